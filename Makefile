@@ -1,0 +1,60 @@
+# Every target makes the virtual environment and builds the package when that is needed; nothing else has to be installed.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test build verify lint format sanitize mutation bench-npu pictures clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(BIN)/.built  ## generate text with a language model on the CPU and on npu:0, emulated where there is none
+	$(RUN) examples/demo.py
+
+test: lint  ## linters and all tests; a skip counts as a failure
+	ASCEND_SAMPLE_FORBID_SKIPS=1 $(RUN) -m pytest
+
+build: $(BIN)/.built  ## the virtual environment with the package in it
+
+verify: $(BIN)/.built  ## 20,000 rows of parity with the reference, on the CPU and on the emulated NPU
+	$(RUN) -m ascend_sample verify --device cpu --rows 20000
+	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) -m ascend_sample verify --device npu --rows 20000
+
+lint: $(BIN)/.built  ## ruff, mypy, clang-format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(SOURCES)
+
+format: $(BIN)/.built  ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(SOURCES)
+
+sanitize: $(BIN)/.built  ## AddressSanitizer and UBSan builds of hostcann and the binding, through the C-level suite
+	$(RUN) tests/conformance/run_sanitized.py
+
+mutation: $(BIN)/.built  ## plant faults in the sources, one after the other, and see that the tests catch each
+	$(RUN) tests/mutation/run.py
+
+bench-npu: $(BIN)/.built  ## device memory and host time of a call beside torch_npu's built-in, on the emulated NPU
+	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) benchmarks/npu_call.py
+
+pictures: $(BIN)/.built  ## the pictures of the documentation
+	$(RUN) docs/pictures/make.py
+
+clean:  ## remove what was built
+	rm -rf build ascend_sample.egg-info $(BIN)/.built
+	find ascend_sample -name '*.so' -delete
+
+$(BIN)/.requirements: requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(BIN)/.built: $(BIN)/.requirements setup.py pyproject.toml $(SOURCES)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $@

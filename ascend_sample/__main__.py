@@ -1,0 +1,7 @@
+"""``python -m ascend_sample``."""
+
+import sys
+
+from ascend_sample.cli import main
+
+sys.exit(main())

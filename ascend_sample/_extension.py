@@ -1,0 +1,79 @@
+"""Loads the compiled parts of the package, and knows which of them were built."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+_FOLDER = Path(__file__).parent
+_npu_is_loaded = False
+_cffi_library: torch.library.Library | None = None
+
+
+def library_path(name: str) -> Path | None:
+    """The compiled library ``name`` ("_C", "_npu") of this installation, or None where it was not built."""
+    path = _FOLDER / f"{name}.so"
+    return path if path.is_file() else None
+
+
+def load_core() -> None:
+    """Load the operators' schemas and the CPU, composite and fake kernels.
+
+    Raises:
+        ImportError: the package was not built, or was built against another torch.
+    """
+    path = library_path("_C")
+    if path is None:
+        raise ImportError(
+            "ascend_sample: the compiled core _C.so is missing from the package. "
+            "Run `pip install .` in the project, or leave its source folder if you want the installed package."
+        )
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        raise ImportError(
+            f"ascend_sample: the compiled core does not load with torch {torch.__version__}: {error}. "
+            "It must be built against the torch that loads it: reinstall with `pip install --force-reinstall --no-deps .`."
+        ) from error
+
+
+def load_npu_if_imported() -> bool:
+    """Register the NPU kernel when torch_npu is in the process; it is never imported from here.
+
+    Returns:
+        Whether the compiled binding is loaded.
+
+    Raises:
+        ImportError: the binding was built against another torch_npu.
+    """
+    global _npu_is_loaded
+    if _npu_is_loaded or "torch_npu" not in sys.modules:
+        return _npu_is_loaded
+    path = library_path("_npu")
+    if path is None:
+        _register_cffi_kernel()
+        return False
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        raise ImportError(
+            f"ascend_sample: the compiled NPU binding does not load with this torch_npu: {error}. It must be built against the "
+            "torch_npu that loads it: reinstall with `pip install --force-reinstall --no-deps .`."
+        ) from error
+    from ascend_sample.npu import binding
+
+    binding.configure()
+    _npu_is_loaded = True
+    return True
+
+
+def _register_cffi_kernel() -> None:
+    """Without a compiled binding, tensors on an NPU are served through cffi."""
+    global _cffi_library
+    if _cffi_library is None:
+        from ascend_sample.npu import aclnn_cffi
+
+        _cffi_library = torch.library.Library("ascend_sample", "IMPL")
+        _cffi_library.impl("top_k_top_p_sample", aclnn_cffi.top_k_top_p_sample_kernel, "PrivateUse1")

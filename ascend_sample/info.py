@@ -1,0 +1,116 @@
+"""``python -m ascend_sample info``: what is installed, what was built, and which backend serves which device, and why."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+import torch
+
+from ascend_sample import _environment, _extension, backend
+
+OPERATOR = "aclnnTopKTopPSample"
+_NOT_FOUND = "not found"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a list")
+
+
+def run(arguments: Namespace) -> int:
+    """Print what :func:`collect` finds."""
+    facts = collect()
+    if arguments.json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    for section, entries in facts.items():
+        print(section)
+        for name, value in entries.items():
+            print(f"  {name:<24}{value}")
+    return 0
+
+
+def collect() -> dict[str, dict[str, Any]]:
+    """Collect the facts about this installation and machine. Never fails for something that is missing.
+
+    Returns:
+        Sections of names and values: "versions", "built", "npu" and "routes".
+    """
+    npu = _npu_facts()
+    return {
+        "versions": {
+            "ascend_sample": _version("ascend_sample"),
+            "python": platform.python_version(),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
+            "torch": torch.__version__,
+            "torch_npu": _version("torch_npu"),
+            "numpy": _version("numpy"),
+            "cffi": _version("cffi"),
+        },
+        "built": {
+            "core (_C.so)": "yes",
+            "NPU binding (_npu.so)": _yes(_extension.library_path("_npu") is not None),
+            "hostcann": _yes(_extension.library_path("hostcann/home/lib64/libascendcl") is not None),
+        },
+        "npu": npu,
+        "routes": _routes(npu["devices"] != "0"),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return _NOT_FOUND
+
+
+def _yes(condition: bool) -> str:
+    return "yes" if condition else "no"
+
+
+def _npu_facts() -> dict[str, str]:
+    facts = {"CANN": _NOT_FOUND, "SoC": "none", "devices": "0", OPERATOR: _NOT_FOUND}
+    missing = _environment.missing_cann_library()
+    if missing is not None:
+        facts["CANN"] = (
+            f"not loaded ({missing}). Source CANN's set_env.sh, or emulate it: python -m ascend_sample.hostcann run COMMAND"
+        )
+        return facts
+    from ascend_sample import hostcann
+    from ascend_sample.npu import libraries
+
+    facts["CANN"] = "hostcann: EMULATED on the host, no NPU is involved" if hostcann.is_active() else "a real one"
+    try:
+        facts[OPERATOR] = libraries.find_operator_symbol(OPERATOR).library
+    except NotImplementedError as error:
+        facts[OPERATOR] = f"{_NOT_FOUND}: {error}"
+    if "torch_npu" not in sys.modules:
+        facts["devices"] = "0 (torch_npu is not imported)"
+        return facts
+    count = torch.npu.device_count()
+    facts["devices"] = str(count)
+    if count:
+        facts["SoC"] = torch.npu.get_device_name(0)
+    return facts
+
+
+def _routes(has_npu: bool) -> dict[str, str]:
+    devices = ["cpu", backend.NPU] if has_npu else ["cpu"]
+    routes = {}
+    for device in devices:
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            name = f"{device} {str(dtype).removeprefix('torch.')}"
+            try:
+                route = backend.which_backend(torch.empty(0, dtype=dtype, device=device))
+            except RuntimeError as error:
+                routes[name] = f"none: {error}"
+            else:
+                routes[name] = f"{route.backend} ({route.reason})"
+    routes["other devices"] = "composite (vectorised torch operators)"
+    return routes

@@ -1,0 +1,17 @@
+"""Tells the compiled binding (``csrc/npu``) what this package knows about CANN, so that it is written down once."""
+
+import torch
+
+from ascend_sample.npu import _abi, libraries
+
+
+def configure() -> None:
+    """Hand the libraries, the supported SoCs, the memory formats and the names of statuses to the loaded binding."""
+    torch.ops.ascend_sample.configure_aclnn(
+        libraries.operator_libraries(),
+        libraries.RUNTIME_LIBRARY,
+        _abi.SUPPORTED_SOC.pattern,
+        list(_abi.PLAIN_FORMATS),
+        list(_abi.STATUS_NAMES),
+        list(_abi.STATUS_NAMES.values()),
+    )

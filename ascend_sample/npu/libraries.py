@@ -1,0 +1,126 @@
+"""Finds CANN's functions in the libraries that torch_npu would take them from, in its order.
+
+1. ``libcust_opapi.so`` below each entry of ``ASCEND_CUSTOM_OPP_PATH``: operators that a user built.
+2. ``libcust_opapi.so`` of the vendors that ``$ASCEND_OPP_PATH/vendors/config.ini`` lists, in that file's order.
+3. ``libopapi_*.so`` below ``$ASCEND_HOME_PATH/lib64``: newer CANNs, one library for each group of operators.
+4. ``libopapi.so``, wherever the dynamic loader finds it.
+
+An operator that a vendor replaced is thus the same one here, in the compiled binding and in torch_npu itself.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ascend_sample.npu._abi import ffi
+
+RUNTIME_LIBRARY: Final = "libascendcl.so"
+OPERATOR_LIBRARY: Final = "libopapi.so"
+CUSTOM_OPERATOR_LIBRARY: Final = "libcust_opapi.so"
+
+_loader: Final = ffi.dlopen(None)
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A function of CANN and the library that exports it."""
+
+    name: str
+    library: str
+
+    def bind(self) -> Any:
+        """The callable, typed by the declarations of `ascend_sample.npu._abi`."""
+        # Never unloaded: CANN's threads outlive the interpreter's modules.
+        return getattr(ffi.dlopen(self.library, ffi.RTLD_LAZY | ffi.RTLD_NODELETE), self.name)
+
+
+class SymbolNotFoundError(NotImplementedError):
+    """No library offers the function: another backend must serve."""
+
+
+def operator_libraries() -> list[str]:
+    """The libraries that may export aclnn functions, in the order in which they are asked.
+
+    Returns:
+        Absolute paths of files that exist, and last the plain name ``libopapi.so``, which the dynamic loader resolves.
+    """
+    folders = [*_custom_operator_folders(), *_vendor_operator_folders()]
+    custom = [folder / CUSTOM_OPERATOR_LIBRARY for folder in folders]
+    found = [str(path) for path in custom if _is_trusted(path)]
+    home = os.environ.get("ASCEND_HOME_PATH")
+    if home:
+        found += sorted(str(path) for path in (Path(home) / "lib64").glob("libopapi_*.so"))
+    return [*found, OPERATOR_LIBRARY]
+
+
+def find_operator_symbol(name: str) -> Symbol:
+    """Looks an aclnn function (or ``aclCreateTensor`` and its like) up in `operator_libraries`.
+
+    Args:
+        name: The C name, e.g. ``aclnnTopKTopPSampleGetWorkspaceSize``.
+
+    Raises:
+        SymbolNotFoundError: A NotImplementedError that names the function, each library with what was wrong with it,
+            and the remedy.
+    """
+    return _find(name, operator_libraries())
+
+
+def find_runtime_symbol(name: str) -> Symbol:
+    """Looks a function of the ACL runtime up in ``libascendcl.so``; raises as `find_operator_symbol` does."""
+    return _find(name, [RUNTIME_LIBRARY])
+
+
+def _find(name: str, libraries: list[str]) -> Symbol:
+    tried: list[str] = []
+    for library in libraries:
+        problem = _problem_with(library, name)
+        if problem is None:
+            return Symbol(name, library)
+        tried.append(f"{library} ({problem})")
+    raise SymbolNotFoundError(
+        f"{name} must be exported by a library of CANN, got none after trying {', '.join(tried)}. "
+        "Install a CANN toolkit and operator package that have it and source their set_env.sh, "
+        "activate hostcann to emulate one, or let another backend serve (unset ASCEND_SAMPLE_BACKEND)."
+    )
+
+
+def _problem_with(library: str, name: str) -> str | None:
+    # Asked of the loader itself: an attribute of a cffi library works for declared names only.
+    handle = _loader.dlopen(os.fsencode(library), ffi.RTLD_LAZY)
+    if handle == ffi.NULL:
+        return _loader_message()
+    return None if _loader.dlsym(handle, name.encode()) != ffi.NULL else "does not export it"
+
+
+def _loader_message() -> str:
+    message = _loader.dlerror()
+    return "cannot be opened" if message == ffi.NULL else str(ffi.string(message).decode(errors="replace"))
+
+
+def _custom_operator_folders() -> Iterator[Path]:
+    for entry in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":"):
+        if entry:
+            yield Path(entry) / "op_api" / "lib"
+
+
+def _vendor_operator_folders() -> Iterator[Path]:
+    packages = os.environ.get("ASCEND_OPP_PATH")
+    if not packages:
+        return
+    vendors = Path(packages) / "vendors"
+    configuration = vendors / "config.ini"
+    if not configuration.is_file():
+        return
+    for line in configuration.read_text().splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "load_priority":
+            yield from (vendors / vendor.strip() / "op_api" / "lib" for vendor in value.split(",") if vendor.strip())
+            return
+
+
+def _is_trusted(path: Path) -> bool:
+    # torch_npu's rule: code that somebody else could have put there is not loaded.
+    return path.is_file() and path.stat().st_uid in (0, os.getuid())

@@ -1,0 +1,87 @@
+"""The operator's public function."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_sample import backend
+from ascend_sample._validate import (
+    TopKTopPSample,
+    check_options,
+    convert_k,
+    convert_p,
+    require_tensor,
+)
+
+__all__ = ["TopKTopPSample", "top_k_top_p_sample"]
+
+
+def top_k_top_p_sample(
+    logits: torch.Tensor,
+    k: int | torch.Tensor | None = None,
+    p: float | torch.Tensor | None = None,
+    q: torch.Tensor | None = None,
+    eps: float = 1e-8,
+    is_need_logits: bool = False,
+    top_k_guess: int = 32,
+) -> TopKTopPSample:
+    """Sample one token id a row: top-k, then top-p, then a draw weighted by exponential noise.
+
+    Each of the three is on or off, the first two row by row, which makes eight scenarios:
+
+    ============== ==================== ==========================================================
+    top-k (k)      top-p (p)            result of the row without q / with q
+    ============== ==================== ==========================================================
+    off            off                  the best id / a draw from softmax(logits)
+    on             off                  the best id / a draw among the k best
+    off            on                   the best id / a draw among the nucleus, *flattened* (note)
+    on             on                   the best id / a draw among the nucleus of the k best
+    ============== ==================== ==========================================================
+
+    Top-k is on where 1 <= k <= min(vocab_size, 1024), top-p where 0 < p < 1. The nucleus is the shortest prefix of the sorted
+    row whose probability exceeds p. Equal logits are ordered by id. With q drawn from Exponential(1), argmax(w / q) is a draw
+    from w.
+
+    Note: with top-p alone the device operator softmaxes the probabilities a second time before it draws, so the draw among the
+    nucleus is much flatter than softmax(logits): the weights differ by a factor of e at most. This function reproduces that.
+
+    Args:
+        logits: float32, float16 or bfloat16 [batch, vocab_size], vocab_size <= 2**20, any strides.
+        k: an int, an integer tensor [batch], or None for no top-k.
+        p: a float, a floating-point tensor [batch], or None for no top-p. It is rounded to the dtype of logits, but a p inside
+            (0, 1) stays inside.
+        q: float32 [batch, vocab_size], noise from Exponential(1), or None to return the best id. With top-k or top-p, q[b, i] is
+            the noise of the entry of rank i, else that of id i. Its sign is ignored; an entry of NaN is not drawn.
+        eps: added to |q| before the division; finite and >= 0.
+        is_need_logits: whether to return the logits of the kept ids.
+        top_k_guess: how many of the best entries top-p tries before it looks at the whole row; >= 1. Never changes the result.
+
+    Returns:
+        logits_select_idx: int64 [batch], the drawn ids.
+        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and -inf elsewhere; None unless asked for.
+
+    Raises:
+        TypeError: an argument has a wrong type, dtype or layout.
+        ValueError: an argument has a wrong shape, device or value.
+        RuntimeError: the backend that ASCEND_SAMPLE_BACKEND or use_backend names cannot serve these tensors.
+
+    Example:
+        >>> import torch
+        >>> logits = torch.tensor([[0.0, 3.0, 2.0, 1.0]])
+        >>> q = torch.tensor([[4.0, 1.0, 1.0, 1.0]])
+        >>> result = top_k_top_p_sample(logits, k=2, p=None, q=q, is_need_logits=True)
+        >>> result.logits_select_idx  # the second best: its noise is four times smaller
+        tensor([2])
+        >>> result.logits_top_kp_select
+        tensor([[-inf, 3., 2., -inf]])
+
+    Source: aclnnTopKTopPSample, CANN's operator documentation; docs/semantics.md says where this project differs.
+    """
+    require_tensor(logits, "logits")
+    if q is not None:
+        require_tensor(q, "q")
+    check_options(eps, is_need_logits, top_k_guess)
+    k, p = convert_k(k, logits), convert_p(p, logits)
+    sample = backend.implementation(logits)
+    selected, kept = sample(logits, k, p, q, eps, is_need_logits, top_k_guess)
+    return TopKTopPSample(selected, kept if is_need_logits else None)

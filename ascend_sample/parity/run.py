@@ -1,0 +1,164 @@
+"""`python -m ascend_sample verify`: the operator of a device against the reference, row by row."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+import ascend_sample
+from ascend_sample.reference import top_k_top_p_sample_reference
+
+from . import cases
+from .cases import Batch
+from .compare import Kind, Result, compare
+from .environment import describe_environment, is_real_device
+from .probe import PROBES, Finding, Operator
+from .report import Failure, Report
+
+DEFAULT_ROWS = 20_000
+DTYPES = {
+    "cpu": (torch.bfloat16, torch.float16, torch.float32),
+    "npu": (torch.bfloat16, torch.float16),
+}
+
+
+def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument("--device", choices=sorted(DTYPES), help="default: npu where there is one, else cpu")
+    parser.add_argument(
+        "--rows", type=_positive, default=DEFAULT_ROWS, help="rows to compare, rounded up to a whole batch"
+    )
+    parser.add_argument("--seed", type=_not_negative, default=0, help="of the stream of batches")
+    parser.add_argument("--batch", type=_not_negative, metavar="INDEX", help="run this batch of the stream only")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report there")
+
+
+def run_verify(arguments: argparse.Namespace) -> int:
+    """Runs the command.
+
+    Args:
+        arguments: parsed by a parser that `add_verify_arguments` prepared.
+
+    Returns:
+        The exit status: 0 if the run passes, 1 if it does not, 2 if the device cannot be used.
+    """
+    device = arguments.device or ("npu" if _has_npu() else "cpu")
+    if device == "npu" and not _has_npu():
+        print(
+            "verify: no NPU can be used: torch_npu is not installed, or finds no CANN or device. "
+            "Install them (python -m ascend_sample info says what is missing), or emulate CANN: "
+            "python -m ascend_sample.hostcann run python -m ascend_sample verify --device npu"
+        )
+        return 2
+    report = verify(device, arguments.rows, arguments.seed, only=arguments.batch, is_interactive=True)
+    print(report.to_text())
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+    return 1 if report.problems() else 0
+
+
+def verify(
+    device: str,
+    rows: int = DEFAULT_ROWS,
+    seed: int = 0,
+    *,
+    only: int | None = None,
+    operator: Operator = ascend_sample.top_k_top_p_sample,
+    is_interactive: bool = False,
+) -> Report:
+    """Compares an operator on a device with the reference on the CPU.
+
+    Args:
+        device: "cpu" or "npu".
+        rows: how many rows at least.
+        seed: of the stream of batches.
+        only: the index of the one batch to run; all that `rows` asks for when None.
+        operator: what is tested.
+        is_interactive: print the environment first, and show progress.
+
+    Returns:
+        The report.
+    """
+    dtypes = DTYPES[device]
+    report = Report(
+        environment=describe_environment(device, dtypes),
+        command=f"python -m ascend_sample verify --device {device} --seed {seed}",
+        is_real_device=is_real_device(device),
+    )
+    if is_interactive:
+        width = max(map(len, report.environment))
+        print("\n".join(f"{name:{width}}  {value}" for name, value in report.environment.items()) + "\n", flush=True)
+    report.findings = {
+        str(dtype).removeprefix("torch."): _ask(operator, device, dtype, report.is_real_device) for dtype in dtypes
+    }
+    started = time.perf_counter()
+    batches: Iterable[Batch] = cases.stream(seed, rows, dtypes)
+    total = cases.count_rows(rows)
+    if only is not None:
+        batches = [cases.make_batch(seed, only, dtypes)]
+        total = batches[0].shape[0]
+    with tqdm(total=total, unit="row", desc=f"verify {device}", disable=not is_interactive) as progress:
+        for batch in batches:
+            _check(batch, device, operator, report)
+            progress.set_postfix(failed=len(report.failures), refresh=False)
+            progress.update(batch.shape[0])
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _ask(operator: Operator, device: str, dtype: torch.dtype, is_real: bool) -> list[Finding]:
+    return [probe.run(operator, device, dtype) for probe in PROBES]
+
+
+def _check(batch: Batch, device: str, operator: Operator, report: Report) -> None:
+    """Runs one batch on both sides and counts its rows."""
+    options = (batch.eps, batch.is_need_logits, batch.top_k_guess)
+    tensors = [None if operand is None else operand.view() for operand in (batch.logits, batch.k, batch.p, batch.q)]
+    under_test = [
+        None if operand is None else operand.view(device) for operand in (batch.logits, batch.k, batch.p, batch.q)
+    ]
+    try:
+        ids, kept = operator(*under_test, *options)
+        actual = Result(ids.cpu(), None if kept is None else kept.cpu())
+    except RuntimeError as error:
+        raise RuntimeError(f"the operator failed on {batch.describe(0)}") from error
+    expected = Result(*top_k_top_p_sample_reference(*tensors, *options))
+    logits, k, p, q = tensors
+    comparison = compare(
+        logits, k, p, q, batch.eps, expected, actual, device_sorts_probabilities=report.is_real_device
+    )
+    undefined = batch.undefined_on_device() if report.is_real_device else [False] * len(comparison.kinds)
+    for row, (scenario, kind) in enumerate(zip(batch.scenarios(), comparison.kinds, strict=True)):
+        if undefined[row]:
+            report.undefined.add(scenario, batch.logits.dtype_name, kind)
+            continue
+        report.tally.add(scenario, batch.logits.dtype_name, kind)
+        if not batch.tie_heavy:
+            report.ordinary_rows += 1
+            report.ordinary_explained += kind in (Kind.TIE, Kind.NEAR_DRAW, Kind.NEAR_BOUNDARY)
+        if kind is Kind.FAILED:
+            report.failures.append(Failure(batch.describe(row), batch.index, comparison.verdicts[row].reason))
+
+
+def _has_npu() -> bool:
+    return hasattr(torch, "npu") and bool(torch.npu.is_available())
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _not_negative(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
+    return value

@@ -1,0 +1,239 @@
+// The parts of operator.h that do not depend on an operator's signature.
+#include "hostcann/aten/operator.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <cctype>
+#include <string_view>
+
+namespace hostcann::aten {
+namespace {
+
+using AclType = opapi::DataType;
+
+std::optional<DataType> torch_type(AclType type) {
+  switch (type) {
+    case AclType::kFloat:
+      return at::kFloat;
+    case AclType::kFloat16:
+      return at::kHalf;
+    case AclType::kBFloat16:
+      return at::kBFloat16;
+    case AclType::kDouble:
+      return at::kDouble;
+    case AclType::kInt8:
+      return at::kChar;
+    case AclType::kUInt8:
+      return at::kByte;
+    case AclType::kInt16:
+      return at::kShort;
+    case AclType::kInt32:
+      return at::kInt;
+    case AclType::kInt64:
+      return at::kLong;
+    case AclType::kBool:
+      return at::kBool;
+    case AclType::kUInt16:
+      return at::kUInt16;
+    case AclType::kUInt32:
+      return at::kUInt32;
+    case AclType::kUInt64:
+      return at::kUInt64;
+    case AclType::kComplex64:
+      return at::kComplexFloat;
+    case AclType::kComplex128:
+      return at::kComplexDouble;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// "aclnnAbs" of "aclnnAbsGetWorkspaceSize".
+std::string operator_name(std::string_view function) {
+  constexpr std::string_view kSuffix = "GetWorkspaceSize";
+  if (function.ends_with(kSuffix)) function.remove_suffix(kSuffix.size());
+  return std::string(function);
+}
+
+/// A tensor over the operand's own bytes. Called on the stream's thread.
+at::Tensor tensor_of(const opapi::Operand& operand) {
+  const std::optional<DataType> type = torch_type(operand.data_type);
+  if (!type) {
+    throw TaskError(kDeviceTaskFailed, operand.name + " has the type " +
+                                           opapi::name_of(operand.data_type) +
+                                           ", which no ATen CPU kernel of hostcann serves");
+  }
+  const at::TensorOptions options = at::TensorOptions(at::kCPU).dtype(*type);
+  std::byte* data = operand.resolve();
+  if (data == nullptr) return at::empty(operand.sizes, options);  // an empty view has no bytes
+  return at::from_blob(data, operand.sizes, operand.strides, options);
+}
+
+Position add(Call& call, std::vector<opapi::Argument>& list, const char* name,
+             const aclTensor* tensor, bool optional) {
+  list.push_back({name, tensor, optional});
+  return {list.size() - 1};
+}
+
+std::vector<Position> add_all(Call& call, const char* name, const aclTensorList* list,
+                              bool optional) {
+  std::vector<const aclTensor*> tensors;
+  if (call.status == kSuccess) {
+    call.status = opapi::tensors_of(call.function, name, list, &tensors);
+  }
+  std::vector<Position> positions;
+  for (const aclTensor* tensor : tensors) {
+    positions.push_back(add(call, call.inputs, name, tensor, optional));
+  }
+  return positions;
+}
+
+at::Scalar torch_scalar(const opapi::Scalar& scalar) {
+  if (scalar.is_bool()) return at::Scalar(scalar.integer_value != 0);
+  if (scalar.is_integral()) return at::Scalar(scalar.integer_value);
+  if (scalar.is_complex()) return at::Scalar(c10::complex<double>(scalar.complex_value));
+  return at::Scalar(scalar.real());
+}
+
+}  // namespace
+
+void Output::operator=(const at::Tensor& value) const {
+  if (value.sizes() != tensor_.sizes()) {
+    throw TaskError(kDeviceTaskFailed, name_ + " must have the sizes of the result, " +
+                                           opapi::name_of(value.sizes().vec()) + ", got " +
+                                           opapi::name_of(tensor_.sizes().vec()));
+  }
+  tensor_.copy_(value);
+}
+
+Position Parameter<Input>::hold(Call& call, const char* name, Abi value) {
+  return add(call, call.inputs, name, value, /*optional=*/false);
+}
+
+at::Tensor Parameter<Input>::give(Held held, const Launch& launch) {
+  return tensor_of(launch.input(held.index));
+}
+
+Position Parameter<OptionalInput>::hold(Call& call, const char* name, Abi value) {
+  return add(call, call.inputs, name, value, /*optional=*/true);
+}
+
+std::optional<at::Tensor> Parameter<OptionalInput>::give(Held held, const Launch& launch) {
+  const opapi::Operand& operand = launch.input(held.index);
+  return operand.defined() ? std::optional(tensor_of(operand)) : std::nullopt;
+}
+
+std::vector<Position> Parameter<Inputs>::hold(Call& call, const char* name, Abi value) {
+  return add_all(call, name, value, /*optional=*/false);
+}
+
+std::vector<at::Tensor> Parameter<Inputs>::give(const Held& held, const Launch& launch) {
+  std::vector<at::Tensor> tensors;
+  for (const Position& position : held) tensors.push_back(tensor_of(launch.input(position.index)));
+  return tensors;
+}
+
+std::vector<Position> Parameter<OptionalInputs>::hold(Call& call, const char* name, Abi value) {
+  return add_all(call, name, value, /*optional=*/true);
+}
+
+std::vector<std::optional<at::Tensor>> Parameter<OptionalInputs>::give(const Held& held,
+                                                                       const Launch& launch) {
+  std::vector<std::optional<at::Tensor>> tensors;
+  for (const Position& position : held) {
+    tensors.push_back(Parameter<OptionalInput>::give(position, launch));
+  }
+  return tensors;
+}
+
+Position Parameter<Output>::hold(Call& call, const char* name, Abi value) {
+  return add(call, call.outputs, name, value, /*optional=*/false);
+}
+
+Output Parameter<Output>::give(Held held, const Launch& launch) {
+  const opapi::Operand& operand = launch.output(held.index);
+  return {tensor_of(operand), operand.name};
+}
+
+Position Parameter<OptionalOutput>::hold(Call& call, const char* name, Abi value) {
+  return add(call, call.outputs, name, value, /*optional=*/true);
+}
+
+OptionalOutput Parameter<OptionalOutput>::give(Held held, const Launch& launch) {
+  const opapi::Operand& operand = launch.output(held.index);
+  if (!operand.defined()) return OptionalOutput(std::nullopt);
+  return OptionalOutput(Output(tensor_of(operand), operand.name));
+}
+
+at::Scalar Parameter<Number>::hold(Call& call, const char* name, Abi value) {
+  opapi::Scalar scalar;
+  if (call.status == kSuccess) {
+    call.status = opapi::scalar_of(call.function, name, value, &scalar);
+  }
+  return torch_scalar(scalar);
+}
+
+std::optional<at::Scalar> Parameter<OptionalNumber>::hold(Call& call, const char* name,
+                                                          Abi value) {
+  if (value == nullptr) return std::nullopt;
+  return Parameter<Number>::hold(call, name, value);
+}
+
+std::vector<int64_t> Parameter<Integers>::hold(Call& call, const char* name, Abi value) {
+  std::vector<int64_t> integers;
+  if (call.status == kSuccess) {
+    call.status = opapi::integers_of(call.function, name, value, &integers);
+  }
+  return integers;
+}
+
+std::string Parameter<Text>::hold(Call& call, const char* name, Abi value) {
+  if (value == nullptr && call.status == kSuccess) {
+    call.status = opapi::reject(kAclnnNullptr, call.function, name, "must not be null");
+  }
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+DataType Parameter<DataType>::hold(Call& call, const char* name, Abi value) {
+  const auto acl_type = static_cast<AclType>(value);
+  const std::optional<DataType> type = torch_type(acl_type);
+  if (!type && call.status == kSuccess) {
+    call.status = opapi::reject(kAclnnInvalid, call.function, name,
+                                "must be a type that ATen has a CPU kernel for, got " +
+                                    opapi::name_of(acl_type));
+  }
+  return type.value_or(at::kFloat);
+}
+
+std::vector<std::string> names_of(const char* parameters) {
+  std::vector<std::string> names;
+  std::string word;
+  for (const char* c = parameters; *c != '\0'; ++c) {
+    if (std::isalnum(static_cast<unsigned char>(*c)) || *c == '_') {
+      word += *c;
+    } else if (*c == ',' || *c == ')') {
+      names.push_back(word);  // the last word before the separator is the name
+      word.clear();
+    } else {
+      word.clear();
+    }
+  }
+  return names;
+}
+
+void run_task(const char* function, const std::function<void()>& body) {
+  // Operands are plain memory: no autograd, no version counters, no views to track.
+  const c10::InferenceMode inference;
+  try {
+    body();
+  } catch (const TaskError& error) {
+    throw TaskError(error.code, operator_name(function) + ": " + error.what());
+  } catch (const c10::Error& error) {
+    throw TaskError(kDeviceTaskFailed,
+                    operator_name(function) + ": " + error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw TaskError(kDeviceTaskFailed, operator_name(function) + ": " + error.what());
+  }
+}
+
+}  // namespace hostcann::aten

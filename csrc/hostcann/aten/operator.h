@@ -1,0 +1,299 @@
+// How an aclnn operator is written with an ATen CPU kernel: one line.
+//
+//   OPERATOR(aclnnCumsum, (Input self, int64_t dim, DataType dtype, Output out),
+//            out = at::cumsum(self, dim, dtype))
+//
+// The parameter list is the operator's C signature in CANN's order, in ATen's types; the C types of the exported
+// function follow from them (Parameter<T>::Abi below), so the two cannot disagree. Phase 1 copies every argument;
+// the last part is the body of a function that runs on a stream's thread, with tensors over the operands' host bytes.
+//
+// Assigning to an Output copies into the operand's memory, with its strides and its type. An operand that is read and
+// written (CANN's selfRef) is an Output too: it converts to at::Tensor. Because results are computed first and copied
+// then, an output may overlap an input, as in torch_npu's own out= calls.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "hostcann/opapi/opapi.h"
+
+namespace hostcann::aten {
+
+using DataType = at::ScalarType;
+using opapi::Launch;
+
+// ---- what a body sees ----
+
+using Input = const at::Tensor&;
+using OptionalInput = const std::optional<at::Tensor>&;
+using Inputs = const std::vector<at::Tensor>&;                         // aclTensorList without nulls
+using OptionalInputs = const std::vector<std::optional<at::Tensor>>&;  // aclTensorList, nulls allowed
+using Number = const at::Scalar&;
+using OptionalNumber = const std::optional<at::Scalar>&;
+using Integers = const std::vector<int64_t>&;  // aclIntArray
+using Text = const std::string&;               // char*
+
+/// An operand that is written, or read and written.
+class Output {
+ public:
+  Output(at::Tensor tensor, std::string name) : tensor_(std::move(tensor)), name_(std::move(name)) {}
+  Output(const Output&) = default;
+  Output& operator=(const Output&) = delete;
+
+  /// Copies `value` in. The sizes must be equal: a device would not broadcast its result.
+  void operator=(const at::Tensor& value) const;
+
+  operator const at::Tensor&() const { return tensor_; }
+  const at::Tensor& tensor() const { return tensor_; }
+  DataType type() const { return tensor_.scalar_type(); }
+  at::TensorOptions options() const { return tensor_.options(); }
+
+ private:
+  at::Tensor tensor_;
+  std::string name_;
+};
+
+/// An output that the caller may leave out: assigning is then nothing.
+class OptionalOutput {
+ public:
+  explicit OptionalOutput(std::optional<Output> output) : output_(std::move(output)) {}
+  void operator=(const at::Tensor& value) const {
+    if (output_) *output_ = value;
+  }
+  bool wanted() const { return output_.has_value(); }
+
+ private:
+  std::optional<Output> output_;
+};
+
+// ---- phase 1 ----
+
+/// Collects the arguments of one call; stops at the first bad one.
+struct Call {
+  explicit Call(const char* function_) : function(function_) {}
+
+  const char* function;
+  std::vector<opapi::Argument> inputs;
+  std::vector<opapi::Argument> outputs;
+  int status = kSuccess;
+};
+
+/// How a parameter of type T crosses from phase 1 to the kernel. Abi: its C type. Held: what phase 1 keeps.
+/// hold(): phase 1. give(): on the stream's thread.
+template <typename T>
+struct Parameter;
+
+template <typename T>
+  requires std::is_arithmetic_v<T>
+struct Parameter<T> {
+  using Abi = T;
+  using Held = T;
+  static Held hold(Call&, const char*, Abi value) { return value; }
+  static T give(Held held, const Launch&) { return held; }
+};
+
+/// Where an operand stands in Launch.
+struct Position {
+  size_t index;
+};
+
+template <>
+struct Parameter<Input> {
+  using Abi = const aclTensor*;
+  using Held = Position;
+  static Held hold(Call& call, const char* name, Abi value);
+  static at::Tensor give(Held held, const Launch& launch);
+};
+
+template <>
+struct Parameter<OptionalInput> {
+  using Abi = const aclTensor*;
+  using Held = Position;
+  static Held hold(Call& call, const char* name, Abi value);
+  static std::optional<at::Tensor> give(Held held, const Launch& launch);
+};
+
+template <>
+struct Parameter<Inputs> {
+  using Abi = const aclTensorList*;
+  using Held = std::vector<Position>;
+  static Held hold(Call& call, const char* name, Abi value);
+  static std::vector<at::Tensor> give(const Held& held, const Launch& launch);
+};
+
+template <>
+struct Parameter<OptionalInputs> {
+  using Abi = const aclTensorList*;
+  using Held = std::vector<Position>;
+  static Held hold(Call& call, const char* name, Abi value);
+  static std::vector<std::optional<at::Tensor>> give(const Held& held, const Launch& launch);
+};
+
+template <>
+struct Parameter<Output> {
+  using Abi = const aclTensor*;
+  using Held = Position;
+  static Held hold(Call& call, const char* name, Abi value);
+  static Output give(Held held, const Launch& launch);
+};
+
+template <>
+struct Parameter<OptionalOutput> {
+  using Abi = const aclTensor*;
+  using Held = Position;
+  static Held hold(Call& call, const char* name, Abi value);
+  static OptionalOutput give(Held held, const Launch& launch);
+};
+
+template <>
+struct Parameter<Number> {
+  using Abi = const aclScalar*;
+  using Held = at::Scalar;
+  static Held hold(Call& call, const char* name, Abi value);
+  static const at::Scalar& give(const Held& held, const Launch&) { return held; }
+};
+
+template <>
+struct Parameter<OptionalNumber> {
+  using Abi = const aclScalar*;
+  using Held = std::optional<at::Scalar>;
+  static Held hold(Call& call, const char* name, Abi value);
+  static const std::optional<at::Scalar>& give(const Held& held, const Launch&) { return held; }
+};
+
+template <>
+struct Parameter<Integers> {
+  using Abi = const aclIntArray*;
+  using Held = std::vector<int64_t>;
+  static Held hold(Call& call, const char* name, Abi value);
+  static const std::vector<int64_t>& give(const Held& held, const Launch&) { return held; }
+};
+
+template <>
+struct Parameter<Text> {
+  using Abi = const char*;
+  using Held = std::string;
+  static Held hold(Call& call, const char* name, Abi value);
+  static const std::string& give(const Held& held, const Launch&) { return held; }
+};
+
+template <>
+struct Parameter<DataType> {
+  using Abi = int;  // aclDataType
+  using Held = DataType;
+  static Held hold(Call& call, const char* name, Abi value);
+  static DataType give(Held held, const Launch&) { return held; }
+};
+
+/// The parameters' names out of "(Input self, Output out)", for messages.
+std::vector<std::string> names_of(const char* parameters);
+
+/// Runs `body` as a task of `function` must run: no autograd, and ATen's errors turned into TaskErrors that name it.
+void run_task(const char* function, const std::function<void()>& body);
+
+template <typename... Parameters, size_t... Index>
+int plan(const char* function, const std::vector<std::string>& names, void (*kernel)(Parameters...),
+         std::index_sequence<Index...>, uint64_t* workspace_size, aclOpExecutor** executor,
+         typename Parameter<Parameters>::Abi... arguments) {
+  Call call(function);
+  // Braces: the arguments are held from left to right, which numbers the operands.
+  std::tuple<typename Parameter<Parameters>::Held...> held{
+      Parameter<Parameters>::hold(call, names[Index].c_str(), arguments)...};
+  if (call.status != kSuccess) return call.status;
+  return opapi::make_executor(
+      function, call.inputs, call.outputs, /*workspace_bytes=*/0,
+      [function, kernel, held = std::move(held)](Launch& launch) {
+        run_task(function, [&] {
+          kernel(Parameter<Parameters>::give(std::get<Index>(held), launch)...);
+        });
+      },
+      workspace_size, executor);
+}
+
+/// The C type of the Index-th parameter of a kernel.
+template <typename Kernel, size_t Index>
+struct AbiOf;
+template <typename... Parameters, size_t Index>
+struct AbiOf<void(Parameters...), Index> {
+  using Type = typename Parameter<std::tuple_element_t<Index, std::tuple<Parameters...>>>::Abi;
+};
+template <typename Kernel>
+struct Arity;
+template <typename... Parameters>
+struct Arity<void(Parameters...)> {
+  using Indices = std::index_sequence_for<Parameters...>;
+};
+
+}  // namespace hostcann::aten
+
+// Exported functions cannot be templates, so their parameters are spelled out by number.
+#define ATEN_TYPE(name, i) ::hostcann::aten::AbiOf<decltype(name##_kernel), i>::Type a##i
+#define ATEN_PARAMETERS_1(n) ATEN_TYPE(n, 0)
+#define ATEN_PARAMETERS_2(n) ATEN_PARAMETERS_1(n), ATEN_TYPE(n, 1)
+#define ATEN_PARAMETERS_3(n) ATEN_PARAMETERS_2(n), ATEN_TYPE(n, 2)
+#define ATEN_PARAMETERS_4(n) ATEN_PARAMETERS_3(n), ATEN_TYPE(n, 3)
+#define ATEN_PARAMETERS_5(n) ATEN_PARAMETERS_4(n), ATEN_TYPE(n, 4)
+#define ATEN_PARAMETERS_6(n) ATEN_PARAMETERS_5(n), ATEN_TYPE(n, 5)
+#define ATEN_PARAMETERS_7(n) ATEN_PARAMETERS_6(n), ATEN_TYPE(n, 6)
+#define ATEN_PARAMETERS_8(n) ATEN_PARAMETERS_7(n), ATEN_TYPE(n, 7)
+#define ATEN_PARAMETERS_9(n) ATEN_PARAMETERS_8(n), ATEN_TYPE(n, 8)
+#define ATEN_PARAMETERS_10(n) ATEN_PARAMETERS_9(n), ATEN_TYPE(n, 9)
+#define ATEN_PARAMETERS_11(n) ATEN_PARAMETERS_10(n), ATEN_TYPE(n, 10)
+#define ATEN_PARAMETERS_12(n) ATEN_PARAMETERS_11(n), ATEN_TYPE(n, 11)
+#define ATEN_PARAMETERS_13(n) ATEN_PARAMETERS_12(n), ATEN_TYPE(n, 12)
+#define ATEN_PARAMETERS_14(n) ATEN_PARAMETERS_13(n), ATEN_TYPE(n, 13)
+#define ATEN_PARAMETERS_15(n) ATEN_PARAMETERS_14(n), ATEN_TYPE(n, 14)
+#define ATEN_PARAMETERS_16(n) ATEN_PARAMETERS_15(n), ATEN_TYPE(n, 15)
+#define ATEN_PARAMETERS_17(n) ATEN_PARAMETERS_16(n), ATEN_TYPE(n, 16)
+#define ATEN_PARAMETERS_18(n) ATEN_PARAMETERS_17(n), ATEN_TYPE(n, 17)
+#define ATEN_PARAMETERS_19(n) ATEN_PARAMETERS_18(n), ATEN_TYPE(n, 18)
+#define ATEN_PARAMETERS_20(n) ATEN_PARAMETERS_19(n), ATEN_TYPE(n, 19)
+#define ATEN_ARGUMENTS_1 a0
+#define ATEN_ARGUMENTS_2 ATEN_ARGUMENTS_1, a1
+#define ATEN_ARGUMENTS_3 ATEN_ARGUMENTS_2, a2
+#define ATEN_ARGUMENTS_4 ATEN_ARGUMENTS_3, a3
+#define ATEN_ARGUMENTS_5 ATEN_ARGUMENTS_4, a4
+#define ATEN_ARGUMENTS_6 ATEN_ARGUMENTS_5, a5
+#define ATEN_ARGUMENTS_7 ATEN_ARGUMENTS_6, a6
+#define ATEN_ARGUMENTS_8 ATEN_ARGUMENTS_7, a7
+#define ATEN_ARGUMENTS_9 ATEN_ARGUMENTS_8, a8
+#define ATEN_ARGUMENTS_10 ATEN_ARGUMENTS_9, a9
+#define ATEN_ARGUMENTS_11 ATEN_ARGUMENTS_10, a10
+#define ATEN_ARGUMENTS_12 ATEN_ARGUMENTS_11, a11
+#define ATEN_ARGUMENTS_13 ATEN_ARGUMENTS_12, a12
+#define ATEN_ARGUMENTS_14 ATEN_ARGUMENTS_13, a13
+#define ATEN_ARGUMENTS_15 ATEN_ARGUMENTS_14, a14
+#define ATEN_ARGUMENTS_16 ATEN_ARGUMENTS_15, a15
+#define ATEN_ARGUMENTS_17 ATEN_ARGUMENTS_16, a16
+#define ATEN_ARGUMENTS_18 ATEN_ARGUMENTS_17, a17
+#define ATEN_ARGUMENTS_19 ATEN_ARGUMENTS_18, a18
+#define ATEN_ARGUMENTS_20 ATEN_ARGUMENTS_19, a19
+#define ATEN_PICK(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, \
+                  _19, _20, count, ...)                                                       \
+  count
+#define ATEN_COUNT(...)                                                                      \
+  ATEN_PICK(__VA_ARGS__, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+
+/// Defines and exports the two phases of one operator; see the top of this file.
+#define OPERATOR(name, parameters, ...)                                                          \
+  namespace hostcann::aten {                                                                     \
+  static void name##_kernel parameters { __VA_ARGS__; }                                          \
+  }                                                                                              \
+  ATEN_EXPORT(name, parameters, ATEN_COUNT parameters)
+#define ATEN_EXPORT(name, parameters, count) ATEN_EXPORT_(name, parameters, count)
+#define ATEN_EXPORT_(name, parameters, count)                                                    \
+  using hostcann::aten::name##_kernel;                                                           \
+  HOSTCANN_ACLNN(name, ATEN_PARAMETERS_##count(name)) {                                          \
+    static const auto* names =                                                                   \
+        new std::vector<std::string>(hostcann::aten::names_of(#parameters));                     \
+    return hostcann::aten::plan(__func__, *names, &name##_kernel,                                \
+                                hostcann::aten::Arity<decltype(name##_kernel)>::Indices{},       \
+                                workspace_size, executor, ATEN_ARGUMENTS_##count);               \
+  }

@@ -1,0 +1,330 @@
+// What the files of the runtime share. Private to libascendcl.so: the operator libraries see hostcann.h alone.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hostcann/hostcann.h"
+#include "hostcann/runtime/codes.h"
+
+/// CANN's functions: the names that libascendcl.so exports for programs written against CANN.
+#define CANN_API extern "C" HOSTCANN_API
+
+namespace hostcann::runtime {
+
+// ---- addresses (addresses.cpp) ----
+
+/// Reserves `bytes` of address space that faults when the host touches it and that is never handed out again.
+/// Null when the process cannot reserve any more.
+void* take_addresses(size_t bytes, size_t alignment);
+
+/// Whether the address lies in any range that take_addresses() has given.
+bool is_device_address(const void* address);
+
+/// Objects behind opaque handles. A handle is a number from take_addresses(): it is never used twice, so a stale one
+/// is always recognised, and whoever dereferences it faults.
+template <typename T>
+class HandleTable {
+ public:
+  void* add(std::shared_ptr<T> object) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (next_ == end_) {
+      constexpr size_t kHandles = 1 << 20;
+      next_ = static_cast<char*>(take_addresses(kHandles * kStep, kStep));
+      if (next_ == nullptr) throw std::bad_alloc();
+      end_ = next_ + kHandles * kStep;
+    }
+    void* handle = next_;
+    next_ += kStep;
+    objects_.emplace(handle, std::move(object));
+    return handle;
+  }
+
+  std::shared_ptr<T> find(const void* handle) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = objects_.find(const_cast<void*>(handle));
+    return found == objects_.end() ? nullptr : found->second;
+  }
+
+  std::shared_ptr<T> remove(const void* handle) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = objects_.find(const_cast<void*>(handle));
+    if (found == objects_.end()) return nullptr;
+    std::shared_ptr<T> object = std::move(found->second);
+    objects_.erase(found);
+    return object;
+  }
+
+  std::vector<std::pair<void*, std::shared_ptr<T>>> entries() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return {objects_.begin(), objects_.end()};
+  }
+
+ private:
+  static constexpr size_t kStep = 16;
+  mutable std::mutex mutex_;
+  std::unordered_map<void*, std::shared_ptr<T>> objects_;
+  char* next_ = nullptr;
+  char* end_ = nullptr;
+};
+
+// ---- errors (errors.cpp) ----
+
+/// set_error() with "{function}: " in front of the message.
+int fail(const char* function, int code, const std::string& message);
+
+/// The answer of a name that exists only so that programs link: says which one it was.
+int not_emulated(const char* function);
+
+/// 0, or the error of a call that cannot work here: settings from the environment are wrong, or the process is a
+/// fork of the one that loaded the runtime (the streams' threads do not exist in it; CANN forbids it too).
+int check_usable(const char* function);
+
+// ---- settings from the environment (settings.cpp) ----
+
+enum class StreamMode { kNormal, kDelayed, kLazy };
+
+struct Settings {
+  std::string soc_name;
+  std::string cann_version;
+  std::string report_path;
+  bool strict = false;
+  std::string error;  // what is wrong with the environment; empty when nothing is
+};
+const Settings& settings();
+std::optional<StreamMode> parse_stream_mode(const std::string& text);
+std::optional<uint64_t> parse_bytes(const std::string& text);
+
+// ---- contexts and devices (device.cpp) ----
+
+struct Failure {
+  int code = kSuccess;
+  std::string message;
+};
+
+class Stream;
+
+/// A context fails as a whole: after one task has failed nothing else runs in it (ACL_STOP_ON_FAILURE).
+class Context : public std::enable_shared_from_this<Context> {
+ public:
+  explicit Context(int device) : device_(device) {}
+
+  int device() const { return device_; }
+  std::shared_ptr<Stream> default_stream();  // made when it is first asked for
+  std::shared_ptr<Stream> existing_default_stream() const;
+  std::shared_ptr<Stream> release_default_stream();
+
+  /// Keeps the first failure.
+  void fail(Failure failure);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+
+  /// The failure, which from now on counts as reported to the program: later launches are refused.
+  Failure report_failure();
+
+  /// The failure if the program has been told of it; code 0 otherwise.
+  Failure reported_failure() const;
+
+ private:
+  const int device_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Stream> default_stream_;
+  Failure failure_;
+  bool reported_ = false;
+  std::atomic<bool> failed_{false};
+};
+
+std::shared_ptr<Context> current_context();
+
+/// The calling thread's context, or null after an error that names `function`.
+std::shared_ptr<Context> require_context(const char* function, int* status);
+
+// ---- streams (streams.cpp) ----
+
+struct Task {
+  std::string name;
+  std::function<void()> run;
+  bool is_kernel = false;      // injected faults of site "task" and null_kernels() apply
+  bool after_failure = false;  // also run in a failed context: others wait for it
+};
+
+class Graph;
+
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(std::shared_ptr<Context> context, int id) : context_(std::move(context)), id_(id) {}
+  ~Stream();
+
+  const std::shared_ptr<Context>& context() const { return context_; }
+  int id() const { return id_; }
+
+  /// Queues the tasks one after the other, nothing between them; the number of the last one. 0 after stop().
+  uint64_t enqueue(const std::vector<std::shared_ptr<const Task>>& tasks);
+
+  /// In lazy mode: lets every task up to `number` run.
+  void permit(uint64_t number);
+
+  /// Waits for task `number`; false when the time is over first. A negative timeout waits for ever.
+  bool wait(uint64_t number, int timeout_ms);
+
+  uint64_t last_number() const;
+  bool idle() const;
+  bool stopping() const { return stopping_.load(); }
+  void wake();
+
+  /// Ends the thread; with `drain`, after what is queued, else after the running task.
+  void stop(bool drain);
+
+  std::shared_ptr<Graph> capture() const;
+  void set_capture(std::shared_ptr<Graph> graph);
+
+ private:
+  void work();
+  void run(const Task& task);
+  bool may_run() const;  // with mutex_ held
+
+  const std::shared_ptr<Context> context_;
+  const int id_;
+  mutable std::mutex mutex_;
+  std::condition_variable work_available_;
+  std::condition_variable work_done_;
+  std::deque<std::shared_ptr<const Task>> queue_;
+  uint64_t submitted_ = 0;
+  uint64_t completed_ = 0;
+  uint64_t permitted_ = 0;
+  bool draining_ = false;
+  std::atomic<bool> stopping_{false};
+  bool stopped_ = false;
+  std::thread thread_;
+  std::shared_ptr<Graph> capture_;
+};
+
+HandleTable<Stream>& streams();
+std::shared_ptr<Stream> make_stream(std::shared_ptr<Context> context);
+
+/// The stream behind a handle (null: the context's default stream); null after an error, and a violation when the
+/// handle is of no living stream.
+std::shared_ptr<Stream> find_stream(const char* function, void* handle, int* status);
+
+/// Queues a task, or appends it to the graph that the stream is being captured into.
+int submit(const char* function, Stream& stream, Task task);
+
+/// Waits for everything queued on `stream` and reports a failure of its context.
+int synchronize(const char* function, const char* kind, Stream& stream, int timeout_ms);
+
+/// Removes the streams of a context (all contexts for null) and ends their threads.
+void destroy_streams(const Context* context, bool drain);
+
+void set_stream_mode(StreamMode mode, int delay_ms);
+
+/// Wakes the threads of the contexts' default streams, which have no handle (device.cpp).
+void wake_default_streams();
+
+// ---- events (events.cpp) ----
+
+/// Makes stream threads that wait for an event look again whether they are still to wait.
+void wake_event_waits();
+
+// ---- graph capture (graph.cpp) ----
+
+/// How far each captured stream had come, as one of them knows it: joins are checked with it at the end of a capture.
+using CaptureClock = std::map<const Stream*, uint64_t>;
+
+class Graph {
+ public:
+  Graph(std::shared_ptr<Stream> origin, int mode, uint32_t id)
+      : origin_(std::move(origin)), mode_(mode), id_(id), owner_(std::this_thread::get_id()) {}
+
+  int append(const char* function, Stream& stream, Task task);
+  std::optional<CaptureClock> clock_of(const Stream& stream) const;
+  /// `stream` waits for what `clock` stands for; it joins the capture when it is not in it yet.
+  void join(Stream& stream, const CaptureClock& clock);
+  void invalidate(const std::string& reason);
+  int finish(const char* function, Stream& stream);
+  /// Takes every stream out of the capture.
+  void release_streams();
+
+  bool capturing() const;
+  bool valid() const;
+  int mode() const { return mode_; }
+  uint32_t id() const { return id_; }
+  std::thread::id owner() const { return owner_; }
+  void* handle = nullptr;
+  std::vector<std::shared_ptr<const Task>> nodes() const;
+
+ private:
+  int check_valid(const char* function) const;  // with mutex_ held
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Stream> origin_;
+  const int mode_;
+  const uint32_t id_;
+  const std::thread::id owner_;
+  bool capturing_ = true;
+  std::string invalid_;
+  std::vector<std::shared_ptr<const Task>> nodes_;
+  std::map<std::shared_ptr<Stream>, CaptureClock> clocks_;
+};
+
+HandleTable<Graph>& graphs();
+
+/// The error of a call that a running capture forbids (it waits for, or works outside, what is being recorded);
+/// the capture is then invalid.
+int refuse_in_capture(const char* function);
+
+// ---- memory (memory.cpp) ----
+
+/// While it lives, blocks that resolve() finds on this thread stay mapped even when they are freed meanwhile.
+class TaskScope {
+ public:
+  explicit TaskScope(const std::string& name);
+  ~TaskScope();
+  TaskScope(const TaskScope&) = delete;
+  TaskScope& operator=(const TaskScope&) = delete;
+};
+
+/// Reports every red zone that was written since it was last looked at.
+void check_red_zones();
+void set_memory_capacity(uint64_t bytes);
+uint64_t memory_capacity();
+void free_all_blocks();
+
+/// Whether [address, address + bytes) is host memory from aclrtMallocHost.
+bool is_pinned(const void* address, size_t bytes);
+
+// ---- faults, violations, counters (faults.cpp, counters.cpp) ----
+
+/// "" or why the text is not a list of faults (site:name:nth[:code],...); faults before the wrong one are injected.
+std::string inject_from_text(const std::string& text);
+std::string inject(const std::string& site, const std::string& name, int nth, int code, const std::string& message,
+                   int count);
+void clear_faults();
+
+void count_launch(const std::string& name);
+void count_replay();
+void count_synchronization(const std::string& kind);
+void count_copy(const std::string& kind, uint64_t bytes);
+void reset_counters();
+void reset_violations();
+size_t violation_count();
+void set_null_kernels(bool enabled);
+int64_t live_count(Live kind);
+
+std::string counters_json();
+std::string violations_json();
+std::string live_json();
+std::string quote_json(const std::string& text);
+
+}  // namespace hostcann::runtime

@@ -1,0 +1,108 @@
+// HOSTCANN_* variables, read once, when the library is loaded. A wrong one is reported by aclInit and every later call.
+#include <cctype>
+#include <cstdlib>
+
+#include "hostcann/runtime/runtime.h"
+
+namespace hostcann {
+namespace runtime {
+namespace {
+
+constexpr char kDefaultSocName[] = "Ascend910B3";
+constexpr char kDefaultCannVersion[] = "8.5.0";
+constexpr int kDefaultDelayMilliseconds = 2;
+
+std::string variable(const char* name, const char* otherwise = "") {
+  const char* value = std::getenv(name);
+  return value == nullptr || *value == '\0' ? otherwise : value;
+}
+
+std::string wrong(const char* name, const std::string& rule) {
+  return std::string(name) + " must " + rule + ", got '" + variable(name) + "'";
+}
+
+std::optional<bool> parse_flag(const std::string& text) {
+  if (text.empty() || text == "0") return false;
+  if (text == "1") return true;
+  return std::nullopt;
+}
+
+/// "normal", "lazy", "delayed" or "delayed:MILLISECONDS".
+std::string apply_stream_mode(const std::string& text) {
+  const char* rule = "be normal, lazy, delayed or delayed:MILLISECONDS";
+  size_t colon = text.find(':');
+  std::optional<StreamMode> mode = parse_stream_mode(text.substr(0, colon));
+  if (!mode) return wrong("HOSTCANN_STREAM_MODE", rule);
+  int delay_ms = kDefaultDelayMilliseconds;
+  if (colon != std::string::npos) {
+    std::optional<uint64_t> delay = parse_bytes(text.substr(colon + 1));
+    if (*mode != StreamMode::kDelayed || !delay || *delay > 60000) return wrong("HOSTCANN_STREAM_MODE", rule);
+    delay_ms = static_cast<int>(*delay);
+  }
+  set_stream_mode(*mode, delay_ms);
+  return "";
+}
+
+Settings* read_settings() {
+  auto* settings = new Settings;
+  auto complain = [settings](const std::string& error) {
+    if (settings->error.empty()) settings->error = error;
+  };
+  settings->soc_name = variable("HOSTCANN_SOC", kDefaultSocName);
+  settings->cann_version = variable("HOSTCANN_CANN_VERSION", kDefaultCannVersion);
+  settings->report_path = variable("HOSTCANN_REPORT");
+
+  std::optional<bool> strict = parse_flag(variable("HOSTCANN_STRICT"));
+  if (!strict) complain(wrong("HOSTCANN_STRICT", "be 0 or 1"));
+  settings->strict = strict.value_or(false);
+
+  std::optional<bool> null_kernels = parse_flag(variable("HOSTCANN_NULL_KERNELS"));
+  if (!null_kernels) complain(wrong("HOSTCANN_NULL_KERNELS", "be 0 or 1"));
+  set_null_kernels(null_kernels.value_or(false));
+
+  std::string memory = variable("HOSTCANN_MEMORY");
+  if (!memory.empty()) {
+    std::optional<uint64_t> bytes = parse_bytes(memory);
+    if (!bytes || *bytes == 0) complain(wrong("HOSTCANN_MEMORY", "be a number of bytes (K, M or G may follow)"));
+    if (bytes && *bytes != 0) set_memory_capacity(*bytes);
+  }
+  std::string mode = variable("HOSTCANN_STREAM_MODE");
+  if (!mode.empty()) complain(apply_stream_mode(mode));
+  std::string faults = variable("HOSTCANN_FAULTS");
+  if (!faults.empty()) {
+    std::string error = inject_from_text(faults);
+    if (!error.empty()) complain("HOSTCANN_FAULTS: " + error);
+  }
+  return settings;
+}
+
+}  // namespace
+
+std::optional<StreamMode> parse_stream_mode(const std::string& text) {
+  if (text == "normal") return StreamMode::kNormal;
+  if (text == "delayed") return StreamMode::kDelayed;
+  if (text == "lazy") return StreamMode::kLazy;
+  return std::nullopt;
+}
+
+std::optional<uint64_t> parse_bytes(const std::string& text) {
+  if (text.empty() || std::isdigit(static_cast<unsigned char>(text[0])) == 0) return std::nullopt;
+  char* end = nullptr;
+  uint64_t value = std::strtoull(text.c_str(), &end, 10);
+  std::string unit = end;
+  if (unit == "K") return value << 10;
+  if (unit == "M") return value << 20;
+  if (unit == "G") return value << 30;
+  return unit.empty() ? std::optional<uint64_t>(value) : std::nullopt;
+}
+
+const Settings& settings() {
+  static const Settings* settings = read_settings();
+  return *settings;
+}
+
+}  // namespace runtime
+
+const char* soc_name() { return runtime::settings().soc_name.c_str(); }
+
+}  // namespace hostcann

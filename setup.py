@@ -1,0 +1,131 @@
+"""Builds the compiled parts against the torch (and torch_npu) of the environment that will use them.
+
+    ascend_sample/_C.so                    schemas, checks, composite, fake and CPU kernels: always
+    ascend_sample/_npu.so                  the aclnn binding: where torch_npu is installed
+    ascend_sample/hostcann/home/lib64/     CANN's interfaces on the host: Linux, unless ASCEND_SAMPLE_HOSTCANN=0
+
+ASCEND_SAMPLE_NPU=0 leaves the binding out; ASCEND_SAMPLE_SANITIZE=address,undefined instruments everything.
+"""
+
+import importlib.util
+import os
+import re
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+
+
+def make_environment_importable() -> None:
+    """Under build isolation, pip hides the environment's packages; the extension must be built against its torch."""
+    for name in ("purelib", "platlib"):
+        path = sysconfig.get_path(name)
+        if path not in sys.path:
+            sys.path.append(path)
+
+
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # importing torch must not need a CANN
+make_environment_importable()
+try:
+    from torch.utils import cpp_extension
+except ImportError as error:
+    raise SystemExit(
+        "ascend_sample is compiled against the torch that will load it, and this environment has none. "
+        "Install torch first (pip install torch==2.13.0), then ascend_sample."
+    ) from error
+
+SANITIZE = os.environ.get("ASCEND_SAMPLE_SANITIZE", "")
+COMPILE_ARGS = ["-O2", "-g1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+LINK_ARGS = ["-Wl,--as-needed"]
+if SANITIZE:
+    flags = [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"]
+    COMPILE_ARGS += flags
+    LINK_ARGS += flags
+
+
+def sources(*folders: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).glob("*.cpp"))
+
+
+def headers(folder: str) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.h"))
+
+
+def core_extension() -> Extension:
+    return cpp_extension.CppExtension(
+        "ascend_sample._C",
+        sources("csrc", "csrc/cpu"),
+        include_dirs=[str(ROOT / "csrc")],
+        extra_compile_args=COMPILE_ARGS,
+        extra_link_args=LINK_ARGS,
+        depends=headers("csrc"),
+    )
+
+
+def npu_extension() -> Extension | None:
+    spec = importlib.util.find_spec("torch_npu")  # found, never imported: it may be broken here
+    if os.environ.get("ASCEND_SAMPLE_NPU") == "0" or spec is None or not spec.submodule_search_locations:
+        return None
+    package = Path(spec.submodule_search_locations[0])
+    version = re.search(r"__version__ = '([^']+)'", (package / "version.py").read_text())
+    return cpp_extension.CppExtension(
+        "ascend_sample._npu",
+        [*sources("csrc/npu"), "csrc/checks.cpp"],
+        include_dirs=[str(ROOT / "csrc")],
+        library_dirs=[str(package / "lib")],
+        libraries=["torch_npu"],
+        define_macros=[("ASCEND_SAMPLE_TORCH_NPU_VERSION", f'"{version.group(1) if version else "unknown"}"')],
+        extra_compile_args=COMPILE_ARGS,
+        extra_link_args=[*LINK_ARGS, "-Wl,--allow-shlib-undefined"],
+        depends=headers("csrc"),
+    )
+
+
+def hostcann_extensions() -> list[Extension]:
+    if os.environ.get("ASCEND_SAMPLE_HOSTCANN") == "0" or not sys.platform.startswith("linux"):
+        return []
+    folder = "csrc/hostcann"
+
+    def library(name: str, files: list[str], needed: list[str], kind=Extension) -> Extension:
+        return kind(
+            f"ascend_sample.hostcann.home.lib64.lib{name}",
+            files,
+            include_dirs=[str(ROOT / "csrc")],
+            language="c++",
+            extra_compile_args=COMPILE_ARGS,
+            extra_link_args=[
+                *LINK_ARGS,
+                f"-Wl,-soname,lib{name}.so",
+                "-Wl,-rpath,$ORIGIN",
+                "-pthread",
+                *(f"-l:lib{other}.so" for other in needed),
+            ],
+            depends=headers(folder),
+        )
+
+    stubs = ["hccl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel"]
+    return [
+        library("ascendcl", sources(f"{folder}/runtime"), []),
+        *(library(name, [f"{folder}/stubs/{name}.cpp"], ["ascendcl"]) for name in stubs),
+        library("opapi", sources(f"{folder}/opapi"), ["ascendcl"]),
+        library("opapi_math", sources(f"{folder}/aten"), ["opapi", "ascendcl"], cpp_extension.CppExtension),
+    ]
+
+
+class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suffix=True)):
+    """hostcann's libraries link to one another, in the order in which they are built."""
+
+    def build_extension(self, ext: Extension) -> None:
+        if ".hostcann." in ext.name:
+            ext.library_dirs.append(str(Path(self.get_ext_fullpath(ext.name)).parent))
+        super().build_extension(ext)
+
+
+setup(
+    packages=find_packages(include=["ascend_sample", "ascend_sample.*"]),
+    ext_modules=[e for e in (core_extension(), npu_extension(), *hostcann_extensions()) if e is not None],
+    cmdclass={"build_ext": BuildExtension},
+)

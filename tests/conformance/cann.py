@@ -1,0 +1,328 @@
+"""CANN from Python without torch: memory, tensors and the two phases, each foreign handle in an owner."""
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+LIBRARIES_VARIABLE = "ASCEND_SAMPLE_CONFORMANCE_LIBRARIES"
+
+
+def _load_abi() -> ModuleType:
+    # By its path: importing the package would import torch.
+    spec = importlib.util.spec_from_file_location("conformance_abi", ROOT / "ascend_sample" / "npu" / "_abi.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+abi = _load_abi()
+ffi = abi.ffi
+
+
+def library_path(name: str) -> str:
+    """Where ``lib{name}.so`` is, for dlopen."""
+    folder = os.environ.get(LIBRARIES_VARIABLE) or str(ROOT / "ascend_sample" / "hostcann" / "home" / "lib64")
+    if folder == "system":
+        return f"lib{name}.so"
+    path = Path(folder) / f"lib{name}.so"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist. Build hostcann first: python setup.py build_ext --inplace")
+    return str(path)
+
+
+# Never unloaded: threads of the runtime outlive the interpreter's modules.
+acl = ffi.dlopen(library_path("ascendcl"), ffi.RTLD_NOW | ffi.RTLD_GLOBAL | ffi.RTLD_NODELETE)
+aclnn = ffi.dlopen(library_path("opapi"), ffi.RTLD_NOW | ffi.RTLD_NODELETE)
+
+
+class CannError(RuntimeError):
+    """A call failed that the test expected to work."""
+
+    def __init__(self, call: str, status: int) -> None:
+        super().__init__(f"{call}: {status} {abi.status_name(status)}: {recent_message()}")
+        self.status = status
+
+
+def check(status: int, call: str) -> None:
+    """Raises CannError with CANN's message unless `status` is success."""
+    if status != abi.SUCCESS:
+        raise CannError(call, status)
+
+
+def recent_message() -> str:
+    """aclGetRecentErrMsg, "" when there is none; reading clears it."""
+    message = acl.aclGetRecentErrMsg()
+    return "" if message == ffi.NULL else ffi.string(message).decode()
+
+
+def soc_name() -> str:
+    """The name that aclrtGetSocName gives."""
+    return ffi.string(acl.aclrtGetSocName()).decode()
+
+
+def encode(values: Any, dtype: str) -> np.ndarray:
+    """A numpy array of the bits of `values` in a dtype of CANN; bfloat16 (unknown to numpy) as uint16."""
+    if dtype != "bfloat16":
+        return np.ascontiguousarray(values, dtype=dtype)
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    finite = np.isfinite(bits.view(np.float32))
+    rounded = np.where(finite, bits + (0x7FFF + ((bits >> 16) & 1)), bits)  # to nearest, ties to even
+    return (rounded >> 16).astype(np.uint16)
+
+
+class Buffer:
+    """A block of device memory."""
+
+    def __init__(self, size: int) -> None:
+        address = ffi.new("void **")
+        check(acl.aclrtMalloc(address, size, abi.MALLOC_HUGE_FIRST), "aclrtMalloc")
+        self.size = size
+        self.address = int(ffi.cast("uintptr_t", address[0]))
+
+    def write(self, array: np.ndarray) -> None:
+        """Copies the array's bytes to the start of the block."""
+        data = array.tobytes()
+        status = acl.aclrtMemcpy(self.pointer, self.size, data, len(data), abi.MEMCPY_HOST_TO_DEVICE)
+        check(status, "aclrtMemcpy to the device")
+
+    def read(self, dtype: Any, count: int) -> np.ndarray:
+        """The first `count` elements of the block."""
+        result = np.empty(count, dtype)
+        target = ffi.cast("void *", result.ctypes.data)
+        status = acl.aclrtMemcpy(target, result.nbytes, self.pointer, result.nbytes, abi.MEMCPY_DEVICE_TO_HOST)
+        check(status, "aclrtMemcpy to the host")
+        return result
+
+    @property
+    def pointer(self) -> Any:
+        """The address as a C pointer."""
+        return ffi.cast("void *", self.address)
+
+    def free(self) -> None:
+        """aclrtFree; the address must not be used again."""
+        check(acl.aclrtFree(self.pointer), "aclrtFree")
+
+
+class Tensor:
+    """An aclTensor over a buffer."""
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Sequence[int] | None = None,
+        offset: int = 0,
+        storage_size: int | None = None,
+        address: int | None = None,
+    ) -> None:
+        self.buffer = buffer
+        self.dtype = dtype
+        self.shape = tuple(shape)
+        self.offset = offset
+        item_size = encode(0, dtype).itemsize
+        self.storage_size = buffer.size // item_size if storage_size is None else storage_size
+        contiguous = [int(np.prod(self.shape[axis + 1 :], dtype=np.int64)) for axis in range(len(self.shape))]
+        self.strides = contiguous if strides is None else list(strides)
+        self.handle = aclnn.aclCreateTensor(
+            list(self.shape),
+            len(self.shape),
+            abi.DATA_TYPE_CODES[dtype],
+            self.strides,
+            offset,
+            abi.FORMAT_ND,
+            [self.storage_size],
+            1,
+            ffi.cast("void *", buffer.address if address is None else address),
+        )
+        if self.handle == ffi.NULL:
+            raise AssertionError(f"aclCreateTensor: {recent_message()}")
+
+    def numpy(self) -> np.ndarray:
+        """The elements that the view selects, read back from the device; bfloat16 as uint16."""
+        storage_dtype = encode(0, self.dtype).dtype
+        storage = self.buffer.read(storage_dtype, self.storage_size)
+        byte_strides = [stride * storage_dtype.itemsize for stride in self.strides]
+        return np.lib.stride_tricks.as_strided(storage[self.offset :], self.shape, byte_strides).copy()
+
+    def destroy(self) -> int:
+        """Destroys the aclTensor; returns the status."""
+        return int(aclnn.aclDestroyTensor(self.handle))
+
+
+@dataclass
+class Arguments:
+    """The arguments of phase 1; None is a null tensor."""
+
+    logits: Tensor | None
+    k: Tensor | None
+    p: Tensor | None
+    q: Tensor | None
+    ids: Tensor | None
+    kept: Tensor | None
+    eps: float = 1e-8
+    is_need_logits: bool = True
+    top_k_guess: int = 32
+
+    def tensors(self) -> list[Tensor]:
+        """Those that are not null."""
+        return [t for t in (self.logits, self.k, self.p, self.q, self.ids, self.kept) if t is not None]
+
+
+@dataclass
+class Plan:
+    """What phase 1 returned."""
+
+    status: int
+    workspace_size: int
+    executor: Any
+
+
+def phase_1(arguments: Arguments) -> Plan:
+    """Calls aclnnTopKTopPSampleGetWorkspaceSize."""
+    size, executor = ffi.new("uint64_t *"), ffi.new("aclOpExecutor **")
+
+    def handle(tensor: Tensor | None) -> Any:
+        return ffi.NULL if tensor is None else tensor.handle
+
+    status = aclnn.aclnnTopKTopPSampleGetWorkspaceSize(
+        handle(arguments.logits),
+        handle(arguments.k),
+        handle(arguments.p),
+        handle(arguments.q),
+        arguments.eps,
+        arguments.is_need_logits,
+        arguments.top_k_guess,
+        handle(arguments.ids),
+        handle(arguments.kept),
+        size,
+        executor,
+    )
+    return Plan(status, size[0], executor[0])
+
+
+class Device:
+    """aclInit to aclFinalize, with one stream; frees on leaving what was made through it and not freed before."""
+
+    def __init__(self) -> None:
+        self.stream: Any = ffi.NULL
+        self._buffers: list[Buffer] = []
+        self._tensors: list[Tensor] = []
+
+    def __enter__(self) -> "Device":
+        check(acl.aclInit(ffi.NULL), "aclInit")
+        check(acl.aclrtSetDevice(0), "aclrtSetDevice")
+        self.stream = self.create_stream()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            return  # what follows could fail in its turn and hide the error; the process ends anyway
+        self.release()
+        check(acl.aclrtDestroyStream(self.stream), "aclrtDestroyStream")
+        check(acl.aclrtResetDevice(0), "aclrtResetDevice")
+        check(acl.aclFinalize(), "aclFinalize")
+
+    def release(self) -> None:
+        """Destroys the tensors and frees the buffers."""
+        for tensor in self._tensors:
+            check(tensor.destroy(), "aclDestroyTensor")
+        for buffer in self._buffers:
+            buffer.free()
+        self._tensors, self._buffers = [], []
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Releases what was made inside, when the test passes."""
+        yield
+        self.release()
+
+    def forget(self, *owned: Tensor | Buffer) -> None:
+        """These are (or will be) destroyed by the test itself, or never."""
+        self._tensors = [tensor for tensor in self._tensors if tensor not in owned]
+        self._buffers = [buffer for buffer in self._buffers if buffer not in owned]
+
+    def create_stream(self) -> Any:
+        """A new stream; the caller destroys it."""
+        stream = ffi.new("aclrtStream *")
+        check(acl.aclrtCreateStream(stream), "aclrtCreateStream")
+        return stream[0]
+
+    def buffer(self, size: int) -> Buffer:
+        """A block of at least one byte."""
+        block = Buffer(max(size, 1))
+        self._buffers.append(block)
+        return block
+
+    def view(self, buffer: Buffer, dtype: str, shape: Sequence[int], **layout: Any) -> Tensor:
+        """A tensor over an existing block; `layout` as in `Tensor`."""
+        tensor = Tensor(buffer, dtype, shape, **layout)
+        self._tensors.append(tensor)
+        return tensor
+
+    def tensor(self, values: Any, dtype: str, **layout: Any) -> Tensor:
+        """A tensor over a new block that holds `values`; `shape` and `strides` of `layout` view them differently."""
+        array = encode(values, dtype)
+        block = self.buffer(array.nbytes)
+        block.write(array)
+        return self.view(block, dtype, layout.pop("shape", array.shape), **layout)
+
+    def output(self, dtype: str, shape: Sequence[int], **layout: Any) -> Tensor:
+        """A tensor over a new, unwritten block."""
+        size = int(np.prod(shape, dtype=np.int64)) * encode(0, dtype).itemsize
+        return self.view(self.buffer(size), dtype, shape, **layout)
+
+    def arguments(self, logits: Any, k: Any, p: Any, q: Any = None, dtype: str = "float16", **others: Any) -> Arguments:
+        """Contiguous arguments and outputs for host values."""
+        shape = np.shape(logits)
+        return Arguments(
+            logits=self.tensor(logits, dtype),
+            k=self.tensor(k, "int32"),
+            p=self.tensor(p, dtype),
+            q=None if q is None else self.tensor(q, "float32"),
+            ids=self.output("int64", shape[:1]),
+            kept=self.output("float32", shape),
+            **others,
+        )
+
+    def plan(self, arguments: Arguments) -> Plan:
+        """Phase 1, which must work."""
+        plan = phase_1(arguments)
+        check(plan.status, "aclnnTopKTopPSampleGetWorkspaceSize")
+        return plan
+
+    def launch(self, plan: Plan, stream: Any = None, workspace: Buffer | None = None) -> int:
+        """Phase 2's status, with a workspace of the size asked for unless one is given."""
+        if workspace is None and plan.workspace_size:
+            workspace = self.buffer(plan.workspace_size)
+        pointer = ffi.NULL if workspace is None else workspace.pointer
+        on = self.stream if stream is None else stream
+        return int(aclnn.aclnnTopKTopPSample(pointer, plan.workspace_size, plan.executor, on))
+
+    def synchronize(self) -> int:
+        """Waits for the device's own stream; returns the status."""
+        return int(acl.aclrtSynchronizeStream(self.stream))
+
+    def run(self, arguments: Arguments) -> tuple[np.ndarray, np.ndarray]:
+        """Both phases and a synchronisation, which must work.
+
+        Returns:
+            ids [batch] and kept logits [batch, vocab_size].
+        """
+        check(self.launch(self.plan(arguments)), "aclnnTopKTopPSample")
+        check(self.synchronize(), "aclrtSynchronizeStream")
+        assert arguments.ids is not None
+        assert arguments.kept is not None
+        return arguments.ids.numpy(), arguments.kept.numpy()

@@ -1,0 +1,62 @@
+"""Tests that break what they touch (a context, the process's counters) run in a process of their own."""
+
+import functools
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+TIMEOUT_SECONDS = 120
+
+
+def own_process(**environment: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Runs the decorated test in a new process with these environment variables set.
+
+    The test takes no fixtures; values from ``parametrize`` must be JSON's. The process must end with status 0: an
+    assertion, a crash, a sanitizer's finding or a failure at exit all count.
+
+    Example:
+        >>> @own_process(HOSTCANN_SOC="Ascend310P3")
+        ... def test_something() -> None: ...
+    """
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(**arguments: object) -> None:
+            result = run_in_process(test, arguments, environment)
+            if result.returncode != 0:
+                raise AssertionError(f"status {result.returncode}\n{result.stdout}\n{result.stderr}")
+
+        return run
+
+    return decorate
+
+
+def run_in_process(
+    test: Callable[..., None], arguments: dict[str, object], environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Calls a function of a test module in a new process."""
+    package, _, _ = __name__.rpartition(".")
+    folder = Path(__file__).parents[package.count(".") + 1]
+    return subprocess.run(
+        [sys.executable, "-m", __name__, test.__module__, test.__name__, json.dumps(arguments)],
+        env=os.environ | environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def main(module: str, name: str, arguments: str) -> None:
+    """Calls `name` of `module`, without its decorator."""
+    test = getattr(importlib.import_module(module), name)
+    getattr(test, "__wrapped__", test)(**json.loads(arguments))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,114 @@
+"""Runs the conformance suite on a hostcann built with AddressSanitizer and UndefinedBehaviorSanitizer.
+
+    python tests/conformance/run_sanitized.py              # hostcann at its C interface: no torch in the process
+    python tests/conformance/run_sanitized.py --binding    # and the compiled binding, through torch_npu
+
+The build goes to build/sanitize and leaves the ordinary one alone. The run fails when a test fails, when a sanitizer
+reports anything, and when memory leaks whose allocation went through one of the project's libraries. Python and its
+extensions leak on purpose at exit; a suppression by their names would also hide every allocation that they asked
+hostcann for, so the leak reports are read here instead.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "sanitize"
+PACKAGE = BUILD / "lib"
+REPORTS = BUILD / "reports"
+SANITIZERS = "address,undefined"
+HOSTCANN = "ascend_sample.hostcann.home.lib64."
+NEEDS_TORCH = (f"{HOSTCANN}libopapi_math",)
+
+OWN_CODE = re.compile(
+    r"libascendcl|libopapi|libhccl|libacl_|libge_runner|libgraph|_npu\.so|_C\.so|ascend_sample::|hostcann::"
+)
+LEAK = re.compile(r"^(?:Direct|Indirect) leak of .*?(?=^\s*$)", re.MULTILINE | re.DOTALL)
+FINDING = re.compile(
+    r"ERROR: AddressSanitizer|runtime error:|AddressSanitizer: CHECK failed|LeakSanitizer has encountered"
+)
+
+
+def build(binding: bool) -> None:
+    """Compiles the wanted extensions with setup.py's own flags."""
+    os.environ["ASCEND_SAMPLE_SANITIZE"] = SANITIZERS
+    os.environ.setdefault("MAX_JOBS", "2")
+    os.chdir(ROOT)
+    from setuptools import distutils  # type: ignore[attr-defined]
+
+    command = ["build", "--build-base", str(BUILD), "--build-lib", str(PACKAGE), "--build-temp", str(BUILD / "objects")]
+    distribution = distutils.core.run_setup("setup.py", script_args=command, stop_after="commandline")
+    if not binding:
+        distribution.ext_modules = [
+            extension
+            for extension in distribution.ext_modules
+            if extension.name.startswith(HOSTCANN) and extension.name not in NEEDS_TORCH
+        ]
+    distribution.run_commands()
+
+
+def environment() -> dict[str, str]:
+    """What makes an uninstrumented Python run instrumented libraries, and write the reports to files."""
+    compiler = os.environ.get("CXX", "g++")
+
+    def library(name: str) -> str:
+        return subprocess.run(
+            [compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    log = f"log_path={REPORTS / 'report'}"
+    return os.environ | {
+        # libstdc++ too: the sanitizer looks for the functions that it wraps before Python has loaded any C++.
+        "LD_PRELOAD": f"{library('libasan.so')} {library('libstdc++.so.6')}",
+        "ASAN_OPTIONS": f"{log}:detect_leaks=1:strict_string_checks=1:check_initialization_order=1",
+        "LSAN_OPTIONS": "exitcode=0",
+        "UBSAN_OPTIONS": f"{log}:print_stacktrace=1",
+        # Objects in Python's own arenas would hide the pointers that they hold from the leak search.
+        "PYTHONMALLOC": "malloc",
+        "ASCEND_SAMPLE_CONFORMANCE_LIBRARIES": str(PACKAGE / "ascend_sample" / "hostcann" / "home" / "lib64"),
+    }
+
+
+def findings() -> list[str]:
+    """The parts of the reports that are about the project's code."""
+    found = []
+    for path in sorted(REPORTS.iterdir()):
+        text = path.read_text(errors="replace") + "\n\n"
+        if FINDING.search(text):
+            found.append(f"{path.name}:\n{text}")
+        found += [f"{path.name}:\n{leak.group()}" for leak in LEAK.finditer(text) if OWN_CODE.search(leak.group())]
+    return found
+
+
+def main() -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binding", action="store_true", help="also build the binding and call it through torch_npu")
+    parser.add_argument("pytest_arguments", nargs="*", help="passed to pytest, after --")
+    options = parser.parse_args()
+
+    build(options.binding)
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    suite = [sys.executable, "-m", "pytest", "-q", "--confcutdir", str(Path(__file__).parent)]
+    commands = [[*suite, *(options.pytest_arguments or [str(Path(__file__).parent)])]]
+    if options.binding:
+        script = Path(__file__).parent / "binding_smoke.py"
+        commands.append([sys.executable, "-m", "ascend_sample.hostcann", "run", sys.executable, str(script)])
+    failed = False
+    for command in commands:
+        status = subprocess.run(command, cwd=ROOT, env=environment() | {"PYTHONPATH": str(PACKAGE)}, check=False)
+        failed |= status.returncode != 0
+    found = findings()
+    print("\n".join(found))
+    print(f"sanitizers ({SANITIZERS}): {len(found)} findings, tests {'failed' if failed else 'passed'}")
+    return 1 if failed or found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

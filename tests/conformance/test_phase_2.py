@@ -1,0 +1,110 @@
+"""Phase 2: what it refuses, and that an executor serves once."""
+
+import pytest
+
+from . import control
+from .cann import Arguments, Device, abi, aclnn, ffi, phase_1, recent_message
+from .hand_worked import MIXED, NO_P
+from .isolation import own_process
+
+NULL_ARGUMENT = 161001
+INVALID = 161002
+
+
+def arguments_of(device: Device) -> Arguments:
+    """One row that works and needs a workspace."""
+    return device.arguments([MIXED], [4], [NO_P])
+
+
+def test_null_executor(device: Device) -> None:
+    status = aclnn.aclnnTopKTopPSample(ffi.NULL, 0, ffi.NULL, device.stream)
+    assert status == NULL_ARGUMENT
+    assert "executor" in recent_message()
+
+
+def test_null_workspace_of_non_zero_size(device: Device) -> None:
+    plan = device.plan(arguments_of(device))
+    assert plan.workspace_size > 0
+    status = aclnn.aclnnTopKTopPSample(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
+    assert status == NULL_ARGUMENT
+    assert "workspace" in recent_message()
+
+
+def test_unused_executor_can_be_destroyed(device: Device) -> None:
+    plan = device.plan(arguments_of(device))
+    assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
+
+
+def test_refused_phase_1_leaves_nothing_to_destroy(device: Device) -> None:
+    plan = phase_1(Arguments(None, None, None, None, None, None))
+    assert (plan.status, plan.executor) == (NULL_ARGUMENT, ffi.NULL)
+
+
+def test_two_executors_at_a_time(device: Device) -> None:
+    first, second = arguments_of(device), device.arguments([MIXED[::-1]], [2], [NO_P])
+    plans = [device.plan(first), device.plan(second)]
+    # Launched in the other order: nothing ties phase 2 to the latest phase 1.
+    for plan in reversed(plans):
+        assert device.launch(plan) == abi.SUCCESS
+    assert device.synchronize() == abi.SUCCESS
+    assert first.ids is not None
+    assert second.ids is not None
+    assert (first.ids.numpy().tolist(), second.ids.numpy().tolist()) == ([1], [1])
+    assert second.kept is not None
+    assert second.kept.numpy()[0, [1, 4]].tolist() == [3.0, 3.0]
+
+
+def test_tensors_may_go_once_phase_2_has_returned(device: Device) -> None:
+    arguments = arguments_of(device)
+    assert device.launch(device.plan(arguments)) == abi.SUCCESS
+    for tensor in arguments.tensors():
+        assert tensor.destroy() == abi.SUCCESS
+    device.forget(*arguments.tensors())
+    assert device.synchronize() == abi.SUCCESS
+    assert arguments.ids is not None
+    assert arguments.ids.numpy().tolist() == [1]
+
+
+@pytest.mark.hostcann_only
+@own_process()
+def test_workspace_smaller_than_asked() -> None:
+    with Device() as device:
+        plan = device.plan(arguments_of(device))
+        workspace = device.buffer(plan.workspace_size)
+        status = aclnn.aclnnTopKTopPSample(workspace.pointer, plan.workspace_size - 1, plan.executor, device.stream)
+        assert status == INVALID
+        assert "workspaceSize" in recent_message()
+        assert device.synchronize() == abi.SUCCESS
+        control.expect_violations("workspace_undersized")
+
+
+@pytest.mark.hostcann_only
+@own_process()
+def test_executor_serves_once() -> None:
+    with Device() as device:
+        plan = device.plan(arguments_of(device))
+        assert device.launch(plan) == abi.SUCCESS
+        assert device.launch(plan) == INVALID
+        assert "executor" in recent_message()
+        assert device.synchronize() == abi.SUCCESS
+        control.expect_violations("executor_reused")
+
+
+@pytest.mark.hostcann_only
+@own_process()
+def test_executor_serves_once_also_when_phase_2_fails() -> None:
+    with Device() as device:
+        plan = device.plan(arguments_of(device))
+        assert aclnn.aclnnTopKTopPSample(ffi.NULL, plan.workspace_size, plan.executor, device.stream) == NULL_ARGUMENT
+        assert device.launch(plan) == INVALID
+        control.expect_violations("executor_reused")
+
+
+@pytest.mark.hostcann_only
+@own_process()
+def test_executor_destroyed_twice() -> None:
+    with Device() as device:
+        plan = device.plan(arguments_of(device))
+        assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
+        assert aclnn.aclDestroyAclOpExecutor(plan.executor) != abi.SUCCESS
+        control.expect_violations("executor_reused")

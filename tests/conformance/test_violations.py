@@ -1,0 +1,237 @@
+"""Misuse that a device would punish later, or never: hostcann must notice each one when it happens."""
+
+import numpy as np
+import pytest
+
+from . import control
+from .cann import Arguments, Buffer, Device, abi, acl, aclnn, check, ffi, phase_1, recent_message
+from .hand_worked import MIXED, NO_P, ONES
+from .isolation import own_process, run_in_process
+
+pytestmark = pytest.mark.hostcann_only
+
+INVALID = 161002
+TASK_FAILED = 507035
+TENSORS = ("logits", "k", "p", "q", "ids", "kept")
+
+
+def arguments_of(device: Device) -> Arguments:
+    """One row that works and draws."""
+    return device.arguments([MIXED], [4], [NO_P], [ONES])
+
+
+def check_task_failure(device: Device, kind: str) -> None:
+    """The launch was accepted; the failure comes with the synchronisation and names the operator."""
+    assert device.synchronize() == TASK_FAILED
+    assert "aclnnTopKTopPSample" in recent_message()
+    control.check_violations(kind)
+
+
+@own_process()
+def test_correct_use_is_none() -> None:
+    with Device() as device:
+        before = control.live()
+        device.run(arguments_of(device))
+        device.release()
+        assert control.live() == before
+    control.check_violations()
+
+
+@pytest.mark.parametrize("argument", TENSORS)
+@own_process()
+def test_tensor_destroyed_between_the_phases(argument: str) -> None:
+    with Device() as device:
+        arguments = arguments_of(device)
+        plan = device.plan(arguments)
+        tensor = getattr(arguments, argument)
+        assert tensor.destroy() == abi.SUCCESS
+        device.forget(tensor)
+        assert device.launch(plan) == INVALID
+        assert "destroyed" in recent_message()
+    control.check_violations("tensor_destroyed_early")
+
+
+@own_process()
+def test_tensor_destroyed_before_phase_1() -> None:
+    with Device() as device:
+        arguments = arguments_of(device)
+        assert arguments.k is not None
+        assert arguments.k.destroy() == abi.SUCCESS
+        device.forget(arguments.k)
+        plan = phase_1(arguments)
+        assert plan.status == INVALID
+        assert "destroyed" in recent_message()
+    control.check_violations("tensor_destroyed_early")
+
+
+@own_process()
+def test_tensor_destroyed_twice() -> None:
+    with Device() as device:
+        tensor = device.tensor([1.0], "float16")
+        assert tensor.destroy() == abi.SUCCESS
+        assert tensor.destroy() == INVALID
+        device.forget(tensor)
+    control.check_violations("tensor_destroyed_twice")
+
+
+@pytest.mark.parametrize("argument", TENSORS)
+@own_process()
+def test_freed_operand(argument: str) -> None:
+    device = Device().__enter__()
+    arguments = arguments_of(device)
+    plan = device.plan(arguments)
+    getattr(arguments, argument).buffer.free()
+    assert device.launch(plan) == abi.SUCCESS
+    check_task_failure(device, "freed_operand")
+
+
+@pytest.mark.parametrize("argument", TENSORS)
+@own_process()
+def test_operand_longer_than_its_block(argument: str) -> None:
+    device = Device().__enter__()
+    arguments = arguments_of(device)
+    tensor = getattr(arguments, argument)
+    item_size = tensor.buffer.size // tensor.storage_size
+    # The tensor claims a storage that ends beyond the block: phase 1 cannot know, the device would read on.
+    short = device.buffer(tensor.buffer.size - item_size)
+    setattr(arguments, argument, device.view(short, tensor.dtype, tensor.shape, storage_size=tensor.storage_size))
+    assert device.launch(device.plan(arguments)) == abi.SUCCESS
+    check_task_failure(device, "out_of_range_operand")
+
+
+@own_process()
+def test_view_outside_its_storage() -> None:
+    with Device() as device:
+        arguments = arguments_of(device)
+        arguments.logits = device.tensor([MIXED], "float16", offset=1)
+        plan = phase_1(arguments)
+        assert plan.status == INVALID
+        assert "storage" in recent_message()
+    control.check_violations("out_of_range_operand")
+
+
+@own_process()
+def test_storage_address_off_by_one_element() -> None:
+    with Device() as device:
+        arguments = arguments_of(device)
+        padded = device.buffer(1024)
+        # The mistake of a binding that passes a slice's own address instead of its storage and an offset.
+        arguments.logits = device.view(padded, "float16", (1, len(MIXED)), address=padded.address + 2)
+        plan = phase_1(arguments)
+        assert plan.status == INVALID
+        assert "multiple of 32" in recent_message()
+    control.check_violations("misaligned")
+
+
+@own_process()
+def test_misaligned_workspace() -> None:
+    with Device() as device:
+        plan = device.plan(arguments_of(device))
+        workspace = device.buffer(plan.workspace_size + 32)
+        pointer = ffi.cast("void *", workspace.address + 16)
+        assert aclnn.aclnnTopKTopPSample(pointer, plan.workspace_size, plan.executor, device.stream) == INVALID
+    control.check_violations("misaligned")
+
+
+@own_process()
+def test_workspace_block_smaller_than_said() -> None:
+    device = Device().__enter__()
+    plan = device.plan(arguments_of(device))
+    status = device.launch(plan, workspace=device.buffer(plan.workspace_size - 1))
+    # Noticed at the launch or when the task runs, but before anything is written.
+    assert status == INVALID or (status == abi.SUCCESS and device.synchronize() == TASK_FAILED)
+    assert "workspace" in recent_message()
+    assert set(control.violation_kinds()) <= {"workspace_undersized", "out_of_range_operand"}
+    assert control.violation_kinds()
+
+
+@own_process(HOSTCANN_STREAM_MODE="lazy")
+def test_workspace_freed_before_the_task_runs() -> None:
+    device = Device().__enter__()
+    plan = device.plan(arguments_of(device))
+    workspace = device.buffer(plan.workspace_size)
+    assert device.launch(plan, workspace=workspace) == abi.SUCCESS
+    workspace.free()
+    check_task_failure(device, "freed_operand")
+
+
+@own_process()
+def test_workspace_overwritten_while_the_kernel_runs() -> None:
+    device = Device().__enter__()
+    rows, vocab_size = 8, 2**18
+    logits = np.tile(np.linspace(4.0, -4.0, vocab_size), (rows, 1))
+    plan = device.plan(device.arguments(logits, [0] * rows, [0.9] * rows, top_k_guess=1))
+    workspace = device.buffer(plan.workspace_size)
+    assert device.launch(plan, workspace=workspace) == abi.SUCCESS
+    tail = ffi.cast("void *", workspace.address + workspace.size - 16)
+    # The kernel sorts for long enough; the first of these may come before it starts, the last after it ends.
+    for _ in range(200):
+        check(acl.aclrtMemcpy(tail, 16, b"\0" * 16, 16, abi.MEMCPY_HOST_TO_DEVICE), "aclrtMemcpy")
+    check_task_failure(device, "workspace_overrun")
+
+
+@own_process()
+def test_launch_on_a_destroyed_stream() -> None:
+    with Device() as device:
+        stream = device.create_stream()
+        check(acl.aclrtDestroyStream(stream), "aclrtDestroyStream")
+        plan = device.plan(arguments_of(device))
+        assert device.launch(plan, stream=stream) != abi.SUCCESS
+        assert "stream" in recent_message()
+    control.check_violations("dead_stream")
+
+
+@own_process()
+def test_synchronisation_of_a_destroyed_stream() -> None:
+    with Device() as device:
+        stream = device.create_stream()
+        check(acl.aclrtDestroyStream(stream), "aclrtDestroyStream")
+        assert acl.aclrtSynchronizeStream(stream) != abi.SUCCESS
+    control.check_violations("dead_stream")
+
+
+@own_process()
+def test_block_freed_twice() -> None:
+    with Device() as device:
+        block = Buffer(64)
+        block.free()
+        assert acl.aclrtFree(block.pointer) != abi.SUCCESS
+        assert recent_message() != ""
+        del device
+
+
+@own_process()
+def test_copy_beyond_a_block() -> None:
+    with Device() as device:
+        block = device.buffer(64)
+        status = acl.aclrtMemcpy(block.pointer, 128, b"\0" * 128, 128, abi.MEMCPY_HOST_TO_DEVICE)
+        assert status != abi.SUCCESS
+        assert recent_message() != ""
+
+
+@own_process()
+def test_device_addresses_are_never_used_again() -> None:
+    with Device():
+        seen = set()
+        for _ in range(64):
+            block = Buffer(4096)
+            assert block.address not in seen
+            seen.add(block.address)
+            block.free()
+
+
+@own_process()
+def test_new_memory_is_not_zero() -> None:
+    with Device() as device:
+        assert device.buffer(4096).read(np.uint8, 4096).any()
+
+
+def read_device_memory_on_the_host() -> None:
+    """Ends the process with a signal."""
+    device = Device().__enter__()
+    ffi.buffer(device.buffer(4096).pointer, 16)[0]
+
+
+def test_host_access_to_device_memory_faults() -> None:
+    result = run_in_process(read_device_memory_on_the_host, {}, {"ASAN_OPTIONS": "handle_segv=0"})
+    assert result.returncode < 0, f"{result.stdout}\n{result.stderr}"
