@@ -21,7 +21,7 @@ CANN_LIBRARIES = (
 
 
 def missing_cann_library() -> str | None:
-    """The first library of CANN that the dynamic linker does not load, with its reason, or None when all of them load."""
+    """Why CANN cannot be loaded: the first of its libraries that the dynamic linker refuses; None when all load."""
     for name in CANN_LIBRARIES:
         try:
             ctypes.CDLL(name)

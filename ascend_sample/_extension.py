@@ -30,13 +30,7 @@ def load_core() -> None:
             "ascend_sample: the compiled core _C.so is missing from the package. "
             "Run `pip install .` in the project, or leave its source folder if you want the installed package."
         )
-    try:
-        torch.ops.load_library(str(path))
-    except OSError as error:
-        raise ImportError(
-            f"ascend_sample: the compiled core does not load with torch {torch.__version__}: {error}. "
-            "It must be built against the torch that loads it: reinstall with `pip install --force-reinstall --no-deps .`."
-        ) from error
+    _load(path, f"torch {torch.__version__}")
 
 
 def load_npu_if_imported() -> bool:
@@ -55,13 +49,7 @@ def load_npu_if_imported() -> bool:
     if path is None:
         _register_cffi_kernel()
         return False
-    try:
-        torch.ops.load_library(str(path))
-    except OSError as error:
-        raise ImportError(
-            f"ascend_sample: the compiled NPU binding does not load with this torch_npu: {error}. It must be built against the "
-            "torch_npu that loads it: reinstall with `pip install --force-reinstall --no-deps .`."
-        ) from error
+    _load(path, f"torch_npu {sys.modules['torch_npu'].__version__}")
     from ascend_sample.npu import binding
 
     binding.configure()
@@ -77,3 +65,13 @@ def _register_cffi_kernel() -> None:
 
         _cffi_library = torch.library.Library("ascend_sample", "IMPL")
         _cffi_library.impl("top_k_top_p_sample", aclnn_cffi.top_k_top_p_sample_kernel, "PrivateUse1")
+
+
+def _load(path: Path, partner: str) -> None:
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        raise ImportError(
+            f"ascend_sample: {path.name} does not load with {partner}: {error}. It must be built against the one that "
+            "loads it: reinstall with `pip install --force-reinstall --no-deps .`."
+        ) from error

@@ -1,7 +1,8 @@
 """Converts the arguments that people pass into those that the dispatcher operator takes.
 
-The rules about shapes, dtypes, devices and ranges of tensors are written once, in ``csrc/checks.cpp``. Here is only what those
-cannot say, because it happens before there is a tensor: scalars and None for k and p, and the conversion of dtypes.
+The rules about shapes, dtypes, devices and ranges of tensors are written once, in ``csrc/checks.cpp``. Here is only
+what those cannot say, because it happens before there is a tensor: scalars and None for k and p, and the conversion
+of dtypes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class TopKTopPSample(NamedTuple):
 
     Attributes:
         logits_select_idx: int64 [batch], the drawn vocabulary ids.
-        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and -inf elsewhere; None if not asked for.
+        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and -inf elsewhere; None if not
+            asked for.
     """
 
     logits_select_idx: torch.Tensor
@@ -99,7 +101,10 @@ def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor) -> torch.Tenso
 
 
 def convert_p(p: float | torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor:
-    """Return p as [batch] in the dtype of logits. A p inside (0, 1) stays inside: rounding to 0 or 1 would switch top-p off."""
+    """Return p as [batch] in the dtype of logits.
+
+    A p inside (0, 1) stays inside: rounding to 0 or 1 would switch top-p off.
+    """
     dtype = logits.dtype
     if isinstance(p, torch.Tensor):
         if not p.is_floating_point():
@@ -120,12 +125,16 @@ def convert_p(p: float | torch.Tensor | None, logits: torch.Tensor) -> torch.Ten
             smallest, largest = _open_unit_interval(dtype)
             number = max(smallest, min(number, largest))
     else:
-        raise TypeError(f"{OPERATOR_NAME}: p must be a floating-point tensor, a float or None, got {p!r}. None skips top-p.")
+        raise TypeError(
+            f"{OPERATOR_NAME}: p must be a floating-point tensor, a float or None, got {p!r}. None skips top-p."
+        )
     return torch.full(logits.shape[:1], number, dtype=dtype, device=logits.device)
 
 
 def _open_unit_interval(dtype: torch.dtype) -> tuple[float, float]:
     """The smallest and largest values of ``dtype`` that lie between 0 and 1, both excluded."""
     info = torch.finfo(dtype)
-    smallest = max(info.smallest_normal * info.eps, torch.finfo(torch.float32).tiny)  # a float16 subnormal, else a normal
+    smallest = max(
+        info.smallest_normal * info.eps, torch.finfo(torch.float32).tiny
+    )  # a float16 subnormal, else a normal
     return smallest, 1.0 - info.eps / 2

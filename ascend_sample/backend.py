@@ -26,7 +26,7 @@ BACKENDS = ("cpu", "aclnn", "cffi", "composite", "reference")
 VARIABLE = "ASCEND_SAMPLE_BACKEND"
 NPU = "npu"
 
-Implementation = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+Implementation = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
 
 class Route(NamedTuple):
@@ -38,7 +38,9 @@ class Route(NamedTuple):
 
 def _check_name(name: str, source: str) -> str:
     if name not in BACKENDS:
-        raise ValueError(f"{source} must be one of {', '.join(BACKENDS)}, got {name!r}. Leave it out to choose by device.")
+        raise ValueError(
+            f"{source} must be one of {', '.join(BACKENDS)}, got {name!r}. Leave it out to choose by device."
+        )
     return name
 
 
@@ -47,7 +49,8 @@ _forced: str | None = _check_name(os.environ[VARIABLE], VARIABLE) if os.environ.
 
 @contextmanager
 def use_backend(name: str | None) -> Iterator[None]:
-    """Force one backend for every call of the public function inside the block, in every thread; None chooses by device.
+    """Force one backend for every call of the public function inside the block, in every thread; None chooses by
+    device.
 
     Args:
         name: one of :data:`BACKENDS`, or None.
@@ -87,8 +90,8 @@ def which_backend(tensor: torch.Tensor) -> Route:
     obstacle = _obstacle(_forced, tensor)
     if obstacle is not None:
         raise RuntimeError(
-            f"top_k_top_p_sample: the forced backend {_forced} cannot serve {tensor.dtype} on {tensor.device}: {obstacle}. "
-            f"Unset {VARIABLE}, or name another of {', '.join(BACKENDS)}."
+            f"top_k_top_p_sample: the forced backend {_forced} cannot serve {tensor.dtype} on {tensor.device}: "
+            f"{obstacle}. Unset {VARIABLE}, or name another of {', '.join(BACKENDS)}."
         )
     return Route(_forced, "forced")
 
@@ -122,16 +125,15 @@ def _route_by_device(tensor: torch.Tensor) -> Route:
         return Route("cpu", "the native kernel of CPU tensors")
     if device != NPU:
         return Route("composite", f"{device} has no kernel of its own")
-    obstacles = {}
-    for backend in ("aclnn", "cffi"):
-        obstacle = _obstacle(backend, tensor)
-        if obstacle is None:
-            reason = "aclnnTopKTopPSample was found"
-            return Route(backend, reason if backend == "aclnn" else f"{reason}; {obstacles['aclnn']}")
-        obstacles[backend] = obstacle
-        if _extension.library_path("_npu") is not None:
-            break  # the binding was built: it serves, or falls back to the composite by itself
-    return Route("composite", obstacle or "")
+    obstacle = _obstacle("aclnn", tensor)
+    if obstacle is None:
+        return Route("aclnn", "aclnnTopKTopPSample was found")
+    if _extension.library_path("_npu") is not None:
+        return Route("composite", obstacle)  # the binding was built, and falls back to the composite by itself
+    cffi_obstacle = _obstacle("cffi", tensor)
+    if cffi_obstacle is None:
+        return Route("cffi", f"aclnnTopKTopPSample was found; {obstacle}")
+    return Route("composite", cffi_obstacle)
 
 
 def _obstacle(backend: str, tensor: torch.Tensor) -> str | None:
@@ -151,7 +153,7 @@ def _obstacle(backend: str, tensor: torch.Tensor) -> str | None:
 def _aclnn_obstacle() -> str | None:
     if not _extension.load_npu_if_imported():
         return "the compiled binding was not built, because torch_npu was not installed when the package was"
-    obstacle: str = torch.ops.ascend_sample.aclnn_obstacle("aclnnTopKTopPSample")
+    obstacle: str = torch.ops.ascend_sample.aclnn_obstacle()
     return obstacle or None
 
 

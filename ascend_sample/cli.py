@@ -17,7 +17,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 for success, 1 where a comparison failed.
     """
-    parser = ArgumentParser(prog="python -m ascend_sample", description="Sampling of language-model logits on Ascend NPUs and CPUs.")
+    parser = ArgumentParser(
+        prog="python -m ascend_sample", description="Sampling of language-model logits on Ascend NPUs and CPUs."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     command = commands.add_parser("info", help="what is installed and built, and which backend serves which device")

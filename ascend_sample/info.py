@@ -1,4 +1,4 @@
-"""``python -m ascend_sample info``: what is installed, what was built, and which backend serves which device, and why."""
+"""``python -m ascend_sample info``: what is installed and built, and which backend serves which device, and why."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def _npu_facts() -> dict[str, str]:
     missing = _environment.missing_cann_library()
     if missing is not None:
         facts["CANN"] = (
-            f"not loaded ({missing}). Source CANN's set_env.sh, or emulate it: python -m ascend_sample.hostcann run COMMAND"
+            f"not loaded ({missing}). Source CANN's set_env.sh, "
+            "or emulate it: python -m ascend_sample.hostcann run COMMAND"
         )
         return facts
     from ascend_sample import hostcann
@@ -93,10 +94,11 @@ def _npu_facts() -> dict[str, str]:
     if "torch_npu" not in sys.modules:
         facts["devices"] = "0 (torch_npu is not imported)"
         return facts
-    count = torch.npu.device_count()
+    npu = sys.modules["torch_npu"].npu
+    count = npu.device_count()
     facts["devices"] = str(count)
     if count:
-        facts["SoC"] = torch.npu.get_device_name(0)
+        facts["SoC"] = npu.get_device_name(0)
     return facts
 
 

@@ -38,27 +38,31 @@ def top_k_top_p_sample(
     on             on                   the best id / a draw among the nucleus of the k best
     ============== ==================== ==========================================================
 
-    Top-k is on where 1 <= k <= min(vocab_size, 1024), top-p where 0 < p < 1. The nucleus is the shortest prefix of the sorted
-    row whose probability exceeds p. Equal logits are ordered by id. With q drawn from Exponential(1), argmax(w / q) is a draw
-    from w.
+    Top-k is on where 1 <= k <= min(vocab_size, 1024), top-p where 0 < p < 1. The nucleus is the shortest prefix of
+    the sorted row whose probability exceeds p. Equal logits are ordered by id. With q drawn from Exponential(1),
+    argmax(w / q) is a draw from w.
 
-    Note: with top-p alone the device operator softmaxes the probabilities a second time before it draws, so the draw among the
-    nucleus is much flatter than softmax(logits): the weights differ by a factor of e at most. This function reproduces that.
+    Note: with top-p alone the device operator softmaxes the probabilities a second time before it draws, so the draw
+    among the nucleus is much flatter than softmax(logits): the weights differ by a factor of e at most. This function
+    reproduces that.
 
     Args:
         logits: float32, float16 or bfloat16 [batch, vocab_size], vocab_size <= 2**20, any strides.
         k: an int, an integer tensor [batch], or None for no top-k.
-        p: a float, a floating-point tensor [batch], or None for no top-p. It is rounded to the dtype of logits, but a p inside
-            (0, 1) stays inside.
-        q: float32 [batch, vocab_size], noise from Exponential(1), or None to return the best id. With top-k or top-p, q[b, i] is
-            the noise of the entry of rank i, else that of id i. Its sign is ignored; an entry of NaN is not drawn.
+        p: a float, a floating-point tensor [batch], or None for no top-p. It is rounded to the dtype of logits, but a
+            p inside (0, 1) stays inside.
+        q: float32 [batch, vocab_size], noise from Exponential(1), or None to return the best id. With top-k or top-p,
+            q[b, i] is the noise of the entry of rank i, else that of id i. Its sign is ignored; an entry of NaN is
+            not drawn.
         eps: added to |q| before the division; finite and >= 0.
         is_need_logits: whether to return the logits of the kept ids.
-        top_k_guess: how many of the best entries top-p tries before it looks at the whole row; >= 1. Never changes the result.
+        top_k_guess: how many of the best entries top-p tries before it looks at the whole row; >= 1. Never changes
+            the result.
 
     Returns:
         logits_select_idx: int64 [batch], the drawn ids.
-        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and -inf elsewhere; None unless asked for.
+        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and -inf elsewhere; None unless
+            asked for.
 
     Raises:
         TypeError: an argument has a wrong type, dtype or layout.

@@ -1,7 +1,7 @@
 """The operator's specification in code: pure PyTorch, any device, one row after the other.
 
-Written to be checked against ``docs/semantics.md`` line by line, not to be fast: it reads values back from the device and loops
-over rows. The numbers in the comments are that document's sections.
+Written to be checked against ``docs/semantics.md`` line by line, not to be fast: it reads values back from the device
+and loops over rows. The numbers in the comments are that document's sections.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ def _total_order(x: torch.Tensor) -> torch.Tensor:
 def _first_of_total_order(x: torch.Tensor, count: int) -> torch.Tensor:
     """The ids of the first ``count`` entries of the total order, rolled over segments (3.A.1).
 
-    The candidates of a segment are listed by id behind what earlier segments left, so their places are in the order of ids
-    wherever values are equal.
+    The candidates of a segment are listed by id behind what earlier segments left, so their places are in the order
+    of ids wherever values are equal.
     """
     kept = torch.arange(0, device=x.device)
     for start in range(0, x.numel(), SEGMENT_LENGTH):
@@ -202,7 +202,8 @@ def _first_of_total_order(x: torch.Tensor, count: int) -> torch.Tensor:
 def _softmax(x: torch.Tensor, masked: torch.Tensor | None = None) -> torch.Tensor:
     """float32 softmax, correctly rounded from float64, with the special values of (5).
 
-    Entries of +inf share the whole mass equally. -inf and ``masked`` entries have weight 0, also where nothing else is left.
+    Entries of +inf share the whole mass equally. -inf and ``masked`` entries have weight 0, also where nothing else
+    is left.
     """
     masked = _has_no_mass(x) if masked is None else masked
     if bool(masked.all()):
@@ -223,7 +224,10 @@ def _count_until_exceeding(probabilities: torch.Tensor, p: float) -> int:
 
 
 def _scores(weights: torch.Tensor, q: torch.Tensor, eps: float, masked: torch.Tensor) -> torch.Tensor:
-    """weights / (|q| + eps) in float32 (4). An entry of NaN noise loses against every other, a masked logit against all (5)."""
+    """Weights / (|q| + eps) in float32 (4).
+
+    An entry of NaN noise loses against every other, a masked logit against all (5).
+    """
     scores = weights / (q.abs() + torch.tensor(eps, dtype=torch.float32, device=q.device))
     scores = torch.where(weights == 0, 0.0, scores)  # 0 / 0, where q and eps are both 0
     scores = torch.where(torch.isnan(q), -1.0, scores)

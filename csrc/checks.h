@@ -1,5 +1,6 @@
-// The rules that the arguments of top_k_top_p_sample obey, and the outputs that it returns: written once, used by every
-// kernel (CPU, NPU, composite and fake), so that none of them can drift. Source: the semantics document, sections 1 and 5.
+// The rules that the arguments of top_k_top_p_sample obey, and the outputs that it returns: written
+// once, used by every kernel (CPU, NPU, composite and fake), so that none of them can drift.
+// Source: the semantics document, sections 1 and 5.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,11 +27,13 @@ struct SampleArguments {
   int64_t top_k_guess;
 };
 
-/// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks at shapes, dtypes, devices and
-/// numbers on the host only: works on fake tensors with symbolic shapes, and never synchronises with a device.
+/// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
+/// at shapes, dtypes, devices and numbers on the host only: works on fake tensors with symbolic
+/// shapes, and never synchronises with a device.
 void check_arguments(const SampleArguments& arguments);
 
-/// (logits_select_idx int64 [B], logits_top_kp_select float32 [B, V], or [0] when it is not wanted), not initialised.
+/// (logits_select_idx int64 [B], logits_top_kp_select float32 [B, V], or [0] when it is not
+/// wanted), not initialised.
 std::tuple<at::Tensor, at::Tensor> allocate_outputs(const SampleArguments& arguments);
 
 /// "[4, 32000] BFloat16 on cpu": how errors describe a tensor.

@@ -1,5 +1,5 @@
-// The operator for devices that have no kernel of their own: whole-batch ATen calls, every branch computed and selected by masks.
-// Section numbers are those of docs/semantics.md.
+// The operator for devices that have no kernel of their own: whole-batch ATen calls, every branch
+// computed and selected by masks. Section numbers are those of docs/semantics.md.
 #include "composite.h"
 
 #include <ATen/ATen.h>
@@ -13,22 +13,26 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// The precision of exponentials and of sums. Devices whose float64 is missing or emulated use float32.
+/// The precision of exponentials and of sums. Devices whose float64 is missing or emulated use
+/// float32.
 at::ScalarType accumulate_dtype(const at::Tensor& tensor) {
   const bool has_double = tensor.is_cpu() || tensor.is_cuda();
   return has_double ? at::kDouble : at::kFloat;
 }
 
-/// softmax over the last dimension, rounded to float32; a row of -inf has weight 0 everywhere instead of NaN.
+/// softmax over the last dimension, rounded to float32; a row of -inf has weight 0 everywhere
+/// instead of NaN.
 at::Tensor softmax_or_zero(const at::Tensor& values) {
   const auto weights = at::softmax(values, -1, accumulate_dtype(values)).to(at::kFloat);
   return weights.masked_fill(values == -kInfinity, 0.0);
 }
 
 /// q-weighted score of every candidate (section 4), with the special values of section 5.
-at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& values, const at::Tensor& q, double eps) {
+at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& values, const at::Tensor& q,
+                       double eps) {
   auto scores = weights / (q.abs() + static_cast<float>(eps));
-  scores = at::where(weights == 0, at::zeros_like(scores), scores);  // 0 / 0 where q and eps are both 0
+  scores =
+      at::where(weights == 0, at::zeros_like(scores), scores);  // 0 / 0 where q and eps are both 0
   scores = scores.masked_fill(q.isnan(), -1.0);
   return scores.masked_fill(values == -kInfinity, -kInfinity);
 }
@@ -36,8 +40,8 @@ at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& values, cons
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_composite(
-    const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p, const std::optional<at::Tensor>& q, double eps,
-    bool is_need_logits, int64_t top_k_guess) {
+    const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
+    const std::optional<at::Tensor>& q, double eps, bool is_need_logits, int64_t top_k_guess) {
   const SampleArguments arguments{logits, k, p, q, eps, is_need_logits, top_k_guess};
   check_arguments(arguments);
   const auto batch_size = logits.size(0);
@@ -57,25 +61,30 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_composite(
 
   // Section 5: entries of +inf share the whole mass.
   const auto is_infinite = sorted == kInfinity;
-  const auto values = at::where(
-      is_infinite.narrow(1, 0, 1), at::where(is_infinite, 0.0, -kInfinity).to(at::kFloat), sorted);
+  const auto values = at::where(is_infinite.narrow(1, 0, 1),
+                                at::where(is_infinite, 0.0, -kInfinity).to(at::kFloat), sorted);
 
   // Section 3: candidates, top-p, weights.
   const auto rank = at::arange(vocab_size, ids.options()).unsqueeze(0);
-  const auto limit = at::where(use_k, k_column.to(at::kLong), at::full({}, vocab_size, ids.options()));
+  const auto limit =
+      at::where(use_k, k_column.to(at::kLong), at::full({}, vocab_size, ids.options()));
   const auto candidate = rank < limit;
-  const auto probabilities = softmax_or_zero(values.masked_fill(candidate.logical_not(), -kInfinity));
+  const auto probabilities =
+      softmax_or_zero(values.masked_fill(candidate.logical_not(), -kInfinity));
   auto kept = candidate.clone();
   if (vocab_size > 1) {
-    const auto sums_before = probabilities.cumsum(-1, accumulate_dtype(probabilities)).narrow(1, 0, vocab_size - 1);
-    kept.narrow(1, 1, vocab_size - 1).logical_and_((sums_before <= p_float).logical_or(use_p.logical_not()));
+    const auto sums_before =
+        probabilities.cumsum(-1, accumulate_dtype(probabilities)).narrow(1, 0, vocab_size - 1);
+    kept.narrow(1, 1, vocab_size - 1)
+        .logical_and_((sums_before <= p_float).logical_or(use_p.logical_not()));
   }
   at::Tensor selected;
   if (q.has_value()) {
     const auto only_p = use_p.logical_and(use_k.logical_not());
     const auto neither = use_p.logical_or(use_k).logical_not();
     // In branch B the operator softmaxes the probabilities a second time.
-    const auto exponents = at::where(only_p, probabilities, values).masked_fill(kept.logical_not(), -kInfinity);
+    const auto exponents =
+        at::where(only_p, probabilities, values).masked_fill(kept.logical_not(), -kInfinity);
     const auto kept_values = values.masked_fill(kept.logical_not(), -kInfinity);
     const auto weights = softmax_or_zero(exponents).masked_fill(kept_values == -kInfinity, 0.0);
     const auto noise = at::where(neither, q->gather(1, ids), *q);
@@ -83,7 +92,8 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_composite(
     // The lowest i on ties: i is the vocabulary id in branch C and the rank in A and B.
     const auto index = at::where(neither, ids, rank);
     const auto best = scores == scores.amax(-1, /*keepdim=*/true);
-    const auto winner = at::where(best, index, at::full({}, vocab_size, ids.options())).amin(-1, /*keepdim=*/true);
+    const auto winner =
+        at::where(best, index, at::full({}, vocab_size, ids.options())).amin(-1, /*keepdim=*/true);
     selected = at::where(neither, winner, ids.gather(1, winner)).squeeze(1);
   } else {
     selected = ids.select(1, 0).contiguous();

@@ -66,7 +66,8 @@ class Reading:
             token, kept = self._sample(values, int(k[row]), float(p[row]), None if q is None else q[row].double(), eps)
             ids.append(token)
             select = torch.full(values.shape, self.filler, dtype=torch.float32)
-            select[kept] = values[kept].float() + self.altered
+            original = values[kept].float()
+            select[kept] = original + self.altered if self.altered else original  # -0 + 0 would be +0
             rows.append(select)
         if self.lost_row is not None and len(ids) > 1:
             row = self.lost_row % len(ids)

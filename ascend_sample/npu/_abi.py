@@ -4,6 +4,7 @@ Written from CANN's public documents, including the parameter order of the opera
 page prints an older one). Needs neither torch nor a CANN: the conformance suite loads this file by its path.
 """
 
+import re
 from typing import Final
 
 import cffi
@@ -70,7 +71,7 @@ FORMAT_ND: Final = 2
 PLAIN_FORMATS: Final = {0: "NCHW", 1: "NHWC", 2: "ND", 27: "NDHWC", 30: "NCDHW"}
 """torch_npu's formats whose memory is laid out as the strides say; the others are blocked."""
 
-SUPPORTED_SOC: Final = r"Ascend910B\d|Ascend910_93"
+SUPPORTED_SOC: Final = re.compile(r"Ascend910B\d|Ascend910_93")
 """What the names of Atlas A2 and A3 begin with. ``Ascend910B`` without a number is a chip of the first Atlas training
 series, which has no kernel of the operator."""
 

@@ -18,7 +18,7 @@ The compiled binding does the same with less host time per call.
 
 import functools
 import os
-import re
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -73,36 +73,39 @@ def _cann() -> _Cann:
     cann = _Cann()
     soc = cann.soc_name()
     name = "unknown" if soc == ffi.NULL else str(ffi.string(soc).decode())
-    if not re.match(_abi.SUPPORTED_SOC, name):
+    if not _abi.SUPPORTED_SOC.match(name):
         raise NotImplementedError(
-            f"{OPERATOR}: {PHASE_2} must run on Atlas A2 (Ascend910B1 to B4) or A3 (Ascend910_93..), got SoC {name}. "
-            "Let another backend serve (unset ASCEND_SAMPLE_BACKEND)."
+            f"{OPERATOR}: {PHASE_2} must run on Atlas A2 (Ascend910B1 to B4) or A3 (Ascend910_93), got SoC {name}. "
+            "Only the composite of torch operators serves it."
         )
     return cann
 
 
-def check_available() -> None:
-    """Returns if this process can call the operator.
+def obstacle() -> str | None:
+    """Why this process cannot call the operator, or None when it can.
 
-    Raises:
-        NotImplementedError: A library or symbol is missing, or the SoC has no such operator; the text says which, where
-            was looked and what to do. Nothing is remembered: a later call looks again.
+    The text names the missing function, the libraries that were tried and the remedy, or the SoC. Nothing is
+    remembered: a later call looks again.
     """
-    _cann()
+    try:
+        _cann()
+    except NotImplementedError as error:
+        return str(error)
+    return None
 
 
 def top_k_top_p_sample(
     logits: torch.Tensor,
     k: torch.Tensor,
     p: torch.Tensor,
-    q: torch.Tensor | None,
-    eps: float,
-    is_need_logits: bool,
-    top_k_guess: int,
+    q: torch.Tensor | None = None,
+    eps: float = 1e-8,
+    is_need_logits: bool = False,
+    top_k_guess: int = 32,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Launches aclnnTopKTopPSample on the current stream of the logits' device.
 
-    Shapes, dtypes and devices are those of the dispatcher operator, which has validated them; CANN validates again.
+    The arguments are those of the dispatcher operator, with the same rules, which are checked first.
 
     Args:
         logits: [batch, vocab_size], float16 or bfloat16, on an NPU; any strides and storage offset.
@@ -118,11 +121,13 @@ def top_k_top_p_sample(
         empty tensor [0] when they were not asked for.
 
     Raises:
-        NotImplementedError: As `check_available`; nothing has been launched.
-        ValueError: Too many logits, a private memory format, or a storage address that CANN cannot use.
+        NotImplementedError: See `obstacle`; nothing has been launched.
+        TypeError: An argument has a wrong dtype or layout.
+        ValueError: An argument has a wrong shape, device, value or memory format, or an address that CANN cannot use.
         torch.OutOfMemoryError: The workspace cannot be allocated.
         RuntimeError: CANN refused a phase; the text carries its code and message.
     """
+    torch.ops.ascend_sample.check_top_k_top_p_sample(logits, k, p, q, eps, is_need_logits, top_k_guess)
     batch, vocab_size = logits.shape
     if batch == 0:
         kept_shape = (0, vocab_size) if is_need_logits else (0,)
@@ -176,6 +181,41 @@ def top_k_top_p_sample(
             if os.environ.get("ASCEND_LAUNCH_BLOCKING") == "1":
                 cann.check(cann.synchronize_stream(stream), "aclrtSynchronizeStream", "sync", logits)
     return ids, kept if is_need_logits else kept.new_empty(0)
+
+
+def top_k_top_p_sample_kernel(
+    logits: torch.Tensor,
+    k: torch.Tensor,
+    p: torch.Tensor,
+    q: torch.Tensor | None = None,
+    eps: float = 1e-8,
+    is_need_logits: bool = False,
+    top_k_guess: int = 32,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The dispatcher's NPU kernel where the compiled binding is missing.
+
+    As the compiled one does, it leaves to the composite of torch operators what aclnnTopKTopPSample does not serve, and
+    warns once for each reason.
+    """
+    reason = (
+        obstacle()
+        if logits.dtype in (torch.float16, torch.bfloat16)
+        else f"{PHASE_2} takes float16 and bfloat16 logits, not {logits.dtype}"
+    )
+    if reason is None:
+        return top_k_top_p_sample(logits, k, p, q, eps, is_need_logits, top_k_guess)
+    _warn_of_composite(reason)
+    composite = torch.ops.ascend_sample.top_k_top_p_sample_composite
+    selected, kept = composite(logits, k, p, q, eps, is_need_logits, top_k_guess)
+    return selected, kept
+
+
+@functools.cache
+def _warn_of_composite(reason: str) -> None:
+    warnings.warn(
+        f"{OPERATOR}: served by the composite of torch operators, which is much slower: {reason} (Warned once.)",
+        stacklevel=3,
+    )
 
 
 @contextmanager
@@ -241,8 +281,8 @@ def _check_memory(name: str, tensor: torch.Tensor) -> None:
     memory_format = torch_npu.get_npu_format(tensor)
     if memory_format not in _abi.PLAIN_FORMATS:
         raise ValueError(
-            f"{OPERATOR}: {name} must have a plain memory format ({', '.join(_abi.PLAIN_FORMATS.values())}), got format "
-            f"{memory_format}. Call torch_npu.npu_format_cast({name}, 2) first."
+            f"{OPERATOR}: {name} must have a plain memory format ({', '.join(_abi.PLAIN_FORMATS.values())}), "
+            f"got format {memory_format}. Call torch_npu.npu_format_cast({name}, 2) first."
         )
     address = tensor.untyped_storage().data_ptr()
     if address % _abi.ADDRESS_ALIGNMENT != 0:

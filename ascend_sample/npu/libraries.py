@@ -83,7 +83,7 @@ def _find(name: str, libraries: list[str]) -> Symbol:
     raise SymbolNotFoundError(
         f"{name} must be exported by a library of CANN, got none after trying {', '.join(tried)}. "
         "Install a CANN toolkit and operator package that have it and source their set_env.sh, "
-        "activate hostcann to emulate one, or let another backend serve (unset ASCEND_SAMPLE_BACKEND)."
+        "or activate ascend_sample.hostcann, which emulates one."
     )
 
 

@@ -160,7 +160,8 @@ def make_batch(seed: int, index: int, dtypes: tuple[torch.dtype, ...]) -> Batch:
     maker = _Maker(generator, *reversed(_shape(index)))
     cycle, place = divmod(index, _CYCLE_LENGTH)
     family = FAMILIES[(cycle + place) % len(FAMILIES)]
-    dtype = dtypes[maker.integer(len(dtypes))]
+    vocabulary, batch_size = divmod(place, len(BATCH_SIZES))
+    dtype = dtypes[(cycle + vocabulary + batch_size) % len(dtypes)]  # so that large batches alternate
     return maker.make(seed, index, family, dtype)
 
 

@@ -98,7 +98,7 @@ def _first(count: int) -> frozenset[int]:
 
 
 def _skipped_p(p: float) -> Probe:
-    """With top-p skipped the draw is over everything, by vocabulary id; with one entry kept there is nothing to draw."""
+    """With top-p skipped the draw is over everything, by vocabulary id; of one kept entry there is no draw."""
     return Probe(
         f"p = {p:g}",
         (3.0, 2.0, 1.0, 0.0),
@@ -204,7 +204,7 @@ PROBES = (
     ),
     Probe(
         "sign of q",
-        (0.0, 0.0),
+        (0.5, 0.0),
         2,
         NO_TOP_P,
         (-1.0, 4.0),

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -18,7 +19,7 @@ from . import cases
 from .cases import Batch
 from .compare import Kind, Result, compare
 from .environment import describe_environment, is_real_device
-from .probe import PROBES, Finding, Operator
+from .probe import PROBES, Operator
 from .report import Failure, Report
 
 DEFAULT_ROWS = 20_000
@@ -95,7 +96,7 @@ def verify(
         width = max(map(len, report.environment))
         print("\n".join(f"{name:{width}}  {value}" for name, value in report.environment.items()) + "\n", flush=True)
     report.findings = {
-        str(dtype).removeprefix("torch."): _ask(operator, device, dtype, report.is_real_device) for dtype in dtypes
+        str(dtype).removeprefix("torch."): [probe.run(operator, device, dtype) for probe in PROBES] for dtype in dtypes
     }
     started = time.perf_counter()
     batches: Iterable[Batch] = cases.stream(seed, rows, dtypes)
@@ -112,27 +113,16 @@ def verify(
     return report
 
 
-def _ask(operator: Operator, device: str, dtype: torch.dtype, is_real: bool) -> list[Finding]:
-    return [probe.run(operator, device, dtype) for probe in PROBES]
-
-
 def _check(batch: Batch, device: str, operator: Operator, report: Report) -> None:
     """Runs one batch on both sides and counts its rows."""
-    options = (batch.eps, batch.is_need_logits, batch.top_k_guess)
-    tensors = [None if operand is None else operand.view() for operand in (batch.logits, batch.k, batch.p, batch.q)]
-    under_test = [
-        None if operand is None else operand.view(device) for operand in (batch.logits, batch.k, batch.p, batch.q)
-    ]
     try:
-        ids, kept = operator(*under_test, *options)
+        ids, kept = operator(*_arguments(batch, device))
         actual = Result(ids.cpu(), None if kept is None else kept.cpu())
     except RuntimeError as error:
         raise RuntimeError(f"the operator failed on {batch.describe(0)}") from error
-    expected = Result(*top_k_top_p_sample_reference(*tensors, *options))
-    logits, k, p, q = tensors
-    comparison = compare(
-        logits, k, p, q, batch.eps, expected, actual, device_sorts_probabilities=report.is_real_device
-    )
+    logits, k, p, q, *options = _arguments(batch, "cpu")
+    expected = Result(*top_k_top_p_sample_reference(logits, k, p, q, *options))
+    comparison = compare(logits, k, p, q, batch.eps, expected, actual, device_sorts_probabilities=report.is_real_device)
     undefined = batch.undefined_on_device() if report.is_real_device else [False] * len(comparison.kinds)
     for row, (scenario, kind) in enumerate(zip(batch.scenarios(), comparison.kinds, strict=True)):
         if undefined[row]:
@@ -144,6 +134,13 @@ def _check(batch: Batch, device: str, operator: Operator, report: Report) -> Non
             report.ordinary_explained += kind in (Kind.TIE, Kind.NEAR_DRAW, Kind.NEAR_BOUNDARY)
         if kind is Kind.FAILED:
             report.failures.append(Failure(batch.describe(row), batch.index, comparison.verdicts[row].reason))
+
+
+def _arguments(batch: Batch, device: str) -> tuple[Any, ...]:
+    """The operator's arguments in their order, with the tensors on a device in their layouts."""
+    q = None if batch.q is None else batch.q.view(device)
+    tensors = (batch.logits.view(device), batch.k.view(device), batch.p.view(device), q)
+    return (*tensors, batch.eps, batch.is_need_logits, batch.top_k_guess)
 
 
 def _has_npu() -> bool:

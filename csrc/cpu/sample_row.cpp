@@ -13,7 +13,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Packs (value, id) so that ascending integers are the total order: value descending, then id ascending; -0 equals +0.
+/// Packs (value, id) so that ascending integers are the total order: value descending, then id
+/// ascending; -0 equals +0.
 uint64_t pack(float value, size_t id) {
   const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0F);  // -0 + 0 is +0
   const uint32_t ascending = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
@@ -22,7 +23,8 @@ uint64_t pack(float value, size_t id) {
 
 size_t id_of(uint64_t packed) { return packed & 0xFFFFFFFFU; }
 
-/// The exponent of a softmax (section 5): entries of +inf share the whole mass, so beside one every finite value has no weight.
+/// The exponent of a softmax (section 5): entries of +inf share the whole mass, so beside one every
+/// finite value has no weight.
 class Exponent {
  public:
   explicit Exponent(float maximum) : maximum_(maximum) {}
@@ -43,7 +45,8 @@ class Exponent {
 
 class Row {
  public:
-  Row(RowScratch& scratch, const RowParameters& parameters, RowNoise q) : scratch_(scratch), parameters_(parameters), q_(q) {
+  Row(RowScratch& scratch, const RowParameters& parameters, RowNoise q)
+      : scratch_(scratch), parameters_(parameters), q_(q) {
     maximum_ = *std::max_element(values().begin(), values().end());
   }
 
@@ -79,7 +82,8 @@ class Row {
 
   void sort_first(size_t count) {
     if (count < order().size()) {
-      std::nth_element(order().begin(), order().begin() + static_cast<std::ptrdiff_t>(count), order().end());
+      std::nth_element(order().begin(), order().begin() + static_cast<std::ptrdiff_t>(count),
+                       order().end());
     }
     std::sort(order().begin(), order().begin() + static_cast<std::ptrdiff_t>(count));
   }
@@ -89,11 +93,13 @@ class Row {
     const Exponent exponent(maximum_);
     scratch_.probabilities.resize(count);
     for (size_t rank = 0; rank < count; ++rank) {
-      scratch_.probabilities[rank] = sum > 0 ? static_cast<float>(exponent(value_at(rank)) / sum) : 0.0F;
+      scratch_.probabilities[rank] =
+          sum > 0 ? static_cast<float>(exponent(value_at(rank)) / sum) : 0.0F;
     }
   }
 
-  /// The least n with probabilities[0] + ... + probabilities[n-1] > p, or 0 when even all of them do not exceed it.
+  /// The least n with probabilities[0] + ... + probabilities[n-1] > p, or 0 when even all of them
+  /// do not exceed it.
   size_t count_until_exceeding_p() const {
     double sum = 0;
     for (size_t n = 0; n < scratch_.probabilities.size(); ++n) {
@@ -123,13 +129,16 @@ class Row {
     return n == 0 ? k : n;
   }
 
-  /// Branch B: the number kept of the whole row; the guess saves the full sort and never changes the number.
+  /// Branch B: the number kept of the whole row; the guess saves the full sort and never changes
+  /// the number.
   size_t top_p() {
     const size_t vocab_size = values().size();
     const Exponent exponent(maximum_);
-    const double sum = std::transform_reduce(values().begin(), values().end(), 0.0, std::plus<>(), exponent);
+    const double sum =
+        std::transform_reduce(values().begin(), values().end(), 0.0, std::plus<>(), exponent);
     pack_row();
-    const auto guess = static_cast<size_t>(std::min({parameters_.top_k_guess, kMaxTopK, static_cast<int64_t>(vocab_size)}));
+    const auto guess = static_cast<size_t>(
+        std::min({parameters_.top_k_guess, kMaxTopK, static_cast<int64_t>(vocab_size)}));
     for (const size_t count : {guess, vocab_size}) {
       sort_first(count);
       set_probabilities(count, sum);
@@ -188,7 +197,8 @@ class Row {
       return std::max_element(values().begin(), values().end()) - values().begin();
     }
     const Exponent exponent(maximum_);
-    const double sum = std::transform_reduce(values().begin(), values().end(), 0.0, std::plus<>(), exponent);
+    const double sum =
+        std::transform_reduce(values().begin(), values().end(), 0.0, std::plus<>(), exponent);
     size_t best = 0;
     float best_score = -kInfinity;
     for (size_t id = 0; id < values().size(); ++id) {

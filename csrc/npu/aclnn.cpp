@@ -14,10 +14,12 @@ namespace ascend_sample::npu {
 namespace {
 
 std::mutex mutex;
-Configuration configured;                    // guarded by mutex
-std::atomic<const Aclnn*> found = nullptr;   // never freed: a queued launch may still use an earlier one
+Configuration configured;  // guarded by mutex
+std::atomic<const Aclnn*> found =
+    nullptr;  // never freed: a queued launch may still use an earlier one
 
-/// Finds functions in libraries that are asked in turn, and notes what was wrong with each when none has one.
+/// Finds functions in libraries that are asked in turn, and notes what was wrong with each when
+/// none has one.
 class Finder {
  public:
   explicit Finder(std::string& obstacle) : obstacle_(obstacle) {}
@@ -26,7 +28,8 @@ class Finder {
   void find(Function*& function, const char* name, const std::vector<std::string>& libraries) {
     std::ostringstream tried;
     for (const auto& library : libraries) {
-      void* handle = dlopen(library.c_str(), RTLD_LAZY);  // never closed: CANN's libraries do not unload cleanly
+      void* handle = dlopen(library.c_str(),
+                            RTLD_LAZY);  // never closed: CANN's libraries do not unload cleanly
       if (handle == nullptr) {
         tried << (tried.tellp() > 0 ? ", " : "") << library << " (" << dlerror() << ')';
         continue;
@@ -38,8 +41,9 @@ class Finder {
       tried << (tried.tellp() > 0 ? ", " : "") << library << " (does not export it)";
     }
     if (obstacle_.empty()) {
-      obstacle_ = std::string(name) + " was not found in any of: " + tried.str() +
-                  ". Install a CANN toolkit and operator package that have it and source their set_env.sh";
+      obstacle_ =
+          std::string(name) + " was not found in any of: " + tried.str() +
+          ". Install a CANN toolkit and operator package that have it and source their set_env.sh";
     }
   }
 
@@ -65,7 +69,10 @@ const Aclnn* look_up(const Configuration& configuration) {
     const char* soc = functions->aclrtGetSocName();
     const std::string name = soc == nullptr ? "(unknown)" : soc;
     if (!std::regex_search(name, std::regex("^(?:" + configuration.supported_soc + ")"))) {
-      functions->obstacle = "aclnnTopKTopPSample runs on Atlas A2 (Ascend910B1 to B4) and A3 (Ascend910_93), not on SoC " + name;
+      functions->obstacle =
+          "aclnnTopKTopPSample runs on Atlas A2 (Ascend910B1 to B4) and A3 (Ascend910_93), not on "
+          "SoC " +
+          name;
     }
   }
   return functions;
@@ -90,7 +97,8 @@ const Aclnn& aclnn() {
   return *found.load();
 }
 
-void check_status(aclnnStatus status, const char* call, const char* stage, const std::string& logits) {
+void check_status(aclnnStatus status, const char* call, const char* stage,
+                  const std::string& logits) {
   if (status == 0) {
     return;
   }
@@ -98,10 +106,9 @@ void check_status(aclnnStatus status, const char* call, const char* stage, const
   const auto& names = functions.configuration.status_names;
   const auto name = names.find(status);
   const char* message = functions.aclGetRecentErrMsg();
-  TORCH_CHECK(
-      false, kOperatorName, ": ", call, " failed in ", stage, ": ", status, " ",
-      name == names.end() ? "(a status without a name here)" : name->second, ": ", message == nullptr ? "(no message)" : message,
-      "; logits=", logits);
+  TORCH_CHECK(false, kOperatorName, ": ", call, " failed in ", stage, ": ", status, " ",
+              name == names.end() ? "(a status without a name here)" : name->second, ": ",
+              message == nullptr ? "(no message)" : message, "; logits=", logits);
 }
 
 }  // namespace ascend_sample::npu

@@ -1,4 +1,5 @@
-// CANN's C interface as far as the binding calls it, found at run time: nothing is linked, and no header of CANN is used.
+// CANN's C interface as far as the binding calls it, found at run time: nothing is linked, and no
+// header of CANN is used.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,13 @@ namespace ascend_sample::npu {
 
 using aclnnStatus = int32_t;
 
-/// What ascend_sample/npu knows about CANN and tells the binding once, so that it stands in one place.
+/// What ascend_sample/npu knows about CANN and tells the binding once, so that it stands in one
+/// place.
 struct Configuration {
   std::vector<std::string> operator_libraries;  // in the order in which torch_npu asks them
   std::string runtime_library;
-  std::string supported_soc;                    // a regular expression that the SoC's name starts with
-  std::vector<int64_t> plain_formats;           // memory formats whose memory is as the strides say
+  std::string supported_soc;           // a regular expression that the SoC's name starts with
+  std::vector<int64_t> plain_formats;  // memory formats whose memory is as the strides say
   std::unordered_map<int64_t, std::string> status_names;
 };
 
@@ -30,27 +32,32 @@ void configure(Configuration configuration);
 struct Aclnn {
   const char* (*aclGetRecentErrMsg)();
   const char* (*aclrtGetSocName)();
-  aclTensor* (*aclCreateTensor)(
-      const int64_t* view_dims, uint64_t view_rank, int data_type, const int64_t* strides, int64_t offset, int format,
-      const int64_t* storage_dims, uint64_t storage_rank, void* storage);
+  aclTensor* (*aclCreateTensor)(const int64_t* view_dims, uint64_t view_rank, int data_type,
+                                const int64_t* strides, int64_t offset, int format,
+                                const int64_t* storage_dims, uint64_t storage_rank, void* storage);
   aclnnStatus (*aclDestroyTensor)(const aclTensor* tensor);
   aclnnStatus (*aclDestroyAclOpExecutor)(aclOpExecutor* executor);
   aclnnStatus (*aclnnTopKTopPSampleGetWorkspaceSize)(
-      const aclTensor* logits, const aclTensor* topK, const aclTensor* topP, const aclTensor* qOptional, double eps, bool isNeedLogits,
-      int64_t topKGuess, const aclTensor* logitsSelectIdxOut, const aclTensor* logitsTopKpSelectOut, uint64_t* workspaceSize,
-      aclOpExecutor** executor);
-  aclnnStatus (*aclnnTopKTopPSample)(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor, void* stream);
+      const aclTensor* logits, const aclTensor* topK, const aclTensor* topP,
+      const aclTensor* qOptional, double eps, bool isNeedLogits, int64_t topKGuess,
+      const aclTensor* logitsSelectIdxOut, const aclTensor* logitsTopKpSelectOut,
+      uint64_t* workspaceSize, aclOpExecutor** executor);
+  aclnnStatus (*aclnnTopKTopPSample)(void* workspace, uint64_t workspaceSize,
+                                     aclOpExecutor* executor, void* stream);
 
   Configuration configuration;
-  /// Why the operator cannot be called in this process: a library, a symbol or the SoC; empty when it can.
+  /// Why the operator cannot be called in this process: a library, a symbol or the SoC; empty when
+  /// it can.
   std::string obstacle;
 };
 
 /// The functions of CANN, looked up at the first call.
 const Aclnn& aclnn();
 
-/// Throws RuntimeError "{op}: {call} failed in {stage}: {code} {name}: {CANN's message}; logits=..." unless `status` is 0. The message is
-/// that of the calling thread, and reading it clears it.
-void check_status(aclnnStatus status, const char* call, const char* stage, const std::string& logits);
+/// Throws RuntimeError "{op}: {call} failed in {stage}: {code} {name}: {CANN's message};
+/// logits=..." unless `status` is 0. The message is that of the calling thread, and reading it
+/// clears it.
+void check_status(aclnnStatus status, const char* call, const char* stage,
+                  const std::string& logits);
 
 }  // namespace ascend_sample::npu

@@ -31,13 +31,14 @@ int acl_data_type(at::ScalarType dtype) {
 void check_memory(const char* name, const at::Tensor& tensor) {
   const auto format = at_npu::native::get_npu_format(tensor);
   const auto& plain = aclnn().configuration.plain_formats;
-  TORCH_CHECK_VALUE(
-      std::find(plain.begin(), plain.end(), format) != plain.end(), kOperatorName, ": ", name,
-      " must have a plain memory format, got format ", format, ". Call torch_npu.npu_format_cast(", name, ", 2) first.");
+  TORCH_CHECK_VALUE(std::find(plain.begin(), plain.end(), format) != plain.end(), kOperatorName,
+                    ": ", name, " must have a plain memory format, got format ", format,
+                    ". Call torch_npu.npu_format_cast(", name, ", 2) first.");
   const auto address = reinterpret_cast<uintptr_t>(tensor.storage().data());
-  TORCH_CHECK_VALUE(
-      address % kAddressAlignment == 0, kOperatorName, ": ", name, " must have a storage address that is a multiple of ",
-      kAddressAlignment, ", got ", tensor.storage().data(), ". Clone it: memory from torch_npu's allocator is aligned.");
+  TORCH_CHECK_VALUE(address % kAddressAlignment == 0, kOperatorName, ": ", name,
+                    " must have a storage address that is a multiple of ", kAddressAlignment,
+                    ", got ", tensor.storage().data(),
+                    ". Clone it: memory from torch_npu's allocator is aligned.");
 }
 
 }  // namespace
@@ -49,13 +50,13 @@ TensorHandle describe_to_cann(const char* name, const at::Tensor& tensor) {
   check_memory(name, tensor);
   const int64_t storage_size = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
   TensorHandle handle(aclnn().aclCreateTensor(
-      tensor.sizes().data(), tensor.dim(), acl_data_type(tensor.scalar_type()), tensor.strides().data(), tensor.storage_offset(),
-      kFormatNd, &storage_size, 1, const_cast<void*>(tensor.storage().data())));
+      tensor.sizes().data(), tensor.dim(), acl_data_type(tensor.scalar_type()),
+      tensor.strides().data(), tensor.storage_offset(), kFormatNd, &storage_size, 1,
+      const_cast<void*>(tensor.storage().data())));
   if (handle == nullptr) {
     const char* message = aclnn().aclGetRecentErrMsg();
-    TORCH_CHECK(
-        false, kOperatorName, ": aclCreateTensor failed for ", name, "=", describe(tensor), ": ",
-        message == nullptr ? "(no message)" : message);
+    TORCH_CHECK(false, kOperatorName, ": aclCreateTensor failed for ", name, "=", describe(tensor),
+                ": ", message == nullptr ? "(no message)" : message);
   }
   return handle;
 }

@@ -14,8 +14,9 @@ struct TensorDeleter {
 };
 using TensorHandle = std::unique_ptr<aclTensor, TensorDeleter>;
 
-/// Describes a tensor to CANN: base address of its storage, element offset, shape and strides. Null for an undefined tensor.
-/// Throws ValueError for memory that CANN cannot use. Holds no reference to the tensor's memory.
+/// Describes a tensor to CANN: base address of its storage, element offset, shape and strides. Null
+/// for an undefined tensor. Throws ValueError for memory that CANN cannot use. Holds no reference
+/// to the tensor's memory.
 TensorHandle describe_to_cann(const char* name, const at::Tensor& tensor);
 
 struct ExecutorDeleter {

@@ -1,5 +1,6 @@
-// The four functions of torch_npu that the binding calls, declared here: torch_npu's own headers include CANN's, which this project
-// does not. They are exported by libtorch_npu.so with these names in torch_npu 2.7 to 2.14.
+// The four functions of torch_npu that the binding calls, declared here: torch_npu's own headers
+// include CANN's, which this project does not. They are exported by libtorch_npu.so with these
+// names in torch_npu 2.7 to 2.14.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +15,8 @@ namespace c10_npu {
 
 class ASCEND_SAMPLE_IMPORT NPUStream {
  public:
-  // Not defaulted: torch_npu's is written out as well, and a class with such a destructor is returned through memory.
+  // Not defaulted: torch_npu's is written out as well, and a class with such a destructor is
+  // returned through memory.
   ~NPUStream() {}  // NOLINT(modernize-use-equals-default)
 
   /// The raw aclrtStream. need_empty = false: without waiting until the task queue has run empty.
@@ -33,8 +35,10 @@ namespace at_npu::native {
 
 class ASCEND_SAMPLE_IMPORT OpCommand {
  public:
-  /// Runs `function` in the order of the current stream's operators: at once or on the task queue's thread.
-  static void RunOpApiV2(const std::string& name, const std::function<int()>& function, bool sync = false);
+  /// Runs `function` in the order of the current stream's operators: at once or on the task queue's
+  /// thread.
+  static void RunOpApiV2(const std::string& name, const std::function<int()>& function,
+                         bool sync = false);
 };
 
 /// The memory format that torch_npu keeps with the tensor (aclFormat).

@@ -1,5 +1,7 @@
 """Misuse that a device would punish later, or never: hostcann must notice each one when it happens."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -164,10 +166,22 @@ def test_workspace_overwritten_while_the_kernel_runs() -> None:
     workspace = device.buffer(plan.workspace_size)
     assert device.launch(plan, workspace=workspace) == abi.SUCCESS
     tail = ffi.cast("void *", workspace.address + workspace.size - 16)
-    # The kernel sorts for long enough; the first of these may come before it starts, the last after it ends.
-    for _ in range(200):
-        check(acl.aclrtMemcpy(tail, 16, b"\0" * 16, 16, abi.MEMCPY_HOST_TO_DEVICE), "aclrtMemcpy")
-    check_task_failure(device, "workspace_overrun")
+    done = threading.Event()
+
+    def overwrite() -> None:
+        check(acl.aclrtSetDevice(0), "aclrtSetDevice")
+        while not done.is_set():
+            check(acl.aclrtMemcpy(tail, 16, b"\0" * 16, 16, abi.MEMCPY_HOST_TO_DEVICE), "aclrtMemcpy")
+
+    # The kernel sorts for long enough that some of these come after its start and before its end.
+    thread = threading.Thread(target=overwrite)
+    thread.start()
+    status = device.synchronize()
+    done.set()
+    thread.join()
+    assert status == TASK_FAILED
+    assert "workspace" in recent_message()
+    control.check_violations("workspace_overrun")
 
 
 @own_process()

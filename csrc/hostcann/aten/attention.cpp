@@ -1,27 +1,37 @@
 // Fused attention, which torch_npu calls for torch's scaled_dot_product_attention.
-#include <limits>
-
 #include "hostcann/aten/operator.h"
 
 namespace hostcann::aten {
 
-// Where CANN takes the causal mask from: the upper left corner of the scores, or the lower right one.
-enum SparseMode : int64_t { kMaskAsGiven = 0, kWholeMask = 1, kCausalUpperLeft = 2, kCausalLowerRight = 3 };
+// What CANN's attenMask means. The causal modes come with a mask of a fixed size, which says nothing new.
+enum SparseMode : int64_t {
+  kMaskAsGiven = 0,
+  kWholeMask = 1,
+  kCausalUpperLeft = 2,
+  kCausalLowerRight = 3
+};
 
 [[noreturn]] static void refuse(const std::string& rule) {
   throw TaskError(kDeviceTaskFailed, rule);
 }
 
 // [batch, heads, length, width], whatever the layout.
-static at::Tensor by_heads(Input x, Text layout, int64_t heads) {
+static at::Tensor by_heads(Input x, Text layout, int64_t width) {
   if (layout == "BNSD") return x;
   if (layout == "BSND") return x.transpose(1, 2);
-  if (layout == "BSH") return x.unflatten(2, {heads, -1}).transpose(1, 2);
-  if (layout == "SBH") return x.unflatten(2, {heads, -1}).permute({1, 2, 0, 3});
+  if (layout == "BSH") return x.unflatten(2, {-1, width}).transpose(1, 2);
+  if (layout == "SBH") return x.unflatten(2, {-1, width}).permute({1, 2, 0, 3});
   refuse("inputLayout must be BNSD, BSND, BSH or SBH, got " + layout);
 }
 
-// What may be attended to, as torch has it (true = take part); undefined where everything may.
+static at::Tensor as_laid_out(Input x, Text layout) {
+  if (layout == "BNSD") return x;
+  if (layout == "BSND") return x.transpose(1, 2);
+  if (layout == "BSH") return x.transpose(1, 2).flatten(2);
+  return x.permute({2, 0, 1, 3}).flatten(2);
+}
+
+// What may be attended to, as torch has it (true = takes part); nothing where everything may.
 static std::optional<at::Tensor> allowed(OptionalInput mask, int64_t sparse_mode, int64_t rows,
                                          int64_t columns) {
   switch (sparse_mode) {
@@ -41,11 +51,36 @@ static std::optional<at::Tensor> allowed(OptionalInput mask, int64_t sparse_mode
 static void attend(Input query, Input key, Input value, OptionalInput mask, double scale,
                    int64_t heads, Text layout, int64_t sparse_mode, const Output& softmax_max,
                    const Output& softmax_sum, const Output& attention) {
-  const at::Tensor q = by_heads(query, layout, heads);
-  const int64_t width = q.size(3);
-  const int64_t key_heads = key.numel() / std::max<int64_t>(1, key.numel() / (key.size(2)));
-  (void)key_heads;
-  (void)width;
+  const bool heads_are_flat = layout == "BSH" || layout == "SBH";
+  const int64_t width = heads_are_flat ? query.size(2) / heads : query.size(3);
+  const at::Tensor q = by_heads(query, layout, width);
+  const at::Tensor k = by_heads(key, layout, width);
+  const at::Tensor v = by_heads(value, layout, width);
+  const bool grouped = q.size(1) != k.size(1);
+  const std::optional<at::Tensor> keep = allowed(mask, sparse_mode, q.size(2), k.size(2));
+  attention = as_laid_out(
+      at::scaled_dot_product_attention(q, k, v, keep, /*dropout_p=*/0.0, /*is_causal=*/false, scale,
+                                       grouped),
+      layout);
+
+  // Each row's maximum and sum of exponentials, eight times over: what the backward pass would read.
+  const at::Tensor every_k = grouped ? k.repeat_interleave(q.size(1) / k.size(1), 1) : k;
+  at::Tensor scores = at::matmul(q.to(at::kFloat), every_k.to(at::kFloat).transpose(-1, -2)) * scale;
+  if (keep) scores = scores.masked_fill(keep->logical_not(), -std::numeric_limits<double>::infinity());
+  const at::Tensor maximum = at::amax(scores, {-1}, /*keepdim=*/true);
+  softmax_max = maximum.expand_as(softmax_max.tensor());
+  softmax_sum = at::exp(scores - maximum).sum(-1, /*keepdim=*/true).expand_as(softmax_sum.tensor());
 }
 
 }  // namespace hostcann::aten
+
+OPERATOR(aclnnFlashAttentionScore,
+         (Input query, Input key, Input value, OptionalInput realShift, OptionalInput dropMask,
+          OptionalInput paddingMask, OptionalInput attenMask, OptionalIntegers prefix,
+          double scaleValue, double keepProb, int64_t preTokens, int64_t nextTokens,
+          int64_t headNum, Text inputLayout, int64_t innerPrecise, int64_t sparseMode,
+          Output softmaxMax, Output softmaxSum, Output softmaxOut, Output attentionOut),
+         if (realShift) refuse("realShift must be null: position biases are not emulated");
+         if (keepProb != 1.0) refuse("keepProb must be 1: dropout is not emulated");
+         attend(query, key, value, attenMask, scaleValue, headNum, inputLayout, sparseMode,
+                softmaxMax, softmaxSum, attentionOut))

@@ -58,6 +58,11 @@ OPERATOR(aclnnIndexCopy, (Input self, int64_t dim, Input index, Input source, Ou
          out = at::index_copy(self, dim, index, source))
 OPERATOR(aclnnInplaceIndexCopy, (Output selfRef, int64_t dim, Input index, Input source),
          selfRef = at::index_copy(selfRef, dim, index, source))
+OPERATOR(aclnnIndexFillTensor,
+         (Input self, int64_t dim, Integers index, Number value, Output out),
+         out = at::index_fill(self, dim, at::tensor(index, at::kLong), value))
+OPERATOR(aclnnInplaceIndexFillTensor, (Output selfRef, int64_t dim, Integers index, Number value),
+         selfRef = at::index_fill(selfRef, dim, at::tensor(index, at::kLong), value))
 OPERATOR(aclnnEmbedding, (Input weight, Input indices, Output out),
          out = at::embedding(weight, indices))
 OPERATOR(aclnnTake, (Input self, Input index, Output out), out = at::take(self, index))

@@ -38,6 +38,7 @@ using OptionalInputs = const std::vector<std::optional<at::Tensor>>&;  // aclTen
 using Number = const at::Scalar&;
 using OptionalNumber = const std::optional<at::Scalar>&;
 using Integers = const std::vector<int64_t>&;  // aclIntArray
+using OptionalIntegers = const std::optional<std::vector<int64_t>>&;
 using Text = const std::string&;               // char*
 
 /// An operand that is written, or read and written.
@@ -174,6 +175,17 @@ struct Parameter<Integers> {
   using Held = std::vector<int64_t>;
   static Held hold(Call& call, const char* name, Abi value);
   static const std::vector<int64_t>& give(const Held& held, const Launch&) { return held; }
+};
+
+template <>
+struct Parameter<OptionalIntegers> {
+  using Abi = const aclIntArray*;
+  using Held = std::optional<std::vector<int64_t>>;
+  static Held hold(Call& call, const char* name, Abi value) {
+    if (value == nullptr) return std::nullopt;
+    return Parameter<Integers>::hold(call, name, value);
+  }
+  static const Held& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>

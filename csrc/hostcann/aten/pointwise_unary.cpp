@@ -57,10 +57,19 @@ UNARY_BOTH(Trunc, trunc)
 
 // ---- activations ----
 
+namespace hostcann::aten {
+// ATen's CPU kernel leaves the buffer empty for some types; the backward pass then recomputes it, as CANN's always does.
+static std::tuple<at::Tensor, at::Tensor> log_sigmoid_and_buffer(Input self) {
+  return {at::log_sigmoid(self), at::exp(-at::abs(self))};
+}
+}  // namespace hostcann::aten
+
 OPERATOR(aclnnGelu, (Input self, Output out), out = at::gelu(self))
 OPERATOR(aclnnGeluV2, (Input self, int64_t approximate, Output out),
          out = at::gelu(self, approximate == 0 ? "none" : "tanh"))
 UNARY(LogSigmoid, log_sigmoid)
+OPERATOR(aclnnLogSigmoidForward, (Input self, Output out, Output buffer),
+         std::tie(out, buffer) = log_sigmoid_and_buffer(self))
 UNARY_BOTH(Hardswish, hardswish)
 UNARY_BOTH(Hardsigmoid, hardsigmoid)
 OPERATOR(aclnnHardtanh, (Input self, Number minimum, Number maximum, Output out),

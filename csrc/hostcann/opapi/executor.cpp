@@ -147,14 +147,6 @@ int injected_status(const char* site, const std::string& op) {
   return set_error(fault->code == 0 ? kAclnnRuntime : fault->code, op + ": " + fault->message);
 }
 
-/// An executor that was made and neither run nor destroyed means a phase 2 that never came.
-__attribute__((destructor)) void report_leaked_executors() {
-  for (const auto& executor : executor_table().alive()) {
-    report_violation(Violation::kExecutorLeaked,
-                     executor->plan->op + ": an executor was neither used up nor destroyed");
-  }
-}
-
 }  // namespace
 
 int make_executor(const char* op, const std::vector<Argument>& inputs,

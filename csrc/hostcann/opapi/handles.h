@@ -62,13 +62,6 @@ class HandleTable {
     return given ? HandleState::kGone : HandleState::kForeign;
   }
 
-  std::vector<std::shared_ptr<const Object>> alive() const {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<std::shared_ptr<const Object>> all;
-    for (const auto& entry : objects_) all.push_back(entry.second);
-    return all;
-  }
-
  private:
   const uint16_t tag_;
   const Live live_;

@@ -109,7 +109,7 @@ void Stream::work() {
     if (stopping_ || queue_.empty()) return;
     if (current_mode.mode.load() == StreamMode::kDelayed) {
       work_available_.wait_for(lock, std::chrono::milliseconds(current_mode.delay_ms.load()),
-                               [this] { return stopping_; });
+                               [this] { return stopping_.load(); });
       if (stopping_) return;
     }
     std::shared_ptr<const Task> task = std::move(queue_.front());

@@ -1,0 +1,66 @@
+"""What a parity report says about the machine: hardware is named only where hardware was used."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_sample import info
+from ascend_sample.backend import which_backend
+
+
+def is_real_device(device: str) -> bool:
+    """Whether the device is hardware of its own: neither the CPU nor an NPU behind an emulated CANN."""
+    if device == "cpu":
+        return False
+    from ascend_sample import hostcann
+
+    return not hostcann.is_active()
+
+
+def describe_environment(device: str, dtypes: tuple[torch.dtype, ...]) -> dict[str, str]:
+    """What is tested, by which software, on what.
+
+    Args:
+        device: "cpu" or "npu".
+        dtypes: those that will be tested; each has a route.
+
+    Returns:
+        Labels and values, in the order of the report's header.
+    """
+    facts = info.collect()
+    versions = facts["versions"]
+    environment = {
+        "device": _describe_device(device),
+        "machine": str(versions["machine"]),
+        "python": str(versions["python"]),
+        "ascend_sample": str(versions["ascend_sample"]),
+        "torch": str(versions["torch"]),
+    }
+    if device != "cpu":
+        environment["torch_npu"] = str(versions["torch_npu"])
+        environment["CANN"] = _describe_cann(str(facts["npu"]["CANN"]))
+        environment["SoC"] = _describe_soc(device, str(facts["npu"]["SoC"]))
+        environment["operator library"] = str(facts["npu"][info.OPERATOR])
+    for dtype in dtypes:
+        route = which_backend(torch.empty(0, dtype=dtype, device=device))
+        environment[f"route {str(dtype).removeprefix('torch.')}"] = f"{route.backend} ({route.reason})"
+    environment["compared with"] = "ascend_sample.reference on the CPU"
+    return environment
+
+
+def _describe_device(device: str) -> str:
+    if device == "cpu":
+        return "cpu"
+    if is_real_device(device):
+        return f"{device}:0, a real NPU"
+    return f"{device}:0, EMULATED by hostcann on the CPU: this run says nothing about hardware"
+
+
+def _describe_cann(kind: str) -> str:
+    from torch_npu.npu.utils import get_cann_version
+
+    return f"{get_cann_version() or 'unknown version'} ({kind})"
+
+
+def _describe_soc(device: str, name: str) -> str:
+    return name if is_real_device(device) else f"{name} (the name that hostcann gives)"

@@ -1,0 +1,126 @@
+"""Keeps the trained model and its vocabulary in one file, whose name says what they were made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from . import corpus
+from .model import LanguageModel, ModelConfig
+from .tokenizer import encode_documents, train_tokenizer
+from .training import Report, TrainingConfig, split_documents, train
+
+# The modules that decide what a cached file holds: with any of them changed, it would be stale.
+DECIDING_MODULES = ("corpus.py", "model.py", "tokenizer.py", "training.py")
+
+
+def cache_directory() -> Path:
+    """Returns where models are kept: `.cache` of the repository, or the user's cache when this is not in one."""
+    repository = Path(__file__).resolve().parents[2]
+    if (repository / "pyproject.toml").is_file() and os.access(repository, os.W_OK):
+        return repository / ".cache" / "language_model"
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(user_cache) / "ascend_sample" / "language_model"
+
+
+def cache_key(model_config: ModelConfig, training_config: TrainingConfig) -> str:
+    """Returns a hash of all that the trained model depends on: the text, the code and the configuration."""
+    digest = hashlib.sha256(corpus.fingerprint().encode())
+    configuration = [dataclasses.asdict(model_config), dataclasses.asdict(training_config)]
+    digest.update(json.dumps([configuration, torch.__version__, sys.version_info[:2]]).encode())
+    for name in DECIDING_MODULES:
+        digest.update((Path(__file__).parent / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def load_or_train(
+    progress: bool = True,
+    retrain: bool = False,
+    directory: Path | None = None,
+    model_config: ModelConfig | None = None,
+    training_config: TrainingConfig | None = None,
+) -> tuple[LanguageModel, Tokenizer]:
+    """Returns the language model and its tokenizer; trains them when they are not cached yet.
+
+    Args:
+        progress: whether to say what is done and show a progress bar, on standard error.
+        retrain: whether to train although a cached model exists.
+        directory: where to keep the file; `cache_directory()` by default.
+        model_config: the model's shape.
+        training_config: how to train.
+
+    Returns:
+        The model, in float32 on the CPU and in evaluation mode, and the tokenizer. `model.to(device, dtype)` converts it.
+
+    Example:
+        >>> model, tokenizer = load_or_train()
+        >>> logits, _ = model(torch.tensor([encode_prompt(tokenizer, "Return the")]))
+    """
+    model_config = model_config or ModelConfig()
+    training_config = training_config or TrainingConfig()
+    directory = directory or cache_directory()
+    path = directory / f"model-{cache_key(model_config, training_config)}.pt"
+    directory.mkdir(parents=True, exist_ok=True)
+    with _exclusively(path):  # of several processes one trains and the others wait for it
+        if retrain or not path.is_file():
+            checkpoint = _train_checkpoint(model_config, training_config, progress)
+            _write_atomically(checkpoint, path)
+        else:
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    model = LanguageModel(model_config)
+    model.load_state_dict(checkpoint["weights"])
+    report = Report(**checkpoint["report"])
+    if progress:
+        print(
+            f"language model: {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, trained on "
+            f"{report.training_tokens:,} tokens in {report.seconds:.0f} s; perplexity on {report.validation_tokens:,} tokens "
+            f"of unseen text {report.perplexity:.0f} (token frequencies alone: {report.unigram_perplexity:.0f})",
+            file=sys.stderr,
+        )
+    return model.eval(), Tokenizer.from_str(checkpoint["tokenizer"])
+
+
+def _train_checkpoint(model_config: ModelConfig, training_config: TrainingConfig, progress: bool) -> dict[str, Any]:
+    if progress:
+        print("language model: collecting the standard library's documentation", file=sys.stderr)
+    training_documents, validation_documents = split_documents(corpus.collect_documents(), training_config)
+    tokenizer = train_tokenizer(training_documents, model_config.vocab_size)
+    model, report = train(
+        model_config,
+        training_config,
+        torch.tensor(encode_documents(tokenizer, training_documents)),
+        torch.tensor(encode_documents(tokenizer, validation_documents)),
+        progress,
+    )
+    return {"weights": model.state_dict(), "tokenizer": tokenizer.to_str(), "report": report._asdict()}
+
+
+def _write_atomically(checkpoint: dict[str, Any], path: Path) -> None:
+    """Writes beside `path` and renames, so that nobody ever reads half a file."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}-", suffix=".part", delete=False) as file:
+        try:
+            torch.save(checkpoint, file)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+@contextmanager
+def _exclusively(path: Path) -> Iterator[None]:
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,280 @@
+"""Arguments that the operator must refuse: one table for the public function and for the dispatcher operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class BadInput:
+    """Good arguments with something replaced.
+
+    Attributes:
+        name: what is wrong.
+        message: a regular expression that the error's text matches.
+        error: its type.
+        replace: for each argument, a function from its good value to the bad one.
+        operator_message: what the dispatcher operator says, where its argument parser is the one to refuse or k and p
+            are not converted for it; None where it says the same.
+        operator_error: the type of that error.
+    """
+
+    name: str
+    error: type[Exception]
+    message: str
+    replace: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
+    operator_message: str | None = None
+    operator_error: type[Exception] | None = None
+
+
+def good_arguments(device: str) -> dict[str, Any]:
+    """Arguments of a batch of 4 rows and a vocabulary of 10 that the operator takes."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "logits": torch.randn(4, 10, generator=generator).to(torch.bfloat16).to(device),
+        "k": torch.full((4,), 3, dtype=torch.int32, device=device),
+        "p": torch.full((4,), 0.9, dtype=torch.bfloat16, device=device),
+        "q": torch.rand(4, 10, generator=generator).to(device),
+        "eps": 1e-8,
+        "is_need_logits": False,
+        "top_k_guess": 32,
+    }
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda _: value
+
+
+def _parser(argument: str) -> str:
+    """How the dispatcher's own argument parser names an argument of a wrong type."""
+    return f"value of type .* for argument '{argument}'"
+
+
+V, T = ValueError, TypeError
+BAD_INPUTS = [
+    # logits
+    BadInput(
+        "logits a list",
+        T,
+        "logits must be a torch.Tensor, got list",
+        {"logits": lambda x: x.tolist()},
+        _parser("logits"),
+        RuntimeError,
+    ),
+    BadInput(
+        "logits None",
+        T,
+        "logits must be a torch.Tensor, got NoneType",
+        {"logits": _always(None)},
+        "logits must be a torch.Tensor, got None",
+    ),
+    BadInput(
+        "logits float64", T, "logits must be float32, float16 or bfloat16, got Double", {"logits": lambda x: x.double()}
+    ),
+    BadInput(
+        "logits int64", T, "logits must be float32, float16 or bfloat16, got Long", {"logits": lambda x: x.long()}
+    ),
+    BadInput("logits bool", T, "logits must be float32, float16 or bfloat16, got Bool", {"logits": lambda x: x > 0}),
+    BadInput(
+        "logits 1-D", V, r"logits must have shape \[batch, vocab_size\], got 1 dimensions", {"logits": lambda x: x[0]}
+    ),
+    BadInput(
+        "logits 3-D",
+        V,
+        r"logits must have shape \[batch, vocab_size\], got 3 dimensions",
+        {"logits": lambda x: x[None]},
+    ),
+    BadInput(
+        "logits 0-D",
+        V,
+        r"logits must have shape \[batch, vocab_size\], got 0 dimensions",
+        {"logits": lambda x: x[0, 0]},
+    ),
+    BadInput(
+        "no vocabulary",
+        V,
+        "logits must have at least one column, got vocab_size 0",
+        {"logits": lambda x: x[:, :0], "q": lambda q: q[:, :0]},
+    ),
+    BadInput(
+        "vocabulary too large",
+        V,
+        "logits must have at most 1048576 columns, got vocab_size 1048577",
+        {"logits": lambda x: x[:, :1].expand(4, 2**20 + 1), "q": _always(None)},
+    ),
+    BadInput(
+        "logits sparse",
+        T,
+        "logits must be a dense strided tensor, got layout Sparse",
+        {"logits": lambda x: x.cpu().float().to_sparse()},
+    ),
+    # k
+    BadInput(
+        "k a float",
+        T,
+        "k must be an integer tensor, an int or None, got 3.5",
+        {"k": _always(3.5)},
+        _parser("k"),
+        RuntimeError,
+    ),
+    BadInput(
+        "k a string",
+        T,
+        "k must be an integer tensor, an int or None, got '3'",
+        {"k": _always("3")},
+        _parser("k"),
+        RuntimeError,
+    ),
+    BadInput(
+        "k a bool",
+        T,
+        "k must be an integer tensor, an int or None, got True",
+        {"k": _always(True)},
+        _parser("k"),
+        RuntimeError,
+    ),
+    BadInput(
+        "k a list",
+        T,
+        r"k must be an integer tensor, an int or None, got \[3, 3, 3, 3\]",
+        {"k": lambda k: k.tolist()},
+        _parser("k"),
+        RuntimeError,
+    ),
+    BadInput(
+        "k float32",
+        T,
+        "k must be an integer tensor, an int or None, got a tensor of torch.float32",
+        {"k": lambda k: k.float()},
+        "k must be int32, got Float",
+        T,
+    ),
+    BadInput(
+        "k bool tensor",
+        T,
+        "k must be an integer tensor, an int or None, got a tensor of torch.bool",
+        {"k": lambda k: k > 0},
+        "k must be int32, got Bool",
+        T,
+    ),
+    BadInput(
+        "k complex",
+        T,
+        "k must be an integer tensor, an int or None, got a tensor of torch.complex64",
+        {"k": lambda k: k.cpu().to(torch.complex64)},
+        "k must be int32, got ComplexFloat",
+        T,
+    ),
+    BadInput("k too short", V, r"k must have one value for each row of logits \(4\), got 3", {"k": lambda k: k[:3]}),
+    BadInput(
+        "k too long",
+        V,
+        r"k must have one value for each row of logits \(4\), got 8",
+        {"k": lambda k: torch.cat([k, k])},
+    ),
+    BadInput("k a column", V, r"k must have shape \[batch\], got 2 dimensions", {"k": lambda k: k[:, None]}),
+    BadInput("k empty", V, r"k must have one value for each row of logits \(4\), got 0", {"k": lambda k: k[:0]}),
+    BadInput("k elsewhere", V, "k must be on the device of logits .*, got meta", {"k": lambda k: k.to("meta")}),
+    BadInput(
+        "k sparse", T, "k must be a dense strided tensor, got layout Sparse", {"k": lambda k: k.cpu().to_sparse()}
+    ),
+    # p
+    BadInput(
+        "p a string",
+        T,
+        "p must be a floating-point tensor, a float or None, got '0.9'",
+        {"p": _always("0.9")},
+        _parser("p"),
+        RuntimeError,
+    ),
+    BadInput(
+        "p a bool",
+        T,
+        "p must be a floating-point tensor, a float or None, got True",
+        {"p": _always(True)},
+        _parser("p"),
+        RuntimeError,
+    ),
+    BadInput(
+        "p complex",
+        T,
+        "p must be a floating-point tensor, a float or None, got 1j",
+        {"p": _always(1j)},
+        _parser("p"),
+        RuntimeError,
+    ),
+    BadInput(
+        "p a list",
+        T,
+        "p must be a floating-point tensor, a float or None, got",
+        {"p": lambda p: p.tolist()},
+        _parser("p"),
+        RuntimeError,
+    ),
+    BadInput(
+        "p int32",
+        T,
+        "p must be a floating-point tensor, a float or None, got a tensor of torch.int32",
+        {"p": lambda p: p.int()},
+        r"p must have the dtype of logits \(BFloat16\), got Int",
+        T,
+    ),
+    BadInput("p too short", V, r"p must have one value for each row of logits \(4\), got 1", {"p": lambda p: p[:1]}),
+    BadInput("p a row", V, r"p must have shape \[batch\], got 2 dimensions", {"p": lambda p: p[None]}),
+    BadInput("p elsewhere", V, "p must be on the device of logits .*, got meta", {"p": lambda p: p.to("meta")}),
+    BadInput(
+        "p sparse", T, "p must be a dense strided tensor, got layout Sparse", {"p": lambda p: p.cpu().to_sparse()}
+    ),
+    # q
+    BadInput("q a number", T, "q must be a torch.Tensor, got float", {"q": _always(1.0)}, _parser("q"), RuntimeError),
+    BadInput("q bfloat16", T, "q must be float32, got BFloat16", {"q": lambda q: q.to(torch.bfloat16)}),
+    BadInput("q float64", T, "q must be float32, got Double", {"q": lambda q: q.double()}),
+    BadInput("q int64", T, "q must be float32, got Long", {"q": lambda q: q.long()}),
+    BadInput("q 1-D", V, r"q must have shape \[batch, vocab_size\], got 1 dimensions", {"q": lambda q: q[0]}),
+    BadInput("q too narrow", V, r"q must have the shape of logits \[4, 10\], got \[4, 9\]", {"q": lambda q: q[:, :9]}),
+    BadInput("q too few rows", V, r"q must have the shape of logits \[4, 10\], got \[3, 10\]", {"q": lambda q: q[:3]}),
+    BadInput("q transposed", V, r"q must have the shape of logits \[4, 10\], got \[10, 4\]", {"q": lambda q: q.T}),
+    BadInput("q elsewhere", V, "q must be on the device of logits .*, got meta", {"q": lambda q: q.to("meta")}),
+    BadInput(
+        "q sparse", T, "q must be a dense strided tensor, got layout Sparse", {"q": lambda q: q.cpu().to_sparse()}
+    ),
+    # options
+    BadInput("eps negative", V, "eps must be finite and >= 0, got -1e-08", {"eps": _always(-1e-8)}),
+    BadInput("eps infinite", V, "eps must be finite and >= 0, got inf", {"eps": _always(math.inf)}),
+    BadInput("eps NaN", V, "eps must be finite and >= 0, got nan", {"eps": _always(math.nan)}),
+    BadInput(
+        "eps a string", T, "eps must be a float, got '1e-8'", {"eps": _always("1e-8")}, _parser("eps"), RuntimeError
+    ),
+    BadInput("eps None", T, "eps must be a float, got None", {"eps": _always(None)}, _parser("eps"), RuntimeError),
+    BadInput("top_k_guess 0", V, "top_k_guess must be >= 1, got 0", {"top_k_guess": _always(0)}),
+    BadInput("top_k_guess negative", V, "top_k_guess must be >= 1, got -5", {"top_k_guess": _always(-5)}),
+    BadInput(
+        "top_k_guess a float",
+        T,
+        "top_k_guess must be an int, got 1.5",
+        {"top_k_guess": _always(1.5)},
+        _parser("top_k_guess"),
+        RuntimeError,
+    ),
+    BadInput(
+        "is_need_logits a string",
+        T,
+        "is_need_logits must be True or False, got 'yes'",
+        {"is_need_logits": _always("yes")},
+        _parser("is_need_logits"),
+        RuntimeError,
+    ),
+    BadInput(
+        "is_need_logits a tensor",
+        T,
+        "is_need_logits must be True or False, got tensor",
+        {"is_need_logits": _always(torch.tensor([True, False]))},
+        _parser("is_need_logits"),
+        RuntimeError,
+    ),
+]

@@ -1,0 +1,90 @@
+"""What is said at the end of the process: leaks, violations, counters, in a file and by the exit status."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import control
+from .cann import Device, abi, acl, aclnn, check, phase_1
+from .hand_worked import MIXED, NO_P
+from .isolation import own_process, run_in_process
+from .test_violations import arguments_of
+
+pytestmark = pytest.mark.hostcann_only
+
+VIOLATIONS_STATUS = 97
+
+
+def leave_behind(what: str) -> None:
+    """Uses the device correctly but for one object, which is neither destroyed nor freed."""
+    with Device() as device:
+        arguments = arguments_of(device)
+        device.run(arguments)
+        if what == "executor":
+            device.plan(arguments)
+        elif what == "tensor":
+            assert arguments.k is not None
+            device.forget(arguments.k)
+
+
+def report_of(what: str, path: Path, **environment: str) -> tuple[int, dict[str, Any]]:
+    """The exit status and the report of a process that leaves `what` behind."""
+    result = run_in_process(leave_behind, {"what": what}, {"HOSTCANN_REPORT": str(path), **environment})
+    assert path.is_file(), result.stderr
+    return result.returncode, json.loads(path.read_text())
+
+
+def test_correct_process(tmp_path: Path) -> None:
+    status, report = report_of("nothing", tmp_path / "report.json", HOSTCANN_STRICT="1")
+    assert status == 0
+    assert report["violations"] == []
+    assert not any(report["live"].values()), report["live"]
+    assert report["counters"]["launches"] == {"aclnnTopKTopPSample": 1}
+    assert report["counters"]["synchronizations"] == {"memcpy": 6, "stream": 1}
+
+
+@pytest.mark.parametrize(("what", "kind"), [("executor", "executor_leaked"), ("tensor", "leak")])
+def test_leak(tmp_path: Path, what: str, kind: str) -> None:
+    status, report = report_of(what, tmp_path / "report.json")
+    assert status == 0, "a leak is reported; only the strict mode makes it an error"
+    assert {violation["kind"] for violation in report["violations"]} == {kind}
+    assert report["live"][what] == 1
+
+
+def test_strict_process_fails(tmp_path: Path) -> None:
+    status, _ = report_of("tensor", tmp_path / "report.json", HOSTCANN_STRICT="1")
+    assert status == VIOLATIONS_STATUS
+
+
+@own_process()
+def test_live_objects_are_counted_while_they_live() -> None:
+    with Device() as device:
+        before = control.live()
+
+        def grown(kind: str) -> int:
+            return control.live()[kind] - before[kind]
+
+        block = device.buffer(64)
+        tensor = device.view(block, "float32", (16,))
+        assert (grown("block"), grown("tensor")) == (1, 1)
+        stream = device.create_stream()
+        assert grown("stream") == 1
+        check(acl.aclrtDestroyStream(stream), "aclrtDestroyStream")
+        plan = device.plan(device.arguments([MIXED], [4], [NO_P]))
+        assert grown("executor") == 1
+        assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
+        device.release()
+        del tensor
+        assert control.live() == before
+
+
+@own_process()
+def test_refused_phase_1_makes_no_executor() -> None:
+    with Device() as device:
+        arguments = arguments_of(device)
+        arguments.k = None
+        before = control.live()["executor"]
+        assert phase_1(arguments).status != abi.SUCCESS
+        assert control.live()["executor"] == before

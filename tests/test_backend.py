@@ -1,0 +1,119 @@
+"""Routes: which backend serves what, forcing one, and imports where parts are missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import ascend_sample
+from ascend_sample import backend, info
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter, without this process's CANN."""
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE"))
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code], env=clean | environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_cpu_route() -> None:
+    route = ascend_sample.which_backend(torch.zeros(1, 4))
+    assert route.backend == "cpu"
+    assert route.reason
+
+
+def test_other_devices_use_the_composite() -> None:
+    assert ascend_sample.which_backend(torch.zeros(1, 4, device="meta")).backend == "composite"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_npu_route(npu: str, dtype: torch.dtype) -> None:
+    assert ascend_sample.which_backend(torch.zeros(1, 4, dtype=dtype, device=npu)).backend == "aclnn"
+
+
+def test_float32_on_the_npu_uses_the_composite(npu: str) -> None:
+    route = ascend_sample.which_backend(torch.zeros(1, 4, device=npu))
+    assert route.backend == "composite"
+    assert "float16 and bfloat16" in route.reason
+
+
+@pytest.mark.parametrize("name", backend.BACKENDS)
+def test_every_backend_can_be_forced(name: str, device: str) -> None:
+    x = torch.tensor([[0.0, 3.0, 1.0]], dtype=torch.bfloat16, device=device)
+    serves = name in ("composite", "reference") or (name == "cpu") == (device == "cpu")
+    with ascend_sample.use_backend(name):
+        if serves:
+            assert ascend_sample.which_backend(x) == (name, "forced")
+            assert ascend_sample.top_k_top_p_sample(x, 2, 0.9).logits_select_idx.tolist() == [1]
+        else:
+            with pytest.raises(
+                RuntimeError,
+                match=f"forced backend {name} cannot serve torch.bfloat16 on {device}.*Unset ASCEND_SAMPLE_BACKEND",
+            ):
+                ascend_sample.top_k_top_p_sample(x, 2, 0.9)
+    assert ascend_sample.which_backend(x).reason != "forced"
+
+
+def test_unknown_backend() -> None:
+    with (
+        pytest.raises(ValueError, match=r"backend must be one of cpu, aclnn, .* got 'gpu'"),
+        ascend_sample.use_backend("gpu"),
+    ):
+        pass
+
+
+def test_variable_forces_a_backend() -> None:
+    code = "import ascend_sample, torch; print(ascend_sample.which_backend(torch.zeros(1, 2)).backend)"
+    assert run_python(code, ASCEND_SAMPLE_BACKEND="reference").stdout.strip() == "reference"
+    failed = run_python(code, ASCEND_SAMPLE_BACKEND="nonsense")
+    assert failed.returncode != 0
+    assert "ASCEND_SAMPLE_BACKEND must be one of" in failed.stderr
+
+
+def test_import_without_cann_leaves_torch_npu_alone() -> None:
+    code = (
+        "import ascend_sample, sys, os, torch; "
+        "assert 'torch_npu' not in sys.modules; assert 'TORCH_DEVICE_BACKEND_AUTOLOAD' not in os.environ; "
+        "print(ascend_sample.top_k_top_p_sample(torch.tensor([[0., 1.]]), 1, None).logits_select_idx.tolist())"
+    )
+    finished = run_python(code)
+    assert (finished.stdout.strip(), finished.stderr) == ("[1]", "")
+
+
+def test_import_without_torch_npu() -> None:
+    code = (
+        "import sys; sys.modules['torch_npu'] = None\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'torch_npu' else find(name, *rest)\n"
+        "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n"
+        "del sys.modules['torch_npu']\n"
+        "import ascend_sample, torch; print(ascend_sample.which_backend(torch.zeros(1, 2)).backend)"
+    )
+    finished = run_python(code)
+    assert (finished.stdout.strip(), finished.stderr) == ("cpu", "")
+
+
+def test_info_without_cann() -> None:
+    finished = run_python("from ascend_sample.cli import main; raise SystemExit(main(['info']))")
+    assert finished.returncode == 0, finished.stderr
+    assert "not loaded (lib" in finished.stdout
+    assert "python -m ascend_sample.hostcann run" in finished.stdout
+    assert "cpu bfloat16" in finished.stdout
+
+
+def test_info_says_that_the_npu_is_emulated(npu: str) -> None:
+    facts = info.collect()
+    assert facts["versions"]["torch"] == torch.__version__
+    assert "EMULATED" in facts["npu"]["CANN"]
+    assert facts["npu"]["aclnnTopKTopPSample"].endswith(".so")
+    assert facts["routes"]["npu bfloat16"].startswith("aclnn")
+    assert facts["routes"]["npu float32"].startswith("composite")

@@ -1,0 +1,129 @@
+"""The dispatcher operator: schema, fake kernel, autograd, torch.compile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.library import opcheck
+
+import ascend_sample
+
+OPERATORS = ["top_k_top_p_sample", "top_k_top_p_sample_composite"]
+
+
+def arguments(
+    device: str, dtype: torch.dtype, with_q: bool, requires_grad: bool = False
+) -> tuple[torch.Tensor | None, ...]:
+    logits = torch.randn(3, 50).to(dtype).to(device).requires_grad_(requires_grad)
+    k = torch.tensor([3, 0, 51], dtype=torch.int32, device=device)
+    p = torch.tensor([0.9, 0.5, 1.0]).to(dtype).to(device)
+    return logits, k, p, torch.rand(3, 50).to(device) if with_q else None
+
+
+def test_schema() -> None:
+    assert str(torch.ops.ascend_sample.top_k_top_p_sample.default._schema) == (
+        "ascend_sample::top_k_top_p_sample(Tensor logits, Tensor k, Tensor p, Tensor? q=None, float eps=1e-08, "
+        "bool is_need_logits=False, int top_k_guess=32) -> (Tensor logits_select_idx, Tensor logits_top_kp_select)"
+    )
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("with_q", [True, False])
+@pytest.mark.parametrize("is_need_logits", [True, False])
+def test_opcheck(name: str, dtype: torch.dtype, with_q: bool, is_need_logits: bool) -> None:
+    operator = getattr(torch.ops.ascend_sample, name).default
+    results = opcheck(operator, arguments("cpu", dtype, with_q), {"is_need_logits": is_need_logits})
+    assert set(results.values()) == {"SUCCESS"}
+    assert len(results) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("is_need_logits", [True, False])
+def test_opcheck_on_the_npu(npu: str, dtype: torch.dtype, is_need_logits: bool) -> None:
+    operator = torch.ops.ascend_sample.top_k_top_p_sample.default
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    results = opcheck(operator, arguments(npu, dtype, True), {"is_need_logits": is_need_logits}, test_utils=checks)
+    assert set(results.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("is_need_logits", [True, False])
+def test_fake_kernel_tells_the_truth(device: str, is_need_logits: bool) -> None:
+    real_arguments = arguments(device, torch.float16, True)
+    real = torch.ops.ascend_sample.top_k_top_p_sample(*real_arguments, is_need_logits=is_need_logits)
+    with FakeTensorMode() as mode:
+        fake_arguments = [mode.from_tensor(tensor) for tensor in real_arguments]
+        fake = torch.ops.ascend_sample.top_k_top_p_sample(*fake_arguments, is_need_logits=is_need_logits)
+    for expected, actual in zip(real, fake, strict=True):
+        assert (actual.shape, actual.dtype, actual.stride()) == (expected.shape, expected.dtype, expected.stride())
+        assert actual.device.type == expected.device.type
+
+
+def test_fake_kernel_refuses_what_the_kernels_refuse() -> None:
+    logits, k, p, _ = arguments("meta", torch.float16, False)
+    with pytest.raises(TypeError, match="k must be int32"):
+        torch.ops.ascend_sample.top_k_top_p_sample(logits, k.long(), p)
+    with pytest.raises(ValueError, match="one value for each row"):
+        torch.ops.ascend_sample.top_k_top_p_sample(logits, k[:2], p)
+
+
+def test_backward_is_not_implemented(device: str) -> None:
+    logits, k, p, q = arguments(device, torch.float32 if device == "cpu" else torch.float16, True, requires_grad=True)
+    result = ascend_sample.top_k_top_p_sample(logits, k, p, q, is_need_logits=True)
+    assert not result.logits_select_idx.requires_grad
+    assert result.logits_top_kp_select.requires_grad
+    kept = result.logits_top_kp_select.masked_fill(result.logits_top_kp_select == -torch.inf, 0.0)
+    with pytest.raises(
+        NotImplementedError, match=r"top_k_top_p_sample: the derivative is not implemented. Sample under torch.no_grad"
+    ):
+        kept.sum().backward()
+
+
+def test_forward_works_on_logits_that_require_a_gradient(device: str) -> None:
+    logits, k, p, q = arguments(device, torch.float16, True, requires_grad=True)
+    expected = ascend_sample.top_k_top_p_sample(logits.detach(), k, p, q).logits_select_idx
+    assert torch.equal(ascend_sample.top_k_top_p_sample(logits, k, p, q).logits_select_idx, expected)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_with_dynamic_shapes(backend: str) -> None:
+    @torch.compile(fullgraph=True, dynamic=True, backend=backend)
+    def step(logits, k, p, q):  # type: ignore[no-untyped-def]
+        return ascend_sample.top_k_top_p_sample(logits * 2, k, p, q, is_need_logits=True)
+
+    for batch_size, vocab_size in ((4, 50), (7, 60), (2, 9000)):
+        logits = torch.randn(batch_size, vocab_size)
+        q = torch.rand(batch_size, vocab_size)
+        for k, p in (
+            (3, 0.9),
+            (5, 0.8),
+            (torch.arange(batch_size), None),
+            (None, torch.linspace(0.1, 1.1, batch_size)),
+        ):
+            expected = ascend_sample.top_k_top_p_sample(logits * 2, k, p, q, is_need_logits=True)
+            actual = step(logits, k, p, q)
+            assert isinstance(actual, ascend_sample.TopKTopPSample)
+            assert torch.equal(actual.logits_select_idx, expected.logits_select_idx)
+            assert torch.equal(actual.logits_top_kp_select, expected.logits_top_kp_select)
+
+
+def test_export(device: str) -> None:
+    class Sampler(torch.nn.Module):
+        def forward(self, logits: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+            return ascend_sample.top_k_top_p_sample(logits, 3, 0.9, q).logits_select_idx
+
+    inputs = (torch.randn(4, 50), torch.rand(4, 50))
+    exported = torch.export.export(Sampler(), inputs)
+    assert "ascend_sample.top_k_top_p_sample" in str(exported.graph)
+    assert torch.equal(exported.module()(*inputs), Sampler()(*inputs))
+
+
+@pytest.mark.parametrize("is_need_logits", [True, False])
+def test_none_where_not_asked_for(device: str, is_need_logits: bool) -> None:
+    result = ascend_sample.top_k_top_p_sample(*arguments(device, torch.float16, True), is_need_logits=is_need_logits)
+    assert (result.logits_top_kp_select is not None) == is_need_logits
+    raw = torch.ops.ascend_sample.top_k_top_p_sample(
+        *arguments(device, torch.float16, True), is_need_logits=is_need_logits
+    )
+    assert raw[1].shape == ((3, 50) if is_need_logits else (0,))
