@@ -14,8 +14,7 @@ from typing import NamedTuple
 import torch
 
 OPERATOR_NAME = "top_k_top_p_sample"
-INT32_MAX = 2**31 - 1
-SKIP_TOP_K = INT32_MAX  # above every possible vocabulary: top-k is off for the row
+SKIP_TOP_K = 2**20 + 1  # above every vocabulary, so top-k is off; small enough for a device that computes it in float32
 SKIP_TOP_P = 1.0
 
 
@@ -83,7 +82,7 @@ def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor) -> torch.Tenso
                 "Convert it with k.to(torch.int32)."
             )
         if k.dtype != torch.int32:
-            k = k.to(torch.int64).clamp(-INT32_MAX, INT32_MAX).to(torch.int32)
+            k = k.to(torch.int64).clamp(-1, SKIP_TOP_K).to(torch.int32)
         return k.expand(logits.shape[0]) if k.dim() == 0 and logits.dim() == 2 else k
     if k is None:
         number = SKIP_TOP_K
@@ -96,7 +95,7 @@ def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor) -> torch.Tenso
             raise TypeError(
                 f"{OPERATOR_NAME}: k must be an integer tensor, an int or None, got {k!r}. None skips top-k."
             ) from None
-        number = max(-INT32_MAX, min(number, INT32_MAX))
+        number = max(-1, min(number, SKIP_TOP_K))
     return torch.full(logits.shape[:1], number, dtype=torch.int32, device=logits.device)
 
 

@@ -22,6 +22,7 @@ class BadInput:
         operator_message: what the dispatcher operator says, where its argument parser is the one to refuse or k and p
             are not converted for it; None where it says the same.
         operator_error: the type of that error.
+        needs_float64: the case needs a dtype that torch_npu replaces by float32.
     """
 
     name: str
@@ -30,6 +31,7 @@ class BadInput:
     replace: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
     operator_message: str | None = None
     operator_error: type[Exception] | None = None
+    needs_float64: bool = False
 
 
 def good_arguments(device: str) -> dict[str, Any]:
@@ -74,7 +76,11 @@ BAD_INPUTS = [
         "logits must be a torch.Tensor, got None",
     ),
     BadInput(
-        "logits float64", T, "logits must be float32, float16 or bfloat16, got Double", {"logits": lambda x: x.double()}
+        "logits float64",
+        T,
+        "logits must be float32, float16 or bfloat16, got Double",
+        {"logits": lambda x: x.double()},
+        needs_float64=True,
     ),
     BadInput(
         "logits int64", T, "logits must be float32, float16 or bfloat16, got Long", {"logits": lambda x: x.long()}
@@ -233,7 +239,7 @@ BAD_INPUTS = [
     # q
     BadInput("q a number", T, "q must be a torch.Tensor, got float", {"q": _always(1.0)}, _parser("q"), RuntimeError),
     BadInput("q bfloat16", T, "q must be float32, got BFloat16", {"q": lambda q: q.to(torch.bfloat16)}),
-    BadInput("q float64", T, "q must be float32, got Double", {"q": lambda q: q.double()}),
+    BadInput("q float64", T, "q must be float32, got Double", {"q": lambda q: q.double()}, needs_float64=True),
     BadInput("q int64", T, "q must be float32, got Long", {"q": lambda q: q.long()}),
     BadInput("q 1-D", V, r"q must have shape \[batch, vocab_size\], got 1 dimensions", {"q": lambda q: q[0]}),
     BadInput("q too narrow", V, r"q must have the shape of logits \[4, 10\], got \[4, 9\]", {"q": lambda q: q[:, :9]}),
@@ -278,3 +284,8 @@ BAD_INPUTS = [
         RuntimeError,
     ),
 ]
+
+
+def bad_inputs(device: str) -> list[BadInput]:
+    """The cases that can be made on the device."""
+    return [bad for bad in BAD_INPUTS if device == "cpu" or not bad.needs_float64]

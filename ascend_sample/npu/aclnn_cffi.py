@@ -13,6 +13,9 @@ Outputs and workspace are allocated on the stream that uses them, and the alloca
 order, so both may be released as soon as phase 2 has returned. Inputs follow torch's rule: whoever made them on another
 stream synchronises and calls ``record_stream``.
 
+An operator that fails inside torch_npu's queue kills the queue: torch_npu raises once and drops every later operator
+silently. The error then comes from here if this call is the next to wait for the queue; results after it are void.
+
 The compiled binding does the same with less host time per call.
 """
 
@@ -25,6 +28,7 @@ from typing import Any, Final
 
 import torch
 
+from ascend_sample._validate import SKIP_TOP_K
 from ascend_sample.npu import _abi
 from ascend_sample.npu._abi import ffi
 from ascend_sample.npu.libraries import find_operator_symbol, find_runtime_symbol
@@ -32,9 +36,6 @@ from ascend_sample.npu.libraries import find_operator_symbol, find_runtime_symbo
 OPERATOR: Final = "top_k_top_p_sample"
 PHASE_1: Final = "aclnnTopKTopPSampleGetWorkspaceSize"
 PHASE_2: Final = "aclnnTopKTopPSample"
-
-SKIP_TOP_K: Final = torch.iinfo(torch.int32).max
-"""A k above any vocabulary size skips top-k. The device reads k = 0 as "the first zero entries", which is undefined."""
 
 _DTYPE_LABELS: Final = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 

@@ -20,7 +20,7 @@ VOCAB_SIZES = (1, 2, 31, 1000, 1024, 1025, 8191, 8192, 8193, 32000, 151936, 2**2
 BATCH_SIZES = (1, 3, 64)
 GUESSES = (1, 32, 1024, 5000)
 EPSILONS = (1e-8, 1e-8, 1e-8, 1e-3, 1.0)
-SCENARIOS = ("C", "A", "B", "Ap", "Cq", "Aq", "Bq", "Apq")
+SCENARIOS = ("C", "A", "Bp", "Ap", "Cq", "Aq", "Bpq", "Apq")
 MAX_TOP_K = 1024
 INT32_MAX = 2**31 - 1
 
@@ -75,7 +75,7 @@ class Batch:
         uses_k = ((k >= 1) & (k <= min(vocab_size, MAX_TOP_K))).tolist()
         uses_p = ((p > 0) & (p < 1)).tolist()
         suffix = "" if self.q is None else "q"
-        names = {(True, True): "Ap", (True, False): "A", (False, True): "B", (False, False): "C"}
+        names = {(True, True): "Ap", (True, False): "A", (False, True): "Bp", (False, False): "C"}
         return [names[row] + suffix for row in zip(uses_k, uses_p, strict=True)]
 
     def undefined_on_device(self) -> list[bool]:

@@ -161,39 +161,41 @@ def _pick(result: Result, index: int) -> _RowResult:
     return _RowResult(int(result.ids[index]), None if result.kept is None else result.kept[index])
 
 
+@dataclass(frozen=True)
+class _Explanation:
+    """How a result comes about: so many entries are kept, and the one at this place is drawn."""
+
+    count: int
+    place: int
+
+
 def _judge(row: Row, expected: _RowResult, actual: _RowResult, device_sorts_probabilities: bool) -> Verdict:
     """Tries the explanations in turn; the strongest that holds is the verdict."""
     model = model_row(row)
     try:
-        expected_count = _explain(row, model, expected, preferred=model.strict)
+        ours = _explain(row, model, expected, preferred=model.strict)
     except _RejectedError as rejection:
         return Verdict(Kind.FAILED, f"the expected result itself is not admissible: {rejection}")
     try:
-        count = _explain(row, model, actual, preferred=expected_count)
+        theirs = _explain(row, model, actual, preferred=ours.count)
     except _RejectedError as rejection:
         if device_sorts_probabilities and row.branch == "B":
             verdict = _judge_by_probability_order(row, actual)
             if verdict is not None:
                 return verdict
         return Verdict(Kind.FAILED, str(rejection))
-    if count != expected_count:
-        distance = max(model.distance_to_cut(count, row.p), model.distance_to_cut(expected_count, row.p))
+    if theirs.count != ours.count:
+        distance = max(model.distance_to_cut(count, row.p) for count in (ours.count, theirs.count))
         return Verdict(
             Kind.NEAR_BOUNDARY,
-            f"{count} kept against {expected_count}: the sum at the cut is {distance:.2e} from p = {row.p:.9g}",
+            f"{theirs.count} kept against {ours.count}: the sum at the cut is {distance:.2e} from p = {row.p:.9g}",
         )
-    return _judge_draw(row, model, expected.token, actual.token)
-
-
-def _judge_draw(row: Row, model: RowModel, expected: int, actual: int) -> Verdict:
-    """Names the tolerance by which two ids both win the draw of the same kept set."""
-    first, second = model.place_of(expected), model.place_of(actual)
-    if first is None or second is None:
-        raise AssertionError("both ids were found among the candidates before")
+    ids = f"ids {expected.token} and {actual.token}"
+    first, second = ours.place, theirs.place
     if model.values[first] == model.values[second] and (row.q is None or row.q[first] == row.q[second]):
-        return Verdict(Kind.TIE, f"ids {expected} and {actual} have equal logits and equal q")
-    difference = abs(model.scores[first] - model.scores[second]) / max(model.scores[first], model.scores[second])
-    return Verdict(Kind.NEAR_DRAW, f"the scores of ids {expected} and {actual} differ by {difference:.2e}")
+        return Verdict(Kind.TIE, f"{ids} have equal logits and equal q")
+    low, high = sorted((float(model.scores[first]), float(model.scores[second])))
+    return Verdict(Kind.NEAR_DRAW, f"the scores of {ids} differ by {(high - low) / high:.2e}")
 
 
 def _judge_by_probability_order(row: Row, actual: _RowResult) -> Verdict | None:
@@ -205,8 +207,8 @@ def _judge_by_probability_order(row: Row, actual: _RowResult) -> Verdict | None:
     return Verdict(Kind.TIE, "unequal logits with one float32 probability, taken in the order of their ids")
 
 
-def _explain(row: Row, model: RowModel, result: _RowResult, preferred: int) -> int:
-    """Finds how many entries a computation must have kept to give this result.
+def _explain(row: Row, model: RowModel, result: _RowResult, preferred: int) -> _Explanation:
+    """Finds out how an admissible computation gives this result.
 
     Args:
         row: the inputs.
@@ -215,7 +217,7 @@ def _explain(row: Row, model: RowModel, result: _RowResult, preferred: int) -> i
         preferred: the count to try first.
 
     Returns:
-        An admissible count under which the result holds.
+        An admissible count of kept entries under which the result holds, and the place of the drawn one.
 
     Raises:
         _RejectedError: there is none; the message says what contradicts it.
@@ -233,7 +235,7 @@ def _explain(row: Row, model: RowModel, result: _RowResult, preferred: int) -> i
     counts = [count for count in (preferred, smallest) if least <= count <= most]
     for count in counts:
         if model.is_winner(place, count):
-            return count
+            return _Explanation(count, place)
     best = int(model.scores[: counts[-1]].argmax())
     raise _RejectedError(
         f"id {result.token} scores {model.scores[place]:.9g}, "

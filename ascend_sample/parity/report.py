@@ -18,11 +18,11 @@ SHOWN_FAILURES = 10
 _SCENARIO_NAMES = {
     "C": "softmax-argmax",
     "A": "top-k",
-    "B": "top-p",
+    "Bp": "top-p",
     "Ap": "top-k top-p",
     "Cq": "sample",
     "Aq": "top-k sample",
-    "Bq": "top-p sample",
+    "Bpq": "top-p sample",
     "Apq": "top-k top-p sample",
 }
 

@@ -40,11 +40,12 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report there")
 
 
-def run_verify(arguments: argparse.Namespace) -> int:
+def run_verify(arguments: argparse.Namespace, operator: Operator = ascend_sample.top_k_top_p_sample) -> int:
     """Runs the command.
 
     Args:
         arguments: parsed by a parser that `add_verify_arguments` prepared.
+        operator: what is tested.
 
     Returns:
         The exit status: 0 if the run passes, 1 if it does not, 2 if the device cannot be used.
@@ -57,7 +58,9 @@ def run_verify(arguments: argparse.Namespace) -> int:
             "python -m ascend_sample.hostcann run python -m ascend_sample verify --device npu"
         )
         return 2
-    report = verify(device, arguments.rows, arguments.seed, only=arguments.batch, is_interactive=True)
+    report = verify(
+        device, arguments.rows, arguments.seed, only=arguments.batch, operator=operator, is_interactive=True
+    )
     print(report.to_text())
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")

@@ -9,6 +9,7 @@
 #include <ATen/ops/threshold.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "aclnn.h"
@@ -23,6 +24,7 @@ constexpr const char* kPhase1 = "aclnnTopKTopPSampleGetWorkspaceSize";
 constexpr const char* kPhase2 = "aclnnTopKTopPSample";
 constexpr int64_t kMaxElements =
     (int64_t{1} << 32) - 1;  // beyond it CANN's own index arithmetic overflows
+constexpr uint64_t kMaxAllocation = std::numeric_limits<int64_t>::max() / 2;  // bytes
 
 /// What phase 2 needs, on whatever thread it runs; it holds no tensor. When it never runs,
 /// everything is destroyed with it.
@@ -41,6 +43,23 @@ struct Launch {
     return status;
   }
 };
+
+/// The memory that phase 1 asked for, undefined where it asked for none. When there is not enough,
+/// torch's out-of-memory error also says what it was for.
+at::Tensor allocate_workspace(const Launch& launch, const at::Tensor& logits) {
+  if (launch.workspace_size == 0) {
+    return {};
+  }
+  // torch counts bytes in int64: a size beyond that is refused as any other that is too large.
+  const auto size = std::min<uint64_t>(launch.workspace_size, kMaxAllocation);
+  try {
+    return at::empty({static_cast<int64_t>(size)}, logits.options().dtype(at::kByte));
+  } catch (c10::OutOfMemoryError& error) {
+    error.add_context(c10::str(kOperatorName, ": ", kPhase1, " asks for a workspace of ",
+                               launch.workspace_size, " bytes; logits=", launch.logits_text));
+    throw;
+  }
+}
 
 /// Why these logits are served by the composite instead; empty when they are served here.
 std::string obstacle(at::ScalarType dtype) {
@@ -85,7 +104,7 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
     return {selected, kept};
   }
   // k = 0 is undefined on the device: k <= 0 becomes a k that skips top-k, without reading it back.
-  const auto valid_k = at::threshold(k, 0, std::numeric_limits<int32_t>::max());
+  const auto valid_k = at::threshold(k, 0, kSkipTopK);
   // CANN checks this output's shape even when it writes nothing to it.
   const auto select = is_need_logits ? kept : at::empty({batch_size, vocab_size}, kept.options());
 
@@ -105,14 +124,8 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
   launch->executor.reset(executor);
   check_status(status, kPhase1, "workspace", launch->logits_text);
 
-  at::Tensor workspace;
-  if (launch->workspace_size > 0) {
-    TORCH_CHECK(
-        launch->workspace_size <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max() / 2),
-        kOperatorName, ": ", kPhase1, " failed in workspace: it asks for ", launch->workspace_size,
-        " bytes; logits=", launch->logits_text);
-    workspace = at::empty({static_cast<int64_t>(launch->workspace_size)},
-                          logits.options().dtype(at::kByte));
+  const auto workspace = allocate_workspace(*launch, logits);
+  if (workspace.defined()) {
     launch->workspace = workspace.mutable_data_ptr();
   }
   launch->stream = c10_npu::getCurrentNPUStream().stream(/*need_empty=*/false);

@@ -62,7 +62,7 @@ def load_or_train(
         training_config: how to train.
 
     Returns:
-        The model, in float32 on the CPU and in evaluation mode, and the tokenizer. `model.to(device, dtype)` converts it.
+        The model, in float32 on the CPU and in evaluation mode, and the tokenizer.
 
     Example:
         >>> model, tokenizer = load_or_train()
@@ -79,16 +79,11 @@ def load_or_train(
             _write_atomically(checkpoint, path)
         else:
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    model = LanguageModel(model_config)
+    with torch.random.fork_rng(devices=[]):  # the weights that are drawn here are not used
+        model = LanguageModel(model_config)
     model.load_state_dict(checkpoint["weights"])
-    report = Report(**checkpoint["report"])
     if progress:
-        print(
-            f"language model: {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, trained on "
-            f"{report.training_tokens:,} tokens in {report.seconds:.0f} s; perplexity on {report.validation_tokens:,} tokens "
-            f"of unseen text {report.perplexity:.0f} (token frequencies alone: {report.unigram_perplexity:.0f})",
-            file=sys.stderr,
-        )
+        _print_report(model, Report(**checkpoint["report"]))
     return model.eval(), Tokenizer.from_str(checkpoint["tokenizer"])
 
 
@@ -105,6 +100,17 @@ def _train_checkpoint(model_config: ModelConfig, training_config: TrainingConfig
         progress,
     )
     return {"weights": model.state_dict(), "tokenizer": tokenizer.to_str(), "report": report._asdict()}
+
+
+def _print_report(model: LanguageModel, report: Report) -> None:
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    print(
+        f"language model: {parameters / 1e6:.1f} M parameters, trained on {report.training_tokens:,} tokens in "
+        f"{report.seconds:.0f} s\nits perplexity on {report.validation_tokens:,} tokens of unseen text is "
+        f"{report.perplexity:.0f}; token frequencies alone would give {report.unigram_perplexity:.0f}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _write_atomically(checkpoint: dict[str, Any], path: Path) -> None:

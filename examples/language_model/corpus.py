@@ -71,7 +71,7 @@ def collect_documents(library: Path | None = None) -> list[str]:
                 documents.append("\n\n".join(dict.fromkeys(paragraphs)))
     if not documents:
         raise RuntimeError(
-            f"collect_documents: library must hold Python sources with docstrings, got {library or 'a Python without'}. "
+            f"collect_documents: library must hold Python sources with docstrings, got {library or 'none'}. "
             "Use a Python whose standard library is installed as .py files."
         )
     return documents

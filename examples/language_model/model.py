@@ -28,11 +28,10 @@ class ModelConfig:
 
     vocab_size: int = 4096
     context_size: int = 256
-    width: int = 256
+    width: int = 192
     layers: int = 4
-    heads: int = 4
-    feed_forward_width: int = 704
-    dropout: float = 0.1
+    heads: int = 3
+    feed_forward_width: int = 512
 
     @property
     def head_size(self) -> int:
@@ -59,7 +58,6 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
-        self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
         frequencies = ROTARY_BASE ** (-torch.arange(0, config.head_size, 2) / config.head_size)
@@ -70,9 +68,9 @@ class LanguageModel(nn.Module):
         self.register_buffer("rotary_sine", angles.sin(), persistent=False)
         self.register_buffer("causal_mask", future, persistent=False)
         self.apply(_initialize)
-        for block in self.blocks:  # the residual stream adds 2 * layers terms: keep its variance independent of that
-            for linear in (block.attention.output, block.feed_forward.output):
-                linear.weight.data /= math.sqrt(2 * config.layers)
+        for name, parameter in self.named_parameters():
+            if name.endswith("output.weight"):  # 2 * layers terms of the residual stream: keep their sum's variance
+                parameter.data /= math.sqrt(2 * config.layers)
 
     def forward(self, input_ids: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """Computes the logits of the token after each position.
@@ -96,7 +94,7 @@ class LanguageModel(nn.Module):
             )
         rotary = (self.rotary_cosine[start:end], self.rotary_sine[start:end])
         mask = self.causal_mask[start:end, :end]
-        hidden = self.dropout(self.embedding(input_ids))
+        hidden = self.embedding(input_ids)
         grown = []
         for layer, block in enumerate(self.blocks):
             hidden, keys_and_values = block(hidden, rotary, mask, None if cache is None else cache[layer])
@@ -113,15 +111,14 @@ class Block(nn.Module):
         self.attention = Attention(config)
         self.feed_forward_norm = nn.LayerNorm(config.width)
         self.feed_forward = FeedForward(config)
-        self.dropout = nn.Dropout(config.dropout)
 
     def forward(
         self, hidden: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor, past: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Returns the new residual stream and this layer's keys and values."""
         attended, keys_and_values = self.attention(self.attention_norm(hidden), rotary, mask, past)
-        hidden = hidden + self.dropout(attended)
-        hidden = hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
+        hidden = hidden + attended
+        hidden = hidden + self.feed_forward(self.feed_forward_norm(hidden))
         return hidden, keys_and_values
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,17 +16,18 @@ ROOT = Path(__file__).parents[2]
 LIBRARIES_VARIABLE = "ASCEND_SAMPLE_CONFORMANCE_LIBRARIES"
 
 
-def _load_abi() -> ModuleType:
-    # By its path: importing the package would import torch.
-    spec = importlib.util.spec_from_file_location("conformance_abi", ROOT / "ascend_sample" / "npu" / "_abi.py")
+def load_module(name: str, path: Path) -> ModuleType:
+    """A module by its path: importing the package that it belongs to would import torch."""
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and named tuples look there for their own module
     spec.loader.exec_module(module)
     return module
 
 
-abi = _load_abi()
+abi = load_module("conformance_abi", ROOT / "ascend_sample" / "npu" / "_abi.py")
 ffi = abi.ffi
 
 
@@ -253,6 +255,10 @@ class Device:
         """These are (or will be) destroyed by the test itself, or never."""
         self._tensors = [tensor for tensor in self._tensors if tensor not in owned]
         self._buffers = [buffer for buffer in self._buffers if buffer not in owned]
+
+    def forget_memory(self) -> None:
+        """All blocks are gone: the device was reset."""
+        self._buffers = []
 
     def create_stream(self) -> Any:
         """A new stream; the caller destroys it."""

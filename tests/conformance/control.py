@@ -13,7 +13,6 @@ int hostcann_set_stream_mode(const char *mode, int delay_ms);
 const char *hostcann_violations(void);
 void hostcann_reset_violations(void);
 const char *hostcann_live(void);
-const char *hostcann_counters(void);
 """)
 
 
@@ -57,11 +56,6 @@ def set_stream_mode(mode: str) -> None:
     assert _library().hostcann_set_stream_mode(name.encode(), int(delay or 2)) == 0, mode
 
 
-def violation_kinds() -> list[str]:
-    """The kinds of all violations so far, in their order."""
-    return [violation["kind"] for violation in json.loads(_text(_library().hostcann_violations()))]
-
-
 def check_violations(*kinds: str) -> None:
     """These violations, no others, have happened; they are then forgotten, so that the process may end well."""
     violations = json.loads(_text(_library().hostcann_violations()))
@@ -74,8 +68,3 @@ def check_violations(*kinds: str) -> None:
 def live() -> dict[str, int]:
     """How many objects of each kind are alive."""
     return dict(json.loads(_text(_library().hostcann_live())))
-
-
-def counters() -> dict[str, Any]:
-    """Launches, synchronisations and copies so far."""
-    return dict(json.loads(_text(_library().hostcann_counters())))

@@ -16,7 +16,7 @@ def own_process(**environment: str) -> Callable[[Callable[..., None]], Callable[
     """Runs the decorated test in a new process with these environment variables set.
 
     The test takes no fixtures; values from ``parametrize`` must be JSON's. The process must end with status 0: an
-    assertion, a crash, a sanitizer's finding or a failure at exit all count.
+    assertion, a crash, a sanitizer's finding, and leaks or violations that the test did not check all count.
 
     Example:
         >>> @own_process(HOSTCANN_SOC="Ascend310P3")
@@ -26,7 +26,7 @@ def own_process(**environment: str) -> Callable[[Callable[..., None]], Callable[
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def run(**arguments: object) -> None:
-            result = run_in_process(test, arguments, environment)
+            result = run_in_process(test, arguments, {"HOSTCANN_STRICT": "1"} | environment)
             if result.returncode != 0:
                 raise AssertionError(f"status {result.returncode}\n{result.stdout}\n{result.stderr}")
 

@@ -1,11 +1,27 @@
 """Injected faults: each ends in a status and a message, and the process goes on where CANN would let it."""
 
+from pathlib import Path
+
 import pytest
 
 from . import control
-from .cann import Arguments, Buffer, Device, abi, acl, aclnn, check, ffi, phase_1, recent_message
+from .cann import (
+    ROOT,
+    Arguments,
+    Buffer,
+    Device,
+    abi,
+    acl,
+    aclnn,
+    check,
+    ffi,
+    library_path,
+    load_module,
+    phase_1,
+    recent_message,
+)
 from .hand_worked import MIXED, NO_P
-from .isolation import own_process
+from .isolation import own_process, run_in_process
 
 pytestmark = pytest.mark.hostcann_only
 
@@ -119,41 +135,42 @@ def test_phase_2_fails_once() -> None:
 
 @own_process()
 def test_task_fails_and_its_context_stays_failed() -> None:
-    device = Device().__enter__()
-    before = arguments_of(device)
-    device.run(before)
-    control.inject("task", OPERATOR)
-    failing, behind = arguments_of(device), arguments_of(device)
-    for arguments in (failing, behind):
-        assert device.launch(device.plan(arguments)) == abi.SUCCESS
-    assert device.synchronize() == TASK_FAILED
-    assert OPERATOR in recent_message()
-    # Stop on failure: what was queued behind did not run, and nothing runs any more.
-    assert device.synchronize() == TASK_FAILED
-    assert device.launch(device.plan(arguments_of(device))) != abi.SUCCESS
-    other = device.create_stream()
-    assert device.launch(device.plan(arguments_of(device)), stream=other) != abi.SUCCESS
-    control.check_violations()
+    with Device() as device:
+        before = arguments_of(device)
+        device.run(before)
+        control.inject("task", OPERATOR)
+        failing, behind = arguments_of(device), arguments_of(device)
+        for arguments in (failing, behind):
+            assert device.launch(device.plan(arguments)) == abi.SUCCESS
+        assert device.synchronize() == TASK_FAILED
+        assert OPERATOR in recent_message()
+        # Stop on failure: what was queued behind did not run, and nothing runs any more.
+        assert device.synchronize() == TASK_FAILED
+        assert device.launch(device.plan(arguments_of(device))) != abi.SUCCESS
+        other = device.create_stream()
+        assert device.launch(device.plan(arguments_of(device)), stream=other) != abi.SUCCESS
+        control.check_violations()
 
 
 @own_process(HOSTCANN_FAULTS=f"task:{OPERATOR}:2")
 def test_task_fails_by_environment() -> None:
-    device = Device().__enter__()
-    check_works(device)
-    assert device.launch(device.plan(arguments_of(device))) == abi.SUCCESS
-    assert device.synchronize() == TASK_FAILED
+    with Device() as device:
+        check_works(device)
+        assert device.launch(device.plan(arguments_of(device))) == abi.SUCCESS
+        assert device.synchronize() == TASK_FAILED
 
 
 @own_process()
 def test_reset_makes_a_failed_device_usable() -> None:
-    device = Device().__enter__()
-    control.inject("task", OPERATOR)
-    assert device.launch(device.plan(arguments_of(device))) == abi.SUCCESS
-    assert device.synchronize() == TASK_FAILED
-    check(acl.aclrtResetDevice(0), "aclrtResetDevice")
-    check(acl.aclrtSetDevice(0), "aclrtSetDevice")
-    device.stream = device.create_stream()
-    check_works(device)
+    with Device() as device:
+        control.inject("task", OPERATOR)
+        assert device.launch(device.plan(arguments_of(device))) == abi.SUCCESS
+        assert device.synchronize() == TASK_FAILED
+        check(acl.aclrtResetDevice(0), "aclrtResetDevice")
+        device.forget_memory()
+        check(acl.aclrtSetDevice(0), "aclrtSetDevice")
+        device.stream = device.create_stream()
+        check_works(device)
 
 
 @own_process()
@@ -207,3 +224,20 @@ def test_unknown_site_is_an_error() -> None:
     message = recent_message()
     assert "HOSTCANN_FAULTS" in message
     assert "somewhere" in message
+
+
+def check_symbol_is_missing(library: str, symbol: str) -> None:
+    """In a process of its own: a second copy of the operator library is loaded."""
+    older = ffi.dlopen(library, ffi.RTLD_NOW)
+    assert not hasattr(older, symbol)
+    assert hasattr(older, "aclCreateTensor")
+    assert hasattr(aclnn, symbol)
+
+
+@pytest.mark.parametrize("symbol", [OPERATOR, f"{OPERATOR}GetWorkspaceSize"])
+def test_older_cann_without_the_operator(tmp_path: Path, symbol: str) -> None:
+    elf = load_module("conformance_elf", ROOT / "ascend_sample" / "hostcann" / "_elf.py")
+    older = tmp_path / "libopapi.so"
+    elf.hide_symbols(Path(library_path("opapi")), [symbol], older)
+    result = run_in_process(check_symbol_is_missing, {"library": str(older), "symbol": symbol}, {})
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"

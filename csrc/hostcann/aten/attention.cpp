@@ -3,7 +3,8 @@
 
 namespace hostcann::aten {
 
-// What CANN's attenMask means. The causal modes come with a mask of a fixed size, which says nothing new.
+// What CANN's attenMask means. The causal modes come with a mask of a fixed size, which says
+// nothing new.
 enum SparseMode : int64_t {
   kMaskAsGiven = 0,
   kWholeMask = 1,
@@ -58,15 +59,17 @@ static void attend(Input query, Input key, Input value, OptionalInput mask, doub
   const at::Tensor v = by_heads(value, layout, width);
   const bool grouped = q.size(1) != k.size(1);
   const std::optional<at::Tensor> keep = allowed(mask, sparse_mode, q.size(2), k.size(2));
-  attention = as_laid_out(
-      at::scaled_dot_product_attention(q, k, v, keep, /*dropout_p=*/0.0, /*is_causal=*/false, scale,
-                                       grouped),
-      layout);
+  attention = as_laid_out(at::scaled_dot_product_attention(q, k, v, keep, /*dropout_p=*/0.0,
+                                                           /*is_causal=*/false, scale, grouped),
+                          layout);
 
-  // Each row's maximum and sum of exponentials, eight times over: what the backward pass would read.
+  // Each row's maximum and sum of exponentials, eight times over: what the backward pass would
+  // read.
   const at::Tensor every_k = grouped ? k.repeat_interleave(q.size(1) / k.size(1), 1) : k;
-  at::Tensor scores = at::matmul(q.to(at::kFloat), every_k.to(at::kFloat).transpose(-1, -2)) * scale;
-  if (keep) scores = scores.masked_fill(keep->logical_not(), -std::numeric_limits<double>::infinity());
+  at::Tensor scores =
+      at::matmul(q.to(at::kFloat), every_k.to(at::kFloat).transpose(-1, -2)) * scale;
+  if (keep)
+    scores = scores.masked_fill(keep->logical_not(), -std::numeric_limits<double>::infinity());
   const at::Tensor maximum = at::amax(scores, {-1}, /*keepdim=*/true);
   softmax_max = maximum.expand_as(softmax_max.tensor());
   softmax_sum = at::exp(scores - maximum).sum(-1, /*keepdim=*/true).expand_as(softmax_sum.tensor());

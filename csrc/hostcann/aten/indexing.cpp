@@ -34,8 +34,7 @@ static at::Tensor scatter(Input self, int64_t dim, Input index, const Source& so
     case kMultiply:
       return at::scatter(self, dim, index, source, "multiply");
     default:
-      throw TaskError(kDeviceTaskFailed,
-                      "reduce must be 0, 1 or 2, got " + std::to_string(reduce));
+      throw TaskError(kDeviceTaskFailed, "reduce must be 0, 1 or 2, got " + std::to_string(reduce));
   }
 }
 
@@ -45,21 +44,22 @@ static at::Tensor scatter(Input self, int64_t dim, Input index, const Source& so
 
 OPERATOR(aclnnIndex, (Input self, OptionalInputs indices, Output out),
          if (!selects_nothing(indices)) out = at::index(self, index_list(indices)))
-OPERATOR(aclnnIndexPutImpl,
-         (Output selfRef, OptionalInputs indices, Input values, bool accumulate, bool unsafe),
-         if (!selects_nothing(indices)) {
-           selfRef = at::index_put(selfRef, index_list(indices), values, accumulate);
-         })
+OPERATOR(
+    aclnnIndexPutImpl,
+    (Output selfRef, OptionalInputs indices, Input values, bool accumulate, bool unsafe),
+    if (!selects_nothing(indices)) {
+      selfRef = at::index_put(selfRef, index_list(indices), values, accumulate);
+    })
 OPERATOR(aclnnIndexSelect, (Input self, int64_t dim, Input index, Output out),
          out = at::index_select(self, dim, index))
-OPERATOR(aclnnIndexAdd, (Input self, int64_t dim, Input index, Input source, Number alpha, Output out),
+OPERATOR(aclnnIndexAdd,
+         (Input self, int64_t dim, Input index, Input source, Number alpha, Output out),
          out = at::index_add(self, dim, index, source, alpha))
 OPERATOR(aclnnIndexCopy, (Input self, int64_t dim, Input index, Input source, Output out),
          out = at::index_copy(self, dim, index, source))
 OPERATOR(aclnnInplaceIndexCopy, (Output selfRef, int64_t dim, Input index, Input source),
          selfRef = at::index_copy(selfRef, dim, index, source))
-OPERATOR(aclnnIndexFillTensor,
-         (Input self, int64_t dim, Integers index, Number value, Output out),
+OPERATOR(aclnnIndexFillTensor, (Input self, int64_t dim, Integers index, Number value, Output out),
          out = at::index_fill(self, dim, at::tensor(index, at::kLong), value))
 OPERATOR(aclnnInplaceIndexFillTensor, (Output selfRef, int64_t dim, Integers index, Number value),
          selfRef = at::index_fill(selfRef, dim, at::tensor(index, at::kLong), value))
@@ -71,8 +71,7 @@ OPERATOR(aclnnGather, (Input self, int64_t dim, Input index, Output out),
 OPERATOR(aclnnScatter,
          (Input self, int64_t dim, Input index, Input src, int64_t reduce, Output out),
          out = scatter(self, dim, index, src, reduce))
-OPERATOR(aclnnInplaceScatter,
-         (Output selfRef, int64_t dim, Input index, Input src, int64_t reduce),
+OPERATOR(aclnnInplaceScatter, (Output selfRef, int64_t dim, Input index, Input src, int64_t reduce),
          selfRef = scatter(selfRef, dim, index, src, reduce))
 OPERATOR(aclnnScatterValue,
          (Input self, int64_t dim, Input index, Number value, int64_t reduce, Output out),
@@ -86,8 +85,7 @@ OPERATOR(aclnnOneHot,
          (Input self, int64_t numClasses, Input onValue, Input offValue, int64_t axis, Output out),
          const at::Tensor classes = at::arange(numClasses, self.options());
          const int64_t place = axis < 0 ? axis + self.dim() + 1 : axis;
-         std::vector<int64_t> sizes(self.dim() + 1, 1);
-         sizes[place] = numClasses;
+         std::vector<int64_t> sizes(self.dim() + 1, 1); sizes[place] = numClasses;
          out = at::where(at::eq(self.unsqueeze(place), classes.view(sizes)), onValue, offValue))
 
 // ---- by mask ----

@@ -1,4 +1,5 @@
-// Matrix products. cubeMathType chooses reduced-precision inputs on a device; here products keep their type.
+// Matrix products. cubeMathType chooses reduced-precision inputs on a device; here products keep
+// their type.
 #include "hostcann/aten/operator.h"
 
 OPERATOR(aclnnMatmul, (Input self, Input mat2, Output out, int8_t cubeMathType),
@@ -29,6 +30,5 @@ OPERATOR(aclnnAddmv,
          (Input self, Input mat, Input vec, Number alpha, Number beta, Output out,
           int8_t cubeMathType),
          out = at::addmv(self, mat, vec, beta, alpha))
-OPERATOR(aclnnAddr,
-         (Input self, Input vec1, Input vec2, Number beta, Number alpha, Output out),
+OPERATOR(aclnnAddr, (Input self, Input vec1, Input vec2, Number beta, Number alpha, Output out),
          out = at::addr(self, vec1, vec2, beta, alpha))

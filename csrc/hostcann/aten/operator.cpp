@@ -4,7 +4,6 @@
 #include <c10/core/InferenceMode.h>
 
 #include <cctype>
-#include <string_view>
 
 namespace hostcann::aten {
 namespace {
@@ -48,13 +47,6 @@ std::optional<DataType> torch_type(AclType type) {
   }
 }
 
-/// "aclnnAbs" of "aclnnAbsGetWorkspaceSize".
-std::string operator_name(std::string_view function) {
-  constexpr std::string_view kSuffix = "GetWorkspaceSize";
-  if (function.ends_with(kSuffix)) function.remove_suffix(kSuffix.size());
-  return std::string(function);
-}
-
 /// A tensor over the operand's own bytes. Called on the stream's thread.
 at::Tensor tensor_of(const opapi::Operand& operand) {
   const std::optional<DataType> type = torch_type(operand.data_type);
@@ -69,8 +61,8 @@ at::Tensor tensor_of(const opapi::Operand& operand) {
   return at::from_blob(data, operand.sizes, operand.strides, options);
 }
 
-Position add(Call& call, std::vector<opapi::Argument>& list, const char* name,
-             const aclTensor* tensor, bool optional) {
+Position add(std::vector<opapi::Argument>& list, const char* name, const aclTensor* tensor,
+             bool optional) {
   list.push_back({name, tensor, optional});
   return {list.size() - 1};
 }
@@ -83,7 +75,7 @@ std::vector<Position> add_all(Call& call, const char* name, const aclTensorList*
   }
   std::vector<Position> positions;
   for (const aclTensor* tensor : tensors) {
-    positions.push_back(add(call, call.inputs, name, tensor, optional));
+    positions.push_back(add(call.inputs, name, tensor, optional));
   }
   return positions;
 }
@@ -107,7 +99,7 @@ void Output::operator=(const at::Tensor& value) const {
 }
 
 Position Parameter<Input>::hold(Call& call, const char* name, Abi value) {
-  return add(call, call.inputs, name, value, /*optional=*/false);
+  return add(call.inputs, name, value, /*optional=*/false);
 }
 
 at::Tensor Parameter<Input>::give(Held held, const Launch& launch) {
@@ -115,7 +107,7 @@ at::Tensor Parameter<Input>::give(Held held, const Launch& launch) {
 }
 
 Position Parameter<OptionalInput>::hold(Call& call, const char* name, Abi value) {
-  return add(call, call.inputs, name, value, /*optional=*/true);
+  return add(call.inputs, name, value, /*optional=*/true);
 }
 
 std::optional<at::Tensor> Parameter<OptionalInput>::give(Held held, const Launch& launch) {
@@ -147,7 +139,7 @@ std::vector<std::optional<at::Tensor>> Parameter<OptionalInputs>::give(const Hel
 }
 
 Position Parameter<Output>::hold(Call& call, const char* name, Abi value) {
-  return add(call, call.outputs, name, value, /*optional=*/false);
+  return add(call.outputs, name, value, /*optional=*/false);
 }
 
 Output Parameter<Output>::give(Held held, const Launch& launch) {
@@ -156,7 +148,7 @@ Output Parameter<Output>::give(Held held, const Launch& launch) {
 }
 
 Position Parameter<OptionalOutput>::hold(Call& call, const char* name, Abi value) {
-  return add(call, call.outputs, name, value, /*optional=*/true);
+  return add(call.outputs, name, value, /*optional=*/true);
 }
 
 OptionalOutput Parameter<OptionalOutput>::give(Held held, const Launch& launch) {
@@ -173,8 +165,7 @@ at::Scalar Parameter<Number>::hold(Call& call, const char* name, Abi value) {
   return torch_scalar(scalar);
 }
 
-std::optional<at::Scalar> Parameter<OptionalNumber>::hold(Call& call, const char* name,
-                                                          Abi value) {
+std::optional<at::Scalar> Parameter<OptionalNumber>::hold(Call& call, const char* name, Abi value) {
   if (value == nullptr) return std::nullopt;
   return Parameter<Number>::hold(call, name, value);
 }
@@ -198,9 +189,9 @@ DataType Parameter<DataType>::hold(Call& call, const char* name, Abi value) {
   const auto acl_type = static_cast<AclType>(value);
   const std::optional<DataType> type = torch_type(acl_type);
   if (!type && call.status == kSuccess) {
-    call.status = opapi::reject(kAclnnInvalid, call.function, name,
-                                "must be a type that ATen has a CPU kernel for, got " +
-                                    opapi::name_of(acl_type));
+    call.status = opapi::reject(
+        kAclnnInvalid, call.function, name,
+        "must be a type that ATen has a CPU kernel for, got " + opapi::name_of(acl_type));
   }
   return type.value_or(at::kFloat);
 }
@@ -221,18 +212,14 @@ std::vector<std::string> names_of(const char* parameters) {
   return names;
 }
 
-void run_task(const char* function, const std::function<void()>& body) {
+void run_task(const std::function<void()>& body) {
   // Operands are plain memory: no autograd, no version counters, no views to track.
   const c10::InferenceMode inference;
   try {
     body();
-  } catch (const TaskError& error) {
-    throw TaskError(error.code, operator_name(function) + ": " + error.what());
   } catch (const c10::Error& error) {
-    throw TaskError(kDeviceTaskFailed,
-                    operator_name(function) + ": " + error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    throw TaskError(kDeviceTaskFailed, operator_name(function) + ": " + error.what());
+    // The operator's name comes from the stream; ATen's C++ stack would bury the message.
+    throw TaskError(kDeviceTaskFailed, error.what_without_backtrace());
   }
 }
 

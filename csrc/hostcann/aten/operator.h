@@ -3,13 +3,15 @@
 //   OPERATOR(aclnnCumsum, (Input self, int64_t dim, DataType dtype, Output out),
 //            out = at::cumsum(self, dim, dtype))
 //
-// The parameter list is the operator's C signature in CANN's order, in ATen's types; the C types of the exported
-// function follow from them (Parameter<T>::Abi below), so the two cannot disagree. Phase 1 copies every argument;
-// the last part is the body of a function that runs on a stream's thread, with tensors over the operands' host bytes.
+// The parameter list is the operator's C signature in CANN's order, in ATen's types; the C types of
+// the exported function follow from them (Parameter<T>::Abi below), so the two cannot disagree.
+// Phase 1 copies every argument; the last part is the body of a function that runs on a stream's
+// thread, with tensors over the operands' host bytes.
 //
-// Assigning to an Output copies into the operand's memory, with its strides and its type. An operand that is read and
-// written (CANN's selfRef) is an Output too: it converts to at::Tensor. Because results are computed first and copied
-// then, an output may overlap an input, as in torch_npu's own out= calls.
+// Assigning to an Output copies into the operand's memory, with its strides and its type. An
+// operand that is read and written (CANN's selfRef) is an Output too: it converts to at::Tensor.
+// Because results are computed first and copied then, an output may overlap an input, as in
+// torch_npu's own out= calls.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -33,18 +35,20 @@ using opapi::Launch;
 
 using Input = const at::Tensor&;
 using OptionalInput = const std::optional<at::Tensor>&;
-using Inputs = const std::vector<at::Tensor>&;                         // aclTensorList without nulls
-using OptionalInputs = const std::vector<std::optional<at::Tensor>>&;  // aclTensorList, nulls allowed
+using Inputs = const std::vector<at::Tensor>&;  // aclTensorList without nulls
+using OptionalInputs =
+    const std::vector<std::optional<at::Tensor>>&;  // aclTensorList, nulls allowed
 using Number = const at::Scalar&;
 using OptionalNumber = const std::optional<at::Scalar>&;
 using Integers = const std::vector<int64_t>&;  // aclIntArray
 using OptionalIntegers = const std::optional<std::vector<int64_t>>&;
-using Text = const std::string&;               // char*
+using Text = const std::string&;  // char*
 
 /// An operand that is written, or read and written.
 class Output {
  public:
-  Output(at::Tensor tensor, std::string name) : tensor_(std::move(tensor)), name_(std::move(name)) {}
+  Output(at::Tensor tensor, std::string name)
+      : tensor_(std::move(tensor)), name_(std::move(name)) {}
   Output(const Output&) = default;
   Output& operator=(const Output&) = delete;
 
@@ -86,8 +90,8 @@ struct Call {
   int status = kSuccess;
 };
 
-/// How a parameter of type T crosses from phase 1 to the kernel. Abi: its C type. Held: what phase 1 keeps.
-/// hold(): phase 1. give(): on the stream's thread.
+/// How a parameter of type T crosses from phase 1 to the kernel. Abi: its C type. Held: what phase
+/// 1 keeps. hold(): phase 1. give(): on the stream's thread.
 template <typename T>
 struct Parameter;
 
@@ -207,8 +211,8 @@ struct Parameter<DataType> {
 /// The parameters' names out of "(Input self, Output out)", for messages.
 std::vector<std::string> names_of(const char* parameters);
 
-/// Runs `body` as a task of `function` must run: no autograd, and ATen's errors turned into TaskErrors that name it.
-void run_task(const char* function, const std::function<void()>& body);
+/// Runs the body of an operator: without autograd, and with ATen's errors as TaskErrors.
+void run_task(const std::function<void()>& body);
 
 template <typename... Parameters, size_t... Index>
 int plan(const char* function, const std::vector<std::string>& names, void (*kernel)(Parameters...),
@@ -221,10 +225,8 @@ int plan(const char* function, const std::vector<std::string>& names, void (*ker
   if (call.status != kSuccess) return call.status;
   return opapi::make_executor(
       function, call.inputs, call.outputs, /*workspace_bytes=*/0,
-      [function, kernel, held = std::move(held)](Launch& launch) {
-        run_task(function, [&] {
-          kernel(Parameter<Parameters>::give(std::get<Index>(held), launch)...);
-        });
+      [kernel, held = std::move(held)](Launch& launch) {
+        run_task([&] { kernel(Parameter<Parameters>::give(std::get<Index>(held), launch)...); });
       },
       workspace_size, executor);
 }
@@ -288,24 +290,24 @@ struct Arity<void(Parameters...)> {
 #define ATEN_ARGUMENTS_19 ATEN_ARGUMENTS_18, a18
 #define ATEN_ARGUMENTS_20 ATEN_ARGUMENTS_19, a19
 #define ATEN_PICK(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, \
-                  _19, _20, count, ...)                                                       \
+                  _19, _20, count, ...)                                                            \
   count
-#define ATEN_COUNT(...)                                                                      \
+#define ATEN_COUNT(...) \
   ATEN_PICK(__VA_ARGS__, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 
 /// Defines and exports the two phases of one operator; see the top of this file.
-#define OPERATOR(name, parameters, ...)                                                          \
-  namespace hostcann::aten {                                                                     \
-  static void name##_kernel parameters { __VA_ARGS__; }                                          \
-  }                                                                                              \
+#define OPERATOR(name, parameters, ...)                 \
+  namespace hostcann::aten {                            \
+  static void name##_kernel parameters { __VA_ARGS__; } \
+  }                                                     \
   ATEN_EXPORT(name, parameters, ATEN_COUNT parameters)
 #define ATEN_EXPORT(name, parameters, count) ATEN_EXPORT_(name, parameters, count)
-#define ATEN_EXPORT_(name, parameters, count)                                                    \
-  using hostcann::aten::name##_kernel;                                                           \
-  HOSTCANN_ACLNN(name, ATEN_PARAMETERS_##count(name)) {                                          \
-    static const auto* names =                                                                   \
-        new std::vector<std::string>(hostcann::aten::names_of(#parameters));                     \
-    return hostcann::aten::plan(__func__, *names, &name##_kernel,                                \
-                                hostcann::aten::Arity<decltype(name##_kernel)>::Indices{},       \
-                                workspace_size, executor, ATEN_ARGUMENTS_##count);               \
+#define ATEN_EXPORT_(name, parameters, count)                                              \
+  using hostcann::aten::name##_kernel;                                                     \
+  HOSTCANN_ACLNN(name, ATEN_PARAMETERS_##count(name)) {                                    \
+    static const auto* names =                                                             \
+        new std::vector<std::string>(hostcann::aten::names_of(#parameters));               \
+    return hostcann::aten::plan(__func__, *names, &name##_kernel,                          \
+                                hostcann::aten::Arity<decltype(name##_kernel)>::Indices{}, \
+                                workspace_size, executor, ATEN_ARGUMENTS_##count);         \
   }

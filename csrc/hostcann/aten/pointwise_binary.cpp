@@ -7,11 +7,11 @@
 #define TENSOR_NUMBER(name, function) \
   OPERATOR(aclnn##name, (Input self, Number other, Output out), out = at::function(self, other))
 // aclnnInplaceX(selfRef, other)
-#define INPLACE_TENSOR(name, function)                           \
-  OPERATOR(aclnnInplace##name, (Output selfRef, Input other),    \
+#define INPLACE_TENSOR(name, function)                        \
+  OPERATOR(aclnnInplace##name, (Output selfRef, Input other), \
            selfRef = at::function(selfRef.tensor(), other))
-#define INPLACE_NUMBER(name, function)                           \
-  OPERATOR(aclnnInplace##name, (Output selfRef, Number other),   \
+#define INPLACE_NUMBER(name, function)                         \
+  OPERATOR(aclnnInplace##name, (Output selfRef, Number other), \
            selfRef = at::function(selfRef.tensor(), other))
 
 // ---- arithmetic; integers wrap, as ATen's do ----
@@ -89,6 +89,7 @@ TENSOR_TENSOR(Minimum, minimum)
 TENSOR_TENSOR(Atan2, atan2)
 INPLACE_TENSOR(Atan2, atan2)
 TENSOR_TENSOR(LogAddExp, logaddexp)
+TENSOR_TENSOR(XLogYTensor, xlogy)
 TENSOR_TENSOR(Gcd, gcd)
 OPERATOR(aclnnClampTensor, (Input self, OptionalInput min, OptionalInput max, Output out),
          out = at::clamp(self, min, max))
@@ -108,6 +109,10 @@ OPERATOR(aclnnLerp, (Input self, Input end, Input weight, Output out),
          out = at::lerp(self, end, weight))
 OPERATOR(aclnnLerps, (Input self, Input end, Number weight, Output out),
          out = at::lerp(self, end, weight))
+OPERATOR(aclnnInplaceLerp, (Output selfRef, Input end, Input weight),
+         selfRef = at::lerp(selfRef, end, weight))
+OPERATOR(aclnnInplaceLerps, (Output selfRef, Input end, Number weight),
+         selfRef = at::lerp(selfRef, end, weight))
 
 // ---- bits ----
 
@@ -117,8 +122,6 @@ INPLACE_TENSOR(BitwiseAndTensor, bitwise_and)
 INPLACE_NUMBER(BitwiseAndScalar, bitwise_and)
 TENSOR_TENSOR(BitwiseOrTensor, bitwise_or)
 TENSOR_NUMBER(BitwiseOrScalar, bitwise_or)
-INPLACE_TENSOR(BitwiseOrTensor, bitwise_or)
-INPLACE_NUMBER(BitwiseOrScalar, bitwise_or)
 TENSOR_TENSOR(BitwiseXorTensor, bitwise_xor)
 TENSOR_NUMBER(BitwiseXorScalar, bitwise_xor)
 INPLACE_TENSOR(BitwiseXorTensor, bitwise_xor)
@@ -129,10 +132,10 @@ TENSOR_TENSOR(RightShift, bitwise_right_shift)
 
 // ---- comparisons and logic ----
 
-#define COMPARISON(name, function)         \
-  TENSOR_TENSOR(name##Tensor, function)    \
-  TENSOR_NUMBER(name##Scalar, function)    \
-  INPLACE_TENSOR(name##Tensor, function)   \
+#define COMPARISON(name, function)       \
+  TENSOR_TENSOR(name##Tensor, function)  \
+  TENSOR_NUMBER(name##Scalar, function)  \
+  INPLACE_TENSOR(name##Tensor, function) \
   INPLACE_NUMBER(name##Scalar, function)
 
 COMPARISON(Eq, eq)
@@ -146,10 +149,12 @@ INPLACE_TENSOR(LogicalAnd, logical_and)
 TENSOR_TENSOR(LogicalOr, logical_or)
 INPLACE_TENSOR(LogicalOr, logical_or)
 TENSOR_TENSOR(LogicalXor, logical_xor)
-OPERATOR(aclnnIsClose, (Input self, Input other, double rtol, double atol, bool equal_nan, Output out),
+OPERATOR(aclnnIsClose,
+         (Input self, Input other, double rtol, double atol, bool equal_nan, Output out),
          out = at::isclose(self, other, rtol, atol, equal_nan))
 // One bool; out is a tensor of one element, of rank 0 or 1.
-OPERATOR(aclnnEqual, (Input self, Input other, Output out), out.tensor().fill_(at::equal(self, other)))
+OPERATOR(aclnnEqual, (Input self, Input other, Output out),
+         out.tensor().fill_(at::equal(self, other)))
 OPERATOR(aclnnIsInScalarTensor,
          (Number element, Input testElements, bool assumeUnique, bool invert, Output out),
          out = at::isin(element, testElements, assumeUnique, invert))

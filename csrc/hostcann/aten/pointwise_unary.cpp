@@ -2,7 +2,8 @@
 #include "hostcann/aten/operator.h"
 
 // aclnnX(self, out)
-#define UNARY(name, function) OPERATOR(aclnn##name, (Input self, Output out), out = at::function(self))
+#define UNARY(name, function) \
+  OPERATOR(aclnn##name, (Input self, Output out), out = at::function(self))
 // aclnnInplaceX(selfRef)
 #define UNARY_INPLACE(name, function) \
   OPERATOR(aclnnInplace##name, (Output selfRef), selfRef = at::function(selfRef))
@@ -38,10 +39,10 @@ UNARY_BOTH(Log1p, log1p)
 UNARY_BOTH(Log2, log2)
 UNARY_BOTH(LogicalNot, logical_not)
 UNARY_BOTH(Mish, mish)
-UNARY_BOTH(Neg, neg)
+UNARY(Neg, neg)
 UNARY_BOTH(Reciprocal, reciprocal)
 UNARY_BOTH(Relu, relu)
-UNARY_BOTH(Round, round)
+UNARY(Round, round)
 UNARY_BOTH(Rsqrt, rsqrt)
 UNARY_BOTH(Sigmoid, sigmoid)
 UNARY(Sign, sign)
@@ -53,23 +54,18 @@ UNARY_BOTH(Sinh, sinh)
 UNARY_BOTH(Sqrt, sqrt)
 UNARY_BOTH(Tan, tan)
 UNARY_BOTH(Tanh, tanh)
-UNARY_BOTH(Trunc, trunc)
+UNARY(Trunc, trunc)
 
 // ---- activations ----
-
-namespace hostcann::aten {
-// ATen's CPU kernel leaves the buffer empty for some types; the backward pass then recomputes it, as CANN's always does.
-static std::tuple<at::Tensor, at::Tensor> log_sigmoid_and_buffer(Input self) {
-  return {at::log_sigmoid(self), at::exp(-at::abs(self))};
-}
-}  // namespace hostcann::aten
 
 OPERATOR(aclnnGelu, (Input self, Output out), out = at::gelu(self))
 OPERATOR(aclnnGeluV2, (Input self, int64_t approximate, Output out),
          out = at::gelu(self, approximate == 0 ? "none" : "tanh"))
 UNARY(LogSigmoid, log_sigmoid)
 OPERATOR(aclnnLogSigmoidForward, (Input self, Output out, Output buffer),
-         std::tie(out, buffer) = log_sigmoid_and_buffer(self))
+         out = at::log_sigmoid(self);
+         // torch_npu gives an empty buffer: the backward pass there computes it anew.
+         if (buffer.tensor().numel() > 0) buffer = at::exp(-at::abs(self)))
 UNARY_BOTH(Hardswish, hardswish)
 UNARY_BOTH(Hardsigmoid, hardsigmoid)
 OPERATOR(aclnnHardtanh, (Input self, Number minimum, Number maximum, Output out),

@@ -1,13 +1,13 @@
-// Random numbers. Seed and offset are arguments: the same two give the same numbers, on every thread and in every run. The
-// sequence is that of ATen's CPU generator, not a device's.
+// Random numbers. Seed and offset are arguments: the same two give the same numbers, on every
+// thread and in every run. The sequence is that of ATen's CPU generator, not a device's.
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "hostcann/aten/operator.h"
 
 namespace hostcann::aten {
 
-// Mixes seed and offset so that (seed, offset + 1) and (seed + 1, offset) start unrelated sequences. The
-// constants are splitmix64's.
+// Mixes seed and offset so that (seed, offset + 1) and (seed + 1, offset) start unrelated
+// sequences. The constants are splitmix64's.
 static at::Generator generator_of(uint64_t seed, uint64_t offset) {
   uint64_t state = seed + 0x9e3779b97f4a7c15ull * (offset + 1);
   state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -29,8 +29,7 @@ OPERATOR(aclnnInplaceUniform,
 OPERATOR(aclnnInplaceUniformTensor,
          (Output selfRef, double from, double to, Input seed, Input offset, uint64_t offsetInGraph),
          selfRef.tensor().uniform_(from, to, generator_of(seed, offset, offsetInGraph)))
-OPERATOR(aclnnInplaceNormal,
-         (Output selfRef, float mean, float std, int64_t seed, int64_t offset),
+OPERATOR(aclnnInplaceNormal, (Output selfRef, float mean, float std, int64_t seed, int64_t offset),
          selfRef.tensor().normal_(mean, std, generator_of(seed, offset)))
 OPERATOR(aclnnInplaceNormalTensor,
          (Output selfRef, float mean, float std, Input seed, Input offset, int64_t offsetInGraph),
@@ -39,7 +38,8 @@ OPERATOR(aclnnInplaceRandom,
          (Output selfRef, int64_t from, int64_t to, uint64_t seed, uint64_t offset),
          selfRef.tensor().random_(from, to, generator_of(seed, offset)))
 OPERATOR(aclnnInplaceRandomTensor,
-         (Output selfRef, int64_t from, int64_t to, Input seed, Input offset, uint64_t offsetInGraph),
+         (Output selfRef, int64_t from, int64_t to, Input seed, Input offset,
+          uint64_t offsetInGraph),
          selfRef.tensor().random_(from, to, generator_of(seed, offset, offsetInGraph)))
 OPERATOR(aclnnInplaceBernoulli, (Output selfRef, Number prob, int64_t seed, int64_t offset),
          selfRef.tensor().bernoulli_(prob.toDouble(), generator_of(seed, offset)))
@@ -49,5 +49,10 @@ OPERATOR(aclnnMultinomial,
          (Input self, int64_t numsamples, bool replacement, int64_t seed, int64_t offset,
           Output out),
          out = at::multinomial(self, numsamples, replacement, generator_of(seed, offset)))
+OPERATOR(aclnnMultinomialTensor,
+         (Input self, int64_t numsamples, bool replacement, Input seed, Input offset,
+          int64_t offsetInGraph, Output out),
+         out = at::multinomial(self, numsamples, replacement,
+                               generator_of(seed, offset, offsetInGraph)))
 OPERATOR(aclnnRandperm, (int64_t n, int64_t seed, int64_t offset, Output out),
          out = at::randperm(n, generator_of(seed, offset), out.options()))

@@ -3,7 +3,8 @@
 
 namespace hostcann::aten {
 
-// CANN, like torch_npu, writes "every dimension" as an empty list; some ATen reductions read that as "none".
+// CANN, like torch_npu, writes "every dimension" as an empty list; some ATen reductions read that
+// as "none".
 static std::vector<int64_t> dims_of(const at::Tensor& self, Integers dims) {
   if (!dims.empty()) return dims;
   std::vector<int64_t> all(self.dim());
@@ -28,6 +29,8 @@ static void rms_norm(Input x, Input gamma, double epsilon, const Output& y,
 
 OPERATOR(aclnnReduceSum, (Input self, Integers dims, bool keepDims, DataType dtype, Output out),
          out = at::sum(self, dims_of(self, dims), keepDims, dtype))
+OPERATOR(aclnnReduceNansum, (Input self, Integers dim, bool keepDim, DataType dtype, Output out),
+         out = at::nansum(self, dims_of(self, dim), keepDim, dtype))
 OPERATOR(aclnnMean, (Input self, Integers dim, bool keepDim, DataType dtype, Output out),
          out = at::mean(self, dims_of(self, dim), keepDim, dtype))
 OPERATOR(aclnnAll, (Input self, Integers dim, bool keepdim, Output out),
@@ -38,6 +41,9 @@ OPERATOR(aclnnAmax, (Input self, Integers dim, bool keepDim, Output out),
          out = at::amax(self, dim, keepDim))
 OPERATOR(aclnnAmin, (Input self, Integers dim, bool keepDim, Output out),
          out = at::amin(self, dim, keepDim))
+OPERATOR(aclnnAminmax, (Input self, Integers dim, bool keepDim, Output minOut, Output maxOut),
+         minOut = at::amin(self, dim, keepDim);
+         maxOut = at::amax(self, dim, keepDim))
 OPERATOR(aclnnMax, (Input self, Output out), out = at::max(self))
 OPERATOR(aclnnMin, (Input self, Output out), out = at::min(self))
 OPERATOR(aclnnMaxDim, (Input self, int64_t dim, bool keepdim, Output out, Output indices),
@@ -64,8 +70,13 @@ OPERATOR(aclnnVarCorrection,
 OPERATOR(aclnnStd, (Input self, Integers dim, int64_t correction, bool keepdim, Output out),
          out = at::std(self, dims_of(self, dim), correction, keepdim))
 OPERATOR(aclnnVarMean,
-         (Input self, Integers dim, int64_t correction, bool keepdim, Output varOut, Output meanOut),
+         (Input self, Integers dim, int64_t correction, bool keepdim, Output varOut,
+          Output meanOut),
          std::tie(varOut, meanOut) = at::var_mean(self, dims_of(self, dim), correction, keepdim))
+OPERATOR(aclnnStdMeanCorrection,
+         (Input self, Integers dim, int64_t correction, bool keepdim, Output stdOut,
+          Output meanOut),
+         std::tie(stdOut, meanOut) = at::std_mean(self, dims_of(self, dim), correction, keepdim))
 
 // ---- scans ----
 
@@ -88,8 +99,7 @@ OPERATOR(aclnnLogSoftmax, (Input self, int64_t dim, Output out),
 OPERATOR(aclnnLayerNorm,
          (Input input, Integers normalizedShape, OptionalInput weight, OptionalInput bias,
           double eps, Output out, OptionalOutput mean, OptionalOutput rstd),
-         std::tie(out, mean, rstd) =
-             at::native_layer_norm(input, normalizedShape, weight, bias, eps))
-OPERATOR(aclnnRmsNorm,
-         (Input x, Input gamma, double epsilon, Output y, OptionalOutput rstd),
+         std::tie(out, mean, rstd) = at::native_layer_norm(input, normalizedShape, weight, bias,
+                                                           eps))
+OPERATOR(aclnnRmsNorm, (Input x, Input gamma, double epsilon, Output y, OptionalOutput rstd),
          rms_norm(x, gamma, epsilon, y, rstd))

@@ -1,6 +1,4 @@
 // How phase 1 reads its arguments, and how it refuses them.
-#include <cstring>
-
 #include "hostcann/opapi/handles.h"
 
 namespace hostcann::opapi {

@@ -128,6 +128,17 @@ bool is_countable(const std::vector<int64_t>& sizes, const std::vector<int64_t>&
 }
 
 }  // namespace
+
+void Launch::set_output_sizes(size_t index, std::vector<int64_t> sizes) const {
+  const auto* tensor = reinterpret_cast<const aclTensor*>(outputs_->at(index).tensor);
+  const std::shared_ptr<const Operand> found = tensor_table().find(tensor);
+  if (found == nullptr) return;
+  Operand resized = *found;
+  resized.strides = contiguous_strides(sizes);
+  resized.sizes = std::move(sizes);
+  tensor_table().replace(tensor, std::move(resized));
+}
+
 }  // namespace hostcann::opapi
 
 using namespace hostcann::opapi;  // NOLINT: what follows is CANN's C interface, at global scope

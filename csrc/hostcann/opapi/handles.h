@@ -41,6 +41,14 @@ class HandleTable {
     return found == objects_.end() ? nullptr : found->second;
   }
 
+  /// Gives a handle another object, if it is alive; who found the old one keeps that.
+  void replace(const Handle* handle, Object object) {
+    auto shared = std::make_shared<const Object>(std::move(object));
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = objects_.find(reinterpret_cast<uint64_t>(handle));
+    if (found != objects_.end()) found->second = std::move(shared);
+  }
+
   /// Ends the handle's life and returns its object: null when it was not alive. Of two threads, one
   /// gets it.
   std::shared_ptr<const Object> take(const Handle* handle) {

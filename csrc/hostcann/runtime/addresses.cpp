@@ -9,7 +9,8 @@ namespace hostcann::runtime {
 namespace {
 
 constexpr size_t kArenaBytes = size_t{1} << 36;
-constexpr size_t kSmallestArenaBytes = size_t{1} << 24;  // under a limit of the address space (ulimit -v)
+constexpr size_t kSmallestArenaBytes = size_t{1}
+                                       << 24;  // under a limit of the address space (ulimit -v)
 
 struct Arena {
   uintptr_t begin;
@@ -28,9 +29,10 @@ AddressSpace& address_space() {
 }
 
 bool reserve_arena(AddressSpace& space, size_t least_bytes) {
-  for (size_t bytes = std::max(kArenaBytes, least_bytes); bytes >= least_bytes && bytes >= kSmallestArenaBytes;
-       bytes /= 2) {
-    void* begin = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  for (size_t bytes = std::max(kArenaBytes, least_bytes);
+       bytes >= least_bytes && bytes >= kSmallestArenaBytes; bytes /= 2) {
+    void* begin =
+        mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (begin == MAP_FAILED) continue;
     auto address = reinterpret_cast<uintptr_t>(begin);
     space.arenas.push_back({address, address + bytes});
@@ -60,8 +62,9 @@ bool is_device_address(const void* address) {
   AddressSpace& space = address_space();
   auto value = reinterpret_cast<uintptr_t>(address);
   std::lock_guard<std::mutex> lock(space.mutex);
-  return std::any_of(space.arenas.begin(), space.arenas.end(),
-                     [value](const Arena& arena) { return value >= arena.begin && value < arena.end; });
+  return std::any_of(space.arenas.begin(), space.arenas.end(), [value](const Arena& arena) {
+    return value >= arena.begin && value < arena.end;
+  });
 }
 
 }  // namespace hostcann::runtime

@@ -1,4 +1,5 @@
-// The statuses of CANN that the runtime returns beside those in hostcann.h, with the values that CANN documents.
+// The statuses of CANN that the runtime returns beside those in hostcann.h, with the values that
+// CANN documents.
 #pragma once
 
 namespace hostcann::runtime {

@@ -1,5 +1,6 @@
-// The way in for tests and tools: hostcann_* functions, called through ctypes by ascend_sample.hostcann. No CANN has them,
-// so their presence also tells an emulated libascendcl.so from a real one.
+// The way in for tests and tools: hostcann_* functions, called through ctypes by
+// ascend_sample.hostcann. No CANN has them, so their presence also tells an emulated libascendcl.so
+// from a real one.
 #include "hostcann/runtime/runtime.h"
 
 using namespace hostcann;           // NOLINT: this file holds C functions only
@@ -7,8 +8,8 @@ using namespace hostcann::runtime;  // NOLINT
 
 namespace {
 
-/// A text that stays valid until the thread asks for the next one. The buffer is not freed with the thread's objects:
-/// the last caller may be a destructor.
+/// A text that stays valid until the thread asks for the next one. The buffer is not freed with the
+/// thread's objects: the last caller may be a destructor.
 const char* keep(std::string text) {
   thread_local std::string* kept = nullptr;
   if (kept == nullptr) kept = new std::string;
@@ -22,8 +23,8 @@ const char* keep(std::string text) {
 CANN_API const char* hostcann_settings_error() { return keep(settings().error); }
 
 /// Empty, or which argument breaks which rule.
-CANN_API const char* hostcann_inject(const char* site, const char* name, int nth, int code, const char* message,
-                                     int count) {
+CANN_API const char* hostcann_inject(const char* site, const char* name, int nth, int code,
+                                     const char* message, int count) {
   return keep(inject(site, name, nth, code, message, count));
 }
 

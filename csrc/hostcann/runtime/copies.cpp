@@ -1,4 +1,5 @@
-// Copies and fills. Addresses are checked when the copy runs, as a device's DMA engine would meet them.
+// Copies and fills. Addresses are checked when the copy runs, as a device's DMA engine would meet
+// them.
 #include <cstring>
 
 #include "hostcann/runtime/runtime.h"
@@ -30,7 +31,8 @@ struct Copy {
     if (bytes == 0) return;
     const void* from = from_device ? resolve(source, bytes, task + ": source") : source;
     void* to = to_device ? resolve(destination, bytes, task + ": destination") : destination;
-    // Pinned memory is read and written when the copy runs: it must not have been freed since the call.
+    // Pinned memory is read and written when the copy runs: it must not have been freed since the
+    // call.
     if (pinned_source) check_pinned(source, task + ": source");
     if (pinned_destination) check_pinned(destination, task + ": destination");
     std::memmove(to, from, bytes);
@@ -45,18 +47,20 @@ struct Copy {
   }
 };
 
-int check_copy(const char* function, void* destination, size_t capacity, const void* source, size_t bytes, int kind,
-               Copy* copy) {
+int check_copy(const char* function, void* destination, size_t capacity, const void* source,
+               size_t bytes, int kind, Copy* copy) {
   if (int status = runtime::check_usable(function)) return status;
   if (bytes > capacity) {
     return fail(function, kInvalidParam,
-                "count must be at most destMax (" + std::to_string(capacity) + "), got " + std::to_string(bytes));
+                "count must be at most destMax (" + std::to_string(capacity) + "), got " +
+                    std::to_string(bytes));
   }
   if (bytes > 0 && (destination == nullptr || source == nullptr)) {
     return fail(function, kInvalidParam, "dst and src must not be null");
   }
   if (kind < kHostToHost || kind > kDefault) {
-    return fail(function, runtime::kFeatureNotSupported, "kind " + std::to_string(kind) + " is not emulated");
+    return fail(function, runtime::kFeatureNotSupported,
+                "kind " + std::to_string(kind) + " is not emulated");
   }
   bool to_device = runtime::is_device_address(destination);
   bool from_device = runtime::is_device_address(source);
@@ -71,8 +75,9 @@ int check_copy(const char* function, void* destination, size_t capacity, const v
   bool expects_to = kind == kHostToDevice || kind == kDeviceToDevice;
   bool expects_from = kind == kDeviceToHost || kind == kDeviceToDevice;
   if (to_device != expects_to || from_device != expects_from) {
-    return fail(function, kInvalidParam,
-                std::string("kind says ") + kCopyNames[kind] + ", but the addresses are " + copy->name());
+    return fail(
+        function, kInvalidParam,
+        std::string("kind says ") + kCopyNames[kind] + ", but the addresses are " + copy->name());
   }
   return kSuccess;
 }
@@ -83,7 +88,8 @@ int take_copy_fault(const char* function) {
   return fail(function, fault->code == 0 ? runtime::kCopyFailed : fault->code, fault->message);
 }
 
-/// Runs `work` now, on the calling thread. CANN's blocking copies do not wait for streams; neither do these.
+/// Runs `work` now, on the calling thread. CANN's blocking copies do not wait for streams; neither
+/// do these.
 int run_now(const char* function, const std::function<void()>& work) {
   if (int status = runtime::refuse_in_capture(function)) return status;
   int status = kSuccess;
@@ -99,7 +105,8 @@ int run_now(const char* function, const std::function<void()>& work) {
   return kSuccess;
 }
 
-/// Host memory that is not pinned cannot be read later: CANN then makes the asynchronous copy a blocking one.
+/// Host memory that is not pinned cannot be read later: CANN then makes the asynchronous copy a
+/// blocking one.
 bool needs_waiting(const Copy& copy) {
   if (copy.bytes == 0) return false;
   return !(copy.from_device || copy.pinned_source) || !(copy.to_device || copy.pinned_destination);
@@ -110,17 +117,20 @@ bool needs_waiting(const Copy& copy) {
 
 using namespace hostcann;  // NOLINT: this file ends with CANN's C functions
 
-CANN_API int aclrtMemcpy(void* destination, size_t capacity, const void* source, size_t bytes, int kind) {
+CANN_API int aclrtMemcpy(void* destination, size_t capacity, const void* source, size_t bytes,
+                         int kind) {
   Copy copy;
-  if (int status = check_copy(__func__, destination, capacity, source, bytes, kind, &copy)) return status;
+  if (int status = check_copy(__func__, destination, capacity, source, bytes, kind, &copy))
+    return status;
   runtime::count_copy(copy.name(), bytes);
   return run_now(__func__, [&copy] { copy.run("aclrtMemcpy"); });
 }
 
-CANN_API int aclrtMemcpyAsync(void* destination, size_t capacity, const void* source, size_t bytes, int kind,
-                              void* stream_handle) {
+CANN_API int aclrtMemcpyAsync(void* destination, size_t capacity, const void* source, size_t bytes,
+                              int kind, void* stream_handle) {
   Copy copy;
-  if (int status = check_copy(__func__, destination, capacity, source, bytes, kind, &copy)) return status;
+  if (int status = check_copy(__func__, destination, capacity, source, bytes, kind, &copy))
+    return status;
   int status = kSuccess;
   std::shared_ptr<runtime::Stream> stream = runtime::find_stream(__func__, stream_handle, &status);
   if (!stream) return status;
@@ -129,10 +139,12 @@ CANN_API int aclrtMemcpyAsync(void* destination, size_t capacity, const void* so
   if (waits && stream->capture()) {
     stream->capture()->invalidate("aclrtMemcpyAsync on host memory that is not pinned");
     return fail(__func__, runtime::kStreamCaptured,
-                "the stream is being captured, and a copy of host memory that is not pinned would block; pin it");
+                "the stream is being captured, and a copy of host memory that is not pinned would "
+                "block; pin it");
   }
   runtime::count_copy(copy.name(), bytes);
-  status = runtime::submit(__func__, *stream, {"aclrtMemcpyAsync", [copy] { copy.run("aclrtMemcpyAsync"); }});
+  status = runtime::submit(__func__, *stream,
+                           {"aclrtMemcpyAsync", [copy] { copy.run("aclrtMemcpyAsync"); }});
   if (status != kSuccess || !waits) return status;
   return runtime::synchronize(__func__, "pageable_memcpy", *stream, -1);
 }
@@ -141,7 +153,8 @@ CANN_API int aclrtMemset(void* device_pointer, size_t capacity, int32_t value, s
   if (int status = runtime::check_usable(__func__)) return status;
   if (bytes > capacity) {
     return fail(__func__, kInvalidParam,
-                "count must be at most maxCount (" + std::to_string(capacity) + "), got " + std::to_string(bytes));
+                "count must be at most maxCount (" + std::to_string(capacity) + "), got " +
+                    std::to_string(bytes));
   }
   return run_now(__func__, [=] {
     std::memset(resolve(device_pointer, bytes, "aclrtMemset: devPtr"), value, bytes);
@@ -153,12 +166,15 @@ CANN_API int aclrtMemsetAsync(void* device_pointer, size_t capacity, int32_t val
   if (int status = runtime::check_usable(__func__)) return status;
   if (bytes > capacity) {
     return fail(__func__, kInvalidParam,
-                "count must be at most maxCount (" + std::to_string(capacity) + "), got " + std::to_string(bytes));
+                "count must be at most maxCount (" + std::to_string(capacity) + "), got " +
+                    std::to_string(bytes));
   }
   int status = kSuccess;
   std::shared_ptr<runtime::Stream> stream = runtime::find_stream(__func__, stream_handle, &status);
   if (!stream) return status;
-  return runtime::submit(__func__, *stream, {"aclrtMemsetAsync", [=] {
-                           std::memset(resolve(device_pointer, bytes, "aclrtMemsetAsync: devPtr"), value, bytes);
-                         }});
+  return runtime::submit(__func__, *stream,
+                         {"aclrtMemsetAsync", [=] {
+                            std::memset(resolve(device_pointer, bytes, "aclrtMemsetAsync: devPtr"),
+                                        value, bytes);
+                          }});
 }

@@ -8,13 +8,22 @@ namespace hostcann {
 namespace {
 
 constexpr size_t kLiveKinds = static_cast<size_t>(Live::kCount);
-constexpr std::array<const char*, kLiveKinds> kLiveNames = {"tensor",   "scalar", "array", "tensor_list", "executor",
-                                                            "stream",   "event",  "block", "host_block"};
-constexpr std::array<const char*, 11> kViolationNames = {
-    "executor_reused",        "executor_leaked",  "tensor_destroyed_twice", "tensor_destroyed_early",
-    "freed_operand",          "out_of_range_operand", "workspace_undersized", "workspace_overrun",
-    "misaligned",             "dead_stream",      "leak"};
-constexpr size_t kMostViolationsKept = 1000;  // a loop that goes wrong must not fill the memory; all are counted
+constexpr std::array<const char*, kLiveKinds> kLiveNames = {
+    "tensor", "scalar", "array", "tensor_list", "executor",
+    "stream", "event",  "block", "host_block"};
+constexpr std::array<const char*, 11> kViolationNames = {"executor_reused",
+                                                         "executor_leaked",
+                                                         "tensor_destroyed_twice",
+                                                         "tensor_destroyed_early",
+                                                         "freed_operand",
+                                                         "out_of_range_operand",
+                                                         "workspace_undersized",
+                                                         "workspace_overrun",
+                                                         "misaligned",
+                                                         "dead_stream",
+                                                         "leak"};
+constexpr size_t kMostViolationsKept =
+    1000;  // a loop that goes wrong must not fill the memory; all are counted
 
 struct ViolationRecord {
   Violation kind;
@@ -70,9 +79,13 @@ bool null_kernels() { return null_kernels_enabled.load(std::memory_order_relaxed
 
 namespace runtime {
 
-void set_null_kernels(bool enabled) { null_kernels_enabled.store(enabled, std::memory_order_relaxed); }
+void set_null_kernels(bool enabled) {
+  null_kernels_enabled.store(enabled, std::memory_order_relaxed);
+}
 
-int64_t live_count(Live kind) { return live_counts()[static_cast<size_t>(kind)].load(std::memory_order_relaxed); }
+int64_t live_count(Live kind) {
+  return live_counts()[static_cast<size_t>(kind)].load(std::memory_order_relaxed);
+}
 
 void count_launch(const std::string& name) {
   std::lock_guard<std::mutex> lock(counters().mutex);
@@ -120,7 +133,8 @@ size_t violation_count() {
 std::string counters_json() {
   Counters& all = counters();
   std::lock_guard<std::mutex> lock(all.mutex);
-  return "{\"launches\": " + json(all.launches) + ", \"synchronizations\": " + json(all.synchronizations) +
+  return "{\"launches\": " + json(all.launches) +
+         ", \"synchronizations\": " + json(all.synchronizations) +
          ", \"copies\": " + json(all.copies) + ", \"copied_bytes\": " + json(all.copied_bytes) +
          ", \"replays\": " + std::to_string(all.replays) + "}";
 }
@@ -141,7 +155,8 @@ std::string live_json() {
   std::string text = "{";
   for (size_t kind = 0; kind < kLiveKinds; ++kind) {
     if (kind > 0) text += ", ";
-    text += std::string("\"") + kLiveNames[kind] + "\": " + std::to_string(live_count(static_cast<Live>(kind)));
+    text += std::string("\"") + kLiveNames[kind] +
+            "\": " + std::to_string(live_count(static_cast<Live>(kind)));
   }
   return text + "}";
 }

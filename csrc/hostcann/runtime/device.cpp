@@ -30,8 +30,9 @@ HandleTable<Context>& contexts() {
 thread_local void* current_handle = nullptr;
 
 void close_context(const std::shared_ptr<Context>& context) {
-  destroy_streams(context.get(), /*drain=*/true);
-  if (std::shared_ptr<Stream> stream = context->release_default_stream()) stream->stop(/*drain=*/true);
+  destroy_streams(*context);
+  if (std::shared_ptr<Stream> stream = context->release_default_stream())
+    stream->stop(/*drain=*/true);
 }
 
 /// Everything that the device holds goes, as with a reset of a real one.
@@ -54,8 +55,9 @@ void reset_device() {
 int check_device(const char* function, int64_t number) {
   if (int status = check_usable(function)) return status;
   if (number >= 0 && number < kDevices) return kSuccess;
-  return fail(function, kInvalidDevice,
-              "deviceId must be in [0, " + std::to_string(kDevices) + "), got " + std::to_string(number));
+  return fail(
+      function, kInvalidDevice,
+      "deviceId must be in [0, " + std::to_string(kDevices) + "), got " + std::to_string(number));
 }
 
 }  // namespace
@@ -108,10 +110,13 @@ std::shared_ptr<Context> require_context(const char* function, int* status) {
   return context;
 }
 
-void wake_default_streams() {
+std::vector<std::shared_ptr<Stream>> default_streams() {
+  std::vector<std::shared_ptr<Stream>> all;
   for (const auto& entry : contexts().entries()) {
-    if (std::shared_ptr<Stream> stream = entry.second->existing_default_stream()) stream->wake();
+    if (std::shared_ptr<Stream> stream = entry.second->existing_default_stream())
+      all.push_back(std::move(stream));
   }
+  return all;
 }
 
 }  // namespace runtime
@@ -135,7 +140,8 @@ CANN_API int aclFinalize() {
   if (int status = check_usable(__func__)) return status;
   {
     std::lock_guard<std::mutex> lock(device().mutex);
-    if (!device().initialized) return fail(__func__, kRepeatFinalize, "aclInit was not called, or aclFinalize was");
+    if (!device().initialized)
+      return fail(__func__, kRepeatFinalize, "aclInit was not called, or aclFinalize was");
     device().initialized = false;
   }
   reset_device();
@@ -215,7 +221,8 @@ CANN_API int aclrtGetCurrentContext(void** context) {
 
 CANN_API int aclrtSetCurrentContext(void* context) {
   if (int status = check_usable(__func__)) return status;
-  if (!contexts().find(context)) return fail(__func__, kInvalidHandle, "the context is gone, or never was one");
+  if (!contexts().find(context))
+    return fail(__func__, kInvalidHandle, "the context is gone, or never was one");
   current_handle = context;
   return kSuccess;
 }
@@ -241,14 +248,12 @@ int synchronize_device(const char* function, int timeout_ms) {
   if (auto fault = take_injected_fault("synchronize", function)) {
     return fail(function, fault->code == 0 ? kSchedulerError : fault->code, fault->message);
   }
-  std::vector<std::shared_ptr<Stream>> all;
-  for (const auto& entry : streams().entries()) all.push_back(entry.second);
-  all.push_back(context->default_stream());
   auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  for (const std::shared_ptr<Stream>& stream : all) {
+  for (const std::shared_ptr<Stream>& stream : all_streams()) {
     int left = timeout_ms;
     if (timeout_ms >= 0) {
-      auto span = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      auto span = std::chrono::duration_cast<std::chrono::milliseconds>(
+          end - std::chrono::steady_clock::now());
       left = span.count() > 0 ? static_cast<int>(span.count()) : 0;
     }
     if (!stream->wait(stream->last_number(), left)) {
@@ -267,7 +272,8 @@ CANN_API int aclrtSynchronizeDevice() { return synchronize_device(__func__, -1);
 
 CANN_API int aclrtSynchronizeDeviceWithTimeout(int32_t timeout_ms) {
   if (timeout_ms < -1) {
-    return fail(__func__, kInvalidParam, "timeout must be at least -1, got " + std::to_string(timeout_ms));
+    return fail(__func__, kInvalidParam,
+                "timeout must be at least -1, got " + std::to_string(timeout_ms));
   }
   return synchronize_device(__func__, timeout_ms);
 }

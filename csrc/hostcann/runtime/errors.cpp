@@ -1,5 +1,5 @@
 // Statuses and messages: one message per thread, gone once it has been read.
-#include <unistd.h>
+#include <pthread.h>
 
 #include <cstdio>
 #include <cstring>
@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kLongestMessage = 4096;
 
-/// Has no destructor: other libraries' static destructors still call CANN when this thread's objects are gone.
+/// Has no destructor: other libraries' static destructors still call CANN when this thread's
+/// objects are gone.
 struct ThreadError {
   int code;
   char message[kLongestMessage];
@@ -20,7 +21,12 @@ struct ThreadError {
 
 thread_local ThreadError thread_error;
 
-const pid_t loading_process = getpid();
+std::atomic<bool> forked{false};
+
+const bool fork_is_noticed = [] {
+  pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+  return true;
+}();
 
 }  // namespace
 
@@ -37,13 +43,15 @@ int fail(const char* function, int code, const std::string& message) {
 }
 
 int not_emulated(const char* function) {
-  return fail(function, kFeatureNotSupported, "hostcann does not emulate this function; see csrc/hostcann/README.md");
+  return fail(function, kFeatureNotSupported,
+              "hostcann does not emulate this function; see csrc/hostcann/README.md");
 }
 
 int check_usable(const char* function) {
-  if (getpid() != loading_process) {
-    return fail(function, kInternalError,
-                "the process was forked after the runtime had been loaded; start it with spawn instead");
+  if (forked.load(std::memory_order_relaxed)) {
+    return fail(
+        function, kInternalError,
+        "the process was forked after the runtime had been loaded; start it with spawn instead");
   }
   if (!settings().error.empty()) return fail(function, kInvalidParam, settings().error);
   return kSuccess;

@@ -1,4 +1,5 @@
-// Events. Recording one queues a task that completes a record; whoever waits keeps the record that was the latest then.
+// Events. Recording one queues a task that completes a record; whoever waits keeps the record that
+// was the latest then.
 #include "hostcann/runtime/runtime.h"
 
 namespace hostcann {
@@ -31,7 +32,8 @@ struct Event {
   int pending_waits = 0;  // aclrtStreamWaitEvent calls whose task has not finished
 };
 
-/// All records share one lock and one condition: their number changes fast, the number of waiters is small.
+/// All records share one lock and one condition: their number changes fast, the number of waiters
+/// is small.
 struct Hub {
   std::mutex mutex;
   std::condition_variable changed;
@@ -66,14 +68,18 @@ void permit(const EventRecord& record) {
   if (stream) stream->permit(number);
 }
 
-/// Blocks until the record is done, or until `waiting`, the stream on whose thread this runs, is being ended.
+/// Blocks until the record is done, or until `waiting`, the stream on whose thread this runs, is
+/// being ended.
 void wait_for(const EventRecord& record, const Stream& waiting) {
   permit(record);
   std::unique_lock<std::mutex> lock(hub().mutex);
-  hub().changed.wait(lock, [&] { return record.done || record.stream.expired() || waiting.stopping(); });
+  hub().changed.wait(lock,
+                     [&] { return record.done || record.stream.expired() || waiting.stopping(); });
 }
 
 std::shared_ptr<Event> find_event(const char* function, void* handle, int* status) {
+  *status = check_usable(function);
+  if (*status != kSuccess) return nullptr;
   std::shared_ptr<Event> event = events().find(handle);
   if (!event) *status = fail(function, kInvalidHandle, "the event is gone, or never was one");
   return event;
@@ -83,9 +89,11 @@ int refuse_captured(const char* function, Event& event) {
   std::lock_guard<std::mutex> lock(event.mutex);
   if (!event.captured) return kSuccess;
   if (std::shared_ptr<Graph> graph = event.captured->graph.lock()) {
-    if (graph->capturing()) graph->invalidate(std::string(function) + " on an event of the capture");
+    if (graph->capturing())
+      graph->invalidate(std::string(function) + " on an event of the capture");
   }
-  return fail(function, kEventCaptured, "the event was last recorded in a captured stream: it never completes by itself");
+  return fail(function, kEventCaptured,
+              "the event was last recorded in a captured stream: it never completes by itself");
 }
 
 int create_event(const char* function, void** event, uint32_t flags) {
@@ -121,7 +129,8 @@ int record_in_capture(const char* function, const std::shared_ptr<Event>& event,
   return graph->append(function, stream, std::move(task));
 }
 
-/// A record that `event` has at the time the task runs: what an external event means inside a graph.
+/// A record that `event` has at the time the task runs: what an external event means inside a
+/// graph.
 void wait_for_external(const std::shared_ptr<Event>& event, const std::weak_ptr<Stream>& waiting) {
   std::shared_ptr<EventRecord> record;
   {
@@ -147,25 +156,30 @@ using namespace hostcann::runtime;  // NOLINT
 
 CANN_API int aclrtCreateEvent(void** event) { return create_event(__func__, event, kFlagTimeline); }
 
-CANN_API int aclrtCreateEventWithFlag(void** event, uint32_t flags) { return create_event(__func__, event, flags); }
+CANN_API int aclrtCreateEventWithFlag(void** event, uint32_t flags) {
+  return create_event(__func__, event, flags);
+}
 
-CANN_API int aclrtCreateEventExWithFlag(void** event, uint32_t flags) { return create_event(__func__, event, flags); }
+CANN_API int aclrtCreateEventExWithFlag(void** event, uint32_t flags) {
+  return create_event(__func__, event, flags);
+}
 
 CANN_API int aclrtDestroyEvent(void* handle) {
   if (int status = check_usable(__func__)) return status;
-  if (!events().remove(handle)) return fail(__func__, kInvalidHandle, "the event is gone, or never was one");
+  if (!events().remove(handle))
+    return fail(__func__, kInvalidHandle, "the event is gone, or never was one");
   count_live(Live::kEvent, -1);
   return kSuccess;
 }
 
 CANN_API int aclrtRecordEvent(void* handle, void* stream_handle) {
-  if (int status = check_usable(__func__)) return status;
   int status = kSuccess;
   std::shared_ptr<Event> event = find_event(__func__, handle, &status);
   if (!event) return status;
   std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
   if (!stream) return status;
-  if (std::shared_ptr<Graph> graph = stream->capture()) return record_in_capture(__func__, event, *stream, graph);
+  if (std::shared_ptr<Graph> graph = stream->capture())
+    return record_in_capture(__func__, event, *stream, graph);
   auto record = std::make_shared<EventRecord>();
   // Held across the queueing: two threads that record one event leave the later record in it.
   std::lock_guard<std::mutex> lock(event->mutex);
@@ -182,7 +196,6 @@ CANN_API int aclrtRecordEvent(void* handle, void* stream_handle) {
 }
 
 CANN_API int aclrtStreamWaitEvent(void* stream_handle, void* handle) {
-  if (int status = check_usable(__func__)) return status;
   int status = kSuccess;
   std::shared_ptr<Event> event = find_event(__func__, handle, &status);
   if (!event) return status;
@@ -199,17 +212,20 @@ CANN_API int aclrtStreamWaitEvent(void* stream_handle, void* handle) {
   if (captured) {
     std::shared_ptr<Graph> recorded_in = captured->graph.lock();
     if (!recorded_in || !recorded_in->capturing() || (graph && graph != recorded_in)) {
-      return fail(__func__, kEventCaptured, "the event belongs to another capture, or to one that has ended");
+      return fail(__func__, kEventCaptured,
+                  "the event belongs to another capture, or to one that has ended");
     }
     recorded_in->join(*stream, captured->clock);
     return kSuccess;
   }
   if (graph && (event->flags & kFlagExternal) != 0) {
     std::weak_ptr<Stream> waiting = stream;
-    return graph->append(__func__, *stream,
-                         {"aclrtStreamWaitEvent", [event, waiting] { wait_for_external(event, waiting); }});
+    return graph->append(__func__, *stream, {"aclrtStreamWaitEvent", [event, waiting] {
+                                               wait_for_external(event, waiting);
+                                             }});
   }
-  // In a capture, what was recorded outside is over when the graph is replayed: nothing to add to it.
+  // In a capture, what was recorded outside is over when the graph is replayed: nothing to add to
+  // it.
   if (!record || graph) return kSuccess;
   {
     std::lock_guard<std::mutex> lock(event->mutex);
@@ -226,7 +242,6 @@ CANN_API int aclrtStreamWaitEvent(void* stream_handle, void* handle) {
 }
 
 CANN_API int aclrtSynchronizeEvent(void* handle) {
-  if (int status = check_usable(__func__)) return status;
   int status = kSuccess;
   std::shared_ptr<Event> event = find_event(__func__, handle, &status);
   if (!event) return status;
@@ -299,11 +314,13 @@ CANN_API int aclrtEventElapsedTime(float* milliseconds, void* start_handle, void
       record = event->record;
     }
     if ((event->flags & kFlagTimeline) == 0) {
-      return fail(__func__, kEventTimestampInvalid, std::string(which) + " event was made without ACL_EVENT_TIME_LINE");
+      return fail(__func__, kEventTimestampInvalid,
+                  std::string(which) + " event was made without ACL_EVENT_TIME_LINE");
     }
     std::lock_guard<std::mutex> lock(hub().mutex);
     if (!record || !record->done) {
-      return fail(__func__, kEventTimestampInvalid, std::string(which) + " event is not recorded, or not complete");
+      return fail(__func__, kEventTimestampInvalid,
+                  std::string(which) + " event is not recorded, or not complete");
     }
     times[i] = record->time;
   }
@@ -312,14 +329,13 @@ CANN_API int aclrtEventElapsedTime(float* milliseconds, void* start_handle, void
 }
 
 CANN_API int aclrtResetEvent(void* handle, void* stream_handle) {
-  if (int status = check_usable(__func__)) return status;
   int status = kSuccess;
   std::shared_ptr<Event> event = find_event(__func__, handle, &status);
   if (!event) return status;
   std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
   if (!stream) return status;
   return submit(__func__, *stream, {"aclrtResetEvent", [event] {
-                  std::lock_guard<std::mutex> lock(event->mutex);
-                  event->record = nullptr;
-                }});
+                                      std::lock_guard<std::mutex> lock(event->mutex);
+                                      event->record = nullptr;
+                                    }});
 }

@@ -1,4 +1,5 @@
-// Fault injection: the nth occurrence of a site (and, for operators, a name) fails, `count` times running.
+// Fault injection: the nth occurrence of a site (and, for operators, a name) fails, `count` times
+// running.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -44,20 +45,22 @@ std::optional<InjectedFault> take_injected_fault(const char* site, const std::st
     if (taken || fault.seen < fault.nth || fault.seen >= fault.nth + fault.count) continue;
     std::string message = fault.message;
     if (message.empty()) {
-      message = "injected fault: " + fault.site + (name.empty() ? "" : " of " + name) + ", occurrence " +
-                std::to_string(fault.seen);
+      message = "injected fault: " + fault.site + (name.empty() ? "" : " of " + name) +
+                ", occurrence " + std::to_string(fault.seen);
     }
     taken = InjectedFault{fault.code, std::move(message)};
   }
   return taken;
 }
 
-bool take_fault(const char* site, const std::string& name) { return take_injected_fault(site, name).has_value(); }
+bool take_fault(const char* site, const std::string& name) {
+  return take_injected_fault(site, name).has_value();
+}
 
 namespace runtime {
 
-std::string inject(const std::string& site, const std::string& name, int nth, int code, const std::string& message,
-                   int count) {
+std::string inject(const std::string& site, const std::string& name, int nth, int code,
+                   const std::string& message, int count) {
   if (std::find(kSites.begin(), kSites.end(), site) == kSites.end()) {
     std::string known;
     for (const char* each : kSites) known += std::string(known.empty() ? "" : ", ") + each;

@@ -1,5 +1,6 @@
-// Capture and replay (aclmdlRI*). A captured graph is the list of its tasks in the order of their calls: the host cannot
-// have called a task before what it depends on, so running them one after the other keeps every dependency.
+// Capture and replay (aclmdlRI*). A captured graph is the list of its tasks in the order of their
+// calls: the host cannot have called a task before what it depends on, so running them one after
+// the other keeps every dependency.
 #include <algorithm>
 
 #include "hostcann/runtime/runtime.h"
@@ -16,6 +17,8 @@ std::atomic<int> captures_running{0};
 std::atomic<uint32_t> next_graph_id{1};
 
 std::shared_ptr<Graph> find_graph(const char* function, void* handle, int* status) {
+  *status = check_usable(function);
+  if (*status != kSuccess) return nullptr;
   std::shared_ptr<Graph> graph = graphs().find(handle);
   if (!graph) *status = fail(function, kInvalidHandle, "the model is gone, or never was one");
   return graph;
@@ -63,7 +66,8 @@ void Graph::invalidate(const std::string& reason) {
 int Graph::finish(const char* function, Stream& stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (&stream != origin_.get()) {
-    return fail(function, kCaptureUnmatched, "the capture must end on the stream on which it began");
+    return fail(function, kCaptureUnmatched,
+                "the capture must end on the stream on which it began");
   }
   if (mode_ != kRelaxed && std::this_thread::get_id() != owner_) {
     return fail(function, kCaptureWrongThread, "the capture must end on the thread that began it");
@@ -115,10 +119,12 @@ int refuse_in_capture(const char* function) {
     const std::shared_ptr<Graph>& graph = entry.second;
     if (!graph->capturing()) continue;
     bool own = graph->owner() == std::this_thread::get_id();
-    bool forbidden = own ? graph->mode() != kRelaxed : graph->mode() == kGlobal && thread_mode == kGlobal;
+    bool forbidden =
+        own ? graph->mode() != kRelaxed : graph->mode() == kGlobal && thread_mode == kGlobal;
     if (!forbidden) continue;
     graph->invalidate(std::string(function) + " was called");
-    return fail(function, kCaptureModeNotSupported, "the call blocks, which the running capture's mode forbids");
+    return fail(function, kCaptureModeNotSupported,
+                "the call blocks, which the running capture's mode forbids");
   }
   return kSuccess;
 }
@@ -134,11 +140,13 @@ CANN_API int aclmdlRICaptureBegin(void* stream_handle, int mode) {
   if (mode < kGlobal || mode > kRelaxed) {
     return fail(__func__, kInvalidParam, "mode must be 0, 1 or 2, got " + std::to_string(mode));
   }
-  if (stream_handle == nullptr) return fail(__func__, kInvalidParam, "the default stream cannot be captured");
+  if (stream_handle == nullptr)
+    return fail(__func__, kInvalidParam, "the default stream cannot be captured");
   int status = kSuccess;
   std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
   if (!stream) return status;
-  if (stream->capture()) return fail(__func__, kStreamCaptured, "the stream is being captured already");
+  if (stream->capture())
+    return fail(__func__, kStreamCaptured, "the stream is being captured already");
   auto graph = std::make_shared<Graph>(stream, mode, next_graph_id.fetch_add(1));
   graph->handle = graphs().add(graph);
   graph->join(*stream, {});
@@ -199,18 +207,19 @@ CANN_API int aclmdlRIGetId(void* model, uint32_t* id) {
 }
 
 CANN_API int aclmdlRIExecuteAsync(void* model, void* stream_handle) {
-  if (int status = check_usable(__func__)) return status;
   int status = kSuccess;
   std::shared_ptr<Graph> graph = find_graph(__func__, model, &status);
   if (!graph) return status;
-  if (graph->capturing()) return fail(__func__, kInvalidHandle, "the model is still being captured");
+  if (graph->capturing())
+    return fail(__func__, kInvalidHandle, "the model is still being captured");
   std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
   if (!stream) return status;
   if (stream->capture()) {
     return fail(__func__, kFeatureNotSupported, "a model inside a captured stream is not emulated");
   }
   Failure failure = stream->context()->reported_failure();
-  if (failure.code != kSuccess) return fail(__func__, failure.code, "the context has failed before: " + failure.message);
+  if (failure.code != kSuccess)
+    return fail(__func__, failure.code, "the context has failed before: " + failure.message);
   count_replay();
   std::vector<std::shared_ptr<const Task>> nodes = graph->nodes();
   if (!nodes.empty() && stream->enqueue(nodes) == 0) {
@@ -220,11 +229,11 @@ CANN_API int aclmdlRIExecuteAsync(void* model, void* stream_handle) {
 }
 
 CANN_API int aclmdlRIDestroy(void* model) {
-  if (int status = check_usable(__func__)) return status;
   int status = kSuccess;
   std::shared_ptr<Graph> graph = find_graph(__func__, model, &status);
   if (!graph) return status;
-  if (graph->capturing()) return fail(__func__, kInvalidHandle, "the model is still being captured");
+  if (graph->capturing())
+    return fail(__func__, kInvalidHandle, "the model is still being captured");
   graphs().remove(model);
   return kSuccess;
 }

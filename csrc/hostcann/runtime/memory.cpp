@@ -1,6 +1,6 @@
-// Device memory. A block's address is inaccessible address space that is never reused; its bytes live elsewhere
-// (the shadow), where only resolve() finds them. So a host program that dereferences a device pointer faults, and
-// a kernel that uses a freed or foreign one is caught by name.
+// Device memory. A block's address is inaccessible address space that is never reused; its bytes
+// live elsewhere (the shadow), where only resolve() finds them. So a host program that dereferences
+// a device pointer faults, and a kernel that uses a freed or foreign one is caught by name.
 //
 //   shadow:  | guard page | front zone | the block's bytes | back zone ... | guard page |
 #include <sys/mman.h>
@@ -17,12 +17,13 @@ namespace {
 
 using runtime::fail;
 
-constexpr size_t kAddressAlignment = 512;   // what CANN promises
-constexpr size_t kAddressGap = 64 << 10;    // unused addresses behind every block
-constexpr size_t kFrontZoneBytes = 512;     // keeps the shadow aligned like the address
-constexpr size_t kBackZoneBytes = 512;      // at least: it ends with the page
+constexpr size_t kAddressAlignment = 512;  // what CANN promises
+constexpr size_t kAddressGap = 64 << 10;   // unused addresses behind every block
+constexpr size_t kFrontZoneBytes = 512;    // keeps the shadow aligned like the address
+constexpr size_t kBackZoneBytes = 512;     // at least: it ends with the page
 constexpr unsigned char kZoneByte = 0xA5;
-constexpr unsigned char kPoisonByte = 0xDB;  // as fp16/bf16/fp32 an implausible negative number, as int an absurd index
+constexpr unsigned char kPoisonByte =
+    0xDB;  // as fp16/bf16/fp32 an implausible negative number, as int an absurd index
 constexpr uint64_t kDefaultCapacity = uint64_t{16} << 30;
 
 size_t page_bytes() {
@@ -65,7 +66,9 @@ class Block {
   bool mapped() const { return mapping_ != nullptr; }
   uintptr_t address() const { return address_; }
   size_t bytes() const { return bytes_; }
-  std::byte* shadow(uintptr_t address) const { return reinterpret_cast<std::byte*>(shadow_ + (address - address_)); }
+  std::byte* shadow(uintptr_t address) const {
+    return reinterpret_cast<std::byte*>(shadow_ + (address - address_));
+  }
 
   /// Reports a written red zone and repairs it, so that one overrun is one violation.
   void check_zones() {
@@ -78,8 +81,9 @@ class Block {
     size_t written = 0;
     for (size_t i = 0; i < size; ++i) written += zone[i] != kZoneByte;
     if (written == 0) return;
-    report_violation(Violation::kWorkspaceOverrun, std::to_string(written) + " bytes " + where + " a block of " +
-                                                       std::to_string(bytes_) + " bytes were written");
+    report_violation(Violation::kWorkspaceOverrun, std::to_string(written) + " bytes " + where +
+                                                       " a block of " + std::to_string(bytes_) +
+                                                       " bytes were written");
     std::memset(zone, kZoneByte, size);
   }
 
@@ -99,7 +103,8 @@ struct HostBlock {
 struct Memory {
   std::shared_mutex mutex;
   std::map<uintptr_t, std::shared_ptr<Block>> blocks;
-  std::map<uintptr_t, size_t> freed;  // for messages; addresses are not reused, so it never goes stale
+  std::map<uintptr_t, size_t>
+      freed;  // for messages; addresses are not reused, so it never goes stale
   uint64_t used = 0;
   uint64_t capacity = kDefaultCapacity;
   std::shared_mutex host_mutex;
@@ -140,8 +145,9 @@ bool was_freed(const Memory& all, uintptr_t address) {
 
 int out_of_memory(const char* function, uint64_t bytes, const std::string& why) {
   // torch_npu recognises this code and wording, and raises torch's out-of-memory error.
-  return fail(function, kOutOfMemory,
-              "EL0004: Failed to allocate " + std::to_string(bytes) + " bytes of device memory: " + why);
+  return fail(
+      function, kOutOfMemory,
+      "EL0004: Failed to allocate " + std::to_string(bytes) + " bytes of device memory: " + why);
 }
 
 int allocate(const char* function, void** address, size_t bytes) {
@@ -152,26 +158,30 @@ int allocate(const char* function, void** address, size_t bytes) {
   int status = kSuccess;
   if (!runtime::require_context(function, &status)) return status;
   if (auto fault = take_injected_fault("malloc", function)) {
-    if (fault->code == 0 || fault->code == kOutOfMemory) return out_of_memory(function, bytes, fault->message);
+    if (fault->code == 0 || fault->code == kOutOfMemory)
+      return out_of_memory(function, bytes, fault->message);
     return fail(function, fault->code, fault->message);
   }
   Memory& all = memory();
   {
     std::unique_lock<std::shared_mutex> lock(all.mutex);
     if (bytes > all.capacity || all.used > all.capacity - bytes) {
-      return out_of_memory(function, bytes,
-                           std::to_string(all.used) + " of " + std::to_string(all.capacity) + " bytes are in use");
+      return out_of_memory(
+          function, bytes,
+          std::to_string(all.used) + " of " + std::to_string(all.capacity) + " bytes are in use");
     }
     all.used += bytes;
   }
   // An odd multiple of 512: nobody may count on more alignment than was promised.
-  auto* base = static_cast<char*>(runtime::take_addresses(bytes + kAddressGap, 2 * kAddressAlignment));
+  auto* base =
+      static_cast<char*>(runtime::take_addresses(bytes + kAddressGap, 2 * kAddressAlignment));
   auto begin = reinterpret_cast<uintptr_t>(base) + kAddressAlignment;
   std::shared_ptr<Block> block = base == nullptr ? nullptr : std::make_shared<Block>(begin, bytes);
   std::unique_lock<std::shared_mutex> lock(all.mutex);
   if (!block || !block->mapped()) {
     all.used -= bytes;
-    return out_of_memory(function, bytes, "the host has no memory or address space left for the emulation");
+    return out_of_memory(function, bytes,
+                         "the host has no memory or address space left for the emulation");
   }
   all.blocks.emplace(begin, std::move(block));
   *address = reinterpret_cast<void*>(begin);
@@ -185,8 +195,10 @@ int release(const char* function, void* address) {
     std::unique_lock<std::shared_mutex> lock(all.mutex);
     auto found = all.blocks.find(reinterpret_cast<uintptr_t>(address));
     if (found == all.blocks.end()) {
-      const char* why = was_freed(all, reinterpret_cast<uintptr_t>(address)) ? "was freed before" : "is of no block";
-      return fail(function, runtime::kInvalidHandle, "address " + describe_address(address) + " " + why);
+      const char* why = was_freed(all, reinterpret_cast<uintptr_t>(address)) ? "was freed before"
+                                                                             : "is of no block";
+      return fail(function, runtime::kInvalidHandle,
+                  "address " + describe_address(address) + " " + why);
     }
     block = std::move(found->second);
     all.freed.emplace(block->address(), block->bytes());
@@ -210,15 +222,17 @@ std::byte* resolve(const void* device_address, size_t bytes, const std::string& 
     freed = !block && was_freed(all, begin);
   }
   if (!block) {
-    std::string message = what + ": device address " + describe_address(device_address) +
-                          (freed ? " lies in memory that was freed" : " lies in no block of device memory");
+    std::string message =
+        what + ": device address " + describe_address(device_address) +
+        (freed ? " lies in memory that was freed" : " lies in no block of device memory");
     report_violation(Violation::kFreedOperand, message);
     throw TaskError(kDeviceTaskFailed, message);
   }
   size_t available = block->address() + block->bytes() - begin;
   if (bytes > available) {
-    std::string message = what + ": " + std::to_string(bytes) + " bytes at " + describe_address(device_address) +
-                          " run past the end of their block, which has " + std::to_string(available) + " left";
+    std::string message =
+        what + ": " + std::to_string(bytes) + " bytes at " + describe_address(device_address) +
+        " run past the end of their block, which has " + std::to_string(available) + " left";
     report_violation(Violation::kOutOfRangeOperand, message);
     throw TaskError(kDeviceTaskFailed, message);
   }
@@ -245,7 +259,8 @@ TaskScope::~TaskScope() {
   for (const std::shared_ptr<Block>& block : task->blocks) {
     std::shared_lock<std::shared_mutex> lock(all.mutex);
     if (was_freed(all, block->address())) {
-      report_violation(Violation::kFreedOperand, task->name + ": a block was freed while the task was using it");
+      report_violation(Violation::kFreedOperand,
+                       task->name + ": a block was freed while the task was using it");
       break;
     }
   }
@@ -321,7 +336,8 @@ CANN_API int aclrtMallocHost(void** host_pointer, size_t bytes) {
   size_t mapped = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
   void* mapping = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) {
-    return fail(__func__, kOutOfMemory, "no " + std::to_string(bytes) + " bytes of host memory are left");
+    return fail(__func__, kOutOfMemory,
+                "no " + std::to_string(bytes) + " bytes of host memory are left");
   }
   Memory& all = memory();
   std::unique_lock<std::shared_mutex> lock(all.host_mutex);
@@ -337,7 +353,8 @@ CANN_API int aclrtFreeHost(void* host_pointer) {
   std::unique_lock<std::shared_mutex> lock(all.host_mutex);
   auto found = all.host_blocks.find(reinterpret_cast<uintptr_t>(host_pointer));
   if (found == all.host_blocks.end()) {
-    return fail(__func__, kInvalidParam, "hostPtr " + describe_address(host_pointer) + " is not from aclrtMallocHost");
+    return fail(__func__, kInvalidParam,
+                "hostPtr " + describe_address(host_pointer) + " is not from aclrtMallocHost");
   }
   munmap(host_pointer, found->second.mapped_bytes);
   all.host_blocks.erase(found);

@@ -1,5 +1,5 @@
-// The rest of what programs link against or look up: what is known without a device, options without an effect here,
-// and the names that only say that they are not emulated.
+// The rest of what programs link against or look up: what is known without a device, options
+// without an effect here, and the names that only say that they are not emulated.
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -54,8 +54,8 @@ CANN_API int aclsysGetCANNVersion(int package, PackageVersion* version) {
   if (version == nullptr) return fail(__func__, kInvalidParam, "version must not be null");
   *version = {};
   std::snprintf(version->version, sizeof(version->version), "%s", settings().cann_version.c_str());
-  std::sscanf(settings().cann_version.c_str(), "%63[^.].%63[^.].%63[^.].%63s", version->major, version->minor,
-              version->release, version->patch);
+  std::sscanf(settings().cann_version.c_str(), "%63[^.].%63[^.].%63[^.].%63s", version->major,
+              version->minor, version->release, version->patch);
   return kSuccess;
 }
 
@@ -64,7 +64,8 @@ CANN_API int aclGetDeviceCapability(uint32_t device, int what, int64_t* value) {
   if (value == nullptr) return fail(__func__, kInvalidParam, "value must not be null");
   constexpr int64_t kValues[] = {kCubeCores, kVectorCores, kL2Bytes};
   if (what < 0 || what > 2) {
-    return fail(__func__, kInvalidParam, "deviceInfo must be 0, 1 or 2, got " + std::to_string(what));
+    return fail(__func__, kInvalidParam,
+                "deviceInfo must be 0, 1 or 2, got " + std::to_string(what));
   }
   *value = kValues[what];
   return kSuccess;
@@ -77,11 +78,21 @@ CANN_API int aclrtGetDeviceInfo(uint32_t device, int attribute, int64_t* value) 
   constexpr int kAiCores = 101, kCube = 102, kVector = 201, kMemory = 301, kL2 = 302;
   switch (attribute) {
     case kAiCores:
-    case kCube: *value = kCubeCores; return kSuccess;
-    case kVector: *value = kVectorCores; return kSuccess;
-    case kMemory: *value = static_cast<int64_t>(memory_capacity()); return kSuccess;
-    case kL2: *value = kL2Bytes; return kSuccess;
-    default: return fail(__func__, kFeatureNotSupported, "attr " + std::to_string(attribute) + " is not emulated");
+    case kCube:
+      *value = kCubeCores;
+      return kSuccess;
+    case kVector:
+      *value = kVectorCores;
+      return kSuccess;
+    case kMemory:
+      *value = static_cast<int64_t>(memory_capacity());
+      return kSuccess;
+    case kL2:
+      *value = kL2Bytes;
+      return kSuccess;
+    default:
+      return fail(__func__, kFeatureNotSupported,
+                  "attr " + std::to_string(attribute) + " is not emulated");
   }
 }
 
@@ -89,14 +100,16 @@ CANN_API int aclrtGetDeviceInfo(uint32_t device, int attribute, int64_t* value) 
 CANN_API int aclGetCannAttribute(int attribute, int32_t* value) {
   if (value == nullptr) return fail(__func__, kInvalidParam, "value must not be null");
   if (attribute < 0 || attribute > 2) {
-    return fail(__func__, kInvalidParam, "cannAttr must be 0, 1 or 2, got " + std::to_string(attribute));
+    return fail(__func__, kInvalidParam,
+                "cannAttr must be 0, 1 or 2, got " + std::to_string(attribute));
   }
   *value = 1;
   return kSuccess;
 }
 
 CANN_API int aclGetCannAttributeList(const int** list, size_t* count) {
-  if (list == nullptr || count == nullptr) return fail(__func__, kInvalidParam, "cannAttrList and num must not be null");
+  if (list == nullptr || count == nullptr)
+    return fail(__func__, kInvalidParam, "cannAttrList and num must not be null");
   static const int attributes[] = {0, 1, 2};
   *list = attributes;
   *count = 3;
@@ -111,7 +124,8 @@ CANN_API int aclrtDeviceCanAccessPeer(int32_t* can_access, int32_t device, int32
 
 CANN_API int aclrtDeviceEnablePeerAccess(int32_t peer, uint32_t flags) {
   (void)flags;
-  return fail(__func__, kInvalidDevice, "there is no device " + std::to_string(peer) + " to access");
+  return fail(__func__, kInvalidDevice,
+              "there is no device " + std::to_string(peer) + " to access");
 }
 
 CANN_API int aclrtGetLogicDevIdByUserDevId(int32_t user_device, int32_t* logic_device) {
@@ -133,10 +147,15 @@ CANN_API int aclrtGetSysParamOpt(int option, int64_t* value) {
   return kSuccess;
 }
 
-CANN_API int aclrtCtxSetSysParamOpt(int option, int64_t value) { return aclrtSetSysParamOpt(option, value); }
-CANN_API int aclrtCtxGetSysParamOpt(int option, int64_t* value) { return aclrtGetSysParamOpt(option, value); }
+CANN_API int aclrtCtxSetSysParamOpt(int option, int64_t value) {
+  return aclrtSetSysParamOpt(option, value);
+}
+CANN_API int aclrtCtxGetSysParamOpt(int option, int64_t* value) {
+  return aclrtGetSysParamOpt(option, value);
+}
 
-// Timeouts and the saturation mode change nothing here: tasks have no time limit and float arithmetic is the host's.
+// Timeouts and the saturation mode change nothing here: tasks have no time limit and float
+// arithmetic is the host's.
 CANN_API int aclrtSetDeviceSatMode(int mode) {
   constexpr int kModes = 3;
   if (mode >= 0 && mode < kModes) return kSuccess;
@@ -171,8 +190,10 @@ CANN_API int aclrtGetStreamOverflowSwitch(void* handle, uint32_t* flag) {
   return find_stream(__func__, handle, &status) ? kSuccess : status;
 }
 
-/// CANN writes to its log files; here HOSTCANN_LOG=LEVEL (0 debug ... 3 error) prints to the standard error.
-CANN_API void aclAppLog(int level, const char* function, const char* file, uint32_t line, const char* format, ...) {
+/// CANN writes to its log files; here HOSTCANN_LOG=LEVEL (0 debug ... 3 error) prints to the
+/// standard error.
+CANN_API void aclAppLog(int level, const char* function, const char* file, uint32_t line,
+                        const char* format, ...) {
   static const char* wanted = std::getenv("HOSTCANN_LOG");
   if (wanted == nullptr || level < std::atoi(wanted)) return;
   std::fprintf(stderr, "[hostcann log %d] %s:%u %s: ", level, file, line, function);
@@ -183,7 +204,8 @@ CANN_API void aclAppLog(int level, const char* function, const char* file, uint3
   std::fputc('\n', stderr);
 }
 
-// torch_npu registers itself with the profiler when it is loaded, and asks for a time at every launch.
+// torch_npu registers itself with the profiler when it is loaded, and asks for a time at every
+// launch.
 CANN_API int32_t MsprofRegisterCallback(uint32_t module, void* callback) {
   (void)module;
   (void)callback;
@@ -198,8 +220,8 @@ CANN_API uint64_t MsprofGetHashId(const char* text, size_t length) {
   return text == nullptr ? 0 : std::hash<std::string>{}(std::string(text, length));
 }
 
-/// A name that exists so that programs link; every call is refused, and the message names the function. The
-/// arguments are not read, so they are not declared.
+/// A name that exists so that programs link; every call is refused, and the message names the
+/// function. The arguments are not read, so they are not declared.
 #define HOSTCANN_NOT_EMULATED(name) \
   CANN_API int name() { return not_emulated(#name); }
 

@@ -1,5 +1,5 @@
-// The beginning and the end of the process: settings are read when the library is loaded; at exit the streams' threads
-// are ended, leaks are looked for, and the report is written.
+// The beginning and the end of the process: settings are read when the library is loaded; at exit
+// the streams' threads are ended, leaks are looked for, and the report is written.
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,20 +12,23 @@ namespace {
 
 constexpr int kViolationsExitStatus = 97;
 
-/// Only what a program must destroy itself: aclFinalize and torch's caches account for streams, events and blocks.
+/// Only what a program must destroy itself: aclFinalize and torch's caches account for streams,
+/// events and blocks.
 void look_for_leaks() {
   struct Kind {
     Live live;
     const char* name;
   };
-  for (Kind kind : {Kind{Live::kTensor, "aclTensor"}, Kind{Live::kScalar, "aclScalar"}, Kind{Live::kArray, "array"},
-                    Kind{Live::kTensorList, "list"}}) {
+  for (Kind kind : {Kind{Live::kTensor, "aclTensor"}, Kind{Live::kScalar, "aclScalar"},
+                    Kind{Live::kArray, "array"}, Kind{Live::kTensorList, "list"}}) {
     if (int64_t count = live_count(kind.live); count > 0) {
-      report_violation(Violation::kLeak, std::to_string(count) + " x " + kind.name + " left at the end of the process");
+      report_violation(Violation::kLeak, std::to_string(count) + " x " + kind.name +
+                                             " left at the end of the process");
     }
   }
   if (int64_t count = live_count(Live::kExecutor); count > 0) {
-    report_violation(Violation::kExecutorLeaked, std::to_string(count) + " executors were never run nor destroyed");
+    report_violation(Violation::kExecutorLeaked,
+                     std::to_string(count) + " executors were never run nor destroyed");
   }
 }
 
@@ -34,30 +37,37 @@ void write_report(int exit_status) {
   if (path.empty()) return;
   std::FILE* file = std::fopen(path.c_str(), "w");
   if (file == nullptr) {
-    std::fprintf(stderr, "hostcann: HOSTCANN_REPORT must name a file that can be written, got '%s'\n", path.c_str());
+    std::fprintf(stderr,
+                 "hostcann: HOSTCANN_REPORT must name a file that can be written, got '%s'\n",
+                 path.c_str());
     return;
   }
-  std::fprintf(file, "{\"exit_status\": %d, \"violation_count\": %zu, \"violations\": %s, \"live\": %s, \"counters\": %s}\n",
+  std::fprintf(file,
+               "{\"exit_status\": %d, \"violation_count\": %zu, \"violations\": %s, \"live\": %s, "
+               "\"counters\": %s}\n",
                exit_status, violation_count(), violations_json().c_str(), live_json().c_str(),
                counters_json().c_str());
   std::fclose(file);
 }
 
 void at_exit(int exit_status, void* loading_process) {
-  if (static_cast<intptr_t>(getpid()) != reinterpret_cast<intptr_t>(loading_process)) return;  // a fork's exit
-  destroy_streams(nullptr, /*drain=*/false);
+  if (static_cast<intptr_t>(getpid()) != reinterpret_cast<intptr_t>(loading_process))
+    return;  // a fork's exit
+  for (const std::shared_ptr<Stream>& stream : all_streams()) stream->stop(/*drain=*/false);
   check_red_zones();
   look_for_leaks();
   write_report(exit_status);
   size_t violations = violation_count();
   if (!settings().strict || violations == 0) return;
-  std::fprintf(stderr, "hostcann: %zu violations of CANN's interface: %s\n", violations, violations_json().c_str());
+  std::fprintf(stderr, "hostcann: %zu violations of CANN's interface: %s\n", violations,
+               violations_json().c_str());
   if (exit_status != 0) return;
   std::fflush(nullptr);
   _exit(kViolationsExitStatus);  // exit() cannot be called again from its own handlers
 }
 
-/// Registered when the library is loaded, so before those of the libraries that need it, and run after them.
+/// Registered when the library is loaded, so before those of the libraries that need it, and run
+/// after them.
 const bool registered = [] {
   settings();
   on_exit(at_exit, reinterpret_cast<void*>(static_cast<intptr_t>(getpid())));

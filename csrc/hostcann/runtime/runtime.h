@@ -1,4 +1,5 @@
-// What the files of the runtime share. Private to libascendcl.so: the operator libraries see hostcann.h alone.
+// What the files of the runtime share. Private to libascendcl.so: the operator libraries see
+// hostcann.h alone.
 #pragma once
 
 #include <atomic>
@@ -27,15 +28,15 @@ namespace hostcann::runtime {
 
 // ---- addresses (addresses.cpp) ----
 
-/// Reserves `bytes` of address space that faults when the host touches it and that is never handed out again.
-/// Null when the process cannot reserve any more.
+/// Reserves `bytes` of address space that faults when the host touches it and that is never handed
+/// out again. Null when the process cannot reserve any more.
 void* take_addresses(size_t bytes, size_t alignment);
 
 /// Whether the address lies in any range that take_addresses() has given.
 bool is_device_address(const void* address);
 
-/// Objects behind opaque handles. A handle is a number from take_addresses(): it is never used twice, so a stale one
-/// is always recognised, and whoever dereferences it faults.
+/// Objects behind opaque handles. A handle is a number from take_addresses(): it is never used
+/// twice, so a stale one is always recognised, and whoever dereferences it faults.
 template <typename T>
 class HandleTable {
  public:
@@ -89,8 +90,9 @@ int fail(const char* function, int code, const std::string& message);
 /// The answer of a name that exists only so that programs link: says which one it was.
 int not_emulated(const char* function);
 
-/// 0, or the error of a call that cannot work here: settings from the environment are wrong, or the process is a
-/// fork of the one that loaded the runtime (the streams' threads do not exist in it; CANN forbids it too).
+/// 0, or the error of a call that cannot work here: settings from the environment are wrong, or the
+/// process is a fork of the one that loaded the runtime (the streams' threads do not exist in it;
+/// CANN forbids it too).
 int check_usable(const char* function);
 
 // ---- settings from the environment (settings.cpp) ----
@@ -117,7 +119,8 @@ struct Failure {
 
 class Stream;
 
-/// A context fails as a whole: after one task has failed nothing else runs in it (ACL_STOP_ON_FAILURE).
+/// A context fails as a whole: after one task has failed nothing else runs in it
+/// (ACL_STOP_ON_FAILURE).
 class Context : public std::enable_shared_from_this<Context> {
  public:
   explicit Context(int device) : device_(device) {}
@@ -170,7 +173,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const std::shared_ptr<Context>& context() const { return context_; }
   int id() const { return id_; }
 
-  /// Queues the tasks one after the other, nothing between them; the number of the last one. 0 after stop().
+  /// Queues the tasks one after the other, nothing between them; the number of the last one. 0
+  /// after stop().
   uint64_t enqueue(const std::vector<std::shared_ptr<const Task>>& tasks);
 
   /// In lazy mode: lets every task up to `number` run.
@@ -214,8 +218,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
 HandleTable<Stream>& streams();
 std::shared_ptr<Stream> make_stream(std::shared_ptr<Context> context);
 
-/// The stream behind a handle (null: the context's default stream); null after an error, and a violation when the
-/// handle is of no living stream.
+/// The stream behind a handle (null: the context's default stream); null after an error, and a
+/// violation when the handle is of no living stream.
 std::shared_ptr<Stream> find_stream(const char* function, void* handle, int* status);
 
 /// Queues a task, or appends it to the graph that the stream is being captured into.
@@ -224,13 +228,14 @@ int submit(const char* function, Stream& stream, Task task);
 /// Waits for everything queued on `stream` and reports a failure of its context.
 int synchronize(const char* function, const char* kind, Stream& stream, int timeout_ms);
 
-/// Removes the streams of a context (all contexts for null) and ends their threads.
-void destroy_streams(const Context* context, bool drain);
+/// Removes the streams of a context and ends their threads, after what is queued on them.
+void destroy_streams(const Context& context);
+
+/// The contexts' default streams, which have no handle (device.cpp), and the others.
+std::vector<std::shared_ptr<Stream>> default_streams();
+std::vector<std::shared_ptr<Stream>> all_streams();
 
 void set_stream_mode(StreamMode mode, int delay_ms);
-
-/// Wakes the threads of the contexts' default streams, which have no handle (device.cpp).
-void wake_default_streams();
 
 // ---- events (events.cpp) ----
 
@@ -239,7 +244,8 @@ void wake_event_waits();
 
 // ---- graph capture (graph.cpp) ----
 
-/// How far each captured stream had come, as one of them knows it: joins are checked with it at the end of a capture.
+/// How far each captured stream had come, as one of them knows it: joins are checked with it at the
+/// end of a capture.
 using CaptureClock = std::map<const Stream*, uint64_t>;
 
 class Graph {
@@ -280,13 +286,14 @@ class Graph {
 
 HandleTable<Graph>& graphs();
 
-/// The error of a call that a running capture forbids (it waits for, or works outside, what is being recorded);
-/// the capture is then invalid.
+/// The error of a call that a running capture forbids (it waits for, or works outside, what is
+/// being recorded); the capture is then invalid.
 int refuse_in_capture(const char* function);
 
 // ---- memory (memory.cpp) ----
 
-/// While it lives, blocks that resolve() finds on this thread stay mapped even when they are freed meanwhile.
+/// While it lives, blocks that resolve() finds on this thread stay mapped even when they are freed
+/// meanwhile.
 class TaskScope {
  public:
   explicit TaskScope(const std::string& name);
@@ -306,10 +313,11 @@ bool is_pinned(const void* address, size_t bytes);
 
 // ---- faults, violations, counters (faults.cpp, counters.cpp) ----
 
-/// "" or why the text is not a list of faults (site:name:nth[:code],...); faults before the wrong one are injected.
+/// "" or why the text is not a list of faults (site:name:nth[:code],...); faults before the wrong
+/// one are injected.
 std::string inject_from_text(const std::string& text);
-std::string inject(const std::string& site, const std::string& name, int nth, int code, const std::string& message,
-                   int count);
+std::string inject(const std::string& site, const std::string& name, int nth, int code,
+                   const std::string& message, int count);
 void clear_faults();
 
 void count_launch(const std::string& name);

@@ -1,4 +1,5 @@
-// HOSTCANN_* variables, read once, when the library is loaded. A wrong one is reported by aclInit and every later call.
+// HOSTCANN_* variables, read once, when the library is loaded. A wrong one is reported by aclInit
+// and every later call.
 #include <cctype>
 #include <cstdlib>
 
@@ -36,7 +37,8 @@ std::string apply_stream_mode(const std::string& text) {
   int delay_ms = kDefaultDelayMilliseconds;
   if (colon != std::string::npos) {
     std::optional<uint64_t> delay = parse_bytes(text.substr(colon + 1));
-    if (*mode != StreamMode::kDelayed || !delay || *delay > 60000) return wrong("HOSTCANN_STREAM_MODE", rule);
+    if (*mode != StreamMode::kDelayed || !delay || *delay > 60000)
+      return wrong("HOSTCANN_STREAM_MODE", rule);
     delay_ms = static_cast<int>(*delay);
   }
   set_stream_mode(*mode, delay_ms);
@@ -63,7 +65,8 @@ Settings* read_settings() {
   std::string memory = variable("HOSTCANN_MEMORY");
   if (!memory.empty()) {
     std::optional<uint64_t> bytes = parse_bytes(memory);
-    if (!bytes || *bytes == 0) complain(wrong("HOSTCANN_MEMORY", "be a number of bytes (K, M or G may follow)"));
+    if (!bytes || *bytes == 0)
+      complain(wrong("HOSTCANN_MEMORY", "be a number of bytes (K, M or G may follow)"));
     if (bytes && *bytes != 0) set_memory_capacity(*bytes);
   }
   std::string mode = variable("HOSTCANN_STREAM_MODE");

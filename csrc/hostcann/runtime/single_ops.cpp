@@ -1,5 +1,6 @@
-// The older "single operator" interface: descriptions, buffers and attributes are kept as they are told, because torch_npu
-// reads some of them back; aclopCompileAndExecute itself (libacl_op_compiler.so) always refuses.
+// The older "single operator" interface: descriptions, buffers and attributes are kept as they are
+// told, because torch_npu reads some of them back; aclopCompileAndExecute itself
+// (libacl_op_compiler.so) always refuses.
 #include "hostcann/runtime/runtime.h"
 
 using namespace hostcann;           // NOLINT: this file holds C functions only
@@ -25,14 +26,16 @@ struct aclopAttr {
 namespace {
 
 int set_attribute(const char* function, aclopAttr* attributes, const char* name) {
-  if (attributes == nullptr || name == nullptr) return fail(function, kInvalidParam, "attr and attrName must not be null");
+  if (attributes == nullptr || name == nullptr)
+    return fail(function, kInvalidParam, "attr and attrName must not be null");
   attributes->names.emplace_back(name);
   return kSuccess;
 }
 
 }  // namespace
 
-CANN_API aclTensorDesc* aclCreateTensorDesc(int data_type, int rank, const int64_t* sizes, int format) {
+CANN_API aclTensorDesc* aclCreateTensorDesc(int data_type, int rank, const int64_t* sizes,
+                                            int format) {
   if (rank < 0 || (rank > 0 && sizes == nullptr)) {
     fail(__func__, kInvalidParam, "numDims must be at least 0 and dims not null");
     return nullptr;
@@ -58,7 +61,8 @@ CANN_API size_t aclGetTensorDescNumDims(const aclTensorDesc* description) {
 
 CANN_API int aclGetTensorDescDimV2(const aclTensorDesc* description, size_t index, int64_t* size) {
   if (description == nullptr || size == nullptr || index >= description->sizes.size()) {
-    return fail(__func__, kInvalidParam, "desc and dimSize must not be null, and index must be below the rank");
+    return fail(__func__, kInvalidParam,
+                "desc and dimSize must not be null, and index must be below the rank");
   }
   *size = description->sizes[index];
   return kSuccess;
@@ -87,7 +91,9 @@ CANN_API int aclSetTensorPlaceMent(aclTensorDesc* description, int memory_type) 
   return description == nullptr ? fail(__func__, kInvalidParam, "desc must not be null") : kSuccess;
 }
 
-CANN_API aclDataBuffer* aclCreateDataBuffer(void* data, size_t bytes) { return new aclDataBuffer{data, bytes}; }
+CANN_API aclDataBuffer* aclCreateDataBuffer(void* data, size_t bytes) {
+  return new aclDataBuffer{data, bytes};
+}
 
 CANN_API int aclDestroyDataBuffer(const aclDataBuffer* buffer) {
   delete buffer;
@@ -98,7 +104,7 @@ CANN_API aclopAttr* aclopCreateAttr() { return new aclopAttr; }
 
 CANN_API void aclopDestroyAttr(const aclopAttr* attributes) { delete attributes; }
 
-#define HOSTCANN_ATTRIBUTE_SETTER(function, ...)                                    \
+#define HOSTCANN_ATTRIBUTE_SETTER(function, ...)                                  \
   CANN_API int function(aclopAttr* attributes, const char* name, ##__VA_ARGS__) { \
     return set_attribute(#function, attributes, name);                            \
   }

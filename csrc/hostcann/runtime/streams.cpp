@@ -1,5 +1,6 @@
-// Streams: a queue and a thread each. Three modes for all of them, to bring out missing synchronisation:
-// normal (at once), delayed (each task waits first), lazy (nothing runs until something synchronises).
+// Streams: a queue and a thread each. Three modes for all of them, to bring out missing
+// synchronisation: normal (at once), delayed (each task waits first), lazy (nothing runs until
+// something synchronises).
 #include <algorithm>
 #include <limits>
 
@@ -105,7 +106,8 @@ bool Stream::may_run() const {
 void Stream::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    work_available_.wait(lock, [this] { return stopping_ || may_run() || (draining_ && queue_.empty()); });
+    work_available_.wait(
+        lock, [this] { return stopping_ || may_run() || (draining_ && queue_.empty()); });
     if (stopping_ || queue_.empty()) return;
     if (current_mode.mode.load() == StreamMode::kDelayed) {
       work_available_.wait_for(lock, std::chrono::milliseconds(current_mode.delay_ms.load()),
@@ -127,7 +129,8 @@ void Stream::run(const Task& task) {
   if (context_->failed() && !task.after_failure) return;
   if (task.is_kernel) {
     if (auto fault = take_injected_fault("task", task.name)) {
-      context_->fail({fault->code == 0 ? kDeviceTaskFailed : fault->code, task.name + ": " + fault->message});
+      context_->fail(
+          {fault->code == 0 ? kDeviceTaskFailed : fault->code, task.name + ": " + fault->message});
       return;
     }
   }
@@ -146,6 +149,8 @@ std::shared_ptr<Stream> make_stream(std::shared_ptr<Context> context) {
 }
 
 std::shared_ptr<Stream> find_stream(const char* function, void* handle, int* status) {
+  *status = check_usable(function);
+  if (*status != kSuccess) return nullptr;
   if (handle == nullptr) {
     std::shared_ptr<Context> context = require_context(function, status);
     return context ? context->default_stream() : nullptr;
@@ -160,10 +165,12 @@ std::shared_ptr<Stream> find_stream(const char* function, void* handle, int* sta
 }
 
 int submit(const char* function, Stream& stream, Task task) {
-  if (std::shared_ptr<Graph> graph = stream.capture()) return graph->append(function, stream, std::move(task));
+  if (std::shared_ptr<Graph> graph = stream.capture())
+    return graph->append(function, stream, std::move(task));
   Failure failure = stream.context()->reported_failure();
   if (failure.code != kSuccess) {
-    return fail(function, failure.code, "the context has failed before and takes no more work: " + failure.message);
+    return fail(function, failure.code,
+                "the context has failed before and takes no more work: " + failure.message);
   }
   if (stream.enqueue({std::make_shared<const Task>(std::move(task))}) == 0) {
     return fail(function, kStreamContext, "the stream is being destroyed");
@@ -174,25 +181,32 @@ int submit(const char* function, Stream& stream, Task task) {
 int synchronize(const char* function, const char* kind, Stream& stream, int timeout_ms) {
   if (std::shared_ptr<Graph> graph = stream.capture()) {
     graph->invalidate(std::string(function) + " on a stream that is being captured");
-    return fail(function, kStreamCaptured, "the stream is being captured, and what is captured has not run");
+    return fail(function, kStreamCaptured,
+                "the stream is being captured, and what is captured has not run");
   }
   count_synchronization(kind);
   if (auto fault = take_injected_fault("synchronize", function)) {
     return fail(function, fault->code == 0 ? kSchedulerError : fault->code, fault->message);
   }
   if (!stream.wait(stream.last_number(), timeout_ms)) {
-    return fail(function, kStreamSyncTimeout, "the stream was not done within " + std::to_string(timeout_ms) + " ms");
+    return fail(function, kStreamSyncTimeout,
+                "the stream was not done within " + std::to_string(timeout_ms) + " ms");
   }
   check_red_zones();
   Failure failure = stream.context()->report_failure();
   return failure.code == kSuccess ? kSuccess : set_error(failure.code, failure.message);
 }
 
-void destroy_streams(const Context* context, bool drain) {
+std::vector<std::shared_ptr<Stream>> all_streams() {
+  std::vector<std::shared_ptr<Stream>> all = default_streams();
+  for (const auto& entry : streams().entries()) all.push_back(entry.second);
+  return all;
+}
+
+void destroy_streams(const Context& context) {
   for (const auto& [handle, stream] : streams().entries()) {
-    if (context != nullptr && stream->context().get() != context) continue;
-    if (!streams().remove(handle)) continue;
-    stream->stop(drain);
+    if (stream->context().get() != &context || !streams().remove(handle)) continue;
+    stream->stop(/*drain=*/true);
     count_live(Live::kStream, -1);
   }
 }
@@ -200,15 +214,16 @@ void destroy_streams(const Context* context, bool drain) {
 void set_stream_mode(StreamMode mode, int delay_ms) {
   current_mode.delay_ms.store(delay_ms);
   current_mode.mode.store(mode);
-  for (const auto& entry : streams().entries()) entry.second->wake();
-  wake_default_streams();
+  for (const std::shared_ptr<Stream>& stream : all_streams()) stream->wake();
 }
 
 }  // namespace runtime
 
-int launch(void* stream_handle, const std::string& name, std::function<void()> task, bool is_kernel) {
+int launch(void* stream_handle, const std::string& name, std::function<void()> task,
+           bool is_kernel) {
   int status = kSuccess;
-  std::shared_ptr<runtime::Stream> stream = runtime::find_stream(name.c_str(), stream_handle, &status);
+  std::shared_ptr<runtime::Stream> stream =
+      runtime::find_stream(name.c_str(), stream_handle, &status);
   if (!stream) return status;
   if (is_kernel) runtime::count_launch(name);
   if (is_kernel && null_kernels()) return kSuccess;
@@ -237,17 +252,18 @@ int destroy_stream(const char* function, void* handle, bool drain) {
   if (int status = check_usable(function)) return status;
   std::shared_ptr<Stream> stream = streams().remove(handle);
   if (!stream) {
-    report_violation(Violation::kDeadStream, std::string(function) + ": the stream is gone, or never was one");
+    report_violation(Violation::kDeadStream,
+                     std::string(function) + ": the stream is gone, or never was one");
     return fail(function, kStreamContext, "the stream is gone, or never was one");
   }
-  if (std::shared_ptr<Graph> graph = stream->capture()) graph->invalidate("a captured stream was destroyed");
+  if (std::shared_ptr<Graph> graph = stream->capture())
+    graph->invalidate("a captured stream was destroyed");
   stream->stop(drain);
   count_live(Live::kStream, -1);
   return kSuccess;
 }
 
 int synchronize_stream(const char* function, void* handle, int timeout_ms) {
-  if (int status = check_usable(function)) return status;
   int status = kSuccess;
   std::shared_ptr<Stream> stream = find_stream(function, handle, &status);
   return stream ? synchronize(function, "stream", *stream, timeout_ms) : status;
@@ -263,15 +279,22 @@ CANN_API int aclrtCreateStreamWithConfig(void** stream, uint32_t priority, uint3
   return create_stream(__func__, stream);
 }
 
-CANN_API int aclrtDestroyStream(void* stream) { return destroy_stream(__func__, stream, /*drain=*/true); }
+CANN_API int aclrtDestroyStream(void* stream) {
+  return destroy_stream(__func__, stream, /*drain=*/true);
+}
 
-CANN_API int aclrtDestroyStreamForce(void* stream) { return destroy_stream(__func__, stream, /*drain=*/false); }
+CANN_API int aclrtDestroyStreamForce(void* stream) {
+  return destroy_stream(__func__, stream, /*drain=*/false);
+}
 
-CANN_API int aclrtSynchronizeStream(void* stream) { return synchronize_stream(__func__, stream, -1); }
+CANN_API int aclrtSynchronizeStream(void* stream) {
+  return synchronize_stream(__func__, stream, -1);
+}
 
 CANN_API int aclrtSynchronizeStreamWithTimeout(void* stream, int32_t timeout_ms) {
   if (timeout_ms < -1) {
-    return fail(__func__, kInvalidParam, "timeout must be at least -1, got " + std::to_string(timeout_ms));
+    return fail(__func__, kInvalidParam,
+                "timeout must be at least -1, got " + std::to_string(timeout_ms));
   }
   return synchronize_stream(__func__, stream, timeout_ms);
 }
@@ -296,22 +319,27 @@ CANN_API int aclrtStreamGetId(void* handle, int32_t* id) {
   return kSuccess;
 }
 
-/// Every context here stops on failure. That is what mode 1 asks for; mode 0 (carry on) is not emulated.
+/// Every context here stops on failure. That is what mode 1 asks for; mode 0 (carry on) is not
+/// emulated.
 CANN_API int aclrtSetStreamFailureMode(void* handle, uint64_t mode) {
   int status = kSuccess;
   if (!find_stream(__func__, handle, &status)) return status;
   constexpr uint64_t kStopOnFailure = 1;
   if (mode == kStopOnFailure) return kSuccess;
   return fail(__func__, kFeatureNotSupported,
-              "mode must be ACL_STOP_ON_FAILURE (1), got " + std::to_string(mode) + "; nothing else is emulated");
+              "mode must be ACL_STOP_ON_FAILURE (1), got " + std::to_string(mode) +
+                  "; nothing else is emulated");
 }
 
 CANN_API int aclrtSetStreamAttribute(void* handle, int attribute, const void* value) {
   if (value == nullptr) return fail(__func__, kInvalidParam, "value must not be null");
   constexpr int kFailureMode = 1;
-  if (attribute == kFailureMode) return aclrtSetStreamFailureMode(handle, *static_cast<const uint64_t*>(value));
+  if (attribute == kFailureMode)
+    return aclrtSetStreamFailureMode(handle, *static_cast<const uint64_t*>(value));
   int status = kSuccess;
-  return find_stream(__func__, handle, &status) ? kSuccess : status;  // tags, profiling, priorities: no effect here
+  return find_stream(__func__, handle, &status)
+             ? kSuccess
+             : status;  // tags, profiling, priorities: no effect here
 }
 
 CANN_API int aclrtLaunchHostFunc(void* handle, void (*function)(void*), void* arguments) {
@@ -320,5 +348,6 @@ CANN_API int aclrtLaunchHostFunc(void* handle, void (*function)(void*), void* ar
   int status = kSuccess;
   std::shared_ptr<Stream> stream = find_stream(__func__, handle, &status);
   if (!stream) return status;
-  return submit(__func__, *stream, {"aclrtLaunchHostFunc", [function, arguments] { function(arguments); }});
+  return submit(__func__, *stream,
+                {"aclrtLaunchHostFunc", [function, arguments] { function(arguments); }});
 }

@@ -1,5 +1,5 @@
-// libacl_op_compiler.so: compiling and running single operators at run time. Options are kept; running one is refused, always:
-// a success without a result would leave garbage in the outputs.
+// libacl_op_compiler.so: compiling and running single operators at run time. Options are kept;
+// running one is refused, always: a success without a result would leave garbage in the outputs.
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -19,15 +19,17 @@ Options& options() {
 }
 
 int refuse_operator(const char* function, const char* operator_type) {
-  return hostcann::set_error(hostcann::kInternalError,
-                             std::string(function) + ": " + (operator_type == nullptr ? "?" : operator_type) +
-                                 ": hostcann runs aclnn operators only; this one has none that it emulates");
+  return hostcann::set_error(
+      hostcann::kInternalError,
+      std::string(function) + ": " + (operator_type == nullptr ? "?" : operator_type) +
+          ": hostcann runs aclnn operators only; this one has none that it emulates");
 }
 
 }  // namespace
 
 extern "C" HOSTCANN_API int aclSetCompileopt(int option, const char* value) {
-  if (value == nullptr) return hostcann::set_error(hostcann::kInvalidParam, "aclSetCompileopt: value must not be null");
+  if (value == nullptr)
+    return hostcann::set_error(hostcann::kInvalidParam, "aclSetCompileopt: value must not be null");
   std::lock_guard<std::mutex> lock(options().mutex);
   options().values[option] = value;
   return hostcann::kSuccess;
@@ -42,8 +44,9 @@ extern "C" HOSTCANN_API int aclGetCompileopt(int option, char* value, size_t len
   std::lock_guard<std::mutex> lock(options().mutex);
   const std::string& text = options().values[option];
   if (value == nullptr || length <= text.size()) {
-    return hostcann::set_error(hostcann::kInvalidParam, "aclGetCompileopt: value must have room for " +
-                                                            std::to_string(text.size() + 1) + " bytes");
+    return hostcann::set_error(
+        hostcann::kInvalidParam,
+        "aclGetCompileopt: value must have room for " + std::to_string(text.size() + 1) + " bytes");
   }
   std::memcpy(value, text.c_str(), text.size() + 1);
   return hostcann::kSuccess;

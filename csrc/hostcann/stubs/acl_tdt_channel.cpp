@@ -1,5 +1,5 @@
-// libacl_tdt_channel.so: channels that carry data between host and device programs. torch_npu's tensorpipe library
-// is linked to it; nothing that hostcann runs calls it.
+// libacl_tdt_channel.so: channels that carry data between host and device programs. torch_npu's
+// tensorpipe library is linked to it; nothing that hostcann runs calls it.
 #include "hostcann/stubs/stub.h"
 
 HOSTCANN_STUB(acltdtCreateChannelWithCapacity, hostcann::kInternalError)

@@ -1,4 +1,5 @@
-// libhccl.so: communication between devices. hostcann has one device; every call says so. The list is what torch_npu looks up.
+// libhccl.so: communication between devices. hostcann has one device; every call says so. The list
+// is what torch_npu looks up.
 #include "hostcann/stubs/stub.h"
 
 namespace {

@@ -1,0 +1,183 @@
+"""Puts hostcann in CANN's place: for this process and its children, and only where there is no real CANN."""
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ascend_sample.hostcann._home import RUNTIME_LIBRARY, library_paths, prepare_home
+
+HOME_VARIABLE = "HOSTCANN_HOME"
+_OWN_SYMBOL = b"hostcann_settings_error"  # no real CANN has it
+_LINKER_CACHE = Path("/etc/ld.so.cache")
+_STREAM_MODES = ("normal", "delayed", "lazy")
+
+
+def activate(
+    *,
+    soc: str | None = None,
+    without: Sequence[str] = (),
+    memory: int | None = None,
+    stream_mode: str | None = None,
+    cann_version: str | None = None,
+) -> None:
+    """Makes this process, and those that it starts, find hostcann where they look for CANN.
+
+    Call it before torch_npu is imported; before torch is best, because torch imports torch_npu by itself. Arguments
+    that are left out keep what the HOSTCANN_* variables say. Calling it again without arguments does nothing.
+
+    Args:
+        soc: The SoC's name, as aclrtGetSocName reports it. Default "Ascend910B3".
+        without: Symbols that the libraries shall not export, as an older CANN does not.
+        memory: The device's memory in bytes. Default 16 GiB.
+        stream_mode: "normal", "delayed", "delayed:MILLISECONDS" or "lazy" (see `set_stream_mode`).
+        cann_version: The version that CANN reports.
+
+    Raises:
+        RuntimeError: A real CANN is in reach, torch_npu is loaded, hostcann is active with other settings, or its
+            libraries were not built.
+        ValueError: An argument breaks its rule.
+
+    Example:
+        >>> from ascend_sample import hostcann
+        >>> hostcann.activate(soc="Ascend910B3")  # doctest: +SKIP
+        >>> import torch_npu  # doctest: +SKIP
+    """
+    wanted = _settings(soc, memory, stream_mode, cann_version)
+    loaded = _loaded_runtime()
+    if loaded is not None:
+        if wanted or without:
+            raise RuntimeError(
+                "hostcann.activate: hostcann is active in this process already, so its settings must stay as they are. "
+                "Call activate() once, with all arguments, before anything loads CANN."
+            )
+        return
+    if "torch_npu" in sys.modules:
+        raise RuntimeError(
+            "hostcann.activate: torch_npu must not be loaded yet, but it is. Call activate() before importing it "
+            "(and before torch, which imports it), or use `python -m ascend_sample.hostcann run`."
+        )
+    variables = environment(without=without) | wanted
+    os.environ.update(variables)
+    # torch_npu asks for them by their bare names, which the linker resolves to what is loaded. The one that is linked to
+    # torch finds it loaded as well: the package imports torch before this module can be.
+    for library in library_paths(Path(variables[HOME_VARIABLE])):
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+def is_active() -> bool:
+    """Whether CANN is hostcann for this process: it is loaded, or the dynamic linker will find it first."""
+    return _loaded_runtime() is not None or _home_of_environment() is not None
+
+
+def active_home() -> Path:
+    """The home that this process uses.
+
+    Raises:
+        RuntimeError: hostcann is not active.
+    """
+    loaded = _loaded_runtime()
+    if loaded is not None:
+        return loaded.parent.parent
+    home = _home_of_environment()
+    if home is None:
+        raise RuntimeError(
+            "hostcann must be active in this process, but it is not. Call ascend_sample.hostcann.activate() before "
+            "importing torch_npu, or start the program with `python -m ascend_sample.hostcann run`."
+        )
+    return home
+
+
+def environment(*, without: Sequence[str] = ()) -> dict[str, str]:
+    """The variables that make a program find hostcann as its CANN, with the values for this process's environment.
+
+    Raises:
+        RuntimeError: A real CANN is in reach, or hostcann's libraries were not built.
+        ValueError: A name in `without` is exported by no library.
+    """
+    real = find_real_cann()
+    if real is not None:
+        raise RuntimeError(
+            f"hostcann.activate: there must be no real CANN in reach, found {real}. One process can hold only one of "
+            "the two: use the real one, or unset ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME and LD_LIBRARY_PATH."
+        )
+    home = prepare_home(without)
+    folders = [str(home / "lib64")]
+    folders += [folder for folder in _search_path() if not is_hostcann(Path(folder) / RUNTIME_LIBRARY)]
+    return {
+        HOME_VARIABLE: str(home),
+        "ASCEND_HOME_PATH": str(home),
+        "ASCEND_OPP_PATH": str(home / "opp"),
+        "LD_LIBRARY_PATH": os.pathsep.join(folders),
+    }
+
+
+def find_real_cann() -> str | None:
+    """Where a libascendcl.so that is not hostcann's would be found, in words; None when there is none."""
+    for source, path in _candidates():
+        if path.is_file() and not is_hostcann(path):
+            return f"{path} ({source})"
+    return None
+
+
+def is_hostcann(library: Path) -> bool:
+    """Whether a libascendcl.so is hostcann's."""
+    return library.is_file() and _OWN_SYMBOL in library.read_bytes()
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    for path in _mapped_runtimes():
+        yield "loaded in this process", path
+    for variable in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"):
+        root = os.environ.get(variable)
+        if root:
+            for folder in ("lib64", "runtime/lib64"):
+                yield variable, Path(root) / folder / RUNTIME_LIBRARY
+    for folder in _search_path():
+        yield "LD_LIBRARY_PATH", Path(folder) / RUNTIME_LIBRARY
+    if _LINKER_CACHE.is_file():
+        name = re.escape(RUNTIME_LIBRARY.encode())
+        for match in re.findall(rb"(/[^\0]*/" + name + rb")\0", _LINKER_CACHE.read_bytes()):
+            yield str(_LINKER_CACHE), Path(os.fsdecode(match))
+
+
+def _search_path() -> list[str]:
+    return [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+
+
+def _mapped_runtimes() -> set[Path]:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {Path(line.split(maxsplit=5)[5]) for line in lines if line.endswith("/" + RUNTIME_LIBRARY)}
+
+
+def _loaded_runtime() -> Path | None:
+    """The libascendcl.so among the libraries of this process, if it is hostcann's."""
+    return next((path for path in _mapped_runtimes() if is_hostcann(path)), None)
+
+
+def _home_of_environment() -> Path | None:
+    home = os.environ.get(HOME_VARIABLE)
+    if home and str(Path(home) / "lib64") in _search_path() and is_hostcann(Path(home) / "lib64" / RUNTIME_LIBRARY):
+        return Path(home)
+    return None
+
+
+def _settings(soc: str | None, memory: int | None, stream_mode: str | None, cann_version: str | None) -> dict[str, str]:
+    variables: dict[str, str] = {}
+    if soc is not None:
+        if not soc:
+            raise ValueError(f"hostcann.activate: soc must be a SoC's name such as 'Ascend910B3', got {soc!r}.")
+        variables["HOSTCANN_SOC"] = soc
+    if memory is not None:
+        if memory <= 0:
+            raise ValueError(f"hostcann.activate: memory must be a number of bytes greater than 0, got {memory}.")
+        variables["HOSTCANN_MEMORY"] = str(memory)
+    if stream_mode is not None:
+        if stream_mode.partition(":")[0] not in _STREAM_MODES:
+            raise ValueError(f"hostcann.activate: stream_mode must be one of {_STREAM_MODES}, got {stream_mode!r}.")
+        variables["HOSTCANN_STREAM_MODE"] = stream_mode
+    if cann_version is not None:
+        variables["HOSTCANN_CANN_VERSION"] = cann_version
+    return variables

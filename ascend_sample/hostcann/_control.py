@@ -1,0 +1,169 @@
+"""The tests' way into hostcann: faults, stream modes, limits, counters. Called through ctypes; no torch needed."""
+
+import ctypes
+import functools
+import json
+from types import TracebackType
+from typing import NamedTuple
+
+from ascend_sample.hostcann._activation import active_home
+from ascend_sample.hostcann._home import RUNTIME_LIBRARY
+
+
+class Violation(NamedTuple):
+    """One misuse of CANN's interface, such as an operand that was freed before its kernel ran."""
+
+    kind: str
+    message: str
+
+
+class Counters(NamedTuple):
+    """What was called since `reset_counters`.
+
+    Attributes:
+        launches: Kernels put on a stream, by operator ("aclnnTopKTopPSample").
+        synchronizations: Calls that made the host wait, by kind: "stream", "device", "event", "memcpy" (a blocking copy
+            or fill) and "pageable_memcpy" (an asynchronous copy of memory that is not pinned, which blocks).
+        copies: Copies by direction: "h2d", "d2h", "d2d", "h2h".
+        copied_bytes: Their bytes.
+        replays: Runs of captured graphs.
+    """
+
+    launches: dict[str, int]
+    synchronizations: dict[str, int]
+    copies: dict[str, int]
+    copied_bytes: dict[str, int]
+    replays: int
+
+
+@functools.cache
+def _load(path: str) -> ctypes.CDLL:
+    library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    for name in ("settings_error", "inject", "violations", "live", "counters"):
+        getattr(library, f"hostcann_{name}").restype = ctypes.c_char_p
+    library.hostcann_inject.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+    ]
+    library.hostcann_set_stream_mode.argtypes = [ctypes.c_char_p, ctypes.c_int]
+    library.hostcann_set_memory_capacity.argtypes = [ctypes.c_uint64]
+    library.hostcann_set_null_kernels.argtypes = [ctypes.c_int]
+    error = library.hostcann_settings_error().decode()
+    if error:
+        raise ValueError(f"hostcann: {error}")
+    return library
+
+
+def _runtime() -> ctypes.CDLL:
+    return _load(str(active_home() / "lib64" / RUNTIME_LIBRARY))
+
+
+def inject(
+    site: str, name: str = "", nth: int = 1, code: int | None = None, message: str | None = None, count: int = 1
+) -> None:
+    """Makes the nth next call of `site` fail, and the `count` - 1 calls after it.
+
+    Args:
+        site: "malloc", "memcpy" or "synchronize" (calls of the runtime); "workspace" (phase 1 asks for an absurd
+            workspace), "phase1", "phase2" or "task" (the kernel itself) of an aclnn operator.
+        name: Which one: the function ("aclrtMalloc") or the operator ("aclnnTopKTopPSample"); every one when empty.
+        nth: Counted from 1, and from now.
+        code: The status that is returned; the site's usual one when None.
+        message: What aclGetRecentErrMsg says; a text that names the site when None.
+        count: How many calls fail.
+
+    Raises:
+        ValueError: An argument breaks its rule.
+        RuntimeError: hostcann is not active.
+    """
+    error = _runtime().hostcann_inject(
+        site.encode(), name.encode(), nth, 0 if code is None else code, (message or "").encode(), count
+    )
+    if error:
+        raise ValueError(f"hostcann.inject: {error.decode()}.")
+
+
+def clear_faults() -> None:
+    """Forgets every injected fault."""
+    _runtime().hostcann_clear_faults()
+
+
+def set_stream_mode(mode: str, delay_ms: int = 2) -> None:
+    """Says when what is queued on streams runs.
+
+    Args:
+        mode: "normal" (at once), "delayed" (each task waits `delay_ms` first) or "lazy" (nothing runs until the host
+            synchronises; what never synchronises never runs).
+        delay_ms: For "delayed".
+
+    Raises:
+        ValueError: There is no such mode, or the delay is negative.
+    """
+    if delay_ms < 0:
+        raise ValueError(f"hostcann.set_stream_mode: delay_ms must be at least 0, got {delay_ms}.")
+    if _runtime().hostcann_set_stream_mode(mode.encode(), delay_ms) != 0:
+        raise ValueError(f"hostcann.set_stream_mode: mode must be 'normal', 'delayed' or 'lazy', got {mode!r}.")
+
+
+def set_memory_capacity(capacity: int) -> None:
+    """Limits the device's memory to `capacity` bytes; what is allocated already stays.
+
+    Raises:
+        ValueError: The capacity is not positive.
+    """
+    if capacity <= 0:
+        raise ValueError(f"hostcann.set_memory_capacity: capacity must be greater than 0, got {capacity}.")
+    _runtime().hostcann_set_memory_capacity(capacity)
+
+
+class null_kernels:
+    """Switches off (or on again) the running of kernels: launches are accepted, counted and dropped.
+
+    What remains is the host's part of a call, which can then be measured alone; results are garbage. As a context
+    manager it restores the former state.
+
+    Example:
+        >>> with hostcann.null_kernels():  # doctest: +SKIP
+        ...     measure()
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self._before = bool(_runtime().hostcann_null_kernels())
+        _runtime().hostcann_set_null_kernels(int(enabled))
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _runtime().hostcann_set_null_kernels(int(self._before))
+
+
+def violations() -> list[Violation]:
+    """The misuses noticed since the start or `reset_violations`, the first thousand of them."""
+    return [Violation(**entry) for entry in json.loads(_runtime().hostcann_violations())]
+
+
+def reset_violations() -> None:
+    """Forgets the violations so far."""
+    _runtime().hostcann_reset_violations()
+
+
+def live() -> dict[str, int]:
+    """How many tensors, scalars, arrays, lists, executors, streams, events, blocks and host blocks exist."""
+    return dict(json.loads(_runtime().hostcann_live()))
+
+
+def counters() -> Counters:
+    """What was called since the start or `reset_counters`."""
+    return Counters(**json.loads(_runtime().hostcann_counters()))
+
+
+def reset_counters() -> None:
+    """Sets all counters to zero."""
+    _runtime().hostcann_reset_counters()

@@ -1,0 +1,98 @@
+"""The folder that plays CANN's installation: `runtime/`, `compiler/`, `opp/` and the libraries in `lib64/`."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ascend_sample.hostcann._elf import exported_symbols, hide_symbols
+
+PACKAGE_HOME = Path(__file__).parent / "home"
+RUNTIME_LIBRARY = "libascendcl.so"
+_FOLDERS = ("runtime", "compiler", "opp")  # torch_npu asks whether they exist
+
+
+def library_paths(home: Path) -> list[Path]:
+    """The libraries of a home, those that others need first."""
+    libraries = sorted((home / "lib64").glob("lib*.so"))
+    return sorted(libraries, key=lambda path: path.name != RUNTIME_LIBRARY)
+
+
+def prepare_home(without: Sequence[str] = ()) -> Path:
+    """Returns a usable home whose libraries do not export the names in `without`.
+
+    The package's own folder serves where it can; a temporary one with links to its libraries where it cannot be
+    written, or where symbols are to be missing.
+
+    Raises:
+        RuntimeError: The libraries were not built.
+        ValueError: A name in `without` is exported by no library.
+    """
+    if not (PACKAGE_HOME / "lib64" / RUNTIME_LIBRARY).is_file():
+        raise RuntimeError(
+            f"hostcann: {PACKAGE_HOME / 'lib64' / RUNTIME_LIBRARY} must exist, but it was not built. Install "
+            "ascend_sample on Linux without ASCEND_SAMPLE_HOSTCANN=0, or run `python setup.py build_ext --inplace`."
+        )
+    if not without and _make_folders(PACKAGE_HOME):
+        return PACKAGE_HOME
+    return _temporary_home(sorted(set(without)))
+
+
+def _make_folders(home: Path) -> bool:
+    try:
+        for name in _FOLDERS:
+            (home / name).mkdir(exist_ok=True)
+    except OSError:  # installed where this user may not write
+        return all((home / name).is_dir() for name in _FOLDERS)
+    return True
+
+
+def _temporary_home(without: list[str]) -> Path:
+    """One home per state of the libraries and list of names: used again by later processes, never changed."""
+    libraries = library_paths(PACKAGE_HOME)
+    hidden = {path: _exported_of(path, without) for path in libraries}
+    unknown = set(without).difference(*hidden.values())
+    if unknown:
+        raise ValueError(
+            f"hostcann: without must name symbols that hostcann's libraries export, got {sorted(unknown)}. "
+            "`python -m ascend_sample.hostcann info --symbols` lists them."
+        )
+    state = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in libraries]
+    key = hashlib.sha256(repr((state, without)).encode()).hexdigest()[:16]
+    parent = Path(tempfile.gettempdir()) / f"hostcann-{os.getuid()}"
+    parent.mkdir(mode=0o700, exist_ok=True)
+    status = parent.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or parent.is_symlink():
+        raise RuntimeError(
+            f"hostcann: {parent} must be a folder that only this user can write to. Remove it, or set TMPDIR."
+        )
+    home = parent / key
+    if not home.is_dir():
+        _build_home(home, parent, hidden)
+    return home
+
+
+def _exported_of(library: Path, names: list[str]) -> set[str]:
+    return exported_symbols(library).intersection(names) if names else set()
+
+
+def _build_home(home: Path, parent: Path, hidden: dict[Path, set[str]]) -> None:
+    """Builds the home aside and moves it into place whole: another process may be doing the same."""
+    draft = Path(tempfile.mkdtemp(dir=parent))
+    try:
+        for name in (*_FOLDERS, "lib64"):
+            (draft / name).mkdir()
+        for library, names in hidden.items():
+            target = draft / "lib64" / library.name
+            if names:
+                hide_symbols(library, names, target)
+            else:
+                target.symlink_to(library)
+        draft.rename(home)
+    except OSError:
+        if not home.is_dir():
+            raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)  # gone already when it was moved

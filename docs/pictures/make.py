@@ -1,0 +1,225 @@
+"""Draws every picture of the documentation: `make pictures`.
+
+python docs/pictures/make.py [FOLDER]
+
+The numbers in a picture are computed by the package when it is drawn. The same versions of matplotlib and of the
+package give the same files; `tests/test_docs.py` draws them again and compares.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib
+
+from ascend_sample.reference import top_k_top_p_sample_trace
+
+import torch  # isort: skip  ascend_sample imports it first, in a way that needs no CANN
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot  # the backend is chosen first
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+INK = "#1f2937"
+MUTED = "#6b7280"
+PYTHON = ("#e8f1fb", "#2f6fb2")  # fill, edge
+COMPILED = ("#e7f6ee", "#2b8a5a")
+FOREIGN = ("#fdf3e1", "#b9770e")
+EMULATED = ("#fdeaea", "#c0392b")
+SPECIFICATION = ("#f0ecfa", "#6b4fb3")
+
+DOTS_PER_INCH = 110
+
+Colours = tuple[str, str]
+Point = tuple[float, float]
+
+
+class Diagram:
+    """Boxes and arrows on a canvas whose unit is a hundredth of an inch; y grows downwards."""
+
+    def __init__(self, width: float, height: float) -> None:
+        self.figure = Figure(figsize=(width / 100, height / 100))
+        self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_xlim(0, width)
+        self.axes.set_ylim(height, 0)
+        self.axes.axis("off")
+
+    def box(
+        self, x: float, y: float, width: float, height: float, title: str, text: str = "", colours: Colours = PYTHON
+    ) -> None:
+        """Draws a box with a title and, below it, smaller text."""
+        fill, edge = colours
+        style = "round,pad=0,rounding_size=8"
+        self.axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, fc=fill, ec=edge, lw=1.4))
+        middle = x + width / 2
+        if not text:
+            self.text(middle, y + height / 2, title, size=10, weight="bold")
+            return
+        self.text(middle, y + 19, title, size=10, weight="bold")
+        self.text(middle, y + 32 + (height - 38) / 2, text, size=8.6, linespacing=1.45)
+
+    def text(self, x: float, y: float, text: str, **style: object) -> None:
+        """Writes centred text, unless the style says otherwise."""
+        self.axes.text(x, y, text, **({"ha": "center", "va": "center", "color": INK} | style))
+
+    def arrow(self, start: Point, end: Point, label: str = "", dashed: bool = False, label_at: Point = (0, 0)) -> None:
+        """Draws an arrow, with a label beside its middle."""
+        line = "--" if dashed else "-"
+        self.axes.add_patch(
+            FancyArrowPatch(
+                start, end, arrowstyle="-|>", mutation_scale=11, lw=1.2, ls=line, color=MUTED, shrinkA=0, shrinkB=0
+            )
+        )
+        if label:
+            middle = ((start[0] + end[0]) / 2 + label_at[0], (start[1] + end[1]) / 2 + label_at[1])
+            self.text(*middle, label, size=8.2, color=MUTED, ha="left")
+
+    def band(self, y: float, height: float, width: float, label: str, colour: str) -> None:
+        """Draws a tinted band across the canvas, named at its left end."""
+        self.axes.axhspan(y, y + height, color=colour, alpha=0.10, lw=0)
+        self.text(14, y + height / 2, label, rotation=90, size=8.6, color=colour, weight="bold")
+
+
+def draw_overview() -> Figure:
+    """The README's picture: what runs where, and where the emulation begins."""
+    diagram = Diagram(860, 372)
+    diagram.box(230, 14, 430, 50, "ascend_sample.top_k_top_p_sample(logits, k, p, q)", colours=SPECIFICATION)
+    diagram.arrow((330, 64), (180, 96), "CPU tensors", label_at=(-92, -6))
+    diagram.arrow((445, 64), (445, 96), "NPU tensors", label_at=(8, 0))
+    diagram.arrow((560, 64), (715, 96), "any other device", label_at=(22, -6))
+
+    diagram.box(40, 98, 240, 62, "CPU kernel", "C++, rows in parallel", COMPILED)
+    diagram.box(325, 98, 240, 62, "NPU binding", "C++: the two calls of the operator", COMPILED)
+    diagram.box(610, 98, 220, 62, "composite", "vectorised torch operators", COMPILED)
+
+    diagram.arrow((445, 160), (445, 184))
+    diagram.box(325, 186, 240, 62, "torch_npu, the real one", "allocator, streams, task queue", FOREIGN)
+
+    diagram.axes.plot([40, 830], [270, 270], ls=(0, (5, 4)), lw=1.2, color=MUTED)
+    diagram.text(40, 261, "here CANN's interfaces begin", size=8.6, color=MUTED, ha="left", va="bottom")
+    diagram.arrow((395, 248), (240, 296), "on an Atlas A2 or A3", label_at=(-180, 10))
+    diagram.arrow((495, 248), (650, 296), "everywhere else", label_at=(78, 10))
+    diagram.box(105, 298, 270, 60, "CANN and an NPU", "never run by this project", FOREIGN)
+    diagram.box(515, 298, 270, 60, "hostcann", "CANN's interfaces, emulated on the host", EMULATED)
+    return diagram.figure
+
+
+def draw_walk() -> Figure:
+    """The way of a call through the files, and the two threads of a call on an NPU."""
+    diagram = Diagram(960, 690)
+    diagram.box(330, 14, 300, 58, "ops.py", "the public function", PYTHON)
+    diagram.arrow((480, 72), (480, 98))
+    diagram.box(330, 100, 300, 58, "_validate.py", "scalars, None and dtypes of k and p", PYTHON)
+    diagram.arrow((480, 158), (480, 184))
+    diagram.box(330, 186, 300, 58, "backend.py", "a forced backend, or the dispatcher", PYTHON)
+
+    diagram.arrow((330, 215), (232, 215), dashed=True)
+    diagram.text(281, 203, "forced", size=8.2, color=MUTED)
+    diagram.box(30, 174, 200, 84, "reference.py", "the specification in code,\nrow by row", SPECIFICATION)
+    diagram.arrow((630, 215), (728, 215), dashed=True)
+    diagram.text(679, 203, "forced", size=8.2, color=MUTED)
+    diagram.box(730, 174, 200, 84, "npu/aclnn_cffi.py", "the same operator, with\nno compiled binding", PYTHON)
+
+    diagram.arrow((480, 244), (480, 270))
+    operator = "ascend_sample::top_k_top_p_sample"
+    diagram.box(230, 272, 500, 58, f"dispatcher: {operator}", "schema in csrc/library.cpp", FOREIGN)
+
+    kernels = (
+        (30, 170, "CPU", "csrc/cpu/\nrows in parallel", COMPILED),
+        (212, 170, "Meta (fake)", "csrc/library.cpp\nshapes only", COMPILED),
+        (394, 170, "Autograd", "csrc/autograd.cpp\n“not implemented”", COMPILED),
+        (576, 170, "composite", "csrc/composite.cpp\nany other device", COMPILED),
+        (758, 172, "PrivateUse1 (NPU)", "csrc/npu/\naclnn, two phases", COMPILED),
+    )
+    for x, width, title, text, colours in kernels:
+        middle = x + width / 2
+        diagram.arrow((min(max(middle, 260), 700), 330), (middle, 362))
+        diagram.box(x, 364, width, 76, title, text, colours)
+    diagram.text(210, 459, "one set of checks for all: csrc/checks.cpp", size=8.6)
+    diagram.axes.plot([800, 800, 661], [440, 458, 458], ls="--", lw=1.2, color=MUTED)
+    diagram.arrow((661, 458), (661, 441), dashed=True)
+    diagram.text(651, 459, "float32, other SoC, missing symbol", size=8.2, color=MUTED, ha="right")
+
+    diagram.axes.plot([875, 875, 120], [440, 488, 488], lw=1.2, color=MUTED)
+    diagram.arrow((120, 488), (120, 517))
+    diagram.text(132, 502, "a call on an NPU, in time", size=8.6, color=MUTED, ha="left")
+    steps = (
+        (30, 178, "phase 1", "GetWorkspaceSize: CANN\nchecks, plans; status here", COMPILED),
+        (221, 160, "workspace", "from torch_npu's\ncaching allocator", FOREIGN),
+        (394, 170, "task queue", "RunOpApiV2: in order\nwith all operators", FOREIGN),
+        (577, 170, "phase 2", "launch, on the queue's\nthread; status checked", COMPILED),
+        (760, 170, "stream", "CANN on a device,\nor hostcann here", EMULATED),
+    )
+    for index, (x, width, title, text, colours) in enumerate(steps):
+        diagram.box(x, 518, width, 84, title, text, colours)
+        if index:
+            previous = steps[index - 1]
+            diagram.arrow((previous[0] + previous[1], 560), (x, 560))
+    diagram.axes.plot([30, 564], [620, 620], lw=2, color=PYTHON[1], solid_capstyle="butt")
+    diagram.text(297, 636, "on the calling thread; then the call returns", size=8.6, color=PYTHON[1])
+    diagram.axes.plot([577, 930], [620, 620], lw=2, color=FOREIGN[1], solid_capstyle="butt")
+    diagram.text(754, 636, "later (at once with TASK_QUEUE_ENABLE=0)", size=8.6, color=FOREIGN[1])
+
+    legend = (
+        ("Python", PYTHON),
+        ("compiled here", COMPILED),
+        ("torch, torch_npu", FOREIGN),
+        ("specification", SPECIFICATION),
+        ("CANN or its emulation", EMULATED),
+    )
+    x = 150.0
+    for name, (fill, edge) in legend:
+        style = "round,pad=0,rounding_size=3"
+        diagram.axes.add_patch(FancyBboxPatch((x, 661), 16, 12, boxstyle=style, fc=fill, ec=edge, lw=1.2))
+        diagram.text(x + 24, 667, name, size=8.6, ha="left")
+        x += 52 + 6.1 * len(name)
+    return diagram.figure
+
+
+def draw_second_softmax() -> Figure:
+    """The weights of a draw by top-p alone: those of softmax(logits) beside those of the operator."""
+    ranks = torch.arange(1, 201)
+    logits = (-1.4 * ranks.log())[None]  # falls with the logarithm of the rank, as a language model's do
+    p = 0.9
+    (alone,) = top_k_top_p_sample_trace(logits, None, p)
+    (with_k,) = top_k_top_p_sample_trace(logits, logits.shape[1], p)
+    shown = 12
+    figure, axes = pyplot.subplots(figsize=(8.0, 3.3), layout="constrained")
+    places = torch.arange(shown).numpy()
+    for offset, row, name, colour in (
+        (-0.2, with_k, "softmax(logits) of the kept tokens (k = vocab_size, p = 0.9)", COMPILED[1]),
+        (0.2, alone, "the operator with top-p alone (no k, p = 0.9)", EMULATED[1]),
+    ):
+        axes.bar(places + offset, row.weights[:shown].numpy(), width=0.38, color=colour, label=name)
+    first, second = float(with_k.weights[0]), float(alone.weights[0])
+    axes.annotate(f"{first:.2f}", (-0.2, first), ha="center", va="bottom", fontsize=9)
+    axes.annotate(f"{second:.2f}", (0.22, second), ha="center", va="bottom", fontsize=9)
+    axes.set_xticks(places, [str(rank) for rank in range(1, shown + 1)])
+    axes.set_xlabel(f"rank of the token (the first {shown} of {alone.n_kept} that are kept)")
+    axes.set_ylabel("weight in the draw")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+PICTURES: dict[str, Callable[[], Figure]] = {
+    "overview.png": draw_overview,
+    "second_softmax.png": draw_second_softmax,
+    "walk.png": draw_walk,
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Draws all pictures into the folder that the first argument names, by default this file's."""
+    folder = Path(arguments[0]) if arguments else Path(__file__).parent
+    for name, draw in PICTURES.items():
+        draw().savefig(folder / name, dpi=DOTS_PER_INCH, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

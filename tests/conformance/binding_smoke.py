@@ -1,0 +1,66 @@
+"""Calls both bindings through torch_npu once in every way that allocates or fails; for `run_sanitized.py`."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch_npu  # noqa: F401  registers the device
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import ascend_sample
+from ascend_sample import hostcann
+from conformance.hand_worked import SCENARIOS
+
+OPERATOR = "aclnnTopKTopPSample"
+
+
+def check_scenarios(backend: str, dtype: torch.dtype) -> None:
+    """Every scenario, with rows that draw and rows that do not."""
+    for draws in (True, False):
+        rows = [row for row in SCENARIOS if (row.q is not None) == draws]
+        logits = torch.tensor([row.logits for row in rows], dtype=dtype).npu()
+        k = torch.tensor([row.k for row in rows], dtype=torch.int32).npu()
+        p = torch.tensor([row.p for row in rows], dtype=dtype).npu()
+        q = torch.tensor([row.q for row in rows]).npu() if draws else None
+        with ascend_sample.use_backend(backend):
+            for view in (logits, logits.t().contiguous().t()):
+                result = ascend_sample.top_k_top_p_sample(view, k, p, q, is_need_logits=True)
+                assert result.logits_select_idx.tolist() == [row.token for row in rows]
+
+
+def check_fault(backend: str, site: str) -> None:
+    """An injected fault is an error of the call or of the synchronisation, and the device goes on."""
+    logits = torch.zeros(2, 8, dtype=torch.float16).npu()
+    torch.npu.synchronize()
+    hostcann.inject(site, OPERATOR)
+    try:
+        with ascend_sample.use_backend(backend):
+            ascend_sample.top_k_top_p_sample(logits, 4, 0.5)
+        torch.npu.synchronize()
+    except RuntimeError as error:
+        print(f"{backend}, {site}: {str(error).splitlines()[0]}")
+    else:
+        raise AssertionError(f"{backend}: the fault in {site} was not reported")
+    finally:
+        hostcann.clear_faults()
+
+
+def main() -> None:
+    """Both bindings; what fails in the task queue comes last, because the queue does not recover."""
+    for backend in ("aclnn", "cffi"):
+        for dtype in (torch.float16, torch.bfloat16):
+            check_scenarios(backend, dtype)
+        for site in ("phase1", "workspace"):
+            check_fault(backend, site)
+        check_scenarios(backend, torch.float16)
+    check_fault("cffi", "phase2")
+    check_scenarios("cffi", torch.float16)
+    torch.npu.synchronize()
+    torch.npu.empty_cache()
+    assert hostcann.violations() == []
+    print("binding_smoke: passed")
+
+
+if __name__ == "__main__":
+    main()

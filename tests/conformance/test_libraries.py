@@ -1,0 +1,118 @@
+"""Where CANN's functions are looked for, and in which order."""
+
+import ctypes.util
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ascend_sample.npu import libraries
+
+FUNCTION = "cbrtl"
+"""Any function of the C mathematics library, which stands in for an operator library here."""
+
+
+def mathematics_library() -> Path:
+    """The file that the process has mapped."""
+    name = ctypes.util.find_library("m")
+    ctypes.CDLL(name)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return Path(next(line.split()[-1] for line in lines if line.endswith(f"/{name}")))
+
+
+def install(library: Path) -> Path:
+    """A library at this place that exports FUNCTION."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(mathematics_library(), library)
+    return library
+
+
+def custom_library(package: Path) -> Path:
+    """The place of a custom operator package's library."""
+    return package / "op_api" / "lib" / "libcust_opapi.so"
+
+
+@pytest.fixture
+def cann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty installation that the environment points to: ``home`` and ``opp``."""
+    for variable, folder in (("ASCEND_HOME_PATH", "home"), ("ASCEND_OPP_PATH", "opp")):
+        (tmp_path / folder).mkdir()
+        monkeypatch.setenv(variable, str(tmp_path / folder))
+    monkeypatch.delenv("ASCEND_CUSTOM_OPP_PATH", raising=False)
+    return tmp_path
+
+
+def name_vendors(cann: Path, line: str) -> None:
+    """Writes the vendors' configuration."""
+    configuration = cann / "opp" / "vendors" / "config.ini"
+    configuration.parent.mkdir(parents=True, exist_ok=True)
+    configuration.write_text(f"[vendors]\n{line}\n")
+
+
+def test_bare_installation(cann: Path) -> None:
+    assert libraries.operator_libraries() == ["libopapi.so"]
+
+
+def test_no_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "ASCEND_CUSTOM_OPP_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    assert libraries.operator_libraries() == ["libopapi.so"]
+
+
+def test_order(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = [install(custom_library(cann / name)) for name in ("second", "first")]
+    monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", f"{cann}/second::{cann}/absent:{cann}/first")
+    vendors = [install(custom_library(cann / "opp" / "vendors" / name)) for name in ("zeta", "alpha")]
+    install(custom_library(cann / "opp" / "vendors" / "not listed"))
+    name_vendors(cann, "load_priority=zeta, missing,alpha")
+    groups = [install(cann / "home" / "lib64" / f"libopapi_{name}.so") for name in ("math", "nn")]
+    assert libraries.operator_libraries() == [*map(str, (*own, *vendors, *groups)), "libopapi.so"]
+
+
+def test_vendors_without_priorities(cann: Path) -> None:
+    install(custom_library(cann / "opp" / "vendors" / "alpha"))
+    name_vendors(cann, "something_else=alpha")
+    assert libraries.operator_libraries() == ["libopapi.so"]
+
+
+def test_library_of_another_user_is_not_loaded(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = install(custom_library(cann / "own"))
+    monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", str(cann / "own"))
+    assert libraries.operator_libraries() == [str(library), "libopapi.so"]
+    somebody = 4242
+    if os.getuid() == 0:
+        os.chown(library, somebody, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: somebody)
+    assert libraries.operator_libraries() == ["libopapi.so"]
+
+
+def test_first_library_that_has_the_function(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", f"{cann}/broken:{cann}/good")
+    broken = custom_library(cann / "broken")
+    broken.parent.mkdir(parents=True)
+    broken.write_text("not a library")
+    good = install(custom_library(cann / "good"))
+    assert libraries.find_operator_symbol(FUNCTION) == libraries.Symbol(FUNCTION, str(good))
+
+
+def test_missing_function_says_where_it_was_looked_for(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", f"{cann}/broken:{cann}/good")
+    broken = custom_library(cann / "broken")
+    broken.parent.mkdir(parents=True)
+    broken.write_text("not a library")
+    good = install(custom_library(cann / "good"))
+    with pytest.raises(NotImplementedError) as caught:
+        libraries.find_operator_symbol("aclnnNoSuchOperator")
+    text = str(caught.value)
+    assert text.startswith("aclnnNoSuchOperator must be exported by a library of CANN")
+    assert f"{broken} ({broken}: " in text, "with the loader's own words"
+    assert f"{good} (does not export it)" in text
+    assert "libopapi.so (" in text
+    assert "Install a CANN toolkit" in text
+
+
+def test_missing_runtime_function() -> None:
+    with pytest.raises(NotImplementedError, match=r"aclrtNoSuchFunction must be exported.*libascendcl\.so \("):
+        libraries.find_runtime_symbol("aclrtNoSuchFunction")

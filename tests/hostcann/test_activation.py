@@ -1,0 +1,428 @@
+"""How hostcann gets into CANN's place, and the real torch_npu on top of it. Each test starts programs of its own."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from ascend_sample import _environment
+from ascend_sample.hostcann._elf import exported_symbols, hide_symbols
+from ascend_sample.hostcann._home import PACKAGE_HOME, prepare_home
+
+LIBRARY = PACKAGE_HOME / "lib64" / "libascendcl.so"
+PACKAGE = PACKAGE_HOME.parent.parent
+pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
+needs_torch_npu = pytest.mark.skipif(not _environment.torch_npu_is_installed(), reason="torch_npu is not installed")
+
+KNOWN_MESSAGES = ("32 padding size",)
+"""What torch_npu 2.13 prints by itself, on every CANN."""
+
+
+def clean_environment(**variables: str) -> dict[str, str]:
+    """The environment without what an active hostcann has put into it."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HOSTCANN_", "ASCEND_")) and name != "LD_LIBRARY_PATH"
+    }
+    return kept | {"PYTHONPATH": str(PACKAGE.parent)} | variables
+
+
+def execute(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=clean_environment(**variables), capture_output=True, text=True, timeout=120)
+
+
+def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return execute(sys.executable, "-c", textwrap.dedent(program), **variables)
+
+
+def run(program: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The program under `python -m ascend_sample.hostcann run`."""
+    command = [sys.executable, "-m", "ascend_sample.hostcann", "run", *options]
+    return execute(*command, sys.executable, "-c", textwrap.dedent(program), **variables)
+
+
+def output(done: subprocess.CompletedProcess[str]) -> str:
+    """What a program that must succeed quietly has printed."""
+    noise = [line for line in done.stderr.splitlines() if not any(known in line for known in KNOWN_MESSAGES)]
+    assert (done.returncode, noise) == (0, []), done.stderr
+    return done.stdout.strip()
+
+
+def stand_in_for_real_cann(folder: Path) -> Path:
+    library = folder / "lib64" / "libascendcl.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"\x7fELF some other libascendcl")
+    return folder
+
+
+# ---- activation ----
+
+
+@needs_torch_npu
+def test_activate_then_import_torch_npu():
+    assert (
+        output(
+            python("""
+            from ascend_sample import hostcann
+            assert not hostcann.is_active()
+            hostcann.activate(soc="Ascend910_9391", memory=1 << 30)
+            assert hostcann.is_active()
+            hostcann.activate()
+            import torch, torch_npu
+            hostcann.activate()
+            assert torch.arange(6.).npu().cpu().tolist() == [0, 1, 2, 3, 4, 5]
+            print(torch.npu.get_device_name(), torch.npu.mem_get_info()[1])
+        """)
+        )
+        == f"Ascend910_9391 {1 << 30}"
+    )
+
+
+@needs_torch_npu
+def test_run_gives_a_plain_import_torch_its_npu():
+    program = "import torch; print(torch.npu.is_available(), torch.ones(3).npu().cpu().sum().item())"
+    assert output(run(program)) == "True 3.0"
+    assert output(run(program, TORCH_DEVICE_BACKEND_AUTOLOAD="0")) == "True 3.0"
+
+
+@needs_torch_npu
+def test_env_prints_what_a_shell_needs():
+    lines = output(execute(sys.executable, "-m", "ascend_sample.hostcann", "env", "--soc", "Ascend910B1"))
+    program = "import torch; print(torch.npu.get_device_name())"
+    assert output(execute("sh", "-c", f"{lines}\n{sys.executable} -c '{program}'")) == "Ascend910B1"
+
+
+@needs_torch_npu
+def test_importing_torch_npu_prints_nothing():
+    done = run("import torch, torch_npu; torch.npu.current_stream(); torch.npu.get_device_properties(0)")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_settings_cannot_change_once_it_is_active():
+    done = python("""
+        from ascend_sample import hostcann
+        hostcann.activate()
+        hostcann.activate(soc="Ascend910B1")
+    """)
+    assert "RuntimeError: hostcann.activate: hostcann is active in this process already" in done.stderr
+
+
+@needs_torch_npu
+def test_torch_npu_must_not_be_loaded_before():
+    done = python("""
+        from ascend_sample import hostcann
+        import sys, types
+        sys.modules["torch_npu"] = types.ModuleType("torch_npu")
+        hostcann.activate()
+    """)
+    assert "RuntimeError: hostcann.activate: torch_npu must not be loaded yet" in done.stderr
+
+
+@pytest.mark.parametrize("variable", ["ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "LD_LIBRARY_PATH"])
+def test_a_real_cann_in_reach_is_refused(variable, tmp_path):
+    home = stand_in_for_real_cann(tmp_path / "Ascend")
+    value = str(home / "lib64") if variable == "LD_LIBRARY_PATH" else str(home)
+    program = (
+        f"import os; from ascend_sample import hostcann; os.environ['{variable}'] = {value!r}; hostcann.activate()"
+    )
+    done = python(program)
+    assert f"there must be no real CANN in reach, found {home / 'lib64' / 'libascendcl.so'} ({variable})" in done.stderr
+    done = execute(sys.executable, "-m", "ascend_sample.hostcann", "env", **{variable: value})
+    if variable == "ASCEND_HOME_PATH":
+        assert done.returncode == 1
+        assert "no real CANN" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("soc=''", "soc must be a SoC's name such as 'Ascend910B3', got ''"),
+        ("memory=0", "memory must be a number of bytes greater than 0, got 0"),
+        ("stream_mode='hasty'", "stream_mode must be one of"),
+        (
+            "without=['aclNoSuchThing']",
+            "without must name symbols that hostcann's libraries export, got ['aclNoSuchThing']",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    done = python(f"from ascend_sample import hostcann; hostcann.activate({arguments})")
+    assert f"ValueError: hostcann{'' if 'without' in arguments else '.activate'}: {message}" in done.stderr
+
+
+def test_control_needs_an_active_hostcann():
+    done = python("from ascend_sample import hostcann; hostcann.violations()")
+    assert "RuntimeError: hostcann must be active in this process" in done.stderr
+
+
+def test_wrong_arguments_of_the_control_functions_are_named():
+    assert (
+        output(
+            python("""
+            from ascend_sample import hostcann
+            hostcann.activate()
+            def error(call, *arguments):
+                try:
+                    call(*arguments)
+                except ValueError as raised:
+                    return str(raised)
+            assert "site must be one of malloc, workspace" in error(hostcann.inject, "mallok")
+            assert "nth must be at least 1, got 0" in error(hostcann.inject, "malloc", "", 0)
+            assert "mode must be 'normal'" in error(hostcann.set_stream_mode, "hasty")
+            assert "delay_ms must be at least 0, got -1" in error(hostcann.set_stream_mode, "delayed", -1)
+            assert "capacity must be greater than 0, got 0" in error(hostcann.set_memory_capacity, 0)
+            with hostcann.null_kernels():
+                pass
+            print(hostcann.violations(), hostcann.counters().launches, hostcann.live()["tensor"])
+        """)
+        )
+        == "[] {} 0"
+    )
+
+
+# ---- the command line ----
+
+
+def test_the_command_line_hands_on_the_exit_status_and_says_what_is_wrong():
+    def module(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return execute(sys.executable, "-m", "ascend_sample.hostcann", *arguments)
+
+    assert module("run", "sh", "-c", "exit 7").returncode == 7
+    assert module("run", "--", "sh", "-c", "exit 8").returncode == 8
+    nothing = module("run")
+    assert (nothing.returncode, nothing.stderr[:41]) == (2, "hostcann run: a command must follow, got ")
+    missing = module("run", "no-such-command")
+    assert missing.returncode == 127
+    assert "no-such-command must be a command on PATH" in missing.stderr
+    assert "libascendcl.so" in output(module("info"))
+    assert "\n  aclrtMalloc\n" in module("info", "--symbols").stdout
+
+
+def test_strict_turns_a_violation_into_status_97(tmp_path):
+    program = """
+        import ctypes
+        acl = ctypes.CDLL("libascendcl.so")
+        acl.aclInit(None); acl.aclrtSetDevice(0)
+        acl.aclrtSynchronizeStream(ctypes.c_void_p(8))
+    """
+    report = tmp_path / "report.json"
+    assert run(program).returncode == 0
+    assert run(program, "--strict", "--report", str(report)).returncode == 97
+    assert json.loads(report.read_text())["violations"][0]["kind"] == "dead_stream"
+
+
+# ---- an older CANN, and a package that cannot be written ----
+
+
+def test_hiding_a_symbol_hides_it_alone(tmp_path):
+    target = tmp_path / "libascendcl.so"
+    hide_symbols(LIBRARY, ["aclrtStreamQuery", "aclrtMemset"], target)
+    before, after = exported_symbols(LIBRARY), exported_symbols(target)
+    assert before - after == {"aclrtStreamQuery", "aclrtMemset"}
+    assert "aclrtMemsetAsync" in after
+    program = """
+        import ctypes, sys
+        acl = ctypes.CDLL(sys.argv[1])
+        print([hasattr(acl, name) for name in ("aclrtStreamQuery", "aclrtMemset", "aclrtMemsetAsync")])
+    """
+    assert output(execute(sys.executable, "-c", textwrap.dedent(program), str(target))) == "[False, False, True]"
+
+
+@needs_torch_npu
+def test_torch_npu_notices_a_hidden_symbol():
+    program = """
+        import torch
+        try:
+            torch.npu.Stream().query()
+        except RuntimeError as error:
+            print(str(error).splitlines()[0])
+    """
+    assert "aclrtStreamQuery" in output(run(program, "--without", "aclrtStreamQuery"))
+    program = """
+        from ascend_sample import hostcann
+        hostcann.activate(without=["aclrtStreamQuery"])
+        import torch, torch_npu
+        try:
+            torch.npu.Stream().query()
+        except RuntimeError as error:
+            print(str(error).splitlines()[0])
+    """
+    assert "aclrtStreamQuery" in output(python(program))
+
+
+def test_a_home_with_hidden_symbols_is_made_once_and_belongs_to_its_user(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = prepare_home(["aclrtStreamQuery"])
+    again = prepare_home(["aclrtStreamQuery", "aclrtStreamQuery"])
+    other = prepare_home(["aclrtMemset"])
+    assert home == again != other
+    assert stat.S_IMODE(home.parent.stat().st_mode) == 0o700
+    assert not (home / "lib64" / "libascendcl.so").is_symlink()
+    assert (home / "lib64" / "libhccl.so").resolve() == PACKAGE_HOME / "lib64" / "libhccl.so"
+    home.parent.chmod(0o777)
+    with pytest.raises(RuntimeError, match="must be a folder that only this user can write to"):
+        prepare_home(["aclrtStreamQuery"])
+
+
+def test_a_package_that_cannot_be_written_gets_a_temporary_home(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    (package / "lib64").mkdir(parents=True)
+    shutil.copy(LIBRARY, package / "lib64")
+    monkeypatch.setattr("ascend_sample.hostcann._home.PACKAGE_HOME", package)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError("read-only")
+
+    with monkeypatch.context() as context:
+        context.setattr("ascend_sample.hostcann._home._make_folders", lambda home: False)
+        home = prepare_home()
+    assert home.parent.name.startswith("hostcann-")
+    assert (home / "runtime").is_dir()
+    assert (home / "lib64" / "libascendcl.so").resolve() == package / "lib64" / "libascendcl.so"
+    with monkeypatch.context() as context:
+        context.setattr(Path, "mkdir", refuse)
+        with pytest.raises(PermissionError):
+            prepare_home()
+    assert prepare_home() == package
+
+
+def test_an_unbuilt_hostcann_says_how_to_build_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("ascend_sample.hostcann._home.PACKAGE_HOME", tmp_path)
+    with pytest.raises(RuntimeError, match="must exist, but it was not built.*build_ext --inplace"):
+        prepare_home()
+
+
+# ---- torch_npu's own machinery on the emulated runtime ----
+
+
+@needs_torch_npu
+@pytest.mark.parametrize("mode", ["normal", "delayed:3", "lazy"])
+@pytest.mark.parametrize("queue", ["0", "1", "2"])
+def test_copies_streams_and_events_of_torch_npu(mode, queue):
+    program = """
+        import torch
+        from ascend_sample import hostcann
+        side, done = torch.npu.Stream(), torch.npu.Event()
+        pinned = torch.arange(8.).pin_memory()
+        a, b = torch.empty(8, device="npu"), torch.empty(8, device="npu")
+        a.copy_(pinned, non_blocking=True)
+        side.wait_stream(torch.npu.current_stream())
+        with torch.npu.stream(side):
+            b.copy_(a)
+            done.record()
+        done.synchronize()
+        assert done.query()
+        back = b.cpu()
+        assert back.tolist() == list(range(8)), back
+        begin, end = torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
+        begin.record(); a.copy_(b); end.record(); end.synchronize()
+        assert begin.elapsed_time(end) >= 0
+        del a, b
+        torch.npu.empty_cache()
+        print(hostcann.live()["block"], hostcann.violations(), torch.npu.memory_allocated())
+    """
+    assert output(run(program, "--strict", "--stream-mode", mode, TASK_QUEUE_ENABLE=queue)) == "0 [] 0"
+
+
+@needs_torch_npu
+@pytest.mark.parametrize("mode", ["normal", "lazy"])
+def test_a_graph_of_torch_npu_replays(mode):
+    program = """
+        import torch
+        from ascend_sample import hostcann
+        pinned, a, b = torch.ones(4).pin_memory(), torch.empty(4, device="npu"), torch.empty(4, device="npu")
+        graph, side = torch.npu.NPUGraph(), torch.npu.Stream()
+        with torch.npu.graph(graph):
+            a.copy_(pinned, non_blocking=True)
+            side.wait_stream(torch.npu.current_stream())
+            with torch.npu.stream(side):
+                b.copy_(a)
+            torch.npu.current_stream().wait_stream(side)
+        for value in (2., 3.):
+            pinned.fill_(value)
+            graph.replay()
+            torch.npu.synchronize()
+            assert b.cpu().tolist() == [value] * 4
+        hostcann.reset_counters()
+        graph.replay()
+        print(hostcann.counters().replays, hostcann.counters().synchronizations)
+        torch.npu.synchronize()
+    """
+    assert output(run(program, "--strict", "--stream-mode", mode)) == "1 {}"
+
+
+@needs_torch_npu
+def test_synchronising_inside_a_capture_is_an_error_with_its_reason():
+    program = """
+        import torch
+        graph = torch.npu.NPUGraph()
+        try:
+            with torch.npu.graph(graph):
+                torch.npu.synchronize()
+        except RuntimeError as error:
+            print(error)
+    """
+    done = run(program)
+    assert "the running capture's mode forbids" in done.stdout
+
+
+@needs_torch_npu
+def test_out_of_memory_becomes_torchs_own_error_and_can_be_survived():
+    done = run(
+        """
+        import torch
+        from ascend_sample import hostcann
+        try:
+            torch.empty(100 << 20, dtype=torch.uint8, device="npu")
+        except torch.OutOfMemoryError as error:
+            print("out of memory" in str(error))
+        print(torch.ones(3).npu().cpu().sum().item())
+        hostcann.set_memory_capacity(1 << 30)
+        print(torch.empty(100 << 20, dtype=torch.uint8, device="npu").numel() >> 20)
+        hostcann.inject("malloc", count=10)
+        try:
+            torch.empty(200 << 20, dtype=torch.uint8, device="npu")
+        except torch.OutOfMemoryError:
+            print("injected")
+        """,
+        "--memory",
+        "64M",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "3.0", "100", "injected"]
+
+
+@needs_torch_npu
+@pytest.mark.parametrize(
+    ("site", "name", "call"),
+    [
+        ("memcpy", "", "x.npu()"),
+        ("synchronize", "", "torch.npu.synchronize()"),
+        ("synchronize", "", "x.npu().cpu()"),
+        ("synchronize", "", "event.synchronize()"),
+    ],
+)
+def test_an_injected_fault_reaches_torch_with_its_message_and_the_next_call_works(site, name, call):
+    program = f"""
+        import torch
+        from ascend_sample import hostcann
+        x, event = torch.ones(3), torch.npu.Event()
+        event.record()
+        torch.npu.synchronize()
+        hostcann.inject({site!r}, {name!r}, message="the planted message")
+        try:
+            {call}
+        except RuntimeError as error:
+            print("the planted message" in str(error))
+        hostcann.clear_faults()
+        print(x.npu().cpu().sum().item(), hostcann.violations())
+    """
+    assert output(run(program)) == "True\n3.0 []"

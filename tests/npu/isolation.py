@@ -1,0 +1,87 @@
+"""Runs functions of the tests in processes of their own: other settings, or faults that end torch_npu's queue."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ascend_sample
+
+TIMEOUT_SECONDS = 300
+TESTS = Path(__file__).parents[1]
+PACKAGE_PARENT = Path(ascend_sample.__file__).parents[1]
+OWN_HANDLES = ("tensor", "scalar", "array", "tensor_list", "executor")
+"""The kinds of objects that a caller of CANN must destroy itself; torch_npu keeps streams, events and blocks."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A process that ended with status 0.
+
+    Attributes:
+        result: what the function returned.
+        stderr: everything that was logged.
+        report: hostcann's report at exit: violations, live objects, counters.
+    """
+
+    result: Any
+    stderr: str
+    report: dict[str, Any]
+
+    def check_clean(self) -> None:
+        """No misuse of CANN's interface, and nothing left alive at exit."""
+        assert self.report["violations"] == []
+        assert {kind: self.report["live"][kind] for kind in OWN_HANDLES} == dict.fromkeys(OWN_HANDLES, 0)
+
+
+def run_isolated(
+    function: Callable[..., Any], *arguments: object, options: Sequence[str] = (), **environment: str
+) -> Finished:
+    """Calls a function of a test module in a new process with an emulated NPU.
+
+    Args:
+        function: found again by its module and name.
+        arguments: for the function; JSON's.
+        options: of `python -m ascend_sample.hostcann run`, such as ("--soc", "Ascend310P3").
+        environment: variables to set.
+
+    Raises:
+        AssertionError: the process did not end with status 0.
+    """
+    hidden = ("HOSTCANN_FAULTS", "HOSTCANN_REPORT", "TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "ASCEND_SAMPLE_")
+    base = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    base["PYTHONPATH"] = os.pathsep.join([str(PACKAGE_PARENT), str(TESTS), os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory() as folder:
+        report, result = Path(folder) / "report.json", Path(folder) / "result.json"
+        runner = [sys.executable, "-m", "ascend_sample.hostcann", "run", "--report", str(report), *options, "--"]
+        call = [function.__module__, function.__name__, json.dumps(arguments), str(result)]
+        finished = subprocess.run(
+            [*runner, sys.executable, "-m", __name__, *call],
+            env=base | environment,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+        if finished.returncode != 0:
+            raise AssertionError(f"status {finished.returncode}\n{finished.stdout}\n{finished.stderr}")
+        return Finished(json.loads(result.read_text()), finished.stderr, json.loads(report.read_text()))
+
+
+def main(module: str, name: str, arguments: str, result: str) -> None:
+    """Calls a function and leaves what it returns in a file."""
+    value = getattr(importlib.import_module(module), name)(*json.loads(arguments))
+    Path(result).write_text(json.dumps(value))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,261 @@
+"""Every fault that CANN can report, in every queue mode, through both bindings: its error, its time, no leak.
+
+========== ===================================================== =============================
+fault      error                                                 when (queue 0 / 1 / 2)
+========== ===================================================== =============================
+malloc     torch.OutOfMemoryError                                the call
+workspace  torch.OutOfMemoryError that names the operator        the call
+phase 1    RuntimeError of the operator, CANN's message          the call
+phase 2    RuntimeError of the operator, CANN's message          the call / next / next, (cffi: the call)
+kernel     torch_npu's RuntimeError, CANN's message              next synchronisation
+synchronise torch_npu's RuntimeError, CANN's message             next synchronisation
+========== ===================================================== =============================
+
+"Next" is torch_npu's own report of a dead queue: it names the operator, and our text is in its log. With
+ASCEND_LAUNCH_BLOCKING=1 a failing kernel is an error of its call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import ascend_sample
+from ascend_sample import hostcann
+
+from .batches import Batch, check_equal, make_batch
+from .conftest import ROUTES
+from .isolation import OWN_HANDLES, run_isolated
+
+OPERATOR = "aclnnTopKTopPSample"
+MESSAGE = "EZ9999: what CANN says about it"
+QUEUE_MODES = ("0", "1", "2")
+LOGITS = r"; logits=\[8, 1500\] (BFloat16|bf16)"
+PHASE_1_TEXT = (
+    rf"^top_k_top_p_sample: {OPERATOR}GetWorkspaceSize failed in workspace: "
+    rf"361001 ACLNN_ERR_RUNTIME_ERROR: .*{MESSAGE}{LOGITS}"
+)
+PHASE_2_TEXT = (
+    rf"top_k_top_p_sample: {OPERATOR} failed in launch: 361001 ACLNN_ERR_RUNTIME_ERROR: .*{MESSAGE}{LOGITS}"
+)
+
+pytestmark = pytest.mark.usefixtures("emulated")
+
+
+def error_of(action: Callable[[], object], kind: type[Exception] = RuntimeError) -> str:
+    """The text of the error that an action must end in."""
+    with pytest.raises(kind) as caught:
+        action()
+    return str(caught.value)
+
+
+def own_handles() -> dict[str, int]:
+    """How many of the objects that bindings must destroy are alive, once the queue has run empty."""
+    torch.npu.synchronize()
+    live = hostcann.live()
+    return {kind: live[kind] for kind in OWN_HANDLES}
+
+
+def check_works(batch: Batch) -> None:
+    """The next call is right, nothing is left from the one that failed, and nothing was misused."""
+    check_equal(batch.sample(), batch.expected())
+    assert own_handles() == dict.fromkeys(OWN_HANDLES, 0)
+    assert hostcann.violations() == []
+
+
+# ---- faults that the process survives: all of them, one after the other, in one process per queue mode ----
+
+
+def fail_in_malloc(batch: Batch) -> None:
+    """No memory for the outputs or the workspace, wherever the allocator has to ask the device."""
+    large = make_batch(batch_size=8, vocab_size=1 << 17).to("npu")
+    large.sample()  # torch_npu's first use of its operators allocates too
+    torch.npu.synchronize()
+    needed = 0
+    for nth in range(1, 9):
+        torch.npu.empty_cache()
+        before = torch.npu.memory_allocated()
+        hostcann.inject("malloc", nth=nth, count=1000)
+        try:
+            large.sample()
+        except torch.OutOfMemoryError as error:
+            assert "out of memory" in str(error)  # noqa: PT017  how many allocations a call needs is not known before
+        else:
+            break
+        finally:
+            hostcann.clear_faults()
+        needed = nth
+        torch.npu.synchronize()
+        assert torch.npu.memory_allocated() == before, "an allocation of the failed call is still held"
+    assert needed >= 2, "an output or the workspace was not asked of the device"
+
+
+def fail_in_malloc_of_another_kind(batch: Batch) -> None:
+    """What is not a shortage of memory keeps CANN's message."""
+    torch.npu.empty_cache()
+    large = make_batch(batch_size=8, vocab_size=1 << 17).to("npu")
+    torch.npu.synchronize()
+    torch.npu.empty_cache()
+    hostcann.inject("malloc", code=507899, message=MESSAGE, count=1000)
+    text = error_of(large.sample)
+    hostcann.clear_faults()
+    assert MESSAGE in text
+
+
+def fail_in_workspace(batch: Batch) -> None:
+    before = torch.npu.memory_allocated()
+    hostcann.inject("workspace", OPERATOR)
+    text = error_of(batch.sample, torch.OutOfMemoryError)
+    assert re.search(rf"{OPERATOR}GetWorkspaceSize asks for a workspace of {1 << 60} bytes", text)
+    assert re.search(LOGITS, text)
+    assert torch.npu.memory_allocated() == before
+
+
+def fail_in_phase_1(batch: Batch) -> None:
+    hostcann.inject("phase1", OPERATOR, message=MESSAGE)
+    assert re.search(PHASE_1_TEXT, error_of(batch.sample))
+
+
+def fail_with_unknown_status(batch: Batch) -> None:
+    hostcann.inject("phase1", OPERATOR, code=123456, message=MESSAGE)
+    assert re.search(rf"failed in workspace: 123456 \(a status without a name.*{MESSAGE}{LOGITS}", error_of(batch.sample))
+
+
+def fail_in_phase_2(batch: Batch) -> None:
+    hostcann.inject("phase2", OPERATOR, message=MESSAGE)
+    assert re.search("^" + PHASE_2_TEXT, error_of(batch.sample))
+
+
+def fail_in_synchronize(batch: Batch) -> None:
+    hostcann.inject("synchronize", message=MESSAGE)
+    batch.sample()
+    assert MESSAGE in error_of(torch.npu.synchronize)
+
+
+SURVIVED = (
+    fail_in_malloc,
+    fail_in_malloc_of_another_kind,
+    fail_in_workspace,
+    fail_in_phase_1,
+    fail_with_unknown_status,
+    fail_in_synchronize,
+)
+
+
+def survive(queue: str) -> list[str]:
+    """All faults that leave the process usable."""
+    done = []
+    batch = make_batch().to("npu")
+    for route in ROUTES:
+        synchronous_launch = route == "cffi" or queue == "0"
+        with ascend_sample.use_backend(route):
+            check_works(batch)
+            for fail in (*SURVIVED, fail_in_phase_2) if synchronous_launch else SURVIVED:
+                fail(batch)
+                check_works(batch)
+                done.append(f"{route} {fail.__name__}")
+    return done
+
+
+@pytest.mark.parametrize("queue", QUEUE_MODES)
+def test_fault_is_reported_and_the_next_call_works(queue: str) -> None:
+    finished = run_isolated(survive, queue, TASK_QUEUE_ENABLE=queue)
+    finished.check_clean()
+    assert len(finished.result) == len(ROUTES) * len(SURVIVED) + (2 if queue == "0" else 1)
+
+
+# ---- faults after which the device's context or torch_npu's queue is dead: a process each ----
+
+
+def fail_in_queued_phase_2() -> str:
+    batch = make_batch().to("npu")
+    batch.sample()
+    torch.npu.synchronize()
+    hostcann.inject("phase2", OPERATOR, message=MESSAGE)
+    batch.sample()
+    text = error_of(torch.npu.synchronize)
+    assert own_handles() == dict.fromkeys(OWN_HANDLES, 0)
+    return text
+
+
+@pytest.mark.parametrize("queue", ["1", "2"])
+def test_queued_launch_fails_at_the_next_synchronisation(queue: str) -> None:
+    finished = run_isolated(fail_in_queued_phase_2, TASK_QUEUE_ENABLE=queue)
+    finished.check_clean()
+    assert f"the current working operator name is {OPERATOR}" in finished.result
+    assert re.search(PHASE_2_TEXT, finished.stderr), finished.stderr
+
+
+def fail_in_kernel(route: str, blocking: bool) -> list[str]:
+    """The texts of the failing call or synchronisation, and of the call after it."""
+    batch = make_batch().to("npu")
+    with ascend_sample.use_backend(route):
+        batch.sample()
+        torch.npu.synchronize()
+        hostcann.inject("task", OPERATOR, message=MESSAGE)
+        if not blocking:
+            batch.sample()
+        first = error_of(batch.sample if blocking else torch.npu.synchronize)
+        live = hostcann.live()
+        assert {kind: live[kind] for kind in OWN_HANDLES} == dict.fromkeys(OWN_HANDLES, 0)
+
+        def once_more() -> None:
+            batch.sample()
+            torch.npu.synchronize()
+
+        return [first, error_of(once_more)]
+
+
+@pytest.mark.parametrize("queue", QUEUE_MODES)
+@pytest.mark.parametrize("name", ROUTES)
+def test_kernel_fails_at_the_next_synchronisation(name: str, queue: str) -> None:
+    finished = run_isolated(fail_in_kernel, name, False, TASK_QUEUE_ENABLE=queue)
+    first, second = finished.result
+    assert "507035" in first
+    assert MESSAGE in first
+    assert "507035" in second or MESSAGE in finished.stderr, "a failed context must not look as if it worked"
+    assert finished.report["violations"] == [] or not_ours(finished.report["violations"])
+
+
+def not_ours(violations: list[dict[str, str]]) -> bool:
+    """Whether only leaks are left, which torch_npu leaves when its own operators meet the failed context."""
+    return {violation["kind"] for violation in violations} <= {"leak", "executor_leaked"}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_kernel_fails_at_the_call_when_launches_block(name: str) -> None:
+    finished = run_isolated(fail_in_kernel, name, True, ASCEND_LAUNCH_BLOCKING="1")
+    assert "507035" in finished.result[0]
+    assert MESSAGE in finished.result[0]
+
+
+# ---- faults given from outside, as a user of hostcann would ----
+
+
+def count_errors(route: str) -> list[str]:
+    batch = make_batch().to("npu")
+    texts = []
+    with ascend_sample.use_backend(route):
+        for _ in range(4):
+            try:
+                batch.sample()
+                torch.npu.synchronize()
+            except RuntimeError as error:
+                texts.append(str(error))
+            else:
+                texts.append("")
+    return texts
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_faults_of_the_environment(name: str) -> None:
+    faults = f"phase1:{OPERATOR}:2,phase1:{OPERATOR}:3:161002"
+    finished = run_isolated(count_errors, name, options=("--faults", faults))
+    finished.check_clean()
+    first, second, third, fourth = finished.result
+    assert (first, fourth) == ("", "")
+    assert "361001 ACLNN_ERR_RUNTIME_ERROR" in second
+    assert "161002 ACLNN_ERR_PARAM_INVALID" in third

@@ -1,0 +1,237 @@
+"""The language model of the examples, and the demo from its command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import ascend_sample
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+pytest.importorskip("tokenizers", reason="the demo's subword vocabulary needs the tokenizers package")
+
+import language_model  # noqa: E402
+from language_model import corpus, training  # noqa: E402
+from language_model.cache import cache_key  # noqa: E402
+from language_model.tokenizer import encode_documents, train_tokenizer  # noqa: E402
+
+TINY_MODEL = language_model.ModelConfig(
+    vocab_size=512, context_size=32, width=32, layers=2, heads=2, feed_forward_width=64
+)
+TINY_TRAINING = training.TrainingConfig(steps=6, batch_size=2, warmup_steps=2)
+TRAINING_LIMIT_SECONDS = 900  # a minute or two on an idle machine; tests share theirs
+
+
+@pytest.fixture
+def tiny_corpus(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A few hundred documents in the place of the whole standard library."""
+    documents = [
+        f"The value of item {index} is returned.\n\nRaise an error if the {word} of the iterator was called before."
+        for index in range(200)
+        for word in ("method", "argument")
+    ]
+    monkeypatch.setattr(corpus, "collect_documents", lambda: documents)
+    monkeypatch.setattr(corpus, "fingerprint", lambda: "tiny")
+    return documents
+
+
+@pytest.fixture
+def tiny_model() -> language_model.LanguageModel:
+    torch.manual_seed(3)
+    return language_model.LanguageModel(TINY_MODEL).eval()
+
+
+def test_corpus_is_prose_without_repetitions(tmp_path: Path) -> None:
+    (tmp_path / "pydoc_data").mkdir()
+    topics = tmp_path / "pydoc_data" / "topics.py"
+    topics.write_text('topics = {"if": "The \\"if\\" statement is\\nused for choices:"}')
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "test_module.py").write_text('"""This sentence belongs to a test, and is left out."""')
+    (tmp_path / "broken.py").write_text('"""This file is no Python at all, so nothing is read."""\nif:')
+    (tmp_path / "module.py").write_text(
+        '"""Read the file and return its lines.\n\n>>> read()\n\nReturn only the lines the\n  caller wants::\n"""\n'
+        "# One comment of a single line is too short for us.\n"
+        "value = 1  # and this one stands behind code, where it says little.\n"
+        "# Comments that take several lines\n# explain why something is done.\n"
+        "text = '''\n# This is no comment but a line of a string,\n# which tokenize knows.\n'''\n"
+        'def function():\n    """Read the file and return its lines."""\n'
+    )
+    assert corpus.collect_documents(tmp_path) == [
+        "Read the file and return its lines.\n\nReturn only the lines the caller wants:",
+        "Comments that take several lines explain why something is done.",
+        'The "if" statement is used for choices:',
+    ]
+
+
+def test_corpus_needs_sources(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"library must hold Python sources .*, got .*\. Use a Python whose"):
+        corpus.collect_documents(tmp_path)
+
+
+def test_corpus_fingerprint_follows_the_sources(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('"""Return the first of the two."""')
+    before = corpus.fingerprint(tmp_path)
+    assert corpus.fingerprint(tmp_path) == before
+    module.write_text('"""Return the other of the two."""')
+    assert corpus.fingerprint(tmp_path) != before
+
+
+def test_tokenizer_round_trip(tiny_corpus: list[str]) -> None:
+    tokenizer = train_tokenizer(tiny_corpus, 400)
+    assert tokenizer.to_str() == train_tokenizer(tiny_corpus, 400).to_str()
+    for text in (tiny_corpus[0], "unseen wörds, 漢字 and\n\ttabs ", ""):
+        ids = language_model.encode_prompt(tokenizer, text)
+        assert ids[0] == language_model.END_OF_TEXT_ID
+        assert language_model.decode_text(tokenizer, ids) == text
+    assert tokenizer.token_to_id(language_model.END_OF_TEXT) == language_model.END_OF_TEXT_ID
+
+
+def test_decoding_stops_at_the_end_of_the_text(tiny_corpus: list[str]) -> None:
+    tokenizer = train_tokenizer(tiny_corpus, 400)
+    ids = encode_documents(tokenizer, ["The first.", "The second."])
+    assert language_model.decode_text(tokenizer, ids) == "The first."
+
+
+def test_tokenizer_needs_enough_text() -> None:
+    with pytest.raises(RuntimeError, match="documents must hold enough text for vocab_size 4096, got 2"):
+        train_tokenizer(["too little"], 4096)
+
+
+def test_cached_logits_equal_uncached(tiny_model: language_model.LanguageModel) -> None:
+    tiny_model = tiny_model.double()  # so that nothing but a mistake can differ by more than 1e-10
+    ids = torch.randint(TINY_MODEL.vocab_size, (3, 20))
+    expected, _ = tiny_model(ids)
+    pieces, cache = [], None
+    for piece in ids.split([7, 1, 1, 5, 6], dim=1):
+        logits, cache = tiny_model(piece, cache)
+        pieces.append(logits)
+    torch.testing.assert_close(torch.cat(pieces, dim=1), expected, rtol=0, atol=1e-10)
+    assert cache is not None
+    assert [keys.shape for keys, _ in cache] == [(3, 2, 20, 16)] * TINY_MODEL.layers
+
+
+def test_model_is_causal(tiny_model: language_model.LanguageModel) -> None:
+    ids = torch.randint(TINY_MODEL.vocab_size, (1, 10))
+    changed = ids.clone()
+    changed[0, 6:] = (changed[0, 6:] + 1) % TINY_MODEL.vocab_size
+    expected, got = tiny_model(ids)[0], tiny_model(changed)[0]
+    torch.testing.assert_close(got[:, :6], expected[:, :6])
+    assert not torch.allclose(got[:, 6:], expected[:, 6:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_model_runs_on_each_device_in_each_type(
+    tiny_model: language_model.LanguageModel, device: str, dtype: torch.dtype
+) -> None:
+    ids = torch.randint(TINY_MODEL.vocab_size, (2, 8))
+    expected, _ = tiny_model(ids)
+    model = tiny_model.to(device=device, dtype=dtype)
+    _, cache = model(ids[:, :6].to(device))
+    logits, _ = model(ids[:, 6:].to(device), cache)
+    assert logits.dtype == dtype
+    tolerance = 1e-4 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(logits.float().cpu(), expected[:, 6:], rtol=tolerance, atol=tolerance)
+
+
+def test_model_refuses_more_than_its_context(tiny_model: language_model.LanguageModel) -> None:
+    _, cache = tiny_model(torch.zeros(1, 30, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"input_ids must leave .* within context_size 32, got 30 \+ 3"):
+        tiny_model(torch.zeros(1, 3, dtype=torch.int64), cache)
+
+
+def test_training_is_deterministic_and_cached(tiny_corpus: list[str], tmp_path: Path) -> None:
+    def load(directory: str, retrain: bool = False) -> tuple[dict[str, torch.Tensor], str]:
+        model, tokenizer = language_model.load_or_train(
+            progress=False,
+            retrain=retrain,
+            directory=tmp_path / directory,
+            model_config=TINY_MODEL,
+            training_config=TINY_TRAINING,
+        )
+        assert not model.training
+        return model.state_dict(), tokenizer.to_str()
+
+    random_state = torch.get_rng_state()
+    trained, tokenizer = load("first")
+    assert torch.equal(torch.get_rng_state(), random_state)  # the caller's random numbers stay as they were
+    files = sorted(path.name for path in (tmp_path / "first").iterdir())
+    name = f"model-{cache_key(TINY_MODEL, TINY_TRAINING)}"
+    assert files == [f"{name}.lock", f"{name}.pt"]
+
+    written = (tmp_path / "first" / f"{name}.pt").stat().st_mtime_ns
+    for other, other_tokenizer in (load("first"), load("second"), load("first", retrain=True)):
+        assert other_tokenizer == tokenizer
+        assert trained.keys() == other.keys()
+        assert all(torch.equal(trained[key], other[key]) for key in trained)
+    assert (tmp_path / "first" / f"{name}.pt").stat().st_mtime_ns > written  # by the last one, which trained again
+
+
+def test_training_learns(tiny_corpus: list[str]) -> None:
+    tokenizer = train_tokenizer(tiny_corpus, TINY_MODEL.vocab_size - 200)
+    training_documents, validation_documents = training.split_documents(tiny_corpus, TINY_TRAINING)
+    assert len(training_documents) + len(validation_documents) == len(tiny_corpus)
+    _, report = training.train(
+        TINY_MODEL,
+        training.TrainingConfig(steps=60, warmup_steps=5),
+        torch.tensor(encode_documents(tokenizer, training_documents)),
+        torch.tensor(encode_documents(tokenizer, validation_documents)),
+        progress=False,
+    )
+    assert report.perplexity < report.unigram_perplexity / 2
+
+
+def test_cache_key_follows_text_and_configuration(tiny_corpus: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    key = cache_key(TINY_MODEL, TINY_TRAINING)
+    assert key == cache_key(TINY_MODEL, TINY_TRAINING)
+    assert key != cache_key(language_model.ModelConfig(), TINY_TRAINING)
+    assert key != cache_key(TINY_MODEL, training.TrainingConfig())
+    monkeypatch.setattr(corpus, "fingerprint", lambda: "another text")
+    assert key != cache_key(TINY_MODEL, TINY_TRAINING)
+
+
+def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Starts the demo as a user does, with the package that these tests use."""
+    package_folder = str(Path(ascend_sample.__file__).parents[1])
+    search_path = os.pathsep.join(filter(None, (package_folder, os.environ.get("PYTHONPATH"))))
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / "demo.py"), *arguments],
+        env=os.environ | {"PYTHONPATH": search_path},
+        capture_output=True,
+        text=True,
+        timeout=TRAINING_LIMIT_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
+@pytest.mark.skipif(importlib.util.find_spec("torch_npu") is None, reason="torch_npu is not installed")
+def test_demo_generates_the_same_text_on_both_devices() -> None:
+    result = run_demo()
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "The tokens MATCH." in result.stdout
+    assert "The NPU is EMULATED" in result.stdout or "The NPU is a real device" in result.stdout
+    texts = {
+        device: [
+            line[9:] for line in result.stdout.splitlines() if line.startswith(f"  {device} ") and "/s" not in line
+        ]
+        for device in ("cpu  ", "npu:0")
+    }
+    assert len(texts["cpu  "]) == 4
+    assert texts["cpu  "] == texts["npu:0"]
+    assert result.stdout.count("tokens/s") == 2
+
+
+def test_demo_refuses_a_text_beyond_the_context() -> None:
+    result = run_demo("--device", "cpu", "--tokens", "1000")
+    assert result.returncode == 1
+    assert "must fit the context of 256 tokens, got 10" in result.stderr

@@ -1,0 +1,195 @@
+"""The documentation says what is so: its code runs, and the files, commands and names that it mentions exist."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+import ascend_sample
+from ascend_sample import cli, hostcann
+from ascend_sample.hostcann import __main__ as hostcann_cli
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LARGEST_PICTURE = 150_000  # bytes
+
+
+def code_blocks(document: Path, language: str) -> list[str]:
+    return [code for name, code in FENCE.findall(document.read_text()) if name == language]
+
+
+def code(document: Path) -> list[str]:
+    """The lines of console blocks and the spans of code inside the prose."""
+    prose = FENCE.sub("", document.read_text())
+    lines = [line for block in code_blocks(document, "console") for line in block.splitlines()]
+    return lines + re.findall(r"`([^`]+)`", prose)
+
+
+def scripts() -> Iterator[object]:
+    for document in DOCUMENTS:
+        for number, block in enumerate(code_blocks(document, "python"), start=1):
+            if not block.startswith(">>>"):
+                yield pytest.param(block, id=f"{document.name}-{number}")
+
+
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
+def document(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+class TestCode:
+    @pytest.mark.parametrize("block", scripts())
+    def test_scripts_run(self, block: str, request: pytest.FixtureRequest) -> None:
+        if "torch_npu" in block:
+            request.getfixturevalue("npu")
+            if not hostcann.is_active():
+                pytest.skip("there is a real CANN, beside which hostcann refuses to run")
+        environment = {
+            variable: value
+            for variable, value in os.environ.items()
+            if not variable.startswith(("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE"))
+        }
+        environment["PYTHONPATH"] = str(Path(ascend_sample.__file__).parents[1])
+        finished = subprocess.run(
+            [sys.executable, "-c", block], env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert finished.returncode == 0, finished.stderr
+
+    def test_sessions_show_what_is_printed(self, document: Path) -> None:
+        """All sessions of a document are one: a later block may use the names of an earlier one."""
+        session = "\n".join(block for block in code_blocks(document, "python") if block.startswith(">>>"))
+        test = doctest.DocTestParser().get_doctest(session, {}, document.name, str(document), 0)
+        assert doctest.DocTestRunner().run(test).failed == 0
+
+    @pytest.mark.parametrize(
+        "name",
+        sorted(
+            module.name
+            for module in pkgutil.walk_packages(ascend_sample.__path__, "ascend_sample.")
+            if not module.name.endswith("__main__")
+        ),
+    )
+    def test_docstrings_show_what_is_printed(self, name: str) -> None:
+        module = importlib.import_module(name)
+        assert doctest.testmod(module).failed == 0
+
+    @pytest.mark.parametrize("module", ["ascend_sample.ops", "ascend_sample.reference", "ascend_sample.backend"])
+    def test_public_docstrings_have_examples(self, module: str) -> None:
+        assert doctest.testmod(importlib.import_module(module)).attempted > 0
+
+
+class TestNames:
+    def test_links(self, document: Path) -> None:
+        for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+            if target.startswith("https://"):
+                continue
+            path, _, anchor = target.partition("#")
+            linked = (document.parent / path).resolve() if path else document
+            assert linked.is_file(), f"{document.name} links to {target}, which is no file"
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE)
+                slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+                assert anchor in slugs, f"{document.name} links to {target}, but there is no such heading"
+
+    def test_files(self, document: Path) -> None:
+        folders = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build"}
+        for name in code(document):
+            if re.fullmatch(r"[\w./-]+", name) and (name.split("/")[0] in folders or re.search(r"/.*\.\w+$", name)):
+                if name.startswith("op_api/") or name.startswith("include/"):
+                    continue  # of CANN, of torch_npu
+                assert (ROOT / name).exists(), f"{document.name} names {name}, which does not exist"
+
+    def test_make_targets(self, document: Path) -> None:
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        named = {target for text in code(document) for target in re.findall(r"\bmake ([a-z-]+)", text)}
+        assert named <= targets
+
+    def test_options_of_commands(self, document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        lines = [
+            line.partition("#")[0] for line in code(document) if "-m ascend_sample" in line or line.startswith("--")
+        ]
+        named = {option for line in lines for option in re.findall(r"(?<!\S)--[a-z-]+", line)}
+        for command in (["info"], ["verify"]):
+            with pytest.raises(SystemExit):
+                cli.main([*command, "--help"])
+        for action in ("run", "env", "info"):
+            with pytest.raises(SystemExit):
+                hostcann_cli.main([action, "--help"])
+        assert named <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+
+    def test_environment_variables(self, document: Path) -> None:
+        sources = [ROOT / "setup.py", *(ROOT / "ascend_sample").rglob("*.py"), *(ROOT / "csrc").rglob("*.cpp")]
+        text = "\n".join(source.read_text() for source in sources)
+        known = set(re.findall(r"\b(?:HOSTCANN|ASCEND_SAMPLE)_[A-Z_]+\b", text))
+        assert set(re.findall(r"\b(?:HOSTCANN|ASCEND_SAMPLE)_[A-Z_]+\b", document.read_text())) <= known
+
+    def test_sections_that_the_sources_cite(self) -> None:
+        headings = re.findall(r"^## (\d)\. ", (ROOT / "docs" / "semantics.md").read_text(), re.MULTILINE)
+        assert headings == list("1234567")
+
+
+class TestHostcannIsDescribedInFull:
+    """What docs/hostcann.md lists in tables is the whole of it."""
+
+    RUNTIME = ROOT / "csrc" / "hostcann" / "runtime"
+    TEXT = (ROOT / "docs" / "hostcann.md").read_text()
+
+    def listed(self, file: str, array: str) -> list[str]:
+        source = (self.RUNTIME / file).read_text()
+        names: str = re.search(rf"{array} = \{{(.*?)\}}", source, re.DOTALL)[1]
+        return re.findall(r'"(\w+)"', names)
+
+    def test_violations(self) -> None:
+        names = self.listed("counters.cpp", "kViolationNames")
+        assert names
+        assert [name for name in names if f"`{name}`" not in self.TEXT] == []
+
+    def test_fault_sites(self) -> None:
+        names = self.listed("faults.cpp", "kSites")
+        assert names
+        assert [name for name in names if f"`{name}`" not in self.TEXT] == []
+
+    def test_variables(self) -> None:
+        sources = "\n".join(path.read_text() for path in self.RUNTIME.glob("*.cpp"))
+        names = set(re.findall(r'"(HOSTCANN_[A-Z_]+)"', sources))
+        assert names
+        assert {name for name in names if f"| `{name}` |" not in self.TEXT} == set()
+
+
+class TestPictures:
+    @pytest.fixture(scope="class")
+    def drawn(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        folder = tmp_path_factory.mktemp("pictures")
+        command = [sys.executable, str(PICTURES / "make.py"), str(folder)]
+        environment = os.environ | {"PYTHONPATH": str(Path(ascend_sample.__file__).parents[1])}
+        subprocess.run(command, check=True, env=environment, timeout=300)
+        return folder
+
+    def test_are_those_that_the_script_draws(self, drawn: Path) -> None:
+        names = {path.name for path in PICTURES.glob("*.png")}
+        assert names == {path.name for path in drawn.iterdir()}
+        for name in names:
+            kept, again = imread(PICTURES / name), imread(drawn / name)
+            assert kept.shape == again.shape, name
+            # Not bit for bit: fonts are rendered by whatever FreeType matplotlib was built with.
+            assert float(np.abs(kept - again).mean()) < 0.01, f"{name} is out of date: run `make pictures`"
+
+    def test_are_small_and_used(self) -> None:
+        text = "\n".join(document.read_text() for document in DOCUMENTS)
+        for path in PICTURES.glob("*.png"):
+            assert path.stat().st_size < LARGEST_PICTURE, path.name
+            assert f"pictures/{path.name})" in text, f"{path.name} is in no document"

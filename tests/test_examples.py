@@ -1,0 +1,75 @@
+"""The examples, as a user runs them: each in a process of its own, with its output looked at."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ascend_sample
+from ascend_sample import hostcann
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run_example(name: str) -> str:
+    """The example's output. Its environment is a user's: without the CANN that the tests have activated."""
+    environment = {
+        variable: value
+        for variable, value in os.environ.items()
+        if not variable.startswith(("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE"))
+    }
+    environment["PYTHONPATH"] = str(Path(ascend_sample.__file__).parents[1])
+    finished = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_quickstart() -> None:
+    printed = {
+        name.strip(): ast.literal_eval(ids)
+        for name, ids in re.findall(r"(.+):\s+(\[.+\])", run_example("quickstart.py"))
+    }
+    assert set(printed) == {"drawn ids", "kept of 32000", "best ids"}
+    assert all(len(values) == 4 for values in printed.values())
+    assert all(1 <= count <= 50 for count in printed["kept of 32000"])
+    assert all(0 <= token < 32000 for token in printed["drawn ids"] + printed["best ids"])
+
+
+def test_mixed_batch() -> None:
+    lines = run_example("mixed_batch.py").splitlines()
+    kept = [int(re.search(r"keeps +(\d+) tokens", line)[1]) for line in lines]
+    different = [int(re.search(r"draws +(\d+) are different", line)[1]) for line in lines]
+    highest = [int(re.search(r"highest id is (\d+)", line)[1]) for line in lines]
+    assert kept == [1, 40, 5, 151936]  # greedy; top-k; top-k and top-p; no filter
+    assert different[0] == 1
+    assert all(most <= count for most, count in zip(different, kept, strict=True))
+    assert all(
+        token < count for token, count in zip(highest, kept, strict=True)
+    )  # the ids are in the order of the logits
+
+
+def test_trace_row() -> None:
+    output = run_example("trace_row.py")
+    assert re.findall(r"branch (\w): .*; (\d) of 5 ids", output) == [("A", "3"), ("B", "4"), ("C", "5")]
+    drawn = re.findall(r"id (\d): .* weight ([\d.]+), .* score ([\d.]+)  <- drawn", output)
+    # The flattened weights of branch B let the same noise draw another id than in A.
+    assert drawn == [("1", "0.588", "0.588"), ("4", "0.226", "0.452"), ("1", "0.500", "0.833")]
+    assert "softmaxed a second time" in output
+
+
+def test_npu_emulated(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("there is a real CANN, beside which hostcann refuses to run")
+    output = run_example("npu_emulated.py")
+    assert "by aclnn: aclnnTopKTopPSample was found" in output
+    assert "npu:0 is EMULATED by hostcann" in output
+    assert "the same ids: True; the same kept logits, bit for bit: True" in output
+    assert "kernels launched: 1 x aclnnTopKTopPSample" in output
