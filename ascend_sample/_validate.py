@@ -65,7 +65,7 @@ def require_tensor(value: object, name: str) -> None:
 
 def check_options(eps: object, is_need_logits: object, top_k_guess: object) -> None:
     """Raise TypeError unless the options have the types that the operator's schema names."""
-    if not isinstance(eps, numbers.Real) or isinstance(eps, bool):
+    if not isinstance(eps, float) and (not isinstance(eps, numbers.Real) or isinstance(eps, bool)):
         raise TypeError(f"{OPERATOR_NAME}: eps must be a float, got {eps!r}. Use the default, 1e-8.")
     if not isinstance(is_need_logits, bool):
         raise TypeError(f"{OPERATOR_NAME}: is_need_logits must be True or False, got {is_need_logits!r}. Use bool().")

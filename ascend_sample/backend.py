@@ -28,6 +28,9 @@ NPU = "npu"
 
 Implementation = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
 
+_dispatcher_operator: Implementation = torch.ops.ascend_sample.top_k_top_p_sample.default
+_composite_operator: Implementation = torch.ops.ascend_sample.top_k_top_p_sample_composite.default
+
 
 class Route(NamedTuple):
     """The backend that serves a tensor, and why."""
@@ -98,10 +101,10 @@ def which_backend(tensor: torch.Tensor) -> Route:
 
 def implementation(logits: torch.Tensor) -> Implementation:
     """The function that the route of ``logits`` stands for; all of them take the operator's arguments."""
-    if logits.device.type == NPU:
+    if not logits.is_cpu and logits.device.type == NPU:
         _extension.load_npu_if_imported()
     if _forced is None:
-        return torch.ops.ascend_sample.top_k_top_p_sample.default  # the dispatcher knows the device
+        return _dispatcher_operator  # it knows the device
     return _implementation_of(which_backend(logits).backend)
 
 
@@ -115,8 +118,8 @@ def _implementation_of(backend: str) -> Implementation:
 
         return aclnn_cffi.top_k_top_p_sample
     if backend == "composite":
-        return torch.ops.ascend_sample.top_k_top_p_sample_composite.default
-    return torch.ops.ascend_sample.top_k_top_p_sample.default
+        return _composite_operator
+    return _dispatcher_operator
 
 
 def _route_by_device(tensor: torch.Tensor) -> Route:

@@ -8,7 +8,7 @@ from ascend_sample import top_k_top_p_sample
 import torch  # isort: skip  ascend_sample imports it first, in a way that needs no CANN
 
 VOCAB_SIZE = 151936
-DRAWS = 200
+DRAWS = 100
 
 # What each request asks for. A k outside 1..1024 and a p outside (0, 1) skip the filter for their row.
 settings = [("greedy", 1, 1.0), ("top-k 40", 40, 1.0), ("top-k 40, top-p 0.9", 40, 0.9), ("no filter", 0, 1.0)]

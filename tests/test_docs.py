@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import os
-import pkgutil
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from test_examples import run_as_user, skip_beside_a_real_cann
 
 import ascend_sample
-from ascend_sample import cli, hostcann
+from ascend_sample import cli
 from ascend_sample.hostcann import __main__ as hostcann_cli
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = Path(ascend_sample.__file__).parent
 PICTURES = ROOT / "docs" / "pictures"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+MODULES = sorted(
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    for path in PACKAGE.rglob("*.py")
+    if path.name not in ("__init__.py", "__main__.py")
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LARGEST_PICTURE = 150_000  # bytes
 
@@ -52,22 +55,12 @@ def document(request: pytest.FixtureRequest) -> Path:
 
 
 class TestCode:
-    @pytest.mark.parametrize("block", scripts())
+    @pytest.mark.parametrize("block", list(scripts()))
     def test_scripts_run(self, block: str, request: pytest.FixtureRequest) -> None:
         if "torch_npu" in block:
             request.getfixturevalue("npu")
-            if not hostcann.is_active():
-                pytest.skip("there is a real CANN, beside which hostcann refuses to run")
-        environment = {
-            variable: value
-            for variable, value in os.environ.items()
-            if not variable.startswith(("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE"))
-        }
-        environment["PYTHONPATH"] = str(Path(ascend_sample.__file__).parents[1])
-        finished = subprocess.run(
-            [sys.executable, "-c", block], env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert finished.returncode == 0, finished.stderr
+            skip_beside_a_real_cann()
+        run_as_user("-c", block)
 
     def test_sessions_show_what_is_printed(self, document: Path) -> None:
         """All sessions of a document are one: a later block may use the names of an earlier one."""
@@ -75,14 +68,7 @@ class TestCode:
         test = doctest.DocTestParser().get_doctest(session, {}, document.name, str(document), 0)
         assert doctest.DocTestRunner().run(test).failed == 0
 
-    @pytest.mark.parametrize(
-        "name",
-        sorted(
-            module.name
-            for module in pkgutil.walk_packages(ascend_sample.__path__, "ascend_sample.")
-            if not module.name.endswith("__main__")
-        ),
-    )
+    @pytest.mark.parametrize("name", MODULES)
     def test_docstrings_show_what_is_printed(self, name: str) -> None:
         module = importlib.import_module(name)
         assert doctest.testmod(module).failed == 0
@@ -170,15 +156,15 @@ class TestHostcannIsDescribedInFull:
         assert {name for name in names if f"| `{name}` |" not in self.TEXT} == set()
 
 
-class TestPictures:
-    @pytest.fixture(scope="class")
-    def drawn(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        folder = tmp_path_factory.mktemp("pictures")
-        command = [sys.executable, str(PICTURES / "make.py"), str(folder)]
-        environment = os.environ | {"PYTHONPATH": str(Path(ascend_sample.__file__).parents[1])}
-        subprocess.run(command, check=True, env=environment, timeout=300)
-        return folder
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pictures, drawn again."""
+    folder = tmp_path_factory.mktemp("pictures")
+    run_as_user(str(PICTURES / "make.py"), str(folder))
+    return folder
 
+
+class TestPictures:
     def test_are_those_that_the_script_draws(self, drawn: Path) -> None:
         names = {path.name for path in PICTURES.glob("*.png")}
         assert names == {path.name for path in drawn.iterdir()}

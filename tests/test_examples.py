@@ -17,8 +17,8 @@ from ascend_sample import hostcann
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run_example(name: str) -> str:
-    """The example's output. Its environment is a user's: without the CANN that the tests have activated."""
+def run_as_user(*arguments: str) -> str:
+    """What Python prints in a user's environment: without the CANN that the tests have activated for themselves."""
     environment = {
         variable: value
         for variable, value in os.environ.items()
@@ -26,10 +26,20 @@ def run_example(name: str) -> str:
     }
     environment["PYTHONPATH"] = str(Path(ascend_sample.__file__).parents[1])
     finished = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
+
+
+def skip_beside_a_real_cann() -> None:
+    """Where there is a CANN, the tests have not activated hostcann, and it would refuse to be activated."""
+    if not hostcann.is_active():
+        pytest.skip("there is a real CANN, beside which hostcann refuses to run")
+
+
+def run_example(name: str) -> str:
+    return run_as_user(str(EXAMPLES / name))
 
 
 def test_quickstart() -> None:
@@ -66,8 +76,7 @@ def test_trace_row() -> None:
 
 
 def test_npu_emulated(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("there is a real CANN, beside which hostcann refuses to run")
+    skip_beside_a_real_cann()
     output = run_example("npu_emulated.py")
     assert "by aclnn: aclnnTopKTopPSample was found" in output
     assert "npu:0 is EMULATED by hostcann" in output

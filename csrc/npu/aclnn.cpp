@@ -97,8 +97,12 @@ const Aclnn& aclnn() {
   return *found.load();
 }
 
+std::ostream& operator<<(std::ostream& stream, const LogitsLabel& label) {
+  return stream << '[' << label.batch_size << ", " << label.vocab_size << "] " << label.dtype;
+}
+
 void check_status(aclnnStatus status, const char* call, const char* stage,
-                  const std::string& logits) {
+                  const LogitsLabel& logits) {
   if (status == 0) {
     return;
   }

@@ -2,7 +2,10 @@
 // header of CANN is used.
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -54,10 +57,18 @@ struct Aclnn {
 /// The functions of CANN, looked up at the first call.
 const Aclnn& aclnn();
 
+/// What errors tell about the logits, put into words only when there is one.
+struct LogitsLabel {
+  int64_t batch_size;
+  int64_t vocab_size;
+  c10::ScalarType dtype;
+};
+std::ostream& operator<<(std::ostream& stream, const LogitsLabel& label);
+
 /// Throws RuntimeError "{op}: {call} failed in {stage}: {code} {name}: {CANN's message};
-/// logits=..." unless `status` is 0. The message is that of the calling thread, and reading it
-/// clears it.
+/// logits=[batch_size, vocab_size] dtype" unless `status` is 0. The message is that of the calling
+/// thread, and reading it clears it.
 void check_status(aclnnStatus status, const char* call, const char* stage,
-                  const std::string& logits);
+                  const LogitsLabel& logits);
 
 }  // namespace ascend_sample::npu

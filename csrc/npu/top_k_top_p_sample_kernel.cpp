@@ -34,12 +34,12 @@ struct Launch {
   void* workspace = nullptr;
   uint64_t workspace_size = 0;
   void* stream = nullptr;
-  std::string logits_text;
+  LogitsLabel logits_label;
 
   int operator()() {
     const auto status =
         aclnn().aclnnTopKTopPSample(workspace, workspace_size, executor.release(), stream);
-    check_status(status, kPhase2, "launch", logits_text);
+    check_status(status, kPhase2, "launch", logits_label);
     return status;
   }
 };
@@ -56,7 +56,7 @@ at::Tensor allocate_workspace(const Launch& launch, const at::Tensor& logits) {
     return at::empty({static_cast<int64_t>(size)}, logits.options().dtype(at::kByte));
   } catch (c10::OutOfMemoryError& error) {
     error.add_context(c10::str(kOperatorName, ": ", kPhase1, " asks for a workspace of ",
-                               launch.workspace_size, " bytes; logits=", launch.logits_text));
+                               launch.workspace_size, " bytes; logits=", launch.logits_label));
     throw;
   }
 }
@@ -109,20 +109,20 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
   const auto select = is_need_logits ? kept : at::empty({batch_size, vocab_size}, kept.options());
 
   auto launch = std::make_shared<Launch>();
+  launch->logits_label = {batch_size, vocab_size, logits.scalar_type()};
   launch->logits = describe_to_cann("logits", logits);
   launch->k = describe_to_cann("k", valid_k);
   launch->p = describe_to_cann("p", p);
   launch->q = describe_to_cann("q", q.value_or(at::Tensor()));
   launch->selected = describe_to_cann("logits_select_idx", selected);
   launch->kept = describe_to_cann("logits_top_kp_select", select);
-  launch->logits_text = describe(logits);
 
   aclOpExecutor* executor = nullptr;
   const auto status = aclnn().aclnnTopKTopPSampleGetWorkspaceSize(
       launch->logits.get(), launch->k.get(), launch->p.get(), launch->q.get(), eps, is_need_logits,
       top_k_guess, launch->selected.get(), launch->kept.get(), &launch->workspace_size, &executor);
   launch->executor.reset(executor);
-  check_status(status, kPhase1, "workspace", launch->logits_text);
+  check_status(status, kPhase1, "workspace", launch->logits_label);
 
   const auto workspace = allocate_workspace(*launch, logits);
   if (workspace.defined()) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -73,7 +74,14 @@ def train(
         model = LanguageModel(model_config)
         optimizers = _optimizers(model, config)
         batches = _batches(training, model_config.context_size, config)
-        with tqdm(range(config.steps), desc="training the language model", unit="step", disable=not progress) as steps:
+        steps = tqdm(
+            range(config.steps),
+            desc="training the language model",
+            unit="step",
+            mininterval=1 if sys.stderr.isatty() else 15,  # a log keeps every line
+            disable=not progress,
+        )
+        with steps:
             for step in steps:
                 for optimizer in optimizers:
                     for group in optimizer.param_groups:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-pytest.importorskip("torch_npu", reason="needs torch_npu and a CANN: real, or hostcann", exc_type=ImportError)
+torch_npu = pytest.importorskip("torch_npu", reason="needs torch_npu and a CANN: real, or hostcann", exc_type=ImportError)
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -168,6 +168,7 @@ BINARY = [
                                   x.clone().addcmul_(y, y), x.clone().addcdiv_(y, y.abs() + 1, value=2)), shapes=PAIR),
     Case("isclose", lambda x, y: torch.isclose(x, x + y * 1e-6), (torch.float32,), PAIR),
     Case("isin", lambda x: torch.isin(x, 7), (torch.int64,)),
+    Case("cpu_scalar_tensors", lambda x: (torch.tensor(2.0) + x, x * torch.tensor(0.5), torch.isin(7, x.long()))),
     Case("type_promotion", lambda x: (x + 1.5, x * True, x / 2, x + torch.tensor(2.5)), INTEGERS),
     Case("mixed_types", lambda x: (x.float() + x, x.half() * x, x.bool() & (x > 0)), (torch.int64, torch.int32)),
     Case("where", lambda x, y: (torch.where(x > 0, x, y), torch.where(x > 0, x, 0.0), torch.where(x > 0, 1, 0)), shapes=PAIR),
@@ -183,7 +184,8 @@ REDUCTIONS = [
     Case("nansum_aminmax", lambda x: ((x / torch.relu(x)).nansum(1), *torch.aminmax(x), *torch.aminmax(x, dim=1)),
          (torch.float32,)),
     Case("prod", lambda x: (x.prod(), x.prod(1)), (torch.float32, torch.int64)),
-    Case("norm", lambda x: (x.norm(), torch.linalg.vector_norm(x, dim=-1), x.norm(p=1, dim=1)), (torch.float32,)),
+    Case("norm", lambda x: (x.norm(), torch.linalg.vector_norm(x, dim=-1), x.norm(p=1, dim=1), torch.ops.aten.norm(x, 2)),
+         (torch.float32,)),
     Case("var_std", lambda x: (x.var(), x.var(1, keepdim=True), x.std(-1, unbiased=False), *torch.var_mean(x, -1),
                                *torch.std_mean(x, 1)),
          (torch.float32,)),
@@ -219,7 +221,7 @@ SHAPES = [
     Case("creation", lambda x: (
         torch.arange(7, device=x.device), torch.arange(1, 4, 0.5, device=x.device), torch.zeros(3, device=x.device),
         torch.ones(2, 3, device=x.device, dtype=torch.int32), torch.full((3,), 2.5, device=x.device),
-        torch.eye(3, 4, device=x.device), torch.linspace(0, 1, 5, device=x.device), torch.tensor([1, 2], device=x.device),
+        torch.eye(3, 4, device=x.device), torch.repeat_interleave(torch.arange(4, device=x.device)), torch.linspace(0, 1, 5, device=x.device), torch.tensor([1, 2], device=x.device),
     ), (torch.float32,)),
     Case("casts", lambda x: tuple(x.to(dtype) for dtype in (*FLOATS, *INTEGERS[:4], torch.bool)),
          (*FLOATS, *INTEGERS[:4], torch.bool)),
@@ -303,9 +305,27 @@ def test_results_of_data_dependent_size() -> None:
         lambda x: x[x > 100],
         lambda x: torch.unique((x * 2).round()),
         lambda x: torch.unique((x * 2).round(), return_inverse=True, return_counts=True),
+        lambda x: torch._unique((x * 2).round())[0],
         lambda x: torch.unique_consecutive((x * 2).round(), return_inverse=True),
     ):
         assert_same(function, [x])
+
+
+def test_gelu_keeps_its_tanh_form_where_torch_npu_is_asked_to() -> None:
+    """By itself torch_npu 2.13 calls aclnnGelu for both forms, which has one formula."""
+    torch.npu.use_compatible_impl(True)
+    try:
+        assert_same(lambda x: (F.gelu(x, approximate="tanh"), F.gelu(x)), [make((5, 7), torch.float32, 0)])
+    finally:
+        torch.npu.use_compatible_impl(False)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_npu_rms_norm(dtype: torch.dtype) -> None:
+    x, weight = make((3, 8), dtype, 0), make((8,), dtype, 1)
+    actual, _ = torch_npu.npu_rms_norm(x.npu(), weight.npu(), 1e-6)
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(actual.cpu(), F.rms_norm(x, (8,), weight, 1e-6), rtol=tolerance, atol=tolerance)
 
 
 def test_strided_views_are_read_and_written_in_place() -> None:
@@ -343,12 +363,13 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "normal_": lambda x: x.normal_(1, 2),
     "exponential_": lambda x: x.exponential_(2.0),
     "bernoulli_": lambda x: x.bernoulli_(0.25),
+    "bernoulli_tensor_": lambda x: x.bernoulli_(torch.full_like(x, 0.25)),
     "rand_like": torch.rand_like,
     "randn_like": torch.randn_like,
 }
 MOMENTS = {
     "uniform_": (1.0, 4 / math.sqrt(12)), "normal_": (1.0, 2.0), "exponential_": (0.5, 0.5),
-    "bernoulli_": (0.25, math.sqrt(0.25 * 0.75)), "rand_like": (0.5, 1 / math.sqrt(12)), "randn_like": (0.0, 1.0),
+    "bernoulli_": (0.25, math.sqrt(0.25 * 0.75)), "bernoulli_tensor_": (0.25, math.sqrt(0.25 * 0.75)), "rand_like": (0.5, 1 / math.sqrt(12)), "randn_like": (0.0, 1.0),
 }
 
 
@@ -378,6 +399,29 @@ def test_generators_on_the_npu_are_independent() -> None:
     first.set_state(state)
     assert torch.equal(a, torch.rand(64, device="npu", generator=first).cpu())
     assert not torch.equal(a, b)
+
+
+def test_a_captured_graph_draws_anew_at_each_replay() -> None:
+    """While a stream is captured, torch_npu passes seed and offset in device memory: the *Tensor forms."""
+
+    def replay() -> list[Tensor]:
+        graph.replay()
+        torch.npu.synchronize()
+        return [x.cpu() for x in drawn]
+
+    drawn = [torch.zeros(64, device="npu") for _ in range(3)]
+    graph = torch.npu.NPUGraph()
+    torch.npu.synchronize()
+    with torch.npu.stream(torch.npu.Stream()):
+        graph.capture_begin()
+        drawn[0].uniform_()
+        drawn[1].normal_()
+        drawn[2].random_(0, 1000)
+        drawn.append(torch.multinomial(torch.ones(1, 1000, device="npu"), 64))
+        graph.capture_end()
+    for first, second in zip(replay(), replay(), strict=True):
+        assert not torch.equal(first, second)
+        assert first.unique().numel() > 32
 
 
 def test_integer_draws() -> None:

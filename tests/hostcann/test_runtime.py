@@ -340,7 +340,7 @@ def test_elapsed_time_needs_complete_events_with_a_timeline():
         ok("aclrtRecordEvent", begin, queue)
         ok("aclrtRecordEvent", end, queue)
         ok("aclrtRecordEvent", plain, queue)
-        fails(107006, "not recorded, or not complete", "aclrtEventElapsedTime", ctypes.byref(milliseconds), begin, event())
+        fails(107006, "or not complete", "aclrtEventElapsedTime", ctypes.byref(milliseconds), begin, event())
         ok("aclrtSynchronizeDevice")
         ok("aclrtEventElapsedTime", ctypes.byref(milliseconds), begin, end)
         assert 10 < milliseconds.value < 5000
@@ -466,7 +466,8 @@ def test_a_captured_graph_runs_at_every_replay_and_not_before():
         ('fails(107027, "pin it", "aclrtMemcpyAsync", block, size_t(8), b"pageable", size_t(8), H2D, queue)', 507903),
         ('ok("aclrtRecordEvent", done, queue); fails(107028, "captured", "aclrtSynchronizeEvent", done)', 507903),
         (
-            'ok("aclrtRecordEvent", done, queue); ok("aclrtStreamWaitEvent", side, done); copy(block, data, 8, 1, side)',
+            'ok("aclrtRecordEvent", done, queue); ok("aclrtStreamWaitEvent", side, done); '
+            "copy(block, data, 8, H2D, side)",
             107025,
         ),
     ],

@@ -98,6 +98,18 @@ void Output::operator=(const at::Tensor& value) const {
   tensor_.copy_(value);
 }
 
+void SizedOutput::operator=(const at::Tensor& value) const {
+  const at::Tensor& buffer = buffer_.tensor();
+  if (value.numel() > buffer.numel() || !buffer.is_contiguous()) {
+    throw TaskError(kDeviceTaskFailed,
+                    buffer_.name() + " must be contiguous and hold the largest result, got sizes " +
+                        opapi::name_of(buffer.sizes().vec()) + " for a result of " +
+                        opapi::name_of(value.sizes().vec()));
+  }
+  if (value.numel() > 0) buffer.view(-1).narrow(0, 0, value.numel()).copy_(value.flatten());
+  launch_->set_output_sizes(index_, value.sizes().vec());
+}
+
 Position Parameter<Input>::hold(Call& call, const char* name, Abi value) {
   return add(call.inputs, name, value, /*optional=*/false);
 }

@@ -57,12 +57,27 @@ class Output {
 
   operator const at::Tensor&() const { return tensor_; }
   const at::Tensor& tensor() const { return tensor_; }
+  const std::string& name() const { return name_; }
   DataType type() const { return tensor_.scalar_type(); }
   at::TensorOptions options() const { return tensor_.options(); }
 
  private:
   at::Tensor tensor_;
   std::string name_;
+};
+
+/// An output whose sizes depend on data: a contiguous buffer for the largest result. Assigning
+/// fills its beginning and says the sizes.
+class SizedOutput {
+ public:
+  SizedOutput(Output buffer, const Launch& launch, size_t index)
+      : buffer_(std::move(buffer)), launch_(&launch), index_(index) {}
+  void operator=(const at::Tensor& value) const;
+
+ private:
+  Output buffer_;
+  const Launch* launch_;
+  size_t index_;
 };
 
 /// An output that the caller may leave out: assigning is then nothing.
@@ -147,6 +162,18 @@ struct Parameter<Output> {
   using Held = Position;
   static Held hold(Call& call, const char* name, Abi value);
   static Output give(Held held, const Launch& launch);
+};
+
+template <>
+struct Parameter<SizedOutput> {
+  using Abi = const aclTensor*;
+  using Held = Position;
+  static Held hold(Call& call, const char* name, Abi value) {
+    return Parameter<Output>::hold(call, name, value);
+  }
+  static SizedOutput give(Held held, const Launch& launch) {
+    return {Parameter<Output>::give(held, launch), launch, held.index};
+  }
 };
 
 template <>

@@ -45,6 +45,11 @@ OPERATOR(aclnnInplaceBernoulli, (Output selfRef, Number prob, int64_t seed, int6
          selfRef.tensor().bernoulli_(prob.toDouble(), generator_of(seed, offset)))
 OPERATOR(aclnnInplaceBernoulliTensor, (Output selfRef, Input prob, int64_t seed, int64_t offset),
          selfRef.tensor().bernoulli_(prob, generator_of(seed, offset)))
+// What torch_npu calls for exponential_ on Ascend950; elsewhere it composes exponential_ of
+// aclnnInplaceUniform and others.
+OPERATOR(aclnnSimThreadExponential,
+         (Output selfRef, int64_t count, double lambd, int64_t seed, int64_t offset),
+         selfRef.tensor().exponential_(lambd, generator_of(seed, offset)))
 OPERATOR(aclnnMultinomial,
          (Input self, int64_t numsamples, bool replacement, int64_t seed, int64_t offset,
           Output out),

@@ -1,0 +1,160 @@
+"""NPUGraph: what was captured gives new results for new inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ascend_sample
+from ascend_sample import TopKTopPSample, hostcann
+
+from .batches import Batch, check_equal, make_batch
+from .conftest import ROUTES
+from .isolation import OWN_HANDLES, run_isolated
+
+REPLAYS = 3
+
+
+def copy_inputs(target: Batch, source: Batch) -> None:
+    """New values where a captured call reads."""
+    assert target.q is not None
+    assert source.q is not None
+    for old, new in ((target.logits, source.logits), (target.k, source.k), (target.p, source.p), (target.q, source.q)):
+        old.copy_(new)
+
+
+def shuffled(seed: int) -> Batch:
+    """Another batch, with the scenarios on other rows."""
+    batch = make_batch(seed)
+    return Batch(batch.logits, batch.k.roll(seed), batch.p.roll(seed), batch.q)
+
+
+def capture(batch: Batch, is_need_logits: bool = True) -> tuple[torch.npu.NPUGraph, TopKTopPSample]:
+    batch.sample(is_need_logits)  # what is looked up or allocated once is not part of the graph
+    torch.npu.synchronize()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        result = batch.sample(is_need_logits)
+    return graph, result
+
+
+def check_replays() -> None:
+    batch = make_batch().to("npu")
+    graph, result = capture(batch)
+    for seed in range(1, 1 + REPLAYS):
+        host = shuffled(seed)
+        copy_inputs(batch, host)
+        graph.replay()
+        check_equal(result, host.expected())
+    graph.reset()
+
+
+def test_replays_follow_their_inputs(route: str) -> None:
+    check_replays()
+
+
+def test_without_logits(route: str) -> None:
+    batch = make_batch().to("npu")
+    graph, result = capture(batch, is_need_logits=False)
+    host = shuffled(5)
+    copy_inputs(batch, host)
+    graph.replay()
+    assert result.logits_top_kp_select is None
+    check_equal(result, host.expected())
+
+
+@pytest.mark.parametrize(("k", "p"), [(5, 0.9), (None, None), (None, 0.6), (7, None)])
+def test_scalars_and_none(route: str, k: int | None, p: float | None) -> None:
+    """What they are converted into is made inside the graph."""
+    host = make_batch()
+    assert host.q is not None
+    batch = host.to("npu")
+
+    def call(source: Batch) -> TopKTopPSample:
+        return ascend_sample.top_k_top_p_sample(source.logits, k, p, source.q, is_need_logits=True)
+
+    call(batch)
+    torch.npu.synchronize()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        result = call(batch)
+    for seed in range(REPLAYS):
+        host = make_batch(seed)
+        copy_inputs(batch, host)
+        graph.replay()
+        with ascend_sample.use_backend("reference"):
+            check_equal(result, call(host))
+
+
+def test_two_calls_in_one_graph(route: str) -> None:
+    """Their workspaces come from the graph's own memory, one after the other."""
+    first, second = make_batch(1).to("npu"), make_batch(2, vocab_size=700).to("npu")
+    for batch in (first, second):
+        batch.sample()
+    torch.npu.synchronize()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        results = [first.sample(), second.sample()]
+    hosts = [shuffled(3), make_batch(4, vocab_size=700)]
+    for batch, host in zip((first, second), hosts, strict=True):
+        copy_inputs(batch, host)
+    junk = [torch.full((1 << 18,), 7.0, device="npu") for _ in range(4)]  # the graph's memory must not be given away
+    graph.replay()
+    for result, host in zip(results, hosts, strict=True):
+        check_equal(result, host.expected())
+    assert all(bool((tensor == 7.0).all()) for tensor in junk)
+
+
+def test_two_graphs_with_one_pool(route: str) -> None:
+    batches = [make_batch(seed).to("npu") for seed in (1, 2)]
+    for batch in batches:
+        batch.sample()
+    torch.npu.synchronize()
+    pool = torch.npu.graph_pool_handle()
+    graphs, results = [], []
+    for batch in batches:
+        graphs.append(torch.npu.NPUGraph())
+        with torch.npu.graph(graphs[-1], pool=pool):
+            results.append(batch.sample())
+    for seed in (6, 7):
+        host = shuffled(seed)
+        for batch, graph in zip(batches, graphs, strict=True):
+            copy_inputs(batch, host)
+            graph.replay()
+        for result in results:
+            check_equal(result, host.expected())
+
+
+def test_replay_launches_nothing_anew(route: str, emulated: None) -> None:
+    """No host work a replay, and nothing is left when the graph has gone."""
+    batch = make_batch().to("npu")
+    graph, result = capture(batch)
+    torch.npu.synchronize()
+    hostcann.reset_counters()
+    for _ in range(REPLAYS):
+        graph.replay()
+    counters = hostcann.counters()
+    assert (counters.replays, counters.launches, counters.synchronizations) == (REPLAYS, {}, {})
+    check_equal(result, batch.expected())
+    graph.reset()
+    torch.npu.synchronize()
+    live = hostcann.live()
+    assert {kind: live[kind] for kind in OWN_HANDLES} == dict.fromkeys(OWN_HANDLES, 0)
+    assert hostcann.violations() == []
+
+
+def capture_everywhere() -> list[str]:
+    for route in ROUTES:
+        with ascend_sample.use_backend(route):
+            for mode in ("normal", "delayed", "lazy"):
+                hostcann.set_stream_mode(mode)
+                check_replays()
+    return list(ROUTES)
+
+
+@pytest.mark.parametrize("queue", ["0", "1"])
+def test_capture_in_queue_and_stream_modes(emulated: None, queue: str) -> None:
+    """torch_npu itself refuses to capture with TASK_QUEUE_ENABLE=2."""
+    finished = run_isolated(capture_everywhere, TASK_QUEUE_ENABLE=queue)
+    finished.check_clean()
+    assert finished.result == list(ROUTES)

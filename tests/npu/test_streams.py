@@ -1,0 +1,198 @@
+"""Order: after what was submitted before, on the current stream, from any thread, in every mode of torch_npu's queue."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import ascend_sample
+from ascend_sample import TopKTopPSample, hostcann
+
+from .batches import Batch, check_equal, make_batch
+from .conftest import ROUTES
+from .isolation import run_isolated
+
+STREAM_MODES = ("delayed", "lazy")
+
+pytestmark = pytest.mark.usefixtures("emulated")
+
+
+def produce(batch: Batch) -> Batch:
+    """The same batch, whose logits and noise are results of operators that are still queued."""
+    assert batch.q is not None
+    logits, q = batch.logits.to("npu"), batch.q.to("npu")
+    return Batch(logits.neg().neg(), batch.k.to("npu") + 0, batch.p.to("npu") + 0, q.add(0.0))
+
+
+def check_after_queued_operators() -> None:
+    """The call follows operators that were submitted just before it, and those behind it follow the call."""
+    host = make_batch(seed=1)
+    batch = produce(host)
+    result = batch.sample()
+    batch.logits.zero_()  # after the call: it must not see this
+    assert batch.q is not None
+    batch.q.zero_()
+    following = result.logits_select_idx * 2
+    check_equal(result, host.expected())
+    assert following.tolist() == [2 * token for token in host.expected().logits_select_idx.tolist()]
+
+
+def check_released_inputs() -> None:
+    """Inputs may be dropped at once: nothing holds them, and their memory is handed on in the stream's order."""
+    host = make_batch(seed=2)
+    torch.npu.synchronize()
+    before = torch.npu.memory_allocated()
+    batch = produce(host)
+    shapes = batch.logits.shape
+    result = batch.sample(is_need_logits=False)
+    del batch
+    held = torch.npu.memory_allocated() - before
+    assert held <= 512, f"{held} bytes are held for a result of {result.logits_select_idx.nbytes} bytes"
+    for value in (1, 2, 3):
+        torch.full(shapes, value, dtype=torch.bfloat16, device="npu")
+    check_equal(result, host.expected())
+
+
+def check_side_stream() -> None:
+    """The launch is on the current stream: another stream that waits for nothing does not carry it."""
+    host = make_batch(seed=3)
+    side = torch.npu.Stream()
+    with torch.npu.stream(side):
+        batch = produce(host)
+        result = batch.sample()
+        ids = torch.empty(len(host.k), dtype=torch.int64).pin_memory()
+        ids.copy_(result.logits_select_idx, non_blocking=True)
+    side.synchronize()  # the default stream has not run anything in lazy mode
+    assert ids.tolist() == host.expected().logits_select_idx.tolist()
+    check_equal(result, host.expected())
+
+
+def check_streams_that_wait() -> None:
+    """Producer and consumer on two streams, ordered by events."""
+    host = make_batch(seed=4)
+    side = torch.npu.Stream()
+    batch = produce(host)
+    side.wait_stream(torch.npu.current_stream())
+    with torch.npu.stream(side):
+        result = batch.sample()
+    for tensor in (batch.logits, batch.k, batch.p, batch.q):
+        assert tensor is not None
+        tensor.record_stream(side)
+    torch.npu.current_stream().wait_stream(side)
+    doubled = result.logits_select_idx * 2
+    assert doubled.tolist() == [2 * token for token in host.expected().logits_select_idx.tolist()]
+
+
+def check_workspaces_are_kept_apart() -> None:
+    """Many calls in flight on two streams, with other tensors taken and dropped between them."""
+    streams = [torch.npu.Stream(), torch.npu.Stream()]
+    hosts = [make_batch(seed=seed, batch_size=3, vocab_size=900 + 100 * (seed % 3)) for seed in range(8)]
+    results: list[TopKTopPSample] = []
+    batches = []
+    for number, host in enumerate(hosts):
+        with torch.npu.stream(streams[number % 2]):
+            batches.append(produce(host))
+            results.append(batches[-1].sample())
+            torch.full((3, 900, 6), number, dtype=torch.float32, device="npu")  # as large as a workspace
+        torch.full((3, 900, 6), number, dtype=torch.float32, device="npu")
+    for stream in streams:
+        stream.synchronize()
+    for result, host in zip(results, hosts, strict=True):
+        check_equal(result, host.expected())
+
+
+def check_threads() -> None:
+    """Threads that have never seen the device, each with a stream of its own, and one on the default stream."""
+    hosts = [make_batch(seed=seed, batch_size=4, vocab_size=600) for seed in range(4)]
+    expected = [host.expected() for host in hosts]
+    problems: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            stream = torch.npu.Stream() if number else torch.npu.default_stream()
+            with torch.npu.stream(stream):
+                batch = produce(hosts[number])
+                results = [batch.sample() for _ in range(4)]
+                stream.synchronize()
+            for result in results:
+                check_equal(result, expected[number])
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(hosts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+CHECKS = (
+    check_after_queued_operators,
+    check_released_inputs,
+    check_side_stream,
+    check_streams_that_wait,
+    check_workspaces_are_kept_apart,
+    check_threads,
+)
+
+
+@pytest.mark.parametrize("mode", STREAM_MODES)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_order(route: str, check: object, mode: str) -> None:
+    """With torch_npu's usual queue, in this process."""
+    assert callable(check)
+    hostcann.set_stream_mode(mode)
+    check()
+    torch.npu.synchronize()
+    assert hostcann.violations() == []
+
+
+def check_everything() -> int:
+    for route in ROUTES:
+        with ascend_sample.use_backend(route):
+            for mode in STREAM_MODES:
+                hostcann.set_stream_mode(mode)
+                for check in CHECKS:
+                    check()
+                    torch.npu.synchronize()
+    return len(ROUTES) * len(STREAM_MODES) * len(CHECKS)
+
+
+@pytest.mark.parametrize("queue", ["0", "2"])
+def test_order_in_other_queue_modes(queue: str) -> None:
+    finished = run_isolated(check_everything, TASK_QUEUE_ENABLE=queue)
+    finished.check_clean()
+    assert finished.result == len(ROUTES) * len(STREAM_MODES) * len(CHECKS)
+
+
+def test_order_when_launches_block() -> None:
+    run_isolated(check_everything, ASCEND_LAUNCH_BLOCKING="1").check_clean()
+
+
+K_AND_P = {
+    "scalars": (5, 0.9),
+    "none": (None, None),
+    "good tensors": (torch.int32, torch.bfloat16),
+    "wider tensors": (torch.int64, torch.float32),
+    "narrower tensors": (torch.uint8, torch.float16),
+}
+
+
+@pytest.mark.parametrize("is_need_logits", [False, True])
+@pytest.mark.parametrize("form", K_AND_P)
+def test_nothing_synchronises(route: str, form: str, is_need_logits: bool) -> None:
+    """No call makes the host wait, whatever k and p are given as, and nothing is copied."""
+    host = make_batch()
+    batch = host.to("npu")
+    k, p = K_AND_P[form]
+    if isinstance(k, torch.dtype) and isinstance(p, torch.dtype):
+        k, p = (host.k % 100).to(k).to("npu"), host.p.to(p).to("npu")
+    torch.npu.synchronize()
+    hostcann.reset_counters()
+    ascend_sample.top_k_top_p_sample(batch.logits, k, p, batch.q, is_need_logits=is_need_logits)
+    counters = hostcann.counters()
+    assert counters.synchronizations == {}
+    assert counters.copies == {}
