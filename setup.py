@@ -89,13 +89,15 @@ def hostcann_extensions() -> list[Extension]:
         return []
     folder = "csrc/hostcann"
 
-    def library(name: str, files: list[str], needed: list[str], kind=Extension) -> Extension:
+    def library(
+        name: str, files: list[str], needed: list[str], kind=Extension, compile_args: list[str] = COMPILE_ARGS
+    ) -> Extension:
         return kind(
             f"ascend_sample.hostcann.home.lib64.lib{name}",
             files,
             include_dirs=[str(ROOT / "csrc")],
             language="c++",
-            extra_compile_args=COMPILE_ARGS,
+            extra_compile_args=compile_args,
             extra_link_args=[
                 *LINK_ARGS,
                 f"-Wl,-soname,lib{name}.so",
@@ -111,7 +113,14 @@ def hostcann_extensions() -> list[Extension]:
         library("ascendcl", sources(f"{folder}/runtime"), []),
         *(library(name, [f"{folder}/stubs/{name}.cpp"], ["ascendcl"]) for name in stubs),
         library("opapi", sources(f"{folder}/opapi"), ["ascendcl"]),
-        library("opapi_math", sources(f"{folder}/aten"), ["opapi", "ascendcl"], cpp_extension.CppExtension),
+        # Each of its functions only calls ATen: optimising the thousands of templates between would double the build.
+        library(
+            "opapi_math",
+            sources(f"{folder}/aten"),
+            ["opapi", "ascendcl"],
+            cpp_extension.CppExtension,
+            [*COMPILE_ARGS, "-O1"],
+        ),
     ]
 
 

@@ -61,8 +61,8 @@ def activate(
         )
     variables = environment(without=without) | wanted
     os.environ.update(variables)
-    # torch_npu asks for them by their bare names, which the linker resolves to what is loaded. The one that is linked to
-    # torch finds it loaded as well: the package imports torch before this module can be.
+    # torch_npu asks for them by their bare names, which the linker resolves to what is loaded. The one that is linked
+    # to torch finds it loaded as well: the package imports torch before this module can be.
     for library in library_paths(Path(variables[HOME_VARIABLE])):
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
