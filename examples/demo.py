@@ -19,19 +19,18 @@ Two things are compared, and exit status 1 says that one of them failed:
 from __future__ import annotations
 
 import argparse
-import copy
 import ctypes
 import importlib.util
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ascend_sample import hostcann, top_k_top_p_sample, which_backend  # isort: skip  the first to import torch, safely
 
 import torch
-from language_model import END_OF_TEXT_ID, LanguageModel, decode_text, encode_prompt, load_or_train
+from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
 from torch import Tensor
 
 LOGITS_TYPE = torch.bfloat16
@@ -138,7 +137,7 @@ def prepare_npu() -> str:
         RuntimeError: there is no CANN, and hostcann was not built.
     """
     if importlib.util.find_spec("torch_npu") is None:
-        raise SystemExit("demo: --device npu needs torch_npu. Install it (torch_npu==2.13.0), or pass --device cpu.")
+        refuse("--device npu needs torch_npu. Install it (torch_npu==2.13.0), or pass --device cpu.")
     if not cann_is_installed():
         hostcann.activate()
     import torch_npu  # registers the device
@@ -152,6 +151,12 @@ def prepare_npu() -> str:
     return f"The NPU is a real device: {torch_npu.npu.get_device_name(0)}."
 
 
+def refuse(message: str) -> NoReturn:
+    """Ends the demo because of what it was asked for: with status 2, since 1 means that devices differ."""
+    print(f"demo: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="Generate text on a CPU and an NPU and compare it, token by token.")
@@ -162,7 +167,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--retrain", action="store_true", help="train the language model although it is cached")
     arguments = parser.parse_args()
     if arguments.tokens < 1:
-        parser.error(f"--tokens must be >= 1, got {arguments.tokens}. Leave it out for 48.")
+        refuse(f"--tokens must be >= 1, got {arguments.tokens}. Leave it out for 48.")
     return arguments
 
 
@@ -174,8 +179,8 @@ def make_request(arguments: argparse.Namespace, model: LanguageModel, prompts: l
     """
     length = max(map(len, prompts)) + arguments.tokens
     if length > model.config.context_size:
-        raise SystemExit(
-            f"demo: the longest prompt and --tokens must fit the context of {model.config.context_size} tokens, "
+        refuse(
+            f"the longest prompt and --tokens must fit the context of {model.config.context_size} tokens, "
             f"got {length}. Ask for fewer."
         )
     settings = [SETTINGS[row % len(SETTINGS)] for row in range(len(prompts))]
@@ -213,14 +218,16 @@ def main() -> int:
     request = make_request(arguments, model, [encode_prompt(tokenizer, prompt) for prompt in arguments.prompts])
     generations = {}
     for device in devices:
-        device_model = copy.deepcopy(model).to(device=device, dtype=LOGITS_TYPE)
-        generate(device_model, device, request._replace(steps=2))  # the first calls on a device pay for its start
-        generations[device] = generate(device_model, device, request)
+        model = model.to(device=device, dtype=LOGITS_TYPE)
+        generate(model, device, request._replace(steps=2))  # the first calls on a device pay for its start
+        generations[device] = generate(model, device, request)
 
+    print("\nTexts; where the model ended one and began another stands a bar (|).")
     for row, prompt in enumerate(arguments.prompts):
         print(f"\n[{row}] {describe_setting(int(request.k[row]), float(request.p[row]))}: {prompt!r}")
         for device, generation in generations.items():
-            text = " ".join(decode_text(tokenizer, generation.token_ids[row].tolist()).split())
+            texts = decode_texts(tokenizer, generation.token_ids[row].tolist())
+            text = " | ".join(" ".join(text.split()) for text in texts)
             print(textwrap.fill(text, TEXT_WIDTH, initial_indent=f"  {device:<6} ", subsequent_indent=" " * 9))
 
     print(f"\nspeed, model and sampling, {len(request.prompts)} rows of {LOGITS_TYPE} logits [{request.vocab_size}]:")

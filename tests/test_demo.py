@@ -92,14 +92,15 @@ def test_tokenizer_round_trip(tiny_corpus: list[str]) -> None:
     for text in (tiny_corpus[0], "unseen wörds, 漢字 and\n\ttabs ", ""):
         ids = language_model.encode_prompt(tokenizer, text)
         assert ids[0] == language_model.END_OF_TEXT_ID
-        assert language_model.decode_text(tokenizer, ids) == text
+        assert language_model.decode_texts(tokenizer, ids) == [text]
     assert tokenizer.token_to_id(language_model.END_OF_TEXT) == language_model.END_OF_TEXT_ID
 
 
-def test_decoding_stops_at_the_end_of_the_text(tiny_corpus: list[str]) -> None:
+def test_decoding_parts_the_texts(tiny_corpus: list[str]) -> None:
     tokenizer = train_tokenizer(tiny_corpus, 400)
     ids = encode_documents(tokenizer, ["The first.", "The second."])
-    assert language_model.decode_text(tokenizer, ids) == "The first."
+    assert language_model.decode_texts(tokenizer, ids) == ["The first.", "The second."]
+    assert language_model.decode_texts(tokenizer, [*ids[1:], language_model.END_OF_TEXT_ID])[1:] == ["The second.", ""]
 
 
 def test_tokenizer_needs_enough_text() -> None:
@@ -231,7 +232,14 @@ def test_demo_generates_the_same_text_on_both_devices() -> None:
     assert result.stdout.count("tokens/s") == 2
 
 
+@pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
 def test_demo_refuses_a_text_beyond_the_context() -> None:
     result = run_demo("--device", "cpu", "--tokens", "1000")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "must fit the context of 256 tokens, got 10" in result.stderr
+
+
+def test_demo_refuses_to_generate_nothing() -> None:
+    result = run_demo("--tokens", "0")
+    assert result.returncode == 2
+    assert "--tokens must be >= 1, got 0" in result.stderr

@@ -6,7 +6,7 @@ nothing is downloaded.
 
 from .cache import load_or_train
 from .model import Cache, LanguageModel, ModelConfig
-from .tokenizer import END_OF_TEXT, END_OF_TEXT_ID, decode_text, encode_prompt
+from .tokenizer import END_OF_TEXT, END_OF_TEXT_ID, decode_texts, encode_prompt
 
 __all__ = [
     "END_OF_TEXT",
@@ -14,7 +14,7 @@ __all__ = [
     "Cache",
     "LanguageModel",
     "ModelConfig",
-    "decode_text",
+    "decode_texts",
     "encode_prompt",
     "load_or_train",
 ]

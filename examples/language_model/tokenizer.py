@@ -51,10 +51,13 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     return encode_documents(tokenizer, [text])
 
 
-def decode_text(tokenizer: Tokenizer, token_ids: list[int]) -> str:
-    """Returns the first text in `token_ids`: what stands before the next `END_OF_TEXT`, the one in front left out."""
+def decode_texts(tokenizer: Tokenizer, token_ids: list[int]) -> list[str]:
+    """Returns the texts in `token_ids`, which `END_OF_TEXT` parts; the one in front of the first text parts nothing."""
     ids = token_ids[1:] if token_ids[:1] == [END_OF_TEXT_ID] else token_ids
-    if END_OF_TEXT_ID in ids:
-        ids = ids[: ids.index(END_OF_TEXT_ID)]
-    text: str = tokenizer.decode(ids)
-    return text
+    texts: list[list[int]] = [[]]
+    for token in ids:
+        if token == END_OF_TEXT_ID:
+            texts.append([])
+        else:
+            texts[-1].append(token)
+    return [tokenizer.decode(text) for text in texts]
