@@ -132,6 +132,11 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
             ext.library_dirs.append(str(Path(self.get_ext_fullpath(ext.name)).parent))
         super().build_extension(ext)
 
+    def copy_extensions_to_source(self) -> None:
+        for ext in self.extensions:  # an editable install: setuptools does not make the folders that git left out
+            ROOT.joinpath(*ext.name.split(".")).parent.mkdir(parents=True, exist_ok=True)
+        super().copy_extensions_to_source()
+
 
 setup(
     packages=find_packages(include=["ascend_sample", "ascend_sample.*"]),

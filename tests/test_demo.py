@@ -19,6 +19,7 @@ sys.path.insert(0, str(EXAMPLES))
 
 pytest.importorskip("tokenizers", reason="the demo's subword vocabulary needs the tokenizers package")
 
+import demo  # noqa: E402
 import language_model  # noqa: E402
 from language_model import corpus, training  # noqa: E402
 from language_model.cache import cache_key  # noqa: E402
@@ -243,3 +244,24 @@ def test_demo_refuses_to_generate_nothing() -> None:
     result = run_demo("--tokens", "0")
     assert result.returncode == 2
     assert "--tokens must be >= 1, got 0" in result.stderr
+
+
+def test_demo_tells_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    request = demo.Request(
+        prompts=[[0, 5], [0, 7, 9]],
+        k=torch.tensor([4, demo.NO_TOP_K], dtype=torch.int32),
+        p=torch.tensor([0.5, demo.NO_TOP_P]),
+        steps=3,
+        seed=0,
+        vocab_size=16,
+    )
+    token_ids = torch.tensor([[0, 5, 1, 2, 3], [0, 7, 9, 4, 6]])
+    logits = [torch.randn(2, 16).bfloat16() for _ in range(request.steps)]
+    same = demo.Generation(token_ids, logits, new_tokens=5, seconds=1.0)
+    changed = token_ids.clone()
+    changed[0, 3] = 8  # its third token: the one before is equal, the one after no longer counts
+    generations = {"cpu": same, "cpu:0": same, "cpu:1": same._replace(token_ids=changed)}
+    assert demo.compare("cpu", "cpu:0", generations, request)
+    assert "5 of 5 tokens are equal (the logits are equal bit for bit)\n  The tokens MATCH." in capsys.readouterr().out
+    assert not demo.compare("cpu", "cpu:1", generations, request)
+    assert "3 of 5 tokens are equal (the logits are equal bit for bit)\n  The tokens DO NOT" in capsys.readouterr().out

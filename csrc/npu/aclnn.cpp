@@ -98,7 +98,8 @@ const Aclnn& aclnn() {
 }
 
 std::ostream& operator<<(std::ostream& stream, const LogitsLabel& label) {
-  return stream << '[' << label.batch_size << ", " << label.vocab_size << "] " << label.dtype;
+  return stream << '[' << label.batch_size << ", " << label.vocab_size << "] "
+                << (label.dtype == c10::kHalf ? "fp16" : "bf16");
 }
 
 void check_status(aclnnStatus status, const char* call, const char* stage,

@@ -57,7 +57,8 @@ struct Aclnn {
 /// The functions of CANN, looked up at the first call.
 const Aclnn& aclnn();
 
-/// What errors tell about the logits, put into words only when there is one.
+/// What errors tell about the logits (float16 or bfloat16 here), put into words only when there is
+/// one.
 struct LogitsLabel {
   int64_t batch_size;
   int64_t vocab_size;

@@ -1,5 +1,6 @@
 """Calls both bindings through torch_npu once in every way that allocates or fails; for `run_sanitized.py`."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -46,6 +47,15 @@ def check_fault(backend: str, site: str) -> None:
         hostcann.clear_faults()
 
 
+def check_libraries_are_those_to_test(package: Path) -> None:
+    """Another copy of the package on Python's path would pass without being instrumented."""
+    names = ("/_npu.so", "/libascendcl.so", "/libopapi.so", "/libopapi_math.so")
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    loaded = {Path(line.split()[-1]) for line in lines if line.endswith(names)}
+    assert len(loaded) == len(names), loaded
+    assert all(package in path.parents for path in loaded), loaded
+
+
 def main() -> None:
     """Both bindings; what fails in the task queue comes last, because the queue does not recover."""
     for backend in ("aclnn", "cffi"):
@@ -59,6 +69,9 @@ def main() -> None:
     torch.npu.synchronize()
     torch.npu.empty_cache()
     assert hostcann.violations() == []
+    package = os.environ.get("ASCEND_SAMPLE_EXPECTED_PACKAGE")
+    if package:
+        check_libraries_are_those_to_test(Path(package))
     print("binding_smoke: passed")
 
 

@@ -96,13 +96,15 @@ def main() -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
     suite = [sys.executable, "-m", "pytest", "-q", "--confcutdir", str(Path(__file__).parent)]
-    commands = [[*suite, *(options.pytest_arguments or [str(Path(__file__).parent)])]]
+    commands = [(ROOT, [*suite, *(options.pytest_arguments or [str(Path(__file__).parent)])])]
     if options.binding:
         script = Path(__file__).parent / "binding_smoke.py"
-        commands.append([sys.executable, "-m", "ascend_sample.hostcann", "run", sys.executable, str(script)])
+        # From the instrumented package's folder: -m looks into the current one first.
+        commands.append((PACKAGE, [sys.executable, "-m", "ascend_sample.hostcann", "run", sys.executable, str(script)]))
     failed = False
-    for command in commands:
-        status = subprocess.run(command, cwd=ROOT, env=environment() | {"PYTHONPATH": str(PACKAGE)}, check=False)
+    for folder, command in commands:
+        variables = {"PYTHONPATH": str(PACKAGE), "ASCEND_SAMPLE_EXPECTED_PACKAGE": str(PACKAGE)}
+        status = subprocess.run(command, cwd=folder, env=environment() | variables, check=False)
         failed |= status.returncode != 0
     found = findings()
     print("\n".join(found))

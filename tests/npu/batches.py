@@ -35,9 +35,7 @@ class Batch:
     def expected(self) -> TopKTopPSample:
         """What the reference returns, on the CPU."""
         batch = self.to("cpu")
-        return top_k_top_p_sample_reference(
-            batch.logits, batch.k, batch.p, batch.q, is_need_logits=True
-        )
+        return top_k_top_p_sample_reference(batch.logits, batch.k, batch.p, batch.q, is_need_logits=True)
 
 
 def make_batch(

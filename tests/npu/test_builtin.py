@@ -31,9 +31,7 @@ def make_scenario(name: str, dtype: torch.dtype, with_q: bool) -> Batch:
 def builtin(batch: Batch, is_need_logits: bool, eps: float = 1e-8, top_k_guess: int = 32) -> tuple[torch.Tensor, ...]:
     sample = torch.ops.npu.npu_top_k_top_p_sample
     return tuple(
-        sample(
-            batch.logits, batch.k, batch.p, batch.q, eps=eps, is_need_logits=is_need_logits, top_k_guess=top_k_guess
-        )
+        sample(batch.logits, batch.k, batch.p, batch.q, eps=eps, is_need_logits=is_need_logits, top_k_guess=top_k_guess)
     )
 
 
@@ -41,9 +39,7 @@ def builtin(batch: Batch, is_need_logits: bool, eps: float = 1e-8, top_k_guess: 
 @pytest.mark.parametrize("with_q", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_same_ids_and_logits(
-    route: str, scenario: str, dtype: torch.dtype, with_q: bool, is_need_logits: bool
-) -> None:
+def test_same_ids_and_logits(route: str, scenario: str, dtype: torch.dtype, with_q: bool, is_need_logits: bool) -> None:
     batch = make_scenario(scenario, dtype, with_q).to("npu")
     ids, kept = builtin(batch, is_need_logits)
     ours = batch.sample(is_need_logits)
@@ -62,9 +58,7 @@ def test_options_arrive(npu: str, eps: float, top_k_guess: int) -> None:
     assert batch.q is not None
     batch = Batch(batch.logits, batch.k, batch.p, batch.q * 1e-3).to("npu")
     ids, kept = builtin(batch, True, eps, top_k_guess)
-    ours = torch.ops.ascend_sample.top_k_top_p_sample(
-        batch.logits, batch.k, batch.p, batch.q, eps, True, top_k_guess
-    )
+    ours = torch.ops.ascend_sample.top_k_top_p_sample(batch.logits, batch.k, batch.p, batch.q, eps, True, top_k_guess)
     assert ours[0].tolist() == ids.tolist()
     check_same_bits(ours[1], kept)
 

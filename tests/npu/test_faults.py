@@ -39,9 +39,7 @@ PHASE_1_TEXT = (
     rf"^top_k_top_p_sample: {OPERATOR}GetWorkspaceSize failed in workspace: "
     rf"361001 ACLNN_ERR_RUNTIME_ERROR: .*{MESSAGE}{LOGITS}"
 )
-PHASE_2_TEXT = (
-    rf"top_k_top_p_sample: {OPERATOR} failed in launch: 361001 ACLNN_ERR_RUNTIME_ERROR: .*{MESSAGE}{LOGITS}"
-)
+PHASE_2_TEXT = rf"top_k_top_p_sample: {OPERATOR} failed in launch: 361001 ACLNN_ERR_RUNTIME_ERROR: .*{MESSAGE}{LOGITS}"
 
 pytestmark = pytest.mark.usefixtures("emulated")
 
@@ -127,7 +125,9 @@ def fail_in_phase_1(batch: Batch) -> None:
 
 def fail_with_unknown_status(batch: Batch) -> None:
     hostcann.inject("phase1", OPERATOR, code=123456, message=MESSAGE)
-    assert re.search(rf"failed in workspace: 123456 \(a status without a name.*{MESSAGE}{LOGITS}", error_of(batch.sample))
+    assert re.search(
+        rf"failed in workspace: 123456 \(a status without a name.*{MESSAGE}{LOGITS}", error_of(batch.sample)
+    )
 
 
 def fail_in_phase_2(batch: Batch) -> None:

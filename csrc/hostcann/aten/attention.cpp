@@ -1,4 +1,7 @@
 // Fused attention, which torch_npu calls for torch's scaled_dot_product_attention.
+#include <algorithm>
+#include <limits>
+
 #include "hostcann/aten/operator.h"
 
 namespace hostcann::aten {
@@ -75,6 +78,20 @@ static void attend(Input query, Input key, Input value, OptionalInput mask, doub
   softmax_sum = at::exp(scores - maximum).sum(-1, /*keepdim=*/true).expand_as(softmax_sum.tensor());
 }
 
+// Rules of hostcann, narrower than CANN's: what it does not emulate must not pass unnoticed.
+static void check(bool has_mask, int64_t sparse_mode, int64_t pre_tokens, int64_t next_tokens,
+                  int64_t longest, double keep_probability, bool has_others) {
+  if (has_others) refuse("realShift, paddingMask and prefix must be null: they are not emulated");
+  if (keep_probability != 1.0) {
+    refuse("keepProb must be 1, got " + std::to_string(keep_probability) +
+           ": dropout is not emulated");
+  }
+  if (has_mask && sparse_mode == kMaskAsGiven && std::min(pre_tokens, next_tokens) < longest) {
+    refuse("preTokens and nextTokens must not narrow the mask, got " + std::to_string(pre_tokens) +
+           " and " + std::to_string(next_tokens) + ": put the band into attenMask");
+  }
+}
+
 }  // namespace hostcann::aten
 
 OPERATOR(aclnnFlashAttentionScore,
@@ -83,7 +100,8 @@ OPERATOR(aclnnFlashAttentionScore,
           double scaleValue, double keepProb, int64_t preTokens, int64_t nextTokens,
           int64_t headNum, Text inputLayout, int64_t innerPrecise, int64_t sparseMode,
           Output softmaxMax, Output softmaxSum, Output softmaxOut, Output attentionOut),
-         if (realShift) refuse("realShift must be null: position biases are not emulated");
-         if (keepProb != 1.0) refuse("keepProb must be 1: dropout is not emulated");
+         check(attenMask.has_value(), sparseMode, preTokens, nextTokens,
+               attenMask ? std::max(attenMask->size(-1), attenMask->size(-2)) : 0, keepProb,
+               realShift || paddingMask || (prefix && !prefix->empty()));
          attend(query, key, value, attenMask, scaleValue, headNum, inputLayout, sparseMode,
                 softmaxMax, softmaxSum, attentionOut))

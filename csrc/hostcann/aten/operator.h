@@ -87,7 +87,6 @@ class OptionalOutput {
   void operator=(const at::Tensor& value) const {
     if (output_) *output_ = value;
   }
-  bool wanted() const { return output_.has_value(); }
 
  private:
   std::optional<Output> output_;

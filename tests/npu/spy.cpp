@@ -1,0 +1,140 @@
+// A vendor's operator library (libcust_opapi.so) that writes down how aclnnTopKTopPSample is called
+// and hands every call on to libopapi.so. One line of JSON a call goes to the file named by
+// SPY_LOG.
+//
+// It sees what the operator sees: which tensor is which argument, how each was described, eps to
+// its last bit, the values of k when the kernel is about to run.
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Description {
+  std::vector<int64_t> shape, strides, storage;
+  int64_t offset;
+  int data_type, format;
+  const char* address;
+};
+
+struct Call {
+  std::string text;
+  Description k;
+};
+
+std::mutex mutex;
+std::map<const void*, Description> tensors;
+std::map<const void*, Call> calls;  // by executor
+
+template <typename Function>
+Function next(const char* library, const char* name) {
+  void* symbol = dlsym(dlopen(library, RTLD_LAZY), name);
+  if (symbol == nullptr) {
+    std::fprintf(stderr, "spy: %s has no %s\n", library, name);
+    std::abort();
+  }
+  return reinterpret_cast<Function>(symbol);
+}
+
+std::string text_of(const std::vector<int64_t>& values) {
+  std::string text = "[";
+  for (int64_t value : values) text += (text.size() > 1 ? ", " : "") + std::to_string(value);
+  return text + "]";
+}
+
+std::string text_of(const void* tensor) {
+  if (tensor == nullptr) return "null";
+  const Description& seen = tensors.at(tensor);
+  return "{\"shape\": " + text_of(seen.shape) + ", \"strides\": " + text_of(seen.strides) +
+         ", \"storage\": " + text_of(seen.storage) +
+         ", \"offset\": " + std::to_string(seen.offset) +
+         ", \"data_type\": " + std::to_string(seen.data_type) +
+         ", \"format\": " + std::to_string(seen.format) +
+         ", \"address\": " + std::to_string(reinterpret_cast<uintptr_t>(seen.address)) + "}";
+}
+
+/// The values of k, once everything before this launch has run.
+std::vector<int64_t> read(const Description& k, void* stream) {
+  static const auto synchronize = next<int (*)(void*)>("libascendcl.so", "aclrtSynchronizeStream");
+  static const auto copy =
+      next<int (*)(void*, size_t, const void*, size_t, int)>("libascendcl.so", "aclrtMemcpy");
+  constexpr int kDeviceToHost = 2;
+  std::vector<int64_t> values;
+  if (synchronize(stream) != 0) return values;
+  for (int64_t row = 0; row < k.shape[0]; ++row) {
+    int32_t value = 0;
+    const char* address = k.address + 4 * (k.offset + row * k.strides[0]);
+    if (copy(&value, sizeof value, address, sizeof value, kDeviceToHost) != 0) return {};
+    values.push_back(value);
+  }
+  return values;
+}
+
+}  // namespace
+
+extern "C" {
+
+void* aclCreateTensor(const int64_t* view_dims, uint64_t view_rank, int data_type,
+                      const int64_t* strides, int64_t offset, int format,
+                      const int64_t* storage_dims, uint64_t storage_rank, void* address) {
+  static const auto create = next<decltype(&aclCreateTensor)>("libopapi.so", __func__);
+  void* tensor = create(view_dims, view_rank, data_type, strides, offset, format, storage_dims,
+                        storage_rank, address);
+  const std::lock_guard lock(mutex);
+  tensors[tensor] = {{view_dims, view_dims + view_rank},
+                     {strides, strides + (strides == nullptr ? 0 : view_rank)},
+                     {storage_dims, storage_dims + storage_rank},
+                     offset,
+                     data_type,
+                     format,
+                     static_cast<const char*>(address)};
+  return tensor;
+}
+
+int aclnnTopKTopPSampleGetWorkspaceSize(const void* logits, const void* k, const void* p,
+                                        const void* q, double eps, bool is_need_logits,
+                                        int64_t top_k_guess, const void* selected, const void* kept,
+                                        uint64_t* workspace_size, void** executor) {
+  static const auto plan =
+      next<decltype(&aclnnTopKTopPSampleGetWorkspaceSize)>("libopapi.so", __func__);
+  const int status = plan(logits, k, p, q, eps, is_need_logits, top_k_guess, selected, kept,
+                          workspace_size, executor);
+  if (status != 0) return status;
+  char number[40];
+  std::snprintf(number, sizeof number, "%.17g", eps);
+  const std::lock_guard lock(mutex);
+  calls[*executor] = {"{\"logits\": " + text_of(logits) + ", \"k\": " + text_of(k) + ", \"p\": " +
+                          text_of(p) + ", \"q\": " + text_of(q) + ", \"eps\": " + number +
+                          ", \"is_need_logits\": " + (is_need_logits ? "true" : "false") +
+                          ", \"top_k_guess\": " + std::to_string(top_k_guess) +
+                          ", \"selected\": " + text_of(selected) + ", \"kept\": " + text_of(kept) +
+                          ", \"asked\": " + std::to_string(*workspace_size),
+                      tensors.at(k)};
+  return status;
+}
+
+int aclnnTopKTopPSample(void* workspace, uint64_t workspace_size, void* executor, void* stream) {
+  static const auto launch = next<decltype(&aclnnTopKTopPSample)>("libopapi.so", __func__);
+  Call call;
+  {
+    const std::lock_guard lock(mutex);
+    call = calls.at(executor);
+  }
+  const std::string values = text_of(read(call.k, stream));
+  if (std::FILE* log = std::fopen(std::getenv("SPY_LOG"), "a"); log != nullptr) {
+    std::fprintf(log, "%s, \"given\": %llu, \"stream\": %llu, \"k_values\": %s}\n",
+                 call.text.c_str(), static_cast<unsigned long long>(workspace_size),
+                 static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(stream)),
+                 values.c_str());
+    std::fclose(log);
+  }
+  return launch(workspace, workspace_size, executor, stream);
+}
+
+}  // extern "C"

@@ -1,0 +1,138 @@
+"""What the operator is called with, seen from its side: a spy in a vendor's place records every argument."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ascend_sample
+
+from .batches import check_equal, make_batch
+from .conftest import ROUTES
+from .isolation import run_isolated
+
+LARGEST_VOCAB_SIZE = 1 << 20  # a k above it skips top-k
+FLOAT, FLOAT16, INT32, INT64, BFLOAT16 = 0, 1, 3, 9, 27
+"""aclDataType."""
+FORMAT_ND = 2
+EPS = 1.2345678901234567e-3
+GUESS = 77
+
+
+def sample_under_the_spy(route: str) -> dict[str, Any]:
+    """Three calls; returns what torch knows about their arguments."""
+    batch = make_batch()
+    expected = batch.expected()
+    batch = batch.to("npu")
+    wide = torch.zeros(10, 2001, dtype=torch.bfloat16, device="npu")
+    view = wide[1:9, 3:1503]
+    view.copy_(batch.logits)
+    side = torch.npu.Stream()
+    with ascend_sample.use_backend(route):
+        check_equal(batch.sample(), expected)
+        torch.npu.synchronize()
+        with torch.npu.stream(side):
+            result = ascend_sample.top_k_top_p_sample(view, batch.k, batch.p, batch.q, EPS, True, GUESS)
+        torch.npu.synchronize()
+        ascend_sample.top_k_top_p_sample(batch.logits.half(), batch.k, 0.5)
+        torch.npu.synchronize()
+    assert batch.q is not None
+    assert result.logits_top_kp_select is not None
+    return {
+        "storage": view.untyped_storage().data_ptr(),
+        "logits": batch.logits.data_ptr(),
+        "p": batch.p.data_ptr(),
+        "q": batch.q.data_ptr(),
+        "selected": result.logits_select_idx.data_ptr(),
+        "kept": result.logits_top_kp_select.data_ptr(),
+        "stream": side.npu_stream,
+    }
+
+
+@pytest.fixture(scope="module")
+def spy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as ASCEND_CUSTOM_OPP_PATH names it."""
+    package = tmp_path_factory.mktemp("spy")
+    library = package / "op_api" / "lib" / "libcust_opapi.so"
+    library.parent.mkdir(parents=True)
+    compiler = shlex.split(os.environ.get("CXX", "g++"))
+    source = Path(__file__).with_name("spy.cpp")
+    subprocess.run([*compiler, "-std=c++17", "-O1", "-fPIC", "-shared", str(source), "-o", str(library)], check=True)
+    return package
+
+
+@pytest.fixture(params=ROUTES)
+def seen(request: pytest.FixtureRequest, emulated: None, spy: Path, tmp_path: Path) -> tuple[dict[str, Any], list[Any]]:
+    """What torch knows, and what the spy wrote down."""
+    log = tmp_path / "calls"
+    environment = {"ASCEND_CUSTOM_OPP_PATH": str(spy), "SPY_LOG": str(log)}
+    finished = run_isolated(sample_under_the_spy, request.param, **environment)
+    finished.check_clean()
+    return finished.result, [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def tensor(data_type: int, address: int, shape: list[int]) -> dict[str, Any]:
+    """How a whole contiguous tensor is described, but for its storage's size."""
+    strides = [shape[1], 1] if len(shape) == 2 else [1]
+    return {
+        "data_type": data_type,
+        "address": address,
+        "shape": shape,
+        "strides": strides,
+        "offset": 0,
+        "format": FORMAT_ND,
+    }
+
+
+def check_tensor(actual: dict[str, Any], expected: dict[str, Any], storage: int) -> None:
+    """The storage may be larger than the tensor, by what the allocator has added."""
+    (elements,) = actual["storage"]
+    assert storage <= elements < storage + 512
+    assert {name: actual[name] for name in expected} == expected
+
+
+def test_arguments(seen: tuple[dict[str, Any], list[Any]]) -> None:
+    known, (first, second, third) = seen
+    vocab, whole = [8, 1500], 12000
+
+    check_tensor(first["logits"], tensor(BFLOAT16, known["logits"], vocab), whole)
+    check_tensor(first["p"], tensor(BFLOAT16, known["p"], [8]), 8)
+    check_tensor(first["q"], tensor(FLOAT, known["q"], vocab), whole)
+    assert (first["eps"], first["is_need_logits"], first["top_k_guess"]) == (1e-8, True, 32)
+    assert (first["selected"]["data_type"], first["selected"]["shape"]) == (INT64, [8])
+    assert (first["kept"]["data_type"], first["kept"]["shape"]) == (FLOAT, vocab)
+
+    view = tensor(BFLOAT16, known["storage"], vocab) | {"strides": [2001, 1], "offset": 2004}
+    check_tensor(second["logits"], view, 20010)
+    check_tensor(second["selected"], tensor(INT64, known["selected"], [8]), 8)
+    check_tensor(second["kept"], tensor(FLOAT, known["kept"], vocab), whole)
+    assert (second["eps"], second["is_need_logits"], second["top_k_guess"]) == (EPS, True, GUESS)
+    assert second["stream"] == known["stream"] != first["stream"]
+
+    assert third["logits"]["data_type"] == third["p"]["data_type"] == FLOAT16
+    assert third["q"] is None
+    assert third["is_need_logits"] is False
+    # CANN checks this output's shape even when it writes nothing to it.
+    assert (third["kept"]["data_type"], third["kept"]["shape"]) == (FLOAT, vocab)
+
+
+def test_k_that_the_device_cannot_take_never_reaches_it(seen: tuple[dict[str, Any], list[Any]]) -> None:
+    _, calls = seen
+    assert len(calls) == 3
+    for call in calls:
+        assert (call["k"]["data_type"], call["k"]["shape"]) == (INT32, [8])
+        values = [value if value <= LARGEST_VOCAB_SIZE else "skip" for value in call["k_values"]]
+        assert values == ["skip", 5, "skip", 7, "skip", 1024, 3000, 40]
+
+
+def test_workspace_is_the_one_that_was_asked_for(seen: tuple[dict[str, Any], list[Any]]) -> None:
+    _, calls = seen
+    for call in calls:
+        assert call["given"] == call["asked"] > 24 * 12000

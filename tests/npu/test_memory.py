@@ -1,0 +1,226 @@
+"""Device memory of a call, lifetimes, layouts that CANN must be told of, and inputs that must never reach it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ascend_sample
+from ascend_sample import hostcann
+
+from .batches import Batch, check_equal, make_batch
+
+OPERATOR = "aclnnTopKTopPSample"
+ROUNDING = 512
+"""Bytes: torch_npu's allocator hands out multiples of it, after padding each tensor by 32."""
+
+
+def allocated() -> int:
+    torch.npu.synchronize()
+    return int(torch.npu.memory_allocated())
+
+
+def rounded(size: int) -> int:
+    return -(-(size + 32) // ROUNDING) * ROUNDING
+
+
+# ---- how much ----
+
+
+def test_only_results_are_held(route: str) -> None:
+    batch = make_batch(vocab_size=20000).to("npu")
+    batch.sample()
+    before = allocated()
+    result = batch.sample(is_need_logits=False)
+    assert allocated() - before == rounded(8 * 8)
+    assert result.logits_top_kp_select is None
+    result = batch.sample(is_need_logits=True)
+    assert allocated() - before == rounded(8 * 8) + rounded(8 * 20000 * 4)
+    del result
+    assert allocated() == before
+
+
+def test_many_calls_do_not_grow(route: str) -> None:
+    batch = make_batch(vocab_size=5000).to("npu")
+    for _ in range(3):
+        batch.sample()
+    before, reserved = allocated(), torch.npu.memory_reserved()
+    for number in range(40):
+        batch.sample(is_need_logits=number % 2 == 0)
+    assert allocated() == before
+    assert torch.npu.memory_reserved() == reserved
+
+
+def peak_of(batch: Batch, builtin: bool) -> int:
+    """Bytes that a call without kept logits takes at its peak."""
+    torch.npu.synchronize()
+    torch.npu.reset_peak_memory_stats()
+    before = torch.npu.memory_allocated()
+    if builtin:
+        torch.ops.npu.npu_top_k_top_p_sample(batch.logits, batch.k, batch.p, batch.q)
+    else:
+        batch.sample(is_need_logits=False)
+    torch.npu.synchronize()
+    return int(torch.npu.max_memory_allocated() - before)
+
+
+def test_peak_beside_the_builtin(route: str, emulated: None) -> None:
+    """Beyond the workspace, which is CANN's, a call takes at most 0.26 of the built-in's memory."""
+    batch_size, vocab_size = 16, 151936
+    batch = make_batch(batch_size=batch_size, vocab_size=vocab_size).to("npu")
+    logits = batch_size * vocab_size
+    with hostcann.null_kernels():
+        batch.sample(is_need_logits=False)
+        ours, theirs = peak_of(batch, builtin=False), peak_of(batch, builtin=True)
+    workspace = 24 * logits
+    assert workspace < ours <= theirs
+    system_workspace = 1 << 25  # what CANN adds for itself; here anything up to 32 MiB
+    assert ours - workspace <= 4 * logits + system_workspace
+    # The built-in's allocations are the logits' size 8 + 4 + 4 bytes, and the workspace.
+    assert theirs - ours >= 11 * logits
+
+
+def test_workspace_is_as_large_as_asked(route: str, emulated: None) -> None:
+    """Its neighbours in memory stay as they are: a hole of exactly that size is made between two of them."""
+    batch = make_batch(batch_size=8, vocab_size=2048)
+    expected = batch.expected()
+    batch = batch.to("npu")
+    batch.sample()
+    kinds = torch.npu.memory_stats()
+    assert kinds["num_ooms"] == 0
+    for size in range(1 << 18, 3 << 18, 1 << 15):
+        before, hole, after = (
+            torch.full((count,), 0x5A, dtype=torch.uint8, device="npu") for count in (512, size, 512)
+        )
+        del hole
+        result = batch.sample()
+        check_equal(result, expected)
+        assert bool((before == 0x5A).all())
+        assert bool((after == 0x5A).all())
+    assert hostcann.violations() == []
+
+
+# ---- layouts ----
+
+
+def strided(tensor: torch.Tensor, kind: str) -> torch.Tensor:
+    """The same values in another layout."""
+    if kind == "transposed":
+        return tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
+    if kind == "every other element":
+        wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
+        wide[..., ::2] = tensor
+        return wide[..., ::2]
+    offset = 3  # elements: an address that is no multiple of 32
+    flat = tensor.new_zeros(tensor.numel() + offset)
+    flat[offset:] = tensor.flatten()
+    return flat[offset:].view(tensor.shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["transposed", "every other element", "offset"])
+def test_layouts(route: str, kind: str, dtype: torch.dtype) -> None:
+    host = make_batch(dtype=dtype)
+    assert host.q is not None
+    device = host.to("npu")
+    assert device.q is not None
+    batch = Batch(*(strided(tensor, kind) for tensor in (device.logits, device.k, device.p, device.q)))
+    assert kind == "offset" or not batch.logits.is_contiguous()
+    assert kind != "offset" or batch.logits.storage_offset() == 3
+    check_equal(batch.sample(), host.expected())
+
+
+def test_expanded(route: str) -> None:
+    """Rows, k, p and noise that are one in memory."""
+    one = make_batch(batch_size=2)
+    row = Batch(one.logits[1:], torch.tensor([7], dtype=torch.int32), one.p[1:] - 0.25, one.q[1:])  # type: ignore[index]
+    assert row.q is not None
+    device = row.to("npu")
+    assert device.q is not None
+    batch = Batch(device.logits.expand(6, -1), device.k.expand(6), device.p.expand(6), device.q.expand(6, -1))
+    result = batch.sample()
+    expected = row.expected()
+    assert result.logits_select_idx.tolist() == expected.logits_select_idx.tolist() * 6
+    assert result.logits_top_kp_select is not None
+    assert expected.logits_top_kp_select is not None
+    assert torch.equal(result.logits_top_kp_select.cpu(), expected.logits_top_kp_select.expand(6, -1))
+
+
+def test_slices_of_rows_and_columns(route: str) -> None:
+    host = make_batch(batch_size=16, vocab_size=1200)
+    assert host.q is not None
+    device = host.to("npu")
+    assert device.q is not None
+    rows, columns = slice(3, 13, 2), slice(100, 1101)
+    parts = [
+        Batch(batch.logits[rows, columns], batch.k[rows], batch.p[rows], batch.q[rows, columns])  # type: ignore[index]
+        for batch in (host, device)
+    ]
+    check_equal(parts[1].sample(), parts[0].expected())
+
+
+def test_single_entry_and_empty_batch(route: str, emulated: None) -> None:
+    batch = make_batch(vocab_size=1).to("npu")
+    assert batch.sample().logits_select_idx.tolist() == [0] * 8
+    torch.npu.synchronize()
+    hostcann.reset_counters()
+    empty = Batch(*(tensor[:0] for tensor in (batch.logits, batch.k, batch.p, batch.q)))  # type: ignore[index]
+    result = empty.sample()
+    assert result.logits_select_idx.shape == (0,)
+    assert result.logits_top_kp_select is not None
+    assert result.logits_top_kp_select.shape == (0, 1)
+    assert OPERATOR not in hostcann.counters().launches
+
+
+# ---- what must not reach CANN ----
+
+
+def test_misaligned_storage(route: str, emulated: None) -> None:
+    """DLPack presents a slice as a storage of its own, at an address that CANN cannot use."""
+    batch = make_batch(batch_size=1).to("npu")
+    wide = torch.cat([batch.logits, batch.logits], dim=1)
+    slice_of_wide = torch.from_dlpack(wide[:, 1:1501])
+    assert slice_of_wide.storage_offset() == 0
+    torch.npu.synchronize()
+    hostcann.reset_counters()
+    with pytest.raises(
+        ValueError, match=r"^top_k_top_p_sample: logits must have a storage address that is a multiple of 32, got 0x"
+    ):
+        ascend_sample.top_k_top_p_sample(slice_of_wide, batch.k, batch.p, batch.q)
+    assert OPERATOR not in hostcann.counters().launches
+    assert hostcann.violations() == []
+    same = ascend_sample.top_k_top_p_sample(wide[:, 1:1501], batch.k, batch.p, batch.q)
+    expected = Batch(wide[:, 1:1501], batch.k, batch.p, batch.q).expected()
+    assert same.logits_select_idx.tolist() == expected.logits_select_idx.tolist()
+
+
+def test_too_many_logits(route: str, emulated: None) -> None:
+    """2^32 of them overflow inside CANN. They are rejected; one row less is only more than the memory."""
+    logits = torch.zeros(1, 1 << 20, dtype=torch.float16, device="npu").expand(1 << 12, 1 << 20)
+    torch.npu.synchronize()
+    hostcann.reset_counters()
+    before = allocated()
+    with pytest.raises(
+        ValueError,
+        match=r"top_k_top_p_sample: logits must have fewer than 2\^32 elements on an NPU, got .* Split the batch",
+    ):
+        ascend_sample.top_k_top_p_sample(logits, 5, 0.5)
+    with pytest.raises(torch.OutOfMemoryError):
+        ascend_sample.top_k_top_p_sample(logits[1:], 5, 0.5)
+    assert OPERATOR not in hostcann.counters().launches
+    assert allocated() == before
+
+
+def test_blocked_memory_format(route: str) -> None:
+    """Formats of matrix units are not rows of logits."""
+    import torch_npu
+
+    fractal_nz = 29
+    torch.npu.config.allow_internal_format = True
+    try:
+        logits = torch_npu.empty_with_format((16, 256), dtype=torch.float16, device="npu", acl_format=fractal_nz)
+    finally:
+        torch.npu.config.allow_internal_format = False  # as it is by default
+    assert torch_npu.get_npu_format(logits) == fractal_nz
+    with pytest.raises(ValueError, match=r"logits must have a plain memory format.*npu_format_cast\(logits, 2\) first"):
+        ascend_sample.top_k_top_p_sample(logits, 5, 0.5)
