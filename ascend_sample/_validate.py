@@ -76,6 +76,8 @@ def check_options(eps: object, is_need_logits: object, top_k_guess: object) -> N
 def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor:
     """Return k as int32 [batch]: a value that does not fit saturates, because it would skip top-k either way."""
     if isinstance(k, torch.Tensor):
+        if k.dtype == torch.int32 and k.dim() == 1:
+            return k
         if k.is_floating_point() or k.is_complex() or k.dtype == torch.bool:
             raise TypeError(
                 f"{OPERATOR_NAME}: k must be an integer tensor, an int or None, got a tensor of {k.dtype}. "
@@ -106,6 +108,8 @@ def convert_p(p: float | torch.Tensor | None, logits: torch.Tensor) -> torch.Ten
     """
     dtype = logits.dtype
     if isinstance(p, torch.Tensor):
+        if p.dtype == dtype and p.dim() == 1:
+            return p
         if not p.is_floating_point():
             raise TypeError(
                 f"{OPERATOR_NAME}: p must be a floating-point tensor, a float or None, got a tensor of {p.dtype}. "

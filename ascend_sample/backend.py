@@ -101,7 +101,7 @@ def which_backend(tensor: torch.Tensor) -> Route:
 
 def implementation(logits: torch.Tensor) -> Implementation:
     """The function that the route of ``logits`` stands for; all of them take the operator's arguments."""
-    if not logits.is_cpu and logits.device.type == NPU:
+    if not logits.is_cpu:
         _extension.load_npu_if_imported()
     if _forced is None:
         return _dispatcher_operator  # it knows the device

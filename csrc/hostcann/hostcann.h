@@ -1,8 +1,9 @@
 // What the layers of hostcann offer one another.
 //
-// Everything here lives in libascendcl.so (csrc/hostcann/runtime): device memory, streams, errors, faults and
-// counters are process-wide state and exist once. The operator libraries (csrc/hostcann/opapi, aten) use this header
-// and hold no state of their own. Nothing in it is an interface of CANN.
+// Everything here lives in libascendcl.so (csrc/hostcann/runtime): device memory, streams, errors,
+// faults and counters are process-wide state and exist once. The operator libraries
+// (csrc/hostcann/opapi, aten) use this header and hold no state of their own. Nothing in it is an
+// interface of CANN.
 #pragma once
 
 #include <cstddef>
@@ -18,21 +19,23 @@ namespace hostcann {
 
 // ---- status codes of CANN that hostcann returns (values as documented by CANN) ----
 inline constexpr int kSuccess = 0;
-inline constexpr int kInvalidParam = 100000;          // ACL_ERROR_INVALID_PARAM
-inline constexpr int kOutOfMemory = 207001;           // ACL_ERROR_RT_MEMORY_ALLOCATION
-inline constexpr int kRuntimeParamInvalid = 107000;   // ACL_ERROR_RT_PARAM_INVALID
-inline constexpr int kStreamContext = 107003;         // ACL_ERROR_RT_STREAM_CONTEXT
-inline constexpr int kDeviceTaskFailed = 507035;      // a vector core exception: what a faulting kernel reports
-inline constexpr int kInternalError = 500000;         // ACL_ERROR_INTERNAL_ERROR
-inline constexpr int kAclnnNullptr = 161001;          // ACLNN_ERR_PARAM_NULLPTR
-inline constexpr int kAclnnInvalid = 161002;          // ACLNN_ERR_PARAM_INVALID
-inline constexpr int kAclnnRuntime = 361001;          // ACLNN_ERR_RUNTIME_ERROR
-inline constexpr int kAclnnTiling = 561002;           // ACLNN_ERR_INNER_TILING_ERROR
-inline constexpr int kAclnnUnsupportedSoc = 561003;   // ACLNN_ERR_INNER_FIND_KERNEL_ERROR
+inline constexpr int kInvalidParam = 100000;         // ACL_ERROR_INVALID_PARAM
+inline constexpr int kOutOfMemory = 207001;          // ACL_ERROR_RT_MEMORY_ALLOCATION
+inline constexpr int kRuntimeParamInvalid = 107000;  // ACL_ERROR_RT_PARAM_INVALID
+inline constexpr int kStreamContext = 107003;        // ACL_ERROR_RT_STREAM_CONTEXT
+inline constexpr int kDeviceTaskFailed =
+    507035;  // a vector core exception: what a faulting kernel reports
+inline constexpr int kInternalError = 500000;        // ACL_ERROR_INTERNAL_ERROR
+inline constexpr int kAclnnNullptr = 161001;         // ACLNN_ERR_PARAM_NULLPTR
+inline constexpr int kAclnnInvalid = 161002;         // ACLNN_ERR_PARAM_INVALID
+inline constexpr int kAclnnRuntime = 361001;         // ACLNN_ERR_RUNTIME_ERROR
+inline constexpr int kAclnnTiling = 561002;          // ACLNN_ERR_INNER_TILING_ERROR
+inline constexpr int kAclnnUnsupportedSoc = 561003;  // ACLNN_ERR_INNER_FIND_KERNEL_ERROR
 
 // ---- errors ----
 
-/// Sets the calling thread's message for aclGetRecentErrMsg (which clears it on reading) and returns `code`.
+/// Sets the calling thread's message for aclGetRecentErrMsg (which clears it on reading) and
+/// returns `code`.
 HOSTCANN_API int set_error(int code, const std::string& message);
 
 /// Thrown by a task to say that it failed; the stream's context then stays failed with `code`.
@@ -51,7 +54,7 @@ enum class Violation {
   kFreedOperand,          // an address that is not, or no longer, in a live block
   kOutOfRangeOperand,     // an operand that runs past its block
   kWorkspaceUndersized,
-  kWorkspaceOverrun,      // the red zone behind a workspace or block was written
+  kWorkspaceOverrun,  // the red zone behind a workspace or block was written
   kMisaligned,
   kDeadStream,
   kLeak,
@@ -60,28 +63,33 @@ HOSTCANN_API void report_violation(Violation kind, const std::string& message);
 
 // ---- device memory ----
 
-/// The host bytes behind [device_address, device_address + bytes). Called on stream threads, when the task runs.
-/// Reports a violation and throws TaskError when the range is not inside one live block. `what` names the operand.
+/// The host bytes behind [device_address, device_address + bytes). Called on stream threads, when
+/// the task runs. Reports a violation and throws TaskError when the range is not inside one live
+/// block. `what` names the operand.
 HOSTCANN_API std::byte* resolve(const void* device_address, size_t bytes, const std::string& what);
 
-/// Bytes from device_address to the end of its live block; 0 when it is in none. Never reports anything.
+/// Bytes from device_address to the end of its live block; 0 when it is in none. Never reports
+/// anything.
 HOSTCANN_API size_t bytes_available(const void* device_address);
 
 // ---- streams ----
 
-/// Puts a task at the end of `stream` (null = the context's default stream); captured instead of run while the stream is
-/// being captured. Under null_kernels() a task whose `is_kernel` is true is accepted and never run. Returns a status;
-/// a gone stream is a violation and an error. `name` is the operator's name: task faults are matched against it.
-/// A captured task runs once per replay of its graph, and is copied and destroyed on any thread.
-HOSTCANN_API int launch(void* stream, const std::string& name, std::function<void()> task, bool is_kernel = true);
+/// Puts a task at the end of `stream` (null = the context's default stream); captured instead of
+/// run while the stream is being captured. Under null_kernels() a task whose `is_kernel` is true is
+/// accepted and never run. Returns a status; a gone stream is a violation and an error. `name` is
+/// the operator's name: task faults are matched against it. A captured task runs once per replay of
+/// its graph, and is copied and destroyed on any thread.
+HOSTCANN_API int launch(void* stream, const std::string& name, std::function<void()> task,
+                        bool is_kernel = true);
 
 /// Launches of kernels are accepted and dropped: host-side overhead can be measured alone.
 HOSTCANN_API bool null_kernels();
 
 // ---- fault injection ----
 
-/// True when an injected fault says that this occurrence of (`site`, `name`) must fail. Counts the occurrence.
-/// Sites: "malloc", "workspace" (phase 1 reports an absurd size), "phase1", "phase2", "task", "memcpy", "synchronize".
+/// True when an injected fault says that this occurrence of (`site`, `name`) must fail. Counts the
+/// occurrence. Sites: "malloc", "workspace" (phase 1 reports an absurd size), "phase1", "phase2",
+/// "task", "memcpy", "synchronize".
 HOSTCANN_API bool take_fault(const char* site, const std::string& name);
 
 /// take_fault(), and how to fail: `code` 0 leaves the status to the site.
@@ -89,11 +97,23 @@ struct InjectedFault {
   int code;
   std::string message;
 };
-HOSTCANN_API std::optional<InjectedFault> take_injected_fault(const char* site, const std::string& name);
+HOSTCANN_API std::optional<InjectedFault> take_injected_fault(const char* site,
+                                                              const std::string& name);
 
 // ---- what is alive, for leak tests ----
 
-enum class Live { kTensor, kScalar, kArray, kTensorList, kExecutor, kStream, kEvent, kBlock, kHostBlock, kCount };
+enum class Live {
+  kTensor,
+  kScalar,
+  kArray,
+  kTensorList,
+  kExecutor,
+  kStream,
+  kEvent,
+  kBlock,
+  kHostBlock,
+  kCount
+};
 HOSTCANN_API void count_live(Live kind, int change);
 
 /// The SoC's name as aclrtGetSocName says it (HOSTCANN_SOC, default Ascend910B3).

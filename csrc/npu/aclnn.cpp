@@ -61,7 +61,11 @@ const Aclnn* look_up(const Configuration& configuration) {
   ASCEND_SAMPLE_FIND(aclrtGetSocName, runtime);
   ASCEND_SAMPLE_FIND(aclCreateTensor, configuration.operator_libraries);
   ASCEND_SAMPLE_FIND(aclDestroyTensor, configuration.operator_libraries);
+  ASCEND_SAMPLE_FIND(aclCreateScalar, configuration.operator_libraries);
+  ASCEND_SAMPLE_FIND(aclDestroyScalar, configuration.operator_libraries);
   ASCEND_SAMPLE_FIND(aclDestroyAclOpExecutor, configuration.operator_libraries);
+  ASCEND_SAMPLE_FIND(aclnnThresholdGetWorkspaceSize, configuration.operator_libraries);
+  ASCEND_SAMPLE_FIND(aclnnThreshold, configuration.operator_libraries);
   ASCEND_SAMPLE_FIND(aclnnTopKTopPSampleGetWorkspaceSize, configuration.operator_libraries);
   ASCEND_SAMPLE_FIND(aclnnTopKTopPSample, configuration.operator_libraries);
 #undef ASCEND_SAMPLE_FIND
@@ -102,18 +106,21 @@ std::ostream& operator<<(std::ostream& stream, const LogitsLabel& label) {
                 << (label.dtype == c10::kHalf ? "fp16" : "bf16");
 }
 
+std::string take_message() {
+  const char* message = aclnn().aclGetRecentErrMsg();
+  return message == nullptr ? "(no message)" : message;
+}
+
 void check_status(aclnnStatus status, const char* call, const char* stage,
                   const LogitsLabel& logits) {
   if (status == 0) {
     return;
   }
-  const auto& functions = aclnn();
-  const auto& names = functions.configuration.status_names;
+  const auto& names = aclnn().configuration.status_names;
   const auto name = names.find(status);
-  const char* message = functions.aclGetRecentErrMsg();
   TORCH_CHECK(false, kOperatorName, ": ", call, " failed in ", stage, ": ", status, " ",
               name == names.end() ? "(a status without a name here)" : name->second, ": ",
-              message == nullptr ? "(no message)" : message, "; logits=", logits);
+              take_message(), "; logits=", logits);
 }
 
 }  // namespace ascend_sample::npu

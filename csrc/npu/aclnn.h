@@ -12,6 +12,7 @@
 
 extern "C" {
 struct aclTensor;
+struct aclScalar;
 struct aclOpExecutor;
 }
 
@@ -32,6 +33,9 @@ struct Configuration {
 /// Replaces the configuration, and forgets the functions that were found by an earlier one.
 void configure(Configuration configuration);
 
+using Phase2 = aclnnStatus(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
+                           void* stream);
+
 struct Aclnn {
   const char* (*aclGetRecentErrMsg)();
   const char* (*aclrtGetSocName)();
@@ -39,14 +43,19 @@ struct Aclnn {
                                 const int64_t* strides, int64_t offset, int format,
                                 const int64_t* storage_dims, uint64_t storage_rank, void* storage);
   aclnnStatus (*aclDestroyTensor)(const aclTensor* tensor);
+  aclScalar* (*aclCreateScalar)(void* value, int data_type);
+  aclnnStatus (*aclDestroyScalar)(const aclScalar* scalar);
   aclnnStatus (*aclDestroyAclOpExecutor)(aclOpExecutor* executor);
+  aclnnStatus (*aclnnThresholdGetWorkspaceSize)(const aclTensor* self, const aclScalar* threshold,
+                                                const aclScalar* value, aclTensor* out,
+                                                uint64_t* workspaceSize, aclOpExecutor** executor);
+  Phase2* aclnnThreshold;
   aclnnStatus (*aclnnTopKTopPSampleGetWorkspaceSize)(
       const aclTensor* logits, const aclTensor* topK, const aclTensor* topP,
       const aclTensor* qOptional, double eps, bool isNeedLogits, int64_t topKGuess,
       const aclTensor* logitsSelectIdxOut, const aclTensor* logitsTopKpSelectOut,
       uint64_t* workspaceSize, aclOpExecutor** executor);
-  aclnnStatus (*aclnnTopKTopPSample)(void* workspace, uint64_t workspaceSize,
-                                     aclOpExecutor* executor, void* stream);
+  Phase2* aclnnTopKTopPSample;
 
   Configuration configuration;
   /// Why the operator cannot be called in this process: a library, a symbol or the SoC; empty when
@@ -56,6 +65,9 @@ struct Aclnn {
 
 /// The functions of CANN, looked up at the first call.
 const Aclnn& aclnn();
+
+/// CANN's message for the calling thread's last failure; reading clears it.
+std::string take_message();
 
 /// What errors tell about the logits (float16 or bfloat16 here), put into words only when there is
 /// one.
@@ -67,8 +79,7 @@ struct LogitsLabel {
 std::ostream& operator<<(std::ostream& stream, const LogitsLabel& label);
 
 /// Throws RuntimeError "{op}: {call} failed in {stage}: {code} {name}: {CANN's message};
-/// logits=[batch_size, vocab_size] dtype" unless `status` is 0. The message is that of the calling
-/// thread, and reading it clears it.
+/// logits=[batch_size, vocab_size] dtype" unless `status` is 0.
 void check_status(aclnnStatus status, const char* call, const char* stage,
                   const LogitsLabel& logits);
 

@@ -1,5 +1,8 @@
 #include "handles.h"
 
+#include <c10/util/accumulate.h>
+#include <c10/util/strides.h>
+
 #include <algorithm>
 
 #include "checks.h"
@@ -8,8 +11,7 @@
 namespace ascend_sample::npu {
 namespace {
 
-constexpr int kFormatNd = 2;                 // ACL_FORMAT_ND
-constexpr uintptr_t kAddressAlignment = 32;  // bytes
+constexpr int kFormatNd = 2;  // ACL_FORMAT_ND
 
 int acl_data_type(at::ScalarType dtype) {
   switch (dtype) {
@@ -41,6 +43,16 @@ void check_memory(const char* name, const at::Tensor& tensor) {
                     ". Clone it: memory from torch_npu's allocator is aligned.");
 }
 
+TensorHandle create(const char* name, at::ScalarType dtype, at::IntArrayRef sizes,
+                    at::IntArrayRef strides, int64_t offset, int64_t storage_size, void* storage) {
+  TensorHandle handle(aclnn().aclCreateTensor(sizes.data(), sizes.size(), acl_data_type(dtype),
+                                              strides.data(), offset, kFormatNd, &storage_size, 1,
+                                              storage));
+  TORCH_CHECK(handle != nullptr, kOperatorName, ": aclCreateTensor failed for ", name, "=", sizes,
+              " ", dtype, ": ", take_message());
+  return handle;
+}
+
 }  // namespace
 
 TensorHandle describe_to_cann(const char* name, const at::Tensor& tensor) {
@@ -48,16 +60,22 @@ TensorHandle describe_to_cann(const char* name, const at::Tensor& tensor) {
     return nullptr;
   }
   check_memory(name, tensor);
-  const int64_t storage_size = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
-  TensorHandle handle(aclnn().aclCreateTensor(
-      tensor.sizes().data(), tensor.dim(), acl_data_type(tensor.scalar_type()),
-      tensor.strides().data(), tensor.storage_offset(), kFormatNd, &storage_size, 1,
-      const_cast<void*>(tensor.storage().data())));
-  if (handle == nullptr) {
-    const char* message = aclnn().aclGetRecentErrMsg();
-    TORCH_CHECK(false, kOperatorName, ": aclCreateTensor failed for ", name, "=", describe(tensor),
-                ": ", message == nullptr ? "(no message)" : message);
-  }
+  const auto& storage = tensor.storage();
+  return create(name, tensor.scalar_type(), tensor.sizes(), tensor.strides(),
+                tensor.storage_offset(), static_cast<int64_t>(storage.nbytes() / tensor.itemsize()),
+                const_cast<void*>(storage.data()));
+}
+
+TensorHandle describe_memory(const char* name, void* address, at::IntArrayRef sizes,
+                             at::ScalarType dtype) {
+  const auto strides = c10::contiguous_strides(sizes);
+  return create(name, dtype, sizes, strides, /*offset=*/0, c10::multiply_integers(sizes), address);
+}
+
+ScalarHandle scalar_for_cann(int64_t value) {
+  ScalarHandle handle(aclnn().aclCreateScalar(&value, acl_data_type(at::kLong)));
+  TORCH_CHECK(handle != nullptr, kOperatorName, ": aclCreateScalar failed for ", value, ": ",
+              take_message());
   return handle;
 }
 

@@ -19,6 +19,19 @@ using TensorHandle = std::unique_ptr<aclTensor, TensorDeleter>;
 /// to the tensor's memory.
 TensorHandle describe_to_cann(const char* name, const at::Tensor& tensor);
 
+/// Describes aligned memory of our own as a contiguous tensor.
+TensorHandle describe_memory(const char* name, void* address, at::IntArrayRef sizes,
+                             at::ScalarType dtype);
+
+inline constexpr int64_t kAddressAlignment = 32;  // bytes; CANN wants it of storage addresses
+
+struct ScalarDeleter {
+  void operator()(const aclScalar* scalar) const { aclnn().aclDestroyScalar(scalar); }
+};
+using ScalarHandle = std::unique_ptr<aclScalar, ScalarDeleter>;
+
+ScalarHandle scalar_for_cann(int64_t value);
+
 struct ExecutorDeleter {
   void operator()(aclOpExecutor* executor) const { aclnn().aclDestroyAclOpExecutor(executor); }
 };

@@ -6,10 +6,10 @@
 // allocator hands memory on in the order of the stream.
 #include <ATen/DeviceGuard.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/threshold.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "aclnn.h"
@@ -20,45 +20,69 @@
 namespace ascend_sample::npu {
 namespace {
 
-constexpr const char* kPhase1 = "aclnnTopKTopPSampleGetWorkspaceSize";
-constexpr const char* kPhase2 = "aclnnTopKTopPSample";
 constexpr int64_t kMaxElements =
     (int64_t{1} << 32) - 1;  // beyond it CANN's own index arithmetic overflows
 constexpr uint64_t kMaxAllocation = std::numeric_limits<int64_t>::max() / 2;  // bytes
 
+/// One operator of CANN between its two phases.
+struct Call {
+  const char* phase1_name;
+  const char* phase2_name;
+  ExecutorHandle executor = nullptr;
+  uint64_t workspace_size = 0;
+  void* workspace = nullptr;
+};
+
 /// What phase 2 needs, on whatever thread it runs; it holds no tensor. When it never runs,
 /// everything is destroyed with it.
 struct Launch {
-  TensorHandle logits, k, p, q, selected, kept;
-  ExecutorHandle executor;
-  void* workspace = nullptr;
-  uint64_t workspace_size = 0;
+  TensorHandle logits, k, valid_k, p, q, selected, kept;
+  ScalarHandle zero, skip_top_k;
+  Call sanitize{"aclnnThresholdGetWorkspaceSize", "aclnnThreshold"};
+  Call sample{"aclnnTopKTopPSampleGetWorkspaceSize", "aclnnTopKTopPSample"};
   void* stream = nullptr;
   LogitsLabel logits_label;
 
   int operator()() {
+    run(sanitize, aclnn().aclnnThreshold);
+    run(sample, aclnn().aclnnTopKTopPSample);
+    return 0;
+  }
+
+ private:
+  void run(Call& call, Phase2* phase2) const {
     const auto status =
-        aclnn().aclnnTopKTopPSample(workspace, workspace_size, executor.release(), stream);
-    check_status(status, kPhase2, "launch", logits_label);
-    return status;
+        phase2(call.workspace, call.workspace_size, call.executor.release(), stream);
+    check_status(status, call.phase2_name, "launch", logits_label);
   }
 };
 
-/// The memory that phase 1 asked for, undefined where it asked for none. When there is not enough,
-/// torch's out-of-memory error also says what it was for.
-at::Tensor allocate_workspace(const Launch& launch, const at::Tensor& logits) {
-  if (launch.workspace_size == 0) {
+/// Takes the workspace that phase 1 asked for; undefined where it asked for none. When there is not
+/// enough memory, torch's out-of-memory error also says what it was for.
+at::Tensor allocate_workspace(Call& call, const LogitsLabel& label, const at::Tensor& logits) {
+  if (call.workspace_size == 0) {
     return {};
   }
   // torch counts bytes in int64: a size beyond that is refused as any other that is too large.
-  const auto size = std::min<uint64_t>(launch.workspace_size, kMaxAllocation);
+  const auto size = static_cast<int64_t>(std::min(call.workspace_size, kMaxAllocation));
   try {
-    return at::empty({static_cast<int64_t>(size)}, logits.options().dtype(at::kByte));
+    const auto workspace = at::empty({size}, logits.options().dtype(at::kByte));
+    call.workspace = workspace.mutable_data_ptr();
+    return workspace;
   } catch (c10::OutOfMemoryError& error) {
-    error.add_context(c10::str(kOperatorName, ": ", kPhase1, " asks for a workspace of ",
-                               launch.workspace_size, " bytes; logits=", launch.logits_label));
+    error.add_context(c10::str(kOperatorName, ": ", call.phase1_name, " asks for a workspace of ",
+                               call.workspace_size, " bytes; logits=", label));
     throw;
   }
+}
+
+/// Phase 1: checks what CANN says of it, and owns the executor from the moment there is one.
+template <typename Phase1>
+void plan(Call& call, const LogitsLabel& label, Phase1 phase1) {
+  aclOpExecutor* executor = nullptr;
+  const auto status = phase1(&call.workspace_size, &executor);
+  call.executor.reset(executor);
+  check_status(status, call.phase1_name, "workspace", label);
 }
 
 /// Why these logits are served by the composite instead; empty when they are served here.
@@ -103,34 +127,48 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
   if (batch_size == 0) {
     return {selected, kept};
   }
-  // k = 0 is undefined on the device: k <= 0 becomes a k that skips top-k, without reading it back.
-  const auto valid_k = at::threshold(k, 0, kSkipTopK);
-  // CANN checks this output's shape even when it writes nothing to it.
-  const auto select = is_need_logits ? kept : at::empty({batch_size, vocab_size}, kept.options());
+  // Scratch: k without invalid values, and the [batch, vocab_size] output where it is not wanted
+  // (CANN checks its shape even then, and writes nothing to it).
+  constexpr int64_t kAlignedElements = kAddressAlignment / sizeof(int32_t);
+  const auto unwanted_select = is_need_logits ? 0 : batch_size * vocab_size;
+  const auto valid_k_offset =
+      (unwanted_select + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+  const auto scratch = at::empty({valid_k_offset + batch_size}, k.options());
+  auto* memory = scratch.mutable_data_ptr<int32_t>();
 
   auto launch = std::make_shared<Launch>();
   launch->logits_label = {batch_size, vocab_size, logits.scalar_type()};
   launch->logits = describe_to_cann("logits", logits);
-  launch->k = describe_to_cann("k", valid_k);
+  launch->k = describe_to_cann("k", k);
+  launch->valid_k = describe_memory("valid_k", memory + valid_k_offset, batch_size, at::kInt);
   launch->p = describe_to_cann("p", p);
   launch->q = describe_to_cann("q", q.value_or(at::Tensor()));
   launch->selected = describe_to_cann("logits_select_idx", selected);
-  launch->kept = describe_to_cann("logits_top_kp_select", select);
+  launch->kept = is_need_logits
+                     ? describe_to_cann("logits_top_kp_select", kept)
+                     : describe_memory("logits_top_kp_select", memory, logits.sizes(), at::kFloat);
 
-  aclOpExecutor* executor = nullptr;
-  const auto status = aclnn().aclnnTopKTopPSampleGetWorkspaceSize(
-      launch->logits.get(), launch->k.get(), launch->p.get(), launch->q.get(), eps, is_need_logits,
-      top_k_guess, launch->selected.get(), launch->kept.get(), &launch->workspace_size, &executor);
-  launch->executor.reset(executor);
-  check_status(status, kPhase1, "workspace", launch->logits_label);
+  // k = 0 is undefined on the device: k <= 0 becomes a k that skips top-k, without reading it back.
+  launch->zero = scalar_for_cann(0);
+  launch->skip_top_k = scalar_for_cann(kSkipTopK);
+  plan(launch->sanitize, launch->logits_label, [&](uint64_t* size, aclOpExecutor** executor) {
+    return aclnn().aclnnThresholdGetWorkspaceSize(launch->k.get(), launch->zero.get(),
+                                                  launch->skip_top_k.get(), launch->valid_k.get(),
+                                                  size, executor);
+  });
+  plan(launch->sample, launch->logits_label, [&](uint64_t* size, aclOpExecutor** executor) {
+    return aclnn().aclnnTopKTopPSampleGetWorkspaceSize(
+        launch->logits.get(), launch->valid_k.get(), launch->p.get(), launch->q.get(), eps,
+        is_need_logits, top_k_guess, launch->selected.get(), launch->kept.get(), size, executor);
+  });
 
-  const auto workspace = allocate_workspace(*launch, logits);
-  if (workspace.defined()) {
-    launch->workspace = workspace.mutable_data_ptr();
-  }
+  // Both live until the launch is queued; they are released to the allocator in stream order.
+  const auto workspaces =
+      std::array{allocate_workspace(launch->sanitize, launch->logits_label, logits),
+                 allocate_workspace(launch->sample, launch->logits_label, logits)};
   launch->stream = c10_npu::getCurrentNPUStream().stream(/*need_empty=*/false);
-  at_npu::native::OpCommand::RunOpApiV2(kPhase2,
-                                        [launch = std::move(launch)] { return (*launch)(); });
+  at_npu::native::OpCommand::RunOpApiV2(launch->sample.phase2_name,
+                                        [launch] { return (*launch)(); });
   return {selected, kept};
 }
 

@@ -1,4 +1,4 @@
-"""Order: after what was submitted before, on the current stream, from any thread, in every mode of torch_npu's queue."""
+"""Order: after what was submitted before, on the current stream, from any thread, in each mode of torch_npu's queue."""
 
 from __future__ import annotations
 

@@ -174,9 +174,9 @@ class HOSTCANN_API Launch {
   /// undefined.
   std::byte* workspace() const { return workspace_; }
 
-  /// Says what the sizes of an output have become that depend on data. The caller, who gave a buffer
-  /// for the largest result, reads them with aclGetViewShape after synchronising. Nothing happens
-  /// when the tensor is gone: a replayed graph has no caller to tell.
+  /// Says what the sizes of an output have become that depend on data. The caller, who gave a
+  /// buffer for the largest result, reads them with aclGetViewShape after synchronising. Nothing
+  /// happens when the tensor is gone: a replayed graph has no caller to tell.
   void set_output_sizes(size_t index, std::vector<int64_t> sizes) const;
 
  private:

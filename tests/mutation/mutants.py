@@ -1,0 +1,452 @@
+"""The planted faults: each is one that a person could make, and that some test must catch.
+
+Every fault replaces one exact piece of text that occurs once. `tests` are the pytest arguments that are tried first;
+they must pass without the fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+REFERENCE = "ascend_sample/reference.py"
+VALIDATE = "ascend_sample/_validate.py"
+ROW_MODEL = "ascend_sample/parity/row_model.py"
+COMPARE = "ascend_sample/parity/compare.py"
+CFFI = "ascend_sample/npu/aclnn_cffi.py"
+COMPOSITE = "csrc/composite.cpp"
+CPU_ROW = "csrc/cpu/sample_row.cpp"
+NPU_KERNEL = "csrc/npu/top_k_top_p_sample_kernel.cpp"
+NPU_HANDLES = "csrc/npu/handles.cpp"
+NPU_OWNERS = "csrc/npu/handles.h"
+NPU_LOOKUP = "csrc/npu/aclnn.cpp"
+HOST_ROW = "csrc/hostcann/opapi/top_k_top_p_sample_row.cpp"
+HOST_API = "csrc/hostcann/opapi/top_k_top_p_sample_api.cpp"
+HOST_EXECUTOR = "csrc/hostcann/opapi/executor.cpp"
+
+LIBRARIES = {
+    "csrc/composite.cpp": "_C",
+    "csrc/cpu/": "_C",
+    "csrc/npu/": "_npu",
+    "csrc/hostcann/opapi/": "libopapi",
+}
+"""Which extension of setup.py must be built again, by the beginning of a file's path."""
+
+IN_REFERENCE = ("tests/test_reference.py", "tests/test_operator.py", "-k", "reference")
+IN_COMPOSITE = ("tests/test_operator.py", "-k", "composite and cpu")
+IN_CPU = ("tests/test_operator.py", "-k", "default and cpu")
+IN_HOSTCANN = ("tests/test_operator.py", "-k", "default and npu")
+IN_CONVERSION = ("tests/test_convert.py",)
+IN_PARITY = ("tests/test_parity.py",)
+IN_ABI = ("tests/npu/test_abi.py",)
+IN_BUILTIN = ("tests/npu/test_builtin.py",)
+IN_MEMORY = ("tests/npu/test_memory.py",)
+IN_STREAMS = ("tests/npu/test_streams.py",)
+IN_FAULTS = ("tests/npu/test_faults.py",)
+IN_ROUTES = ("tests/npu/test_routes.py",)
+IN_CONFORMANCE = ("tests/conformance",)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault.
+
+    Attributes:
+        name: what is wrong.
+        file: where, from the project's folder.
+        old: the text that is replaced.
+        new: the text that is there instead.
+        tests: pytest arguments of the tests that are tried first.
+        include: a header that the new text needs.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+    include: str = ""
+
+    @property
+    def library(self) -> str | None:
+        """The extension that holds the fault; None for Python."""
+        return next((library for start, library in LIBRARIES.items() if self.file.startswith(start)), None)
+
+
+MUTANTS = (
+    # ---- the reference ----
+    Mutant(
+        "reference: kept while the sum is < p, instead of <= p",
+        REFERENCE,
+        "(sums[:-1] <= p).sum()",
+        "(sums[:-1] < p).sum()",
+        IN_REFERENCE,
+    ),
+    Mutant(
+        "reference: one entry too many",
+        REFERENCE,
+        "return 1 + int((sums[:-1]",
+        "return 2 + int((sums[:-1]",
+        IN_REFERENCE,
+    ),
+    Mutant(
+        "reference: q by id in branches A and B",
+        REFERENCE,
+        'q if branch == "C" else q[: kept.numel()]',
+        'q if branch == "C" else q[kept]',
+        IN_REFERENCE,
+    ),
+    Mutant(
+        "reference: ties to the highest id",
+        REFERENCE,
+        "return torch.sort(x, descending=True, stable=True).indices",
+        "return x.numel() - 1 - torch.sort(x.flip(0), descending=True, stable=True).indices",
+        IN_REFERENCE,
+    ),
+    Mutant(
+        "reference: segments merged in the wrong order",
+        REFERENCE,
+        "torch.cat([kept, candidates + start])",
+        "torch.cat([candidates + start, kept])",
+        IN_REFERENCE,
+    ),
+    Mutant(
+        "reference: no second softmax",
+        REFERENCE,
+        "_softmax(probabilities[kept], masked=_has_no_mass(x)[kept])",
+        "_softmax(x[kept])",
+        IN_REFERENCE,
+    ),
+    Mutant(
+        "reference: the guess decides the result",
+        REFERENCE,
+        "        if not guess_hit:\n            kept = _total_order(x)\n",
+        "",
+        IN_REFERENCE,
+    ),
+    Mutant(
+        "reference: k above 1024 honoured",
+        REFERENCE,
+        "use_k = 1 <= k <= min(vocab_size, MAX_TOP_K)",
+        "use_k = 1 <= k <= vocab_size",
+        IN_REFERENCE,
+    ),
+    Mutant(
+        "reference: a negative q counts as negative",
+        REFERENCE,
+        "weights / (q.abs() + torch",
+        "weights / (q + torch",
+        IN_REFERENCE,
+    ),
+    # ---- the composite ----
+    Mutant(
+        "composite: kept while the sum is < p, instead of <= p",
+        COMPOSITE,
+        "(sums_before <= p_float)",
+        "(sums_before < p_float)",
+        IN_COMPOSITE,
+    ),
+    Mutant(
+        "composite: q by rank in branch C",
+        COMPOSITE,
+        "at::where(neither, q->gather(1, ids), *q)",
+        "at::where(neither, *q, *q)",
+        IN_COMPOSITE,
+    ),
+    Mutant(
+        "composite: no second softmax",
+        COMPOSITE,
+        "at::where(only_p, probabilities, values)",
+        "at::where(only_p, values, values)",
+        IN_COMPOSITE,
+    ),
+    Mutant(
+        "composite: k above 1024 honoured",
+        COMPOSITE,
+        "std::min(vocab_size, kMaxTopK)",
+        "vocab_size",
+        IN_COMPOSITE,
+    ),
+    Mutant(
+        "composite: an infinite kept logit comes back as 0",
+        COMPOSITE,
+        "ids, sorted.masked_fill(kept",
+        "ids, values.masked_fill(kept",
+        IN_COMPOSITE,
+    ),
+    # ---- the CPU kernel ----
+    Mutant("cpu: kept until the sum is >= p", CPU_ROW, "if (sum > static_cast", "if (sum >= static_cast", IN_CPU),
+    Mutant("cpu: one entry too many", CPU_ROW, "n == 0 ? k : n;", "n == 0 ? k : std::min(n + 1, k);", IN_CPU),
+    Mutant("cpu: -0 is below +0", CPU_ROW, "(value + 0.0F);  //", "(value);  //", IN_CPU),
+    Mutant(
+        "cpu: q by id in branches A and B",
+        CPU_ROW,
+        "score(weights[rank], rank)",
+        "score(weights[rank], id_of(order()[rank]))",
+        IN_CPU,
+    ),
+    Mutant(
+        "cpu: no second softmax",
+        CPU_ROW,
+        "draw(count, /*from_probabilities=*/!use_k)",
+        "draw(count, /*from_probabilities=*/false)",
+        IN_CPU,
+    ),
+    Mutant(
+        "cpu: a guess that missed keeps everything",
+        CPU_ROW,
+        "count : {guess, vocab_size}",
+        "count : {guess, guess}",
+        IN_CPU,
+    ),
+    Mutant(
+        "cpu: the strides of q are ignored",
+        CPU_ROW,
+        "q_.data[static_cast<int64_t>(lane) * q_.stride]",
+        "q_.data[static_cast<int64_t>(lane)]",
+        ("tests/test_dispatch.py", "tests/test_operator.py", "-k", "cpu"),
+    ),
+    # ---- the compiled binding ----
+    Mutant(
+        "binding: topK and topP swapped",
+        NPU_KERNEL,
+        "launch->k.get(), launch->p.get()",
+        "launch->p.get(), launch->k.get()",
+        IN_ABI,
+    ),
+    Mutant(
+        "binding: half of the workspace",
+        NPU_KERNEL,
+        "std::min<uint64_t>(launch.workspace_size, kMaxAllocation)",
+        "std::min<uint64_t>(launch.workspace_size / 2, kMaxAllocation)",
+        IN_MEMORY,
+    ),
+    Mutant(
+        "binding: one workspace for every stream",
+        NPU_KERNEL,
+        "  const auto workspace = allocate_workspace(*launch, logits);\n",
+        "  static at::Tensor workspace;\n"
+        "  if (!workspace.defined() || workspace.nbytes() < launch->workspace_size) {\n"
+        "    workspace = allocate_workspace(*launch, logits);\n"
+        "  }\n",
+        (*IN_STREAMS, *IN_MEMORY),
+    ),
+    Mutant(
+        "binding: the workspace is freed before the kernel has run",
+        NPU_KERNEL,
+        "    const auto status =\n"
+        "        aclnn().aclnnTopKTopPSample(workspace, workspace_size, executor.release(), stream);\n",
+        '    const auto take = reinterpret_cast<int (*)(void**, size_t, int)>(dlsym(RTLD_DEFAULT, "aclrtMalloc"));\n'
+        '    const auto give = reinterpret_cast<int (*)(void*)>(dlsym(RTLD_DEFAULT, "aclrtFree"));\n'
+        "    take(&workspace, workspace_size, 0);\n"
+        "    const auto status =\n"
+        "        aclnn().aclnnTopKTopPSample(workspace, workspace_size, executor.release(), stream);\n"
+        "    give(workspace);\n",
+        IN_STREAMS,
+        include="dlfcn.h",
+    ),
+    Mutant(
+        "binding: the status of phase 1 is ignored",
+        NPU_KERNEL,
+        '  check_status(status, kPhase1, "workspace", launch->logits_label);\n',
+        "  (void)status;\n",
+        IN_FAULTS,
+    ),
+    Mutant(
+        "binding: the status of phase 2 is ignored",
+        NPU_KERNEL,
+        '    check_status(status, kPhase2, "launch", logits_label);\n    return status;',
+        "    (void)status;\n    return 0;",
+        IN_FAULTS,
+    ),
+    Mutant(
+        "binding: a stale status is looked at",
+        NPU_KERNEL,
+        "  const auto status = aclnn().aclnnTopKTopPSampleGetWorkspaceSize(",
+        "  static int status = 0;\n  const auto now = aclnn().aclnnTopKTopPSampleGetWorkspaceSize(",
+        IN_FAULTS,
+    ),
+    Mutant(
+        "binding: an executor that is never run is leaked",
+        NPU_OWNERS,
+        "{ aclnn().aclDestroyAclOpExecutor(executor); }",
+        "{ (void)executor; }",
+        IN_FAULTS,
+    ),
+    Mutant(
+        "binding: tensors are leaked",
+        NPU_OWNERS,
+        "{ aclnn().aclDestroyTensor(tensor); }",
+        "{ (void)tensor; }",
+        IN_BUILTIN,
+    ),
+    Mutant(
+        "binding: k = 0 reaches the device",
+        NPU_KERNEL,
+        "at::threshold(k, 0, kSkipTopK)",
+        "at::threshold(k, -1, kSkipTopK)",
+        IN_ABI,
+    ),
+    Mutant(
+        "binding: the storage offset is left out",
+        NPU_HANDLES,
+        "tensor.storage_offset(), kFormatNd",
+        "0, kFormatNd",
+        IN_MEMORY,
+    ),
+    Mutant(
+        "binding: the offset is counted twice",
+        NPU_HANDLES,
+        "const_cast<void*>(tensor.storage().data())",
+        "const_cast<void*>(tensor.const_data_ptr())",
+        IN_MEMORY,
+    ),
+    Mutant(
+        "binding: eps as float",
+        NPU_KERNEL,
+        "launch->q.get(), eps, is_need_logits",
+        "launch->q.get(), static_cast<float>(eps), is_need_logits",
+        IN_ABI,
+    ),
+    Mutant(
+        "binding: top_k_guess is not passed on",
+        NPU_KERNEL,
+        "      top_k_guess, launch->selected.get()",
+        "      int64_t{32}, launch->selected.get()",
+        IN_ABI,
+    ),
+    Mutant(
+        "binding: launched on the default stream",
+        NPU_KERNEL,
+        "launch->stream = c10_npu::getCurrentNPUStream().stream(/*need_empty=*/false);",
+        "launch->stream = nullptr;",
+        IN_STREAMS,
+    ),
+    Mutant(
+        "binding: no rule about alignment",
+        NPU_HANDLES,
+        "address % kAddressAlignment == 0",
+        "address % 2 == 0",
+        IN_MEMORY,
+    ),
+    Mutant(
+        "binding: 2^32 logits are let through",
+        NPU_KERNEL,
+        "batch_size <= kMaxElements / vocab_size",
+        "batch_size <= kMaxElements",
+        IN_MEMORY,
+    ),
+    Mutant(
+        "binding: every SoC is supported",
+        NPU_LOOKUP,
+        "if (!std::regex_search(",
+        "if (false && !std::regex_search(",
+        IN_ROUTES,
+    ),
+    # ---- the cffi binding ----
+    Mutant("cffi: k = 0 reaches the device", CFFI, "torch.threshold(k, 0, SKIP_TOP_K)", "k.clone()", IN_ABI),
+    Mutant(
+        "cffi: the status of phase 2 is ignored",
+        CFFI,
+        '            cann.check(status, PHASE_2, "launch", logits)\n',
+        "",
+        IN_FAULTS,
+    ),
+    Mutant(
+        "cffi: an executor that is never run is leaked", CFFI, "if executor[0] != ffi.NULL:", "if False:", IN_FAULTS
+    ),
+    # ---- hostcann's operator ----
+    Mutant(
+        "hostcann: kept until the sum is >= p",
+        HOST_ROW,
+        "if (sum > static_cast<double>(arguments_.top_p))",
+        "if (sum >= static_cast<double>(arguments_.top_p))",
+        IN_HOSTCANN,
+    ),
+    Mutant("hostcann: one entry too many", HOST_ROW, "return i + 1;", "return std::min(i + 2, limit);", IN_HOSTCANN),
+    Mutant(
+        "hostcann: ties to the highest id",
+        HOST_ROW,
+        "std::partial_sort(keys_.begin(), keys_.begin() + count, keys_.end());",
+        "std::partial_sort(keys_.begin(), keys_.begin() + count, keys_.end(), [](uint64_t a, uint64_t b) {\n"
+        "      return a >> 32 != b >> 32 ? a < b : a > b;\n"
+        "    });",
+        IN_HOSTCANN,
+    ),
+    Mutant("hostcann: q by id in branches A and B", HOST_ROW, "arguments_.q[i]", "arguments_.q[id(i)]", IN_HOSTCANN),
+    Mutant(
+        "hostcann: no second softmax",
+        HOST_ROW,
+        "softmax(kept, probability);  //",
+        "softmax(kept, [this](int64_t rank) { return values_[ranked_id(rank)]; });  //",
+        IN_HOSTCANN,
+    ),
+    Mutant(
+        "hostcann: k above 1024 honoured",
+        HOST_ROW,
+        "arguments.top_k <= std::min(vocab_size_, kMaximumTopK)",
+        "arguments.top_k <= vocab_size_",
+        IN_HOSTCANN,
+    ),
+    Mutant(
+        "hostcann: filtered logits are 0",
+        HOST_ROW,
+        "selected[i] = kMinusInfinity;",
+        "selected[i] = 0.0f;",
+        IN_HOSTCANN,
+    ),
+    Mutant(
+        "hostcann: the strides of k are ignored",
+        HOST_API,
+        "top_k[row * launch.input(1).strides[0]]",
+        "top_k[row]",
+        IN_MEMORY,
+    ),
+    Mutant(
+        "hostcann: an executor serves twice",
+        HOST_EXECUTOR,
+        "if (found != nullptr && !*found->repeatable) found = executor_table().take(executor);",
+        "",
+        IN_CONFORMANCE,
+    ),
+    # ---- conversions ----
+    Mutant(
+        "validate: a tensor's p < 1 rounds up to 1",
+        VALIDATE,
+        "p = torch.where((p > 0) & (p < 1), converted.clamp(smallest, largest), converted)",
+        "p = converted",
+        IN_CONVERSION,
+    ),
+    Mutant(
+        "validate: a number's p < 1 rounds up to 1",
+        VALIDATE,
+        "number = max(smallest, min(number, largest))",
+        "number = max(smallest, number)",
+        IN_CONVERSION,
+    ),
+    Mutant(
+        "validate: a wide k wraps",
+        VALIDATE,
+        "k.to(torch.int64).clamp(-1, SKIP_TOP_K).to(torch.int32)",
+        "k.to(torch.int32)",
+        IN_CONVERSION,
+    ),
+    # ---- parity ----
+    Mutant("parity: a wide tolerance at the cut", ROW_MODEL, "CUT_TOLERANCE = 2e-5", "CUT_TOLERANCE = 2e-2", IN_PARITY),
+    Mutant(
+        "parity: a wide tolerance of the draw", ROW_MODEL, "DRAW_TOLERANCE = 1e-5", "DRAW_TOLERANCE = 1e-2", IN_PARITY
+    ),
+    Mutant(
+        "parity: a tolerance where sums are exact",
+        ROW_MODEL,
+        "exact = has_exact_sums(weights)",
+        "exact = False",
+        IN_PARITY,
+    ),
+    Mutant(
+        "parity: kept logits are not compared",
+        COMPARE,
+        "        same &= _bits(expected.kept).eq(_bits(actual.kept)).all(dim=1)\n",
+        "        pass\n",
+        IN_PARITY,
+    ),
+)

@@ -1,0 +1,229 @@
+"""Plants faults in a copy of the project, one after the other, and sees that the tests catch each.
+
+    python tests/mutation/run.py              all of them
+    python tests/mutation/run.py --only cpu   those with "cpu" in their names
+    python tests/mutation/run.py --list       the names
+
+The copy lies in build/mutation and is kept, so that a second run compiles only what has changed. A fault is caught when
+a test fails: first among those that `mutants.py` names for it, then among all. Exit status 1 when one survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import filecmp
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutants import LIBRARIES, MUTANTS, Mutant
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[2]
+TREE = ROOT / "build" / "mutation"
+COPIED = ("ascend_sample", "csrc", "tests", "examples", "docs", "setup.py", "pyproject.toml", "README.md", "Makefile")
+ALL_TESTS = ("tests",)
+TIMEOUT_SECONDS = 900
+TESTS_FAILED = 1  # pytest's exit status
+LEFT_BEHIND = "something was left on the emulated device"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant: the test that caught it, or None where it survived."""
+
+    mutant: Mutant
+    caught_by: str | None
+    seconds: float
+
+
+class MutationError(Exception):
+    """The run itself is wrong: a stale text, a mutant that does not compile, tests that fail without any fault."""
+
+
+def check_texts(mutants: Sequence[Mutant]) -> None:
+    """Every text that is to be replaced occurs once.
+
+    Raises:
+        MutationError: naming those that do not.
+    """
+    stale = [
+        f"{mutant.name}: {mutant.old!r} must occur once in {mutant.file}, got {count} times"
+        for mutant in mutants
+        if (count := (ROOT / mutant.file).read_text().count(mutant.old)) != 1
+    ]
+    if stale:
+        raise MutationError("\n".join([*stale, "The source has changed: change tests/mutation/mutants.py as well."]))
+
+
+def update_copy() -> None:
+    """Makes the copy equal to the project, and touches nothing that is equal already.
+
+    What is copied is new to the compiler: an interrupted run may have left a fault in the copy and in its objects. The
+    libraries that faults are planted in are always built in the copy.
+    """
+    built = {f"{library}.so" for library in LIBRARIES.values()}
+    wanted = set()
+    for name in COPIED:
+        source = ROOT / name
+        for path in [source] if source.is_file() else sorted(source.rglob("*")):
+            if not path.is_file() or "__pycache__" in path.parts or path.name in built:
+                continue
+            target = TREE / path.relative_to(ROOT)
+            wanted.add(target)
+            if not target.is_file() or not filecmp.cmp(path, target, shallow=False):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.unlink(missing_ok=True)
+                shutil.copyfile(path, target)
+    for name in COPIED:
+        for path in (TREE / name).rglob("*"):
+            if path.is_file() and path not in wanted and path.name not in built:
+                path.unlink()
+
+
+def environment() -> dict[str, str]:
+    """Without what would lead the tests to another package or another CANN than the copy's."""
+    hidden = ("HOSTCANN_", "ASCEND_", "TASK_QUEUE_ENABLE", "PYTEST_", "LD_LIBRARY_PATH")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    return kept | {"PYTHONPATH": str(TREE), "PYTHONDONTWRITEBYTECODE": "1", "MAX_JOBS": "2"}
+
+
+def build(library: str) -> None:
+    """Compiles what has changed of an extension.
+
+    Raises:
+        MutationError: it does not compile.
+    """
+    command = [sys.executable, str(TREE / "tests" / "mutation" / "build_one.py"), library]
+    finished = subprocess.run(command, cwd=TREE, env=environment(), capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        raise MutationError(f"{library} does not compile:\n{finished.stdout}\n{finished.stderr}")
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """The copy with the fault in it, built; afterwards the source is as it was, and its library too."""
+    path = TREE / mutant.file
+    original = path.read_text()
+    text = original.replace(mutant.old, mutant.new)
+    path.write_text(f"#include <{mutant.include}>\n{text}" if mutant.include else text)
+    libraries = []
+    if mutant.library is not None:
+        pattern = f"{mutant.library}.so"
+        libraries = [(file, file.read_bytes()) for file in (TREE / "ascend_sample").rglob(pattern)]
+    try:
+        if mutant.library is not None:
+            build(mutant.library)
+        yield
+    finally:
+        path.write_text(original)
+        for file, content in libraries:
+            file.unlink(missing_ok=True)  # a new file: another process may still have the old one mapped
+            file.write_bytes(content)
+            file.chmod(0o755)
+
+
+def first_failure(tests: Sequence[str]) -> str | None:
+    """The first test that fails, or how the run ended otherwise; None when all pass.
+
+    Raises:
+        MutationError: pytest could not run the tests.
+    """
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    try:
+        finished = subprocess.run(
+            command, cwd=TREE, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {TIMEOUT_SECONDS} s"
+    if finished.returncode == 0:
+        return None
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+?\.py(?:::[^\n]*?)?)(?: - |$)", finished.stdout, re.MULTILINE)
+    if failed:
+        return failed.group(1)
+    if finished.returncode == TESTS_FAILED:
+        return LEFT_BEHIND
+    if finished.returncode < 0:
+        return f"crash, signal {-finished.returncode}"
+    raise MutationError(f"pytest {' '.join(tests)}: status {finished.returncode}\n{finished.stdout}\n{finished.stderr}")
+
+
+def check_baseline(mutants: Sequence[Mutant]) -> None:
+    """Without a fault, the tests that are to catch faults pass.
+
+    Raises:
+        MutationError: one does not.
+    """
+    where = "import ascend_sample; print(ascend_sample.__file__)"
+    command = [sys.executable, "-c", where]
+    found = subprocess.run(command, cwd=TREE, env=environment(), capture_output=True, text=True, check=True).stdout
+    if not Path(found.strip()).is_relative_to(TREE):
+        raise MutationError(f"the tests of the copy must import the copy's ascend_sample, got {found.strip()}")
+    for tests in tqdm(dict.fromkeys(mutant.tests for mutant in mutants), desc="without a fault", unit="selection"):
+        failure = first_failure(tests)
+        if failure is not None:
+            raise MutationError(f"without any fault, pytest {' '.join(tests)} must pass, got {failure}")
+
+
+def try_mutant(mutant: Mutant) -> Outcome:
+    """Plants one fault and runs tests until one fails."""
+    start = time.monotonic()
+    with planted(mutant):
+        caught_by = first_failure(mutant.tests) or first_failure(ALL_TESTS)
+    return Outcome(mutant, caught_by, time.monotonic() - start)
+
+
+def print_table(outcomes: Sequence[Outcome]) -> None:
+    width = max(len(outcome.mutant.name) for outcome in outcomes)
+    print(f"\n{'fault':<{width}}  seconds  caught by")
+    for outcome in outcomes:
+        print(f"{outcome.mutant.name:<{width}}  {outcome.seconds:7.0f}  {outcome.caught_by or 'SURVIVED'}")
+    survivors = sum(outcome.caught_by is None for outcome in outcomes)
+    print(f"\n{len(outcomes) - survivors} of {len(outcomes)} faults were caught.")
+
+
+def run(mutants: Sequence[Mutant]) -> int:
+    """Tries each mutant; returns the exit status."""
+    check_texts(mutants)
+    update_copy()
+    for library in tqdm(sorted(set(LIBRARIES.values())), desc="building", unit="library"):
+        build(library)
+    check_baseline(mutants)
+    outcomes = []
+    with tqdm(mutants, desc="faults", unit="fault") as progress:
+        for mutant in progress:
+            progress.set_postfix_str(mutant.name)
+            outcomes.append(try_mutant(mutant))
+            progress.write(f"{mutant.name}: {outcomes[-1].caught_by or 'SURVIVED'}")
+    print_table(outcomes)
+    return 1 if any(outcome.caught_by is None for outcome in outcomes) else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Plant faults and see that the tests catch them.")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only the faults with this in their names")
+    parser.add_argument("--list", action="store_true", help="print the names and stop")
+    options = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    if not chosen:
+        print(f"--only must be part of a fault's name, got {options.only!r}. --list prints them.", file=sys.stderr)
+        return 2
+    if options.list:
+        print("\n".join(mutant.name for mutant in chosen))
+        return 0
+    try:
+        return run(chosen)
+    except MutationError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
