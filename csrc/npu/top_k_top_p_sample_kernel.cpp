@@ -36,8 +36,12 @@ struct Call {
 /// What phase 2 needs, on whatever thread it runs; it holds no tensor. When it never runs,
 /// everything is destroyed with it.
 struct Launch {
-  TensorHandle logits, k, valid_k, p, q, selected, kept;
-  ScalarHandle zero, skip_top_k;
+  struct Handles {
+    TensorHandle logits, k, valid_k, p, q, selected, kept;
+    ScalarHandle zero, skip_top_k;
+  };
+
+  Handles handles;
   Call sanitize{"aclnnThresholdGetWorkspaceSize", "aclnnThreshold"};
   Call sample{"aclnnTopKTopPSampleGetWorkspaceSize", "aclnnTopKTopPSample"};
   void* stream = nullptr;
@@ -46,6 +50,7 @@ struct Launch {
   int operator()() {
     run(sanitize, aclnn().aclnnThreshold);
     run(sample, aclnn().aclnnTopKTopPSample);
+    handles = {};  // here, and not on the thread on which torch_npu releases what it has run
     return 0;
   }
 
@@ -137,29 +142,30 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
   auto* memory = scratch.mutable_data_ptr<int32_t>();
 
   auto launch = std::make_shared<Launch>();
+  auto& handles = launch->handles;
   launch->logits_label = {batch_size, vocab_size, logits.scalar_type()};
-  launch->logits = describe_to_cann("logits", logits);
-  launch->k = describe_to_cann("k", k);
-  launch->valid_k = describe_memory("valid_k", memory + valid_k_offset, batch_size, at::kInt);
-  launch->p = describe_to_cann("p", p);
-  launch->q = describe_to_cann("q", q.value_or(at::Tensor()));
-  launch->selected = describe_to_cann("logits_select_idx", selected);
-  launch->kept = is_need_logits
+  handles.logits = describe_to_cann("logits", logits);
+  handles.k = describe_to_cann("k", k);
+  handles.valid_k = describe_memory("valid_k", memory + valid_k_offset, batch_size, at::kInt);
+  handles.p = describe_to_cann("p", p);
+  handles.q = describe_to_cann("q", q.value_or(at::Tensor()));
+  handles.selected = describe_to_cann("logits_select_idx", selected);
+  handles.kept = is_need_logits
                      ? describe_to_cann("logits_top_kp_select", kept)
                      : describe_memory("logits_top_kp_select", memory, logits.sizes(), at::kFloat);
 
   // k = 0 is undefined on the device: k <= 0 becomes a k that skips top-k, without reading it back.
-  launch->zero = scalar_for_cann(0);
-  launch->skip_top_k = scalar_for_cann(kSkipTopK);
+  handles.zero = scalar_for_cann(0);
+  handles.skip_top_k = scalar_for_cann(kSkipTopK);
   plan(launch->sanitize, launch->logits_label, [&](uint64_t* size, aclOpExecutor** executor) {
-    return aclnn().aclnnThresholdGetWorkspaceSize(launch->k.get(), launch->zero.get(),
-                                                  launch->skip_top_k.get(), launch->valid_k.get(),
+    return aclnn().aclnnThresholdGetWorkspaceSize(handles.k.get(), handles.zero.get(),
+                                                  handles.skip_top_k.get(), handles.valid_k.get(),
                                                   size, executor);
   });
   plan(launch->sample, launch->logits_label, [&](uint64_t* size, aclOpExecutor** executor) {
     return aclnn().aclnnTopKTopPSampleGetWorkspaceSize(
-        launch->logits.get(), launch->valid_k.get(), launch->p.get(), launch->q.get(), eps,
-        is_need_logits, top_k_guess, launch->selected.get(), launch->kept.get(), size, executor);
+        handles.logits.get(), handles.valid_k.get(), handles.p.get(), handles.q.get(), eps,
+        is_need_logits, top_k_guess, handles.selected.get(), handles.kept.get(), size, executor);
   });
 
   // Both live until the launch is queued; they are released to the allocator in stream order.

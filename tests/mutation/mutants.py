@@ -209,61 +209,63 @@ MUTANTS = (
     Mutant(
         "binding: topK and topP swapped",
         NPU_KERNEL,
-        "launch->k.get(), launch->p.get()",
-        "launch->p.get(), launch->k.get()",
+        "launch->valid_k.get(), launch->p.get()",
+        "launch->p.get(), launch->valid_k.get()",
         IN_ABI,
     ),
     Mutant(
         "binding: half of the workspace",
         NPU_KERNEL,
-        "std::min<uint64_t>(launch.workspace_size, kMaxAllocation)",
-        "std::min<uint64_t>(launch.workspace_size / 2, kMaxAllocation)",
+        "std::min(call.workspace_size, kMaxAllocation)",
+        "std::min(call.workspace_size / 2, kMaxAllocation)",
         IN_MEMORY,
     ),
     Mutant(
         "binding: one workspace for every stream",
         NPU_KERNEL,
-        "  const auto workspace = allocate_workspace(*launch, logits);\n",
-        "  static at::Tensor workspace;\n"
-        "  if (!workspace.defined() || workspace.nbytes() < launch->workspace_size) {\n"
-        "    workspace = allocate_workspace(*launch, logits);\n"
-        "  }\n",
+        "    const auto workspace = at::empty({size}, logits.options().dtype(at::kByte));\n",
+        "    static at::Tensor workspace;\n"
+        "    if (!workspace.defined() || workspace.numel() < size) {\n"
+        "      workspace = at::empty({size}, logits.options().dtype(at::kByte));\n"
+        "    }\n",
         (*IN_STREAMS, *IN_MEMORY),
     ),
     Mutant(
         "binding: the workspace is freed before the kernel has run",
         NPU_KERNEL,
         "    const auto status =\n"
-        "        aclnn().aclnnTopKTopPSample(workspace, workspace_size, executor.release(), stream);\n",
+        "        phase2(call.workspace, call.workspace_size, call.executor.release(), stream);\n",
         '    const auto take = reinterpret_cast<int (*)(void**, size_t, int)>(dlsym(RTLD_DEFAULT, "aclrtMalloc"));\n'
         '    const auto give = reinterpret_cast<int (*)(void*)>(dlsym(RTLD_DEFAULT, "aclrtFree"));\n'
-        "    take(&workspace, workspace_size, 0);\n"
+        "    take(&call.workspace, call.workspace_size + 1, 0);\n"
         "    const auto status =\n"
-        "        aclnn().aclnnTopKTopPSample(workspace, workspace_size, executor.release(), stream);\n"
-        "    give(workspace);\n",
+        "        phase2(call.workspace, call.workspace_size, call.executor.release(), stream);\n"
+        "    give(call.workspace);\n",
         IN_STREAMS,
         include="dlfcn.h",
     ),
     Mutant(
         "binding: the status of phase 1 is ignored",
         NPU_KERNEL,
-        '  check_status(status, kPhase1, "workspace", launch->logits_label);\n',
+        '  check_status(status, call.phase1_name, "workspace", label);\n',
         "  (void)status;\n",
         IN_FAULTS,
     ),
     Mutant(
         "binding: the status of phase 2 is ignored",
         NPU_KERNEL,
-        '    check_status(status, kPhase2, "launch", logits_label);\n    return status;',
-        "    (void)status;\n    return 0;",
+        '    check_status(status, call.phase2_name, "launch", logits_label);\n',
+        "    (void)status;\n",
         IN_FAULTS,
     ),
     Mutant(
         "binding: a stale status is looked at",
         NPU_KERNEL,
-        "  const auto status = aclnn().aclnnTopKTopPSampleGetWorkspaceSize(",
-        "  static int status = 0;\n  const auto now = aclnn().aclnnTopKTopPSampleGetWorkspaceSize(",
+        "  const auto status = phase1(&call.workspace_size, &executor);\n",
+        "  static aclnnStatus previous = 0;\n"
+        "  const auto status = std::exchange(previous, phase1(&call.workspace_size, &executor));\n",
         IN_FAULTS,
+        include="utility",
     ),
     Mutant(
         "binding: an executor that is never run is leaked",
@@ -282,36 +284,50 @@ MUTANTS = (
     Mutant(
         "binding: k = 0 reaches the device",
         NPU_KERNEL,
-        "at::threshold(k, 0, kSkipTopK)",
-        "at::threshold(k, -1, kSkipTopK)",
+        "launch->zero = scalar_for_cann(0);",
+        "launch->zero = scalar_for_cann(-1);",
         IN_ABI,
+    ),
+    Mutant(
+        "binding: k is passed on as it is",
+        NPU_KERNEL,
+        "launch->logits.get(), launch->valid_k.get()",
+        "launch->logits.get(), launch->k.get()",
+        IN_ABI,
+    ),
+    Mutant(
+        "binding: no room for the valid k",
+        NPU_KERNEL,
+        "at::empty({valid_k_offset + batch_size}, k.options())",
+        "at::empty({valid_k_offset}, k.options())",
+        IN_BUILTIN,
     ),
     Mutant(
         "binding: the storage offset is left out",
         NPU_HANDLES,
-        "tensor.storage_offset(), kFormatNd",
-        "0, kFormatNd",
+        "tensor.storage_offset(), static_cast<int64_t>(",
+        "0, static_cast<int64_t>(",
         IN_MEMORY,
     ),
     Mutant(
         "binding: the offset is counted twice",
         NPU_HANDLES,
-        "const_cast<void*>(tensor.storage().data())",
+        "const_cast<void*>(storage.data())",
         "const_cast<void*>(tensor.const_data_ptr())",
         IN_MEMORY,
     ),
     Mutant(
         "binding: eps as float",
         NPU_KERNEL,
-        "launch->q.get(), eps, is_need_logits",
-        "launch->q.get(), static_cast<float>(eps), is_need_logits",
+        "launch->q.get(), eps,",
+        "launch->q.get(), static_cast<float>(eps),",
         IN_ABI,
     ),
     Mutant(
         "binding: top_k_guess is not passed on",
         NPU_KERNEL,
-        "      top_k_guess, launch->selected.get()",
-        "      int64_t{32}, launch->selected.get()",
+        "is_need_logits, top_k_guess, launch->selected.get()",
+        "is_need_logits, int64_t{32}, launch->selected.get()",
         IN_ABI,
     ),
     Mutant(

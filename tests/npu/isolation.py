@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ascend_sample
+from ascend_sample import hostcann
 
 TIMEOUT_SECONDS = 300
 TESTS = Path(__file__).parents[1]
@@ -43,29 +44,33 @@ class Finished:
 
 
 def run_isolated(
-    function: Callable[..., Any], *arguments: object, options: Sequence[str] = (), **environment: str
+    function: Callable[..., Any],
+    *arguments: object,
+    without: Sequence[str] = (),
+    **variables: str,
 ) -> Finished:
     """Calls a function of a test module in a new process with an emulated NPU.
 
     Args:
         function: found again by its module and name.
         arguments: for the function; JSON's.
-        options: of `python -m ascend_sample.hostcann run`, such as ("--soc", "Ascend310P3").
-        environment: variables to set.
+        without: symbols that CANN shall not have.
+        variables: to set in its environment.
 
     Raises:
         AssertionError: the process did not end with status 0.
     """
-    hidden = ("HOSTCANN_FAULTS", "HOSTCANN_REPORT", "TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "ASCEND_SAMPLE_")
+    hidden = ("HOSTCANN_", "TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "ASCEND_SAMPLE_", "TORCH_DEVICE_BACKEND")
     base = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     base["PYTHONPATH"] = os.pathsep.join([str(PACKAGE_PARENT), str(TESTS), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         report, result = Path(folder) / "report.json", Path(folder) / "result.json"
-        runner = [sys.executable, "-m", "ascend_sample.hostcann", "run", "--report", str(report), *options, "--"]
+        # What `python -m ascend_sample.hostcann run` sets, without a process that imports torch only to set it.
+        base |= hostcann.environment(without=without) | {"HOSTCANN_REPORT": str(report)}
         call = [function.__module__, function.__name__, json.dumps(arguments), str(result)]
         finished = subprocess.run(
-            [*runner, sys.executable, "-m", __name__, *call],
-            env=base | environment,
+            [sys.executable, "-m", __name__, *call],
+            env=base | variables,
             cwd=folder,
             capture_output=True,
             text=True,

@@ -256,7 +256,7 @@ def count_errors() -> list[list[str]]:
 
 def test_faults_of_the_environment() -> None:
     faults = ",".join(f"phase1:{OPERATOR}:{call}" for call in ("2", "3:161002", "6", "7:161002"))
-    finished = run_isolated(count_errors, options=("--faults", faults))
+    finished = run_isolated(count_errors, HOSTCANN_FAULTS=faults)
     finished.check_clean()
     for first, second, third, fourth in finished.result:
         assert (first, fourth) == ("", "")

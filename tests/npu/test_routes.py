@@ -80,21 +80,21 @@ def check_fallback(finished: Finished, *words: str) -> None:
 
 @pytest.mark.parametrize("symbol", [PHASE_1, PHASE_2])
 def test_missing_symbol(symbol: str) -> None:
-    finished = run_isolated(use_what_there_is, options=("--without", symbol))
+    finished = run_isolated(use_what_there_is, without=[symbol])
     check_fallback(finished, symbol, "libopapi.so", "set_env.sh")
 
 
 def test_unsupported_soc() -> None:
-    check_fallback(run_isolated(use_what_there_is, options=("--soc", "Ascend310P3")), "SoC Ascend310P3", "Atlas A2")
+    check_fallback(run_isolated(use_what_there_is, HOSTCANN_SOC="Ascend310P3"), "SoC Ascend310P3", "Atlas A2")
 
 
 def test_soc_of_the_first_training_series() -> None:
     """Its name is the beginning of A2's names. torch_npu runs it without aclnn, so only the route can be asked for."""
-    check_reasons(run_isolated(ask_for_routes, options=("--soc", "Ascend910B")).result, "SoC Ascend910B", "Atlas A2")
+    check_reasons(run_isolated(ask_for_routes, HOSTCANN_SOC="Ascend910B").result, "SoC Ascend910B", "Atlas A2")
 
 
 def test_supported_soc_of_the_other_series() -> None:
-    finished = run_isolated(use_what_there_is, options=("--soc", "Ascend910_9391"))
+    finished = run_isolated(use_what_there_is, HOSTCANN_SOC="Ascend910_9391")
     finished.check_clean()
     assert (finished.result["backend"], finished.result["errors"]) == ("aclnn", {})
     assert "served by the composite" not in finished.stderr
