@@ -35,7 +35,7 @@ format: $(BIN)/.built  ## rewrite the sources in the project's format
 	$(BIN)/clang-format -i $(SOURCES)
 
 sanitize: $(BIN)/.built  ## AddressSanitizer and UBSan builds of hostcann and the binding, through the C-level suite
-	$(RUN) tests/conformance/run_sanitized.py
+	$(RUN) tests/conformance/run_sanitized.py --binding
 
 mutation: $(BIN)/.built  ## plant faults in the sources, one after the other, and see that the tests catch each
 	$(RUN) tests/mutation/run.py

@@ -209,8 +209,8 @@ MUTANTS = (
     Mutant(
         "binding: topK and topP swapped",
         NPU_KERNEL,
-        "launch->valid_k.get(), launch->p.get()",
-        "launch->p.get(), launch->valid_k.get()",
+        "handles.valid_k.get(), handles.p.get()",
+        "handles.p.get(), handles.valid_k.get()",
         IN_ABI,
     ),
     Mutant(
@@ -284,15 +284,15 @@ MUTANTS = (
     Mutant(
         "binding: k = 0 reaches the device",
         NPU_KERNEL,
-        "launch->zero = scalar_for_cann(0);",
-        "launch->zero = scalar_for_cann(-1);",
+        "handles.zero = scalar_for_cann(0);",
+        "handles.zero = scalar_for_cann(-1);",
         IN_ABI,
     ),
     Mutant(
         "binding: k is passed on as it is",
         NPU_KERNEL,
-        "launch->logits.get(), launch->valid_k.get()",
-        "launch->logits.get(), launch->k.get()",
+        "handles.logits.get(), handles.valid_k.get()",
+        "handles.logits.get(), handles.k.get()",
         IN_ABI,
     ),
     Mutant(
@@ -319,15 +319,15 @@ MUTANTS = (
     Mutant(
         "binding: eps as float",
         NPU_KERNEL,
-        "launch->q.get(), eps,",
-        "launch->q.get(), static_cast<float>(eps),",
+        "handles.q.get(), eps,",
+        "handles.q.get(), static_cast<float>(eps),",
         IN_ABI,
     ),
     Mutant(
         "binding: top_k_guess is not passed on",
         NPU_KERNEL,
-        "is_need_logits, top_k_guess, launch->selected.get()",
-        "is_need_logits, int64_t{32}, launch->selected.get()",
+        "is_need_logits, top_k_guess, handles.selected.get()",
+        "is_need_logits, int64_t{32}, handles.selected.get()",
         IN_ABI,
     ),
     Mutant(
