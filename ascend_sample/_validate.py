@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import numbers
 import operator
-from typing import NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import torch
+from torch import Tensor
 
+INT32: Final = torch.int32
 OPERATOR_NAME = "top_k_top_p_sample"
 SKIP_TOP_K = 2**20 + 1  # above every vocabulary, so top-k is off; small enough for a device that computes it in float32
 SKIP_TOP_P = 1.0
@@ -45,26 +47,18 @@ def convert_arguments(
     Returns:
         k as int32 [batch] and p as [batch] in the dtype of logits.
     """
-    require_tensor(logits, "logits")
-    if q is not None:
-        require_tensor(q, "q")
-    check_options(eps, is_need_logits, top_k_guess)
+    check_types(logits, q, eps, is_need_logits, top_k_guess)
     converted = convert_k(k, logits), convert_p(p, logits)
     torch.ops.ascend_sample.check_top_k_top_p_sample(logits, *converted, q, eps, is_need_logits, top_k_guess)
     return converted
 
 
-def require_tensor(value: object, name: str) -> None:
-    """Raise TypeError unless ``value`` is a tensor."""
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(
-            f"{OPERATOR_NAME}: {name} must be a torch.Tensor, got {type(value).__name__}. "
-            f"Convert it with torch.as_tensor({name})."
-        )
-
-
-def check_options(eps: object, is_need_logits: object, top_k_guess: object) -> None:
-    """Raise TypeError unless the options have the types that the operator's schema names."""
+def check_types(logits: object, q: object, eps: object, is_need_logits: object, top_k_guess: object) -> None:
+    """Raise TypeError unless the arguments that are not converted have the types that the operator's schema names."""
+    if not isinstance(logits, Tensor):
+        _refuse_as_tensor(logits, "logits")
+    if not (q is None or isinstance(q, Tensor)):
+        _refuse_as_tensor(q, "q")
     if not isinstance(eps, float) and (not isinstance(eps, numbers.Real) or isinstance(eps, bool)):
         raise TypeError(f"{OPERATOR_NAME}: eps must be a float, got {eps!r}. Use the default, 1e-8.")
     if not isinstance(is_need_logits, bool):
@@ -73,10 +67,17 @@ def check_options(eps: object, is_need_logits: object, top_k_guess: object) -> N
         raise TypeError(f"{OPERATOR_NAME}: top_k_guess must be an int, got {top_k_guess!r}. Use the default, 32.")
 
 
+def _refuse_as_tensor(value: object, name: str) -> NoReturn:
+    raise TypeError(
+        f"{OPERATOR_NAME}: {name} must be a torch.Tensor, got {type(value).__name__}. "
+        f"Convert it with torch.as_tensor({name})."
+    )
+
+
 def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor:
     """Return k as int32 [batch]: a value that does not fit saturates, because it would skip top-k either way."""
-    if isinstance(k, torch.Tensor):
-        if k.dtype == torch.int32 and k.dim() == 1:
+    if isinstance(k, Tensor):
+        if k.dtype == INT32 and k.dim() == 1:
             return k
         if k.is_floating_point() or k.is_complex() or k.dtype == torch.bool:
             raise TypeError(
@@ -107,7 +108,7 @@ def convert_p(p: float | torch.Tensor | None, logits: torch.Tensor) -> torch.Ten
     A p inside (0, 1) stays inside: rounding to 0 or 1 would switch top-p off.
     """
     dtype = logits.dtype
-    if isinstance(p, torch.Tensor):
+    if isinstance(p, Tensor):
         if p.dtype == dtype and p.dim() == 1:
             return p
         if not p.is_floating_point():

@@ -7,10 +7,9 @@ import torch
 from ascend_sample import backend
 from ascend_sample._validate import (
     TopKTopPSample,
-    check_options,
+    check_types,
     convert_k,
     convert_p,
-    require_tensor,
 )
 
 __all__ = ["TopKTopPSample", "top_k_top_p_sample"]
@@ -81,10 +80,7 @@ def top_k_top_p_sample(
 
     Source: aclnnTopKTopPSample, CANN's operator documentation; docs/semantics.md says where this project differs.
     """
-    require_tensor(logits, "logits")
-    if q is not None:
-        require_tensor(q, "q")
-    check_options(eps, is_need_logits, top_k_guess)
+    check_types(logits, q, eps, is_need_logits, top_k_guess)
     k, p = convert_k(k, logits), convert_p(p, logits)
     sample = backend.implementation(logits)
     selected, kept = sample(logits, k, p, q, eps, is_need_logits, top_k_guess)

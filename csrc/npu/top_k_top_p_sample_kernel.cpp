@@ -149,10 +149,11 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
   handles.valid_k = describe_memory("valid_k", memory + valid_k_offset, batch_size, at::kInt);
   handles.p = describe_to_cann("p", p);
   handles.q = describe_to_cann("q", q.value_or(at::Tensor()));
-  handles.selected = describe_to_cann("logits_select_idx", selected);
-  handles.kept = is_need_logits
-                     ? describe_to_cann("logits_top_kp_select", kept)
-                     : describe_memory("logits_top_kp_select", memory, logits.sizes(), at::kFloat);
+  handles.selected =
+      describe_memory("logits_select_idx", selected.mutable_data_ptr(), batch_size, at::kLong);
+  handles.kept =
+      describe_memory("logits_top_kp_select", is_need_logits ? kept.mutable_data_ptr() : memory,
+                      logits.sizes(), at::kFloat);
 
   // k = 0 is undefined on the device: k <= 0 becomes a k that skips top-k, without reading it back.
   handles.zero = scalar_for_cann(0);
@@ -173,8 +174,8 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
       std::array{allocate_workspace(launch->sanitize, launch->logits_label, logits),
                  allocate_workspace(launch->sample, launch->logits_label, logits)};
   launch->stream = c10_npu::getCurrentNPUStream().stream(/*need_empty=*/false);
-  at_npu::native::OpCommand::RunOpApiV2(launch->sample.phase2_name,
-                                        [launch] { return (*launch)(); });
+  static const std::string name = launch->sample.phase2_name;
+  at_npu::native::OpCommand::RunOpApiV2(name, [launch] { return (*launch)(); });
   return {selected, kept};
 }
 

@@ -19,5 +19,6 @@ def setup_one(**arguments: Any) -> object:
 
 
 setuptools.setup = setup_one
-sys.argv = ["setup.py", "--quiet", "build_ext", "--inplace", "--build-temp", f"build/{name}"]
+# Into the package at once, where hostcann's libraries find one another.
+sys.argv = ["setup.py", "--quiet", "build_ext", "--build-lib", ".", "--build-temp", f"build/{name}"]
 runpy.run_path("setup.py", run_name="__main__")

@@ -28,7 +28,18 @@ from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "build" / "mutation"
-COPIED = ("ascend_sample", "csrc", "tests", "examples", "docs", "setup.py", "pyproject.toml", "README.md", "Makefile")
+COPIED = (
+    "ascend_sample",
+    "csrc",
+    "tests",
+    "examples",
+    "docs",
+    "setup.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "Makefile",
+)
 ALL_TESTS = ("tests",)
 TIMEOUT_SECONDS = 900
 TESTS_FAILED = 1  # pytest's exit status
