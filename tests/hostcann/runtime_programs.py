@@ -1,0 +1,113 @@
+"""Runs small programs against libascendcl.so of hostcann: each in a process of its own, with ctypes, without torch.
+
+A program's text may use `acl` (the library, statuses unchecked), `ok` (calls it and checks the status), `fails`
+(checks the status and that the message names what it must) and whatever else PRELUDE defines.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import ascend_sample
+from ascend_sample.hostcann._home import PACKAGE_HOME
+
+LIBRARY = PACKAGE_HOME / "lib64" / "libascendcl.so"
+SOURCES = Path(ascend_sample.__file__).parent.parent / "csrc"
+
+PRELUDE = """
+import ctypes, json, sys, threading, time
+acl = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+acl.aclGetRecentErrMsg.restype = ctypes.c_char_p
+for name in ("violations", "live", "counters", "inject", "settings_error"):
+    getattr(acl, "hostcann_" + name).restype = ctypes.c_char_p
+H2D, D2H, D2D, H2H = 1, 2, 3, 0
+size_t, handle = ctypes.c_size_t, ctypes.c_void_p
+
+def ok(name, *arguments):
+    status = getattr(acl, name)(*arguments)
+    assert status == 0, (name, status, acl.aclGetRecentErrMsg())
+
+def fails(status, text, name, *arguments):
+    got = getattr(acl, name)(*arguments)
+    message = acl.aclGetRecentErrMsg().decode()
+    assert got == status, (name, got, message)
+    assert text in message, message
+
+def violations():
+    return [entry["kind"] for entry in json.loads(acl.hostcann_violations())]
+
+def live():
+    return json.loads(acl.hostcann_live())
+
+def counters():
+    return json.loads(acl.hostcann_counters())
+
+def made(name, *arguments):
+    result = handle()
+    ok(name, ctypes.byref(result), *arguments)
+    return result
+
+def malloc(size):
+    return made("aclrtMalloc", size_t(size), 0)
+
+def pinned(data):
+    block = made("aclrtMallocHost", size_t(len(data)))
+    ctypes.memmove(block, data, len(data))
+    return block
+
+def stream():
+    return made("aclrtCreateStream")
+
+def event(flags=8):
+    return made("aclrtCreateEventWithFlag", flags)
+
+def plus(address, offset):
+    return handle(address.value + offset)
+
+def copy(destination, source, size, kind, on):
+    ok("aclrtMemcpyAsync", destination, size_t(size), source, size_t(size), kind, on)
+
+def read(address, size):
+    buffer = ctypes.create_string_buffer(size)
+    ok("aclrtMemcpy", buffer, size_t(size), address, size_t(size), D2H)
+    return buffer.raw
+
+def mode(name, delay=0):
+    assert acl.hostcann_set_stream_mode(name.encode(), delay) == 0
+
+def inject(site, name="", nth=1, code=0, count=1):
+    assert acl.hostcann_inject(site.encode(), name.encode(), nth, code, b"", count) == b""
+
+def start():
+    ok("aclInit", None)
+    ok("aclrtSetDevice", 0)
+"""
+
+
+def clean_environment(**variables: str) -> dict[str, str]:
+    """The environment without what an active hostcann has put into it."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HOSTCANN_", "ASCEND_")) and name != "LD_LIBRARY_PATH"
+    }
+    return kept | variables
+
+
+def run(program: str, *, library: Path = LIBRARY, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs PRELUDE, `start()` and the program."""
+    text = PRELUDE + "\n" + textwrap.dedent(program)
+    return subprocess.run(
+        [sys.executable, "-c", text, str(library)],
+        env=clean_environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def check(program: str, **variables: str) -> None:
+    done = run(program, **variables)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,114 @@
+"""The C++ interface that the operator libraries use."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from runtime_programs import LIBRARY, SOURCES, clean_environment
+
+pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
+
+
+OPERATOR_PROGRAM = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "hostcann/hostcann.h"
+
+extern "C" {
+int aclInit(const char*);
+int aclrtSetDevice(int);
+int aclrtMalloc(void**, size_t, int);
+int aclrtFree(void*);
+int aclrtCreateStream(void**);
+int aclrtSynchronizeStream(void*);
+int aclrtResetDeviceForce(int);
+const char* aclGetRecentErrMsg();
+const char* hostcann_violations();
+void hostcann_reset_violations();
+void hostcann_set_null_kernels(int);
+const char* hostcann_inject(const char*, const char*, int, int, const char*, int);
+}
+
+#define EXPECT(condition)                                                            \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      std::printf("line %d: %s; %s\n", __LINE__, #condition, aclGetRecentErrMsg()); \
+      std::exit(1);                                                                  \
+    }                                                                                \
+  } while (0)
+#define EXPECT_TEXT(text, part) EXPECT(std::strstr(text, part) != nullptr)
+
+int main() {
+  using hostcann::launch;
+  using hostcann::resolve;
+  void* block = nullptr;
+  void* stream = nullptr;
+  EXPECT(aclInit(nullptr) == 0 && aclrtSetDevice(0) == 0);
+  EXPECT(aclrtMalloc(&block, 100, 0) == 0 && aclrtCreateStream(&stream) == 0);
+  auto* begin = static_cast<char*>(block);
+  EXPECT(hostcann::bytes_available(begin + 40) == 60);
+  EXPECT(hostcann::bytes_available(begin + 100) == 0 && hostcann::bytes_available(&block) == 0);
+
+  // A kernel that writes behind its block is noticed at the next synchronisation, once.
+  EXPECT(launch(stream, "aclnnBehind", [block] { resolve(block, 100, "out")[100] = std::byte{1}; }) == 0);
+  EXPECT(aclrtSynchronizeStream(stream) == 0 && aclrtSynchronizeStream(stream) == 0);
+  EXPECT_TEXT(hostcann_violations(), "1 bytes behind a block of 100 bytes were written");
+  hostcann_reset_violations();
+  EXPECT(launch(stream, "aclnnBefore", [block] { resolve(block, 100, "out")[-3] = std::byte{1}; }) == 0);
+  EXPECT(aclrtSynchronizeStream(stream) == 0);
+  EXPECT_TEXT(hostcann_violations(), "in front of");
+  hostcann_reset_violations();
+
+  // A block that is freed under a running kernel stays mapped until the kernel is over.
+  EXPECT(launch(stream, "aclnnFrees", [block] {
+           std::byte* bytes = resolve(block, 100, "out");
+           EXPECT(aclrtFree(block) == 0);
+           bytes[99] = std::byte{1};
+         }) == 0);
+  EXPECT(aclrtSynchronizeStream(stream) == 0);
+  EXPECT_TEXT(hostcann_violations(), "aclnnFrees: a block was freed while the task was using it");
+  hostcann_reset_violations();
+
+  // Kernels that are switched off are accepted and never run; copies still do.
+  int ran = 0;
+  hostcann_set_null_kernels(1);
+  EXPECT(launch(stream, "aclnnOff", [&ran] { ran += 1; }) == 0);
+  EXPECT(launch(stream, "copy", [&ran] { ran += 10; }, /*is_kernel=*/false) == 0);
+  EXPECT(aclrtSynchronizeStream(stream) == 0 && ran == 10);
+  hostcann_set_null_kernels(0);
+
+  // An injected fault of a task, and what a kernel throws, surface at the synchronisation.
+  hostcann_inject("task", "aclnnHit", 2, 507015, "", 1);
+  EXPECT(launch(stream, "aclnnMissed", [&ran] { ran += 1; }) == 0);
+  EXPECT(launch(stream, "aclnnHit", [&ran] { ran += 1; }) == 0);
+  EXPECT(launch(stream, "aclnnHit", [&ran] { ran += 100; }) == 0);
+  EXPECT(launch(stream, "aclnnLater", [&ran] { ran += 100; }) == 0);
+  EXPECT(aclrtSynchronizeStream(stream) == 507015 && ran == 12);
+  EXPECT_TEXT(aclGetRecentErrMsg(), "aclnnHit: injected fault");
+  EXPECT(aclrtResetDeviceForce(0) == 0 && aclrtSetDevice(0) == 0 && aclrtCreateStream(&stream) == 0);
+  EXPECT(launch(stream, "aclnnThrows", [] { throw std::runtime_error("no such luck"); }) == 0);
+  EXPECT(aclrtSynchronizeStream(stream) == 507035);
+  EXPECT_TEXT(aclGetRecentErrMsg(), "aclnnThrows: no such luck");
+  EXPECT_TEXT(hostcann_violations(), "[]");
+  std::printf("passed\n");
+}
+"""
+
+
+def test_the_interface_of_operators(tmp_path):
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if compiler is None or not SOURCES.is_dir():
+        pytest.skip("needs a C++ compiler and the sources")
+    source, program = tmp_path / "program.cpp", tmp_path / "a.out"
+    source.write_text(OPERATOR_PROGRAM)
+    folder = LIBRARY.parent
+    subprocess.run(
+        [compiler, "-std=c++17", f"-I{SOURCES}", source, f"-L{folder}", "-l:libascendcl.so", f"-Wl,-rpath,{folder}"],
+        cwd=tmp_path,
+        check=True,
+    )
+    done = subprocess.run([str(program)], env=clean_environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "passed\n"), done.stdout + done.stderr

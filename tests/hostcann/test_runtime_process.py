@@ -1,0 +1,127 @@
+"""Faults, counters, and the end of a process."""
+
+import json
+
+import pytest
+from runtime_programs import LIBRARY, check, run
+
+pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
+
+
+@pytest.mark.parametrize(
+    ("site", "call", "status"),
+    [
+        ("malloc", '"aclrtMalloc", ctypes.byref(handle()), size_t(8), 0', 207001),
+        ("memcpy", '"aclrtMemcpy", block, size_t(8), b"12345678", size_t(8), H2D', 507052),
+        ("memcpy", '"aclrtMemcpyAsync", block, size_t(8), b"12345678", size_t(8), H2D, None', 507052),
+        ("synchronize", '"aclrtSynchronizeStream", None', 507001),
+        ("synchronize", '"aclrtSynchronizeDevice"', 507001),
+    ],
+)
+def test_an_injected_fault_hits_the_occurrences_it_names(site, call, status):
+    name = call.split('"')[1]
+    program = f"""
+        start()
+        block = malloc(8)
+        inject("{site}", "{name}", nth=2, count=2)
+        ok({call})
+        for occurrence in (2, 3):
+            fails({status}, "injected fault: {site} of {name}, occurrence %d" % occurrence, {call})
+        ok({call})
+        inject("{site}", "anything else")
+        inject("{site}", code=4711)
+        fails(4711, "injected fault", {call})
+        acl.hostcann_inject(b"{site}", b"", 1, 0, b"the message", 9)
+        fails({status}, "the message", {call})
+        acl.hostcann_clear_faults()
+        ok({call})
+    """
+    check(program)
+
+
+def test_faults_of_the_environment():
+    check(
+        """
+        start()
+        malloc(8)
+        fails(207001, "Failed to allocate", "aclrtMalloc", ctypes.byref(handle()), size_t(8), 0)
+        fails(99, "injected", "aclrtSynchronizeStream", None)
+        """,
+        HOSTCANN_FAULTS="malloc::2,synchronize:aclrtSynchronizeStream:1:99",
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("HOSTCANN_FAULTS", "mallok::1", "site must be one of malloc"),
+        ("HOSTCANN_FAULTS", "malloc::x", "a fault must be site:name:nth[:code], got 'malloc::x'"),
+        ("HOSTCANN_FAULTS", "malloc::0", "nth must be at least 1, got 0"),
+        ("HOSTCANN_MEMORY", "much", "HOSTCANN_MEMORY must be a number of bytes"),
+        ("HOSTCANN_STREAM_MODE", "hasty", "HOSTCANN_STREAM_MODE must be normal, lazy"),
+        ("HOSTCANN_STREAM_MODE", "lazy:3", "HOSTCANN_STREAM_MODE must be normal, lazy"),
+        ("HOSTCANN_STRICT", "yes", "HOSTCANN_STRICT must be 0 or 1"),
+        ("HOSTCANN_NULL_KERNELS", "2", "HOSTCANN_NULL_KERNELS must be 0 or 1"),
+    ],
+)
+def test_a_wrong_variable_is_an_error_of_aclinit(variable, value, message):
+    check(f'fails(100000, {message!r}, "aclInit", None)', **{variable: value})
+
+
+def test_what_the_environment_sets_is_reported():
+    check(
+        """
+        acl.aclrtGetSocName.restype = ctypes.c_char_p
+        assert acl.aclrtGetSocName() == b"Ascend910_9391"
+        version = ctypes.create_string_buffer(128)
+        ok("aclsysGetVersionStr", None, version)
+        assert version.value == b"9.0.1"
+        """,
+        HOSTCANN_SOC="Ascend910_9391",
+        HOSTCANN_CANN_VERSION="9.0.1",
+    )
+
+
+def test_the_report_and_the_strict_exit_status(tmp_path):
+    report = tmp_path / "report.json"
+    misuse = "start(); queue = stream(); ok('aclrtDestroyStream', queue); acl.aclrtSynchronizeStream(queue)"
+    done = run(misuse + "; event()", HOSTCANN_REPORT=str(report), HOSTCANN_STRICT="1")
+    assert done.returncode == 97
+    assert "1 violations" in done.stderr
+    content = json.loads(report.read_text())
+    assert [entry["kind"] for entry in content["violations"]] == ["dead_stream"]
+    assert content["live"]["event"] == 1
+    assert run(misuse).returncode == 0
+    assert run("start()", HOSTCANN_STRICT="1").returncode == 0
+    assert run(misuse + "; sys.exit(3)", HOSTCANN_STRICT="1").returncode == 3
+
+
+def test_a_process_ends_while_tasks_wait():
+    check("""
+        start()
+        mode("lazy")
+        first, second, done = stream(), stream(), event()
+        ok("aclrtRecordEvent", done, first)
+        ok("aclrtStreamWaitEvent", second, done)
+        ok("aclrtRecordEvent", event(), None)
+        mode("delayed", 60000)
+    """)
+
+
+def test_a_fork_is_told_that_it_has_no_runtime(tmp_path):
+    report = tmp_path / "report.json"
+    check(
+        """
+        import os
+        start()
+        child = os.fork()
+        if child == 0:
+            fails(500000, "forked", "aclrtMalloc", ctypes.byref(handle()), size_t(8), 0)
+            fails(500000, "spawn", "aclrtSynchronizeStream", None)
+            sys.exit(5)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+        malloc(8)
+        """,
+        HOSTCANN_REPORT=str(report),
+    )
+    assert json.loads(report.read_text())["exit_status"] == 0
