@@ -6,7 +6,7 @@ RUN := $(BIN)/python
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build verify lint format sanitize mutation bench-npu pictures clean
+.PHONY: help demo test build verify lint format sanitize mutation test-install bench-npu pictures clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,6 +39,9 @@ sanitize: $(BIN)/.built  ## AddressSanitizer and UBSan builds of hostcann and th
 
 mutation: $(BIN)/.built  ## plant faults in the sources, one after the other, and see that the tests catch each
 	$(RUN) tests/mutation/run.py
+
+test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
+	$(RUN) tests/install/run.py
 
 bench-npu: $(BIN)/.built  ## device memory and host time of a call beside torch_npu's built-in, on the emulated NPU
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) benchmarks/npu_call.py

@@ -38,7 +38,7 @@ except ImportError as error:
     ) from error
 
 SANITIZE = os.environ.get("ASCEND_SAMPLE_SANITIZE", "")
-COMPILE_ARGS = ["-O2", "-g1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+COMPILE_ARGS = ["-std=c++20", "-O2", "-g1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
 LINK_ARGS = ["-Wl,--as-needed"]
 if SANITIZE:
     flags = [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"]

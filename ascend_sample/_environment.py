@@ -37,10 +37,11 @@ def torch_npu_is_installed() -> bool:
 
 def import_torch() -> None:
     """Import torch, which imports an installed torch_npu by itself, only with the latter if CANN is there for it."""
-    if "torch" in sys.modules or not torch_npu_is_installed() or missing_cann_library() is None:
+    before = os.environ.get(AUTOLOAD_VARIABLE)
+    is_settled = "torch" in sys.modules or before == "0" or not torch_npu_is_installed()
+    if is_settled or missing_cann_library() is None:
         importlib.import_module("torch")
         return
-    before = os.environ.get(AUTOLOAD_VARIABLE)
     os.environ[AUTOLOAD_VARIABLE] = "0"
     try:
         importlib.import_module("torch")
