@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
+# OpenMP threads spin at barriers by default: beside another busy process on two cores, training then crawls.
+export OMP_WAIT_POLICY ?= passive
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test build verify lint format sanitize mutation test-install bench-npu pictures clean
 
