@@ -418,6 +418,13 @@ MUTANTS = (
         HOST_API,
         "top_k[row * launch.input(1).strides[0]]",
         "top_k[row]",
+        IN_BUILTIN,
+    ),
+    Mutant(
+        "hostcann: the strides of p are ignored",
+        HOST_API,
+        "top_p[row * launch.input(2).strides[0]]",
+        "top_p[row]",
         IN_MEMORY,
     ),
     Mutant(

@@ -7,7 +7,7 @@ import torch
 
 from ascend_sample import hostcann
 
-from .batches import Batch, check_same_bits, make_batch
+from .batches import Batch, check_equal, check_same_bits, make_batch
 
 DTYPES = (torch.float16, torch.bfloat16)
 SCENARIOS = {
@@ -61,6 +61,26 @@ def test_options_arrive(npu: str, eps: float, top_k_guess: int) -> None:
     ours = torch.ops.ascend_sample.top_k_top_p_sample(batch.logits, batch.k, batch.p, batch.q, eps, True, top_k_guess)
     assert ours[0].tolist() == ids.tolist()
     check_same_bits(ours[1], kept)
+
+
+def test_every_other_element(route: str) -> None:
+    """The built-in hands k on as it is, so the operator itself must follow its strides."""
+    host = make_batch(seed=29)
+    expected = host.expected()
+    batch = host.to("npu")
+
+    def spread(tensor: torch.Tensor) -> torch.Tensor:
+        wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
+        wide[..., ::2] = tensor
+        return wide[..., ::2]
+
+    assert batch.q is not None
+    batch = Batch(spread(batch.logits), spread(batch.k), spread(batch.p), spread(batch.q))
+    assert not batch.k.is_contiguous()
+    ids, kept = builtin(batch, True)
+    assert ids.tolist() == expected.logits_select_idx.tolist()
+    check_same_bits(kept, expected.logits_top_kp_select)
+    check_equal(batch.sample(), expected)
 
 
 def test_both_call_the_same_operator(route: str, emulated: None) -> None:

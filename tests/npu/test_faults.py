@@ -1,18 +1,19 @@
 """Every fault that CANN can report, in every queue mode, through both bindings: its error, its time, no leak.
 
-========== ===================================================== =============================
-fault      error                                                 when (queue 0 / 1 / 2)
-========== ===================================================== =============================
-malloc     torch.OutOfMemoryError                                the call
-workspace  torch.OutOfMemoryError that names the operator        the call
-phase 1    RuntimeError of the operator, CANN's message          the call
-phase 2    RuntimeError of the operator, CANN's message          the call / next / next, (cffi: the call)
-kernel     torch_npu's RuntimeError, CANN's message              next synchronisation
-synchronise torch_npu's RuntimeError, CANN's message             next synchronisation
-========== ===================================================== =============================
+=========== ================================================ ==================================================
+fault       error                                            when
+=========== ================================================ ==================================================
+malloc      torch.OutOfMemoryError                           the call
+workspace   torch.OutOfMemoryError, naming the operator      the call
+phase 1     RuntimeError of the operator, CANN's message     the call
+phase 2     RuntimeError of the operator, CANN's message     the call: queue mode 0, and cffi in every mode
+phase 2     torch_npu's, naming the operator; ours is logged the next synchronisation: queue modes 1 and 2
+kernel      torch_npu's RuntimeError, CANN's message         the next synchronisation; the call where launches block
+synchronise torch_npu's RuntimeError, CANN's message         that synchronisation
+=========== ================================================ ==================================================
 
-"Next" is torch_npu's own report of a dead queue: it names the operator, and our text is in its log. With
-ASCEND_LAUNCH_BLOCKING=1 a failing kernel is an error of its call.
+After a phase 2 that failed in the queue torch_npu's queue is dead, and after a kernel that failed the device's context:
+those run in processes of their own. After every other one the next call works.
 """
 
 from __future__ import annotations

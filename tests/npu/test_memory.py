@@ -81,13 +81,11 @@ def test_peak_beside_the_builtin(route: str, emulated: None) -> None:
 
 
 def test_workspace_is_as_large_as_asked(route: str, emulated: None) -> None:
-    """Its neighbours in memory stay as they are: a hole of exactly that size is made between two of them."""
+    """Its neighbours in memory stay as they are: the allocator is offered holes of many sizes to put it into."""
     batch = make_batch(batch_size=8, vocab_size=2048)
     expected = batch.expected()
     batch = batch.to("npu")
     batch.sample()
-    kinds = torch.npu.memory_stats()
-    assert kinds["num_ooms"] == 0
     for size in range(1 << 18, 3 << 18, 1 << 15):
         before, hole, after = (
             torch.full((count,), 0x5A, dtype=torch.uint8, device="npu") for count in (512, size, 512)
