@@ -68,7 +68,7 @@ def train(
         The model, in float32 and evaluation mode, and what it achieved.
     """
     began = time.perf_counter()
-    autocast = bfloat16_is_faster()
+    autocast = has_bfloat16_instructions()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)  # of the CPU alone: other devices' numbers stay as they are
         model = LanguageModel(model_config)
@@ -110,23 +110,12 @@ def unigram_perplexity(training: Tensor, validation: Tensor, vocab_size: int) ->
     return math.exp(-(counts / counts.sum()).log()[validation].mean().item())
 
 
-def bfloat16_is_faster() -> bool:
-    """Measures whether this CPU multiplies bfloat16 matrices at least 1.5 times as fast as float32 ones.
+def has_bfloat16_instructions() -> bool:
+    """Whether this CPU multiplies bfloat16 matrices by instructions of its own; others emulate it, slowly.
 
-    Some CPUs have instructions for it and some emulate it, slowly; the difference is far above what a measurement of a
-    few milliseconds can miss.
+    Asked of the CPU and not measured, so that two runs on one machine never compute in different ways.
     """
-    left, right = torch.ones(512, 512), torch.ones(512, 512)
-    return 1.5 * _seconds(left.bfloat16(), right.bfloat16()) < _seconds(left, right)
-
-
-def _seconds(left: Tensor, right: Tensor) -> float:
-    durations = []
-    for _ in range(10):
-        began = time.perf_counter()
-        torch.matmul(left, right)
-        durations.append(time.perf_counter() - began)
-    return min(durations)
+    return any(bool(present) for name, present in torch.cpu.get_capabilities().items() if name.endswith("bf16"))
 
 
 def _optimizers(model: LanguageModel, config: TrainingConfig) -> list[torch.optim.Optimizer]:

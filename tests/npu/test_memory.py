@@ -65,19 +65,16 @@ def peak_of(batch: Batch, builtin: bool) -> int:
 
 
 def test_peak_beside_the_builtin(route: str, emulated: None) -> None:
-    """Beyond the workspace, which is CANN's, a call takes at most 0.26 of the built-in's memory."""
+    """Beside the workspace, which is CANN's, a call takes 4 bytes a logit; the built-in takes 16."""
     batch_size, vocab_size = 16, 151936
     batch = make_batch(batch_size=batch_size, vocab_size=vocab_size).to("npu")
     logits = batch_size * vocab_size
     with hostcann.null_kernels():
         batch.sample(is_need_logits=False)
         ours, theirs = peak_of(batch, builtin=False), peak_of(batch, builtin=True)
-    workspace = 24 * logits
-    assert workspace < ours <= theirs
-    system_workspace = 1 << 25  # what CANN adds for itself; here anything up to 32 MiB
-    assert ours - workspace <= 4 * logits + system_workspace
-    # The built-in's allocations are the logits' size 8 + 4 + 4 bytes, and the workspace.
-    assert theirs - ours >= 11 * logits
+    assert 11.9 * logits <= theirs - ours <= 12.1 * logits
+    workspace, its_system_part = 24 * logits, 1 << 25  # at least, and at most on top
+    assert workspace < ours <= workspace + its_system_part + 4.1 * logits
 
 
 def test_workspace_is_as_large_as_asked(route: str, emulated: None) -> None:
