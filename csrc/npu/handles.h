@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "aclnn.h"
+#include "cann.h"
 
 namespace ascend_sample::npu {
 

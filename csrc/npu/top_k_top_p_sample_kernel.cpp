@@ -12,7 +12,7 @@
 #include <array>
 #include <limits>
 
-#include "aclnn.h"
+#include "cann.h"
 #include "checks.h"
 #include "handles.h"
 #include "torch_npu_abi.h"

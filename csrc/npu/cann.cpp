@@ -1,4 +1,4 @@
-#include "aclnn.h"
+#include "cann.h"
 
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
