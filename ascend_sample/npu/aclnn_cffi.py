@@ -289,7 +289,7 @@ def _check_memory(name: str, tensor: torch.Tensor) -> None:
     if address % _abi.ADDRESS_ALIGNMENT != 0:
         raise ValueError(
             f"{OPERATOR}: {name} must have a storage address that is a multiple of {_abi.ADDRESS_ALIGNMENT}, got "
-            f"{address:#x}. Clone it: memory from torch_npu's allocator is aligned."
+            f"{address:#x}. Slice the tensor that owns the memory, or copy it through the host."
         )
 
 

@@ -40,7 +40,7 @@ void check_memory(const char* name, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(address % kAddressAlignment == 0, kOperatorName, ": ", name,
                     " must have a storage address that is a multiple of ", kAddressAlignment,
                     ", got ", tensor.storage().data(),
-                    ". Clone it: memory from torch_npu's allocator is aligned.");
+                    ". Slice the tensor that owns the memory, or copy it through the host.");
 }
 
 TensorHandle create(const char* name, at::ScalarType dtype, at::IntArrayRef sizes,
