@@ -1,0 +1,69 @@
+// The operator on the host, free of torch: the algorithm of docs/semantics.md on batches in memory.
+// One source, compiled once per instruction set; the results are the same, bit for bit, for each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+namespace ascend_sample::cpu {
+
+enum class LogitsType : uint8_t { kFloat32, kFloat16, kBFloat16 };
+
+/// One batch of valid arguments. Strides are in elements.
+struct Batch {
+  LogitsType type;  // of logits and p
+  int64_t batch_size;
+  int64_t vocab_size;  // 1 to kMaxVocabSize
+  const void* logits;
+  int64_t logits_row_stride;
+  int64_t logits_column_stride;
+  const int32_t* k;
+  int64_t k_stride;
+  const void* p;
+  int64_t p_stride;
+  const float* q;  // null: no draw
+  int64_t q_row_stride;
+  int64_t q_column_stride;
+  float eps;
+  int64_t* selected;  // [batch_size]
+  float* kept;        // [batch_size, vocab_size], contiguous; null: not wanted
+};
+
+/// Memory that one thread reuses from row to row; grows to a few times the largest row.
+class Scratch {
+ public:
+  /// At least `bytes`, aligned to 64; what it held before is lost when it grows.
+  std::byte* reserve(size_t bytes);
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  size_t bytes_ = 0;
+};
+
+/// The code paths, from the most portable to the widest.
+enum class Capability : uint8_t { kPlain, kNeon, kAvx2, kAvx512 };
+
+inline constexpr Capability kCapabilities[] = {Capability::kPlain, Capability::kNeon,
+                                               Capability::kAvx2, Capability::kAvx512};
+
+/// "plain", "neon", "avx2" or "avx512".
+std::string_view name_of(Capability capability);
+std::optional<Capability> capability_named(std::string_view name);
+
+/// Whether this build has the code and this machine the instructions.
+bool is_available(Capability capability);
+
+/// The widest that is available.
+Capability best_capability();
+
+/// Samples the rows [first_row, last_row) on the calling thread.
+void sample_rows(Capability capability, const Batch& batch, int64_t first_row, int64_t last_row,
+                 Scratch& scratch);
+
+}  // namespace ascend_sample::cpu
