@@ -8,7 +8,9 @@ ASCEND_SAMPLE_NPU=0 leaves the binding out; ASCEND_SAMPLE_SANITIZE=address,undef
 """
 
 import importlib.util
+import json
 import os
+import platform
 import re
 import sys
 import sysconfig
@@ -55,14 +57,20 @@ def headers(folder: str) -> list[str]:
 
 
 def core_extension() -> Extension:
-    return cpp_extension.CppExtension(
+    flags = json.loads((ROOT / "csrc/cpu/flags.json").read_text())
+    extension = cpp_extension.CppExtension(
         "ascend_sample._C",
         sources("csrc", "csrc/cpu"),
         include_dirs=[str(ROOT / "csrc")],
-        extra_compile_args=COMPILE_ARGS,
+        extra_compile_args=[*COMPILE_ARGS, *flags["all"]],
         extra_link_args=LINK_ARGS,
-        depends=headers("csrc"),
+        depends=[*headers("csrc"), "csrc/cpu/flags.json"],
     )
+    # The files that are compiled for one instruction set, which is chosen when the library is loaded.
+    extension.source_args = {
+        f"csrc/cpu/{name}": args for name, args in flags.get(platform.machine(), {}).items()
+    }
+    return extension
 
 
 def npu_extension() -> Extension | None:
@@ -130,6 +138,15 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
     def build_extension(self, ext: Extension) -> None:
         if ".hostcann." in ext.name:
             ext.library_dirs.append(str(Path(self.get_ext_fullpath(ext.name)).parent))
+        for source, args in getattr(ext, "source_args", {}).items():
+            ext.sources.remove(source)
+            ext.extra_objects += self.compiler.compile(
+                [source],
+                output_dir=str(Path(self.build_temp).absolute()),
+                include_dirs=ext.include_dirs,
+                extra_postargs=[*ext.extra_compile_args, *args],
+                depends=ext.depends,
+            )
         super().build_extension(ext)
 
     def copy_extensions_to_source(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
-from ascend_sample import info, parity
+from ascend_sample import bench, info, parity
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser("verify", help="compare a device's operator with the reference, row by row")
     parity.add_verify_arguments(command)
     command.set_defaults(run=parity.run_verify)
+
+    command = commands.add_parser("bench", help="time the operator on a device beside what else samples there")
+    bench.add_bench_arguments(command)
+    command.set_defaults(run=bench.run_bench)
 
     parsed = parser.parse_args(arguments)
     status: int = parsed.run(parsed)

@@ -157,12 +157,38 @@ def make_batch(seed: int, index: int, dtypes: tuple[torch.dtype, ...]) -> Batch:
         The batch, on the CPU.
     """
     generator = torch.Generator().manual_seed(seed * 2**24 + index)
-    maker = _Maker(generator, *reversed(_shape(index)))
     cycle, place = divmod(index, _CYCLE_LENGTH)
     family = FAMILIES[(cycle + place) % len(FAMILIES)]
     vocabulary, batch_size = divmod(place, len(BATCH_SIZES))
     dtype = dtypes[(cycle + vocabulary + batch_size) % len(dtypes)]  # so that large batches alternate
-    return maker.make(seed, index, family, dtype)
+    drawn_vocab_size, drawn_batch_size = _shape(index)
+    return draw_batch(generator, drawn_batch_size, drawn_vocab_size, family, dtype, seed, index)
+
+
+def draw_batch(
+    generator: torch.Generator,
+    batch_size: int,
+    vocab_size: int,
+    family: Family,
+    dtype: torch.dtype,
+    seed: int = 0,
+    index: int = 0,
+) -> Batch:
+    """Draws one batch of a given shape, whose rows mix the scenarios.
+
+    Args:
+        generator: of everything that is drawn.
+        batch_size: B.
+        vocab_size: V.
+        family: of the logits.
+        dtype: of the logits.
+        seed: of the stream that the batch is part of.
+        index: in that stream.
+
+    Returns:
+        The batch, on the CPU.
+    """
+    return _Maker(generator, batch_size, vocab_size).make(seed, index, family, dtype)
 
 
 class _Maker:

@@ -129,6 +129,25 @@ def _one_peak(generator: torch.Generator, batch_size: int, vocab_size: int) -> t
     return logits.scatter(1, peak, 25.0)
 
 
+def _two_values(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
+    """A few ids with the greater value, or most, and all others with the smaller: every cut lies among ties."""
+    share = _choose(generator, (0.001, 0.5, 0.999), batch_size)
+    greater = torch.rand((batch_size, vocab_size), generator=generator) < share
+    return torch.where(greater, _choose(generator, (0.001, 1.0, 20.0), batch_size), torch.zeros(()))
+
+
+def _clusters(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
+    """Values that are neighbours in float32, around a few centres: ranges of equal width do not part them."""
+    centre = torch.randint(1, 5, (batch_size, vocab_size), generator=generator) * 3.0
+    return centre * (1.0 + 2.0**-23 * torch.randint(64, (batch_size, vocab_size), generator=generator))
+
+
+def _flat(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
+    """Almost equal values: a nucleus takes the share p of the whole vocabulary."""
+    spread = _choose(generator, (1e-5, 1e-3, 0.05), batch_size)
+    return 1.0 + spread * torch.rand((batch_size, vocab_size), generator=generator)
+
+
 FAMILIES = (
     Family("normal", _normal),
     Family("language model", _language_model),
@@ -143,4 +162,7 @@ FAMILIES = (
     Family("shifted", _shifted),
     Family("signed zeros", _signed_zeros, tie_heavy=True),
     Family("one peak", _one_peak),
+    Family("two values", _two_values, tie_heavy=True),
+    Family("clusters", _clusters, tie_heavy=True),
+    Family("flat", _flat, tie_heavy=True),
 )

@@ -32,18 +32,23 @@ struct Batch {
   float* kept;        // [batch_size, vocab_size], contiguous; null: not wanted
 };
 
-/// Memory that one thread reuses from row to row; grows to a few times the largest row.
+/// Memory that one thread reuses from row to row: a few times the size of a row.
 class Scratch {
  public:
-  /// At least `bytes`, aligned to 64; what it held before is lost when it grows.
-  std::byte* reserve(size_t bytes);
+  enum Slot : uint8_t { kRow, kLogits, kNoise, kCopy, kSort, kSlots };
+
+  /// At least `bytes`, aligned to 64. What the slot held before is lost when it grows.
+  std::byte* reserve(Slot slot, size_t bytes);
 
  private:
   struct Free {
     void operator()(std::byte* memory) const;
   };
-  std::unique_ptr<std::byte, Free> memory_;
-  size_t bytes_ = 0;
+  struct Block {
+    std::unique_ptr<std::byte, Free> memory;
+    size_t bytes = 0;
+  };
+  Block blocks_[kSlots];
 };
 
 /// The code paths, from the most portable to the widest.

@@ -1,55 +1,72 @@
-// The CPU kernel: rows in parallel, each by sample_row on a float32 copy in its thread's scratch.
-#include <ATen/Dispatch.h>
+// The operator for CPU tensors: rows in parallel, each by the core of sample_rows.h.
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
-#include <cmath>
-#include <limits>
+#include <cstdlib>
+#include <string>
 
 #include "checks.h"
-#include "sample_row.h"
+#include "sample_rows.h"
 
 namespace ascend_sample::cpu {
 namespace {
 
-template <typename scalar_t>
-void load_row(const scalar_t* data, int64_t stride, int64_t vocab_size,
-              std::vector<float>& values) {
-  values.resize(static_cast<size_t>(vocab_size));
-  for (int64_t id = 0; id < vocab_size; ++id) {
-    const auto value = static_cast<float>(data[id * stride]);
-    values[static_cast<size_t>(id)] =
-        std::isnan(value) ? -std::numeric_limits<float>::infinity() : value;
+constexpr const char* kCapabilityVariable = "ASCEND_SAMPLE_CPU_CAPABILITY";
+
+/// The widest that the machine has, unless the environment names another.
+Capability choose_capability() {
+  const char* wanted = std::getenv(kCapabilityVariable);
+  if (wanted == nullptr || *wanted == '\0') {
+    return best_capability();
+  }
+  const std::optional<Capability> capability = capability_named(wanted);
+  std::string names;
+  for (const Capability each : kCapabilities) {
+    if (is_available(each)) {
+      names += (names.empty() ? "" : ", ") + std::string(name_of(each));
+    }
+  }
+  TORCH_CHECK_VALUE(capability.has_value() && is_available(*capability), kCapabilityVariable,
+                    " must be one of ", names, ", got ", wanted,
+                    ". Unset it to take the fastest that this machine has.");
+  return *capability;
+}
+
+Capability capability_in_use() {
+  static const Capability capability = choose_capability();
+  return capability;
+}
+
+LogitsType type_of(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return LogitsType::kFloat16;
+    case at::kBFloat16:
+      return LogitsType::kBFloat16;
+    default:  // check_arguments refused every other
+      return LogitsType::kFloat32;
   }
 }
 
-template <typename scalar_t>
-void sample_rows(const SampleArguments& arguments, const at::Tensor& selected,
-                 const at::Tensor& kept) {
+Batch batch_of(const SampleArguments& arguments, const at::Tensor& selected,
+               const at::Tensor& kept) {
   const auto& [logits, k, p, q, eps, is_need_logits, top_k_guess] = arguments;
-  const auto vocab_size = logits.size(1);
-  const auto* logits_data = logits.const_data_ptr<scalar_t>();
-  const auto* k_data = k.const_data_ptr<int32_t>();
-  const auto* p_data = p.const_data_ptr<scalar_t>();
-  const auto* q_data = q.has_value() ? q->const_data_ptr<float>() : nullptr;
-  const auto q_row = q.has_value() ? q->stride(0) : 0;
-  const auto q_column = q.has_value() ? q->stride(1) : 0;
-  auto* selected_data = selected.mutable_data_ptr<int64_t>();
-  auto* kept_data = is_need_logits ? kept.mutable_data_ptr<float>() : nullptr;
-
-  at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
-    thread_local RowScratch scratch;
-    for (int64_t row = begin; row < end; ++row) {
-      load_row(logits_data + row * logits.stride(0), logits.stride(1), vocab_size, scratch.values);
-      const RowParameters parameters{k_data[row * k.stride(0)],
-                                     static_cast<float>(p_data[row * p.stride(0)]),
-                                     static_cast<float>(eps), top_k_guess};
-      const RowNoise noise{q_data == nullptr ? nullptr : q_data + row * q_row, q_column};
-      selected_data[row] =
-          sample_row(scratch, parameters, noise,
-                     kept_data == nullptr ? nullptr : kept_data + row * vocab_size);
-    }
-  });
+  return {.type = type_of(logits.scalar_type()),
+          .batch_size = logits.size(0),
+          .vocab_size = logits.size(1),
+          .logits = logits.const_data_ptr(),
+          .logits_row_stride = logits.stride(0),
+          .logits_column_stride = logits.stride(1),
+          .k = k.const_data_ptr<int32_t>(),
+          .k_stride = k.stride(0),
+          .p = p.const_data_ptr(),
+          .p_stride = p.stride(0),
+          .q = q.has_value() ? q->const_data_ptr<float>() : nullptr,
+          .q_row_stride = q.has_value() ? q->stride(0) : 0,
+          .q_column_stride = q.has_value() ? q->stride(1) : 0,
+          .eps = static_cast<float>(eps),
+          .selected = selected.mutable_data_ptr<int64_t>(),
+          .kept = is_need_logits ? kept.mutable_data_ptr<float>() : nullptr};
 }
 
 std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
@@ -58,12 +75,23 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
   const SampleArguments arguments{logits, k, p, q, eps, is_need_logits, top_k_guess};
   check_arguments(arguments);
   auto [selected, kept] = allocate_outputs(arguments);
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, logits.scalar_type(), kOperatorName,
-                                  [&] { sample_rows<scalar_t>(arguments, selected, kept); });
+  const Batch batch = batch_of(arguments, selected, kept);
+  const Capability capability = capability_in_use();
+  at::parallel_for(0, batch.batch_size, 1, [&](int64_t first_row, int64_t last_row) {
+    thread_local Scratch scratch;
+    sample_rows(capability, batch, first_row, last_row, scratch);
+  });
   return {selected, kept};
 }
 
+/// "avx512": for `python -m ascend_sample info`.
+std::string cpu_capability() { return std::string(name_of(capability_in_use())); }
+
 }  // namespace
+
+TORCH_LIBRARY_FRAGMENT(ascend_sample, m) {
+  m.def("cpu_capability() -> str", &cpu_capability);
+}
 
 TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
   m.impl("top_k_top_p_sample", &top_k_top_p_sample_kernel);

@@ -1,0 +1,64 @@
+"""What a run says about the machine and the software that it measured."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks import native
+
+PACKAGES = ("torch", "numpy", "transformers")
+VARIABLES = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "OMP_PROC_BIND", "ASCEND_SAMPLE_CPU_CAPABILITY")
+
+
+def describe() -> dict[str, str]:
+    """Labels and values: processor, caches, code paths, versions, variables that steer threads, date."""
+    variables = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
+    return {
+        "processor": f"{_processor()}, {os.cpu_count()} cores, {platform.machine()}",
+        "caches": _caches(),
+        "kernel's code path": native.library().capability(),
+        "torch's code path": torch.backends.cpu.get_cpu_capability(),
+        "software": ", ".join(
+            [
+                f"Python {platform.python_version()}",
+                *(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES),
+            ]
+        ),
+        "system": f"{platform.system()} {platform.release()}",
+        "revision": _revision(),
+        "variables": ", ".join(variables) or "none",
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _processor() -> str:
+    """The name that the kernel of the operating system knows, where it knows one."""
+    path = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.+)$", path.read_text(), re.MULTILINE) if path.exists() else None
+    return found[1].strip() if found else platform.processor() or "unknown processor"
+
+
+def _caches() -> str:
+    """The caches of the first core that hold data, as Linux lists them."""
+    levels = {}
+    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = ((entry / name).read_text().strip() for name in ("level", "type", "size"))
+        if kind != "Instruction":
+            levels[level] = f"L{level} {size}"
+    return ", ".join(levels.values()) or "unknown"
+
+
+def _revision() -> str:
+    """The commit, and whether the sources differ from it."""
+    finished = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=native.ROOT, capture_output=True, text=True, check=False
+    )
+    return finished.stdout.strip() or "not under version control"

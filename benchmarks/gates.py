@@ -1,0 +1,211 @@
+"""The figures that the kernel promises, and what a run says about each.
+
+A figure is a ratio of medians of one cell, so it does not depend on how fast the machine is; it is that of the worst
+cell that the gate is about. Two threads.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks import cases
+from benchmarks.cases import ADVERSARIAL, CALL, GRID
+from benchmarks.distributions import FLAT, LANGUAGE_MODEL, NORMAL
+
+Record = dict[str, Any]
+
+AT_LEAST, AT_MOST = "at least", "at most"
+_HOLDS: dict[str, Callable[[float, float], bool]] = {AT_LEAST: operator.ge, AT_MOST: operator.le}
+BEST_PEER = "best peer"
+LARGE_VOCABULARY, SMALL_VOCABULARY = 151936, 32000
+PEER_FACTOR, FLOOR_FACTOR = 0.5, 1.4
+"""At the smaller vocabulary: at least half the ratio to a peer, at most 1.4 times the ratio to the floor."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A promise and what was measured.
+
+    Attributes:
+        group: what it is about.
+        name: what is divided by what, where.
+        bound: "at least" or "at most".
+        limit: of the value.
+        value: of the worst cell; None where none was measured.
+        unit: of limit and value, "x" for a ratio.
+        worst: the cell that the value comes from.
+    """
+
+    group: str
+    name: str
+    bound: str
+    limit: float
+    value: float | None
+    unit: str = "x"
+    worst: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """One of "pass", "FAIL" and "not measured"."""
+        if self.value is None:
+            return "not measured"
+        return "pass" if _HOLDS[self.bound](self.value, self.limit) else "FAIL"
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields by their names, and the verdict."""
+        return asdict(self) | {"verdict": self.verdict}
+
+
+def judge(records: Iterable[Record]) -> list[Gate]:
+    """Works out every gate from the records of a run."""
+    records = list(records)
+    return [*_peers(records), *_floor(records), *_single_row(records), *_adversarial(records)]
+
+
+def median(record: Record, name: str) -> float:
+    """Seconds of a contestant in a cell."""
+    return float(record["results"][name]["median"])
+
+
+def speedup(record: Record, peer: str) -> float | None:
+    """How many times as long as the operator a peer takes, or the fastest of all; None where it was not measured."""
+    results = record["results"]
+    measured = [name for name in cases.PEERS if name in results and peer in (name, BEST_PEER)]
+    return min(median(record, name) for name in measured) / median(record, cases.OPERATOR) if measured else None
+
+
+def over_floor(record: Record) -> float:
+    """The operator's time in readings of its inputs."""
+    return median(record, cases.OPERATOR) / median(record, cases.FLOOR)
+
+
+def describe(record: Record) -> str:
+    """A cell in a few words."""
+    return f"{record['case']}, [{record['batch_size']}, {record['vocab_size']}] {record['dtype']}, {record['cache']}"
+
+
+def _gate(
+    group: str,
+    name: str,
+    bound: str,
+    limit: float,
+    measured: Iterable[tuple[float | None, str]],
+    unit: str = "x",
+) -> Gate:
+    """The gate of the worst of some values; each comes with what it belongs to."""
+    worst = min if bound == AT_LEAST else max
+    values = [(value, cell) for value, cell in measured if value is not None]
+    value, cell = worst(values) if values else (None, "")
+    return Gate(group, name, bound, limit, value, unit, cell)
+
+
+_Selection = Callable[[Record], bool]
+_TOP_K_AND_P = cases.TOP_K_AND_P.name
+_LARGE_K = cases.LARGE_K_AND_P.name
+_PEER_GATES: list[tuple[str, _Selection, str, float, float]] = []
+"""What, which cells, the peer, the limits for warm and for cold data."""
+
+
+def _is_usual(record: Record) -> bool:
+    return record["batch_size"] == 64 and record["dtype"] == "bfloat16"
+
+
+def _declare(what: str, selects: _Selection, limits: dict[str, tuple[float, float]]) -> None:
+    _PEER_GATES.extend((what, selects, peer, *both) for peer, both in limits.items())
+
+
+_declare(
+    "k=50 p=0.9, B=64, bfloat16",
+    lambda record: record["case"] == _TOP_K_AND_P and _is_usual(record),
+    {cases.VLLM: (1000, 700), cases.TORCH_TOPK: (15, 9), cases.CANDIDATES: (15, 9)},
+)
+_declare(
+    "k=50 p=0.9, B=256, float32",
+    lambda record: record["case"] == _TOP_K_AND_P and (record["batch_size"], record["dtype"]) == (256, "float32"),
+    {BEST_PEER: (4, 4)},
+)
+_declare(
+    "k=1024 p=0.9, B=64, bfloat16",
+    lambda record: record["case"] == _LARGE_K and _is_usual(record),
+    {cases.VLLM: (500, 500), BEST_PEER: (10, 10)},
+)
+for _logits, _vllm_limit, _best_limit in ((LANGUAGE_MODEL, 400, 30), (NORMAL, 150, 100), (FLAT, 80, 60)):
+    _declare(
+        f"p=0.9, {_logits}, B=64, bfloat16",
+        lambda record, _logits=_logits: record["branch"] == "B" and record["logits"] == _logits and _is_usual(record),
+        {cases.VLLM: (_vllm_limit, _vllm_limit), BEST_PEER: (_best_limit, _best_limit)},
+    )
+_declare("no filter, everywhere", lambda record: record["branch"] == "C", {BEST_PEER: (4, 4)})
+_declare(
+    "no filter, B >= 64, bfloat16",
+    lambda record: record["branch"] == "C" and record["batch_size"] >= 64 and record["dtype"] == "bfloat16",
+    {BEST_PEER: (12, 12)},
+)
+
+_FLOOR_GATES: tuple[tuple[str, _Selection, float], ...] = (
+    ("k <= 50", lambda record: record["branch"] == "A" and record["k"] <= 50, 1.5),
+    ("k = 1024", lambda record: record["branch"] == "A" and record["k"] == 1024, 2.0),
+    (f"p=0.9, {LANGUAGE_MODEL}", lambda record: record["branch"] == "B" and record["logits"] == LANGUAGE_MODEL, 1.6),
+    (f"p=0.9, {NORMAL}", lambda record: record["branch"] == "B" and record["logits"] == NORMAL, 3.5),
+    (f"p=0.9, {FLAT}", lambda record: record["branch"] == "B" and record["logits"] == FLAT, 3.0),
+    ("no filter", lambda record: record["branch"] == "C", 1.25),
+)
+
+
+def _peers(records: list[Record]) -> Iterator[Gate]:
+    for vocab_size, factor in ((LARGE_VOCABULARY, 1.0), (SMALL_VOCABULARY, PEER_FACTOR)):
+        for what, selects, peer, *limits in _PEER_GATES:
+            for cache, limit in zip(("warm", "cold"), limits, strict=True):
+                cells = [record for record in _cells(records, vocab_size, cache) if selects(record)]
+                measured = [(speedup(record, peer), describe(record)) for record in cells]
+                name = f"{peer} / operator: {what}, {cache}"
+                yield _gate(f"peers, V={vocab_size}", name, AT_LEAST, limit * factor, measured)
+
+
+def _floor(records: list[Record]) -> Iterator[Gate]:
+    for vocab_size, factor in ((LARGE_VOCABULARY, 1.0), (SMALL_VOCABULARY, FLOOR_FACTOR)):
+        cold = [record for record in _cells(records, vocab_size, "cold") if record["batch_size"] >= 8]
+        for what, selects, limit in _FLOOR_GATES:
+            measured = [(over_floor(record), describe(record)) for record in cold if selects(record)]
+            name = f"operator / one read: {what}, B >= 8, cold"
+            yield _gate(f"floor, V={vocab_size}", name, AT_MOST, limit * factor, measured)
+
+
+def _cells(records: list[Record], vocab_size: int, cache: str) -> list[Record]:
+    wanted = (GRID, vocab_size, cache)
+    return [record for record in records if (record["section"], record["vocab_size"], record["cache"]) == wanted]
+
+
+def _single_row(records: list[Record]) -> Iterator[Gate]:
+    """One row, from Python: in microseconds, and beside the core in C++ alone."""
+    cells = [record for record in records if (record["section"], record["vocab_size"]) == (CALL, LARGE_VOCABULARY)]
+    times = [(median(record, cases.PUBLIC_TENSORS) * 1e6, describe(record)) for record in cells]
+    ratios = [
+        (median(record, cases.PUBLIC_TENSORS) / median(record, cases.CORE_ALONE), describe(record)) for record in cells
+    ]
+    yield _gate("one row", "the public function", AT_MOST, 12, times, "us")
+    yield _gate("one row", "the public function / the C++ core alone", AT_MOST, 2.2, ratios)
+
+
+def _adversarial(records: list[Record]) -> Iterator[Gate]:
+    """The worst row beside an ordinary one of its dtype, branch and k."""
+    cells = [record for record in records if record["section"] == ADVERSARIAL]
+    for dtype in cases.DTYPES:
+        for k, branch in ((50, "A"), (1024, "A"), (None, "B"), (None, "C")):
+            mine = [
+                record for record in cells if (record["dtype"], record["k"], record["branch"]) == (dtype, k, branch)
+            ]
+            if not mine:
+                continue
+            usual = min(mine, key=lambda record: record["p"] or 0)
+            measured = [
+                (median(record, name) / median(usual, cases.OPERATOR), f"{name}, {record['case']}")
+                for record in mine
+                for name in record["results"]
+                if not (record is usual and name == cases.OPERATOR)
+            ]
+            what = f"branch {branch}, k={k}" if k else f"branch {branch}"
+            yield _gate("worst row", f"worst row / ordinary row: {what}, {dtype}", AT_MOST, 6, measured)

@@ -1,0 +1,49 @@
+// The draw among a few kept candidates: docs/semantics.md, section 4, in the reference's precision.
+#pragma once
+
+#include "exponential.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// q of one row: entry i is data[i * stride]. data is null without a draw.
+struct Noise {
+  const float* data;
+  int64_t stride;
+
+  float operator[](size_t lane) const { return data[static_cast<int64_t>(lane) * stride]; }
+};
+
+/// weight / (|q| + eps) in float32; -1 for a noise of NaN, which loses against every other.
+ASCEND_SAMPLE_INLINE float score_of(float weight, float noise, float eps) {
+  const float score = weight / (__builtin_fabsf(noise) + eps);
+  return noise != noise ? -1.0F : weight == 0.0F ? 0.0F : score;
+}
+
+/// The least n with probabilities[0] + ... + probabilities[n-1] > p, where probability i is
+/// exponentials[i] / sum rounded to float32; 0 when even all of them do not exceed p.
+inline size_t count_until_exceeding(const double* exponentials, size_t count, double sum, float p) {
+  double cumulated = 0;
+  for (size_t n = 0; n < count; ++n) {
+    cumulated += static_cast<double>(static_cast<float>(exponentials[n] / sum));
+    if (cumulated > static_cast<double>(p)) {
+      return n + 1;
+    }
+  }
+  return 0;
+}
+
+/// The lowest of the first `count` ranks with the largest score; `scores` has room for them.
+inline size_t draw(const double* exponentials, size_t count, const Noise& noise, float eps,
+                   float* scores) {
+  const double total = sum(exponentials, count);
+  for (size_t rank = 0; rank < count; ++rank) {
+    scores[rank] = score_of(static_cast<float>(exponentials[rank] / total), noise[rank], eps);
+  }
+  size_t best = 0;
+  for (size_t rank = 1; rank < count; ++rank) {
+    best = scores[rank] > scores[best] ? rank : best;
+  }
+  return best;
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

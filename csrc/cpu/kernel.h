@@ -1,0 +1,166 @@
+// The kernel of one instruction set: included by the file that is compiled for it.
+#pragma once
+
+#include "top_p.h"
+#include "unfiltered.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+struct RowArguments {
+  int32_t k;
+  float p;
+  float eps;
+  Noise noise;
+  float* kept;
+};
+
+/// Branch A: the first k of the total order, then perhaps top-p.
+template <typename Type>
+size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArguments& arguments,
+                    Workspace& work) {
+  const Groups groups = groups_for(k, row.vocab_size(), work);
+  const float maximum = scan<false>(row, groups, work.chunk_sums).maximum;
+  if (arguments.kept != nullptr) {
+    fill(arguments.kept, row.vocab_size(), -kInfinity);
+  }
+  if (maximum == -kInfinity) {
+    return 0;
+  }
+  const Candidates candidates = first_of_total_order(row, groups, k, work);
+  size_t count = candidates.count;
+  const bool is_drawn = arguments.noise.data != nullptr;
+  if (use_p || is_drawn) {
+    const double sum =
+        exp_differences(candidates.values, count, maximum, work.exponentials);
+    if (use_p) {
+      const size_t n = count_until_exceeding(work.exponentials, count, sum, arguments.p);
+      count = n == 0 ? count : n;
+    }
+  }
+  if (arguments.kept != nullptr) {
+    for (size_t rank = 0; rank < count; ++rank) {
+      arguments.kept[candidates.ids[rank]] = candidates.values[rank];
+    }
+  }
+  return candidates.ids[is_drawn ? draw(work.exponentials, count, arguments.noise, arguments.eps,
+                                        work.scores)
+                                 : 0];
+}
+
+/// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
+/// whole mass to the entries of +inf.
+template <typename Type>
+Row<Float32> infinities_of(const Row<Type>& row, float* values, float* last_chunk) {
+  for (size_t id = 0; id < row.vocab_size(); ++id) {
+    values[id] = row.value(id) == kInfinity ? 0.0F : -kInfinity;
+  }
+  return {values, row.vocab_size(), last_chunk};
+}
+
+/// Branch B: top-p alone.
+template <typename Type>
+size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+                    Workspace& work) {
+  TopP<Type> top_p(row, arguments.p, arguments.noise, arguments.eps, scratch, work);
+  const float maximum = top_p.scan_row();
+  if (maximum == -kInfinity) {
+    if (arguments.kept != nullptr) {
+      fill(arguments.kept, row.vocab_size(), -kInfinity);
+    }
+    return 0;
+  }
+  if (maximum < kInfinity) {
+    return top_p.sample(arguments.kept);
+  }
+  auto* values =
+      reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, row.vocab_size() * sizeof(float)));
+  const Row<Float32> infinities = infinities_of(row, values, work.last_chunk_of_copy);
+  TopP<Float32> shared(infinities, arguments.p, arguments.noise, arguments.eps, scratch, work);
+  shared.scan_row();
+  const size_t selected = shared.sample(arguments.kept);
+  for (size_t id = 0; arguments.kept != nullptr && id < row.vocab_size(); ++id) {
+    arguments.kept[id] = arguments.kept[id] == 0.0F ? kInfinity : -kInfinity;
+  }
+  return selected;
+}
+
+/// Branch C: no filter.
+template <typename Type>
+size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+                         Workspace& work) {
+  if (arguments.kept != nullptr) {
+    const Floats lowest = splat(-kInfinity);  // what a NaN becomes
+    const size_t whole = row.vocab_size() / kLine;
+    for (size_t line = 0; line < whole; ++line) {
+      const Line logits = Type::load(row.line(line));
+      store(arguments.kept + line * kLine, larger(logits.first, lowest));
+      store(arguments.kept + line * kLine + kLanes, larger(logits.second, lowest));
+    }
+    for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
+      arguments.kept[id] = row.value(id);
+    }
+  }
+  if (arguments.noise.data == nullptr) {
+    RowArguments best = arguments;
+    best.kept = nullptr;
+    return sample_top_k(row, 1, false, best, work);
+  }
+  const float* q = contiguous(arguments.noise, row.vocab_size(), scratch);
+  return draw_unfiltered(row, q, arguments.eps, work);
+}
+
+template <typename Type>
+void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scratch& scratch) {
+  using Storage = typename Type::Storage;
+  const auto vocab_size = static_cast<size_t>(batch.vocab_size);
+  Workspace work(scratch, vocab_size);
+  for (int64_t index = first_row; index < last_row; ++index) {
+    const Storage* logits =
+        static_cast<const Storage*>(batch.logits) + index * batch.logits_row_stride;
+    if (batch.logits_column_stride != 1) {
+      auto* copy = reinterpret_cast<Storage*>(
+          scratch.reserve(Scratch::kLogits, vocab_size * sizeof(Storage)));
+      for (size_t id = 0; id < vocab_size; ++id) {
+        copy[id] = logits[static_cast<int64_t>(id) * batch.logits_column_stride];
+      }
+      logits = copy;
+    }
+    const Row<Type> row(logits, vocab_size, reinterpret_cast<Storage*>(work.last_chunk));
+    const RowArguments arguments{
+        batch.k[index * batch.k_stride],
+        Type::value_of(static_cast<const Storage*>(batch.p)[index * batch.p_stride]),
+        batch.eps,
+        {batch.q == nullptr ? nullptr : batch.q + index * batch.q_row_stride,
+         batch.q_column_stride},
+        batch.kept == nullptr ? nullptr : batch.kept + index * batch.vocab_size};
+    const bool use_k =
+        arguments.k >= 1 && arguments.k <= kMaxTopK && arguments.k <= batch.vocab_size;
+    const bool use_p = arguments.p > 0.0F && arguments.p < 1.0F;
+    const bool is_best_wanted = batch.q == nullptr && batch.kept == nullptr;
+    size_t selected = 0;
+    if (is_best_wanted) {  // whatever is kept, the first of the total order is
+      selected = sample_top_k(row, 1, false, arguments, work);
+    } else if (use_k) {
+      selected = sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, work);
+    } else if (use_p) {
+      selected = sample_top_p(row, arguments, scratch, work);
+    } else {
+      selected = sample_unfiltered(row, arguments, scratch, work);
+    }
+    batch.selected[index] = static_cast<int64_t>(selected);
+  }
+}
+
+/// Not inline: the one definition in this namespace.
+void sample_rows(const Batch& batch, int64_t first_row, int64_t last_row, Scratch& scratch) {
+  switch (batch.type) {
+    case LogitsType::kFloat32:
+      return sample_rows_of<Float32>(batch, first_row, last_row, scratch);
+    case LogitsType::kFloat16:
+      return sample_rows_of<Float16>(batch, first_row, last_row, scratch);
+    case LogitsType::kBFloat16:
+      return sample_rows_of<BFloat16>(batch, first_row, last_row, scratch);
+  }
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,216 @@
+// The first k of a row's total order: a threshold from the maxima of groups, the logits above it,
+// and their order. Comparisons only, so exact.
+#pragma once
+
+#include "scan.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// An integer that grows with the value; +0 and -0 share one.
+ASCEND_SAMPLE_INLINE int32_t ordinal_of(float value) {
+  const int32_t bits = std::bit_cast<int32_t>(value + 0.0F);
+  return bits < 0 ? bits ^ 0x7FFFFFFF : bits;
+}
+
+ASCEND_SAMPLE_INLINE float value_of_ordinal(int32_t ordinal) {
+  return std::bit_cast<float>(ordinal < 0 ? ordinal ^ 0x7FFFFFFF : ordinal);
+}
+
+/// Fills up to whole vectors with -inf, which no search counts.
+inline void pad(float* values, size_t count) {
+  for (size_t i = count; i % kLine != 0; ++i) {
+    values[i] = -kInfinity;
+  }
+}
+
+/// How many of values[0 : size] are at least `bound`; size is a multiple of kLine.
+inline size_t count_at_least(const float* values, size_t size, float bound) {
+  const Floats bounds = splat(bound);
+  Counter first;
+  Counter second;
+  for (size_t i = 0; i < size; i += kLine) {
+    first.add(is_at_least(load_floats(values + i), bounds));
+    second.add(is_at_least(load_floats(values + i + kLanes), bounds));
+  }
+  return first.total() + second.total();
+}
+
+/// A value that at least `count` of values[0 : size] reach, and at most `limit`, unless more than
+/// that are equal: then the count-th largest. size is a multiple of kLine and at least count.
+inline float find_threshold(const float* values, size_t size, size_t count, size_t limit) {
+  Floats least = load_floats(values);
+  Floats largest = least;
+  for (size_t i = kLanes; i < size; i += kLanes) {
+    least = smaller(load_floats(values + i), least);
+    largest = larger(load_floats(values + i), largest);
+  }
+  int64_t low = ordinal_of(-largest_lane(-least));      // reached by at least count
+  int64_t high = ordinal_of(largest_lane(largest)) + 1;  // by fewer
+  size_t reached = size;
+  while (reached > limit && high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    const size_t above = count_at_least(values, size, value_of_ordinal(int32_t(middle)));
+    if (above >= count) {
+      low = middle;
+      reached = above;
+    } else {
+      high = middle;
+    }
+  }
+  return value_of_ordinal(static_cast<int32_t>(low));
+}
+
+/// Logits with their ids: ascending ids while they are collected, then the total order.
+struct Candidates {
+  float* values;
+  uint32_t* ids;
+  size_t count = 0;
+
+  ASCEND_SAMPLE_INLINE void append(float value, size_t id) {
+    values[count] = value;
+    ids[count] = static_cast<uint32_t>(id);
+    ++count;
+  }
+};
+
+/// One bit a logit.
+template <typename Compare, typename Type>
+ASCEND_SAMPLE_INLINE uint32_t line_bits(const typename Type::Storage* data, Compare compare) {
+  const Line line = Type::load(data);
+  return bits_of(compare(line.first)) | bits_of(compare(line.second)) << kLanes;
+}
+
+/// Lines and the bits of their logits that were found.
+struct Hits {
+  uint32_t* bits;
+  uint32_t* lines;
+  size_t count = 0;
+};
+
+/// Appends the logits that `compare` takes, by ascending id, `limit` at most. A block is looked at
+/// where `compare` takes one of its maxima, or `compare_group` does.
+template <typename Type, typename CompareGroup, typename Compare>
+void collect(const Row<Type>& row, const Groups& groups, CompareGroup compare_group,
+             Compare compare, size_t limit, Hits hits, Candidates& candidates) {
+  // First the lines with hits, without a branch on a line: fresh rows would mispredict it.
+  const float* maxima = groups.maxima;
+  size_t found = 0;
+  for (size_t line = 0; line < row.lines() && found < limit; line += groups.lines) {
+    const Mask first = compare_group(load_floats(maxima));
+    const Mask second = compare_group(load_floats(maxima + kLanes));
+    maxima += kLine;
+    if (bits_of(first | second) == 0) {
+      continue;
+    }
+    const auto* data = row.line(line);
+    for (size_t i = 0; i < groups.lines; ++i) {
+      const uint32_t bits = line_bits<Compare, Type>(data + i * kLine, compare);
+      hits.bits[hits.count] = bits;
+      hits.lines[hits.count] = static_cast<uint32_t>(line + i);
+      hits.count += bits != 0;
+      found += static_cast<size_t>(__builtin_popcount(bits));
+    }
+  }
+  found = found < limit ? found : limit;
+  for (size_t i = 0; found != 0; ++i) {
+    const auto* data = row.line(hits.lines[i]);
+    for (uint32_t bits = hits.bits[i]; bits != 0 && found != 0; bits &= bits - 1, --found) {
+      const auto place = static_cast<size_t>(__builtin_ctz(bits));
+      candidates.append(Type::value_of(data[place]), hits.lines[i] * kLine + place);
+    }
+  }
+}
+
+/// Leaves the first `count` of the total order, still by ascending id.
+inline void keep_largest(Candidates& candidates, size_t count) {
+  pad(candidates.values, candidates.count);
+  const size_t padded = (candidates.count + kLine - 1) / kLine * kLine;
+  const float bound = find_threshold(candidates.values, padded, count, count);
+  const size_t above =
+      count_at_least(candidates.values, padded, value_of_ordinal(ordinal_of(bound) + 1));
+  size_t equal = count - above;  // as many as still have room, those of the lowest ids
+  size_t kept = 0;
+  for (size_t i = 0; i < candidates.count; ++i) {
+    const float value = candidates.values[i];
+    const size_t takes = value > bound || (value == bound && equal != 0);
+    equal -= takes != 0 && value == bound;
+    candidates.values[kept] = value;
+    candidates.ids[kept] = candidates.ids[i];
+    kept += takes;
+  }
+  candidates.count = kept;
+}
+
+/// Sorts up to 64 candidates from ascending ids into the total order: each goes to the place that
+/// counts those before it.
+inline void sort_few(const Candidates& candidates, Candidates& sorted) {
+  pad(candidates.values, candidates.count);
+  uint64_t earlier = 0;
+  for (size_t i = 0; i < candidates.count; ++i, earlier = earlier << 1 | 1) {
+    const Floats value = splat(candidates.values[i]);
+    uint64_t larger_bits = 0;
+    uint64_t equal_bits = 0;
+    for (size_t j = 0; j < candidates.count; j += kLanes) {
+      const Floats others = load_floats(candidates.values + j);
+      larger_bits |= uint64_t{bits_of(is_greater(others, value))} << j;
+      equal_bits |= uint64_t{bits_of(is_equal(others, value))} << j;
+    }
+    const auto place =
+        static_cast<size_t>(__builtin_popcountll(larger_bits | (equal_bits & earlier)));
+    sorted.values[place] = candidates.values[i];
+    sorted.ids[place] = candidates.ids[i];
+  }
+  sorted.count = candidates.count;
+}
+
+/// Sorts candidates from ascending ids into the total order, digit by digit of those bits in which
+/// their values differ. `keys` and `others` have room for a number a candidate.
+inline void sort_many(const Candidates& candidates, uint64_t* keys, uint64_t* others,
+                      Candidates& sorted) {
+  constexpr unsigned kDigitBits = 8;
+  constexpr size_t kDigits = size_t{1} << kDigitBits;
+  int32_t highest = ordinal_of(candidates.values[0]);
+  int32_t lowest = highest;
+  for (size_t i = 1; i < candidates.count; ++i) {
+    const int32_t ordinal = ordinal_of(candidates.values[i]);
+    highest = ordinal > highest ? ordinal : highest;
+    lowest = ordinal < lowest ? ordinal : lowest;
+  }
+  const auto key_of = [highest](float value) {
+    return static_cast<uint32_t>(highest) - static_cast<uint32_t>(ordinal_of(value));
+  };
+  uint32_t used = 0;
+  for (size_t i = 0; i < candidates.count; ++i) {
+    const uint32_t key = key_of(candidates.values[i]);
+    used |= key;
+    keys[i] = uint64_t{key} << 32 | i;
+  }
+  const int unused_low = used == 0 ? 0 : __builtin_ctz(used);
+  for (int shift = unused_low; used != 0 && shift < 32 && (used >> shift) != 0;
+       shift += kDigitBits) {
+    uint32_t places[kDigits] = {};
+    for (size_t i = 0; i < candidates.count; ++i) {
+      ++places[(keys[i] >> (32 + shift)) % kDigits];
+    }
+    uint32_t place = 0;
+    for (uint32_t& start : places) {
+      const uint32_t count = start;
+      start = place;
+      place += count;
+    }
+    for (size_t i = 0; i < candidates.count; ++i) {
+      others[places[(keys[i] >> (32 + shift)) % kDigits]++] = keys[i];
+    }
+    uint64_t* const swap = keys;
+    keys = others;
+    others = swap;
+  }
+  for (size_t i = 0; i < candidates.count; ++i) {
+    const auto from = static_cast<uint32_t>(keys[i]);
+    sorted.values[i] = candidates.values[from];
+    sorted.ids[i] = candidates.ids[from];
+  }
+  sorted.count = candidates.count;
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,82 @@
+// The first k of a row's total order, and branch A of docs/semantics.md: top-k, then perhaps top-p.
+#pragma once
+
+#include "workspace.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// Groups so small that there are several for each of k candidates: then the k-th largest of their
+/// maxima lies just below the k-th largest logit.
+inline Groups groups_for(size_t k, size_t vocab_size, const Workspace& work) {
+  constexpr size_t kMostLines = 8;
+  Groups groups{kMostLines, work.maxima};
+  while (groups.lines > 1 && vocab_size / groups.lines < 4 * k + 256) {
+    groups.lines /= 2;
+  }
+  return groups;
+}
+
+/// As many maxima as the search for k of them needs, from those of all groups: fewer, larger groups
+/// for a small k. Returns their number.
+inline size_t fold_maxima(const float*& maxima, size_t size, size_t k, float* folded) {
+  const size_t fold = size / (4 * k + 256);
+  if (fold < 2) {
+    return size;
+  }
+  size_t count = 0;
+  for (size_t i = 0; i < size; count += kLine) {
+    Floats first = load_floats(maxima + i);
+    Floats second = load_floats(maxima + i + kLanes);
+    i += kLine;
+    for (size_t j = 1; j < fold && i < size; ++j, i += kLine) {
+      first = larger(load_floats(maxima + i), first);
+      second = larger(load_floats(maxima + i + kLanes), second);
+    }
+    store(folded + count, first);
+    store(folded + count + kLanes, second);
+  }
+  maxima = folded;
+  return count;
+}
+
+/// The first k of the total order, or fewer where the row has fewer logits above -inf.
+/// groups_for(k or more, ...) was scanned.
+template <typename Type>
+Candidates first_of_total_order(const Row<Type>& row, const Groups& groups, size_t k,
+                                Workspace& work) {
+  const float* maxima = groups.maxima;
+  size_t size = row.chunks() * groups.blocks_in_chunk() * kLine;
+  size = fold_maxima(maxima, size, k, work.folded_maxima);
+  const float bound = find_threshold(maxima, size, k, k + k / 8);
+  const Floats bounds = splat(bound);
+  const auto is_above = [&bounds](const Floats& x) {
+    return is_greater(x, bounds);
+  };
+  const Hits hits{work.hit_bits, work.hit_lines};
+  Candidates candidates{work.values, work.ids};
+  collect<Type>(row, groups, is_above, is_above, row.vocab_size(), hits, candidates);
+  if (candidates.count < k && bound > -kInfinity) {
+    // Ties at the bound: as many as are missing, which follow everything above it.
+    const auto is_tied = [&bounds](const Floats& x) {
+      return is_equal(x, bounds);
+    };
+    const auto is_possible = [&bounds](const Floats& x) {
+      return is_at_least(x, bounds);
+    };
+    collect<Type>(row, groups, is_possible, is_tied, k - candidates.count, hits, candidates);
+  }
+  Candidates sorted{work.sorted_values, work.sorted_ids};
+  constexpr size_t kFew = 64;
+  if (candidates.count > kMostSorted || (candidates.count > kFew && k <= kFew)) {
+    keep_largest(candidates, k);
+  }
+  if (candidates.count <= kFew) {
+    sort_few(candidates, sorted);
+  } else {
+    sort_many(candidates, work.keys, work.other_keys, sorted);
+  }
+  sorted.count = sorted.count < k ? sorted.count : k;
+  return sorted;
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,203 @@
+// Branch C of docs/semantics.md with a draw: no filter. One pass over logits and q.
+#pragma once
+
+#include <cmath>
+
+#include "workspace.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+inline constexpr double kLog2E = 1.4426950408889634;
+
+/// A logit and its noise, as candidate for the largest logit * log2(e) - log2(|q| + eps): the order
+/// of the scores weight / (|q| + eps).
+struct Contender {
+  double level;
+  float logit;
+  float noise;  // |q| + eps
+  size_t id;
+};
+
+/// The contenders that rounding to float32 might put first: level with the best to kNear.
+class Contest {
+ public:
+  static constexpr double kNear = 1e-6;
+  static constexpr size_t kMost = 64;
+
+  size_t count() const { return count_; }
+  bool is_full() const { return is_full_; }
+  const Contender& operator[](size_t i) const { return contenders_[i]; }
+  double best() const { return best_; }
+
+  void enter(const Contender& contender) {
+    if (!(contender.level >= best_ - kNear)) {
+      return;  // also for a noise of NaN
+    }
+    if (contender.level > best_) {
+      best_ = contender.level;
+      size_t kept = 0;
+      for (size_t i = 0; i < count_; ++i) {
+        if (contenders_[i].level >= best_ - kNear) {
+          contenders_[kept++] = contenders_[i];
+        }
+      }
+      count_ = kept;
+    }
+    for (size_t i = 0; i < count_; ++i) {
+      if (contenders_[i].logit == contender.logit && contenders_[i].noise == contender.noise) {
+        return;  // the same score, and a lower id came first
+      }
+    }
+    if (count_ == kMost) {
+      is_full_ = true;
+    } else {
+      contenders_[count_++] = contender;
+    }
+  }
+
+ private:
+  double best_ = -kInfinity;
+  size_t count_ = 0;
+  bool is_full_ = false;
+  Contender contenders_[kMost];
+};
+
+/// Lets every logit of the row contend, after `shift` was subtracted from it, and returns the row's
+/// maximum.
+///
+/// The exponent and mantissa bits of a float, read as one number, are its log2 to within 0.0861 and
+/// never above it. So a few operations bound every level from above, and only what might beat the
+/// best level so far is looked at.
+template <typename Type>
+float contend(const Row<Type>& row, const float* q, float eps, float shift, float* last_noise,
+              Contest& contest) {
+  // Covers the rounding of the bound, for logits up to kLargestLogit.
+  constexpr double kMargin = 2e-3;
+  constexpr float kSmallestNormal = 0x1p-126F;
+  const Floats epsilon = splat(eps);
+  const Floats shifts = splat(shift);
+  Floats bound = splat(-kInfinity);
+  Floats first_largest = splat(-kInfinity);
+  Floats second_largest = first_largest;
+  // The last lines of q may not be read beyond their end.
+  const size_t whole = row.vocab_size() / kLine;
+  if (const size_t rest = row.vocab_size() % kLine; rest != 0) {
+    for (size_t i = 0; i < kLine; ++i) {
+      last_noise[i] = i < rest ? q[whole * kLine + i] : 1.0F;
+    }
+  }
+  for (size_t index = 0; index < row.lines(); ++index) {
+    const float* noise = index < whole ? q + index * kLine : last_noise;
+    const Line line = Type::load(row.line(index));
+    first_largest = larger(line.first, first_largest);
+    second_largest = larger(line.second, second_largest);
+    const Floats logits[2] = {line.first - shifts, line.second - shifts};
+    const Floats noises[2] = {absolute(load_floats(noise)) + epsilon,
+                              absolute(load_floats(noise + kLanes)) + epsilon};
+    Mask masks[2];
+    for (size_t half = 0; half < 2; ++half) {
+      const Floats log2_noise = convert(bits_of(noises[half]));
+      const Floats level =
+          fused(log2_noise, splat(-0x1p-23F), logits[half] * splat(static_cast<float>(kLog2E)));
+      // A noise below the normal numbers has bits above its log2.
+      masks[half] = is_greater(level, bound) | is_greater(splat(kSmallestNormal), noises[half]);
+    }
+    uint32_t bits = bits_of(masks[0]) | bits_of(masks[1]) << kLanes;
+    if (bits == 0) [[likely]] {
+      continue;
+    }
+    float logit_lanes[kLine];
+    float noise_lanes[kLine];
+    for (size_t half = 0; half < 2; ++half) {
+      store(logit_lanes + half * kLanes, logits[half]);
+      store(noise_lanes + half * kLanes, noises[half]);
+    }
+    for (; bits != 0; bits &= bits - 1) {
+      const auto lane = static_cast<size_t>(__builtin_ctz(bits));
+      if (logit_lanes[lane] > -kInfinity) {
+        const double level = logit_lanes[lane] * kLog2E - std::log2(double{noise_lanes[lane]});
+        contest.enter({level, logit_lanes[lane], noise_lanes[lane], index * kLine + lane});
+      }
+    }
+    bound = splat(static_cast<float>(contest.best() - 127.0 - kMargin));
+  }
+  return largest_lane(larger(first_largest, second_largest));
+}
+
+/// The id with the largest score, the lowest where scores are equal: every score in the reference's
+/// precision. Bounded, but not fast: for rows that the contest cannot decide.
+template <typename Type>
+size_t compare_all_scores(const Row<Type>& row, const Noise& noise, float eps, float maximum,
+                          Workspace& work) {
+  const auto exponentials_of = [&](size_t index) {
+    for (size_t line = 0; line < kChunkLines; ++line) {
+      const Line logits = Type::load(row.chunk(index) + line * kLine);
+      const Floats lowest = splat(-kInfinity);  // what a NaN becomes
+      store(work.values + line * kLine, larger(logits.first, lowest));
+      store(work.values + line * kLine + kLanes, larger(logits.second, lowest));
+    }
+    return exp_differences(work.values, kChunk, maximum, work.exponentials);
+  };
+  double total = 0;
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    total += exponentials_of(index);
+  }
+  size_t best = 0;
+  float best_score = -kInfinity;
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    exponentials_of(index);
+    const size_t start = index * kChunk;
+    for (size_t i = 0; i < kChunk && start + i < row.vocab_size(); ++i) {
+      const auto weight = static_cast<float>(work.exponentials[i] / total);
+      const float score = score_of(weight, noise[start + i], eps);
+      if (work.values[i] > -kInfinity && score > best_score) {
+        best = start + i;
+        best_score = score;
+      }
+    }
+  }
+  return best;
+}
+
+/// The id drawn from softmax(row); the row has a logit above -inf. q is contiguous.
+template <typename Type>
+size_t draw_unfiltered(const Row<Type>& row, const float* q, float eps, Workspace& work) {
+  // Beyond these, float32 products round too coarsely for the bounds, or a weight or a score might
+  // leave the normal numbers of float32.
+  constexpr float kLargestLogit = 2048.0F;
+  constexpr double kLowestLevel = -60.0;
+  constexpr double kHighestLevel = 100.0;
+  float shift = 0.0F;
+  Contest contest;
+  float maximum = contend(row, q, eps, shift, work.last_noise, contest);
+  if (std::fabs(maximum) > kLargestLogit && maximum < kInfinity) {
+    shift = maximum;
+    contest = Contest();
+    contend(row, q, eps, shift, work.last_noise, contest);
+  }
+  const double level = contest.best() - (double{maximum} - shift) * kLog2E;
+  const bool is_decided = !contest.is_full() && level > kLowestLevel && level < kHighestLevel;
+  if (!is_decided) {  // also where the maximum is +inf
+    return compare_all_scores(row, Noise{q, 1}, eps, maximum, work);
+  }
+  if (contest.count() == 1) {
+    return contest[0].id;
+  }
+  const double total =
+      scan<true>(row, Groups{kChunkLines, work.maxima}, work.chunk_sums).sum;
+  size_t best = 0;
+  float best_score = -kInfinity;
+  for (size_t i = 0; i < contest.count(); ++i) {  // by ascending id
+    const double exponential =
+        exp_not_positive(static_cast<double>(row.value(contest[i].id)) - maximum);
+    const float score =
+        score_of(static_cast<float>(exponential / total), q[contest[i].id], eps);
+    if (score > best_score) {
+      best = contest[i].id;
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,102 @@
+// One thread's memory for a row, and the row's arguments.
+#pragma once
+
+#include "contract.h"
+#include "draw.h"
+#include "sample_rows.h"
+#include "select.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+inline constexpr size_t kMostCandidates = kMaxTopK;
+/// Candidates are sorted as they are collected, a few more than are wanted; beyond this many, the
+/// wanted ones are picked first.
+inline constexpr size_t kMostSorted = 2 * kMostCandidates;
+inline constexpr size_t kSampleLines = 128;
+
+/// Arrays of every row, in one piece of the scratch. The large ones cost nothing until touched.
+struct Workspace {
+  explicit Workspace(Scratch& scratch, size_t vocab_size) {
+    const size_t padded = (vocab_size + kChunk - 1) / kChunk * kChunk;
+    const size_t chunks = padded / kChunk;
+    // The arrays are laid out twice: first to learn the size, then in the memory.
+    lay_out(nullptr, padded, chunks);
+    lay_out(scratch.reserve(Scratch::kRow, bytes_), padded, chunks);
+  }
+
+  float* last_chunk;
+  float* last_chunk_of_copy;
+  float* last_noise;
+  ChunkSums chunk_sums;
+  float* maxima;
+  float* folded_maxima;
+  uint32_t* hit_bits;
+  uint32_t* hit_lines;
+  float* values;  // candidates, or the values of a bracket
+  uint32_t* ids;
+  float* sorted_values;
+  uint32_t* sorted_ids;
+  uint64_t* keys;
+  uint64_t* other_keys;
+  double* exponentials;
+  float* scores;
+  float* sample_values;
+  float* sample_weights;
+  float* noise_minima;
+
+ private:
+  template <typename Element>
+  void place(Element*& array, std::byte* memory, size_t count) {
+    array = reinterpret_cast<Element*>(memory + bytes_);
+    bytes_ += (count * sizeof(Element) + 63) / 64 * 64;
+  }
+
+  void lay_out(std::byte* memory, size_t padded, size_t chunks) {
+    bytes_ = 0;
+    const size_t lines = padded / kLine + kChunkLines;
+    place(last_chunk, memory, kChunk);
+    place(last_chunk_of_copy, memory, kChunk);
+    place(last_noise, memory, kChunk);
+    place(chunk_sums.maxima, memory, chunks);
+    place(chunk_sums.sums, memory, chunks);
+    place(chunk_sums.exponentials, memory, chunks);
+    place(maxima, memory, padded);
+    place(folded_maxima, memory, padded / 2 + kLine);
+    place(hit_bits, memory, lines);
+    place(hit_lines, memory, lines);
+    place(values, memory, padded + kChunk);
+    place(ids, memory, padded + kChunk);
+    place(sorted_values, memory, kMostSorted + kLine);
+    place(sorted_ids, memory, kMostSorted + kLine);
+    place(keys, memory, kMostSorted);
+    place(other_keys, memory, kMostSorted);
+    place(exponentials, memory, kChunk);
+    place(scores, memory, kChunk);
+    place(sample_values, memory, kSampleLines * kLine);
+    place(sample_weights, memory, kSampleLines * kLine);
+    place(noise_minima, memory, padded / kChunk + 1);
+  }
+
+  size_t bytes_ = 0;
+};
+
+inline void fill(float* values, size_t count, float value) {
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = value;
+  }
+}
+
+/// The first `count` numbers of the noise, side by side.
+inline const float* contiguous(const Noise& noise, size_t count, Scratch& scratch) {
+  if (noise.stride == 1) {
+    return noise.data;
+  }
+  auto* copy =
+      reinterpret_cast<float*>(scratch.reserve(Scratch::kNoise, count * sizeof(float)));
+  for (size_t i = 0; i < count; ++i) {
+    copy[i] = noise[i];
+  }
+  return copy;
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

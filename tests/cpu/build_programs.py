@@ -1,0 +1,137 @@
+"""Builds the programs of this folder with the kernel's core, free of torch and Python.
+
+    python tests/cpu/build_programs.py native              # as the package is built
+    python tests/cpu/build_programs.py address thread      # with sanitizers
+    python tests/cpu/build_programs.py aarch64             # by Debian's cross compiler, linked statically
+
+Everything goes to build/cpu/VARIANT; ninja builds what has changed. The flags of each source are those of
+csrc/cpu/flags.json. --core takes the core from another folder: a copy with a fault in it, to see the fault found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "csrc"
+FOLDER = Path(__file__).parent
+CORE_OBJECTS = "the core's"
+_FUZZ = ("fuzz.cpp", "fuzz_case.cpp", "oracle.cpp")
+PROGRAMS = {
+    "driver": ("driver.cpp", "oracle.cpp", CORE_OBJECTS),
+    "fuzz": (*_FUZZ, CORE_OBJECTS),
+    "faulty_fuzz": (*_FUZZ, "faulty_core.cpp"),
+    "allocations": ("allocations.cpp", CORE_OBJECTS),
+}
+_WARNINGS = ("-Wall", "-Wextra", "-Werror")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to build: the machine that it is for, the compiler and its flags, the linker's."""
+
+    name: str
+    machine: str
+    compiler: str
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...] = ()
+
+
+def _sanitized(name: str, sanitizers: str) -> Variant:
+    flags = (f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+    return Variant(name, platform.machine(), os.environ.get("CXX", "g++"), ("-O2", "-g1", *flags), flags)
+
+
+NATIVE = Variant("native", platform.machine(), os.environ.get("CXX", "g++"), ("-O2", "-g1"))
+ADDRESS = _sanitized("address", "address,undefined")
+THREAD = _sanitized("thread", "thread")
+AARCH64 = Variant("aarch64", "aarch64", "aarch64-linux-gnu-g++", ("-O2", "-g1"), ("-static",))
+VARIANTS = {variant.name: variant for variant in (NATIVE, ADDRESS, THREAD, AARCH64)}
+
+
+def core_sources(core: Path = CORE) -> list[Path]:
+    """The sources of the kernel that are free of torch."""
+    return [core / "cpu" / "sample_rows.cpp", *sorted((core / "cpu").glob("kernel_*.cpp"))]
+
+
+def build(variant: Variant, programs: tuple[str, ...] = ("driver",), core: Path = CORE, jobs: int = 1) -> Path:
+    """Builds programs.
+
+    Args:
+        variant: how.
+        programs: names in PROGRAMS.
+        core: the folder that holds cpu/ and contract.h.
+        jobs: compilers at a time.
+
+    Returns:
+        The folder with the programs, and the object files beside them.
+
+    Raises:
+        RuntimeError: the compiler is missing, or fails; the message holds what it says.
+    """
+    if shutil.which(variant.compiler) is None:
+        remedy = " On Debian: apt-get install g++-aarch64-linux-gnu." if variant is AARCH64 else " Set CXX."
+        raise RuntimeError(f"the compiler of variant {variant.name}, {variant.compiler}, is not installed.{remedy}")
+    folder = ROOT / "build" / "cpu" / variant.name
+    if core != CORE:
+        folder = core.resolve().parent / "build" / variant.name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "build.ninja").write_text(_rules(variant, core))
+    ninja = [sys.executable, "-m", "ninja", "-C", str(folder), "-j", str(jobs), "--quiet", *programs]
+    run = subprocess.run(ninja, capture_output=True, text=True, check=False)
+    if run.returncode != 0 or "warning:" in run.stdout:
+        raise RuntimeError(f"building {', '.join(programs)} ({variant.name}) failed:\n{run.stdout}{run.stderr}")
+    return folder
+
+
+def _rules(variant: Variant, core: Path) -> str:
+    """The ninja file of a variant."""
+    flags = json.loads((core / "cpu" / "flags.json").read_text())
+    own_flags = flags.get(variant.machine, {})
+    common = ["-std=c++20", *variant.compile_flags, *_WARNINGS, f"-I{core}", "-pthread"]
+    lines = [
+        f"compiler = {variant.compiler}",
+        "rule compile",
+        "  command = $compiler $flags -MMD -MF $out.d -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "rule link",
+        f"  command = $compiler $in -o $out {' '.join(variant.link_flags)} -pthread",
+    ]
+    core_files = core_sources(core)
+    own_files = {name for names in PROGRAMS.values() for name in names if name != CORE_OBJECTS}
+    core_flags = {source: [*flags["all"], *own_flags.get(source.name, [])] for source in core_files}
+    for source in [*core_files, *(FOLDER / name for name in sorted(own_files))]:
+        lines += [
+            f"build {source.stem}.o: compile {source}",
+            f"  flags = {' '.join([*common, *core_flags.get(source, [])])}",
+        ]
+    for program, names in PROGRAMS.items():
+        files = [Path(name) for name in names if name != CORE_OBJECTS]
+        files += core_files if CORE_OBJECTS in names else []
+        lines.append(f"build {program}: link {' '.join(f'{file.stem}.o' for file in files)}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("variants", nargs="+", choices=sorted(VARIANTS))
+    parser.add_argument("--core", type=Path, default=CORE)
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args()
+    for name in options.variants:
+        print(build(VARIANTS[name], ("driver", "fuzz"), options.core, options.jobs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

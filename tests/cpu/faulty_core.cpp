@@ -1,0 +1,54 @@
+// A core with a fault, by which the tests see that the fuzzer finds faults: the oracle as "plain",
+// and as "avx512" the oracle with the fault that FAULTY_CORE names.
+#include <cstdlib>
+#include <new>
+#include <string>
+
+#include "cpu/sample_rows.h"
+#include "oracle.h"
+
+namespace ascend_sample::cpu {
+
+void Scratch::Free::operator()(std::byte* memory) const {
+  ::operator delete(memory, std::align_val_t{64});
+}
+
+std::byte* Scratch::reserve(Slot slot, size_t bytes) {
+  Block& block = blocks_[slot];
+  if (bytes > block.bytes) {
+    block.memory.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64})));
+    block.bytes = bytes;
+  }
+  return block.memory.get();
+}
+
+std::string_view name_of(Capability capability) {
+  return capability == Capability::kPlain ? "plain" : "avx512";
+}
+
+bool is_available(Capability capability) {
+  return capability == Capability::kPlain || capability == Capability::kAvx512;
+}
+
+void sample_rows(Capability capability, const Batch& batch, int64_t first_row, int64_t last_row,
+                 Scratch& /*scratch*/) {
+  const std::string fault = capability == Capability::kPlain ? "" : std::getenv("FAULTY_CORE");
+  for (int64_t index = first_row; index < last_row; ++index) {
+    testing::Row row(batch, index);
+    if (fault == "tail" && row.logits.size() % 16 == 1) {  // the last logit is not looked at
+      row.logits.back() = -__builtin_inff();
+    }
+    const testing::Oracle oracle(row);
+    batch.selected[index] = oracle.selected();
+    if (batch.kept == nullptr) {
+      continue;
+    }
+    const auto kept = oracle.kept();
+    std::copy(kept.begin(), kept.end(), batch.kept + index * batch.vocab_size);
+    if (fault == "overrun") {
+      batch.kept[(index + 1) * batch.vocab_size] = 0;
+    }
+  }
+}
+
+}  // namespace ascend_sample::cpu

@@ -1,0 +1,54 @@
+// One row that the fuzzer tries: made from a seed, cut down on a finding, printed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cpu/sample_rows.h"
+#include "placed_row.h"
+
+namespace ascend_sample::cpu::testing {
+
+/// A row with all that the kernel is told about it. Logits and p are the bits of their type.
+struct FuzzCase {
+  LogitsType type;
+  std::vector<uint32_t> logits;
+  int32_t k;
+  uint32_t p;
+  std::optional<std::vector<float>> q;
+  float eps;
+  int64_t logits_stride;
+  int64_t q_stride;
+  bool is_need_logits;
+  Placement placement;
+  bool has_used_scratch;  // else the scratch is new, and not a byte larger than the kernel asks for
+
+  std::string describe() const;
+};
+
+/// The case of a seed: sizes around the boundaries of vectors and chunks, families of values laid
+/// over one another, and every kind of k, p, q and eps.
+FuzzCase make_case(uint64_t seed);
+
+/// A case in memory, as the batch of one row that it is.
+class StoredCase {
+ public:
+  explicit StoredCase(const FuzzCase& fuzz_case);
+  StoredCase(const StoredCase&) = delete;
+  StoredCase& operator=(const StoredCase&) = delete;
+
+  const Batch& batch() const { return batch_; }
+
+ private:
+  std::vector<std::byte> logits_;
+  std::vector<float> q_;
+  int32_t k_;
+  uint32_t p_;
+  int64_t selected_ = 0;
+  std::vector<float> kept_;
+  Batch batch_;
+};
+
+}  // namespace ascend_sample::cpu::testing

@@ -1,0 +1,77 @@
+"""What the kernel's objects and its memory must look like, whatever they compute."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import build_programs
+import pytest
+
+VOCAB_SIZE = 151_936  # of allocations.cpp
+BYTES_PER_LOGIT = 24
+FIXED_BYTES = 1 << 20
+
+
+def weak_symbols(object_file: Path) -> list[str]:
+    """The defined functions and data that the linker may take from any of several objects."""
+    command = ["nm", "--demangle", "--defined-only", "--format=posix", str(object_file)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    fields = [line.rsplit(" ", 3) for line in lines]  # the demangled name may hold spaces
+    return [name for name, kind, *_ in fields if kind in "WVuwv"]
+
+
+def test_no_code_of_one_instruction_set_can_be_linked_into_another(programs: Path) -> None:
+    """An inline function of a header, compiled for AVX-512, could be the copy that the linker keeps for everyone."""
+    special = [source.stem for source in build_programs.core_sources() if source.stem.startswith("kernel_")]
+    assert {"kernel_plain", "kernel_avx2", "kernel_avx512", "kernel_neon"} <= set(special)
+    for stem in special:
+        target = stem.removeprefix("kernel_")
+        shared = [name for name in weak_symbols(programs / f"{stem}.o") if f"::{target}::" not in name]
+        assert shared == [], f"{stem}.cpp emits functions that any object may end up with"
+
+
+def test_weak_symbols_are_found(tmp_path: Path) -> None:
+    source = tmp_path / "source.cpp"
+    source.write_text("struct S { int f(); }; inline int twice(int x) { return 2 * x; } auto* pointer = &twice;\n")
+    subprocess.run(["g++", "-c", str(source), "-o", str(tmp_path / "source.o")], check=True)
+    assert weak_symbols(tmp_path / "source.o") == ["twice(int)"]
+
+
+def test_scratch_is_bounded_and_reused(programs: Path) -> None:
+    run = subprocess.run([programs / "allocations"], check=True, capture_output=True, text=True)
+    records = [line.split(",") for line in run.stdout.splitlines()]
+    assert {record[0] for record in records} >= {"plain"}
+    for capability, kind, allocated, later in records:
+        case = f"{capability}, {kind}"
+        assert int(allocated) <= BYTES_PER_LOGIT * VOCAB_SIZE + FIXED_BYTES, f"{case}: {allocated} bytes for one row"
+        assert int(later) == 0, f"{case}: {later} allocations after the first row"
+
+
+PEAK_SCRIPT = """
+import resource, sys
+import ascend_sample, torch
+torch.set_num_threads(2)
+batch_size, vocab_size, dtype = 512, 32000, getattr(torch, sys.argv[1])
+logits = torch.randn(batch_size, vocab_size).to(dtype)
+q = torch.empty(batch_size, vocab_size).exponential_()
+k = torch.tensor([50, 1024, 0, 0]).repeat(batch_size // 4).int()
+p = torch.tensor([0.9, 0.9, 0.9, 1.0]).repeat(batch_size // 4).to(dtype)
+operator = torch.ops.ascend_sample.top_k_top_p_sample
+operator(logits[:8], k[:8], p[:8], q[:8])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(3):
+    operator(logits, k, p, q)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_operator_allocates_nothing_for_the_whole_batch(dtype: str) -> None:
+    """The batch is 33 MB in bfloat16; what two threads need for a row each is far less."""
+    run = subprocess.run(
+        [sys.executable, "-c", PEAK_SCRIPT, dtype], env=os.environ, check=True, capture_output=True, text=True
+    )
+    assert int(run.stdout) < 8 << 20
