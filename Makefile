@@ -5,14 +5,16 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
+FUZZ_SECONDS ?= 600
+
 # OpenMP threads spin at barriers by default: beside another busy process on two cores, training then crawls.
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build verify lint format sanitize mutation test-install bench-npu pictures clean
+.PHONY: help demo test build verify lint format sanitize fuzz test-aarch64 mutation test-install bench bench-docs bench-npu pictures clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: $(BIN)/.built  ## generate text with a language model on the CPU and on npu:0, emulated where there is none
 	$(RUN) examples/demo.py
@@ -37,14 +39,28 @@ format: $(BIN)/.built  ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(SOURCES)
 
-sanitize: $(BIN)/.built  ## AddressSanitizer and UBSan builds of hostcann and the binding, through the C-level suite
+sanitize: $(BIN)/.built  ## hostcann, the binding and the CPU kernel under AddressSanitizer and UBSan; the kernel under TSan too
 	$(RUN) tests/conformance/run_sanitized.py --binding
+	$(RUN) tests/cpu/run_sanitized.py
+
+fuzz: $(BIN)/.built  ## random rows through the CPU kernel under AddressSanitizer and UBSan, for FUZZ_SECONDS (600)
+	$(RUN) tests/cpu/run_fuzz.py --seconds $(FUZZ_SECONDS)
+
+test-aarch64: $(BIN)/.built  ## the CPU kernel's aarch64 code, cross-compiled, under qemu: bit for bit what it is here
+	$(RUN) tests/cpu/run_aarch64.py
 
 mutation: $(BIN)/.built  ## plant faults in the sources, one after the other, and see that the tests catch each
 	$(RUN) tests/mutation/run.py
 
 test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
 	$(RUN) tests/install/run.py
+
+bench: $(BIN)/.built  ## time the CPU kernel beside its peers and beside one read of its input: about 15 minutes
+	$(RUN) -m benchmarks prepare
+	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks
+
+bench-docs: $(BIN)/.built  ## take the last run of `make bench` into docs/performance.md
+	$(RUN) -m benchmarks publish
 
 bench-npu: $(BIN)/.built  ## device memory and host time of a call beside torch_npu's built-in, on the emulated NPU
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) benchmarks/npu_call.py

@@ -62,8 +62,9 @@ def core_extension() -> Extension:
         "ascend_sample._C",
         sources("csrc", "csrc/cpu"),
         include_dirs=[str(ROOT / "csrc")],
-        extra_compile_args=[*COMPILE_ARGS, *flags["all"]],
-        extra_link_args=LINK_ARGS,
+        # Without OpenMP, at::parallel_for, whose loop is in a header, would run on one thread.
+        extra_compile_args=[*COMPILE_ARGS, *flags["all"], "-fopenmp"],
+        extra_link_args=[*LINK_ARGS, "-fopenmp"],
         depends=[*headers("csrc"), "csrc/cpu/flags.json"],
     )
     # The files that are compiled for one instruction set, which is chosen when the library is loaded.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from benchmarks import distributions
-from benchmarks.distributions import FLAT, LANGUAGE_MODEL, NORMAL
+from benchmarks.distributions import FLAT, LANGUAGE_MODEL, NORMAL, UNSURE_MODEL
 
 OPERATOR = "ascend_sample"
 FLOOR = "one read (floor)"
@@ -78,8 +78,9 @@ CASES = (
     replace(TOP_P, distribution=FLAT),
     NO_FILTER,
 )
-OTHER_LOGITS = tuple(
-    replace(case, distribution=other) for case in (TOP_K_AND_P, LARGE_K_AND_P) for other in (NORMAL, FLAT)
+OTHER_LOGITS = (
+    replace(TOP_P, distribution=UNSURE_MODEL),
+    *(replace(case, distribution=other) for case in (TOP_K_AND_P, LARGE_K_AND_P) for other in (NORMAL, FLAT)),
 )
 ADVERSARIAL_CASES = (TOP_K_AND_P, LARGE_K_AND_P, Case(1024, 0.999), TOP_P, NO_FILTER)
 
@@ -134,7 +135,9 @@ def grid() -> list[Cell]:
                         cells.append(Cell(GRID, case, vocab_size, batch_size, dtype, contestants, is_cold))
         for case in OTHER_LOGITS:
             for dtype in DTYPES:
-                cells += [Cell(GRID, case, vocab_size, 64, dtype, CORE, is_cold) for is_cold in (False, True)]
+                has_peers = case.branch == "B" and dtype == "bfloat16"
+                contestants = (*CORE, *FAST_PEERS, VLLM) if has_peers else CORE
+                cells += [Cell(GRID, case, vocab_size, 64, dtype, contestants, is_cold) for is_cold in (False, True)]
     return cells
 
 
@@ -169,7 +172,7 @@ def curves() -> list[Cell]:
 
 
 def plan() -> list[Cell]:
-    """All cells of `make bench`, in an order in which neighbours share their data."""
+    """All cells of `make bench`, in the order in which they are shown."""
     cells = grid()
     cells += [
         Cell(THREADS, case, 151936, 64, "bfloat16", (*CORE, *FAST_PEERS), is_cold, threads=1)
@@ -184,7 +187,7 @@ def plan() -> list[Cell]:
         for dtype in ("bfloat16", "float32")
         for case in ADVERSARIAL_CASES
     ]
-    return sorted(cells, key=lambda cell: (cell.vocab_size, cell.case.distribution, cell.dtype, cell.section))
+    return cells
 
 
 def quick_plan() -> list[Cell]:

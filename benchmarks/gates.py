@@ -9,16 +9,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import cases
 from benchmarks.cases import ADVERSARIAL, CALL, GRID
 from benchmarks.distributions import FLAT, LANGUAGE_MODEL, NORMAL
+from benchmarks.quiet import MOST_DISTURBED
 
 Record = dict[str, Any]
 
 AT_LEAST, AT_MOST = "at least", "at most"
 _HOLDS: dict[str, Callable[[float, float], bool]] = {AT_LEAST: operator.ge, AT_MOST: operator.le}
+VERDICTS = ("pass", "FAIL", "disturbed", "not measured")
 BEST_PEER = "best peer"
 LARGE_VOCABULARY, SMALL_VOCABULARY = 151936, 32000
 PEER_FACTOR, FLOOR_FACTOR = 0.5, 1.4
@@ -37,6 +39,7 @@ class Gate:
         value: of the worst cell; None where none was measured.
         unit: of limit and value, "x" for a ratio.
         worst: the cell that the value comes from.
+        is_disturbed: whether other processes disturbed one of the cells, so that nothing can be said.
     """
 
     group: str
@@ -46,12 +49,15 @@ class Gate:
     value: float | None
     unit: str = "x"
     worst: str = ""
+    is_disturbed: bool = False
 
     @property
     def verdict(self) -> str:
-        """One of "pass", "FAIL" and "not measured"."""
+        """One of `VERDICTS`."""
         if self.value is None:
             return "not measured"
+        if self.is_disturbed:
+            return "disturbed"
         return "pass" if _HOLDS[self.bound](self.value, self.limit) else "FAIL"
 
     def to_json(self) -> dict[str, Any]:
@@ -87,19 +93,33 @@ def describe(record: Record) -> str:
     return f"{record['case']}, [{record['batch_size']}, {record['vocab_size']}] {record['dtype']}, {record['cache']}"
 
 
+def is_disturbed(record: Record) -> bool:
+    """Whether other processes had a noticeable share of the processors, also when the cell was measured again."""
+    return (record["disturbed"] or 0.0) > MOST_DISTURBED
+
+
+class _Value(NamedTuple):
+    """A figure, the cell that it is from, and what to call that."""
+
+    value: float | None
+    record: Record
+    label: str
+
+
 def _gate(
     group: str,
     name: str,
     bound: str,
     limit: float,
-    measured: Iterable[tuple[float | None, str]],
+    measured: Iterable[_Value],
     unit: str = "x",
 ) -> Gate:
-    """The gate of the worst of some values; each comes with what it belongs to."""
-    worst = min if bound == AT_LEAST else max
-    values = [(value, cell) for value, cell in measured if value is not None]
-    value, cell = worst(values) if values else (None, "")
-    return Gate(group, name, bound, limit, value, unit, cell)
+    """The gate of the worst of some values."""
+    values = [each for each in measured if each.value is not None]
+    if not values:
+        return Gate(group, name, bound, limit, None, unit)
+    worst = (min if bound == AT_LEAST else max)(values, key=lambda each: each.value)
+    return Gate(group, name, bound, limit, worst.value, unit, worst.label, any(is_disturbed(v.record) for v in values))
 
 
 _Selection = Callable[[Record], bool]
@@ -160,7 +180,7 @@ def _peers(records: list[Record]) -> Iterator[Gate]:
         for what, selects, peer, *limits in _PEER_GATES:
             for cache, limit in zip(("warm", "cold"), limits, strict=True):
                 cells = [record for record in _cells(records, vocab_size, cache) if selects(record)]
-                measured = [(speedup(record, peer), describe(record)) for record in cells]
+                measured = [_Value(speedup(record, peer), record, describe(record)) for record in cells]
                 name = f"{peer} / operator: {what}, {cache}"
                 yield _gate(f"peers, V={vocab_size}", name, AT_LEAST, limit * factor, measured)
 
@@ -169,7 +189,7 @@ def _floor(records: list[Record]) -> Iterator[Gate]:
     for vocab_size, factor in ((LARGE_VOCABULARY, 1.0), (SMALL_VOCABULARY, FLOOR_FACTOR)):
         cold = [record for record in _cells(records, vocab_size, "cold") if record["batch_size"] >= 8]
         for what, selects, limit in _FLOOR_GATES:
-            measured = [(over_floor(record), describe(record)) for record in cold if selects(record)]
+            measured = [_Value(over_floor(record), record, describe(record)) for record in cold if selects(record)]
             name = f"operator / one read: {what}, B >= 8, cold"
             yield _gate(f"floor, V={vocab_size}", name, AT_MOST, limit * factor, measured)
 
@@ -182,17 +202,18 @@ def _cells(records: list[Record], vocab_size: int, cache: str) -> list[Record]:
 def _single_row(records: list[Record]) -> Iterator[Gate]:
     """One row, from Python: in microseconds, and beside the core in C++ alone."""
     cells = [record for record in records if (record["section"], record["vocab_size"]) == (CALL, LARGE_VOCABULARY)]
-    times = [(median(record, cases.PUBLIC_TENSORS) * 1e6, describe(record)) for record in cells]
-    ratios = [
-        (median(record, cases.PUBLIC_TENSORS) / median(record, cases.CORE_ALONE), describe(record)) for record in cells
-    ]
+    calls = [(record, median(record, cases.PUBLIC_TENSORS), median(record, cases.CORE_ALONE)) for record in cells]
+    times = [_Value(call * 1e6, record, describe(record)) for record, call, _ in calls]
+    ratios = [_Value(call / core, record, describe(record)) for record, call, core in calls]
     yield _gate("one row", "the public function", AT_MOST, 12, times, "us")
     yield _gate("one row", "the public function / the C++ core alone", AT_MOST, 2.2, ratios)
 
 
 def _adversarial(records: list[Record]) -> Iterator[Gate]:
     """The worst row beside an ordinary one of its dtype, branch and k."""
-    cells = [record for record in records if record["section"] == ADVERSARIAL]
+    cells = [
+        record for record in records if (record["section"], record["vocab_size"]) == (ADVERSARIAL, LARGE_VOCABULARY)
+    ]
     for dtype in cases.DTYPES:
         for k, branch in ((50, "A"), (1024, "A"), (None, "B"), (None, "C")):
             mine = [
@@ -202,7 +223,7 @@ def _adversarial(records: list[Record]) -> Iterator[Gate]:
                 continue
             usual = min(mine, key=lambda record: record["p"] or 0)
             measured = [
-                (median(record, name) / median(usual, cases.OPERATOR), f"{name}, {record['case']}")
+                _Value(median(record, name) / median(usual, cases.OPERATOR), record, f"{name}, {record['case']}")
                 for record in mine
                 for name in record["results"]
                 if not (record is usual and name == cases.OPERATOR)

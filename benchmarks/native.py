@@ -64,6 +64,8 @@ def core_objects() -> list[Path]:
             finished = subprocess.run(command, capture_output=True, text=True, check=False)
             if finished.returncode:
                 raise RuntimeError(f"benchmarks: {source.name} did not compile:\n{finished.stderr}")
+            for old in set(BUILD.glob(f"{source.stem}-*.o")) - {compiled}:
+                old.unlink()
         return compiled
 
     with ThreadPoolExecutor(int(os.environ["MAX_JOBS"])) as threads:

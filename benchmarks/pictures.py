@@ -105,11 +105,15 @@ def _peers(run: Run) -> Figure | None:
     width = 0.86 / len(names)
     for number, name in enumerate(names):
         places = [place + (number - (len(names) - 1) / 2) * width for place in range(len(cells))]
-        heights = [median(cell, name) * 1e3 for cell in cells]
-        axes.bar(places, heights, width=width, color=COLOURS[name], label=name)
+        heights = {
+            place: median(cell, name) * 1e3
+            for place, cell in zip(places, cells, strict=True)
+            if name in cell["results"]
+        }
+        axes.bar(list(heights), list(heights.values()), width=width, color=COLOURS[name], label=name)
     axes.set_yscale("log")
     axes.set_ylabel("milliseconds a call (log)")
-    axes.set_xticks(range(len(cells)), [cell["case"].replace(", ", ",\n") for cell in cells], fontsize=8)
+    axes.set_xticks(range(len(cells)), [cell["case"].replace(", ", ",\n", 1) for cell in cells], fontsize=8)
     axes.set_title(f"[64, {gates.LARGE_VOCABULARY}] bfloat16, warm, two threads", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, axis="y")

@@ -220,9 +220,15 @@ def judged(found: Iterable[Gate]) -> Table:
     )
 
 
+def count_disturbed(run: Run) -> int:
+    """In how many cells other processes had a noticeable share of the processors, also when measured again."""
+    return sum(map(gates.is_disturbed, run["records"]))
+
+
 def environment(run: Run) -> Table:
-    """The machine and the software."""
-    return Table("machine and software", ("what", "value"), list(run["environment"].items()))
+    """The machine and the software, and how quiet it was."""
+    quiet = f"{len(run['records'])} measured, {count_disturbed(run)} of them disturbed by other processes"
+    return Table("machine and software", ("what", "value"), [*run["environment"].items(), ("cells", quiet)])
 
 
 SECTIONS: dict[str, Callable[[list[Record]], list[Table]]] = {

@@ -109,7 +109,7 @@ class TestNames:
             line.partition("#")[0] for line in code(document) if "-m ascend_sample" in line or line.startswith("--")
         ]
         named = {option for line in lines for option in re.findall(r"(?<!\S)--[a-z-]+", line)}
-        for command in (["info"], ["verify"]):
+        for command in (["info"], ["verify"], ["bench"]):
             with pytest.raises(SystemExit):
                 cli.main([*command, "--help"])
         for action in ("run", "env", "info"):

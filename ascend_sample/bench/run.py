@@ -164,7 +164,8 @@ def _bytes(arguments: argparse.Namespace, batch_size: int) -> int:
 
 def _uses_k(arguments: argparse.Namespace) -> bool:
     k: int = arguments.k
-    return 1 <= k <= min(arguments.vocab_size, MAX_TOP_K)
+    vocab_size: int = arguments.vocab_size
+    return 1 <= k <= min(vocab_size, MAX_TOP_K)
 
 
 def _uses_p(arguments: argparse.Namespace) -> bool:

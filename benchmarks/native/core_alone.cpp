@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,13 @@ cpu::LogitsType logits_type(const at::Tensor& logits) {
   }
 }
 
+/// What the package takes too: the widest, unless the environment names another.
+cpu::Capability capability_in_use() {
+  const char* wanted = std::getenv("ASCEND_SAMPLE_CPU_CAPABILITY");
+  const auto named = wanted == nullptr ? std::nullopt : cpu::capability_named(wanted);
+  return named.value_or(cpu::best_capability());
+}
+
 /// Seconds that `calls` samplings of the same batch take together.
 double time_core(const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
                  const at::Tensor& q, int64_t calls) {
@@ -46,7 +55,7 @@ double time_core(const at::Tensor& logits, const at::Tensor& k, const at::Tensor
                          .eps = 1e-8F,
                          .selected = selected.data(),
                          .kept = nullptr};
-  const cpu::Capability capability = cpu::best_capability();
+  const cpu::Capability capability = capability_in_use();
   cpu::Scratch scratch;
   const auto began = std::chrono::steady_clock::now();
   for (int64_t call = 0; call < calls; ++call) {
@@ -56,7 +65,7 @@ double time_core(const at::Tensor& logits, const at::Tensor& k, const at::Tensor
 }
 
 /// The code path that the kernel takes on this machine.
-std::string capability() { return std::string(cpu::name_of(cpu::best_capability())); }
+std::string capability() { return std::string(cpu::name_of(capability_in_use())); }
 
 }  // namespace
 

@@ -5,16 +5,21 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// exp(x) for x <= 0, to 2e-7; 1 for 0, and at least about 1e-38: a NaN or -inf yields that too,
-/// which is nothing beside the 1 of a row's maximum.
+/// exp(x) for x <= 0, to 2e-7 and 1 for 0. Below -87 it is at most about 1e-38, which is nothing
+/// beside the 1 of a row's maximum and therefore need not be the same everywhere.
 ASCEND_SAMPLE_INLINE Floats exp_not_positive(const Floats& x) {
-  // exp(x) = 2^n 2^f, n the integer next to x log2(e). Adding 1.5 * 2^23 rounds to an integer, and
-  // leaves it in the low bits.
+  // exp(x) = 2^n 2^f, n the integer next to x log2(e).
+  const Floats log2e = splat(0x1.715476p+0F);
+#if defined(__AVX512F__)
+  const Floats exponent = x * log2e;
+  const Floats f{{FloatPart(_mm512_reduce_ps(exponent.part[0], _MM_FROUND_TO_NEAREST_INT))}};
+#else
+  // Adding 1.5 * 2^23 rounds to an integer, and leaves it in the low bits.
   constexpr float kRounder = 12582912.0F;
-  const Floats limited = larger(x, splat(-87.0F));
-  const Floats rounded = fused(limited, splat(0x1.715476p+0F), splat(kRounder));
-  const Floats n = rounded - splat(kRounder);
-  const Floats f = fused(limited, splat(0x1.715476p+0F), -n);
+  const Floats exponent = larger(x, splat(-87.0F)) * log2e;
+  const Floats rounded = exponent + splat(kRounder);
+  const Floats f = exponent - (rounded - splat(kRounder));
+#endif
   // 2^f on [-1/2, 1/2], least maximum of the relative error (1.1e-7) among those with 2^0 = 1.
   Floats power = splat(0x1.5bba14p-10F);
   power = fused(power, f, splat(0x1.3cea88p-7F));
@@ -22,7 +27,11 @@ ASCEND_SAMPLE_INLINE Floats exp_not_positive(const Floats& x) {
   power = fused(power, f, splat(0x1.ebf9bcp-3F));
   power = fused(power, f, splat(0x1.62e42ap-1F));
   power = fused(power, f, splat(1.0F));
+#if defined(__AVX512F__)
+  return {{FloatPart(_mm512_scalef_ps(power.part[0], (exponent - f).part[0]))}};
+#else
   return floats_of(bits_of(power) + shift_left<23>(bits_of(rounded)));
+#endif
 }
 
 /// exp(x) for x <= 0 in float64, to about an ulp; 0 below -708, and for -inf.

@@ -19,7 +19,7 @@ template <typename Type>
 size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArguments& arguments,
                     Workspace& work) {
   const Groups groups = groups_for(k, row.vocab_size(), work);
-  const float maximum = scan<false>(row, groups, work.chunk_sums).maximum;
+  const float maximum = scan_maxima(row, groups);
   if (arguments.kept != nullptr) {
     fill(arguments.kept, row.vocab_size(), -kInfinity);
   }
@@ -50,34 +50,34 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
 /// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
 /// whole mass to the entries of +inf.
 template <typename Type>
-Row<Float32> infinities_of(const Row<Type>& row, float* values, float* last_chunk) {
-  for (size_t id = 0; id < row.vocab_size(); ++id) {
+Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& work) {
+  auto* values =
+      reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, row.vocab_size() * sizeof(float)));
+  const Floats infinity = splat(kInfinity);
+  const size_t whole = row.vocab_size() / kLine;
+  for (size_t line = 0; line < whole; ++line) {
+    const Line logits = Type::load(row.line(line));
+    float* out = values + line * kLine;
+    store(out, select(is_equal(logits.first, infinity), Floats{}, splat(-kInfinity)));
+    store(out + kLanes, select(is_equal(logits.second, infinity), Floats{}, splat(-kInfinity)));
+  }
+  for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
     values[id] = row.value(id) == kInfinity ? 0.0F : -kInfinity;
   }
-  return {values, row.vocab_size(), last_chunk};
+  return {values, row.vocab_size(), work.last_chunk_of_copy};
 }
 
 /// Branch B: top-p alone.
 template <typename Type>
-size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
-                    Workspace& work) {
+size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, FirstTry& first_try,
+                    Scratch& scratch, Workspace& work) {
   TopP<Type> top_p(row, arguments.p, arguments.noise, arguments.eps, scratch, work);
-  const float maximum = top_p.scan_row();
-  if (maximum == -kInfinity) {
-    if (arguments.kept != nullptr) {
-      fill(arguments.kept, row.vocab_size(), -kInfinity);
-    }
-    return 0;
+  if (const std::optional<size_t> selected = top_p.sample(arguments.kept, first_try)) {
+    return *selected;
   }
-  if (maximum < kInfinity) {
-    return top_p.sample(arguments.kept);
-  }
-  auto* values =
-      reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, row.vocab_size() * sizeof(float)));
-  const Row<Float32> infinities = infinities_of(row, values, work.last_chunk_of_copy);
+  const Row<Float32> infinities = infinities_of(row, scratch, work);
   TopP<Float32> shared(infinities, arguments.p, arguments.noise, arguments.eps, scratch, work);
-  shared.scan_row();
-  const size_t selected = shared.sample(arguments.kept);
+  const size_t selected = *shared.sample(arguments.kept, first_try);
   for (size_t id = 0; arguments.kept != nullptr && id < row.vocab_size(); ++id) {
     arguments.kept[id] = arguments.kept[id] == 0.0F ? kInfinity : -kInfinity;
   }
@@ -106,7 +106,15 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Sc
     return sample_top_k(row, 1, false, best, work);
   }
   const float* q = contiguous(arguments.noise, row.vocab_size(), scratch);
-  return draw_unfiltered(row, q, arguments.eps, work);
+  float maximum = 0;
+  std::optional<size_t> selected = draw_unfiltered(row, q, arguments.eps, work, maximum);
+  if (!selected.has_value() && maximum == kInfinity) {
+    float ignored = 0;
+    selected = draw_unfiltered(infinities_of(row, scratch, work), q, arguments.eps, work, ignored);
+  }
+  return selected.has_value()
+             ? *selected
+             : compare_all_scores(row, Noise{q, 1}, arguments.eps, maximum, work);
 }
 
 template <typename Type>
@@ -114,6 +122,7 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
   using Storage = typename Type::Storage;
   const auto vocab_size = static_cast<size_t>(batch.vocab_size);
   Workspace work(scratch, vocab_size);
+  FirstTry first_try = FirstTry::kRoughSum;
   for (int64_t index = first_row; index < last_row; ++index) {
     const Storage* logits =
         static_cast<const Storage*>(batch.logits) + index * batch.logits_row_stride;
@@ -143,7 +152,7 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
     } else if (use_k) {
       selected = sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, work);
     } else if (use_p) {
-      selected = sample_top_p(row, arguments, scratch, work);
+      selected = sample_top_p(row, arguments, first_try, scratch, work);
     } else {
       selected = sample_unfiltered(row, arguments, scratch, work);
     }

@@ -14,11 +14,26 @@ inline constexpr size_t kLine = 32;        // logits: a cache line of a 16-bit t
 inline constexpr size_t kChunkLines = 32;  // lines
 inline constexpr size_t kChunk = kLine * kChunkLines;
 
+using HalfPart = uint16_t __attribute__((vector_size(kPartBytes / 2)));  // as many as a FloatPart
+
 /// 32 logits as float32.
 struct Line {
   Floats first;
   Floats second;
 };
+
+/// The maximum of each place in the lines; NaN counts as -inf.
+template <typename Type>
+ASCEND_SAMPLE_INLINE Line maxima_of_values(const typename Type::Storage* data, size_t lines) {
+  Floats first = splat(-kInfinity);
+  Floats second = first;
+  for (size_t i = 0; i < lines; ++i) {
+    const Line line = Type::load_unordered(data + i * kLine);
+    first = larger(line.first, first);
+    second = larger(line.second, second);
+  }
+  return {first, second};
+}
 
 struct Float32 {
   using Storage = float;
@@ -32,12 +47,128 @@ struct Float32 {
   }
   /// In any order, where that is cheaper.
   static ASCEND_SAMPLE_INLINE Line load_unordered(const Storage* data) { return load(data); }
+
+  /// The maxima of 32 groups, one lane each of `lines` lines that follow one another: also written
+  /// to `out`.
+  static ASCEND_SAMPLE_INLINE Line maxima(const Storage* data, size_t lines, float* out) {
+    const Line largest = maxima_of_values<Float32>(data, lines);
+    store(out, largest.first);
+    store(out + kLanes, largest.second);
+    return largest;
+  }
+
+  /// A test for the logits above a value; bit i: logit i of two lines that follow one another.
+  class Above {
+   public:
+    explicit Above(float value) : bound_(splat(value)) {}
+    template <typename Function>
+    void test(Function function) const {
+      function([bound = bound_](const Storage* data) {
+        uint64_t bits = 0;
+        for (size_t i = 0; i < 4; ++i) {
+          bits |= uint64_t{bits_of(is_greater(load_floats(data + i * kLanes), bound))}
+                  << (i * kLanes);
+        }
+        return bits;
+      });
+    }
+
+   private:
+    Floats bound_;
+  };
 };
 
-struct BFloat16 {
+/// What the two types of 16 bits share: sign and magnitude order their values.
+template <typename Type, uint16_t kInfinityBits>
+struct HalfWidth {
   using Storage = uint16_t;
-  static constexpr Storage kMinusInfinity = 0xFF80;
+  static constexpr Storage kMinusInfinity = 0x8000 | kInfinityBits;
 
+  static ASCEND_SAMPLE_INLINE Line maxima(const Storage* data, size_t lines, float* out) {
+    // Where a lane has a number without a sign, the largest as signed integers is the maximum; else
+    // the smallest magnitude is, which is the smallest as unsigned integers.
+    Shorts largest = load_shorts(data);
+    Shorts smallest = largest;
+#pragma GCC unroll 4
+    for (size_t i = 1; i < lines; ++i) {
+      const Shorts line = load_shorts(data + i * kLine);
+      largest = larger(line, largest);
+      smallest = smaller_unsigned(line, smallest);
+    }
+    const Shorts maxima = map(
+        [](ShortPart high, ShortPart low) { return ShortPart(high < 0 ? low : high); }, largest,
+        smallest);
+    const Shorts magnitudes = map([](ShortPart x) { return ShortPart(x & 0x7FFF); }, maxima);
+    Line result;
+    if (bits_below(magnitudes, kInfinityBits + 1) == 0xFFFFFFFF) [[likely]] {  // no NaN
+      store(out, maxima);  // only to widen them from there
+      result = Type::load(reinterpret_cast<const Storage*>(out));
+    } else {
+      result = maxima_of_values<Type>(data, lines);
+    }
+    store(out, result.first);
+    store(out + kLanes, result.second);
+    return result;
+  }
+
+  class Above {
+   public:
+    explicit Above(float value) {
+      // The largest key of a number that is not above the value, by bisection.
+      int low = key_of(kMinusInfinity) - 1;
+      int high = key_of(kInfinityBits) + 1;
+      while (high - low > 1) {
+        const int middle = (low + high) >> 1;
+        const int sign = middle < 0 ? 0x8000 : 0;
+        const auto logit = static_cast<Storage>(sign | (middle < 0 ? -middle : middle));
+        (Type::value_of(logit) > value ? high : low) = middle;
+      }
+      key_ = static_cast<int16_t>(low);
+    }
+    template <typename Function>
+    void test(Function function) const {
+      // From the first key above the value to that of infinity; NaN is beyond. The keys of numbers
+      // without a sign are their bits.
+      const auto first = static_cast<int16_t>(key_ + 1);
+      const auto count = static_cast<uint16_t>(kInfinityBits - key_);
+      const auto bits_with = [first, count](auto key_of_lanes) {
+        return [=](const Storage* data) {
+          const uint64_t low = bits_below(key_of_lanes(load_shorts(data)) - first, count);
+          const uint64_t high = bits_below(key_of_lanes(load_shorts(data + kLine)) - first, count);
+          return low | high << kLine;
+        };
+      };
+      if (key_ >= 0) {
+        function(bits_with([](const Shorts& lanes) { return lanes; }));
+      } else {
+        function(bits_with([](const Shorts& lanes) {
+          return map(
+              [](ShortPart x) {
+                const ShortPart sign = x >> 15;
+                return ShortPart((x ^ (sign & 0x7FFF)) - sign);
+              },
+              lanes);
+        }));
+      }
+    }
+
+   private:
+    int16_t key_;
+  };
+
+ private:
+  /// Grows with the value; -0 and +0 share 0.
+  static int key_of(Storage logit) {
+    const int magnitude = logit & 0x7FFF;
+    return (logit & 0x8000) != 0 ? -magnitude : magnitude;
+  }
+
+  static ASCEND_SAMPLE_INLINE Shorts load_shorts(const Storage* data) {
+    return ASCEND_SAMPLE_TARGET::load<ShortPart>(data);
+  }
+};
+
+struct BFloat16 : HalfWidth<BFloat16, 0x7F80> {
   static float value_of(Storage logit) { return std::bit_cast<float>(uint32_t{logit} << 16); }
 
   static ASCEND_SAMPLE_INLINE Line load(const Storage* data) {
@@ -53,19 +184,22 @@ struct BFloat16 {
   static ASCEND_SAMPLE_INLINE Floats widen(const Storage* data) {
     Ints wide;
     for (size_t i = 0; i < kParts; ++i) {
-      using Halves = uint16_t __attribute__((vector_size(kPartBytes / 2)));
-      Halves halves;
-      std::memcpy(&halves, data + i * kLanes / kParts, sizeof(halves));
+      const Storage* part = data + i * kLanes / kParts;
+#if defined(__AVX512F__)  // GCC would widen it in halves
+      __m256i halves;
+      std::memcpy(&halves, part, sizeof(halves));
+      wide.part[i] = IntPart(_mm512_cvtepu16_epi32(halves));
+#else
+      HalfPart halves;
+      std::memcpy(&halves, part, sizeof(halves));
       wide.part[i] = __builtin_convertvector(halves, IntPart);
+#endif
     }
     return floats_of(shift_left<16>(wide));
   }
 };
 
-struct Float16 {
-  using Storage = uint16_t;
-  static constexpr Storage kMinusInfinity = 0xFC00;
-
+struct Float16 : HalfWidth<Float16, 0x7C00> {
   static float value_of(Storage logit) {
     Storage row[kLanes] = {logit};
     float values[kLanes];
@@ -106,8 +240,7 @@ struct Float16 {
   /// Exponent and mantissa in the places of float32, rebased by an exact product that also serves
   /// subnormal numbers; infinity and NaN keep the largest exponent.
   static ASCEND_SAMPLE_INLINE FloatPart widen_part(const Storage* data) {
-    using Halves = uint16_t __attribute__((vector_size(kPartBytes / 2)));
-    Halves halves;
+    HalfPart halves;
     std::memcpy(&halves, data, sizeof(halves));
     const UintPart wide = __builtin_convertvector(halves, UintPart);
     const UintPart sign = (wide & 0x8000U) << 16;

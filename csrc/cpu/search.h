@@ -16,10 +16,10 @@ enum class Weight : uint8_t { kExponential, kOne };
 /// The value at which the target is exceeded: the weight of all logits above `value` does not
 /// exceed it, with those equal to `value` it does.
 struct Place {
-  float value;
-  size_t count_above;
-  double weight_above;
-  size_t count_equal;
+  float value = 0;
+  size_t count_above = 0;
+  double weight_above = 0;
+  size_t count_equal = 0;
 };
 
 /// Adds float32 in 16 lanes, and those now and then in float64: always in the same order.
@@ -50,160 +50,8 @@ class Sum {
   size_t pending_ = 0;
 };
 
-template <Weight kWeight>
 ASCEND_SAMPLE_INLINE Floats weigh(const Floats& values, const Floats& maximum) {
-  if constexpr (kWeight == Weight::kExponential) {
-    return exp_not_positive(values - maximum);
-  } else {
-    return splat(1.0F);
-  }
-}
-
-/// A part of the row: lines spread over it, at places that no regular pattern shares.
-struct Sample {
-  const float* values;
-  const float* weights;  // exponentials
-  size_t size;
-  double lines_for_each;  // lines of the row for each of the sample's
-};
-
-template <typename Type>
-Sample sample_row(const Row<Type>& row, float maximum, Workspace& work) {
-  const size_t lines = row.lines();
-  const size_t count = lines < kSampleLines ? lines : kSampleLines;
-  const Floats reference = splat(maximum);
-  uint32_t random = 1;
-  for (size_t i = 0; i < count; ++i) {
-    random = random * 1664525U + 1013904223U;  // Numerical Recipes' generator: any would do
-    const size_t first = i * lines / count;
-    const size_t last = (i + 1) * lines / count;
-    const Line line = Type::load(row.line(first + (random >> 16) % (last - first)));
-    const Floats lowest = splat(-kInfinity);  // what a NaN becomes
-    const Floats halves[2] = {larger(line.first, lowest), larger(line.second, lowest)};
-    for (size_t half = 0; half < 2; ++half) {
-      store(work.sample_values + i * kLine + half * kLanes, halves[half]);
-      store(work.sample_weights + i * kLine + half * kLanes,
-            weigh<Weight::kExponential>(halves[half], reference));
-    }
-  }
-  return {work.sample_values, work.sample_weights, count * kLine,
-          static_cast<double>(lines) / static_cast<double>(count)};
-}
-
-/// Values between which a place is sought, both included.
-struct Bracket {
-  float low;
-  float high;
-};
-
-/// Sums over the sample's entries in [bound, high].
-struct Estimate {
-  double weight;
-  double squares;  // of the weights
-};
-
-template <Weight kWeight>
-Estimate estimate_at_least(const Sample& sample, float bound, float high) {
-  const Floats lows = splat(bound);
-  const Floats highs = splat(high);
-  Floats weights{};
-  Floats squares{};
-  for (size_t i = 0; i < sample.size; i += kLanes) {
-    const Floats values = load_floats(sample.values + i);
-    const Mask inside = is_at_least(values, lows) & is_at_least(highs, values);
-    const Floats weight = kWeight == Weight::kOne ? splat(1.0F) : load_floats(sample.weights + i);
-    const Floats counted = select(inside, weight, Floats{});
-    weights = weights + counted;
-    squares = fused(counted, counted, squares);
-  }
-  return {sum_lanes(weights), sum_lanes(squares)};
-}
-
-/// A bracket that holds the place very likely. `within` does surely; `target` is the weight to be
-/// exceeded by what is below within.high and above the place.
-template <Weight kWeight>
-Bracket narrow(const Sample& sample, Bracket within, double target) {
-  constexpr double kDeviations = 3.0;
-  constexpr int kSteps = 10;
-  const double wanted = target / sample.lines_for_each;
-  const auto search = [&](Bracket bracket, double weight, int steps) {
-    for (int step = 0; step < steps; ++step) {
-      const float middle = bracket.low * 0.5F + bracket.high * 0.5F;
-      const bool is_low =
-          estimate_at_least<kWeight>(sample, middle, within.high).weight > weight;
-      (is_low ? bracket.low : bracket.high) = middle;
-    }
-    return bracket;
-  };
-  const Bracket middle = search(within, wanted, kSteps);
-  const Estimate there = estimate_at_least<kWeight>(sample, middle.low, within.high);
-  const double error = kDeviations * std::sqrt(there.squares + 1.0);
-  return {search({within.low, middle.low}, wanted + error, kSteps / 2).low,
-          search({middle.high, within.high}, wanted - error, kSteps / 2).high};
-}
-
-/// {v, v} where the sample has, in the bracket, many times the value v and no other: a row of
-/// equal logits need not be gathered.
-inline Bracket snap(const Sample& sample, Bracket bracket) {
-  const Floats lows = splat(bracket.low);
-  const Floats highs = splat(bracket.high);
-  Floats least = splat(kInfinity);
-  Floats largest = splat(-kInfinity);
-  for (size_t i = 0; i < sample.size; i += kLanes) {
-    const Floats values = load_floats(sample.values + i);
-    const Mask inside = is_at_least(values, lows) & is_at_least(highs, values);
-    least = smaller(select(inside, values, least), least);
-    largest = larger(select(inside, values, largest), largest);
-  }
-  const float low = -largest_lane(-least);
-  const float high = largest_lane(largest);
-  return low == high ? Bracket{low, high} : bracket;
-}
-
-/// What a pass over the row found above and inside a bracket.
-struct Gathered {
-  size_t count_above = 0;
-  double weight_above = 0;
-  size_t count = 0;  // inside; their values are in work.values, unless the bracket is one value
-};
-
-/// kWeighsAbove: for a bracket without logits above it, nothing needs to be weighed.
-template <Weight kWeight, bool kWeighsAbove, typename Type>
-Gathered gather(const Row<Type>& row, Bracket bracket, float maximum, Workspace& work) {
-  const Floats reference = splat(maximum);
-  const Floats lows = splat(bracket.low);
-  const Floats highs = splat(bracket.high);
-  const bool is_one_value = bracket.low == bracket.high;
-  Gathered result;
-  Counter above;
-  Counter equal;
-  Sum weight;
-  for (size_t index = 0; index < row.chunks(); ++index) {
-    const auto* chunk = row.chunk(index);
-    for (size_t i = 0; i < kChunk; i += kLine) {
-      const Line line = Type::load(chunk + i);
-      for (const Floats& values : {line.first, line.second}) {
-        if constexpr (kWeighsAbove) {
-          const Mask is_above = is_greater(values, highs);
-          above.add(is_above);
-          if constexpr (kWeight == Weight::kExponential) {
-            weight.add(select(is_above, weigh<kWeight>(values, reference), Floats{}));
-          }
-        }
-        const Mask is_inside = is_at_least(values, lows) & is_at_least(highs, values);
-        if (is_one_value) {
-          equal.add(is_inside);
-        } else {
-          result.count += compress(work.values + result.count, is_inside, values);
-        }
-      }
-    }
-  }
-  result.count += equal.total();
-  result.count_above = above.total();
-  result.weight_above = kWeight == Weight::kExponential ? weight.total()
-                                                        : static_cast<double>(result.count_above);
-  return result;
+  return exp_not_positive(values - maximum);
 }
 
 /// The weight of `count` logits of this value.
@@ -213,109 +61,425 @@ double weight_of_equals(float value, size_t count, float maximum) {
     return static_cast<double>(count);
   } else {
     float lanes[kLanes];
-    store(lanes, weigh<kWeight>(splat(value), splat(maximum)));
-    return static_cast<double>(count) * lanes[0];
+    store(lanes, weigh(splat(value), splat(maximum)));
+    return static_cast<double>(count) * static_cast<double>(lanes[0]);
   }
 }
 
-/// The place among gathered values, by partition around a random one of them until it is found.
-/// Where the target is not exceeded even by all, the place is the least value.
+/// Values in any order, with their exponentials; above them are others of this count and weight.
+struct Bag {
+  float* values;   // up to whole vectors
+  float* weights;  // not read for Weight::kOne
+  size_t size = 0;
+  size_t count_above = 0;
+  double weight_above = 0;
+};
+
+/// A generator of numbers that no pattern of a row follows: Numerical Recipes'; any would do.
+class Random {
+ public:
+  size_t below(size_t bound) {
+    state_ = state_ * 1664525U + 1013904223U;
+    return (uint64_t{state_} * bound) >> 32;
+  }
+
+ private:
+  uint32_t state_ = 1;
+};
+
+/// Values between which a place is sought, both included.
+struct Bracket {
+  float low;
+  float high;
+};
+
+inline constexpr size_t kFewValues = 64;
+
+/// Up to kFewValues of a bag in the total order, and their exponentials.
+struct SortedFew {
+  float values[kFewValues + kLine];
+  float weights[kFewValues];
+  size_t size = 0;
+
+  /// Takes the values that are in the first `size` places of `values`.
+  template <Weight kWeight>
+  void sort(size_t count, const float* unsorted_weights) {
+    float unsorted_values[kFewValues + kLine];
+    uint32_t places[kFewValues + kLine];
+    uint32_t sorted_places[kFewValues + kLine];
+    for (size_t i = 0; i < count; ++i) {
+      unsorted_values[i] = values[i];
+      places[i] = static_cast<uint32_t>(i);
+    }
+    Candidates sorted{values, sorted_places};
+    sort_few({unsorted_values, places, count}, sorted);
+    for (size_t i = 0; i < count; ++i) {
+      weights[i] = kWeight == Weight::kOne ? 1.0F : unsorted_weights[sorted_places[i]];
+    }
+    size = count;
+  }
+};
+
+/// What a bag has above a bracket, and inside.
+struct Parts {
+  Bag inside;  // with what is above it
+  double weight_inside;
+};
+
+/// Copies what is inside the bracket into `inside`, and weighs what is above.
 template <Weight kWeight>
-Place search_gathered(const Gathered& gathered, float maximum, double target, Workspace& work) {
-  float* values = work.values;
-  const Floats reference = splat(maximum);
-  size_t size = gathered.count;
-  Place place{0.0F, gathered.count_above, gathered.weight_above, 0};
-  uint32_t random = 1;
-  for (;;) {
-    random = random * 1664525U + 1013904223U;
-    const float pivot = values[(uint64_t{random} * size) >> 32];
-    pad(values, size);
-    const Floats pivots = splat(pivot);
-    Counter above;
-    Counter equal;
-    Sum weight;
-    for (size_t i = 0; i < size; i += kLanes) {
-      const Floats block = load_floats(values + i);
-      const Mask is_above = is_greater(block, pivots);
-      above.add(is_above);
-      equal.add(is_equal(block, pivots));
-      if constexpr (kWeight == Weight::kExponential) {
-        weight.add(select(is_above, weigh<kWeight>(block, reference), Floats{}));
+Parts part(const Bag& bag, Bracket bracket, Bag inside) {
+  constexpr bool kIsWeighed = kWeight == Weight::kExponential;
+  const Floats lows = splat(bracket.low);
+  const Floats highs = splat(bracket.high);
+  Counter above;
+  Sum sum_above;
+  Sum sum_inside;
+  inside.size = 0;
+  const auto take = [&](const Floats& values, const Floats& weights) {
+    const Mask is_above = is_greater(values, highs);
+    const Mask is_inside = is_at_least(values, lows) & is_at_least(highs, values);
+    above.add(is_above);
+    if constexpr (kIsWeighed) {
+      sum_above.add(select(is_above, weights, Floats{}));
+      sum_inside.add(select(is_inside, weights, Floats{}));
+      compress(inside.weights + inside.size, is_inside, weights);
+    }
+    inside.size += compress(inside.values + inside.size, is_inside, values);
+  };
+  const size_t whole = bag.size / kLanes * kLanes;
+  for (size_t i = 0; i < whole; i += kLanes) {
+    take(load_floats(bag.values + i), kIsWeighed ? load_floats(bag.weights + i) : Floats{});
+  }
+  // The last values, which do not fill a vector: filled up with -inf, which is never inside.
+  float last_values[kLanes];
+  float last_weights[kLanes] = {};
+  for (size_t i = 0; i < kLanes; ++i) {
+    last_values[i] = whole + i < bag.size ? bag.values[whole + i] : -kInfinity;
+    if (kIsWeighed && whole + i < bag.size) {
+      last_weights[i] = bag.weights[whole + i];
+    }
+  }
+  take(load_floats(last_values), load_floats(last_weights));
+  const size_t count_above = above.total();
+  inside.count_above = bag.count_above + count_above;
+  inside.weight_above =
+      kIsWeighed ? bag.weight_above + sum_above.total() : static_cast<double>(inside.count_above);
+  return {inside, kIsWeighed ? sum_inside.total() : static_cast<double>(inside.size)};
+}
+
+/// A bracket that likely holds the place: from a few of the bag's values.
+template <Weight kWeight>
+Bracket guess(const Bag& bag, double target, Random& random) {
+  constexpr double kDeviations = 1.5;  // of a sum over so few: more would keep more of the bag
+  SortedFew few;
+  float weights[kFewValues];
+  for (size_t i = 0; i < kFewValues; ++i) {
+    const size_t place = random.below(bag.size);
+    few.values[i] = bag.values[place];
+    weights[i] = kWeight == Weight::kOne ? 1.0F : bag.weights[place];
+  }
+  few.sort<kWeight>(kFewValues, weights);
+  const double wanted =
+      (target - bag.weight_above) * static_cast<double>(kFewValues) / static_cast<double>(bag.size);
+  Bracket bracket{-std::numeric_limits<float>::max(), kInfinity};
+  double sum = 0;
+  double squares = 0;
+  for (size_t i = 0; i < kFewValues; ++i) {
+    const auto weight = static_cast<double>(few.weights[i]);
+    sum += weight;
+    squares += weight * weight;
+    const double rest = 1.0 - static_cast<double>(i) / kFewValues;
+    if ((sum - wanted) * (sum - wanted) > kDeviations * kDeviations * squares * rest) {
+      if (sum > wanted) {
+        bracket.low = few.values[i];
+        break;
+      }
+      bracket.high = few.values[i];
+    }
+  }
+  return bracket;
+}
+
+/// The place in a bag, narrowed down again and again. Where not even all exceed the target, the
+/// place is the least value. Leaves the bag as it is; `rests` have room for it, and 16 more.
+template <Weight kWeight>
+Place find_place_in(Bag bag, float maximum, double target, const Bag (&rests)[2]) {
+  constexpr float kLowest = -std::numeric_limits<float>::max();
+  if constexpr (kWeight == Weight::kOne) {
+    bag.weight_above = static_cast<double>(bag.count_above);
+  }
+  Random random;
+  for (size_t round = 0; bag.size > kFewValues; ++round) {
+    Bracket bracket = guess<kWeight>(bag, target, random);
+    Parts parts = part<kWeight>(bag, bracket, rests[round % 2]);
+    if (parts.inside.weight_above > target) {
+      bracket = {value_of_ordinal(ordinal_of(bracket.high) + 1), kInfinity};
+      parts = part<kWeight>(bag, bracket, rests[round % 2]);
+    } else if (parts.inside.weight_above + parts.weight_inside <= target &&
+               bracket.low > kLowest) {
+      bracket = {kLowest, value_of_ordinal(ordinal_of(bracket.low) - 1)};
+      parts = part<kWeight>(bag, bracket, rests[round % 2]);
+    }
+    if (parts.inside.size == bag.size || bracket.low == bracket.high) {
+      // A value that is there many times: weigh it as one.
+      const float value = bag.values[random.below(bag.size)];
+      const float equal = bracket.low == bracket.high ? bracket.low : value;
+      parts = part<kWeight>(bag, {equal, equal}, rests[round % 2]);
+      const Bag& equals = parts.inside;
+      const double with_equals =
+          equals.weight_above + weight_of_equals<kWeight>(equal, equals.size, maximum);
+      if (equals.weight_above <= target && with_equals > target) {
+        return {equal, equals.count_above, equals.weight_above, equals.size};
+      }
+      bracket = equals.weight_above > target
+                    ? Bracket{value_of_ordinal(ordinal_of(equal) + 1), kInfinity}
+                    : Bracket{kLowest, value_of_ordinal(ordinal_of(equal) - 1)};
+      const Place last{equal, equals.count_above, equals.weight_above, equals.size};
+      parts = part<kWeight>(bag, bracket, rests[round % 2]);
+      if (parts.inside.size == 0) {
+        return last;
       }
     }
-    const size_t count_above = above.total();
-    const double weight_above =
-        kWeight == Weight::kExponential ? weight.total() : static_cast<double>(count_above);
-    const bool is_above_pivot = place.weight_above + weight_above > target && count_above != 0;
-    if (!is_above_pivot) {
-      place = {pivot, place.count_above + count_above, place.weight_above + weight_above,
-               equal.total()};
-      const double with_equals =
-          place.weight_above + weight_of_equals<kWeight>(pivot, place.count_equal, maximum);
-      if (with_equals > target || count_above + place.count_equal == size) {
+    bag = parts.inside;
+  }
+  SortedFew few;
+  for (size_t i = 0; i < bag.size; ++i) {
+    few.values[i] = bag.values[i];
+  }
+  few.sort<kWeight>(bag.size, bag.weights);
+  Place place{0, bag.count_above, bag.weight_above, 0};
+  for (size_t i = 0; i < few.size;) {
+    size_t equals = 1;
+    while (i + equals < few.size && few.values[i + equals] == few.values[i]) {
+      ++equals;
+    }
+    place = {few.values[i], bag.count_above + i, place.weight_above, equals};
+    const double with_equals =
+        place.weight_above + weight_of_equals<kWeight>(place.value, equals, maximum);
+    i += equals;
+    if (with_equals > target || i == few.size) {
+      break;
+    }
+    place.weight_above = with_equals;
+  }
+  return place;
+}
+
+/// A part of the row: lines spread over it, at places that no regular pattern shares.
+struct Sample {
+  Bag bag;
+  double lines_for_each;  // lines of the row for each of the sample's
+};
+
+template <typename Type>
+Sample take_sample(const Row<Type>& row, float maximum, Bag bag) {
+  const size_t lines = row.lines();
+  const size_t count = lines < kSampleLines ? lines : kSampleLines;
+  const Floats reference = splat(maximum);
+  Random random;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t first = i * lines / count;
+    const size_t last = (i + 1) * lines / count;
+    const Line line = Type::load(row.line(first + random.below(last - first)));
+    for (const Floats& values : {line.first, line.second}) {
+      const Floats numbers = larger(values, splat(-kInfinity));  // -inf for NaN
+      store(bag.values + bag.size, numbers);
+      store(bag.weights + bag.size, weigh(numbers, reference));
+      bag.size += kLanes;
+    }
+  }
+  return {bag, static_cast<double>(lines) / static_cast<double>(count)};
+}
+
+/// A bracket that holds the place very likely; `within` does surely. `target` is the weight to be
+/// exceeded by what lies between within.high and the place.
+template <Weight kWeight>
+Bracket narrow(const Sample& sample, Bracket within, float maximum, double target, Bag inside,
+               const Bag (&rests)[2]) {
+  // How far the sample's weights may be off, in standard deviations of a sample at random.
+  constexpr double kDeviations = 3.0;
+  const Floats lows = splat(within.low);
+  const Floats highs = splat(within.high);
+  Floats squares{};
+  Floats total{};
+  inside.size = 0;
+  for (size_t i = 0; i < sample.bag.size; i += kLanes) {
+    const Floats values = load_floats(sample.bag.values + i);
+    const Floats weights =
+        kWeight == Weight::kOne ? splat(1.0F) : load_floats(sample.bag.weights + i);
+    const Mask stays = is_at_least(values, lows) & is_at_least(highs, values);
+    const Floats counted = select(stays, weights, Floats{});
+    total = total + counted;
+    squares = fused(counted, counted, squares);
+    compress(inside.weights + inside.size, stays, weights);
+    inside.size += compress(inside.values + inside.size, stays, values);
+  }
+  if (inside.size == 0) {
+    return within;
+  }
+  const double wanted = target / sample.lines_for_each;
+  const double largest = weight_of_equals<kWeight>(within.high, 1, maximum);
+  const double error = kDeviations * std::sqrt(sum_lanes(squares) + largest * largest);
+  Bracket bracket = within;
+  if (wanted + error < sum_lanes(total)) {
+    bracket.low = find_place_in<kWeight>(inside, maximum, wanted + error, rests).value;
+  }
+  if (wanted - error > 0) {
+    bracket.high = find_place_in<kWeight>(inside, maximum, wanted - error, rests).value;
+  }
+  return bracket;
+}
+
+/// What is above a value that a place does not exceed.
+struct Beyond {
+  float value;
+  size_t count;
+  double weight;
+};
+
+/// Gathers the values inside the bracket, unless it is a single value: then it counts them. With
+/// kWeighsAbove it also weighs the logits above, which are known otherwise.
+template <Weight kWeight, bool kWeighsAbove, typename Type>
+Bag gather(const Row<Type>& row, Bracket bracket, float maximum, Bag bag) {
+  const Floats reference = splat(maximum);
+  const Floats lows = splat(bracket.low);
+  const Floats highs = splat(bracket.high);
+  const bool is_one_value = bracket.low == bracket.high;
+  Counter above;
+  Counter equal;
+  Sum weight;
+  bag.size = 0;
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    const auto* chunk = row.chunk(index);
+    for (size_t i = 0; i < kChunk; i += kLine) {
+      const Line line = Type::load(chunk + i);
+      for (const Floats& values : {line.first, line.second}) {
+        const Mask is_inside = is_at_least(values, lows) & is_at_least(highs, values);
+        if constexpr (kWeighsAbove) {
+          const Mask is_above = is_greater(values, highs);
+          above.add(is_above);
+          if constexpr (kWeight == Weight::kExponential) {
+            weight.add(select(is_above, weigh(values, reference), Floats{}));
+          }
+        }
+        if (is_one_value) {
+          equal.add(is_inside);
+        } else {
+          bag.size += compress(bag.values + bag.size, is_inside, values);
+        }
+      }
+    }
+  }
+  bag.size += equal.total();
+  if constexpr (kWeighsAbove) {
+    bag.count_above = above.total();
+    bag.weight_above = kWeight == Weight::kExponential ? weight.total()
+                                                       : static_cast<double>(bag.count_above);
+  }
+  return bag;
+}
+
+/// Fills in the exponentials of a bag's values. Returns their sum.
+inline double weigh_bag(const Bag& bag, float maximum) {
+  const Floats reference = splat(maximum);
+  Sum sum;
+  for (size_t i = bag.size; i % kLanes != 0; ++i) {
+    bag.values[i] = -kInfinity;
+  }
+  for (size_t i = 0; i < bag.size; i += kLanes) {
+    const Floats weights = weigh(load_floats(bag.values + i), reference);
+    store(bag.weights + i, weights);
+    sum.add(weights);
+  }
+  return sum.total();
+}
+
+/// Searches a row for places. What a search gathers serves later ones where it holds their place.
+template <typename Type>
+class Searcher {
+ public:
+  Searcher(const Row<Type>& row, float maximum, Workspace& work)
+      : row_(row),
+        maximum_(maximum),
+        gathered_{work.values, work.weights},
+        inside_{work.inside_values, work.inside_weights},
+        rests_{{work.rest_values[0], work.rest_weights[0]},
+               {work.rest_values[1], work.rest_weights[1]}},
+        sample_(take_sample(row, maximum, {work.sample_values, work.sample_weights})) {}
+
+  /// The place where the cumulated weight exceeds `target`: from `low` to beyond.value.
+  template <Weight kWeight>
+  Place find(float low, const Beyond& beyond, double target) {
+    if (kWeight == Weight::kOne && has_all_from_ <= low && gathered_.count_above <= target) {
+      return find_place_in<kWeight>(gathered_, maximum_, target, rests_);
+    }
+    const double weight_beyond =
+        kWeight == Weight::kOne ? static_cast<double>(beyond.count) : beyond.weight;
+    Bracket bracket = narrow<kWeight>(sample_, {low, beyond.value}, maximum_,
+                                      target - weight_beyond, inside_, rests_);
+    for (;;) {
+      const bool is_one_value = bracket.low == bracket.high;
+      // Where few logits are above the bracket, they are gathered with it: weighing a few of them
+      // later costs less than weighing every logit now.
+      constexpr double kFew = 0.25;
+      if (bracket.high < beyond.value && share_from(bracket.low) < kFew) {
+        bracket.high = beyond.value;
+      }
+      const bool is_all_above_known = bracket.high >= beyond.value;
+      if (is_all_above_known) {
+        gathered_.count_above = beyond.count;
+        gathered_.weight_above = weight_beyond;
+        gathered_ = gather<kWeight, false>(row_, bracket, maximum_, gathered_);
+      } else {
+        gathered_ = gather<kWeight, true>(row_, bracket, maximum_, gathered_);
+      }
+      has_all_from_ = is_all_above_known && !is_one_value ? bracket.low : kInfinity;
+      if (gathered_.weight_above > target) {
+        bracket = {value_of_ordinal(ordinal_of(bracket.high) + 1), beyond.value};
+        continue;
+      }
+      Place place{bracket.low, gathered_.count_above, gathered_.weight_above, gathered_.size};
+      if (!is_one_value && gathered_.size != 0) {
+        if constexpr (kWeight == Weight::kExponential) {
+          weigh_bag(gathered_, maximum_);
+        }
+        place = find_place_in<kWeight>(gathered_, maximum_, target, rests_);
+      }
+      const double weight =
+          place.weight_above + weight_of_equals<kWeight>(place.value, place.count_equal, maximum_);
+      if (weight > target || bracket.low == kLowest) {
         return place;
       }
-      place.count_above += place.count_equal;
-      place.weight_above = with_equals;
+      bracket = {kLowest, beyond.value};  // the place is below the bracket
     }
-    const Floats lowest = splat(-kInfinity);
-    size_t kept = 0;
-    for (size_t i = 0; i < size; i += kLanes) {
-      const Floats block = load_floats(values + i);
-      const Mask stays = is_above_pivot
-                             ? is_greater(block, pivots)
-                             : is_greater(pivots, block) & is_greater(block, lowest);
-      kept += compress(values + kept, stays, block);
-    }
-    size = kept;
   }
-}
 
-/// The place where the cumulated weight exceeds `target`. It lies in `within`, and `weight_beyond`
-/// is the weight of the logits above within.high.
-template <Weight kWeight, typename Type>
-Place find_place(const Row<Type>& row, const Sample& sample, float maximum, Bracket within,
-                 double weight_beyond, double target, Workspace& work) {
-  // Where few logits are above the bracket, they are gathered with it: weighing a few of them later
-  // costs less than weighing every logit now.
-  constexpr double kFew = 0.25;
-  Bracket bracket = snap(sample, narrow<kWeight>(sample, within, target - weight_beyond));
-  for (;;) {
-    const double expected = estimate_at_least<Weight::kOne>(sample, bracket.low, kInfinity).weight;
-    if (bracket.low < bracket.high && expected < kFew * static_cast<double>(sample.size)) {
-      bracket.high = kInfinity;
-    }
-    Gathered gathered = bracket.high == kInfinity
-                            ? gather<kWeight, false>(row, bracket, maximum, work)
-                            : gather<kWeight, true>(row, bracket, maximum, work);
-    const bool is_above = gathered.weight_above > target;
-    if (is_above) {
-      bracket = {value_of_ordinal(ordinal_of(bracket.high) + 1), kInfinity};
-      continue;
-    }
-    Place place{bracket.low, gathered.count_above, gathered.weight_above, gathered.count};
-    if (gathered.count != 0 && bracket.low < bracket.high) {
-      place = search_gathered<kWeight>(gathered, maximum, target, work);
-    }
-    const double weight =
-        place.weight_above + weight_of_equals<kWeight>(place.value, place.count_equal, maximum);
-    const bool is_last = bracket.low == std::numeric_limits<float>::lowest();
-    if (weight > target || is_last) {
-      return place;
-    }
-    // Not exceeded: the place is below the bracket.
-    bracket = {std::numeric_limits<float>::lowest(), kInfinity};
+ private:
+  static constexpr float kLowest = -std::numeric_limits<float>::max();
+
+  /// The share of the sample that is at least `bound`.
+  double share_from(float bound) const {
+    const auto count =
+        static_cast<double>(count_at_least(sample_.bag.values, sample_.bag.size, bound));
+    return count / static_cast<double>(sample_.bag.size);
   }
-}
+
+  const Row<Type>& row_;
+  const float maximum_;
+  Bag gathered_;
+  Bag inside_;
+  Bag rests_[2];
+  Sample sample_;
+  float has_all_from_ = kInfinity;  // up to what is above it, gathered_ has every logit from here
+};
 
 /// The id of the logit with this rank among those equal to `value`, by ascending id.
 template <typename Type>
 size_t find_equal(const Row<Type>& row, float value, size_t rank) {
   const Floats wanted = splat(value);
   for (size_t line = 0; line < row.lines(); ++line) {
-    const auto is_wanted = [&wanted](const Floats& x) { return is_equal(x, wanted); };
-    uint32_t bits = line_bits<decltype(is_wanted), Type>(row.line(line), is_wanted);
+    uint32_t bits = equal_bits<Type>(row.line(line), wanted);
     const auto count = static_cast<size_t>(__builtin_popcount(bits));
     if (rank >= count) {
       rank -= count;

@@ -73,50 +73,78 @@ struct Candidates {
   }
 };
 
-/// One bit a logit.
-template <typename Compare, typename Type>
-ASCEND_SAMPLE_INLINE uint32_t line_bits(const typename Type::Storage* data, Compare compare) {
-  const Line line = Type::load(data);
-  return bits_of(compare(line.first)) | bits_of(compare(line.second)) << kLanes;
-}
-
-/// Lines and the bits of their logits that were found.
+/// Pairs of lines, and the bits of their logits that were found.
 struct Hits {
-  uint32_t* bits;
-  uint32_t* lines;
-  size_t count = 0;
+  uint64_t* bits;
+  uint32_t* pairs;
 };
 
-/// Appends the logits that `compare` takes, by ascending id, `limit` at most. A block is looked at
-/// where `compare` takes one of its maxima, or `compare_group` does.
-template <typename Type, typename CompareGroup, typename Compare>
-void collect(const Row<Type>& row, const Groups& groups, CompareGroup compare_group,
-             Compare compare, size_t limit, Hits hits, Candidates& candidates) {
-  // First the lines with hits, without a branch on a line: fresh rows would mispredict it.
+/// Appends the logits above `bound`, by ascending id.
+template <typename Type>
+void collect_above(const Row<Type>& row, const Groups& groups, float bound, const Hits& hits,
+                   Candidates& candidates) {
+  constexpr size_t kPair = 2 * kLine;
+  const Floats bounds = splat(bound);
+  // First the pairs with hits, without a branch on a pair: fresh rows would mispredict it.
+  size_t count = 0;
+  const typename Type::Above above(bound);
+  above.test([&](auto bits_of_pair) {
+    const float* maxima = groups.maxima;
+    const size_t step = groups.lines > 2 ? groups.lines : 2;
+    for (size_t line = 0; line < row.lines(); line += step, maxima += kLine) {
+      if (groups.lines > 1 && bits_of(is_greater(load_floats(maxima), bounds) |
+                                      is_greater(load_floats(maxima + kLanes), bounds)) == 0) {
+        continue;
+      }
+      const auto* data = row.line(line);
+      for (size_t i = 0; i < step; i += 2) {
+        const uint64_t bits = bits_of_pair(data + i * kLine);
+        hits.bits[count] = bits;
+        hits.pairs[count] = static_cast<uint32_t>((line + i) / 2);
+        count += bits != 0;
+      }
+    }
+  });
+  for (size_t i = 0; i < count; ++i) {
+    const size_t pair = hits.pairs[i];
+    const auto* data = row.line(2 * pair);
+    uint64_t bits = hits.bits[i];
+    do {
+      const auto place = static_cast<size_t>(__builtin_ctzll(bits));
+      candidates.append(Type::value_of(data[place]), pair * kPair + place);
+      bits &= bits - 1;
+    } while (bits != 0);
+  }
+}
+
+/// Bit i: logit i of the line equals the value.
+template <typename Type>
+ASCEND_SAMPLE_INLINE uint32_t equal_bits(const typename Type::Storage* data, const Floats& value) {
+  const Line line = Type::load(data);
+  return bits_of(is_equal(line.first, value)) | bits_of(is_equal(line.second, value)) << kLanes;
+}
+
+/// Appends the first `count` logits, by ascending id, of those equal to `value`; there are as many.
+template <typename Type>
+void collect_equal(const Row<Type>& row, const Groups& groups, float value, size_t count,
+                   Candidates& candidates) {
+  const Floats values = splat(value);
   const float* maxima = groups.maxima;
-  size_t found = 0;
-  for (size_t line = 0; line < row.lines() && found < limit; line += groups.lines) {
-    const Mask first = compare_group(load_floats(maxima));
-    const Mask second = compare_group(load_floats(maxima + kLanes));
-    maxima += kLine;
-    if (bits_of(first | second) == 0) {
+  for (size_t line = 0; line < row.lines(); line += groups.lines, maxima += kLine) {
+    if (bits_of(is_at_least(load_floats(maxima), values) |
+                is_at_least(load_floats(maxima + kLanes), values)) == 0) {
       continue;
     }
     const auto* data = row.line(line);
     for (size_t i = 0; i < groups.lines; ++i) {
-      const uint32_t bits = line_bits<Compare, Type>(data + i * kLine, compare);
-      hits.bits[hits.count] = bits;
-      hits.lines[hits.count] = static_cast<uint32_t>(line + i);
-      hits.count += bits != 0;
-      found += static_cast<size_t>(__builtin_popcount(bits));
-    }
-  }
-  found = found < limit ? found : limit;
-  for (size_t i = 0; found != 0; ++i) {
-    const auto* data = row.line(hits.lines[i]);
-    for (uint32_t bits = hits.bits[i]; bits != 0 && found != 0; bits &= bits - 1, --found) {
-      const auto place = static_cast<size_t>(__builtin_ctz(bits));
-      candidates.append(Type::value_of(data[place]), hits.lines[i] * kLine + place);
+      uint32_t bits = equal_bits<Type>(data + i * kLine, values);
+      for (; bits != 0; bits &= bits - 1) {
+        const auto place = static_cast<size_t>(__builtin_ctz(bits));
+        candidates.append(Type::value_of(data[i * kLine + place]), (line + i) * kLine + place);
+        if (--count == 0) {
+          return;
+        }
+      }
     }
   }
 }

@@ -30,6 +30,9 @@ using FloatPart = float __attribute__((vector_size(kPartBytes)));
 using IntPart = int32_t __attribute__((vector_size(kPartBytes)));
 using UintPart = uint32_t __attribute__((vector_size(kPartBytes)));
 
+using ShortPart = int16_t __attribute__((vector_size(kPartBytes)));
+using UshortPart = uint16_t __attribute__((vector_size(kPartBytes)));
+
 template <typename Part>
 struct Vector {
   Part part[kParts];
@@ -37,6 +40,7 @@ struct Vector {
 
 using Floats = Vector<FloatPart>;  // 16 lanes
 using Ints = Vector<IntPart>;      // 16 lanes
+using Shorts = Vector<ShortPart>;  // 32 lanes
 inline constexpr size_t kLanes = 16;
 
 template <typename Function, typename First, typename... Others>
@@ -86,6 +90,9 @@ ASCEND_SAMPLE_INLINE Floats operator*(const Floats& a, const Floats& b) {
 }
 ASCEND_SAMPLE_INLINE Floats operator/(const Floats& a, const Floats& b) {
   return map([](FloatPart x, FloatPart y) { return x / y; }, a, b);
+}
+ASCEND_SAMPLE_INLINE Shorts operator-(const Shorts& a, int16_t b) {
+  return map([b](ShortPart x) { return ShortPart(x - b); }, a);
 }
 ASCEND_SAMPLE_INLINE Ints operator+(const Ints& a, const Ints& b) {
   return map([](IntPart x, IntPart y) { return x + y; }, a, b);
@@ -240,6 +247,67 @@ ASCEND_SAMPLE_INLINE uint32_t bits_of(const Mask& mask) {
 
 #endif
 
+/// The larger of signed lanes.
+ASCEND_SAMPLE_INLINE Shorts larger(const Shorts& a, const Shorts& b) {
+  return map(
+      [](ShortPart x, ShortPart y) -> ShortPart {
+#if defined(__AVX512F__)
+        return ShortPart(_mm512_max_epi16(__m512i(x), __m512i(y)));
+#elif defined(__AVX2__)
+        return ShortPart(_mm256_max_epi16(__m256i(x), __m256i(y)));
+#else
+        return x > y ? x : y;
+#endif
+      },
+      a, b);
+}
+
+/// The smaller of lanes taken as unsigned.
+ASCEND_SAMPLE_INLINE Shorts smaller_unsigned(const Shorts& a, const Shorts& b) {
+  return map(
+      [](ShortPart x, ShortPart y) -> ShortPart {
+#if defined(__AVX512F__)
+        return ShortPart(_mm512_min_epu16(__m512i(x), __m512i(y)));
+#elif defined(__AVX2__)
+        return ShortPart(_mm256_min_epu16(__m256i(x), __m256i(y)));
+#else
+        return UshortPart(x) < UshortPart(y) ? x : y;
+#endif
+      },
+      a, b);
+}
+
+/// Bit i: lane i, as unsigned number, is below the bound.
+ASCEND_SAMPLE_INLINE uint32_t bits_below(const Shorts& a, uint16_t bound) {
+#if defined(__AVX512F__)
+  return _mm512_cmplt_epu16_mask(__m512i(a.part[0]), _mm512_set1_epi16(int16_t(bound)));
+#else
+  const Shorts truths = map(
+      [=](ShortPart x) { return ShortPart(UshortPart(x) < bound - UshortPart{}); }, a);
+#if defined(__AVX2__)
+  // Truths of 16 bits become bytes, in the order of the lanes after the permutation.
+  const __m256i bytes =
+      _mm256_packs_epi16(__m256i(truths.part[0]), __m256i(truths.part[1]));
+  return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_permute4x64_epi64(bytes, 0xD8)));
+#else
+  uint32_t bits = 0;
+#pragma GCC unroll 4
+  for (size_t i = 0; i < kParts; ++i) {
+#if defined(__ARM_NEON) && !defined(ASCEND_SAMPLE_PLAIN)
+    const uint16x8_t weights = {1, 2, 4, 8, 16, 32, 64, 128};
+    const uint16x8_t chosen = vandq_u16(uint16x8_t(truths.part[i]), weights);
+    bits |= static_cast<uint32_t>(vaddvq_u16(chosen)) << (8 * i);
+#else
+    for (size_t lane = 0; lane < 8; ++lane) {
+      bits |= (static_cast<uint32_t>(truths.part[i][lane]) & 1U) << (8 * i + lane);
+    }
+#endif
+  }
+  return bits;
+#endif
+#endif
+}
+
 /// Counts the truths of masks.
 class Counter {
  public:
@@ -307,11 +375,14 @@ ASCEND_SAMPLE_INLINE float largest_lane(const Floats& vector) {
 
 /// The sum in float64, always in the same order.
 ASCEND_SAMPLE_INLINE double sum_lanes(const Floats& vector) {
-  float lanes[kLanes];
-  store(lanes, vector);
-  double sums[4] = {};
-  for (size_t i = 0; i < kLanes; ++i) {
-    sums[i % 4] += static_cast<double>(lanes[i]);
+  using FourFloats = float __attribute__((vector_size(16)));
+  using FourDoubles = double __attribute__((vector_size(32)));
+  FourFloats quarters[4];
+  std::memcpy(quarters, &vector, sizeof(vector));
+  FourDoubles sums{};
+#pragma GCC unroll 4
+  for (const FourFloats& quarter : quarters) {
+    sums += __builtin_convertvector(quarter, FourDoubles);
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }

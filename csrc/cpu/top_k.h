@@ -8,7 +8,7 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 /// Groups so small that there are several for each of k candidates: then the k-th largest of their
 /// maxima lies just below the k-th largest logit.
 inline Groups groups_for(size_t k, size_t vocab_size, const Workspace& work) {
-  constexpr size_t kMostLines = 8;
+  constexpr size_t kMostLines = 16;
   Groups groups{kMostLines, work.maxima};
   while (groups.lines > 1 && vocab_size / groups.lines < 4 * k + 256) {
     groups.lines /= 2;
@@ -39,37 +39,39 @@ inline size_t fold_maxima(const float*& maxima, size_t size, size_t k, float* fo
   return count;
 }
 
-/// The first k of the total order, or fewer where the row has fewer logits above -inf.
-/// groups_for(k or more, ...) was scanned.
+/// The logits above some bound, by ascending id: k or a few more; and the bound. Fewer where only
+/// ties at the bound are missing, or where the row has fewer above -inf.
+struct Collected {
+  Candidates candidates;
+  float bound;
+};
+
 template <typename Type>
-Candidates first_of_total_order(const Row<Type>& row, const Groups& groups, size_t k,
-                                Workspace& work) {
+Collected collect_candidates(const Row<Type>& row, const Groups& groups, size_t k,
+                             Workspace& work) {
   const float* maxima = groups.maxima;
   size_t size = row.chunks() * groups.blocks_in_chunk() * kLine;
   size = fold_maxima(maxima, size, k, work.folded_maxima);
-  const float bound = find_threshold(maxima, size, k, k + k / 8);
-  const Floats bounds = splat(bound);
-  const auto is_above = [&bounds](const Floats& x) {
-    return is_greater(x, bounds);
-  };
-  const Hits hits{work.hit_bits, work.hit_lines};
-  Candidates candidates{work.values, work.ids};
-  collect<Type>(row, groups, is_above, is_above, row.vocab_size(), hits, candidates);
-  if (candidates.count < k && bound > -kInfinity) {
-    // Ties at the bound: as many as are missing, which follow everything above it.
-    const auto is_tied = [&bounds](const Floats& x) {
-      return is_equal(x, bounds);
-    };
-    const auto is_possible = [&bounds](const Floats& x) {
-      return is_at_least(x, bounds);
-    };
-    collect<Type>(row, groups, is_possible, is_tied, k - candidates.count, hits, candidates);
-  }
-  Candidates sorted{work.sorted_values, work.sorted_ids};
+  Collected result{{work.values, work.ids}, find_threshold(maxima, size, k, k + k / 8)};
+  collect_above(row, groups, result.bound, work.hits,
+                result.candidates);
+  return result;
+}
+
+/// The first k of the total order, or fewer where the row has fewer above -inf.
+template <typename Type>
+Candidates sort_candidates(const Row<Type>& row, const Groups& groups, size_t k,
+                           Collected collected, Workspace& work) {
   constexpr size_t kFew = 64;
+  Candidates& candidates = collected.candidates;
+  if (candidates.count < k && collected.bound > -kInfinity) {
+    // Ties at the bound: as many as are missing, which follow everything above it.
+    collect_equal(row, groups, collected.bound, k - candidates.count, candidates);
+  }
   if (candidates.count > kMostSorted || (candidates.count > kFew && k <= kFew)) {
     keep_largest(candidates, k);
   }
+  Candidates sorted{work.sorted_values, work.sorted_ids};
   if (candidates.count <= kFew) {
     sort_few(candidates, sorted);
   } else {
@@ -77,6 +79,13 @@ Candidates first_of_total_order(const Row<Type>& row, const Groups& groups, size
   }
   sorted.count = sorted.count < k ? sorted.count : k;
   return sorted;
+}
+
+/// groups_for(k or more, ...) was scanned.
+template <typename Type>
+Candidates first_of_total_order(const Row<Type>& row, const Groups& groups, size_t k,
+                                Workspace& work) {
+  return sort_candidates(row, groups, k, collect_candidates(row, groups, k, work), work);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,6 +1,8 @@
 // Branch B of docs/semantics.md: top-p alone.
 #pragma once
 
+#include <optional>
+
 #include "search.h"
 #include "top_k.h"
 
@@ -105,81 +107,214 @@ inline Contenders find_contenders(const float* q, size_t count, float eps, doubl
   return contenders;
 }
 
+/// Rows of one call tend to be alike, so what worked for the last one is tried first. Results do
+/// not depend on it.
+enum class FirstTry : uint8_t { kRoughSum, kExactSum };
+
 template <typename Type>
 class TopP {
  public:
   TopP(const Row<Type>& row, float p, const Noise& noise, float eps, Scratch& scratch,
        Workspace& work)
-      : row_(row), p_(p), noise_(noise), eps_(eps), scratch_(scratch), work_(work) {}
+      : row_(row),
+        p_(p),
+        noise_(noise),
+        eps_(eps),
+        scratch_(scratch),
+        work_(work),
+        groups_(groups_for(kMostCandidates, row.vocab_size(), work)) {}
 
-  /// The row's maximum. If it is finite, `sample` may follow.
-  float scan_row() {
-    groups_ = groups_for(kMostCandidates, row_.vocab_size(), work_);
-    sum_ = scan<true>(row_, groups_, work_.chunk_sums);
-    return sum_.maximum;
-  }
-
-  /// The drawn id. `kept`, if not null, receives the row with -inf where a logit is not kept.
-  size_t sample(float* kept) {
-    // Most nuclei are small: sort a few candidates, then more, before anything else.
-    constexpr size_t kFirstGuess = 48;
-    const double target = static_cast<double>(p_) * sum_.sum;
-    double found = 0;
-    for (const size_t guess : {kFirstGuess, kMostCandidates}) {
-      candidates_ = first_of_total_order(row_, groups_, guess, work_);
-      found = exp_differences(candidates_.values, candidates_.count, sum_.maximum,
-                              work_.exponentials);
-      size_t count =
-          count_until_exceeding(work_.exponentials, candidates_.count, sum_.sum, p_);
-      if (count == 0 && candidates_.count < guess) {
-        count = candidates_.count;  // there are no others
+  /// The drawn id; none for a row with +inf. `kept`, if not null, receives the row with -inf where
+  /// a logit is not kept.
+  std::optional<size_t> sample(float* kept, FirstTry& first_try) {
+    kept_ = kept;
+    if (first_try == FirstTry::kRoughSum) {
+      const RoughSum rough = scan_rough_sum(row_, groups_);
+      if (rough.maximum == kInfinity) {
+        return std::nullopt;
       }
-      if (count != 0) {
-        return sample_candidates(count, kept);
+      if (rough.maximum == -kInfinity) {
+        return sample_nothing();
       }
-      const double each = work_.exponentials[candidates_.count - 1];
-      if (found + each * static_cast<double>(kMostCandidates - candidates_.count) <= target) {
-        break;  // however the row goes on, kMostCandidates are not enough
+      if (const std::optional<size_t> selected = try_rough_sum(rough)) {
+        return selected;
       }
     }
-    return sample_nucleus(target, kept);
+    sum_ = scan_sum(row_, groups_, work_.chunk_sums);
+    if (sum_.maximum == kInfinity) {
+      return std::nullopt;
+    }
+    if (sum_.maximum == -kInfinity) {
+      return sample_nothing();
+    }
+    const size_t selected = sample_with_sum();
+    first_try = is_few_ ? FirstTry::kRoughSum : FirstTry::kExactSum;
+    return selected;
   }
 
  private:
-  size_t sample_candidates(size_t count, float* kept) {
-    if (kept != nullptr) {
-      fill(kept, row_.vocab_size(), -kInfinity);
-      for (size_t rank = 0; rank < count; ++rank) {
-        kept[candidates_.ids[rank]] = candidates_.values[rank];
+  static constexpr size_t kFew = 48;  // candidates tried first: most nuclei are smaller
+
+  size_t sample_nothing() {
+    if (kept_ != nullptr) {
+      fill(kept_, row_.vocab_size(), -kInfinity);
+    }
+    return 0;
+  }
+
+  /// Where the nucleus is small, bounds of the sum decide most draws; none where they do not.
+  std::optional<size_t> try_rough_sum(const RoughSum& rough) {
+    if (rough.maximum < kRoughLowestMaximum || rough.maximum > kRoughHighestMaximum) {
+      return std::nullopt;
+    }
+    candidates_ = first_of_total_order(row_, groups_, kFew, work_);
+    const size_t count = candidates_.count;
+    const double found =
+        exp_differences(candidates_.values, count, rough.maximum, work_.exponentials);
+    // The candidates' part of the sum is known; the rest lies between bounds.
+    constexpr double kRounding = 1e-5;  // of the rough sum, added in float32
+    double rest = rough.sum;
+    pad(candidates_.values, count);
+    for (size_t i = 0; i < count; i += kLanes) {
+      float lanes[kLanes];
+      store(lanes, rough_exp(load_floats(candidates_.values + i)));
+      for (size_t lane = 0; lane < kLanes && i + lane < count; ++lane) {
+        rest -= static_cast<double>(lanes[lane]);
       }
     }
+    const double unit = std::exp(-static_cast<double>(rough.maximum));
+    const double least_rest = (rest - kRounding * rough.sum) / kRoughMost * unit;
+    const double most_rest = (rest + kRounding * rough.sum) / kRoughLeast * unit;
+    // Covers what rounding probabilities to float32 does to their sum.
+    constexpr double kMargin = 1e-6;
+    const double least = (found + (least_rest > 0 ? least_rest : 0)) * (1 - kMargin);
+    const double most = (found + most_rest) * (1 + kMargin);
+    const auto count_with = [&](double sum) {
+      double cumulated = 0;
+      for (size_t n = 0; n < count; ++n) {
+        cumulated += work_.exponentials[n];
+        if (cumulated > static_cast<double>(p_) * sum) {
+          return n + 1;
+        }
+      }
+      return size_t{0};
+    };
+    const size_t kept_count = count_with(least);
+    if (kept_count == 0 || kept_count != count_with(most)) {
+      return std::nullopt;
+    }
+    const std::optional<size_t> rank = draw_between(kept_count, 1 / most, 1 / least);
+    if (!rank.has_value()) {
+      return std::nullopt;
+    }
+    write_candidates(kept_count);
+    return candidates_.ids[*rank];
+  }
+
+  /// The rank that every sum with an inverse between these draws; none where they differ.
+  std::optional<size_t> draw_between(size_t count, double least_inverse, double most_inverse) {
+    if (noise_.data == nullptr) {
+      return 0;
+    }
+    const double inverse = (least_inverse + most_inverse) / 2;
+    const double spread = most_inverse - inverse;
+    double scores[kFew];
+    for (size_t rank = 0; rank < count; ++rank) {
+      scores[rank] = exp_not_positive((work_.exponentials[rank] - 1.0) * inverse);
+    }
+    size_t best = 0;
+    for (size_t rank = 0; rank < count; ++rank) {
+      scores[rank] /= static_cast<double>(__builtin_fabsf(noise_[rank]) + eps_);
+      best = scores[rank] > scores[best] ? rank : best;
+    }
+    // Also not where noise is 0 or NaN, whose scores are not ordinary numbers.
+    bool is_certain = scores[best] < 0x1p120 && scores[best] > 0x1p-120;
+    for (size_t rank = 0; rank < count; ++rank) {
+      constexpr double kMargin = 2e-6;
+      const double distance =
+          std::fabs(work_.exponentials[rank] - work_.exponentials[best]) * spread + kMargin;
+      is_certain &= rank == best || scores[rank] * (1 + 2 * distance) < scores[best];
+    }
+    return is_certain ? std::optional<size_t>(best) : std::nullopt;
+  }
+
+  size_t sample_with_sum() {
+    candidates_ = first_of_total_order(row_, groups_, kFew, work_);
+    const double target = static_cast<double>(p_) * sum_.sum;
+    double found = 0;
+    if (const size_t count = count_candidates(kFew, found); count != 0) {
+      is_few_ = true;
+      return sample_candidates(count);
+    }
+    const double each = work_.exponentials[candidates_.count - 1];
+    const double most = found + each * static_cast<double>(kMostCandidates - candidates_.count);
+    if (most <= target) {  // however the row goes on, kMostCandidates are not enough
+      return sample_nucleus(target);
+    }
+    const Collected collected = collect_candidates(row_, groups_, kMostCandidates, work_);
+    const Bag bag{collected.candidates.values, work_.weights, collected.candidates.count};
+    const double collected_weight = weigh_bag(bag, sum_.maximum);
+    if (bag.size >= kMostCandidates && collected_weight <= target * (1 - 1e-6)) {
+      return sample_nucleus(target, {collected.bound, bag.size, collected_weight});
+    }
+    candidates_ = sort_candidates(row_, groups_, kMostCandidates, collected, work_);
+    if (const size_t count = count_candidates(kMostCandidates, found); count != 0) {
+      return sample_candidates(count);
+    }
+    return sample_nucleus(target);
+  }
+
+  /// The size of the nucleus if the candidates hold it, else 0. `wanted` were asked for. `found` is
+  /// the sum of their exponentials.
+  size_t count_candidates(size_t wanted, double& found) {
+    found = exp_differences(candidates_.values, candidates_.count, sum_.maximum,
+                            work_.exponentials);
+    const size_t count =
+        count_until_exceeding(work_.exponentials, candidates_.count, sum_.sum, p_);
+    // Where there are no others, even a nucleus that does not reach p is complete.
+    return count == 0 && candidates_.count < wanted ? candidates_.count : count;
+  }
+
+  void write_candidates(size_t count) {
+    if (kept_ != nullptr) {
+      fill(kept_, row_.vocab_size(), -kInfinity);
+      for (size_t rank = 0; rank < count; ++rank) {
+        kept_[candidates_.ids[rank]] = candidates_.values[rank];
+      }
+    }
+  }
+
+  size_t sample_candidates(size_t count) {
+    write_candidates(count);
     if (noise_.data == nullptr) {
       return candidates_.ids[0];
     }
     // The second softmax, of the probabilities.
-    const float first = static_cast<float>(work_.exponentials[0] / sum_.sum);
     for (size_t rank = 0; rank < count; ++rank) {
       work_.scores[rank] = static_cast<float>(work_.exponentials[rank] / sum_.sum);
     }
-    exp_differences(work_.scores, count, first, work_.exponentials);
+    exp_differences(work_.scores, count, work_.scores[0], work_.exponentials);
     return candidates_.ids[draw(work_.exponentials, count, noise_, eps_, work_.scores)];
   }
 
-  size_t sample_nucleus(double target, float* kept) {
-    const float last = candidates_.values[candidates_.count - 1];
-    double beyond = 0;  // the weight of the candidates above the last
-    size_t above = 0;
-    for (; candidates_.values[above] > last; ++above) {
-      beyond += work_.exponentials[above];
+  /// A large nucleus, whose end is beyond the candidates.
+  size_t sample_nucleus(double target) {
+    beyond_ = {candidates_.values[candidates_.count - 1], 0, 0.0};
+    for (; candidates_.values[beyond_.count] > beyond_.value; ++beyond_.count) {
+      beyond_.weight += work_.exponentials[beyond_.count];
     }
-    sample_ = sample_row(row_, sum_.maximum, work_);
+    return sample_nucleus(target, beyond_);
+  }
+
+  size_t sample_nucleus(double target, const Beyond& beyond) {
+    beyond_ = beyond;
+    searcher_.emplace(row_, sum_.maximum, work_);
     // What is 40 below the maximum adds less than any p leaves: 2^20 exp(-40) < 2^-24.
-    const Bracket within{sum_.maximum - 40.0F, last};
-    nucleus_ = cut(find_place<Weight::kExponential>(row_, sample_, sum_.maximum, within, beyond,
-                                                    target, work_),
-                   sum_.maximum, target);
-    if (kept != nullptr) {
-      write_nucleus(kept);
+    nucleus_ = cut(
+        searcher_->template find<Weight::kExponential>(sum_.maximum - 40.0F, beyond, target),
+        sum_.maximum, target);
+    if (kept_ != nullptr) {
+      write_nucleus();
     }
     return noise_.data == nullptr ? candidates_.ids[0] : draw_from_nucleus();
   }
@@ -203,14 +338,19 @@ class TopP {
     for (size_t i = 0; i < contenders.count; ++i) {
       const size_t rank = contenders.ranks[i];
       const Ranked ranked = find_rank(rank);
-      const double weight = exp_not_positive(probability_of(ranked.value, sum_) - first);
-      const double score = weight / (__builtin_fabsf(q[rank]) + eps_);
+      const double score = second_weight(ranked.value) / (__builtin_fabsf(q[rank]) + eps_);
       if (score > best_score) {
         best = ranked.id;
         best_score = score;
       }
     }
     return best;
+  }
+
+  /// The weight of a value in the second softmax, but for its sum.
+  double second_weight(float value) const {
+    const double first = probability_of(sum_.maximum, sum_);
+    return exp_not_positive(probability_of(value, sum_) - first);
   }
 
   struct Ranked {
@@ -223,37 +363,31 @@ class TopP {
       return {candidates_.ids[rank], candidates_.values[rank]};
     }
     Place place = nucleus_.place;
-    if (rank < place.count_above) {
-      const float last = candidates_.values[candidates_.count - 1];
-      size_t beyond = 0;
-      for (; candidates_.values[beyond] > last; ++beyond) {
-      }
-      place = find_place<Weight::kOne>(row_, sample_, sum_.maximum, {place.value, last},
-                                       static_cast<double>(beyond), static_cast<double>(rank),
-                                       work_);
+    if (rank < beyond_.count) {
+      place = searcher_->template find<Weight::kOne>(beyond_.value, {sum_.maximum, 0, 0.0},
+                                                     static_cast<double>(rank));
+    } else if (rank < place.count_above) {
+      place = searcher_->template find<Weight::kOne>(place.value, beyond_,
+                                                     static_cast<double>(rank));
     }
     return {find_equal(row_, place.value, rank - place.count_above), place.value};
   }
 
   /// For noise that leaves the draw open among many ranks: the whole nucleus in order.
   size_t draw_from_sorted(const float* q, size_t count) {
-    const Floats bounds = splat(nucleus_.place.value);
-    const auto is_kept = [&bounds](const Floats& x) { return is_at_least(x, bounds); };
     Candidates nucleus{work_.values, work_.ids};
-    collect<Type>(row_, groups_, is_kept, is_kept, row_.vocab_size(),
-                  Hits{work_.hit_bits, work_.hit_lines}, nucleus);
+    const float below = value_of_ordinal(ordinal_of(nucleus_.place.value) - 1);
+    collect_above(row_, groups_, below, work_.hits, nucleus);
     const size_t size = nucleus.count;
     auto* keys = reinterpret_cast<uint64_t*>(
         scratch_.reserve(Scratch::kSort, size * (2 * sizeof(uint64_t) + 2 * sizeof(uint32_t))));
     auto* values = reinterpret_cast<float*>(keys + 2 * size);
     Candidates sorted{values, reinterpret_cast<uint32_t*>(values + size)};
     sort_many(nucleus, keys, keys + size, sorted);
-    const double first = probability_of(sum_.maximum, sum_);
     size_t best = 0;
     double best_score = -1;
     for (size_t rank = 0; rank < count; ++rank) {
-      const double weight = exp_not_positive(probability_of(sorted.values[rank], sum_) - first);
-      const double score = weight / (__builtin_fabsf(q[rank]) + eps_);
+      const double score = second_weight(sorted.values[rank]) / (__builtin_fabsf(q[rank]) + eps_);
       if (score > best_score) {
         best = sorted.ids[rank];
         best_score = score;
@@ -262,13 +396,27 @@ class TopP {
     return best;
   }
 
-  void write_nucleus(float* kept) {
+  void write_nucleus() {
+    const float bound = nucleus_.place.value;
+    const Floats bounds = splat(bound);
+    const Floats lowest = splat(-kInfinity);
+    const size_t whole = row_.vocab_size() / kLine;
+    for (size_t line = 0; line < whole; ++line) {
+      const Line logits = Type::load(row_.line(line));
+      float* out = kept_ + line * kLine;
+      store(out, select(is_greater(logits.first, bounds), logits.first, lowest));
+      store(out + kLanes, select(is_greater(logits.second, bounds), logits.second, lowest));
+    }
+    for (size_t id = whole * kLine; id < row_.vocab_size(); ++id) {
+      kept_[id] = row_.value(id) > bound ? row_.value(id) : -kInfinity;
+    }
     size_t equals = nucleus_.equals;
-    for (size_t id = 0; id < row_.vocab_size(); ++id) {
-      const float value = row_.value(id);
-      const bool is_equal_kept = value == nucleus_.place.value && equals != 0;
-      equals -= is_equal_kept;
-      kept[id] = value > nucleus_.place.value || is_equal_kept ? value : -kInfinity;
+    for (size_t line = 0; equals != 0; ++line) {
+      uint32_t bits = equal_bits<Type>(row_.line(line), bounds);
+      for (; bits != 0 && equals != 0; bits &= bits - 1, --equals) {
+        const size_t id = line * kLine + static_cast<size_t>(__builtin_ctz(bits));
+        kept_[id] = row_.value(id);
+      }
     }
   }
 
@@ -278,10 +426,13 @@ class TopP {
   const float eps_;
   Scratch& scratch_;
   Workspace& work_;
-  Groups groups_{};
+  const Groups groups_;
+  float* kept_ = nullptr;
+  bool is_few_ = false;
   RowSum sum_{};
   Candidates candidates_{};
-  Sample sample_{};
+  Beyond beyond_{};
+  std::optional<Searcher<Type>> searcher_;
   Nucleus nucleus_{};
 };
 

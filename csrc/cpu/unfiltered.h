@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <optional>
 
 #include "workspace.h"
 
@@ -159,9 +160,11 @@ size_t compare_all_scores(const Row<Type>& row, const Noise& noise, float eps, f
   return best;
 }
 
-/// The id drawn from softmax(row); the row has a logit above -inf. q is contiguous.
+/// The id drawn from softmax(row), q being contiguous; none where the contest cannot decide. Sets the
+/// row's maximum, which is above -inf where it returns none.
 template <typename Type>
-size_t draw_unfiltered(const Row<Type>& row, const float* q, float eps, Workspace& work) {
+std::optional<size_t> draw_unfiltered(const Row<Type>& row, const float* q, float eps,
+                                      Workspace& work, float& maximum) {
   // Beyond these, float32 products round too coarsely for the bounds, or a weight or a score might
   // leave the normal numbers of float32.
   constexpr float kLargestLogit = 2048.0F;
@@ -169,22 +172,23 @@ size_t draw_unfiltered(const Row<Type>& row, const float* q, float eps, Workspac
   constexpr double kHighestLevel = 100.0;
   float shift = 0.0F;
   Contest contest;
-  float maximum = contend(row, q, eps, shift, work.last_noise, contest);
+  maximum = contend(row, q, eps, shift, work.last_noise, contest);
+  if (maximum == -kInfinity) {
+    return 0;
+  }
   if (std::fabs(maximum) > kLargestLogit && maximum < kInfinity) {
     shift = maximum;
     contest = Contest();
     contend(row, q, eps, shift, work.last_noise, contest);
   }
   const double level = contest.best() - (double{maximum} - shift) * kLog2E;
-  const bool is_decided = !contest.is_full() && level > kLowestLevel && level < kHighestLevel;
-  if (!is_decided) {  // also where the maximum is +inf
-    return compare_all_scores(row, Noise{q, 1}, eps, maximum, work);
+  if (contest.is_full() || !(level > kLowestLevel && level < kHighestLevel)) {
+    return std::nullopt;  // also where the maximum is +inf
   }
   if (contest.count() == 1) {
     return contest[0].id;
   }
-  const double total =
-      scan<true>(row, Groups{kChunkLines, work.maxima}, work.chunk_sums).sum;
+  const double total = scan_sum(row, Groups{kChunkLines, work.maxima}, work.chunk_sums).sum;
   size_t best = 0;
   float best_score = -kInfinity;
   for (size_t i = 0; i < contest.count(); ++i) {  // by ascending id

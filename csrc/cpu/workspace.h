@@ -30,10 +30,12 @@ struct Workspace {
   ChunkSums chunk_sums;
   float* maxima;
   float* folded_maxima;
-  uint32_t* hit_bits;
-  uint32_t* hit_lines;
-  float* values;  // candidates, or the values of a bracket
+  Hits hits;
+  float* values;  // candidates, or what a search gathers
   uint32_t* ids;
+  float* weights;
+  float* rest_values[2];
+  float* rest_weights[2];
   float* sorted_values;
   uint32_t* sorted_ids;
   uint64_t* keys;
@@ -42,6 +44,8 @@ struct Workspace {
   float* scores;
   float* sample_values;
   float* sample_weights;
+  float* inside_values;
+  float* inside_weights;
   float* noise_minima;
 
  private:
@@ -53,7 +57,7 @@ struct Workspace {
 
   void lay_out(std::byte* memory, size_t padded, size_t chunks) {
     bytes_ = 0;
-    const size_t lines = padded / kLine + kChunkLines;
+    const size_t pairs = padded / kLine / 2 + 1;
     place(last_chunk, memory, kChunk);
     place(last_chunk_of_copy, memory, kChunk);
     place(last_noise, memory, kChunk);
@@ -62,10 +66,15 @@ struct Workspace {
     place(chunk_sums.exponentials, memory, chunks);
     place(maxima, memory, padded);
     place(folded_maxima, memory, padded / 2 + kLine);
-    place(hit_bits, memory, lines);
-    place(hit_lines, memory, lines);
+    place(hits.bits, memory, pairs);
+    place(hits.pairs, memory, pairs);
     place(values, memory, padded + kChunk);
     place(ids, memory, padded + kChunk);
+    place(weights, memory, padded + kChunk);
+    for (const size_t i : {0, 1}) {
+      place(rest_values[i], memory, padded + kChunk);
+      place(rest_weights[i], memory, padded + kChunk);
+    }
     place(sorted_values, memory, kMostSorted + kLine);
     place(sorted_ids, memory, kMostSorted + kLine);
     place(keys, memory, kMostSorted);
@@ -74,6 +83,8 @@ struct Workspace {
     place(scores, memory, kChunk);
     place(sample_values, memory, kSampleLines * kLine);
     place(sample_weights, memory, kSampleLines * kLine);
+    place(inside_values, memory, kSampleLines * kLine + kLine);
+    place(inside_weights, memory, kSampleLines * kLine + kLine);
     place(noise_minima, memory, padded / kChunk + 1);
   }
 

@@ -61,17 +61,29 @@ class File {
   }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
-  ~File() { std::fclose(file_); }
+  ~File() {
+    if (file_ != nullptr) {
+      std::fclose(file_);
+    }
+  }
 
   template <typename T>
   void read(T* values, size_t count) {
-    if (std::fread(values, sizeof(T), count, file_) != count) {
+    if (count != 0 && std::fread(values, sizeof(T), count, file_) != count) {
       throw std::runtime_error("the batch file ends too early");
     }
   }
   template <typename T>
   void write(const T* values, size_t count) {
-    if (std::fwrite(values, sizeof(T), count, file_) != count || std::fflush(file_) != 0) {
+    if (count != 0 && std::fwrite(values, sizeof(T), count, file_) != count) {
+      throw std::runtime_error("the results cannot be written");
+    }
+  }
+  /// After the last write: only then is it known that all of it arrived.
+  void close() {
+    const int status = std::fclose(file_);
+    file_ = nullptr;
+    if (status != 0) {
       throw std::runtime_error("the results cannot be written");
     }
   }

@@ -112,6 +112,7 @@ int drive(const std::string& name, size_t threads, Memory memory, const char* in
     output.write(stored.selected.data(), stored.selected.size());
     output.write(stored.kept.data(), stored.kept.size());
   }
+  output.close();
   return 0;
 }
 

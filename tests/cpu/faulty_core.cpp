@@ -1,5 +1,8 @@
 // A core with a fault, by which the tests see that the fuzzer finds faults: the oracle as "plain",
 // and as "avx512" the oracle with the fault that FAULTY_CORE names.
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 #include <string>
@@ -37,6 +40,9 @@ void sample_rows(Capability capability, const Batch& batch, int64_t first_row, i
     testing::Row row(batch, index);
     if (fault == "tail" && row.logits.size() % 16 == 1) {  // the last logit is not looked at
       row.logits.back() = -__builtin_inff();
+    }
+    while (fault == "hang" && row.logits.size() == 33) {
+      pause();
     }
     const testing::Oracle oracle(row);
     batch.selected[index] = oracle.selected();

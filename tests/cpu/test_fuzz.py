@@ -10,7 +10,7 @@ from pathlib import Path
 import build_programs
 import pytest
 
-ROWS = 40_000
+ROWS = 20_000
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,15 @@ def test_a_wrong_tail_is_found_and_cut_down(sanitized: Path) -> None:
 def test_an_access_outside_a_row_is_found(sanitized: Path) -> None:
     run = run_fuzz(sanitized / "faulty_fuzz", "--rows", "20000", "--seed", "1", fault="overrun")
     assert run.returncode != 0
-    assert "died on the row of --replay" in run.stderr
+    assert "on the row of --replay" in run.stderr
     assert "AddressSanitizer" in run.stderr
+
+
+def test_a_row_that_hangs_is_found(sanitized: Path) -> None:
+    program = sanitized / "faulty_fuzz"
+    run = run_fuzz(program, "--rows", "20000", "--seed", "1", "--row-seconds", "1", fault="hang")
+    assert run.returncode == 1
+    assert "on the row of --replay" in run.stderr
 
 
 def test_the_faulty_core_passes_without_a_fault(sanitized: Path) -> None:
