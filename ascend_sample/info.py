@@ -15,6 +15,7 @@ import torch
 from ascend_sample import _environment, _extension, backend
 
 OPERATOR = "aclnnTopKTopPSample"
+CAPABILITY_VARIABLE = "ASCEND_SAMPLE_CPU_CAPABILITY"
 _NOT_FOUND = "not found"
 
 
@@ -40,7 +41,7 @@ def collect() -> dict[str, dict[str, Any]]:
     """Collect the facts about this installation and machine. Never fails for something that is missing.
 
     Returns:
-        Sections of names and values: "versions", "built", "npu" and "routes".
+        Sections of names and values: "versions", "built", "cpu", "npu" and "routes".
     """
     npu = _npu_facts()
     return {
@@ -58,6 +59,7 @@ def collect() -> dict[str, dict[str, Any]]:
             "NPU binding (_npu.so)": _yes(_extension.library_path("_npu") is not None),
             "hostcann": _yes(_extension.library_path("hostcann/home/lib64/libascendcl") is not None),
         },
+        "cpu": {"code path": _cpu_code_path()},
         "npu": npu,
         "routes": _routes(npu["devices"] != "0"),
     }
@@ -72,6 +74,14 @@ def _version(package: str) -> str:
 
 def _yes(condition: bool) -> str:
     return "yes" if condition else "no"
+
+
+def _cpu_code_path() -> str:
+    try:
+        name: str = torch.ops.ascend_sample.cpu_capability()
+    except ValueError as error:  # the environment forces one that this machine does not have
+        return f"none: {error}"
+    return f"{name} (forced by {CAPABILITY_VARIABLE})" if os.environ.get(CAPABILITY_VARIABLE) else name
 
 
 def _npu_facts() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -108,6 +109,21 @@ def test_info_without_cann() -> None:
     assert "not loaded (lib" in finished.stdout
     assert "python -m ascend_sample.hostcann run" in finished.stdout
     assert "cpu bfloat16" in finished.stdout
+
+
+def test_info_shows_the_code_path_of_the_cpu_kernel() -> None:
+    code = "from ascend_sample import info; print(info.collect()['cpu']['code path'])"
+    assert run_python(code).stdout.strip() in ("plain", "neon", "avx2", "avx512")
+    forced = run_python(code, ASCEND_SAMPLE_CPU_CAPABILITY="plain")
+    assert forced.stdout.strip() == "plain (forced by ASCEND_SAMPLE_CPU_CAPABILITY)"
+
+
+def test_info_shows_a_code_path_that_cannot_be_forced() -> None:
+    finished = run_python(
+        "from ascend_sample.cli import main; raise SystemExit(main(['info']))", ASCEND_SAMPLE_CPU_CAPABILITY="sse9"
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert re.search(r"code path +none: ASCEND_SAMPLE_CPU_CAPABILITY must be one of plain.*, got sse9", finished.stdout)
 
 
 def test_info_says_that_the_npu_is_emulated(npu: str) -> None:

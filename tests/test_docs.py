@@ -100,22 +100,22 @@ class TestNames:
                 assert (ROOT / name).exists(), f"{document.name} names {name}, which does not exist"
 
     def test_make_targets(self, document: Path) -> None:
-        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-        named = {target for text in code(document) for target in re.findall(r"\bmake ([a-z-]+)", text)}
+        targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        named = {target for text in code(document) for target in re.findall(r"\bmake ([a-z0-9-]+)", text)}
         assert named <= targets
 
     def test_options_of_commands(self, document: Path, capsys: pytest.CaptureFixture[str]) -> None:
         lines = [
             line.partition("#")[0] for line in code(document) if "-m ascend_sample" in line or line.startswith("--")
         ]
-        named = {option for line in lines for option in re.findall(r"(?<!\S)--[a-z-]+", line)}
+        named = {option for line in lines for option in re.findall(r"(?<!\S)--[a-z0-9-]+", line)}
         for command in (["info"], ["verify"], ["bench"]):
             with pytest.raises(SystemExit):
                 cli.main([*command, "--help"])
         for action in ("run", "env", "info"):
             with pytest.raises(SystemExit):
                 hostcann_cli.main([action, "--help"])
-        assert named <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+        assert named <= set(re.findall(r"--[a-z0-9-]+", capsys.readouterr().out))
 
     def test_environment_variables(self, document: Path) -> None:
         sources = [ROOT / "setup.py", *(ROOT / "ascend_sample").rglob("*.py"), *(ROOT / "csrc").rglob("*.cpp")]

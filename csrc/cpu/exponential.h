@@ -41,8 +41,8 @@ ASCEND_SAMPLE_INLINE double exp_not_positive(double x) {
   const double rounded = __builtin_fma(limited, 0x1.71547652b82fep+0, kRounder);
   const double n = rounded - kRounder;
   // ln(2) in two parts, so that n of them are subtracted exactly.
-  const double r = __builtin_fma(n, -0x1.abc9e3b39803fp-56,
-                                 __builtin_fma(n, -0x1.62e42fefa39efp-1, limited));
+  const double r =
+      __builtin_fma(n, -0x1.abc9e3b39803fp-56, __builtin_fma(n, -0x1.62e42fefa39efp-1, limited));
   double power = 1.0 / 6227020800.0;  // 1/13!: the Taylor series of exp on [-ln(2)/2, ln(2)/2]
   power = __builtin_fma(power, r, 1.0 / 479001600.0);
   power = __builtin_fma(power, r, 1.0 / 39916800.0);

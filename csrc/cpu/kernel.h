@@ -30,8 +30,7 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
   size_t count = candidates.count;
   const bool is_drawn = arguments.noise.data != nullptr;
   if (use_p || is_drawn) {
-    const double sum =
-        exp_differences(candidates.values, count, maximum, work.exponentials);
+    const double sum = exp_differences(candidates.values, count, maximum, work.exponentials);
     if (use_p) {
       const size_t n = count_until_exceeding(work.exponentials, count, sum, arguments.p);
       count = n == 0 ? count : n;
@@ -42,9 +41,9 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
       arguments.kept[candidates.ids[rank]] = candidates.values[rank];
     }
   }
-  return candidates.ids[is_drawn ? draw(work.exponentials, count, arguments.noise, arguments.eps,
-                                        work.scores)
-                                 : 0];
+  return candidates
+      .ids[is_drawn ? draw(work.exponentials, count, arguments.noise, arguments.eps, work.scores)
+                    : 0];
 }
 
 /// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
@@ -112,9 +111,8 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Sc
     float ignored = 0;
     selected = draw_unfiltered(infinities_of(row, scratch, work), q, arguments.eps, work, ignored);
   }
-  return selected.has_value()
-             ? *selected
-             : compare_all_scores(row, Noise{q, 1}, arguments.eps, maximum, work);
+  return selected.has_value() ? *selected
+                              : compare_all_scores(row, Noise{q, 1}, arguments.eps, maximum, work);
 }
 
 template <typename Type>

@@ -95,9 +95,9 @@ struct HalfWidth {
       largest = larger(line, largest);
       smallest = smaller_unsigned(line, smallest);
     }
-    const Shorts maxima = map(
-        [](ShortPart high, ShortPart low) { return ShortPart(high < 0 ? low : high); }, largest,
-        smallest);
+    const Shorts maxima =
+        map([](ShortPart high, ShortPart low) { return ShortPart(high < 0 ? low : high); }, largest,
+            smallest);
     const Shorts magnitudes = map([](ShortPart x) { return ShortPart(x & 0x7FFF); }, maxima);
     Line result;
     if (bits_below(magnitudes, kInfinityBits + 1) == 0xFFFFFFFF) [[likely]] {  // no NaN

@@ -201,69 +201,89 @@ Bracket guess(const Bag& bag, double target, Random& random) {
   return bracket;
 }
 
-/// The place in a bag, narrowed down again and again. Where not even all exceed the target, the
-/// place is the least value. Leaves the bag as it is; `rests` have room for it, and 16 more.
+/// The place at a value of the bag.
 template <Weight kWeight>
-Place find_place_in(Bag bag, float maximum, double target, const Bag (&rests)[2]) {
+Place place_at(const Bag& bag, float value, const Bag& room) {
+  const Bag equals = part<kWeight>(bag, {value, value}, room).inside;
+  return {value, equals.count_above, equals.weight_above, equals.size};
+}
+
+inline float least_of(const Bag& bag) {
+  float least = bag.values[0];
+  for (size_t i = 1; i < bag.size; ++i) {
+    least = bag.values[i] < least ? bag.values[i] : least;
+  }
+  return least;
+}
+
+/// The place among up to kFewValues.
+template <Weight kWeight>
+Place find_place_in_few(const Bag& bag, float maximum, double target) {
+  SortedFew few;
+  for (size_t i = 0; i < bag.size; ++i) {
+    few.values[i] = bag.values[i];
+  }
+  few.sort<kWeight>(bag.size, bag.weights);
+  Place place{maximum, bag.count_above, bag.weight_above, 0};
+  for (size_t i = 0; i < few.size; i += place.count_equal) {
+    place.weight_above +=
+        weight_of_equals<kWeight>(place.value, place.count_equal, maximum);  // of the one before
+    place.value = few.values[i];
+    place.count_above = bag.count_above + i;
+    place.count_equal = 1;
+    while (i + place.count_equal < few.size && few.values[i + place.count_equal] == place.value) {
+      ++place.count_equal;
+    }
+    if (place.weight_above + weight_of_equals<kWeight>(place.value, place.count_equal, maximum) >
+        target) {
+      break;
+    }
+  }
+  return place;
+}
+
+/// The place in a bag that is not empty, narrowed down again and again. Where not even all exceed
+/// the target, the place is the least value. Leaves the bag as it is; each of `rooms` has room for
+/// it, and 16 more.
+template <Weight kWeight>
+Place find_place_in(Bag bag, float maximum, double target, const Bag (&rooms)[2]) {
   constexpr float kLowest = -std::numeric_limits<float>::max();
   if constexpr (kWeight == Weight::kOne) {
     bag.weight_above = static_cast<double>(bag.count_above);
   }
   Random random;
   for (size_t round = 0; bag.size > kFewValues; ++round) {
+    const Bag& room = rooms[round % 2];
     Bracket bracket = guess<kWeight>(bag, target, random);
-    Parts parts = part<kWeight>(bag, bracket, rests[round % 2]);
+    Parts parts = part<kWeight>(bag, bracket, room);
     if (parts.inside.weight_above > target) {
-      bracket = {value_of_ordinal(ordinal_of(bracket.high) + 1), kInfinity};
-      parts = part<kWeight>(bag, bracket, rests[round % 2]);
-    } else if (parts.inside.weight_above + parts.weight_inside <= target &&
-               bracket.low > kLowest) {
-      bracket = {kLowest, value_of_ordinal(ordinal_of(bracket.low) - 1)};
-      parts = part<kWeight>(bag, bracket, rests[round % 2]);
+      bracket = {next_above(bracket.high), kInfinity};
+      parts = part<kWeight>(bag, bracket, room);
+    } else if (parts.inside.weight_above + parts.weight_inside <= target && bracket.low > kLowest) {
+      bracket = {kLowest, next_below(bracket.low)};
+      parts = part<kWeight>(bag, bracket, room);
     }
     if (parts.inside.size == bag.size || bracket.low == bracket.high) {
-      // A value that is there many times: weigh it as one.
-      const float value = bag.values[random.below(bag.size)];
-      const float equal = bracket.low == bracket.high ? bracket.low : value;
-      parts = part<kWeight>(bag, {equal, equal}, rests[round % 2]);
-      const Bag& equals = parts.inside;
-      const double with_equals =
-          equals.weight_above + weight_of_equals<kWeight>(equal, equals.size, maximum);
-      if (equals.weight_above <= target && with_equals > target) {
-        return {equal, equals.count_above, equals.weight_above, equals.size};
+      // A value that is there many times: it is the place, or leaves the bag.
+      const float value =
+          bracket.low == bracket.high ? bracket.low : bag.values[random.below(bag.size)];
+      const Place place = place_at<kWeight>(bag, value, room);
+      const bool is_below = place.weight_above <= target;
+      if (is_below &&
+          place.weight_above + weight_of_equals<kWeight>(value, place.count_equal, maximum) >
+              target) {
+        return place;
       }
-      bracket = equals.weight_above > target
-                    ? Bracket{value_of_ordinal(ordinal_of(equal) + 1), kInfinity}
-                    : Bracket{kLowest, value_of_ordinal(ordinal_of(equal) - 1)};
-      const Place last{equal, equals.count_above, equals.weight_above, equals.size};
-      parts = part<kWeight>(bag, bracket, rests[round % 2]);
-      if (parts.inside.size == 0) {
-        return last;
-      }
+      bracket =
+          is_below ? Bracket{kLowest, next_below(value)} : Bracket{next_above(value), kInfinity};
+      parts = part<kWeight>(bag, bracket, room);
+    }
+    if (parts.inside.size == 0) {  // the sums of fewer values round differently
+      return place_at<kWeight>(bag, least_of(bag), room);
     }
     bag = parts.inside;
   }
-  SortedFew few;
-  for (size_t i = 0; i < bag.size; ++i) {
-    few.values[i] = bag.values[i];
-  }
-  few.sort<kWeight>(bag.size, bag.weights);
-  Place place{0, bag.count_above, bag.weight_above, 0};
-  for (size_t i = 0; i < few.size;) {
-    size_t equals = 1;
-    while (i + equals < few.size && few.values[i + equals] == few.values[i]) {
-      ++equals;
-    }
-    place = {few.values[i], bag.count_above + i, place.weight_above, equals};
-    const double with_equals =
-        place.weight_above + weight_of_equals<kWeight>(place.value, equals, maximum);
-    i += equals;
-    if (with_equals > target || i == few.size) {
-      break;
-    }
-    place.weight_above = with_equals;
-  }
-  return place;
+  return find_place_in_few<kWeight>(bag, maximum, target);
 }
 
 /// A part of the row: lines spread over it, at places that no regular pattern shares.
@@ -296,7 +316,7 @@ Sample take_sample(const Row<Type>& row, float maximum, Bag bag) {
 /// exceeded by what lies between within.high and the place.
 template <Weight kWeight>
 Bracket narrow(const Sample& sample, Bracket within, float maximum, double target, Bag inside,
-               const Bag (&rests)[2]) {
+               const Bag (&rooms)[2]) {
   // How far the sample's weights may be off, in standard deviations of a sample at random.
   constexpr double kDeviations = 3.0;
   const Floats lows = splat(within.low);
@@ -323,10 +343,10 @@ Bracket narrow(const Sample& sample, Bracket within, float maximum, double targe
   const double error = kDeviations * std::sqrt(sum_lanes(squares) + largest * largest);
   Bracket bracket = within;
   if (wanted + error < sum_lanes(total)) {
-    bracket.low = find_place_in<kWeight>(inside, maximum, wanted + error, rests).value;
+    bracket.low = find_place_in<kWeight>(inside, maximum, wanted + error, rooms).value;
   }
   if (wanted - error > 0) {
-    bracket.high = find_place_in<kWeight>(inside, maximum, wanted - error, rests).value;
+    bracket.high = find_place_in<kWeight>(inside, maximum, wanted - error, rooms).value;
   }
   return bracket;
 }
@@ -374,8 +394,8 @@ Bag gather(const Row<Type>& row, Bracket bracket, float maximum, Bag bag) {
   bag.size += equal.total();
   if constexpr (kWeighsAbove) {
     bag.count_above = above.total();
-    bag.weight_above = kWeight == Weight::kExponential ? weight.total()
-                                                       : static_cast<double>(bag.count_above);
+    bag.weight_above =
+        kWeight == Weight::kExponential ? weight.total() : static_cast<double>(bag.count_above);
   }
   return bag;
 }
@@ -404,26 +424,27 @@ class Searcher {
         maximum_(maximum),
         gathered_{work.values, work.weights},
         inside_{work.inside_values, work.inside_weights},
-        rests_{{work.rest_values[0], work.rest_weights[0]},
-               {work.rest_values[1], work.rest_weights[1]}},
+        rooms_{{work.room_values[0], work.room_weights[0]},
+               {work.room_values[1], work.room_weights[1]}},
         sample_(take_sample(row, maximum, {work.sample_values, work.sample_weights})) {}
 
   /// The place where the cumulated weight exceeds `target`: from `low` to beyond.value.
   template <Weight kWeight>
   Place find(float low, const Beyond& beyond, double target) {
     if (kWeight == Weight::kOne && has_all_from_ <= low && gathered_.count_above <= target) {
-      return find_place_in<kWeight>(gathered_, maximum_, target, rests_);
+      return find_place_in<kWeight>(gathered_, maximum_, target, rooms_);
     }
     const double weight_beyond =
         kWeight == Weight::kOne ? static_cast<double>(beyond.count) : beyond.weight;
+    target = target > weight_beyond ? target : weight_beyond;  // where roundings differ
     Bracket bracket = narrow<kWeight>(sample_, {low, beyond.value}, maximum_,
-                                      target - weight_beyond, inside_, rests_);
+                                      target - weight_beyond, inside_, rooms_);
     for (;;) {
       const bool is_one_value = bracket.low == bracket.high;
       // Where few logits are above the bracket, they are gathered with it: weighing a few of them
       // later costs less than weighing every logit now.
       constexpr double kFew = 0.25;
-      if (bracket.high < beyond.value && share_from(bracket.low) < kFew) {
+      if (!is_one_value && share_from(bracket.low) < kFew) {
         bracket.high = beyond.value;
       }
       const bool is_all_above_known = bracket.high >= beyond.value;
@@ -436,7 +457,7 @@ class Searcher {
       }
       has_all_from_ = is_all_above_known && !is_one_value ? bracket.low : kInfinity;
       if (gathered_.weight_above > target) {
-        bracket = {value_of_ordinal(ordinal_of(bracket.high) + 1), beyond.value};
+        bracket = {next_above(bracket.high), beyond.value};
         continue;
       }
       Place place{bracket.low, gathered_.count_above, gathered_.weight_above, gathered_.size};
@@ -444,7 +465,7 @@ class Searcher {
         if constexpr (kWeight == Weight::kExponential) {
           weigh_bag(gathered_, maximum_);
         }
-        place = find_place_in<kWeight>(gathered_, maximum_, target, rests_);
+        place = find_place_in<kWeight>(gathered_, maximum_, target, rooms_);
       }
       const double weight =
           place.weight_above + weight_of_equals<kWeight>(place.value, place.count_equal, maximum_);
@@ -469,7 +490,7 @@ class Searcher {
   const float maximum_;
   Bag gathered_;
   Bag inside_;
-  Bag rests_[2];
+  Bag rooms_[2];
   Sample sample_;
   float has_all_from_ = kInfinity;  // up to what is above it, gathered_ has every logit from here
 };

@@ -16,6 +16,15 @@ ASCEND_SAMPLE_INLINE float value_of_ordinal(int32_t ordinal) {
   return std::bit_cast<float>(ordinal < 0 ? ordinal ^ 0x7FFFFFFF : ordinal);
 }
 
+/// The next value up or down. Below both zeros is the largest negative number: ordinal -1 is -0.
+ASCEND_SAMPLE_INLINE float next_above(float value) {
+  return value_of_ordinal(ordinal_of(value) + 1);
+}
+ASCEND_SAMPLE_INLINE float next_below(float value) {
+  const int32_t ordinal = ordinal_of(value);
+  return value_of_ordinal(ordinal == 0 ? -2 : ordinal - 1);
+}
+
 /// Fills up to whole vectors with -inf, which no search counts.
 inline void pad(float* values, size_t count) {
   for (size_t i = count; i % kLine != 0; ++i) {
@@ -44,7 +53,7 @@ inline float find_threshold(const float* values, size_t size, size_t count, size
     least = smaller(load_floats(values + i), least);
     largest = larger(load_floats(values + i), largest);
   }
-  int64_t low = ordinal_of(-largest_lane(-least));      // reached by at least count
+  int64_t low = ordinal_of(-largest_lane(-least));       // reached by at least count
   int64_t high = ordinal_of(largest_lane(largest)) + 1;  // by fewer
   size_t reached = size;
   while (reached > limit && high - low > 1) {
@@ -154,8 +163,7 @@ inline void keep_largest(Candidates& candidates, size_t count) {
   pad(candidates.values, candidates.count);
   const size_t padded = (candidates.count + kLine - 1) / kLine * kLine;
   const float bound = find_threshold(candidates.values, padded, count, count);
-  const size_t above =
-      count_at_least(candidates.values, padded, value_of_ordinal(ordinal_of(bound) + 1));
+  const size_t above = count_at_least(candidates.values, padded, next_above(bound));
   size_t equal = count - above;  // as many as still have room, those of the lowest ids
   size_t kept = 0;
   for (size_t i = 0; i < candidates.count; ++i) {

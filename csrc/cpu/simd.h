@@ -115,9 +115,7 @@ ASCEND_SAMPLE_INLINE Floats floats_of(const Ints& a) {
 ASCEND_SAMPLE_INLINE Floats convert(const Ints& a) {
   return map([](IntPart x) { return __builtin_convertvector(x, FloatPart); }, a);
 }
-ASCEND_SAMPLE_INLINE Floats absolute(const Floats& a) {
-  return floats_of(bits_of(a) & 0x7FFFFFFF);
-}
+ASCEND_SAMPLE_INLINE Floats absolute(const Floats& a) { return floats_of(bits_of(a) & 0x7FFFFFFF); }
 
 /// a * b + c, rounded once.
 ASCEND_SAMPLE_INLINE Floats fused(const Floats& a, const Floats& b, const Floats& c) {
@@ -282,12 +280,11 @@ ASCEND_SAMPLE_INLINE uint32_t bits_below(const Shorts& a, uint16_t bound) {
 #if defined(__AVX512F__)
   return _mm512_cmplt_epu16_mask(__m512i(a.part[0]), _mm512_set1_epi16(int16_t(bound)));
 #else
-  const Shorts truths = map(
-      [=](ShortPart x) { return ShortPart(UshortPart(x) < bound - UshortPart{}); }, a);
+  const Shorts truths =
+      map([=](ShortPart x) { return ShortPart(UshortPart(x) < bound - UshortPart{}); }, a);
 #if defined(__AVX2__)
   // Truths of 16 bits become bytes, in the order of the lanes after the permutation.
-  const __m256i bytes =
-      _mm256_packs_epi16(__m256i(truths.part[0]), __m256i(truths.part[1]));
+  const __m256i bytes = _mm256_packs_epi16(__m256i(truths.part[0]), __m256i(truths.part[1]));
   return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_permute4x64_epi64(bytes, 0xD8)));
 #else
   uint32_t bits = 0;

@@ -53,8 +53,7 @@ Collected collect_candidates(const Row<Type>& row, const Groups& groups, size_t 
   size_t size = row.chunks() * groups.blocks_in_chunk() * kLine;
   size = fold_maxima(maxima, size, k, work.folded_maxima);
   Collected result{{work.values, work.ids}, find_threshold(maxima, size, k, k + k / 8)};
-  collect_above(row, groups, result.bound, work.hits,
-                result.candidates);
+  collect_above(row, groups, result.bound, work.hits, result.candidates);
   return result;
 }
 

@@ -89,9 +89,7 @@ std::string cpu_capability() { return std::string(name_of(capability_in_use()));
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(ascend_sample, m) {
-  m.def("cpu_capability() -> str", &cpu_capability);
-}
+TORCH_LIBRARY_FRAGMENT(ascend_sample, m) { m.def("cpu_capability() -> str", &cpu_capability); }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
   m.impl("top_k_top_p_sample", &top_k_top_p_sample_kernel);

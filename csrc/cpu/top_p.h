@@ -44,7 +44,7 @@ struct Contenders {
   static constexpr size_t kMost = 32;
   size_t ranks[kMost];
   size_t count = 0;
-  bool are_too_many = false;
+  bool is_open = false;  // there are more, or scores so small or large that rounding joins in
 };
 
 /// The ranks that might be drawn. Weights fall with the rank, by a factor of `ratio` at most from
@@ -80,9 +80,11 @@ inline Contenders find_contenders(const float* q, size_t count, float eps, doubl
     contenders.ranks[contenders.count++] = rank < count ? rank : 0;
     return contenders;
   }
-  // Below 2^-127, quotients may overflow to equal infinities.
-  const double limit_wanted = static_cast<double>(least) * ratio * (1.0 + 1e-6);
-  const double limit = limit_wanted > 0x1p-127 ? limit_wanted : 0x1p-127;
+  if (!(least > 0x1p-100F && least < 0x1p100F)) {
+    contenders.is_open = true;
+    return contenders;
+  }
+  const double limit = static_cast<double>(least) * ratio * (1.0 + 1e-6);
   float so_far = kInfinity;
   for (size_t start = 0; start < count; start += kChunk) {
     const float minimum = minima[start / kChunk];
@@ -97,7 +99,7 @@ inline Contenders find_contenders(const float* q, size_t count, float eps, doubl
           if (noise <= limit && contenders.count < Contenders::kMost) {
             contenders.ranks[contenders.count++] = rank;
           } else {
-            contenders.are_too_many |= noise <= limit;
+            contenders.is_open |= noise <= limit;
           }
         }
       }
@@ -172,7 +174,8 @@ class TopP {
     const double found =
         exp_differences(candidates_.values, count, rough.maximum, work_.exponentials);
     // The candidates' part of the sum is known; the rest lies between bounds.
-    constexpr double kRounding = 1e-5;  // of the rough sum, added in float32
+    // The rough sum adds in float32: the lines of a chunk, then one chunk after the other.
+    const double rounding = static_cast<double>(row_.chunks() + kChunkLines + 2) * 0x1p-24;
     double rest = rough.sum;
     pad(candidates_.values, count);
     for (size_t i = 0; i < count; i += kLanes) {
@@ -183,10 +186,10 @@ class TopP {
       }
     }
     const double unit = std::exp(-static_cast<double>(rough.maximum));
-    const double least_rest = (rest - kRounding * rough.sum) / kRoughMost * unit;
-    const double most_rest = (rest + kRounding * rough.sum) / kRoughLeast * unit;
-    // Covers what rounding probabilities to float32 does to their sum.
-    constexpr double kMargin = 1e-6;
+    const double least_rest = (rest - rounding * rough.sum) / kRoughMost * unit;
+    const double most_rest = (rest + rounding * rough.sum) / kRoughLeast * unit;
+    // Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
+    constexpr double kMargin = 4e-6;
     const double least = (found + (least_rest > 0 ? least_rest : 0)) * (1 - kMargin);
     const double most = (found + most_rest) * (1 + kMargin);
     const auto count_with = [&](double sum) {
@@ -230,7 +233,7 @@ class TopP {
     // Also not where noise is 0 or NaN, whose scores are not ordinary numbers.
     bool is_certain = scores[best] < 0x1p120 && scores[best] > 0x1p-120;
     for (size_t rank = 0; rank < count; ++rank) {
-      constexpr double kMargin = 2e-6;
+      constexpr double kMargin = 8e-6;
       const double distance =
           std::fabs(work_.exponentials[rank] - work_.exponentials[best]) * spread + kMargin;
       is_certain &= rank == best || scores[rank] * (1 + 2 * distance) < scores[best];
@@ -267,10 +270,9 @@ class TopP {
   /// The size of the nucleus if the candidates hold it, else 0. `wanted` were asked for. `found` is
   /// the sum of their exponentials.
   size_t count_candidates(size_t wanted, double& found) {
-    found = exp_differences(candidates_.values, candidates_.count, sum_.maximum,
-                            work_.exponentials);
-    const size_t count =
-        count_until_exceeding(work_.exponentials, candidates_.count, sum_.sum, p_);
+    found =
+        exp_differences(candidates_.values, candidates_.count, sum_.maximum, work_.exponentials);
+    const size_t count = count_until_exceeding(work_.exponentials, candidates_.count, sum_.sum, p_);
     // Where there are no others, even a nucleus that does not reach p is complete.
     return count == 0 && candidates_.count < wanted ? candidates_.count : count;
   }
@@ -310,9 +312,9 @@ class TopP {
     beyond_ = beyond;
     searcher_.emplace(row_, sum_.maximum, work_);
     // What is 40 below the maximum adds less than any p leaves: 2^20 exp(-40) < 2^-24.
-    nucleus_ = cut(
-        searcher_->template find<Weight::kExponential>(sum_.maximum - 40.0F, beyond, target),
-        sum_.maximum, target);
+    nucleus_ =
+        cut(searcher_->template find<Weight::kExponential>(sum_.maximum - 40.0F, beyond, target),
+            sum_.maximum, target);
     if (kept_ != nullptr) {
       write_nucleus();
     }
@@ -327,7 +329,7 @@ class TopP {
     const float* q = contiguous(noise_, count, scratch_);
     const double ratio = 1.0 / exp_not_positive(last - first);
     const Contenders contenders = find_contenders(q, count, eps_, ratio, work_.noise_minima);
-    if (contenders.are_too_many) {
+    if (contenders.is_open) {
       return draw_from_sorted(q, count);
     }
     if (contenders.count == 1) {
@@ -367,8 +369,8 @@ class TopP {
       place = searcher_->template find<Weight::kOne>(beyond_.value, {sum_.maximum, 0, 0.0},
                                                      static_cast<double>(rank));
     } else if (rank < place.count_above) {
-      place = searcher_->template find<Weight::kOne>(place.value, beyond_,
-                                                     static_cast<double>(rank));
+      place =
+          searcher_->template find<Weight::kOne>(place.value, beyond_, static_cast<double>(rank));
     }
     return {find_equal(row_, place.value, rank - place.count_above), place.value};
   }
@@ -376,7 +378,7 @@ class TopP {
   /// For noise that leaves the draw open among many ranks: the whole nucleus in order.
   size_t draw_from_sorted(const float* q, size_t count) {
     Candidates nucleus{work_.values, work_.ids};
-    const float below = value_of_ordinal(ordinal_of(nucleus_.place.value) - 1);
+    const float below = next_below(nucleus_.place.value);
     collect_above(row_, groups_, below, work_.hits, nucleus);
     const size_t size = nucleus.count;
     auto* keys = reinterpret_cast<uint64_t*>(
@@ -384,16 +386,14 @@ class TopP {
     auto* values = reinterpret_cast<float*>(keys + 2 * size);
     Candidates sorted{values, reinterpret_cast<uint32_t*>(values + size)};
     sort_many(nucleus, keys, keys + size, sorted);
-    size_t best = 0;
-    double best_score = -1;
+    // The keys' memory is free again.
+    auto* exponentials = reinterpret_cast<double*>(keys);
+    float* probabilities = sorted.values;
     for (size_t rank = 0; rank < count; ++rank) {
-      const double score = second_weight(sorted.values[rank]) / (__builtin_fabsf(q[rank]) + eps_);
-      if (score > best_score) {
-        best = sorted.ids[rank];
-        best_score = score;
-      }
+      probabilities[rank] = probability_of(sorted.values[rank], sum_);
     }
-    return best;
+    exp_differences(probabilities, count, probabilities[0], exponentials);
+    return sorted.ids[draw(exponentials, count, {q, 1}, eps_, probabilities)];
   }
 
   void write_nucleus() {

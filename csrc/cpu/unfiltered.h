@@ -25,12 +25,17 @@ class Contest {
   static constexpr double kNear = 1e-6;
   static constexpr size_t kMost = 64;
 
+  /// Noise below this might lift a weight that has left the normal numbers of float32.
+  static constexpr float kLeastNoise = 0x1p-40F;
+
   size_t count() const { return count_; }
-  bool is_full() const { return is_full_; }
+  /// Whether the contest cannot tell.
+  bool is_open() const { return is_open_; }
   const Contender& operator[](size_t i) const { return contenders_[i]; }
   double best() const { return best_; }
 
   void enter(const Contender& contender) {
+    is_open_ |= contender.noise < kLeastNoise;
     if (!(contender.level >= best_ - kNear)) {
       return;  // also for a noise of NaN
     }
@@ -50,7 +55,7 @@ class Contest {
       }
     }
     if (count_ == kMost) {
-      is_full_ = true;
+      is_open_ = true;
     } else {
       contenders_[count_++] = contender;
     }
@@ -59,7 +64,7 @@ class Contest {
  private:
   double best_ = -kInfinity;
   size_t count_ = 0;
-  bool is_full_ = false;
+  bool is_open_ = false;
   Contender contenders_[kMost];
 };
 
@@ -74,7 +79,6 @@ float contend(const Row<Type>& row, const float* q, float eps, float shift, floa
               Contest& contest) {
   // Covers the rounding of the bound, for logits up to kLargestLogit.
   constexpr double kMargin = 2e-3;
-  constexpr float kSmallestNormal = 0x1p-126F;
   const Floats epsilon = splat(eps);
   const Floats shifts = splat(shift);
   Floats bound = splat(-kInfinity);
@@ -100,8 +104,8 @@ float contend(const Row<Type>& row, const float* q, float eps, float shift, floa
       const Floats log2_noise = convert(bits_of(noises[half]));
       const Floats level =
           fused(log2_noise, splat(-0x1p-23F), logits[half] * splat(static_cast<float>(kLog2E)));
-      // A noise below the normal numbers has bits above its log2.
-      masks[half] = is_greater(level, bound) | is_greater(splat(kSmallestNormal), noises[half]);
+      masks[half] =
+          is_greater(level, bound) | is_greater(splat(Contest::kLeastNoise), noises[half]);
     }
     uint32_t bits = bits_of(masks[0]) | bits_of(masks[1]) << kLanes;
     if (bits == 0) [[likely]] {
@@ -160,16 +164,15 @@ size_t compare_all_scores(const Row<Type>& row, const Noise& noise, float eps, f
   return best;
 }
 
-/// The id drawn from softmax(row), q being contiguous; none where the contest cannot decide. Sets the
-/// row's maximum, which is above -inf where it returns none.
+/// The id drawn from softmax(row), q being contiguous; none where the contest cannot decide. Sets
+/// the row's maximum, which is above -inf where it returns none.
 template <typename Type>
 std::optional<size_t> draw_unfiltered(const Row<Type>& row, const float* q, float eps,
                                       Workspace& work, float& maximum) {
-  // Beyond these, float32 products round too coarsely for the bounds, or a weight or a score might
-  // leave the normal numbers of float32.
+  // Beyond the first, float32 products round too coarsely for the bounds. Above the second, a score
+  // beats every one whose weight is not a normal number of float32: those are below 2^-126 / 2^-40.
   constexpr float kLargestLogit = 2048.0F;
   constexpr double kLowestLevel = -60.0;
-  constexpr double kHighestLevel = 100.0;
   float shift = 0.0F;
   Contest contest;
   maximum = contend(row, q, eps, shift, work.last_noise, contest);
@@ -182,7 +185,7 @@ std::optional<size_t> draw_unfiltered(const Row<Type>& row, const float* q, floa
     contend(row, q, eps, shift, work.last_noise, contest);
   }
   const double level = contest.best() - (double{maximum} - shift) * kLog2E;
-  if (contest.is_full() || !(level > kLowestLevel && level < kHighestLevel)) {
+  if (contest.is_open() || !(level > kLowestLevel)) {
     return std::nullopt;  // also where the maximum is +inf
   }
   if (contest.count() == 1) {
@@ -194,8 +197,7 @@ std::optional<size_t> draw_unfiltered(const Row<Type>& row, const float* q, floa
   for (size_t i = 0; i < contest.count(); ++i) {  // by ascending id
     const double exponential =
         exp_not_positive(static_cast<double>(row.value(contest[i].id)) - maximum);
-    const float score =
-        score_of(static_cast<float>(exponential / total), q[contest[i].id], eps);
+    const float score = score_of(static_cast<float>(exponential / total), q[contest[i].id], eps);
     if (score > best_score) {
       best = contest[i].id;
       best_score = score;

@@ -34,8 +34,8 @@ struct Workspace {
   float* values;  // candidates, or what a search gathers
   uint32_t* ids;
   float* weights;
-  float* rest_values[2];
-  float* rest_weights[2];
+  float* room_values[2];
+  float* room_weights[2];
   float* sorted_values;
   uint32_t* sorted_ids;
   uint64_t* keys;
@@ -72,8 +72,8 @@ struct Workspace {
     place(ids, memory, padded + kChunk);
     place(weights, memory, padded + kChunk);
     for (const size_t i : {0, 1}) {
-      place(rest_values[i], memory, padded + kChunk);
-      place(rest_weights[i], memory, padded + kChunk);
+      place(room_values[i], memory, padded + kChunk);
+      place(room_weights[i], memory, padded + kChunk);
     }
     place(sorted_values, memory, kMostSorted + kLine);
     place(sorted_ids, memory, kMostSorted + kLine);
@@ -102,8 +102,7 @@ inline const float* contiguous(const Noise& noise, size_t count, Scratch& scratc
   if (noise.stride == 1) {
     return noise.data;
   }
-  auto* copy =
-      reinterpret_cast<float*>(scratch.reserve(Scratch::kNoise, count * sizeof(float)));
+  auto* copy = reinterpret_cast<float*>(scratch.reserve(Scratch::kNoise, count * sizeof(float)));
   for (size_t i = 0; i < count; ++i) {
     copy[i] = noise[i];
   }

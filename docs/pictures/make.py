@@ -207,7 +207,69 @@ def draw_second_softmax() -> Figure:
     return figure
 
 
+def draw_cpu_kernel() -> Figure:
+    """A row's way through the CPU kernel, branch by branch."""
+    diagram = Diagram(960, 698)
+    diagram.box(180, 14, 600, 54, "a row", "lines of 32 logits; k, p, q", SPECIFICATION)
+    columns = (
+        (
+            "A: top-k",
+            (
+                ("maxima of groups", "a group: one place in\neach of up to 16 lines", FOREIGN),
+                ("threshold", "bisection over the maxima:\nk of them reach it, or a few more", COMPILED),
+                ("candidates", "groups with a hit are read again;\nties at the threshold by id", COMPILED),
+                ("order", "value, then id: up to 64 by\ncounting, more by digits", COMPILED),
+                ("softmax, top-p, draw", "float64, at most 1024 values;\nq of the kept ranks only", COMPILED),
+            ),
+        ),
+        (
+            "B: top-p alone",
+            (
+                ("maxima and a rough sum", "bounds agree about the 48 best\nand the draw? the result", FOREIGN),
+                ("maxima and the exact sum", "each chunk relative to its own\nmaximum, in a fixed order", FOREIGN),
+                ("the 48 best, or 1024", "found as in A; softmax\ntwice; the draw", COMPILED),
+                ("search for the end", "sample, bracket; one pass weighs\nabove it and gathers inside", FOREIGN),
+                ("draw from q alone", "which ranks could still win? mostly\none, which is then located", FOREIGN),
+            ),
+        ),
+        (
+            "C: no filter",
+            (
+                ("bound of each score", "x·log₂e − log₂(|q|+eps), from above,\nout of the bits of |q|+eps", FOREIGN),
+                ("does it beat the best so far?", "no: done with.\nyes: evaluated in float64", COMPILED),
+                ("others within 1e-6?", "none, mostly: the best\none is the result", COMPILED),
+                ("the exact sum", "only then: scores rounded\nas the reference does", FOREIGN),
+            ),
+        ),
+    )
+    labels = {(1, 0): "no", (1, 2): "p lies beyond them", (2, 2): "some"}
+    width, height, step, top = 286, 76, 102, 122
+    for column, (name, boxes) in enumerate(columns):
+        left = 30 + 307 * column
+        middle = left + width / 2
+        diagram.arrow((min(max(middle, 300), 660), 68), (middle, 96))
+        diagram.text(middle, 108, name, size=10.5, weight="bold")
+        for index, (title, text, colours) in enumerate(boxes):
+            y = top + step * index
+            diagram.box(left, y, width, height, title, text, colours)
+            if index:
+                diagram.arrow(
+                    (middle, y - step + height), (middle, y), labels.get((column, index - 1), ""), False, (8, 0)
+                )
+        end = top + step * (len(boxes) - 1) + height
+        diagram.arrow((middle, end), (middle, 628))
+    diagram.box(30, 628, 900, 34, "the id; the kept logits on request", colours=SPECIFICATION)
+    x = 300.0
+    for name, (fill, edge) in (("reads the whole row", FOREIGN), ("a few values, or parts of the row", COMPILED)):
+        style = "round,pad=0,rounding_size=3"
+        diagram.axes.add_patch(FancyBboxPatch((x, 674), 16, 12, boxstyle=style, fc=fill, ec=edge, lw=1.2))
+        diagram.text(x + 24, 680, name, size=8.6, ha="left")
+        x += 52 + 6.1 * len(name)
+    return diagram.figure
+
+
 PICTURES: dict[str, Callable[[], Figure]] = {
+    "cpu_kernel.png": draw_cpu_kernel,
     "overview.png": draw_overview,
     "second_softmax.png": draw_second_softmax,
     "walk.png": draw_walk,

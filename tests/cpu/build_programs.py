@@ -36,18 +36,30 @@ _WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to build: the machine that it is for, the compiler and its flags, the linker's."""
+    """A way to build.
+
+    Attributes:
+        name: of its folder.
+        machine: what it is for.
+        compiler: the command.
+        compile_flags: before those of flags.json.
+        link_flags: the linker's.
+        last_flags: after those of flags.json.
+    """
 
     name: str
     machine: str
     compiler: str
     compile_flags: tuple[str, ...]
     link_flags: tuple[str, ...] = ()
+    last_flags: tuple[str, ...] = ()
 
 
 def _sanitized(name: str, sanitizers: str) -> Variant:
     flags = (f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
-    return Variant(name, platform.machine(), os.environ.get("CXX", "g++"), ("-O2", "-g1", *flags), flags)
+    compiler = os.environ.get("CXX", "g++")
+    # Instrumented code takes twice as long to compile at -O3.
+    return Variant(name, platform.machine(), compiler, ("-g1", *flags), flags, last_flags=("-O1",))
 
 
 NATIVE = Variant("native", platform.machine(), os.environ.get("CXX", "g++"), ("-O2", "-g1"))
@@ -112,7 +124,7 @@ def _rules(variant: Variant, core: Path) -> str:
     for source in [*core_files, *(FOLDER / name for name in sorted(own_files))]:
         lines += [
             f"build {source.stem}.o: compile {source}",
-            f"  flags = {' '.join([*common, *core_flags.get(source, [])])}",
+            f"  flags = {' '.join([*common, *core_flags.get(source, []), *variant.last_flags])}",
         ]
     for program, names in PROGRAMS.items():
         files = [Path(name) for name in names if name != CORE_OBJECTS]

@@ -18,7 +18,7 @@ UNAVAILABLE_STATUS = 3
 @pytest.fixture(scope="session")
 def programs() -> Path:
     """The folder of the programs, and of their object files, as the package is built."""
-    return build_programs.build(build_programs.NATIVE, ("driver", "fuzz", "allocations"))
+    return build_programs.build(build_programs.NATIVE, ("driver", "fuzz", "faulty_fuzz", "allocations"))
 
 
 @pytest.fixture(scope="session")

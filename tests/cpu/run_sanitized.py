@@ -3,8 +3,8 @@
     python tests/cpu/run_sanitized.py
 
 The first build also searches for leaks; it sees each row in heap blocks of exactly its size, against guard pages, and
-in its batch. The second divides each batch among two threads. Any finding ends the program with a report; results must
-be the same as without sanitizers.
+in its batch. The second divides each batch among two threads. The fuzzer then runs briefly in the first. Any finding
+ends the program with a report; results must be the same as without sanitizers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rows import make_calls
 
 CAPABILITIES = ("plain", "neon", "avx2", "avx512")
 UNAVAILABLE_STATUS = 3
+FUZZED_ROWS = 20_000
 RUNS = (
     (build_programs.ADDRESS, 1, "heap"),
     (build_programs.ADDRESS, 1, "guarded"),
@@ -58,6 +59,11 @@ def main() -> int:
             print(f"{variant.name:8} {capability:7} {threads} threads, {memory:9} {rows} rows: {verdict}", flush=True)
     for path in (batches, results):
         path.unlink()
+    fuzz = build_programs.build(build_programs.ADDRESS, ("fuzz",)) / "fuzz"
+    fuzzed = subprocess.run(
+        [str(fuzz), "--rows", str(FUZZED_ROWS), "--seed", "2"], env=os.environ | OPTIONS, check=False
+    )
+    problems += fuzzed.returncode != 0
     print(f"sanitizers, CPU kernel: {problems} problems")
     return 1 if problems else 0
 
