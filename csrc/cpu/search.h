@@ -312,37 +312,45 @@ Sample take_sample(const Row<Type>& row, float maximum, Bag bag) {
   return {bag, static_cast<double>(lines) / static_cast<double>(count)};
 }
 
-/// A bracket that holds the place very likely; `within` does surely. `target` is the weight to be
-/// exceeded by what lies between within.high and the place.
+/// A bracket that holds the place, if the sample's weights are off by no more than so many standard
+/// deviations of a sample at random; `within` does surely. `target` is the weight to be exceeded by
+/// what lies between within.high and the place.
 template <Weight kWeight>
-Bracket narrow(const Sample& sample, Bracket within, float maximum, double target, Bag inside,
-               const Bag (&rooms)[2]) {
-  // How far the sample's weights may be off, in standard deviations of a sample at random.
-  constexpr double kDeviations = 3.0;
+Bracket narrow(const Sample& sample, Bracket within, float maximum, double target,
+               double deviations, Bag inside, const Bag (&rooms)[2]) {
   const Floats lows = splat(within.low);
   const Floats highs = splat(within.high);
   Floats squares{};
-  Floats total{};
+  double total = 0;
+  double largest_line = 0;
   inside.size = 0;
-  for (size_t i = 0; i < sample.bag.size; i += kLanes) {
-    const Floats values = load_floats(sample.bag.values + i);
-    const Floats weights =
-        kWeight == Weight::kOne ? splat(1.0F) : load_floats(sample.bag.weights + i);
-    const Mask stays = is_at_least(values, lows) & is_at_least(highs, values);
-    const Floats counted = select(stays, weights, Floats{});
-    total = total + counted;
-    squares = fused(counted, counted, squares);
-    compress(inside.weights + inside.size, stays, weights);
-    inside.size += compress(inside.values + inside.size, stays, values);
+  for (size_t i = 0; i < sample.bag.size; i += kLine) {
+    Floats line{};
+    for (const size_t half : {i, i + kLanes}) {
+      const Floats values = load_floats(sample.bag.values + half);
+      const Floats weights =
+          kWeight == Weight::kOne ? splat(1.0F) : load_floats(sample.bag.weights + half);
+      const Mask stays = is_at_least(values, lows) & is_at_least(highs, values);
+      const Floats counted = select(stays, weights, Floats{});
+      line = line + counted;
+      squares = fused(counted, counted, squares);
+      compress(inside.weights + inside.size, stays, weights);
+      inside.size += compress(inside.values + inside.size, stays, values);
+    }
+    const double weight = sum_lanes(line);
+    total += weight;
+    largest_line = weight > largest_line ? weight : largest_line;
   }
   if (inside.size == 0) {
     return within;
   }
   const double wanted = target / sample.lines_for_each;
+  // In a sorted row, the logits of a line are as one: then the sample may be off by a line.
   const double largest = weight_of_equals<kWeight>(within.high, 1, maximum);
-  const double error = kDeviations * std::sqrt(sum_lanes(squares) + largest * largest);
+  const double error =
+      deviations * std::sqrt(sum_lanes(squares) + largest * largest) + largest_line;
   Bracket bracket = within;
-  if (wanted + error < sum_lanes(total)) {
+  if (wanted + error < total) {
     bracket.low = find_place_in<kWeight>(inside, maximum, wanted + error, rooms).value;
   }
   if (wanted - error > 0) {
@@ -437,9 +445,19 @@ class Searcher {
     const double weight_beyond =
         kWeight == Weight::kOne ? static_cast<double>(beyond.count) : beyond.weight;
     target = target > weight_beyond ? target : weight_beyond;  // where roundings differ
-    Bracket bracket = narrow<kWeight>(sample_, {low, beyond.value}, maximum_,
-                                      target - weight_beyond, inside_, rooms_);
-    for (;;) {
+    // Where the row is sorted, say, a line of the sample tells no more than one of its logits: then
+    // the first bracket may miss the place, and a wider one is tried.
+    double deviations = 3.0;
+    const auto narrow_with = [&] {
+      return narrow<kWeight>(sample_, {low, beyond.value}, maximum_, target - weight_beyond,
+                             deviations, inside_, rooms_);
+    };
+    Bracket bracket = narrow_with();
+    for (int attempt = 1;; ++attempt) {
+      const bool is_last = attempt == kMostAttempts;
+      if (is_last) {
+        bracket = {kLowest, beyond.value};
+      }
       const bool is_one_value = bracket.low == bracket.high;
       // Where few logits are above the bracket, they are gathered with it: weighing a few of them
       // later costs less than weighing every logit now.
@@ -456,8 +474,11 @@ class Searcher {
         gathered_ = gather<kWeight, true>(row_, bracket, maximum_, gathered_);
       }
       has_all_from_ = is_all_above_known && !is_one_value ? bracket.low : kInfinity;
+      deviations *= 8;
       if (gathered_.weight_above > target) {
-        bracket = {next_above(bracket.high), beyond.value};
+        const float low = next_above(bracket.high);
+        const float high = narrow_with().high;
+        bracket = {low, high < low ? beyond.value : high};
         continue;
       }
       Place place{bracket.low, gathered_.count_above, gathered_.weight_above, gathered_.size};
@@ -469,15 +490,19 @@ class Searcher {
       }
       const double weight =
           place.weight_above + weight_of_equals<kWeight>(place.value, place.count_equal, maximum_);
-      if (weight > target || bracket.low == kLowest) {
+      if (weight > target || is_last) {
         return place;
       }
-      bracket = {kLowest, beyond.value};  // the place is below the bracket
+      // The place is below the bracket.
+      const float high = next_below(bracket.low);
+      const float low = narrow_with().low;
+      bracket = {low < high ? low : kLowest, high};
     }
   }
 
  private:
   static constexpr float kLowest = -std::numeric_limits<float>::max();
+  static constexpr int kMostAttempts = 4;  // the last one gathers everything
 
   /// The share of the sample that is at least `bound`.
   double share_from(float bound) const {

@@ -6,23 +6,23 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// An integer that grows with the value; +0 and -0 share one.
+/// An integer that grows with the value; +0 and -0 share one. The low bits that the values of a
+/// narrower type never use stay 0.
 ASCEND_SAMPLE_INLINE int32_t ordinal_of(float value) {
-  const int32_t bits = std::bit_cast<int32_t>(value + 0.0F);
-  return bits < 0 ? bits ^ 0x7FFFFFFF : bits;
+  const int32_t bits = std::bit_cast<int32_t>(value);
+  return bits < 0 ? -(bits & 0x7FFFFFFF) : bits;
 }
 
 ASCEND_SAMPLE_INLINE float value_of_ordinal(int32_t ordinal) {
-  return std::bit_cast<float>(ordinal < 0 ? ordinal ^ 0x7FFFFFFF : ordinal);
+  return std::bit_cast<float>(ordinal < 0 ? INT32_MIN | -ordinal : ordinal);
 }
 
-/// The next value up or down. Below both zeros is the largest negative number: ordinal -1 is -0.
+/// The next value up or down.
 ASCEND_SAMPLE_INLINE float next_above(float value) {
   return value_of_ordinal(ordinal_of(value) + 1);
 }
 ASCEND_SAMPLE_INLINE float next_below(float value) {
-  const int32_t ordinal = ordinal_of(value);
-  return value_of_ordinal(ordinal == 0 ? -2 : ordinal - 1);
+  return value_of_ordinal(ordinal_of(value) - 1);
 }
 
 /// Fills up to whole vectors with -inf, which no search counts.
@@ -86,16 +86,16 @@ struct Candidates {
 struct Hits {
   uint64_t* bits;
   uint32_t* pairs;
+  size_t count = 0;
 };
 
-/// Appends the logits above `bound`, by ascending id.
+/// Finds the logits above `bound`. Returns their number.
 template <typename Type>
-void collect_above(const Row<Type>& row, const Groups& groups, float bound, const Hits& hits,
-                   Candidates& candidates) {
-  constexpr size_t kPair = 2 * kLine;
+size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits) {
   const Floats bounds = splat(bound);
-  // First the pairs with hits, without a branch on a pair: fresh rows would mispredict it.
+  // Without a branch on a pair: fresh rows would mispredict it.
   size_t count = 0;
+  size_t total = 0;
   const typename Type::Above above(bound);
   above.test([&](auto bits_of_pair) {
     const float* maxima = groups.maxima;
@@ -111,19 +111,45 @@ void collect_above(const Row<Type>& row, const Groups& groups, float bound, cons
         hits.bits[count] = bits;
         hits.pairs[count] = static_cast<uint32_t>((line + i) / 2);
         count += bits != 0;
+        total += static_cast<size_t>(__builtin_popcountll(bits));
       }
     }
   });
-  for (size_t i = 0; i < count; ++i) {
+  hits.count = count;
+  return total;
+}
+
+/// Appends the hits, by ascending id.
+template <typename Type>
+void append_hits(const Row<Type>& row, const Hits& hits, Candidates& candidates) {
+  for (size_t i = 0; i < hits.count; ++i) {
     const size_t pair = hits.pairs[i];
     const auto* data = row.line(2 * pair);
     uint64_t bits = hits.bits[i];
     do {
       const auto place = static_cast<size_t>(__builtin_ctzll(bits));
-      candidates.append(Type::value_of(data[place]), pair * kPair + place);
+      candidates.append(Type::value_of(data[place]), pair * 2 * kLine + place);
       bits &= bits - 1;
     } while (bits != 0);
   }
+}
+
+/// The values of the pairs that have hits, as far as they are above `bound`; up to whole lines.
+/// Returns their number.
+template <typename Type>
+size_t copy_hit_values(const Row<Type>& row, const Hits& hits, float bound, float* values) {
+  const Floats bounds = splat(bound);
+  size_t count = 0;
+  for (size_t i = 0; i < hits.count; ++i) {
+    const auto* data = row.line(2 * hits.pairs[i]);
+    for (const size_t line : {0, 1}) {
+      const Line logits = Type::load(data + line * kLine);
+      count += compress(values + count, is_greater(logits.first, bounds), logits.first);
+      count += compress(values + count, is_greater(logits.second, bounds), logits.second);
+    }
+  }
+  pad(values, count);
+  return count;
 }
 
 /// Bit i: logit i of the line equals the value.

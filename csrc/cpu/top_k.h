@@ -39,6 +39,9 @@ inline size_t fold_maxima(const float*& maxima, size_t size, size_t k, float* fo
   return count;
 }
 
+/// Up to so many candidates are sorted by counting.
+inline constexpr size_t kFewSorted = 64;
+
 /// The logits above some bound, by ascending id: k or a few more; and the bound. Fewer where only
 /// ties at the bound are missing, or where the row has fewer above -inf.
 struct Collected {
@@ -52,8 +55,19 @@ Collected collect_candidates(const Row<Type>& row, const Groups& groups, size_t 
   const float* maxima = groups.maxima;
   size_t size = row.chunks() * groups.blocks_in_chunk() * kLine;
   size = fold_maxima(maxima, size, k, work.folded_maxima);
-  Collected result{{work.values, work.ids}, find_threshold(maxima, size, k, k + k / 8)};
-  collect_above(row, groups, result.bound, work.hits, result.candidates);
+  const size_t enough = k + k / 8;
+  float bound = find_threshold(maxima, size, k, enough);
+  size_t count = hit_above(row, groups, bound, work.hits);
+  if (count > 2 * k + kFewSorted) {
+    // Many of a group's logits are above: a sorted row has its largest side by side. They are few
+    // enough to be searched themselves.
+    float* values = work.room_values[0];
+    count = copy_hit_values(row, work.hits, bound, values);
+    bound = find_threshold(values, (count + kLine - 1) / kLine * kLine, k, enough);
+    hit_above(row, groups, bound, work.hits);
+  }
+  Collected result{{work.values, work.ids}, bound};
+  append_hits(row, work.hits, result.candidates);
   return result;
 }
 
@@ -61,17 +75,16 @@ Collected collect_candidates(const Row<Type>& row, const Groups& groups, size_t 
 template <typename Type>
 Candidates sort_candidates(const Row<Type>& row, const Groups& groups, size_t k,
                            Collected collected, Workspace& work) {
-  constexpr size_t kFew = 64;
   Candidates& candidates = collected.candidates;
   if (candidates.count < k && collected.bound > -kInfinity) {
     // Ties at the bound: as many as are missing, which follow everything above it.
     collect_equal(row, groups, collected.bound, k - candidates.count, candidates);
   }
-  if (candidates.count > kMostSorted || (candidates.count > kFew && k <= kFew)) {
+  if (candidates.count > kMostSorted || (candidates.count > kFewSorted && k <= kFewSorted)) {
     keep_largest(candidates, k);
   }
   Candidates sorted{work.sorted_values, work.sorted_ids};
-  if (candidates.count <= kFew) {
+  if (candidates.count <= kFewSorted) {
     sort_few(candidates, sorted);
   } else {
     sort_many(candidates, work.keys, work.other_keys, sorted);

@@ -1,6 +1,7 @@
 // Branch B of docs/semantics.md: top-p alone.
 #pragma once
 
+#include <cmath>
 #include <optional>
 
 #include "search.h"
@@ -150,7 +151,7 @@ class TopP {
       return sample_nothing();
     }
     const size_t selected = sample_with_sum();
-    first_try = is_few_ ? FirstTry::kRoughSum : FirstTry::kExactSum;
+    first_try = is_small_ ? FirstTry::kRoughSum : FirstTry::kExactSum;
     return selected;
   }
 
@@ -164,18 +165,47 @@ class TopP {
     return 0;
   }
 
-  /// Where the nucleus is small, bounds of the sum decide most draws; none where they do not.
+  /// Where the candidates hold the nucleus, bounds of the sum decide most draws; none where they do
+  /// not.
   std::optional<size_t> try_rough_sum(const RoughSum& rough) {
     if (rough.maximum < kRoughLowestMaximum || rough.maximum > kRoughHighestMaximum) {
       return std::nullopt;
     }
     candidates_ = first_of_total_order(row_, groups_, kFew, work_);
+    Bounds sum = bound_sum(rough);
+    Sizes sizes = bound_size(sum);
+    if (sizes.most == 0) {
+      const double each = work_.exponentials[candidates_.count - 1];
+      const double most = sum.found + each * static_cast<double>(kMostCandidates);
+      if (most <= static_cast<double>(p_) * sum.least) {
+        return std::nullopt;  // kMostCandidates are not enough either
+      }
+      candidates_ = first_of_total_order(row_, groups_, kMostCandidates, work_);
+      sum = bound_sum(rough);
+      sizes = bound_size(sum);
+    }
+    if (sizes.most == 0 || (kept_ != nullptr && sizes.least != sizes.most)) {
+      return std::nullopt;
+    }
+    const std::optional<size_t> rank = draw_between(sizes, sum);
+    if (!rank.has_value()) {
+      return std::nullopt;
+    }
+    write_candidates(sizes.least);
+    return candidates_.ids[*rank];
+  }
+
+  /// Bounds of the sum of exp(logit - maximum).
+  struct Bounds {
+    double found;  // the candidates' part, which is known
+    double least;
+    double most;
+  };
+
+  Bounds bound_sum(const RoughSum& rough) {
     const size_t count = candidates_.count;
     const double found =
         exp_differences(candidates_.values, count, rough.maximum, work_.exponentials);
-    // The candidates' part of the sum is known; the rest lies between bounds.
-    // The rough sum adds in float32: the lines of a chunk, then one chunk after the other.
-    const double rounding = static_cast<double>(row_.chunks() + kChunkLines + 2) * 0x1p-24;
     double rest = rough.sum;
     pad(candidates_.values, count);
     for (size_t i = 0; i < count; i += kLanes) {
@@ -185,54 +215,58 @@ class TopP {
         rest -= static_cast<double>(lanes[lane]);
       }
     }
+    // The rough sum adds in float32: the lines of a chunk, then one chunk after the other.
+    const double rounding = static_cast<double>(row_.chunks() + kChunkLines + 2) * 0x1p-24;
     const double unit = std::exp(-static_cast<double>(rough.maximum));
     const double least_rest = (rest - rounding * rough.sum) / kRoughMost * unit;
     const double most_rest = (rest + rounding * rough.sum) / kRoughLeast * unit;
     // Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
     constexpr double kMargin = 4e-6;
-    const double least = (found + (least_rest > 0 ? least_rest : 0)) * (1 - kMargin);
-    const double most = (found + most_rest) * (1 + kMargin);
-    const auto count_with = [&](double sum) {
-      double cumulated = 0;
-      for (size_t n = 0; n < count; ++n) {
-        cumulated += work_.exponentials[n];
-        if (cumulated > static_cast<double>(p_) * sum) {
-          return n + 1;
-        }
-      }
-      return size_t{0};
-    };
-    const size_t kept_count = count_with(least);
-    if (kept_count == 0 || kept_count != count_with(most)) {
-      return std::nullopt;
-    }
-    const std::optional<size_t> rank = draw_between(kept_count, 1 / most, 1 / least);
-    if (!rank.has_value()) {
-      return std::nullopt;
-    }
-    write_candidates(kept_count);
-    return candidates_.ids[*rank];
+    return {found, (found + (least_rest > 0 ? least_rest : 0)) * (1 - kMargin),
+            (found + most_rest) * (1 + kMargin)};
   }
 
-  /// The rank that every sum with an inverse between these draws; none where they differ.
-  std::optional<size_t> draw_between(size_t count, double least_inverse, double most_inverse) {
+  /// Bounds of the nucleus' size; `most` is 0 where it may be beyond the candidates.
+  struct Sizes {
+    size_t least;
+    size_t most;
+  };
+
+  Sizes bound_size(const Bounds& sum) const {
+    Sizes sizes{0, 0};
+    double cumulated = 0;
+    for (size_t n = 0; n < candidates_.count; ++n) {
+      cumulated += work_.exponentials[n];
+      if (sizes.least == 0 && cumulated > static_cast<double>(p_) * sum.least) {
+        sizes.least = n + 1;
+      }
+      if (cumulated > static_cast<double>(p_) * sum.most) {
+        sizes.most = n + 1;
+        break;
+      }
+    }
+    return sizes;
+  }
+
+  /// The rank that every size and every sum between these draws; none where they differ.
+  std::optional<size_t> draw_between(const Sizes& sizes, const Bounds& sum) {
     if (noise_.data == nullptr) {
       return 0;
     }
-    const double inverse = (least_inverse + most_inverse) / 2;
-    const double spread = most_inverse - inverse;
-    double scores[kFew];
-    for (size_t rank = 0; rank < count; ++rank) {
+    const double inverse = (1 / sum.least + 1 / sum.most) / 2;
+    const double spread = 1 / sum.least - inverse;
+    double* scores = work_.second_scores;
+    for (size_t rank = 0; rank < sizes.most; ++rank) {
       scores[rank] = exp_not_positive((work_.exponentials[rank] - 1.0) * inverse);
     }
     size_t best = 0;
-    for (size_t rank = 0; rank < count; ++rank) {
+    for (size_t rank = 0; rank < sizes.most; ++rank) {
       scores[rank] /= static_cast<double>(__builtin_fabsf(noise_[rank]) + eps_);
       best = scores[rank] > scores[best] ? rank : best;
     }
     // Also not where noise is 0 or NaN, whose scores are not ordinary numbers.
-    bool is_certain = scores[best] < 0x1p120 && scores[best] > 0x1p-120;
-    for (size_t rank = 0; rank < count; ++rank) {
+    bool is_certain = best < sizes.least && scores[best] < 0x1p120 && scores[best] > 0x1p-120;
+    for (size_t rank = 0; rank < sizes.most; ++rank) {
       constexpr double kMargin = 8e-6;
       const double distance =
           std::fabs(work_.exponentials[rank] - work_.exponentials[best]) * spread + kMargin;
@@ -246,7 +280,7 @@ class TopP {
     const double target = static_cast<double>(p_) * sum_.sum;
     double found = 0;
     if (const size_t count = count_candidates(kFew, found); count != 0) {
-      is_few_ = true;
+      is_small_ = true;
       return sample_candidates(count);
     }
     const double each = work_.exponentials[candidates_.count - 1];
@@ -262,6 +296,7 @@ class TopP {
     }
     candidates_ = sort_candidates(row_, groups_, kMostCandidates, collected, work_);
     if (const size_t count = count_candidates(kMostCandidates, found); count != 0) {
+      is_small_ = true;
       return sample_candidates(count);
     }
     return sample_nucleus(target);
@@ -311,10 +346,12 @@ class TopP {
   size_t sample_nucleus(double target, const Beyond& beyond) {
     beyond_ = beyond;
     searcher_.emplace(row_, sum_.maximum, work_);
-    // What is 40 below the maximum adds less than any p leaves: 2^20 exp(-40) < 2^-24.
-    nucleus_ =
-        cut(searcher_->template find<Weight::kExponential>(sum_.maximum - 40.0F, beyond, target),
-            sum_.maximum, target);
+    // All the logits below `low` together weigh less than the nucleus leaves.
+    const double rest = (sum_.sum - target) / static_cast<double>(row_.vocab_size());
+    const double low = static_cast<double>(sum_.maximum) + std::log(rest) - 1e-3;
+    const Place end =
+        searcher_->template find<Weight::kExponential>(static_cast<float>(low), beyond, target);
+    nucleus_ = cut(end, sum_.maximum, target);
     if (kept_ != nullptr) {
       write_nucleus();
     }
@@ -379,7 +416,8 @@ class TopP {
   size_t draw_from_sorted(const float* q, size_t count) {
     Candidates nucleus{work_.values, work_.ids};
     const float below = next_below(nucleus_.place.value);
-    collect_above(row_, groups_, below, work_.hits, nucleus);
+    hit_above(row_, groups_, below, work_.hits);
+    append_hits(row_, work_.hits, nucleus);
     const size_t size = nucleus.count;
     auto* keys = reinterpret_cast<uint64_t*>(
         scratch_.reserve(Scratch::kSort, size * (2 * sizeof(uint64_t) + 2 * sizeof(uint32_t))));
@@ -428,7 +466,7 @@ class TopP {
   Workspace& work_;
   const Groups groups_;
   float* kept_ = nullptr;
-  bool is_few_ = false;
+  bool is_small_ = false;
   RowSum sum_{};
   Candidates candidates_{};
   Beyond beyond_{};

@@ -42,6 +42,7 @@ struct Workspace {
   uint64_t* other_keys;
   double* exponentials;
   float* scores;
+  double* second_scores;
   float* sample_values;
   float* sample_weights;
   float* inside_values;
@@ -81,6 +82,7 @@ struct Workspace {
     place(other_keys, memory, kMostSorted);
     place(exponentials, memory, kChunk);
     place(scores, memory, kChunk);
+    place(second_scores, memory, kChunk);
     place(sample_values, memory, kSampleLines * kLine);
     place(sample_weights, memory, kSampleLines * kLine);
     place(inside_values, memory, kSampleLines * kLine + kLine);

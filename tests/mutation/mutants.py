@@ -14,7 +14,7 @@ ROW_MODEL = "ascend_sample/parity/row_model.py"
 COMPARE = "ascend_sample/parity/compare.py"
 CFFI = "ascend_sample/npu/aclnn_cffi.py"
 COMPOSITE = "csrc/composite.cpp"
-CPU_ROW = "csrc/cpu/sample_row.cpp"
+CPU_KERNEL = "csrc/cpu/top_k_top_p_sample_kernel.cpp"
 NPU_KERNEL = "csrc/npu/top_k_top_p_sample_kernel.cpp"
 NPU_HANDLES = "csrc/npu/handles.cpp"
 NPU_OWNERS = "csrc/npu/handles.h"
@@ -33,7 +33,10 @@ LIBRARIES = {
 
 IN_REFERENCE = ("tests/test_reference.py", "tests/test_operator.py", "-k", "reference")
 IN_COMPOSITE = ("tests/test_operator.py", "-k", "composite and cpu")
-IN_CPU = ("tests/test_operator.py", "-k", "default and cpu")
+IN_CPU_KERNEL = ("tests/test_operator.py::TestShapesAndStrides", "-k", "default and cpu")
+IN_CAPABILITY = ("tests/test_backend.py::test_info_shows_the_code_path_of_the_cpu_kernel",)
+IN_FUZZ = ("tests/cpu/test_fuzz.py::test_short_run",)
+IN_ROWS_BY_HAND = ("tests/cpu/test_rows_by_hand.py",)
 IN_HOSTCANN = ("tests/test_operator.py", "-k", "default and npu")
 IN_CONVERSION = ("tests/test_convert.py",)
 IN_PARITY = ("tests/test_parity.py",)
@@ -73,6 +76,11 @@ class Mutant:
     def library(self) -> str | None:
         """The extension that holds the fault; None for Python."""
         return next((library for start, library in LIBRARIES.items() if self.file.startswith(start)), None)
+
+    @property
+    def is_in_core(self) -> bool:
+        """Whether the fault is in the CPU kernel's core, which tests/cpu builds by itself, without torch."""
+        return self.file.startswith("csrc/cpu/") and self.file != CPU_KERNEL
 
 
 MUTANTS = (
@@ -176,37 +184,183 @@ MUTANTS = (
         "ids, values.masked_fill(kept",
         IN_COMPOSITE,
     ),
-    # ---- the CPU kernel ----
-    Mutant("cpu: kept until the sum is >= p", CPU_ROW, "if (sum > static_cast", "if (sum >= static_cast", IN_CPU),
-    Mutant("cpu: one entry too many", CPU_ROW, "n == 0 ? k : n;", "n == 0 ? k : std::min(n + 1, k);", IN_CPU),
-    Mutant("cpu: -0 is below +0", CPU_ROW, "(value + 0.0F);  //", "(value);  //", IN_CPU),
+    # ---- the CPU kernel: the operator, then its core ----
     Mutant(
-        "cpu: q by id in branches A and B",
-        CPU_ROW,
-        "score(weights[rank], rank)",
-        "score(weights[rank], id_of(order()[rank]))",
-        IN_CPU,
+        "cpu: the forced code path is ignored",
+        CPU_KERNEL,
+        "return *capability;",
+        "return best_capability();",
+        IN_CAPABILITY,
+    ),
+    Mutant(
+        "cpu: rows of q are taken for contiguous",
+        CPU_KERNEL,
+        ".q_row_stride = q.has_value() ? q->stride(0) : 0,",
+        ".q_row_stride = q.has_value() ? q->size(1) : 0,",
+        IN_CPU_KERNEL,
+    ),
+    Mutant(
+        "cpu: a small nucleus is kept until the sum is >= p",
+        "csrc/cpu/draw.h",
+        "if (cumulated > static_cast<double>(p))",
+        "if (cumulated >= static_cast<double>(p))",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: a large nucleus is kept until the sum is >= p",
+        "csrc/cpu/top_p.h",
+        "(weight_with(middle) > target ? high : low) = middle;",
+        "(weight_with(middle) >= target ? high : low) = middle;",
+        IN_ROWS_BY_HAND,
+    ),
+    Mutant(
+        "cpu: of the ties at the k-th logit, the highest ids stay",
+        "csrc/cpu/select.h",
+        "      for (; bits != 0; bits &= bits - 1) {\n"
+        "        const auto place = static_cast<size_t>(__builtin_ctz(bits));\n",
+        "      for (; bits != 0; bits &= ~(0x80000000U >> __builtin_clz(bits))) {\n"
+        "        const auto place = static_cast<size_t>(31 - __builtin_clz(bits));\n",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: of the ties that end a large nucleus, the highest ids stay",
+        "csrc/cpu/top_p.h",
+        "      for (; bits != 0 && equals != 0; bits &= bits - 1, --equals) {\n"
+        "        const size_t id = line * kLine + static_cast<size_t>(__builtin_ctz(bits));\n",
+        "      for (; bits != 0 && equals != 0; bits &= ~(0x80000000U >> __builtin_clz(bits)), --equals) {\n"
+        "        const size_t id = line * kLine + static_cast<size_t>(31 - __builtin_clz(bits));\n",
+        IN_ROWS_BY_HAND,
+    ),
+    Mutant(
+        "cpu: the last logits, less than a line, are left out",
+        "csrc/cpu/logits.h",
+        "return (vocab_size_ + kLine - 1) / kLine;",
+        "return vocab_size_ / kLine;",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: the last line is filled up, the last chunk is not",
+        "csrc/cpu/logits.h",
+        "for (size_t i = rest; i < kChunk; ++i) {",
+        "for (size_t i = rest; i % kLine != 0; ++i) {",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: a NaN hides the maximum of its group",
+        "csrc/cpu/logits.h",
+        "first = larger(line.first, first);",
+        "first = larger(first, line.first);",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: -0 is below +0",
+        "csrc/cpu/select.h",
+        "return bits < 0 ? -(bits & 0x7FFFFFFF) : bits;",
+        "return bits < 0 ? bits ^ 0x7FFFFFFF : bits;",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: logits beside +inf share its mass",
+        "csrc/cpu/exponential.h",
+        "exponentials[i] = values[i] == maximum ? 1.0 : 0.0;",
+        "exponentials[i] = 1.0;",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: top-k: q by id",
+        "csrc/cpu/kernel.h",
+        "draw(work.exponentials, count, arguments.noise, arguments.eps, work.scores)",
+        "draw(work.exponentials, count, [&] {\n"
+        "          for (size_t rank = 0; rank < count; ++rank) {\n"
+        "            work.values[rank] = arguments.noise[candidates.ids[rank]];\n"
+        "          }\n"
+        "          return Noise{work.values, 1};\n"
+        "        }(), arguments.eps, work.scores)",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: top-p: q by id",
+        "csrc/cpu/top_p.h",
+        "__builtin_fabsf(noise_[rank]) + eps_",
+        "__builtin_fabsf(noise_[candidates_.ids[rank]]) + eps_",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: no filter: the last logits get the first noise",
+        "csrc/cpu/unfiltered.h",
+        "q[whole * kLine + i] : 1.0F",
+        "q[i] : 1.0F",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: the stride of q is ignored",
+        "csrc/cpu/draw.h",
+        "data[static_cast<int64_t>(lane) * stride]",
+        "data[static_cast<int64_t>(lane)]",
+        IN_FUZZ,
     ),
     Mutant(
         "cpu: no second softmax",
-        CPU_ROW,
-        "draw(count, /*from_probabilities=*/!use_k)",
-        "draw(count, /*from_probabilities=*/false)",
-        IN_CPU,
+        "csrc/cpu/top_p.h",
+        "    exp_differences(work_.scores, count, work_.scores[0], work_.exponentials);\n",
+        "",
+        IN_FUZZ,
     ),
     Mutant(
-        "cpu: a guess that missed keeps everything",
-        CPU_ROW,
-        "count : {guess, vocab_size}",
-        "count : {guess, guess}",
-        IN_CPU,
+        "cpu: eps is left out",
+        "csrc/cpu/draw.h",
+        "weight / (__builtin_fabsf(noise) + eps)",
+        "weight / (__builtin_fabsf(noise) + 0 * eps)",
+        IN_FUZZ,
     ),
     Mutant(
-        "cpu: the strides of q are ignored",
-        CPU_ROW,
-        "q_.data[static_cast<int64_t>(lane) * q_.stride]",
-        "q_.data[static_cast<int64_t>(lane)]",
-        ("tests/test_dispatch.py", "tests/test_operator.py", "-k", "cpu"),
+        "cpu: a negative q counts as negative",
+        "csrc/cpu/draw.h",
+        "weight / (__builtin_fabsf(noise) + eps)",
+        "weight / (noise + eps)",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: the rough sum, without a margin for the exact one's rounding",
+        "csrc/cpu/top_p.h",
+        "constexpr double kMargin = 4e-6;",
+        "constexpr double kMargin = 0;",
+        IN_ROWS_BY_HAND,
+    ),
+    Mutant(
+        "cpu: the rough sum, without a margin for its own rounding",
+        "csrc/cpu/top_p.h",
+        "(row_.chunks() + kChunkLines + 2) * 0x1p-24;",
+        "(row_.chunks() + kChunkLines + 2) * 0x1p-48;",
+        IN_ROWS_BY_HAND,
+    ),
+    Mutant(
+        "cpu: the rough sum, a rank is drawn that may be cut off",
+        "csrc/cpu/top_p.h",
+        "bool is_certain = best < sizes.least && scores[best]",
+        "bool is_certain = scores[best]",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: in a large nucleus the least noise wins",
+        "csrc/cpu/top_p.h",
+        "static_cast<double>(least) * ratio * (1.0 + 1e-6)",
+        "static_cast<double>(least) * (1.0 + 1e-6 / ratio)",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: no filter: log2 as the bits show it is taken for too high, where it is too low",
+        "csrc/cpu/unfiltered.h",
+        "contest.best() - 127.0 - kMargin",
+        "contest.best() - 127.0 + 43 * kMargin",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: no filter: the bound has no margin for rounding",
+        "csrc/cpu/unfiltered.h",
+        "constexpr double kMargin = 2e-3;",
+        "constexpr double kMargin = 0;",
+        IN_ROWS_BY_HAND,
     ),
     # ---- the compiled binding ----
     Mutant(

@@ -1,0 +1,90 @@
+"""Rows whose result can be worked out by hand, at the bounds by which the kernel avoids work.
+
+A row at random lies there too seldom, or lies so near to a boundary that `verify` and the fuzzer accept two results.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from batch_file import Call
+from conftest import Driver
+
+from ascend_sample.parity import Result
+
+INF = float("inf")
+
+
+def kept_ids(result: Result, row: int = 0) -> list[int]:
+    assert result.kept is not None
+    return (result.kept[row] != -INF).nonzero().flatten().tolist()
+
+
+def top_p(logits: torch.Tensor, p: float) -> Call:
+    """Rows that are filtered by top-p alone, without a draw."""
+    rows = logits.shape[0]
+    return Call(logits, torch.zeros(rows, dtype=torch.int32), torch.full((rows,), p), None, 0.0, is_need_logits=True)
+
+
+@pytest.mark.parametrize("vocab_size", [2048, 4096, 65536])
+@pytest.mark.parametrize("p", [0.5, 0.75])
+def test_a_large_nucleus_is_kept_until_the_sum_exceeds_p(
+    driver: Driver, capabilities: list[str], vocab_size: int, p: float
+) -> None:
+    """Of 2^m equal logits, p 2^m have a sum of p exactly: one more is kept, and those of the lowest ids are."""
+    call = top_p(torch.full((1, vocab_size), 1.5), p)
+    for capability in capabilities:
+        (result,) = driver.run(capability, [call])
+        assert kept_ids(result) == list(range(int(p * vocab_size) + 1)), capability
+
+
+def test_probabilities_are_rounded_before_they_are_added(driver: Driver, capabilities: list[str]) -> None:
+    """Of seven equal logits, six are kept, although six exact sevenths do not exceed p.
+
+    6/7 in float32 is 9e-9 more than six sevenths, and six times 1/7 in float32 is 4e-8 more.
+    """
+    p = float(torch.tensor(6 / 7))
+    seventh = float(torch.tensor(1 / 7))
+    assert 6 < 7 * p < 7 * 6 * seventh
+    call = top_p(torch.zeros(1, 7), p)
+    for capability in capabilities:
+        (result,) = driver.run(capability, [call])
+        assert kept_ids(result) == [0, 1, 2, 3, 4, 5], capability
+
+
+def test_what_a_sum_in_float32_loses_is_not_lost(driver: Driver, capabilities: list[str]) -> None:
+    """One logit of 20, and 2^20 - 1 of -0.7: a whole chunk's logits of one lane, 32, weigh less than 16.
+
+    That is half a unit of exp(20) in float32, so a lane that has added the first logit loses all that follow: 3 % of
+    what the others weigh. The first has a probability of 0.998928 and does not suffice for p = 0.99895, but it would
+    if the others weighed 3 % less.
+    """
+    logits = torch.full((1, 1 << 20), -0.7)
+    logits[0, 0] = 20.0
+    exponentials = torch.exp(logits.double() - 20.0)
+    first = float(exponentials[0, 0] / exponentials.sum())
+    other = float(exponentials[0, 1] / exponentials.sum())
+    p = float(torch.tensor(0.99895))
+    expected = 1 + (p - first) / other
+    assert expected > 20_000
+    for capability in capabilities:
+        (result,) = driver.run(capability, [top_p(logits, p)])
+        kept = kept_ids(result)
+        assert kept == list(range(len(kept))), capability
+        assert abs(len(kept) - expected) < 100, capability
+
+
+def test_of_two_neighbouring_floats_the_larger_is_drawn(driver: Driver, capabilities: list[str]) -> None:
+    """Without a filter and with equal noise, one line apart.
+
+    Between 1024 and 2048 neighbours in float32 are 0.00012 apart. Times log2(e), which is beyond 2048, that is less
+    than one unit: both bounds may round to the same float.
+    """
+    lowest = 1510.0 + 8.0 * torch.arange(64)
+    logits = torch.full((64, 33), -INF)
+    logits[:, 0] = lowest
+    logits[:, 32] = torch.nextafter(lowest, torch.tensor(INF))
+    call = Call(logits, torch.zeros(64, dtype=torch.int32), torch.ones(64), torch.ones(64, 33), 0.0, False)
+    for capability in capabilities:
+        (result,) = driver.run(capability, [call])
+        assert result.ids.tolist() == [32] * 64, capability
