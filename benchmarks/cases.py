@@ -112,7 +112,7 @@ class Cell:
 
     @property
     def bytes_read(self) -> int:
-        """What a sampler cannot but read in a call: the logits, and q where no filter leaves a few entries."""
+        """What a sampler cannot but read in a call, whatever it keeps: the logits, and q where there is no filter."""
         noise = 4 if self.case.branch == "C" else 0
         return self.batch_size * self.vocab_size * (self.itemsize + noise)
 

@@ -175,12 +175,18 @@ CONTESTANTS = {
 """Everything that samples. The floor and the core alone are no samplers: see `subject`."""
 
 
+def _noise_read(batch: Batch) -> torch.Tensor:
+    """As much of q as the operator has to read: an entry for each token that is kept."""
+    kept = ascend_sample.top_k_top_p_sample(*batch, is_need_logits=True).logits_top_kp_select
+    assert kept is not None
+    return batch.q.view(-1)[: int((kept > -torch.inf).sum())]
+
+
 def subject(name: str, case: Case, batches: list[Batch]) -> Repeat:
     """A contestant as something to be timed on batches that rotate."""
     if name == cases.FLOOR:
         read = native.library().streaming_read.default
-        tensors = [[batch.logits, batch.q] if case.branch == "C" else [batch.logits] for batch in batches]
-        return repeat(rotate(read, [(those,) for those in tensors]))
+        return repeat(rotate(read, [([batch.logits, _noise_read(batch)],) for batch in batches]))
     if name == cases.CORE_ALONE:
         (batch,) = batches
         time_core = native.library().time_core.default

@@ -127,27 +127,24 @@ struct HalfWidth {
     }
     template <typename Function>
     void test(Function function) const {
-      // From the first key above the value to that of infinity; NaN is beyond. The keys of numbers
-      // without a sign are their bits.
-      const auto first = static_cast<int16_t>(key_ + 1);
-      const auto count = static_cast<uint16_t>(kInfinityBits - key_);
-      const auto bits_with = [first, count](auto key_of_lanes) {
+      const auto bits_with = [](auto bits_of_line) {
         return [=](const Storage* data) {
-          const uint64_t low = bits_below(key_of_lanes(load_shorts(data)) - first, count);
-          const uint64_t high = bits_below(key_of_lanes(load_shorts(data + kLine)) - first, count);
-          return low | high << kLine;
+          return bits_of_line(load_shorts(data)) | uint64_t{bits_of_line(load_shorts(data + kLine))}
+                                                       << kLine;
         };
       };
+      // Numbers without a sign have their bits as keys, up to those of infinity; NaN is beyond.
       if (key_ >= 0) {
-        function(bits_with([](const Shorts& lanes) { return lanes; }));
+        const auto first = static_cast<int16_t>(key_ + 1);
+        const auto count = static_cast<uint16_t>(kInfinityBits - key_);
+        function(bits_with([=](const Shorts& line) { return bits_below(line - first, count); }));
       } else {
-        function(bits_with([](const Shorts& lanes) {
-          return map(
-              [](ShortPart x) {
-                const ShortPart sign = x >> 15;
-                return ShortPart((x ^ (sign & 0x7FFF)) - sign);
-              },
-              lanes);
+        // All of those, and numbers with a sign whose magnitude is less: less as unsigned numbers.
+        constexpr int16_t kFirstNan = kInfinityBits + 1;
+        constexpr uint16_t kNans = 0x8000 - kFirstNan;
+        const auto end = static_cast<uint16_t>(0x8000 - key_);
+        function(bits_with([=](const Shorts& line) {
+          return bits_below(line, end) & ~bits_below(line - kFirstNan, kNans);
         }));
       }
     }

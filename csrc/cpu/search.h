@@ -314,8 +314,8 @@ Sample take_sample(const Row<Type>& row, float maximum, Bag bag) {
 
 /// A bracket that holds the place, if the sample's weights are off by no more than so many standard
 /// deviations of a sample at random; `within` does surely. `target` is the weight to be exceeded by
-/// what lies between within.high and the place.
-template <Weight kWeight>
+/// what lies between within.high and the place. Only the lower end is narrowed unless kWithHigh.
+template <Weight kWeight, bool kWithHigh>
 Bracket narrow(const Sample& sample, Bracket within, float maximum, double target,
                double deviations, Bag inside, const Bag (&rooms)[2]) {
   const Floats lows = splat(within.low);
@@ -353,7 +353,7 @@ Bracket narrow(const Sample& sample, Bracket within, float maximum, double targe
   if (wanted + error < total) {
     bracket.low = find_place_in<kWeight>(inside, maximum, wanted + error, rooms).value;
   }
-  if (wanted - error > 0) {
+  if (kWithHigh && wanted - error > 0) {
     bracket.high = find_place_in<kWeight>(inside, maximum, wanted - error, rooms).value;
   }
   return bracket;
@@ -436,6 +436,32 @@ class Searcher {
                {work.room_values[1], work.room_weights[1]}},
         sample_(take_sample(row, maximum, {work.sample_values, work.sample_weights})) {}
 
+  /// Gathers the logits from below the likely place of a target up to beyond.value, if they are
+  /// few; else null.
+  const Bag* gather_few(float low, const Beyond& beyond, double target) {
+    constexpr double kDeviations = 3.0;
+    const Bracket bracket =
+        narrow<Weight::kExponential, false>(sample_, {low, beyond.value}, maximum_,
+                                            target - beyond.weight, kDeviations, inside_, rooms_);
+    if (!(bracket.low < beyond.value) || share_from(bracket.low) >= kFew) {
+      return nullptr;
+    }
+    gathered_.count_above = beyond.count;
+    gathered_.weight_above = beyond.weight;
+    gathered_ =
+        gather<Weight::kExponential, false>(row_, {bracket.low, beyond.value}, maximum_, gathered_);
+    has_all_from_ = bracket.low;
+    return gathered_.size == 0 ? nullptr : &gathered_;
+  }
+
+  /// The place of a target that gather_few's logits exceed; they were weighed.
+  Place find_among_gathered(double target) const {
+    return find_place_in<Weight::kExponential>(gathered_, maximum_, target, rooms_);
+  }
+
+  /// Whether the last search had few enough logits above the place.
+  bool has_gathered_all_above() const { return has_all_from_ < kInfinity; }
+
   /// The place where the cumulated weight exceeds `target`: from `low` to beyond.value.
   template <Weight kWeight>
   Place find(float low, const Beyond& beyond, double target) {
@@ -449,8 +475,8 @@ class Searcher {
     // the first bracket may miss the place, and a wider one is tried.
     double deviations = 3.0;
     const auto narrow_with = [&] {
-      return narrow<kWeight>(sample_, {low, beyond.value}, maximum_, target - weight_beyond,
-                             deviations, inside_, rooms_);
+      return narrow<kWeight, true>(sample_, {low, beyond.value}, maximum_, target - weight_beyond,
+                                   deviations, inside_, rooms_);
     };
     Bracket bracket = narrow_with();
     for (int attempt = 1;; ++attempt) {
@@ -461,7 +487,6 @@ class Searcher {
       const bool is_one_value = bracket.low == bracket.high;
       // Where few logits are above the bracket, they are gathered with it: weighing a few of them
       // later costs less than weighing every logit now.
-      constexpr double kFew = 0.25;
       if (!is_one_value && share_from(bracket.low) < kFew) {
         bracket.high = beyond.value;
       }
@@ -502,6 +527,7 @@ class Searcher {
 
  private:
   static constexpr float kLowest = -std::numeric_limits<float>::max();
+  static constexpr double kFew = 0.25;     // of the sample
   static constexpr int kMostAttempts = 4;  // the last one gathers everything
 
   /// The share of the sample that is at least `bound`.

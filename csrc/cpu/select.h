@@ -229,39 +229,41 @@ inline void sort_few(const Candidates& candidates, Candidates& sorted) {
 /// their values differ. `keys` and `others` have room for a number a candidate.
 inline void sort_many(const Candidates& candidates, uint64_t* keys, uint64_t* others,
                       Candidates& sorted) {
-  constexpr unsigned kDigitBits = 8;
+  constexpr int kDigitBits = 8;
   constexpr size_t kDigits = size_t{1} << kDigitBits;
+  constexpr int kMostDigits = 4;
   int32_t highest = ordinal_of(candidates.values[0]);
   int32_t lowest = highest;
-  for (size_t i = 1; i < candidates.count; ++i) {
+  uint32_t used = 0;
+  for (size_t i = 0; i < candidates.count; ++i) {
     const int32_t ordinal = ordinal_of(candidates.values[i]);
     highest = ordinal > highest ? ordinal : highest;
     lowest = ordinal < lowest ? ordinal : lowest;
+    used |= static_cast<uint32_t>(ordinal);
   }
-  const auto key_of = [highest](float value) {
-    return static_cast<uint32_t>(highest) - static_cast<uint32_t>(ordinal_of(value));
-  };
-  uint32_t used = 0;
+  // The low bits that are 0 in every ordinal are 0 in their differences.
+  const int shift = used == 0 ? 0 : __builtin_ctz(used);
+  const uint32_t range = (static_cast<uint32_t>(highest) - static_cast<uint32_t>(lowest)) >> shift;
+  const int digits = range == 0 ? 0 : (32 - __builtin_clz(range) + kDigitBits - 1) / kDigitBits;
+  uint32_t places[kMostDigits][kDigits] = {};
   for (size_t i = 0; i < candidates.count; ++i) {
-    const uint32_t key = key_of(candidates.values[i]);
-    used |= key;
+    const uint32_t key = (static_cast<uint32_t>(highest) -
+                          static_cast<uint32_t>(ordinal_of(candidates.values[i]))) >>
+                         shift;
     keys[i] = uint64_t{key} << 32 | i;
-  }
-  const int unused_low = used == 0 ? 0 : __builtin_ctz(used);
-  for (int shift = unused_low; used != 0 && shift < 32 && (used >> shift) != 0;
-       shift += kDigitBits) {
-    uint32_t places[kDigits] = {};
-    for (size_t i = 0; i < candidates.count; ++i) {
-      ++places[(keys[i] >> (32 + shift)) % kDigits];
+    for (int digit = 0; digit < digits; ++digit) {
+      ++places[digit][(key >> (digit * kDigitBits)) % kDigits];
     }
+  }
+  for (int digit = 0; digit < digits; ++digit) {
     uint32_t place = 0;
-    for (uint32_t& start : places) {
+    for (uint32_t& start : places[digit]) {
       const uint32_t count = start;
       start = place;
       place += count;
     }
     for (size_t i = 0; i < candidates.count; ++i) {
-      others[places[(keys[i] >> (32 + shift)) % kDigits]++] = keys[i];
+      others[places[digit][(keys[i] >> (32 + digit * kDigitBits)) % kDigits]++] = keys[i];
     }
     uint64_t* const swap = keys;
     keys = others;

@@ -158,6 +158,29 @@ class TopP {
  private:
   static constexpr size_t kFew = 48;  // candidates tried first: most nuclei are smaller
 
+  /// A part of the row: its sum of exp(logit - maximum), and of rough_exp(logit).
+  struct Known {
+    double weight;
+    double rough;
+  };
+
+  /// Bounds of the sum of exp(logit - maximum).
+  struct Bounds {
+    double least;
+    double most;
+  };
+
+  /// Bounds of the nucleus' size; `most` is 0 where it may be beyond the candidates.
+  struct Sizes {
+    size_t least;
+    size_t most;
+  };
+
+  struct Ranked {
+    size_t id;
+    float value;
+  };
+
   size_t sample_nothing() {
     if (kept_ != nullptr) {
       fill(kept_, row_.vocab_size(), -kInfinity);
@@ -171,20 +194,33 @@ class TopP {
     if (rough.maximum < kRoughLowestMaximum || rough.maximum > kRoughHighestMaximum) {
       return std::nullopt;
     }
+    sum_.maximum = rough.maximum;
     candidates_ = first_of_total_order(row_, groups_, kFew, work_);
-    Bounds sum = bound_sum(rough);
-    Sizes sizes = bound_size(sum);
-    if (sizes.most == 0) {
-      const double each = work_.exponentials[candidates_.count - 1];
-      const double most = sum.found + each * static_cast<double>(kMostCandidates);
-      if (most <= static_cast<double>(p_) * sum.least) {
-        return std::nullopt;  // kMostCandidates are not enough either
-      }
-      candidates_ = first_of_total_order(row_, groups_, kMostCandidates, work_);
-      sum = bound_sum(rough);
-      sizes = bound_size(sum);
+    Known known = know_candidates();
+    Bounds sum = bound_sum(rough, known);
+    if (const Sizes sizes = bound_size(sum); sizes.most != 0) {
+      return try_candidates(sizes, sum);
     }
-    if (sizes.most == 0 || (kept_ != nullptr && sizes.least != sizes.most)) {
+    const double each = work_.exponentials[candidates_.count - 1];
+    if (known.weight + each * static_cast<double>(kMostCandidates) <=
+        static_cast<double>(p_) * sum.least) {
+      return std::nullopt;  // kMostCandidates are not enough either
+    }
+    const Collected collected = collect_candidates(row_, groups_, kMostCandidates, work_);
+    const Bag bag{collected.candidates.values, work_.weights, collected.candidates.count};
+    known = know_bag(bag);
+    sum = bound_sum(rough, known);
+    if (bag.size >= kMostCandidates && known.weight < static_cast<double>(p_) * sum.least) {
+      return try_rough_nucleus(rough, {collected.bound, bag.size, known.weight}, known, sum);
+    }
+    candidates_ = sort_candidates(row_, groups_, kMostCandidates, collected, work_);
+    sum = bound_sum(rough, know_candidates());
+    const Sizes sizes = bound_size(sum);
+    return sizes.most != 0 ? try_candidates(sizes, sum) : std::nullopt;
+  }
+
+  std::optional<size_t> try_candidates(const Sizes& sizes, const Bounds& sum) {
+    if (kept_ != nullptr && sizes.least != sizes.most) {
       return std::nullopt;
     }
     const std::optional<size_t> rank = draw_between(sizes, sum);
@@ -195,42 +231,114 @@ class TopP {
     return candidates_.ids[*rank];
   }
 
-  /// Bounds of the sum of exp(logit - maximum).
-  struct Bounds {
-    double found;  // the candidates' part, which is known
-    double least;
-    double most;
-  };
-
-  Bounds bound_sum(const RoughSum& rough) {
-    const size_t count = candidates_.count;
-    const double found =
-        exp_differences(candidates_.values, count, rough.maximum, work_.exponentials);
-    double rest = rough.sum;
-    pad(candidates_.values, count);
-    for (size_t i = 0; i < count; i += kLanes) {
-      float lanes[kLanes];
-      store(lanes, rough_exp(load_floats(candidates_.values + i)));
-      for (size_t lane = 0; lane < kLanes && i + lane < count; ++lane) {
-        rest -= static_cast<double>(lanes[lane]);
-      }
+  /// A nucleus beyond the candidates, where few logits are: they are gathered and weighed, so that
+  /// only what is below them is between bounds. Draws where that is enough.
+  std::optional<size_t> try_rough_nucleus(const RoughSum& rough, const Beyond& beyond,
+                                          const Known& known_beyond, const Bounds& guess) {
+    if (kept_ != nullptr) {
+      return std::nullopt;
     }
-    // The rough sum adds in float32: the lines of a chunk, then one chunk after the other.
-    const double rounding = static_cast<double>(row_.chunks() + kChunkLines + 2) * 0x1p-24;
-    const double unit = std::exp(-static_cast<double>(rough.maximum));
-    const double least_rest = (rest - rounding * rough.sum) / kRoughMost * unit;
-    const double most_rest = (rest + rounding * rough.sum) / kRoughLeast * unit;
-    // Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
-    constexpr double kMargin = 4e-6;
-    return {found, (found + (least_rest > 0 ? least_rest : 0)) * (1 - kMargin),
-            (found + most_rest) * (1 + kMargin)};
+    beyond_ = beyond;
+    searcher_.emplace(row_, sum_.maximum, work_);
+    const double middle = static_cast<double>(p_) * (guess.least + guess.most) / 2;
+    const Bag* bag = searcher_->gather_few(lowest_of_nucleus(guess.least), beyond, middle);
+    if (bag == nullptr) {
+      return std::nullopt;
+    }
+    Known known = know_bag(*bag);
+    known.weight += known_beyond.weight;
+    known.rough += known_beyond.rough;
+    const Bounds sum = bound_sum(rough, known);
+    const double least_target = static_cast<double>(p_) * sum.least;
+    const double most_target = static_cast<double>(p_) * sum.most;
+    if (beyond.weight >= least_target || known.weight * (1 - 1e-5) <= most_target) {
+      return std::nullopt;
+    }
+    nucleus_ = cut(searcher_->find_among_gathered(most_target), sum_.maximum, most_target);
+    // What the least nucleus lacks has no logit below this one's end.
+    const double end = exponential_of(nucleus_.place.value);
+    const double lacking = std::ceil((most_target - least_target) / end) + 1;
+    const double least_count = static_cast<double>(nucleus_.count()) - lacking;
+    const float* q = contiguous(noise_, nucleus_.count(), scratch_);
+    // The probabilities' greatest difference, and with it the ratio of the weights.
+    const double ratio = 1.0 / exp_not_positive(end / sum.most - 1 / sum.least);
+    const Contenders contenders =
+        find_contenders(q, nucleus_.count(), eps_, ratio, work_.noise_minima);
+    if (contenders.is_open) {
+      return std::nullopt;
+    }
+    const double inverse = (1 / sum.least + 1 / sum.most) / 2;
+    const double spread = 1 / sum.least - inverse;
+    Ranked ranked[Contenders::kMost];
+    double scores[Contenders::kMost];
+    size_t best = 0;
+    for (size_t i = 0; i < contenders.count; ++i) {
+      ranked[i] = find_rank(contenders.ranks[i]);
+      const double noise = static_cast<double>(__builtin_fabsf(q[contenders.ranks[i]]) + eps_);
+      scores[i] = exp_not_positive((exponential_of(ranked[i].value) - 1.0) * inverse) / noise;
+      best = scores[i] > scores[best] ? i : best;
+    }
+    bool is_certain = static_cast<double>(contenders.ranks[best]) < least_count;
+    for (size_t i = 0; i < contenders.count; ++i) {
+      const double difference =
+          exponential_of(ranked[i].value) - exponential_of(ranked[best].value);
+      is_certain &= i == best || is_surely_less(scores[i], scores[best], difference, spread);
+    }
+    return is_certain ? std::optional<size_t>(ranked[best].id) : std::nullopt;
   }
 
-  /// Bounds of the nucleus' size; `most` is 0 where it may be beyond the candidates.
-  struct Sizes {
-    size_t least;
-    size_t most;
-  };
+  double exponential_of(float value) const {
+    return exp_not_positive(static_cast<double>(value) - static_cast<double>(sum_.maximum));
+  }
+
+  /// Whether a score is less than another for every inverse of the sum, which is known to `spread`;
+  /// `difference` is that of the two exponentials.
+  static bool is_surely_less(double score, double other, double difference, double spread) {
+    constexpr double kMargin = 8e-6;
+    return score * (1 + 2 * (std::fabs(difference) * spread + kMargin)) < other;
+  }
+
+  /// All the logits below this together weigh less than the nucleus leaves of a sum.
+  float lowest_of_nucleus(double sum) const {
+    const double rest =
+        (1.0 - static_cast<double>(p_)) * sum / static_cast<double>(row_.vocab_size());
+    return static_cast<float>(static_cast<double>(sum_.maximum) + std::log(rest) - 1e-3);
+  }
+
+  Known know_candidates() {
+    const double weight =
+        exp_differences(candidates_.values, candidates_.count, sum_.maximum, work_.exponentials);
+    return {weight, sum_rough(candidates_.values, candidates_.count)};
+  }
+
+  Known know_bag(const Bag& bag) const {
+    return {weigh_bag(bag, sum_.maximum), sum_rough(bag.values, bag.size)};
+  }
+
+  static double sum_rough(float* values, size_t count) {
+    Sum sum;
+    pad(values, count);
+    for (size_t i = 0; i < count; i += kLanes) {
+      const Floats block = load_floats(values + i);
+      sum.add(select(is_greater(block, splat(-kInfinity)), rough_exp(block), Floats{}));
+    }
+    return sum.total();
+  }
+
+  /// Of the row, where a part is known.
+  Bounds bound_sum(const RoughSum& rough, const Known& known) const {
+    const double rest = rough.sum - known.rough;
+    // The rough sum adds in float32: the lines of a chunk, then one chunk after the other.
+    const double rounding =
+        static_cast<double>(row_.chunks() + kChunkLines + 2) * 0x1p-24 * rough.sum;
+    const double unit = std::exp(-static_cast<double>(rough.maximum));
+    const double least_rest = (rest - rounding) / kRoughMost * unit;
+    const double most_rest = (rest + rounding) / kRoughLeast * unit;
+    // Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
+    constexpr double kMargin = 4e-6;
+    return {(known.weight + (least_rest > 0 ? least_rest : 0)) * (1 - kMargin),
+            (known.weight + most_rest) * (1 + kMargin)};
+  }
 
   Sizes bound_size(const Bounds& sum) const {
     Sizes sizes{0, 0};
@@ -267,10 +375,8 @@ class TopP {
     // Also not where noise is 0 or NaN, whose scores are not ordinary numbers.
     bool is_certain = best < sizes.least && scores[best] < 0x1p120 && scores[best] > 0x1p-120;
     for (size_t rank = 0; rank < sizes.most; ++rank) {
-      constexpr double kMargin = 8e-6;
-      const double distance =
-          std::fabs(work_.exponentials[rank] - work_.exponentials[best]) * spread + kMargin;
-      is_certain &= rank == best || scores[rank] * (1 + 2 * distance) < scores[best];
+      const double difference = work_.exponentials[rank] - work_.exponentials[best];
+      is_certain &= rank == best || is_surely_less(scores[rank], scores[best], difference, spread);
     }
     return is_certain ? std::optional<size_t>(best) : std::nullopt;
   }
@@ -346,11 +452,9 @@ class TopP {
   size_t sample_nucleus(double target, const Beyond& beyond) {
     beyond_ = beyond;
     searcher_.emplace(row_, sum_.maximum, work_);
-    // All the logits below `low` together weigh less than the nucleus leaves.
-    const double rest = (sum_.sum - target) / static_cast<double>(row_.vocab_size());
-    const double low = static_cast<double>(sum_.maximum) + std::log(rest) - 1e-3;
     const Place end =
-        searcher_->template find<Weight::kExponential>(static_cast<float>(low), beyond, target);
+        searcher_->template find<Weight::kExponential>(lowest_of_nucleus(sum_.sum), beyond, target);
+    is_small_ = searcher_->has_gathered_all_above();
     nucleus_ = cut(end, sum_.maximum, target);
     if (kept_ != nullptr) {
       write_nucleus();
@@ -391,11 +495,6 @@ class TopP {
     const double first = probability_of(sum_.maximum, sum_);
     return exp_not_positive(probability_of(value, sum_) - first);
   }
-
-  struct Ranked {
-    size_t id;
-    float value;
-  };
 
   Ranked find_rank(size_t rank) {
     if (rank < candidates_.count) {
