@@ -68,9 +68,7 @@ def core_extension() -> Extension:
         depends=[*headers("csrc"), "csrc/cpu/flags.json"],
     )
     # The files that are compiled for one instruction set, which is chosen when the library is loaded.
-    extension.source_args = {
-        f"csrc/cpu/{name}": args for name, args in flags.get(platform.machine(), {}).items()
-    }
+    extension.source_args = {f"csrc/cpu/{name}": args for name, args in flags.get(platform.machine(), {}).items()}
     return extension
 
 

@@ -92,10 +92,10 @@ ASCEND_SAMPLE_INLINE Floats operator/(const Floats& a, const Floats& b) {
   return map([](FloatPart x, FloatPart y) { return x / y; }, a, b);
 }
 ASCEND_SAMPLE_INLINE Shorts operator-(const Shorts& a, int16_t b) {
-  return map([b](ShortPart x) { return ShortPart(x - b); }, a);
+  return map([b](ShortPart x) { return ShortPart(UshortPart(x) - uint16_t(b)); }, a);  // wraps
 }
 ASCEND_SAMPLE_INLINE Ints operator+(const Ints& a, const Ints& b) {
-  return map([](IntPart x, IntPart y) { return x + y; }, a, b);
+  return map([](IntPart x, IntPart y) { return IntPart(UintPart(x) + UintPart(y)); }, a, b);
 }
 ASCEND_SAMPLE_INLINE Ints operator&(const Ints& a, int32_t mask) {
   return map([mask](IntPart x) { return x & mask; }, a);

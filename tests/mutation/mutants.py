@@ -330,8 +330,8 @@ MUTANTS = (
     Mutant(
         "cpu: the rough sum, without a margin for its own rounding",
         "csrc/cpu/top_p.h",
-        "(row_.chunks() + kChunkLines + 2) * 0x1p-24;",
-        "(row_.chunks() + kChunkLines + 2) * 0x1p-48;",
+        "(row_.chunks() + kChunkLines + 2) * 0x1p-24",
+        "(row_.chunks() + kChunkLines + 2) * 0x1p-48",
         IN_ROWS_BY_HAND,
     ),
     Mutant(
@@ -339,6 +339,13 @@ MUTANTS = (
         "csrc/cpu/top_p.h",
         "bool is_certain = best < sizes.least && scores[best]",
         "bool is_certain = scores[best]",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: the rough sum, a rank of a large nucleus is drawn that may be cut off",
+        "csrc/cpu/top_p.h",
+        "bool is_certain = static_cast<double>(contenders.ranks[best]) < least_count;",
+        "bool is_certain = least_count > 0;",
         IN_FUZZ,
     ),
     Mutant(
