@@ -470,7 +470,9 @@ class Searcher {
     }
     const double weight_beyond =
         kWeight == Weight::kOne ? static_cast<double>(beyond.count) : beyond.weight;
-    target = target > weight_beyond ? target : weight_beyond;  // where roundings differ
+    // Where roundings differ, both might be a little beyond.
+    target = target > weight_beyond ? target : weight_beyond;
+    low = low < beyond.value ? low : beyond.value;
     // Where the row is sorted, say, a line of the sample tells no more than one of its logits: then
     // the first bracket may miss the place, and a wider one is tried.
     double deviations = 3.0;

@@ -16,10 +16,10 @@ FIXED_BYTES = 1 << 20
 
 
 def weak_symbols(object_file: Path) -> list[str]:
-    """The defined functions and data that the linker may take from any of several objects."""
-    command = ["nm", "--demangle", "--defined-only", "--format=posix", str(object_file)]
+    """The defined functions and data that the linker may take from any of several objects, as mangled names."""
+    command = ["nm", "--defined-only", "--format=posix", str(object_file)]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    fields = [line.rsplit(" ", 3) for line in lines]  # the demangled name may hold spaces
+    fields = [line.split() for line in lines]
     return [name for name, kind, *_ in fields if kind in "WVuwv"]
 
 
@@ -29,7 +29,8 @@ def test_no_code_of_one_instruction_set_can_be_linked_into_another(programs: Pat
     assert {"kernel_plain", "kernel_avx2", "kernel_avx512", "kernel_neon"} <= set(special)
     for stem in special:
         target = stem.removeprefix("kernel_")
-        shared = [name for name in weak_symbols(programs / f"{stem}.o") if f"::{target}::" not in name]
+        namespace = f"13ascend_sample3cpu{len(target)}{target}"
+        shared = [name for name in weak_symbols(programs / f"{stem}.o") if namespace not in name]
         assert shared == [], f"{stem}.cpp emits functions that any object may end up with"
 
 
@@ -37,7 +38,7 @@ def test_weak_symbols_are_found(tmp_path: Path) -> None:
     source = tmp_path / "source.cpp"
     source.write_text("struct S { int f(); }; inline int twice(int x) { return 2 * x; } auto* pointer = &twice;\n")
     subprocess.run(["g++", "-c", str(source), "-o", str(tmp_path / "source.o")], check=True)
-    assert weak_symbols(tmp_path / "source.o") == ["twice(int)"]
+    assert weak_symbols(tmp_path / "source.o") == ["_Z5twicei"]
 
 
 def test_scratch_is_bounded_and_reused(programs: Path) -> None:

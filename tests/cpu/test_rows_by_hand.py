@@ -88,3 +88,35 @@ def test_of_two_neighbouring_floats_the_larger_is_drawn(driver: Driver, capabili
     for capability in capabilities:
         (result,) = driver.run(capability, [call])
         assert result.ids.tolist() == [32] * 64, capability
+
+
+def test_a_rank_beyond_a_small_nucleus_is_not_drawn(driver: Driver, capabilities: list[str]) -> None:
+    """Three logits have a probability of 1/4 each, 2896 others the rest: at p = 0.498 two are kept.
+
+    The third would be drawn if it were. exp(x) by its chord is 6 % too high for the others, so that bounds of their sum
+    cannot tell whether two or three are kept.
+    """
+    others = 2896
+    logits = torch.full((1, 3 + others), -float(torch.tensor(others).log()))
+    logits[0, :3] = 0.0
+    q = torch.ones_like(logits)
+    q[0, 2] = 0.5
+    call = Call(logits, torch.zeros(1, dtype=torch.int32), torch.tensor([0.498]), q, 0.0, is_need_logits=False)
+    for capability in capabilities:
+        (result,) = driver.run(capability, [call])
+        assert result.ids.tolist() == [0], capability
+
+
+def test_a_rank_beyond_a_large_nucleus_is_not_drawn(driver: Driver, capabilities: list[str]) -> None:
+    """Logits that fall slowly, and many low ones: at this p 1500 are kept, and rank 1520 would be drawn if it were."""
+    kept, rank = 1500, 1520
+    falling = -torch.arange(2500) / 700
+    logits = torch.cat([falling, torch.full((16_380,), -4.0)])[None]
+    sums = torch.softmax(logits.double(), 1).cumsum(1)
+    p = (sums[:, kept - 2] + sums[:, kept - 1]) / 2
+    q = torch.ones_like(logits)
+    q[0, rank] = 0.5
+    call = Call(logits, torch.zeros(1, dtype=torch.int32), p.float(), q, 0.0, is_need_logits=False)
+    for capability in capabilities:
+        (result,) = driver.run(capability, [call])
+        assert result.ids.tolist() == [0], capability
