@@ -339,14 +339,14 @@ MUTANTS = (
         "csrc/cpu/top_p.h",
         "bool is_certain = best < sizes.least && scores[best]",
         "bool is_certain = scores[best]",
-        IN_FUZZ,
+        IN_ROWS_BY_HAND,
     ),
     Mutant(
         "cpu: the rough sum, a rank of a large nucleus is drawn that may be cut off",
         "csrc/cpu/top_p.h",
         "bool is_certain = static_cast<double>(contenders.ranks[best]) < least_count;",
         "bool is_certain = least_count > 0;",
-        IN_FUZZ,
+        IN_ROWS_BY_HAND,
     ),
     Mutant(
         "cpu: in a large nucleus the least noise wins",
