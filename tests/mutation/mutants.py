@@ -208,7 +208,7 @@ MUTANTS = (
     ),
     Mutant(
         "cpu: a large nucleus is kept until the sum is >= p",
-        "csrc/cpu/top_p.h",
+        "csrc/cpu/nucleus.h",
         "(weight_with(middle) > target ? high : low) = middle;",
         "(weight_with(middle) >= target ? high : low) = middle;",
         IN_ROWS_BY_HAND,
@@ -350,7 +350,7 @@ MUTANTS = (
     ),
     Mutant(
         "cpu: in a large nucleus the least noise wins",
-        "csrc/cpu/top_p.h",
+        "csrc/cpu/nucleus.h",
         "static_cast<double>(least) * ratio * (1.0 + 1e-6)",
         "static_cast<double>(least) * (1.0 + 1e-6 / ratio)",
         IN_FUZZ,

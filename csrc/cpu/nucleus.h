@@ -1,0 +1,109 @@
+// A nucleus too large to be sorted: its end, and which of its ranks might be drawn.
+#pragma once
+
+#include "search.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// A nucleus too large to be sorted: everything above `place.value`, and the first `equals` by id
+/// of those equal to it.
+struct Nucleus {
+  Place place;
+  size_t equals;
+
+  size_t count() const { return place.count_above + equals; }
+};
+
+/// The softmax's probability of a value, rounded as the reference does.
+ASCEND_SAMPLE_INLINE float probability_of(float value, const RowSum& row_sum) {
+  const double difference = static_cast<double>(value) - row_sum.maximum;
+  return static_cast<float>(exp_not_positive(difference) / row_sum.sum);
+}
+
+/// The nucleus' size, where the place of its end is known.
+inline Nucleus cut(const Place& place, float maximum, double target) {
+  // The least number of equals with which the weight exceeds the target.
+  const auto weight_with = [&](size_t equals) {
+    return place.weight_above +
+           weight_of_equals<Weight::kExponential>(place.value, equals, maximum);
+  };
+  size_t low = 0;  // does not exceed it
+  size_t high = place.count_equal;
+  while (high - low > 1) {
+    const size_t middle = low + (high - low) / 2;
+    (weight_with(middle) > target ? high : low) = middle;
+  }
+  return {place, high};
+}
+
+/// Ranks that might be drawn from a large nucleus.
+struct Contenders {
+  static constexpr size_t kMost = 32;
+  size_t ranks[kMost];
+  size_t count = 0;
+  bool is_open = false;  // there are more, or scores so small or large that rounding joins in
+};
+
+/// The ranks that might be drawn. Weights fall with the rank, by a factor of `ratio` at most from
+/// the first to the last: so a rank is drawn only where its noise is below that of every earlier
+/// one, and within that factor of the least.
+inline Contenders find_contenders(const float* q, size_t count, float eps, double ratio,
+                                  float* minima) {
+  const auto noise_of = [eps](float q_value) { return __builtin_fabsf(q_value) + eps; };
+  const Floats epsilon = splat(eps);
+  float least = kInfinity;
+  for (size_t start = 0; start < count; start += kChunk) {
+    const size_t size = count - start < kChunk ? count - start : kChunk;
+    Floats lanes = splat(kInfinity);
+    size_t i = 0;
+    for (; i + kLanes <= size; i += kLanes) {
+      lanes = smaller(absolute(load_floats(q + start + i)) + epsilon, lanes);
+    }
+    float minimum = -largest_lane(-lanes);
+    for (; i < size; ++i) {
+      const float noise = noise_of(q[start + i]);
+      minimum = noise < minimum ? noise : minimum;
+    }
+    minima[start / kChunk] = minimum;
+    least = minimum < least ? minimum : least;
+  }
+  Contenders contenders;
+  if (least == kInfinity) {
+    // Every score is 0, or -1 for a noise of NaN: the first 0, else the first of all.
+    size_t rank = 0;
+    while (rank < count && noise_of(q[rank]) != kInfinity) {
+      ++rank;
+    }
+    contenders.ranks[contenders.count++] = rank < count ? rank : 0;
+    return contenders;
+  }
+  if (!(least > 0x1p-100F && least < 0x1p100F)) {
+    contenders.is_open = true;
+    return contenders;
+  }
+  const double limit = static_cast<double>(least) * ratio * (1.0 + 1e-6);
+  float so_far = kInfinity;
+  for (size_t start = 0; start < count; start += kChunk) {
+    const float minimum = minima[start / kChunk];
+    if (!(minimum < so_far)) {
+      continue;
+    }
+    if (minimum <= limit) {
+      for (size_t rank = start; rank < count && rank < start + kChunk; ++rank) {
+        const float noise = noise_of(q[rank]);
+        if (noise < so_far) {
+          so_far = noise;
+          if (noise <= limit && contenders.count < Contenders::kMost) {
+            contenders.ranks[contenders.count++] = rank;
+          } else {
+            contenders.is_open |= noise <= limit;
+          }
+        }
+      }
+    }
+    so_far = minimum;
+  }
+  return contenders;
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
