@@ -55,7 +55,7 @@ mutation: $(BIN)/.built  ## plant faults in the sources, one after the other, an
 test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
 	$(RUN) tests/install/run.py
 
-bench: $(BIN)/.built  ## time the CPU kernel beside its peers and beside one read of its input: about 15 minutes
+bench: $(BIN)/.built  ## time the CPU kernel beside its peers and beside one read of its input: some minutes
 	$(RUN) -m benchmarks prepare
 	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks
 
