@@ -84,26 +84,26 @@ class Random {
   uint32_t state_ = 1;
 };
 
+inline constexpr float kLowest = -std::numeric_limits<float>::max();
+
 /// Values between which a place is sought, both included.
 struct Bracket {
   float low;
   float high;
 };
 
-inline constexpr size_t kFewValues = 64;
-
-/// Up to kFewValues of a bag in the total order, and their exponentials.
+/// Up to kFewSorted of a bag in the total order, and their exponentials.
 struct SortedFew {
-  float values[kFewValues + kLine];
-  float weights[kFewValues];
+  float values[kFewSorted + kLine];
+  float weights[kFewSorted];
   size_t size = 0;
 
   /// Takes the values that are in the first `size` places of `values`.
   template <Weight kWeight>
   void sort(size_t count, const float* unsorted_weights) {
-    float unsorted_values[kFewValues + kLine];
-    uint32_t places[kFewValues + kLine];
-    uint32_t sorted_places[kFewValues + kLine];
+    float unsorted_values[kFewSorted + kLine];
+    uint32_t places[kFewSorted + kLine];
+    uint32_t sorted_places[kFewSorted + kLine];
     for (size_t i = 0; i < count; ++i) {
       unsorted_values[i] = values[i];
       places[i] = static_cast<uint32_t>(i);
@@ -170,23 +170,23 @@ template <Weight kWeight>
 Bracket guess(const Bag& bag, double target, Random& random) {
   constexpr double kDeviations = 1.5;  // of a sum over so few: more would keep more of the bag
   SortedFew few;
-  float weights[kFewValues];
-  for (size_t i = 0; i < kFewValues; ++i) {
+  float weights[kFewSorted];
+  for (size_t i = 0; i < kFewSorted; ++i) {
     const size_t place = random.below(bag.size);
     few.values[i] = bag.values[place];
     weights[i] = kWeight == Weight::kOne ? 1.0F : bag.weights[place];
   }
-  few.sort<kWeight>(kFewValues, weights);
+  few.sort<kWeight>(kFewSorted, weights);
   const double wanted =
-      (target - bag.weight_above) * static_cast<double>(kFewValues) / static_cast<double>(bag.size);
-  Bracket bracket{-std::numeric_limits<float>::max(), kInfinity};
+      (target - bag.weight_above) * static_cast<double>(kFewSorted) / static_cast<double>(bag.size);
+  Bracket bracket{kLowest, kInfinity};
   double sum = 0;
   double squares = 0;
-  for (size_t i = 0; i < kFewValues; ++i) {
+  for (size_t i = 0; i < kFewSorted; ++i) {
     const auto weight = static_cast<double>(few.weights[i]);
     sum += weight;
     squares += weight * weight;
-    const double rest = 1.0 - static_cast<double>(i) / kFewValues;
+    const double rest = 1.0 - static_cast<double>(i) / kFewSorted;
     if ((sum - wanted) * (sum - wanted) > kDeviations * kDeviations * squares * rest) {
       if (sum > wanted) {
         bracket.low = few.values[i];
@@ -213,7 +213,7 @@ inline float least_of(const Bag& bag) {
   return least;
 }
 
-/// The place among up to kFewValues.
+/// The place among up to kFewSorted.
 template <Weight kWeight>
 Place find_place_in_few(const Bag& bag, float maximum, double target) {
   SortedFew few;
@@ -244,12 +244,11 @@ Place find_place_in_few(const Bag& bag, float maximum, double target) {
 /// it, and 16 more.
 template <Weight kWeight>
 Place find_place_in(Bag bag, float maximum, double target, const Bag (&rooms)[2]) {
-  constexpr float kLowest = -std::numeric_limits<float>::max();
   if constexpr (kWeight == Weight::kOne) {
     bag.weight_above = static_cast<double>(bag.count_above);
   }
   Random random;
-  for (size_t round = 0; bag.size > kFewValues; ++round) {
+  for (size_t round = 0; bag.size > kFewSorted; ++round) {
     const Bag& room = rooms[round % 2];
     Bracket bracket = guess<kWeight>(bag, target, random);
     Parts parts = part<kWeight>(bag, bracket, room);
@@ -287,9 +286,7 @@ Place find_place_in(Bag bag, float maximum, double target, const Bag (&rooms)[2]
 inline double weigh_bag(const Bag& bag, float maximum) {
   const Floats reference = splat(maximum);
   Sum sum;
-  for (size_t i = bag.size; i % kLanes != 0; ++i) {
-    bag.values[i] = -kInfinity;
-  }
+  pad(bag.values, bag.size);
   for (size_t i = 0; i < bag.size; i += kLanes) {
     const Floats weights = weigh(load_floats(bag.values + i), reference);
     store(bag.weights + i, weights);

@@ -123,7 +123,7 @@ struct RoughSum {
   double sum;
 };
 
-/// Fills groups.maxima, and adds up rough exponentials in the same pass: it costs half of scan_sum.
+/// Fills groups.maxima, and adds up rough exponentials in the same pass.
 template <typename Type>
 RoughSum scan_rough_sum(const Row<Type>& row, const Groups& groups) {
   float* maxima = groups.maxima;

@@ -237,7 +237,6 @@ class Searcher {
   }
 
  private:
-  static constexpr float kLowest = -std::numeric_limits<float>::max();
   static constexpr double kFew = 0.25;     // of the sample
   static constexpr int kMostAttempts = 4;  // the last one gathers everything
 

@@ -203,8 +203,11 @@ inline void keep_largest(Candidates& candidates, size_t count) {
   candidates.count = kept;
 }
 
-/// Sorts up to 64 candidates from ascending ids into the total order: each goes to the place that
-/// counts those before it.
+/// Up to so many candidates are sorted by counting: a bit of a word for each.
+inline constexpr size_t kFewSorted = 64;
+
+/// Sorts up to kFewSorted candidates from ascending ids into the total order: each goes to the
+/// place that counts those before it.
 inline void sort_few(const Candidates& candidates, Candidates& sorted) {
   pad(candidates.values, candidates.count);
   uint64_t earlier = 0;

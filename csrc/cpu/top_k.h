@@ -1,16 +1,19 @@
-// The first k of a row's total order, and branch A of docs/semantics.md: top-k, then perhaps top-p.
+// The first k of a row's total order.
 #pragma once
 
 #include "workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
+/// How many maxima a search for the k-th largest logit wants.
+inline size_t maxima_for(size_t k) { return 4 * k + 256; }
+
 /// Groups so small that there are several for each of k candidates: then the k-th largest of their
 /// maxima lies just below the k-th largest logit.
 inline Groups groups_for(size_t k, size_t vocab_size, const Workspace& work) {
   constexpr size_t kMostLines = 16;
   Groups groups{kMostLines, work.maxima};
-  while (groups.lines > 1 && vocab_size / groups.lines < 4 * k + 256) {
+  while (groups.lines > 1 && vocab_size / groups.lines < maxima_for(k)) {
     groups.lines /= 2;
   }
   return groups;
@@ -19,7 +22,7 @@ inline Groups groups_for(size_t k, size_t vocab_size, const Workspace& work) {
 /// As many maxima as the search for k of them needs, from those of all groups: fewer, larger groups
 /// for a small k. Returns their number.
 inline size_t fold_maxima(const float*& maxima, size_t size, size_t k, float* folded) {
-  const size_t fold = size / (4 * k + 256);
+  const size_t fold = size / maxima_for(k);
   if (fold < 2) {
     return size;
   }
@@ -38,9 +41,6 @@ inline size_t fold_maxima(const float*& maxima, size_t size, size_t k, float* fo
   maxima = folded;
   return count;
 }
-
-/// Up to so many candidates are sorted by counting.
-inline constexpr size_t kFewSorted = 64;
 
 /// The logits above some bound, by ascending id: k or a few more; and the bound. Fewer where only
 /// ties at the bound are missing, or where the row has fewer above -inf.

@@ -1,4 +1,4 @@
-// One thread's memory for a row, and the row's arguments.
+// One thread's memory for a row.
 #pragma once
 
 #include "contract.h"
