@@ -72,18 +72,6 @@ struct Bag {
   double weight_above = 0;
 };
 
-/// A generator of numbers that no pattern of a row follows: Numerical Recipes'; any would do.
-class Random {
- public:
-  size_t below(size_t bound) {
-    state_ = state_ * 1664525U + 1013904223U;
-    return (uint64_t{state_} * bound) >> 32;
-  }
-
- private:
-  uint32_t state_ = 1;
-};
-
 inline constexpr float kLowest = -std::numeric_limits<float>::max();
 
 /// Values between which a place is sought, both included.

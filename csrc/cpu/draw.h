@@ -2,6 +2,7 @@
 #pragma once
 
 #include "exponential.h"
+#include "logits.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -32,6 +33,23 @@ inline size_t count_until_exceeding(const double* exponentials, size_t count, do
   return 0;
 }
 
+/// The first place of the largest of some scores, which have room up to a whole line.
+inline size_t first_largest(float* scores, size_t count) {
+  pad(scores, count);
+  Floats first = load_floats(scores);
+  Floats second = load_floats(scores + kLanes);
+  for (size_t i = kLine; i < count; i += kLine) {
+    first = larger(load_floats(scores + i), first);
+    second = larger(load_floats(scores + i + kLanes), second);
+  }
+  const Floats largest = splat(largest_lane(larger(first, second)));
+  for (size_t i = 0;; i += kLanes) {
+    if (const uint32_t bits = bits_of(is_equal(load_floats(scores + i), largest)); bits != 0) {
+      return i + static_cast<size_t>(__builtin_ctz(bits));
+    }
+  }
+}
+
 /// The lowest of the first `count` ranks with the largest score; `scores` has room for them.
 inline size_t draw(const double* exponentials, size_t count, const Noise& noise, float eps,
                    float* scores) {
@@ -39,11 +57,7 @@ inline size_t draw(const double* exponentials, size_t count, const Noise& noise,
   for (size_t rank = 0; rank < count; ++rank) {
     scores[rank] = score_of(static_cast<float>(exponentials[rank] / total), noise[rank], eps);
   }
-  size_t best = 0;
-  for (size_t rank = 1; rank < count; ++rank) {
-    best = scores[rank] > scores[best] ? rank : best;
-  }
-  return best;
+  return first_largest(scores, count);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -6,18 +6,15 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-struct RowArguments {
-  int32_t k;
-  float p;
-  float eps;
-  Noise noise;
-  float* kept;
-};
-
 /// Branch A: the first k of the total order, then perhaps top-p.
 template <typename Type>
 size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArguments& arguments,
-                    Workspace& work) {
+                    Scratch& scratch, Workspace& work) {
+  if constexpr (kHasFewValues<Type>) {
+    if (k > kFewSorted) {
+      return Counted<Type>(row, arguments, scratch, work).sample_top_k(k, use_p);
+    }
+  }
   const Groups groups = groups_for(k, row.vocab_size(), work);
   const float maximum = scan_maxima(row, groups);
   if (arguments.kept != nullptr) {
@@ -68,15 +65,14 @@ Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& wo
 
 /// Branch B: top-p alone.
 template <typename Type>
-size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, FirstTry& first_try,
-                    Scratch& scratch, Workspace& work) {
-  TopP<Type> top_p(row, arguments.p, arguments.noise, arguments.eps, scratch, work);
-  if (const std::optional<size_t> selected = top_p.sample(arguments.kept, first_try)) {
+size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch, Workspace& work) {
+  TopP<Type> top_p(row, arguments, scratch, work);
+  if (const std::optional<size_t> selected = top_p.sample(scratch.history)) {
     return *selected;
   }
   const Row<Float32> infinities = infinities_of(row, scratch, work);
-  TopP<Float32> shared(infinities, arguments.p, arguments.noise, arguments.eps, scratch, work);
-  const size_t selected = *shared.sample(arguments.kept, first_try);
+  TopP<Float32> shared(infinities, arguments, scratch, work);
+  const size_t selected = *shared.sample(scratch.history);
   for (size_t id = 0; arguments.kept != nullptr && id < row.vocab_size(); ++id) {
     arguments.kept[id] = arguments.kept[id] == 0.0F ? kInfinity : -kInfinity;
   }
@@ -102,7 +98,7 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Sc
   if (arguments.noise.data == nullptr) {
     RowArguments best = arguments;
     best.kept = nullptr;
-    return sample_top_k(row, 1, false, best, work);
+    return sample_top_k(row, 1, false, best, scratch, work);
   }
   const float* q = contiguous(arguments.noise, row.vocab_size(), scratch);
   float maximum = 0;
@@ -120,7 +116,6 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
   using Storage = typename Type::Storage;
   const auto vocab_size = static_cast<size_t>(batch.vocab_size);
   Workspace work(scratch, vocab_size);
-  FirstTry first_try = FirstTry::kRoughSum;
   for (int64_t index = first_row; index < last_row; ++index) {
     const Storage* logits =
         static_cast<const Storage*>(batch.logits) + index * batch.logits_row_stride;
@@ -146,11 +141,11 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
     const bool is_best_wanted = batch.q == nullptr && batch.kept == nullptr;
     size_t selected = 0;
     if (is_best_wanted) {  // whatever is kept, the first of the total order is
-      selected = sample_top_k(row, 1, false, arguments, work);
+      selected = sample_top_k(row, 1, false, arguments, scratch, work);
     } else if (use_k) {
-      selected = sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, work);
+      selected = sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, scratch, work);
     } else if (use_p) {
-      selected = sample_top_p(row, arguments, first_try, scratch, work);
+      selected = sample_top_p(row, arguments, scratch, work);
     } else {
       selected = sample_unfiltered(row, arguments, scratch, work);
     }

@@ -14,6 +14,13 @@ inline constexpr size_t kLine = 32;        // logits: a cache line of a 16-bit t
 inline constexpr size_t kChunkLines = 32;  // lines
 inline constexpr size_t kChunk = kLine * kChunkLines;
 
+/// Fills up to whole vectors with -inf, which no search counts.
+inline void pad(float* values, size_t count) {
+  for (size_t i = count; i % kLine != 0; ++i) {
+    values[i] = -kInfinity;
+  }
+}
+
 using HalfPart = uint16_t __attribute__((vector_size(kPartBytes / 2)));  // as many as a FloatPart
 
 /// 32 logits as float32.
@@ -76,12 +83,27 @@ struct Float32 {
    private:
     Floats bound_;
   };
+
+  /// A test for the logits equal to a value; bit i: logit i of a line.
+  class Equal {
+   public:
+    explicit Equal(float value) : value_(splat(value)) {}
+    ASCEND_SAMPLE_INLINE uint32_t bits(const Storage* data) const {
+      const Line line = load(data);
+      return bits_of(is_equal(line.first, value_)) | bits_of(is_equal(line.second, value_))
+                                                         << kLanes;
+    }
+
+   private:
+    Floats value_;
+  };
 };
 
 /// What the two types of 16 bits share: sign and magnitude order their values.
 template <typename Type, uint16_t kInfinityBits>
 struct HalfWidth {
   using Storage = uint16_t;
+  static constexpr Storage kInfinity = kInfinityBits;
   static constexpr Storage kMinusInfinity = 0x8000 | kInfinityBits;
 
   static ASCEND_SAMPLE_INLINE Line maxima(const Storage* data, size_t lines, float* out) {
@@ -113,18 +135,7 @@ struct HalfWidth {
 
   class Above {
    public:
-    explicit Above(float value) {
-      // The largest key of a number that is not above the value, by bisection.
-      int low = key_of(kMinusInfinity) - 1;
-      int high = key_of(kInfinityBits) + 1;
-      while (high - low > 1) {
-        const int middle = (low + high) >> 1;
-        const int sign = middle < 0 ? 0x8000 : 0;
-        const auto logit = static_cast<Storage>(sign | (middle < 0 ? -middle : middle));
-        (Type::value_of(logit) > value ? high : low) = middle;
-      }
-      key_ = static_cast<int16_t>(low);
-    }
+    explicit Above(float value) : key_(static_cast<int16_t>(largest_key_to(value))) {}
     template <typename Function>
     void test(Function function) const {
       const auto bits_with = [](auto bits_of_line) {
@@ -153,11 +164,42 @@ struct HalfWidth {
     int16_t key_;
   };
 
+  /// The value is one of the type.
+  class Equal {
+   public:
+    explicit Equal(float value)
+        : pattern_(static_cast<int16_t>(pattern_of(largest_key_to(value)))),
+          mask_(pattern_ == 0 ? 0x7FFF : -1) {}
+    ASCEND_SAMPLE_INLINE uint32_t bits(const Storage* data) const {
+      const Shorts without_sign_of_zero =
+          map([this](ShortPart x) { return ShortPart(x & mask_); }, load_shorts(data));
+      return bits_below(without_sign_of_zero - pattern_, 1);
+    }
+
+   private:
+    int16_t pattern_;
+    int16_t mask_;
+  };
+
  private:
   /// Grows with the value; -0 and +0 share 0.
   static int key_of(Storage logit) {
     const int magnitude = logit & 0x7FFF;
     return (logit & 0x8000) != 0 ? -magnitude : magnitude;
+  }
+  static Storage pattern_of(int key) {
+    return static_cast<Storage>(key < 0 ? 0x8000 | -key : key);
+  }
+
+  /// The largest key of a number that is not above the value, by bisection.
+  static int largest_key_to(float value) {
+    int low = key_of(kMinusInfinity) - 1;
+    int high = key_of(kInfinityBits) + 1;
+    while (high - low > 1) {
+      const int middle = (low + high) >> 1;
+      (Type::value_of(pattern_of(middle)) > value ? high : low) = middle;
+    }
+    return low;
   }
 
   static ASCEND_SAMPLE_INLINE Shorts load_shorts(const Storage* data) {

@@ -1,5 +1,6 @@
 #include "sample_rows.h"
 
+#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -39,6 +40,15 @@ std::byte* Scratch::reserve(Slot slot, size_t bytes) {
     block.bytes = bytes;
   }
   return block.memory.get();
+}
+
+std::byte* Scratch::reserve_zeros(Slot slot, size_t bytes) {
+  const bool grows = blocks_[slot].bytes < bytes;
+  std::byte* const memory = reserve(slot, bytes);
+  if (grows) {
+    std::memset(memory, 0, bytes);
+  }
+  return memory;
 }
 
 std::string_view name_of(Capability capability) {

@@ -32,13 +32,27 @@ struct Batch {
   float* kept;        // [batch_size, vocab_size], contiguous; null: not wanted
 };
 
+/// What worked for the nucleus of the row before is tried first, since rows tend to be alike.
+/// Results do not depend on it.
+struct History {
+  enum FirstTry : uint8_t { kFew, kRoughSum, kExactSum };
+
+  FirstTry first_try = kFew;
+  double depth = 0;  // of the nucleus: from the logarithm of the row's sum to its last logit
+};
+
 /// Memory that one thread reuses from row to row: a few times the size of a row.
 class Scratch {
  public:
-  enum Slot : uint8_t { kRow, kLogits, kNoise, kCopy, kSort, kSlots };
+  History history;
+
+  enum Slot : uint8_t { kRow, kLogits, kNoise, kCopy, kSort, kTally, kSlots };
 
   /// At least `bytes`, aligned to 64. What the slot held before is lost when it grows.
   std::byte* reserve(Slot slot, size_t bytes);
+
+  /// The same, but zeros where it grows.
+  std::byte* reserve_zeros(Slot slot, size_t bytes);
 
  private:
   struct Free {

@@ -10,7 +10,7 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// A part of the row: lines spread over it, at places that no regular pattern shares.
+/// A part of the row.
 struct Sample {
   Bag bag;
   double lines_for_each;  // lines of the row for each of the sample's
@@ -18,22 +18,14 @@ struct Sample {
 
 template <typename Type>
 Sample take_sample(const Row<Type>& row, float maximum, Bag bag) {
-  const size_t lines = row.lines();
-  const size_t count = lines < kSampleLines ? lines : kSampleLines;
+  const size_t lines = row.lines() < kSampleLines ? row.lines() : kSampleLines;
+  sample_lines(row, lines, bag.values);
+  bag.size = lines * kLine;
   const Floats reference = splat(maximum);
-  Random random;
-  for (size_t i = 0; i < count; ++i) {
-    const size_t first = i * lines / count;
-    const size_t last = (i + 1) * lines / count;
-    const Line line = Type::load(row.line(first + random.below(last - first)));
-    for (const Floats& values : {line.first, line.second}) {
-      const Floats numbers = larger(values, splat(-kInfinity));  // -inf for NaN
-      store(bag.values + bag.size, numbers);
-      store(bag.weights + bag.size, weigh(numbers, reference));
-      bag.size += kLanes;
-    }
+  for (size_t i = 0; i < bag.size; i += kLanes) {
+    store(bag.weights + i, weigh(load_floats(bag.values + i), reference));
   }
-  return {bag, static_cast<double>(lines) / static_cast<double>(count)};
+  return {bag, static_cast<double>(row.lines()) / static_cast<double>(lines)};
 }
 
 /// A bracket that holds the place, if the sample's weights are off by no more than so many standard
@@ -255,24 +247,5 @@ class Searcher {
   Sample sample_;
   float has_all_from_ = kInfinity;  // up to what is above it, gathered_ has every logit from here
 };
-
-/// The id of the logit with this rank among those equal to `value`, by ascending id.
-template <typename Type>
-size_t find_equal(const Row<Type>& row, float value, size_t rank) {
-  const Floats wanted = splat(value);
-  for (size_t line = 0; line < row.lines(); ++line) {
-    uint32_t bits = equal_bits<Type>(row.line(line), wanted);
-    const auto count = static_cast<size_t>(__builtin_popcount(bits));
-    if (rank >= count) {
-      rank -= count;
-      continue;
-    }
-    for (; rank != 0; --rank) {
-      bits &= bits - 1;
-    }
-    return line * kLine + static_cast<size_t>(__builtin_ctz(bits));
-  }
-  __builtin_unreachable();  // the value was counted in this row
-}
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

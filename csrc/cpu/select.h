@@ -25,10 +25,33 @@ ASCEND_SAMPLE_INLINE float next_below(float value) {
   return value_of_ordinal(ordinal_of(value) - 1);
 }
 
-/// Fills up to whole vectors with -inf, which no search counts.
-inline void pad(float* values, size_t count) {
-  for (size_t i = count; i % kLine != 0; ++i) {
-    values[i] = -kInfinity;
+/// A generator of numbers that no pattern of a row follows: Numerical Recipes'; any would do.
+class Random {
+ public:
+  size_t below(size_t bound) {
+    state_ = state_ * 1664525U + 1013904223U;
+    return (uint64_t{state_} * bound) >> 32;
+  }
+
+ private:
+  uint32_t state_ = 1;
+};
+
+inline constexpr size_t kSampleLines = 128;
+
+/// Copies `count` lines spread over the row, which has as many, at places that no regular pattern
+/// shares. NaN becomes -inf.
+template <typename Type>
+void sample_lines(const Row<Type>& row, size_t count, float* values) {
+  const size_t lines = row.lines();
+  const Floats lowest = splat(-kInfinity);
+  Random random;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t first = i * lines / count;
+    const size_t last = (i + 1) * lines / count;
+    const Line line = Type::load(row.line(first + random.below(last - first)));
+    store(values + i * kLine, larger(line.first, lowest));
+    store(values + i * kLine + kLanes, larger(line.second, lowest));
   }
 }
 
@@ -47,6 +70,7 @@ inline size_t count_at_least(const float* values, size_t size, float bound) {
 /// A value that at least `count` of values[0 : size] reach, and at most `limit`, unless more than
 /// that are equal: then the count-th largest. size is a multiple of kLine and at least count.
 inline float find_threshold(const float* values, size_t size, size_t count, size_t limit) {
+  constexpr int kMeans = 8;
   Floats least = load_floats(values);
   Floats largest = least;
   for (size_t i = kLanes; i < size; i += kLanes) {
@@ -56,8 +80,14 @@ inline float find_threshold(const float* values, size_t size, size_t count, size
   int64_t low = ordinal_of(-largest_lane(-least));       // reached by at least count
   int64_t high = ordinal_of(largest_lane(largest)) + 1;  // by fewer
   size_t reached = size;
-  while (reached > limit && high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
+  for (int step = 0; reached > limit && high - low > 1; ++step) {
+    int64_t middle = low + (high - low) / 2;
+    if (step < kMeans) {
+      // Halves the values instead of their ordinals, of which most are next to 0.
+      const float mean = value_of_ordinal(int32_t(low)) / 2 + value_of_ordinal(int32_t(high)) / 2;
+      const int64_t ordinal = ordinal_of(mean);
+      middle = ordinal > low && ordinal < high ? ordinal : middle;
+    }
     const size_t above = count_at_least(values, size, value_of_ordinal(int32_t(middle)));
     if (above >= count) {
       low = middle;
@@ -152,11 +182,49 @@ size_t copy_hit_values(const Row<Type>& row, const Hits& hits, float bound, floa
   return count;
 }
 
-/// Bit i: logit i of the line equals the value.
+/// The id of the logit with this rank among those equal to `value`, by ascending id.
 template <typename Type>
-ASCEND_SAMPLE_INLINE uint32_t equal_bits(const typename Type::Storage* data, const Floats& value) {
-  const Line line = Type::load(data);
-  return bits_of(is_equal(line.first, value)) | bits_of(is_equal(line.second, value)) << kLanes;
+size_t find_equal(const Row<Type>& row, float value, size_t rank) {
+  const typename Type::Equal wanted(value);
+  for (size_t line = 0; line < row.lines(); ++line) {
+    uint32_t bits = wanted.bits(row.line(line));
+    const auto count = static_cast<size_t>(__builtin_popcount(bits));
+    if (rank >= count) {
+      rank -= count;
+      continue;
+    }
+    for (; rank != 0; --rank) {
+      bits &= bits - 1;
+    }
+    return line * kLine + static_cast<size_t>(__builtin_ctz(bits));
+  }
+  __builtin_unreachable();  // the value was counted in this row
+}
+
+/// Writes the row with -inf for everything but what is above `bound` and, by id, the first `equals`
+/// of those equal to it.
+template <typename Type>
+void write_kept(const Row<Type>& row, float bound, size_t equals, float* kept) {
+  const Floats bounds = splat(bound);
+  const Floats lowest = splat(-kInfinity);
+  const size_t whole = row.vocab_size() / kLine;
+  for (size_t line = 0; line < whole; ++line) {
+    const Line logits = Type::load(row.line(line));
+    float* out = kept + line * kLine;
+    store(out, select(is_greater(logits.first, bounds), logits.first, lowest));
+    store(out + kLanes, select(is_greater(logits.second, bounds), logits.second, lowest));
+  }
+  for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
+    kept[id] = row.value(id) > bound ? row.value(id) : -kInfinity;
+  }
+  const typename Type::Equal equal(bound);
+  for (size_t line = 0; equals != 0; ++line) {
+    uint32_t bits = equal.bits(row.line(line));
+    for (; bits != 0 && equals != 0; bits &= bits - 1, --equals) {
+      const size_t id = line * kLine + static_cast<size_t>(__builtin_ctz(bits));
+      kept[id] = row.value(id);
+    }
+  }
 }
 
 /// Appends the first `count` logits, by ascending id, of those equal to `value`; there are as many.
@@ -164,6 +232,7 @@ template <typename Type>
 void collect_equal(const Row<Type>& row, const Groups& groups, float value, size_t count,
                    Candidates& candidates) {
   const Floats values = splat(value);
+  const typename Type::Equal equal(value);
   const float* maxima = groups.maxima;
   for (size_t line = 0; line < row.lines(); line += groups.lines, maxima += kLine) {
     if (bits_of(is_at_least(load_floats(maxima), values) |
@@ -172,7 +241,7 @@ void collect_equal(const Row<Type>& row, const Groups& groups, float value, size
     }
     const auto* data = row.line(line);
     for (size_t i = 0; i < groups.lines; ++i) {
-      uint32_t bits = equal_bits<Type>(data + i * kLine, values);
+      uint32_t bits = equal.bits(data + i * kLine);
       for (; bits != 0; bits &= bits - 1) {
         const auto place = static_cast<size_t>(__builtin_ctz(bits));
         candidates.append(Type::value_of(data[i * kLine + place]), (line + i) * kLine + place);

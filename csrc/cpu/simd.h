@@ -115,6 +115,24 @@ ASCEND_SAMPLE_INLINE Floats floats_of(const Ints& a) {
 ASCEND_SAMPLE_INLINE Floats convert(const Ints& a) {
   return map([](IntPart x) { return __builtin_convertvector(x, FloatPart); }, a);
 }
+/// Integers next to values below 2^31; 0 for what is below 0, and for NaN.
+ASCEND_SAMPLE_INLINE Ints convert_not_negative(const Floats& a) {
+  return map(
+      [](FloatPart x) -> IntPart {
+#if defined(__AVX512F__)
+        return IntPart(_mm512_max_epi32(_mm512_cvtps_epi32(x), _mm512_setzero_si512()));
+#elif defined(__AVX2__)
+        return IntPart(_mm256_max_epi32(_mm256_cvtps_epi32(x), _mm256_setzero_si256()));
+#elif defined(__ARM_NEON) && !defined(ASCEND_SAMPLE_PLAIN)
+        return vmaxq_s32(vcvtnq_s32_f32(x), vdupq_n_s32(0));
+#else
+        const FloatPart most = 2147483520.0F - FloatPart{};  // the largest below 2^31
+        const FloatPart limited = x > FloatPart{} ? (x < most ? x : most) : FloatPart{};
+        return __builtin_convertvector(limited, IntPart);
+#endif
+      },
+      a);
+}
 ASCEND_SAMPLE_INLINE Floats absolute(const Floats& a) { return floats_of(bits_of(a) & 0x7FFFFFFF); }
 
 /// a * b + c, rounded once.

@@ -1,6 +1,9 @@
 // The first k of a row's total order.
 #pragma once
 
+#include <cmath>
+#include <optional>
+
 #include "workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -42,6 +45,36 @@ inline size_t fold_maxima(const float*& maxima, size_t size, size_t k, float* fo
   return count;
 }
 
+/// A bound that k logits are likely above, and not many more: from a part of the row. None where
+/// that would not be much less than the row.
+template <typename Type>
+std::optional<float> guess_bound(const Row<Type>& row, size_t k, Workspace& work) {
+  constexpr size_t kLeastRatio = 4;
+  constexpr size_t kWanted = 32;  // in the sample
+  constexpr double kDeviations = 3.0;
+  size_t lines = kWanted * row.lines() / k;
+  lines = lines < kSampleLines ? lines : kSampleLines;
+  if (lines * kLeastRatio > row.lines()) {
+    return std::nullopt;
+  }
+  sample_lines(row, lines, work.sample_values);
+  const double expected = static_cast<double>(k * lines) / static_cast<double>(row.lines());
+  const auto rank = static_cast<size_t>(expected + kDeviations * std::sqrt(expected) + 1.0);
+  return find_threshold(work.sample_values, lines * kLine, rank, rank + rank / 16);
+}
+
+/// A search for a bound ends when no more than these are above it.
+inline size_t enough_for(size_t k) { return k + k / 8; }
+
+/// A bound that k logits reach, from the maxima of groups.
+template <typename Type>
+float find_bound(const Row<Type>& row, const Groups& groups, size_t k, Workspace& work) {
+  const float* maxima = groups.maxima;
+  size_t size = row.chunks() * groups.blocks_in_chunk() * kLine;
+  size = fold_maxima(maxima, size, k, work.folded_maxima);
+  return find_threshold(maxima, size, k, enough_for(k));
+}
+
 /// The logits above some bound, by ascending id: k or a few more; and the bound. Fewer where only
 /// ties at the bound are missing, or where the row has fewer above -inf.
 struct Collected {
@@ -52,18 +85,14 @@ struct Collected {
 template <typename Type>
 Collected collect_candidates(const Row<Type>& row, const Groups& groups, size_t k,
                              Workspace& work) {
-  const float* maxima = groups.maxima;
-  size_t size = row.chunks() * groups.blocks_in_chunk() * kLine;
-  size = fold_maxima(maxima, size, k, work.folded_maxima);
-  const size_t enough = k + k / 8;
-  float bound = find_threshold(maxima, size, k, enough);
+  float bound = find_bound(row, groups, k, work);
   size_t count = hit_above(row, groups, bound, work.hits);
   if (count > 2 * k + kFewSorted) {
     // Many of a group's logits are above: a sorted row has its largest side by side. They are few
     // enough to be searched themselves.
     float* values = work.room_values[0];
     count = copy_hit_values(row, work.hits, bound, values);
-    bound = find_threshold(values, (count + kLine - 1) / kLine * kLine, k, enough);
+    bound = find_threshold(values, (count + kLine - 1) / kLine * kLine, k, enough_for(k));
     hit_above(row, groups, bound, work.hits);
   }
   Collected result{{work.values, work.ids}, bound};

@@ -4,33 +4,31 @@
 #include <cmath>
 #include <optional>
 
+#include "counted.h"
 #include "nucleus.h"
-#include "top_k.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
-
-/// Rows of one call tend to be alike, so what worked for the last one is tried first. Results do
-/// not depend on it.
-enum class FirstTry : uint8_t { kRoughSum, kExactSum };
 
 template <typename Type>
 class TopP {
  public:
-  TopP(const Row<Type>& row, float p, const Noise& noise, float eps, Scratch& scratch,
-       Workspace& work)
+  TopP(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch, Workspace& work)
       : row_(row),
-        p_(p),
-        noise_(noise),
-        eps_(eps),
+        arguments_(arguments),
+        p_(arguments.p),
+        noise_(arguments.noise),
+        eps_(arguments.eps),
+        kept_(arguments.kept),
         scratch_(scratch),
         work_(work),
         groups_(groups_for(kMostCandidates, row.vocab_size(), work)) {}
 
-  /// The drawn id; none for a row with +inf. `kept`, if not null, receives the row with -inf where
-  /// a logit is not kept.
-  std::optional<size_t> sample(float* kept, FirstTry& first_try) {
-    kept_ = kept;
-    if (first_try == FirstTry::kRoughSum) {
+  /// The drawn id; none for a row with +inf that was not counted.
+  std::optional<size_t> sample(History& history) {
+    if constexpr (kHasFewValues<Type>) {
+      return sample_counted(history);
+    }
+    if (history.first_try != History::kExactSum) {
       const RoughSum rough = scan_rough_sum(row_, groups_);
       if (rough.maximum == kInfinity) {
         return std::nullopt;
@@ -38,8 +36,10 @@ class TopP {
       if (rough.maximum == -kInfinity) {
         return sample_nothing();
       }
-      if (const std::optional<size_t> selected = try_rough_sum(rough)) {
-        return selected;
+      if (is_within_range(rough)) {
+        if (const std::optional<size_t> selected = try_rough_sum(rough)) {
+          return selected;
+        }
       }
     }
     sum_ = scan_sum(row_, groups_, work_.chunk_sums);
@@ -50,24 +50,12 @@ class TopP {
       return sample_nothing();
     }
     const size_t selected = sample_with_sum();
-    first_try = is_small_ ? FirstTry::kRoughSum : FirstTry::kExactSum;
+    history.first_try = is_small_ ? History::kFew : History::kExactSum;
     return selected;
   }
 
  private:
   static constexpr size_t kFew = 48;  // candidates tried first: most nuclei are smaller
-
-  /// A part of the row: its sum of exp(logit - maximum), and of rough_exp(logit).
-  struct Known {
-    double weight;
-    double rough;
-  };
-
-  /// Bounds of the sum of exp(logit - maximum).
-  struct Bounds {
-    double least;
-    double most;
-  };
 
   /// Bounds of the nucleus' size; `most` is 0 where it may be beyond the candidates.
   struct Sizes {
@@ -80,6 +68,28 @@ class TopP {
     float value;
   };
 
+  size_t sample_counted(History& history) {
+    Counted<Type> counted(row_, arguments_, scratch_, work_);
+    if (history.first_try == History::kExactSum) {
+      return counted.sample_top_p(history);
+    }
+    const RoughSum rough = scan_rough_sum(row_, groups_);
+    if (is_within_range(rough)) {
+      float low = counted.lowest_of_nucleus(rough, history);
+      if (history.first_try == History::kFew) {
+        const std::optional<size_t> selected = try_few(rough);
+        if (selected.has_value()) {
+          return *selected;
+        }
+        low = find_bound(row_, groups_, kMostCandidates, work_);
+      }
+      if (const std::optional<size_t> selected = counted.try_top_p(rough, groups_, low, history)) {
+        return *selected;
+      }
+    }
+    return counted.sample_top_p(history);
+  }
+
   size_t sample_nothing() {
     if (kept_ != nullptr) {
       fill(kept_, row_.vocab_size(), -kInfinity);
@@ -87,33 +97,37 @@ class TopP {
     return 0;
   }
 
-  /// Where the candidates hold the nucleus, bounds of the sum decide most draws; none where they do
-  /// not.
-  std::optional<size_t> try_rough_sum(const RoughSum& rough) {
-    if (rough.maximum < kRoughLowestMaximum || rough.maximum > kRoughHighestMaximum) {
-      return std::nullopt;
-    }
+  /// Where a few candidates hold the nucleus, bounds of the sum decide most draws; none where they
+  /// do not.
+  std::optional<size_t> try_few(const RoughSum& rough) {
     sum_.maximum = rough.maximum;
     candidates_ = first_of_total_order(row_, groups_, kFew, work_);
-    Known known = know_candidates();
-    Bounds sum = bound_sum(rough, known);
-    if (const Sizes sizes = bound_size(sum); sizes.most != 0) {
-      return try_candidates(sizes, sum);
+    known_ = know_candidates();
+    bounds_ = bound_sum(rough, known_, row_.chunks());
+    const Sizes sizes = bound_size(bounds_);
+    is_beyond_few_ = sizes.most == 0;
+    return is_beyond_few_ ? std::nullopt : try_candidates(sizes, bounds_);
+  }
+
+  std::optional<size_t> try_rough_sum(const RoughSum& rough) {
+    const std::optional<size_t> selected = try_few(rough);
+    if (selected.has_value() || !is_beyond_few_) {
+      return selected;
     }
     const double each = work_.exponentials[candidates_.count - 1];
-    if (known.weight + each * static_cast<double>(kMostCandidates) <=
-        static_cast<double>(p_) * sum.least) {
+    if (known_.weight + each * static_cast<double>(kMostCandidates) <=
+        static_cast<double>(p_) * bounds_.least) {
       return std::nullopt;  // kMostCandidates are not enough either
     }
     const Collected collected = collect_candidates(row_, groups_, kMostCandidates, work_);
     const Bag bag{collected.candidates.values, work_.weights, collected.candidates.count};
-    known = know_bag(bag);
-    sum = bound_sum(rough, known);
+    const Known known = know_bag(bag);
+    Bounds sum = bound_sum(rough, known, row_.chunks());
     if (bag.size >= kMostCandidates && known.weight < static_cast<double>(p_) * sum.least) {
       return try_rough_nucleus(rough, {collected.bound, bag.size, known.weight}, known, sum);
     }
     candidates_ = sort_candidates(row_, groups_, kMostCandidates, collected, work_);
-    sum = bound_sum(rough, know_candidates());
+    sum = bound_sum(rough, know_candidates(), row_.chunks());
     const Sizes sizes = bound_size(sum);
     return sizes.most != 0 ? try_candidates(sizes, sum) : std::nullopt;
   }
@@ -147,7 +161,7 @@ class TopP {
     Known known = know_bag(*bag);
     known.weight += known_beyond.weight;
     known.rough += known_beyond.rough;
-    const Bounds sum = bound_sum(rough, known);
+    const Bounds sum = bound_sum(rough, known, row_.chunks());
     const double least_target = static_cast<double>(p_) * sum.least;
     const double most_target = static_cast<double>(p_) * sum.most;
     if (beyond.weight >= least_target || known.weight * (1 - 1e-5) <= most_target) {
@@ -159,42 +173,14 @@ class TopP {
     const double lacking = std::ceil((most_target - least_target) / end) + 1;
     const double least_count = static_cast<double>(nucleus_.count()) - lacking;
     const float* q = contiguous(noise_, nucleus_.count(), scratch_);
-    // The probabilities' greatest difference, and with it the ratio of the weights.
-    const double ratio = 1.0 / exp_not_positive(end / sum.most - 1 / sum.least);
-    const Contenders contenders =
-        find_contenders(q, nucleus_.count(), eps_, ratio, work_.noise_minima);
-    if (contenders.is_open) {
-      return std::nullopt;
-    }
-    const double inverse = (1 / sum.least + 1 / sum.most) / 2;
-    const double spread = 1 / sum.least - inverse;
-    Ranked ranked[Contenders::kMost];
-    double scores[Contenders::kMost];
-    size_t best = 0;
-    for (size_t i = 0; i < contenders.count; ++i) {
-      ranked[i] = find_rank(contenders.ranks[i]);
-      const double noise = static_cast<double>(__builtin_fabsf(q[contenders.ranks[i]]) + eps_);
-      scores[i] = exp_not_positive((exponential_of(ranked[i].value) - 1.0) * inverse) / noise;
-      best = scores[i] > scores[best] ? i : best;
-    }
-    bool is_certain = static_cast<double>(contenders.ranks[best]) < least_count;
-    for (size_t i = 0; i < contenders.count; ++i) {
-      const double difference =
-          exponential_of(ranked[i].value) - exponential_of(ranked[best].value);
-      is_certain &= i == best || is_surely_less(scores[i], scores[best], difference, spread);
-    }
-    return is_certain ? std::optional<size_t>(ranked[best].id) : std::nullopt;
+    const std::optional<size_t> rank =
+        draw_surely(q, least_count, nucleus_.count(), sum, end, eps_, work_.noise_minima,
+                    [this](size_t rank) { return exponential_of(find_rank(rank).value); });
+    return rank.has_value() ? std::optional<size_t>(find_rank(*rank).id) : std::nullopt;
   }
 
   double exponential_of(float value) const {
     return exp_not_positive(static_cast<double>(value) - static_cast<double>(sum_.maximum));
-  }
-
-  /// Whether a score is less than another for every inverse of the sum, which is known to `spread`;
-  /// `difference` is that of the two exponentials.
-  static bool is_surely_less(double score, double other, double difference, double spread) {
-    constexpr double kMargin = 8e-6;
-    return score * (1 + 2 * (std::fabs(difference) * spread + kMargin)) < other;
   }
 
   /// All the logits below this together weigh less than the nucleus leaves of a sum.
@@ -212,31 +198,6 @@ class TopP {
 
   Known know_bag(const Bag& bag) const {
     return {weigh_bag(bag, sum_.maximum), sum_rough(bag.values, bag.size)};
-  }
-
-  static double sum_rough(float* values, size_t count) {
-    Sum sum;
-    pad(values, count);
-    for (size_t i = 0; i < count; i += kLanes) {
-      const Floats block = load_floats(values + i);
-      sum.add(select(is_greater(block, splat(-kInfinity)), rough_exp(block), Floats{}));
-    }
-    return sum.total();
-  }
-
-  /// Of the row, where a part is known.
-  Bounds bound_sum(const RoughSum& rough, const Known& known) const {
-    const double rest = rough.sum - known.rough;
-    // The rough sum adds in float32: the lines of a chunk, then one chunk after the other.
-    const double rounding =
-        static_cast<double>(row_.chunks() + kChunkLines + 2) * 0x1p-24 * rough.sum;
-    const double unit = std::exp(-static_cast<double>(rough.maximum));
-    const double least_rest = (rest - rounding) / kRoughMost * unit;
-    const double most_rest = (rest + rounding) / kRoughLeast * unit;
-    // Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
-    constexpr double kMargin = 4e-6;
-    return {(known.weight + (least_rest > 0 ? least_rest : 0)) * (1 - kMargin),
-            (known.weight + most_rest) * (1 + kMargin)};
   }
 
   Sizes bound_size(const Bounds& sum) const {
@@ -356,7 +317,7 @@ class TopP {
     is_small_ = searcher_->has_gathered_all_above();
     nucleus_ = cut(end, sum_.maximum, target);
     if (kept_ != nullptr) {
-      write_nucleus();
+      write_kept(row_, nucleus_.place.value, nucleus_.equals, kept_);
     }
     return noise_.data == nullptr ? candidates_.ids[0] : draw_from_nucleus();
   }
@@ -432,39 +393,19 @@ class TopP {
     return sorted.ids[draw(exponentials, count, {q, 1}, eps_, probabilities)];
   }
 
-  void write_nucleus() {
-    const float bound = nucleus_.place.value;
-    const Floats bounds = splat(bound);
-    const Floats lowest = splat(-kInfinity);
-    const size_t whole = row_.vocab_size() / kLine;
-    for (size_t line = 0; line < whole; ++line) {
-      const Line logits = Type::load(row_.line(line));
-      float* out = kept_ + line * kLine;
-      store(out, select(is_greater(logits.first, bounds), logits.first, lowest));
-      store(out + kLanes, select(is_greater(logits.second, bounds), logits.second, lowest));
-    }
-    for (size_t id = whole * kLine; id < row_.vocab_size(); ++id) {
-      kept_[id] = row_.value(id) > bound ? row_.value(id) : -kInfinity;
-    }
-    size_t equals = nucleus_.equals;
-    for (size_t line = 0; equals != 0; ++line) {
-      uint32_t bits = equal_bits<Type>(row_.line(line), bounds);
-      for (; bits != 0 && equals != 0; bits &= bits - 1, --equals) {
-        const size_t id = line * kLine + static_cast<size_t>(__builtin_ctz(bits));
-        kept_[id] = row_.value(id);
-      }
-    }
-  }
-
   const Row<Type>& row_;
+  const RowArguments& arguments_;
   const float p_;
   const Noise noise_;
   const float eps_;
+  float* const kept_;
   Scratch& scratch_;
   Workspace& work_;
   const Groups groups_;
-  float* kept_ = nullptr;
   bool is_small_ = false;
+  bool is_beyond_few_ = false;  // the nucleus may have more than kFew
+  Known known_{};
+  Bounds bounds_{};
   RowSum sum_{};
   Candidates candidates_{};
   Beyond beyond_{};

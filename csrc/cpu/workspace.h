@@ -12,7 +12,15 @@ inline constexpr size_t kMostCandidates = kMaxTopK;
 /// Candidates are sorted as they are collected, a few more than are wanted; beyond this many, the
 /// wanted ones are picked first.
 inline constexpr size_t kMostSorted = 2 * kMostCandidates;
-inline constexpr size_t kSampleLines = 128;
+
+/// What one row is sampled with.
+struct RowArguments {
+  int32_t k;
+  float p;
+  float eps;
+  Noise noise;
+  float* kept;
+};
 
 /// Arrays of every row, in one piece of the scratch. The large ones cost nothing until touched.
 struct Workspace {
@@ -48,6 +56,12 @@ struct Workspace {
   float* inside_values;
   float* inside_weights;
   float* noise_minima;
+  float* run_values;
+  uint32_t* run_counts;
+  double* run_exponentials;
+  double* run_masses;
+  float* run_weights;
+  uint16_t* run_patterns;
 
  private:
   template <typename Element>
@@ -88,6 +102,12 @@ struct Workspace {
     place(inside_values, memory, kSampleLines * kLine + kLine);
     place(inside_weights, memory, kSampleLines * kLine + kLine);
     place(noise_minima, memory, padded / kChunk + 1);
+    place(run_values, memory, padded);
+    place(run_counts, memory, padded);
+    place(run_exponentials, memory, padded);
+    place(run_masses, memory, padded);
+    place(run_weights, memory, padded);
+    place(run_patterns, memory, padded);
   }
 
   size_t bytes_ = 0;

@@ -125,11 +125,11 @@ class Fuzzer {
     std::unique_ptr<Scratch> scratch;
   };
 
-  /// What earlier rows left in the scratch must not matter.
+  /// What earlier rows left in the scratch must not matter, but where they promise to leave zeros.
   static void litter(Scratch& scratch, size_t vocab_size, Capability capability) {
     const size_t bytes = 16 * vocab_size + 16'384;
     const int litter = static_cast<int>(capability) % 2 == 0 ? 0xFF : 0x42;
-    for (int slot = 0; slot < Scratch::kSlots; ++slot) {
+    for (int slot = 0; slot < Scratch::kTally; ++slot) {
       std::memset(scratch.reserve(static_cast<Scratch::Slot>(slot), bytes), litter, bytes);
     }
   }

@@ -1,0 +1,158 @@
+// A row's sum from cheap exponentials: known within bounds, which decide most draws.
+#pragma once
+
+#include <cmath>
+#include <optional>
+
+#include "runs.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// exp(x) within the factors below, in four operations: an integer that grows like x log2(e), taken
+/// as the exponent and mantissa of a float, interpolates 2^t between whole t. 0 for NaN and below
+/// -88.03, where a row with a maximum in the range below has nothing that counts.
+ASCEND_SAMPLE_INLINE Floats rough_exp(const Floats& x) {
+  constexpr float kOne = 0x1p23F;      // of the exponent
+  constexpr float kBias = 127 * kOne;  // of the exponent
+  return floats_of(
+      convert_not_negative(fused(x, splat(0x1.715476p+0F * kOne), splat(kBias))));
+}
+
+/// rough_exp(x) / exp(x) is at most 1.0615 (the chord over the curve, at t = 0.53) and at least 1,
+/// but for rounding, 1e-5.
+inline constexpr double kRoughMost = 1.062;
+inline constexpr double kRoughLeast = 0.9999;
+/// The rows whose rough sum means anything: their exponentials stay far from float32's limits.
+inline constexpr float kRoughLowestMaximum = -40.0F;
+inline constexpr float kRoughHighestMaximum = 60.0F;
+
+/// A row's maximum, and the sum of rough_exp(logit).
+struct RoughSum {
+  float maximum;
+  double sum;
+};
+
+/// Fills groups.maxima, and adds up rough exponentials in the same pass.
+template <typename Type>
+RoughSum scan_rough_sum(const Row<Type>& row, const Groups& groups) {
+  float* maxima = groups.maxima;
+  Floats largest = splat(-kInfinity);
+  Floats sums[2] = {};
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    const auto* chunk = row.chunk(index);
+    Floats chunk_sums[2] = {};
+    for (size_t block = 0; block < kChunkLines; block += groups.lines) {
+      Floats first = splat(-kInfinity);
+      Floats second = first;
+#pragma GCC unroll 4
+      for (size_t line = 0; line < groups.lines; ++line) {
+        const Line logits = Type::load_unordered(chunk + (block + line) * kLine);
+        first = larger(logits.first, first);
+        second = larger(logits.second, second);
+        chunk_sums[0] = chunk_sums[0] + rough_exp(logits.first);
+        chunk_sums[1] = chunk_sums[1] + rough_exp(logits.second);
+      }
+      store(maxima, first);
+      store(maxima + kLanes, second);
+      maxima += kLine;
+      largest = larger(largest, larger(first, second));
+    }
+    sums[0] = sums[0] + chunk_sums[0];
+    sums[1] = sums[1] + chunk_sums[1];
+  }
+  return {largest_lane(largest), sum_lanes(sums[0]) + sum_lanes(sums[1])};
+}
+
+/// The same exponentials of a few values; there is room up to whole lines.
+inline double sum_rough(float* values, size_t count) {
+  Sum sum;
+  pad(values, count);
+  for (size_t i = 0; i < count; i += kLanes) {
+    sum.add(rough_exp(load_floats(values + i)));
+  }
+  return sum.total();
+}
+
+/// The same of runs; their weights become these exponentials.
+inline double sum_rough(const Runs& runs) {
+  double total = 0;
+  for (size_t i = 0; i < runs.size; i += kLanes) {
+    store(runs.weights + i, rough_exp(load_floats(runs.values + i)));
+  }
+  for (size_t run = 0; run < runs.size; ++run) {
+    total += static_cast<double>(runs.counts[run]) * static_cast<double>(runs.weights[run]);
+  }
+  return total;
+}
+
+/// Whether a rough sum has a meaning.
+inline bool is_within_range(const RoughSum& rough) {
+  return rough.maximum >= kRoughLowestMaximum && rough.maximum <= kRoughHighestMaximum;
+}
+
+/// A part of the row: its sum of exp(logit - maximum), and of rough_exp(logit).
+struct Known {
+  double weight;
+  double rough;
+};
+
+/// Bounds of the sum of exp(logit - maximum).
+struct Bounds {
+  double least;
+  double most;
+};
+
+/// Of a row of so many chunks, where a part is known.
+inline Bounds bound_sum(const RoughSum& rough, const Known& known, size_t chunks) {
+  const double rest = rough.sum - known.rough;
+  // The rough sum adds in float32: the lines of a chunk, then one chunk after the other.
+  const double rounding = static_cast<double>(chunks + kChunkLines + 2) * 0x1p-24 * rough.sum;
+  const double unit = std::exp(-static_cast<double>(rough.maximum));
+  const double least_rest = (rest - rounding) / kRoughMost * unit;
+  const double most_rest = (rest + rounding) / kRoughLeast * unit;
+  // Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
+  constexpr double kMargin = 4e-6;
+  return {(known.weight + (least_rest > 0 ? least_rest : 0)) * (1 - kMargin),
+          (known.weight + most_rest) * (1 + kMargin)};
+}
+
+/// Whether a score is less than another for every inverse of the sum, which is known to `spread`;
+/// `difference` is that of the two exponentials.
+inline bool is_surely_less(double score, double other, double difference, double spread) {
+  constexpr double kMargin = 8e-6;
+  return score * (1 + 2 * (std::fabs(difference) * spread + kMargin)) < other;
+}
+
+/// The rank that is drawn from a large nucleus of any size between `least` and `most`, for any sum
+/// within the bounds; none where that is not one rank. `end` is the least exponential of the
+/// nucleus, `exponential_of` gives that of a rank.
+template <typename ExponentialOf>
+std::optional<size_t> draw_surely(const float* q, double least, size_t most, const Bounds& sum,
+                                  double end, float eps, float* minima,
+                                  ExponentialOf exponential_of) {
+  // The probabilities' greatest difference, and with it the ratio of the weights.
+  const double ratio = 1.0 / exp_not_positive(end / sum.most - 1 / sum.least);
+  const Contenders contenders = find_contenders(q, most, eps, ratio, minima);
+  if (contenders.is_open) {
+    return std::nullopt;
+  }
+  const double inverse = (1 / sum.least + 1 / sum.most) / 2;
+  const double spread = 1 / sum.least - inverse;
+  double exponentials[Contenders::kMost];
+  double scores[Contenders::kMost];
+  size_t best = 0;
+  for (size_t i = 0; i < contenders.count; ++i) {
+    exponentials[i] = exponential_of(contenders.ranks[i]);
+    const double noise = static_cast<double>(__builtin_fabsf(q[contenders.ranks[i]]) + eps);
+    scores[i] = exp_not_positive((exponentials[i] - 1.0) * inverse) / noise;
+    best = scores[i] > scores[best] ? i : best;
+  }
+  bool is_certain = static_cast<double>(contenders.ranks[best]) < least;
+  for (size_t i = 0; i < contenders.count; ++i) {
+    const double difference = exponentials[i] - exponentials[best];
+    is_certain &= i == best || is_surely_less(scores[i], scores[best], difference, spread);
+  }
+  return is_certain ? std::optional<size_t>(contenders.ranks[best]) : std::nullopt;
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
