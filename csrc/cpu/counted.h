@@ -9,33 +9,32 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
 template <typename Type>
 class Counted {
+  using Table = typename Tally<Type>::Table;
+
  public:
   Counted(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch, Workspace& work)
       : row_(row),
         arguments_(arguments),
         scratch_(scratch),
         work_(work),
-        tally_(reinterpret_cast<uint32_t*>(scratch.reserve_zeros(
-            Scratch::kTally, Tally<Type>::kPatterns * sizeof(uint32_t)))),
+        tally_(*reinterpret_cast<Table*>(scratch.reserve_zeros(Scratch::kTally, sizeof(Table)))),
         runs_{work.run_values, work.run_counts, work.run_exponentials, work.run_masses,
               work.run_weights} {}
 
   /// Branch A. k is more than a few, and at most kMaxTopK.
   size_t sample_top_k(size_t k, bool use_p) {
-    count_first(k);
-    if (runs_.size == 0) {
+    size_t count = count_first(k);
+    if (count == 0) {
       return select_nothing();
     }
     weigh();
     if (use_p) {
-      runs_.truncate(count_until_exceeding(runs_, sum_exponentials(runs_), arguments_.p));
+      const First nucleus = nucleus_of(runs_, sum_exponentials(runs_), arguments_.p);
+      runs_.keep(nucleus);
+      count = nucleus.ranks;
     }
     write_kept();
-    if (!is_drawn()) {
-      return id_of(0);
-    }
-    const float* q = contiguous(arguments_.noise, runs_.ranks(), scratch_);
-    return id_of(draw_from_all(runs_, q, arguments_.eps, work_.scores));
+    return id_of(is_drawn() ? draw(noise_of(count)) : 0);
   }
 
   /// Branch B, whatever the row.
@@ -45,26 +44,25 @@ class Counted {
     if (runs_.size == 0) {
       return select_nothing();
     }
-    const float maximum = runs_.values[0];
-    if (maximum == kInfinity) {
-      runs_.size = 1;  // shares the whole mass
-    }
     weigh();
     const double sum = sum_exponentials(runs_);
-    const size_t count = count_until_exceeding(runs_, sum, arguments_.p);
-    runs_.truncate(count);
-    remember(count, std::log(sum) + static_cast<double>(maximum), history);
+    const First nucleus = nucleus_of(runs_, sum, arguments_.p);
+    runs_.keep(nucleus);
+    remember(nucleus.ranks, std::log(sum) + double{runs_.values[0]}, history);
     write_kept();
     if (!is_drawn()) {
       return id_of(0);
     }
-    // The second softmax, of the probabilities, which are in runs_.weights.
-    exp_differences(runs_.weights, runs_.size, runs_.weights[0], runs_.exponentials);
-    const float* q = contiguous(arguments_.noise, count, scratch_);
-    return id_of(count <= kMostCandidates
-                     ? draw_from_all(runs_, q, arguments_.eps, work_.scores)
-                     : draw_from_many(runs_, q, count, arguments_.eps, work_.noise_minima,
-                                      work_.values));
+    const float* q = noise_of(nucleus.ranks);
+    if (nucleus.ranks > kMostCandidates) {
+      if (const std::optional<size_t> rank = draw_contender(q, nucleus.ranks)) {
+        return id_of(*rank);
+      }
+    }
+    for (size_t run = 0; run < runs_.size; ++run) {
+      runs_.exponentials[run] = second_weight(run);
+    }
+    return id_of(draw(q));
   }
 
   /// Below the likely end of the row's nucleus, if it is like that of the row before.
@@ -81,25 +79,24 @@ class Counted {
     if (found == 0 || found > row_.vocab_size() / kFewerThan) {
       return std::nullopt;
     }
-    tally_.add(row_, work_.hits, found);
+    tally_.add(row_, work_.hits);
     tally_.take(work_.run_patterns, runs_);
     weigh();
-    const Bounds sum =
-        bound_sum(rough, {sum_exponentials(runs_), sum_rough(runs_)}, row_.chunks());
-    const size_t least = count_until_above(runs_, static_cast<double>(arguments_.p) * sum.least);
-    const size_t most = count_until_above(runs_, static_cast<double>(arguments_.p) * sum.most);
-    if (most == 0 || (arguments_.kept != nullptr && least != most)) {
+    const Bounds sum = bound_sum(rough, {sum_exponentials(runs_), sum_rough(runs_)}, row_.chunks());
+    const auto exponential_of = [this](size_t run) { return runs_.exponentials[run]; };
+    const double p{arguments_.p};
+    const std::optional<First> least = first_exceeding(runs_, p * sum.least, exponential_of);
+    const std::optional<First> most = first_exceeding(runs_, p * sum.most, exponential_of);
+    if (!most.has_value() || (arguments_.kept != nullptr && least->ranks != most->ranks)) {
       return std::nullopt;
     }
-    runs_.truncate(most);
-    remember(most, std::log(rough.sum), history);
+    runs_.keep(*most);
+    remember(most->ranks, std::log(rough.sum), history);
     std::optional<size_t> rank = 0;
     if (is_drawn()) {
-      const float* q = contiguous(arguments_.noise, most, scratch_);
-      rank = draw_surely(
-          q, static_cast<double>(least), most, sum, runs_.exponentials[runs_.size - 1],
-          arguments_.eps, work_.noise_minima,
-          [this](size_t rank) { return runs_.exponentials[locate(runs_, rank).run]; });
+      rank = draw_surely(noise_of(most->ranks), least->ranks, most->ranks, sum,
+                         exponential_of(most->run), arguments_.eps, work_.noise_minima,
+                         [&](size_t rank) { return exponential_of(first_to(runs_, rank).run); });
     }
     if (!rank.has_value()) {
       return std::nullopt;
@@ -114,9 +111,9 @@ class Counted {
 
   void remember(size_t count, double log_sum, History& history) const {
     history.depth = log_sum - static_cast<double>(runs_.values[runs_.size - 1]);
-    history.first_try = count <= kMostCandidates                          ? History::kFew
+    history.first_try = count <= kMostCandidates                        ? History::kFew
                         : count <= row_.vocab_size() / (2 * kFewerThan) ? History::kRoughSum
-                                                                          : History::kExactSum;
+                                                                        : History::kExactSum;
   }
 
   bool is_drawn() const { return arguments_.noise.data != nullptr; }
@@ -128,8 +125,44 @@ class Counted {
     return 0;
   }
 
+  const float* noise_of(size_t count) { return contiguous(arguments_.noise, count, scratch_); }
+
+  /// The weight of a run's ranks in the second softmax, of the probabilities in runs_.weights, but
+  /// for its sum.
+  double second_weight(size_t run) const {
+    return exp_not_positive(double{runs_.weights[run]} - double{runs_.weights[0]});
+  }
+
+  /// The rank that is drawn by the second softmax, from noise that excludes most; none where it
+  /// does not.
+  std::optional<size_t> draw_contender(const float* q, size_t count) const {
+    const double ratio = 1.0 / second_weight(runs_.size - 1);
+    const Contenders contenders =
+        find_contenders(q, count, arguments_.eps, ratio, work_.noise_minima);
+    if (contenders.is_open) {
+      return std::nullopt;
+    }
+    size_t best = contenders.ranks[0];
+    double best_score = -1;
+    for (size_t i = 0; i < contenders.count; ++i) {
+      const size_t rank = contenders.ranks[i];
+      const double score = second_weight(first_to(runs_, rank).run) /
+                           double{__builtin_fabsf(q[rank]) + arguments_.eps};
+      if (score > best_score) {
+        best = rank;
+        best_score = score;
+      }
+    }
+    return best;
+  }
+
+  size_t draw(const float* q) const {
+    return draw_from_all(runs_, q, arguments_.eps, work_.values);
+  }
+
   /// Runs of the first k of the total order, or of fewer where the row has fewer above -inf.
-  void count_first(size_t k) {
+  /// Returns their number.
+  size_t count_first(size_t k) {
     const Groups no_groups{1, nullptr};
     float bound = -kInfinity;
     size_t count = 0;
@@ -142,23 +175,24 @@ class Counted {
       bound = find_bound(row_, groups, k, work_);
       count = hit_above(row_, groups, bound, work_.hits);
     }
-    tally_.add(row_, work_.hits, count);
+    tally_.add(row_, work_.hits);
     tally_.take(work_.run_patterns, runs_);
     if (count < k && bound > -kInfinity) {
       runs_.append(bound, k - count);  // ties, which follow everything above the bound
+      count = k;
     } else if (count > k) {
-      runs_.truncate(k);
+      runs_.keep(first_to(runs_, k - 1));
+      count = k;
     }
+    return count;
   }
 
-  void weigh() {
-    exp_differences(runs_.values, runs_.size, runs_.values[0], runs_.exponentials);
-  }
+  void weigh() { exp_differences(runs_.values, runs_.size, runs_.values[0], runs_.exponentials); }
 
   /// The id of a rank.
   size_t id_of(size_t rank) const {
-    const Located located = locate(runs_, rank);
-    return find_equal(row_, runs_.values[located.run], located.equal);
+    const First first = first_to(runs_, rank);
+    return find_equal(row_, runs_.values[first.run], first.of_run - 1);
   }
 
   void write_kept() const {

@@ -65,7 +65,8 @@ Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& wo
 
 /// Branch B: top-p alone.
 template <typename Type>
-size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch, Workspace& work) {
+size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+                    Workspace& work) {
   TopP<Type> top_p(row, arguments, scratch, work);
   if (const std::optional<size_t> selected = top_p.sample(scratch.history)) {
     return *selected;
@@ -139,11 +140,15 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
         arguments.k >= 1 && arguments.k <= kMaxTopK && arguments.k <= batch.vocab_size;
     const bool use_p = arguments.p > 0.0F && arguments.p < 1.0F;
     const bool is_best_wanted = batch.q == nullptr && batch.kept == nullptr;
+    if (use_k) {
+      arguments.noise.prefetch(static_cast<size_t>(arguments.k));
+    }
     size_t selected = 0;
     if (is_best_wanted) {  // whatever is kept, the first of the total order is
       selected = sample_top_k(row, 1, false, arguments, scratch, work);
     } else if (use_k) {
-      selected = sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, scratch, work);
+      selected =
+          sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, scratch, work);
     } else if (use_p) {
       selected = sample_top_p(row, arguments, scratch, work);
     } else {

@@ -187,9 +187,7 @@ struct HalfWidth {
     const int magnitude = logit & 0x7FFF;
     return (logit & 0x8000) != 0 ? -magnitude : magnitude;
   }
-  static Storage pattern_of(int key) {
-    return static_cast<Storage>(key < 0 ? 0x8000 | -key : key);
-  }
+  static Storage pattern_of(int key) { return static_cast<Storage>(key < 0 ? 0x8000 | -key : key); }
 
   /// The largest key of a number that is not above the value, by bisection.
   static int largest_key_to(float value) {

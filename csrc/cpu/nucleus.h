@@ -1,6 +1,8 @@
 // A nucleus too large to be sorted: its end, and which of its ranks might be drawn.
 #pragma once
 
+#include <optional>
+
 #include "search.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {

@@ -14,8 +14,7 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 ASCEND_SAMPLE_INLINE Floats rough_exp(const Floats& x) {
   constexpr float kOne = 0x1p23F;      // of the exponent
   constexpr float kBias = 127 * kOne;  // of the exponent
-  return floats_of(
-      convert_not_negative(fused(x, splat(0x1.715476p+0F * kOne), splat(kBias))));
+  return floats_of(convert_not_negative(fused(x, splat(0x1.715476p+0F * kOne), splat(kBias))));
 }
 
 /// rough_exp(x) / exp(x) is at most 1.0615 (the chord over the curve, at t = 0.53) and at least 1,
@@ -127,7 +126,7 @@ inline bool is_surely_less(double score, double other, double difference, double
 /// within the bounds; none where that is not one rank. `end` is the least exponential of the
 /// nucleus, `exponential_of` gives that of a rank.
 template <typename ExponentialOf>
-std::optional<size_t> draw_surely(const float* q, double least, size_t most, const Bounds& sum,
+std::optional<size_t> draw_surely(const float* q, size_t least, size_t most, const Bounds& sum,
                                   double end, float eps, float* minima,
                                   ExponentialOf exponential_of) {
   // The probabilities' greatest difference, and with it the ratio of the weights.
@@ -147,7 +146,7 @@ std::optional<size_t> draw_surely(const float* q, double least, size_t most, con
     scores[i] = exp_not_positive((exponentials[i] - 1.0) * inverse) / noise;
     best = scores[i] > scores[best] ? i : best;
   }
-  bool is_certain = static_cast<double>(contenders.ranks[best]) < least;
+  bool is_certain = contenders.ranks[best] < least;
   for (size_t i = 0; i < contenders.count; ++i) {
     const double difference = exponentials[i] - exponentials[best];
     is_certain &= i == best || is_surely_less(scores[i], scores[best], difference, spread);

@@ -5,12 +5,19 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
+/// The first ranks: everything before a run, and some of that.
+struct First {
+  size_t run;
+  size_t of_run;  // at least 1
+  size_t ranks;   // in all
+};
+
 /// Distinct values in descending order, and how many ranks of the total order each has.
 struct Runs {
   float* values;
   uint32_t* counts;
-  double* exponentials;  // of value - maximum, or of the probabilities' differences
-  double* masses;        // of a run: its count times its exponential
+  double* exponentials;  // of value - maximum
+  double* masses;        // scratch: of a run, its count times something
   float* weights;        // scratch: a number a run
   size_t size = 0;
 
@@ -20,24 +27,71 @@ struct Runs {
     ++size;
   }
 
-  /// Keeps the first `count` ranks; there are as many.
-  void truncate(size_t count) {
-    for (size = 0; count != 0; ++size) {
-      counts[size] = counts[size] < count ? counts[size] : static_cast<uint32_t>(count);
-      count -= counts[size];
-    }
-  }
-
-  size_t ranks() const {
-    size_t total = 0;
-    for (size_t run = 0; run < size; ++run) {
-      total += counts[run];
-    }
-    return total;
+  /// Drops all ranks but the first.
+  void keep(const First& first) {
+    size = first.run + 1;
+    counts[first.run] = static_cast<uint32_t>(first.of_run);
   }
 };
 
-/// The sum of every rank's exponential.
+/// Blocks of so many runs are skipped at once where possible.
+inline constexpr size_t kBlock = 32;
+
+inline size_t count_ranks(const Runs& runs, size_t first_run, size_t last_run) {
+  size_t total = 0;
+  for (size_t run = first_run; run < last_run; ++run) {
+    total += runs.counts[run];
+  }
+  return total;
+}
+
+/// The first ranks up to this one, of which there is one.
+inline First first_to(const Runs& runs, size_t rank) {
+  size_t run = 0;
+  size_t before = 0;
+  for (; run + kBlock < runs.size; run += kBlock) {
+    const size_t with_block = before + count_ranks(runs, run, run + kBlock);
+    if (with_block > rank) {
+      break;
+    }
+    before = with_block;
+  }
+  for (; before + runs.counts[run] <= rank; ++run) {
+    before += runs.counts[run];
+  }
+  return {run, rank - before + 1, rank + 1};
+}
+
+/// The least number of first ranks whose weights, of which runs.masses has those of whole runs,
+/// together exceed the target; none where even all do not.
+template <typename WeightOf>
+std::optional<First> first_exceeding(const Runs& runs, double target, WeightOf weight_of) {
+  size_t run = 0;
+  double before = 0;
+  for (; run + kBlock < runs.size; run += kBlock) {
+    const double with_block = before + sum(runs.masses + run, kBlock);
+    if (with_block > target) {
+      break;
+    }
+    before = with_block;
+  }
+  for (; !(before + runs.masses[run] > target); ++run) {
+    if (run + 1 == runs.size) {
+      return std::nullopt;
+    }
+    before += runs.masses[run];
+  }
+  size_t low = 0;  // of the run: so many do not exceed it
+  size_t high = runs.counts[run];
+  while (high - low > 1) {
+    const size_t middle = low + (high - low) / 2;
+    const bool exceeds = before + static_cast<double>(middle) * weight_of(run) > target;
+    (exceeds ? high : low) = middle;
+  }
+  return First{run, high, count_ranks(runs, 0, run) + high};
+}
+
+/// Fills in the masses of the exponentials. Returns their sum.
 inline double sum_exponentials(const Runs& runs) {
   for (size_t run = 0; run < runs.size; ++run) {
     runs.masses[run] = static_cast<double>(runs.counts[run]) * runs.exponentials[run];
@@ -45,64 +99,17 @@ inline double sum_exponentials(const Runs& runs) {
   return sum(runs.masses, runs.size);
 }
 
-/// The least n with which the probabilities of the first n ranks, exponential / sum rounded to
-/// float32, exceed p; all ranks where even those do not.
-inline size_t count_until_exceeding(const Runs& runs, double sum, float p) {
-  const auto target = static_cast<double>(p);
+/// The nucleus of p: the least first ranks whose probabilities, exponential / sum rounded to
+/// float32, together exceed it; all where even those do not. runs.weights receives probabilities.
+inline First nucleus_of(const Runs& runs, double sum, float p) {
   for (size_t run = 0; run < runs.size; ++run) {
     runs.weights[run] = static_cast<float>(runs.exponentials[run] / sum);
+    runs.masses[run] = static_cast<double>(runs.counts[run]) * double{runs.weights[run]};
   }
-  double cumulated = 0;
-  size_t ranks = 0;
-  for (size_t run = 0; run < runs.size; ++run) {
-    const auto probability = static_cast<double>(runs.weights[run]);
-    const double with_run = cumulated + static_cast<double>(runs.counts[run]) * probability;
-    if (with_run > target) {
-      size_t low = 0;  // ranks of the run with which the target is not exceeded
-      size_t high = runs.counts[run];
-      while (high - low > 1) {
-        const size_t middle = low + (high - low) / 2;
-        const double with_middle = cumulated + static_cast<double>(middle) * probability;
-        (with_middle > target ? high : low) = middle;
-      }
-      return ranks + high;
-    }
-    cumulated = with_run;
-    ranks += runs.counts[run];
-  }
-  return ranks;
-}
-
-/// The least number of ranks whose exponentials exceed the target; 0 where even all do not.
-/// sum_exponentials() filled in the masses.
-inline size_t count_until_above(const Runs& runs, double target) {
-  double cumulated = 0;
-  size_t ranks = 0;
-  for (size_t run = 0; run < runs.size; ++run) {
-    if (cumulated + runs.masses[run] > target) {
-      const double missing = (target - cumulated) / runs.exponentials[run];
-      const size_t most = runs.counts[run];
-      const auto count = static_cast<size_t>(missing) + 1;
-      return ranks + (count < most ? count : most);
-    }
-    cumulated += runs.masses[run];
-    ranks += runs.counts[run];
-  }
-  return 0;
-}
-
-/// A rank's value, and its place among the logits that are equal to it.
-struct Located {
-  size_t run;
-  size_t equal;
-};
-
-inline Located locate(const Runs& runs, size_t rank) {
-  size_t run = 0;
-  for (; rank >= runs.counts[run]; ++run) {
-    rank -= runs.counts[run];
-  }
-  return {run, rank};
+  const std::optional<First> nucleus =
+      first_exceeding(runs, double{p}, [&](size_t run) { return double{runs.weights[run]}; });
+  const size_t last = runs.size - 1;
+  return nucleus.value_or(First{last, runs.counts[last], count_ranks(runs, 0, runs.size)});
 }
 
 /// The lowest rank with the largest score; `scores` has room for them, up to whole lines.
@@ -119,28 +126,6 @@ inline size_t draw_from_all(const Runs& runs, const float* q, float eps, float* 
     scores[i] = score_of(scores[i], q[i], eps);
   }
   return first_largest(scores, rank);
-}
-
-/// The same for many ranks, most of which their noise alone excludes.
-inline size_t draw_from_many(const Runs& runs, const float* q, size_t count, float eps,
-                             float* minima, float* scores) {
-  const double ratio = runs.exponentials[0] / runs.exponentials[runs.size - 1];
-  const Contenders contenders = find_contenders(q, count, eps, ratio, minima);
-  if (contenders.is_open) {
-    return draw_from_all(runs, q, eps, scores);
-  }
-  size_t best = contenders.ranks[0];
-  double best_score = -1;
-  for (size_t i = 0; i < contenders.count; ++i) {
-    const size_t rank = contenders.ranks[i];
-    const double score = runs.exponentials[locate(runs, rank).run] /
-                         static_cast<double>(__builtin_fabsf(q[rank]) + eps);
-    if (score > best_score) {
-      best = rank;
-      best_score = score;
-    }
-  }
-  return best;
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace ascend_sample::cpu {
@@ -53,6 +54,11 @@ class Scratch {
 
   /// The same, but zeros where it grows.
   std::byte* reserve_zeros(Slot slot, size_t bytes);
+
+  /// What the slot holds now.
+  std::span<const std::byte> held(Slot slot) const {
+    return {blocks_[slot].memory.get(), blocks_[slot].bytes};
+  }
 
  private:
   struct Free {

@@ -119,9 +119,21 @@ struct Hits {
   size_t count = 0;
 };
 
+/// Asks for two lines that will be read, perhaps behind the end of the row: often the next row.
+template <typename Storage>
+ASCEND_SAMPLE_INLINE void prefetch_pair(const Storage* data) {
+  constexpr int kForReading = 0;
+  constexpr int kIntoL2 = 2;
+  const auto* bytes = reinterpret_cast<const char*>(data);
+  for (size_t i = 0; i < 2 * kLine * sizeof(Storage); i += 64) {
+    __builtin_prefetch(bytes + i, kForReading, kIntoL2);
+  }
+}
+
 /// Finds the logits above `bound`. Returns their number.
 template <typename Type>
 size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits) {
+  constexpr size_t kLinesAhead = 64;
   const Floats bounds = splat(bound);
   // Without a branch on a pair: fresh rows would mispredict it.
   size_t count = 0;
@@ -137,6 +149,9 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
       }
       const auto* data = row.line(line);
       for (size_t i = 0; i < step; i += 2) {
+        if (groups.lines == 1) {  // the first to read the row
+          prefetch_pair(data + kLinesAhead * kLine);
+        }
         const uint64_t bits = bits_of_pair(data + i * kLine);
         hits.bits[count] = bits;
         hits.pairs[count] = static_cast<uint32_t>((line + i) / 2);

@@ -10,26 +10,36 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 template <typename Type>
 inline constexpr bool kHasFewValues = sizeof(typename Type::Storage) == sizeof(uint16_t);
 
-/// Counts logits by their bits. `counts` has a number for each of the kPatterns, all 0; so it is
-/// again after take().
+/// Counts logits by their bits. take() leaves the table as it has to be at the beginning: all 0.
 template <typename Type>
 class Tally {
   using Storage = typename Type::Storage;
 
  public:
-  static constexpr size_t kPatterns = size_t{1} << 16;
+  struct Table {
+    static constexpr size_t kPatterns = size_t{1} << 16;
+    static constexpr size_t kBlock = 64;
 
-  explicit Tally(uint32_t* counts) : counts_(counts) {}
+    // Of each pattern. Neighbours in the row count in different columns, since an increment of the
+    // number that was incremented just now has to wait for that. The columns are an odd number of
+    // cache lines apart.
+    uint32_t counts[2][kPatterns + kLanes];
+    uint8_t is_used[kPatterns / kBlock];  // whether a block of patterns may have counts
+  };
 
-  /// What was found, `count` logits in all.
-  void add(const Row<Type>& row, const Hits& hits, size_t count) {
+  explicit Tally(Table& table) : table_(table) {}
+
+  /// What was found.
+  void add(const Row<Type>& row, const Hits& hits) {
     for (size_t i = 0; i < hits.count; ++i) {
       const Storage* data = row.line(2 * hits.pairs[i]);
+      prefetch_pair(row.line(0) + row.vocab_size() + 2 * i * kLine);  // meanwhile the next row
       for (uint64_t bits = hits.bits[i]; bits != 0; bits &= bits - 1) {
-        ++counts_[data[__builtin_ctzll(bits)]];
+        const Storage logit = data[__builtin_ctzll(bits)];
+        ++table_.counts[0][logit];
+        table_.is_used[logit / Table::kBlock] = 1;
       }
     }
-    total_ += count;
   }
 
   /// The whole row.
@@ -41,37 +51,37 @@ class Tally {
         uint64_t words[2];
         std::memcpy(words, chunk + i, sizeof(words));
         for (const uint64_t word : words) {
-          ++counts_[word & 0xFFFF];
-          ++counts_[word >> 16 & 0xFFFF];
-          ++counts_[word >> 32 & 0xFFFF];
-          ++counts_[word >> 48];
+          ++table_.counts[0][word & 0xFFFF];
+          ++table_.counts[1][word >> 16 & 0xFFFF];
+          ++table_.counts[0][word >> 32 & 0xFFFF];
+          ++table_.counts[1][word >> 48];
         }
       }
     }
-    total_ += row.chunks() * kChunk;
-    forget(Type::kInfinity + 1, kSign);          // NaN
+    const auto forget = [this](size_t first, size_t last) {
+      for (auto& column : table_.counts) {
+        std::memset(column + first, 0, (last - first) * sizeof(uint32_t));
+      }
+    };
+    forget(Type::kInfinity + 1, kSign);               // NaN
     forget(Type::kMinusInfinity, 2 * size_t{kSign});  // -inf, and NaN with a sign
+    std::memset(table_.is_used, 1, sizeof(table_.is_used));
   }
 
   /// Moves everything that was counted to runs of equal values. `patterns` has room for them.
   void take(Storage* patterns, Runs& runs) {
+    constexpr size_t kBlocks = kSign / Table::kBlock;  // of numbers with the same sign
     runs.size = 0;
-    counts_[0] += counts_[kSign];  // the zeros are equal
-    counts_[kSign] = 0;
-    for (size_t start = Type::kInfinity; total_ != 0; start -= kLanes) {
-      for (uint32_t bits = counted(start); bits != 0;) {
-        const auto lane = static_cast<size_t>(31 - __builtin_clz(bits));
-        move(start + lane, patterns, runs);
-        bits ^= uint32_t{1} << lane;
-      }
-      if (start == 0) {
-        break;
-      }
+    for (auto& column : table_.counts) {
+      column[0] += column[kSign];  // the zeros are equal
+      column[kSign] = 0;
     }
-    for (size_t start = kSign; total_ != 0; start += kLanes) {
-      for (uint32_t bits = counted(start); bits != 0; bits &= bits - 1) {
-        move(start + static_cast<size_t>(__builtin_ctz(bits)), patterns, runs);
-      }
+    table_.is_used[0] |= table_.is_used[kBlocks];
+    for (size_t block = kBlocks; block-- > 0;) {
+      for_counted<true>(block, [&](size_t bits) { move(bits, patterns, runs); });
+    }
+    for (size_t block = kBlocks; block < 2 * kBlocks; ++block) {
+      for_counted<false>(block, [&](size_t bits) { move(bits, patterns, runs); });
     }
     for (size_t i = 0; i < runs.size; i += kLine) {
       const Line values = Type::load(patterns + i);
@@ -83,28 +93,37 @@ class Tally {
  private:
   static constexpr uint16_t kSign = 0x8000;
 
-  void forget(size_t first, size_t last) {
-    for (size_t bits = first; bits < last; ++bits) {
-      total_ -= counts_[bits];
-      counts_[bits] = 0;
+  /// Calls the function with the patterns of a block that were counted.
+  template <bool kDescending, typename Function>
+  ASCEND_SAMPLE_INLINE void for_counted(size_t block, Function function) {
+    if (table_.is_used[block] == 0) {
+      return;
     }
-  }
-
-  /// Bit i: pattern start + i was counted.
-  ASCEND_SAMPLE_INLINE uint32_t counted(size_t start) const {
-    return bits_of(is_greater(convert(load<IntPart>(counts_ + start)), Floats{}));
+    table_.is_used[block] = 0;
+    const size_t start = block * Table::kBlock;
+    uint64_t counted = 0;
+    for (size_t i = 0; i < Table::kBlock; i += kLanes) {
+      const Ints counts =
+          load<IntPart>(table_.counts[0] + start + i) + load<IntPart>(table_.counts[1] + start + i);
+      counted |= uint64_t{bits_of(is_greater(convert(counts), Floats{}))} << i;
+    }
+    while (counted != 0) {
+      const auto place = static_cast<size_t>(kDescending ? 63 - __builtin_clzll(counted)
+                                                         : __builtin_ctzll(counted));
+      function(start + place);
+      counted ^= uint64_t{1} << place;
+    }
   }
 
   ASCEND_SAMPLE_INLINE void move(size_t bits, Storage* patterns, Runs& runs) {
     patterns[runs.size] = static_cast<Storage>(bits);
-    runs.counts[runs.size] = counts_[bits];
+    runs.counts[runs.size] = table_.counts[0][bits] + table_.counts[1][bits];
     ++runs.size;
-    total_ -= counts_[bits];
-    counts_[bits] = 0;
+    table_.counts[0][bits] = 0;
+    table_.counts[1][bits] = 0;
   }
 
-  uint32_t* counts_;
-  size_t total_ = 0;  // of what is in counts_
+  Table& table_;
 };
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

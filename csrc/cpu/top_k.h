@@ -51,7 +51,7 @@ template <typename Type>
 std::optional<float> guess_bound(const Row<Type>& row, size_t k, Workspace& work) {
   constexpr size_t kLeastRatio = 4;
   constexpr size_t kWanted = 32;  // in the sample
-  constexpr double kDeviations = 3.0;
+  constexpr double kDeviations = 2.2;
   size_t lines = kWanted * row.lines() / k;
   lines = lines < kSampleLines ? lines : kSampleLines;
   if (lines * kLeastRatio > row.lines()) {
@@ -60,7 +60,7 @@ std::optional<float> guess_bound(const Row<Type>& row, size_t k, Workspace& work
   sample_lines(row, lines, work.sample_values);
   const double expected = static_cast<double>(k * lines) / static_cast<double>(row.lines());
   const auto rank = static_cast<size_t>(expected + kDeviations * std::sqrt(expected) + 1.0);
-  return find_threshold(work.sample_values, lines * kLine, rank, rank + rank / 16);
+  return next_below(find_threshold(work.sample_values, lines * kLine, rank, rank + rank / 32));
 }
 
 /// A search for a bound ends when no more than these are above it.

@@ -171,7 +171,8 @@ class TopP {
     // What the least nucleus lacks has no logit below this one's end.
     const double end = exponential_of(nucleus_.place.value);
     const double lacking = std::ceil((most_target - least_target) / end) + 1;
-    const double least_count = static_cast<double>(nucleus_.count()) - lacking;
+    const auto count = static_cast<double>(nucleus_.count());
+    const auto least_count = static_cast<size_t>(lacking < count ? count - lacking : 0.0);
     const float* q = contiguous(noise_, nucleus_.count(), scratch_);
     const std::optional<size_t> rank =
         draw_surely(q, least_count, nucleus_.count(), sum, end, eps_, work_.noise_minima,

@@ -215,10 +215,9 @@ def draw_cpu_kernel() -> Figure:
         (
             "A: top-k",
             (
-                ("maxima of groups", "a group: one place in\neach of up to 16 lines", FOREIGN),
-                ("threshold", "bisection over the maxima:\nk of them reach it, or a few more", COMPILED),
-                ("candidates", "groups with a hit are read again;\nties at the threshold by id", COMPILED),
-                ("order", "value, then id: up to 64 by\ncounting, more by digits", COMPILED),
+                ("a threshold", "k up to 64: from maxima of groups;\nmore: a sample of the row suggests it", FOREIGN),
+                ("candidates", "what is above it; ties at\nthe threshold by id", COMPILED),
+                ("order", "value, then id: 16 bits counted in\na table, float32 sorted by digits", COMPILED),
                 ("softmax, top-p, draw", "float64, at most 1024 values;\nq of the kept ranks only", COMPILED),
             ),
         ),
@@ -226,9 +225,9 @@ def draw_cpu_kernel() -> Figure:
             "B: top-p alone",
             (
                 ("maxima and a rough sum", "bounds agree about the 48 best\nand the draw? the result", FOREIGN),
-                ("maxima and the exact sum", "each chunk relative to its own\nmaximum, in a fixed order", FOREIGN),
-                ("the 48 best, or 1024", "found as in A; softmax\ntwice; the draw", COMPILED),
-                ("search for the end", "sample, bracket; one pass weighs\nabove it and gathers inside", FOREIGN),
+                ("everything above a bound", "counted (16 bits) or gathered;\nbounds agree? the result", FOREIGN),
+                ("the exact sum", "16 bits: the whole row is counted;\nfloat32: in chunks, in a fixed order", FOREIGN),
+                ("the nucleus' end", "16 bits: along the runs of equals;\nfloat32: sample, bracket, search", COMPILED),
                 ("draw from q alone", "which ranks could still win? mostly\none, which is then located", FOREIGN),
             ),
         ),
@@ -242,7 +241,7 @@ def draw_cpu_kernel() -> Figure:
             ),
         ),
     )
-    labels = {(1, 0): "no", (1, 2): "p lies beyond them", (2, 2): "some"}
+    labels = {(1, 0): "no", (1, 1): "no", (2, 2): "some"}
     width, height, step, top = 286, 76, 102, 122
     for column, (name, boxes) in enumerate(columns):
         left = 30 + 307 * column

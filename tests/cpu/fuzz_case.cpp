@@ -76,6 +76,7 @@ class Maker {
     made.is_need_logits = one_in(2);
     made.placement = pick({Placement::kHeap, Placement::kBeforeGuard, Placement::kBehindGuard});
     made.has_used_scratch = !one_in(3);
+    made.history = {static_cast<History::FirstTry>(below(3)), double{uniform()} * 16 - 2};
     return made;
   }
 
@@ -298,9 +299,10 @@ std::string FuzzCase::describe() const {
   append(text, "  %s, vocabulary %zu, k = %d, p = bits %#x, eps = %a (%g), %s\n",
          kTypes[static_cast<int>(type)], logits.size(), k, p, static_cast<double>(eps),
          static_cast<double>(eps), is_need_logits ? "kept logits wanted" : "ids only");
-  append(text, "  logits stride %lld, q stride %lld, %s, %s scratch\n",
+  append(text, "  logits stride %lld, q stride %lld, %s, %s scratch with history %d, %g\n",
          static_cast<long long>(logits_stride), static_cast<long long>(q_stride),
-         kPlacements[static_cast<int>(placement)], has_used_scratch ? "used" : "new");
+         kPlacements[static_cast<int>(placement)], has_used_scratch ? "used" : "new",
+         static_cast<int>(history.first_try), history.depth);
   text += "  logits (bits):";
   for (size_t id = 0; id < std::min(kShown, logits.size()); ++id) {
     append(text, " %#x", logits[id]);

@@ -24,6 +24,7 @@ struct FuzzCase {
   bool is_need_logits;
   Placement placement;
   bool has_used_scratch;  // else the scratch is new, and not a byte larger than the kernel asks for
+  History history;        // of the first code path; the others have another one
 
   std::string describe() const;
 };

@@ -1,6 +1,7 @@
 """What a row before left behind decides how the kernel starts on the next one, and must not decide the result.
 
-After a large nucleus the kernel begins top-p with the exact sum, otherwise with bounds of it.
+After a small nucleus the kernel begins top-p with a few candidates and bounds of the sum, after larger ones with what
+was in the last one, or with the exact sum.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ def sample_rows(rows: torch.Tensor, p: float, q: torch.Tensor, is_need_logits: b
     return [each for each in result if each is not None]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("is_need_logits", [False, True])
 @pytest.mark.parametrize(("deviation", "p"), [(8.0, 0.9), (3.0, 0.9), (3.0, 0.3), (0.5, 0.9), (5.0, 0.999)])
-def test_alone_and_after_a_flat_row(deviation: float, p: float, is_need_logits: bool) -> None:
+def test_alone_and_after_a_flat_row(deviation: float, p: float, is_need_logits: bool, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn((12, 40_000), generator=generator) * deviation
     rows[::2] = torch.randn((6, 40_000), generator=generator) * 0.3
     q = torch.empty(rows.shape).exponential_(generator=generator)
+    rows = rows.to(dtype)
     together = sample_rows(rows, p, q, is_need_logits)
     for b in range(1, len(rows), 2):
         alone = sample_rows(rows[b : b + 1], p, q[b : b + 1], is_need_logits)

@@ -224,11 +224,11 @@ MUTANTS = (
     ),
     Mutant(
         "cpu: of the ties that end a large nucleus, the highest ids stay",
-        "csrc/cpu/top_p.h",
-        "      for (; bits != 0 && equals != 0; bits &= bits - 1, --equals) {\n"
-        "        const size_t id = line * kLine + static_cast<size_t>(__builtin_ctz(bits));\n",
-        "      for (; bits != 0 && equals != 0; bits &= ~(0x80000000U >> __builtin_clz(bits)), --equals) {\n"
-        "        const size_t id = line * kLine + static_cast<size_t>(31 - __builtin_clz(bits));\n",
+        "csrc/cpu/select.h",
+        "    for (; bits != 0 && equals != 0; bits &= bits - 1, --equals) {\n"
+        "      const size_t id = line * kLine + static_cast<size_t>(__builtin_ctz(bits));\n",
+        "    for (; bits != 0 && equals != 0; bits &= ~(0x80000000U >> __builtin_clz(bits)), --equals) {\n"
+        "      const size_t id = line * kLine + static_cast<size_t>(31 - __builtin_clz(bits));\n",
         IN_ROWS_BY_HAND,
     ),
     Mutant(
@@ -322,16 +322,16 @@ MUTANTS = (
     ),
     Mutant(
         "cpu: the rough sum, without a margin for the exact one's rounding",
-        "csrc/cpu/top_p.h",
+        "csrc/cpu/rough.h",
         "constexpr double kMargin = 4e-6;",
         "constexpr double kMargin = 0;",
         IN_ROWS_BY_HAND,
     ),
     Mutant(
         "cpu: the rough sum, without a margin for its own rounding",
-        "csrc/cpu/top_p.h",
-        "(row_.chunks() + kChunkLines + 2) * 0x1p-24",
-        "(row_.chunks() + kChunkLines + 2) * 0x1p-48",
+        "csrc/cpu/rough.h",
+        "(chunks + kChunkLines + 2) * 0x1p-24",
+        "(chunks + kChunkLines + 2) * 0x1p-48",
         IN_ROWS_BY_HAND,
     ),
     Mutant(
@@ -343,10 +343,52 @@ MUTANTS = (
     ),
     Mutant(
         "cpu: the rough sum, a rank of a large nucleus is drawn that may be cut off",
-        "csrc/cpu/top_p.h",
-        "bool is_certain = static_cast<double>(contenders.ranks[best]) < least_count;",
-        "bool is_certain = least_count > 0;",
+        "csrc/cpu/rough.h",
+        "bool is_certain = contenders.ranks[best] < least;",
+        "bool is_certain = least > 0;",
         IN_ROWS_BY_HAND,
+    ),
+    Mutant(
+        "cpu: counted: a nucleus is kept until the sum is >= p",
+        "csrc/cpu/runs.h",
+        "static_cast<double>(middle) * weight_of(run) > target;",
+        "static_cast<double>(middle) * weight_of(run) >= target;",
+        IN_ROWS_BY_HAND,
+    ),
+    Mutant(
+        "cpu: counted: -0 and +0 are two values",
+        "csrc/cpu/tally.h",
+        "      column[0] += column[kSign];  // the zeros are equal\n      column[kSign] = 0;\n",
+        "",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: counted: NaN of the row before is left in the table",
+        "csrc/cpu/tally.h",
+        "    forget(Type::kInfinity + 1, kSign);               // NaN\n",
+        "",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: counted: ties at the threshold are left out",
+        "csrc/cpu/counted.h",
+        "runs_.append(bound, k - count);  // ties",
+        "count = k - runs_.size;  // ties",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: counted: the highest of equal ids is drawn first",
+        "csrc/cpu/counted.h",
+        "first.of_run - 1);",
+        "runs_.counts[first.run] - first.of_run);",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu: counted: the depth of the last nucleus is trusted",
+        "csrc/cpu/counted.h",
+        "if (!most.has_value() || (arguments_.kept",
+        "if (!most.has_value() ? runs_.size < 8 : (arguments_.kept",
+        IN_FUZZ,
     ),
     Mutant(
         "cpu: in a large nucleus the least noise wins",
