@@ -123,14 +123,14 @@ MUTANTS = (
     Mutant(
         "reference: no second softmax",
         REFERENCE,
-        "_softmax(probabilities[kept], masked=_has_no_mass(x)[kept])",
-        "_softmax(x[kept])",
+        "softmax(probabilities[kept], masked=has_no_mass(x)[kept])",
+        "softmax(x[kept])",
         IN_REFERENCE,
     ),
     Mutant(
         "reference: the guess decides the result",
         REFERENCE,
-        "        if not guess_hit:\n            kept = _total_order(x)\n",
+        "        if not guess_hit:\n            kept = total_order(x)\n",
         "",
         IN_REFERENCE,
     ),
