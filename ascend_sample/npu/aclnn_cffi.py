@@ -392,8 +392,8 @@ def _allocate_workspace(cann: _Cann, size: int, logits: torch.Tensor) -> torch.T
         return torch.empty(bounded, dtype=torch.uint8, device=logits.device)
     except torch.OutOfMemoryError as error:
         raise torch.OutOfMemoryError(
-            f"{cann.op}: {cann.operator.phase_1} asks for a workspace of {size} bytes, which cannot be allocated: {error}; "
-            f"logits={_label(logits)}"
+            f"{cann.op}: {cann.operator.phase_1} asks for a workspace of {size} bytes, which cannot be allocated: "
+            f"{error}; logits={_label(logits)}"
         ) from error
 
 

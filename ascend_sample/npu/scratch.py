@@ -41,7 +41,9 @@ _lock = threading.Lock()
 
 def take_scratch(size: int, device: torch.device) -> Scratch:
     """At least `size` bytes on a device, for a call on its current stream."""
-    npu = torch.npu
+    import torch_npu  # deferred: importing this module must not need it
+
+    npu = torch_npu.npu
     if npu.is_current_stream_capturing():
         return Scratch(torch.empty(size, dtype=torch.uint8, device=device), nullcontext())
     stream = npu.current_stream(device)
