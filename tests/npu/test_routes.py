@@ -115,7 +115,7 @@ def test_info_shows_which_operator_is_missing(operator: str) -> None:
     facts = run_isolated(facts_of_info, without=[OPERATORS[operator].phase_2]).result
     assert facts[OPERATORS[operator].name].startswith("not found")
     assert OPERATORS[operator].found_in in facts[OPERATORS[operator].name]
-    assert facts[OPERATORS[other].name] == "libopapi.so"
+    assert facts[OPERATORS[other].name].endswith(".so")
 
 
 @each_operator

@@ -46,7 +46,7 @@ def check_after_queued_operators() -> None:
 def check_released_inputs() -> None:
     """Inputs may be dropped at once: nothing holds them, and their memory is handed on in the stream's order."""
     host = make_batch(seed=2)
-    host.to("npu").sample()  # what is kept from call to call is there
+    host.to("npu").sample(is_need_logits=False)  # what is kept from call to call is there
     torch.npu.synchronize()
     before = torch.npu.memory_allocated()
     batch = produce(host)
@@ -222,7 +222,7 @@ def test_nothing_synchronises(route: str, form: str, is_need_logits: bool) -> No
     k, p = K_AND_P[form]
     if isinstance(k, torch.dtype) and isinstance(p, torch.dtype):
         k, p = (host.k % 100).to(k).to("npu"), host.p.to(p).to("npu")
-    batch.sample()  # what is kept from call to call is there
+    batch.sample(is_need_logits=False)  # what is kept from call to call is there
     torch.npu.synchronize()
     hostcann.reset_counters()
     sample(batch.logits, k, p, batch.q, is_need_logits=is_need_logits)
