@@ -352,10 +352,10 @@ BAD_INPUTS_OF_V2 = [
         "ks_max a float", T, "ks_max must be an int, got 8.5", {"ks_max": _always(8.5)}, _parser("ks_max"), RuntimeError
     ),
     BadInput(
-        "input_is_logits None",
+        "input_is_logits a string",
         T,
-        "input_is_logits must be True or False, got None",
-        {"input_is_logits": _always(None)},
+        "input_is_logits must be True or False, got 'no'",
+        {"input_is_logits": _always("no")},
         _parser("input_is_logits"),
         RuntimeError,
     ),

@@ -60,7 +60,7 @@ class TestTopP:
     """Sums that are exact in binary tell >= from >."""
 
     @pytest.mark.parametrize(
-        ("p", "n"), [(0.25, 1), (0.5, 2), (0.75, 3), (0.125, 1), (0.501, 3), (0.0, 1), (-0.5, 1), (1.0, 4), (1.5, 4)]
+        ("p", "n"), [(0.25, 1), (0.5, 2), (0.75, 3), (0.125, 1), (0.515625, 3), (0.0, 1), (-0.5, 1), (1.0, 4), (1.5, 4)]
     )
     @pytest.mark.parametrize("k", [None, 4])
     @pytest.mark.parametrize("dtype", DTYPES)

@@ -40,13 +40,13 @@ _lock = threading.Lock()
 
 
 def take_scratch(size: int, device: torch.device) -> Scratch:
-    """At least `size` bytes on a device, for a call on its current stream."""
+    """At least `size` bytes on the current device, for a call on its current stream."""
     import torch_npu  # deferred: importing this module must not need it
 
     npu = torch_npu.npu
     if npu.is_current_stream_capturing():
         return Scratch(torch.empty(size, dtype=torch.uint8, device=device), nullcontext())
-    stream = npu.current_stream(device)
+    stream = npu.current_stream()
     with _lock:
         block = _blocks[stream.stream_id, stream.device_index, stream.device_type]
         if block.memory is None or block.memory.numel() < size:

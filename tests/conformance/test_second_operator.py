@@ -141,7 +141,7 @@ def kept_ids(kept: np.ndarray, filler: float = -np.inf) -> list[list[int]]:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_top_p_keeps_until_the_sum_reaches_p(device: Device, dtype: str) -> None:
     """Sums of 1/4, 1/2: two are enough. p of 0 and below keeps one."""
-    p = [0.5, 0.5, 0.501, 0.0, -1.0]
+    p = [0.5, 0.5, 0.515625, 0.0, -1.0]
     k = [NO_K, 4, 4, NO_K, 4]
     _, kept = device.run(device.arguments_v2([FOUR_EQUAL] * 5, k, p, dtype=dtype))
     assert kept_ids(kept) == [[1, 3], [1, 3], [1, 3, 4], [1], [1]]

@@ -27,6 +27,7 @@ import torch
 
 import ascend_sample
 from ascend_sample import hostcann
+from ascend_sample.npu import scratch
 from ascend_sample.npu.operators import OPERATORS
 
 from .batches import Batch, aclnn_name, check_equal, make_batch, operator_name, use_operator
@@ -96,6 +97,8 @@ def large_batch() -> Batch:
 def fail_in_malloc(batch: Batch) -> None:
     """No memory for the kept logits, then none for the workspace."""
     large = large_batch()
+    with hostcann.null_kernels():
+        large.sample()  # what is kept from call to call is there
     for nth in (1, 2, 3):
         before = allocated()
         torch.npu.empty_cache()
@@ -109,6 +112,19 @@ def fail_in_malloc(batch: Batch) -> None:
                 assert ("asks for a workspace of" in text) == (nth == 2)
         hostcann.clear_faults()
         assert allocated() == before, "an allocation of the failed call is still held"
+
+
+def fail_in_malloc_of_scratch(batch: Batch) -> None:
+    """No memory for what is kept from call to call."""
+    large = large_batch()
+    scratch.release()
+    before = allocated()
+    torch.npu.empty_cache()
+    hostcann.inject("malloc", nth=1, count=1000)
+    with hostcann.null_kernels():
+        assert "out of memory" in error_of(lambda: large.sample(is_need_logits=False), torch.OutOfMemoryError)
+    hostcann.clear_faults()
+    assert allocated() == before
 
 
 def fail_in_malloc_of_another_kind(batch: Batch) -> None:
@@ -156,6 +172,7 @@ def fail_in_synchronize(batch: Batch) -> None:
 
 SURVIVED = (
     fail_in_malloc,
+    fail_in_malloc_of_scratch,
     fail_in_malloc_of_another_kind,
     fail_in_workspace,
     fail_in_phase_1,

@@ -79,8 +79,12 @@ def test_nothing_is_allocated_beyond_workspace_and_wanted_results(route: str, em
         batch.sample(is_need_logits=False)
         needed = rounded(16 * 8) + workspace_of(batch)
         for _ in range(2):
-            assert allocated_by(lambda: batch.sample(is_need_logits=False)) == (2, needed)
-        assert allocated_by(batch.sample) == (3, needed + rounded(4 * shape))
+            blocks, size = allocated_by(lambda: batch.sample(is_need_logits=False))
+            assert blocks == 2
+            assert needed <= size <= needed + REMAINDER
+        blocks, size = allocated_by(batch.sample)
+        assert blocks == 3
+        assert needed + rounded(4 * shape) <= size <= needed + rounded(4 * shape) + 2 * REMAINDER
 
 
 def test_the_kept_block_is_8_bytes_a_logit(route: str, emulated: None) -> None:
