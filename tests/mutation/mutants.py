@@ -12,7 +12,7 @@ REFERENCE = "ascend_sample/reference.py"
 VALIDATE = "ascend_sample/_validate.py"
 ROW_MODEL = "ascend_sample/parity/row_model.py"
 COMPARE = "ascend_sample/parity/compare.py"
-CFFI = "ascend_sample/npu/aclnn_cffi.py"
+CFFI_CALL = "ascend_sample/npu/aclnn_call.py"
 COMPOSITE = "csrc/composite.cpp"
 CPU_KERNEL = "csrc/cpu/top_k_top_p_sample_kernel.cpp"
 NPU_KERNEL = "csrc/npu/top_k_top_p_sample_kernel.cpp"
@@ -529,20 +529,24 @@ MUTANTS = (
     # ---- the cffi binding ----
     Mutant(
         "cffi: k = 0 reaches the device",
-        CFFI,
+        CFFI_CALL,
         "tensor = torch.threshold(tensor, 0, SKIP_TOP_K, out=valid_k)",
         "tensor = valid_k.copy_(tensor)",
         IN_ABI,
     ),
     Mutant(
         "cffi: the status of phase 2 is ignored",
-        CFFI,
+        CFFI_CALL,
         '                cann.check(status, cann.operator.phase_2, "launch", self.logits)\n',
         "",
         IN_FAULTS,
     ),
     Mutant(
-        "cffi: an executor that is never run is leaked", CFFI, "if executor[0] != ffi.NULL:", "if False:", IN_FAULTS
+        "cffi: an executor that is never run is leaked",
+        CFFI_CALL,
+        "if executor[0] != ffi.NULL:",
+        "if False:",
+        IN_FAULTS,
     ),
     # ---- hostcann's operator ----
     Mutant(
