@@ -80,6 +80,10 @@ class TestJudge:
         other = [0, 1] if p > 0.8 else [0, 1, 2]
         assert kind(HALVES, (0, strict), (0, other), k=k, p=p) is verdict
 
+    def test_sum_that_reaches_p_is_enough(self) -> None:
+        assert kind([0.0] * 4, (0, [0, 1]), (1, [0, 1]), p=0.5) is Kind.TIE
+        assert kind([0.25] * 4, (0, [0, 1]), (1, [0, 1]), p=0.5, input_is_logits=False) is Kind.TIE
+
     def test_no_tolerance_where_sums_are_exact(self) -> None:
         assert kind([0.0] * 4, (0, [0, 1]), (0, [0, 1, 2]), p=0.5) is Kind.FAILED
         assert kind([0.25] * 4, (0, [0, 1]), (0, [0, 1, 2]), p=0.5, input_is_logits=False) is Kind.FAILED
