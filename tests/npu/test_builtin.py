@@ -174,3 +174,13 @@ def test_probabilities(second_operator: None, dtype: torch.dtype, with_q: bool, 
 def test_without_min_p(second_operator: None) -> None:
     batch = make_batch(seed=37)
     check_same(Batch(batch.logits, batch.k, batch.p, batch.q).to("npu"), True)
+
+
+@pytest.mark.parametrize(("ks_max", "kept"), [(9, 1500), (33, 40), (1024, 40)])
+def test_ks_max(second_operator: None, ks_max: int, kept: int) -> None:
+    """Of k = 40, which is honoured where ks_max, rounded up to a multiple of 8, is no less."""
+    batch = make_batch(seed=41)
+    batch = Batch(batch.logits, torch.full_like(batch.k, 40), torch.ones_like(batch.p), batch.q).to("npu")
+    check_same(batch, True, ks_max=ks_max)
+    select = batch.sample(ks_max=ks_max).logits_top_kp_select
+    assert (select > -torch.inf).sum(dim=1).tolist() == [kept] * 8
