@@ -24,9 +24,12 @@ test: lint  ## linters and all tests; a skip counts as a failure
 
 build: $(BIN)/.built  ## the virtual environment with the package in it
 
-verify: $(BIN)/.built  ## 20,000 rows of parity with the reference, on the CPU and on the emulated NPU
-	$(RUN) -m ascend_sample verify --device cpu --rows 20000
-	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) -m ascend_sample verify --device npu --rows 20000
+verify: $(BIN)/.built  ## 20,000 rows of parity of each operator, on the CPU and on the emulated NPU
+	for operator in top_k_top_p_sample top_k_top_p_sample_v2; do \
+	  $(RUN) -m ascend_sample verify --operator $$operator --device cpu --rows 20000 && \
+	  $(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) -m ascend_sample verify --operator $$operator \
+	    --device npu --rows 20000 || exit 1; \
+	done
 
 lint: $(BIN)/.built  ## ruff, mypy, clang-format
 	$(BIN)/ruff check .

@@ -13,7 +13,21 @@ _extension.load_core()
 _extension.load_npu_if_imported()
 
 from ascend_sample.backend import Route, use_backend, which_backend  # noqa: E402
-from ascend_sample.ops import TopKTopPSample, top_k_top_p_sample  # noqa: E402
+from ascend_sample.ops import (  # noqa: E402
+    TopKTopPSample,
+    TopKTopPSampleV2,
+    top_k_top_p_sample,
+    top_k_top_p_sample_v2,
+)
 
 __version__ = "0.1.0"
-__all__ = ["Route", "TopKTopPSample", "__version__", "top_k_top_p_sample", "use_backend", "which_backend"]
+__all__ = [
+    "Route",
+    "TopKTopPSample",
+    "TopKTopPSampleV2",
+    "__version__",
+    "top_k_top_p_sample",
+    "top_k_top_p_sample_v2",
+    "use_backend",
+    "which_backend",
+]

@@ -65,6 +65,7 @@ def _register_cffi_kernel() -> None:
 
         _cffi_library = torch.library.Library("ascend_sample", "IMPL")
         _cffi_library.impl("top_k_top_p_sample", aclnn_cffi.top_k_top_p_sample_kernel, "PrivateUse1")
+        _cffi_library.impl("top_k_top_p_sample_v2", aclnn_cffi.top_k_top_p_sample_v2_kernel, "PrivateUse1")
 
 
 def _load(path: Path, partner: str) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 INT32: Final = torch.int32
 OPERATOR_NAME = "top_k_top_p_sample"
+OPERATOR_V2_NAME = "top_k_top_p_sample_v2"
 SKIP_TOP_K = 2**20 + 1  # above every vocabulary, so top-k is off; small enough for a device that computes it in float32
 SKIP_TOP_P = 1.0
 
@@ -31,6 +32,24 @@ class TopKTopPSample(NamedTuple):
 
     logits_select_idx: torch.Tensor
     logits_top_kp_select: torch.Tensor | None
+
+
+class TopKTopPSampleV2(NamedTuple):
+    """What the second operator returns.
+
+    Attributes:
+        logits_select_idx: int64 [batch], the drawn vocabulary ids.
+        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and elsewhere -inf, or 0 where
+            they are probabilities; None if not asked for.
+        logits_idx: int64 [batch, vocab_size], densely the kept ids; what follows them is undefined. None if not asked
+            for.
+        logits_sort_masked: float32 [batch, vocab_size], their weights, then zeros; None if not asked for.
+    """
+
+    logits_select_idx: torch.Tensor
+    logits_top_kp_select: torch.Tensor | None
+    logits_idx: torch.Tensor | None
+    logits_sort_masked: torch.Tensor | None
 
 
 def convert_arguments(
@@ -53,35 +72,92 @@ def convert_arguments(
     return converted
 
 
-def check_types(logits: object, q: object, eps: object, is_need_logits: object, top_k_guess: object) -> None:
+def convert_arguments_v2(
+    logits: torch.Tensor,
+    k: int | torch.Tensor | None,
+    p: float | torch.Tensor | None,
+    q: torch.Tensor | None,
+    min_p: float | torch.Tensor | None,
+    eps: float,
+    is_need_logits: bool,
+    top_k_guess: int,
+    ks_max: int,
+    input_is_logits: bool,
+    is_need_sample_result: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Convert k, p and min_p, and check everything, as `convert_arguments` does for the first operator.
+
+    Returns:
+        k as int32 [batch], p and min_p as [batch] in the dtype of logits; None for a min_p of None.
+    """
+    options = (eps, is_need_logits, top_k_guess, ks_max, input_is_logits, is_need_sample_result)
+    check_types_v2(logits, q, *options)
+    k, p = convert_k(k, logits, OPERATOR_V2_NAME), convert_p(p, logits, OPERATOR_V2_NAME)
+    min_p = convert_min_p(min_p, logits)
+    torch.ops.ascend_sample.check_top_k_top_p_sample_v2(logits, k, p, q, min_p, *options)
+    return k, p, min_p
+
+
+def check_types(
+    logits: object,
+    q: object,
+    eps: object,
+    is_need_logits: object,
+    top_k_guess: object,
+    op: str = OPERATOR_NAME,
+) -> None:
     """Raise TypeError unless the arguments that are not converted have the types that the operator's schema names."""
     if not isinstance(logits, Tensor):
-        _refuse_as_tensor(logits, "logits")
+        _refuse_as_tensor(logits, "logits", op)
     if not (q is None or isinstance(q, Tensor)):
-        _refuse_as_tensor(q, "q")
+        _refuse_as_tensor(q, "q", op)
     if not isinstance(eps, float) and (not isinstance(eps, numbers.Real) or isinstance(eps, bool)):
-        raise TypeError(f"{OPERATOR_NAME}: eps must be a float, got {eps!r}. Use the default, 1e-8.")
-    if not isinstance(is_need_logits, bool):
-        raise TypeError(f"{OPERATOR_NAME}: is_need_logits must be True or False, got {is_need_logits!r}. Use bool().")
-    if not isinstance(top_k_guess, int) or isinstance(top_k_guess, bool):
-        raise TypeError(f"{OPERATOR_NAME}: top_k_guess must be an int, got {top_k_guess!r}. Use the default, 32.")
+        raise TypeError(f"{op}: eps must be a float, got {eps!r}. Use the default, 1e-8.")
+    _check_bool(is_need_logits, "is_need_logits", op)
+    _check_int(top_k_guess, "top_k_guess", "32", op)
 
 
-def _refuse_as_tensor(value: object, name: str) -> NoReturn:
+def check_types_v2(
+    logits: object,
+    q: object,
+    eps: object,
+    is_need_logits: object,
+    top_k_guess: object,
+    ks_max: object,
+    input_is_logits: object,
+    is_need_sample_result: object,
+) -> None:
+    """`check_types` for the second operator."""
+    check_types(logits, q, eps, is_need_logits, top_k_guess, OPERATOR_V2_NAME)
+    _check_int(ks_max, "ks_max", "1024", OPERATOR_V2_NAME)
+    _check_bool(input_is_logits, "input_is_logits", OPERATOR_V2_NAME)
+    _check_bool(is_need_sample_result, "is_need_sample_result", OPERATOR_V2_NAME)
+
+
+def _check_bool(value: object, name: str, op: str) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{op}: {name} must be True or False, got {value!r}. Use bool().")
+
+
+def _check_int(value: object, name: str, default: str, op: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{op}: {name} must be an int, got {value!r}. Use the default, {default}.")
+
+
+def _refuse_as_tensor(value: object, name: str, op: str) -> NoReturn:
     raise TypeError(
-        f"{OPERATOR_NAME}: {name} must be a torch.Tensor, got {type(value).__name__}. "
-        f"Convert it with torch.as_tensor({name})."
+        f"{op}: {name} must be a torch.Tensor, got {type(value).__name__}. Convert it with torch.as_tensor({name})."
     )
 
 
-def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor:
+def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor, op: str = OPERATOR_NAME) -> torch.Tensor:
     """Return k as int32 [batch]: a value that does not fit saturates, because it would skip top-k either way."""
     if isinstance(k, Tensor):
         if k.dtype == INT32 and k.dim() == 1:
             return k
         if k.is_floating_point() or k.is_complex() or k.dtype == torch.bool:
             raise TypeError(
-                f"{OPERATOR_NAME}: k must be an integer tensor, an int or None, got a tensor of {k.dtype}. "
+                f"{op}: k must be an integer tensor, an int or None, got a tensor of {k.dtype}. "
                 "Convert it with k.to(torch.int32)."
             )
         if k.dtype != torch.int32:
@@ -96,42 +172,54 @@ def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor) -> torch.Tenso
             number = k if isinstance(k, int) else operator.index(k)
         except TypeError:
             raise TypeError(
-                f"{OPERATOR_NAME}: k must be an integer tensor, an int or None, got {k!r}. None skips top-k."
+                f"{op}: k must be an integer tensor, an int or None, got {k!r}. None skips top-k."
             ) from None
         number = max(-1, min(number, SKIP_TOP_K))
     return torch.full(logits.shape[:1], number, dtype=torch.int32, device=logits.device)
 
 
-def convert_p(p: float | torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor:
+def convert_p(p: float | torch.Tensor | None, logits: torch.Tensor, op: str = OPERATOR_NAME) -> torch.Tensor:
     """Return p as [batch] in the dtype of logits.
 
     A p inside (0, 1) stays inside: rounding to 0 or 1 would switch top-p off.
     """
+    return _convert_fraction(SKIP_TOP_P if p is None else p, "p", "top-p", logits, op)
+
+
+def convert_min_p(min_p: float | torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor | None:
+    """Return min_p as [batch] in the dtype of logits, or None for None.
+
+    A min_p inside (0, 1) stays inside: rounding to 0 would switch min-p off, rounding to 1 would keep one entry.
+    """
+    return None if min_p is None else _convert_fraction(min_p, "min_p", "min-p", logits, OPERATOR_V2_NAME)
+
+
+def _convert_fraction(
+    value: float | torch.Tensor, name: str, skipped: str, logits: torch.Tensor, op: str
+) -> torch.Tensor:
+    """Return a probability of each row as [batch] in the dtype of logits."""
     dtype = logits.dtype
-    if isinstance(p, Tensor):
-        if p.dtype == dtype and p.dim() == 1:
-            return p
-        if not p.is_floating_point():
+    if isinstance(value, Tensor):
+        if value.dtype == dtype and value.dim() == 1:
+            return value
+        if not value.is_floating_point():
             raise TypeError(
-                f"{OPERATOR_NAME}: p must be a floating-point tensor, a float or None, got a tensor of {p.dtype}. "
-                "Convert it with p.float()."
+                f"{op}: {name} must be a floating-point tensor, a float or None, got a tensor of {value.dtype}. "
+                f"Convert it with {name}.float()."
             )
-        if p.dtype != dtype and dtype.is_floating_point:
+        if value.dtype != dtype and dtype.is_floating_point:
             smallest, largest = _open_unit_interval(dtype)
-            converted = p.to(dtype)
-            p = torch.where((p > 0) & (p < 1), converted.clamp(smallest, largest), converted)
-        return p.expand(logits.shape[0]) if p.dim() == 0 and logits.dim() == 2 else p
-    if p is None:
-        number = SKIP_TOP_P
-    elif isinstance(p, numbers.Real) and not isinstance(p, bool):
-        number = float(p)
-        if 0 < number < 1 and dtype.is_floating_point:
-            smallest, largest = _open_unit_interval(dtype)
-            number = max(smallest, min(number, largest))
-    else:
+            converted = value.to(dtype)
+            value = torch.where((value > 0) & (value < 1), converted.clamp(smallest, largest), converted)
+        return value.expand(logits.shape[0]) if value.dim() == 0 and logits.dim() == 2 else value
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(
-            f"{OPERATOR_NAME}: p must be a floating-point tensor, a float or None, got {p!r}. None skips top-p."
+            f"{op}: {name} must be a floating-point tensor, a float or None, got {value!r}. None skips {skipped}."
         )
+    number = float(value)
+    if 0 < number < 1 and dtype.is_floating_point:
+        smallest, largest = _open_unit_interval(dtype)
+        number = max(smallest, min(number, largest))
     return torch.full(logits.shape[:1], number, dtype=dtype, device=logits.device)
 
 

@@ -3,12 +3,15 @@
 ========= ============================================================ ==============================
 backend   what it is                                                   serves
 ========= ============================================================ ==============================
-cpu       the native kernel                                            CPU tensors
-aclnn     aclnnTopKTopPSample through the compiled binding             float16 and bfloat16 on an NPU
-cffi      the same, without a compiled binding                         float16 and bfloat16 on an NPU
+cpu       the native kernel                                            CPU tensors; not V2
+aclnn     CANN's operator through the compiled binding                 an NPU; V2 float32 as well
+cffi      the same, without a compiled binding                         the same
 composite vectorised torch operators, no synchronisation               any device
 reference the specification in code, row after row (slow)              any device
 ========= ============================================================ ==============================
+
+V2 is top_k_top_p_sample_v2, which calls aclnnTopKTopPSampleV2; the other function calls aclnnTopKTopPSample, on 16-bit
+logits alone.
 """
 
 from __future__ import annotations
@@ -16,20 +19,30 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from ascend_sample import _extension
+from ascend_sample._validate import OPERATOR_NAME, OPERATOR_V2_NAME
+from ascend_sample.npu.operators import OPERATORS
 
 BACKENDS = ("cpu", "aclnn", "cffi", "composite", "reference")
 VARIABLE = "ASCEND_SAMPLE_BACKEND"
 NPU = "npu"
 
-Implementation = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+Implementation = Callable[..., tuple[Any, ...]]
 
-_dispatcher_operator: Implementation = torch.ops.ascend_sample.top_k_top_p_sample.default
-_composite_operator: Implementation = torch.ops.ascend_sample.top_k_top_p_sample_composite.default
+_ops = torch.ops.ascend_sample
+_dispatcher_operators: dict[str, Implementation] = {
+    OPERATOR_NAME: _ops.top_k_top_p_sample.default,
+    OPERATOR_V2_NAME: _ops.top_k_top_p_sample_v2.default,
+}
+_composite_operators: dict[str, Implementation] = {
+    OPERATOR_NAME: _ops.top_k_top_p_sample_composite.default,
+    OPERATOR_V2_NAME: _ops.top_k_top_p_sample_v2_composite.default,
+}
+_WITH_CPU_KERNEL = (OPERATOR_NAME,)
 
 
 class Route(NamedTuple):
@@ -75,92 +88,101 @@ def use_backend(name: str | None) -> Iterator[None]:
         _forced = before
 
 
-def which_backend(tensor: torch.Tensor) -> Route:
+def which_backend(tensor: torch.Tensor, operator: str = OPERATOR_NAME) -> Route:
     """Tell which backend serves logits like ``tensor`` (its device and dtype count), and why.
 
     Args:
         tensor: logits, of any shape.
+        operator: the name of the function that is to be called with them.
 
     Raises:
         RuntimeError: the forced backend cannot serve them.
+        ValueError: there is no such function.
 
     Example:
         >>> which_backend(torch.zeros(1, 4)).backend
         'cpu'
     """
+    if operator not in OPERATORS:
+        raise ValueError(f"which_backend: operator must be one of {', '.join(OPERATORS)}, got {operator!r}.")
     if _forced is None:
-        return _route_by_device(tensor)
-    obstacle = _obstacle(_forced, tensor)
+        return _route_by_device(tensor, operator)
+    obstacle = _obstacle(_forced, tensor, operator)
     if obstacle is not None:
         raise RuntimeError(
-            f"top_k_top_p_sample: the forced backend {_forced} cannot serve {tensor.dtype} on {tensor.device}: "
+            f"{operator}: the forced backend {_forced} cannot serve {tensor.dtype} on {tensor.device}: "
             f"{obstacle}. Unset {VARIABLE}, or name another of {', '.join(BACKENDS)}."
         )
     return Route(_forced, "forced")
 
 
-def implementation(logits: torch.Tensor) -> Implementation:
+def implementation(logits: torch.Tensor, operator: str) -> Implementation:
     """The function that the route of ``logits`` stands for; all of them take the operator's arguments."""
     if not logits.is_cpu:
         _extension.load_npu_if_imported()
     if _forced is None:
-        return _dispatcher_operator  # it knows the device
-    return _implementation_of(which_backend(logits).backend)
+        return _dispatcher_operators[operator]  # it knows the device
+    return _implementation_of(which_backend(logits, operator).backend, operator)
 
 
-def _implementation_of(backend: str) -> Implementation:
+def _implementation_of(backend: str, operator: str) -> Implementation:
     if backend == "reference":
         from ascend_sample.reference import top_k_top_p_sample_reference
+        from ascend_sample.reference_v2 import top_k_top_p_sample_v2_reference
 
-        return top_k_top_p_sample_reference
+        return top_k_top_p_sample_reference if operator == OPERATOR_NAME else top_k_top_p_sample_v2_reference
     if backend == "cffi":
         from ascend_sample.npu import aclnn_cffi
 
-        return aclnn_cffi.top_k_top_p_sample
+        return aclnn_cffi.top_k_top_p_sample if operator == OPERATOR_NAME else aclnn_cffi.top_k_top_p_sample_v2
     if backend == "composite":
-        return _composite_operator
-    return _dispatcher_operator
+        return _composite_operators[operator]
+    return _dispatcher_operators[operator]
 
 
-def _route_by_device(tensor: torch.Tensor) -> Route:
+def _route_by_device(tensor: torch.Tensor, operator: str) -> Route:
     device = tensor.device.type
-    if device == "cpu":
+    if device == "cpu" and operator in _WITH_CPU_KERNEL:
         return Route("cpu", "the native kernel of CPU tensors")
     if device != NPU:
-        return Route("composite", f"{device} has no kernel of its own")
-    obstacle = _obstacle("aclnn", tensor)
+        return Route("composite", f"{device} has no kernel of {operator}")
+    obstacle = _obstacle("aclnn", tensor, operator)
+    found = f"{OPERATORS[operator].name} was found"
     if obstacle is None:
-        return Route("aclnn", "aclnnTopKTopPSample was found")
+        return Route("aclnn", found)
     if _extension.library_path("_npu") is not None:
         return Route("composite", obstacle)  # the binding was built, and falls back to the composite by itself
-    cffi_obstacle = _obstacle("cffi", tensor)
+    cffi_obstacle = _obstacle("cffi", tensor, operator)
     if cffi_obstacle is None:
-        return Route("cffi", f"aclnnTopKTopPSample was found; {obstacle}")
+        return Route("cffi", f"{found}; {obstacle}")
     return Route("composite", cffi_obstacle)
 
 
-def _obstacle(backend: str, tensor: torch.Tensor) -> str | None:
+def _obstacle(backend: str, tensor: torch.Tensor, operator: str) -> str | None:
     """Why ``backend`` cannot serve ``tensor``, or None when it can."""
     device = tensor.device.type
-    if backend == "cpu" and device != "cpu":
-        return "it serves CPU tensors"
+    if backend == "cpu":
+        if device != "cpu":
+            return "it serves CPU tensors"
+        return None if operator in _WITH_CPU_KERNEL else f"it has no kernel of {operator}"
     if backend in ("aclnn", "cffi"):
         if device != NPU:
             return "it serves tensors on an NPU"
-        if tensor.dtype not in (torch.float16, torch.bfloat16):
-            return f"aclnnTopKTopPSample takes float16 and bfloat16, not {tensor.dtype}"
-        return _aclnn_obstacle() if backend == "aclnn" else _cffi_obstacle()
+        aclnn = OPERATORS[operator]
+        if not aclnn.takes(tensor.dtype):
+            return f"{aclnn.name} takes {' and '.join(aclnn.dtypes)}, not {tensor.dtype}"
+        return _aclnn_obstacle(operator) if backend == "aclnn" else _cffi_obstacle(operator)
     return None
 
 
-def _aclnn_obstacle() -> str | None:
+def _aclnn_obstacle(operator: str) -> str | None:
     if not _extension.load_npu_if_imported():
         return "the compiled binding was not built, because torch_npu was not installed when the package was"
-    obstacle: str = torch.ops.ascend_sample.aclnn_obstacle()
+    obstacle: str = torch.ops.ascend_sample.aclnn_obstacle(operator)
     return obstacle or None
 
 
-def _cffi_obstacle() -> str | None:
+def _cffi_obstacle(operator: str) -> str | None:
     from ascend_sample.npu import aclnn_cffi
 
-    return aclnn_cffi.obstacle()
+    return aclnn_cffi.obstacle(operator)

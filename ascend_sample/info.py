@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from ascend_sample import _environment, _extension, backend
+from ascend_sample.npu.operators import OPERATORS
 
-OPERATOR = "aclnnTopKTopPSample"
 CAPABILITY_VARIABLE = "ASCEND_SAMPLE_CPU_CAPABILITY"
 _NOT_FOUND = "not found"
 
@@ -85,7 +85,8 @@ def _cpu_code_path() -> str:
 
 
 def _npu_facts() -> dict[str, str]:
-    facts = {"CANN": _NOT_FOUND, "SoC": "none", "devices": "0", OPERATOR: _NOT_FOUND}
+    facts = {"CANN": _NOT_FOUND, "SoC": "none", "devices": "0"}
+    facts |= {operator.name: _NOT_FOUND for operator in OPERATORS.values()}
     missing = _environment.missing_cann_library()
     if missing is not None:
         facts["CANN"] = (
@@ -97,10 +98,12 @@ def _npu_facts() -> dict[str, str]:
     from ascend_sample.npu import libraries
 
     facts["CANN"] = "hostcann: EMULATED on the host, no NPU is involved" if hostcann.is_active() else "a real one"
-    try:
-        facts[OPERATOR] = libraries.find_operator_symbol(OPERATOR).library
-    except NotImplementedError as error:
-        facts[OPERATOR] = f"{_NOT_FOUND}: {error}"
+    for operator in OPERATORS.values():
+        try:
+            libraries.find_operator_symbol(operator.phase_1)
+            facts[operator.name] = libraries.find_operator_symbol(operator.phase_2).library
+        except NotImplementedError as error:
+            facts[operator.name] = f"{_NOT_FOUND}: {error} {operator.found_in}."
     if "torch_npu" not in sys.modules:
         facts["devices"] = "0 (torch_npu is not imported)"
         return facts
@@ -115,14 +118,15 @@ def _npu_facts() -> dict[str, str]:
 def _routes(has_npu: bool) -> dict[str, str]:
     devices = ["cpu", backend.NPU] if has_npu else ["cpu"]
     routes = {}
-    for device in devices:
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
-            name = f"{device} {str(dtype).removeprefix('torch.')}"
-            try:
-                route = backend.which_backend(torch.empty(0, dtype=dtype, device=device))
-            except RuntimeError as error:
-                routes[name] = f"none: {error}"
-            else:
-                routes[name] = f"{route.backend} ({route.reason})"
+    for operator, suffix in zip(OPERATORS, ("", " V2"), strict=True):
+        for device in devices:
+            for dtype in (torch.bfloat16, torch.float16, torch.float32):
+                name = f"{device} {str(dtype).removeprefix('torch.')}{suffix}"
+                try:
+                    route = backend.which_backend(torch.empty(0, dtype=dtype, device=device), operator)
+                except RuntimeError as error:
+                    routes[name] = f"none: {error}"
+                else:
+                    routes[name] = f"{route.backend} ({route.reason})"
     routes["other devices"] = "composite (vectorised torch operators)"
     return routes

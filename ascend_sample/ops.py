@@ -1,4 +1,4 @@
-"""The operator's public function."""
+"""The operators' public functions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import torch
 
 from ascend_sample import backend
 from ascend_sample._validate import (
+    OPERATOR_NAME,
+    OPERATOR_V2_NAME,
     TopKTopPSample,
+    TopKTopPSampleV2,
     check_types,
+    check_types_v2,
     convert_k,
+    convert_min_p,
     convert_p,
 )
 
-__all__ = ["TopKTopPSample", "top_k_top_p_sample"]
+__all__ = ["TopKTopPSample", "TopKTopPSampleV2", "top_k_top_p_sample", "top_k_top_p_sample_v2"]
 
 
 def top_k_top_p_sample(
@@ -82,6 +87,90 @@ def top_k_top_p_sample(
     """
     check_types(logits, q, eps, is_need_logits, top_k_guess)
     k, p = convert_k(k, logits), convert_p(p, logits)
-    sample = backend.implementation(logits)
+    sample = backend.implementation(logits, OPERATOR_NAME)
     selected, kept = sample(logits, k, p, q, eps, is_need_logits, top_k_guess)
     return TopKTopPSample(selected, kept if is_need_logits else None)
+
+
+def top_k_top_p_sample_v2(
+    logits: torch.Tensor,
+    k: int | torch.Tensor | None = None,
+    p: float | torch.Tensor | None = None,
+    q: torch.Tensor | None = None,
+    min_p: float | torch.Tensor | None = None,
+    *,
+    eps: float = 1e-8,
+    is_need_logits: bool = False,
+    top_k_guess: int = 32,
+    ks_max: int = 1024,
+    input_is_logits: bool = True,
+    is_need_sample_result: bool = False,
+) -> TopKTopPSampleV2:
+    """Sample one token id a row: top-k, top-p, min-p, then a draw weighted by exponential noise.
+
+    The newer of CANN's two operators. Each filter is on or off row by row; they are applied in this order:
+
+    ======= ===================== =======================================================================
+    filter  on where              keeps
+    ======= ===================== =======================================================================
+    top-k   1 <= k <= K           the k best; K is min(vocab_size, ks_max rounded up to a multiple of 8)
+    top-p   p < 1                 the shortest prefix of the sorted row whose weights sum to p or more;
+                                  one entry for p <= 0
+    min-p   min_p > 0             what weighs at least min_p times the heaviest; the best for min_p >= 1
+    ======= ===================== =======================================================================
+
+    The weights are softmax(logits) among the k best with top-k, else over the whole row, and stay what they are: a draw
+    with q is a draw from softmax(logits) among what is kept, with top-p alone too. With input_is_logits=False the
+    logits are probabilities and are the weights themselves. Equal logits are ordered by id.
+
+    Args:
+        logits: float32, float16 or bfloat16 [batch, vocab_size], vocab_size <= 2**20, any strides.
+        k: an int, an integer tensor [batch], or None for no top-k.
+        p: a float, a floating-point tensor [batch], or None for no top-p. It is rounded to the dtype of logits, but a
+            p inside (0, 1) stays inside.
+        q: float32 [batch, vocab_size], noise from Exponential(1), or None to return the best id. With top-k or top-p,
+            q[b, i] is the noise of the entry of rank i; with min-p alone, of the i-th kept id; else that of id i. Its
+            sign is ignored; an entry of NaN is not drawn. Must be None with is_need_sample_result.
+        min_p: as p; None for no min-p.
+        eps: added to |q| before the division; finite and >= 0.
+        is_need_logits: whether to return the logits of the kept ids.
+        top_k_guess: how many of the best entries top-p tries before it looks at the whole row; >= 1. Never changes
+            the result.
+        ks_max: bounds the k that is honoured; between 1 and 1024.
+        input_is_logits: False where logits are probabilities already.
+        is_need_sample_result: whether to return the kept ids and their weights.
+
+    Returns:
+        logits_select_idx: int64 [batch], the drawn ids.
+        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and elsewhere -inf, or 0 where
+            input_is_logits is False; None unless asked for.
+        logits_idx: int64 [batch, vocab_size], the kept ids first: in the order of the row where top-k or top-p is on,
+            else ascending. What follows them is undefined. None unless asked for.
+        logits_sort_masked: float32 [batch, vocab_size], the weights of those ids, then zeros; None unless asked for.
+
+    Raises:
+        TypeError: an argument has a wrong type, dtype or layout.
+        ValueError: an argument has a wrong shape, device or value.
+        RuntimeError: the backend that ASCEND_SAMPLE_BACKEND or use_backend names cannot serve these tensors.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 3.0, 2.0, 1.0]])
+        >>> result = top_k_top_p_sample_v2(logits, min_p=0.3, is_need_logits=True)
+        >>> result.logits_select_idx  # exp(2 - 3) is above 0.3, exp(1 - 3) is not
+        tensor([1])
+        >>> result.logits_top_kp_select
+        tensor([[-inf, 3., 2., -inf]])
+
+    Source: aclnnTopKTopPSampleV2, CANN's operator documentation; docs/semantics_v2.md says where this project differs.
+    """
+    options = (eps, is_need_logits, top_k_guess, ks_max, input_is_logits, is_need_sample_result)
+    check_types_v2(logits, q, *options)
+    k, p = convert_k(k, logits, OPERATOR_V2_NAME), convert_p(p, logits, OPERATOR_V2_NAME)
+    sample = backend.implementation(logits, OPERATOR_V2_NAME)
+    selected, kept, ids, weights = sample(logits, k, p, q, convert_min_p(min_p, logits), *options)
+    return TopKTopPSampleV2(
+        selected,
+        kept if is_need_logits else None,
+        ids if is_need_sample_result else None,
+        weights if is_need_sample_result else None,
+    )

@@ -96,7 +96,7 @@ def top_k_top_p_sample_reference(
         return TopKTopPSample(selected, None)
     select = torch.full(logits.shape, -math.inf, dtype=torch.float32, device=logits.device)
     for b, row in enumerate(rows):
-        select[b, row.kept] = _as_values(logits[b])[row.kept]
+        select[b, row.kept] = as_values(logits[b])[row.kept]
     return TopKTopPSample(selected, select)
 
 
@@ -132,7 +132,7 @@ def _sample_row(
     logits: torch.Tensor, k: int, p: float, q: torch.Tensor | None, eps: float, top_k_guess: int
 ) -> RowTrace:
     vocab_size = logits.numel()
-    x = _as_values(logits)
+    x = as_values(logits)
     # 2. Enabling
     use_k = 1 <= k <= min(vocab_size, MAX_TOP_K)
     use_p = 0 < p < 1
@@ -140,48 +140,48 @@ def _sample_row(
     # 3. The three branches
     if use_k:
         branch = "A"
-        kept = _first_of_total_order(x, k)
+        kept = first_of_total_order(x, k)
         if use_p:
-            n = _count_until_exceeding(_softmax(x[kept]), p)
+            n = count_until_exceeding(softmax(x[kept]), p)
             kept = kept[:n]
-        weights = _softmax(x[kept])
+        weights = softmax(x[kept])
     elif use_p:
         branch = "B"
-        probabilities = _softmax(x)
-        kept = _first_of_total_order(x, min(top_k_guess, MAX_TOP_K, vocab_size))
+        probabilities = softmax(x)
+        kept = first_of_total_order(x, min(top_k_guess, MAX_TOP_K, vocab_size))
         guess_hit = bool(probabilities[kept].sum(dtype=torch.float64) > p)
         if not guess_hit:
-            kept = _total_order(x)
-        n = _count_until_exceeding(probabilities[kept], p)
+            kept = total_order(x)
+        n = count_until_exceeding(probabilities[kept], p)
         kept = kept[:n]
-        weights = _softmax(probabilities[kept], masked=_has_no_mass(x)[kept])  # the second softmax
+        weights = softmax(probabilities[kept], masked=has_no_mass(x)[kept])  # the second softmax
     else:
         branch = "C"
         kept = torch.arange(vocab_size, device=x.device)
-        weights = _softmax(x)
+        weights = softmax(x)
     # 4. Draw
     if q is None:
         scores = weights
-        selected = int(kept[0]) if branch != "C" else int(_first_of_total_order(x, 1))
+        selected = int(kept[0]) if branch != "C" else int(first_of_total_order(x, 1))
     else:
         noise = q if branch == "C" else q[: kept.numel()]  # by id in C, by rank in A and B
-        scores = _scores(weights, noise, eps, masked=x[kept] == -math.inf)
-        selected = int(kept[_first_maximum(scores)])
+        scores = draw_scores(weights, noise, eps, masked=x[kept] == -math.inf)
+        selected = int(kept[first_maximum(scores)])
     return RowTrace(branch, use_k, use_p, q is not None, guess_hit, kept, weights, scores, selected)
 
 
-def _as_values(logits: torch.Tensor) -> torch.Tensor:
+def as_values(logits: torch.Tensor) -> torch.Tensor:
     """The row in float32, NaN as -inf (5)."""
     x = logits.to(torch.float32)
     return torch.where(torch.isnan(x), -math.inf, x)
 
 
-def _total_order(x: torch.Tensor) -> torch.Tensor:
+def total_order(x: torch.Tensor) -> torch.Tensor:
     """The places of all entries by value descending, then by place ascending; +0 and -0 are equal (2)."""
     return torch.sort(x, descending=True, stable=True).indices
 
 
-def _first_of_total_order(x: torch.Tensor, count: int) -> torch.Tensor:
+def first_of_total_order(x: torch.Tensor, count: int) -> torch.Tensor:
     """The ids of the first ``count`` entries of the total order, rolled over segments (3.A.1).
 
     The candidates of a segment are listed by id behind what earlier segments left, so their places are in the order
@@ -195,35 +195,35 @@ def _first_of_total_order(x: torch.Tensor, count: int) -> torch.Tensor:
         else:
             candidates = torch.nonzero(segment > x[kept[-1]]).flatten()  # the pre-filter
         merged = torch.cat([kept, candidates + start])
-        kept = merged[_total_order(x[merged])[:count]]
+        kept = merged[total_order(x[merged])[:count]]
     return kept
 
 
-def _softmax(x: torch.Tensor, masked: torch.Tensor | None = None) -> torch.Tensor:
+def softmax(x: torch.Tensor, masked: torch.Tensor | None = None) -> torch.Tensor:
     """float32 softmax, correctly rounded from float64, with the special values of (5).
 
     Entries of +inf share the whole mass equally. -inf and ``masked`` entries have weight 0, also where nothing else
     is left.
     """
-    masked = _has_no_mass(x) if masked is None else masked
+    masked = has_no_mass(x) if masked is None else masked
     if bool(masked.all()):
         return torch.zeros_like(x)
     x = x.masked_fill(x == math.inf, 0.0).to(torch.float64).masked_fill(masked, -math.inf)
     return torch.softmax(x, dim=0).to(torch.float32)
 
 
-def _has_no_mass(x: torch.Tensor) -> torch.Tensor:
+def has_no_mass(x: torch.Tensor) -> torch.Tensor:
     """Which entries have weight 0 by rule (5): -inf, and beside a +inf everything else."""
     return (x == -math.inf) | (bool((x == math.inf).any()) & (x != math.inf))
 
 
-def _count_until_exceeding(probabilities: torch.Tensor, p: float) -> int:
+def count_until_exceeding(probabilities: torch.Tensor, p: float) -> int:
     """The least n with probabilities[0] + ... + probabilities[n-1] > p; all if there is none (3.A.3)."""
     sums = torch.cumsum(probabilities.to(torch.float64), dim=0)
     return 1 + int((sums[:-1] <= p).sum())  # an entry stays iff the sum before it is <= p
 
 
-def _scores(weights: torch.Tensor, q: torch.Tensor, eps: float, masked: torch.Tensor) -> torch.Tensor:
+def draw_scores(weights: torch.Tensor, q: torch.Tensor, eps: float, masked: torch.Tensor) -> torch.Tensor:
     """Weights / (|q| + eps) in float32 (4).
 
     An entry of NaN noise loses against every other, a masked logit against all (5).
@@ -234,6 +234,6 @@ def _scores(weights: torch.Tensor, q: torch.Tensor, eps: float, masked: torch.Te
     return torch.where(masked, -math.inf, scores)
 
 
-def _first_maximum(scores: torch.Tensor) -> int:
+def first_maximum(scores: torch.Tensor) -> int:
     """The lowest index that holds the maximum."""
     return int(torch.nonzero(scores == scores.max())[0])

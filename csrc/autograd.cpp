@@ -1,5 +1,5 @@
-// Sampling has no derivative here: the forward works on logits that require a gradient, and a
-// backward through logits_top_kp_select says so, by name, instead of passing silently.
+// Sampling has no derivative here: the forwards work on logits that require a gradient, and a
+// backward through a floating-point result says so, by name, instead of passing silently.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -12,54 +12,76 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using Schema = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
-                                                  const at::Tensor&,
-                                                  const std::optional<at::Tensor>&, double, bool,
-                                                  int64_t);
-using Operator = c10::TypedOperatorHandle<Schema>;
+/// The kernel of the operator "ascend_sample::`Name`", whose first argument is the logits. `Public`
+/// is the name that its errors give.
+template <const char* const& Public, const char* const& Name, typename Schema>
+struct NotDifferentiable;
 
-struct NotDifferentiable : torch::autograd::Function<NotDifferentiable> {
+template <const char* const& Public, const char* const& Name, typename Results,
+          typename... Arguments>
+struct NotDifferentiable<Public, Name, Results(Arguments...)>
+    : torch::autograd::Function<NotDifferentiable<Public, Name, Results(Arguments...)>> {
+  using Operator = c10::TypedOperatorHandle<Results(Arguments...)>;
+
   static variable_list forward(AutogradContext* context, const Operator* op,
-                               const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
-                               const std::optional<at::Tensor>& q, double eps, bool is_need_logits,
-                               int64_t top_k_guess) {
+                               Arguments... arguments) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [selected, kept] = op->call(logits, k, p, q, eps, is_need_logits, top_k_guess);
-    context->mark_non_differentiable(is_need_logits ? variable_list{selected}
-                                                    : variable_list{selected, kept});
-    return {selected, kept};
+    const auto results = std::apply([](const auto&... result) { return variable_list{result...}; },
+                                    op->call(arguments...));
+    variable_list without_gradient;
+    for (const auto& result : results) {
+      if (result.dim() == 1 || !result.is_floating_point()) {  // ids; [0]: not asked for
+        without_gradient.push_back(result);
+      }
+    }
+    context->mark_non_differentiable(without_gradient);
+    return results;
   }
 
   static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, kOperatorName,
+    TORCH_CHECK_NOT_IMPLEMENTED(false, Public,
                                 ": the derivative is not implemented. Sample under "
                                 "torch.no_grad(), or detach() logits_top_kp_select.");
   }
+
+  static Results kernel(Arguments... arguments) {
+    static const Operator op = c10::Dispatcher::singleton()
+                                   .findSchemaOrThrow(Name, "")
+                                   .template typed<Results(Arguments...)>();
+    const auto& logits = std::get<0>(std::tie(arguments...));
+    if (!(at::GradMode::is_enabled() && logits.requires_grad())) {
+      const at::AutoDispatchBelowADInplaceOrView guard;
+      return op.call(arguments...);
+    }
+    const auto outputs = NotDifferentiable::apply(&op, arguments...);
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      return Results{outputs[I]...};
+    }(std::make_index_sequence<std::tuple_size_v<Results>>());
+  }
 };
 
-template <const char* const& Name>
-std::tuple<at::Tensor, at::Tensor> autograd_kernel(const at::Tensor& logits, const at::Tensor& k,
-                                                   const at::Tensor& p,
-                                                   const std::optional<at::Tensor>& q, double eps,
-                                                   bool is_need_logits, int64_t top_k_guess) {
-  static const Operator op =
-      c10::Dispatcher::singleton().findSchemaOrThrow(Name, "").typed<Schema>();
-  if (!(at::GradMode::is_enabled() && logits.requires_grad())) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    return op.call(logits, k, p, q, eps, is_need_logits, top_k_guess);
-  }
-  auto outputs = NotDifferentiable::apply(&op, logits, k, p, q, eps, is_need_logits, top_k_guess);
-  return {outputs[0], outputs[1]};
-}
+using Sample = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                  const at::Tensor&,
+                                                  const std::optional<at::Tensor>&, double, bool,
+                                                  int64_t);
+using SampleV2 = SampleV2Outputs(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                 const std::optional<at::Tensor>&, const std::optional<at::Tensor>&,
+                                 double, bool, int64_t, int64_t, bool, bool);
 
 constexpr const char* kSample = "ascend_sample::top_k_top_p_sample";
-constexpr const char* kComposite = "ascend_sample::top_k_top_p_sample_composite";
+constexpr const char* kSampleComposite = "ascend_sample::top_k_top_p_sample_composite";
+constexpr const char* kSampleV2 = "ascend_sample::top_k_top_p_sample_v2";
+constexpr const char* kSampleV2Composite = "ascend_sample::top_k_top_p_sample_v2_composite";
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(ascend_sample, Autograd, m) {
-  m.impl("top_k_top_p_sample", &autograd_kernel<kSample>);
-  m.impl("top_k_top_p_sample_composite", &autograd_kernel<kComposite>);
+  m.impl("top_k_top_p_sample", &NotDifferentiable<kOperatorName, kSample, Sample>::kernel);
+  m.impl("top_k_top_p_sample_composite",
+         &NotDifferentiable<kOperatorName, kSampleComposite, Sample>::kernel);
+  m.impl("top_k_top_p_sample_v2", &NotDifferentiable<kOperatorV2Name, kSampleV2, SampleV2>::kernel);
+  m.impl("top_k_top_p_sample_v2_composite",
+         &NotDifferentiable<kOperatorV2Name, kSampleV2Composite, SampleV2>::kernel);
 }
 
 }  // namespace ascend_sample

@@ -13,50 +13,122 @@ using c10::ScalarType;
 
 bool expect(const c10::SymBool& condition) { return condition.expect_true(__FILE__, __LINE__); }
 
-void check_rank(const at::Tensor& tensor, const char* name, int64_t rank, const char* shape,
-                const char* remedy) {
-  TORCH_CHECK_VALUE(tensor.dim() == rank, kOperatorName, ": ", name, " must have shape ", shape,
-                    ", got ", tensor.dim(), " dimensions: ", describe(tensor), ". ", remedy);
+/// The rules of one operator, whose name each message begins with.
+class Rules {
+ public:
+  explicit Rules(const char* op) : op_(op) {}
+
+  /// What both operators take, in the order in which it is checked.
+  void check_common(const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
+                    const std::optional<at::Tensor>& q, double eps, int64_t top_k_guess) const {
+    check_logits(logits);
+    check_k(k, logits);
+    check_in_dtype_of_logits(p, "p", logits);
+    if (q.has_value()) {
+      check_q(*q, logits);
+    }
+    TORCH_CHECK_VALUE(std::isfinite(eps) && eps >= 0, op_, ": eps must be finite and >= 0, got ",
+                      eps, ". Use the default, 1e-8.");
+    TORCH_CHECK_VALUE(top_k_guess >= 1, op_, ": top_k_guess must be >= 1, got ", top_k_guess,
+                      ". It is a hint for speed: use the default, 32.");
+  }
+
+  void check_in_dtype_of_logits(const at::Tensor& tensor, const char* name,
+                                const at::Tensor& logits) const {
+    check_layout(tensor, name);
+    TORCH_CHECK_TYPE(tensor.scalar_type() == logits.scalar_type(), op_, ": ", name,
+                     " must have the dtype of logits (", logits.scalar_type(), "), got ",
+                     tensor.scalar_type(), ". Call ascend_sample.", op_,
+                     ", which converts and never rounds a ", name, " < 1 up to 1.");
+    check_per_row(tensor, name, logits);
+    check_device(tensor, name, logits);
+  }
+
+ private:
+  void check_logits(const at::Tensor& logits) const {
+    check_layout(logits, "logits");
+    const auto dtype = logits.scalar_type();
+    TORCH_CHECK_TYPE(
+        dtype == ScalarType::Float || dtype == ScalarType::Half || dtype == ScalarType::BFloat16,
+        op_, ": logits must be float32, float16 or bfloat16, got ", dtype,
+        ". Convert with logits.to(torch.bfloat16) or .float().");
+    check_rank(logits, "logits", 2, "[batch, vocab_size]",
+               "Flatten the leading dimensions, or add one with logits[None].");
+    const auto vocab_size = logits.sym_size(1);
+    TORCH_CHECK_VALUE(expect(vocab_size.sym_gt(0)), op_,
+                      ": logits must have at least one column, got vocab_size 0. There is nothing "
+                      "to sample from.");
+    TORCH_CHECK_VALUE(expect(vocab_size.sym_le(kMaxVocabSize)), op_, ": logits must have at most ",
+                      kMaxVocabSize, " columns, got vocab_size ", vocab_size,
+                      ". Split the vocabulary, or drop padding columns.");
+  }
+
+  void check_k(const at::Tensor& k, const at::Tensor& logits) const {
+    check_layout(k, "k");
+    TORCH_CHECK_TYPE(k.scalar_type() == ScalarType::Int, op_, ": k must be int32, got ",
+                     k.scalar_type(), ". Call ascend_sample.", op_,
+                     ", which converts, or k.to(torch.int32).");
+    check_per_row(k, "k", logits);
+    check_device(k, "k", logits);
+  }
+
+  void check_q(const at::Tensor& q, const at::Tensor& logits) const {
+    check_layout(q, "q");
+    TORCH_CHECK_TYPE(
+        q.scalar_type() == ScalarType::Float, op_, ": q must be float32, got ", q.scalar_type(),
+        ". Draw it with torch.empty_like(logits, dtype=torch.float32).exponential_().");
+    check_rank(q, "q", 2, "[batch, vocab_size]", "It has the shape of logits.");
+    TORCH_CHECK_VALUE(
+        expect(q.sym_size(0).sym_eq(logits.sym_size(0))) &&
+            expect(q.sym_size(1).sym_eq(logits.sym_size(1))),
+        op_, ": q must have the shape of logits ", logits.sym_sizes(), ", got ", q.sym_sizes(),
+        ". Draw it with torch.empty_like(logits, dtype=torch.float32).exponential_().");
+    check_device(q, "q", logits);
+  }
+
+  void check_rank(const at::Tensor& tensor, const char* name, int64_t rank, const char* shape,
+                  const char* remedy) const {
+    TORCH_CHECK_VALUE(tensor.dim() == rank, op_, ": ", name, " must have shape ", shape, ", got ",
+                      tensor.dim(), " dimensions: ", describe(tensor), ". ", remedy);
+  }
+
+  void check_layout(const at::Tensor& tensor, const char* name) const {
+    TORCH_CHECK_TYPE(tensor.defined(), op_, ": ", name,
+                     " must be a torch.Tensor, got None. Call ascend_sample.", op_,
+                     ", where None skips a filter.");
+    TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided && !tensor.is_quantized(), op_, ": ", name,
+                     " must be a dense strided tensor, got layout ", tensor.layout(),
+                     ". Call .to_dense() or .dequantize() first.");
+  }
+
+  void check_device(const at::Tensor& tensor, const char* name, const at::Tensor& logits) const {
+    TORCH_CHECK_VALUE(tensor.device() == logits.device(), op_, ": ", name,
+                      " must be on the device of logits (", logits.device(), "), got ",
+                      tensor.device(), ". Call ", name, ".to(logits.device).");
+  }
+
+  void check_per_row(const at::Tensor& tensor, const char* name, const at::Tensor& logits) const {
+    check_rank(tensor, name, 1, "[batch]", "Give one value a row.");
+    TORCH_CHECK_VALUE(expect(tensor.sym_size(0).sym_eq(logits.sym_size(0))), op_, ": ", name,
+                      " must have one value for each row of logits (", logits.sym_size(0),
+                      "), got ", tensor.sym_size(0), ". Expand it to the batch size.");
+  }
+
+  const char* op_;
+};
+
+/// [B, V], or [0] for an output that is not wanted.
+at::Tensor allocate_by_logits(const at::Tensor& logits, ScalarType dtype, bool is_wanted) {
+  const auto options = logits.options().requires_grad(false).layout(c10::kStrided).dtype(dtype);
+  const c10::SymDimVector shape = is_wanted
+                                      ? c10::SymDimVector{logits.sym_size(0), logits.sym_size(1)}
+                                      : c10::SymDimVector{c10::SymInt(0)};
+  return at::empty_symint(shape, options);
 }
 
-void check_layout(const at::Tensor& tensor, const char* name) {
-  TORCH_CHECK_TYPE(tensor.defined(), kOperatorName, ": ", name,
-                   " must be a torch.Tensor, got None. Call ascend_sample.top_k_top_p_sample, "
-                   "where None skips a filter.");
-  TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided && !tensor.is_quantized(), kOperatorName, ": ",
-                   name, " must be a dense strided tensor, got layout ", tensor.layout(),
-                   ". Call .to_dense() or .dequantize() first.");
-}
-
-void check_device(const at::Tensor& tensor, const char* name, const at::Tensor& logits) {
-  TORCH_CHECK_VALUE(tensor.device() == logits.device(), kOperatorName, ": ", name,
-                    " must be on the device of logits (", logits.device(), "), got ",
-                    tensor.device(), ". Call ", name, ".to(logits.device).");
-}
-
-void check_per_row(const at::Tensor& tensor, const char* name, const at::Tensor& logits) {
-  check_rank(tensor, name, 1, "[batch]", "Give one value a row.");
-  TORCH_CHECK_VALUE(expect(tensor.sym_size(0).sym_eq(logits.sym_size(0))), kOperatorName, ": ",
-                    name, " must have one value for each row of logits (", logits.sym_size(0),
-                    "), got ", tensor.sym_size(0), ". Expand it to the batch size.");
-}
-
-void check_logits(const at::Tensor& logits) {
-  check_layout(logits, "logits");
-  const auto dtype = logits.scalar_type();
-  TORCH_CHECK_TYPE(
-      dtype == ScalarType::Float || dtype == ScalarType::Half || dtype == ScalarType::BFloat16,
-      kOperatorName, ": logits must be float32, float16 or bfloat16, got ", dtype,
-      ". Convert with logits.to(torch.bfloat16) or .float().");
-  check_rank(logits, "logits", 2, "[batch, vocab_size]",
-             "Flatten the leading dimensions, or add one with logits[None].");
-  const auto vocab_size = logits.sym_size(1);
-  TORCH_CHECK_VALUE(
-      expect(vocab_size.sym_gt(0)), kOperatorName,
-      ": logits must have at least one column, got vocab_size 0. There is nothing to sample from.");
-  TORCH_CHECK_VALUE(expect(vocab_size.sym_le(kMaxVocabSize)), kOperatorName,
-                    ": logits must have at most ", kMaxVocabSize, " columns, got vocab_size ",
-                    vocab_size, ". Split the vocabulary, or drop padding columns.");
+at::Tensor allocate_ids(const at::Tensor& logits) {
+  const auto options = logits.options().requires_grad(false).layout(c10::kStrided);
+  return at::empty_symint({logits.sym_size(0)}, options.dtype(c10::kLong));
 }
 
 }  // namespace
@@ -69,54 +141,34 @@ std::string describe(const at::Tensor& tensor) {
 
 void check_arguments(const SampleArguments& arguments) {
   const auto& [logits, k, p, q, eps, is_need_logits, top_k_guess] = arguments;
-  check_logits(logits);
+  Rules(kOperatorName).check_common(logits, k, p, q, eps, top_k_guess);
+}
 
-  check_layout(k, "k");
-  TORCH_CHECK_TYPE(
-      k.scalar_type() == ScalarType::Int, kOperatorName, ": k must be int32, got ", k.scalar_type(),
-      ". Call ascend_sample.top_k_top_p_sample, which converts, or k.to(torch.int32).");
-  check_per_row(k, "k", logits);
-  check_device(k, "k", logits);
-
-  check_layout(p, "p");
-  TORCH_CHECK_TYPE(
-      p.scalar_type() == logits.scalar_type(), kOperatorName, ": p must have the dtype of logits (",
-      logits.scalar_type(), "), got ", p.scalar_type(),
-      ". Call ascend_sample.top_k_top_p_sample, which converts and never rounds a p < 1 up to 1.");
-  check_per_row(p, "p", logits);
-  check_device(p, "p", logits);
-
-  if (q.has_value()) {
-    check_layout(*q, "q");
-    TORCH_CHECK_TYPE(
-        q->scalar_type() == ScalarType::Float, kOperatorName, ": q must be float32, got ",
-        q->scalar_type(),
-        ". Draw it with torch.empty_like(logits, dtype=torch.float32).exponential_().");
-    check_rank(*q, "q", 2, "[batch, vocab_size]", "It has the shape of logits.");
-    TORCH_CHECK_VALUE(
-        expect(q->sym_size(0).sym_eq(logits.sym_size(0))) &&
-            expect(q->sym_size(1).sym_eq(logits.sym_size(1))),
-        kOperatorName, ": q must have the shape of logits ", logits.sym_sizes(), ", got ",
-        q->sym_sizes(),
-        ". Draw it with torch.empty_like(logits, dtype=torch.float32).exponential_().");
-    check_device(*q, "q", logits);
+void check_arguments(const SampleV2Arguments& arguments) {
+  const Rules rules(kOperatorV2Name);
+  rules.check_common(arguments.logits, arguments.k, arguments.p, arguments.q, arguments.eps,
+                     arguments.top_k_guess);
+  if (arguments.min_p.has_value()) {
+    rules.check_in_dtype_of_logits(*arguments.min_p, "min_p", arguments.logits);
   }
-  TORCH_CHECK_VALUE(std::isfinite(eps) && eps >= 0, kOperatorName,
-                    ": eps must be finite and >= 0, got ", eps, ". Use the default, 1e-8.");
-  TORCH_CHECK_VALUE(top_k_guess >= 1, kOperatorName, ": top_k_guess must be >= 1, got ",
-                    top_k_guess, ". It is a hint for speed: use the default, 32.");
+  TORCH_CHECK_VALUE(arguments.ks_max >= 1 && arguments.ks_max <= kMaxKsMax, kOperatorV2Name,
+                    ": ks_max must be between 1 and ", kMaxKsMax, ", got ", arguments.ks_max,
+                    ". It bounds the k that is honoured: use the default, 1024.");
+  TORCH_CHECK_VALUE(!(arguments.is_need_sample_result && arguments.q.has_value()), kOperatorV2Name,
+                    ": q must be None when is_need_sample_result is True, got a tensor. Draw from "
+                    "logits_sort_masked yourself, or leave is_need_sample_result out.");
 }
 
 std::tuple<at::Tensor, at::Tensor> allocate_outputs(const SampleArguments& arguments) {
   const auto& logits = arguments.logits;
-  const auto options = logits.options().requires_grad(false).layout(c10::kStrided);
-  const c10::SymDimVector kept_shape =
-      arguments.is_need_logits ? c10::SymDimVector{logits.sym_size(0), logits.sym_size(1)}
-                               : c10::SymDimVector{c10::SymInt(0)};
-  return {
-      at::empty_symint({logits.sym_size(0)}, options.dtype(c10::kLong)),
-      at::empty_symint(kept_shape, options.dtype(c10::kFloat)),
-  };
+  return {allocate_ids(logits), allocate_by_logits(logits, c10::kFloat, arguments.is_need_logits)};
+}
+
+SampleV2Outputs allocate_outputs(const SampleV2Arguments& arguments) {
+  const auto& logits = arguments.logits;
+  return {allocate_ids(logits), allocate_by_logits(logits, c10::kFloat, arguments.is_need_logits),
+          allocate_by_logits(logits, c10::kLong, arguments.is_need_sample_result),
+          allocate_by_logits(logits, c10::kFloat, arguments.is_need_sample_result)};
 }
 
 }  // namespace ascend_sample

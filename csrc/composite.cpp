@@ -5,39 +5,45 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
-#include <cmath>
-#include <limits>
-
 namespace ascend_sample {
-namespace {
+namespace composite {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-/// The precision of exponentials and of sums. Devices whose float64 is missing or emulated use
-/// float32.
 at::ScalarType accumulate_dtype(const at::Tensor& tensor) {
   const bool has_double = tensor.is_cpu() || tensor.is_cuda();
   return has_double ? at::kDouble : at::kFloat;
 }
 
-/// softmax over the last dimension, rounded to float32; a row of -inf has weight 0 everywhere
-/// instead of NaN.
+at::Tensor where_or(const at::Tensor& condition, const at::Tensor& tensor, c10::Scalar other) {
+  return at::where(condition, tensor, at::full({}, other, tensor.options()));
+}
+
+at::Tensor share_infinities(const at::Tensor& sorted, double infinite, double finite) {
+  const auto is_infinite = sorted == kInfinity;
+  return at::where(is_infinite.narrow(1, 0, 1),
+                   at::where(is_infinite, infinite, finite).to(at::kFloat), sorted);
+}
+
 at::Tensor softmax_or_zero(const at::Tensor& values) {
   const auto weights = at::softmax(values, -1, accumulate_dtype(values)).to(at::kFloat);
   return weights.masked_fill(values == -kInfinity, 0.0);
 }
 
-/// q-weighted score of every candidate (section 4), with the special values of section 5.
-at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& values, const at::Tensor& q,
+at::Tensor sums_before(const at::Tensor& weights) {
+  return weights.cumsum(-1, accumulate_dtype(weights)).narrow(1, 0, weights.size(1) - 1);
+}
+
+at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& massless, const at::Tensor& q,
                        double eps) {
   auto scores = weights / (q.abs() + static_cast<float>(eps));
   scores =
       at::where(weights == 0, at::zeros_like(scores), scores);  // 0 / 0 where q and eps are both 0
   scores = scores.masked_fill(q.isnan(), -1.0);
-  return scores.masked_fill(values == -kInfinity, -kInfinity);
+  return scores.masked_fill(massless, -kInfinity);
 }
 
-}  // namespace
+}  // namespace composite
+
+using namespace composite;  // NOLINT: the other half of this file
 
 std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_composite(
     const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
@@ -56,27 +62,22 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_composite(
   const auto use_k = (k_column >= 1).logical_and(k_column <= std::min(vocab_size, kMaxTopK));
   const auto use_p = (p_float > 0).logical_and(p_float < 1);
   auto original = logits.to(at::kFloat);
-  original = at::where(original.isnan(), at::full({}, -kInfinity, original.options()), original);
+  original = where_or(original.isnan().logical_not(), original, -kInfinity);
   const auto [sorted, ids] = original.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true);
 
   // Section 5: entries of +inf share the whole mass.
-  const auto is_infinite = sorted == kInfinity;
-  const auto values = at::where(is_infinite.narrow(1, 0, 1),
-                                at::where(is_infinite, 0.0, -kInfinity).to(at::kFloat), sorted);
+  const auto values = share_infinities(sorted, 0.0, -kInfinity);
 
   // Section 3: candidates, top-p, weights.
   const auto rank = at::arange(vocab_size, ids.options()).unsqueeze(0);
-  const auto limit =
-      at::where(use_k, k_column.to(at::kLong), at::full({}, vocab_size, ids.options()));
+  const auto limit = where_or(use_k, k_column.to(at::kLong), vocab_size);
   const auto candidate = rank < limit;
   const auto probabilities =
       softmax_or_zero(values.masked_fill(candidate.logical_not(), -kInfinity));
   auto kept = candidate.clone();
   if (vocab_size > 1) {
-    const auto sums_before =
-        probabilities.cumsum(-1, accumulate_dtype(probabilities)).narrow(1, 0, vocab_size - 1);
     kept.narrow(1, 1, vocab_size - 1)
-        .logical_and_((sums_before <= p_float).logical_or(use_p.logical_not()));
+        .logical_and_((sums_before(probabilities) <= p_float).logical_or(use_p.logical_not()));
   }
   at::Tensor selected;
   if (q.has_value()) {
@@ -88,12 +89,11 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_composite(
     const auto kept_values = values.masked_fill(kept.logical_not(), -kInfinity);
     const auto weights = softmax_or_zero(exponents).masked_fill(kept_values == -kInfinity, 0.0);
     const auto noise = at::where(neither, q->gather(1, ids), *q);
-    const auto scores = draw_scores(weights, kept_values, noise, eps);
+    const auto scores = draw_scores(weights, kept_values == -kInfinity, noise, eps);
     // The lowest i on ties: i is the vocabulary id in branch C and the rank in A and B.
     const auto index = at::where(neither, ids, rank);
     const auto best = scores == scores.amax(-1, /*keepdim=*/true);
-    const auto winner =
-        at::where(best, index, at::full({}, vocab_size, ids.options())).amin(-1, /*keepdim=*/true);
+    const auto winner = where_or(best, index, vocab_size).amin(-1, /*keepdim=*/true);
     selected = at::where(neither, winner, ids.gather(1, winner)).squeeze(1);
   } else {
     selected = ids.select(1, 0).contiguous();

@@ -1,4 +1,4 @@
-// The schemas of every operator of the project, and the fake kernel. Each other kernel is
+// The schemas of every operator of the project, and the fake kernels. Each other kernel is
 // registered in its own file.
 #include <torch/library.h>
 
@@ -12,6 +12,13 @@ namespace {
   "is_need_logits=False, "                                                     \
   "int top_k_guess=32)"
 #define ASCEND_SAMPLE_RESULTS " -> (Tensor logits_select_idx, Tensor logits_top_kp_select)"
+#define ASCEND_SAMPLE_V2_ARGUMENTS                                                   \
+  "(Tensor logits, Tensor k, Tensor p, Tensor? q=None, Tensor? min_p=None, float "   \
+  "eps=1e-08, bool is_need_logits=False, int top_k_guess=32, int ks_max=1024, bool " \
+  "input_is_logits=True, bool is_need_sample_result=False)"
+#define ASCEND_SAMPLE_V2_RESULTS                                                    \
+  " -> (Tensor logits_select_idx, Tensor logits_top_kp_select, Tensor logits_idx, " \
+  "Tensor logits_sort_masked)"
 
 std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_fake(const at::Tensor& logits,
                                                            const at::Tensor& k, const at::Tensor& p,
@@ -23,10 +30,39 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_fake(const at::Tensor& log
   return allocate_outputs(arguments);
 }
 
+SampleV2Outputs top_k_top_p_sample_v2_fake(const at::Tensor& logits, const at::Tensor& k,
+                                           const at::Tensor& p, const std::optional<at::Tensor>& q,
+                                           const std::optional<at::Tensor>& min_p, double eps,
+                                           bool is_need_logits, int64_t top_k_guess, int64_t ks_max,
+                                           bool input_is_logits, bool is_need_sample_result) {
+  const SampleV2Arguments arguments{logits,
+                                    k,
+                                    p,
+                                    q,
+                                    min_p,
+                                    eps,
+                                    is_need_logits,
+                                    top_k_guess,
+                                    ks_max,
+                                    input_is_logits,
+                                    is_need_sample_result};
+  check_arguments(arguments);
+  return allocate_outputs(arguments);
+}
+
 void check_top_k_top_p_sample(const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
                               const std::optional<at::Tensor>& q, double eps, bool is_need_logits,
                               int64_t top_k_guess) {
-  check_arguments({logits, k, p, q, eps, is_need_logits, top_k_guess});
+  check_arguments(SampleArguments{logits, k, p, q, eps, is_need_logits, top_k_guess});
+}
+
+void check_top_k_top_p_sample_v2(const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
+                                 const std::optional<at::Tensor>& q,
+                                 const std::optional<at::Tensor>& min_p, double eps,
+                                 bool is_need_logits, int64_t top_k_guess, int64_t ks_max,
+                                 bool input_is_logits, bool is_need_sample_result) {
+  check_arguments(SampleV2Arguments{logits, k, p, q, min_p, eps, is_need_logits, top_k_guess,
+                                    ks_max, input_is_logits, is_need_sample_result});
 }
 
 }  // namespace
@@ -34,21 +70,29 @@ void check_top_k_top_p_sample(const at::Tensor& logits, const at::Tensor& k, con
 TORCH_LIBRARY(ascend_sample, m) {
   m.def("top_k_top_p_sample" ASCEND_SAMPLE_ARGUMENTS ASCEND_SAMPLE_RESULTS,
         {at::Tag::pt2_compliant_tag});
-  // The same operator by vectorised ATen calls on any device, under a name of its own: to force it,
-  // and to test it.
+  m.def("top_k_top_p_sample_v2" ASCEND_SAMPLE_V2_ARGUMENTS ASCEND_SAMPLE_V2_RESULTS,
+        {at::Tag::pt2_compliant_tag});
+  // The same operators by vectorised ATen calls on any device, under names of their own: to force
+  // them, and to test them.
   m.def("top_k_top_p_sample_composite" ASCEND_SAMPLE_ARGUMENTS ASCEND_SAMPLE_RESULTS,
+        {at::Tag::pt2_compliant_tag});
+  m.def("top_k_top_p_sample_v2_composite" ASCEND_SAMPLE_V2_ARGUMENTS ASCEND_SAMPLE_V2_RESULTS,
         {at::Tag::pt2_compliant_tag});
   // The argument rules alone, for implementations in Python.
   m.def("check_top_k_top_p_sample" ASCEND_SAMPLE_ARGUMENTS " -> ()");
+  m.def("check_top_k_top_p_sample_v2" ASCEND_SAMPLE_V2_ARGUMENTS " -> ()");
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   m.impl("top_k_top_p_sample", &top_k_top_p_sample_fake);
   m.impl("top_k_top_p_sample_composite", &top_k_top_p_sample_fake);
+  m.impl("top_k_top_p_sample_v2", &top_k_top_p_sample_v2_fake);
+  m.impl("top_k_top_p_sample_v2_composite", &top_k_top_p_sample_v2_fake);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {
   m.impl("check_top_k_top_p_sample", &check_top_k_top_p_sample);
+  m.impl("check_top_k_top_p_sample_v2", &check_top_k_top_p_sample_v2);
 }
 
 }  // namespace ascend_sample

@@ -1,4 +1,7 @@
-"""Arguments that the operator must refuse: one table for the public function and for the dispatcher operator."""
+"""Arguments that the operators must refuse: one table for the public functions and for the dispatcher operators.
+
+The second operator refuses everything that the first one does, in the same words, and what only it takes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from ascend_sample.npu.operators import OPERATORS
+
+SAMPLE, SAMPLE_V2 = OPERATORS
 
 
 @dataclass(frozen=True)
@@ -34,10 +41,10 @@ class BadInput:
     needs_float64: bool = False
 
 
-def good_arguments(device: str) -> dict[str, Any]:
-    """Arguments of a batch of 4 rows and a vocabulary of 10 that the operator takes."""
+def good_arguments(device: str, operator: str = SAMPLE) -> dict[str, Any]:
+    """Arguments of a batch of 4 rows and a vocabulary of 10 that an operator takes."""
     generator = torch.Generator().manual_seed(0)
-    return {
+    arguments: dict[str, Any] = {
         "logits": torch.randn(4, 10, generator=generator).to(torch.bfloat16).to(device),
         "k": torch.full((4,), 3, dtype=torch.int32, device=device),
         "p": torch.full((4,), 0.9, dtype=torch.bfloat16, device=device),
@@ -45,6 +52,14 @@ def good_arguments(device: str) -> dict[str, Any]:
         "eps": 1e-8,
         "is_need_logits": False,
         "top_k_guess": 32,
+    }
+    if operator == SAMPLE:
+        return arguments
+    return arguments | {
+        "min_p": torch.full((4,), 0.1, dtype=torch.bfloat16, device=device),
+        "ks_max": 1024,
+        "input_is_logits": True,
+        "is_need_sample_result": False,
     }
 
 
@@ -286,6 +301,82 @@ BAD_INPUTS = [
 ]
 
 
-def bad_inputs(device: str) -> list[BadInput]:
-    """The cases that can be made on the device."""
-    return [bad for bad in BAD_INPUTS if device == "cpu" or not bad.needs_float64]
+BAD_INPUTS_OF_V2 = [
+    # min_p
+    BadInput(
+        "min_p a string",
+        T,
+        "min_p must be a floating-point tensor, a float or None, got '0.1'",
+        {"min_p": _always("0.1")},
+        _parser("min_p"),
+        RuntimeError,
+    ),
+    BadInput(
+        "min_p a bool",
+        T,
+        "min_p must be a floating-point tensor, a float or None, got True. None skips min-p",
+        {"min_p": _always(True)},
+        _parser("min_p"),
+        RuntimeError,
+    ),
+    BadInput(
+        "min_p int32",
+        T,
+        "min_p must be a floating-point tensor, a float or None, got a tensor of torch.int32",
+        {"min_p": lambda m: m.int()},
+        r"min_p must have the dtype of logits \(BFloat16\), got Int",
+        T,
+    ),
+    BadInput(
+        "min_p too short",
+        V,
+        r"min_p must have one value for each row of logits \(4\), got 2",
+        {"min_p": lambda m: m[:2]},
+    ),
+    BadInput(
+        "min_p a column", V, r"min_p must have shape \[batch\], got 2 dimensions", {"min_p": lambda m: m[:, None]}
+    ),
+    BadInput(
+        "min_p elsewhere", V, "min_p must be on the device of logits .*, got meta", {"min_p": lambda m: m.to("meta")}
+    ),
+    BadInput(
+        "min_p sparse",
+        T,
+        "min_p must be a dense strided tensor, got layout Sparse",
+        {"min_p": lambda m: m.cpu().to_sparse()},
+    ),
+    # options
+    BadInput("ks_max 0", V, "ks_max must be between 1 and 1024, got 0", {"ks_max": _always(0)}),
+    BadInput("ks_max 1025", V, "ks_max must be between 1 and 1024, got 1025", {"ks_max": _always(1025)}),
+    BadInput(
+        "ks_max a float", T, "ks_max must be an int, got 8.5", {"ks_max": _always(8.5)}, _parser("ks_max"), RuntimeError
+    ),
+    BadInput(
+        "input_is_logits a string",
+        T,
+        "input_is_logits must be True or False, got 'no'",
+        {"input_is_logits": _always("no")},
+        _parser("input_is_logits"),
+        RuntimeError,
+    ),
+    BadInput(
+        "is_need_sample_result a string",
+        T,
+        "is_need_sample_result must be True or False, got 'no'",
+        {"is_need_sample_result": _always("no")},
+        _parser("is_need_sample_result"),
+        RuntimeError,
+    ),
+    BadInput(
+        "q beside a sample result",
+        V,
+        "q must be None when is_need_sample_result is True, got a tensor. Draw from logits_sort_masked yourself",
+        {"is_need_sample_result": _always(True)},
+    ),
+]
+
+
+def bad_inputs(device: str, operator: str = SAMPLE) -> list[BadInput]:
+    """The cases of an operator that can be made on the device."""
+    table = BAD_INPUTS if operator == SAMPLE else BAD_INPUTS + BAD_INPUTS_OF_V2
+    return [bad for bad in table if device == "cpu" or not bad.needs_float64]

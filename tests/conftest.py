@@ -21,6 +21,8 @@ else:
 
 import torch  # noqa: E402
 
+from ascend_sample.npu import scratch  # noqa: E402
+
 LEFT_BEHIND = ("tensor", "scalar", "array", "tensor_list", "executor", "block")
 """What must be gone at the end. torch_npu keeps streams, pinned memory and the events of `record_stream` in pools."""
 
@@ -70,6 +72,7 @@ def hostcann_problems() -> list[str]:
     """Violations, and what is alive beyond torch_npu's own streams, events and cache."""
     gc.collect()
     torch.npu.synchronize()
+    scratch.release()
     torch.npu.empty_cache()
     problems = [f"violation: {violation}" for violation in hostcann.violations()]
     live = hostcann.live()

@@ -32,6 +32,28 @@ def test_cpu_route() -> None:
     assert route.reason
 
 
+def test_second_operator_has_no_cpu_kernel_yet() -> None:
+    x = torch.zeros(1, 4)
+    route = ascend_sample.which_backend(x, "top_k_top_p_sample_v2")
+    assert (route.backend, "no kernel of top_k_top_p_sample_v2" in route.reason) == ("composite", True)
+    with (
+        ascend_sample.use_backend("cpu"),
+        pytest.raises(RuntimeError, match=r"top_k_top_p_sample_v2: the forced backend cpu cannot serve"),
+    ):
+        ascend_sample.top_k_top_p_sample_v2(x)
+
+
+def test_operator_that_there_is_not() -> None:
+    with pytest.raises(ValueError, match=r"operator must be one of top_k_top_p_sample, .* got 'top_k'"):
+        ascend_sample.which_backend(torch.zeros(1, 4), "top_k")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_npu_route_of_the_second_operator(npu: str, dtype: torch.dtype) -> None:
+    logits = torch.zeros(1, 4, dtype=dtype, device=npu)
+    assert ascend_sample.which_backend(logits, "top_k_top_p_sample_v2").backend == "aclnn"
+
+
 def test_other_devices_use_the_composite() -> None:
     assert ascend_sample.which_backend(torch.zeros(1, 4, device="meta")).backend == "composite"
 
@@ -131,5 +153,7 @@ def test_info_says_that_the_npu_is_emulated(npu: str) -> None:
     assert facts["versions"]["torch"] == torch.__version__
     assert "EMULATED" in facts["npu"]["CANN"]
     assert facts["npu"]["aclnnTopKTopPSample"].endswith(".so")
+    assert facts["npu"]["aclnnTopKTopPSampleV2"].endswith(".so")
+    assert facts["routes"]["npu float32 V2"].startswith("aclnn")
     assert facts["routes"]["npu bfloat16"].startswith("aclnn")
     assert facts["routes"]["npu float32"].startswith("composite")

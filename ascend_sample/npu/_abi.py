@@ -4,7 +4,6 @@ Written from CANN's public documents, including the parameter order of the opera
 page prints an older one). Needs neither torch nor a CANN: the conformance suite loads this file by its path.
 """
 
-import re
 from typing import Final
 
 import cffi
@@ -58,6 +57,14 @@ aclnnStatus aclnnTopKTopPSampleGetWorkspaceSize(
     uint64_t *workspace_size, aclOpExecutor **executor);
 aclnnStatus aclnnTopKTopPSample(void *workspace, uint64_t workspace_size, aclOpExecutor *executor,
                                 aclrtStream stream);
+aclnnStatus aclnnTopKTopPSampleV2GetWorkspaceSize(
+    const aclTensor *logits, const aclTensor *top_k, const aclTensor *top_p, const aclTensor *q,
+    const aclTensor *min_ps, double eps, bool is_need_logits, int64_t top_k_guess, int64_t ks_max,
+    bool input_is_logits, bool is_need_sample_result,
+    const aclTensor *logits_select_idx, const aclTensor *logits_top_kp_select, const aclTensor *logits_idx,
+    const aclTensor *logits_sort_masked, uint64_t *workspace_size, aclOpExecutor **executor);
+aclnnStatus aclnnTopKTopPSampleV2(void *workspace, uint64_t workspace_size, aclOpExecutor *executor,
+                                  aclrtStream stream);
 """
 
 ffi: Final = cffi.FFI()
@@ -70,10 +77,6 @@ FORMAT_ND: Final = 2
 
 PLAIN_FORMATS: Final = {0: "NCHW", 1: "NHWC", 2: "ND", 27: "NDHWC", 30: "NCDHW"}
 """torch_npu's formats whose memory is laid out as the strides say; the others are blocked."""
-
-SUPPORTED_SOC: Final = re.compile(r"Ascend910B\d|Ascend910_93")
-"""What the names of Atlas A2 and A3 begin with. ``Ascend910B`` without a number is a chip of the first Atlas training
-series, which has no kernel of the operator."""
 
 MAX_ELEMENTS: Final = 2**32 - 1
 """Of logits; beyond it the operator's own index arithmetic overflows (as read in its public sources)."""

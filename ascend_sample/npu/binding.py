@@ -3,6 +3,7 @@
 import torch
 
 from ascend_sample.npu import _abi, libraries
+from ascend_sample.npu.operators import OPERATORS
 
 
 def configure() -> None:
@@ -10,7 +11,10 @@ def configure() -> None:
     torch.ops.ascend_sample.configure_aclnn(
         libraries.operator_libraries(),
         libraries.RUNTIME_LIBRARY,
-        _abi.SUPPORTED_SOC.pattern,
+        list(OPERATORS),
+        [operator.supported_soc.pattern for operator in OPERATORS.values()],
+        [operator.devices for operator in OPERATORS.values()],
+        [operator.found_in for operator in OPERATORS.values()],
         list(_abi.PLAIN_FORMATS),
         list(_abi.STATUS_NAMES),
         list(_abi.STATUS_NAMES.values()),

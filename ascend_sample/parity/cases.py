@@ -8,8 +8,9 @@ cycle to cycle. Rows of one batch mix the scenarios of the operator (top-k and t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,7 +21,18 @@ VOCAB_SIZES = (1, 2, 31, 1000, 1024, 1025, 8191, 8192, 8193, 32000, 151936, 2**2
 BATCH_SIZES = (1, 3, 64)
 GUESSES = (1, 32, 1024, 5000)
 EPSILONS = (1e-8, 1e-8, 1e-8, 1e-3, 1.0)
-SCENARIOS = ("C", "A", "Bp", "Ap", "Cq", "Aq", "Bpq", "Apq")
+SCENARIO_NAMES = {
+    "C": "softmax-argmax",
+    "A": "top-k",
+    "Bp": "top-p",
+    "Ap": "top-k top-p",
+    "Cq": "sample",
+    "Aq": "top-k sample",
+    "Bpq": "top-p sample",
+    "Apq": "top-k top-p sample",
+}
+"""The scenarios in words, in the order of the operator's table."""
+SCENARIOS = tuple(SCENARIO_NAMES)
 MAX_TOP_K = 1024
 INT32_MAX = 2**31 - 1
 
@@ -68,6 +80,16 @@ class Batch:
         batch_size, vocab_size = self.logits.view().shape
         return batch_size, vocab_size
 
+    def tensors(self, device: str) -> tuple[torch.Tensor | None, ...]:
+        """Logits, k, p and q on a device, in their layouts."""
+        q = None if self.q is None else self.q.view(device)
+        return self.logits.view(device), self.k.view(device), self.p.view(device), q
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The other arguments, by their names."""
+        return {"eps": self.eps, "is_need_logits": self.is_need_logits, "top_k_guess": self.top_k_guess}
+
     def scenarios(self) -> list[str]:
         """The scenario of every row: its branch (A top-k, B top-p alone, C neither), then p and q where they join."""
         _, vocab_size = self.shape
@@ -84,13 +106,9 @@ class Batch:
         NaN or +inf logits, a row of -inf, NaN in q; and where nothing selects a few logits first (branches B and C), a
         row so low that float32 exponentials vanish, because the device's row maximum starts at 0.
         """
-        logits = self.logits.view().float()
-        top = logits.amax(dim=1)
-        undefined = logits.isnan().any(dim=1) | top.isinf()
+        top = self.logits.view().float().amax(dim=1)
         whole_row = torch.tensor([scenario[0] != "A" for scenario in self.scenarios()])
-        undefined |= whole_row & (top < _LOWEST_SAFE_MAXIMUM)
-        if self.q is not None:
-            undefined |= self.q.view().isnan().any(dim=1)
+        undefined = undefined_values(self) | (whole_row & (top < _LOWEST_SAFE_MAXIMUM))
         return list(undefined.tolist())
 
     def describe(self, row: int) -> str:
@@ -106,13 +124,22 @@ class Batch:
         )
 
 
-def stream(seed: int, rows: int, dtypes: tuple[torch.dtype, ...]) -> Iterator[Batch]:
-    """Yields whole batches until they hold at least `rows` rows."""
+def undefined_values(batch: Batch) -> torch.Tensor:
+    """Which rows hold NaN or +inf, nothing but -inf, or NaN in q."""
+    logits = batch.logits.view().float()
+    undefined = logits.isnan().any(dim=1) | logits.amax(dim=1).isinf()
+    return undefined if batch.q is None else undefined | batch.q.view().isnan().any(dim=1)
+
+
+def stream(
+    seed: int, rows: int, dtypes: tuple[torch.dtype, ...], make: Callable[..., Any] | None = None
+) -> Iterator[Any]:
+    """Yields whole batches until they hold at least `rows` rows; `make` them as `make_batch` does."""
     made = 0
     for index in itertools.count():
         if made >= rows:
             return
-        batch = make_batch(seed, index, dtypes)
+        batch = (make or make_batch)(seed, index, dtypes)
         made += batch.shape[0]
         yield batch
 

@@ -104,8 +104,8 @@ def compare(
     """
     batch_size, vocab_size = logits.shape
     problem = (
-        _form_problem(expected, "expected", batch_size, vocab_size)
-        or _form_problem(actual, "actual", batch_size, vocab_size)
+        form_problem(expected, "expected", batch_size, vocab_size)
+        or form_problem(actual, "actual", batch_size, vocab_size)
         or _presence_problem(expected, actual)
     )
     if problem:
@@ -114,7 +114,7 @@ def compare(
     same = expected.ids == actual.ids
     same &= (actual.ids >= 0) & (actual.ids < vocab_size)
     if expected.kept is not None and actual.kept is not None:
-        same &= _bits(expected.kept).eq(_bits(actual.kept)).all(dim=1)
+        same &= bits(expected.kept).eq(bits(actual.kept)).all(dim=1)
     verdicts = {}
     for index in torch.nonzero(~same).flatten().tolist():
         row = Row(
@@ -129,7 +129,7 @@ def compare(
     return Comparison(kinds, verdicts)
 
 
-def _form_problem(result: Result, name: str, batch_size: int, vocab_size: int) -> str:
+def form_problem(result: Result, name: str, batch_size: int, vocab_size: int) -> str:
     """What is wrong with the form of a result; empty when nothing is."""
     if result.ids.dtype != torch.int64 or result.ids.shape != (batch_size,):
         return f"{name} ids are {result.ids.dtype} {list(result.ids.shape)}, not int64 [{batch_size}]"
@@ -146,7 +146,7 @@ def _presence_problem(expected: Result, actual: Result) -> str:
     return ""
 
 
-def _bits(values: torch.Tensor) -> torch.Tensor:
+def bits(values: torch.Tensor) -> torch.Tensor:
     """The bits of float32 values: tells +0 from -0, and NaN equals itself."""
     return values.contiguous().view(torch.int32)
 

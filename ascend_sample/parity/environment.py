@@ -6,6 +6,7 @@ import torch
 
 from ascend_sample import info
 from ascend_sample.backend import which_backend
+from ascend_sample.npu.operators import OPERATORS
 
 
 def is_real_device(device: str) -> bool:
@@ -17,11 +18,12 @@ def is_real_device(device: str) -> bool:
     return not hostcann.is_active()
 
 
-def describe_environment(device: str, dtypes: tuple[torch.dtype, ...]) -> dict[str, str]:
+def describe_environment(device: str, operator: str, dtypes: tuple[torch.dtype, ...]) -> dict[str, str]:
     """What is tested, by which software, on what.
 
     Args:
         device: "cpu" or "npu".
+        operator: the name of the function that is tested.
         dtypes: those that will be tested; each has a route.
 
     Returns:
@@ -30,6 +32,7 @@ def describe_environment(device: str, dtypes: tuple[torch.dtype, ...]) -> dict[s
     facts = info.collect()
     versions = facts["versions"]
     environment = {
+        "operator": operator,
         "device": _describe_device(device),
         "machine": str(versions["machine"]),
         "python": str(versions["python"]),
@@ -40,11 +43,12 @@ def describe_environment(device: str, dtypes: tuple[torch.dtype, ...]) -> dict[s
         environment["torch_npu"] = str(versions["torch_npu"])
         environment["CANN"] = _describe_cann(str(facts["npu"]["CANN"]))
         environment["SoC"] = _describe_soc(device, str(facts["npu"]["SoC"]))
-        environment["operator library"] = str(facts["npu"][info.OPERATOR])
+        # Which of the two operators the machine has, and where.
+        environment |= {symbol.name: str(facts["npu"][symbol.name]) for symbol in OPERATORS.values()}
     for dtype in dtypes:
-        route = which_backend(torch.empty(0, dtype=dtype, device=device))
+        route = which_backend(torch.empty(0, dtype=dtype, device=device), operator)
         environment[f"route {str(dtype).removeprefix('torch.')}"] = f"{route.backend} ({route.reason})"
-    environment["compared with"] = "ascend_sample.reference on the CPU"
+    environment["compared with"] = f"{operator}_reference on the CPU"
     return environment
 
 

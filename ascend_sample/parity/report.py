@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from .cases import SCENARIOS
+from .cases import SCENARIO_NAMES
 from .compare import Kind
 from .probe import Finding
 
@@ -14,17 +14,6 @@ EXPLAINABLE_LIMIT = 0.01
 """The greatest share of rows outside the tie-heavy families that may need an explanation."""
 
 SHOWN_FAILURES = 10
-
-_SCENARIO_NAMES = {
-    "C": "softmax-argmax",
-    "A": "top-k",
-    "Bp": "top-p",
-    "Ap": "top-k top-p",
-    "Cq": "sample",
-    "Aq": "top-k sample",
-    "Bpq": "top-p sample",
-    "Apq": "top-k top-p sample",
-}
 
 
 @dataclass(frozen=True)
@@ -38,8 +27,9 @@ class Failure:
 
 @dataclass
 class Tally:
-    """Counts of kinds by (scenario, dtype)."""
+    """Counts of kinds by (scenario, dtype); `names` are those of the scenarios, in the order of the report."""
 
+    names: dict[str, str] = field(default_factory=lambda: SCENARIO_NAMES)
     counts: dict[tuple[str, str], Counter[Kind]] = field(default_factory=dict)
 
     def add(self, scenario: str, dtype: str, kind: Kind) -> None:
@@ -52,9 +42,10 @@ class Tally:
 
     def rows(self) -> list[dict[str, Any]]:
         """One record per scenario and dtype, in the order of the operator's table of scenarios."""
-        ordered = sorted(self.counts, key=lambda key: (SCENARIOS.index(key[0]), key[1]))
+        order = list(self.names)
+        ordered = sorted(self.counts, key=lambda key: (order.index(key[0]), key[1]))
         return [
-            {"scenario": _SCENARIO_NAMES[scenario], "branch": scenario, "dtype": dtype}
+            {"scenario": self.names[scenario], "branch": scenario, "dtype": dtype}
             | {kind.label: self.counts[scenario, dtype][kind] for kind in Kind}
             for scenario, dtype in ordered
         ]

@@ -12,26 +12,24 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-import ascend_sample
-from ascend_sample.reference import top_k_top_p_sample_reference
-
 from . import cases
 from .cases import Batch
-from .compare import Kind, Result, compare
+from .compare import Kind, Result
 from .environment import describe_environment, is_real_device
-from .probe import PROBES, Operator
-from .report import Failure, Report
+from .probe import Operator
+from .report import Failure, Report, Tally
+from .subjects import SAMPLE, SUBJECTS, Subject
 
 DEFAULT_ROWS = 20_000
-DTYPES = {
-    "cpu": (torch.bfloat16, torch.float16, torch.float32),
-    "npu": (torch.bfloat16, torch.float16),
-}
+DEVICES = ("cpu", "npu")
 
 
 def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    parser.add_argument("--device", choices=sorted(DTYPES), help="default: npu where there is one, else cpu")
+    parser.add_argument("--device", choices=DEVICES, help="default: npu where there is one, else cpu")
+    parser.add_argument(
+        "--operator", choices=sorted(SUBJECTS), default=SAMPLE.name, help="which of the two is compared"
+    )
     parser.add_argument(
         "--rows", type=_positive, default=DEFAULT_ROWS, help="rows to compare, rounded up to a whole batch"
     )
@@ -40,12 +38,12 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report there")
 
 
-def run_verify(arguments: argparse.Namespace, operator: Operator = ascend_sample.top_k_top_p_sample) -> int:
+def run_verify(arguments: argparse.Namespace, operator: Operator | None = None) -> int:
     """Runs the command.
 
     Args:
         arguments: parsed by a parser that `add_verify_arguments` prepared.
-        operator: what is tested.
+        operator: what is tested; that which the arguments name when None.
 
     Returns:
         The exit status: 0 if the run passes, 1 if it does not, 2 if the device cannot be used.
@@ -59,7 +57,13 @@ def run_verify(arguments: argparse.Namespace, operator: Operator = ascend_sample
         )
         return 2
     report = verify(
-        device, arguments.rows, arguments.seed, only=arguments.batch, operator=operator, is_interactive=True
+        device,
+        arguments.rows,
+        arguments.seed,
+        only=arguments.batch,
+        operator=operator,
+        is_interactive=True,
+        subject=SUBJECTS[arguments.operator],
     )
     print(report.to_text())
     if arguments.json is not None:
@@ -73,8 +77,9 @@ def verify(
     seed: int = 0,
     *,
     only: int | None = None,
-    operator: Operator = ascend_sample.top_k_top_p_sample,
+    operator: Operator | None = None,
     is_interactive: bool = False,
+    subject: Subject = SAMPLE,
 ) -> Report:
     """Compares an operator on a device with the reference on the CPU.
 
@@ -83,49 +88,53 @@ def verify(
         rows: how many rows at least.
         seed: of the stream of batches.
         only: the index of the one batch to run; all that `rows` asks for when None.
-        operator: what is tested.
+        operator: what is tested; the subject's public function when None.
         is_interactive: print the environment first, and show progress.
+        subject: which of the two operators it is.
 
     Returns:
         The report.
     """
-    dtypes = DTYPES[device]
+    operator = operator or subject.operator
+    dtypes = subject.dtypes[device]
+    choice = "" if subject is SAMPLE else f" --operator {subject.name}"
     report = Report(
-        environment=describe_environment(device, dtypes),
-        command=f"python -m ascend_sample verify --device {device} --seed {seed}",
+        environment=describe_environment(device, subject.name, dtypes),
+        command=f"python -m ascend_sample verify --device {device}{choice} --seed {seed}",
         is_real_device=is_real_device(device),
+        tally=Tally(subject.scenarios),
+        undefined=Tally(subject.scenarios),
     )
     if is_interactive:
         width = max(map(len, report.environment))
         print("\n".join(f"{name:{width}}  {value}" for name, value in report.environment.items()) + "\n", flush=True)
     report.findings = {
-        str(dtype).removeprefix("torch."): [probe.run(operator, device, dtype) for probe in PROBES] for dtype in dtypes
+        str(dtype).removeprefix("torch."): [probe.run(operator, device, dtype) for probe in subject.probes]
+        for dtype in dtypes
     }
     started = time.perf_counter()
-    batches: Iterable[Batch] = cases.stream(seed, rows, dtypes)
+    batches: Iterable[Batch] = cases.stream(seed, rows, dtypes, subject.make_batch)
     total = cases.count_rows(rows)
     if only is not None:
-        batches = [cases.make_batch(seed, only, dtypes)]
+        batches = [subject.make_batch(seed, only, dtypes)]
         total = batches[0].shape[0]
     with tqdm(total=total, unit="row", desc=f"verify {device}", disable=not is_interactive) as progress:
         for batch in batches:
-            _check(batch, device, operator, report)
+            _check(batch, device, subject, operator, report)
             progress.set_postfix(failed=len(report.failures), refresh=False)
             progress.update(batch.shape[0])
     report.seconds = time.perf_counter() - started
     return report
 
 
-def _check(batch: Batch, device: str, operator: Operator, report: Report) -> None:
+def _check(batch: Batch, device: str, subject: Subject, operator: Operator, report: Report) -> None:
     """Runs one batch on both sides and counts its rows."""
     try:
-        ids, kept = operator(*_arguments(batch, device))
-        actual = Result(ids.cpu(), None if kept is None else kept.cpu())
+        actual = _on_cpu(subject, operator(*batch.tensors(device), **batch.options))
     except RuntimeError as error:
         raise RuntimeError(f"the operator failed on {batch.describe(0)}") from error
-    logits, k, p, q, *options = _arguments(batch, "cpu")
-    expected = Result(*top_k_top_p_sample_reference(logits, k, p, q, *options))
-    comparison = compare(logits, k, p, q, batch.eps, expected, actual, device_sorts_probabilities=report.is_real_device)
+    expected = _on_cpu(subject, subject.reference(*batch.tensors("cpu"), **batch.options))
+    comparison = subject.judge(batch, expected, actual, report.is_real_device)
     undefined = batch.undefined_on_device() if report.is_real_device else [False] * len(comparison.kinds)
     for row, (scenario, kind) in enumerate(zip(batch.scenarios(), comparison.kinds, strict=True)):
         if undefined[row]:
@@ -139,11 +148,8 @@ def _check(batch: Batch, device: str, operator: Operator, report: Report) -> Non
             report.failures.append(Failure(batch.describe(row), batch.index, comparison.verdicts[row].reason))
 
 
-def _arguments(batch: Batch, device: str) -> tuple[Any, ...]:
-    """The operator's arguments in their order, with the tensors on a device in their layouts."""
-    q = None if batch.q is None else batch.q.view(device)
-    tensors = (batch.logits.view(device), batch.k.view(device), batch.p.view(device), q)
-    return (*tensors, batch.eps, batch.is_need_logits, batch.top_k_guess)
+def _on_cpu(subject: Subject, results: tuple[Any, ...]) -> Result:
+    return subject.make_result(*(None if part is None else part.cpu() for part in results))
 
 
 def _has_npu() -> bool:

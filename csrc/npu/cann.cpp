@@ -22,7 +22,10 @@ std::atomic<const Aclnn*> found =
 /// none has one.
 class Finder {
  public:
-  explicit Finder(std::string& obstacle) : obstacle_(obstacle) {}
+  /// `obstacle` is appended to when it is still empty; `found_in` says which CANN has what is
+  /// looked for.
+  Finder(std::string& obstacle, const std::string& found_in)
+      : obstacle_(obstacle), found_in_(found_in) {}
 
   template <typename Function>
   void find(Function*& function, const char* name, const std::vector<std::string>& libraries) {
@@ -44,39 +47,59 @@ class Finder {
       obstacle_ =
           std::string(name) + " was not found in any of: " + tried.str() +
           ". Install a CANN toolkit and operator package that have it and source their set_env.sh";
+      if (!found_in_.empty()) {
+        obstacle_ += ". " + found_in_;
+      }
     }
   }
 
  private:
   std::string& obstacle_;
+  const std::string& found_in_;
 };
 
 const Aclnn* look_up(const Configuration& configuration) {
   auto* functions = new Aclnn{};
   functions->configuration = configuration;
-  Finder finder(functions->obstacle);
-#define ASCEND_SAMPLE_FIND(name, libraries) finder.find(functions->name, #name, libraries)
   const std::vector<std::string> runtime{configuration.runtime_library};
-  ASCEND_SAMPLE_FIND(aclGetRecentErrMsg, runtime);
-  ASCEND_SAMPLE_FIND(aclrtGetSocName, runtime);
-  ASCEND_SAMPLE_FIND(aclCreateTensor, configuration.operator_libraries);
-  ASCEND_SAMPLE_FIND(aclDestroyTensor, configuration.operator_libraries);
-  ASCEND_SAMPLE_FIND(aclCreateScalar, configuration.operator_libraries);
-  ASCEND_SAMPLE_FIND(aclDestroyScalar, configuration.operator_libraries);
-  ASCEND_SAMPLE_FIND(aclDestroyAclOpExecutor, configuration.operator_libraries);
-  ASCEND_SAMPLE_FIND(aclnnThresholdGetWorkspaceSize, configuration.operator_libraries);
-  ASCEND_SAMPLE_FIND(aclnnThreshold, configuration.operator_libraries);
-  ASCEND_SAMPLE_FIND(aclnnTopKTopPSampleGetWorkspaceSize, configuration.operator_libraries);
-  ASCEND_SAMPLE_FIND(aclnnTopKTopPSample, configuration.operator_libraries);
+  const std::vector<std::string>& operators = configuration.operator_libraries;
+  std::string obstacle;
+  const std::string nothing;
+  Finder finder(obstacle, nothing);
+#define ASCEND_SAMPLE_FIND(finder, name, libraries) finder.find(functions->name, #name, libraries)
+  ASCEND_SAMPLE_FIND(finder, aclGetRecentErrMsg, runtime);
+  ASCEND_SAMPLE_FIND(finder, aclrtGetSocName, runtime);
+  ASCEND_SAMPLE_FIND(finder, aclCreateTensor, operators);
+  ASCEND_SAMPLE_FIND(finder, aclDestroyTensor, operators);
+  ASCEND_SAMPLE_FIND(finder, aclCreateScalar, operators);
+  ASCEND_SAMPLE_FIND(finder, aclDestroyScalar, operators);
+  ASCEND_SAMPLE_FIND(finder, aclDestroyAclOpExecutor, operators);
+  ASCEND_SAMPLE_FIND(finder, aclnnThresholdGetWorkspaceSize, operators);
+  ASCEND_SAMPLE_FIND(finder, aclnnThreshold, operators);
+  std::string no_obstacle;
+  Finder optional(no_obstacle, nothing);
+  ASCEND_SAMPLE_FIND(optional, aclmdlRICaptureGetInfo, runtime);
+
+  functions->obstacles = {{kOperatorName, obstacle}, {kOperatorV2Name, obstacle}};
+  Finder first(functions->obstacles[kOperatorName],
+               functions->configuration.operators[kOperatorName].found_in);
+  ASCEND_SAMPLE_FIND(first, aclnnTopKTopPSampleGetWorkspaceSize, operators);
+  ASCEND_SAMPLE_FIND(first, aclnnTopKTopPSample, operators);
+  Finder second(functions->obstacles[kOperatorV2Name],
+                functions->configuration.operators[kOperatorV2Name].found_in);
+  ASCEND_SAMPLE_FIND(second, aclnnTopKTopPSampleV2GetWorkspaceSize, operators);
+  ASCEND_SAMPLE_FIND(second, aclnnTopKTopPSampleV2, operators);
 #undef ASCEND_SAMPLE_FIND
-  if (functions->obstacle.empty()) {
-    const char* soc = functions->aclrtGetSocName();
-    const std::string name = soc == nullptr ? "(unknown)" : soc;
-    if (!std::regex_search(name, std::regex("^(?:" + configuration.supported_soc + ")"))) {
-      functions->obstacle =
-          "aclnnTopKTopPSample runs on Atlas A2 (Ascend910B1 to B4) and A3 (Ascend910_93), not on "
-          "SoC " +
-          name;
+
+  const char* soc = functions->aclrtGetSocName == nullptr ? nullptr : functions->aclrtGetSocName();
+  const std::string name = soc == nullptr ? "(unknown)" : soc;
+  for (const auto& [op, aclnn_name] : {std::pair{kOperatorName, "aclnnTopKTopPSample"},
+                                       {kOperatorV2Name, "aclnnTopKTopPSampleV2"}}) {
+    const auto& facts = functions->configuration.operators[op];
+    auto& reason = functions->obstacles[op];
+    if (reason.empty() &&
+        !std::regex_search(name, std::regex("^(?:" + facts.supported_soc + ")"))) {
+      reason = std::string(aclnn_name) + " runs on " + facts.devices + ", not on SoC " + name;
     }
   }
   return functions;
@@ -101,9 +124,11 @@ const Aclnn& aclnn() {
   return *found.load();
 }
 
-std::ostream& operator<<(std::ostream& stream, const LogitsLabel& label) {
-  return stream << '[' << label.batch_size << ", " << label.vocab_size << "] "
-                << (label.dtype == c10::kHalf ? "fp16" : "bf16");
+std::ostream& operator<<(std::ostream& stream, const CallLabel& label) {
+  const char* dtype = label.dtype == c10::kHalf       ? "fp16"
+                      : label.dtype == c10::kBFloat16 ? "bf16"
+                                                      : "fp32";
+  return stream << '[' << label.batch_size << ", " << label.vocab_size << "] " << dtype;
 }
 
 std::string take_message() {
@@ -111,16 +136,15 @@ std::string take_message() {
   return message == nullptr ? "(no message)" : message;
 }
 
-void check_status(aclnnStatus status, const char* call, const char* stage,
-                  const LogitsLabel& logits) {
+void check_status(aclnnStatus status, const char* call, const char* stage, const CallLabel& label) {
   if (status == 0) {
     return;
   }
   const auto& names = aclnn().configuration.status_names;
   const auto name = names.find(status);
-  TORCH_CHECK(false, kOperatorName, ": ", call, " failed in ", stage, ": ", status, " ",
+  TORCH_CHECK(false, label.op, ": ", call, " failed in ", stage, ": ", status, " ",
               name == names.end() ? "(a status without a name here)" : name->second, ": ",
-              take_message(), "; logits=", logits);
+              take_message(), "; logits=", label);
 }
 
 }  // namespace ascend_sample::npu

@@ -20,12 +20,19 @@ namespace ascend_sample::npu {
 
 using aclnnStatus = int32_t;
 
+/// One of the two operators of CANN, as ascend_sample/npu/operators.py describes it.
+struct OperatorFacts {
+  std::string supported_soc;  // a regular expression that the SoC's name starts with
+  std::string devices;        // those SoCs in words
+  std::string found_in;       // which CANN has it
+};
+
 /// What ascend_sample/npu knows about CANN and tells the binding once, so that it stands in one
 /// place.
 struct Configuration {
   std::vector<std::string> operator_libraries;  // in the order in which torch_npu asks them
   std::string runtime_library;
-  std::string supported_soc;           // a regular expression that the SoC's name starts with
+  std::unordered_map<std::string, OperatorFacts> operators;  // by the name of our operator
   std::vector<int64_t> plain_formats;  // memory formats whose memory is as the strides say
   std::unordered_map<int64_t, std::string> status_names;
 };
@@ -56,11 +63,21 @@ struct Aclnn {
       const aclTensor* logitsSelectIdxOut, const aclTensor* logitsTopKpSelectOut,
       uint64_t* workspaceSize, aclOpExecutor** executor);
   Phase2* aclnnTopKTopPSample;
+  aclnnStatus (*aclnnTopKTopPSampleV2GetWorkspaceSize)(
+      const aclTensor* logits, const aclTensor* topK, const aclTensor* topP,
+      const aclTensor* qOptional, const aclTensor* minPsOptional, double eps, bool isNeedLogits,
+      int64_t topKGuess, int64_t ksMax, bool inputIsLogits, bool isNeedSampleResult,
+      const aclTensor* logitsSelectIdxOut, const aclTensor* logitsTopKpSelectOut,
+      const aclTensor* logitsIdxOut, const aclTensor* logitsSortMaskedOut, uint64_t* workspaceSize,
+      aclOpExecutor** executor);
+  Phase2* aclnnTopKTopPSampleV2;
+  /// Null where CANN does not have it: it cannot capture then.
+  aclnnStatus (*aclmdlRICaptureGetInfo)(void* stream, int* status, void** model);
 
   Configuration configuration;
-  /// Why the operator cannot be called in this process: a library, a symbol or the SoC; empty when
-  /// it can.
-  std::string obstacle;
+  /// Why an operator (by our name) cannot be called in this process: a library, a symbol or the
+  /// SoC; empty when it can.
+  std::unordered_map<std::string, std::string> obstacles;
 };
 
 /// The functions of CANN, looked up at the first call.
@@ -69,18 +86,19 @@ const Aclnn& aclnn();
 /// CANN's message for the calling thread's last failure; reading clears it.
 std::string take_message();
 
-/// What errors tell about the logits (float16 or bfloat16 here), put into words only when there is
-/// one.
-struct LogitsLabel {
+/// What errors tell about a call, put into words only when there is one: our operator, and the
+/// logits.
+struct CallLabel {
+  const char* op;
   int64_t batch_size;
   int64_t vocab_size;
   c10::ScalarType dtype;
 };
-std::ostream& operator<<(std::ostream& stream, const LogitsLabel& label);
+/// "[4, 32000] bf16".
+std::ostream& operator<<(std::ostream& stream, const CallLabel& label);
 
 /// Throws RuntimeError "{op}: {call} failed in {stage}: {code} {name}: {CANN's message};
 /// logits=[batch_size, vocab_size] dtype" unless `status` is 0.
-void check_status(aclnnStatus status, const char* call, const char* stage,
-                  const LogitsLabel& logits);
+void check_status(aclnnStatus status, const char* call, const char* stage, const CallLabel& label);
 
 }  // namespace ascend_sample::npu

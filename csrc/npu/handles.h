@@ -14,13 +14,13 @@ struct TensorDeleter {
 };
 using TensorHandle = std::unique_ptr<aclTensor, TensorDeleter>;
 
-/// Describes a tensor to CANN: base address of its storage, element offset, shape and strides. Null
-/// for an undefined tensor. Throws ValueError for memory that CANN cannot use. Holds no reference
-/// to the tensor's memory.
-TensorHandle describe_to_cann(const char* name, const at::Tensor& tensor);
+/// Describes a tensor to CANN, for our operator `op`: base address of its storage, element offset,
+/// shape and strides. Null for an undefined tensor. Throws ValueError for memory that CANN cannot
+/// use. Holds no reference to the tensor's memory.
+TensorHandle describe_to_cann(const char* op, const char* name, const at::Tensor& tensor);
 
 /// Describes aligned memory of our own as a contiguous tensor.
-TensorHandle describe_memory(const char* name, void* address, at::IntArrayRef sizes,
+TensorHandle describe_memory(const char* op, const char* name, void* address, at::IntArrayRef sizes,
                              at::ScalarType dtype);
 
 inline constexpr int64_t kAddressAlignment = 32;  // bytes; CANN wants it of storage addresses
@@ -30,7 +30,7 @@ struct ScalarDeleter {
 };
 using ScalarHandle = std::unique_ptr<aclScalar, ScalarDeleter>;
 
-ScalarHandle scalar_for_cann(int64_t value);
+ScalarHandle scalar_for_cann(const char* op, int64_t value);
 
 struct ExecutorDeleter {
   void operator()(aclOpExecutor* executor) const { aclnn().aclDestroyAclOpExecutor(executor); }

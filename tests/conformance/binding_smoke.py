@@ -11,9 +11,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import ascend_sample
 from ascend_sample import hostcann
+from ascend_sample.npu import scratch
+from ascend_sample.npu.operators import OPERATORS
 from conformance.hand_worked import SCENARIOS
-
-OPERATOR = "aclnnTopKTopPSample"
 
 
 def check_scenarios(backend: str, dtype: torch.dtype) -> None:
@@ -30,14 +30,36 @@ def check_scenarios(backend: str, dtype: torch.dtype) -> None:
                 assert result.logits_select_idx.tolist() == [row.token for row in rows]
 
 
-def check_fault(backend: str, site: str) -> None:
+def check_second_operator(backend: str, dtype: torch.dtype) -> None:
+    """As the reference says, with min-p, with and without the sample result."""
+    rows = SCENARIOS
+    logits = torch.tensor([row.logits for row in rows], dtype=dtype)
+    k = torch.tensor([row.k for row in rows], dtype=torch.int32)
+    p, min_p = torch.tensor([row.p for row in rows], dtype=dtype), torch.linspace(-0.1, 1.1, len(rows)).to(dtype)
+    q = torch.rand(logits.shape) + 0.1
+    for noise, dense in ((q, False), (None, True)):
+        results = []
+        for device, route in (("npu", backend), ("cpu", "reference")):
+            tensors = [None if tensor is None else tensor.to(device) for tensor in (logits, k, p, noise, min_p)]
+            with ascend_sample.use_backend(route):
+                results.append(
+                    ascend_sample.top_k_top_p_sample_v2(*tensors, is_need_logits=True, is_need_sample_result=dense)
+                )
+        actual, expected = results
+        assert actual.logits_select_idx.tolist() == expected.logits_select_idx.tolist()
+        assert torch.equal(actual.logits_top_kp_select.cpu(), expected.logits_top_kp_select)
+        if dense:
+            assert torch.allclose(actual.logits_sort_masked.cpu(), expected.logits_sort_masked)
+
+
+def check_fault(backend: str, site: str, operator: str = "top_k_top_p_sample") -> None:
     """An injected fault is an error of the call or of the synchronisation, and the device goes on."""
     logits = torch.zeros(2, 8, dtype=torch.float16).npu()
     torch.npu.synchronize()
-    hostcann.inject(site, OPERATOR)
+    hostcann.inject(site, OPERATORS[operator].name)
     try:
         with ascend_sample.use_backend(backend):
-            ascend_sample.top_k_top_p_sample(logits, 4, 0.5)
+            getattr(ascend_sample, operator)(logits, 4, 0.5)
         torch.npu.synchronize()
     except RuntimeError as error:
         print(f"{backend}, {site}: {str(error).splitlines()[0]}")
@@ -61,12 +83,17 @@ def main() -> None:
     for backend in ("aclnn", "cffi"):
         for dtype in (torch.float16, torch.bfloat16):
             check_scenarios(backend, dtype)
+        for dtype in (torch.float16, torch.bfloat16, torch.float32):
+            check_second_operator(backend, dtype)
         for site in ("phase1", "workspace"):
-            check_fault(backend, site)
+            for operator in OPERATORS:
+                check_fault(backend, site, operator)
         check_scenarios(backend, torch.float16)
-    check_fault("cffi", "phase2")
+    for operator in OPERATORS:
+        check_fault("cffi", "phase2", operator)
     check_scenarios("cffi", torch.float16)
     torch.npu.synchronize()
+    scratch.release()
     torch.npu.empty_cache()
     assert hostcann.violations() == []
     package = os.environ.get("ASCEND_SAMPLE_EXPECTED_PACKAGE")

@@ -176,41 +176,63 @@ class Arguments:
     is_need_logits: bool = True
     top_k_guess: int = 32
 
+    operator = "aclnnTopKTopPSample"
+
+    def in_order(self) -> list[object]:
+        """As phase 1 takes them; the tensors as they are here."""
+        return [
+            *(self.logits, self.k, self.p, self.q),
+            *(self.eps, self.is_need_logits, self.top_k_guess),
+            *(self.ids, self.kept),
+        ]
+
     def tensors(self) -> list[Tensor]:
         """Those that are not null."""
-        return [t for t in (self.logits, self.k, self.p, self.q, self.ids, self.kept) if t is not None]
+        return [argument for argument in self.in_order() if isinstance(argument, Tensor)]
+
+
+@dataclass
+class ArgumentsV2(Arguments):
+    """Those of aclnnTopKTopPSampleV2."""
+
+    min_p: Tensor | None = None
+    dense_ids: Tensor | None = None
+    dense_weights: Tensor | None = None
+    ks_max: int = 1024
+    input_is_logits: bool = True
+    is_need_sample_result: bool = False
+
+    operator = "aclnnTopKTopPSampleV2"
+
+    def in_order(self) -> list[object]:
+        """As phase 1 takes them."""
+        return [
+            *(self.logits, self.k, self.p, self.q, self.min_p),
+            *(self.eps, self.is_need_logits, self.top_k_guess),
+            *(self.ks_max, self.input_is_logits, self.is_need_sample_result),
+            *(self.ids, self.kept, self.dense_ids, self.dense_weights),
+        ]
 
 
 @dataclass
 class Plan:
-    """What phase 1 returned."""
+    """What phase 1 of an operator returned."""
 
     status: int
     workspace_size: int
     executor: Any
+    operator: str
 
 
 def phase_1(arguments: Arguments) -> Plan:
-    """Calls aclnnTopKTopPSampleGetWorkspaceSize."""
+    """Calls the operator's GetWorkspaceSize."""
     size, executor = ffi.new("uint64_t *"), ffi.new("aclOpExecutor **")
-
-    def handle(tensor: Tensor | None) -> Any:
-        return ffi.NULL if tensor is None else tensor.handle
-
-    status = aclnn.aclnnTopKTopPSampleGetWorkspaceSize(
-        handle(arguments.logits),
-        handle(arguments.k),
-        handle(arguments.p),
-        handle(arguments.q),
-        arguments.eps,
-        arguments.is_need_logits,
-        arguments.top_k_guess,
-        handle(arguments.ids),
-        handle(arguments.kept),
-        size,
-        executor,
-    )
-    return Plan(status, size[0], executor[0])
+    values = [
+        ffi.NULL if argument is None else argument.handle if isinstance(argument, Tensor) else argument
+        for argument in arguments.in_order()
+    ]
+    status = getattr(aclnn, f"{arguments.operator}GetWorkspaceSize")(*values, size, executor)
+    return Plan(status, size[0], executor[0], arguments.operator)
 
 
 class Device:
@@ -303,10 +325,21 @@ class Device:
             **others,
         )
 
+    def arguments_v2(
+        self, logits: Any, k: Any, p: Any, q: Any = None, min_p: Any = None, dtype: str = "float16", **others: Any
+    ) -> ArgumentsV2:
+        """`arguments` for the second operator."""
+        return ArgumentsV2(
+            **vars(self.arguments(logits, k, p, q, dtype)) | others,
+            min_p=None if min_p is None else self.tensor(min_p, dtype),
+            dense_ids=self.output("int64", np.shape(logits)),
+            dense_weights=self.output("float32", np.shape(logits)),
+        )
+
     def plan(self, arguments: Arguments) -> Plan:
         """Phase 1, which must work."""
         plan = phase_1(arguments)
-        check(plan.status, "aclnnTopKTopPSampleGetWorkspaceSize")
+        check(plan.status, f"{arguments.operator}GetWorkspaceSize")
         return plan
 
     def launch(self, plan: Plan, stream: Any = None, workspace: Buffer | None = None) -> int:
@@ -315,7 +348,7 @@ class Device:
             workspace = self.buffer(plan.workspace_size)
         pointer = ffi.NULL if workspace is None else workspace.pointer
         on = self.stream if stream is None else stream
-        return int(aclnn.aclnnTopKTopPSample(pointer, plan.workspace_size, plan.executor, on))
+        return int(getattr(aclnn, plan.operator)(pointer, plan.workspace_size, plan.executor, on))
 
     def synchronize(self) -> int:
         """Waits for the device's own stream; returns the status."""
@@ -327,7 +360,7 @@ class Device:
         Returns:
             ids [batch] and kept logits [batch, vocab_size].
         """
-        check(self.launch(self.plan(arguments)), "aclnnTopKTopPSample")
+        check(self.launch(self.plan(arguments)), arguments.operator)
         check(self.synchronize(), "aclrtSynchronizeStream")
         assert arguments.ids is not None
         assert arguments.kept is not None

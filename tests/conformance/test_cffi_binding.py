@@ -13,7 +13,7 @@ import torch
 
 import ascend_sample
 from ascend_sample import hostcann
-from ascend_sample.npu import aclnn_cffi
+from ascend_sample.npu import aclnn_cffi, scratch
 
 from .hand_worked import MIXED, NO_K, NO_P, ONES, SCENARIOS, Row
 from .isolation import run_in_process
@@ -184,12 +184,13 @@ def test_memory_of_a_call(npu: str) -> None:
     rows, vocab_size = 16, 32000
     logits = torch.zeros(rows, vocab_size, dtype=torch.float16).npu()
     k, p = torch.full((rows,), 8, dtype=torch.int32).npu(), torch.ones(rows, dtype=torch.float16).npu()
+    aclnn_cffi.top_k_top_p_sample(logits, k, p)  # takes the block that is kept from call to call
     torch.npu.synchronize()
     before = torch.npu.memory_allocated()
     ids, kept = aclnn_cffi.top_k_top_p_sample(logits, k, p)
     kept_bytes = torch.npu.memory_allocated() - before
     assert kept.numel() == 0
-    assert kept_bytes <= 1024 + ids.nbytes, "workspace and unwanted output are released"
+    assert kept_bytes <= 1024 + ids.nbytes, "the workspace is released"
 
 
 def test_public_function_can_be_forced_to_it(npu: str) -> None:
@@ -245,6 +246,7 @@ class TestErrors:
     def test_no_memory_for_the_workspace(self) -> None:
         arguments = tensors_of(WITH_Q)
         torch.npu.synchronize()
+        scratch.release()  # it may hold a part of a large segment
         torch.npu.empty_cache()
         # The outputs are small and come from the cache's first segment; the workspace needs one of its own.
         hostcann.inject("malloc", nth=1, count=100)
@@ -279,7 +281,8 @@ class TestErrors:
 
     def test_no_stream_after_a_failed_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # What some versions of torch_npu return instead of raising. A null stream would be CANN's default one.
-        monkeypatch.setattr(torch.npu, "current_stream", lambda: SimpleNamespace(npu_stream=0))
+        stream = SimpleNamespace(npu_stream=0, stream_id=0, device_index=0, device_type=0)
+        monkeypatch.setattr(torch.npu, "current_stream", lambda: stream)
         with pytest.raises(RuntimeError, match=r"must follow torch_npu's task queue, got a queue that has failed"):
             aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q))
 

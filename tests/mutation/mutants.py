@@ -12,19 +12,23 @@ REFERENCE = "ascend_sample/reference.py"
 VALIDATE = "ascend_sample/_validate.py"
 ROW_MODEL = "ascend_sample/parity/row_model.py"
 COMPARE = "ascend_sample/parity/compare.py"
-CFFI = "ascend_sample/npu/aclnn_cffi.py"
+CFFI_CALL = "ascend_sample/npu/aclnn_call.py"
 COMPOSITE = "csrc/composite.cpp"
 CPU_KERNEL = "csrc/cpu/top_k_top_p_sample_kernel.cpp"
 NPU_KERNEL = "csrc/npu/top_k_top_p_sample_kernel.cpp"
+NPU_CALL = "csrc/npu/sampler_call.cpp"
+NPU_CALL_PHASES = "csrc/npu/sampler_call.h"
 NPU_HANDLES = "csrc/npu/handles.cpp"
 NPU_OWNERS = "csrc/npu/handles.h"
 NPU_LOOKUP = "csrc/npu/cann.cpp"
 HOST_ROW = "csrc/hostcann/opapi/top_k_top_p_sample_row.cpp"
+HOST_ORDER = "csrc/hostcann/opapi/ordered_row.cpp"
 HOST_API = "csrc/hostcann/opapi/top_k_top_p_sample_api.cpp"
 HOST_EXECUTOR = "csrc/hostcann/opapi/executor.cpp"
 
 LIBRARIES = {
-    "csrc/composite.cpp": "_C",
+    "csrc/composite": "_C",
+    "csrc/checks.cpp": "_C",
     "csrc/cpu/": "_C",
     "csrc/npu/": "_npu",
     "csrc/hostcann/opapi/": "libopapi",
@@ -45,8 +49,8 @@ IN_BUILTIN = ("tests/npu/test_builtin.py",)
 IN_MEMORY = ("tests/npu/test_memory.py",)
 IN_STREAMS = ("tests/npu/test_streams.py::test_order",)
 IN_FAULTS = (
-    "tests/npu/test_faults.py::test_fault_is_reported_and_the_next_call_works[1]",
-    "tests/npu/test_faults.py::test_queued_launch_fails_at_the_next_synchronisation[1]",
+    "tests/npu/test_faults.py::test_fault_is_reported_and_the_next_call_works[1-top_k_top_p_sample]",
+    "tests/npu/test_faults.py::test_queued_launch_fails_at_the_next_synchronisation[1-top_k_top_p_sample]",
 )
 IN_ROUTES = ("tests/npu/test_routes.py::test_unsupported_soc",)
 IN_CONFORMANCE = ("tests/conformance/test_own_process.py",)
@@ -123,14 +127,14 @@ MUTANTS = (
     Mutant(
         "reference: no second softmax",
         REFERENCE,
-        "_softmax(probabilities[kept], masked=_has_no_mass(x)[kept])",
-        "_softmax(x[kept])",
+        "softmax(probabilities[kept], masked=has_no_mass(x)[kept])",
+        "softmax(x[kept])",
         IN_REFERENCE,
     ),
     Mutant(
         "reference: the guess decides the result",
         REFERENCE,
-        "        if not guess_hit:\n            kept = _total_order(x)\n",
+        "        if not guess_hit:\n            kept = total_order(x)\n",
         "",
         IN_REFERENCE,
     ),
@@ -152,8 +156,8 @@ MUTANTS = (
     Mutant(
         "composite: kept while the sum is < p, instead of <= p",
         COMPOSITE,
-        "(sums_before <= p_float)",
-        "(sums_before < p_float)",
+        "(sums_before(probabilities) <= p_float)",
+        "(sums_before(probabilities) < p_float)",
         IN_COMPOSITE,
     ),
     Mutant(
@@ -415,61 +419,61 @@ MUTANTS = (
     Mutant(
         "binding: topK and topP swapped",
         NPU_KERNEL,
-        "handles.valid_k.get(), handles.p.get()",
-        "handles.p.get(), handles.valid_k.get()",
+        "x, valid_k, top_p, noise, eps,",
+        "x, top_p, valid_k, noise, eps,",
         IN_ABI,
     ),
     Mutant(
         "binding: half of the workspace",
-        NPU_KERNEL,
+        NPU_CALL,
         "std::min(call.workspace_size, kMaxAllocation)",
         "std::min(call.workspace_size / 2, kMaxAllocation)",
         IN_MEMORY,
     ),
     Mutant(
         "binding: one workspace for every stream",
-        NPU_KERNEL,
-        "    const auto workspace = at::empty({size}, logits.options().dtype(at::kByte));\n",
+        NPU_CALL,
+        "    const auto workspace = at::empty({size}, logits_.options().dtype(at::kByte));\n",
         "    static at::Tensor workspace;\n"
         "    if (!workspace.defined() || workspace.numel() < size) {\n"
-        "      workspace = at::empty({size}, logits.options().dtype(at::kByte));\n"
+        "      workspace = at::empty({size}, logits_.options().dtype(at::kByte));\n"
         "    }\n",
         (*IN_STREAMS, *IN_MEMORY),
     ),
     Mutant(
         "binding: the workspace is freed before the kernel has run",
-        NPU_KERNEL,
-        "    const auto status =\n"
-        "        phase2(call.workspace, call.workspace_size, call.executor.release(), stream);\n",
+        NPU_CALL,
+        "  const auto status =\n"
+        "      call.phase2(call.workspace, call.workspace_size, call.executor.release(), stream);\n",
         '    const auto take = reinterpret_cast<int (*)(void**, size_t, int)>(dlsym(RTLD_DEFAULT, "aclrtMalloc"));\n'
         '    const auto give = reinterpret_cast<int (*)(void*)>(dlsym(RTLD_DEFAULT, "aclrtFree"));\n'
         "    take(&call.workspace, call.workspace_size + 1, 0);\n"
         "    const auto status =\n"
-        "        phase2(call.workspace, call.workspace_size, call.executor.release(), stream);\n"
+        "        call.phase2(call.workspace, call.workspace_size, call.executor.release(), stream);\n"
         "    give(call.workspace);\n",
         IN_STREAMS,
         include="dlfcn.h",
     ),
     Mutant(
         "binding: the status of phase 1 is ignored",
-        NPU_KERNEL,
-        '  check_status(status, call.phase1_name, "workspace", label);\n',
-        "  (void)status;\n",
-        IN_FAULTS,
-    ),
-    Mutant(
-        "binding: the status of phase 2 is ignored",
-        NPU_KERNEL,
-        '    check_status(status, call.phase2_name, "launch", logits_label);\n',
+        NPU_CALL_PHASES,
+        '    check_status(status, call.phase1_name, "workspace", launch_->label);\n',
         "    (void)status;\n",
         IN_FAULTS,
     ),
     Mutant(
+        "binding: the status of phase 2 is ignored",
+        NPU_CALL,
+        '  check_status(status, call.phase2_name, "launch", label);\n',
+        "  (void)status;\n",
+        IN_FAULTS,
+    ),
+    Mutant(
         "binding: a stale status is looked at",
-        NPU_KERNEL,
-        "  const auto status = phase1(&call.workspace_size, &executor);\n",
-        "  static aclnnStatus previous = 0;\n"
-        "  const auto status = std::exchange(previous, phase1(&call.workspace_size, &executor));\n",
+        NPU_CALL_PHASES,
+        "    const auto status = phase1(&call.workspace_size, &executor);\n",
+        "    static aclnnStatus previous = 0;\n"
+        "    const auto status = std::exchange(previous, phase1(&call.workspace_size, &executor));\n",
         IN_FAULTS,
         include="utility",
     ),
@@ -489,23 +493,23 @@ MUTANTS = (
     ),
     Mutant(
         "binding: k = 0 reaches the device",
-        NPU_KERNEL,
-        "handles.zero = scalar_for_cann(0);",
-        "handles.zero = scalar_for_cann(-1);",
+        NPU_CALL,
+        "scalar_for_cann(op, 0)",
+        "scalar_for_cann(op, -1)",
         IN_ABI,
     ),
     Mutant(
         "binding: k is passed on as it is",
         NPU_KERNEL,
-        "handles.logits.get(), handles.valid_k.get()",
-        "handles.logits.get(), handles.k.get()",
+        "const auto* valid_k = call.make_valid(k);",
+        'const auto* valid_k = (call.make_valid(k), call.describe("k", k));',
         IN_ABI,
     ),
     Mutant(
         "binding: no room for the valid k",
-        NPU_KERNEL,
-        "at::empty({valid_k_offset + batch_size}, k.options())",
-        "at::empty({valid_k_offset}, k.options())",
+        NPU_CALL,
+        "take_scratch(valid_k_bytes(logits.size(0)) + logits.numel() * unwanted_bytes,",
+        "take_scratch(logits.numel() * unwanted_bytes,",
         IN_BUILTIN,
     ),
     Mutant(
@@ -525,22 +529,22 @@ MUTANTS = (
     Mutant(
         "binding: eps as float",
         NPU_KERNEL,
-        "handles.q.get(), eps,",
-        "handles.q.get(), static_cast<float>(eps),",
+        "top_p, noise, eps,",
+        "top_p, noise, static_cast<float>(eps),",
         IN_ABI,
     ),
     Mutant(
         "binding: top_k_guess is not passed on",
         NPU_KERNEL,
-        "is_need_logits, top_k_guess, handles.selected.get()",
-        "is_need_logits, int64_t{32}, handles.selected.get()",
+        "is_need_logits, top_k_guess, ids, select",
+        "is_need_logits, int64_t{32}, ids, select",
         IN_ABI,
     ),
     Mutant(
         "binding: launched on the default stream",
-        NPU_KERNEL,
-        "launch->stream = c10_npu::getCurrentNPUStream().stream(/*need_empty=*/false);",
-        "launch->stream = nullptr;",
+        NPU_CALL,
+        "launch_->stream = c10_npu::getCurrentNPUStream().stream(/*need_empty=*/false);",
+        "launch_->stream = nullptr;",
         IN_STREAMS,
     ),
     Mutant(
@@ -552,29 +556,39 @@ MUTANTS = (
     ),
     Mutant(
         "binding: 2^32 logits are let through",
-        NPU_KERNEL,
-        "batch_size <= kMaxElements / vocab_size",
-        "batch_size <= kMaxElements",
+        NPU_CALL,
+        "logits.size(0) <= kMaxElements / logits.size(1)",
+        "logits.size(0) <= kMaxElements",
         IN_MEMORY,
     ),
     Mutant(
         "binding: every SoC is supported",
         NPU_LOOKUP,
-        "if (!std::regex_search(",
-        "if (false && !std::regex_search(",
+        "reason.empty() &&",
+        "false && reason.empty() &&",
         IN_ROUTES,
     ),
     # ---- the cffi binding ----
-    Mutant("cffi: k = 0 reaches the device", CFFI, "torch.threshold(k, 0, SKIP_TOP_K)", "k.clone()", IN_ABI),
+    Mutant(
+        "cffi: k = 0 reaches the device",
+        CFFI_CALL,
+        "tensor = torch.threshold(tensor, 0, SKIP_TOP_K, out=valid_k)",
+        "tensor = valid_k.copy_(tensor)",
+        IN_ABI,
+    ),
     Mutant(
         "cffi: the status of phase 2 is ignored",
-        CFFI,
-        '            cann.check(status, PHASE_2, "launch", logits)\n',
+        CFFI_CALL,
+        '                cann.check(status, cann.operator.phase_2, "launch", self.logits)\n',
         "",
         IN_FAULTS,
     ),
     Mutant(
-        "cffi: an executor that is never run is leaked", CFFI, "if executor[0] != ffi.NULL:", "if False:", IN_FAULTS
+        "cffi: an executor that is never run is leaked",
+        CFFI_CALL,
+        "if executor[0] != ffi.NULL:",
+        "if False:",
+        IN_FAULTS,
     ),
     # ---- hostcann's operator ----
     Mutant(
@@ -587,7 +601,7 @@ MUTANTS = (
     Mutant("hostcann: one entry too many", HOST_ROW, "return i + 1;", "return std::min(i + 2, limit);", IN_HOSTCANN),
     Mutant(
         "hostcann: ties to the highest id",
-        HOST_ROW,
+        HOST_ORDER,
         "std::partial_sort(keys_.begin(), keys_.begin() + count, keys_.end());",
         "std::partial_sort(keys_.begin(), keys_.begin() + count, keys_.end(), [](uint64_t a, uint64_t b) {\n"
         "      return a >> 32 != b >> 32 ? a < b : a > b;\n"
@@ -626,8 +640,8 @@ MUTANTS = (
     Mutant(
         "hostcann: the strides of p are ignored",
         HOST_API,
-        "top_p[row * launch.input(2).strides[0]]",
-        "top_p[row]",
+        "decode_float(top_p, row * launch.input(2).strides[0],",
+        "decode_float(top_p, row,",
         IN_MEMORY,
     ),
     Mutant(
@@ -641,8 +655,8 @@ MUTANTS = (
     Mutant(
         "validate: a tensor's p < 1 rounds up to 1",
         VALIDATE,
-        "p = torch.where((p > 0) & (p < 1), converted.clamp(smallest, largest), converted)",
-        "p = converted",
+        "value = torch.where((value > 0) & (value < 1), converted.clamp(smallest, largest), converted)",
+        "value = converted",
         IN_CONVERSION,
     ),
     Mutant(
@@ -674,7 +688,7 @@ MUTANTS = (
     Mutant(
         "parity: kept logits are not compared",
         COMPARE,
-        "        same &= _bits(expected.kept).eq(_bits(actual.kept)).all(dim=1)\n",
+        "        same &= bits(expected.kept).eq(bits(actual.kept)).all(dim=1)\n",
         "        pass\n",
         IN_PARITY,
     ),

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutants import LIBRARIES, MUTANTS, Mutant
+from mutants_v2 import MUTANTS_V2
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -227,7 +228,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", default="", help="only the faults with this in their names")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    chosen = [mutant for mutant in (*MUTANTS, *MUTANTS_V2) if options.only in mutant.name]
     if not chosen:
         print(f"--only must be part of a fault's name, got {options.only!r}. --list prints them.", file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -9,15 +10,23 @@ import torch
 
 import ascend_sample
 from ascend_sample import hostcann
+from ascend_sample.npu.operators import OPERATORS
+
+from .batches import SAMPLE, use_operator
 
 ROUTES = ("aclnn", "cffi")
+EACH_ROUTE = [
+    pytest.param((route, operator), id=route if operator == SAMPLE else f"{route} V2")
+    for operator, route in itertools.product(OPERATORS, ROUTES)
+]
 
 
-@pytest.fixture(params=ROUTES)
+@pytest.fixture(params=EACH_ROUTE)
 def route(npu: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each binding in turn, forced."""
-    with ascend_sample.use_backend(request.param):
-        yield str(request.param)
+    """Each binding in turn, forced, for each of the operators."""
+    binding, operator = request.param
+    with ascend_sample.use_backend(binding), use_operator(operator):
+        yield str(binding)
 
 
 @pytest.fixture

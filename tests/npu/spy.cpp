@@ -1,5 +1,5 @@
-// A vendor's operator library (libcust_opapi.so) that writes down how aclnnTopKTopPSample is called
-// and hands every call on to libopapi.so. One line of JSON a call goes to the file named by
+// A vendor's operator library (libcust_opapi.so) that writes down how the sampling operators are
+// called and hands every call on to libopapi.so. One line of JSON a call goes to the file named by
 // SPY_LOG.
 //
 // It sees what the operator sees: which tensor is which argument, how each was described, eps to
@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -50,6 +51,7 @@ std::string text_of(const std::vector<int64_t>& values) {
 
 std::string text_of(const void* tensor) {
   if (tensor == nullptr) return "null";
+  const std::lock_guard lock(mutex);
   const Description& seen = tensors.at(tensor);
   return "{\"shape\": " + text_of(seen.shape) + ", \"strides\": " + text_of(seen.strides) +
          ", \"storage\": " + text_of(seen.storage) +
@@ -74,6 +76,42 @@ std::vector<int64_t> read(const Description& k, void* stream) {
     values.push_back(value);
   }
   return values;
+}
+
+const char* text_of(bool value) { return value ? "true" : "false"; }
+
+/// What both operators take, as the beginning of a JSON object.
+std::string common(const void* logits, const void* k, const void* p, const void* q, double eps,
+                   bool is_need_logits, int64_t top_k_guess, const void* selected,
+                   const void* kept) {
+  char number[40];
+  std::snprintf(number, sizeof number, "%.17g", eps);
+  return "{\"logits\": " + text_of(logits) + ", \"k\": " + text_of(k) + ", \"p\": " + text_of(p) +
+         ", \"q\": " + text_of(q) + ", \"eps\": " + number +
+         ", \"is_need_logits\": " + text_of(is_need_logits) +
+         ", \"top_k_guess\": " + std::to_string(top_k_guess) +
+         ", \"selected\": " + text_of(selected) + ", \"kept\": " + text_of(kept);
+}
+
+void remember(const void* executor, const void* k, std::string text) {
+  const std::lock_guard lock(mutex);
+  calls[executor] = {std::move(text), tensors.at(k)};
+}
+
+void write_down(uint64_t workspace_size, const void* executor, void* stream) {
+  Call call;
+  {
+    const std::lock_guard lock(mutex);
+    call = calls.at(executor);
+  }
+  const std::string values = text_of(read(call.k, stream));
+  if (std::FILE* log = std::fopen(std::getenv("SPY_LOG"), "a"); log != nullptr) {
+    std::fprintf(log, "%s, \"given\": %llu, \"stream\": %llu, \"k_values\": %s}\n",
+                 call.text.c_str(), static_cast<unsigned long long>(workspace_size),
+                 static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(stream)),
+                 values.c_str());
+    std::fclose(log);
+  }
 }
 
 }  // namespace
@@ -106,34 +144,44 @@ int aclnnTopKTopPSampleGetWorkspaceSize(const void* logits, const void* k, const
   const int status = plan(logits, k, p, q, eps, is_need_logits, top_k_guess, selected, kept,
                           workspace_size, executor);
   if (status != 0) return status;
-  char number[40];
-  std::snprintf(number, sizeof number, "%.17g", eps);
-  const std::lock_guard lock(mutex);
-  calls[*executor] = {"{\"logits\": " + text_of(logits) + ", \"k\": " + text_of(k) + ", \"p\": " +
-                          text_of(p) + ", \"q\": " + text_of(q) + ", \"eps\": " + number +
-                          ", \"is_need_logits\": " + (is_need_logits ? "true" : "false") +
-                          ", \"top_k_guess\": " + std::to_string(top_k_guess) +
-                          ", \"selected\": " + text_of(selected) + ", \"kept\": " + text_of(kept) +
-                          ", \"asked\": " + std::to_string(*workspace_size),
-                      tensors.at(k)};
+  remember(*executor, k,
+           common(logits, k, p, q, eps, is_need_logits, top_k_guess, selected, kept) +
+               ", \"asked\": " + std::to_string(*workspace_size));
+  return status;
+}
+
+int aclnnTopKTopPSampleV2GetWorkspaceSize(const void* logits, const void* k, const void* p,
+                                          const void* q, const void* min_p, double eps,
+                                          bool is_need_logits, int64_t top_k_guess, int64_t ks_max,
+                                          bool input_is_logits, bool is_need_sample_result,
+                                          const void* selected, const void* kept, const void* ids,
+                                          const void* weights, uint64_t* workspace_size,
+                                          void** executor) {
+  static const auto plan =
+      next<decltype(&aclnnTopKTopPSampleV2GetWorkspaceSize)>("libopapi.so", __func__);
+  const int status =
+      plan(logits, k, p, q, min_p, eps, is_need_logits, top_k_guess, ks_max, input_is_logits,
+           is_need_sample_result, selected, kept, ids, weights, workspace_size, executor);
+  if (status != 0) return status;
+  remember(*executor, k,
+           common(logits, k, p, q, eps, is_need_logits, top_k_guess, selected, kept) +
+               ", \"min_p\": " + text_of(min_p) + ", \"ks_max\": " + std::to_string(ks_max) +
+               ", \"input_is_logits\": " + text_of(input_is_logits) +
+               ", \"is_need_sample_result\": " + text_of(is_need_sample_result) +
+               ", \"ids\": " + text_of(ids) + ", \"weights\": " + text_of(weights) +
+               ", \"asked\": " + std::to_string(*workspace_size));
   return status;
 }
 
 int aclnnTopKTopPSample(void* workspace, uint64_t workspace_size, void* executor, void* stream) {
   static const auto launch = next<decltype(&aclnnTopKTopPSample)>("libopapi.so", __func__);
-  Call call;
-  {
-    const std::lock_guard lock(mutex);
-    call = calls.at(executor);
-  }
-  const std::string values = text_of(read(call.k, stream));
-  if (std::FILE* log = std::fopen(std::getenv("SPY_LOG"), "a"); log != nullptr) {
-    std::fprintf(log, "%s, \"given\": %llu, \"stream\": %llu, \"k_values\": %s}\n",
-                 call.text.c_str(), static_cast<unsigned long long>(workspace_size),
-                 static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(stream)),
-                 values.c_str());
-    std::fclose(log);
-  }
+  write_down(workspace_size, executor, stream);
+  return launch(workspace, workspace_size, executor, stream);
+}
+
+int aclnnTopKTopPSampleV2(void* workspace, uint64_t workspace_size, void* executor, void* stream) {
+  static const auto launch = next<decltype(&aclnnTopKTopPSampleV2)>("libopapi.so", __func__);
+  write_down(workspace_size, executor, stream);
   return launch(workspace, workspace_size, executor, stream);
 }
 

@@ -15,8 +15,8 @@ import torch
 import ascend_sample
 from ascend_sample import hostcann
 
-from .batches import check_equal, make_batch
-from .conftest import ROUTES
+from .batches import SAMPLE_V2, check_equal, make_batch, operator_name, sample, use_operator
+from .conftest import EACH_ROUTE
 from .isolation import run_isolated
 
 LARGEST_VOCAB_SIZE = 1 << 20  # a k above it skips top-k
@@ -27,8 +27,13 @@ EPS = 1.2345678901234567e-3
 GUESS = 77
 
 
-def sample_under_the_spy(route: str) -> dict[str, Any]:
+def sample_under_the_spy(route: str, operator: str) -> dict[str, Any]:
     """Three calls; returns what torch knows about their arguments."""
+    with use_operator(operator):
+        return _sample_under_the_spy(route)
+
+
+def _sample_under_the_spy(route: str) -> dict[str, Any]:
     batch = make_batch()
     expected = batch.expected()
     batch = batch.to("npu")
@@ -40,11 +45,19 @@ def sample_under_the_spy(route: str) -> dict[str, Any]:
         check_equal(batch.sample(), expected)
         torch.npu.synchronize()
         with torch.npu.stream(side):
-            result = ascend_sample.top_k_top_p_sample(view, batch.k, batch.p, batch.q, EPS, True, GUESS)
+            tensors = (view, *batch.tensors[1:])
+            result = sample(*tensors, eps=EPS, is_need_logits=True, top_k_guess=GUESS)
         torch.npu.synchronize()
-        ascend_sample.top_k_top_p_sample(batch.logits.half(), batch.k, 0.5)
+        sample(batch.logits.half(), batch.k, 0.5)
         torch.npu.synchronize()
+        dense = None
+        if operator_name() == SAMPLE_V2:
+            dense = sample(
+                batch.logits.softmax(1), batch.k, 0.5, ks_max=40, input_is_logits=False, is_need_sample_result=True
+            )
+            torch.npu.synchronize()
     assert batch.q is not None
+    assert batch.min_p is not None
     assert result.logits_top_kp_select is not None
     return {
         "storage": view.untyped_storage().data_ptr(),
@@ -54,6 +67,9 @@ def sample_under_the_spy(route: str) -> dict[str, Any]:
         "selected": result.logits_select_idx.data_ptr(),
         "kept": result.logits_top_kp_select.data_ptr(),
         "stream": side.npu_stream,
+        "min_p": batch.min_p.data_ptr(),
+        "ids": 0 if dense is None else dense.logits_idx.data_ptr(),
+        "weights": 0 if dense is None else dense.logits_sort_masked.data_ptr(),
     }
 
 
@@ -69,14 +85,15 @@ def spy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package
 
 
-@pytest.fixture(scope="module", params=ROUTES)
+@pytest.fixture(scope="module", params=EACH_ROUTE)
 def seen(request: pytest.FixtureRequest, spy: Path) -> tuple[dict[str, Any], list[Any]]:
     """What torch knows, and what the spy wrote down."""
     if not hostcann.is_active():
         pytest.skip("the NPU is a real one, or there is none")
-    log = spy / f"calls of {request.param}"
+    route, operator = request.param
+    log = spy / f"calls of {route} {operator}"
     environment = {"ASCEND_CUSTOM_OPP_PATH": str(spy), "SPY_LOG": str(log)}
-    finished = run_isolated(sample_under_the_spy, request.param, **environment)
+    finished = run_isolated(sample_under_the_spy, route, operator, **environment)
     finished.check_clean()
     return finished.result, [json.loads(line) for line in log.read_text().splitlines()]
 
@@ -102,7 +119,7 @@ def check_tensor(actual: dict[str, Any], expected: dict[str, Any], storage: int)
 
 
 def test_arguments(seen: tuple[dict[str, Any], list[Any]]) -> None:
-    known, (first, second, third) = seen
+    known, (first, second, third, *_) = seen
     vocab, whole = [8, 1500], 12000
 
     check_tensor(first["logits"], tensor(BFLOAT16, known["logits"], vocab), whole)
@@ -126,9 +143,28 @@ def test_arguments(seen: tuple[dict[str, Any], list[Any]]) -> None:
     assert (third["kept"]["data_type"], third["kept"]["shape"]) == (FLOAT, vocab)
 
 
+def test_arguments_of_the_second_operator(seen: tuple[dict[str, Any], list[Any]]) -> None:
+    known, calls = seen
+    if "min_p" not in calls[0]:
+        assert len(calls) == 3
+        return
+    first, _, third, fourth = calls
+    vocab, whole = [8, 1500], 12000
+    check_tensor(first["min_p"], tensor(BFLOAT16, known["min_p"], [8]), 8)
+    assert (first["ks_max"], first["input_is_logits"], first["is_need_sample_result"]) == (1024, True, False)
+    assert third["min_p"] is None
+    assert (fourth["ks_max"], fourth["input_is_logits"], fourth["is_need_sample_result"]) == (40, False, True)
+    check_tensor(fourth["ids"], tensor(INT64, known["ids"], vocab), whole)
+    check_tensor(fourth["weights"], tensor(FLOAT, known["weights"], vocab), whole)
+    # What nobody wants lies in one memory, behind the k that was made valid.
+    sizes = {"kept": 4, "ids": 8, "weights": 4}
+    begins = {third[name]["address"] + size * third[name]["offset"] for name, size in sizes.items()}
+    assert begins == {third["k"]["address"] + 4 * third["k"]["offset"] + 32}
+
+
 def test_k_that_the_device_cannot_take_never_reaches_it(seen: tuple[dict[str, Any], list[Any]]) -> None:
     _, calls = seen
-    assert len(calls) == 3
+    assert len(calls) == (4 if "min_p" in calls[0] else 3)
     for call in calls:
         assert (call["k"]["data_type"], call["k"]["shape"]) == (INT32, [8])
         values = [value if value <= LARGEST_VOCAB_SIZE else "skip" for value in call["k_values"]]

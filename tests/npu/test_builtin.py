@@ -1,15 +1,35 @@
-"""torch_npu's own compiled call of aclnnTopKTopPSample, as a witness of the order and the types of our arguments."""
+"""torch_npu's own compiled calls of CANN's operators, as a witness of the order and the types of our arguments.
+
+The built-in prefers aclnnTopKTopPSampleV2. For the first operator it is asked in a process whose CANN has no V2.
+"""
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 
+import ascend_sample
 from ascend_sample import hostcann
+from ascend_sample.npu.operators import OPERATORS
 
-from .batches import Batch, check_equal, check_same_bits, make_batch
+from .batches import (
+    SAMPLE_V2,
+    Batch,
+    aclnn_name,
+    check_equal,
+    check_same_bits,
+    make_batch,
+    operator_name,
+    use_operator,
+)
+from .conftest import ROUTES
+from .isolation import run_isolated
 
-DTYPES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+DTYPES = (*HALF_DTYPES, torch.float32)
 SCENARIOS = {
     "mixed rows": (None, None),
     "top-k and top-p": (20, 0.75),
@@ -25,24 +45,21 @@ def make_scenario(name: str, dtype: torch.dtype, with_q: bool) -> Batch:
     k, p = SCENARIOS[name]
     if k is None or p is None:
         return batch
-    return Batch(batch.logits, torch.full_like(batch.k, k), torch.full_like(batch.p, p), batch.q)
+    return Batch(batch.logits, torch.full_like(batch.k, k), torch.full_like(batch.p, p), batch.q, batch.min_p)
 
 
-def builtin(batch: Batch, is_need_logits: bool, eps: float = 1e-8, top_k_guess: int = 32) -> tuple[torch.Tensor, ...]:
-    sample = torch.ops.npu.npu_top_k_top_p_sample
-    return tuple(
-        sample(batch.logits, batch.k, batch.p, batch.q, eps=eps, is_need_logits=is_need_logits, top_k_guess=top_k_guess)
-    )
+def builtin(batch: Batch, is_need_logits: bool, **options: object) -> tuple[torch.Tensor, ...]:
+    """The built-in with our arguments; min_p and what follows it only where the operator has them."""
+    if operator_name() == SAMPLE_V2:
+        options["min_ps"] = batch.min_p
+    call = torch.ops.npu.npu_top_k_top_p_sample
+    return tuple(call(batch.logits, batch.k, batch.p, batch.q, is_need_logits=is_need_logits, **options))
 
 
-@pytest.mark.parametrize("is_need_logits", [False, True])
-@pytest.mark.parametrize("with_q", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_same_ids_and_logits(route: str, scenario: str, dtype: torch.dtype, with_q: bool, is_need_logits: bool) -> None:
-    batch = make_scenario(scenario, dtype, with_q).to("npu")
-    ids, kept = builtin(batch, is_need_logits)
-    ours = batch.sample(is_need_logits)
+def check_same(batch: Batch, is_need_logits: bool, **options: object) -> None:
+    """The built-in and ours, by the route and the operator that are set."""
+    ids, kept = builtin(batch, is_need_logits, **options)
+    ours = batch.sample(is_need_logits, **options)
     assert ours.logits_select_idx.tolist() == ids.tolist()
     if is_need_logits:
         check_same_bits(ours.logits_top_kp_select, kept)
@@ -50,32 +67,38 @@ def test_same_ids_and_logits(route: str, scenario: str, dtype: torch.dtype, with
         assert ours.logits_top_kp_select is None
 
 
-@pytest.mark.parametrize("eps", [1e-8, 1e-3, 0.5])
-@pytest.mark.parametrize("top_k_guess", [1, 32, 5000])
-def test_options_arrive(npu: str, eps: float, top_k_guess: int) -> None:
+def check_scenarios(dtypes: Sequence[torch.dtype]) -> int:
+    """Every scenario, with q and without, mixed and alone; returns how many."""
+    cases = list(itertools.product(SCENARIOS, dtypes, (False, True), (False, True)))
+    for scenario, dtype, with_q, is_need_logits in cases:
+        check_same(make_scenario(scenario, dtype, with_q).to("npu"), is_need_logits)
+    return len(cases)
+
+
+def check_options() -> None:
     """With small noise, eps decides the draw."""
     batch = make_batch(seed=23, vocab_size=4000)
     assert batch.q is not None
-    batch = Batch(batch.logits, batch.k, batch.p, batch.q * 1e-3).to("npu")
-    ids, kept = builtin(batch, True, eps, top_k_guess)
-    ours = torch.ops.ascend_sample.top_k_top_p_sample(batch.logits, batch.k, batch.p, batch.q, eps, True, top_k_guess)
-    assert ours[0].tolist() == ids.tolist()
-    check_same_bits(ours[1], kept)
+    batch = Batch(batch.logits, batch.k, batch.p, batch.q * 1e-3, batch.min_p).to("npu")
+    for eps, top_k_guess in itertools.product((1e-8, 1e-3, 0.5), (1, 32, 5000)):
+        check_same(batch, True, eps=eps, top_k_guess=top_k_guess)
 
 
-def test_every_other_element(route: str) -> None:
+def spread(tensor: torch.Tensor) -> torch.Tensor:
+    """Every other element of a wider tensor."""
+    wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
+    wide[..., ::2] = tensor
+    return wide[..., ::2]
+
+
+def check_every_other_element() -> None:
     """The built-in hands k on as it is, so the operator itself must follow its strides."""
     host = make_batch(seed=29)
     expected = host.expected()
     batch = host.to("npu")
-
-    def spread(tensor: torch.Tensor) -> torch.Tensor:
-        wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
-        wide[..., ::2] = tensor
-        return wide[..., ::2]
-
     assert batch.q is not None
-    batch = Batch(spread(batch.logits), spread(batch.k), spread(batch.p), spread(batch.q))
+    assert batch.min_p is not None
+    batch = Batch(*(spread(tensor) for tensor in (batch.logits, batch.k, batch.p, batch.q, batch.min_p)))
     assert not batch.k.is_contiguous()
     ids, kept = builtin(batch, True)
     assert ids.tolist() == expected.logits_select_idx.tolist()
@@ -83,10 +106,81 @@ def test_every_other_element(route: str) -> None:
     check_equal(batch.sample(), expected)
 
 
-def test_both_call_the_same_operator(route: str, emulated: None) -> None:
+def check_same_symbol() -> None:
     batch = make_batch().to("npu")
+    torch.npu.synchronize()
     hostcann.reset_counters()
     builtin(batch, True)
     batch.sample()
     torch.npu.synchronize()
-    assert hostcann.counters().launches["aclnnTopKTopPSample"] == 2
+    assert hostcann.counters().launches[aclnn_name()] == 2
+
+
+def check_first_operator() -> int:
+    """Everything, in a process without the second operator."""
+    checked = 0
+    for route in ROUTES:
+        with ascend_sample.use_backend(route):
+            checked += check_scenarios(HALF_DTYPES)
+            check_options()
+            check_every_other_element()
+            check_same_symbol()
+    return checked
+
+
+def test_first_operator(emulated: None) -> None:
+    finished = run_isolated(check_first_operator, without=(OPERATORS[SAMPLE_V2].phase_1, OPERATORS[SAMPLE_V2].phase_2))
+    finished.check_clean()
+    assert finished.result == len(ROUTES) * len(SCENARIOS) * len(HALF_DTYPES) * 4
+
+
+@pytest.fixture(params=ROUTES)
+def second_operator(npu: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    """The second operator by each binding in turn."""
+    with ascend_sample.use_backend(request.param), use_operator(SAMPLE_V2):
+        yield
+
+
+def test_scenarios(second_operator: None) -> None:
+    """The rows have a min-p of their own each."""
+    assert check_scenarios(DTYPES) == len(SCENARIOS) * len(DTYPES) * 4
+
+
+def test_options(second_operator: None) -> None:
+    check_options()
+
+
+def test_every_other_element(second_operator: None) -> None:
+    check_every_other_element()
+
+
+def test_both_call_the_same_operator(second_operator: None, emulated: None) -> None:
+    check_same_symbol()
+
+
+@pytest.mark.parametrize("ks_max", [1, 9, 1000])
+@pytest.mark.parametrize("with_q", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_probabilities(second_operator: None, dtype: torch.dtype, with_q: bool, ks_max: int) -> None:
+    batch = make_batch(seed=31, dtype=dtype, with_q=with_q)
+    probabilities = torch.softmax(batch.logits.float(), dim=1).to(dtype)
+    batch = Batch(probabilities, batch.k, batch.p, batch.q, batch.min_p).to("npu")
+    check_same(batch, True, input_is_logits=False, ks_max=ks_max)
+    check_equal(
+        batch.sample(input_is_logits=False, ks_max=ks_max), batch.expected(input_is_logits=False, ks_max=ks_max)
+    )
+
+
+def test_without_min_p(second_operator: None) -> None:
+    batch = make_batch(seed=37)
+    check_same(Batch(batch.logits, batch.k, batch.p, batch.q).to("npu"), True)
+
+
+@pytest.mark.parametrize(("ks_max", "kept"), [(9, 1500), (33, 40), (1024, 40)])
+def test_ks_max(second_operator: None, ks_max: int, kept: int) -> None:
+    """Of k = 40, which is honoured where ks_max, rounded up to a multiple of 8, is no less."""
+    batch = make_batch(seed=41)
+    batch = Batch(batch.logits, torch.full_like(batch.k, 40), torch.ones_like(batch.p), batch.q).to("npu")
+    check_same(batch, True, ks_max=ks_max)
+    select = batch.sample(ks_max=ks_max).logits_top_kp_select
+    assert (select > -torch.inf).sum(dim=1).tolist() == [kept] * 8

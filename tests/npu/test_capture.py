@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 import ascend_sample
-from ascend_sample import TopKTopPSample, hostcann
+from ascend_sample import hostcann
+from ascend_sample.npu import scratch
+from ascend_sample.npu.operators import OPERATORS
 
-from .batches import Batch, check_equal, make_batch
+from .batches import Batch, check_equal, make_batch, sample, use_operator
 from .conftest import ROUTES
 from .isolation import OWN_HANDLES, run_isolated
 
@@ -17,19 +21,19 @@ REPLAYS = 3
 
 def copy_inputs(target: Batch, source: Batch) -> None:
     """New values where a captured call reads."""
-    assert target.q is not None
-    assert source.q is not None
-    for old, new in ((target.logits, source.logits), (target.k, source.k), (target.p, source.p), (target.q, source.q)):
+    for old, new in zip(target.tensors, source.tensors, strict=True):
+        assert old is not None
+        assert new is not None
         old.copy_(new)
 
 
 def shuffled(seed: int) -> Batch:
     """Another batch, with the scenarios on other rows."""
     batch = make_batch(seed)
-    return Batch(batch.logits, batch.k.roll(seed), batch.p.roll(seed), batch.q)
+    return Batch(batch.logits, batch.k.roll(seed), batch.p.roll(seed), batch.q, batch.min_p)
 
 
-def capture(batch: Batch, is_need_logits: bool = True) -> tuple[torch.npu.NPUGraph, TopKTopPSample]:
+def capture(batch: Batch, is_need_logits: bool = True) -> tuple[torch.npu.NPUGraph, Any]:
     batch.sample(is_need_logits)  # what is looked up or allocated once is not part of the graph
     torch.npu.synchronize()
     graph = torch.npu.NPUGraph()
@@ -70,8 +74,8 @@ def test_scalars_and_none(route: str, k: int | None, p: float | None) -> None:
     assert host.q is not None
     batch = host.to("npu")
 
-    def call(source: Batch) -> TopKTopPSample:
-        return ascend_sample.top_k_top_p_sample(source.logits, k, p, source.q, is_need_logits=True)
+    def call(source: Batch) -> Any:
+        return sample(source.logits, k, p, source.q, is_need_logits=True)
 
     call(batch)
     torch.npu.synchronize()
@@ -143,18 +147,45 @@ def test_replay_launches_nothing_anew(route: str, emulated: None) -> None:
     assert hostcann.violations() == []
 
 
-def capture_everywhere() -> list[str]:
+def capture_everywhere(operator: str) -> list[str]:
     for route in ROUTES:
-        with ascend_sample.use_backend(route):
+        with ascend_sample.use_backend(route), use_operator(operator):
             for mode in ("normal", "delayed", "lazy"):
                 hostcann.set_stream_mode(mode)
                 check_replays()
     return list(ROUTES)
 
 
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("queue", ["0", "1"])
-def test_capture_in_queue_and_stream_modes(emulated: None, queue: str) -> None:
+def test_capture_in_queue_and_stream_modes(emulated: None, queue: str, operator: str) -> None:
     """torch_npu itself refuses to capture with TASK_QUEUE_ENABLE=2."""
-    finished = run_isolated(capture_everywhere, TASK_QUEUE_ENABLE=queue)
+    finished = run_isolated(capture_everywhere, operator, TASK_QUEUE_ENABLE=queue)
     finished.check_clean()
     assert finished.result == list(ROUTES)
+
+
+def test_scratch_of_a_graph(route: str, emulated: None) -> None:
+    """A replay writes to memory of its own, not to what the stream keeps from call to call and may give back."""
+    host = make_batch(9)
+    batch = host.to("npu")
+    scratch.release()
+    side = torch.npu.Stream()
+    with torch.npu.stream(side):
+        batch.sample(is_need_logits=False)  # now this stream has a block
+    torch.npu.synchronize()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph, stream=side):
+        result = batch.sample(is_need_logits=False)
+    scratch.release()
+    fill = 0x5A
+    sizes = [32 + batch.logits.numel() * bytes_of_a_logit for bytes_of_a_logit in (4, 8)] * 4
+    with torch.npu.stream(side):
+        others = [torch.full((size,), fill, dtype=torch.uint8, device="npu") for size in sizes]
+    torch.npu.synchronize()
+    for _ in range(REPLAYS):
+        graph.replay()
+        check_equal(result, host.expected())
+    assert all(bool((tensor == fill).all()) for tensor in others)
+    assert hostcann.violations() == []
+    graph.reset()

@@ -27,22 +27,35 @@ import torch
 
 import ascend_sample
 from ascend_sample import hostcann
+from ascend_sample.npu import scratch
+from ascend_sample.npu.operators import OPERATORS
 
-from .batches import Batch, check_equal, make_batch
+from .batches import Batch, aclnn_name, check_equal, make_batch, operator_name, use_operator
 from .conftest import ROUTES
 from .isolation import OWN_HANDLES, run_isolated
 
-OPERATOR = "aclnnTopKTopPSample"
 MESSAGE = "EZ9999: what CANN says about it"
 QUEUE_MODES = ("0", "1", "2")
 LOGITS = r"; logits=\[8, 1500\] (BFloat16|bf16)"
-PHASE_1_TEXT = (
-    rf"^top_k_top_p_sample: {OPERATOR}GetWorkspaceSize failed in workspace: "
-    rf"361001 ACLNN_ERR_RUNTIME_ERROR: .*{MESSAGE}{LOGITS}"
-)
-PHASE_2_TEXT = rf"top_k_top_p_sample: {OPERATOR} failed in launch: 361001 ACLNN_ERR_RUNTIME_ERROR: .*{MESSAGE}{LOGITS}"
 
 pytestmark = pytest.mark.usefixtures("emulated")
+each_operator = pytest.mark.parametrize("operator", OPERATORS)
+
+
+def phase_1_text() -> str:
+    """What a failure of phase 1 says, as a regular expression."""
+    return (
+        rf"^{operator_name()}: {aclnn_name()}GetWorkspaceSize failed in workspace: "
+        rf"361001 ACLNN_ERR_RUNTIME_ERROR: .*{MESSAGE}{LOGITS}"
+    )
+
+
+def phase_2_text(operator: str) -> str:
+    """What a failure of phase 2 says, as a regular expression."""
+    return (
+        rf"{operator}: {OPERATORS[operator].name} failed in launch: "
+        rf"361001 ACLNN_ERR_RUNTIME_ERROR: .*{MESSAGE}{LOGITS}"
+    )
 
 
 def error_of(action: Callable[[], object], kind: type[Exception] = RuntimeError) -> str:
@@ -84,6 +97,8 @@ def large_batch() -> Batch:
 def fail_in_malloc(batch: Batch) -> None:
     """No memory for the kept logits, then none for the workspace."""
     large = large_batch()
+    with hostcann.null_kernels():
+        large.sample()  # what is kept from call to call is there
     for nth in (1, 2, 3):
         before = allocated()
         torch.npu.empty_cache()
@@ -99,6 +114,19 @@ def fail_in_malloc(batch: Batch) -> None:
         assert allocated() == before, "an allocation of the failed call is still held"
 
 
+def fail_in_malloc_of_scratch(batch: Batch) -> None:
+    """No memory for what is kept from call to call."""
+    large = large_batch()
+    scratch.release()
+    before = allocated()
+    torch.npu.empty_cache()
+    hostcann.inject("malloc", nth=1, count=1000)
+    with hostcann.null_kernels():
+        assert "out of memory" in error_of(lambda: large.sample(is_need_logits=False), torch.OutOfMemoryError)
+    hostcann.clear_faults()
+    assert allocated() == before
+
+
 def fail_in_malloc_of_another_kind(batch: Batch) -> None:
     """What is not a shortage of memory keeps CANN's message."""
     large = large_batch()
@@ -112,28 +140,28 @@ def fail_in_malloc_of_another_kind(batch: Batch) -> None:
 
 def fail_in_workspace(batch: Batch) -> None:
     before = allocated()
-    hostcann.inject("workspace", OPERATOR)
+    hostcann.inject("workspace", aclnn_name())
     text = error_of(batch.sample, torch.OutOfMemoryError)
-    assert re.search(rf"{OPERATOR}GetWorkspaceSize asks for a workspace of {1 << 60} bytes", text)
+    assert re.search(rf"{aclnn_name()}GetWorkspaceSize asks for a workspace of {1 << 60} bytes", text)
     assert re.search(LOGITS, text)
     assert allocated() == before
 
 
 def fail_in_phase_1(batch: Batch) -> None:
-    hostcann.inject("phase1", OPERATOR, message=MESSAGE)
-    assert re.search(PHASE_1_TEXT, error_of(batch.sample))
+    hostcann.inject("phase1", aclnn_name(), message=MESSAGE)
+    assert re.search(phase_1_text(), error_of(batch.sample))
 
 
 def fail_with_unknown_status(batch: Batch) -> None:
-    hostcann.inject("phase1", OPERATOR, code=123456, message=MESSAGE)
+    hostcann.inject("phase1", aclnn_name(), code=123456, message=MESSAGE)
     assert re.search(
         rf"failed in workspace: 123456 \(a status without a name.*{MESSAGE}{LOGITS}", error_of(batch.sample)
     )
 
 
 def fail_in_phase_2(batch: Batch) -> None:
-    hostcann.inject("phase2", OPERATOR, message=MESSAGE)
-    assert re.search("^" + PHASE_2_TEXT, error_of(batch.sample))
+    hostcann.inject("phase2", aclnn_name(), message=MESSAGE)
+    assert re.search("^" + phase_2_text(operator_name()), error_of(batch.sample))
 
 
 def fail_in_synchronize(batch: Batch) -> None:
@@ -144,6 +172,7 @@ def fail_in_synchronize(batch: Batch) -> None:
 
 SURVIVED = (
     fail_in_malloc,
+    fail_in_malloc_of_scratch,
     fail_in_malloc_of_another_kind,
     fail_in_workspace,
     fail_in_phase_1,
@@ -152,13 +181,13 @@ SURVIVED = (
 )
 
 
-def survive(queue: str) -> list[str]:
+def survive(queue: str, operator: str) -> list[str]:
     """All faults that leave the process usable."""
     done = []
     batch = make_batch().to("npu")
     for route in ROUTES:
         synchronous_launch = route == "cffi" or queue == "0"
-        with ascend_sample.use_backend(route):
+        with ascend_sample.use_backend(route), use_operator(operator):
             check_works(batch)
             for fail in (*SURVIVED, fail_in_phase_2) if synchronous_launch else SURVIVED:
                 fail(batch)
@@ -167,9 +196,10 @@ def survive(queue: str) -> list[str]:
     return done
 
 
+@each_operator
 @pytest.mark.parametrize("queue", QUEUE_MODES)
-def test_fault_is_reported_and_the_next_call_works(queue: str) -> None:
-    finished = run_isolated(survive, queue, TASK_QUEUE_ENABLE=queue)
+def test_fault_is_reported_and_the_next_call_works(queue: str, operator: str) -> None:
+    finished = run_isolated(survive, queue, operator, TASK_QUEUE_ENABLE=queue)
     finished.check_clean()
     assert len(finished.result) == len(ROUTES) * len(SURVIVED) + (2 if queue == "0" else 1)
 
@@ -177,32 +207,34 @@ def test_fault_is_reported_and_the_next_call_works(queue: str) -> None:
 # ---- faults after which the device's context or torch_npu's queue is dead: a process each ----
 
 
-def fail_in_queued_phase_2() -> str:
+def fail_in_queued_phase_2(operator: str) -> str:
     batch = make_batch().to("npu")
-    batch.sample()
-    torch.npu.synchronize()
-    hostcann.inject("phase2", OPERATOR, message=MESSAGE)
-    batch.sample()
+    with use_operator(operator):
+        batch.sample()
+        torch.npu.synchronize()
+        hostcann.inject("phase2", aclnn_name(), message=MESSAGE)
+        batch.sample()
     text = error_of(torch.npu.synchronize)
     assert own_handles() == dict.fromkeys(OWN_HANDLES, 0)
     return text
 
 
+@each_operator
 @pytest.mark.parametrize("queue", ["1", "2"])
-def test_queued_launch_fails_at_the_next_synchronisation(queue: str) -> None:
-    finished = run_isolated(fail_in_queued_phase_2, TASK_QUEUE_ENABLE=queue)
+def test_queued_launch_fails_at_the_next_synchronisation(queue: str, operator: str) -> None:
+    finished = run_isolated(fail_in_queued_phase_2, operator, TASK_QUEUE_ENABLE=queue)
     finished.check_clean()
-    assert f"the current working operator name is {OPERATOR}" in finished.result
-    assert re.search(PHASE_2_TEXT, finished.stderr), finished.stderr
+    assert f"the current working operator name is {OPERATORS[operator].name}" in finished.result
+    assert re.search(phase_2_text(operator), finished.stderr), finished.stderr
 
 
-def fail_in_kernel(route: str, blocking: bool) -> list[str]:
+def fail_in_kernel(route: str, blocking: bool, operator: str) -> list[str]:
     """The texts of the failing call or synchronisation, and of the call after it."""
     batch = make_batch().to("npu")
-    with ascend_sample.use_backend(route):
+    with ascend_sample.use_backend(route), use_operator(operator):
         batch.sample()
         torch.npu.synchronize()
-        hostcann.inject("task", OPERATOR, message=MESSAGE)
+        hostcann.inject("task", aclnn_name(), message=MESSAGE)
         if not blocking:
             batch.sample()
         first = error_of(batch.sample if blocking else torch.npu.synchronize)
@@ -216,10 +248,11 @@ def fail_in_kernel(route: str, blocking: bool) -> list[str]:
         return [first, error_of(once_more)]
 
 
+@each_operator
 @pytest.mark.parametrize("queue", QUEUE_MODES)
 @pytest.mark.parametrize("name", ROUTES)
-def test_kernel_fails_at_the_next_synchronisation(name: str, queue: str) -> None:
-    finished = run_isolated(fail_in_kernel, name, False, TASK_QUEUE_ENABLE=queue)
+def test_kernel_fails_at_the_next_synchronisation(name: str, queue: str, operator: str) -> None:
+    finished = run_isolated(fail_in_kernel, name, False, operator, TASK_QUEUE_ENABLE=queue)
     first, second = finished.result
     assert "507035" in first
     assert MESSAGE in first
@@ -228,9 +261,10 @@ def test_kernel_fails_at_the_next_synchronisation(name: str, queue: str) -> None
     assert {violation["kind"] for violation in finished.report["violations"]} <= {"leak", "executor_leaked"}
 
 
+@each_operator
 @pytest.mark.parametrize("name", ROUTES)
-def test_kernel_fails_at_the_call_when_launches_block(name: str) -> None:
-    finished = run_isolated(fail_in_kernel, name, True, ASCEND_LAUNCH_BLOCKING="1")
+def test_kernel_fails_at_the_call_when_launches_block(name: str, operator: str) -> None:
+    finished = run_isolated(fail_in_kernel, name, True, operator, ASCEND_LAUNCH_BLOCKING="1")
     assert "507035" in finished.result[0]
     assert MESSAGE in finished.result[0]
 
@@ -256,7 +290,7 @@ def count_errors() -> list[list[str]]:
 
 
 def test_faults_of_the_environment() -> None:
-    faults = ",".join(f"phase1:{OPERATOR}:{call}" for call in ("2", "3:161002", "6", "7:161002"))
+    faults = ",".join(f"phase1:{aclnn_name()}:{call}" for call in ("2", "3:161002", "6", "7:161002"))
     finished = run_isolated(count_errors, HOSTCANN_FAULTS=faults)
     finished.check_clean()
     for first, second, third, fourth in finished.result:

@@ -6,51 +6,56 @@ import pytest
 import torch
 
 import ascend_sample
+from ascend_sample import info
+from ascend_sample.npu.operators import OPERATORS
 
-from .batches import check_equal, make_batch
+from .batches import SAMPLE, SAMPLE_V2, check_equal, make_batch, operator_name, use_operator
 from .conftest import ROUTES
 from .isolation import Finished, run_isolated
 
-PHASE_1 = "aclnnTopKTopPSampleGetWorkspaceSize"
-PHASE_2 = "aclnnTopKTopPSample"
-
 pytestmark = pytest.mark.usefixtures("emulated")
+each_operator = pytest.mark.parametrize("operator", OPERATORS)
 
 
-def use_what_there_is() -> dict[str, object]:
+def use_what_there_is(operator: str) -> dict[str, object]:
     """Samples by every way there is; returns the route, and the errors of the bindings when they are forced."""
+    with use_operator(operator):
+        return _use_what_there_is()
+
+
+def _use_what_there_is() -> dict[str, object]:
     batch = make_batch()
     expected = batch.expected()
     batch = batch.to("npu")
     check_equal(batch.sample(), expected)
     check_equal(batch.sample(is_need_logits=False), expected)
-    ids, _ = torch.ops.ascend_sample.top_k_top_p_sample(batch.logits, batch.k, batch.p, batch.q)
+    ids, *_ = getattr(torch.ops.ascend_sample, operator_name())(*batch.tensors)
     assert ids.tolist() == expected.logits_select_idx.tolist()
     torch.npu.synchronize()
-    return ask_for_routes()
+    return ask_for_routes(operator_name())
 
 
-def ask_for_routes() -> dict[str, object]:
+def ask_for_routes(operator: str) -> dict[str, object]:
     """The route of 16-bit logits, and the errors of the bindings when they are forced."""
     logits = torch.empty(1, 4, dtype=torch.bfloat16, device="npu")
     errors = {}
     for route in ROUTES:
         with ascend_sample.use_backend(route):
             try:
-                ascend_sample.which_backend(logits)
+                ascend_sample.which_backend(logits, operator)
             except RuntimeError as error:
                 errors[route] = str(error)
             else:
                 continue
-            assert error_of_call(logits) == errors[route]
-    backend, reason = ascend_sample.which_backend(logits)
+            assert error_of_call(logits, operator) == errors[route]
+    backend, reason = ascend_sample.which_backend(logits, operator)
     return {"backend": backend, "reason": reason, "errors": errors}
 
 
-def error_of_call(logits: torch.Tensor) -> str:
+def error_of_call(logits: torch.Tensor, operator: str) -> str:
     k, p = logits.new_empty(1, dtype=torch.int32), logits.new_empty(1)  # no operator is run for them
     with pytest.raises(RuntimeError) as caught:
-        ascend_sample.top_k_top_p_sample(logits, k, p)
+        getattr(ascend_sample, operator)(logits, k, p)
     return str(caught.value)
 
 
@@ -68,36 +73,78 @@ def check_reasons(told: dict[str, object], *words: str) -> None:
         assert "Unset ASCEND_SAMPLE_BACKEND" in text
 
 
-def check_fallback(finished: Finished, *words: str) -> None:
+def check_fallback(finished: Finished, operator: str, *words: str) -> None:
     """Right results by the composite, which has said so once, and never the operator."""
     finished.check_clean()
     check_reasons(finished.result, *words)
     said = [line for line in finished.stderr.splitlines() if "served by the composite" in line]
     assert len(said) == 1, finished.stderr
     assert all(word in said[0] for word in words), said
-    assert PHASE_2 not in finished.report["counters"]["launches"]
+    assert OPERATORS[operator].name not in finished.report["counters"]["launches"]
 
 
-@pytest.mark.parametrize("symbol", [PHASE_1, PHASE_2])
-def test_missing_symbol(symbol: str) -> None:
-    finished = run_isolated(use_what_there_is, without=[symbol])
-    check_fallback(finished, symbol, "libopapi.so", "set_env.sh")
+@each_operator
+@pytest.mark.parametrize("phase", ["phase_1", "phase_2"])
+def test_missing_symbol(phase: str, operator: str) -> None:
+    """An older CANN. The error names the one that has the operator."""
+    symbol = getattr(OPERATORS[operator], phase)
+    finished = run_isolated(use_what_there_is, operator, without=[symbol])
+    version = "CANN 8.3 and later" if operator == SAMPLE else "CANN 9.0 or later"
+    check_fallback(finished, operator, symbol, "libopapi.so", "set_env.sh", version)
 
 
-def test_unsupported_soc() -> None:
-    check_fallback(run_isolated(use_what_there_is, HOSTCANN_SOC="Ascend310P3"), "SoC Ascend310P3", "Atlas A2")
-
-
-def test_soc_of_the_first_training_series() -> None:
-    """Its name is the beginning of A2's names. torch_npu runs it without aclnn, so only the route can be asked for."""
-    check_reasons(run_isolated(ask_for_routes, HOSTCANN_SOC="Ascend910B").result, "SoC Ascend910B", "Atlas A2")
-
-
-def test_supported_soc_of_the_other_series() -> None:
-    finished = run_isolated(use_what_there_is, HOSTCANN_SOC="Ascend910_9391")
+@each_operator
+def test_the_other_operator_is_not_needed(operator: str) -> None:
+    (other,) = set(OPERATORS) - {operator}
+    hidden = (OPERATORS[other].phase_1, OPERATORS[other].phase_2)
+    finished = run_isolated(use_what_there_is, operator, without=hidden)
     finished.check_clean()
     assert (finished.result["backend"], finished.result["errors"]) == ("aclnn", {})
     assert "served by the composite" not in finished.stderr
+    assert finished.report["counters"]["launches"][OPERATORS[operator].name] == 3
+    assert OPERATORS[other].name not in finished.report["counters"]["launches"]
+
+
+def facts_of_info() -> dict[str, object]:
+    return dict(info.collect()["npu"])
+
+
+@each_operator
+def test_info_shows_which_operator_is_missing(operator: str) -> None:
+    (other,) = set(OPERATORS) - {operator}
+    facts = run_isolated(facts_of_info, without=[OPERATORS[operator].phase_2]).result
+    assert facts[OPERATORS[operator].name].startswith("not found")
+    assert OPERATORS[operator].found_in in facts[OPERATORS[operator].name]
+    assert facts[OPERATORS[other].name].endswith(".so")
+
+
+@each_operator
+def test_unsupported_soc(operator: str) -> None:
+    finished = run_isolated(use_what_there_is, operator, HOSTCANN_SOC="Ascend310P3")
+    check_fallback(finished, operator, "SoC Ascend310P3", "Atlas A2")
+
+
+@each_operator
+def test_soc_of_the_first_training_series(operator: str) -> None:
+    """Its name is the beginning of A2's names. torch_npu runs it without aclnn, so only the route can be asked for."""
+    finished = run_isolated(ask_for_routes, operator, HOSTCANN_SOC="Ascend910B")
+    check_reasons(finished.result, "SoC Ascend910B", "Atlas A2")
+
+
+@each_operator
+def test_supported_soc_of_the_other_series(operator: str) -> None:
+    finished = run_isolated(use_what_there_is, operator, HOSTCANN_SOC="Ascend910_9391")
+    finished.check_clean()
+    assert (finished.result["backend"], finished.result["errors"]) == ("aclnn", {})
+    assert "served by the composite" not in finished.stderr
+
+
+def test_ascend_950_has_the_second_operator_alone() -> None:
+    environment = {"HOSTCANN_SOC": "Ascend950PR_9599", "HOSTCANN_CANN_VERSION": "9.1.0"}
+    first = run_isolated(ask_for_routes, SAMPLE, **environment).result
+    check_reasons(first, "SoC Ascend950PR_9599", "Atlas A2")
+    second = run_isolated(ask_for_routes, SAMPLE_V2, **environment).result
+    assert (second["backend"], second["errors"]) == ("aclnn", {})
 
 
 def sample_as_the_environment_says() -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
 
 import ascend_sample
-from ascend_sample import TopKTopPSample, hostcann
+from ascend_sample import hostcann
+from ascend_sample.npu.operators import OPERATORS
 
-from .batches import Batch, check_equal, make_batch
+from .batches import Batch, check_equal, make_batch, sample, use_operator
 from .conftest import ROUTES
 from .isolation import run_isolated
 
@@ -22,8 +24,10 @@ pytestmark = pytest.mark.usefixtures("emulated")
 def produce(batch: Batch) -> Batch:
     """The same batch, whose logits and noise are results of operators that are still queued."""
     assert batch.q is not None
+    assert batch.min_p is not None
     logits, q = batch.logits.to("npu"), batch.q.to("npu")
-    return Batch(logits.neg().neg(), batch.k.to("npu") + 0, batch.p.to("npu") + 0, q.add(0.0))
+    k, p, min_p = (tensor.to("npu") + 0 for tensor in (batch.k, batch.p, batch.min_p))
+    return Batch(logits.neg().neg(), k, p, q.add(0.0), min_p)
 
 
 def check_after_queued_operators() -> None:
@@ -42,6 +46,7 @@ def check_after_queued_operators() -> None:
 def check_released_inputs() -> None:
     """Inputs may be dropped at once: nothing holds them, and their memory is handed on in the stream's order."""
     host = make_batch(seed=2)
+    host.to("npu").sample(is_need_logits=False)  # what is kept from call to call is there
     torch.npu.synchronize()
     before = torch.npu.memory_allocated()
     batch = produce(host)
@@ -77,7 +82,7 @@ def check_streams_that_wait() -> None:
     side.wait_stream(torch.npu.current_stream())
     with torch.npu.stream(side):
         result = batch.sample()
-    for tensor in (batch.logits, batch.k, batch.p, batch.q):
+    for tensor in batch.tensors:
         assert tensor is not None
         tensor.record_stream(side)
     torch.npu.current_stream().wait_stream(side)
@@ -89,7 +94,7 @@ def check_workspaces_are_kept_apart() -> None:
     """Many calls in flight on two streams, with other tensors taken and dropped between them."""
     streams = [torch.npu.Stream(), torch.npu.Stream()]
     hosts = [make_batch(seed=seed, batch_size=3, vocab_size=900 + 100 * (seed % 3)) for seed in range(8)]
-    results: list[TopKTopPSample] = []
+    results: list[Any] = []
     batches = []
     for number, host in enumerate(hosts):
         with torch.npu.stream(streams[number % 2]):
@@ -129,6 +134,30 @@ def check_threads() -> None:
     assert problems == []
 
 
+def check_threads_on_one_stream() -> None:
+    """They share its scratch: the k that one call has made valid must not be read by another."""
+    hosts = [make_batch(seed=seed, batch_size=4 + seed, vocab_size=600 + 100 * seed) for seed in range(3)]
+    expected = [host.expected() for host in hosts]
+    batches = [produce(host) for host in hosts]
+    torch.npu.synchronize()
+    problems: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            results = [batches[number].sample(is_need_logits=False) for _ in range(12)]
+            for result in results:
+                check_equal(result, expected[number])
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(hosts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
 CHECKS = (
     check_after_queued_operators,
     check_released_inputs,
@@ -136,6 +165,7 @@ CHECKS = (
     check_streams_that_wait,
     check_workspaces_are_kept_apart,
     check_threads,
+    check_threads_on_one_stream,
 )
 
 
@@ -150,9 +180,9 @@ def test_order(route: str, check: object, mode: str) -> None:
     assert hostcann.violations() == []
 
 
-def check_everything() -> int:
+def check_everything(operator: str) -> int:
     for route in ROUTES:
-        with ascend_sample.use_backend(route):
+        with ascend_sample.use_backend(route), use_operator(operator):
             for mode in STREAM_MODES:
                 hostcann.set_stream_mode(mode)
                 for check in CHECKS:
@@ -161,15 +191,17 @@ def check_everything() -> int:
     return len(ROUTES) * len(STREAM_MODES) * len(CHECKS)
 
 
+@pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("queue", ["0", "2"])
-def test_order_in_other_queue_modes(queue: str) -> None:
-    finished = run_isolated(check_everything, TASK_QUEUE_ENABLE=queue)
+def test_order_in_other_queue_modes(queue: str, operator: str) -> None:
+    finished = run_isolated(check_everything, operator, TASK_QUEUE_ENABLE=queue)
     finished.check_clean()
     assert finished.result == len(ROUTES) * len(STREAM_MODES) * len(CHECKS)
 
 
-def test_order_when_launches_block() -> None:
-    run_isolated(check_everything, ASCEND_LAUNCH_BLOCKING="1").check_clean()
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_order_when_launches_block(operator: str) -> None:
+    run_isolated(check_everything, operator, ASCEND_LAUNCH_BLOCKING="1").check_clean()
 
 
 K_AND_P = {
@@ -190,9 +222,10 @@ def test_nothing_synchronises(route: str, form: str, is_need_logits: bool) -> No
     k, p = K_AND_P[form]
     if isinstance(k, torch.dtype) and isinstance(p, torch.dtype):
         k, p = (host.k % 100).to(k).to("npu"), host.p.to(p).to("npu")
+    batch.sample(is_need_logits=False)  # what is kept from call to call is there
     torch.npu.synchronize()
     hostcann.reset_counters()
-    ascend_sample.top_k_top_p_sample(batch.logits, k, p, batch.q, is_need_logits=is_need_logits)
+    sample(batch.logits, k, p, batch.q, is_need_logits=is_need_logits)
     counters = hostcann.counters()
     assert counters.synchronizations == {}
     assert counters.copies == {}

@@ -1,6 +1,7 @@
-// The two 16-bit floating point formats, decoded exactly.
+// Floating point formats, decoded exactly.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -33,6 +34,12 @@ inline float float_of_float16(uint16_t bits) {
 /// `data_type` is kFloat16 or kBFloat16.
 inline float decode_half(uint16_t bits, DataType data_type) {
   return data_type == DataType::kBFloat16 ? float_of_bfloat16(bits) : float_of_float16(bits);
+}
+
+/// The element at `index`, in elements, of an array of kFloat16, kBFloat16 or kFloat.
+inline float decode_float(const std::byte* data, int64_t index, DataType data_type) {
+  if (data_type == DataType::kFloat) return reinterpret_cast<const float*>(data)[index];
+  return decode_half(reinterpret_cast<const uint16_t*>(data)[index], data_type);
 }
 
 }  // namespace hostcann::opapi

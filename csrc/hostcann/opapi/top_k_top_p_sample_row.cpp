@@ -2,38 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
-
-#include "hostcann/opapi/half.h"
 
 namespace hostcann::opapi {
 
-namespace {
-
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-/// A number whose ascending order is the total order: value descending, then id ascending, +0 equal
-/// to -0.
-uint64_t sort_key(float value, int64_t id) {
-  const float canonical = value == 0.0f ? 0.0f : value;
-  uint32_t bits;
-  std::memcpy(&bits, &canonical, sizeof bits);
-  // A float's bits ascend with its magnitude: negative ones descend as they are, the others once
-  // inverted.
-  const uint32_t descending = (bits >> 31) != 0 ? bits : ~(bits | 0x8000'0000u);
-  return static_cast<uint64_t>(descending) << 32 | static_cast<uint64_t>(id);
-}
-
-}  // namespace
-
 int64_t RowSampler::sample(const SampleArguments& arguments, std::byte* scratch) {
   arguments_ = arguments;
-  vocab_size_ = arguments.vocab_size;
-  exponentials_ = reinterpret_cast<double*>(scratch);
-  order_ = reinterpret_cast<uint64_t*>(scratch + 8 * vocab_size_);
-  values_ = reinterpret_cast<float*>(scratch + 16 * vocab_size_);
-  weights_ = reinterpret_cast<float*>(scratch + 20 * vocab_size_);
+  lay_out(scratch, arguments.vocab_size);
   decode();
 
   const bool use_k = arguments.top_k >= 1 && arguments.top_k <= std::min(vocab_size_, kMaximumTopK);
@@ -53,54 +27,10 @@ int64_t RowSampler::sample(const SampleArguments& arguments, std::byte* scratch)
 void RowSampler::decode() {
   largest_ = kMinusInfinity;
   for (int64_t id = 0; id < vocab_size_; ++id) {
-    const float value = decode_half(arguments_.logits[id], arguments_.logits_type);
+    const float value = arguments_.logits[id];
     values_[id] = std::isnan(value) ? kMinusInfinity : value;
     largest_ = std::max(largest_, values_[id]);
   }
-}
-
-/// Puts the first `count` of the total order into order_.
-void RowSampler::order_first(int64_t count) {
-  keys_.resize(static_cast<size_t>(vocab_size_));
-  for (int64_t id = 0; id < vocab_size_; ++id)
-    keys_[static_cast<size_t>(id)] = sort_key(values_[id], id);
-  if (count < vocab_size_) {
-    std::partial_sort(keys_.begin(), keys_.begin() + count, keys_.end());
-  } else {
-    std::sort(keys_.begin(), keys_.end());
-  }
-  std::copy_n(keys_.begin(), count, order_);
-}
-
-/// The id at `rank` of the total order. Checked, because the scratch is memory that a caller's
-/// fault can change.
-int64_t RowSampler::ranked_id(int64_t rank) const {
-  const int64_t id = static_cast<int64_t>(order_[rank] & 0xFFFF'FFFFu);
-  if (id >= vocab_size_) throw ScratchChanged();
-  return id;
-}
-
-/// weights_[i] = softmax(value(0) ... value(count - 1))[i] in float32, from exponentials and a sum
-/// in double. Infinite values share the whole mass; values that are all -inf have no weight.
-/// `value` may read weights_.
-template <typename Value>
-void RowSampler::softmax(int64_t count, Value value) {
-  float largest = kMinusInfinity;
-  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, value(i));
-  if (largest == kMinusInfinity) {
-    std::fill_n(weights_, count, 0.0f);
-    return;
-  }
-  double sum = 0.0;
-  for (int64_t i = 0; i < count; ++i) {
-    if (std::isinf(largest)) {
-      exponentials_[i] = value(i) == largest ? 1.0 : 0.0;
-    } else {
-      exponentials_[i] = std::exp(static_cast<double>(value(i)) - static_cast<double>(largest));
-    }
-    sum += exponentials_[i];
-  }
-  for (int64_t i = 0; i < count; ++i) weights_[i] = static_cast<float>(exponentials_[i] / sum);
 }
 
 /// The least n with probability(0) + ... + probability(n - 1) > top_p; 0 when `limit` of them do

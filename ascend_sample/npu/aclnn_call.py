@@ -1,0 +1,251 @@
+"""One call of an operator of CANN through cffi in ABI mode.
+
+One call walks the two phases of every aclnn operator:
+
+1. describe each tensor to CANN (`_acl_tensor`);
+2. phase 1, ``...GetWorkspaceSize``: CANN validates, plans and returns an executor, which serves once;
+3. take the workspace from torch_npu's caching allocator, so that memory statistics and graph pools see it;
+4. take the raw handle of the current stream. torch_npu's ``Stream.npu_stream`` first waits until its task queue has
+   launched all that was submitted before, which orders this launch after it;
+5. phase 2: launch. Nothing here waits for the device.
+
+Outputs and workspace are allocated on the stream that uses them, and the allocator hands freed memory on in stream
+order, so both may be released as soon as phase 2 has returned. Inputs follow torch's rule: whoever made them on another
+stream synchronises and calls ``record_stream``.
+
+An operator that fails inside torch_npu's queue kills the queue: torch_npu raises once and drops every later operator
+silently. The error then comes from here if this call is the next to wait for the queue; results after it are void.
+"""
+
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import torch
+
+from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample.npu import _abi
+from ascend_sample.npu._abi import ffi
+from ascend_sample.npu.libraries import SymbolNotFoundError, find_operator_symbol, find_runtime_symbol
+from ascend_sample.npu.operators import OPERATORS
+from ascend_sample.npu.scratch import Scratch, take_scratch
+
+_INT32_BYTES: Final = 4
+FLOAT_BYTES: Final = 4
+INT64_BYTES: Final = 8
+_DTYPE_LABELS: Final = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+
+class _Cann:
+    """The functions of CANN that one of our operators calls, each bound once."""
+
+    def __init__(self, op: str) -> None:
+        self.op = op
+        self.operator: Final = OPERATORS[op]
+        self.recent_error_message = find_runtime_symbol("aclGetRecentErrMsg").bind()
+        self.soc_name = find_runtime_symbol("aclrtGetSocName").bind()
+        self.synchronize_stream = find_runtime_symbol("aclrtSynchronizeStream").bind()
+        self.create_tensor = find_operator_symbol("aclCreateTensor").bind()
+        self.destroy_tensor = find_operator_symbol("aclDestroyTensor").bind()
+        self.destroy_executor = find_operator_symbol("aclDestroyAclOpExecutor").bind()
+        try:
+            self.get_workspace_size = find_operator_symbol(self.operator.phase_1).bind()
+            self.launch = find_operator_symbol(self.operator.phase_2).bind()
+        except SymbolNotFoundError as error:
+            raise SymbolNotFoundError(f"{error} {self.operator.found_in}.") from None
+
+    def check(self, status: int, call: str, stage: str, logits: torch.Tensor) -> None:
+        """Raises RuntimeError with CANN's own message when `status` is not success."""
+        if status == _abi.SUCCESS:
+            return
+        name = _abi.status_name(status)
+        raise RuntimeError(
+            f"{self.op}: {call} failed in {stage}: {status} {name}: {self.take_message()}; logits={_label(logits)}"
+        )
+
+    def take_message(self) -> str:
+        """CANN's message for the calling thread's last failure; reading clears it."""
+        message = self.recent_error_message()
+        text = "" if message == ffi.NULL else str(ffi.string(message).decode(errors="replace")).strip()
+        return text or "(no message)"
+
+
+@functools.cache
+def cann_of(op: str) -> _Cann:
+    """The functions for our operator `op`; raises NotImplementedError where it cannot be called."""
+    cann = _Cann(op)
+    soc = cann.soc_name()
+    name = "unknown" if soc == ffi.NULL else str(ffi.string(soc).decode())
+    if not cann.operator.supported_soc.match(name):
+        raise NotImplementedError(
+            f"{op}: {cann.operator.phase_2} must run on {cann.operator.devices}, got SoC {name}. "
+            "Only the composite of torch operators serves it."
+        )
+    return cann
+
+
+class Call:
+    """One call of an operator: its tensors in CANN's order, then both phases."""
+
+    def __init__(self, op: str, logits: torch.Tensor, unwanted_bytes: int) -> None:
+        """For our operator `op`; `unwanted_bytes` a logit serve the outputs that nobody wants."""
+        if logits.numel() > _abi.MAX_ELEMENTS:
+            raise ValueError(
+                f"{op}: logits must have fewer than 2^32 elements on an NPU, got {_label(logits)}. Split the batch."
+            )
+        self.op = op
+        self.logits = logits
+        self.inputs: list[tuple[str, torch.Tensor | None]] = []
+        self.outputs: list[tuple[str, torch.Tensor]] = []
+        self.unwanted_bytes = unwanted_bytes
+
+    def result(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """An output of one value a row."""
+        self.outputs.append((name, self.logits.new_empty(self.logits.shape[0], dtype=dtype)))
+        return self.outputs[-1][1]
+
+    def result_of_logits(self, name: str, dtype: torch.dtype, is_wanted: bool) -> torch.Tensor:
+        """An output of the shape of logits; an empty tensor when it is not wanted.
+
+        CANN checks its shape even then, and writes nothing to it: those that are not wanted share one memory.
+        """
+        wanted = self.logits.new_empty(self.logits.shape if is_wanted else 0, dtype=dtype)
+        self.outputs.append((name, wanted))
+        return wanted
+
+    def run(self, *options: float) -> None:
+        """Phase 1 and phase 2; nothing for an empty batch."""
+        batch_size, _ = self.logits.shape
+        if batch_size == 0:
+            return
+        import torch_npu  # deferred: importing this module must not need it
+
+        with torch_npu.npu.device(self.logits.device), ExitStack() as owners:
+            cann = cann_of(self.op)
+            k_bytes = _aligned(batch_size * _INT32_BYTES)
+            scratch = take_scratch(k_bytes + self.logits.numel() * self.unwanted_bytes, self.logits.device)
+            # Until the launch is on the stream: no other call's may come between the two operators of this one.
+            owners.enter_context(scratch.order)
+            handles = [
+                owners.enter_context(_acl_tensor(cann, name, tensor))
+                for name, tensor in self._described(scratch, k_bytes)
+            ]
+            inputs, outputs = handles[: len(self.inputs)], handles[len(self.inputs) :]
+            size, executor = ffi.new("uint64_t *"), ffi.new("aclOpExecutor **")
+            status = cann.get_workspace_size(*inputs, *options, *outputs, size, executor)
+            cann.check(status, cann.operator.phase_1, "workspace", self.logits)
+            with _unused_executor_destroyed(cann, executor, self.logits):
+                workspace = _allocate_workspace(cann, size[0], self.logits)
+                stream = ffi.cast("void *", torch_npu.npu.current_stream().npu_stream)
+                if stream == ffi.NULL:
+                    raise RuntimeError(
+                        f"{self.op}: {cann.operator.phase_2} must follow torch_npu's task queue, got a queue that has "
+                        "failed. An earlier operator failed asynchronously: its error comes with "
+                        f"torch.npu.synchronize(). logits={_label(self.logits)}"
+                    )
+                address = ffi.cast("void *", 0 if workspace is None else workspace.data_ptr())
+                # From here the executor is CANN's, also when the launch fails.
+                status = cann.launch(address, size[0], _release(executor), stream)
+                cann.check(status, cann.operator.phase_2, "launch", self.logits)
+                if os.environ.get("ASCEND_LAUNCH_BLOCKING") == "1":
+                    cann.check(cann.synchronize_stream(stream), "aclrtSynchronizeStream", "sync", self.logits)
+
+    def _described(self, scratch: Scratch, k_bytes: int) -> Iterator[tuple[str, torch.Tensor | None]]:
+        """The tensors as CANN gets them: a valid k, and scratch in the place of what is not wanted."""
+        batch_size, _ = self.logits.shape
+        for name, tensor in self.inputs:
+            if name == "k" and tensor is not None:
+                valid_k = scratch.memory[: batch_size * _INT32_BYTES].view(torch.int32)
+                tensor = torch.threshold(tensor, 0, SKIP_TOP_K, out=valid_k)
+            yield name, tensor
+        for name, tensor in self.outputs:
+            if tensor.numel() == 0:
+                size = self.logits.numel() * tensor.element_size()
+                tensor = scratch.memory[k_bytes : k_bytes + size].view(tensor.dtype).view(self.logits.shape)
+            yield name, tensor
+
+
+@contextmanager
+def _acl_tensor(cann: _Cann, name: str, tensor: torch.Tensor | None) -> Iterator[Any]:
+    """CANN's description of a tensor, destroyed on leaving; NULL for None."""
+    if tensor is None:
+        yield ffi.NULL
+        return
+    _check_memory(cann.op, name, tensor)
+    storage = tensor.untyped_storage()
+    handle = cann.create_tensor(
+        list(tensor.shape),
+        tensor.dim(),
+        _abi.DATA_TYPE_CODES[str(tensor.dtype).removeprefix("torch.")],
+        list(tensor.stride()),
+        # The base address and the offset go apart: CANN requires an aligned address, which that of a slice need not be.
+        tensor.storage_offset(),
+        _abi.FORMAT_ND,
+        [storage.nbytes() // tensor.element_size()],
+        1,
+        ffi.cast("void *", storage.data_ptr()),
+    )
+    if handle == ffi.NULL:
+        raise RuntimeError(f"{cann.op}: aclCreateTensor failed for {name}={_label(tensor)}: {cann.take_message()}")
+    try:
+        yield handle
+    finally:
+        cann.check(cann.destroy_tensor(handle), "aclDestroyTensor", "launch", tensor)
+
+
+@contextmanager
+def _unused_executor_destroyed(cann: _Cann, executor: Any, logits: torch.Tensor) -> Iterator[None]:
+    """Destroys ``executor[0]`` on leaving unless `_release` has taken it: phase 2 frees the executors that it gets."""
+    try:
+        yield
+    finally:
+        if executor[0] != ffi.NULL:
+            cann.check(cann.destroy_executor(_release(executor)), "aclDestroyAclOpExecutor", "workspace", logits)
+
+
+def _release(executor: Any) -> Any:
+    released, executor[0] = executor[0], ffi.NULL
+    return released
+
+
+def _allocate_workspace(cann: _Cann, size: int, logits: torch.Tensor) -> torch.Tensor | None:
+    if size == 0:
+        return None
+    # torch counts bytes in int64: a size beyond that is refused by the allocator as any other that is too large.
+    bounded = min(size, torch.iinfo(torch.int64).max // 2)
+    try:
+        return torch.empty(bounded, dtype=torch.uint8, device=logits.device)
+    except torch.OutOfMemoryError as error:
+        raise torch.OutOfMemoryError(
+            f"{cann.op}: {cann.operator.phase_1} asks for a workspace of {size} bytes, which cannot be allocated: "
+            f"{error}; logits={_label(logits)}"
+        ) from error
+
+
+def _check_memory(op: str, name: str, tensor: torch.Tensor) -> None:
+    import torch_npu
+
+    memory_format = torch_npu.get_npu_format(tensor)
+    if memory_format not in _abi.PLAIN_FORMATS:
+        raise ValueError(
+            f"{op}: {name} must have a plain memory format ({', '.join(_abi.PLAIN_FORMATS.values())}), "
+            f"got format {memory_format}. Call torch_npu.npu_format_cast({name}, 2) first."
+        )
+    address = tensor.untyped_storage().data_ptr()
+    if address % _abi.ADDRESS_ALIGNMENT != 0:
+        raise ValueError(
+            f"{op}: {name} must have a storage address that is a multiple of {_abi.ADDRESS_ALIGNMENT}, got "
+            f"{address:#x}. Slice the tensor that owns the memory, or copy it through the host."
+        )
+
+
+def _aligned(size: int) -> int:
+    """Bytes up to an address that CANN can use."""
+    return -(-size // _abi.ADDRESS_ALIGNMENT) * _abi.ADDRESS_ALIGNMENT
+
+
+def _label(tensor: torch.Tensor) -> str:
+    dtype = _DTYPE_LABELS.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+    return f"{list(tensor.shape)} {dtype}"

@@ -1,0 +1,60 @@
+"""The two operators of CANN that this project calls: what each takes, where it runs, which CANN has it.
+
+Written from CANN's public documents. Needs neither torch, cffi nor a CANN.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class AclnnOperator:
+    """One operator of CANN.
+
+    Attributes:
+        name: the C function of its second phase.
+        supported_soc: what the names of the SoCs that have a kernel of it begin with.
+        devices: those SoCs in words.
+        dtypes: the dtypes that its logits may have, as torch names them.
+        found_in: which CANN has it, a sentence for errors.
+    """
+
+    name: str
+    supported_soc: re.Pattern[str]
+    devices: str
+    dtypes: tuple[str, ...]
+    found_in: str
+
+    @property
+    def phase_1(self) -> str:
+        """The C function of its first phase."""
+        return f"{self.name}GetWorkspaceSize"
+
+    @property
+    def phase_2(self) -> str:
+        """The C function of its second phase."""
+        return self.name
+
+    def takes(self, dtype: object) -> bool:
+        """Whether its logits may have a dtype of torch."""
+        return str(dtype).removeprefix("torch.") in self.dtypes
+
+
+# ``Ascend910B`` without a number is a chip of the first Atlas training series, which has no kernel of either.
+SAMPLE: Final = AclnnOperator(
+    name="aclnnTopKTopPSample",
+    supported_soc=re.compile(r"Ascend910B\d|Ascend910_93"),
+    devices="Atlas A2 (Ascend910B1 to B4) and A3 (Ascend910_93)",
+    dtypes=("float16", "bfloat16"),
+    found_in="It is documented for CANN 8.3 and later",
+)
+SAMPLE_V2: Final = AclnnOperator(
+    name="aclnnTopKTopPSampleV2",
+    supported_soc=re.compile(r"Ascend910B\d|Ascend910_93|Ascend950"),
+    devices="Atlas A2 (Ascend910B1 to B4), A3 (Ascend910_93) and Ascend 950",
+    dtypes=("float16", "bfloat16", "float32"),
+    found_in="It comes with CANN 9.0 or later: the documentation of 8.5 has aclnnTopKTopPSample alone",
+)
+OPERATORS: Final = {"top_k_top_p_sample": SAMPLE, "top_k_top_p_sample_v2": SAMPLE_V2}
+"""By the name of our function."""

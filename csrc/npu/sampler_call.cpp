@@ -1,0 +1,131 @@
+#include "sampler_call.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "checks.h"
+#include "torch_npu_abi.h"
+
+namespace ascend_sample::npu {
+namespace {
+
+constexpr int64_t kMaxElements =
+    (int64_t{1} << 32) - 1;  // beyond it CANN's own index arithmetic overflows
+constexpr uint64_t kMaxAllocation = std::numeric_limits<int64_t>::max() / 2;  // bytes
+
+/// The bytes of the valid k, up to an address that CANN can use.
+int64_t valid_k_bytes(int64_t batch_size) {
+  const auto bytes = batch_size * static_cast<int64_t>(sizeof(int32_t));
+  return (bytes + kAddressAlignment - 1) / kAddressAlignment * kAddressAlignment;
+}
+
+}  // namespace
+
+int Launch::operator()() {
+  {
+    const auto lock = order == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock(*order);
+    run(sanitize);
+    run(sample);
+  }
+  tensors.clear();  // here, and not on the thread on which torch_npu releases what it has run
+  scalars.clear();
+  return 0;
+}
+
+void Launch::run(Call& call) const {
+  const auto status =
+      call.phase2(call.workspace, call.workspace_size, call.executor.release(), stream);
+  check_status(status, call.phase2_name, "launch", label);
+}
+
+SamplerCall::SamplerCall(const char* op, Call sample, const at::Tensor& logits,
+                         int64_t unwanted_bytes)
+    : logits_(logits), launch_(std::make_shared<Launch>()) {
+  launch_->label = {op, logits.size(0), logits.size(1), logits.scalar_type()};
+  launch_->sanitize = {"aclnnThresholdGetWorkspaceSize", "aclnnThreshold", aclnn().aclnnThreshold};
+  launch_->sample = std::move(sample);
+  launch_->stream = c10_npu::getCurrentNPUStream().stream(/*need_empty=*/false);
+  scratch_ = take_scratch(valid_k_bytes(logits.size(0)) + logits.numel() * unwanted_bytes, logits,
+                          launch_->stream);
+  launch_->order = scratch_.order;
+}
+
+const aclTensor* SamplerCall::own(TensorHandle handle) {
+  return launch_->tensors.emplace_back(std::move(handle)).get();
+}
+
+std::byte* SamplerCall::scratch_address() const {
+  return reinterpret_cast<std::byte*>(scratch_.memory.mutable_data_ptr());
+}
+
+const aclTensor* SamplerCall::describe(const char* name, const at::Tensor& tensor) {
+  return own(describe_to_cann(launch_->label.op, name, tensor));
+}
+
+const aclTensor* SamplerCall::describe_result(const char* name, const at::Tensor& tensor) {
+  return own(describe_memory(launch_->label.op, name, tensor.mutable_data_ptr(), tensor.sizes(),
+                             tensor.scalar_type()));
+}
+
+const aclTensor* SamplerCall::describe_result(const char* name, const at::Tensor& tensor,
+                                              bool is_wanted) {
+  if (is_wanted) {
+    return describe_result(name, tensor);
+  }
+  return own(describe_memory(launch_->label.op, name,
+                             scratch_address() + valid_k_bytes(logits_.size(0)), logits_.sizes(),
+                             tensor.scalar_type()));
+}
+
+const aclTensor* SamplerCall::make_valid(const at::Tensor& k) {
+  const char* op = launch_->label.op;
+  const auto* given = describe("k", k);
+  const auto& valid = launch_->tensors.emplace_back(
+      describe_memory(op, "valid_k", scratch_address(), k.sizes(), at::kInt));
+  auto* valid_k = valid.get();
+  const auto* zero = launch_->scalars.emplace_back(scalar_for_cann(op, 0)).get();
+  const auto* skip = launch_->scalars.emplace_back(scalar_for_cann(op, kSkipTopK)).get();
+  plan(launch_->sanitize, [&](uint64_t* size, aclOpExecutor** executor) {
+    return aclnn().aclnnThresholdGetWorkspaceSize(given, zero, skip, valid_k, size, executor);
+  });
+  return valid_k;
+}
+
+/// Takes the workspace that phase 1 asked for; undefined where it asked for none. When there is not
+/// enough memory, torch's out-of-memory error also says what it was for.
+at::Tensor SamplerCall::allocate_workspace(Call& call) const {
+  if (call.workspace_size == 0) {
+    return {};
+  }
+  // torch counts bytes in int64: a size beyond that is refused as any other that is too large.
+  const auto size = static_cast<int64_t>(std::min(call.workspace_size, kMaxAllocation));
+  try {
+    const auto workspace = at::empty({size}, logits_.options().dtype(at::kByte));
+    call.workspace = workspace.mutable_data_ptr();
+    return workspace;
+  } catch (c10::OutOfMemoryError& error) {
+    error.add_context(c10::str(launch_->label.op, ": ", call.phase1_name,
+                               " asks for a workspace of ", call.workspace_size,
+                               " bytes; logits=", launch_->label));
+    throw;
+  }
+}
+
+void SamplerCall::enqueue() {
+  // Both live until the launch is queued; they are released to the allocator in stream order.
+  const auto workspaces =
+      std::array{allocate_workspace(launch_->sanitize), allocate_workspace(launch_->sample)};
+  const std::string name = launch_->sample.phase2_name;
+  at_npu::native::OpCommand::RunOpApiV2(name, [launch = launch_] { return (*launch)(); });
+}
+
+void check_size(const char* op, const at::Tensor& logits) {
+  TORCH_CHECK_VALUE(logits.size(0) <= kMaxElements / logits.size(1), op,
+                    ": logits must have fewer than 2^32 elements on an NPU, got ", describe(logits),
+                    ". Split the batch.");
+}
+
+}  // namespace ascend_sample::npu

@@ -1,0 +1,97 @@
+// One call of a sampling operator of CANN, in two phases.
+//
+// Phase 1 runs at once, so that what CANN refuses is an error of this call. Phase 2 goes through
+// torch_npu's task queue, in order with every other operator. The workspace comes from the caching
+// allocator: it is released when the call returns, which is safe because the allocator hands memory
+// on in the order of the stream.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "cann.h"
+#include "handles.h"
+#include "scratch.h"
+
+namespace ascend_sample::npu {
+
+/// One operator of CANN between its two phases.
+struct Call {
+  const char* phase1_name;
+  const char* phase2_name;
+  Phase2* phase2;
+  ExecutorHandle executor = nullptr;
+  uint64_t workspace_size = 0;
+  void* workspace = nullptr;
+};
+
+/// What phase 2 needs, on whatever thread it runs; it holds no tensor. When it never runs,
+/// everything is destroyed with it.
+struct Launch {
+  CallLabel label;
+  std::vector<TensorHandle> tensors;
+  std::vector<ScalarHandle> scalars;
+  Call sanitize;  // makes k one that the device can take
+  Call sample;
+  std::shared_ptr<std::mutex> order;
+  void* stream = nullptr;
+
+  int operator()();
+
+ private:
+  void run(Call& call) const;
+};
+
+class SamplerCall {
+ public:
+  /// For our operator `op`, on the current stream of the device of `logits`, which is current.
+  /// `unwanted_bytes` a logit are taken for the outputs that nobody wants.
+  SamplerCall(const char* op, Call sample, const at::Tensor& logits, int64_t unwanted_bytes);
+
+  /// CANN's description of an input; null for an undefined tensor.
+  const aclTensor* describe(const char* name, const at::Tensor& tensor);
+
+  /// CANN's description of an output of ours.
+  const aclTensor* describe_result(const char* name, const at::Tensor& tensor);
+
+  /// The same for a [batch, vocab_size] output, or for the scratch where it is not wanted. CANN
+  /// checks its shape even then, and writes nothing to it; all share one memory.
+  const aclTensor* describe_result(const char* name, const at::Tensor& tensor, bool is_wanted);
+
+  /// k = 0 is undefined on the device: k <= 0 becomes one that skips top-k, without reading it
+  /// back.
+  const aclTensor* make_valid(const at::Tensor& k);
+
+  /// Phase 1: `phase1` gets the places for the workspace's size and the executor.
+  template <typename Phase1>
+  void plan(Phase1 phase1) {
+    plan(launch_->sample, phase1);
+  }
+
+  /// Takes the workspaces and queues phase 2.
+  void enqueue();
+
+ private:
+  /// Checks what CANN says of phase 1, and owns the executor from the moment there is one.
+  template <typename Phase1>
+  void plan(Call& call, Phase1 phase1) {
+    aclOpExecutor* executor = nullptr;
+    const auto status = phase1(&call.workspace_size, &executor);
+    call.executor.reset(executor);
+    check_status(status, call.phase1_name, "workspace", launch_->label);
+  }
+
+  at::Tensor allocate_workspace(Call& call) const;
+  const aclTensor* own(TensorHandle handle);
+  std::byte* scratch_address() const;
+
+  const at::Tensor& logits_;
+  std::shared_ptr<Launch> launch_;
+  Scratch scratch_;  // the valid k, then the unwanted outputs
+};
+
+/// Throws ValueError when there are more logits than CANN's own index arithmetic can count.
+void check_size(const char* op, const at::Tensor& logits);
+
+}  // namespace ascend_sample::npu

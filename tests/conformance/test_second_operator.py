@@ -1,0 +1,235 @@
+"""aclnnTopKTopPSampleV2: what phase 1 refuses, and results that can be checked by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from .cann import ArgumentsV2, Device, abi, aclnn, ffi, phase_1, recent_message
+from .hand_worked import FOUR_EQUAL, MIXED, NO_K, NO_P, ONES, STEEP, VOCAB_SIZE
+from .isolation import own_process
+
+NULL_ARGUMENT = 161001
+INVALID = 161002
+TILING = 561002
+NO_KERNEL = 561003
+
+BATCH = 3
+DTYPES = ("float16", "bfloat16", "float32")
+QUARTERS = (0.25, 0.5, 0.0, 0.125, 0.0, 0.125, 0.0, 0.0)
+
+
+def valid_arguments(device: Device, dtype: str = "float16") -> ArgumentsV2:
+    """Three rows that work."""
+    return device.arguments_v2([MIXED] * BATCH, [4] * BATCH, [NO_P] * BATCH, [ONES] * BATCH, [0.0] * BATCH, dtype)
+
+
+def check_refused(arguments: ArgumentsV2, status: int, *words: str) -> None:
+    """The status, a message with the words, no executor."""
+    plan = phase_1(arguments)
+    message = recent_message()
+    assert plan.status == status, message
+    assert plan.executor == ffi.NULL
+    assert message.startswith("aclnnTopKTopPSampleV2: ")
+    for word in words:
+        assert word in message
+
+
+# ---- what phase 1 refuses ----
+
+
+@pytest.mark.parametrize("argument", ["logits", "k", "p", "ids", "kept", "dense_ids", "dense_weights"])
+def test_null_tensor(device: Device, argument: str) -> None:
+    check_refused(replace(valid_arguments(device), **{argument: None}), NULL_ARGUMENT, "null")
+
+
+@pytest.mark.parametrize("argument", ["q", "min_p"])
+def test_null_where_optional(device: Device, argument: str) -> None:
+    ids, _ = device.run(replace(valid_arguments(device), **{argument: None}))
+    assert ids.tolist() == [1] * BATCH
+
+
+@pytest.mark.parametrize(
+    ("argument", "dtype", "name"),
+    [
+        ("logits", "int32", "logits"),
+        ("logits", "float64", "logits"),
+        ("logits", "float32", "topP"),  # p is float16
+        ("k", "int64", "topK"),
+        ("p", "float32", "topP"),
+        ("p", "bfloat16", "topP"),
+        ("q", "float16", "qOptional"),
+        ("min_p", "float32", "minPsOptional"),
+        ("ids", "int32", "logitsSelectIdxOut"),
+        ("kept", "float16", "logitsTopKpSelectOut"),
+        ("dense_ids", "int32", "logitsIdxOut"),
+        ("dense_weights", "float16", "logitsSortMaskedOut"),
+    ],
+)
+def test_dtype(device: Device, argument: str, dtype: str, name: str) -> None:
+    arguments = valid_arguments(device)
+    shape = getattr(arguments, argument).shape
+    check_refused(replace(arguments, **{argument: device.tensor(np.ones(shape), dtype)}), INVALID, name)
+
+
+@pytest.mark.parametrize(
+    ("argument", "shape"),
+    [
+        ("logits", (BATCH * VOCAB_SIZE,)),
+        ("logits", (BATCH + 1, VOCAB_SIZE)),
+        ("logits", (BATCH, 0)),
+        ("k", (BATCH, 1)),
+        ("p", (BATCH - 1,)),
+        ("q", (BATCH, VOCAB_SIZE + 1)),
+        ("min_p", (BATCH + 1,)),
+        ("min_p", (BATCH, 1)),
+        ("ids", (BATCH + 1,)),
+        ("kept", (0,)),
+        ("dense_ids", (BATCH, VOCAB_SIZE - 1)),
+        ("dense_ids", (0,)),
+        ("dense_weights", (BATCH, VOCAB_SIZE + 1)),
+        ("dense_weights", (0,)),
+    ],
+)
+@pytest.mark.parametrize("is_wanted", [False, True])
+def test_shape(device: Device, argument: str, shape: tuple[int, ...], is_wanted: bool) -> None:
+    """Of outputs also where nobody wants them."""
+    arguments = replace(valid_arguments(device), is_need_logits=is_wanted)
+    dtype = getattr(arguments, argument).dtype
+    check_refused(replace(arguments, **{argument: device.tensor(np.ones(shape), dtype)}), TILING, "must have")
+
+
+@pytest.mark.parametrize(("ks_max", "status"), [(-1, TILING), (0, TILING), (1, 0), (1024, 0), (1025, TILING)])
+def test_ks_max(device: Device, ks_max: int, status: int) -> None:
+    arguments = replace(valid_arguments(device), ks_max=ks_max)
+    if status == TILING:
+        check_refused(arguments, TILING, "ksMax", str(ks_max))
+    else:
+        plan = phase_1(arguments)
+        assert plan.status == abi.SUCCESS
+        assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
+
+
+def test_q_beside_a_sample_result(device: Device) -> None:
+    check_refused(replace(valid_arguments(device), is_need_sample_result=True), TILING, "qOptional")
+
+
+@pytest.mark.hostcann_only
+@own_process(HOSTCANN_SOC="Ascend310P3")
+def test_unsupported_soc() -> None:
+    with Device() as device:
+        check_refused(valid_arguments(device), NO_KERNEL, "Ascend310P3")
+
+
+@pytest.mark.hostcann_only
+@own_process(HOSTCANN_SOC="Ascend950PR_9599")
+def test_ascend_950_has_a_kernel_of_it() -> None:
+    with Device() as device:
+        ids, _ = device.run(valid_arguments(device))
+        assert ids.tolist() == [1] * BATCH
+        first = phase_1(device.arguments([MIXED], [4], [NO_P]))
+        assert first.status == NO_KERNEL
+
+
+# ---- results ----
+
+
+def kept_ids(kept: np.ndarray, filler: float = -np.inf) -> list[list[int]]:
+    return [np.flatnonzero(row != filler).tolist() for row in kept]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_top_p_keeps_until_the_sum_reaches_p(device: Device, dtype: str) -> None:
+    """Sums of 1/4, 1/2: two are enough. p of 0 and below keeps one."""
+    p = [0.5, 0.5, 0.515625, 0.0, -1.0]
+    k = [NO_K, 4, 4, NO_K, 4]
+    _, kept = device.run(device.arguments_v2([FOUR_EQUAL] * 5, k, p, dtype=dtype))
+    assert kept_ids(kept) == [[1, 3], [1, 3], [1, 3, 4], [1], [1]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_second_softmax(device: Device, dtype: str) -> None:
+    """Ids 1 and 3 weigh 7.4 : 1; a noise of 0.4 does not make up for that, one of 0.1 does."""
+    q = [(1.0, 0.4, *ONES[2:]), (1.0, 0.1, *ONES[2:])]
+    ids, kept = device.run(device.arguments_v2([STEEP] * 2, [NO_K] * 2, [0.9] * 2, q, dtype=dtype))
+    assert ids.tolist() == [1, 3]
+    assert kept_ids(kept) == [[1, 3]] * 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_min_p(device: Device, dtype: str) -> None:
+    """Of probabilities, so that the product is exact: 0.25 is half of 0.5."""
+    min_p = [0.5, 0.51, 0.25, 1.0, 0.0, -1.0]
+    arguments = device.arguments_v2([QUARTERS] * 6, [NO_K] * 6, [NO_P] * 6, None, min_p, dtype, input_is_logits=False)
+    ids, kept = device.run(arguments)
+    assert ids.tolist() == [1] * 6
+    assert kept_ids(kept, 0.0) == [[0, 1], [1], [0, 1, 3, 5], [1], [0, 1, 3, 5], [0, 1, 3, 5]]
+
+
+def test_q_of_min_p_alone_is_by_place(device: Device) -> None:
+    """Kept are 0, 1, 3, 5: the fourth noise is id 5's."""
+    q = (1.0, 1.0, 1.0, 1e-3, 1.0, 1.0, 1.0, 1.0)
+    arguments = device.arguments_v2([QUARTERS], [NO_K], [NO_P], [q], [0.25], input_is_logits=False)
+    assert device.run(arguments)[0].tolist() == [5]
+
+
+@pytest.mark.parametrize(("ks_max", "counts"), [(1, [8, 30]), (9, [9, 16]), (1024, [9, 16])])
+def test_ks_max_is_rounded_up_to_a_multiple_of_8(device: Device, ks_max: int, counts: list[int]) -> None:
+    logits = [np.linspace(1.0, -1.0, 30)] * 2
+    k = [8, 16] if ks_max == 1 else [9, 16]
+    _, kept = device.run(device.arguments_v2(logits, k, [NO_P] * 2, ks_max=ks_max))
+    assert np.isfinite(kept).sum(axis=1).tolist() == counts
+
+
+@pytest.mark.parametrize(
+    ("k", "p", "min_p", "ids"),
+    [
+        (NO_K, NO_P, 0.0, list(range(VOCAB_SIZE))),
+        (NO_K, NO_P, 0.25, [0, 1, 3, 5]),
+        (3, NO_P, 0.0, [1, 0, 3]),
+        (NO_K, 0.75, 0.0, [1, 0]),
+        (3, 0.8, 0.3, [1, 0]),
+    ],
+)
+def test_sample_result(device: Device, k: int, p: float, min_p: float, ids: list[int]) -> None:
+    options = {"is_need_sample_result": True, "is_need_logits": False, "input_is_logits": False}
+    arguments = device.arguments_v2([QUARTERS], [k], [p], None, [min_p], **options)
+    assert arguments.dense_ids is not None
+    assert arguments.dense_weights is not None
+    assert arguments.kept is not None
+    arguments.kept.buffer.write(np.full(VOCAB_SIZE, 7.0, np.float32))
+    _, kept = device.run(arguments)
+    assert arguments.dense_ids.numpy()[0, : len(ids)].tolist() == ids
+    expected = [QUARTERS[token] for token in ids] + [0.0] * (VOCAB_SIZE - len(ids))
+    assert arguments.dense_weights.numpy()[0].tolist() == expected
+    assert (kept == 7.0).all(), "not wanted: not written"
+
+
+@pytest.mark.hostcann_only
+def test_what_is_undefined_is_not_written(device: Device) -> None:
+    """The ids behind the kept ones, and logitsSelectIdxOut beside a sample result: nobody may read them."""
+    options = {"is_need_sample_result": True, "input_is_logits": False}
+    arguments = device.arguments_v2([QUARTERS], [2], [NO_P], **options)
+    assert arguments.dense_ids is not None
+    assert arguments.ids is not None
+    arguments.dense_ids.buffer.write(np.full(VOCAB_SIZE, -5, np.int64))
+    arguments.ids.buffer.write(np.full(1, -5, np.int64))
+    ids, _ = device.run(arguments)
+    assert ids.tolist() == [-5]
+    assert arguments.dense_ids.numpy()[0].tolist() == [1, 0] + [-5] * 6
+
+
+def test_unwanted_outputs_may_share_memory(device: Device) -> None:
+    """The bindings rely on it: nothing is written there."""
+    arguments = valid_arguments(device)
+    block = device.buffer(BATCH * VOCAB_SIZE * 8)
+    block.write(np.full(BATCH * VOCAB_SIZE, -5, np.int64))
+    shape = (BATCH, VOCAB_SIZE)
+    shared = {
+        "kept": device.view(block, "float32", shape),
+        "dense_ids": device.view(block, "int64", shape),
+        "dense_weights": device.view(block, "float32", shape),
+    }
+    ids, _ = device.run(replace(arguments, is_need_logits=False, **shared))
+    assert ids.tolist() == [1] * BATCH
+    assert (block.read(np.int64, BATCH * VOCAB_SIZE) == -5).all()

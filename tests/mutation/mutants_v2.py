@@ -1,0 +1,288 @@
+"""The faults planted in what only the second operator has, and in what both bindings keep from call to call."""
+
+from __future__ import annotations
+
+from mutants import COMPOSITE, IN_BUILTIN, IN_CONFORMANCE, IN_MEMORY, NPU_CALL, NPU_LOOKUP, Mutant
+
+REFERENCE = "ascend_sample/reference_v2.py"
+VALIDATE = "ascend_sample/_validate.py"
+ROW_MODEL = "ascend_sample/parity/row_model_v2.py"
+COMPARE = "ascend_sample/parity/compare_v2.py"
+CFFI = "ascend_sample/npu/aclnn_cffi.py"
+CFFI_SCRATCH = "ascend_sample/npu/scratch.py"
+CHECKS = "csrc/checks.cpp"
+COMPOSITE_V2 = "csrc/composite_v2.cpp"
+NPU_KERNEL = "csrc/npu/top_k_top_p_sample_v2_kernel.cpp"
+NPU_SCRATCH = "csrc/npu/scratch.cpp"
+HOST_ROW = "csrc/hostcann/opapi/top_k_top_p_sample_v2_row.cpp"
+HOST_API = "csrc/hostcann/opapi/top_k_top_p_sample_v2_api.cpp"
+
+IN_REFERENCE = ("tests/test_operator_v2.py", "tests/test_golden_v2.py", "-k", "reference")
+IN_COMPOSITE = ("tests/test_operator_v2.py", "tests/test_golden_v2.py", "-k", "cpu and not reference")
+IN_HOSTCANN = ("tests/test_operator_v2.py", "tests/test_golden_v2.py", "-k", "npu and not composite")
+IN_PARITY = ("tests/test_parity_v2.py",)
+IN_BAD_INPUT = ("tests/test_bad_input.py", "-k", "v2")
+IN_CAPTURE = ("tests/npu/test_capture.py", "-k", "V2")
+IN_STREAMS = ("tests/npu/test_streams.py::test_order", "tests/npu/test_memory.py", "-k", "V2")
+
+MUTANTS_V2 = (
+    # ---- the reference ----
+    Mutant(
+        "reference V2: kept while the sum is <= p, instead of < p",
+        REFERENCE,
+        "(sums[:-1] < p).sum()",
+        "(sums[:-1] <= p).sum()",
+        IN_REFERENCE,
+    ),
+    Mutant("reference V2: p <= 0 skips top-p", REFERENCE, "keeps_one = p <= 0", "keeps_one = False", IN_REFERENCE),
+    Mutant(
+        "reference V2: ks_max is not rounded up",
+        REFERENCE,
+        "return -(-ks_max // KS_MAX_MULTIPLE) * KS_MAX_MULTIPLE",
+        "return ks_max",
+        IN_REFERENCE,
+    ),
+    Mutant("reference V2: min-p drops an equal weight", REFERENCE, "wide >= min_p *", "wide > min_p *", IN_REFERENCE),
+    Mutant(
+        "reference V2: min_p >= 1 is skipped",
+        REFERENCE,
+        "use_min_p = min_p > 0",
+        "use_min_p = 0 < min_p < 1",
+        IN_REFERENCE,
+    ),
+    Mutant(
+        "reference V2: q by id with min-p alone",
+        REFERENCE,
+        "q[: kept.numel()]",
+        "q[kept] if not (use_k or use_p or keeps_one) else q[: kept.numel()]",
+        IN_REFERENCE,
+    ),
+    Mutant(
+        "reference V2: probabilities are softmaxed",
+        REFERENCE,
+        "    if input_is_logits:\n        return softmax(x)\n",
+        "    if True:\n        return softmax(x)\n",
+        IN_REFERENCE,
+    ),
+    # ---- conversion and checks ----
+    Mutant(
+        "checks: q beside a sample result is let through",
+        CHECKS,
+        "!(arguments.is_need_sample_result && arguments.q.has_value())",
+        "true",
+        IN_BAD_INPUT,
+    ),
+    Mutant("checks: ks_max has no upper bound", CHECKS, "&& arguments.ks_max <= kMaxKsMax", "", IN_BAD_INPUT),
+    Mutant(
+        "validate: min_p is not looked at",
+        VALIDATE,
+        "return None if min_p is None else _convert",
+        "return None if True else _convert",
+        (*IN_BAD_INPUT[:-2], "tests/test_operator_v2.py", "-k", "v2 or MinP"),
+    ),
+    # ---- the composite ----
+    Mutant(
+        "composite V2: kept while the sum is <= p",
+        COMPOSITE_V2,
+        "(sums_before(weights) < p_float.clamp_min(0))",
+        "(sums_before(weights) <= p_float.clamp_min(0))",
+        IN_COMPOSITE,
+    ),
+    Mutant(
+        "composite V2: q by rank with min-p alone",
+        COMPOSITE_V2,
+        "at::where(by_rank, rank, rows.ids)",
+        "at::where(by_rank, rank, rank)",
+        IN_COMPOSITE,
+    ),
+    Mutant("composite V2: min-p drops an equal weight", COMPOSITE_V2, "(wide >= m *", "(wide > m *", IN_COMPOSITE),
+    Mutant(
+        "composite V2: min_p >= 1 keeps ties",
+        COMPOSITE_V2,
+        ".logical_and(m < 1)",
+        "",
+        IN_COMPOSITE,
+    ),
+    Mutant(
+        "composite V2: filtered probabilities are -inf",
+        COMPOSITE_V2,
+        "const double filler = input_is_logits ? -kInfinity : 0.0;",
+        "const double filler = -kInfinity;",
+        IN_COMPOSITE,
+    ),
+    Mutant(
+        "composite: an infinite weight does not take the whole mass",
+        COMPOSITE,
+        "at::where(is_infinite, infinite, finite)",
+        "at::where(is_infinite, infinite, infinite)",
+        ("tests/test_operator.py", "-k", "composite and cpu"),
+    ),
+    # ---- the NPU binding ----
+    Mutant(
+        "binding V2: min_p is not passed on",
+        NPU_KERNEL,
+        "noise, min_ps, eps",
+        "noise, nullptr, eps",
+        IN_BUILTIN,
+    ),
+    Mutant(
+        "binding V2: topP and minPs swapped",
+        NPU_KERNEL,
+        "x, valid_k, top_p, noise, min_ps, eps",
+        "x, valid_k, min_ps, noise, top_p, eps",
+        IN_BUILTIN,
+    ),
+    Mutant(
+        "binding V2: ks_max is not passed on",
+        NPU_KERNEL,
+        "top_k_guess, ks_max, input_is_logits,\n        is_need",
+        "top_k_guess, 1024, input_is_logits,\n        is_need",
+        IN_BUILTIN,
+    ),
+    Mutant(
+        "binding V2: the index that CANN does not promise is returned",
+        NPU_KERNEL,
+        "    selected = dense_ids.gather(1, best).squeeze(1);\n",
+        "",
+        IN_HOSTCANN,
+    ),
+    Mutant(
+        "binding V2: too little memory for the unwanted outputs",
+        NPU_KERNEL,
+        "return sizeof(int64_t);",
+        "return sizeof(float);",
+        IN_MEMORY,
+    ),
+    Mutant(
+        "binding: a missing second operator is an obstacle of the first",
+        NPU_LOOKUP,
+        "Finder second(functions->obstacles[kOperatorV2Name],",
+        "Finder second(functions->obstacles[kOperatorName],",
+        ("tests/npu/test_routes.py::test_the_other_operator_is_not_needed",),
+    ),
+    Mutant(
+        "binding: no CANN is named where the operator is missing",
+        NPU_LOOKUP,
+        "if (!found_in_.empty())",
+        "if (false)",
+        ("tests/npu/test_routes.py::test_missing_symbol",),
+    ),
+    Mutant(
+        "binding: a captured call takes the stream's block",
+        NPU_SCRATCH,
+        "  if (is_captured(stream)) {",
+        "  if (false && is_captured(stream)) {",
+        IN_CAPTURE,
+    ),
+    Mutant(
+        "binding: one block for all streams",
+        NPU_SCRATCH,
+        "by_stream[{logits.device().index(), stream}]",
+        "by_stream[{logits.device().index(), nullptr}]",
+        IN_STREAMS,
+    ),
+    Mutant(
+        "binding: a block for every call",
+        NPU_SCRATCH,
+        "block.memory.numel() < bytes",
+        "block.memory.numel() != bytes + 1",
+        IN_MEMORY,
+    ),
+    Mutant(
+        "binding: the unwanted outputs begin at the valid k",
+        NPU_CALL,
+        "scratch_address() + valid_k_bytes(logits_.size(0))",
+        "scratch_address()",
+        ("tests/npu/test_abi.py",),
+    ),
+    # ---- the cffi binding ----
+    Mutant(
+        "cffi V2: the index that CANN does not promise is returned",
+        CFFI,
+        "    if is_need_sample_result and ids.numel():",
+        "    if False:",
+        ("tests/test_golden_v2.py", "-k", "cffi"),
+    ),
+    Mutant(
+        "cffi: a captured call takes the stream's block",
+        CFFI_SCRATCH,
+        "if npu.is_current_stream_capturing():",
+        "if False:",
+        IN_CAPTURE,
+    ),
+    Mutant(
+        "cffi: one block for all streams",
+        CFFI_SCRATCH,
+        "_blocks[stream.stream_id, stream.device_index, stream.device_type]",
+        "_blocks[0, stream.device_index, stream.device_type]",
+        IN_STREAMS,
+    ),
+    # ---- hostcann's operator ----
+    Mutant(
+        "hostcann V2: kept until the sum is > p",
+        HOST_ROW,
+        "if (sum >= static_cast<double>(arguments_.top_p)) return place + 1;",
+        "if (sum > static_cast<double>(arguments_.top_p)) return place + 1;",
+        IN_HOSTCANN,
+    ),
+    Mutant(
+        "hostcann V2: min-p after ties at the largest weight",
+        HOST_ROW,
+        "kept_ids_[i] == best",
+        "kept_weights_[i] == heaviest",
+        IN_HOSTCANN,
+    ),
+    Mutant(
+        "hostcann V2: q by id with min-p alone",
+        HOST_ROW,
+        "arguments_.q[static_cast<int64_t>(i)]",
+        "arguments_.q[kept_ids_[i]]",
+        IN_HOSTCANN,
+    ),
+    Mutant(
+        "hostcann V2: ks_max is not rounded up",
+        HOST_ROW,
+        "(arguments.ks_max + 7) / 8 * 8",
+        "arguments.ks_max",
+        IN_HOSTCANN,
+    ),
+    Mutant(
+        "hostcann V2: the shape of an unwanted output is not checked",
+        HOST_API,
+        '  if (int status = check_shape(op, "logitsIdxOut", tensors.dense_ids, sizes)) return status;\n',
+        "",
+        IN_CONFORMANCE,
+    ),
+    Mutant(
+        "hostcann V2: q beside a sample result is taken",
+        HOST_API,
+        "if (options.need_sample_result && tensors.q.defined()) {",
+        "if (false && tensors.q.defined()) {",
+        IN_CONFORMANCE,
+    ),
+    # ---- parity ----
+    Mutant(
+        "parity V2: a wide tolerance of min-p", ROW_MODEL, "MIN_P_TOLERANCE = 1e-5", "MIN_P_TOLERANCE = 1e-2", IN_PARITY
+    ),
+    Mutant(
+        "parity V2: a tolerance where min-p is exact",
+        ROW_MODEL,
+        "float(np.float32(least)) == least",
+        "False",
+        IN_PARITY,
+    ),
+    Mutant(
+        "parity V2: sums that reach p are not told from those that exceed it",
+        ROW_MODEL,
+        'np.searchsorted(sums, p, side="left")',
+        'np.searchsorted(sums, p, side="right")',
+        IN_PARITY,
+    ),
+    Mutant(
+        "parity V2: the ids of the sample result are not compared",
+        COMPARE,
+        "if (result.dense_ids.contiguous().numpy()[:count] != ids).any():",
+        "if False:",
+        IN_PARITY,
+    ),
+)

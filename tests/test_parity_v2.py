@@ -1,0 +1,221 @@
+"""The judge of mismatches of the second operator, and its stream: what must be accepted and why, and what never."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ascend_sample import top_k_top_p_sample_v2
+from ascend_sample.parity import Kind, verify
+from ascend_sample.parity.cases import stream
+from ascend_sample.parity.cases_v2 import SCENARIOS, make_batch_v2
+from ascend_sample.parity.compare import Comparison
+from ascend_sample.parity.compare_v2 import ResultV2, compare_v2
+from ascend_sample.parity.probe_v2 import PROBES_V2
+from ascend_sample.parity.subjects import SAMPLE_V2, SUBJECTS
+from ascend_sample.reference_v2 import top_k_top_p_sample_v2_trace
+
+OFF, ALL = 0, 1.0
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+HALVES = [math.log(probability) for probability in (0.5, 0.3, 0.2)]
+
+
+def judge(
+    row: list[float],
+    expected: tuple[int, list[int]],
+    actual: tuple[int, list[int]],
+    k: int = OFF,
+    p: float = ALL,
+    min_p: float = 0.0,
+    q: list[float] | None = None,
+    input_is_logits: bool = True,
+) -> Comparison:
+    """Judges one float32 row; a result is an id and the kept ids."""
+    values = torch.tensor([row])
+
+    def result(drawn: tuple[int, list[int]]) -> ResultV2:
+        kept = torch.full_like(values, -math.inf if input_is_logits else 0.0)
+        kept[0, drawn[1]] = values[0, drawn[1]]
+        return ResultV2(torch.tensor([drawn[0]]), kept)
+
+    return compare_v2(
+        values,
+        torch.tensor([k], dtype=torch.int32),
+        torch.tensor([p]),
+        None if q is None else torch.tensor([q]),
+        torch.tensor([min_p]),
+        1e-8,
+        1024,
+        input_is_logits,
+        result(expected),
+        result(actual),
+    )
+
+
+def kind(*arguments: object, **options: object) -> Kind:
+    return judge(*arguments, **options).kinds[0]  # type: ignore[arg-type]
+
+
+class TestJudge:
+    def test_tie(self) -> None:
+        row = [2.0, 2.0, 0.0]
+        assert kind(row, (0, [0, 1]), (1, [0, 1]), k=2) is Kind.TIE
+        assert kind(row, (0, [0, 1]), (1, [0, 1]), k=2, q=[1.0, 2.0, 1.0]) is Kind.FAILED
+        assert kind(row, (0, [0, 1]), (2, [0, 1]), k=2) is Kind.FAILED
+
+    @pytest.mark.parametrize(("difference", "expected"), [(5e-6, Kind.NEAR_DRAW), (1e-4, Kind.FAILED)])
+    def test_near_draw(self, difference: float, expected: Kind) -> None:
+        options = {"k": 2, "q": [1.0, 1.0 + difference]}
+        assert kind([0.0, 0.0], (0, [0, 1]), (1, [0, 1]), **options) is expected
+
+    @pytest.mark.parametrize("k", [3, OFF])
+    @pytest.mark.parametrize(
+        ("p", "verdict"),
+        [(0.8 + 5e-6, Kind.NEAR_BOUNDARY), (0.8 - 5e-6, Kind.NEAR_BOUNDARY), (0.8 + 1e-4, Kind.FAILED)],
+    )
+    def test_near_boundary_of_top_p(self, k: int, p: float, verdict: Kind) -> None:
+        strict = [0, 1, 2] if p > 0.8 else [0, 1]
+        other = [0, 1] if p > 0.8 else [0, 1, 2]
+        assert kind(HALVES, (0, strict), (0, other), k=k, p=p) is verdict
+
+    def test_sum_that_reaches_p_is_enough(self) -> None:
+        assert kind([0.0] * 4, (0, [0, 1]), (1, [0, 1]), p=0.5) is Kind.TIE
+        assert kind([0.25] * 4, (0, [0, 1]), (1, [0, 1]), p=0.5, input_is_logits=False) is Kind.TIE
+
+    def test_no_tolerance_where_sums_are_exact(self) -> None:
+        assert kind([0.0] * 4, (0, [0, 1]), (0, [0, 1, 2]), p=0.5) is Kind.FAILED
+        assert kind([0.25] * 4, (0, [0, 1]), (0, [0, 1, 2]), p=0.5, input_is_logits=False) is Kind.FAILED
+        assert kind([0.0] * 4, (0, [0]), (0, [0, 1]), p=0.0) is Kind.FAILED
+
+    @pytest.mark.parametrize(
+        ("min_p", "verdict"), [(0.6 + 3e-6, Kind.NEAR_BOUNDARY), (0.6 - 3e-6, Kind.NEAR_BOUNDARY), (0.601, Kind.FAILED)]
+    )
+    @pytest.mark.parametrize("k", [3, OFF])
+    def test_near_boundary_of_min_p(self, min_p: float, verdict: Kind, k: int) -> None:
+        strict, other = ([0], [0, 1]) if min_p > 0.6 else ([0, 1], [0])
+        assert kind(HALVES, (0, strict), (0, other), k=k, min_p=min_p) is verdict
+
+    def test_no_tolerance_where_min_p_is_exact(self) -> None:
+        row = [0.5, 0.25, 0.125]
+        assert kind(row, (0, [0, 1]), (0, [0]), min_p=0.5, input_is_logits=False) is Kind.FAILED
+        assert kind(row, (0, [0]), (0, [0, 1]), min_p=1.0, input_is_logits=False) is Kind.FAILED
+
+    def test_q_of_min_p_alone_is_by_place(self) -> None:
+        row = [0.25, 0.0, 0.5]
+        options = {"min_p": 0.5, "input_is_logits": False, "q": [1.0, 0.1, 1e-3]}
+        assert kind(row, (2, [0, 2]), (2, [0, 2]), **options) is Kind.EXACT
+        assert kind(row, (2, [0, 2]), (0, [0, 2]), **options) is Kind.FAILED
+
+    def test_id_of_the_other_cut(self) -> None:
+        """With one entry more, q is read at other places."""
+        options = {"min_p": 0.6 - 3e-6, "q": [10.0, 1e-3, 10.0]}
+        assert kind(HALVES, (1, [0, 1]), (0, [0]), **options) is Kind.NEAR_BOUNDARY
+        assert kind(HALVES, (1, [0, 1]), (1, [0]), **options) is Kind.FAILED
+
+    @pytest.mark.parametrize(
+        ("weights", "ids", "verdict"),
+        [
+            ([0.5, 0.25, 0.0], [2, 0, 9], Kind.EXACT),
+            ([0.5 * (1 + 4e-6), 0.25, 0.0], [2, 0, 9], Kind.EXACT),
+            ([0.5 * (1 + 4e-5), 0.25, 0.0], [2, 0, 9], Kind.FAILED),
+            ([0.5, 0.25, 1e-6], [2, 0, 9], Kind.FAILED),
+            ([0.5, 0.25, 0.0], [0, 2, 9], Kind.FAILED),
+            ([0.25, 0.5, 0.0], [0, 2, 9], Kind.FAILED),
+        ],
+    )
+    def test_sample_result(self, weights: list[float], ids: list[int], verdict: Kind) -> None:
+        values = torch.tensor([[0.25, 0.0, 0.5]])
+        expected = ResultV2(torch.tensor([2]), None, torch.tensor([[2, 0, 0]]), torch.tensor([[0.5, 0.25, 0.0]]))
+        actual = ResultV2(torch.tensor([2]), None, torch.tensor([ids]), torch.tensor([weights]))
+        k, p = torch.tensor([2], dtype=torch.int32), torch.tensor([1.0])
+        arguments = (values, k, p, None, None, 1e-8, 1024, False)
+        assert compare_v2(*arguments, expected, actual).kinds == [verdict]
+
+    def test_form(self) -> None:
+        values = torch.zeros(1, 3)
+        k, p = torch.tensor([2], dtype=torch.int32), torch.tensor([1.0])
+        good = ResultV2(torch.tensor([0]), None)
+        for bad in (
+            ResultV2(torch.tensor([0], dtype=torch.int32), None),
+            ResultV2(torch.tensor([0]), None, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3)),
+            ResultV2(torch.tensor([0]), None, torch.zeros(1, 3), torch.zeros(1, 3)),
+        ):
+            comparison = compare_v2(values, k, p, None, None, 1e-8, 1024, True, good, bad)
+            assert comparison.kinds == [Kind.FAILED]
+
+
+class TestStream:
+    def test_covers_the_scenarios(self) -> None:
+        seen: dict[str, set[object]] = {}
+        for batch in stream(0, 6000, DTYPES, make_batch_v2):
+            for key, values in {
+                "scenario": set(batch.scenarios()),
+                "dtype and kind": {(batch.logits.dtype_name, batch.input_is_logits, batch.is_need_sample_result)},
+                "ks_max": {batch.ks_max},
+            }.items():
+                seen.setdefault(key, set()).update(values)
+        assert len(seen["scenario"]) >= 0.9 * len(SCENARIOS)
+        assert len(seen["dtype and kind"]) == 3 * 2 * 2
+        assert seen["ks_max"] == {1, 10, 50, 1000, 1024}
+
+    def test_scenarios_are_those_of_the_reference(self) -> None:
+        words = {"A": "top-k", "p": "top-p", "m": "min-p", "1": "one entry", "q": "sample"}
+        for batch in stream(2, 300, DTYPES, make_batch_v2):
+            for name, row in zip(
+                batch.scenarios(), top_k_top_p_sample_v2_trace(*batch.tensors("cpu"), **batch.options), strict=True
+            ):
+                expected = {words[letter] for letter in row.scenario if letter in words}
+                if "one entry" in expected:
+                    name = name.replace("min-p", "")
+                assert {word for word in words.values() if word in name} == expected
+
+    def test_batch_depends_on_seed_and_index_alone(self) -> None:
+        for index in range(0, 40, 7):
+            batch, again = (make_batch_v2(5, index, DTYPES) for _ in range(2))
+            assert torch.equal(batch.logits.view().nan_to_num(), again.logits.view().nan_to_num())
+            assert batch.describe(0) == again.describe(0) != make_batch_v2(6, index, DTYPES).describe(0)
+
+
+class TestVerify:
+    def test_passes(self, device: str) -> None:
+        report = verify(device, 1500, subject=SAMPLE_V2)
+        assert report.problems() == []
+        assert report.tally.total(Kind.FAILED) == 0
+        assert "--operator top_k_top_p_sample_v2" in report.command
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"ks_max": 8},
+            {"min_p": None},
+            {"input_is_logits": True},
+            {"eps": 0.3},
+            {"p": None},
+        ],
+        ids=lambda change: next(iter(change)),
+    )
+    def test_dropped_argument_is_seen(self, change: dict[str, object]) -> None:
+        """As a binding would that passes one on wrongly."""
+
+        def wrong(logits, k, p, q=None, min_p=None, **options):  # type: ignore[no-untyped-def]
+            arguments = {"k": k, "p": p, "q": q, "min_p": min_p} | options | change
+            return top_k_top_p_sample_v2(logits, **arguments)
+
+        report = verify("cpu", 1200, subject=SAMPLE_V2, operator=wrong)
+        assert report.tally.total(Kind.FAILED) > 0
+
+    @pytest.mark.parametrize("probe", PROBES_V2, ids=lambda probe: probe.question)
+    def test_probes(self, probe, device: str) -> None:  # type: ignore[no-untyped-def]
+        for dtype in (torch.float16, torch.float32):
+            finding = probe.run(top_k_top_p_sample_v2, device, dtype)
+            assert finding.as_contract, finding.reading
+        assert len({(outcome.token, outcome.kept) for outcome in probe.outcomes}) == len(probe.outcomes)
+
+    def test_first_operator_is_told_from_it(self) -> None:
+        """Its answers to the questions that the two answer differently are the first operator's."""
+        first = SUBJECTS["top_k_top_p_sample"].operator
+        different = [probe for probe in PROBES_V2 if probe.min_p is None and not probe.options]
+        answers = [probe.run(first, "cpu", torch.float16) for probe in different]
+        assert sum(not finding.as_contract for finding in answers) == 5
