@@ -1,4 +1,4 @@
-// Branches A and B where their candidates are many: logits of 16 bits are counted, not sorted.
+// Top-k, and top-p alone, where the candidates are many: logits of 16 bits are counted, not sorted.
 #pragma once
 
 #include "rough.h"
@@ -21,23 +21,27 @@ class Counted {
         runs_{work.run_values, work.run_counts, work.run_exponentials, work.run_masses,
               work.run_weights} {}
 
-  /// Branch A. k is more than a few, and at most kMaxTopK.
+  /// Top-k. k is more than a few, and at most kMaxTopK.
   size_t sample_top_k(size_t k, bool use_p) {
     size_t count = count_first(k);
     if (count == 0) {
       return select_nothing();
     }
     weigh();
-    if (use_p) {
-      const First nucleus = nucleus_of(runs_, sum_exponentials(runs_), arguments_.p);
-      runs_.keep(nucleus);
-      count = nucleus.ranks;
+    double total = sum_exponentials(runs_);
+    if (use_p || arguments_.uses_min_p()) {
+      set_probabilities(runs_, total);
+      count = keep(use_p ? nucleus_of(runs_, arguments_.target()) : all_of(runs_, runs_.size));
     }
     write_kept();
-    return id_of(is_drawn() ? draw(noise_of(count)) : 0);
+    if (!arguments_.is_drawn()) {
+      return id_of(0);
+    }
+    total = arguments_.is_second ? total : sum_exponentials(runs_);
+    return id_of(draw(total, noise_of(count)));
   }
 
-  /// Branch B, whatever the row.
+  /// Top-p alone, whatever the row.
   size_t sample_top_p(History& history) {
     tally_.add(row_);
     tally_.take(work_.run_patterns, runs_);
@@ -46,23 +50,27 @@ class Counted {
     }
     weigh();
     const double sum = sum_exponentials(runs_);
-    const First nucleus = nucleus_of(runs_, sum, arguments_.p);
-    runs_.keep(nucleus);
-    remember(nucleus.ranks, std::log(sum) + double{runs_.values[0]}, history);
+    set_probabilities(runs_, sum);
+    const First nucleus = nucleus_of(runs_, arguments_.target());
+    remember(nucleus, std::log(sum) + double{runs_.values[0]}, history);
+    const size_t count = keep(nucleus);
     write_kept();
-    if (!is_drawn()) {
+    if (!arguments_.is_drawn()) {
       return id_of(0);
     }
-    const float* q = noise_of(nucleus.ranks);
-    if (nucleus.ranks > kMostCandidates) {
-      if (const std::optional<size_t> rank = draw_contender(q, nucleus.ranks)) {
+    const float* q = noise_of(count);
+    if (count > kMostCandidates) {
+      if (const std::optional<size_t> rank = draw_contender(q, count)) {
         return id_of(*rank);
       }
+    }
+    if (arguments_.is_second) {
+      return id_of(draw(sum, q));
     }
     for (size_t run = 0; run < runs_.size; ++run) {
       runs_.exponentials[run] = second_weight(run);
     }
-    return id_of(draw(q));
+    return id_of(draw(sum_exponentials(runs_), q));
   }
 
   /// Below the likely end of the row's nucleus, if it is like that of the row before.
@@ -84,19 +92,33 @@ class Counted {
     weigh();
     const Bounds sum = bound_sum(rough, {sum_exponentials(runs_), sum_rough(runs_)}, row_.chunks());
     const auto exponential_of = [this](size_t run) { return runs_.exponentials[run]; };
-    const double p{arguments_.p};
-    const std::optional<First> least = first_exceeding(runs_, p * sum.least, exponential_of);
-    const std::optional<First> most = first_exceeding(runs_, p * sum.most, exponential_of);
-    if (!most.has_value() || (arguments_.kept != nullptr && least->ranks != most->ranks)) {
+    const double p = arguments_.target();
+    std::optional<First> least = first_exceeding(runs_, p * sum.least, exponential_of);
+    std::optional<First> most = first_exceeding(runs_, p * sum.most, exponential_of);
+    if (!most.has_value()) {
+      return std::nullopt;
+    }
+    remember(*most, std::log(rough.sum), history);
+    if (arguments_.uses_min_p()) {
+      // With some room, since probabilities are rounded before they are compared.
+      for (size_t run = 0; run < runs_.size; ++run) {
+        runs_.weights[run] = static_cast<float>(exponential_of(run));
+      }
+      least = staying_of(runs_, *least, arguments_.with_min_p_times(1 + 1e-6));
+      most = staying_of(runs_, *most, arguments_.with_min_p_times(1 - 1e-6));
+    }
+    if (arguments_.kept != nullptr && least->ranks != most->ranks) {
       return std::nullopt;
     }
     runs_.keep(*most);
-    remember(most->ranks, std::log(rough.sum), history);
     std::optional<size_t> rank = 0;
-    if (is_drawn()) {
+    if (arguments_.is_drawn()) {
+      const auto exponential_of_rank = [&](size_t rank) {
+        return exponential_of(first_to(runs_, rank).run);
+      };
       rank = draw_surely(noise_of(most->ranks), least->ranks, most->ranks, sum,
-                         exponential_of(most->run), arguments_.eps, work_.noise_minima,
-                         [&](size_t rank) { return exponential_of(first_to(runs_, rank).run); });
+                         exponential_of(most->run), arguments_, work_.noise_minima,
+                         exponential_of_rank, exponential_of_rank);
     }
     if (!rank.has_value()) {
       return std::nullopt;
@@ -109,14 +131,20 @@ class Counted {
   /// The part of a row up to which counting some of it is better than counting all.
   static constexpr size_t kFewerThan = 4;
 
-  void remember(size_t count, double log_sum, History& history) const {
-    history.depth = log_sum - static_cast<double>(runs_.values[runs_.size - 1]);
-    history.first_try = count <= kMostCandidates                        ? History::kFew
-                        : count <= row_.vocab_size() / (2 * kFewerThan) ? History::kRoughSum
-                                                                        : History::kExactSum;
+  void remember(const First& nucleus, double log_sum, History& history) const {
+    const size_t many = row_.vocab_size() / (2 * kFewerThan);
+    history.depth = log_sum - double{runs_.values[nucleus.run]};
+    history.first_try = nucleus.ranks <= kMostCandidates ? History::kFew
+                        : nucleus.ranks <= many          ? History::kRoughSum
+                                                         : History::kExactSum;
   }
 
-  bool is_drawn() const { return arguments_.noise.data != nullptr; }
+  /// Keeps what min-p leaves of the first ranks. Returns their number.
+  size_t keep(const First& first) {
+    const First kept = arguments_.uses_min_p() ? staying_of(runs_, first, arguments_) : first;
+    runs_.keep(kept);
+    return kept.ranks;
+  }
 
   size_t select_nothing() {
     if (arguments_.kept != nullptr) {
@@ -133,10 +161,15 @@ class Counted {
     return exp_not_positive(double{runs_.weights[run]} - double{runs_.weights[0]});
   }
 
-  /// The rank that is drawn by the second softmax, from noise that excludes most; none where it
+  /// The weight of a run's ranks in the draw from a nucleus, but for a common factor.
+  double draw_weight(size_t run) const {
+    return arguments_.is_second ? runs_.exponentials[run] : second_weight(run);
+  }
+
+  /// The rank that is drawn from a large nucleus, where noise alone excludes most; none where it
   /// does not.
   std::optional<size_t> draw_contender(const float* q, size_t count) const {
-    const double ratio = 1.0 / second_weight(runs_.size - 1);
+    const double ratio = 1.0 / draw_weight(runs_.size - 1);
     const Contenders contenders =
         find_contenders(q, count, arguments_.eps, ratio, work_.noise_minima);
     if (contenders.is_open) {
@@ -146,7 +179,7 @@ class Counted {
     double best_score = -1;
     for (size_t i = 0; i < contenders.count; ++i) {
       const size_t rank = contenders.ranks[i];
-      const double score = second_weight(first_to(runs_, rank).run) /
+      const double score = draw_weight(first_to(runs_, rank).run) /
                            double{__builtin_fabsf(q[rank]) + arguments_.eps};
       if (score > best_score) {
         best = rank;
@@ -156,8 +189,8 @@ class Counted {
     return best;
   }
 
-  size_t draw(const float* q) const {
-    return draw_from_all(runs_, q, arguments_.eps, work_.values);
+  size_t draw(double total, const float* q) const {
+    return draw_from_all(runs_, total, q, arguments_.eps, work_.values);
   }
 
   /// Runs of the first k of the total order, or of fewer where the row has fewer above -inf.

@@ -29,13 +29,14 @@ ASCEND_SAMPLE_INLINE float score_of(float weight, float noise, float eps) {
   return noise != noise ? -1.0F : weight == 0.0F ? 0.0F : score;
 }
 
-/// The least n with probabilities[0] + ... + probabilities[n-1] > p, where probability i is
-/// exponentials[i] / sum rounded to float32; 0 when even all of them do not exceed p.
-inline size_t count_until_exceeding(const double* exponentials, size_t count, double sum, float p) {
+/// The least n with probabilities[0] + ... + probabilities[n-1] > target, where probability i is
+/// exponentials[i] / sum rounded to float32; 0 when even all of them do not exceed it.
+inline size_t count_until_exceeding(const double* exponentials, size_t count, double sum,
+                                    double target) {
   double cumulated = 0;
   for (size_t n = 0; n < count; ++n) {
     cumulated += static_cast<double>(static_cast<float>(exponentials[n] / sum));
-    if (cumulated > static_cast<double>(p)) {
+    if (cumulated > target) {
       return n + 1;
     }
   }
@@ -59,10 +60,10 @@ inline size_t first_largest(float* scores, size_t count) {
   }
 }
 
-/// The lowest of the first `count` ranks with the largest score; `scores` has room for them.
-inline size_t draw(const double* exponentials, size_t count, const Noise& noise, float eps,
-                   float* scores) {
-  const double total = sum(exponentials, count);
+/// The lowest of the first `count` ranks with the largest score, the weights being
+/// exponentials[rank] / total; `scores` has room for them.
+inline size_t draw(const double* exponentials, size_t count, double total, const Noise& noise,
+                   float eps, float* scores) {
   for (size_t rank = 0; rank < count; ++rank) {
     scores[rank] = score_of(static_cast<float>(exponentials[rank] / total), noise[rank], eps);
   }

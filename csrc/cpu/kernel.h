@@ -1,12 +1,14 @@
 // The kernel of one instruction set: included by the file that is compiled for it.
 #pragma once
 
+#include "dense.h"
+#include "min_p.h"
 #include "top_p.h"
 #include "unfiltered.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// Branch A: the first k of the total order, then perhaps top-p.
+/// Top-k: the first k of the total order, then perhaps top-p and min-p.
 template <typename Type>
 size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArguments& arguments,
                     Scratch& scratch, Workspace& work) {
@@ -25,22 +27,29 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
   }
   const Candidates candidates = first_of_total_order(row, groups, k, work);
   size_t count = candidates.count;
-  const bool is_drawn = arguments.noise.data != nullptr;
-  if (use_p || is_drawn) {
-    const double sum = exp_differences(candidates.values, count, maximum, work.exponentials);
+  double total = 0;
+  if (use_p || arguments.uses_min_p() || arguments.is_drawn()) {
+    total = exp_differences(candidates.values, count, maximum, work.exponentials);
+    const auto probability_of = [&](size_t rank) {
+      return static_cast<float>(work.exponentials[rank] / total);
+    };
     if (use_p) {
-      const size_t n = count_until_exceeding(work.exponentials, count, sum, arguments.p);
+      const size_t n = count_until_exceeding(work.exponentials, count, total, arguments.target());
       count = n == 0 ? count : n;
     }
+    count = arguments.count_staying(count, probability_of);
   }
   if (arguments.kept != nullptr) {
     for (size_t rank = 0; rank < count; ++rank) {
       arguments.kept[candidates.ids[rank]] = candidates.values[rank];
     }
   }
+  if (!arguments.is_drawn()) {
+    return candidates.ids[0];
+  }
+  total = arguments.is_second ? total : sum(work.exponentials, count);
   return candidates
-      .ids[is_drawn ? draw(work.exponentials, count, arguments.noise, arguments.eps, work.scores)
-                    : 0];
+      .ids[draw(work.exponentials, count, total, arguments.noise, arguments.eps, work.scores)];
 }
 
 /// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
@@ -63,7 +72,7 @@ Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& wo
   return {values, row.vocab_size(), work.last_chunk_of_copy};
 }
 
-/// Branch B: top-p alone.
+/// Top-p alone.
 template <typename Type>
 size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
                     Workspace& work) {
@@ -80,7 +89,7 @@ size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch
   return selected;
 }
 
-/// Branch C: no filter.
+/// No filter.
 template <typename Type>
 size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
                          Workspace& work) {
@@ -113,9 +122,31 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Sc
 }
 
 template <typename Type>
+size_t sample_row(const Row<Type>& row, const RowArguments& arguments, int64_t most_k,
+                  Scratch& scratch, Workspace& work) {
+  const bool use_k = arguments.uses_k(most_k);
+  const bool use_p = arguments.uses_p();
+  const bool is_best_wanted = !arguments.is_drawn() && arguments.kept == nullptr;
+  if (is_best_wanted || arguments.keeps_one() || arguments.min_p >= 1.0F) {
+    // Whatever else is kept, the first of the total order is.
+    return sample_top_k(row, 1, false, arguments, scratch, work);
+  }
+  if (use_k) {
+    arguments.noise.prefetch(static_cast<size_t>(arguments.k));
+    return sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, scratch, work);
+  }
+  if (use_p) {
+    return sample_top_p(row, arguments, scratch, work);
+  }
+  return arguments.uses_min_p() ? sample_min_p(row, arguments, scratch, work)
+                                : sample_unfiltered(row, arguments, scratch, work);
+}
+
+template <typename Type>
 void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scratch& scratch) {
   using Storage = typename Type::Storage;
   const auto vocab_size = static_cast<size_t>(batch.vocab_size);
+  const int64_t most_k = batch.most_k < batch.vocab_size ? batch.most_k : batch.vocab_size;
   Workspace work(scratch, vocab_size);
   for (int64_t index = first_row; index < last_row; ++index) {
     const Storage* logits =
@@ -129,30 +160,28 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
       logits = copy;
     }
     const Row<Type> row(logits, vocab_size, reinterpret_cast<Storage*>(work.last_chunk));
+    const auto number_of = [index](const void* numbers, int64_t stride) {
+      return Type::value_of(static_cast<const Storage*>(numbers)[index * stride]);
+    };
     const RowArguments arguments{
-        batch.k[index * batch.k_stride],
-        Type::value_of(static_cast<const Storage*>(batch.p)[index * batch.p_stride]),
-        batch.eps,
-        {batch.q == nullptr ? nullptr : batch.q + index * batch.q_row_stride,
-         batch.q_column_stride},
-        batch.kept == nullptr ? nullptr : batch.kept + index * batch.vocab_size};
-    const bool use_k =
-        arguments.k >= 1 && arguments.k <= kMaxTopK && arguments.k <= batch.vocab_size;
-    const bool use_p = arguments.p > 0.0F && arguments.p < 1.0F;
-    const bool is_best_wanted = batch.q == nullptr && batch.kept == nullptr;
-    if (use_k) {
-      arguments.noise.prefetch(static_cast<size_t>(arguments.k));
-    }
+        .is_second = batch.is_second,
+        .k = batch.k[index * batch.k_stride],
+        .p = number_of(batch.p, batch.p_stride),
+        .min_p = batch.min_p == nullptr ? 0.0F : number_of(batch.min_p, batch.min_p_stride),
+        .eps = batch.eps,
+        .noise = {batch.q == nullptr ? nullptr : batch.q + index * batch.q_row_stride,
+                  batch.q_column_stride},
+        .kept = batch.kept == nullptr ? nullptr : batch.kept + index * batch.vocab_size};
     size_t selected = 0;
-    if (is_best_wanted) {  // whatever is kept, the first of the total order is
-      selected = sample_top_k(row, 1, false, arguments, scratch, work);
-    } else if (use_k) {
+    if (batch.are_probabilities || batch.dense_weights != nullptr) {
+      const int64_t start = index * batch.vocab_size;
+      const DenseOutput dense{
+          batch.dense_weights == nullptr ? nullptr : batch.dense_weights + start,
+          batch.dense_ids == nullptr ? nullptr : batch.dense_ids + start};
       selected =
-          sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, scratch, work);
-    } else if (use_p) {
-      selected = sample_top_p(row, arguments, scratch, work);
+          sample_densely(row, arguments, most_k, batch.are_probabilities, dense, scratch, work);
     } else {
-      selected = sample_unfiltered(row, arguments, scratch, work);
+      selected = sample_row(row, arguments, most_k, scratch, work);
     }
     batch.selected[index] = static_cast<int64_t>(selected);
   }

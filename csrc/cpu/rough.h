@@ -124,26 +124,36 @@ inline bool is_surely_less(double score, double other, double difference, double
 
 /// The rank that is drawn from a large nucleus of any size between `least` and `most`, for any sum
 /// within the bounds; none where that is not one rank. `end` is the least exponential of the
-/// nucleus, `exponential_of` gives that of a rank.
-template <typename ExponentialOf>
+/// nucleus. `exponential_of` gives that of a rank, `limit_of` something that it is surely below and
+/// that costs less.
+template <typename ExponentialOf, typename LimitOf>
 std::optional<size_t> draw_surely(const float* q, size_t least, size_t most, const Bounds& sum,
-                                  double end, float eps, float* minima,
-                                  ExponentialOf exponential_of) {
-  // The probabilities' greatest difference, and with it the ratio of the weights.
-  const double ratio = 1.0 / exp_not_positive(end / sum.most - 1 / sum.least);
-  const Contenders contenders = find_contenders(q, most, eps, ratio, minima);
+                                  double end, const RowArguments& arguments, float* minima,
+                                  ExponentialOf exponential_of, LimitOf limit_of) {
+  // The last weight over the first is at least:
+  const double inverse_ratio =
+      arguments.is_second ? end : exp_not_positive(end / sum.most - 1 / sum.least);
+  const Contenders contenders =
+      find_contenders(q, most, arguments.eps, 1.0 / inverse_ratio, minima);
   if (contenders.is_open) {
     return std::nullopt;
   }
   const double inverse = (1 / sum.least + 1 / sum.most) / 2;
-  const double spread = 1 / sum.least - inverse;
+  const double spread = arguments.is_second ? 0.0 : 1 / sum.least - inverse;
   double exponentials[Contenders::kMost];
   double scores[Contenders::kMost];
-  size_t best = 0;
-  for (size_t i = 0; i < contenders.count; ++i) {
-    exponentials[i] = exponential_of(contenders.ranks[i]);
-    const double noise = static_cast<double>(__builtin_fabsf(q[contenders.ranks[i]]) + eps);
-    scores[i] = exp_not_positive((exponentials[i] - 1.0) * inverse) / noise;
+  size_t best = contenders.count - 1;
+  // From the least noise on, which mostly wins.
+  for (size_t i = contenders.count; i-- > 0;) {
+    const size_t rank = contenders.ranks[i];
+    const double noise{__builtin_fabsf(q[rank]) + arguments.eps};
+    scores[i] = arguments.draw_weight(limit_of(rank), inverse) / noise;
+    if (i != best && is_surely_less(scores[i], scores[best], 1.0, spread)) {
+      exponentials[i] = exponentials[best];  // its score is less still
+      continue;
+    }
+    exponentials[i] = exponential_of(rank);
+    scores[i] = arguments.draw_weight(exponentials[i], inverse) / noise;
     best = scores[i] > scores[best] ? i : best;
   }
   bool is_certain = contenders.ranks[best] < least;

@@ -99,22 +99,42 @@ inline double sum_exponentials(const Runs& runs) {
   return sum(runs.masses, runs.size);
 }
 
-/// The nucleus of p: the least first ranks whose probabilities, exponential / sum rounded to
-/// float32, together exceed it; all where even those do not. runs.weights receives probabilities.
-inline First nucleus_of(const Runs& runs, double sum, float p) {
-  for (size_t run = 0; run < runs.size; ++run) {
-    runs.weights[run] = static_cast<float>(runs.exponentials[run] / sum);
-    runs.masses[run] = static_cast<double>(runs.counts[run]) * double{runs.weights[run]};
-  }
-  const std::optional<First> nucleus =
-      first_exceeding(runs, double{p}, [&](size_t run) { return double{runs.weights[run]}; });
-  const size_t last = runs.size - 1;
-  return nucleus.value_or(First{last, runs.counts[last], count_ranks(runs, 0, runs.size)});
+/// All ranks of the first runs.
+inline First all_of(const Runs& runs, size_t size) {
+  return {size - 1, runs.counts[size - 1], count_ranks(runs, 0, size)};
 }
 
-/// The lowest rank with the largest score; `scores` has room for them, up to whole lines.
-inline size_t draw_from_all(const Runs& runs, const float* q, float eps, float* scores) {
-  const double total = sum_exponentials(runs);
+/// Fills in the probabilities, exponential / sum rounded to float32, as weights.
+inline void set_probabilities(const Runs& runs, double sum) {
+  for (size_t run = 0; run < runs.size; ++run) {
+    runs.weights[run] = static_cast<float>(runs.exponentials[run] / sum);
+  }
+}
+
+/// The nucleus: the least first ranks whose probabilities, which are the weights, together exceed
+/// the target; all where even those do not.
+inline First nucleus_of(const Runs& runs, double target) {
+  for (size_t run = 0; run < runs.size; ++run) {
+    runs.masses[run] = static_cast<double>(runs.counts[run]) * double{runs.weights[run]};
+  }
+  return first_exceeding(runs, target, [&](size_t run) { return double{runs.weights[run]}; })
+      .value_or(all_of(runs, runs.size));
+}
+
+/// What min-p leaves, by the weights.
+inline First staying_of(const Runs& runs, const First& first, const RowArguments& arguments) {
+  if (arguments.min_p >= 1.0F) {
+    return {0, 1, 1};
+  }
+  const size_t size =
+      arguments.count_staying(first.run + 1, [&](size_t run) { return runs.weights[run]; });
+  return size <= first.run ? all_of(runs, size) : first;
+}
+
+/// The lowest rank with the largest score, the weights being exponential / total; `scores` has room
+/// for them, up to whole lines.
+inline size_t draw_from_all(const Runs& runs, double total, const float* q, float eps,
+                            float* scores) {
   size_t rank = 0;
   for (size_t run = 0; run < runs.size; ++run) {
     const auto weight = static_cast<float>(runs.exponentials[run] / total);

@@ -1,5 +1,6 @@
-// The operator on the host, free of torch: the algorithm of docs/semantics.md on batches in memory.
-// One source, compiled once per instruction set; the results are the same, bit for bit, for each.
+// Both operators on the host, free of torch: docs/semantics.md and docs/semantics_v2.md on batches
+// in memory. One source, compiled once per instruction set; the results are the same, bit for bit,
+// for each.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,8 @@
 #include <optional>
 #include <span>
 #include <string_view>
+
+#include "contract.h"
 
 namespace ascend_sample::cpu {
 
@@ -31,6 +34,15 @@ struct Batch {
   float eps;
   int64_t* selected;  // [batch_size]
   float* kept;        // [batch_size, vocab_size], contiguous; null: not wanted
+
+  // Of the second operator alone.
+  bool is_second = false;
+  int64_t most_k = kMaxTopK;    // a larger k, or one above vocab_size, skips top-k
+  const void* min_p = nullptr;  // of the type of logits; null: no min-p
+  int64_t min_p_stride = 0;
+  bool are_probabilities = false;
+  float* dense_weights = nullptr;  // [batch_size, vocab_size], contiguous; null: not wanted
+  int64_t* dense_ids = nullptr;    // the same
 };
 
 /// What worked for the nucleus of the row before is tried first, since rows tend to be alike.

@@ -122,6 +122,30 @@ Candidates sort_candidates(const Row<Type>& row, const Groups& groups, size_t k,
   return sorted;
 }
 
+/// Everything above `bound` in the total order, for what nothing faster serves. The keys by which
+/// it was sorted are left as room for as many float64.
+struct SortedRow {
+  Candidates candidates;
+  double* room;
+};
+
+template <typename Type>
+SortedRow sort_above(const Row<Type>& row, const Groups& groups, float bound, Scratch& scratch,
+                     Workspace& work) {
+  Candidates found{work.values, work.ids};
+  hit_above(row, groups, bound, work.hits);
+  append_hits(row, work.hits, found);
+  const size_t size = found.count;
+  auto* keys = reinterpret_cast<uint64_t*>(
+      scratch.reserve(Scratch::kSort, size * (2 * sizeof(uint64_t) + 2 * sizeof(uint32_t))));
+  auto* values = reinterpret_cast<float*>(keys + 2 * size);
+  Candidates sorted{values, reinterpret_cast<uint32_t*>(values + size)};
+  if (size != 0) {
+    sort_many(found, keys, keys + size, sorted);
+  }
+  return {sorted, reinterpret_cast<double*>(keys)};
+}
+
 /// groups_for(k or more, ...) was scanned.
 template <typename Type>
 Candidates first_of_total_order(const Row<Type>& row, const Groups& groups, size_t k,

@@ -1,73 +1,11 @@
-// The operator for CPU tensors: rows in parallel, each by the core of sample_rows.h.
-#include <ATen/Parallel.h>
+// Both operators for CPU tensors: rows in parallel, each by the core of sample_rows.h.
 #include <torch/library.h>
 
-#include <cstdlib>
-#include <string>
-
+#include "batch.h"
 #include "checks.h"
-#include "sample_rows.h"
 
 namespace ascend_sample::cpu {
 namespace {
-
-constexpr const char* kCapabilityVariable = "ASCEND_SAMPLE_CPU_CAPABILITY";
-
-/// The widest that the machine has, unless the environment names another.
-Capability choose_capability() {
-  const char* wanted = std::getenv(kCapabilityVariable);
-  if (wanted == nullptr || *wanted == '\0') {
-    return best_capability();
-  }
-  const std::optional<Capability> capability = capability_named(wanted);
-  std::string names;
-  for (const Capability each : kCapabilities) {
-    if (is_available(each)) {
-      names += (names.empty() ? "" : ", ") + std::string(name_of(each));
-    }
-  }
-  TORCH_CHECK_VALUE(capability.has_value() && is_available(*capability), kCapabilityVariable,
-                    " must be one of ", names, ", got ", wanted,
-                    ". Unset it to take the fastest that this machine has.");
-  return *capability;
-}
-
-Capability capability_in_use() {
-  static const Capability capability = choose_capability();
-  return capability;
-}
-
-LogitsType type_of(at::ScalarType type) {
-  switch (type) {
-    case at::kHalf:
-      return LogitsType::kFloat16;
-    case at::kBFloat16:
-      return LogitsType::kBFloat16;
-    default:  // check_arguments refused every other
-      return LogitsType::kFloat32;
-  }
-}
-
-Batch batch_of(const SampleArguments& arguments, const at::Tensor& selected,
-               const at::Tensor& kept) {
-  const auto& [logits, k, p, q, eps, is_need_logits, top_k_guess] = arguments;
-  return {.type = type_of(logits.scalar_type()),
-          .batch_size = logits.size(0),
-          .vocab_size = logits.size(1),
-          .logits = logits.const_data_ptr(),
-          .logits_row_stride = logits.stride(0),
-          .logits_column_stride = logits.stride(1),
-          .k = k.const_data_ptr<int32_t>(),
-          .k_stride = k.stride(0),
-          .p = p.const_data_ptr(),
-          .p_stride = p.stride(0),
-          .q = q.has_value() ? q->const_data_ptr<float>() : nullptr,
-          .q_row_stride = q.has_value() ? q->stride(0) : 0,
-          .q_column_stride = q.has_value() ? q->stride(1) : 0,
-          .eps = static_cast<float>(eps),
-          .selected = selected.mutable_data_ptr<int64_t>(),
-          .kept = is_need_logits ? kept.mutable_data_ptr<float>() : nullptr};
-}
 
 std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
     const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
@@ -75,24 +13,61 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
   const SampleArguments arguments{logits, k, p, q, eps, is_need_logits, top_k_guess};
   check_arguments(arguments);
   auto [selected, kept] = allocate_outputs(arguments);
-  const Batch batch = batch_of(arguments, selected, kept);
-  const Capability capability = capability_in_use();
-  at::parallel_for(0, batch.batch_size, 1, [&](int64_t first_row, int64_t last_row) {
-    thread_local Scratch scratch;
-    sample_rows(capability, batch, first_row, last_row, scratch);
-  });
+  Batch batch = batch_of(logits, k, p, q, eps);
+  batch.selected = selected.mutable_data_ptr<int64_t>();
+  batch.kept = is_need_logits ? kept.mutable_data_ptr<float>() : nullptr;
+  sample_batch(batch);
   return {selected, kept};
 }
 
-/// "avx512": for `python -m ascend_sample info`.
-std::string cpu_capability() { return std::string(name_of(capability_in_use())); }
+SampleV2Outputs top_k_top_p_sample_v2_kernel(const at::Tensor& logits, const at::Tensor& k,
+                                             const at::Tensor& p,
+                                             const std::optional<at::Tensor>& q,
+                                             const std::optional<at::Tensor>& min_p, double eps,
+                                             bool is_need_logits, int64_t top_k_guess,
+                                             int64_t ks_max, bool input_is_logits,
+                                             bool is_need_sample_result) {
+  const SampleV2Arguments arguments{logits,
+                                    k,
+                                    p,
+                                    q,
+                                    min_p,
+                                    eps,
+                                    is_need_logits,
+                                    top_k_guess,
+                                    ks_max,
+                                    input_is_logits,
+                                    is_need_sample_result};
+  check_arguments(arguments);
+  auto [selected, kept, dense_ids, dense_weights] = allocate_outputs(arguments);
+  Batch batch = batch_of(logits, k, p, q, eps);
+  batch.selected = selected.mutable_data_ptr<int64_t>();
+  batch.kept = is_need_logits ? kept.mutable_data_ptr<float>() : nullptr;
+  batch.is_second = true;
+  batch.most_k = largest_k(ks_max, logits.size(1));
+  if (min_p.has_value()) {
+    batch.min_p = min_p->const_data_ptr();
+    batch.min_p_stride = min_p->stride(0);
+  }
+  batch.are_probabilities = !input_is_logits;
+  if (is_need_sample_result) {
+    batch.dense_weights = dense_weights.mutable_data_ptr<float>();
+    batch.dense_ids = dense_ids.mutable_data_ptr<int64_t>();
+  }
+  sample_batch(batch);
+  return {selected, kept, dense_ids, dense_weights};
+}
 
 }  // namespace
 
-TORCH_LIBRARY_FRAGMENT(ascend_sample, m) { m.def("cpu_capability() -> str", &cpu_capability); }
+TORCH_LIBRARY_FRAGMENT(ascend_sample, m) {
+  // For `python -m ascend_sample info`.
+  m.def("cpu_capability() -> str", &cpu_capability);
+}
 
 TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
   m.impl("top_k_top_p_sample", &top_k_top_p_sample_kernel);
+  m.impl("top_k_top_p_sample_v2", &top_k_top_p_sample_v2_kernel);
 }
 
 }  // namespace ascend_sample::cpu

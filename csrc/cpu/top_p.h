@@ -1,4 +1,4 @@
-// Branch B of docs/semantics.md: top-p alone.
+// Top-p alone: branch B of docs/semantics.md.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@ class TopP {
   TopP(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch, Workspace& work)
       : row_(row),
         arguments_(arguments),
-        p_(arguments.p),
+        p_(arguments.target()),
         noise_(arguments.noise),
         eps_(arguments.eps),
         kept_(arguments.kept),
@@ -115,15 +115,14 @@ class TopP {
       return selected;
     }
     const double each = work_.exponentials[candidates_.count - 1];
-    if (known_.weight + each * static_cast<double>(kMostCandidates) <=
-        static_cast<double>(p_) * bounds_.least) {
+    if (known_.weight + each * static_cast<double>(kMostCandidates) <= p_ * bounds_.least) {
       return std::nullopt;  // kMostCandidates are not enough either
     }
     const Collected collected = collect_candidates(row_, groups_, kMostCandidates, work_);
     const Bag bag{collected.candidates.values, work_.weights, collected.candidates.count};
     const Known known = know_bag(bag);
     Bounds sum = bound_sum(rough, known, row_.chunks());
-    if (bag.size >= kMostCandidates && known.weight < static_cast<double>(p_) * sum.least) {
+    if (bag.size >= kMostCandidates && known.weight < p_ * sum.least) {
       return try_rough_nucleus(rough, {collected.bound, bag.size, known.weight}, known, sum);
     }
     candidates_ = sort_candidates(row_, groups_, kMostCandidates, collected, work_);
@@ -148,12 +147,12 @@ class TopP {
   /// only what is below them is between bounds. Draws where that is enough.
   std::optional<size_t> try_rough_nucleus(const RoughSum& rough, const Beyond& beyond,
                                           const Known& known_beyond, const Bounds& guess) {
-    if (kept_ != nullptr) {
+    if (kept_ != nullptr || arguments_.uses_min_p()) {
       return std::nullopt;
     }
     beyond_ = beyond;
     searcher_.emplace(row_, sum_.maximum, work_);
-    const double middle = static_cast<double>(p_) * (guess.least + guess.most) / 2;
+    const double middle = p_ * (guess.least + guess.most) / 2;
     const Bag* bag = searcher_->gather_few(lowest_of_nucleus(guess.least), beyond, middle);
     if (bag == nullptr) {
       return std::nullopt;
@@ -162,8 +161,8 @@ class TopP {
     known.weight += known_beyond.weight;
     known.rough += known_beyond.rough;
     const Bounds sum = bound_sum(rough, known, row_.chunks());
-    const double least_target = static_cast<double>(p_) * sum.least;
-    const double most_target = static_cast<double>(p_) * sum.most;
+    const double least_target = p_ * sum.least;
+    const double most_target = p_ * sum.most;
     if (beyond.weight >= least_target || known.weight * (1 - 1e-5) <= most_target) {
       return std::nullopt;
     }
@@ -174,9 +173,14 @@ class TopP {
     const auto count = static_cast<double>(nucleus_.count());
     const auto least_count = static_cast<size_t>(lacking < count ? count - lacking : 0.0);
     const float* q = contiguous(noise_, nucleus_.count(), scratch_);
-    const std::optional<size_t> rank =
-        draw_surely(q, least_count, nucleus_.count(), sum, end, eps_, work_.noise_minima,
-                    [this](size_t rank) { return exponential_of(find_rank(rank).value); });
+    // No rank beyond the candidates weighs more than the last of those.
+    const std::optional<size_t> rank = draw_surely(
+        q, least_count, nucleus_.count(), sum, end, arguments_, work_.noise_minima,
+        [this](size_t rank) { return exponential_of(find_rank(rank).value); },
+        [this](size_t rank) {
+          const size_t last = candidates_.count - 1;
+          return exponential_of(candidates_.values[rank < last ? rank : last]);
+        });
     return rank.has_value() ? std::optional<size_t>(find_rank(*rank).id) : std::nullopt;
   }
 
@@ -186,8 +190,7 @@ class TopP {
 
   /// All the logits below this together weigh less than the nucleus leaves of a sum.
   float lowest_of_nucleus(double sum) const {
-    const double rest =
-        (1.0 - static_cast<double>(p_)) * sum / static_cast<double>(row_.vocab_size());
+    const double rest = (1.0 - p_) * sum / static_cast<double>(row_.vocab_size());
     return static_cast<float>(static_cast<double>(sum_.maximum) + std::log(rest) - 1e-3);
   }
 
@@ -206,12 +209,26 @@ class TopP {
     double cumulated = 0;
     for (size_t n = 0; n < candidates_.count; ++n) {
       cumulated += work_.exponentials[n];
-      if (sizes.least == 0 && cumulated > static_cast<double>(p_) * sum.least) {
+      if (sizes.least == 0 && cumulated > p_ * sum.least) {
         sizes.least = n + 1;
       }
-      if (cumulated > static_cast<double>(p_) * sum.most) {
+      if (cumulated > p_ * sum.most) {
         sizes.most = n + 1;
         break;
+      }
+    }
+    if (arguments_.uses_min_p()) {
+      // With some room, since probabilities are rounded before they are compared.
+      const auto staying = [this](double factor) {
+        return arguments_.with_min_p_times(factor).count_staying(
+            candidates_.count,
+            [this](size_t rank) { return static_cast<float>(work_.exponentials[rank]); });
+      };
+      const size_t least = staying(1 + 1e-6);
+      const size_t most = staying(1 - 1e-6);
+      if (most < candidates_.count) {
+        sizes.least = sizes.least != 0 && sizes.least < least ? sizes.least : least;
+        sizes.most = sizes.most != 0 && sizes.most < most ? sizes.most : most;
       }
     }
     return sizes;
@@ -223,10 +240,10 @@ class TopP {
       return 0;
     }
     const double inverse = (1 / sum.least + 1 / sum.most) / 2;
-    const double spread = 1 / sum.least - inverse;
+    const double spread = arguments_.is_second ? 0.0 : 1 / sum.least - inverse;
     double* scores = work_.second_scores;
     for (size_t rank = 0; rank < sizes.most; ++rank) {
-      scores[rank] = exp_not_positive((work_.exponentials[rank] - 1.0) * inverse);
+      scores[rank] = arguments_.draw_weight(work_.exponentials[rank], inverse);
     }
     size_t best = 0;
     for (size_t rank = 0; rank < sizes.most; ++rank) {
@@ -244,7 +261,7 @@ class TopP {
 
   size_t sample_with_sum() {
     candidates_ = first_of_total_order(row_, groups_, kFew, work_);
-    const double target = static_cast<double>(p_) * sum_.sum;
+    const double target = p_ * sum_.sum;
     double found = 0;
     if (const size_t count = count_candidates(kFew, found); count != 0) {
       is_small_ = true;
@@ -269,14 +286,18 @@ class TopP {
     return sample_nucleus(target);
   }
 
-  /// The size of the nucleus if the candidates hold it, else 0. `wanted` were asked for. `found` is
-  /// the sum of their exponentials.
+  /// The number of kept candidates if they hold all that is kept, else 0. `wanted` were asked for.
+  /// `found` is the sum of their exponentials.
   size_t count_candidates(size_t wanted, double& found) {
     found =
         exp_differences(candidates_.values, candidates_.count, sum_.maximum, work_.exponentials);
     const size_t count = count_until_exceeding(work_.exponentials, candidates_.count, sum_.sum, p_);
+    const size_t staying = arguments_.count_staying(candidates_.count, [this](size_t rank) {
+      return static_cast<float>(work_.exponentials[rank] / sum_.sum);
+    });
     // Where there are no others, even a nucleus that does not reach p is complete.
-    return count == 0 && candidates_.count < wanted ? candidates_.count : count;
+    const bool are_all = candidates_.count < wanted || staying < candidates_.count;
+    return count == 0 ? (are_all ? staying : 0) : (count < staying ? count : staying);
   }
 
   void write_candidates(size_t count) {
@@ -293,12 +314,15 @@ class TopP {
     if (noise_.data == nullptr) {
       return candidates_.ids[0];
     }
-    // The second softmax, of the probabilities.
-    for (size_t rank = 0; rank < count; ++rank) {
-      work_.scores[rank] = static_cast<float>(work_.exponentials[rank] / sum_.sum);
+    double total = sum_.sum;
+    if (!arguments_.is_second) {
+      // The second softmax, of the probabilities.
+      for (size_t rank = 0; rank < count; ++rank) {
+        work_.scores[rank] = static_cast<float>(work_.exponentials[rank] / sum_.sum);
+      }
+      total = exp_differences(work_.scores, count, work_.scores[0], work_.exponentials);
     }
-    exp_differences(work_.scores, count, work_.scores[0], work_.exponentials);
-    return candidates_.ids[draw(work_.exponentials, count, noise_, eps_, work_.scores)];
+    return candidates_.ids[draw(work_.exponentials, count, total, noise_, eps_, work_.scores)];
   }
 
   /// A large nucleus, whose end is beyond the candidates.
@@ -317,19 +341,36 @@ class TopP {
         searcher_->template find<Weight::kExponential>(lowest_of_nucleus(sum_.sum), beyond, target);
     is_small_ = searcher_->has_gathered_all_above();
     nucleus_ = cut(end, sum_.maximum, target);
+    keep_staying();
     if (kept_ != nullptr) {
       write_kept(row_, nucleus_.place.value, nucleus_.equals, kept_);
     }
     return noise_.data == nullptr ? candidates_.ids[0] : draw_from_nucleus();
   }
 
-  /// A draw with the weights of the second softmax, exp(probability).
+  /// Leaves what min-p leaves of the nucleus.
+  void keep_staying() {
+    const double least = double{arguments_.min_p} * double{probability_of(sum_.maximum, sum_)};
+    const auto stays = [&](float value) { return double{probability_of(value, sum_)} >= least; };
+    if (!arguments_.uses_min_p() || stays(nucleus_.place.value)) {
+      return;
+    }
+    // The largest value that does not stay, by bisection.
+    int32_t low = ordinal_of(nucleus_.place.value);
+    int32_t high = ordinal_of(sum_.maximum);
+    while (int64_t{high} - low > 1) {
+      const auto middle = static_cast<int32_t>(low + (int64_t{high} - low) / 2);
+      (stays(value_of_ordinal(middle)) ? high : low) = middle;
+    }
+    const float bound = value_of_ordinal(low);
+    nucleus_ = {{bound, hit_above(row_, groups_, bound, work_.hits), 0.0, 0}, 0};
+  }
+
+  /// A draw with the weights of the second softmax, exp(probability), or with the probabilities.
   size_t draw_from_nucleus() {
     const size_t count = nucleus_.count();
-    const double first = probability_of(sum_.maximum, sum_);
-    const double last = probability_of(nucleus_.place.value, sum_);
     const float* q = contiguous(noise_, count, scratch_);
-    const double ratio = 1.0 / exp_not_positive(last - first);
+    const double ratio = 1.0 / draw_weight(nucleus_.place.value);
     const Contenders contenders = find_contenders(q, count, eps_, ratio, work_.noise_minima);
     if (contenders.is_open) {
       return draw_from_sorted(q, count);
@@ -337,13 +378,19 @@ class TopP {
     if (contenders.count == 1) {
       return find_rank(contenders.ranks[0]).id;
     }
+    const auto noise_of = [&](size_t rank) { return double{__builtin_fabsf(q[rank]) + eps_}; };
+    // From the least noise on. No rank beyond the candidates weighs more than the last of those.
+    const double most = draw_weight(candidates_.values[candidates_.count - 1]);
     size_t best = 0;
     double best_score = -1;
-    for (size_t i = 0; i < contenders.count; ++i) {
+    for (size_t i = contenders.count; i-- > 0;) {
       const size_t rank = contenders.ranks[i];
+      if (rank >= candidates_.count && most / noise_of(rank) < best_score) {
+        continue;
+      }
       const Ranked ranked = find_rank(rank);
-      const double score = second_weight(ranked.value) / (__builtin_fabsf(q[rank]) + eps_);
-      if (score > best_score) {
+      const double score = draw_weight(ranked.value) / noise_of(rank);
+      if (score >= best_score) {
         best = ranked.id;
         best_score = score;
       }
@@ -351,10 +398,13 @@ class TopP {
     return best;
   }
 
-  /// The weight of a value in the second softmax, but for its sum.
-  double second_weight(float value) const {
-    const double first = probability_of(sum_.maximum, sum_);
-    return exp_not_positive(probability_of(value, sum_) - first);
+  /// A value's weight in the draw, but for a common factor; 1 for the largest value.
+  double draw_weight(float value) const {
+    if (arguments_.is_second) {
+      return exponential_of(value);
+    }
+    return exp_not_positive(double{probability_of(value, sum_)} -
+                            double{probability_of(sum_.maximum, sum_)});
   }
 
   Ranked find_rank(size_t rank) {
@@ -374,29 +424,24 @@ class TopP {
 
   /// For noise that leaves the draw open among many ranks: the whole nucleus in order.
   size_t draw_from_sorted(const float* q, size_t count) {
-    Candidates nucleus{work_.values, work_.ids};
     const float below = next_below(nucleus_.place.value);
-    hit_above(row_, groups_, below, work_.hits);
-    append_hits(row_, work_.hits, nucleus);
-    const size_t size = nucleus.count;
-    auto* keys = reinterpret_cast<uint64_t*>(
-        scratch_.reserve(Scratch::kSort, size * (2 * sizeof(uint64_t) + 2 * sizeof(uint32_t))));
-    auto* values = reinterpret_cast<float*>(keys + 2 * size);
-    Candidates sorted{values, reinterpret_cast<uint32_t*>(values + size)};
-    sort_many(nucleus, keys, keys + size, sorted);
-    // The keys' memory is free again.
-    auto* exponentials = reinterpret_cast<double*>(keys);
-    float* probabilities = sorted.values;
-    for (size_t rank = 0; rank < count; ++rank) {
-      probabilities[rank] = probability_of(sorted.values[rank], sum_);
+    const auto [sorted, exponentials] = sort_above(row_, groups_, below, scratch_, work_);
+    double total = sum_.sum;
+    if (arguments_.is_second) {
+      exp_differences(sorted.values, count, sum_.maximum, exponentials);
+    } else {
+      float* probabilities = sorted.values;
+      for (size_t rank = 0; rank < count; ++rank) {
+        probabilities[rank] = probability_of(sorted.values[rank], sum_);
+      }
+      total = exp_differences(probabilities, count, probabilities[0], exponentials);
     }
-    exp_differences(probabilities, count, probabilities[0], exponentials);
-    return sorted.ids[draw(exponentials, count, {q, 1}, eps_, probabilities)];
+    return sorted.ids[draw(exponentials, count, total, {q, 1}, eps_, sorted.values)];
   }
 
   const Row<Type>& row_;
   const RowArguments& arguments_;
-  const float p_;
+  const double p_;  // what the sum of probabilities has to exceed
   const Noise noise_;
   const float eps_;
   float* const kept_;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "contract.h"
-#include "draw.h"
+#include "rules.h"
 #include "sample_rows.h"
 #include "select.h"
 
@@ -12,15 +12,6 @@ inline constexpr size_t kMostCandidates = kMaxTopK;
 /// Candidates are sorted as they are collected, a few more than are wanted; beyond this many, the
 /// wanted ones are picked first.
 inline constexpr size_t kMostSorted = 2 * kMostCandidates;
-
-/// What one row is sampled with.
-struct RowArguments {
-  int32_t k;
-  float p;
-  float eps;
-  Noise noise;
-  float* kept;
-};
 
 /// Arrays of every row, in one piece of the scratch. The large ones cost nothing until touched.
 struct Workspace {

@@ -1,0 +1,69 @@
+// Where the two operators differ: docs/semantics_v2.md, "The differences".
+#pragma once
+
+#include <cmath>
+
+#include "draw.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// What one row is sampled with, and the operator's rules for it.
+struct RowArguments {
+  bool is_second;  // top_k_top_p_sample_v2
+  int32_t k;
+  float p;
+  float min_p;  // not above 0, or NaN: none
+  float eps;
+  Noise noise;
+  float* kept;  // null: not wanted
+
+  bool is_drawn() const { return noise.data != nullptr; }
+  bool uses_min_p() const { return min_p > 0.0F; }
+
+  bool uses_k(int64_t most_k) const { return k >= 1 && k <= most_k; }
+  bool uses_p() const { return p > 0.0F && p < 1.0F; }
+
+  /// Whether p keeps the best entry alone.
+  bool keeps_one() const { return is_second && p <= 0.0F; }
+
+  /// What a sum of probabilities has to exceed for a nucleus. The second operator's has to reach p.
+  double target() const {
+    const double wide{p};
+    return is_second ? std::nextafter(wide, -1.0) : wide;
+  }
+
+  /// The weight with which an entry of a nucleus without top-k is drawn, but for a common factor,
+  /// from the exponential of its logit (the largest one's is 1) and 1 / their sum.
+  double draw_weight(double exponential, double inverse_sum) const {
+    return is_second ? exponential : exp_not_positive((exponential - 1.0) * inverse_sum);
+  }
+
+  /// min-p a little larger or smaller.
+  RowArguments with_min_p_times(double factor) const {
+    RowArguments result = *this;
+    result.min_p = min_p >= 1.0F ? min_p : static_cast<float>(double{min_p} * factor);
+    return result;
+  }
+
+  /// The number of first ranks that min-p leaves of `count`, whose weights do not ascend.
+  template <typename WeightOf>
+  size_t count_staying(size_t count, WeightOf weight_of) const {
+    if (!uses_min_p() || count == 0) {
+      return count;
+    }
+    const double least = double{min_p} * double{weight_of(0)};
+    size_t low = 1;
+    size_t high = min_p >= 1.0F ? 1 : count;
+    while (low < high) {
+      const size_t middle = low + (high - low) / 2;
+      if (double{weight_of(middle)} >= least) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return high;
+  }
+};
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
