@@ -3,7 +3,7 @@
 ========= ============================================================ ==============================
 backend   what it is                                                   serves
 ========= ============================================================ ==============================
-cpu       the native kernel                                            CPU tensors; not V2
+cpu       the native kernel                                            CPU tensors
 aclnn     CANN's operator through the compiled binding                 an NPU; V2 float32 as well
 cffi      the same, without a compiled binding                         the same
 composite vectorised torch operators, no synchronisation               any device
@@ -42,7 +42,6 @@ _composite_operators: dict[str, Implementation] = {
     OPERATOR_NAME: _ops.top_k_top_p_sample_composite.default,
     OPERATOR_V2_NAME: _ops.top_k_top_p_sample_v2_composite.default,
 }
-_WITH_CPU_KERNEL = (OPERATOR_NAME,)
 
 
 class Route(NamedTuple):
@@ -142,7 +141,7 @@ def _implementation_of(backend: str, operator: str) -> Implementation:
 
 def _route_by_device(tensor: torch.Tensor, operator: str) -> Route:
     device = tensor.device.type
-    if device == "cpu" and operator in _WITH_CPU_KERNEL:
+    if device == "cpu":
         return Route("cpu", "the native kernel of CPU tensors")
     if device != NPU:
         return Route("composite", f"{device} has no kernel of {operator}")
@@ -162,9 +161,7 @@ def _obstacle(backend: str, tensor: torch.Tensor, operator: str) -> str | None:
     """Why ``backend`` cannot serve ``tensor``, or None when it can."""
     device = tensor.device.type
     if backend == "cpu":
-        if device != "cpu":
-            return "it serves CPU tensors"
-        return None if operator in _WITH_CPU_KERNEL else f"it has no kernel of {operator}"
+        return None if device == "cpu" else "it serves CPU tensors"
     if backend in ("aclnn", "cffi"):
         if device != NPU:
             return "it serves tensors on an NPU"

@@ -32,15 +32,9 @@ def test_cpu_route() -> None:
     assert route.reason
 
 
-def test_second_operator_has_no_cpu_kernel_yet() -> None:
-    x = torch.zeros(1, 4)
-    route = ascend_sample.which_backend(x, "top_k_top_p_sample_v2")
-    assert (route.backend, "no kernel of top_k_top_p_sample_v2" in route.reason) == ("composite", True)
-    with (
-        ascend_sample.use_backend("cpu"),
-        pytest.raises(RuntimeError, match=r"top_k_top_p_sample_v2: the forced backend cpu cannot serve"),
-    ):
-        ascend_sample.top_k_top_p_sample_v2(x)
+@pytest.mark.parametrize("operator", ["top_k_top_p_sample", "top_k_top_p_sample_v2"])
+def test_cpu_tensors_go_to_the_kernel(operator: str) -> None:
+    assert ascend_sample.which_backend(torch.zeros(1, 4), operator).backend == "cpu"
 
 
 def test_operator_that_there_is_not() -> None:
