@@ -46,14 +46,15 @@ def check_peer(name: str, batch: Batch, case: Case) -> float:
     """
     contestant = CONTESTANTS[name]
     torch.manual_seed(0)
-    share = share_that_agrees(contestant.prepare(case)(*batch), batch, case, contestant.noise)
+    ids = contestant.prepare(case)(*batch)
+    share = share_that_agrees(ids, batch, case, contestant.noise, contestant.min_p)
     rows = batch.logits.shape[0]
     if rows - share * rows > max(1.0, rows * LARGEST_DIFFERENCE):
         raise RuntimeError(f"benchmarks: only {share:.0%} of the ids of {name} are right in {case.name}")
     return share
 
 
-def share_that_agrees(ids: torch.Tensor, batch: Batch, case: Case, noise: Noise) -> float:
+def share_that_agrees(ids: torch.Tensor, batch: Batch, case: Case, noise: Noise, min_p: float = 0.0) -> float:
     """The share of rows whose drawn id wins the race under a convention.
 
     Args:
@@ -61,6 +62,7 @@ def share_that_agrees(ids: torch.Tensor, batch: Batch, case: Case, noise: Noise)
         batch: the inputs.
         case: the parameters.
         noise: to what q belongs; with `Noise.OWN` any kept token is right.
+        min_p: tokens of less than this share of the best one's weight are not kept.
 
     Returns:
         A number from 0 to 1.
@@ -70,6 +72,7 @@ def share_that_agrees(ids: torch.Tensor, batch: Batch, case: Case, noise: Noise)
     weights = values.masked_fill(~kept, -torch.inf).softmax(dim=1)
     if case.p is not None:
         weights = weights.where(weights.cumsum(dim=1) - weights <= batch.p.double()[:, None], 0.0)
+    weights = weights.where(weights >= min_p * weights[:, :1], 0.0)
     place = (order == ids[:, None]).int().argmax(dim=1, keepdim=True)
     if noise is Noise.OWN:
         return float((weights.gather(1, place) > 0).double().mean())

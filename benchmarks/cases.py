@@ -25,6 +25,8 @@ REFERENCE = "reference"
 PUBLIC_TENSORS = "function, tensors k and p"
 PUBLIC_SCALARS = "function, numbers k and p"
 CORE_ALONE = "C++ core alone"
+SECOND = "second operator"
+SECOND_MIN_P = "second operator, min_p=0.05"
 
 CORE = (OPERATOR, FLOOR)
 FAST_PEERS = (TORCH_TOPK, CANDIDATES)
@@ -32,7 +34,7 @@ PEERS = (*FAST_PEERS, VLLM, TRANSFORMERS, ARGPARTITION)
 EVERYTHING = (*CORE, *PEERS, REFERENCE)
 CALLS = (OPERATOR, FLOOR, PUBLIC_TENSORS, PUBLIC_SCALARS, CORE_ALONE, TORCH_TOPK)
 
-GRID, THREADS, CALL = "grid", "one thread", "call overhead"
+GRID, THREADS, CALL, SECOND_OPERATOR = "grid", "one thread", "call overhead", "second operator"
 BY_VOCABULARY, BY_BATCH, BY_K, ADVERSARIAL = "by vocabulary", "by batch", "by k", "adversarial"
 
 VOCAB_SIZES = (32000, 151936)
@@ -151,6 +153,16 @@ def _contestants(case: Case, batch_size: int, dtype: str, is_cold: bool) -> tupl
     return CORE
 
 
+def second_operator() -> list[Cell]:
+    """top_k_top_p_sample_v2 beside the first operator; min-p where q belongs to ranks with and without it."""
+    return [
+        Cell(SECOND_OPERATOR, case, vocab_size, 64, dtype, (OPERATOR, SECOND, *([SECOND_MIN_P] * (case.branch != "C"))))
+        for vocab_size in VOCAB_SIZES
+        for case in CASES
+        for dtype in DTYPES
+    ]
+
+
 def curves() -> list[Cell]:
     """How the cost grows with the vocabulary, the batch and k."""
     contestants = (*CORE, *FAST_PEERS, VLLM)
@@ -179,6 +191,7 @@ def plan() -> list[Cell]:
         for case in CASES
         for is_cold in (False, True)
     ]
+    cells += second_operator()
     cells += curves()
     cells += [Cell(CALL, TOP_K_AND_P, vocab_size, 1, "bfloat16", CALLS) for vocab_size in VOCAB_SIZES]
     names = (OPERATOR, *distributions.adversarial(8, 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from benchmarks import cases, native
 from benchmarks.cases import Case
 
 EPS = 1e-8
+MIN_P = 0.05
 
 
 class Batch(NamedTuple):
@@ -58,15 +60,37 @@ class Contestant:
     Attributes:
         prepare: for a case, a function of a batch's four tensors that returns ids int64 [B].
         noise: how it uses q.
+        min_p: drops tokens of less than this share of the best one's weight.
     """
 
     prepare: Callable[[Case], Sampler]
     noise: Noise
+    min_p: float = 0.0
 
 
 def _operator(case: Case) -> Sampler:
     operator = torch.ops.ascend_sample.top_k_top_p_sample.default
     return lambda logits, k, p, q: operator(logits, k, p, q, EPS, False, 32)[0]
+
+
+def _second_operator(case: Case) -> Sampler:
+    operator = torch.ops.ascend_sample.top_k_top_p_sample_v2.default
+    return lambda logits, k, p, q: operator(logits, k, p, q, None, EPS)[0]
+
+
+def _second_operator_with_min_p(case: Case) -> Sampler:
+    operator = torch.ops.ascend_sample.top_k_top_p_sample_v2.default
+
+    def sample(logits: torch.Tensor, k: torch.Tensor, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        ids: torch.Tensor = operator(logits, k, p, q, _min_p_of(p.shape[0], p.dtype), EPS)[0]
+        return ids
+
+    return sample
+
+
+@cache
+def _min_p_of(rows: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full((rows,), MIN_P, dtype=dtype)
 
 
 def _function_of_tensors(case: Case) -> Sampler:
@@ -171,6 +195,8 @@ CONTESTANTS = {
     cases.ARGPARTITION: Contestant(_argpartition, Noise.RANK),
     cases.VLLM: Contestant(_vllm, Noise.ID),
     cases.TRANSFORMERS: Contestant(_transformers, Noise.OWN),
+    cases.SECOND: Contestant(_second_operator, Noise.RANK),
+    cases.SECOND_MIN_P: Contestant(_second_operator_with_min_p, Noise.RANK, MIN_P),
 }
 """Everything that samples. The floor and the core alone are no samplers: see `subject`."""
 

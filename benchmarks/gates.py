@@ -1,4 +1,4 @@
-"""The figures that the kernel promises, and what a run says about each.
+"""The figures that the CPU kernel promises, and what a run says about each.
 
 A figure is a ratio of medians of one cell, so it does not depend on how fast the machine is; it is that of the worst
 cell that the gate is about. Two threads.
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from benchmarks import cases
-from benchmarks.cases import ADVERSARIAL, CALL, GRID
+from benchmarks.cases import ADVERSARIAL, CALL, GRID, SECOND_OPERATOR
 from benchmarks.distributions import FLAT, LANGUAGE_MODEL, NORMAL
 from benchmarks.quiet import MOST_DISTURBED
 
@@ -68,7 +68,13 @@ class Gate:
 def judge(records: Iterable[Record]) -> list[Gate]:
     """Works out every gate from the records of a run."""
     records = list(records)
-    return [*_peers(records), *_floor(records), *_single_row(records), *_adversarial(records)]
+    return [
+        *_peers(records),
+        *_floor(records),
+        *_single_row(records),
+        *_adversarial(records),
+        *_second_operator(records),
+    ]
 
 
 def median(record: Record, name: str) -> float:
@@ -207,6 +213,18 @@ def _single_row(records: list[Record]) -> Iterator[Gate]:
     ratios = [_Value(call / core, record, describe(record)) for record, call, core in calls]
     yield _gate("one row", "the public function", AT_MOST, 12, times, "us")
     yield _gate("one row", "the public function / the C++ core alone", AT_MOST, 2.2, ratios)
+
+
+def _second_operator(records: list[Record]) -> Iterator[Gate]:
+    """The second operator beside the first one, and what min-p adds to it."""
+    cells = [record for record in records if record["section"] == SECOND_OPERATOR]
+    for name, other in ((cases.SECOND, cases.OPERATOR), (cases.SECOND_MIN_P, cases.SECOND)):
+        measured = [
+            _Value(median(record, name) / median(record, other), record, describe(record))
+            for record in cells
+            if name in record["results"]
+        ]
+        yield _gate("second operator", f"{name} / {other}", AT_MOST, 1.1, measured)
 
 
 def _adversarial(records: list[Record]) -> Iterator[Gate]:

@@ -1,9 +1,10 @@
 """What a call costs on the host and in device memory, beside torch_npu's built-in sampler (``make bench-npu``).
 
-Both call aclnnTopKTopPSample on the same inputs, interleaved in one process. Host time is measured while kernels are
-accepted and dropped (hostcann's null-kernel mode): it is the time of Python, torch, torch_npu's task queue and the
-binding. Memory is torch_npu's own statistics, less the workspace, which CANN asks for and which is the same for all.
-On hostcann none of this says anything about a device: only the rows beside one another mean something.
+All get the same inputs, interleaved in one process. The built-in and the second operator call aclnnTopKTopPSampleV2,
+the first operator aclnnTopKTopPSample. Host time is measured while kernels are accepted and dropped (hostcann's
+null-kernel mode): it is the time of Python, torch, torch_npu's task queue and the binding. Memory is what torch_npu's
+allocator hands out during a call that is not the first, less the ids and the workspace, which CANN asks for and nobody
+can spare. On hostcann none of this says anything about a device: only the rows beside one another mean something.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import torch
 import torch_npu
@@ -22,65 +24,70 @@ from tqdm import tqdm
 
 import ascend_sample
 from ascend_sample import hostcann
-from ascend_sample.npu import aclnn_cffi
-from ascend_sample.npu._abi import ffi
+from ascend_sample.npu import aclnn_call
 
 MEBIBYTE = 2**20
-EPS, IS_NEED_LOGITS, TOP_K_GUESS = 1e-8, False, 32
+EPS = 1e-8
 
 Call = Callable[[], object]
 
 
-def inputs(batch_size: int, vocab_size: int) -> dict[str, torch.Tensor]:
+class Caller(NamedTuple):
+    """A call, and the function that calls the same operator of CANN through the binding that tells its workspace."""
+
+    call: Call
+    same_operator: Call
+
+
+def inputs(batch_size: int, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """One batch on the device: bf16 logits, k = 50, p = 0.9, float32 noise."""
     generator = torch.Generator().manual_seed(0)
-    return {
-        "logits": torch.randn(batch_size, vocab_size, generator=generator).to(torch.bfloat16).npu(),
-        "k": torch.full((batch_size,), 50, dtype=torch.int32).npu(),
-        "p": torch.full((batch_size,), 0.9, dtype=torch.bfloat16).npu(),
-        "q": torch.rand(batch_size, vocab_size, generator=generator).npu(),
-    }
+    return (
+        torch.randn(batch_size, vocab_size, generator=generator).to(torch.bfloat16).npu(),
+        torch.full((batch_size,), 50, dtype=torch.int32).npu(),
+        torch.full((batch_size,), 0.9, dtype=torch.bfloat16).npu(),
+        torch.rand(batch_size, vocab_size, generator=generator).npu(),
+    )
 
 
-def callers(batch: dict[str, torch.Tensor]) -> dict[str, Call]:
+def callers(batch: tuple[torch.Tensor, ...]) -> dict[str, Caller]:
     """The compared calls, on tensors that need no conversion."""
-    arguments = (*batch.values(), EPS, IS_NEED_LOGITS, TOP_K_GUESS)
-    operator = torch.ops.ascend_sample.top_k_top_p_sample.default
+    first, second = torch.ops.ascend_sample.top_k_top_p_sample, torch.ops.ascend_sample.top_k_top_p_sample_v2
+
+    def call_first() -> object:
+        return ascend_sample.top_k_top_p_sample(*batch)
+
+    def call_second() -> object:
+        return ascend_sample.top_k_top_p_sample_v2(*batch)
+
     return {
-        "torch_npu built-in": lambda: torch_npu.npu_top_k_top_p_sample(*arguments),
-        "torch.ops.ascend_sample": lambda: operator(*arguments),
-        "ascend_sample function": lambda: ascend_sample.top_k_top_p_sample(*arguments),
+        "torch_npu built-in": Caller(lambda: torch_npu.npu_top_k_top_p_sample(*batch), call_second),
+        "operator": Caller(lambda: first.default(*batch, EPS), call_first),
+        "function": Caller(call_first, call_first),
+        "second operator": Caller(lambda: second.default(*batch, None, EPS), call_second),
+        "function of the second": Caller(call_second, call_second),
     }
 
 
-def workspace_size(batch: dict[str, torch.Tensor]) -> int:
-    """The bytes of workspace that phase 1 asks for."""
-    logits = batch["logits"]
-    outputs = {
-        "selected": torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device),
-        "kept": torch.empty(logits.shape, dtype=torch.float32, device=logits.device),
-    }
-    cann = aclnn_cffi._cann()
-    size, executor = ffi.new("uint64_t *"), ffi.new("aclOpExecutor **")
-    with ExitStack() as owners:
-        handles = [owners.enter_context(aclnn_cffi._acl_tensor(cann, *item)) for item in (batch | outputs).items()]
-        options = (EPS, IS_NEED_LOGITS, TOP_K_GUESS)
-        status = cann.get_workspace_size(*handles[:4], *options, *handles[4:], size, executor)
-        cann.check(status, aclnn_cffi.PHASE_1, "workspace", logits)
-        cann.check(cann.destroy_executor(executor[0]), "aclDestroyAclOpExecutor", "workspace", logits)
-    return int(size[0])
+def workspace_size(call: Call) -> int:
+    """The bytes of workspace that CANN asks for."""
+    allocate = mock.patch.object(aclnn_call, "_allocate_workspace", wraps=aclnn_call._allocate_workspace)
+    with ascend_sample.use_backend("cffi"), allocate as spy:
+        call()
+    torch.npu.synchronize()
+    return int(spy.call_args.args[1])
 
 
-def peak_memory(call: Call) -> int:
-    """Bytes that torch_npu's allocator hands out at most during one call."""
-    torch.npu.synchronize()
-    before = torch.npu.memory_allocated()
-    torch.npu.reset_peak_memory_stats()
-    result = call()
-    torch.npu.synchronize()
-    peak = torch.npu.max_memory_allocated() - before
-    del result
-    return int(peak)
+def allocated_by(call: Call) -> int:
+    """Bytes that torch_npu's allocator hands out during a call, whether they are given back or not."""
+
+    def handed_out() -> int:
+        torch.npu.synchronize()
+        return int(torch.npu.memory_stats()["allocated_bytes.all.allocated"])
+
+    before = handed_out()
+    call()
+    return handed_out() - before
 
 
 def host_times(calls: dict[str, Call], rounds: int, repeats: int) -> dict[str, list[float]]:
@@ -111,28 +118,29 @@ def main() -> int:
         raise SystemExit("Run `make bench-npu`, or this file through `python -m ascend_sample.hostcann run python`.")
 
     batch = inputs(options.batch_size, options.vocab_size)
-    calls = callers(batch)
+    compared = callers(batch)
+    calls = {name: caller.call for name, caller in compared.items()}
     for call in calls.values():
         call()
-    workspace = workspace_size(batch)
-    memory = {name: peak_memory(call) - workspace for name, call in calls.items()}
+    memory = {
+        name: allocated_by(caller.call) - workspace_size(caller.same_operator) - 8 * options.batch_size
+        for name, caller in compared.items()
+    }
     times = host_times(calls, options.rounds, options.repeats)
     medians = {name: statistics.median(samples) for name, samples in times.items()}
     base = next(iter(calls))
     print(f"[{options.batch_size}, {options.vocab_size}] bfloat16, {torch.npu.get_device_name(0)} EMULATED by hostcann")
-    print(f"workspace of every call: {workspace / MEBIBYTE:.1f} MiB")
-    print(f"{'':<25}{'memory MiB':>12}{'ratio':>7}{'host time us':>14}{'ratio':>7}{'p10..p90 us':>16}")
+    print("memory: beyond ids and workspace, of a call that is not the first; rounded up by the allocator")
+    print(f"{'':<25}{'memory MiB':>12}{'B a logit':>11}{'host time us':>14}{'ratio':>7}{'p10..p90 us':>16}")
     for name in calls:
         deciles = statistics.quantiles(times[name], n=10)
         spread = f"{deciles[0] * 1e6:.1f}..{deciles[-1] * 1e6:.1f}"
         print(
-            f"{name:<25}{memory[name] / MEBIBYTE:>12.1f}{memory[name] / memory[base]:>7.3f}"
+            f"{name:<25}{memory[name] / MEBIBYTE:>12.2f}{memory[name] / batch[0].numel():>11.2f}"
             f"{medians[name] * 1e6:>14.1f}{medians[name] / medians[base]:>7.2f}{spread:>16}"
         )
     if options.json:
-        options.json.write_text(
-            json.dumps({"workspace_bytes": workspace, "memory_bytes": memory, "host_seconds": times}, indent=2)
-        )
+        options.json.write_text(json.dumps({"memory_bytes": memory, "host_seconds": times}, indent=2))
     return 0
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from benchmarks import cases, gates
-from benchmarks.cases import ADVERSARIAL, CALL, GRID, THREADS
+from benchmarks.cases import ADVERSARIAL, CALL, GRID, SECOND_OPERATOR, THREADS
 from benchmarks.distributions import LANGUAGE_MODEL
 from benchmarks.gates import Gate, Record, median, over_floor
 
@@ -185,6 +185,28 @@ def calls(records: list[Record]) -> list[Table]:
     ]
 
 
+def second_operator(records: list[Record]) -> list[Table]:
+    """The second operator beside the first one."""
+    others = (cases.SECOND, cases.SECOND_MIN_P)
+    return [
+        Table(
+            f"[64, {vocab_size}] {dtype}, warm, two threads",
+            ("case", "first operator (quartiles)", *others),
+            [
+                (
+                    cell["case"],
+                    _time(cell, cases.OPERATOR, with_spread=True),
+                    *(_time_and_ratio(cell, name) for name in others),
+                )
+                for cell in cells
+            ],
+        )
+        for vocab_size in VOCAB_SIZES
+        for dtype in cases.DTYPES
+        if (cells := _select(records, SECOND_OPERATOR, vocab_size=vocab_size, dtype=dtype))
+    ]
+
+
 def adversarial(records: list[Record]) -> list[Table]:
     """The operator's time on rows of each kind, relative to an ordinary row."""
     tables = []
@@ -236,6 +258,7 @@ SECTIONS: dict[str, Callable[[list[Record]], list[Table]]] = {
     "floor": floor,
     "one thread": one_thread,
     "calls": calls,
+    "second operator": second_operator,
     "adversarial": adversarial,
 }
 """The groups of tables, by the names that the markers in docs/performance.md use."""
