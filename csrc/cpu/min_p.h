@@ -38,12 +38,15 @@ float bound_of_min_p(const Row<Type>& row, const Groups& groups, float maximum,
   }
   const RowSum row_sum = scan_sum(row, groups, work.chunk_sums);
   const double least = share * double{probability_of(maximum, row_sum)};
-  int32_t low = ordinal_of(bound);
-  const int32_t high = ordinal_of(upper);
-  while (low < high && !(double{probability_of(value_of_ordinal(low + 1), row_sum)} >= least)) {
-    ++low;
+  // By bisection: around 0 there are many floats between the bounds.
+  int64_t low = ordinal_of(bound);
+  int64_t high = int64_t{ordinal_of(upper)} + 1;
+  while (high - low > 1) {
+    const auto middle = static_cast<int32_t>(low + (high - low) / 2);
+    const double probability{probability_of(value_of_ordinal(middle), row_sum)};
+    (probability >= least ? high : low) = middle;
   }
-  return value_of_ordinal(low);
+  return value_of_ordinal(static_cast<int32_t>(low));
 }
 
 /// The id of the hit with this place among all.

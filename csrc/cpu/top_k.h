@@ -136,10 +136,12 @@ SortedRow sort_above(const Row<Type>& row, const Groups& groups, float bound, Sc
   hit_above(row, groups, bound, work.hits);
   append_hits(row, work.hits, found);
   const size_t size = found.count;
-  auto* keys = reinterpret_cast<uint64_t*>(
-      scratch.reserve(Scratch::kSort, size * (2 * sizeof(uint64_t) + 2 * sizeof(uint32_t))));
+  // The values have room up to a whole line, for scores in their place.
+  auto* keys = reinterpret_cast<uint64_t*>(scratch.reserve(
+      Scratch::kSort,
+      size * (2 * sizeof(uint64_t) + 2 * sizeof(uint32_t)) + kLine * sizeof(float)));
   auto* values = reinterpret_cast<float*>(keys + 2 * size);
-  Candidates sorted{values, reinterpret_cast<uint32_t*>(values + size)};
+  Candidates sorted{values, reinterpret_cast<uint32_t*>(values + size + kLine)};
   if (size != 0) {
     sort_many(found, keys, keys + size, sorted);
   }
