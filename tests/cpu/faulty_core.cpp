@@ -39,13 +39,19 @@ void sample_rows(Capability capability, const Batch& batch, int64_t first_row, i
   for (int64_t index = first_row; index < last_row; ++index) {
     testing::Row row(batch, index);
     if (fault == "tail" && row.logits.size() % 16 == 1) {  // the last logit is not looked at
-      row.logits.back() = -__builtin_inff();
+      row.logits.back() = row.nothing();
     }
     while (fault == "hang" && row.logits.size() == 33) {
       pause();
     }
     const testing::Oracle oracle(row);
     batch.selected[index] = oracle.selected();
+    if (batch.dense_weights != nullptr) {
+      const auto weights = oracle.dense_weights();
+      const auto ids = oracle.dense_ids();
+      std::copy(weights.begin(), weights.end(), batch.dense_weights + index * batch.vocab_size);
+      std::copy(ids.begin(), ids.end(), batch.dense_ids + index * batch.vocab_size);
+    }
     if (batch.kept == nullptr) {
       continue;
     }

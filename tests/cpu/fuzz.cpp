@@ -56,12 +56,19 @@ void end_hanging_row(int /*signal*/) {
 struct Output {
   int64_t selected;
   std::vector<float> kept;
+  std::vector<float> dense_weights;
+  std::vector<int64_t> dense_ids;
   bool leaves_zeros;  // in the table in which logits are counted
 
   bool operator==(const Output& other) const {
-    return selected == other.selected && kept.size() == other.kept.size() &&
-           (kept.empty() ||
-            std::memcmp(kept.data(), other.kept.data(), kept.size() * sizeof(float)) == 0);
+    return selected == other.selected && same_bits(kept, other.kept) &&
+           same_bits(dense_weights, other.dense_weights) && dense_ids == other.dense_ids;
+  }
+
+ private:
+  static bool same_bits(const std::vector<float>& one, const std::vector<float>& other) {
+    return one.size() == other.size() &&
+           (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0);
   }
 };
 
@@ -107,15 +114,19 @@ class Fuzzer {
         if (!(output == *first)) {
           outcome.finding =
               name + " and " + std::string(name_of(paths_[0].capability)) + " differ: " +
-              (output.selected == first->selected ? "the kept logits"
+              (output.selected == first->selected ? "what is kept"
                                                   : "ids " + std::to_string(output.selected) +
                                                         " and " + std::to_string(first->selected));
           return outcome;
         }
         continue;
       }
-      const float* kept = fuzz_case.is_need_logits ? output.kept.data() : nullptr;
-      const Verdict verdict = oracle.judge(output.selected, kept);
+      const auto data_of = [](const auto& values) {
+        return values.empty() ? nullptr : values.data();
+      };
+      const Verdict verdict =
+          oracle.judge(output.selected, data_of(output.kept), data_of(output.dense_weights),
+                       data_of(output.dense_ids));
       outcome.kind = verdict.kind;
       // Section 7 forgives a tie between devices; here equal scores must go to the lowest place.
       if (verdict.kind == Kind::kFailed || verdict.kind == Kind::kTie) {
@@ -161,9 +172,14 @@ class Fuzzer {
         static_cast<History::FirstTry>((fuzz_case.history.first_try + path_number) % 3);
     scratch.history.depth += path_number;
     sample_rows(path.capability, placed.batch(), 0, 1, scratch);
-    Output output{*placed.batch().selected, {}, leaves_zeros(scratch)};
+    Output output{*placed.batch().selected, {}, {}, {}, leaves_zeros(scratch)};
     if (fuzz_case.is_need_logits) {
       output.kept.assign(placed.batch().kept, placed.batch().kept + batch.vocab_size);
+    }
+    if (fuzz_case.is_need_sample_result) {
+      const Batch& result = placed.batch();
+      output.dense_weights.assign(result.dense_weights, result.dense_weights + batch.vocab_size);
+      output.dense_ids.assign(result.dense_ids, result.dense_ids + batch.vocab_size);
     }
     return output;
   }
@@ -209,6 +225,14 @@ FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest) {
   try_change([](FuzzCase& smaller) { smaller.logits_stride = smaller.q_stride = 1; });
   try_change([](FuzzCase& smaller) { smaller.is_need_logits = false; });
   try_change([](FuzzCase& smaller) { smaller.q.reset(); });
+  try_change([](FuzzCase& smaller) { smaller.is_need_sample_result = false; });
+  try_change([](FuzzCase& smaller) { smaller.min_p.reset(); });
+  try_change([](FuzzCase& smaller) { smaller.are_probabilities = false; });
+  try_change([](FuzzCase& smaller) {
+    smaller.is_second = smaller.are_probabilities = smaller.is_need_sample_result = false;
+    smaller.most_k = kMaxTopK;
+    smaller.min_p.reset();
+  });
   try_change([](FuzzCase& smaller) { smaller.eps = 0.0F; });
   for (size_t lane = 0; lane < smallest.logits.size(); ++lane) {
     try_change([lane](FuzzCase& smaller) { smaller.logits[lane] = 0; });
@@ -229,13 +253,13 @@ class Tally {
   int64_t rows() const { return rows_; }
 
   void print() const {
-    std::printf("%-10s", "scenario");
+    std::printf("%-16s", "scenario");
     for (const char* name : kKindNames) {
       std::printf("%15s", name);
     }
     std::printf("\n");
     for (const auto& [scenario, counts] : counts_) {
-      std::printf("%-10s", scenario.c_str());
+      std::printf("%-16s", scenario.c_str());
       for (const int64_t count : counts) {
         std::printf("%15lld", static_cast<long long>(count));
       }

@@ -51,9 +51,14 @@ class Maker {
   FuzzCase make() {
     FuzzCase made;
     made.type = pick({LogitsType::kFloat32, LogitsType::kFloat16, LogitsType::kBFloat16});
+    made.is_second = one_in(2);
+    made.are_probabilities = made.is_second && one_in(3);
     auto values = base(vocab_size());
+    if (made.are_probabilities) {
+      make_probabilities(values);
+    }
     for (int layers = below(3); layers > 0; --layers) {
-      overlay(values);
+      overlay(values, made.are_probabilities ? 0.0F : -kInfinity);
     }
     for (const float value : values) {
       made.logits.push_back(encode(made.type, value));
@@ -77,6 +82,9 @@ class Maker {
     made.placement = pick({Placement::kHeap, Placement::kBeforeGuard, Placement::kBehindGuard});
     made.has_used_scratch = !one_in(3);
     made.history = {static_cast<History::FirstTry>(below(3)), double{uniform()} * 16 - 2};
+    if (made.is_second) {
+      make_second(made, values);
+    }
     return made;
   }
 
@@ -159,13 +167,87 @@ class Maker {
     return values;
   }
 
-  /// Something laid over a row.
-  void overlay(std::vector<float>& values) {
+  /// Turns a row into one of probabilities, which need not sum to 1.
+  void make_probabilities(std::vector<float>& values) {
+    const int64_t family = below(6);
+    const int64_t equal = int64_t{1} << below(std::bit_width(values.size()));
+    const float maximum = *std::max_element(values.begin(), values.end());
+    float sum = 0;
+    for (const float value : values) {
+      sum += std::exp(value - maximum);
+    }
+    for (size_t id = 0; id < values.size(); ++id) {
+      float& value = values[id];
+      switch (family) {
+        case 0:
+        case 1:  // a softmax
+          value = std::exp(value - maximum) / sum;
+          break;
+        case 2:  // 2^m equal ones
+          value = static_cast<int64_t>(id) < equal ? 1.0F / static_cast<float>(equal) : 0.0F;
+          break;
+        case 3:  // powers of 2: sums and ratios are exact
+          value = std::ldexp(1.0F, -1 - static_cast<int>(below(9)));
+          break;
+        case 4:
+          value = uniform();
+          break;
+        case 5:  // whatever a base is
+          break;
+      }
+    }
+    if (family == 2) {
+      std::shuffle(values.begin(), values.end(), random_);
+    }
+  }
+
+  /// What the second operator has more, and what it takes for k and p more often.
+  void make_second(FuzzCase& made, const std::vector<float>& values) {
+    const auto size = static_cast<int64_t>(values.size());
+    made.most_k = static_cast<int32_t>(pick<int64_t>({1024, 1024, 8, 16, 8 * (1 + below(128))}));
+    if (one_in(4)) {
+      made.k = made.most_k + static_cast<int32_t>(below(3)) - 1;
+    } else if (one_in(3)) {
+      made.k = static_cast<int32_t>(1 + below(std::min<int64_t>(size, made.most_k)));
+    }
+    if (!one_in(4)) {
+      made.min_p = min_p(made, values);
+    }
+    if (one_in(3)) {
+      made.is_need_sample_result = true;
+      made.q.reset();
+    }
+  }
+
+  uint32_t min_p(const FuzzCase& made, const std::vector<float>& values) {
+    const LogitsType type = made.type;
+    switch (below(8)) {
+      case 0:
+        return encode(type, pick({0.0F, -0.0F, -0.5F, kNan, 1.0F, 1.5F, kInfinity}));
+      case 1:
+        return 1U + static_cast<uint32_t>(below(3));  // the least values above 0
+      case 2:
+        return encode(type, 1.0F) - 1U - static_cast<uint32_t>(below(3));
+      case 3:  // as exact as a ratio of probabilities can be
+        return encode(type, std::ldexp(1.0F, -1 - static_cast<int>(below(6))));
+      case 4:
+      case 5: {  // on the weight of an entry
+        const float maximum = *std::max_element(values.begin(), values.end());
+        const float value = values[static_cast<size_t>(below(static_cast<int64_t>(values.size())))];
+        return encode(type, made.are_probabilities ? value / maximum : std::exp(value - maximum));
+      }
+      default:
+        return encode(type, pick({0.001F, 0.05F, 0.1F, 0.5F, 0.9F, uniform()}));
+    }
+  }
+
+  /// Something laid over a row; `nothing` is what has no weight.
+  void overlay(std::vector<float>& values, float nothing) {
     const auto size = static_cast<int64_t>(values.size());
     const int64_t rarity = pick<int64_t>({2, 10, 1000});
     switch (below(10)) {
       case 0:
-        strike(values, -kInfinity, rarity);
+        strike(values, one_in(5) ? -kInfinity : nothing, rarity);
         break;
       case 1:
         strike(values, kNan, rarity);
@@ -303,6 +385,12 @@ std::string FuzzCase::describe() const {
          static_cast<long long>(logits_stride), static_cast<long long>(q_stride),
          kPlacements[static_cast<int>(placement)], has_used_scratch ? "used" : "new",
          static_cast<int>(history.first_try), history.depth);
+  if (is_second) {
+    append(text, "  second operator: most k %d, min-p = bits %#x%s, %s%s\n", most_k,
+           min_p.value_or(0), min_p.has_value() ? "" : " (none)",
+           are_probabilities ? "probabilities" : "logits",
+           is_need_sample_result ? ", sample result wanted" : "");
+  }
   text += "  logits (bits):";
   for (size_t id = 0; id < std::min(kShown, logits.size()); ++id) {
     append(text, " %#x", logits[id]);
@@ -317,7 +405,10 @@ std::string FuzzCase::describe() const {
 StoredCase::StoredCase(const FuzzCase& fuzz_case)
     : k_(fuzz_case.k),
       p_(fuzz_case.p),
-      kept_(fuzz_case.is_need_logits ? fuzz_case.logits.size() : 0) {
+      min_p_(fuzz_case.min_p.value_or(0)),
+      kept_(fuzz_case.is_need_logits ? fuzz_case.logits.size() : 0),
+      dense_weights_(fuzz_case.is_need_sample_result ? fuzz_case.logits.size() : 0),
+      dense_ids_(dense_weights_.size()) {
   const size_t size = size_of(fuzz_case.type);
   const size_t vocab_size = fuzz_case.logits.size();
   const auto spread = [vocab_size](int64_t stride) {
@@ -350,7 +441,14 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
             .q_column_stride = fuzz_case.q_stride,
             .eps = fuzz_case.eps,
             .selected = &selected_,
-            .kept = fuzz_case.is_need_logits ? kept_.data() : nullptr};
+            .kept = fuzz_case.is_need_logits ? kept_.data() : nullptr,
+            .is_second = fuzz_case.is_second,
+            .most_k = fuzz_case.most_k,
+            .min_p = fuzz_case.min_p.has_value() ? &min_p_ : nullptr,
+            .min_p_stride = 0,
+            .are_probabilities = fuzz_case.are_probabilities,
+            .dense_weights = dense_weights_.empty() ? nullptr : dense_weights_.data(),
+            .dense_ids = dense_ids_.empty() ? nullptr : dense_ids_.data()};
 }
 
 }  // namespace ascend_sample::cpu::testing

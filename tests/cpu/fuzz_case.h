@@ -26,11 +26,19 @@ struct FuzzCase {
   bool has_used_scratch;  // else the scratch is new, and not a byte larger than the kernel asks for
   History history;        // of the first code path; the others have another one
 
+  // Of the second operator alone.
+  bool is_second = false;
+  int32_t most_k = kMaxTopK;
+  std::optional<uint32_t> min_p;
+  bool are_probabilities = false;
+  bool is_need_sample_result = false;
+
   std::string describe() const;
 };
 
 /// The case of a seed: sizes around the boundaries of vectors and chunks, families of values laid
-/// over one another, and every kind of k, p, q and eps.
+/// over one another, and every kind of k, p, q and eps. Every
+/// other one is of the second operator.
 FuzzCase make_case(uint64_t seed);
 
 /// A case in memory, as the batch of one row that it is.
@@ -47,8 +55,11 @@ class StoredCase {
   std::vector<float> q_;
   int32_t k_;
   uint32_t p_;
+  uint32_t min_p_;
   int64_t selected_ = 0;
   std::vector<float> kept_;
+  std::vector<float> dense_weights_;
+  std::vector<int64_t> dense_ids_;
   Batch batch_;
 };
 

@@ -12,6 +12,8 @@ namespace {
 
 constexpr double kCutTolerance = 2e-5;
 constexpr double kDrawTolerance = 1e-5;
+constexpr double kMinPTolerance = 1e-5;
+constexpr double kWeightTolerance = 1e-5;
 constexpr int64_t kMaxTopK = 1024;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kLeastFloat = 0x1p-149;
@@ -62,6 +64,11 @@ bool has_exact_sums(const std::vector<double>& probabilities) {
   return std::has_single_bit(count);
 }
 
+/// Whether a value is so coarse that every sum of probabilities like it is exact in float64.
+bool is_coarse(double value) {
+  return std::nearbyint(value * 0x1p20) == value * 0x1p20 && value <= 1;
+}
+
 bool same_bits(float one, float other) {
   return std::bit_cast<uint32_t>(one) == std::bit_cast<uint32_t>(other);
 }
@@ -76,96 +83,156 @@ Row::Row(const Batch& batch, int64_t row)
     : k(batch.k[row * batch.k_stride]),
       p(load(batch.type, batch.p, row * batch.p_stride)),
       has_q(batch.q != nullptr),
-      eps(batch.eps) {
+      eps(batch.eps),
+      is_second(batch.is_second),
+      most_k(batch.is_second ? batch.most_k : kMaxTopK),
+      min_p(batch.min_p == nullptr ? 0.0F
+                                   : load(batch.type, batch.min_p, row * batch.min_p_stride)),
+      are_probabilities(batch.are_probabilities),
+      is_need_sample_result(batch.dense_weights != nullptr) {
   for (int64_t id = 0; id < batch.vocab_size; ++id) {
     const float value = load(batch.type, batch.logits,
                              row * batch.logits_row_stride + id * batch.logits_column_stride);
-    logits.push_back(std::isnan(value) ? -kInfinity : value);
+    const bool has_none = std::isnan(value) || (are_probabilities && value <= 0.0F);
+    logits.push_back(has_none ? nothing() : value);
     if (has_q) {
       q.push_back(batch.q[row * batch.q_row_stride + id * batch.q_column_stride]);
     }
   }
 }
 
+float Row::nothing() const { return are_probabilities ? 0.0F : -kInfinity; }
+
 Oracle::Oracle(const Row& row) : row_(row) {
   const auto vocab_size = static_cast<int64_t>(row.logits.size());
-  const bool uses_k = row.k >= 1 && row.k <= std::min(vocab_size, kMaxTopK);
+  const bool uses_k = row.k >= 1 && row.k <= std::min(vocab_size, row.most_k);
   uses_p_ = row.p > 0.0F && row.p < 1.0F;
-  branch_ = uses_k ? 'A' : uses_p_ ? 'B' : 'C';
-  scenario_ = std::string(1, branch_) + (uses_p_ ? "p" : "") + (row.has_q ? "q" : "");
-  maximum_ = *std::max_element(row.logits.begin(), row.logits.end());
-  ids_.resize(row.logits.size());
-  std::iota(ids_.begin(), ids_.end(), 0);
-  if (branch_ != 'C') {
-    order_candidates();
-  }
+  keeps_one_ = row.is_second && row.p <= 0.0F;
+  branch_ = uses_k ? 'A' : uses_p_ || keeps_one_ ? 'B' : 'C';
+  scenario_ = std::string(1, branch_) + (uses_p_ ? "p" : "") + (row.min_p > 0.0F ? "m" : "");
+  scenario_ = (row.is_second ? "2:" : "") + (keeps_one_ ? "1" : scenario_) + (row.has_q ? "q" : "");
+  scenario_ += row.is_need_sample_result ? "/dense" : "";
+  scenario_ += row.are_probabilities ? "/prob" : "";
+  order_candidates();
+  weigh();
   cut_ = {ids_.size(), ids_.size(), ids_.size()};
   cut_at_p();
+  cut_at_min_p();
 
   if (!row.has_q) {
-    selected_ = branch_ == 'C'
-                    ? std::max_element(row.logits.begin(), row.logits.end()) - row.logits.begin()
-                    : ids_[0];
+    selected_ = ids_[0];
     return;
   }
   const auto all = scores(cut_.strict);
   const auto best = std::max_element(
       all.begin(), all.end(), [](Score one, Score other) { return one.nominal < other.nominal; });
-  selected_ = ids_[static_cast<size_t>(best - all.begin())];
+  selected_ = ids_[places(cut_.strict)[static_cast<size_t>(best - all.begin())]];
 }
 
 void Oracle::order_candidates() {
+  ids_.resize(row_.logits.size());
+  std::iota(ids_.begin(), ids_.end(), 0);
   std::stable_sort(ids_.begin(), ids_.end(), [this](int64_t one, int64_t other) {
     return row_.logits[static_cast<size_t>(one)] > row_.logits[static_cast<size_t>(other)];
   });
+  maximum_ = value(0);
   if (branch_ == 'A') {
     ids_.resize(static_cast<size_t>(row_.k));
   }
 }
 
-/// The first softmax and the number of entries that it leaves.
-void Oracle::cut_at_p() {
+/// The first softmax, which probabilities have had already.
+void Oracle::weigh() {
+  const bool is_softmax = !row_.are_probabilities || maximum_ == kInfinity;
   double total = 0;
-  for (const int64_t id : ids_) {
-    probabilities_.push_back(exponential(row_.logits[static_cast<size_t>(id)], maximum_));
+  for (size_t rank = 0; rank < ids_.size(); ++rank) {
+    probabilities_.push_back(is_softmax ? exponential(value(rank), maximum_) : double{value(rank)});
     total += probabilities_.back();
   }
-  if (total == 0) {  // a row of -inf: no sum exceeds p
-    return;
-  }
-  const bool exact = has_exact_sums(probabilities_);
+  has_exact_sums_ = is_softmax
+                        ? has_exact_sums(probabilities_)
+                        : std::all_of(probabilities_.begin(), probabilities_.end(), is_coarse);
   for (double& probability : probabilities_) {
-    probability /= total;
+    probability = is_softmax && total != 0 ? probability / total : probability;
   }
-  if (!uses_p_) {
+}
+
+/// The number of entries that p leaves.
+void Oracle::cut_at_p() {
+  if (keeps_one_) {
+    cut_ = {1, 1, 1};
     return;
   }
-  const double tolerance = exact ? 0 : kCutTolerance;
-  const auto until_exceeding = [this](double p) {
+  if (!uses_p_ || probabilities_[0] == 0) {  // where nothing has a weight, no sum gets to p
+    return;
+  }
+  const double tolerance = has_exact_sums_ ? 0 : kCutTolerance;
+  const auto count_for = [this](double p) {
     double sum = 0;
     size_t count = 0;
     while (count < probabilities_.size()) {
       sum += probabilities_[count++];
-      if (sum > p) {
+      if (row_.is_second ? sum >= p : sum > p) {
         break;
       }
     }
     return count;
   };
-  cut_ = {until_exceeding(row_.p - tolerance), until_exceeding(row_.p),
-          until_exceeding(row_.p + tolerance)};
+  cut_ = {count_for(row_.p - tolerance), count_for(row_.p), count_for(row_.p + tolerance)};
 }
 
-/// The weights of the first `count` candidates in the draw.
+/// The number of entries that min-p leaves of those.
+void Oracle::cut_at_min_p() {
+  if (!(row_.min_p > 0.0F)) {
+    return;
+  }
+  if (row_.min_p >= 1.0F) {
+    cut_ = {1, 1, 1};
+    return;
+  }
+  // Sizes of float32: what a weight is, and what it may be off by where it is that small.
+  const bool is_exact = row_.are_probabilities;
+  const double tolerance = is_exact ? 0 : kMinPTolerance;
+  const double unit = is_exact ? 0 : kLeastFloat;
+  const double least = row_.min_p * double{static_cast<float>(probabilities_[0])};
+  const auto count_of = [this](auto stays) {
+    size_t count = 1;  // the largest weight stays
+    while (count < ids_.size() && (value(count) == maximum_ || stays(probabilities_[count]))) {
+      ++count;
+    }
+    return count;
+  };
+  const auto stays_surely = [&](double weight) { return weight - unit >= least * (1 + tolerance); };
+  const auto stays = [&](double weight) { return double{static_cast<float>(weight)} >= least; };
+  const auto may_stay = [&](double weight) { return weight + unit >= least * (1 - tolerance); };
+  cut_ = {std::min(cut_.least, count_of(stays_surely)), std::min(cut_.strict, count_of(stays)),
+          std::min(cut_.most, count_of(may_stay))};
+}
+
+/// The ranks of the first `count` candidates in the order in which q belongs to them: by id where
+/// nothing was sorted (section 4).
+std::vector<size_t> Oracle::places(size_t count) const {
+  std::vector<size_t> ranks(count);
+  std::iota(ranks.begin(), ranks.end(), size_t{0});
+  if (branch_ == 'C') {
+    std::sort(ranks.begin(), ranks.end(),
+              [this](size_t one, size_t other) { return ids_[one] < ids_[other]; });
+  }
+  return ranks;
+}
+
+/// The weights of the first `count` candidates in the draw, by rank.
 std::vector<double> Oracle::weights(size_t count) const {
+  if (row_.is_second) {
+    return {probabilities_.begin(), probabilities_.begin() + static_cast<std::ptrdiff_t>(count)};
+  }
   std::vector<double> result;
   double total = 0;
-  for (size_t place = 0; place < count; ++place) {
-    const float value = row_.logits[static_cast<size_t>(ids_[place])];
-    double weight = exponential(value, maximum_);
+  for (size_t rank = 0; rank < count; ++rank) {
+    double weight = exponential(value(rank), maximum_);
     if (branch_ == 'B') {  // the second softmax; what section 5 gives no mass gets none here either
-      const bool has_mass = value != -kInfinity && (maximum_ != kInfinity || value == kInfinity);
-      weight = has_mass ? std::exp(probabilities_[place] - probabilities_[0]) : 0.0;
+      const bool has_mass = has_weight(rank) && (maximum_ != kInfinity || value(rank) == kInfinity);
+      weight = has_mass ? std::exp(probabilities_[rank] - probabilities_[0]) : 0.0;
     }
     result.push_back(weight);
     total += weight;
@@ -178,18 +245,18 @@ std::vector<double> Oracle::weights(size_t count) const {
   return result;
 }
 
+/// By place.
 std::vector<Oracle::Score> Oracle::scores(size_t count) const {
   std::vector<Score> result;
   const auto all = weights(count);
-  for (size_t place = 0; place < count; ++place) {
-    result.push_back(score(all[place], place));
+  for (const size_t rank : places(count)) {
+    result.push_back(score(all[rank], rank, result.size()));
   }
   return result;
 }
 
-Oracle::Score Oracle::score(double weight, size_t place) const {
-  const float value = row_.logits[static_cast<size_t>(ids_[place])];
-  if (value == -kInfinity) {
+Oracle::Score Oracle::score(double weight, size_t rank, size_t place) const {
+  if (!has_weight(rank)) {
     return {-kInfinity, -kInfinity, -kInfinity};
   }
   const float q = row_.q[place];
@@ -212,8 +279,11 @@ Oracle::Score Oracle::score(double weight, size_t place) const {
 
 /// Whether a candidate may be drawn from the first `count`: none surely has a higher score, and
 /// none before it surely has the same.
-bool Oracle::wins(size_t place, size_t count) const {
+bool Oracle::wins(size_t rank, size_t count) const {
   const auto all = scores(count);
+  const auto ranks = places(count);
+  const auto place =
+      static_cast<size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   const Score& own = all[place];
   for (size_t other = 0; other < count; ++other) {
     const bool is_higher = all[other].low > own.high;
@@ -226,33 +296,95 @@ bool Oracle::wins(size_t place, size_t count) const {
   return true;
 }
 
+bool Oracle::wins_by_some_cut(size_t rank, const Cut& cut) const {
+  const size_t first = std::max(cut.least, rank + 1);
+  if (branch_ != 'C') {  // a larger cut only adds rivals: the smallest is the kindest
+    return wins(rank, first);
+  }
+  for (size_t count = first; count <= cut.most; ++count) {  // each gives q to other entries
+    const bool is_between_equals = count < ids_.size() && value(count) == value(count - 1);
+    if (!is_between_equals && wins(rank, count)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::vector<float> Oracle::kept() const {
-  std::vector<float> result(row_.logits.size(), -kInfinity);
-  for (size_t place = 0; place < cut_.strict; ++place) {
-    const auto id = static_cast<size_t>(ids_[place]);
-    result[id] = row_.logits[id];
+  std::vector<float> result(row_.logits.size(), row_.nothing());
+  for (size_t rank = 0; rank < cut_.strict; ++rank) {
+    result[static_cast<size_t>(ids_[rank])] = value(rank);
   }
   return result;
+}
+
+std::vector<float> Oracle::dense_weights() const {
+  std::vector<float> result;
+  for (const size_t rank : places(cut_.strict)) {
+    result.push_back(static_cast<float>(probabilities_[rank]));
+  }
+  result.resize(row_.logits.size());
+  return result;
+}
+
+std::vector<int64_t> Oracle::dense_ids() const {
+  std::vector<int64_t> result;
+  for (const size_t rank : places(cut_.strict)) {
+    result.push_back(ids_[rank]);
+  }
+  result.resize(row_.logits.size());
+  return result;
+}
+
+/// Narrows the cut to what a sample result shows; says what is wrong with it, or nothing.
+std::string Oracle::narrow(const float* dense_weights, const int64_t* dense_ids, Cut& cut) const {
+  const auto size = static_cast<std::ptrdiff_t>(row_.logits.size());
+  const auto shown = static_cast<size_t>(
+      std::count_if(dense_weights, dense_weights + size, [](float weight) { return weight != 0; }));
+  // Weights of 0 do not show.
+  const size_t count = std::clamp(shown, cut.least, cut.most);
+  const auto ranks = places(count);
+  for (size_t place = 0; place < row_.logits.size(); ++place) {
+    const std::string at = "at place " + std::to_string(place) + " of the sample result ";
+    const double weight = place < count ? probabilities_[ranks[place]] : 0.0;
+    const double off = row_.are_probabilities && maximum_ != kInfinity
+                           ? 0.0
+                           : weight * kWeightTolerance + (weight > 0 ? kLeastFloat : 0.0);
+    if (!(std::fabs(dense_weights[place] - weight) <= off) || std::signbit(dense_weights[place])) {
+      return at + "is the weight " + std::to_string(dense_weights[place]) + ", not " +
+             std::to_string(weight);
+    }
+    if (place < count && dense_ids[place] != ids_[ranks[place]]) {
+      return at + "is id " + std::to_string(dense_ids[place]) + ", not " +
+             std::to_string(ids_[ranks[place]]);
+    }
+  }
+  cut.least = count;
+  if (count < cut.most && probabilities_[count] > 2 * kLeastFloat) {
+    cut.most = count;
+  }
+  return "";
 }
 
 /// Narrows the cut to what a row of kept logits shows; says what is wrong with it, or nothing.
 std::string Oracle::narrow(const float* kept, Cut& cut) const {
   size_t shown = 0;
   for (size_t id = 0; id < row_.logits.size(); ++id) {
-    if (kept[id] != -kInfinity) {
-      ++shown;
-      if (!same_bits(kept[id], row_.logits[id])) {
-        return "the kept logit of id " + std::to_string(id) + " is " + std::to_string(kept[id]) +
-               ", not " + std::to_string(row_.logits[id]);
-      }
+    const bool is_shown = kept[id] != row_.nothing();
+    shown += is_shown;
+    const float right = is_shown ? row_.logits[id] : row_.nothing();
+    if (!same_bits(kept[id], right)) {
+      return "the kept logit of id " + std::to_string(id) + " is " + std::to_string(kept[id]) +
+             ", not " + std::to_string(right);
     }
   }
-  // Entries of -inf do not show: where every other one is kept, any number of them may be kept too.
+  // Entries without weight do not show: where every other one is kept, any number of them may be
+  // kept too.
   size_t visible = 0;
-  for (const int64_t id : ids_) {
-    const bool is_visible = row_.logits[static_cast<size_t>(id)] != -kInfinity;
-    if (is_visible && visible < shown && kept[id] == -kInfinity) {
-      return "id " + std::to_string(id) + " is not kept, against the order, while " +
+  for (size_t rank = 0; rank < ids_.size(); ++rank) {
+    const bool is_visible = has_weight(rank);
+    if (is_visible && visible < shown && kept[ids_[rank]] == row_.nothing()) {
+      return "id " + std::to_string(ids_[rank]) + " is not kept, against the order, while " +
              std::to_string(shown) + " are";
     }
     visible += is_visible;
@@ -270,7 +402,8 @@ std::string Oracle::narrow(const float* kept, Cut& cut) const {
   return "";
 }
 
-Verdict Oracle::judge(int64_t selected, const float* kept) const {
+Verdict Oracle::judge(int64_t selected, const float* kept, const float* dense_weights,
+                      const int64_t* dense_ids) const {
   if (selected < 0 || selected >= static_cast<int64_t>(row_.logits.size())) {
     return {Kind::kFailed, "id " + std::to_string(selected) + " is outside the vocabulary"};
   }
@@ -280,33 +413,45 @@ Verdict Oracle::judge(int64_t selected, const float* kept) const {
       return {Kind::kFailed, problem};
     }
   }
+  if (dense_weights != nullptr) {
+    if (auto problem = narrow(dense_weights, dense_ids, cut); !problem.empty()) {
+      return {Kind::kFailed, problem};
+    }
+  }
   const bool shows_other_cut = cut_.strict < cut.least || cut_.strict > cut.most;
   if (selected == selected_ && !shows_other_cut) {
     return {Kind::kExact, ""};
   }
-  const auto found = std::find(ids_.begin(), ids_.end(), selected);
-  const auto place = static_cast<size_t>(found - ids_.begin());
-  const auto best =
-      static_cast<size_t>(std::find(ids_.begin(), ids_.end(), selected_) - ids_.begin());
+  const auto rank =
+      static_cast<size_t>(std::find(ids_.begin(), ids_.end(), selected) - ids_.begin());
   const std::string ids = "id " + std::to_string(selected) + ", not " + std::to_string(selected_);
   if (!row_.has_q) {  // the best logit, whatever the cut
     return selected == selected_ ? Verdict{Kind::kNearBoundary, "another number is kept"}
                                  : Verdict{Kind::kFailed, ids + ", is the best logit"};
   }
-  if (place >= cut.most) {
+  if (rank >= cut.most) {
     return {Kind::kFailed, ids + ": it cannot be among those kept"};
   }
-  if (!shows_other_cut && place < cut_.strict && wins(place, cut_.strict)) {
-    const bool is_tie =
-        row_.logits[static_cast<size_t>(selected)] == row_.logits[static_cast<size_t>(selected_)] &&
-        row_.q[place] == row_.q[best];
-    return {is_tie ? Kind::kTie : Kind::kNearDraw, ids};
+  if (!shows_other_cut && rank < cut_.strict && wins(rank, cut_.strict)) {
+    return {is_tie(selected) ? Kind::kTie : Kind::kNearDraw, ids};
   }
-  // A larger cut only adds rivals, so the smallest one that holds the place is the kindest to it.
-  if (wins(place, std::max(cut.least, place + 1))) {
+  if (wins_by_some_cut(rank, cut)) {
     return {Kind::kNearBoundary, ids};
   }
   return {Kind::kFailed, ids + ": its score is too low"};
+}
+
+/// Whether an id ties with the drawn one: equal logits and equal noise.
+bool Oracle::is_tie(int64_t selected) const {
+  const auto ranks = places(cut_.strict);
+  const auto noise_of = [&](int64_t id) {
+    const auto place =
+        std::find_if(ranks.begin(), ranks.end(), [&](size_t rank) { return ids_[rank] == id; });
+    return row_.q[static_cast<size_t>(place - ranks.begin())];
+  };
+  return row_.logits[static_cast<size_t>(selected)] ==
+             row_.logits[static_cast<size_t>(selected_)] &&
+         noise_of(selected) == noise_of(selected_);
 }
 
 }  // namespace ascend_sample::cpu::testing

@@ -1,4 +1,5 @@
-// The operator written once more, naively and in double, from docs/semantics.md alone: what the
+// Both operators written once more, naively and in double, from docs/semantics.md and
+// docs/semantics_v2.md alone: what the
 // kernel is compared with where Python would be too slow. It shares nothing with the kernel but its
 // types.
 #pragma once
@@ -15,12 +16,20 @@ namespace ascend_sample::cpu::testing {
 struct Row {
   Row(const Batch& batch, int64_t row);
 
-  std::vector<float> logits;  // NaN as -inf
+  /// What a value without weight is: -inf, or 0 for probabilities.
+  float nothing() const;
+
+  std::vector<float> logits;  // without weight what is not a number, and negative probabilities
   int32_t k;
   float p;
   bool has_q;
   std::vector<float> q;  // empty without has_q
   float eps;
+  bool is_second;
+  int64_t most_k;
+  float min_p;  // 0: none
+  bool are_probabilities;
+  bool is_need_sample_result;
 };
 
 /// How a result relates to the oracle's: section 7.
@@ -37,14 +46,19 @@ class Oracle {
  public:
   explicit Oracle(const Row& row);
 
-  /// "C", "A", "B" or "Ap", with "q" where the draw is on.
+  /// "C", "A", "B" or "Ap", with "q" where the draw is on. Of the second operator with "2:" before
+  /// it, "1" where p keeps one entry, "m" for min-p, "/dense" and "/prob".
   const std::string& scenario() const { return scenario_; }
   int64_t selected() const { return selected_; }
-  /// The kept logits, -inf elsewhere.
+  /// The kept logits, elsewhere what has no weight.
   std::vector<float> kept() const;
+  /// The weights of the kept entries in the order of q, then zeros; their ids, then zeros.
+  std::vector<float> dense_weights() const;
+  std::vector<int64_t> dense_ids() const;
 
-  /// Judges a result; `kept` is null where it was not asked for.
-  Verdict judge(int64_t selected, const float* kept) const;
+  /// Judges a result; null is what was not asked for.
+  Verdict judge(int64_t selected, const float* kept, const float* dense_weights,
+                const int64_t* dense_ids) const;
 
  private:
   /// The score of a candidate, and how far section 7 lets it be off.
@@ -61,20 +75,30 @@ class Oracle {
   };
 
   void order_candidates();
+  void weigh();
   void cut_at_p();
+  void cut_at_min_p();
+  bool has_weight(size_t rank) const { return value(rank) != row_.nothing(); }
+  float value(size_t rank) const { return row_.logits[static_cast<size_t>(ids_[rank])]; }
+  std::vector<size_t> places(size_t count) const;
   std::vector<double> weights(size_t count) const;
   std::vector<Score> scores(size_t count) const;
-  Score score(double weight, size_t place) const;
-  bool wins(size_t place, size_t count) const;
+  Score score(double weight, size_t rank, size_t place) const;
+  bool wins(size_t rank, size_t count) const;
+  bool wins_by_some_cut(size_t rank, const Cut& cut) const;
+  bool is_tie(int64_t selected) const;
   std::string narrow(const float* kept, Cut& cut) const;
+  std::string narrow(const float* dense_weights, const int64_t* dense_ids, Cut& cut) const;
 
   const Row& row_;
   std::string scenario_;
   char branch_;
   bool uses_p_;
+  bool keeps_one_;
   float maximum_;
-  std::vector<int64_t> ids_;  // the candidates, in the order of section 2 (A, B) or by id (C)
-  std::vector<double> probabilities_;  // of the candidates, by the first softmax
+  bool has_exact_sums_ = false;
+  std::vector<int64_t> ids_;           // the candidates, in the order of section 2
+  std::vector<double> probabilities_;  // of the candidates, by the first softmax; all 0: none has
   Cut cut_;
   int64_t selected_;
 };

@@ -68,7 +68,7 @@ inline constexpr int64_t kNotSelected = std::numeric_limits<int64_t>::min();
 inline constexpr int kNotWritten = 0x7E;  // four of these are an improbable float
 
 /// A copy of one row as a batch of its own. No block is a byte larger than what may be touched.
-/// The placement is that of logits, q and kept logits.
+/// The placement is that of logits, q and what is written of a row.
 class PlacedRow {
  public:
   PlacedRow(const Batch& batch, int64_t row, Placement placement)
@@ -76,9 +76,12 @@ class PlacedRow {
         logits_(span(batch.logits_column_stride) * size_of(batch.type), placement),
         k_(sizeof(int32_t), Placement::kHeap),
         p_(size_of(batch.type), Placement::kHeap),
+        min_p_(batch.min_p == nullptr ? 0 : size_of(batch.type), Placement::kHeap),
         q_(batch.q == nullptr ? 0 : span(batch.q_column_stride) * sizeof(float), placement),
         selected_(sizeof(int64_t), Placement::kHeap),
         kept_(batch.kept == nullptr ? 0 : vocab_size_ * sizeof(float), placement),
+        dense_weights_(batch.dense_weights == nullptr ? 0 : vocab_size_ * sizeof(float), placement),
+        dense_ids_(batch.dense_ids == nullptr ? 0 : vocab_size_ * sizeof(int64_t), placement),
         batch_(batch) {
     const size_t size = size_of(batch.type);
     const auto* logits = static_cast<const std::byte*>(batch.logits);
@@ -103,6 +106,19 @@ class PlacedRow {
       std::memset(kept_.data(), kNotWritten, vocab_size_ * sizeof(float));
       batch_.kept = reinterpret_cast<float*>(kept_.data());
     }
+    if (batch.min_p != nullptr) {
+      const auto* min_p = static_cast<const std::byte*>(batch.min_p);
+      std::memcpy(min_p_.data(), min_p + bytes(row * batch.min_p_stride), size);
+      batch_.min_p = min_p_.data();
+    }
+    if (batch.dense_weights != nullptr) {
+      std::memset(dense_weights_.data(), kNotWritten, vocab_size_ * sizeof(float));
+      batch_.dense_weights = reinterpret_cast<float*>(dense_weights_.data());
+    }
+    if (batch.dense_ids != nullptr) {
+      std::memset(dense_ids_.data(), kNotWritten, vocab_size_ * sizeof(int64_t));
+      batch_.dense_ids = reinterpret_cast<int64_t*>(dense_ids_.data());
+    }
   }
 
   const Batch& batch() const { return batch_; }
@@ -114,7 +130,7 @@ class PlacedRow {
   }
 
   size_t vocab_size_;
-  Block logits_, k_, p_, q_, selected_, kept_;
+  Block logits_, k_, p_, min_p_, q_, selected_, kept_, dense_weights_, dense_ids_;
   Batch batch_;
 };
 
