@@ -6,7 +6,7 @@
 
 The copy lies in build/mutation and is kept, so that a second run compiles only what has changed. A fault is caught when
 a test fails, or when the tests end with something left on the emulated device or with a misuse of CANN's interface:
-first by the tests that `mutants.py` names for it, then by all. Exit status 1 when one survives.
+first by the tests that its entry names for it, then by all. Exit status 1 when one survives.
 
 A fault in the CPU kernel's core is built by the tests of tests/cpu, in seconds; the extension gets it only when these
 do not see it.
@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mutants import LIBRARIES, MUTANTS, Mutant
+from mutants_cpu import MUTANTS_CPU
 from mutants_v2 import MUTANTS_V2
 from tqdm import tqdm
 
@@ -63,7 +64,7 @@ def check_texts(mutants: Sequence[Mutant]) -> None:
         if (count := (ROOT / mutant.file).read_text().count(mutant.old)) != 1
     ]
     if stale:
-        raise MutationError("\n".join([*stale, "The source has changed: change tests/mutation/mutants.py as well."]))
+        raise MutationError("\n".join([*stale, "The source has changed: change tests/mutation/mutants*.py as well."]))
 
 
 def update_copy() -> None:
@@ -228,7 +229,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", default="", help="only the faults with this in their names")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args()
-    chosen = [mutant for mutant in (*MUTANTS, *MUTANTS_V2) if options.only in mutant.name]
+    chosen = [mutant for mutant in (*MUTANTS, *MUTANTS_CPU, *MUTANTS_V2) if options.only in mutant.name]
     if not chosen:
         print(f"--only must be part of a fault's name, got {options.only!r}. --list prints them.", file=sys.stderr)
         return 2
