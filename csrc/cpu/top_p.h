@@ -226,8 +226,10 @@ class TopP {
       };
       const size_t least = staying(1 + 1e-6);
       const size_t most = staying(1 - 1e-6);
-      if (most < candidates_.count) {
+      if (least < candidates_.count) {
         sizes.least = sizes.least != 0 && sizes.least < least ? sizes.least : least;
+      }
+      if (most < candidates_.count) {
         sizes.most = sizes.most != 0 && sizes.most < most ? sizes.most : most;
       }
     }
