@@ -118,7 +118,8 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Sc
     selected = draw_unfiltered(infinities_of(row, scratch, work), q, arguments.eps, work, ignored);
   }
   return selected.has_value() ? *selected
-                              : compare_all_scores(row, Noise{q, 1}, arguments.eps, maximum, work);
+                              : compare_all_scores(row, Noise{q, 1}, arguments.eps, maximum,
+                                                   sum_exactly(row, maximum, work), work);
 }
 
 template <typename Type>

@@ -105,9 +105,13 @@ size_t sample_min_p(const Row<Type>& row, const RowArguments& arguments, Scratch
   const float* q = contiguous(arguments.noise, count, scratch);
   float largest = 0;
   const std::optional<size_t> place = draw_unfiltered(kept, q, arguments.eps, work, largest);
-  return find_hit(work.hits, place.has_value() ? *place
-                                               : compare_all_scores(kept, Noise{q, 1},
-                                                                    arguments.eps, largest, work));
+  if (place.has_value()) {
+    return find_hit(work.hits, *place);
+  }
+  // Scores may overflow, so the weights are those of the whole row.
+  const double total = sum_exactly(row, maximum, work);
+  return find_hit(work.hits,
+                  compare_all_scores(kept, Noise{q, 1}, arguments.eps, largest, total, work));
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -129,11 +129,28 @@ float contend(const Row<Type>& row, const float* q, float eps, float shift, floa
   return largest_lane(larger(first_largest, second_largest));
 }
 
+/// The sum of exp(logit - maximum) over a row, as exactly as float64 adds.
+template <typename Type>
+double sum_exactly(const Row<Type>& row, float maximum, Workspace& work) {
+  double total = 0;
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    for (size_t line = 0; line < kChunkLines; ++line) {
+      const Line logits = Type::load(row.chunk(index) + line * kLine);
+      const Floats lowest = splat(-kInfinity);  // what a NaN becomes
+      store(work.values + line * kLine, larger(logits.first, lowest));
+      store(work.values + line * kLine + kLanes, larger(logits.second, lowest));
+    }
+    total += exp_differences(work.values, kChunk, maximum, work.exponentials);
+  }
+  return total;
+}
+
 /// The id with the largest score, the lowest where scores are equal: every score in the reference's
-/// precision. Bounded, but not fast: for rows that the contest cannot decide.
+/// precision, the weights being exp(logit - maximum) / total. Bounded, but not fast: for rows that
+/// the contest cannot decide.
 template <typename Type>
 size_t compare_all_scores(const Row<Type>& row, const Noise& noise, float eps, float maximum,
-                          Workspace& work) {
+                          double total, Workspace& work) {
   const auto exponentials_of = [&](size_t index) {
     for (size_t line = 0; line < kChunkLines; ++line) {
       const Line logits = Type::load(row.chunk(index) + line * kLine);
@@ -141,12 +158,8 @@ size_t compare_all_scores(const Row<Type>& row, const Noise& noise, float eps, f
       store(work.values + line * kLine, larger(logits.first, lowest));
       store(work.values + line * kLine + kLanes, larger(logits.second, lowest));
     }
-    return exp_differences(work.values, kChunk, maximum, work.exponentials);
+    exp_differences(work.values, kChunk, maximum, work.exponentials);
   };
-  double total = 0;
-  for (size_t index = 0; index < row.chunks(); ++index) {
-    total += exponentials_of(index);
-  }
   size_t best = 0;
   float best_score = -kInfinity;
   for (size_t index = 0; index < row.chunks(); ++index) {

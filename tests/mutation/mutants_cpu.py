@@ -301,13 +301,6 @@ MUTANTS_CPU = (
         IN_FUZZ,
     ),
     Mutant(
-        "cpu V2: min-p around 0 is not bisected",
-        "csrc/cpu/min_p.h",
-        "const auto middle = static_cast<int32_t>(low + (high - low) / 2);",
-        "const auto middle = static_cast<int32_t>(low + 1);",
-        IN_FUZZ,
-    ),
-    Mutant(
         "cpu V2: probabilities are softmaxed",
         "csrc/cpu/dense.h",
         "    if (are_probabilities_) {\n      return value;\n",
