@@ -131,6 +131,10 @@ class Counted {
   /// The part of a row up to which counting some of it is better than counting all.
   static constexpr size_t kFewerThan = 4;
 
+  /// Where the guess for top-k has that many times k, they are mostly ties, which need not be
+  /// counted.
+  static constexpr size_t kMostTies = 8;
+
   void remember(const First& nucleus, double log_sum, History& history) const {
     const size_t many = row_.vocab_size() / (2 * kFewerThan);
     history.depth = log_sum - double{runs_.values[nucleus.run]};
@@ -200,7 +204,13 @@ class Counted {
     float bound = -kInfinity;
     size_t count = 0;
     if (const std::optional<float> guess = guess_bound(row_, k, work_)) {
-      count = hit_above(row_, no_groups, *guess, work_.hits);
+      count = hit_above(row_, no_groups, next_below(*guess), work_.hits);
+      if (count > kMostTies * k) {
+        count = hit_above(row_, no_groups, *guess, work_.hits);
+        if (count < k) {  // all the others are ties at the guess
+          return take_first(k, count, *guess);
+        }
+      }
     }
     if (count < k) {
       const Groups groups = groups_for(k, row_.vocab_size(), work_);
@@ -208,6 +218,12 @@ class Counted {
       bound = find_bound(row_, groups, k, work_);
       count = hit_above(row_, groups, bound, work_.hits);
     }
+    return take_first(k, count, bound);
+  }
+
+  /// Makes runs of the hits, `count` logits above `bound`, and of ties at it where those are less
+  /// than k. Returns the number of ranks.
+  size_t take_first(size_t k, size_t count, float bound) {
     tally_.add(row_, work_.hits);
     tally_.take(work_.run_patterns, runs_);
     if (count < k && bound > -kInfinity) {

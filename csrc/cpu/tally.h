@@ -44,19 +44,10 @@ class Tally {
 
   /// The whole row.
   void add(const Row<Type>& row) {
-    for (size_t index = 0; index < row.chunks(); ++index) {
-      const Storage* chunk = row.chunk(index);
-      for (size_t i = 0; i < kChunk; i += 8) {
-        // Two loads for eight logits. Each increment is a load and a store of its own.
-        uint64_t words[2];
-        std::memcpy(words, chunk + i, sizeof(words));
-        for (const uint64_t word : words) {
-          ++table_.counts[0][word & 0xFFFF];
-          ++table_.counts[1][word >> 16 & 0xFFFF];
-          ++table_.counts[0][word >> 32 & 0xFFFF];
-          ++table_.counts[1][word >> 48];
-        }
-      }
+    if (const auto [first, second] = frequent(row.line(0)); first != second) {
+      add_beside(row, first, second);
+    } else {
+      add_each(row);
     }
     const auto forget = [this](size_t first, size_t last) {
       for (auto& column : table_.counts) {
@@ -92,6 +83,64 @@ class Tally {
 
  private:
   static constexpr uint16_t kSign = 0x8000;
+
+  struct Frequent {
+    Storage first;
+    Storage second;
+  };
+
+  /// The two patterns that make up most of a line; equal ones where no two do.
+  static Frequent frequent(const Storage* line) {
+    constexpr size_t kMost = kLine * 3 / 4;
+    const Storage first = line[0];
+    size_t place = 1;
+    while (place < kLine && line[place] == first) {
+      ++place;
+    }
+    const Storage second = place < kLine ? line[place] : static_cast<Storage>(~first);
+    size_t count = 0;
+    for (size_t i = 0; i < kLine; ++i) {
+      count += line[i] == first || line[i] == second;
+    }
+    return {first, count >= kMost ? second : first};
+  }
+
+  /// A row that consists mostly of two patterns: an increment would wait for the one before.
+  void add_beside(const Row<Type>& row, Storage first, Storage second) {
+    uint32_t firsts = 0;
+    uint32_t seconds = 0;
+    for (size_t index = 0; index < row.chunks(); ++index) {
+      const Storage* chunk = row.chunk(index);
+      for (size_t i = 0; i < kChunk; i += kLine) {
+        const uint32_t first_bits = Type::bits_of_pattern(chunk + i, first);
+        const uint32_t second_bits = Type::bits_of_pattern(chunk + i, second);
+        firsts += static_cast<uint32_t>(__builtin_popcount(first_bits));
+        seconds += static_cast<uint32_t>(__builtin_popcount(second_bits));
+        for (uint32_t bits = ~(first_bits | second_bits); bits != 0; bits &= bits - 1) {
+          ++table_.counts[0][chunk[i + static_cast<size_t>(__builtin_ctz(bits))]];
+        }
+      }
+    }
+    table_.counts[0][first] += firsts;
+    table_.counts[0][second] += seconds;
+  }
+
+  void add_each(const Row<Type>& row) {
+    for (size_t index = 0; index < row.chunks(); ++index) {
+      const Storage* chunk = row.chunk(index);
+      for (size_t i = 0; i < kChunk; i += 8) {
+        // Two loads for eight logits. Each increment is a load and a store of its own.
+        uint64_t words[2];
+        std::memcpy(words, chunk + i, sizeof(words));
+        for (const uint64_t word : words) {
+          ++table_.counts[0][word & 0xFFFF];
+          ++table_.counts[1][word >> 16 & 0xFFFF];
+          ++table_.counts[0][word >> 32 & 0xFFFF];
+          ++table_.counts[1][word >> 48];
+        }
+      }
+    }
+  }
 
   /// Calls the function with the patterns of a block that were counted.
   template <bool kDescending, typename Function>

@@ -45,8 +45,8 @@ inline size_t fold_maxima(const float*& maxima, size_t size, size_t k, float* fo
   return count;
 }
 
-/// A bound that k logits are likely above, and not many more: from a part of the row. None where
-/// that would not be much less than the row.
+/// A value that k logits likely reach, and not many more: from a part of the row. None where that
+/// would not be much less than the row.
 template <typename Type>
 std::optional<float> guess_bound(const Row<Type>& row, size_t k, Workspace& work) {
   constexpr size_t kLeastRatio = 4;
@@ -60,7 +60,7 @@ std::optional<float> guess_bound(const Row<Type>& row, size_t k, Workspace& work
   sample_lines(row, lines, work.sample_values);
   const double expected = static_cast<double>(k * lines) / static_cast<double>(row.lines());
   const auto rank = static_cast<size_t>(expected + kDeviations * std::sqrt(expected) + 1.0);
-  return next_below(find_threshold(work.sample_values, lines * kLine, rank, rank + rank / 32));
+  return find_threshold(work.sample_values, lines * kLine, rank, rank + rank / 32);
 }
 
 /// A search for a bound ends when no more than these are above it.
