@@ -1,0 +1,275 @@
+"""Which route each row of a batch takes, decided on the host from what is known there.
+
+A row's route depends on its own parameters, the dtype of its logits and the device, never on the other rows; so neither
+do its results. The rules stand in one table, in order: the first that holds for a row is the row's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ascend_sample import backend
+from ascend_sample._validate import OPERATOR_NAME, OPERATOR_V2_NAME
+
+LARGEST_FUSED_K: Final = 1024
+FOLDED_TEMPERATURES: Final = (0.05, 2.0)
+"""Temperatures t for which q ** t, q being exponential noise, has the range and nearly the resolution of float32."""
+
+Booleans = npt.NDArray[np.bool_]
+
+
+class SamplingRoute(str, enum.Enum):
+    """What serves a row."""
+
+    NATIVE = "native"  # the CPU kernel of the sampling layer
+    FUSED_V2 = "fused_v2"  # top_k_top_p_sample_v2 on the device, once for all such rows
+    FUSED = "fused"  # top_k_top_p_sample on the device, once for all such rows
+    TOP_K = "top_k"  # the first of the total order by torch, then the composite of V2 on those alone
+    COMPOSITE = "composite"  # the composite of V2 on whole rows
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What the host knows about rows: the parameters, one entry a row.
+
+    Attributes:
+        temperature: 0 for greedy rows.
+        top_k: outside [1, vocab_size) means off.
+        top_p: 1 means off.
+        min_p: 0 means off.
+    """
+
+    temperature: npt.NDArray[np.float32]
+    top_k: npt.NDArray[np.int32]
+    top_p: npt.NDArray[np.float32]
+    min_p: npt.NDArray[np.float32]
+
+    def select(self, rows: npt.NDArray[np.int64]) -> RowFacts:
+        """The facts of some rows, in their order."""
+        return RowFacts(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows])
+
+
+class Abilities(NamedTuple):
+    """What a device has for logits of one dtype.
+
+    Attributes:
+        native: the CPU kernel.
+        fused: aclnnTopKTopPSample, for this dtype.
+        fused_v2: aclnnTopKTopPSampleV2, for float32.
+    """
+
+    native: bool
+    fused: bool
+    fused_v2: bool
+
+
+def abilities_of(device: torch.device, dtype: torch.dtype) -> Abilities:
+    """Ask the package what serves logits of ``dtype`` on ``device``."""
+
+    def is_served(operator: str, dtype: torch.dtype) -> bool:
+        return backend.which_backend(torch.empty(0, dtype=dtype, device=device), operator).backend in ("aclnn", "cffi")
+
+    if device.type == "cpu":
+        return Abilities(native=True, fused=False, fused_v2=False)
+    return Abilities(False, is_served(OPERATOR_NAME, dtype), is_served(OPERATOR_V2_NAME, torch.float32))
+
+
+class _Rows(NamedTuple):
+    """Facts in the terms of the rules, an array each."""
+
+    is_greedy: Booleans
+    has_top_k: Booleans
+    needs_mask: Booleans
+    has_top_p: Booleans
+    is_top_p_exact: Booleans
+    has_min_p: Booleans
+    has_temperature: Booleans
+    is_temperature_folded: Booleans
+
+
+class Rule(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        route: what serves the rows for which ``holds`` does.
+        masks_first: top-k is applied to the logits before, by torch.
+        reason: why, a sentence for `Sampler.explain`.
+        holds: from facts about the rows and the device's abilities.
+    """
+
+    route: SamplingRoute
+    masks_first: bool
+    reason: str
+    holds: Callable[[_Rows, Abilities], Any]
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        SamplingRoute.NATIVE,
+        False,
+        "the CPU kernel serves it, whatever its temperature, top_p and min_p",
+        lambda rows, has: has.native & ~rows.needs_mask,
+    ),
+    Rule(
+        SamplingRoute.NATIVE,
+        True,
+        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks what it drops, the CPU kernel does the rest",
+        lambda rows, has: has.native,
+    ),
+    Rule(
+        SamplingRoute.FUSED_V2,
+        False,
+        "aclnnTopKTopPSampleV2 draws from the exact distribution of float32 logits divided by the temperature",
+        lambda rows, has: has.fused_v2 & ~rows.needs_mask,
+    ),
+    Rule(
+        SamplingRoute.FUSED_V2,
+        True,
+        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks what it drops, aclnnTopKTopPSampleV2 does the rest",
+        lambda rows, has: has.fused_v2,
+    ),
+    Rule(
+        SamplingRoute.FUSED,
+        False,
+        "greedy: aclnnTopKTopPSample with k = 1",
+        lambda rows, has: has.fused & rows.is_greedy,
+    ),
+    Rule(
+        SamplingRoute.FUSED,
+        False,
+        "top-k alone: aclnnTopKTopPSample, the temperature being an exponent of the noise",
+        lambda rows, has: has.fused
+        & rows.has_top_k
+        & ~rows.needs_mask
+        & ~rows.has_top_p
+        & ~rows.has_min_p
+        & rows.is_temperature_folded,
+    ),
+    Rule(
+        SamplingRoute.FUSED,
+        False,
+        "top-k, and a top_p that the dtype of the logits represents, at temperature 1: aclnnTopKTopPSample",
+        lambda rows, has: has.fused
+        & rows.has_top_k
+        & ~rows.needs_mask
+        & rows.is_top_p_exact
+        & ~rows.has_min_p
+        & ~rows.has_temperature,
+    ),
+    Rule(
+        SamplingRoute.TOP_K,
+        False,
+        "no fused operator here is exact for it; top_k bounds the candidates, so the rest is done on these alone",
+        lambda rows, has: rows.has_top_k & ~rows.needs_mask,
+    ),
+    Rule(
+        SamplingRoute.COMPOSITE,
+        True,
+        f"no fused operator here is exact for it, and top_k is above {LARGEST_FUSED_K} or keeps ties",
+        lambda rows, has: rows.needs_mask,
+    ),
+    Rule(
+        SamplingRoute.COMPOSITE,
+        False,
+        "no fused operator here is exact for it, and no top_k bounds the candidates",
+        lambda rows, has: np.True_,
+    ),
+)
+
+
+def _in_terms_of_rules(facts: RowFacts, vocab_size: int, dtype: torch.dtype, keep_ties: bool) -> _Rows:
+    is_greedy = (facts.temperature == 0) | (facts.top_k == 1)
+    has_top_k = is_greedy | ((facts.top_k >= 1) & (facts.top_k < vocab_size))
+    lowest, highest = FOLDED_TEMPERATURES
+    as_stored = torch.from_numpy(facts.top_p).to(dtype).to(torch.float32).numpy()
+    return _Rows(
+        is_greedy=is_greedy,
+        has_top_k=has_top_k,
+        needs_mask=has_top_k & ~is_greedy & ((facts.top_k > LARGEST_FUSED_K) | keep_ties),
+        has_top_p=facts.top_p < 1,
+        is_top_p_exact=as_stored == facts.top_p,
+        has_min_p=facts.min_p > 0,
+        has_temperature=facts.temperature != 1,
+        is_temperature_folded=(facts.temperature >= lowest) & (facts.temperature <= highest),
+    )
+
+
+def choose_rules(
+    facts: RowFacts, vocab_size: int, dtype: torch.dtype, abilities: Abilities, keep_ties: bool
+) -> npt.NDArray[np.int64]:
+    """The index in `RULES` of each row's rule.
+
+    Args:
+        facts: of the rows.
+        vocab_size: the number of columns of the logits.
+        dtype: of the logits.
+        abilities: of the device for that dtype.
+        keep_ties: top-k keeps every tie at the k-th value.
+
+    Returns:
+        int64 [rows].
+
+    Example:
+        >>> one = np.ones(1, np.float32)
+        >>> facts = RowFacts(one, np.array([50], np.int32), one * np.float32(0.9), one * 0)
+        >>> old_cann = Abilities(native=False, fused=True, fused_v2=False)
+        >>> RULES[int(choose_rules(facts, 32000, torch.bfloat16, old_cann, keep_ties=False)[0])].route.value
+        'top_k'
+    """
+    rows = _in_terms_of_rules(facts, vocab_size, dtype, keep_ties)
+    holds = [np.broadcast_to(rule.holds(rows, abilities), facts.temperature.shape) for rule in RULES]
+    return np.argmax(np.stack(holds), axis=0)
+
+
+class Group(NamedTuple):
+    """Rows that are served together.
+
+    Attributes:
+        route: what serves them.
+        masks_first: top-k is applied to the logits before.
+        rows: their places in the batch, ascending, on the host.
+        most_k: the largest top_k among them that is on, 1 where none is.
+        unbounded: which of ``rows`` read noise beyond ``most_k``, since no top-k bounds them: indices into ``rows``.
+    """
+
+    route: SamplingRoute
+    masks_first: bool
+    rows: npt.NDArray[np.int64]
+    most_k: int
+    unbounded: npt.NDArray[np.int64]
+
+
+def group_rows(
+    facts: RowFacts, vocab_size: int, dtype: torch.dtype, abilities: Abilities, keep_ties: bool
+) -> Sequence[Group]:
+    """Split a batch into as few groups as its rows' routes allow: one launch of the operator each.
+
+    Args:
+        facts: of the rows.
+        vocab_size: the number of columns of the logits.
+        dtype: of the logits.
+        abilities: of the device for that dtype.
+        keep_ties: top-k keeps every tie at the k-th value.
+
+    Returns:
+        The groups; every row is in one.
+    """
+    chosen = choose_rules(facts, vocab_size, dtype, abilities, keep_ties)
+    kinds = sorted({(RULES[rule].route, RULES[rule].masks_first) for rule in np.unique(chosen)})
+    groups = []
+    for route, masks_first in kinds:
+        of_kind = [index for index, rule in enumerate(RULES) if (rule.route, rule.masks_first) == (route, masks_first)]
+        rows = np.flatnonzero(np.isin(chosen, of_kind))
+        top_k = np.where(facts.temperature[rows] == 0, 1, facts.top_k[rows])
+        is_bounded = (top_k >= 1) & (top_k < vocab_size)
+        most_k = int(top_k[is_bounded].max(initial=1))
+        unbounded = np.flatnonzero(~is_bounded | masks_first)
+        groups.append(Group(route, masks_first, rows, most_k, unbounded))
+    return groups

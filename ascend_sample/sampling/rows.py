@@ -1,0 +1,99 @@
+"""Sampling rows of logits with given parameters: the function below the `Sampler`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample.sampling import routes
+from ascend_sample.sampling.noise import Stream
+from ascend_sample.sampling.routes import Group, RowFacts, SamplingRoute
+from ascend_sample.sampling.row_parameters import (
+    RowParameters,
+    RowsOutput,
+    check_logits,
+    check_parameters,
+    facts_of,
+)
+from ascend_sample.sampling.serving import PlacedGroup, place_groups, serve
+
+
+def sample_rows(
+    logits: Tensor,
+    *,
+    temperature: Tensor,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    seed: Tensor,
+    position: Tensor,
+    stream: Stream = Stream.DRAW,
+    keep_ties: bool = False,
+    facts: RowFacts | None = None,
+) -> RowsOutput:
+    """Draw one token a row from the exact distribution, whatever the device and the dtype of the logits.
+
+    The distribution of a row: logits / temperature, top-k, softmax, top-p (until the sum exceeds it), min-p (weights
+    below min_p times the largest go), renormalised. The noise of a row is a function of its seed, its position and the
+    stream, so its token does not depend on the other rows.
+
+    Args:
+        logits: float32, float16 or bfloat16 [rows, vocab_size], vocab_size up to 2^20.
+        temperature: float32 [rows] >= 0; 0 takes the best token, the one with the lowest id among equals.
+        top_k: int32 [rows]; a value outside [1, vocab_size) means off. None: off for all.
+        top_p: float32 [rows] in (0, 1]; 1 means off. None: off for all.
+        min_p: float32 [rows] in [0, 1]; 0 means off. None: off for all.
+        seed: int64 [rows], the bits of 64-bit seeds.
+        position: int64 [rows] >= 0, for example the number of tokens before the one that is drawn.
+        stream: which of the independent noises of a seed and a position.
+        keep_ties: top-k keeps every logit that is equal to the k-th, as vLLM and transformers do.
+        facts: what the host knows about temperature, top_k, top_p and min_p of each row, so that a fused operator can
+            serve those for which it is exact. Without it, rows on a device take a route that serves every row.
+
+    Returns:
+        The ids and a status a row.
+
+    Raises:
+        TypeError: an argument is no tensor, or has a wrong dtype.
+        ValueError: an argument has a wrong shape or device.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 9.0, 0.0], [5.0, 0.0, 5.0]])
+        >>> one = torch.ones(2)
+        >>> sample_rows(
+        ...     logits, temperature=0 * one, seed=torch.tensor([1, 2]), position=torch.tensor([7, 7])
+        ... ).token_ids.tolist()
+        [1, 0]
+    """
+    check_logits("sample_rows", logits)
+    rows = len(logits)
+    like = {"device": logits.device}
+    parameters = RowParameters(
+        temperature=temperature,
+        top_k=torch.full((rows,), SKIP_TOP_K, dtype=torch.int32, **like) if top_k is None else top_k,
+        top_p=torch.ones(rows, **like) if top_p is None else top_p,
+        min_p=torch.zeros(rows, **like) if min_p is None else min_p,
+        seed=seed,
+        position=position,
+    )
+    check_parameters("sample_rows", parameters, logits)
+    if rows == 0:
+        return RowsOutput(torch.empty(0, dtype=torch.int64, **like), torch.empty(0, dtype=torch.int8, **like))
+    if facts is None and logits.is_cpu:
+        facts = facts_of(parameters)
+    if facts is not None:
+        groups = place_groups(facts, parameters, logits, keep_ties)
+    else:
+        groups = [_universal_group(logits, parameters)]
+    return serve([(logits, group) for group in groups], position, keep_ties, stream)
+
+
+def _universal_group(logits: Tensor, parameters: RowParameters) -> PlacedGroup:
+    """All rows, by a route that serves whatever their parameters are."""
+    rows, vocab_size = logits.shape
+    has_v2 = routes.abilities_of(logits.device, logits.dtype).fused_v2
+    route = SamplingRoute.FUSED_V2 if has_v2 else SamplingRoute.COMPOSITE
+    all_rows = np.arange(rows)
+    return PlacedGroup(Group(route, True, all_rows, vocab_size, all_rows), None, None, None, parameters.for_operators(vocab_size))

@@ -1,0 +1,252 @@
+"""The sampler of a serving engine: one step of a batch of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling import routes
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.filters import filter_logits
+from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs, numbers_of
+from ascend_sample.sampling.noise import Stream
+from ascend_sample.sampling.routes import RULES, RowFacts, SamplingRoute
+from ascend_sample.sampling.row_parameters import RowParameters, check_logits
+from ascend_sample.sampling.serving import PlacedGroup, cleaned_rows, place_groups, serve, to_device
+
+
+class SamplerOutput(NamedTuple):
+    """What one step returns, on the device of the logits.
+
+    Attributes:
+        token_ids: int64 [batch], valid ids in any case.
+        status: int8 [batch], a `RowStatus` each.
+        logprobs: of the rows that asked for them; None where none did.
+    """
+
+    token_ids: Tensor
+    status: Tensor
+    logprobs: Logprobs | None
+
+
+class RowRoute(NamedTuple):
+    """How one row is served.
+
+    Attributes:
+        row: its place in the batch.
+        route: what serves it.
+        reason: why.
+    """
+
+    row: int
+    route: SamplingRoute
+    reason: str
+
+
+class _Plan(NamedTuple):
+    """What stays the same from step to step while the batch does.
+
+    Attributes:
+        key: what it was made for.
+        raw: the groups of rows whose logits are sampled from as they come.
+        processed: those of the others.
+        logprobs_rows: int64 on the device, the rows that ask for logprobs; None where none does.
+        logprobs_list: the same on the host.
+        most_logprobs: how many of the best tokens they ask for, at most.
+    """
+
+    key: tuple[object, ...]
+    raw: Sequence[PlacedGroup]
+    processed: Sequence[PlacedGroup]
+    logprobs_rows: Tensor | None
+    logprobs_list: list[int]
+    most_logprobs: int
+
+
+class Sampler:
+    """Draws the next token of every request of a batch, each from exactly the distribution that its parameters mean.
+
+    The algorithm, row by row:
+
+    1. Logits are converted to float32, and a NaN counts as -inf.
+    2. Ids that the request bans (or does not allow, or that would stop it before ``min_tokens``) become -inf; its bias
+       is added; repetition, presence and frequency penalties are applied.
+    3. Temperature 0 takes the best logit, the lowest id among equals. Otherwise the weights are
+       exp((logit - maximum) / temperature).
+    4. Top-k keeps the first k of the total order (value descending, id ascending); ``keep_ties`` keeps every logit that
+       is equal to the k-th too.
+    5. Top-p keeps, in that order, until the sum of the normalised weights exceeds p.
+    6. Min-p drops weights below min_p times the largest.
+    7. The token is the argmax of weight / noise, where the noise is exponential and a function of the request's seed,
+       its position and the rank of the entry (docs/seeds.md): an exact draw that no other row can change.
+
+    On which route a row takes these steps, `explain` tells. It is chosen on the host from what `SamplingBatch` knows
+    there; no step waits for the device.
+
+    Args:
+        logprobs_mode: which numbers are reported for requests that ask for logprobs.
+        keep_ties: see 4. Rows with top-k then take a slower route.
+
+    Example:
+        >>> batch = SamplingBatch(vocab_size=4)
+        >>> greedy = batch.add(SamplingParams(temperature=0))
+        >>> seeded = batch.add(SamplingParams(top_k=2, seed=7))
+        >>> output = Sampler()(torch.tensor([[1.0, 3.0, 2.0, 3.0], [5.0, -1.0, 5.0, -1.0]]), batch)
+        >>> output.token_ids.tolist()[0], output.token_ids.tolist()[1] in (0, 2)
+        (1, True)
+    """
+
+    def __init__(self, logprobs_mode: str = "raw_logprobs", *, keep_ties: bool = False) -> None:
+        modes = [mode.value for mode in LogprobsMode]
+        if logprobs_mode not in modes:
+            raise ValueError(f"Sampler: logprobs_mode must be one of {', '.join(modes)}, got {logprobs_mode!r}.")
+        if not isinstance(keep_ties, bool):
+            raise TypeError(f"Sampler: keep_ties must be True or False, got {keep_ties!r}. Use bool().")
+        self.logprobs_mode = LogprobsMode(logprobs_mode)
+        self.keep_ties = keep_ties
+        self._plan: _Plan | None = None
+
+    def __call__(
+        self, logits: Tensor, batch: SamplingBatch, *, stream: Stream = Stream.DRAW, advance: bool = True
+    ) -> SamplerOutput:
+        """Sample one token for each row of the batch.
+
+        Args:
+            logits: float32, float16 or bfloat16 [batch, vocab_size] on the device of the batch.
+            batch: the requests, in the order of the rows.
+            stream: which of the independent noises of a seed and a position.
+            advance: tell the batch of the tokens, so that the next step is theirs. Without it the same step, given the
+                same logits, draws the same tokens again; `SamplingBatch.append` advances.
+
+        Returns:
+            Ids, statuses and logprobs.
+
+        Raises:
+            TypeError: logits are no tensor, or of another dtype.
+            ValueError: logits do not fit the batch.
+        """
+        self._check(logits, batch)
+        batch.flush()
+        if len(batch) == 0:
+            empty = torch.empty(0, dtype=torch.int64, device=logits.device)
+            return SamplerOutput(empty, empty.to(torch.int8), None)
+        processed = batch.process(logits)
+        plan = self._planned(logits, batch, processed)
+        work = [(logits, group) for group in plan.raw]
+        if processed is not None:
+            work += [(processed[0], group) for group in plan.processed]
+        output = serve(work, batch.position, self.keep_ties, stream)
+        logprobs = self._logprobs(logits, processed, output.token_ids, plan, batch)
+        if advance:
+            batch.append(output.token_ids)
+        return SamplerOutput(output.token_ids, output.status, logprobs)
+
+    def explain(self, batch: SamplingBatch, dtype: torch.dtype) -> list[RowRoute]:
+        """Tell which route each row of the batch takes, and why.
+
+        Args:
+            batch: the requests.
+            dtype: of the logits that they will get.
+
+        Example:
+            >>> batch = SamplingBatch(vocab_size=32000)
+            >>> row = batch.add(SamplingParams(top_p=0.9))
+            >>> Sampler().explain(batch, torch.bfloat16)[0].route.value
+            'native'
+        """
+        facts = _facts_of(batch)
+        explained: list[RowRoute] = [RowRoute(0, SamplingRoute.NATIVE, "")] * len(batch)
+        for is_processed, kind in ((False, dtype), (True, torch.float32)):
+            rows = np.flatnonzero(batch.host.is_processed == is_processed)
+            abilities = routes.abilities_of(batch.device, kind)
+            chosen = routes.choose_rules(facts.select(rows), batch.vocab_size, kind, abilities, self.keep_ties)
+            for row, rule in zip(rows.tolist(), chosen.tolist(), strict=True):
+                reason = RULES[rule].reason + ("; its logits are processed in float32 before" if is_processed else "")
+                explained[row] = RowRoute(row, RULES[rule].route, reason)
+        return explained
+
+    def _check(self, logits: Tensor, batch: SamplingBatch) -> None:
+        check_logits("Sampler", logits)
+        if tuple(logits.shape) != (len(batch), batch.vocab_size):
+            raise ValueError(
+                f"Sampler: logits must have the shape of the batch, [{len(batch)}, {batch.vocab_size}], got "
+                f"{list(logits.shape)}. Add and remove requests before the step."
+            )
+        if logits.device != batch.device:
+            raise ValueError(
+                f"Sampler: logits must be on the device of the batch, {batch.device}, got {logits.device}. "
+                "Make the batch with device=logits.device."
+            )
+
+    def _planned(self, logits: Tensor, batch: SamplingBatch, processed: tuple[Tensor, Tensor, list[int]] | None) -> _Plan:
+        key = (batch, batch.version, logits.dtype)
+        if self._plan is None or self._plan.key != key:
+            self._plan = self._make_plan(key, logits, batch, processed)
+        return self._plan
+
+    def _make_plan(
+        self,
+        key: tuple[object, ...],
+        logits: Tensor,
+        batch: SamplingBatch,
+        processed: tuple[Tensor, Tensor, list[int]] | None,
+    ) -> _Plan:
+        facts = _facts_of(batch)
+        parameters = RowParameters(
+            batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position
+        )
+        raw_groups: Sequence[PlacedGroup] = ()
+        processed_groups: Sequence[PlacedGroup] = ()
+        raw_rows = np.flatnonzero(~batch.host.is_processed)
+        if len(raw_rows) > 0:
+            raw_groups = place_groups(facts, parameters, logits, self.keep_ties, raw_rows)
+        if processed is not None:
+            processed_rows = np.flatnonzero(batch.host.is_processed)
+            processed_groups = place_groups(facts, parameters, processed[0], self.keep_ties, processed_rows)
+        asking = np.flatnonzero(batch.host.logprobs >= 0)
+        return _Plan(
+            key,
+            raw_groups,
+            processed_groups,
+            to_device(asking, batch.device) if len(asking) else None,
+            asking.tolist(),
+            int(batch.host.logprobs.max(initial=0)),
+        )
+
+    def _logprobs(
+        self,
+        logits: Tensor,
+        processed: tuple[Tensor, Tensor, list[int]] | None,
+        token_ids: Tensor,
+        plan: _Plan,
+        batch: SamplingBatch,
+    ) -> Logprobs | None:
+        """Of the rows that ask for them, before the batch advances."""
+        rows = plan.logprobs_rows
+        if rows is None:
+            return None
+        values = cleaned_rows(logits[rows]).logits
+        if self.logprobs_mode.is_processed:
+            if processed is not None:
+                whole = logits.float()
+                whole = whole.index_copy(0, processed[1], processed[0])
+                values = whole[rows]
+            values = filter_logits(
+                values,
+                temperature=batch.temperature[rows],
+                top_k=batch.top_k[rows],
+                top_p=batch.top_p[rows],
+                min_p=batch.min_p[rows],
+                keep_ties=self.keep_ties,
+            )
+        numbers = numbers_of(values, self.logprobs_mode)
+        return gather_logprobs(plan.logprobs_list, numbers, token_ids[rows], plan.most_logprobs)
+
+
+def _facts_of(batch: SamplingBatch) -> RowFacts:
+    host = batch.host
+    return RowFacts(host.temperature, host.top_k, host.top_p, host.min_p)

@@ -1,0 +1,293 @@
+"""Each route's few operators. Nothing here reads a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample.sampling import routes
+from ascend_sample.sampling.noise import Stream, exponential_noise
+from ascend_sample.sampling.routes import LARGEST_FUSED_K, Group, RowFacts, SamplingRoute
+from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, RowStatus
+from ascend_sample.sampling.total_order import first_of_total_order, mask_below_top_k
+
+NOISE_CHUNK = 8192  # lanes made at a time on devices, so that the integers behind them stay small
+
+
+class PlacedGroup(NamedTuple):
+    """A group of rows with what serving them needs on the device.
+
+    Attributes:
+        group: what the host knows.
+        source_rows: int64, their rows in the logits that they are sampled from; None: all of those, in order.
+        batch_rows: int64, their rows in the batch; None: all, in order.
+        unbounded: int64, `Group.unbounded`; None: all of the group's.
+        parameters: theirs alone; the position is replaced in each step.
+    """
+
+    group: Group
+    source_rows: Tensor | None
+    batch_rows: Tensor | None
+    unbounded: Tensor | None
+    parameters: RowParameters
+
+
+def to_device(array: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+    """A copy on the device, without waiting for it."""
+    tensor = torch.from_numpy(array)
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def place_groups(
+    facts: RowFacts,
+    parameters: RowParameters,
+    logits: Tensor,
+    keep_ties: bool,
+    rows: npt.NDArray[np.int64] | None = None,
+) -> Sequence[PlacedGroup]:
+    """Choose the routes of rows and put on the device what serving them needs.
+
+    Args:
+        facts: of the whole batch.
+        parameters: of the whole batch.
+        logits: those that are sampled from (their shape, dtype and device count): one row for each of ``rows``, or for
+            each of the batch.
+        keep_ties: top-k keeps every tie at the k-th value.
+        rows: the rows that are placed, ascending; None: all.
+
+    Returns:
+        Each of the rows is in one of the groups.
+    """
+    batch_size = len(facts.temperature)
+    if rows is not None and len(rows) < batch_size:
+        facts = facts.select(rows)
+    else:
+        rows = np.arange(batch_size)
+    is_compact = len(logits) < batch_size
+    placed = []
+    parameters = parameters.for_operators(logits.shape[1])
+    abilities = routes.abilities_of(logits.device, logits.dtype)
+    for group in routes.group_rows(facts, logits.shape[1], logits.dtype, abilities, keep_ties):
+        of_batch = rows[group.rows]
+        of_source = group.rows if is_compact else of_batch
+        is_whole = len(of_batch) == batch_size
+        batch_rows = None if is_whole else to_device(of_batch, logits.device)
+        placed.append(
+            PlacedGroup(
+                group,
+                None if len(of_source) == len(logits) else to_device(of_source, logits.device),
+                batch_rows,
+                None if len(group.unbounded) == len(group.rows) else to_device(group.unbounded, logits.device),
+                parameters if batch_rows is None else parameters.select(batch_rows),
+            )
+        )
+    return placed
+
+
+def serve(
+    work: Sequence[tuple[Tensor, PlacedGroup]], position: Tensor, keep_ties: bool, stream: Stream
+) -> RowsOutput:
+    """Sample every row of a batch by the route that was chosen for it.
+
+    Args:
+        work: groups that hold each row of the batch once, each with the logits that it is sampled from.
+        position: int64 [batch].
+        keep_ties: as it was given to `place_groups`.
+        stream: of the noise.
+
+    Returns:
+        The ids and statuses, in the order of the batch.
+    """
+    if len(work) == 1:
+        logits, placed = work[0]
+        return _serve_group(logits, placed, placed.parameters.at(position), keep_ties, stream)
+    token_ids = torch.empty_like(position)
+    status = torch.empty_like(position, dtype=torch.int8)
+    for logits, placed in work:
+        rows = placed.batch_rows
+        assert rows is not None  # several groups hold a part of the batch each
+        output = _serve_group(logits, placed, placed.parameters.at(position[rows]), keep_ties, stream)
+        token_ids.index_copy_(0, rows, output.token_ids)
+        status.index_copy_(0, rows, output.status)
+    return RowsOutput(token_ids, status)
+
+
+def _serve_group(
+    logits: Tensor, placed: PlacedGroup, parameters: RowParameters, keep_ties: bool, stream: Stream
+) -> RowsOutput:
+    group, rows = placed.group, placed.source_rows
+    if group.route is SamplingRoute.NATIVE and not group.masks_first:
+        return _sample_natively(logits, rows, parameters, stream)
+    if rows is not None:
+        logits = logits[rows]
+    if group.route is SamplingRoute.FUSED:
+        return _sample_fused(logits, parameters, group, stream)
+    cleaned = cleaned_rows(logits)
+    if group.masks_first:
+        masked = mask_below_top_k(cleaned.logits, parameters.top_k, keep_ties, group.most_k)
+        cleaned = cleaned._replace(logits=masked)
+        is_done = (parameters.top_k != 1) & ((parameters.top_k > LARGEST_FUSED_K) | keep_ties)
+        parameters = replace(parameters, top_k=parameters.top_k.masked_fill(is_done, SKIP_TOP_K))
+    if group.route is SamplingRoute.NATIVE:
+        # The status of the row as it came: masking has hidden nothing but NaN.
+        return RowsOutput(_sample_natively(cleaned.logits, None, parameters, stream).token_ids, cleaned.status)
+    if group.route is SamplingRoute.TOP_K:
+        return _sample_candidates(cleaned, parameters, group, stream)
+    return _sample_whole_rows(cleaned, parameters, placed, stream)
+
+
+def _sample_natively(logits: Tensor, rows: Tensor | None, parameters: RowParameters, stream: Stream) -> RowsOutput:
+    return RowsOutput(
+        *torch.ops.ascend_sample.sample_rows(
+            logits,
+            rows,
+            parameters.temperature,
+            parameters.top_k,
+            parameters.top_p,
+            parameters.min_p,
+            parameters.seed,
+            parameters.position,
+            int(stream),
+        )
+    )
+
+
+class CleanedRows(NamedTuple):
+    """Logits without NaN, and what was found in them.
+
+    Attributes:
+        logits: float32 [rows, vocab_size], -inf for NaN.
+        maximum: float32 [rows, 1].
+        status: int8 [rows].
+    """
+
+    logits: Tensor
+    maximum: Tensor
+    status: Tensor
+
+
+def cleaned_rows(logits: Tensor) -> CleanedRows:
+    """Find what is wrong with each row, and let NaN count as -inf.
+
+    Args:
+        logits: of any floating dtype, [rows, vocab_size].
+
+    Example:
+        >>> cleaned_rows(torch.tensor([[1.0, torch.nan], [0.0, 2.0]])).status.tolist()
+        [2, 0]
+    """
+    values = logits.float()
+    is_nan = values.isnan()
+    values = values.masked_fill(is_nan, -torch.inf)
+    maximum = values.amax(1, keepdim=True)
+    status = torch.zeros(len(values), dtype=torch.int8, device=values.device)
+    status = status.masked_fill(maximum[:, 0] == -torch.inf, RowStatus.ALL_MASKED)
+    status = status.masked_fill(maximum[:, 0] == torch.inf, RowStatus.INF_SEEN)
+    return CleanedRows(values, maximum, status.masked_fill(is_nan.any(1), RowStatus.NAN_SEEN))
+
+
+def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor) -> Tensor:
+    """(logits - maximum) / temperature, which never overflows; 0 for the maximum, also where that is infinite.
+
+    Args:
+        logits: float32 [rows, columns] without NaN.
+        maximum: float32 [rows, 1], of the logits.
+        temperature: float32 [rows]; 0 counts as 1.
+
+    Returns:
+        float32 [rows, columns].
+    """
+    divisor = torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
+    return torch.where(logits == maximum, 0.0, (logits - maximum) / divisor)
+
+
+def _exceeded(top_p: Tensor) -> Tensor:
+    """What a float32 sum has to reach in order to exceed top_p: V2 keeps until a sum reaches its p."""
+    return (top_p.view(torch.int32) + 1).view(torch.float32)  # the next float32
+
+
+def _sample_by_operator_v2(scaled: Tensor, parameters: RowParameters, noise: Tensor, is_composite: bool) -> Tensor:
+    """One call of top_k_top_p_sample_v2, or of its composite; the ids, int64 [rows]."""
+    name = "top_k_top_p_sample_v2_composite" if is_composite else "top_k_top_p_sample_v2"
+    operator = getattr(torch.ops.ascend_sample, name)
+    # eps is 0: noise is never 0, and an eps of 1e-8 would halve the draws of a token 18 nats below the best.
+    top_p = _exceeded(parameters.top_p)
+    token_ids: Tensor = operator(
+        scaled, parameters.top_k, top_p, noise, parameters.min_p, 0.0, False, 32, LARGEST_FUSED_K
+    )[0]
+    return token_ids
+
+
+def _sample_candidates(cleaned: CleanedRows, parameters: RowParameters, group: Group, stream: Stream) -> RowsOutput:
+    """Every row has a top_k up to `LARGEST_FUSED_K`: its candidates, in order, are a small row of their own."""
+    width = min(group.most_k, cleaned.logits.shape[1])
+    values, ids = first_of_total_order(cleaned.logits, width)
+    scaled = divided_by_temperature(values, cleaned.maximum, parameters.temperature)
+    noise = exponential_noise(parameters.seed, parameters.position, width, stream=stream)
+    ranks = _sample_by_operator_v2(scaled, parameters, noise, is_composite=True)
+    token_ids = ids.gather(1, ranks.unsqueeze(1)).squeeze(1)
+    return RowsOutput(_or_first(token_ids, cleaned), cleaned.status)
+
+
+def _sample_whole_rows(
+    cleaned: CleanedRows, parameters: RowParameters, placed: PlacedGroup, stream: Stream
+) -> RowsOutput:
+    vocab_size = cleaned.logits.shape[1]
+    scaled = divided_by_temperature(cleaned.logits, cleaned.maximum, parameters.temperature)
+    noise = _noise_that_is_read(parameters, placed, vocab_size, stream)
+    is_composite = placed.group.route is SamplingRoute.COMPOSITE
+    token_ids = _sample_by_operator_v2(scaled, parameters, noise, is_composite)
+    return RowsOutput(_or_first(token_ids, cleaned), cleaned.status)
+
+
+def _or_first(token_ids: Tensor, cleaned: CleanedRows) -> Tensor:
+    """0 where a row has nothing to draw."""
+    return token_ids.masked_fill(cleaned.maximum[:, 0] == -torch.inf, 0)
+
+
+def _noise_that_is_read(parameters: RowParameters, placed: PlacedGroup, vocab_size: int, stream: Stream) -> Tensor:
+    """float32 [rows, vocab_size], of which rows with a top-k get that many lanes and the others all."""
+    rows = parameters.seed.shape[0]
+    noise = torch.empty(rows, vocab_size, dtype=torch.float32, device=parameters.seed.device)
+    width = min(placed.group.most_k + placed.group.most_k % 2, vocab_size)
+    noise[:, :width] = exponential_noise(parameters.seed, parameters.position, width, stream=stream)
+    if len(placed.group.unbounded) == 0:
+        return noise
+    seed, position = parameters.seed, parameters.position
+    if placed.unbounded is not None:
+        seed, position = seed[placed.unbounded], position[placed.unbounded]
+    for first in range(width, vocab_size, NOISE_CHUNK):
+        lanes = min(NOISE_CHUNK, vocab_size - first)
+        chunk = exponential_noise(seed, position, lanes, stream=stream, first_lane=first)
+        if placed.unbounded is None:
+            noise[:, first : first + lanes] = chunk
+        else:
+            noise[:, first : first + lanes].index_copy_(0, placed.unbounded, chunk)
+    return noise
+
+
+def _sample_fused(logits: Tensor, parameters: RowParameters, group: Group, stream: Stream) -> RowsOutput:
+    """The first operator on 16-bit logits as they came.
+
+    A draw from softmax(x / t) is argmax of w^(1/t) / q, where w = softmax(x); the same entry has the largest w / q^t.
+    """
+    vocab_size = logits.shape[1]
+    noise = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    width = min(group.most_k, vocab_size)
+    drawn = exponential_noise(parameters.seed, parameters.position, width, stream=stream)
+    noise[:, :width] = drawn ** parameters.temperature.unsqueeze(1)
+    token_ids: Tensor = torch.ops.ascend_sample.top_k_top_p_sample(
+        logits, parameters.top_k, parameters.top_p.to(logits.dtype), noise, 0.0, False, 32
+    )[0]
+    cleaned = cleaned_rows(logits)
+    # What a device makes of NaN is not documented: whatever it is, the id is one of the vocabulary.
+    return RowsOutput(_or_first(token_ids.clamp(0, vocab_size - 1), cleaned), cleaned.status)

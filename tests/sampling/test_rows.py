@@ -1,0 +1,242 @@
+"""`sample_rows`: every route draws what the float64 reference draws from the row's own noise."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from oracle import expected, signed
+from torch import Tensor
+
+from ascend_sample.sampling import routes
+from ascend_sample.sampling.noise import Stream
+from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.routes import Abilities, RowFacts, SamplingRoute, choose_rules
+from ascend_sample.sampling.row_parameters import RowsOutput
+from ascend_sample.sampling.rows import sample_rows
+
+OFF = 2**20 + 1
+NATIVE = Abilities(native=True, fused=False, fused_v2=False)
+OLD_CANN = Abilities(native=False, fused=True, fused_v2=False)
+NEW_CANN = Abilities(native=False, fused=True, fused_v2=True)
+NO_OPERATOR = Abilities(native=False, fused=False, fused_v2=False)
+MACHINES = {"cpu": ("cpu", NATIVE), "torch alone": ("cpu", NO_OPERATOR)}
+EMULATED = {"old CANN": ("npu", OLD_CANN), "new CANN": ("npu", NEW_CANN), "no operator": ("npu", NO_OPERATOR)}
+
+
+@pytest.fixture(params=[*MACHINES, *EMULATED])
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A device with the operators that it is said to have."""
+    name = request.param
+    if name in EMULATED:
+        request.getfixturevalue("npu")
+    device, abilities = (MACHINES | EMULATED)[name]
+
+    def abilities_of(device: torch.device, dtype: torch.dtype) -> Abilities:
+        has_fused = abilities.fused and dtype != torch.float32
+        return abilities._replace(fused=has_fused)
+
+    monkeypatch.setattr(routes, "abilities_of", abilities_of)
+    yield device
+
+
+def call(
+    logits: Tensor, requests: list[SamplingParams], positions: list[int], device: str, *, knows: bool = True, **options
+) -> RowsOutput:
+    top_k = [OFF if request.top_k is None else request.top_k for request in requests]
+    columns = {
+        "temperature": torch.tensor([request.temperature for request in requests]),
+        "top_k": torch.tensor(top_k, dtype=torch.int32),
+        "top_p": torch.tensor([request.top_p for request in requests]),
+        "min_p": torch.tensor([request.min_p for request in requests]),
+    }
+    facts = RowFacts(**{name: column.numpy() for name, column in columns.items()}) if knows else None
+    return sample_rows(
+        logits.to(device),
+        **{name: column.to(device) for name, column in columns.items()},
+        seed=torch.tensor([signed(request.seed) for request in requests], device=device),
+        position=torch.tensor(positions, device=device),
+        facts=facts,
+        **options,
+    )
+
+
+def grid(vocab_size: int) -> list[SamplingParams]:
+    combinations = itertools.product(
+        (0.0, 0.3, 1.0, 1.7), (None, 1, 2, 20, 1024, 1500), (1.0, 0.05, 0.75, 0.9, 0.999), (0.0, 0.05, 1.0)
+    )
+    return [
+        SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m, seed=(977 * number) ** 5 % 2**64)
+        for number, (t, k, p, m) in enumerate(combinations)
+    ]
+
+
+def check(logits: Tensor, requests: list[SamplingParams], positions: list[int], output: RowsOutput, **options) -> int:
+    """Every row is what the oracle says; returns how many are not exactly the winner of float64."""
+    inexact = 0
+    ids = output.token_ids.cpu().tolist()
+    for row, (request, position) in enumerate(zip(requests, positions, strict=True)):
+        want = expected(logits[row].float().numpy(), request, position, **options)
+        assert ids[row] in want.acceptable, (row, request, ids[row], want)
+        inexact += ids[row] != want.token_id
+    return inexact
+
+
+class TestEveryRoute:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("vocab_size", [2, 7, 1000, 3000])
+    def test_draws_what_the_reference_draws(self, machine: str, dtype: torch.dtype, vocab_size: int) -> None:
+        requests = grid(vocab_size)
+        logits = (torch.randn(len(requests), vocab_size) * 3).to(dtype)
+        positions = [7 * row for row in range(len(requests))]
+        output = call(logits, requests, positions, machine)
+        assert check(logits, requests, positions, output) <= 3
+        assert not output.status.any()
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_what_the_host_does_not_know_changes_nothing(self, machine: str, dtype: torch.dtype) -> None:
+        requests = grid(1500)
+        logits = (torch.randn(len(requests), 1500) * 2).to(dtype)
+        positions = list(range(len(requests)))
+        known = call(logits, requests, positions, machine)
+        unknown = call(logits, requests, positions, machine, knows=False)
+        assert (known.token_ids != unknown.token_ids).sum() <= 1  # two routes may round a near tie differently
+
+    @pytest.mark.parametrize("keep_ties", [False, True])
+    def test_ties_at_the_kth_value(self, machine: str, keep_ties: bool) -> None:
+        requests = [SamplingParams(top_k=2, seed=seed) for seed in range(400)]
+        logits = torch.tensor([0.0, 1.0, 1.0, 1.0, -1.0]).expand(400, 5).contiguous()
+        output = call(logits, requests, [0] * 400, machine, keep_ties=keep_ties)
+        assert set(output.token_ids.tolist()) == ({1, 2, 3} if keep_ties else {1, 2})
+        assert check(logits, requests, [0] * 400, output, keep_ties=keep_ties) == 0
+
+    def test_sums_that_are_exactly_p(self, machine: str) -> None:
+        """Four equal logits and p = 1/2: the sum of two does not exceed it, so three stay."""
+        requests = [SamplingParams(top_p=0.5, top_k=k, seed=seed) for k in (None, 4) for seed in range(200)]
+        logits = torch.tensor([1.0, 1.0, 1.0, 1.0, -torch.inf]).expand(400, 5).contiguous()
+        output = call(logits, requests, [0] * 400, machine)
+        assert set(output.token_ids.tolist()) == {0, 1, 2}
+
+    def test_streams_are_not_the_same(self, machine: str) -> None:
+        requests = [SamplingParams(seed=seed) for seed in range(50)]
+        logits = torch.zeros(50, 1000)
+        drawn = [call(logits, requests, [0] * 50, machine, stream=stream).token_ids.cpu() for stream in Stream]
+        for one, other in itertools.combinations(drawn, 2):
+            assert (one == other).sum() <= 3
+
+
+class TestBadRows:
+    BAD = (
+        ([torch.nan, 1.0, 0.0, 0.5], 2, {1, 2, 3}),
+        ([torch.nan] * 4, 2, {0}),
+        ([-torch.inf] * 4, 1, {0}),
+        ([torch.inf, 0.0, torch.inf, 9.0], 3, {0, 2}),
+        ([torch.inf, torch.nan, torch.inf, 9.0], 2, {0, 2}),
+    )
+
+    @pytest.mark.parametrize("number", range(len(BAD)))
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_status_and_a_valid_id_for_that_row_alone(self, machine: str, dtype: torch.dtype, number: int) -> None:
+        bad, status, ids = self.BAD[number]
+        requests = [request for request in grid(4) if request.seed is not None]
+        good = torch.randn(len(requests), 4).to(dtype)
+        logits = good.repeat_interleave(2, dim=0)
+        logits[::2] = torch.tensor(bad).to(dtype)
+        twice = [request for request in requests for _ in range(2)]
+        output = call(logits, twice, [0] * len(twice), machine)
+        assert set(output.status[::2].tolist()) == {status}
+        assert not output.status[1::2].any()
+        assert set(output.token_ids[::2].tolist()) <= ids
+        alone = call(good, requests, [0] * len(requests), machine)
+        assert torch.equal(output.token_ids[1::2], alone.token_ids)
+
+
+class TestRoutes:
+    def chosen(self, request: SamplingParams, dtype: torch.dtype, abilities: Abilities, keep_ties: bool = False) -> str:
+        facts = RowFacts(
+            np.float32([request.temperature]),
+            np.int32([OFF if request.top_k is None else request.top_k]),
+            np.float32([request.top_p]),
+            np.float32([request.min_p]),
+        )
+        rule = routes.RULES[int(choose_rules(facts, 32000, dtype, abilities, keep_ties)[0])]
+        return rule.route.value + (" masked" if rule.masks_first else "")
+
+    @pytest.mark.parametrize(
+        ("request_", "dtype", "old", "new"),
+        [
+            (SamplingParams(temperature=0), torch.bfloat16, "fused", "fused_v2"),
+            (SamplingParams(temperature=0), torch.float32, "top_k", "fused_v2"),
+            (SamplingParams(top_k=50), torch.bfloat16, "fused", "fused_v2"),
+            (SamplingParams(top_k=50, temperature=0.7), torch.bfloat16, "fused", "fused_v2"),
+            (SamplingParams(top_k=50, temperature=7), torch.bfloat16, "top_k", "fused_v2"),
+            (SamplingParams(top_k=50, top_p=0.75), torch.bfloat16, "fused", "fused_v2"),
+            (SamplingParams(top_k=50, top_p=0.9), torch.bfloat16, "top_k", "fused_v2"),
+            (SamplingParams(top_k=50, top_p=0.999), torch.bfloat16, "top_k", "fused_v2"),
+            (SamplingParams(top_k=50, top_p=0.75, temperature=0.7), torch.bfloat16, "top_k", "fused_v2"),
+            (SamplingParams(top_k=50, min_p=0.1), torch.float16, "top_k", "fused_v2"),
+            (SamplingParams(top_k=50), torch.float32, "top_k", "fused_v2"),
+            (SamplingParams(top_p=0.9), torch.bfloat16, "composite", "fused_v2"),
+            (SamplingParams(), torch.bfloat16, "composite", "fused_v2"),
+            (SamplingParams(top_k=1025), torch.bfloat16, "composite masked", "fused_v2 masked"),
+            (SamplingParams(top_k=32000), torch.bfloat16, "composite", "fused_v2"),
+        ],
+    )
+    def test_of_a_request(self, request_: SamplingParams, dtype: torch.dtype, old: str, new: str) -> None:
+        assert self.chosen(request_, dtype, OLD_CANN._replace(fused=dtype != torch.float32)) == old
+        assert self.chosen(request_, dtype, NEW_CANN) == new
+
+    def test_the_operator_is_asked_for_what_the_device_has(self, npu: str) -> None:
+        assert routes.abilities_of(torch.device(npu), torch.bfloat16) == NEW_CANN
+        assert routes.abilities_of(torch.device(npu), torch.float32) == NEW_CANN._replace(fused=False)
+        assert routes.abilities_of(torch.device("cpu"), torch.float32) == NATIVE
+
+    def test_few_groups(self) -> None:
+        requests = grid(32000)
+        facts = RowFacts(
+            np.float32([request.temperature for request in requests]),
+            np.int32([OFF if request.top_k is None else request.top_k for request in requests]),
+            np.float32([request.top_p for request in requests]),
+            np.float32([request.min_p for request in requests]),
+        )
+        groups = routes.group_rows(facts, 32000, torch.bfloat16, NEW_CANN, keep_ties=False)
+        assert [(group.route, group.masks_first) for group in groups] == [
+            (SamplingRoute.FUSED_V2, False),
+            (SamplingRoute.FUSED_V2, True),
+        ]
+        assert sorted(np.concatenate([group.rows for group in groups])) == list(range(len(requests)))
+
+
+class TestArguments:
+    def arguments(self) -> dict[str, Tensor]:
+        return {
+            "logits": torch.zeros(2, 4),
+            "temperature": torch.ones(2),
+            "top_k": torch.ones(2, dtype=torch.int32),
+            "top_p": torch.ones(2),
+            "min_p": torch.zeros(2),
+            "seed": torch.zeros(2, dtype=torch.int64),
+            "position": torch.zeros(2, dtype=torch.int64),
+        }
+
+    @pytest.mark.parametrize("name", ["logits", "temperature", "top_k", "top_p", "min_p", "seed", "position"])
+    @pytest.mark.parametrize("kind", ["no tensor", "dtype", "shape"])
+    def test_wrong_ones_are_named(self, name: str, kind: str) -> None:
+        arguments = self.arguments()
+        wrong = {"no tensor": 3, "dtype": arguments[name].to(torch.complex64), "shape": arguments[name][None]}[kind]
+        arguments[name] = wrong
+        with pytest.raises(ValueError if kind == "shape" else TypeError, match=f"sample_rows: {name} must"):
+            sample_rows(**arguments)
+
+    def test_a_wrong_device_is_named(self, npu: str) -> None:
+        arguments = self.arguments() | {"seed": torch.zeros(2, dtype=torch.int64, device=npu)}
+        with pytest.raises(ValueError, match="sample_rows: seed must be on the device of logits, cpu"):
+            sample_rows(**arguments)
+
+    def test_no_rows(self, device: str) -> None:
+        none = {name: tensor[:0].to(device) for name, tensor in self.arguments().items()}
+        output = sample_rows(**none)
+        assert output.token_ids.shape == output.status.shape == (0,)
