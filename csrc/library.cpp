@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "checks.h"
+#include "sampling_checks.h"
 
 namespace ascend_sample {
 namespace {
@@ -19,6 +20,8 @@ namespace {
 #define ASCEND_SAMPLE_V2_RESULTS                                                    \
   " -> (Tensor logits_select_idx, Tensor logits_top_kp_select, Tensor logits_idx, " \
   "Tensor logits_sort_masked)"
+#define ASCEND_SAMPLE_NOISE_ARGUMENTS \
+  "(Tensor seed, Tensor position, int lanes, int stream=0, int first_lane=0)"
 
 std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_fake(const at::Tensor& logits,
                                                            const at::Tensor& k, const at::Tensor& p,
@@ -65,6 +68,18 @@ void check_top_k_top_p_sample_v2(const at::Tensor& logits, const at::Tensor& k, 
                                     ks_max, input_is_logits, is_need_sample_result});
 }
 
+at::Tensor exponential_noise_fake(const at::Tensor& seed, const at::Tensor& position, int64_t lanes,
+                                  int64_t stream, int64_t first_lane) {
+  const NoiseArguments arguments{seed, position, lanes, stream, first_lane};
+  check_arguments(arguments);
+  return allocate_output(arguments);
+}
+
+void check_exponential_noise(const at::Tensor& seed, const at::Tensor& position, int64_t lanes,
+                             int64_t stream, int64_t first_lane) {
+  check_arguments(NoiseArguments{seed, position, lanes, stream, first_lane});
+}
+
 }  // namespace
 
 TORCH_LIBRARY(ascend_sample, m) {
@@ -81,6 +96,10 @@ TORCH_LIBRARY(ascend_sample, m) {
   // The argument rules alone, for implementations in Python.
   m.def("check_top_k_top_p_sample" ASCEND_SAMPLE_ARGUMENTS " -> ()");
   m.def("check_top_k_top_p_sample_v2" ASCEND_SAMPLE_V2_ARGUMENTS " -> ()");
+  // What the sampling layer is made of on the CPU. Other devices take its routes in torch.
+  m.def("exponential_noise" ASCEND_SAMPLE_NOISE_ARGUMENTS " -> Tensor",
+        {at::Tag::pt2_compliant_tag});
+  m.def("check_exponential_noise" ASCEND_SAMPLE_NOISE_ARGUMENTS " -> ()");
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
@@ -88,11 +107,13 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   m.impl("top_k_top_p_sample_composite", &top_k_top_p_sample_fake);
   m.impl("top_k_top_p_sample_v2", &top_k_top_p_sample_v2_fake);
   m.impl("top_k_top_p_sample_v2_composite", &top_k_top_p_sample_v2_fake);
+  m.impl("exponential_noise", &exponential_noise_fake);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {
   m.impl("check_top_k_top_p_sample", &check_top_k_top_p_sample);
   m.impl("check_top_k_top_p_sample_v2", &check_top_k_top_p_sample_v2);
+  m.impl("check_exponential_noise", &check_exponential_noise);
 }
 
 }  // namespace ascend_sample

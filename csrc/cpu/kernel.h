@@ -3,6 +3,7 @@
 
 #include "dense.h"
 #include "min_p.h"
+#include "noise.h"
 #include "top_p.h"
 #include "unfiltered.h"
 
@@ -198,6 +199,11 @@ void sample_rows(const Batch& batch, int64_t first_row, int64_t last_row, Scratc
     case LogitsType::kBFloat16:
       return sample_rows_of<BFloat16>(batch, first_row, last_row, scratch);
   }
+}
+
+/// The same.
+void exponential_noise(const NoiseKey& key, uint64_t first_lane, size_t count, float* out) {
+  fill_exponential(key, first_lane, count, out);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -10,23 +10,33 @@ namespace ascend_sample::cpu {
 // One for each file kernel_*.cpp that this machine's architecture has.
 namespace plain {
 void sample_rows(const Batch& batch, int64_t first_row, int64_t last_row, Scratch& scratch);
-}
+void exponential_noise(const NoiseKey& key, uint64_t first_lane, size_t count, float* out);
+}  // namespace plain
 #if defined(__x86_64__)
 namespace avx2 {
 void sample_rows(const Batch& batch, int64_t first_row, int64_t last_row, Scratch& scratch);
-}
+void exponential_noise(const NoiseKey& key, uint64_t first_lane, size_t count, float* out);
+}  // namespace avx2
 namespace avx512 {
 void sample_rows(const Batch& batch, int64_t first_row, int64_t last_row, Scratch& scratch);
-}
+void exponential_noise(const NoiseKey& key, uint64_t first_lane, size_t count, float* out);
+}  // namespace avx512
 #elif defined(__aarch64__)
 namespace neon {
 void sample_rows(const Batch& batch, int64_t first_row, int64_t last_row, Scratch& scratch);
-}
+void exponential_noise(const NoiseKey& key, uint64_t first_lane, size_t count, float* out);
+}  // namespace neon
 #endif
 
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
+
+[[noreturn]] void refuse(const char* function, Capability capability) {
+  throw std::invalid_argument(std::string(function) +
+                              ": capability must be one of this machine's architecture, got " +
+                              std::string(name_of(capability)) + ". Use best_capability().");
+}
 
 }  // namespace
 
@@ -127,9 +137,26 @@ void sample_rows(Capability capability, const Batch& batch, int64_t first_row, i
       return neon::sample_rows(batch, first_row, last_row, scratch);
 #endif
     default:
-      throw std::invalid_argument(std::string("sample_rows: capability must be one of this "
-                                              "machine's architecture, got ") +
-                                  std::string(name_of(capability)) + ". Use best_capability().");
+      refuse("sample_rows", capability);
+  }
+}
+
+void exponential_noise(Capability capability, const NoiseKey& key, uint64_t first_lane,
+                       size_t count, float* out) {
+  switch (capability) {
+    case Capability::kPlain:
+      return plain::exponential_noise(key, first_lane, count, out);
+#if defined(__x86_64__)
+    case Capability::kAvx2:
+      return avx2::exponential_noise(key, first_lane, count, out);
+    case Capability::kAvx512:
+      return avx512::exponential_noise(key, first_lane, count, out);
+#elif defined(__aarch64__)
+    case Capability::kNeon:
+      return neon::exponential_noise(key, first_lane, count, out);
+#endif
+    default:
+      refuse("exponential_noise", capability);
   }
 }
 

@@ -16,6 +16,13 @@ namespace ascend_sample::cpu {
 
 enum class LogitsType : uint8_t { kFloat32, kFloat16, kBFloat16 };
 
+/// What a row's noise is a function of, besides the lane: ascend_sample/sampling/noise.py.
+struct NoiseKey {
+  int64_t seed;
+  int64_t position;
+  uint32_t stream;
+};
+
 /// One batch of valid arguments. Strides are in elements.
 struct Batch {
   LogitsType type;  // of logits and p
@@ -102,5 +109,9 @@ Capability best_capability();
 /// Samples the rows [first_row, last_row) on the calling thread.
 void sample_rows(Capability capability, const Batch& batch, int64_t first_row, int64_t last_row,
                  Scratch& scratch);
+
+/// Writes the exponential noise of `count` lanes of a row from `first_lane`, which is even.
+void exponential_noise(Capability capability, const NoiseKey& key, uint64_t first_lane,
+                       size_t count, float* out);
 
 }  // namespace ascend_sample::cpu

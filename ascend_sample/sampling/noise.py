@@ -1,0 +1,154 @@
+"""Exponential noise that is a function of a request's seed, its position in the sequence and the lane, of nothing else.
+
+Counter-based: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns
+
+    key      seed, its low and its high 32 bits
+    counter  lane // 2, stream, position: its low and its high 32 bits
+
+into four words of 32 bits, two for the even lane and two for the odd one. Two words are a uniform number with 63
+random bits, strictly between 0 and 1, and that is an exponential one, ``-log1p(-u)``, from 2^-64 to 64 ln 2. So the
+race ``argmax(weight / noise)`` can draw a token that is 44 nats below the best one; 24-bit uniforms end at 16.6.
+
+Everything here is made of integers that no operation lets overflow or shifts while negative, of conversions that are
+exact, and of float32 ``+ - * /``: every device and every instruction set gives the same bits. The CPU has it natively
+(``csrc/cpu/noise.h``); what follows is its specification in torch, and what other devices run.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import torch
+from torch import Tensor
+
+OPERATOR_NAME: Final = "exponential_noise"
+
+_WORD: Final = 2**32 - 1
+_ROUNDS: Final = 10
+_MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
+
+# Of sqrt(1/2) as float32: what is added to its bits to get those of 1, and the bits.
+_TO_ONE: Final = 0x3F800000 - 0x3F3504F3
+_SQRT_HALF_BITS: Final = 0x3F3504F3
+# ln 2 in two parts: up to 64 times the first is exact in float32.
+_LN2_HIGH: Final = float.fromhex("0x1.62e4p-1")
+_LN2_LOW: Final = float.fromhex("0x1.7f7d1cp-20")
+# 2 atanh(s) = 2 s (1 + z P(z)) with z = s^2: least maximum of the relative error, 5e-9 for z up to 1/9.
+_ATANH: Final = tuple(map(float.fromhex, ("0x1.555500p-2", "0x1.99d27cp-3", "0x1.1eb612p-3", "0x1.1ef870p-3")))
+
+
+class Stream(enum.IntEnum):
+    """What noise is for. Equal seeds, positions and lanes of two streams have nothing to do with one another."""
+
+    DRAW = 0
+    DRAFT = 1
+    ACCEPTANCE = 2
+    RESAMPLING = 3
+
+
+def exponential_noise(
+    seed: Tensor, position: Tensor, lanes: int, *, stream: Stream = Stream.DRAW, first_lane: int = 0
+) -> Tensor:
+    """Draw exponentially distributed numbers, the same ones whatever the batch, the place in it and the device.
+
+    Args:
+        seed: int64 [batch], of each request.
+        position: int64 [batch], of the token in its sequence.
+        lanes: how many numbers a row gets.
+        stream: what they are for.
+        first_lane: the lane of the first one, even; a row can be drawn in parts.
+
+    Returns:
+        float32 [batch, lanes] on the device of seed, each above 0 and at most 64 ln 2. The relative error against
+        ``-log1p(-u)`` is below 2.5 units in the last place.
+
+    Raises:
+        TypeError: seed or position is no tensor, or not int64.
+        ValueError: a wrong shape or device, a negative number of lanes, an odd first lane, or lanes beyond 2^33.
+
+    Example:
+        >>> seed, position = torch.tensor([7, 7]), torch.tensor([0, 1])
+        >>> noise = exponential_noise(seed, position, 4)
+        >>> torch.equal(noise[1, 2:], exponential_noise(seed[1:], position[1:], 2, first_lane=2)[0])
+        True
+
+    Source: docs/semantics_v2.md, "The draw" is what it is for: ``argmax(weight / noise)``.
+    """
+    for name, value in (("seed", seed), ("position", position)):
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"{OPERATOR_NAME}: {name} must be a torch.Tensor, got {type(value).__name__}. "
+                f"Convert it with torch.as_tensor({name})."
+            )
+    if seed.device.type in ("cpu", "meta"):
+        return torch.ops.ascend_sample.exponential_noise(seed, position, lanes, int(stream), first_lane)
+    torch.ops.ascend_sample.check_exponential_noise(seed, position, lanes, int(stream), first_lane)
+    return _exponential_noise_torch(seed, position, lanes, int(stream), first_lane)
+
+
+def _exponential_noise_torch(seed: Tensor, position: Tensor, lanes: int, stream: int, first_lane: int) -> Tensor:
+    """The specification, on any device."""
+    pairs = torch.arange(first_lane // 2, (first_lane + lanes + 1) // 2, dtype=torch.int64, device=seed.device)
+    counter = (pairs, torch.full_like(pairs, stream), *_words(position[:, None]))
+    even_high, even_low, odd_high, odd_low = _philox(counter, _words(seed[:, None]))
+    noise = torch.stack((_exponential(even_high, even_low), _exponential(odd_high, odd_low)), dim=-1)
+    return noise.flatten(1)[:, :lanes].contiguous()
+
+
+def _words(number: Tensor) -> tuple[Tensor, Tensor]:
+    """The low and the high 32 bits of int64, as int64 that are not negative."""
+    return number & _WORD, (number >> 32) & _WORD
+
+
+def _philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Philox 4x32-10 on words of 32 bits in int64, broadcast."""
+    word_0, word_1, word_2, word_3 = counter
+    key_0, key_1 = key
+    for _ in range(_ROUNDS):
+        high_0, low_0 = _multiply(word_0, _MULTIPLIERS[0])
+        high_2, low_2 = _multiply(word_2, _MULTIPLIERS[1])
+        word_0, word_1, word_2, word_3 = high_2 ^ word_1 ^ key_0, low_2, high_0 ^ word_3 ^ key_1, low_0
+        key_0 = (key_0 + _KEY_STEPS[0]) & _WORD
+        key_1 = (key_1 + _KEY_STEPS[1]) & _WORD
+    return word_0, word_1, word_2, word_3
+
+
+def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
+    """The high and the low 32 bits of a product, for a multiplier above 2^31.
+
+    The product itself would not fit: word * multiplier = word * 2^32 - rest, and the rest is below 2^62.
+    """
+    rest = word * (2**32 - multiplier)
+    borrowed = (rest + _WORD) >> 32  # rounded up
+    return word - borrowed, (borrowed << 32) - rest
+
+
+def _exponential(high: Tensor, low: Tensor) -> Tensor:
+    """``-log1p(-u)`` for u = (2 i + 1) / 2^64, i being the first 63 of the 64 bits of the two words.
+
+    Of u and 1 - u the smaller one is t, so that neither end of the interval is rounded.
+    """
+    is_low = high < 2**31
+    high = torch.where(is_low, high, _WORD - high)
+    low = torch.where(is_low, low, _WORD - low) | 1
+    t = _fraction(high, low)
+    # t = m / 2^e, m from sqrt(1/2) to sqrt(2).
+    bits = t.view(torch.int32) + _TO_ONE
+    exponent = torch.where(is_low, 0.0, (127 - (bits >> 23)).to(torch.float32))
+    m = ((bits & 0x7FFFFF) + _SQRT_HALF_BITS).view(torch.float32)
+    # -log(1 - t) = 2 atanh(t / (2 - t)), and -log(t) = e ln 2 + 2 atanh((1 - m) / (1 + m)).
+    s = torch.where(is_low, t, 1.0 - m) / torch.where(is_low, 2.0 - t, 1.0 + m)
+    z = s * s
+    polynomial = ((_ATANH[3] * z + _ATANH[2]) * z + _ATANH[1]) * z + _ATANH[0]
+    twice = s + s
+    return exponent * _LN2_HIGH + (exponent * _LN2_LOW + (twice + twice * (z * polynomial)))
+
+
+def _fraction(high: Tensor, low: Tensor) -> Tensor:
+    """(high * 2^32 + low) / 2^64 as float32, for high < 2^31: from parts of at most 24 bits, which convert exactly."""
+    first = (high >> 8).to(torch.float32) * 2.0**-24
+    second = ((high & 0xFF) << 16 | low >> 16).to(torch.float32) * 2.0**-48
+    third = (low & 0xFFFF).to(torch.float32) * 2.0**-64
+    return (first + second) + third

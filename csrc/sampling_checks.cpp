@@ -1,0 +1,67 @@
+#include "sampling_checks.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include "checks.h"
+
+namespace ascend_sample {
+namespace {
+
+using c10::ScalarType;
+
+bool expect(const c10::SymBool& condition) { return condition.expect_true(__FILE__, __LINE__); }
+
+/// One number a row, of one dtype, on one device, in as many rows as another tensor has.
+void check_per_row(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
+                   const c10::SymInt& rows, const at::Tensor& model, const char* model_name) {
+  TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided && !tensor.is_quantized(), op, ": ", name,
+                   " must be a dense strided tensor, got layout ", tensor.layout(),
+                   ". Call .to_dense() or .dequantize() first.");
+  TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, op, ": ", name, " must be ", dtype, ", got ",
+                   tensor.scalar_type(), ". Convert it with ", name, ".to().");
+  TORCH_CHECK_VALUE(tensor.dim() == 1, op, ": ", name, " must have shape [batch], got ",
+                    tensor.dim(), " dimensions: ", describe(tensor), ". Give one value a row.");
+  TORCH_CHECK_VALUE(expect(tensor.sym_size(0).sym_eq(rows)), op, ": ", name,
+                    " must have one value for each row (", rows, "), got ", tensor.sym_size(0),
+                    ". Expand it to the batch size.");
+  TORCH_CHECK_VALUE(tensor.device() == model.device(), op, ": ", name, " must be on the device of ",
+                    model_name, " (", model.device(), "), got ", tensor.device(), ". Call ", name,
+                    ".to(", model_name, ".device).");
+}
+
+void check_stream(const char* op, int64_t stream) {
+  constexpr int64_t kStreams = int64_t{1} << 32;
+  TORCH_CHECK_VALUE(stream >= 0 && stream < kStreams, op,
+                    ": stream must be between 0 and 2^32 - 1, got ", stream,
+                    ". Use a member of ascend_sample.sampling.noise.Stream.");
+}
+
+}  // namespace
+
+void check_arguments(const NoiseArguments& arguments) {
+  constexpr const char* kOperator = "exponential_noise";
+  constexpr int64_t kMostLanes = int64_t{1} << 33;
+  const auto& [seed, position, lanes, stream, first_lane] = arguments;
+  TORCH_CHECK_VALUE(seed.dim() == 1, kOperator, ": seed must have shape [batch], got ", seed.dim(),
+                    " dimensions: ", describe(seed), ". Give one value a row.");
+  check_per_row(kOperator, seed, "seed", ScalarType::Long, seed.sym_size(0), seed, "seed");
+  check_per_row(kOperator, position, "position", ScalarType::Long, seed.sym_size(0), seed, "seed");
+  TORCH_CHECK_VALUE(lanes >= 0, kOperator, ": lanes must be >= 0, got ", lanes,
+                    ". It is the number of values a row gets.");
+  check_stream(kOperator, stream);
+  TORCH_CHECK_VALUE(first_lane >= 0 && first_lane % 2 == 0, kOperator,
+                    ": first_lane must be even and >= 0, got ", first_lane,
+                    ". Two lanes share a counter: begin one earlier.");
+  TORCH_CHECK_VALUE(first_lane <= kMostLanes && lanes <= kMostLanes - first_lane, kOperator,
+                    ": lanes must end at 2^33, got lanes ", lanes, " from first_lane ", first_lane,
+                    ". Use another stream.");
+}
+
+at::Tensor allocate_output(const NoiseArguments& arguments) {
+  const auto options =
+      arguments.seed.options().requires_grad(false).layout(c10::kStrided).dtype(c10::kFloat);
+  return at::empty_symint({arguments.seed.sym_size(0), c10::SymInt(arguments.lanes)}, options);
+}
+
+}  // namespace ascend_sample
