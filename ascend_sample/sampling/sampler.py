@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import routes
-from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.batch import ProcessedRows, SamplingBatch
 from ascend_sample.sampling.filters import filter_logits
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs, numbers_of
 from ascend_sample.sampling.noise import Stream
@@ -138,7 +138,7 @@ class Sampler:
         plan = self._planned(logits, batch, processed)
         work = [(logits, group) for group in plan.raw]
         if processed is not None:
-            work += [(processed[0], group) for group in plan.processed]
+            work += [(processed.logits, group) for group in plan.processed]
         output = serve(work, batch.position, self.keep_ties, stream)
         logprobs = self._logprobs(logits, processed, output.token_ids, plan, batch)
         if advance:
@@ -182,7 +182,7 @@ class Sampler:
                 "Make the batch with device=logits.device."
             )
 
-    def _planned(self, logits: Tensor, batch: SamplingBatch, processed: tuple[Tensor, Tensor, list[int]] | None) -> _Plan:
+    def _planned(self, logits: Tensor, batch: SamplingBatch, processed: ProcessedRows | None) -> _Plan:
         key = (batch, batch.version, logits.dtype)
         if self._plan is None or self._plan.key != key:
             self._plan = self._make_plan(key, logits, batch, processed)
@@ -193,7 +193,7 @@ class Sampler:
         key: tuple[object, ...],
         logits: Tensor,
         batch: SamplingBatch,
-        processed: tuple[Tensor, Tensor, list[int]] | None,
+        processed: ProcessedRows | None,
     ) -> _Plan:
         facts = _facts_of(batch)
         parameters = RowParameters(
@@ -205,8 +205,9 @@ class Sampler:
         if len(raw_rows) > 0:
             raw_groups = place_groups(facts, parameters, logits, self.keep_ties, raw_rows)
         if processed is not None:
-            processed_rows = np.flatnonzero(batch.host.is_processed)
-            processed_groups = place_groups(facts, parameters, processed[0], self.keep_ties, processed_rows)
+            processed_groups = place_groups(
+                facts, parameters, processed.logits, self.keep_ties, np.array(processed.host_rows), is_gathered=True
+            )
         asking = np.flatnonzero(batch.host.logprobs >= 0)
         return _Plan(
             key,
@@ -220,7 +221,7 @@ class Sampler:
     def _logprobs(
         self,
         logits: Tensor,
-        processed: tuple[Tensor, Tensor, list[int]] | None,
+        processed: ProcessedRows | None,
         token_ids: Tensor,
         plan: _Plan,
         batch: SamplingBatch,
@@ -233,7 +234,7 @@ class Sampler:
         if self.logprobs_mode.is_processed:
             if processed is not None:
                 whole = logits.float()
-                whole = whole.index_copy(0, processed[1], processed[0])
+                whole = whole.index_copy(0, processed.rows, processed.logits)
                 values = whole[rows]
             values = filter_logits(
                 values,

@@ -53,40 +53,41 @@ def place_groups(
     logits: Tensor,
     keep_ties: bool,
     rows: npt.NDArray[np.int64] | None = None,
+    is_gathered: bool = False,
 ) -> Sequence[PlacedGroup]:
     """Choose the routes of rows and put on the device what serving them needs.
 
     Args:
         facts: of the whole batch.
         parameters: of the whole batch.
-        logits: those that are sampled from (their shape, dtype and device count): one row for each of ``rows``, or for
-            each of the batch.
+        logits: those that are sampled from; their shape, dtype and device count.
         keep_ties: top-k keeps every tie at the k-th value.
-        rows: the rows that are placed, ascending; None: all.
+        rows: the rows that are placed, each once; None: all.
+        is_gathered: logits have a row for each of ``rows``, in their order, rather than for each of the batch.
 
     Returns:
         Each of the rows is in one of the groups.
     """
-    batch_size = len(facts.temperature)
-    if rows is not None and len(rows) < batch_size:
-        facts = facts.select(rows)
-    else:
-        rows = np.arange(batch_size)
-    is_compact = len(logits) < batch_size
+    device, (height, vocab_size) = logits.device, logits.shape
+    every = np.arange(len(facts.temperature))
+    rows = every if rows is None else rows
+
+    def indices(values: npt.NDArray[np.int64], count: int) -> Tensor | None:
+        """On the device; None for what is all of ``count``, in order."""
+        return None if np.array_equal(values, np.arange(count)) else to_device(values, device)
+
     placed = []
-    parameters = parameters.for_operators(logits.shape[1])
-    abilities = routes.abilities_of(logits.device, logits.dtype)
-    for group in routes.group_rows(facts, logits.shape[1], logits.dtype, abilities, keep_ties):
+    parameters = parameters.for_operators(vocab_size)
+    abilities = routes.abilities_of(device, logits.dtype)
+    for group in routes.group_rows(facts.select(rows), vocab_size, logits.dtype, abilities, keep_ties):
         of_batch = rows[group.rows]
-        of_source = group.rows if is_compact else of_batch
-        is_whole = len(of_batch) == batch_size
-        batch_rows = None if is_whole else to_device(of_batch, logits.device)
+        batch_rows = indices(of_batch, len(every))
         placed.append(
             PlacedGroup(
                 group,
-                None if len(of_source) == len(logits) else to_device(of_source, logits.device),
+                indices(group.rows if is_gathered else of_batch, height),
                 batch_rows,
-                None if len(group.unbounded) == len(group.rows) else to_device(group.unbounded, logits.device),
+                indices(group.unbounded, len(group.rows)),
                 parameters if batch_rows is None else parameters.select(batch_rows),
             )
         )
