@@ -1,0 +1,257 @@
+"""A step of the sampling layer on the CPU, beside what it stands on and beside vLLM's sampler in plain torch.
+
+    python -m benchmarks.sampler             # prints the table and the promises, writes build/performance/sampler.json
+    python -m benchmarks.sampler publish     # takes the last run into docs/sampling.md
+
+Every cell times its contestants in turns, round after round. All steps have seeded rows and report no logprobs. The
+peer makes its noise as vLLM does for unseeded rows, one whole-batch `exponential_`, which is the cheaper of its two
+ways: with seeds it makes each row's noise on its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
+
+import torch  # isort: skip
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rotate
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from benchmarks import contestants, distributions, environment
+from benchmarks.cases import Case
+from benchmarks.gates import AT_LEAST, AT_MOST, Gate
+from benchmarks.native import ROOT
+from benchmarks.quiet import MOST_DISTURBED, Watch
+
+OUTPUT = ROOT / "build" / "performance" / "sampler.json"
+PUBLISHED = ROOT / "docs" / "sampling_speed.json"
+DOCUMENT = ROOT / "docs" / "sampling.md"
+BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
+
+VOCAB_SIZE = 151936
+COLD_BYTES = 256 * 2**20  # of logits that a cold cell goes through before it comes back
+SECONDS = 4.0
+
+STEP, FUSED, PEER = "Sampler", "fused kernel alone", "vLLM's sampler in torch"
+EQUAL, DISTINCT = "equal parameters", "all-distinct parameters"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is timed together.
+
+    Attributes:
+        name: what the rows ask for.
+        batch_size: rows.
+        is_cold: each step finds its logits in memory, not in a cache.
+        make: the contestants, from the cell.
+    """
+
+    name: str
+    batch_size: int
+    is_cold: bool
+    make: Callable[[Cell], dict[str, Callable[[], object]]]
+
+    def describe(self) -> str:
+        """One line."""
+        return f"{self.name}, [{self.batch_size}, {VOCAB_SIZE}] bf16, {'cold' if self.is_cold else 'warm'}"
+
+
+def logits_of(cell: Cell) -> list[torch.Tensor]:
+    """A batch, or as many as caches cannot hold."""
+    bytes_of_one = cell.batch_size * VOCAB_SIZE * 2
+    count = max(2, COLD_BYTES // bytes_of_one) if cell.is_cold else 1
+    rows = distributions.make(distributions.LANGUAGE_MODEL, cell.batch_size * count, VOCAB_SIZE)
+    return list(rows.to(torch.bfloat16).split(cell.batch_size))
+
+
+def step_of(params: Sequence[SamplingParams], batches: list[torch.Tensor]) -> Callable[[], object]:
+    """A step of the sampler, which advances as it does when it serves."""
+    batch = SamplingBatch(VOCAB_SIZE)
+    batch.extend(list(params))
+    sampler = Sampler()
+    return rotate(lambda logits: sampler(logits, batch), [(logits,) for logits in batches])
+
+
+def filtered(temperature: float) -> Callable[[Cell], dict[str, Callable[[], object]]]:
+    """k = 50 and p = 0.9 in every row."""
+
+    def make(cell: Cell) -> dict[str, Callable[[], object]]:
+        batches = logits_of(cell)
+        case = Case("k=50 p=0.9", k=50, p=0.9, distribution=distributions.LANGUAGE_MODEL)
+        noise = torch.empty(cell.batch_size, VOCAB_SIZE).exponential_()
+        given = [tuple(contestants.make_batch(logits, case, noise)) for logits in batches]
+        fused = contestants.CONTESTANTS["operator"].prepare(case)
+        peer = contestants.CONTESTANTS["vllm"].prepare(case)
+
+        def peer_step(logits: torch.Tensor, k: torch.Tensor, p: torch.Tensor, q: torch.Tensor) -> object:
+            scaled = logits.float().div_(temperature)
+            return peer(scaled, k, p, torch.empty_like(scaled).exponential_())
+
+        params = [
+            SamplingParams(temperature=temperature, top_k=50, top_p=0.9, seed=row) for row in range(cell.batch_size)
+        ]
+        return {
+            STEP: step_of(params, batches),
+            FUSED: rotate(fused, given),
+            PEER: rotate(peer_step, given),
+        }
+
+    return make
+
+
+def equal_and_distinct(cell: Cell) -> dict[str, Callable[[], object]]:
+    """Rows that ask for the same, and rows of which no two do; the distinct ones lie around the equal ones."""
+    batches = logits_of(cell)
+    rows = range(cell.batch_size)
+    equal = [SamplingParams(temperature=0.8, top_k=50, top_p=0.9, min_p=0.01, seed=row) for row in rows]
+    distinct = [
+        SamplingParams(
+            temperature=0.6 + 0.4 * row / cell.batch_size,
+            top_k=10 + row % 81,
+            top_p=0.8 + 0.199 * row / cell.batch_size,
+            min_p=0.02 * row / cell.batch_size,
+            seed=row,
+        )
+        for row in rows
+    ]
+    return {EQUAL: step_of(equal, batches), DISTINCT: step_of(distinct, batches)}
+
+
+def others(params: Callable[[int], SamplingParams]) -> Callable[[Cell], dict[str, Callable[[], object]]]:
+    """Steps of one kind of request, for the table alone."""
+    return lambda cell: {STEP: step_of([params(row) for row in range(cell.batch_size)], logits_of(cell))}
+
+
+CELLS = (
+    Cell("k=50 p=0.9", 64, False, filtered(1.0)),
+    Cell("k=50 p=0.9", 64, True, filtered(1.0)),
+    Cell("k=50 p=0.9 T=0.8", 64, False, filtered(0.8)),
+    Cell("k=50 p=0.9 T=0.8", 64, True, filtered(0.8)),
+    Cell("all of k, p, min-p, T", 256, False, equal_and_distinct),
+    Cell("greedy", 64, False, others(lambda row: SamplingParams(temperature=0))),
+    Cell("p=0.9 T=0.8", 64, False, others(lambda row: SamplingParams(temperature=0.8, top_p=0.9, seed=row))),
+    Cell("no filter", 64, False, others(lambda row: SamplingParams(seed=row))),
+    Cell("k=5000", 4, False, others(lambda row: SamplingParams(top_k=5000, seed=row))),
+    Cell("k=50, repetition penalty", 64, False, others(lambda row: SamplingParams(top_k=50, repetition_penalty=1.1))),
+)
+
+
+def run(seconds: float) -> dict[str, Any]:
+    """Times every cell."""
+    records = []
+    for cell in track(CELLS, description="cells"):
+        subjects = {name: repeat(call) for name, call in cell.make(cell).items()}
+        watch = Watch()
+        results: dict[str, Statistics] = measure(subjects, Budget(seconds=seconds))
+        records.append(
+            {
+                "cell": cell.describe(),
+                "batch_size": cell.batch_size,
+                "disturbed": watch.share_of_others(),
+                "results": {name: result.to_json() for name, result in results.items()},
+            }
+        )
+    found = {"environment": environment.describe(), "records": records}
+    return found | {"gates": [gate.to_json() for gate in judge(records)]}
+
+
+def judge(records: list[dict[str, Any]]) -> list[Gate]:
+    """What the layer promises of its speed."""
+
+    def worst(name: str, bound: str, limit: float, above: str, below: str) -> Gate:
+        found = [
+            (record["results"][above]["median"] / record["results"][below]["median"], record)
+            for record in records
+            if above in record["results"] and below in record["results"]
+        ]
+        if not found:
+            return Gate("sampler", name, bound, limit, None)
+        value, record = (min if bound == AT_LEAST else max)(found, key=lambda one: one[0])
+        is_disturbed = (record["disturbed"] or 0.0) > MOST_DISTURBED
+        return Gate("sampler", name, bound, limit, value, worst=record["cell"], is_disturbed=is_disturbed)
+
+    return [
+        worst("a step / the fused kernel alone", AT_MOST, 1.5, STEP, FUSED),
+        worst("vLLM's sampler with its noise / a step", AT_LEAST, 500.0, PEER, STEP),
+        worst("a step with all-distinct parameters / with equal ones", AT_MOST, 1.3, DISTINCT, EQUAL),
+    ]
+
+
+def tables(found: dict[str, Any]) -> str:
+    """The run in Markdown."""
+
+    def time_of(result: dict[str, float]) -> str:
+        microseconds = result["median"] * 1e6
+        return f"{microseconds / 1000:.3g} ms" if microseconds >= 1000 else f"{microseconds:.0f} us"
+
+    lines = [
+        f"Measured by `python -m benchmarks.sampler` on {found['environment']['cpu']}, "
+        f"{found['environment']['threads']} threads: medians, the contestants of a row of the table in turns in one run.",
+        "",
+        "| step | contestant | time | beside the first |",
+        "|---|---|---|---|",
+    ]
+    for record in found["records"]:
+        first = next(iter(record["results"].values()))["median"]
+        for place, (name, result) in enumerate(record["results"].items()):
+            ratio = "" if place == 0 else f"{result['median'] / first:.3g}x"
+            lines.append(f"| {record['cell'] if place == 0 else ''} | {name} | {time_of(result)} | {ratio} |")
+    lines += ["", "| promise | limit | measured | |", "|---|---|---|---|"]
+    for gate in found["gates"]:
+        value = "" if gate["value"] is None else f"{gate['value']:.3g}x ({gate['worst']})"
+        lines.append(f"| {gate['name']} | {gate['bound']} {gate['limit']:g}x | {value} | {gate['verdict']} |")
+    return "\n".join(lines)
+
+
+def publish(found: dict[str, Any], document: Path = DOCUMENT, data: Path = PUBLISHED) -> None:
+    """Take a run into the documentation."""
+    text = document.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    document.write_text(f"{before}{BEGIN}\n{tables(found)}\n{END}{after}", encoding="utf-8")
+    data.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print times and promises."""
+    table = Table("step", "contestant", "median", "quartiles", "others' share")
+    for record in found["records"]:
+        for name, result in record["results"].items():
+            quartiles = f"{result['lower_quartile'] * 1e6:.0f} to {result['upper_quartile'] * 1e6:.0f} us"
+            table.add_row(
+                record["cell"], name, f"{result['median'] * 1e6:.0f} us", quartiles, f"{record['disturbed']:.0%}"
+            )
+    console = Console(width=160)
+    console.print(table)
+    for gate in found["gates"]:
+        console.print(f"{gate['verdict']:<10} {gate['name']}: {gate['value']:.3g} ({gate['bound']} {gate['limit']:g})")
+
+
+def main() -> int:
+    """Measure or publish; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampler", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("action", nargs="?", choices=("measure", "publish"), default="measure")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each row of the table")
+    options = parser.parse_args()
+    if options.action == "publish":
+        publish(json.loads(OUTPUT.read_text(encoding="utf-8")))
+        return 0
+    found = run(options.seconds)
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    show(found)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
