@@ -1,0 +1,420 @@
+"""A persistent batch of requests: rows that come, move and go, with their parameters on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample.sampling import _arguments
+from ascend_sample.sampling._arguments import TokenIds
+from ascend_sample.sampling._checks import LARGEST_COUNT, MAX_VOCAB_SIZE, to_fraction
+from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.plan import ProcessingPlan, make_plan
+from ascend_sample.sampling.rows import NO_SLOT, HostMirrors, RowTable, to_device
+from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots
+
+NO_LOGPROBS: Final = -1
+
+
+class ProcessedRows(NamedTuple):
+    """The rows whose logits masks, biases or penalties change.
+
+    Attributes:
+        logits: float32 [processed rows, vocab_size], what becomes of their logits.
+        rows: int64 [processed rows] on the device, which rows of the batch they are, each once and in no order.
+        host_rows: The same on the host.
+    """
+
+    logits: Tensor
+    rows: Tensor
+    host_rows: list[int]
+
+
+class SamplingBatch:
+    """The requests that a serving engine samples for together, as rows 0 to len - 1 without gaps.
+
+    Adding, removing and moving rows cost what the rows that change cost; those that stay are not touched. The device
+    gets what has changed at the next `flush`, which every reading method calls. Nothing here waits for the device.
+
+    Args:
+        vocab_size: The number of columns of the logits.
+        device: Where the logits are.
+        capacity: For how many rows there is room at first; it doubles when it is exceeded.
+        generator: Where the seeds of requests without one come from, on the CPU; None is torch's default one.
+
+    Attributes:
+        host: Numpy mirrors of the per-row tensors, and what only the host needs; valid at once.
+        version: Changes whenever something changes that a plan for the batch may depend on: which rows there are, their
+            order, their parameters, and the end of a `min_tokens`.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument is out of range.
+
+    Example:
+        >>> batch = SamplingBatch(vocab_size=4)
+        >>> batch.add(SamplingParams(temperature=0.5, seed=3), prompt_ids=[2, 1])
+        0
+        >>> batch.add(SamplingParams(bad_ids=[3], seed=-1 % 2**64))
+        1
+        >>> batch.temperature, batch.seed, batch.position
+        (tensor([0.5000, 1.0000]), tensor([ 3, -1]), tensor([2, 0]))
+        >>> batch.process(torch.zeros(2, 4)).logits
+        tensor([[0., 0., 0., -inf]])
+        >>> batch.append(torch.tensor([1, 0]))
+        >>> batch.position
+        tensor([3, 1])
+        >>> batch.remove(0)
+        1
+        >>> batch.seed
+        tensor([-1])
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        device: str | torch.device = "cpu",
+        *,
+        capacity: int = 16,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.vocab_size = _arguments.to_integer(vocab_size, "vocab_size", 1, MAX_VOCAB_SIZE)
+        capacity = _arguments.to_integer(capacity, "capacity", 1, LARGEST_COUNT)
+        _arguments.check_generator(generator)
+        self.device = torch.empty(0, device=device).device  # with its index, as tensors name it
+        self.version = 0
+        self._generator = generator
+        self._params: list[SamplingParams] = []
+        self._table = RowTable(self.device, capacity)
+        self._addends = AddendSlots(self.vocab_size, self.device)
+        self._penalties = PenaltySlots(self.vocab_size, self.device)
+        self._plan: ProcessingPlan | None = None
+        self._plan_is_stale = False
+
+    def __len__(self) -> int:
+        return len(self._params)
+
+    @property
+    def host(self) -> HostMirrors:
+        """The host's view of the rows."""
+        return self._table.host
+
+    @property
+    def slot_bytes(self) -> int:
+        """How much device memory masks, biases and counts take at the moment."""
+        return self._addends.bytes + self._penalties.bytes
+
+    @property
+    def params(self) -> Sequence[SamplingParams]:
+        """The request of each row."""
+        return tuple(self._params)
+
+    @property
+    def temperature(self) -> Tensor:
+        """float32 [rows]; 0 is greedy."""
+        return self._tensor("float32", "temperature")
+
+    @property
+    def top_k(self) -> Tensor:
+        """int32 [rows]; SKIP_TOP_K where top-k is off, also because it keeps the whole vocabulary."""
+        return self._tensor("int32", "top_k")
+
+    @property
+    def top_p(self) -> Tensor:
+        """float32 [rows]; 1 where top-p is off, and only there."""
+        return self._tensor("float32", "top_p")
+
+    @property
+    def min_p(self) -> Tensor:
+        """float32 [rows]; 0 where min-p is off."""
+        return self._tensor("float32", "min_p")
+
+    @property
+    def repetition_penalty(self) -> Tensor:
+        """float32 [rows]; 1 where it is off."""
+        return self._tensor("float32", "repetition_penalty")
+
+    @property
+    def presence_penalty(self) -> Tensor:
+        """float32 [rows]; 0 where it is off."""
+        return self._tensor("float32", "presence_penalty")
+
+    @property
+    def frequency_penalty(self) -> Tensor:
+        """float32 [rows]; 0 where it is off."""
+        return self._tensor("float32", "frequency_penalty")
+
+    @property
+    def seed(self) -> Tensor:
+        """int64 [rows]: the 64 bits of the seed, as two's complement."""
+        return self._tensor("int64", "seed")
+
+    @property
+    def position(self) -> Tensor:
+        """int64 [rows]: how many tokens the sequence has, prompt and output."""
+        return self._tensor("int64", "position")
+
+    def add(
+        self,
+        params: SamplingParams,
+        prompt_ids: TokenIds = (),
+        *,
+        output_ids: TokenIds = (),
+        position: int | None = None,
+    ) -> int:
+        """Append a row.
+
+        Args:
+            params: The request.
+            prompt_ids: The tokens of its prompt. They are looked at only where the row has a repetition penalty.
+            output_ids: The tokens that were generated already, of a request that comes back. They are looked at only
+                where the row has penalties.
+            position: How many tokens the sequence has; None for as many as the two name.
+
+        Returns:
+            The row's number.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: Something does not fit the batch's vocabulary; the batch has not changed then.
+        """
+        return self.extend([params], [prompt_ids], output_ids=[output_ids], positions=[position]).start
+
+    def extend(
+        self,
+        params: Sequence[SamplingParams],
+        prompt_ids: Sequence[TokenIds] | None = None,
+        *,
+        output_ids: Sequence[TokenIds] | None = None,
+        positions: Sequence[int | None] | None = None,
+    ) -> range:
+        """Append several rows, as `add` does one by one.
+
+        Returns:
+            Their numbers.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: The arguments have different lengths, or as for `add`; the batch has not changed then.
+        """
+        count = len(params)
+        prompts = _arguments.as_many("prompt_ids", prompt_ids, count, ())
+        outputs = _arguments.as_many("output_ids", output_ids, count, ())
+        places = _arguments.as_many("positions", positions, count, None)
+        occurrences = [self._check(*request) for request in zip(params, prompts, outputs, strict=True)]
+        position = [
+            len(prompt) + len(output) if place is None else _arguments.to_integer(place, "position", 0, 2**63 - 1)
+            for prompt, output, place in zip(prompts, outputs, places, strict=True)
+        ]
+        if not count:
+            return range(len(self), len(self))
+        left = [max(0, one.min_tokens - len(output)) for one, output in zip(params, outputs, strict=True)]
+        addend_slots = [self._addend_slot(one, forbidden > 0) for one, forbidden in zip(params, left, strict=True)]
+        penalty_slots = [self._penalty_slot(one) for one in occurrences]
+        rows = self._table.extend(
+            [_floats(one) for one in params],
+            [(self._top_k(one), NO_LOGPROBS if one.logprobs is None else one.logprobs) for one in params],
+            numpy.stack(
+                [
+                    self._seeds(params),
+                    *(numpy.array(it, numpy.int64) for it in (position, left, addend_slots, penalty_slots)),
+                ]
+            ),
+        )
+        self._params.extend(params)
+        self._changed(max(*addend_slots, *penalty_slots) != NO_SLOT)
+        return rows
+
+    def remove(self, row: int) -> int | None:
+        """Remove a row. The last row takes its place.
+
+        Returns:
+            Where the row came from that is now at `row`, or None if `row` was the last one.
+
+        Raises:
+            IndexError: There is no such row.
+        """
+        row = _arguments.to_row(row, len(self))
+        last = len(self) - 1
+        processed = self._is_processed(row) or self._is_processed(last)
+        for slots, slot in self._slots_of(row):
+            slots.release(slot)
+        self._params[row] = self._params[last]
+        self._params.pop()
+        moved = self._table.remove(row)
+        self._changed(processed)
+        return moved
+
+    def swap(self, first: int, second: int) -> None:
+        """Let two rows change places.
+
+        Raises:
+            IndexError: There is no such row.
+        """
+        first, second = _arguments.to_row(first, len(self)), _arguments.to_row(second, len(self))
+        if first != second:
+            self._permute(numpy.array([first, second]), numpy.array([second, first]))
+
+    def reorder(self, permutation: Sequence[int] | NDArray[Any]) -> None:
+        """Put the rows in another order: row i becomes what row `permutation[i]` is now. Rows that stay cost nothing.
+
+        Raises:
+            ValueError: It is no permutation of the rows.
+        """
+        source = _arguments.to_permutation(permutation, len(self))
+        moved = numpy.flatnonzero(source != numpy.arange(len(self)))
+        if len(moved):
+            self._permute(moved, source[moved])
+
+    def append(self, token_ids: Tensor, rows: Iterable[int] | NDArray[Any] | Tensor | None = None) -> None:
+        """Take in the tokens that were drawn: positions, the counts of penalised rows, and `min_tokens`.
+
+        Args:
+            token_ids: int64 [tokens] on the batch's device. What is no id of the vocabulary counts as a token, but
+                for no penalty.
+            rows: The row of each token, on the host, because the host counts `min_tokens`; a row may occur several
+                times, with as many tokens. None: one token for each row.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument has the wrong shape or device.
+            IndexError: There is no such row.
+        """
+        host_rows = None if rows is None else _arguments.to_rows(rows, len(self))
+        count = len(self) if host_rows is None else len(host_rows)
+        _arguments.check_token_ids(token_ids, count, self.device)
+        self.flush()
+        if host_rows is None:
+            if self._plan is not None and self._plan.penalty_slots.shape[0]:
+                self._penalties.count(token_ids.index_select(0, self._plan.penalized_rows), self._plan.penalty_slots)
+            fulfilled = self._table.advance(None, None)
+        elif len(host_rows):
+            slots = self.host.penalty_slot[host_rows]
+            penalized = numpy.flatnonzero(slots != NO_SLOT)
+            sent = to_device(numpy.concatenate((host_rows, penalized, slots[penalized])), self.device)
+            rows_there, tokens, slots_there = sent.split([len(host_rows), len(penalized), len(penalized)])
+            if len(penalized):
+                self._penalties.count(token_ids.index_select(0, tokens), slots_there)
+            fulfilled = self._table.advance(host_rows, rows_there)
+        else:
+            return
+        for row in fulfilled.tolist():
+            self._allow_stop_ids(row)
+
+    def flush(self) -> None:
+        """Write what has changed since the last call to the device, without waiting for it."""
+        self._table.flush()
+        self._addends.flush()
+        self._penalties.flush()
+        if self._plan_is_stale:
+            self._plan = make_plan(self.host, self.device)
+            self._plan_is_stale = False
+
+    def process(self, logits: Tensor) -> ProcessedRows | None:
+        """Apply masks, biases and penalties to the rows that have any.
+
+        Args:
+            logits: float32, float16 or bfloat16 [rows, vocab_size] on the batch's device. They stay as they are.
+
+        Returns:
+            The rows that change, in float32; None if none does.
+
+        Raises:
+            TypeError: The logits are no tensor of floats.
+            ValueError: They have the wrong shape or device.
+        """
+        _arguments.check_logits(logits, len(self), self.vocab_size, self.device)
+        self.flush()
+        plan = self._plan
+        if plan is None:
+            return None
+        return ProcessedRows(plan.apply(logits, self._addends, self._penalties), plan.rows, list(plan.host_rows))
+
+    def _tensor(self, dtype: str, name: str) -> Tensor:
+        self.flush()
+        return self._table.field(dtype, name)
+
+    def _check(self, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds) -> Occurrences | None:
+        """Check a request against the vocabulary; the tokens that it has seen, if it has penalties."""
+        _arguments.check_params(params)
+        params.check_vocab_size(self.vocab_size)
+        repeats = params.repetition_penalty != 1.0
+        if not (repeats or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0):
+            return None
+        prompt = _arguments.to_token_ids("prompt_ids", prompt_ids, self.vocab_size) if repeats else None
+        return Occurrences(prompt, _arguments.to_token_ids("output_ids", output_ids, self.vocab_size))
+
+    def _seeds(self, params: Sequence[SamplingParams]) -> NDArray[numpy.int64]:
+        """The seeds as int64; the missing ones are drawn at once, so that their order is that of the rows."""
+        given = [one.seed for one in params]
+        seeds = numpy.array([seed or 0 for seed in given], numpy.uint64).view(numpy.int64)
+        missing = [index for index, seed in enumerate(given) if seed is None]
+        if missing:
+            drawn = torch.empty(len(missing), dtype=torch.int64)
+            seeds[missing] = drawn.random_(-(2**63), None, generator=self._generator).numpy()
+        return seeds
+
+    def _top_k(self, params: SamplingParams) -> int:
+        """What keeps the whole vocabulary is off, so that routes need not know the vocabulary."""
+        return SKIP_TOP_K if params.top_k is None or params.top_k >= self.vocab_size else params.top_k
+
+    def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool) -> int:
+        if not (stop_ids_forbidden or _has_addend(params)):
+            return NO_SLOT
+        slot = self._addends.allocate()
+        self._addends.write(slot, params, stop_ids_forbidden)
+        return slot
+
+    def _penalty_slot(self, occurrences: Occurrences | None) -> int:
+        if occurrences is None:
+            return NO_SLOT
+        slot = self._penalties.allocate()
+        self._penalties.write(slot, occurrences)
+        return slot
+
+    def _slots_of(self, row: int) -> list[tuple[AddendSlots | PenaltySlots, int]]:
+        held = ((self._addends, self.host.addend_slot[row]), (self._penalties, self.host.penalty_slot[row]))
+        return [(slots, int(slot)) for slots, slot in held if slot != NO_SLOT]
+
+    def _is_processed(self, row: int) -> bool:
+        return bool(self._slots_of(row))
+
+    def _allow_stop_ids(self, row: int) -> None:
+        """The row has its `min_tokens`: its addend is written again without the stop ids, or is gone."""
+        params, slot = self._params[row], int(self.host.addend_slot[row])
+        if _has_addend(params):
+            self._addends.write(slot, params, False)
+        else:
+            self._addends.release(slot)
+            self._table.set_int64("addend_slot", row, NO_SLOT)
+        self._changed(True)
+
+    def _permute(self, to: NDArray[numpy.int64], source: NDArray[numpy.int64]) -> None:
+        moved = [self._params[row] for row in source.tolist()]
+        for row, params in zip(to.tolist(), moved, strict=True):
+            self._params[row] = params
+        processed = self.host.addend_slot[to].max() != NO_SLOT or self.host.penalty_slot[to].max() != NO_SLOT
+        self._table.permute(to, source)
+        self._changed(bool(processed))
+
+    def _changed(self, processed: bool) -> None:
+        """Note that a plan made before is stale: the caller's, and ours if a processed row was concerned."""
+        self.version += 1
+        self._plan_is_stale |= processed
+
+
+def _has_addend(params: SamplingParams) -> bool:
+    """Whether the request masks or biases, apart from `min_tokens`."""
+    return params.allowed_ids is not None or bool(params.bad_ids) or any(params.logit_bias.values())
+
+
+def _floats(params: SamplingParams) -> tuple[float | numpy.float32, ...]:
+    """The float32 fields, in the order of `FLOAT32_FIELDS`."""
+    penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
+    return params.temperature, to_fraction(params.top_p), to_fraction(params.min_p), *penalties

@@ -1,0 +1,85 @@
+"""Which rows of a batch are processed, and with which slots; made again when a processed row comes, moves or goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling.processing import add_bias, apply_penalties
+from ascend_sample.sampling.rows import NO_SLOT, HostMirrors, to_device
+from ascend_sample.sampling.slots import AddendSlots, PenaltySlots
+
+
+@dataclass(frozen=True)
+class ProcessingPlan:
+    """The processed rows: first those with an addend, last those with penalties; those with both lie in between.
+
+    So either kind is one slice of the gathered logits.
+
+    Attributes:
+        host_rows: The rows, on the host.
+        rows: int64, the same on the device.
+        addend_slots: int64, the slots of the first rows.
+        penalty_slots: int64, the slots of the last rows.
+        penalties: float32 [3, penalised rows]: repetition, presence, frequency.
+        has_repetition: Whether a row has a repetition penalty, so that prompts matter.
+    """
+
+    host_rows: list[int]
+    rows: Tensor
+    addend_slots: Tensor
+    penalty_slots: Tensor
+    penalties: Tensor
+    has_repetition: bool
+
+    @property
+    def penalized_rows(self) -> Tensor:
+        """int64, the rows with penalties."""
+        return self.rows[len(self.host_rows) - self.penalty_slots.shape[0] :]
+
+    def apply(self, logits: Tensor, addends: AddendSlots, penalties: PenaltySlots) -> Tensor:
+        """What becomes of the rows' logits: float32 [processed rows, vocab_size]."""
+        processed = logits.index_select(0, self.rows).to(torch.float32)
+        biased, penalized = self.addend_slots.shape[0], self.penalty_slots.shape[0]
+        if biased:
+            assert addends.addend is not None, "slots are written before they are read"
+            part = processed[:biased]
+            part.copy_(add_bias(part, addends.addend.index_select(0, self.addend_slots)))
+        if penalized:
+            assert penalties.output_counts is not None, "slots are written before they are read"
+            in_prompt = None
+            if self.has_repetition:
+                assert penalties.in_prompt is not None, "prompts are written before they are read"
+                in_prompt = penalties.in_prompt.index_select(0, self.penalty_slots)
+            counts = penalties.output_counts.index_select(0, self.penalty_slots)
+            part = processed[len(self.host_rows) - penalized :]
+            part.copy_(apply_penalties(part, in_prompt, counts, *self.penalties))
+        return processed
+
+
+def make_plan(host: HostMirrors, device: torch.device) -> ProcessingPlan | None:
+    """The plan for the rows as they are, or None if none is processed."""
+    biased, penalized = host.addend_slot != NO_SLOT, host.penalty_slot != NO_SLOT
+    only_biased, both, only_penalized = (
+        numpy.flatnonzero(kind) for kind in (biased & ~penalized, biased & penalized, penalized & ~biased)
+    )
+    rows = numpy.concatenate((only_biased, both, only_penalized))
+    if not len(rows):
+        return None
+    addend_slots = host.addend_slot[rows[: len(only_biased) + len(both)]]
+    last = rows[len(only_biased) :]
+    penalty_slots = host.penalty_slot[last]
+    penalties = numpy.stack((host.repetition_penalty, host.presence_penalty, host.frequency_penalty))[:, last]
+    sent = to_device(numpy.concatenate((rows, addend_slots, penalty_slots)), device)
+    rows_there, addends_there, penalties_there = sent.split([len(rows), len(addend_slots), len(penalty_slots)])
+    return ProcessingPlan(
+        host_rows=rows.tolist(),
+        rows=rows_there,
+        addend_slots=addends_there,
+        penalty_slots=penalties_there,
+        penalties=to_device(penalties, device),
+        has_repetition=bool((penalties[0] != 1.0).any()),
+    )
