@@ -83,7 +83,8 @@ def exponential_noise(
                 f"Convert it with torch.as_tensor({name})."
             )
     if seed.device.type in ("cpu", "meta"):
-        return torch.ops.ascend_sample.exponential_noise(seed, position, lanes, int(stream), first_lane)
+        noise: Tensor = torch.ops.ascend_sample.exponential_noise(seed, position, lanes, int(stream), first_lane)
+        return noise
     torch.ops.ascend_sample.check_exponential_noise(seed, position, lanes, int(stream), first_lane)
     return _exponential_noise_torch(seed, position, lanes, int(stream), first_lane)
 
