@@ -83,7 +83,7 @@ def step_of(params: Sequence[SamplingParams], batches: list[torch.Tensor]) -> Ca
 
 
 def filtered(temperature: float) -> Callable[[Cell], dict[str, Callable[[], object]]]:
-    """k = 50 and p = 0.9 in every row."""
+    """K = 50 and p = 0.9 in every row."""
 
     def make(cell: Cell) -> dict[str, Callable[[], object]]:
         batches = logits_of(cell)

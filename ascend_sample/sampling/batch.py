@@ -16,7 +16,7 @@ from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling._checks import LARGEST_COUNT, MAX_VOCAB_SIZE, to_fraction
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, make_plan
-from ascend_sample.sampling.rows import NO_SLOT, HostMirrors, RowTable, to_device
+from ascend_sample.sampling.row_table import NO_SLOT, HostMirrors, RowTable, to_device
 from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots
 
 NO_LOGPROBS: Final = -1

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.processing import MASKED
-from ascend_sample.sampling.rows import to_device
+from ascend_sample.sampling.row_table import to_device
 
 Ids = NDArray[numpy.int64]
 

@@ -12,11 +12,11 @@ from oracle import expected, signed
 from torch import Tensor
 
 from ascend_sample.sampling import routes
+from ascend_sample.sampling.functional import sample_rows
 from ascend_sample.sampling.noise import Stream
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.routes import Abilities, RowFacts, SamplingRoute, choose_rules
 from ascend_sample.sampling.row_parameters import RowsOutput
-from ascend_sample.sampling.functional import sample_rows
 
 OFF = 2**20 + 1
 NATIVE = Abilities(native=True, fused=False, fused_v2=False)
