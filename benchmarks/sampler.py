@@ -195,8 +195,8 @@ def tables(found: dict[str, Any]) -> str:
         return f"{microseconds / 1000:.3g} ms" if microseconds >= 1000 else f"{microseconds:.0f} us"
 
     lines = [
-        f"Measured by `python -m benchmarks.sampler` on {found['environment']['cpu']}, "
-        f"{found['environment']['threads']} threads: medians, the contestants of a row of the table in turns in one run.",
+        f"Measured by `python -m benchmarks.sampler` on {found['environment']['processor']}; medians, and all that is "
+        "compared was timed in turns in one run.",
         "",
         "| step | contestant | time | beside the first |",
         "|---|---|---|---|",

@@ -79,9 +79,7 @@ def sample_rows(
     )
     check_parameters("sample_rows", parameters, logits)
     if rows == 0:
-        return RowsOutput(
-            torch.empty(0, dtype=torch.int64, device=device), torch.empty(0, dtype=torch.int8, device=device)
-        )
+        return RowsOutput(torch.empty_like(position), torch.empty_like(position, dtype=torch.int8))
     if facts is None and logits.is_cpu:
         facts = facts_of(parameters)
     if facts is not None:

@@ -120,7 +120,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         SamplingRoute.NATIVE,
         True,
-        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks what it drops, the CPU kernel does the rest",
+        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks first, the CPU kernel does the rest",
         lambda rows, has: has.native,
     ),
     Rule(
@@ -132,7 +132,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         SamplingRoute.FUSED_V2,
         True,
-        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks what it drops, aclnnTopKTopPSampleV2 does the rest",
+        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks first, aclnnTopKTopPSampleV2 does the rest",
         lambda rows, has: has.fused_v2,
     ),
     Rule(

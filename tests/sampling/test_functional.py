@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ EMULATED = {"old CANN": ("npu", OLD_CANN), "new CANN": ("npu", NEW_CANN), "no op
 
 
 @pytest.fixture(params=[*MACHINES, *EMULATED])
-def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A device with the operators that it is said to have."""
     name = request.param
     if name in EMULATED:
@@ -40,7 +39,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return abilities._replace(fused=has_fused)
 
     monkeypatch.setattr(routes, "abilities_of", abilities_of)
-    yield device
+    return device
 
 
 def call(

@@ -269,9 +269,7 @@ class TestArguments:
     def test_logits_of_another_kind(self, npu: str) -> None:
         batch = SamplingBatch(4)
         batch.add(SamplingParams())
-        with pytest.raises(
-            TypeError, match=r"Sampler: logits must be float32, float16 or bfloat16, got torch\.float64"
-        ):
+        with pytest.raises(TypeError, match=r"Sampler: logits must be .* got torch\.float64"):
             Sampler()(torch.zeros(1, 4, dtype=torch.float64), batch)
         with pytest.raises(ValueError, match="Sampler: logits must be on the device of the batch, cpu"):
             Sampler()(torch.zeros(1, 4, device=npu), batch)
