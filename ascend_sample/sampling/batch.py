@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._validate import SKIP_TOP_K
 from ascend_sample.sampling import _arguments
 from ascend_sample.sampling._arguments import TokenIds
-from ascend_sample.sampling._checks import LARGEST_COUNT, MAX_VOCAB_SIZE, to_fraction
+from ascend_sample.sampling._checks import LARGEST_COUNT, MAX_VOCAB_SIZE
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, make_plan
-from ascend_sample.sampling.rows import NO_SLOT, HostMirrors, RowTable, to_device
-from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots
-
-NO_LOGPROBS: Final = -1
+from ascend_sample.sampling.rows import NO_SLOT, HostMirrors, RowTable, float32_values, int32_values, to_device
+from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots, has_addend
 
 
 class ProcessedRows(NamedTuple):
@@ -112,8 +109,8 @@ class SamplingBatch:
 
     @property
     def params(self) -> Sequence[SamplingParams]:
-        """The request of each row."""
-        return tuple(self._params)
+        """The request of each row; a view, to be read only."""
+        return self._params
 
     @property
     def temperature(self) -> Tensor:
@@ -214,18 +211,15 @@ class SamplingBatch:
         ]
         if not count:
             return range(len(self), len(self))
+        self._table.reserve(len(self) + count)  # the last thing that can fail
         left = [max(0, one.min_tokens - len(output)) for one, output in zip(params, outputs, strict=True)]
         addend_slots = [self._addend_slot(one, forbidden > 0) for one, forbidden in zip(params, left, strict=True)]
         penalty_slots = [self._penalty_slot(one) for one in occurrences]
+        host_only = (numpy.array(it, numpy.int64) for it in (position, left, addend_slots, penalty_slots))
         rows = self._table.extend(
-            [_floats(one) for one in params],
-            [(self._top_k(one), NO_LOGPROBS if one.logprobs is None else one.logprobs) for one in params],
-            numpy.stack(
-                [
-                    self._seeds(params),
-                    *(numpy.array(it, numpy.int64) for it in (position, left, addend_slots, penalty_slots)),
-                ]
-            ),
+            [float32_values(one) for one in params],
+            [int32_values(one, self.vocab_size) for one in params],
+            numpy.stack([self._seeds(params), *host_only]),
         )
         self._params.extend(params)
         self._changed(max(*addend_slots, *penalty_slots) != NO_SLOT)
@@ -360,12 +354,8 @@ class SamplingBatch:
             seeds[missing] = drawn.random_(-(2**63), None, generator=self._generator).numpy()
         return seeds
 
-    def _top_k(self, params: SamplingParams) -> int:
-        """What keeps the whole vocabulary is off, so that routes need not know the vocabulary."""
-        return SKIP_TOP_K if params.top_k is None or params.top_k >= self.vocab_size else params.top_k
-
     def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool) -> int:
-        if not (stop_ids_forbidden or _has_addend(params)):
+        if not (stop_ids_forbidden or has_addend(params)):
             return NO_SLOT
         slot = self._addends.allocate()
         self._addends.write(slot, params, stop_ids_forbidden)
@@ -388,7 +378,7 @@ class SamplingBatch:
     def _allow_stop_ids(self, row: int) -> None:
         """The row has its `min_tokens`: its addend is written again without the stop ids, or is gone."""
         params, slot = self._params[row], int(self.host.addend_slot[row])
-        if _has_addend(params):
+        if has_addend(params):
             self._addends.write(slot, params, False)
         else:
             self._addends.release(slot)
@@ -407,14 +397,3 @@ class SamplingBatch:
         """Note that a plan made before is stale: the caller's, and ours if a processed row was concerned."""
         self.version += 1
         self._plan_is_stale |= processed
-
-
-def _has_addend(params: SamplingParams) -> bool:
-    """Whether the request masks or biases, apart from `min_tokens`."""
-    return params.allowed_ids is not None or bool(params.bad_ids) or any(params.logit_bias.values())
-
-
-def _floats(params: SamplingParams) -> tuple[float | numpy.float32, ...]:
-    """The float32 fields, in the order of `FLOAT32_FIELDS`."""
-    penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
-    return params.temperature, to_fraction(params.top_p), to_fraction(params.min_p), *penalties
