@@ -15,7 +15,15 @@ from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling._checks import LARGEST_COUNT, MAX_VOCAB_SIZE
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, make_plan
-from ascend_sample.sampling.rows import NO_SLOT, HostMirrors, RowTable, float32_values, int32_values, to_device
+from ascend_sample.sampling.rows import (
+    NO_SLOT,
+    DeviceField,
+    HostMirrors,
+    RowTable,
+    float32_values,
+    int32_values,
+    to_device,
+)
 from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots, has_addend
 
 
@@ -47,6 +55,16 @@ class SamplingBatch:
 
     Attributes:
         host: Numpy mirrors of the per-row tensors, and what only the host needs; valid at once.
+        temperature: float32 [rows] on the device, as all that follow: views, which are renewed by reading the attribute
+            again. 0 is greedy.
+        top_k: int32 [rows]; SKIP_TOP_K where top-k is off, also because it keeps the whole vocabulary.
+        top_p: float32 [rows]; 1 where top-p is off, and only there.
+        min_p: float32 [rows]; 0 where min-p is off.
+        repetition_penalty: float32 [rows]; 1 where it is off.
+        presence_penalty: float32 [rows]; 0 where it is off.
+        frequency_penalty: float32 [rows]; 0 where it is off.
+        seed: int64 [rows]: the 64 bits of the seed, as two's complement.
+        position: int64 [rows]: how many tokens the sequence has, prompt and output.
         version: Changes whenever something changes that a plan for the batch may depend on: which rows there are, their
             order, their parameters, and the end of a `min_tokens`.
 
@@ -112,50 +130,15 @@ class SamplingBatch:
         """The request of each row; a view, to be read only."""
         return self._params
 
-    @property
-    def temperature(self) -> Tensor:
-        """float32 [rows]; 0 is greedy."""
-        return self._tensor("float32", "temperature")
-
-    @property
-    def top_k(self) -> Tensor:
-        """int32 [rows]; SKIP_TOP_K where top-k is off, also because it keeps the whole vocabulary."""
-        return self._tensor("int32", "top_k")
-
-    @property
-    def top_p(self) -> Tensor:
-        """float32 [rows]; 1 where top-p is off, and only there."""
-        return self._tensor("float32", "top_p")
-
-    @property
-    def min_p(self) -> Tensor:
-        """float32 [rows]; 0 where min-p is off."""
-        return self._tensor("float32", "min_p")
-
-    @property
-    def repetition_penalty(self) -> Tensor:
-        """float32 [rows]; 1 where it is off."""
-        return self._tensor("float32", "repetition_penalty")
-
-    @property
-    def presence_penalty(self) -> Tensor:
-        """float32 [rows]; 0 where it is off."""
-        return self._tensor("float32", "presence_penalty")
-
-    @property
-    def frequency_penalty(self) -> Tensor:
-        """float32 [rows]; 0 where it is off."""
-        return self._tensor("float32", "frequency_penalty")
-
-    @property
-    def seed(self) -> Tensor:
-        """int64 [rows]: the 64 bits of the seed, as two's complement."""
-        return self._tensor("int64", "seed")
-
-    @property
-    def position(self) -> Tensor:
-        """int64 [rows]: how many tokens the sequence has, prompt and output."""
-        return self._tensor("int64", "position")
+    temperature = DeviceField("float32", "temperature")
+    top_k = DeviceField("int32", "top_k")
+    top_p = DeviceField("float32", "top_p")
+    min_p = DeviceField("float32", "min_p")
+    repetition_penalty = DeviceField("float32", "repetition_penalty")
+    presence_penalty = DeviceField("float32", "presence_penalty")
+    frequency_penalty = DeviceField("float32", "frequency_penalty")
+    seed = DeviceField("int64", "seed")
+    position = DeviceField("int64", "position")
 
     def add(
         self,
@@ -301,6 +284,11 @@ class SamplingBatch:
         for row in fulfilled.tolist():
             self._allow_stop_ids(row)
 
+    def row_tensor(self, dtype: str, name: str) -> Tensor:
+        """One of the per-row tensors, after a flush."""
+        self.flush()
+        return self._table.field(dtype, name)
+
     def flush(self) -> None:
         """Write what has changed since the last call to the device, without waiting for it."""
         self._table.flush()
@@ -329,10 +317,6 @@ class SamplingBatch:
         if plan is None:
             return None
         return ProcessedRows(plan.apply(logits, self._addends, self._penalties), plan.rows, list(plan.host_rows))
-
-    def _tensor(self, dtype: str, name: str) -> Tensor:
-        self.flush()
-        return self._table.field(dtype, name)
 
     def _check(self, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds) -> Occurrences | None:
         """Check a request against the vocabulary; the tokens that it has seen, if it has penalties."""

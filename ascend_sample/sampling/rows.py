@@ -7,7 +7,7 @@ the noted rows, and nothing else, with one copy for each dtype that does not blo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy
 import torch
@@ -46,6 +46,23 @@ class _Field(Generic[Number]):
         view: NDArray[Number] = mirrors.buffers[self._dtype][self._index, : mirrors.length]
         view.flags.writeable = False
         return view
+
+
+class HasRowTensors(Protocol):
+    """What keeps rows on a device."""
+
+    def row_tensor(self, dtype: str, name: str) -> Tensor:
+        """One field of all rows."""
+
+
+class DeviceField:
+    """A field of the rows on the device, [rows]."""
+
+    def __init__(self, dtype: str, name: str) -> None:
+        self._dtype, self._name = dtype, name
+
+    def __get__(self, batch: HasRowTensors, owner: type) -> Tensor:
+        return batch.row_tensor(self._dtype, self._name)
 
 
 class HostMirrors:
