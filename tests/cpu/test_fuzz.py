@@ -19,6 +19,9 @@ SECOND_OPERATOR = {
     for draw in ("", "q", "/dense")
     for values in ("", "/prob")
 }
+REQUESTS = {"r:g"} | {
+    f"r:{filters}q{divided}" for filters in ("1", "A", "Ap", "Am", "Apm", "Bp", "Bpm", "C", "Cm") for divided in ("", "t")
+}
 
 
 def run_fuzz(program: Path, *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
@@ -30,8 +33,8 @@ def test_short_run(programs: Path) -> None:
     run = run_fuzz(programs / "fuzz", "--rows", str(ROWS), "--seed", "1")
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"{ROWS} rows" in run.stdout
-    scenarios = {line.split()[0] for line in run.stdout.splitlines() if re.match(r"(2:)?[1ABC]", line)}
-    assert scenarios == FIRST_OPERATOR | SECOND_OPERATOR
+    scenarios = {line.split()[0] for line in run.stdout.splitlines() if re.match(r"([2r]:)?[1ABCg]", line)}
+    assert scenarios == FIRST_OPERATOR | SECOND_OPERATOR | REQUESTS
 
 
 def test_a_wrong_tail_is_found_and_cut_down(programs: Path) -> None:

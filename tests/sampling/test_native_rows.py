@@ -303,7 +303,7 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
 
 
 def test_streams_differ() -> None:
-    logits = make_logits(300, 500, torch.bfloat16)
+    logits = make_logits(300, 500, torch.bfloat16, scale=0.5)
     requests = [Request(1.0, 0, 1.0, 0.0)] * 300
     drawn = [sample_rows(logits, requests, stream=stream)[0] for stream in Stream]
     assert torch.equal(drawn[0], sample_rows(logits, requests)[0])
