@@ -13,15 +13,11 @@ from pathlib import Path
 
 ROWS = 50_000
 FIRST_OPERATOR = {"A", "Ap", "Aq", "Apq", "Bp", "Bpq", "C", "Cq"}
+FILTERS = ("1", "A", "Ap", "Am", "Apm", "Bp", "Bpm", "C", "Cm")
 SECOND_OPERATOR = {
-    f"2:{filters}{draw}{values}"
-    for filters in ("1", "A", "Ap", "Am", "Apm", "Bp", "Bpm", "C", "Cm")
-    for draw in ("", "q", "/dense")
-    for values in ("", "/prob")
+    f"2:{filters}{draw}{values}" for filters in FILTERS for draw in ("", "q", "/dense") for values in ("", "/prob")
 }
-REQUESTS = {"r:g"} | {
-    f"r:{filters}q{divided}" for filters in ("1", "A", "Ap", "Am", "Apm", "Bp", "Bpm", "C", "Cm") for divided in ("", "t")
-}
+REQUESTS = {"r:g"} | {f"r:{filters}q{divided}" for filters in FILTERS for divided in ("", "t")}
 
 
 def run_fuzz(program: Path, *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
