@@ -148,7 +148,7 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, int64_t m
                                 : sample_unfiltered(row, arguments, scratch, work);
 }
 
-/// A row of the sampling layer: docs/sampling.md. Where division by the temperature makes logits
+/// A row of the sampling layer. Where division by the temperature makes logits
 /// equal, top-k rows still take them by the logits, the others by the id; their weights are equal.
 template <typename Type>
 size_t sample_request(const Row<Type>& row, const Batch& batch, int64_t index, Scratch& scratch,
