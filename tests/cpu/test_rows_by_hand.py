@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from batch_file import Call
+from batch_file import TYPES, Call
 from conftest import Driver
 
 from ascend_sample.parity import Result
@@ -23,16 +23,18 @@ def kept_ids(result: Result, row: int = 0) -> list[int]:
 def top_p(logits: torch.Tensor, p: float) -> Call:
     """Rows that are filtered by top-p alone, without a draw."""
     rows = logits.shape[0]
-    return Call(logits, torch.zeros(rows, dtype=torch.int32), torch.full((rows,), p), None, 0.0, is_need_logits=True)
+    k = torch.zeros(rows, dtype=torch.int32)
+    return Call(logits, k, torch.full((rows,), p, dtype=logits.dtype), None, 0.0, is_need_logits=True)
 
 
 @pytest.mark.parametrize("vocab_size", [2048, 4096, 65536])
 @pytest.mark.parametrize("p", [0.5, 0.75])
+@pytest.mark.parametrize("dtype", TYPES)
 def test_a_large_nucleus_is_kept_until_the_sum_exceeds_p(
-    driver: Driver, capabilities: list[str], vocab_size: int, p: float
+    driver: Driver, capabilities: list[str], vocab_size: int, p: float, dtype: torch.dtype
 ) -> None:
     """Of 2^m equal logits, p 2^m have a sum of p exactly: one more is kept, and those of the lowest ids are."""
-    call = top_p(torch.full((1, vocab_size), 1.5), p)
+    call = top_p(torch.full((1, vocab_size), 1.5, dtype=dtype), p)
     for capability in capabilities:
         (result,) = driver.run(capability, [call])
         assert kept_ids(result) == list(range(int(p * vocab_size) + 1)), capability
