@@ -122,3 +122,28 @@ def test_a_rank_beyond_a_large_nucleus_is_not_drawn(driver: Driver, capabilities
     for capability in capabilities:
         (result,) = driver.run(capability, [call])
         assert result.ids.tolist() == [0], capability
+
+
+@pytest.mark.parametrize(
+    ("levels", "rank"),
+    [
+        ([(1.0, 60), (0.04, 500), (0.02, 1500), (0.01, 2000), (1e-9, 28000)], 559),
+        ([(1.0, 60), (0.04, 500), (0.02, 1500), (0.01, 2000), (1e-9, 28000)], 2059),
+        ([(1.0, 2000), (0.5, 2000), (1e-9, 28000)], 1999),
+        ([(1.0, 2000), (0.5, 2000)], 1999),
+    ],
+)
+def test_the_last_rank_before_a_step_is_drawn(
+    driver: Driver, capabilities: list[str], levels: list[tuple[float, int]], rank: int
+) -> None:
+    """A rank after the step has less noise, but by less than the second softmax takes from its weight."""
+    weights = torch.tensor([weight * (1 - i * 1e-6 / count) for weight, count in levels for i in range(count)])
+    probabilities = weights.double() / weights.double().sum()
+    later = 3000
+    q = torch.full((1, len(weights)), 1000.0)
+    q[0, rank] = 1.0
+    q[0, later] = torch.exp((probabilities[later] - probabilities[rank]) / 2)
+    call = Call(weights.log()[None], torch.zeros(1, dtype=torch.int32), torch.tensor([0.95]), q, 0.0, False)
+    for capability in capabilities:
+        (result,) = driver.run(capability, [call])
+        assert result.ids.tolist() == [rank], capability
