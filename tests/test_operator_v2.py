@@ -334,8 +334,8 @@ class TestRowsThatWentWrong:
         assert sample(device, route, [row], **options)[0] == [2999]
 
     def test_min_p_cuts_next_to_zero(self, device: str, route: str | None) -> None:
-        """Half of the best has the logit 0, next to which there are 1.8e9 floats: they were tried one by one."""
-        row = [math.log(2), 4e-7, -4e-7, -3.0]
+        """Half of the best has the logit 1.2e-7, and a millionth around it lie 1.8e9 floats, tried one by one."""
+        row = [math.log(2) + 1.2e-7, 5e-7, -3e-7, -3.0]
         start = time.process_time()
         assert sample(device, route, [row], min_p=0.5, dtype=torch.float32) == ([0], [[0, 1]])
         assert time.process_time() - start < 3
