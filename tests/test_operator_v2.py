@@ -96,8 +96,8 @@ class TestTopP:
     def test_the_last_rank_before_a_step_is_drawn(
         self, device: str, route: str | None, levels: list[tuple[float, int]], rank: int
     ) -> None:
-        """Within a level, weights fall by 1e-6. A later rank with less noise scores 5/6 of this one."""
-        weights = [weight * (1 - i * 1e-6 / count) for weight, count in levels for i in range(count)]
+        """Within a level, weights fall by 1e-3. A later rank with less noise scores 5/6 of this one."""
+        weights = [weight * (1 - i * 1e-3 / count) for weight, count in levels for i in range(count)]
         later = 3000
         q = [1000.0] * len(weights)
         q[rank] = 1.0

@@ -137,7 +137,7 @@ def test_the_last_rank_before_a_step_is_drawn(
     driver: Driver, capabilities: list[str], levels: list[tuple[float, int]], rank: int
 ) -> None:
     """A rank after the step has less noise, but by less than the second softmax takes from its weight."""
-    weights = torch.tensor([weight * (1 - i * 1e-6 / count) for weight, count in levels for i in range(count)])
+    weights = torch.tensor([weight * (1 - i * 1e-3 / count) for weight, count in levels for i in range(count)])
     probabilities = weights.double() / weights.double().sum()
     later = 3000
     q = torch.full((1, len(weights)), 1000.0)
