@@ -235,7 +235,7 @@ MUTANTS_CPU = (
         "csrc/cpu/search.h",
         "return gathered_.count_above + count_greater(",
         "return count_greater(",
-        IN_FUZZ,
+        IN_ROWS_BY_HAND,
     ),
     Mutant(
         "cpu: no filter: log2 as the bits show it is taken for too high, where it is too low",
