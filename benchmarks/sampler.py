@@ -83,7 +83,7 @@ def step_of(params: Sequence[SamplingParams], batches: list[torch.Tensor]) -> Ca
 
 
 def filtered(temperature: float) -> Callable[[Cell], dict[str, Callable[[], object]]]:
-    """k = 50 and p = 0.9 in every row."""
+    """K = 50 and p = 0.9 in every row."""
 
     def make(cell: Cell) -> dict[str, Callable[[], object]]:
         batches = logits_of(cell)
@@ -195,8 +195,8 @@ def tables(found: dict[str, Any]) -> str:
         return f"{microseconds / 1000:.3g} ms" if microseconds >= 1000 else f"{microseconds:.0f} us"
 
     lines = [
-        f"Measured by `python -m benchmarks.sampler` on {found['environment']['cpu']}, "
-        f"{found['environment']['threads']} threads: medians, the contestants of a row of the table in turns in one run.",
+        f"Measured by `python -m benchmarks.sampler` on {found['environment']['processor']}; medians, and all that is "
+        "compared was timed in turns in one run.",
         "",
         "| step | contestant | time | beside the first |",
         "|---|---|---|---|",

@@ -1,1 +1,33 @@
-"""Sampling as a serving engine calls it: exact distributions, and results that do not depend on the other rows."""
+"""Sampling as a serving engine calls it: exact distributions, and results that do not depend on the other rows.
+
+`SamplingParams` is one request, `SamplingBatch` holds the requests of a step, `Sampler` draws their next tokens.
+`sample_rows` is the same below that, for rows whose parameters are tensors; docs/sampling.md tells all of it.
+"""
+
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.filters import filter_logits
+from ascend_sample.sampling.functional import sample_rows
+from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode
+from ascend_sample.sampling.noise import Stream, exponential_noise
+from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.routes import RowFacts, SamplingRoute
+from ascend_sample.sampling.row_parameters import RowsOutput, RowStatus
+from ascend_sample.sampling.sampler import RowRoute, Sampler, SamplerOutput
+
+__all__ = [
+    "Logprobs",
+    "LogprobsMode",
+    "RowFacts",
+    "RowRoute",
+    "RowStatus",
+    "RowsOutput",
+    "Sampler",
+    "SamplerOutput",
+    "SamplingBatch",
+    "SamplingParams",
+    "SamplingRoute",
+    "Stream",
+    "exponential_noise",
+    "filter_logits",
+    "sample_rows",
+]

@@ -68,5 +68,3 @@ def _is_in_nucleus(weights: Tensor, values: Tensor, top_p: Tensor) -> Tensor:
     stays = (before <= target) | (top_p.unsqueeze(1) >= 1)
     stays[:, 0] = True
     return torch.zeros_like(stays).scatter_(1, order, stays)
-
-

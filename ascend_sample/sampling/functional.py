@@ -68,19 +68,18 @@ def sample_rows(
         [1, 0]
     """
     check_logits("sample_rows", logits)
-    rows = len(logits)
-    like = {"device": logits.device}
+    rows, device = len(logits), logits.device
     parameters = RowParameters(
         temperature=temperature,
-        top_k=torch.full((rows,), SKIP_TOP_K, dtype=torch.int32, **like) if top_k is None else top_k,
-        top_p=torch.ones(rows, **like) if top_p is None else top_p,
-        min_p=torch.zeros(rows, **like) if min_p is None else min_p,
+        top_k=torch.full((rows,), SKIP_TOP_K, dtype=torch.int32, device=device) if top_k is None else top_k,
+        top_p=torch.ones(rows, device=device) if top_p is None else top_p,
+        min_p=torch.zeros(rows, device=device) if min_p is None else min_p,
         seed=seed,
         position=position,
     )
     check_parameters("sample_rows", parameters, logits)
     if rows == 0:
-        return RowsOutput(torch.empty(0, dtype=torch.int64, **like), torch.empty(0, dtype=torch.int8, **like))
+        return RowsOutput(torch.empty_like(position), torch.empty_like(position, dtype=torch.int8))
     if facts is None and logits.is_cpu:
         facts = facts_of(parameters)
     if facts is not None:
@@ -96,4 +95,6 @@ def _universal_group(logits: Tensor, parameters: RowParameters) -> PlacedGroup:
     has_v2 = routes.abilities_of(logits.device, logits.dtype).fused_v2
     route = SamplingRoute.FUSED_V2 if has_v2 else SamplingRoute.COMPOSITE
     all_rows = np.arange(rows)
-    return PlacedGroup(Group(route, True, all_rows, vocab_size, all_rows), None, None, None, parameters.for_operators(vocab_size))
+    return PlacedGroup(
+        Group(route, True, all_rows, vocab_size, all_rows), None, None, None, parameters.for_operators(vocab_size)
+    )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.processing import add_bias, apply_penalties
-from ascend_sample.sampling.rows import NO_SLOT, HostMirrors, to_device
+from ascend_sample.sampling.row_table import NO_SLOT, HostMirrors, to_device
 from ascend_sample.sampling.slots import AddendSlots, PenaltySlots
 
 

@@ -120,7 +120,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         SamplingRoute.NATIVE,
         True,
-        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks what it drops, the CPU kernel does the rest",
+        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks first, the CPU kernel does the rest",
         lambda rows, has: has.native,
     ),
     Rule(
@@ -132,7 +132,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         SamplingRoute.FUSED_V2,
         True,
-        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks what it drops, aclnnTopKTopPSampleV2 does the rest",
+        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks first, aclnnTopKTopPSampleV2 does the rest",
         lambda rows, has: has.fused_v2,
     ),
     Rule(
@@ -145,23 +145,27 @@ RULES: Final[tuple[Rule, ...]] = (
         SamplingRoute.FUSED,
         False,
         "top-k alone: aclnnTopKTopPSample, the temperature being an exponent of the noise",
-        lambda rows, has: has.fused
-        & rows.has_top_k
-        & ~rows.needs_mask
-        & ~rows.has_top_p
-        & ~rows.has_min_p
-        & rows.is_temperature_folded,
+        lambda rows, has: (
+            has.fused
+            & rows.has_top_k
+            & ~rows.needs_mask
+            & ~rows.has_top_p
+            & ~rows.has_min_p
+            & rows.is_temperature_folded
+        ),
     ),
     Rule(
         SamplingRoute.FUSED,
         False,
         "top-k, and a top_p that the dtype of the logits represents, at temperature 1: aclnnTopKTopPSample",
-        lambda rows, has: has.fused
-        & rows.has_top_k
-        & ~rows.needs_mask
-        & rows.is_top_p_exact
-        & ~rows.has_min_p
-        & ~rows.has_temperature,
+        lambda rows, has: (
+            has.fused
+            & rows.has_top_k
+            & ~rows.needs_mask
+            & rows.is_top_p_exact
+            & ~rows.has_min_p
+            & ~rows.has_temperature
+        ),
     ),
     Rule(
         SamplingRoute.TOP_K,
@@ -225,7 +229,7 @@ def choose_rules(
     """
     rows = _in_terms_of_rules(facts, vocab_size, dtype, keep_ties)
     holds = [np.broadcast_to(rule.holds(rows, abilities), facts.temperature.shape) for rule in RULES]
-    return np.argmax(np.stack(holds), axis=0)
+    return np.asarray(np.argmax(np.stack(holds), axis=0), dtype=np.int64)
 
 
 class Group(NamedTuple):

@@ -136,9 +136,7 @@ def check_parameters(name: str, parameters: RowParameters, logits: Tensor) -> No
         tensor = getattr(parameters, argument)
         if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
             got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(
-                f"{name}: {argument} must be a tensor of {dtype}, got {got}. Convert with .to({dtype})."
-            )
+            raise TypeError(f"{name}: {argument} must be a tensor of {dtype}, got {got}. Convert with .to({dtype}).")
         if tensor.shape != logits.shape[:1]:
             raise ValueError(
                 f"{name}: {argument} must have one value for each of the {len(logits)} rows of logits, got shape "

@@ -196,9 +196,7 @@ class Sampler:
         processed: ProcessedRows | None,
     ) -> _Plan:
         facts = _facts_of(batch)
-        parameters = RowParameters(
-            batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position
-        )
+        parameters = RowParameters(batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position)
         raw_groups: Sequence[PlacedGroup] = ()
         processed_groups: Sequence[PlacedGroup] = ()
         raw_rows = np.flatnonzero(~batch.host.is_processed)

@@ -94,9 +94,7 @@ def place_groups(
     return placed
 
 
-def serve(
-    work: Sequence[tuple[Tensor, PlacedGroup]], position: Tensor, keep_ties: bool, stream: Stream
-) -> RowsOutput:
+def serve(work: Sequence[tuple[Tensor, PlacedGroup]], position: Tensor, keep_ties: bool, stream: Stream) -> RowsOutput:
     """Sample every row of a batch by the route that was chosen for it.
 
     Args:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.processing import MASKED
-from ascend_sample.sampling.rows import to_device
+from ascend_sample.sampling.row_table import to_device
 
 Ids = NDArray[numpy.int64]
 
@@ -114,6 +114,11 @@ class AddendSlots(Slots):
 
 def _bytes(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.numel() * tensor.element_size()
+
+
+def has_addend(params: SamplingParams) -> bool:
+    """Whether the request masks or biases, apart from `min_tokens`."""
+    return params.allowed_ids is not None or bool(params.bad_ids) or any(params.logit_bias.values())
 
 
 def addend_of(params: SamplingParams, stop_ids_forbidden: bool) -> tuple[float, Ids, NDArray[numpy.float32]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,11 +11,11 @@ from oracle import expected, signed
 from torch import Tensor
 
 from ascend_sample.sampling import routes
+from ascend_sample.sampling.functional import sample_rows
 from ascend_sample.sampling.noise import Stream
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.routes import Abilities, RowFacts, SamplingRoute, choose_rules
 from ascend_sample.sampling.row_parameters import RowsOutput
-from ascend_sample.sampling.functional import sample_rows
 
 OFF = 2**20 + 1
 NATIVE = Abilities(native=True, fused=False, fused_v2=False)
@@ -28,7 +27,7 @@ EMULATED = {"old CANN": ("npu", OLD_CANN), "new CANN": ("npu", NEW_CANN), "no op
 
 
 @pytest.fixture(params=[*MACHINES, *EMULATED])
-def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A device with the operators that it is said to have."""
     name = request.param
     if name in EMULATED:
@@ -40,7 +39,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return abilities._replace(fused=has_fused)
 
     monkeypatch.setattr(routes, "abilities_of", abilities_of)
-    yield device
+    return device
 
 
 def call(

@@ -253,7 +253,7 @@ class TestExplain:
 
 class TestArguments:
     def test_unknown_modes_and_options(self) -> None:
-        with pytest.raises(ValueError, match="Sampler: logprobs_mode must be one of raw_logprobs, .* got 'cooked'"):
+        with pytest.raises(ValueError, match=r"Sampler: logprobs_mode must be one of raw_logprobs, .* got 'cooked'"):
             Sampler("cooked")
         with pytest.raises(TypeError, match="Sampler: keep_ties must be True or False, got 1"):
             Sampler(keep_ties=1)  # type: ignore[arg-type]
@@ -269,7 +269,7 @@ class TestArguments:
     def test_logits_of_another_kind(self, npu: str) -> None:
         batch = SamplingBatch(4)
         batch.add(SamplingParams())
-        with pytest.raises(TypeError, match="Sampler: logits must be float32, float16 or bfloat16, got torch.float64"):
+        with pytest.raises(TypeError, match=r"Sampler: logits must be .* got torch\.float64"):
             Sampler()(torch.zeros(1, 4, dtype=torch.float64), batch)
         with pytest.raises(ValueError, match="Sampler: logits must be on the device of the batch, cpu"):
             Sampler()(torch.zeros(1, 4, device=npu), batch)
