@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import filter_logits, sample_rows
+from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample.sampling import RowFacts, filter_logits, sample_rows
 
 SMALLEST_TOP_P: Final = 2.0**-126  # keeps one token, as a top_p of 0 does where an engine allows that
 _FEWEST_SEED: Final = -(2**63)
@@ -26,6 +27,7 @@ def draw(
     seed: Tensor,
     position: Tensor,
     keep_ties: bool = False,
+    facts: RowFacts | None = None,
 ) -> Tensor:
     """One token a row: `sample_rows`, with parameters in the dtypes in which engines have them.
 
@@ -38,6 +40,7 @@ def draw(
         seed: int64 [rows], on any device.
         position: int64 [rows], on any device.
         keep_ties: top-k keeps every logit that is equal to the k-th.
+        facts: what the host knows of the parameters, so that a device's fused operators can serve the rows.
 
     Returns:
         int64 [rows].
@@ -52,6 +55,7 @@ def draw(
         seed=to_device(seed, device),
         position=to_device(position, device),
         keep_ties=keep_ties,
+        facts=facts,
     ).token_ids
 
 
@@ -104,11 +108,14 @@ class UniformRows:
         self.min_p = min_p
         self.keep_ties = keep_ties
         self._tensors: dict[str, Any] = {}
+        self._facts: RowFacts | None = None
         self._made_for: tuple[int, torch.device] | None = None
 
     def draw(self, logits: Tensor, seed: Tensor, position: Tensor) -> Tensor:
         """One token a row, int64 [rows]."""
-        return draw(logits, **self._parameters(logits), keep_ties=self.keep_ties, seed=seed, position=position)
+        parameters = self._parameters(logits)
+        noise = {"seed": seed, "position": position}
+        return draw(logits, **parameters, **noise, keep_ties=self.keep_ties, facts=self._facts)
 
     def filter(self, logits: Tensor) -> Tensor:
         """What is drawn from: float32 [rows, vocab_size], -inf where a filter drops an entry."""
@@ -125,6 +132,12 @@ class UniformRows:
                 "top_p": None if self.top_p >= 1 else torch.full((rows,), self.top_p, device=device),
                 "min_p": None if self.min_p <= 0 else torch.full((rows,), self.min_p, device=device),
             }
+            self._facts = RowFacts(
+                np.full(rows, self.temperature, dtype=np.float32),
+                np.full(rows, SKIP_TOP_K if top_k is None else top_k, dtype=np.int32),
+                np.full(rows, min(self.top_p, 1.0), dtype=np.float32),
+                np.full(rows, self.min_p, dtype=np.float32),
+            )
             self._made_for = (rows, device)
         return self._tensors
 
@@ -187,5 +200,5 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if tensor.device == device:
         return tensor
     if tensor.device.type == "cpu":
-        tensor = tensor.pin_memory(device)
+        tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

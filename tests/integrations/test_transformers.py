@@ -355,6 +355,17 @@ class TestDistribution:
         assert ((statistic / degrees) ** (1 / 3) - (1 - spread)) / spread**0.5 < 5.2
 
 
+class TestDevices:
+    @pytest.mark.parametrize("parameters", [{}, {"top_k": 5}, {"top_p": 0.7, "min_p": 0.1}, {"temperature": 0.0}])
+    def test_the_same_tokens(self, device: str, parameters: dict[str, Any]) -> None:
+        logits = torch.randn(64, VOCAB_SIZE) * 3
+        seed, position = _rows.random_seeds(64), torch.arange(64)
+        expected = _rows.UniformRows(**parameters).draw(logits, seed, position)
+        found = _rows.UniformRows(**parameters).draw(logits.to(device), seed, position)
+        assert found.device.type == device
+        assert torch.equal(found.cpu(), expected)
+
+
 class TestSeedHelpers:
     def test_derived_seeds_are_all_different(self) -> None:
         seeds = torch.cat([_rows.derived_seeds(seed, 100) for seed in range(100)])
