@@ -111,13 +111,14 @@ def check(engine: Engine, version: str, python: Path) -> bool:
         "OMP_WAIT_POLICY": "passive",
     }
     print(f"{engine.name} {version}", flush=True)
-    is_importable = True
-    for module in engine.modules:
-        finished = run(python, "-c", f"{engine.preparation}import {module}", environment=variables)
-        if finished.returncode != 0:
-            is_importable = False
-            print(f"  {module} cannot be imported: {finished.stdout.strip().splitlines()[-1]}")
-    if not is_importable:
+
+    def import_error(*modules: str) -> str | None:
+        finished = run(python, "-c", f"{engine.preparation}import {', '.join(modules)}", environment=variables)
+        return finished.stdout.strip().splitlines()[-1] if finished.returncode != 0 else None
+
+    if import_error(*engine.modules) is not None:
+        for module in engine.modules:
+            print(f"  {module}: {import_error(module) or 'can be imported'}")
         print("  tested against the interface alone (tests/integrations/test_*_interface.py)")
         return True
     test = ROOT / "tests" / "integrations" / engine.tests
