@@ -107,6 +107,12 @@ class DeviceGenerator:
 
 
 class TestSeedSource:
+    def test_each_draw_of_a_generator_has_a_position_of_its_own(self) -> None:
+        source, (generator, other) = SeedSource(), seeded(3, 3)
+        rows = [{0: generator}, {2: generator, 1: other}, {1: generator}]
+        positions = [source.take(3, generators)[1].tolist() for generators in rows]
+        assert positions == [[0, 0, 0], [0, 0, 1], [0, 2, 0]]
+
     def test_a_draw_that_is_taken_back_is_drawn_again(self) -> None:
         """vLLM moves the offset back by 4 where a step was one of a prompt's middle parts."""
         source, generator = SeedSource(), DeviceGenerator(2**64 - 3)
