@@ -44,7 +44,6 @@ class Rules {
     check_device(tensor, name, logits);
   }
 
- private:
   void check_logits(const at::Tensor& logits) const {
     check_layout(logits, "logits");
     const auto dtype = logits.scalar_type();
@@ -63,6 +62,7 @@ class Rules {
                       ". Split the vocabulary, or drop padding columns.");
   }
 
+ private:
   void check_k(const at::Tensor& k, const at::Tensor& logits) const {
     check_layout(k, "k");
     TORCH_CHECK_TYPE(k.scalar_type() == ScalarType::Int, op_, ": k must be int32, got ",
@@ -138,6 +138,8 @@ std::string describe(const at::Tensor& tensor) {
   text << tensor.sym_sizes() << ' ' << tensor.scalar_type() << " on " << tensor.device();
   return text.str();
 }
+
+void check_logits(const char* op, const at::Tensor& logits) { Rules(op).check_logits(logits); }
 
 void check_arguments(const SampleArguments& arguments) {
   const auto& [logits, k, p, q, eps, is_need_logits, top_k_guess] = arguments;

@@ -59,6 +59,9 @@ using SampleV2Outputs = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tenso
 /// logits_sort_masked float32 [B, V]; [0] for those that are not wanted), not initialised.
 SampleV2Outputs allocate_outputs(const SampleV2Arguments& arguments);
 
+/// The rules for logits alone, in the same words.
+void check_logits(const char* op, const at::Tensor& logits);
+
 /// "[4, 32000] BFloat16 on cpu": how errors describe a tensor.
 std::string describe(const at::Tensor& tensor);
 

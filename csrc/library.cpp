@@ -22,6 +22,9 @@ namespace {
   "Tensor logits_sort_masked)"
 #define ASCEND_SAMPLE_NOISE_ARGUMENTS \
   "(Tensor seed, Tensor position, int lanes, int stream=0, int first_lane=0)"
+#define ASCEND_SAMPLE_ROWS_ARGUMENTS                                                     \
+  "(Tensor logits, Tensor? rows, Tensor temperature, Tensor k, Tensor p, Tensor min_p, " \
+  "Tensor seed, Tensor position, int stream=0)"
 
 std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_fake(const at::Tensor& logits,
                                                            const at::Tensor& k, const at::Tensor& p,
@@ -75,6 +78,18 @@ at::Tensor exponential_noise_fake(const at::Tensor& seed, const at::Tensor& posi
   return allocate_output(arguments);
 }
 
+std::tuple<at::Tensor, at::Tensor> sample_rows_fake(const at::Tensor& logits,
+                                                    const std::optional<at::Tensor>& rows,
+                                                    const at::Tensor& temperature,
+                                                    const at::Tensor& k, const at::Tensor& p,
+                                                    const at::Tensor& min_p, const at::Tensor& seed,
+                                                    const at::Tensor& position, int64_t stream) {
+  const SampleRowsArguments arguments{logits, rows, temperature, k,     p,
+                                      min_p,  seed, position,    stream};
+  check_arguments(arguments);
+  return allocate_outputs(arguments);
+}
+
 void check_exponential_noise(const at::Tensor& seed, const at::Tensor& position, int64_t lanes,
                              int64_t stream, int64_t first_lane) {
   check_arguments(NoiseArguments{seed, position, lanes, stream, first_lane});
@@ -99,6 +114,8 @@ TORCH_LIBRARY(ascend_sample, m) {
   // What the sampling layer is made of on the CPU. Other devices take its routes in torch.
   m.def("exponential_noise" ASCEND_SAMPLE_NOISE_ARGUMENTS " -> Tensor",
         {at::Tag::pt2_compliant_tag});
+  m.def("sample_rows" ASCEND_SAMPLE_ROWS_ARGUMENTS " -> (Tensor token_ids, Tensor status)",
+        {at::Tag::pt2_compliant_tag});
   m.def("check_exponential_noise" ASCEND_SAMPLE_NOISE_ARGUMENTS " -> ()");
 }
 
@@ -108,6 +125,7 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   m.impl("top_k_top_p_sample_v2", &top_k_top_p_sample_v2_fake);
   m.impl("top_k_top_p_sample_v2_composite", &top_k_top_p_sample_v2_fake);
   m.impl("exponential_noise", &exponential_noise_fake);
+  m.impl("sample_rows", &sample_rows_fake);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {

@@ -12,9 +12,9 @@ using c10::ScalarType;
 
 bool expect(const c10::SymBool& condition) { return condition.expect_true(__FILE__, __LINE__); }
 
-/// One number a row, of one dtype, on one device, in as many rows as another tensor has.
-void check_per_row(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
-                   const c10::SymInt& rows, const at::Tensor& model, const char* model_name) {
+/// A list of one dtype, on the device of another tensor.
+void check_list(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
+                const at::Tensor& model, const char* model_name) {
   TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided && !tensor.is_quantized(), op, ": ", name,
                    " must be a dense strided tensor, got layout ", tensor.layout(),
                    ". Call .to_dense() or .dequantize() first.");
@@ -22,12 +22,18 @@ void check_per_row(const char* op, const at::Tensor& tensor, const char* name, S
                    tensor.scalar_type(), ". Convert it with ", name, ".to().");
   TORCH_CHECK_VALUE(tensor.dim() == 1, op, ": ", name, " must have shape [batch], got ",
                     tensor.dim(), " dimensions: ", describe(tensor), ". Give one value a row.");
-  TORCH_CHECK_VALUE(expect(tensor.sym_size(0).sym_eq(rows)), op, ": ", name,
-                    " must have one value for each row (", rows, "), got ", tensor.sym_size(0),
-                    ". Expand it to the batch size.");
   TORCH_CHECK_VALUE(tensor.device() == model.device(), op, ": ", name, " must be on the device of ",
                     model_name, " (", model.device(), "), got ", tensor.device(), ". Call ", name,
                     ".to(", model_name, ".device).");
+}
+
+/// The same, with a value for each row.
+void check_per_row(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
+                   const c10::SymInt& rows, const at::Tensor& model, const char* model_name) {
+  check_list(op, tensor, name, dtype, model, model_name);
+  TORCH_CHECK_VALUE(expect(tensor.sym_size(0).sym_eq(rows)), op, ": ", name,
+                    " must have one value for each row (", rows, "), got ", tensor.sym_size(0),
+                    ". Expand it to the number of rows.");
 }
 
 void check_stream(const char* op, int64_t stream) {
@@ -43,9 +49,7 @@ void check_arguments(const NoiseArguments& arguments) {
   constexpr const char* kOperator = "exponential_noise";
   constexpr int64_t kMostLanes = int64_t{1} << 33;
   const auto& [seed, position, lanes, stream, first_lane] = arguments;
-  TORCH_CHECK_VALUE(seed.dim() == 1, kOperator, ": seed must have shape [batch], got ", seed.dim(),
-                    " dimensions: ", describe(seed), ". Give one value a row.");
-  check_per_row(kOperator, seed, "seed", ScalarType::Long, seed.sym_size(0), seed, "seed");
+  check_list(kOperator, seed, "seed", ScalarType::Long, seed, "seed");
   check_per_row(kOperator, position, "position", ScalarType::Long, seed.sym_size(0), seed, "seed");
   TORCH_CHECK_VALUE(lanes >= 0, kOperator, ": lanes must be >= 0, got ", lanes,
                     ". It is the number of values a row gets.");
@@ -58,10 +62,37 @@ void check_arguments(const NoiseArguments& arguments) {
                     ". Use another stream.");
 }
 
+void check_arguments(const SampleRowsArguments& arguments) {
+  constexpr const char* kOperator = "sample_rows";
+  const auto& [logits, rows, temperature, k, p, min_p, seed, position, stream] = arguments;
+  check_logits(kOperator, logits);
+  if (rows.has_value()) {
+    check_list(kOperator, *rows, "rows", ScalarType::Long, logits, "logits");
+  }
+  const c10::SymInt count = rows.has_value() ? rows->sym_size(0) : logits.sym_size(0);
+  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
+    check_per_row(kOperator, tensor, name, dtype, count, logits, "logits");
+  };
+  check(temperature, "temperature", ScalarType::Float);
+  check(k, "k", ScalarType::Int);
+  check(p, "p", ScalarType::Float);
+  check(min_p, "min_p", ScalarType::Float);
+  check(seed, "seed", ScalarType::Long);
+  check(position, "position", ScalarType::Long);
+  check_stream(kOperator, stream);
+}
+
 at::Tensor allocate_output(const NoiseArguments& arguments) {
   const auto options =
       arguments.seed.options().requires_grad(false).layout(c10::kStrided).dtype(c10::kFloat);
   return at::empty_symint({arguments.seed.sym_size(0), c10::SymInt(arguments.lanes)}, options);
+}
+
+std::tuple<at::Tensor, at::Tensor> allocate_outputs(const SampleRowsArguments& arguments) {
+  const auto options = arguments.logits.options().requires_grad(false).layout(c10::kStrided);
+  const c10::SymInt rows = arguments.seed.sym_size(0);
+  return {at::empty_symint({rows}, options.dtype(c10::kLong)),
+          at::empty_symint({rows}, options.dtype(c10::kChar))};
 }
 
 }  // namespace ascend_sample

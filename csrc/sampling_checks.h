@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
+#include <tuple>
 
 namespace ascend_sample {
 
@@ -17,10 +19,27 @@ struct NoiseArguments {
   int64_t first_lane;
 };
 
+/// The arguments of sample_rows, in the order of its schema.
+struct SampleRowsArguments {
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& temperature;
+  const at::Tensor& k;
+  const at::Tensor& p;
+  const at::Tensor& min_p;
+  const at::Tensor& seed;
+  const at::Tensor& position;
+  int64_t stream;
+};
+
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}".
 void check_arguments(const NoiseArguments& arguments);
+void check_arguments(const SampleRowsArguments& arguments);
 
 /// float32 [batch, lanes], not initialised.
 at::Tensor allocate_output(const NoiseArguments& arguments);
+
+/// (token_ids int64 [rows], status int8 [rows]), not initialised.
+std::tuple<at::Tensor, at::Tensor> allocate_outputs(const SampleRowsArguments& arguments);
 
 }  // namespace ascend_sample

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._validate import SKIP_TOP_K
 from ascend_sample.sampling import _arguments
 from ascend_sample.sampling._arguments import TokenIds
-from ascend_sample.sampling._checks import LARGEST_COUNT, MAX_VOCAB_SIZE, to_fraction
+from ascend_sample.sampling._checks import LARGEST_COUNT, MAX_VOCAB_SIZE
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, make_plan
-from ascend_sample.sampling.row_table import NO_SLOT, HostMirrors, RowTable, to_device
-from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots
-
-NO_LOGPROBS: Final = -1
+from ascend_sample.sampling.row_table import (
+    NO_SLOT,
+    DeviceField,
+    HostMirrors,
+    RowTable,
+    float32_values,
+    int32_values,
+    to_device,
+)
+from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots, has_addend
 
 
 class ProcessedRows(NamedTuple):
@@ -50,6 +55,16 @@ class SamplingBatch:
 
     Attributes:
         host: Numpy mirrors of the per-row tensors, and what only the host needs; valid at once.
+        temperature: float32 [rows] on the device, as all that follow: views, which are renewed by reading the attribute
+            again. 0 is greedy.
+        top_k: int32 [rows]; SKIP_TOP_K where top-k is off, also because it keeps the whole vocabulary.
+        top_p: float32 [rows]; 1 where top-p is off, and only there.
+        min_p: float32 [rows]; 0 where min-p is off.
+        repetition_penalty: float32 [rows]; 1 where it is off.
+        presence_penalty: float32 [rows]; 0 where it is off.
+        frequency_penalty: float32 [rows]; 0 where it is off.
+        seed: int64 [rows]: the 64 bits of the seed, as two's complement.
+        position: int64 [rows]: how many tokens the sequence has, prompt and output.
         version: Changes whenever something changes that a plan for the batch may depend on: which rows there are, their
             order, their parameters, and the end of a `min_tokens`.
 
@@ -112,53 +127,18 @@ class SamplingBatch:
 
     @property
     def params(self) -> Sequence[SamplingParams]:
-        """The request of each row."""
-        return tuple(self._params)
+        """The request of each row; a view, to be read only."""
+        return self._params
 
-    @property
-    def temperature(self) -> Tensor:
-        """float32 [rows]; 0 is greedy."""
-        return self._tensor("float32", "temperature")
-
-    @property
-    def top_k(self) -> Tensor:
-        """int32 [rows]; SKIP_TOP_K where top-k is off, also because it keeps the whole vocabulary."""
-        return self._tensor("int32", "top_k")
-
-    @property
-    def top_p(self) -> Tensor:
-        """float32 [rows]; 1 where top-p is off, and only there."""
-        return self._tensor("float32", "top_p")
-
-    @property
-    def min_p(self) -> Tensor:
-        """float32 [rows]; 0 where min-p is off."""
-        return self._tensor("float32", "min_p")
-
-    @property
-    def repetition_penalty(self) -> Tensor:
-        """float32 [rows]; 1 where it is off."""
-        return self._tensor("float32", "repetition_penalty")
-
-    @property
-    def presence_penalty(self) -> Tensor:
-        """float32 [rows]; 0 where it is off."""
-        return self._tensor("float32", "presence_penalty")
-
-    @property
-    def frequency_penalty(self) -> Tensor:
-        """float32 [rows]; 0 where it is off."""
-        return self._tensor("float32", "frequency_penalty")
-
-    @property
-    def seed(self) -> Tensor:
-        """int64 [rows]: the 64 bits of the seed, as two's complement."""
-        return self._tensor("int64", "seed")
-
-    @property
-    def position(self) -> Tensor:
-        """int64 [rows]: how many tokens the sequence has, prompt and output."""
-        return self._tensor("int64", "position")
+    temperature = DeviceField("float32", "temperature")
+    top_k = DeviceField("int32", "top_k")
+    top_p = DeviceField("float32", "top_p")
+    min_p = DeviceField("float32", "min_p")
+    repetition_penalty = DeviceField("float32", "repetition_penalty")
+    presence_penalty = DeviceField("float32", "presence_penalty")
+    frequency_penalty = DeviceField("float32", "frequency_penalty")
+    seed = DeviceField("int64", "seed")
+    position = DeviceField("int64", "position")
 
     def add(
         self,
@@ -214,18 +194,15 @@ class SamplingBatch:
         ]
         if not count:
             return range(len(self), len(self))
+        self._table.reserve(len(self) + count)  # the last thing that can fail
         left = [max(0, one.min_tokens - len(output)) for one, output in zip(params, outputs, strict=True)]
         addend_slots = [self._addend_slot(one, forbidden > 0) for one, forbidden in zip(params, left, strict=True)]
         penalty_slots = [self._penalty_slot(one) for one in occurrences]
+        host_only = (numpy.array(it, numpy.int64) for it in (position, left, addend_slots, penalty_slots))
         rows = self._table.extend(
-            [_floats(one) for one in params],
-            [(self._top_k(one), NO_LOGPROBS if one.logprobs is None else one.logprobs) for one in params],
-            numpy.stack(
-                [
-                    self._seeds(params),
-                    *(numpy.array(it, numpy.int64) for it in (position, left, addend_slots, penalty_slots)),
-                ]
-            ),
+            [float32_values(one) for one in params],
+            [int32_values(one, self.vocab_size) for one in params],
+            numpy.stack([self._seeds(params), *host_only]),
         )
         self._params.extend(params)
         self._changed(max(*addend_slots, *penalty_slots) != NO_SLOT)
@@ -307,6 +284,11 @@ class SamplingBatch:
         for row in fulfilled.tolist():
             self._allow_stop_ids(row)
 
+    def row_tensor(self, dtype: str, name: str) -> Tensor:
+        """One of the per-row tensors, after a flush."""
+        self.flush()
+        return self._table.field(dtype, name)
+
     def flush(self) -> None:
         """Write what has changed since the last call to the device, without waiting for it."""
         self._table.flush()
@@ -336,10 +318,6 @@ class SamplingBatch:
             return None
         return ProcessedRows(plan.apply(logits, self._addends, self._penalties), plan.rows, list(plan.host_rows))
 
-    def _tensor(self, dtype: str, name: str) -> Tensor:
-        self.flush()
-        return self._table.field(dtype, name)
-
     def _check(self, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds) -> Occurrences | None:
         """Check a request against the vocabulary; the tokens that it has seen, if it has penalties."""
         _arguments.check_params(params)
@@ -360,12 +338,8 @@ class SamplingBatch:
             seeds[missing] = drawn.random_(-(2**63), None, generator=self._generator).numpy()
         return seeds
 
-    def _top_k(self, params: SamplingParams) -> int:
-        """What keeps the whole vocabulary is off, so that routes need not know the vocabulary."""
-        return SKIP_TOP_K if params.top_k is None or params.top_k >= self.vocab_size else params.top_k
-
     def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool) -> int:
-        if not (stop_ids_forbidden or _has_addend(params)):
+        if not (stop_ids_forbidden or has_addend(params)):
             return NO_SLOT
         slot = self._addends.allocate()
         self._addends.write(slot, params, stop_ids_forbidden)
@@ -388,7 +362,7 @@ class SamplingBatch:
     def _allow_stop_ids(self, row: int) -> None:
         """The row has its `min_tokens`: its addend is written again without the stop ids, or is gone."""
         params, slot = self._params[row], int(self.host.addend_slot[row])
-        if _has_addend(params):
+        if has_addend(params):
             self._addends.write(slot, params, False)
         else:
             self._addends.release(slot)
@@ -407,14 +381,3 @@ class SamplingBatch:
         """Note that a plan made before is stale: the caller's, and ours if a processed row was concerned."""
         self.version += 1
         self._plan_is_stale |= processed
-
-
-def _has_addend(params: SamplingParams) -> bool:
-    """Whether the request masks or biases, apart from `min_tokens`."""
-    return params.allowed_ids is not None or bool(params.bad_ids) or any(params.logit_bias.values())
-
-
-def _floats(params: SamplingParams) -> tuple[float | numpy.float32, ...]:
-    """The float32 fields, in the order of `FLOAT32_FIELDS`."""
-    penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
-    return params.temperature, to_fraction(params.top_p), to_fraction(params.min_p), *penalties

@@ -7,12 +7,16 @@ the noted rows, and nothing else, with one copy for each dtype that does not blo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample.sampling._checks import to_fraction
+from ascend_sample.sampling.params import SamplingParams
 
 FLOAT32_FIELDS: Final = (
     "temperature",
@@ -27,6 +31,7 @@ INT64_FIELDS: Final = ("seed", "position", "min_tokens_left", "addend_slot", "pe
 ON_DEVICE: Final = {"float32": 6, "int32": 1, "int64": 2}
 """How many of the fields of each dtype the device has too: the first ones."""
 NO_SLOT: Final = -1
+NO_LOGPROBS: Final = -1
 
 Number = TypeVar("Number", bound=numpy.generic)
 
@@ -41,6 +46,23 @@ class _Field(Generic[Number]):
         view: NDArray[Number] = mirrors.buffers[self._dtype][self._index, : mirrors.length]
         view.flags.writeable = False
         return view
+
+
+class HasRowTensors(Protocol):
+    """What keeps rows on a device."""
+
+    def row_tensor(self, dtype: str, name: str) -> Tensor:
+        """One field of all rows."""
+
+
+class DeviceField:
+    """A field of the rows on the device, [rows]."""
+
+    def __init__(self, dtype: str, name: str) -> None:
+        self._dtype, self._name = dtype, name
+
+    def __get__(self, batch: HasRowTensors, owner: type) -> Tensor:
+        return batch.row_tensor(self._dtype, self._name)
 
 
 class HostMirrors:
@@ -116,7 +138,7 @@ class RowTable:
         """
         start = self.host.length
         stop = start + len(float32)
-        self._reserve(stop)
+        self.reserve(stop)
         buffers = self.host.buffers
         buffers["float32"][:, start:stop] = numpy.array(float32, numpy.float32).T
         buffers["int32"][:, start:stop] = numpy.array(int32, numpy.int32).T
@@ -183,26 +205,45 @@ class RowTable:
             self._tensors["int64"][1].index_add_(0, rows_there, torch.ones_like(rows_there))
         return numpy.flatnonzero(was_counting & (left == 0))
 
-    def _reserve(self, length: int) -> None:
-        """Make room for `length` rows, by doubling: a growing batch copies each row a constant number of times."""
+    def reserve(self, length: int) -> None:
+        """Make room for `length` rows, by doubling: a growing batch copies each row a constant number of times.
+
+        Raises:
+            torch.OutOfMemoryError: The device has no room; the table is as it was.
+        """
         capacity = old = self.capacity
         while capacity < length:
             capacity *= 2
         if capacity == old:
             return
-        for dtype, buffer in self.host.buffers.items():
-            self.host.buffers[dtype] = numpy.zeros((buffer.shape[0], capacity), buffer.dtype)
-            self.host.buffers[dtype][:, :old] = buffer
         tensors = self._new_tensors(capacity)
         for dtype, tensor in tensors.items():
             tensor[:, :old] = self._tensors[dtype]
         self._tensors = tensors
+        for dtype, buffer in self.host.buffers.items():
+            self.host.buffers[dtype] = numpy.zeros((buffer.shape[0], capacity), buffer.dtype)
+            self.host.buffers[dtype][:, :old] = buffer
 
     def _new_tensors(self, capacity: int) -> dict[str, Tensor]:
         return {
             dtype: torch.zeros((count, capacity), dtype=getattr(torch, dtype), device=self.device)
             for dtype, count in ON_DEVICE.items()
         }
+
+
+def float32_values(params: SamplingParams) -> tuple[float | numpy.float32, ...]:
+    """The float32 fields of a request, in the order of `FLOAT32_FIELDS`."""
+    penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
+    return params.temperature, to_fraction(params.top_p), to_fraction(params.min_p), *penalties
+
+
+def int32_values(params: SamplingParams, vocab_size: int) -> tuple[int, int]:
+    """The int32 fields. A top-k of the whole vocabulary is off, so that routes need not know the vocabulary."""
+    top_k, logprobs = params.top_k, params.logprobs
+    return (
+        SKIP_TOP_K if top_k is None or top_k >= vocab_size else top_k,
+        NO_LOGPROBS if logprobs is None else logprobs,
+    )
 
 
 def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
@@ -212,7 +253,7 @@ def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
     when the copy is done.
     """
     if device.type == "cpu":
-        return torch.from_numpy(numpy.ascontiguousarray(values).copy())
+        return torch.from_numpy(numpy.array(values, order="C"))
     staged = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), pin_memory=True)
     staged.numpy()[...] = values
     return staged.to(device, non_blocking=True)

@@ -116,6 +116,11 @@ def _bytes(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.numel() * tensor.element_size()
 
 
+def has_addend(params: SamplingParams) -> bool:
+    """Whether the request masks or biases, apart from `min_tokens`."""
+    return params.allowed_ids is not None or bool(params.bad_ids) or any(params.logit_bias.values())
+
+
 def addend_of(params: SamplingParams, stop_ids_forbidden: bool) -> tuple[float, Ids, NDArray[numpy.float32]]:
     """The addend of a request, as one value for all ids and other ones for some.
 

@@ -1,5 +1,6 @@
 #include "capability.h"
 
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <cstdlib>
@@ -34,6 +35,25 @@ Capability choose_capability() {
 Capability capability_in_use() {
   static const Capability capability = choose_capability();
   return capability;
+}
+
+void sample_batch(const Batch& batch) {
+  const Capability capability = capability_in_use();
+  at::parallel_for(0, batch.batch_size, 1, [&](int64_t first_row, int64_t last_row) {
+    thread_local Scratch scratch;
+    sample_rows(capability, batch, first_row, last_row, scratch);
+  });
+}
+
+LogitsType type_of(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return LogitsType::kFloat16;
+    case at::kBFloat16:
+      return LogitsType::kBFloat16;
+    default:  // check_arguments refused every other
+      return LogitsType::kFloat32;
+  }
 }
 
 }  // namespace ascend_sample::cpu

@@ -3,6 +3,7 @@
 
 #include "rough.h"
 #include "tally.h"
+#include "temperature.h"
 #include "top_k.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -204,7 +205,7 @@ class Counted {
     float bound = -kInfinity;
     size_t count = 0;
     if (const std::optional<float> guess = guess_bound(row_, k, work_)) {
-      count = hit_above(row_, no_groups, next_below(*guess), work_.hits);
+      count = hit_first(next_below(*guess));
       if (count > kMostTies * k) {
         count = hit_above(row_, no_groups, *guess, work_.hits);
         if (count < k) {  // all the others are ties at the guess
@@ -214,11 +215,23 @@ class Counted {
     }
     if (count < k) {
       const Groups groups = groups_for(k, row_.vocab_size(), work_);
-      scan_maxima(row_, groups);
+      scan_first(row_, groups, arguments_);
       bound = find_bound(row_, groups, k, work_);
       count = hit_above(row_, groups, bound, work_.hits);
     }
     return take_first(k, count, bound);
+  }
+
+  /// Finds the logits above `bound` in the pass that is the first to read the row.
+  size_t hit_first(float bound) {
+    const Groups no_groups{1, nullptr};
+    if (arguments_.status == nullptr) {
+      return hit_above(row_, no_groups, bound, work_.hits);
+    }
+    HalfCensus<Type> census;
+    const size_t count = hit_above(row_, no_groups, bound, work_.hits, census);
+    *arguments_.status = census.status();
+    return count;
   }
 
   /// Makes runs of the hits, `count` logits above `bound`, and of ties at it where those are less
@@ -236,7 +249,15 @@ class Counted {
     return count;
   }
 
-  void weigh() { exp_differences(runs_.values, runs_.size, runs_.values[0], runs_.exponentials); }
+  void weigh() {
+    const float* values = runs_.values;
+    float maximum = values[0];
+    if (arguments_.temperature != 1.0F) {
+      maximum = divide(values, runs_.size, maximum, arguments_.temperature, work_.values);
+      values = work_.values;
+    }
+    exp_differences(values, runs_.size, maximum, runs_.exponentials);
+  }
 
   /// The id of a rank.
   size_t id_of(size_t rank) const {

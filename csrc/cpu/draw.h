@@ -2,7 +2,7 @@
 #pragma once
 
 #include "exponential.h"
-#include "logits.h"
+#include "noise.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -10,6 +10,14 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 struct Noise {
   const float* data;
   int64_t stride;
+  NoiseLanes* lanes = nullptr;  // where data is made
+
+  /// Has to come before the first `count` are read.
+  void need(size_t count) const {
+    if (lanes != nullptr) {
+      lanes->reach(count);
+    }
+  }
 
   float operator[](size_t lane) const { return data[static_cast<int64_t>(lane) * stride]; }
 
@@ -64,6 +72,7 @@ inline size_t first_largest(float* scores, size_t count) {
 /// exponentials[rank] / total; `scores` has room for them.
 inline size_t draw(const double* exponentials, size_t count, double total, const Noise& noise,
                    float eps, float* scores) {
+  noise.need(count);
   for (size_t rank = 0; rank < count; ++rank) {
     scores[rank] = score_of(static_cast<float>(exponentials[rank] / total), noise[rank], eps);
   }

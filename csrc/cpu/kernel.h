@@ -4,6 +4,7 @@
 #include "dense.h"
 #include "min_p.h"
 #include "noise.h"
+#include "temperature.h"
 #include "top_p.h"
 #include "unfiltered.h"
 
@@ -19,7 +20,7 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
     }
   }
   const Groups groups = groups_for(k, row.vocab_size(), work);
-  const float maximum = scan_maxima(row, groups);
+  float maximum = scan_first(row, groups, arguments);
   if (arguments.kept != nullptr) {
     fill(arguments.kept, row.vocab_size(), -kInfinity);
   }
@@ -30,6 +31,9 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
   size_t count = candidates.count;
   double total = 0;
   if (use_p || arguments.uses_min_p() || arguments.is_drawn()) {
+    if (arguments.temperature != 1.0F) {
+      maximum = divide(candidates.values, count, maximum, arguments.temperature, candidates.values);
+    }
     total = exp_differences(candidates.values, count, maximum, work.exponentials);
     const auto probability_of = [&](size_t rank) {
       return static_cast<float>(work.exponentials[rank] / total);
@@ -144,6 +148,45 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, int64_t m
                                 : sample_unfiltered(row, arguments, scratch, work);
 }
 
+/// A row of the sampling layer: docs/sampling.md. Where division by the temperature makes logits
+/// equal, top-k rows still take them by the logits, the others by the id; their weights are equal.
+template <typename Type>
+size_t sample_request(const Row<Type>& row, const Batch& batch, int64_t index, Scratch& scratch,
+                      Workspace& work) {
+  const Sampling& sampling = *batch.sampling;
+  const float temperature = sampling.temperature[index];
+  NoiseLanes lanes({sampling.seed[index], sampling.position[index], sampling.stream},
+                   reinterpret_cast<float*>(
+                       scratch.reserve(Scratch::kNoise, row.lines() * kLine * sizeof(float))));
+  RowArguments arguments{.is_second = true,
+                         .k = batch.k[index * batch.k_stride],
+                         .p = sampling.p[index],
+                         .min_p = sampling.min_p[index],
+                         .eps = 0.0F,
+                         .noise = {lanes.data(), 1, &lanes},
+                         .kept = nullptr,
+                         .has_to_exceed_p = true,
+                         .status = &sampling.status[index]};
+  if (!(temperature > 0.0F) || arguments.k == 1) {
+    arguments.noise = {nullptr, 1};
+    return sample_top_k(row, 1, false, arguments, scratch, work);
+  }
+  const int64_t most_k = batch.most_k < batch.vocab_size ? batch.most_k : batch.vocab_size;
+  if (arguments.uses_k(most_k)) {
+    arguments.temperature = temperature;
+    return sample_row(row, arguments, most_k, scratch, work);
+  }
+  const FloatCensus census = take_census(row);
+  *arguments.status = census.status();
+  arguments.status = nullptr;
+  const float maximum = census.maximum();
+  if (temperature == 1.0F || maximum == kInfinity || maximum == -kInfinity) {
+    return sample_row(row, arguments, most_k, scratch, work);
+  }
+  return sample_row(divide(row, maximum, temperature, scratch, work), arguments, most_k, scratch,
+                    work);
+}
+
 template <typename Type>
 void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scratch& scratch) {
   using Storage = typename Type::Storage;
@@ -151,8 +194,10 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
   const int64_t most_k = batch.most_k < batch.vocab_size ? batch.most_k : batch.vocab_size;
   Workspace work(scratch, vocab_size);
   for (int64_t index = first_row; index < last_row; ++index) {
+    const bool is_elsewhere = batch.sampling != nullptr && batch.sampling->rows != nullptr;
+    const int64_t place = is_elsewhere ? batch.sampling->rows[index] : index;
     const Storage* logits =
-        static_cast<const Storage*>(batch.logits) + index * batch.logits_row_stride;
+        static_cast<const Storage*>(batch.logits) + place * batch.logits_row_stride;
     if (batch.logits_column_stride != 1) {
       auto* copy = reinterpret_cast<Storage*>(
           scratch.reserve(Scratch::kLogits, vocab_size * sizeof(Storage)));
@@ -162,6 +207,11 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
       logits = copy;
     }
     const Row<Type> row(logits, vocab_size, reinterpret_cast<Storage*>(work.last_chunk));
+    if (batch.sampling != nullptr) {
+      batch.selected[index] =
+          static_cast<int64_t>(sample_request(row, batch, index, scratch, work));
+      continue;
+    }
     const auto number_of = [index](const void* numbers, int64_t stride) {
       return Type::value_of(static_cast<const Storage*>(numbers)[index * stride]);
     };

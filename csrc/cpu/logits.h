@@ -29,16 +29,28 @@ struct Line {
   Floats second;
 };
 
+/// For a scan that need not notice what it reads (census.h).
+struct NoCensus {
+  template <typename... Lines>
+  ASCEND_SAMPLE_INLINE void add_line(const Lines&...) {}
+  template <typename... Lines>
+  ASCEND_SAMPLE_INLINE void add_extremes(const Lines&...) {}
+  ASCEND_SAMPLE_INLINE void add_pair(const void*) {}
+};
+
 /// The maximum of each place in the lines; NaN counts as -inf.
-template <typename Type>
-ASCEND_SAMPLE_INLINE Line maxima_of_values(const typename Type::Storage* data, size_t lines) {
+template <typename Type, typename Census>
+ASCEND_SAMPLE_INLINE Line maxima_of_values(const typename Type::Storage* data, size_t lines,
+                                           Census& census) {
   Floats first = splat(-kInfinity);
   Floats second = first;
   for (size_t i = 0; i < lines; ++i) {
     const Line line = Type::load_unordered(data + i * kLine);
     first = larger(line.first, first);
     second = larger(line.second, second);
+    census.add_line(line);
   }
+  census.add_extremes(Line{first, second});
   return {first, second};
 }
 
@@ -57,8 +69,10 @@ struct Float32 {
 
   /// The maxima of 32 groups, one lane each of `lines` lines that follow one another: also written
   /// to `out`.
-  static ASCEND_SAMPLE_INLINE Line maxima(const Storage* data, size_t lines, float* out) {
-    const Line largest = maxima_of_values<Float32>(data, lines);
+  template <typename Census>
+  static ASCEND_SAMPLE_INLINE Line maxima(const Storage* data, size_t lines, float* out,
+                                          Census& census) {
+    const Line largest = maxima_of_values<Float32>(data, lines, census);
     store(out, largest.first);
     store(out + kLanes, largest.second);
     return largest;
@@ -106,17 +120,22 @@ struct HalfWidth {
   static constexpr Storage kInfinity = kInfinityBits;
   static constexpr Storage kMinusInfinity = 0x8000 | kInfinityBits;
 
-  static ASCEND_SAMPLE_INLINE Line maxima(const Storage* data, size_t lines, float* out) {
+  template <typename Census>
+  static ASCEND_SAMPLE_INLINE Line maxima(const Storage* data, size_t lines, float* out,
+                                          Census& census) {
     // Where a lane has a number without a sign, the largest as signed integers is the maximum; else
     // the smallest magnitude is, which is the smallest as unsigned integers.
     Shorts largest = load_shorts(data);
     Shorts smallest = largest;
+    census.add_line(largest);
 #pragma GCC unroll 4
     for (size_t i = 1; i < lines; ++i) {
       const Shorts line = load_shorts(data + i * kLine);
       largest = larger(line, largest);
       smallest = smaller_unsigned(line, smallest);
+      census.add_line(line);
     }
+    census.add_extremes(largest, smallest);
     const Shorts maxima =
         map([](ShortPart high, ShortPart low) { return ShortPart(high < 0 ? low : high); }, largest,
             smallest);
@@ -126,7 +145,8 @@ struct HalfWidth {
       store(out, maxima);  // only to widen them from there
       result = Type::load(reinterpret_cast<const Storage*>(out));
     } else {
-      result = maxima_of_values<Type>(data, lines);
+      NoCensus noticed_above;
+      result = maxima_of_values<Type>(data, lines, noticed_above);
     }
     store(out, result.first);
     store(out + kLanes, result.second);

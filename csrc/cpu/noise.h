@@ -127,6 +127,26 @@ ASCEND_SAMPLE_INLINE Floats exponential_of(const Philox::Bits& bits) {
          (exponent * splat(0x1.7f7d1cp-20F) + (twice + twice * (z * polynomial)));
 }
 
+/// A row's noise, made as far as it is needed.
+class NoiseLanes {
+ public:
+  /// `lanes` has room for whole vectors.
+  NoiseLanes(const NoiseKey& key, float* lanes) : philox_(key), lanes_(lanes) {}
+
+  const float* data() const { return lanes_; }
+
+  void reach(size_t count) {
+    for (; made_ < count; made_ += kLanes) {
+      store(lanes_ + made_, exponential_of(philox_.bits_from(made_)));
+    }
+  }
+
+ private:
+  Philox philox_;
+  float* lanes_;
+  size_t made_ = 0;
+};
+
 /// Writes the noise of `count` lanes from `first_lane`, which is even.
 inline void fill_exponential(const NoiseKey& key, uint64_t first_lane, size_t count, float* out) {
   const Philox philox(key);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "census.h"
 #include "draw.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -17,6 +18,11 @@ struct RowArguments {
   Noise noise;
   float* kept;  // null: not wanted
 
+  // Of the sampling layer alone.
+  bool has_to_exceed_p = false;  // the first operator's rule
+  float temperature = 1.0F;      // of top-k; other rows are divided before
+  RowStatus* status = nullptr;   // of top-k; null: not wanted
+
   bool is_drawn() const { return noise.data != nullptr; }
   bool uses_min_p() const { return min_p > 0.0F; }
 
@@ -29,7 +35,7 @@ struct RowArguments {
   /// What a sum of probabilities has to exceed for a nucleus. The second operator's has to reach p.
   double target() const {
     const double wide{p};
-    return is_second ? std::nextafter(wide, -1.0) : wide;
+    return is_second && !has_to_exceed_p ? std::nextafter(wide, -1.0) : wide;
   }
 
   /// The weight with which an entry of a nucleus without top-k is drawn, but for a common factor,

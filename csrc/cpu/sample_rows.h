@@ -23,6 +23,21 @@ struct NoiseKey {
   uint32_t stream;
 };
 
+/// What was seen in a row: NaN before +inf, +inf before nothing but -inf.
+enum class RowStatus : int8_t { kOk = 0, kAllMasked = 1, kNanSeen = 2, kInfinitySeen = 3 };
+
+/// What the sampling layer gives instead of p, q and min_p. The rows are those that are sampled.
+struct Sampling {
+  const int64_t* rows;       // their logits' places; null: the same
+  const float* temperature;  // not above 0, or NaN: the first of the total order
+  const float* p;
+  const float* min_p;
+  const int64_t* seed;
+  const int64_t* position;
+  uint32_t stream;
+  RowStatus* status;
+};
+
 /// One batch of valid arguments. Strides are in elements.
 struct Batch {
   LogitsType type;  // of logits and p
@@ -50,6 +65,9 @@ struct Batch {
   bool are_probabilities = false;
   float* dense_weights = nullptr;  // [batch_size, vocab_size], contiguous; null: not wanted
   int64_t* dense_ids = nullptr;    // the same
+
+  // Of the sampling layer, which has the second operator's weights and the first one's rule for p.
+  const Sampling* sampling = nullptr;
 };
 
 /// What worked for the nucleus of the row before is tried first, since rows tend to be alike.
@@ -66,7 +84,7 @@ class Scratch {
  public:
   History history;
 
-  enum Slot : uint8_t { kRow, kLogits, kNoise, kCopy, kSort, kTally, kSlots };
+  enum Slot : uint8_t { kRow, kLogits, kNoise, kCopy, kDivided, kSort, kTally, kSlots };
 
   /// At least `bytes`, aligned to 64. What the slot held before is lost when it grows.
   std::byte* reserve(Slot slot, size_t bytes);

@@ -23,12 +23,12 @@ struct ChunkSums {
 };
 
 /// Fills the maxima of a chunk's groups. Returns the chunk's maximum; NaN counts as -inf.
-template <typename Type>
+template <typename Type, typename Census>
 ASCEND_SAMPLE_INLINE Floats scan_chunk(const typename Type::Storage* chunk, const Groups& groups,
-                                       float* maxima) {
+                                       float* maxima, Census& census) {
   Floats largest = splat(-kInfinity);
   for (size_t line = 0; line < kChunkLines; line += groups.lines) {
-    const Line block = Type::maxima(chunk + line * kLine, groups.lines, maxima);
+    const Line block = Type::maxima(chunk + line * kLine, groups.lines, maxima, census);
     maxima += kLine;
     largest = larger(largest, larger(block.first, block.second));
   }
@@ -36,15 +36,21 @@ ASCEND_SAMPLE_INLINE Floats scan_chunk(const typename Type::Storage* chunk, cons
 }
 
 /// Fills groups.maxima and returns the row's maximum.
-template <typename Type>
-float scan_maxima(const Row<Type>& row, const Groups& groups) {
+template <typename Type, typename Census>
+float scan_maxima(const Row<Type>& row, const Groups& groups, Census& census) {
   float* maxima = groups.maxima;
   Floats largest = splat(-kInfinity);
   for (size_t index = 0; index < row.chunks(); ++index) {
-    largest = larger(largest, scan_chunk<Type>(row.chunk(index), groups, maxima));
+    largest = larger(largest, scan_chunk<Type>(row.chunk(index), groups, maxima, census));
     maxima += groups.blocks_in_chunk() * kLine;
   }
   return largest_lane(largest);
+}
+
+template <typename Type>
+float scan_maxima(const Row<Type>& row, const Groups& groups) {
+  NoCensus census;
+  return scan_maxima(row, groups, census);
 }
 
 /// What a softmax needs of a row.
@@ -81,10 +87,11 @@ ASCEND_SAMPLE_INLINE double sum_exponentials(const typename Type::Storage* chunk
 template <typename Type>
 RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks) {
   float* maxima = groups.maxima;
+  NoCensus census;
   Floats largest = splat(-kInfinity);
   for (size_t index = 0; index < row.chunks(); ++index) {
     const auto* chunk = row.chunk(index);
-    const Floats chunk_largest = scan_chunk<Type>(chunk, groups, maxima);
+    const Floats chunk_largest = scan_chunk<Type>(chunk, groups, maxima, census);
     maxima += groups.blocks_in_chunk() * kLine;
     largest = larger(largest, chunk_largest);
     const float reference = largest_lane(chunk_largest);

@@ -130,9 +130,11 @@ ASCEND_SAMPLE_INLINE void prefetch_pair(const Storage* data) {
   }
 }
 
-/// Finds the logits above `bound`. Returns their number.
-template <typename Type>
-size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits) {
+/// Finds the logits above `bound`. Returns their number. The census is that of a row without
+/// groups.
+template <typename Type, typename Census>
+size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits,
+                 Census& census) {
   constexpr size_t kLinesAhead = 64;
   const Floats bounds = splat(bound);
   // Without a branch on a pair: fresh rows would mispredict it.
@@ -151,6 +153,7 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
       for (size_t i = 0; i < step; i += 2) {
         if (groups.lines == 1) {  // the first to read the row
           prefetch_pair(data + kLinesAhead * kLine);
+          census.add_pair(data + i * kLine);
         }
         const uint64_t bits = bits_of_pair(data + i * kLine);
         hits.bits[count] = bits;
@@ -162,6 +165,12 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
   });
   hits.count = count;
   return total;
+}
+
+template <typename Type>
+size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits) {
+  NoCensus census;
+  return hit_above(row, groups, bound, hits, census);
 }
 
 /// Appends the hits, by ascending id.

@@ -206,6 +206,10 @@ ASCEND_SAMPLE_INLINE Mask is_at_least(const Floats& a, const Floats& b) {
 ASCEND_SAMPLE_INLINE Mask is_equal(const Floats& a, const Floats& b) {
   return {_mm512_cmp_ps_mask(a.part[0], b.part[0], _CMP_EQ_OQ)};
 }
+/// Whether one of the two is NaN.
+ASCEND_SAMPLE_INLINE Mask is_unordered(const Floats& a, const Floats& b) {
+  return {_mm512_cmp_ps_mask(a.part[0], b.part[0], _CMP_UNORD_Q)};
+}
 ASCEND_SAMPLE_INLINE Mask operator&(Mask a, Mask b) {
   return {static_cast<__mmask16>(a.lanes & b.lanes)};
 }
@@ -227,6 +231,18 @@ ASCEND_SAMPLE_INLINE Mask is_at_least(const Floats& a, const Floats& b) {
 }
 ASCEND_SAMPLE_INLINE Mask is_equal(const Floats& a, const Floats& b) {
   return {map([](FloatPart x, FloatPart y) { return IntPart(x == y); }, a, b)};
+}
+/// Whether one of the two is NaN.
+ASCEND_SAMPLE_INLINE Mask is_unordered(const Floats& a, const Floats& b) {
+  return {map(
+      [](FloatPart x, FloatPart y) -> IntPart {
+#if defined(__AVX2__)
+        return IntPart(_mm256_cmp_ps(x, y, _CMP_UNORD_Q));
+#else
+        return IntPart(x != x) | IntPart(y != y);
+#endif
+      },
+      a, b)};
 }
 ASCEND_SAMPLE_INLINE Mask operator&(const Mask& a, const Mask& b) {
   return {map([](IntPart x, IntPart y) { return x & y; }, a.lanes, b.lanes)};
@@ -288,6 +304,21 @@ ASCEND_SAMPLE_INLINE Shorts smaller_unsigned(const Shorts& a, const Shorts& b) {
         return ShortPart(_mm256_min_epu16(__m256i(x), __m256i(y)));
 #else
         return UshortPart(x) < UshortPart(y) ? x : y;
+#endif
+      },
+      a, b);
+}
+
+/// The larger of lanes taken as unsigned.
+ASCEND_SAMPLE_INLINE Shorts larger_unsigned(const Shorts& a, const Shorts& b) {
+  return map(
+      [](ShortPart x, ShortPart y) -> ShortPart {
+#if defined(__AVX512F__)
+        return ShortPart(_mm512_max_epu16(__m512i(x), __m512i(y)));
+#elif defined(__AVX2__)
+        return ShortPart(_mm256_max_epu16(__m256i(x), __m256i(y)));
+#else
+        return UshortPart(x) > UshortPart(y) ? x : y;
 #endif
       },
       a, b);

@@ -100,6 +100,18 @@ Collected collect_candidates(const Row<Type>& row, const Groups& groups, size_t 
   return result;
 }
 
+/// The row's maximum and the maxima of its groups, and its status where that is wanted.
+template <typename Type>
+float scan_first(const Row<Type>& row, const Groups& groups, const RowArguments& arguments) {
+  if (arguments.status == nullptr) {
+    return scan_maxima(row, groups);
+  }
+  typename CensusOf<Type>::Census census;
+  const float maximum = scan_maxima(row, groups, census);
+  *arguments.status = census.status();
+  return maximum;
+}
+
 /// The first k of the total order, or fewer where the row has fewer above -inf.
 template <typename Type>
 Candidates sort_candidates(const Row<Type>& row, const Groups& groups, size_t k,

@@ -1,5 +1,4 @@
 // Both operators for CPU tensors: rows in parallel, each by the core of sample_rows.h.
-#include <ATen/Parallel.h>
 #include <torch/library.h>
 
 #include <string>
@@ -9,17 +8,6 @@
 
 namespace ascend_sample::cpu {
 namespace {
-
-LogitsType type_of(at::ScalarType type) {
-  switch (type) {
-    case at::kHalf:
-      return LogitsType::kFloat16;
-    case at::kBFloat16:
-      return LogitsType::kBFloat16;
-    default:  // check_arguments refused every other
-      return LogitsType::kFloat32;
-  }
-}
 
 /// The arguments that both operators have, checked. The tensors outlive the batch.
 Batch batch_of(const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
@@ -40,15 +28,6 @@ Batch batch_of(const at::Tensor& logits, const at::Tensor& k, const at::Tensor& 
           .eps = static_cast<float>(eps),
           .selected = nullptr,
           .kept = nullptr};
-}
-
-/// Samples all rows with the code path in use, on torch's threads.
-void sample_batch(const Batch& batch) {
-  const Capability capability = capability_in_use();
-  at::parallel_for(0, batch.batch_size, 1, [&](int64_t first_row, int64_t last_row) {
-    thread_local Scratch scratch;
-    sample_rows(capability, batch, first_row, last_row, scratch);
-  });
 }
 
 /// The code path in use: "avx512".

@@ -243,6 +243,7 @@ class TopP {
     }
     const double inverse = (1 / sum.least + 1 / sum.most) / 2;
     const double spread = arguments_.is_second ? 0.0 : 1 / sum.least - inverse;
+    noise_.need(sizes.most);
     double* scores = work_.second_scores;
     for (size_t rank = 0; rank < sizes.most; ++rank) {
       scores[rank] = arguments_.draw_weight(work_.exponentials[rank], inverse);

@@ -112,6 +112,7 @@ inline void fill(float* values, size_t count, float value) {
 
 /// The first `count` numbers of the noise, side by side.
 inline const float* contiguous(const Noise& noise, size_t count, Scratch& scratch) {
+  noise.need(count);
   if (noise.stride == 1) {
     return noise.data;
   }

@@ -388,8 +388,8 @@ def test_a_mapping_makes_the_same_request() -> None:
 
 
 def test_a_whole_vocabulary_of_ids_takes_no_loop() -> None:
-    params = SamplingParams(allowed_ids=range(2**20), vocab_size=2**20)
-    assert len(params.allowed_ids or ()) == 2**20
+    params = SamplingParams(allowed_ids=range(200_000), vocab_size=200_000)
+    assert len(params.allowed_ids or ()) == 200_000
 
 
 @pytest.mark.parametrize(

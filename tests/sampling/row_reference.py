@@ -1,0 +1,105 @@
+"""One row of the sampling layer in float64, written for being read; and which ids it may draw.
+
+It shares no code with the package. The noise is an argument: every lane of the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+MOST_K = 1024
+OK, ALL_MASKED, NAN_SEEN, INF_SEEN = range(4)
+BOUNDARY = 2e-5  # of a sum of probabilities: docs/semantics.md, section 7
+NEAR_DRAW = 1e-5  # of a score, relative
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a row is sampled with, as it arrives."""
+
+    temperature: float
+    k: int
+    p: float
+    min_p: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The id, those that rounding may make of it, and the status."""
+
+    token_id: int
+    allowed: frozenset[int]
+    status: int
+
+
+def status_of(logits: np.ndarray) -> int:
+    if np.isnan(logits).any():
+        return NAN_SEEN
+    if np.isposinf(logits).any():
+        return INF_SEEN
+    return ALL_MASKED if np.isneginf(logits).all() else OK
+
+
+def sample(logits: np.ndarray, request: Request, noise: np.ndarray) -> Expected:
+    """Args: logits float32 [vocab_size]; noise float32 [vocab_size]."""
+    status = status_of(logits)
+    x = np.where(np.isnan(logits), np.float32(-np.inf), logits)
+    maximum = x.max()
+    best = int(x.argmax())
+    uses_k = 1 <= request.k <= min(x.size, MOST_K)
+    if status == ALL_MASKED or maximum == -np.inf:
+        return Expected(0, frozenset({0}), status)
+    if not request.temperature > 0 or (uses_k and request.k == 1):
+        return Expected(best, frozenset({best}), status)
+    with np.errstate(all="ignore"):
+        if maximum == np.inf:
+            divided = np.where(x == np.inf, np.float32(0), np.float32(-np.inf))
+        elif request.temperature == 1:
+            divided = x
+        else:
+            divided = ((x - maximum) / np.float32(request.temperature)).astype(np.float32)
+            divided[x == -np.inf] = -np.inf
+    uses_p = request.p < 1
+    ids = np.arange(x.size)
+    if uses_k or uses_p:
+        ids = np.lexsort((ids, -(x if uses_k else divided)))
+    if uses_k:
+        ids = ids[: request.k]
+    scaled = divided[ids].astype(np.float64)
+    weights = np.exp(scaled - scaled.max())
+    probabilities = weights / weights.sum()
+    kept = [
+        ids[_stays(probabilities, int(scaled.argmax()), request, uses_p, delta, factor)]
+        for delta, factor in ((0, 1), (-BOUNDARY, 1), (BOUNDARY, 1), (0, 1 - 1e-5), (0, 1 + 1e-5))
+    ]
+    by_id = dict(zip(ids.tolist(), weights.tolist(), strict=True))
+    is_filtered = uses_k or uses_p or request.min_p > 0
+    winners = [_draw(each, by_id, noise[: each.size] if is_filtered else noise) for each in kept]
+    return Expected(winners[0][0], frozenset().union(*(near for _, near in winners)), status)
+
+
+def _stays(
+    probabilities: np.ndarray, best: int, request: Request, uses_p: bool, delta: float, factor: float
+) -> np.ndarray:
+    """Which entries p and min_p keep."""
+    stays = np.ones(probabilities.size, bool)
+    if uses_p:
+        before = np.concatenate([[0], probabilities.cumsum()[:-1]])
+        stays &= before <= float(np.float32(request.p)) + delta
+        stays[0] = True
+    if request.min_p > 0:
+        largest = probabilities.max()
+        stays &= probabilities >= min(float(np.float32(request.min_p)), 1.0) * largest * factor
+        if request.min_p >= 1:
+            stays[:] = False
+        stays[best] = True
+    return stays
+
+
+def _draw(ids: np.ndarray, weights: dict[int, float], noise: np.ndarray) -> tuple[int, set[int]]:
+    """The id with the largest score, the first on ties; and those whose scores are as good as equal."""
+    scores = np.array([weights[int(each)] for each in ids]) / noise.astype(np.float64)
+    near = ids[scores >= scores.max() * (1 - NEAR_DRAW)]
+    return int(ids[scores.argmax()]), set(near.tolist())

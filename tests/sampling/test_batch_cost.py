@@ -1,0 +1,238 @@
+"""What a batch costs: the device's memory, and what a step sends to the device, which it never waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.params import SamplingParams
+
+
+def ids(device: str, *values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64).to(device)
+
+
+def zeros(batch: SamplingBatch) -> Tensor:
+    return torch.zeros(len(batch), batch.vocab_size, device=batch.device)
+
+
+def test_slots_grow_as_needed_and_are_given_back(device: str) -> None:
+    batch = SamplingBatch(8, device)
+    assert batch.slot_bytes == 0
+    batch.extend([SamplingParams()] * 9)
+    batch.flush()
+    assert batch.slot_bytes == 0, "rows that are not processed have no slots"
+    biased, penalized = SamplingParams(bad_ids=[1]), SamplingParams(presence_penalty=1.0)
+    batch.add(biased)
+    batch.flush()
+    assert batch.slot_bytes == 8 * 4
+    batch.extend([biased, biased])
+    batch.flush()
+    assert batch.slot_bytes == 4 * 8 * 4, "1, 2, 4"
+    batch.add(penalized)
+    batch.flush()
+    assert batch.slot_bytes == 5 * 8 * 4, "counts, and no prompts"
+    batch.add(SamplingParams(repetition_penalty=2.0), [1])
+    batch.flush()
+    assert batch.slot_bytes == 4 * 8 * 4 + 2 * 8 * (4 + 1)
+    batch.remove(13)
+    assert batch.slot_bytes == 4 * 8 * 4 + 2 * 8 * 4, "no prompt matters any more"
+    for row in (12, 11, 10, 9):
+        batch.remove(row)
+    assert batch.slot_bytes == 0
+    batch.flush()
+    assert batch.process(zeros(batch)) is None
+
+
+def test_an_expired_min_tokens_gives_its_slot_back(device: str) -> None:
+    batch = SamplingBatch(8, device)
+    batch.add(SamplingParams(stop_ids=[1], min_tokens=1))
+    batch.flush()
+    assert batch.slot_bytes == 8 * 4
+    batch.append(ids(device, 0))
+    assert batch.slot_bytes == 0
+
+
+class Traffic:
+    """What hostcann saw since the start: synchronisations, and bytes sent to the device."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        torch.npu.synchronize()
+        hostcann.reset_counters()
+
+    def sent(self) -> int:
+        """Bytes to the device so far; nothing may have waited for it, or read from it."""
+        counters = hostcann.counters()
+        assert not any(counters.synchronizations.values()), counters.synchronizations
+        torch.npu.synchronize()  # copies are counted when they run
+        counters = hostcann.counters()
+        assert counters.copies.get("d2h", 0) == 0
+        return counters.copied_bytes.get("h2d", 0)
+
+
+@pytest.fixture
+def traffic(npu: str) -> Traffic:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    return Traffic()
+
+
+ROW_BYTES = 8 * 3 + 4 * 6 + 4
+"""A changed row: seed, position and its number; six floats; top-k."""
+MIXED = (
+    SamplingParams(),
+    SamplingParams(bad_ids=[1, 2]),
+    SamplingParams(repetition_penalty=2.0),
+    SamplingParams(logit_bias={3: 1.0}, frequency_penalty=0.5),
+    SamplingParams(stop_ids=[5], min_tokens=3),
+    SamplingParams(allowed_ids=[4, 5, 6], presence_penalty=0.5),
+)
+
+
+def test_a_step_never_waits_for_the_device(traffic: Traffic) -> None:
+    batch = SamplingBatch(64, "npu", capacity=2)
+    logits = torch.randn(24, 64).npu()
+    tokens = torch.randint(0, 64, (24,)).npu()
+    traffic.reset()
+    batch.extend([*MIXED * 4], [[1, 2]] * 24)
+    for step in range(5):
+        batch.process(logits[: len(batch)])
+        batch.append(tokens[: len(batch)])
+        batch.append(tokens[:3], rows=[0, 2, 2])
+        batch.swap(0, 5)
+        batch.remove(3)
+        batch.add(MIXED[step], [7])
+        batch.reorder(list(reversed(range(len(batch)))))
+        batch.flush()
+    assert traffic.sent() > 0
+
+
+def test_a_step_without_changes_sends_nothing(traffic: Traffic) -> None:
+    batch = SamplingBatch(64, "npu")
+    batch.extend([*MIXED * 2], [[1, 2]] * 12)
+    logits, tokens = torch.randn(12, 64).npu(), torch.randint(0, 64, (12,)).npu()
+    for _ in range(3):  # until min_tokens is over
+        batch.append(tokens)
+    batch.process(logits)
+    traffic.reset()
+    for _ in range(3):
+        batch.process(logits)
+        batch.append(tokens)
+    assert traffic.sent() == 0
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+@pytest.mark.parametrize(
+    ("change", "rows"),
+    [
+        (lambda batch: batch.add(SamplingParams(seed=1)), 1),
+        (lambda batch: batch.extend([SamplingParams()] * 3), 3),
+        (lambda batch: batch.remove(4), 1),
+        (lambda batch: batch.remove(len(batch) - 1), 0),
+        (lambda batch: batch.swap(2, 5), 2),
+        (lambda batch: batch.reorder([0, 1, 3, 4, 2, *range(5, len(batch))]), 3),
+        (lambda batch: (batch.swap(2, 5), batch.swap(5, 7), batch.remove(2)), 3),
+    ],
+)
+def test_a_change_sends_the_rows_that_change(
+    traffic: Traffic, count: int, change: Callable[[SamplingBatch], Any], rows: int
+) -> None:
+    batch = SamplingBatch(64, "npu", capacity=2048)
+    batch.extend([SamplingParams(seed=seed) for seed in range(count - 2)])
+    # Processed rows that stay where they are cost nothing either.
+    batch.extend([SamplingParams(bad_ids=[1]), SamplingParams(presence_penalty=0.5)])
+    batch.swap(0, count - 2)
+    batch.swap(1, count - 1)
+    batch.flush()
+    traffic.reset()
+    change(batch)
+    batch.flush()
+    assert traffic.sent() == rows * ROW_BYTES
+
+
+def test_a_processed_row_sends_its_ids_and_not_the_vocabulary(traffic: Traffic) -> None:
+    batch = SamplingBatch(100_000, "npu", capacity=64)
+    batch.extend([SamplingParams()] * 20)
+    batch.flush()
+    traffic.reset()
+    batch.add(SamplingParams(bad_ids=[1, 2], frequency_penalty=0.5), output_ids=[3])
+    batch.flush()
+    assert traffic.sent() < 300
+
+
+def test_growth_copies_rows_a_constant_number_of_times(traffic: Traffic) -> None:
+    batch = SamplingBatch(8, "npu", capacity=1)
+    traffic.reset()
+    for seed in range(256):
+        batch.add(SamplingParams(seed=seed))
+        batch.flush()
+    assert traffic.sent() == 256 * ROW_BYTES
+    copied = hostcann.counters().copied_bytes.get("d2d", 0)
+    assert copied <= 2 * 256 * ROW_BYTES
+    assert batch.seed.tolist() == list(range(256))
+
+
+@pytest.mark.parametrize("mode", ["delayed", "lazy"])
+def test_what_was_sent_may_arrive_late(npu: str, mode: str) -> None:
+    """The host writes on while copies still wait: each must read memory of its own."""
+    if not hostcann.is_active():
+        pytest.skip("only the emulated device can be made late")
+    batch, on_cpu = SamplingBatch(16, npu), SamplingBatch(16)
+    logits = torch.randn(6, 16)
+    there, tokens = logits.npu(), ids(npu, 1, 2, 3, 4, 5, 6)
+    torch.npu.synchronize()
+    results = []
+    hostcann.set_stream_mode(mode)
+    try:
+        for step in range(4):
+            for one in (batch, on_cpu):
+                if step == 0:
+                    one.extend([SamplingParams(seed=seed) for seed in range(4)])
+                one.add(SamplingParams(seed=step, bad_ids=[step], repetition_penalty=2.0), [step + 4])
+                one.swap(0, len(one) - 1)
+                one.add(SamplingParams(seed=9 + step, logit_bias={step: 1.0}, frequency_penalty=0.5))
+                one.append(tokens if one is batch else torch.arange(1, 7))
+                results.append(one.process(there if one is batch else logits))
+                one.remove(1)
+                one.remove(2)
+        torch.npu.synchronize()
+    finally:
+        hostcann.set_stream_mode("normal")
+    for late, expected in zip(results[::2], results[1::2], strict=True):
+        assert late is not None
+        assert expected is not None
+        assert torch.equal(late.logits.cpu(), expected.logits)
+        assert late.rows.tolist() == expected.host_rows
+    assert batch.seed.tolist() == on_cpu.seed.tolist()
+    assert batch.position.tolist() == on_cpu.position.tolist()
+
+
+def test_a_batch_survives_a_device_without_memory(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("only the emulated device can be made to have none")
+    batch = SamplingBatch(2**20, npu)
+    batch.add(SamplingParams(seed=1))
+    batch.flush()
+    torch.npu.synchronize()
+    torch.npu.empty_cache()
+    batch.add(SamplingParams(seed=2, bad_ids=[3], frequency_penalty=1.0), output_ids=[4])
+    hostcann.inject("malloc", count=2)  # torch_npu tries again after it has emptied its cache
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            batch.flush()
+    finally:
+        hostcann.clear_faults()
+    result = batch.process(zeros(batch))
+    assert result is not None
+    assert result.host_rows == [1]
+    assert result.logits[0, 2:6].tolist() == [0.0, -float("inf"), -1.0, 0.0]
+    assert batch.seed.tolist() == [1, 2]

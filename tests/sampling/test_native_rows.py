@@ -1,0 +1,403 @@
+"""sample_rows, the sampling layer's native operator: against the reference beside this file, and against itself."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from row_reference import ALL_MASKED, INF_SEEN, NAN_SEEN, OK, Expected, Request, sample
+from torch import Tensor
+
+from ascend_sample.sampling.noise import Stream, exponential_noise
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+TEMPERATURES = (0.0, 0.3, 1.0, 1.7)
+KS = (0, 1, 20, 1024)
+PS = (1.0, 0.1, 0.9, 0.999)
+MIN_PS = (0.0, 0.05, 1.0)
+GRID = [Request(*each) for each in itertools.product(TEMPERATURES, KS, PS, MIN_PS)]
+ROUTES = [
+    Request(1.0, 20, 0.9, 0.0),
+    Request(0.7, 300, 0.9, 0.1),
+    Request(1.0, 0, 0.9, 0.0),
+    Request(0.7, 0, 0.9, 0.05),
+]
+ROUTES += [Request(1.0, 0, 1.0, 0.05), Request(0.7, 0, 1.0, 0.05), Request(1.0, 0, 1.0, 0.0), Request(0.7, 0, 1.0, 0.0)]
+ROUTES += [Request(0.0, 20, 0.9, 0.0), Request(0.7, 1, 0.9, 0.0), Request(1.0, 0, 0.5, 1.0), Request(0.7, 20, 0.5, 1.0)]
+
+
+def lists(requests: list[Request]) -> dict[str, Tensor]:
+    return {
+        "temperature": torch.tensor([request.temperature for request in requests]),
+        "k": torch.tensor([request.k for request in requests], dtype=torch.int32),
+        "p": torch.tensor([request.p for request in requests]),
+        "min_p": torch.tensor([request.min_p for request in requests]),
+    }
+
+
+def keys(count: int) -> dict[str, Tensor]:
+    numbers = torch.arange(count)
+    return {"seed": numbers * 6364136223846793005 + 11, "position": numbers * 37 % 1009}
+
+
+def sample_rows(
+    logits: Tensor, requests: list[Request], *, rows: Tensor | None = None, stream: int = Stream.DRAW, **key: Tensor
+) -> tuple[Tensor, Tensor]:
+    arguments = {**lists(requests), **(key or keys(len(requests)))}
+    result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments, stream=stream)
+    return result
+
+
+def make_logits(rows: int, vocab_size: int, dtype: torch.dtype, seed: int = 0, scale: float = 2.5) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(rows, vocab_size, generator=generator) * scale).to(dtype)
+
+
+def expect(logits: Tensor, requests: list[Request], stream: int = Stream.DRAW, **key: Tensor) -> list[Expected]:
+    key = key or keys(len(requests))
+    noise = exponential_noise(key["seed"], key["position"], logits.shape[1], stream=Stream(stream)).numpy()
+    values = logits.float().numpy()
+    return [sample(values[i], request, noise[i]) for i, request in enumerate(requests)]
+
+
+def check(logits: Tensor, requests: list[Request], least_exact: float = 0.99) -> None:
+    """Every id is one that the reference allows, and nearly every one is its own."""
+    token_ids, status = sample_rows(logits, requests)
+    expected = expect(logits, requests)
+    assert status.tolist() == [each.status for each in expected]
+    kinds: Counter[bool] = Counter()
+    for i, (token_id, each) in enumerate(zip(token_ids.tolist(), expected, strict=True)):
+        assert token_id in each.allowed, (i, token_id, each, requests[i], logits.dtype, logits.shape)
+        kinds[token_id == each.token_id] += 1
+    assert kinds[True] >= least_exact * len(requests), kinds
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("vocab_size", "repeats"), [(1, 1), (7, 8), (1000, 4), (50_000, 1)])
+def test_grid(dtype: torch.dtype, vocab_size: int, repeats: int) -> None:
+    requests = GRID * repeats
+    check(make_logits(len(requests), vocab_size, dtype), requests)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shapes_of_rows(dtype: torch.dtype) -> None:
+    """Peaked and flat rows, ties, masks, and values so large or small that a sum leaves float32's range."""
+    vocab_size = 3000
+    base = make_logits(1, vocab_size, torch.float32, seed=3)[0]
+    head = torch.full((vocab_size,), -18.0)
+    head[17] = 0.0
+    shapes = {
+        "peaked": base * 20,
+        "flat": base * 1e-3,
+        "equal": torch.full((vocab_size,), 3.25),
+        "ties": (base * 2).round(),
+        "two values": (base > 1).float() * 4,
+        "masked": base.where(torch.arange(vocab_size) % 3 == 0, torch.tensor(-torch.inf)),
+        "one left": torch.full((vocab_size,), -torch.inf).index_fill(0, torch.tensor([2999]), -7.0),
+        "a head far above": head,
+        "far down": base - 3e4,
+        "far up": base + 3e4,
+        "far apart": base * 8e3,
+        "sorted": base.sort().values,
+    }
+    for name, row in shapes.items():
+        requests = [request for request in GRID if request.temperature > 0]
+        check(row.to(dtype).expand(len(requests), -1), requests, 0.97)
+        assert name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("temperature", [1e-38, 1e-6, 1e6, 3e38, float("inf")])
+def test_extreme_temperatures(dtype: torch.dtype, temperature: float) -> None:
+    requests = [Request(temperature, k, p, min_p) for k, p, min_p in itertools.product(KS, PS, MIN_PS)] * 3
+    logits = make_logits(len(requests), 2000, dtype)
+    logits[:, ::7] = -torch.inf
+    check(logits, requests)
+    check(logits * 1e3, requests)
+    if temperature < 1:
+        token_ids, _ = sample_rows(logits, requests)
+        values = logits.gather(1, token_ids[:, None])[:, 0]
+        assert torch.equal(values, logits.max(1).values)  # perhaps among ties
+
+
+def test_hand_worked_rows() -> None:
+    """{.1, .2, .3, .4}: with k = 3 the draws are .444, .333, .222, whatever the temperature makes of them."""
+    count = 40_000
+    logits = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
+    cases = {
+        (1.0, 3, 1.0, 0.0): [0, 2 / 9, 3 / 9, 4 / 9],
+        (1.0, 0, 1.0, 0.0): [0.1, 0.2, 0.3, 0.4],
+        (0.5, 0, 1.0, 0.0): [1 / 30, 4 / 30, 9 / 30, 16 / 30],
+        (0.5, 3, 1.0, 0.0): [0, 4 / 29, 9 / 29, 16 / 29],
+        (1.0, 0, 0.65, 0.0): [0, 0, 3 / 7, 4 / 7],
+        (1.0, 0, 0.75, 0.0): [0, 2 / 9, 3 / 9, 4 / 9],
+        (1.0, 3, 0.7, 0.0): [0, 0, 3 / 7, 4 / 7],
+        (1.0, 0, 1.0, 0.45): [0, 2 / 9, 3 / 9, 4 / 9],
+        (0.5, 0, 1.0, 0.45): [0, 0, 9 / 25, 16 / 25],
+        (1.0, 3, 0.7, 0.8): [0, 0, 0, 1],
+    }
+    for arguments, probabilities in cases.items():
+        requests = [Request(*arguments)] * count
+        token_ids, _ = sample_rows(logits.expand(count, -1), requests)
+        counts = torch.bincount(token_ids, minlength=4).double()
+        for drawn, probability in zip(counts.tolist(), probabilities, strict=True):
+            deviation = (count * probability * (1 - probability)) ** 0.5
+            assert abs(drawn - count * probability) <= 5 * deviation, (arguments, counts)
+
+
+def test_top_p_keeps_until_the_sum_exceeds_p() -> None:
+    """Four equal logits and p = 1/2: with two, the sum only reaches p, so three are kept."""
+    count = 3000
+    for k in (0, 4):
+        token_ids, _ = sample_rows(torch.zeros(count, 4), [Request(1.0, k, 0.5, 0.0)] * count)
+        counts = torch.bincount(token_ids, minlength=4).tolist()
+        assert counts[3] == 0
+        assert min(counts[:3]) > 900
+
+
+def test_p_is_not_rounded_to_the_dtype_of_logits() -> None:
+    """In bfloat16, 0.999 would become 1, and keep the last logit too."""
+    logits = torch.zeros(2000, 2, dtype=torch.bfloat16)
+    logits[:, 1] = -7.0  # a probability of 0.0009
+    token_ids, _ = sample_rows(logits, [Request(1.0, 0, 0.999, 0.0)] * 2000)
+    assert not token_ids.any()
+    token_ids, _ = sample_rows(logits.expand(-1, 2), [Request(1.0, 0, 1.0, 0.0)] * 2000)
+    assert token_ids.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab_size", [5, 1000, 5000, 40_000])
+@pytest.mark.parametrize("request_", ROUTES, ids=str)
+def test_status(dtype: torch.dtype, vocab_size: int, request_: Request) -> None:
+    """Every kind of number in every place of a row, in every route."""
+    nan = torch.tensor(torch.nan, dtype=dtype)
+    kinds = {
+        "nothing": ([], OK),
+        "nan": ([nan], NAN_SEEN),
+        "minus nan": ([-nan], NAN_SEEN),
+        "inf": ([torch.inf], INF_SEEN),
+        "minus inf": ([-torch.inf], OK),
+        "two infs": ([torch.inf] * 2, INF_SEEN),
+        "nan and inf": ([torch.inf, -nan], NAN_SEEN),
+    }
+    rows, expected = [], []
+    places = [0, vocab_size - 1, vocab_size // 2, vocab_size // 3, vocab_size * 5 // 7]
+    for place, (specials, status) in itertools.product(places, kinds.values()):
+        row = make_logits(1, vocab_size, dtype, seed=place)[0]
+        for offset, special in enumerate(specials):
+            row[(place + offset) % vocab_size] = special
+        rows.append(row)
+        expected.append(status)
+    masked = torch.full((vocab_size,), -torch.inf, dtype=dtype)
+    for row, status in (
+        (masked, ALL_MASKED),
+        (masked.clone().fill_(torch.nan), NAN_SEEN),
+        (-masked.clone().fill_(torch.nan), NAN_SEEN),
+        (masked.clone().index_fill_(0, torch.tensor([vocab_size - 1]), torch.nan), NAN_SEEN),
+        (masked.clone().index_fill_(0, torch.tensor([0]), -60000.0), OK),
+        (-masked, INF_SEEN),
+    ):
+        rows.append(row)
+        expected.append(status)
+    logits = torch.stack(rows)
+    assert sample_rows(logits, [request_] * len(rows))[1].tolist() == expected
+    if vocab_size <= 1000:
+        check(logits, [request_] * len(rows), 0.95)
+
+
+def test_infinities_share_the_mass() -> None:
+    logits = make_logits(6000, 3000, torch.bfloat16)
+    logits[:, [5, 1500, 2999]] = torch.inf
+    for request in ROUTES:
+        token_ids, status = sample_rows(logits, [request] * 6000)
+        assert status.eq(INF_SEEN).all()
+        counts = torch.bincount(token_ids, minlength=3000)[[5, 1500, 2999]].tolist()
+        assert sum(counts) == 6000
+        kept = 1 if request.temperature == 0 or request.k == 1 or request.min_p >= 1 else 2 if request.p == 0.5 else 3
+        assert all(abs(count - 6000 / kept) < 250 for count in counts[:kept]), (request, counts)
+
+
+def test_greedy_rows_have_the_lowest_id_of_the_largest() -> None:
+    for dtype, vocab_size in itertools.product(DTYPES, (2, 33, 1025, 9000)):
+        logits = make_logits(64, vocab_size, dtype).round()
+        for request in (Request(0.0, 0, 1.0, 0.0), Request(0.0, 40, 0.3, 0.2), Request(2.0, 1, 0.3, 0.0)):
+            token_ids, _ = sample_rows(logits, [request] * 64)
+            assert torch.equal(token_ids, logits.float().argmax(1)), (dtype, vocab_size, request)
+        negative, _ = sample_rows(logits, [Request(-1.0, 0, 1.0, 0.0)] * 64)
+        assert torch.equal(negative, logits.float().argmax(1))
+
+
+def test_equals_dividing_first_where_that_keeps_logits_apart() -> None:
+    """A temperature that is a power of two divides exactly: the same as logits that were divided before."""
+    for dtype, temperature in itertools.product(DTYPES, (0.5, 2.0)):
+        requests = [request for request in GRID if request.temperature == 1.0]
+        logits = make_logits(len(requests), 6000, dtype)
+        divided, _ = sample_rows((logits.float() / temperature), requests)
+        tempered = [Request(temperature, request.k, request.p, request.min_p) for request in requests]
+        token_ids, _ = sample_rows(logits, tempered)
+        assert (divided != token_ids).sum() <= 1  # a near tie
+
+
+def test_rows_and_strides() -> None:
+    requests = GRID * 2
+    count = len(requests)
+    for dtype in DTYPES:
+        logits = make_logits(count, 700, dtype)
+        expected, expected_status = sample_rows(logits, requests)
+        wide = torch.zeros(2 * count, 1400, dtype=dtype)
+        wide[::2, 1::2] = logits
+        for view in (wide[::2, 1::2], logits.t().contiguous().t(), torch.cat([logits, logits], 1)[:, 700:]):
+            token_ids, status = sample_rows(view, requests)
+            assert torch.equal(token_ids, expected)
+            assert torch.equal(status, expected_status)
+        order = torch.randperm(count)
+        for rows in (order, torch.stack([order, order], 1)[:, 0]):
+            # Row i of the request is row rows[i] of the logits.
+            keyed = {name: value[rows] for name, value in keys(count).items()}
+            chosen = [requests[i] for i in rows.tolist()]
+            token_ids, status = sample_rows(logits, chosen, rows=rows, **keyed)
+            assert torch.equal(token_ids, expected[rows])
+            assert torch.equal(status, expected_status[rows])
+        few = torch.tensor([5, 5, 0])
+        keyed = {name: value[few] for name, value in keys(count).items()}
+        token_ids, _ = sample_rows(logits, [requests[i] for i in few.tolist()], rows=few, **keyed)
+        assert torch.equal(token_ids, expected[few])
+        strided = {
+            name: torch.stack([value, value], 1)[:, 0] for name, value in {**lists(requests), **keys(count)}.items()
+        }
+        token_ids, _ = torch.ops.ascend_sample.sample_rows(logits, None, **strided)
+        assert torch.equal(token_ids, expected)
+
+
+def test_nothing_to_sample() -> None:
+    for logits, rows in ((torch.zeros(0, 5), None), (torch.zeros(3, 5), torch.empty(0, dtype=torch.int64))):
+        token_ids, status = sample_rows(logits, [], rows=rows)
+        assert (token_ids.shape, token_ids.dtype) == ((0,), torch.int64)
+        assert (status.shape, status.dtype) == ((0,), torch.int8)
+
+
+def test_a_row_does_not_depend_on_its_batch() -> None:
+    """Alone, in another place, with other rows, on other numbers of threads."""
+    requests = GRID * 2
+    count = len(requests)
+    threads = torch.get_num_threads()
+    for dtype in DTYPES:
+        logits = make_logits(count, 3000, dtype)
+        expected, _ = sample_rows(logits, requests)
+        try:
+            for number in (1, 2, 5):
+                torch.set_num_threads(number)
+                assert torch.equal(sample_rows(logits, requests)[0], expected)
+        finally:
+            torch.set_num_threads(threads)
+        for i in range(0, count, 7):
+            keyed = {name: value[i : i + 1] for name, value in keys(count).items()}
+            assert sample_rows(logits[i : i + 1], [requests[i]], **keyed)[0].item() == expected[i]
+
+
+def test_streams_differ() -> None:
+    logits = make_logits(300, 500, torch.bfloat16)
+    requests = [Request(1.0, 0, 1.0, 0.0)] * 300
+    drawn = [sample_rows(logits, requests, stream=stream)[0] for stream in Stream]
+    assert torch.equal(drawn[0], sample_rows(logits, requests)[0])
+    for one, other in itertools.combinations(drawn, 2):
+        assert (one != other).float().mean() > 0.9
+
+
+SCRIPT = """
+import hashlib, torch
+from test_native_rows import DTYPES, GRID, ROUTES, make_logits, sample_rows
+digest = hashlib.sha256()
+for dtype in DTYPES:
+    for vocab_size, requests in ((1000, GRID * 3), (20_000, GRID), (70_001, ROUTES * 3)):
+        for part in sample_rows(make_logits(len(requests), vocab_size, dtype), requests):
+            digest.update(part.numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_instruction_sets_agree() -> None:
+    digests = {}
+    root = Path(__file__).parents[2]
+    for capability in ("plain", "neon", "avx2", "avx512"):
+        environment = os.environ | {
+            "ASCEND_SAMPLE_CPU_CAPABILITY": capability,
+            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+            "PYTHONPATH": f"{root}:{Path(__file__).parent}",
+        }
+        command = [sys.executable, "-c", SCRIPT]
+        run = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
+        if run.returncode == 0:
+            digests[capability] = run.stdout
+        else:
+            assert "must be one of" in run.stderr, run.stderr
+    assert "plain" in digests
+    assert len(set(digests.values())) == 1, digests
+
+
+BAD = [
+    (
+        {"logits": lambda x: x.double()},
+        TypeError,
+        "sample_rows: logits must be float32, float16 or bfloat16, got Double",
+    ),
+    ({"logits": lambda x: x[0]}, ValueError, r"logits must have shape \[batch, vocab_size\]"),
+    ({"logits": lambda x: x[:, :0]}, ValueError, "logits must have at least one column"),
+    ({"rows": lambda x: torch.tensor([0, 1, 4, 2])}, ValueError, r"rows must be between 0 and .* \(4\) - 1, got 4"),
+    ({"rows": lambda x: torch.tensor([0, -1, 3, 2])}, ValueError, "rows must be between 0 and .* got -1"),
+    ({"rows": lambda x: torch.tensor([0, 1, 3, 2], dtype=torch.int32)}, TypeError, "rows must be Long, got Int"),
+    ({"rows": lambda x: torch.tensor([[0, 1, 3, 2]])}, ValueError, r"rows must have shape \[batch\], got 2 dimensions"),
+    (
+        {"rows": lambda x: torch.tensor([0, 1, 2])},
+        ValueError,
+        r"temperature must have one value for each row \(3\), got 4",
+    ),
+    ({"temperature": lambda x: x.half()}, TypeError, "temperature must be Float, got Half"),
+    ({"temperature": lambda x: x[:3]}, ValueError, r"temperature must have one value for each row \(4\), got 3"),
+    ({"k": lambda x: x.long()}, TypeError, "k must be Int, got Long"),
+    ({"k": lambda x: x[None]}, ValueError, r"k must have shape \[batch\], got 2 dimensions"),
+    ({"p": lambda x: x.bfloat16()}, TypeError, "p must be Float, got BFloat16"),
+    ({"min_p": lambda x: x.double()}, TypeError, "min_p must be Float, got Double"),
+    ({"min_p": lambda x: x[:0]}, ValueError, r"min_p must have one value for each row \(4\), got 0"),
+    ({"seed": lambda x: x.int()}, TypeError, "seed must be Long, got Int"),
+    ({"position": lambda x: x.float()}, TypeError, "position must be Long, got Float"),
+    ({"position": lambda x: x.to("meta")}, ValueError, r"position must be on the device of logits \(cpu\), got meta"),
+    ({"stream": lambda x: -1}, ValueError, r"stream must be between 0 and 2\^32 - 1, got -1"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), BAD)
+def test_bad_arguments(changes: dict, error: type[Exception], message: str) -> None:
+    requests = [Request(1.0, 2, 0.9, 0.1)] * 4
+    arguments = {"logits": make_logits(4, 10, torch.float32), "rows": None, **lists(requests), **keys(4), "stream": 0}
+    torch.ops.ascend_sample.sample_rows(**arguments)
+    for name, change in changes.items():
+        arguments[name] = change(arguments[name])
+    with pytest.raises(error, match=message):
+        torch.ops.ascend_sample.sample_rows(**arguments)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operator(dtype: torch.dtype) -> None:
+    operator = torch.ops.ascend_sample.sample_rows.default
+    requests = GRID[::20]
+    count = len(requests)
+    logits = make_logits(count, 100, dtype)
+    rows = torch.arange(count).flip(0)
+    for arguments in ((logits, None), (logits, rows), (logits.t().contiguous().t(), rows)):
+        torch.library.opcheck(operator, (*arguments, *lists(requests).values(), *keys(count).values()))
+
+
+def test_memory_of_a_long_row() -> None:
+    """The largest vocabulary, whose last lines are not whole."""
+    logits = make_logits(len(ROUTES), 2**20 - 3, torch.bfloat16, scale=1.5)
+    token_ids, status = sample_rows(logits, ROUTES)
+    assert status.eq(OK).all()
+    assert np.all((token_ids.numpy() >= 0) & (token_ids.numpy() < 2**20 - 3))
