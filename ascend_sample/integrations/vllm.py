@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import warnings
@@ -205,8 +206,9 @@ def _sample_v2(
     processed = sampler.apply_sampling_params(
         logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *positional, **named, skip_top_k_top_p=True
     )
-    # The number of results differs between versions; the first two do not.
-    top_k, top_p = states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np, logits.shape[1])[:2]
+    # 0.33 takes the size of the vocabulary too, and returns a third thing.
+    vocab_size = [logits.shape[1]] if "vocab_size" in inspect.signature(states.get_top_k_top_p).parameters else []
+    top_k, top_p = states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np, *vocab_size)[:2]
     is_greedy = states.temperature.gpu[expanded_idx_mapping] == 0
     filters: dict[str, Any] = {"temperature": (~is_greedy).float(), "top_k": top_k, "top_p": top_p}
     token_ids = draw(processed, **filters, min_p=None, seed=states.seeds.gpu[expanded_idx_mapping], position=pos)

@@ -64,9 +64,15 @@ def test_seeds_decide() -> None:
 
 
 def test_min_p_is_applied_where_it_is_asked_for() -> None:
-    sure = {"min_ps": torch.ones(ROWS), "need_min_p_sampling": True}
-    logits, (ids, _) = forward(info(**sure))
-    assert torch.equal(ids.long(), logits.argmax(1))
+    off = torch.full((ROWS,), 1 << 30, dtype=torch.int32)
+    sure = {"min_ps": torch.ones(ROWS), "top_ks": off, "top_ps": torch.ones(ROWS)}
+    is_best = {True: 0, False: 0}
+    for is_asked_for in is_best:
+        for step in range(20):
+            logits, (ids, _) = forward(info(**sure, need_min_p_sampling=is_asked_for), step=step)
+            is_best[is_asked_for] += int((ids == logits.argmax(1)).sum())
+    assert is_best[True] == 20 * ROWS
+    assert is_best[False] < 15 * ROWS
 
 
 def test_logprobs_are_those_at_the_temperature() -> None:

@@ -233,7 +233,8 @@ class TestV2:
         assert apply[-1] == "skip_top_k_top_p"
         assert sample[:-1] == apply[:-1]
         states = list(inspect.signature(SamplingStates.get_top_k_top_p).parameters)
-        assert states == ["self", "expanded_idx_mapping", "idx_mapping_np", "vocab_size"]
+        assert states[:3] == ["self", "expanded_idx_mapping", "idx_mapping_np"]
+        assert states[3:] in ([], ["vocab_size"])
         body = inspect.getsource(Sampler.__call__)
         assert "self.sample(" in body
         assert "return_logprobs=" in body
