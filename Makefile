@@ -58,7 +58,7 @@ mutation: $(BIN)/.built  ## plant faults in the sources, one after the other, an
 test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
 	$(RUN) tests/install/run.py
 
-test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: 8 GB of packages
+test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
 	$(RUN) tests/integrations/run.py
 
 bench: $(BIN)/.built  ## time the CPU kernel beside its peers and beside one read of its input: some minutes
