@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import pytest
@@ -81,6 +82,27 @@ class TestTopP:
     def test_one_entry_is_the_best(self, device: str, route: str | None) -> None:
         assert sample(device, route, [TENTHS], p=0.0, q=[[9.0, 1e-9, 1e-9, 1e-9]]) == ([3], [[3]])
         assert sample(device, route, [TENTHS], k=2, p=-1.0, min_p=0.9) == ([3], [[3]])
+
+    @pytest.mark.parametrize(
+        ("levels", "rank"),
+        [
+            ([(1.0, 60), (0.04, 500), (0.02, 1500), (0.01, 2000), (1e-9, 28000)], 59),
+            ([(1.0, 60), (0.04, 500), (0.02, 1500), (0.01, 2000), (1e-9, 28000)], 559),
+            ([(1.0, 60), (0.04, 500), (0.02, 1500), (0.01, 2000), (1e-9, 28000)], 2059),
+            ([(1.0, 2000), (0.5, 2000), (1e-9, 28000)], 1999),
+            ([(1.0, 2000), (0.5, 2000)], 1999),
+        ],
+    )
+    def test_the_last_rank_before_a_step_is_drawn(
+        self, device: str, route: str | None, levels: list[tuple[float, int]], rank: int
+    ) -> None:
+        """Within a level, weights fall by 1e-3. A later rank with less noise scores 5/6 of this one."""
+        weights = [weight * (1 - i * 1e-3 / count) for weight, count in levels for i in range(count)]
+        later = 3000
+        q = [1000.0] * len(weights)
+        q[rank] = 1.0
+        q[later] = 1.2 * weights[later] / weights[rank]
+        assert sample(device, route, [log(*weights)], p=0.95, q=[q], dtype=torch.float32)[0] == [rank]
 
     @pytest.mark.parametrize("guess", [1, 2, 32, 1024, 5000])
     def test_guess_never_changes_a_result(self, device: str, route: str | None, guess: int) -> None:
@@ -299,3 +321,34 @@ class TestSpecialValues:
             )
         assert torch.equal(strided.logits_select_idx, plain.logits_select_idx)
         assert torch.equal(strided.logits_top_kp_select, plain.logits_top_kp_select)
+
+
+class TestRowsThatWentWrong:
+    """Faults that the fuzzer once found in the CPU kernel."""
+
+    def test_a_large_nucleus_is_drawn_from_in_order(self, device: str, route: str | None) -> None:
+        """A noise of 0 leaves the draw open, so the whole nucleus is sorted: padded scores fell onto its first ids."""
+        row = [i / 1024 for i in range(3000)]
+        q = [[0.0] + [1.0] * 2999]
+        options = {"p": 0.9, "q": q, "eps": 0.0, "dtype": torch.float32}
+        assert sample(device, route, [row], **options)[0] == [2999]
+
+    def test_min_p_cuts_next_to_zero(self, device: str, route: str | None) -> None:
+        """Half of the best has the logit 1.2e-7, and a millionth around it lie 1.8e9 floats, tried one by one."""
+        row = [math.log(2) + 1.2e-7, 5e-7, -3e-7, -3.0]
+        start = time.process_time()
+        assert sample(device, route, [row], min_p=0.5, dtype=torch.float32) == ([0], [[0, 1]])
+        assert time.process_time() - start < 3
+
+    def test_a_logit_just_below_the_cut_of_min_p(self, device: str, route: str | None) -> None:
+        """4e-7 below half of the best. The first row tells what is tried first for the others: they kept it."""
+        row = [math.log(2), -4e-7]
+        options = {"p": 0.99, "min_p": 0.5, "dtype": torch.float32}
+        assert sample(device, route, [row] * 3, **options) == ([0] * 3, [[0]] * 3)
+
+    def test_scores_that_overflow_only_among_the_kept(self, device: str, route: str | None) -> None:
+        """Weights of 1/802 in the row, of 1/2 among what min-p leaves: 0.5 / 1e-39 is beyond float32, twice."""
+        row = [math.log(0.4)] * 2000 + [0.0, 0.0]
+        q = [[1.25e-39, 1e-39] + [1.0] * 2000]
+        options = {"min_p": 0.5, "q": q, "eps": 0.0, "dtype": torch.float32}
+        assert sample(device, route, [row], **options) == ([2001], [[2000, 2001]])

@@ -74,7 +74,7 @@ def exponential_noise(
         >>> torch.equal(noise[1, 2:], exponential_noise(seed[1:], position[1:], 2, first_lane=2)[0])
         True
 
-    Source: docs/semantics_v2.md, "The draw" is what it is for: ``argmax(weight / noise)``.
+    Source: Philox 4x32-10 as in Salmon et al., SC 2011; the arithmetic after it is this project's.
     """
     for name, value in (("seed", seed), ("position", position)):
         if not isinstance(value, Tensor):

@@ -56,21 +56,21 @@ def kept_ids(processed: Floats, params: SamplingParams, keep_ties: bool = False)
         params: the request.
         keep_ties: top-k keeps every logit that is equal to the k-th.
     """
-    order = sorted(range(len(processed)), key=lambda token_id: (-processed[token_id], token_id))
+    order = np.argsort(-processed, kind="stable")  # equal ones by id
     if params.temperature == 0:
-        return order[:1]
+        return [int(order[0])]
     top_k = params.top_k if params.top_k is not None else len(order)
-    kth = processed[order[min(top_k, len(order)) - 1]]
-    kept = [
-        token_id for rank, token_id in enumerate(order) if rank < top_k or (keep_ties and processed[token_id] == kth)
-    ]
+    kept = order[:top_k]
+    if keep_ties:
+        kept = order[processed[order] >= processed[kept[-1]]]
     probabilities = _softmax(processed[kept], params.temperature)
     if params.top_p < 1:
         before = np.cumsum(probabilities) - probabilities
         count = int((before <= np.float64(np.float32(params.top_p))).sum())
         kept, probabilities = kept[:count], probabilities[:count]
     floor = np.float64(np.float32(params.min_p)) * probabilities[0]
-    return [token_id for token_id, probability in zip(kept, probabilities, strict=True) if probability >= floor]
+    staying: list[int] = kept[probabilities >= floor].tolist()
+    return staying
 
 
 def target_distribution(

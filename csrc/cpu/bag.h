@@ -72,6 +72,21 @@ struct Bag {
   double weight_above = 0;
 };
 
+/// How many of a bag's values are above a bound, which is not NaN.
+inline size_t count_greater(const Bag& bag, float bound) {
+  const Floats bounds = splat(bound);
+  Counter above;
+  size_t i = 0;
+  for (; i + kLanes <= bag.size; i += kLanes) {
+    above.add(is_greater(load_floats(bag.values + i), bounds));
+  }
+  size_t count = above.total();
+  for (; i < bag.size; ++i) {
+    count += bag.values[i] > bound ? 1 : 0;
+  }
+  return count;
+}
+
 inline constexpr float kLowest = -std::numeric_limits<float>::max();
 
 /// Values between which a place is sought, both included.

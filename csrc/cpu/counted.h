@@ -119,7 +119,9 @@ class Counted {
       };
       rank = draw_surely(noise_of(most->ranks), least->ranks, most->ranks, sum,
                          exponential_of(most->run), arguments_, work_.noise_minima,
-                         exponential_of_rank, exponential_of_rank);
+                         exponential_of_rank, [&](size_t rank, double exponential) {
+                           return exponential_of_rank(rank) <= exponential;
+                         });
     }
     if (!rank.has_value()) {
       return std::nullopt;

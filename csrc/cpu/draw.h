@@ -20,15 +20,6 @@ struct Noise {
   }
 
   float operator[](size_t lane) const { return data[static_cast<int64_t>(lane) * stride]; }
-
-  /// Asks for the first `count`, so that they are there when they are read.
-  void prefetch(size_t count) const {
-    if (data != nullptr && stride == 1) {
-      for (size_t i = 0; i < count; i += kLanes) {
-        __builtin_prefetch(data + i);
-      }
-    }
-  }
 };
 
 /// weight / (|q| + eps) in float32; -1 for a noise of NaN, which loses against every other.

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "capability.h"
+#include "dispatch.h"
 #include "sampling_checks.h"
 
 namespace ascend_sample::cpu {

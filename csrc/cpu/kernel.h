@@ -110,7 +110,7 @@ size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Sc
       arguments.kept[id] = row.value(id);
     }
   }
-  if (arguments.noise.data == nullptr) {
+  if (!arguments.is_drawn()) {
     RowArguments best = arguments;
     best.kept = nullptr;
     return sample_top_k(row, 1, false, best, scratch, work);
@@ -138,7 +138,6 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, int64_t m
     return sample_top_k(row, 1, false, arguments, scratch, work);
   }
   if (use_k) {
-    arguments.noise.prefetch(static_cast<size_t>(arguments.k));
     return sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, scratch, work);
   }
   if (use_p) {
@@ -148,7 +147,7 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, int64_t m
                                 : sample_unfiltered(row, arguments, scratch, work);
 }
 
-/// A row of the sampling layer: docs/sampling.md. Where division by the temperature makes logits
+/// A row of the sampling layer. Where division by the temperature makes logits
 /// equal, top-k rows still take them by the logits, the others by the id; their weights are equal.
 template <typename Type>
 size_t sample_request(const Row<Type>& row, const Batch& batch, int64_t index, Scratch& scratch,

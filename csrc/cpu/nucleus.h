@@ -52,14 +52,16 @@ struct Contenders {
 inline Contenders find_contenders(const float* q, size_t count, float eps, double ratio,
                                   float* minima) {
   const auto noise_of = [eps](float q_value) { return __builtin_fabsf(q_value) + eps; };
-  const Floats epsilon = splat(eps);
+  const auto noises_from = [&](size_t rank) {
+    return absolute(load_floats(q + rank)) + splat(eps);
+  };
   float least = kInfinity;
   for (size_t start = 0; start < count; start += kChunk) {
     const size_t size = count - start < kChunk ? count - start : kChunk;
     Floats lanes = splat(kInfinity);
     size_t i = 0;
     for (; i + kLanes <= size; i += kLanes) {
-      lanes = smaller(absolute(load_floats(q + start + i)) + epsilon, lanes);
+      lanes = smaller(noises_from(start + i), lanes);
     }
     float minimum = -largest_lane(-lanes);
     for (; i < size; ++i) {
@@ -91,14 +93,21 @@ inline Contenders find_contenders(const float* q, size_t count, float eps, doubl
       continue;
     }
     if (minimum <= limit) {
-      for (size_t rank = start; rank < count && rank < start + kChunk; ++rank) {
-        const float noise = noise_of(q[rank]);
-        if (noise < so_far) {
-          so_far = noise;
-          if (noise <= limit && contenders.count < Contenders::kMost) {
-            contenders.ranks[contenders.count++] = rank;
-          } else {
-            contenders.is_open |= noise <= limit;
+      const size_t end = count - start < kChunk ? count : start + kChunk;
+      for (size_t vector = start; vector < end; vector += kLanes) {
+        const size_t size = end - vector < kLanes ? end - vector : kLanes;
+        if (size == kLanes && bits_of(is_greater(splat(so_far), noises_from(vector))) == 0) {
+          continue;
+        }
+        for (size_t rank = vector; rank < vector + size; ++rank) {
+          const float noise = noise_of(q[rank]);
+          if (noise < so_far) {
+            so_far = noise;
+            if (noise <= limit && contenders.count < Contenders::kMost) {
+              contenders.ranks[contenders.count++] = rank;
+            } else {
+              contenders.is_open |= noise <= limit;
+            }
           }
         }
       }

@@ -124,12 +124,12 @@ inline bool is_surely_less(double score, double other, double difference, double
 
 /// The rank that is drawn from a large nucleus of any size between `least` and `most`, for any sum
 /// within the bounds; none where that is not one rank. `end` is the least exponential of the
-/// nucleus. `exponential_of` gives that of a rank, `limit_of` something that it is surely below and
-/// that costs less.
-template <typename ExponentialOf, typename LimitOf>
+/// nucleus. `exponential_of` gives that of a rank, `is_at_most` says at less cost whether that is
+/// at most a number.
+template <typename ExponentialOf, typename IsAtMost>
 std::optional<size_t> draw_surely(const float* q, size_t least, size_t most, const Bounds& sum,
                                   double end, const RowArguments& arguments, float* minima,
-                                  ExponentialOf exponential_of, LimitOf limit_of) {
+                                  ExponentialOf exponential_of, IsAtMost is_at_most) {
   // The last weight over the first is at least:
   const double inverse_ratio =
       arguments.is_second ? end : exp_not_positive(end / sum.most - 1 / sum.least);
@@ -147,13 +147,20 @@ std::optional<size_t> draw_surely(const float* q, size_t least, size_t most, con
   for (size_t i = contenders.count; i-- > 0;) {
     const size_t rank = contenders.ranks[i];
     const double noise{__builtin_fabsf(q[rank]) + arguments.eps};
-    scores[i] = arguments.draw_weight(limit_of(rank), inverse) / noise;
-    if (i != best && is_surely_less(scores[i], scores[best], 1.0, spread)) {
-      exponentials[i] = exponentials[best];  // its score is less still
-      continue;
+    const auto set = [&](double exponential) {
+      exponentials[i] = exponential;
+      scores[i] = arguments.draw_weight(exponential, inverse) / noise;
+    };
+    if (i != best) {
+      // With the exponential of so much weight it loses, but for a little.
+      set(arguments.exponential_with(scores[best] * noise * (1 - 4e-5), inverse));
+      const double difference = exponentials[i] - exponentials[best];
+      if (is_surely_less(scores[i], scores[best], difference, spread) &&
+          is_at_most(rank, exponentials[i])) {
+        continue;
+      }
     }
-    exponentials[i] = exponential_of(rank);
-    scores[i] = arguments.draw_weight(exponentials[i], inverse) / noise;
+    set(exponential_of(rank));
     best = scores[i] > scores[best] ? i : best;
   }
   bool is_certain = contenders.ranks[best] < least;

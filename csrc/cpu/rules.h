@@ -44,6 +44,12 @@ struct RowArguments {
     return is_second ? exponential : exp_not_positive((exponential - 1.0) * inverse_sum);
   }
 
+  /// The exponential to which draw_weight gives this weight, but for rounding; not above 0 where
+  /// every one has more.
+  double exponential_with(double weight, double inverse_sum) const {
+    return is_second ? weight : 1.0 + std::log(weight) / inverse_sum;
+  }
+
   /// min-p a little larger or smaller.
   RowArguments with_min_p_times(double factor) const {
     RowArguments result = *this;

@@ -1,7 +1,7 @@
 // sample_rows for CPU tensors: the sampling layer's rows, each by the core of sample_rows.h.
 #include <torch/library.h>
 
-#include "capability.h"
+#include "dispatch.h"
 #include "sampling_checks.h"
 
 namespace ascend_sample::cpu {

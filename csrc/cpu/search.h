@@ -128,10 +128,11 @@ Bag gather(const Row<Type>& row, Bracket bracket, float maximum, Bag bag) {
 template <typename Type>
 class Searcher {
  public:
-  Searcher(const Row<Type>& row, float maximum, Workspace& work)
+  /// From `values` on, there is room for the row.
+  Searcher(const Row<Type>& row, float maximum, float* values, Workspace& work)
       : row_(row),
         maximum_(maximum),
-        gathered_{work.values, work.weights},
+        gathered_{values, work.weights},
         inside_{work.inside_values, work.inside_weights},
         rooms_{{work.room_values[0], work.room_weights[0]},
                {work.room_values[1], work.room_weights[1]}},
@@ -155,9 +156,30 @@ class Searcher {
     return gathered_.size == 0 ? nullptr : &gathered_;
   }
 
-  /// The place of a target that gather_few's logits exceed; they were weighed.
-  Place find_among_gathered(double target) const {
-    return find_place_in<Weight::kExponential>(gathered_, maximum_, target, rooms_);
+  /// The place in a bag of a target that it exceeds; for exponentials, it was weighed.
+  template <Weight kWeight>
+  Place find_in(const Bag& bag, double target) const {
+    return find_place_in<kWeight>(bag, maximum_, target, rooms_);
+  }
+
+  /// How many logits are above a value; where that is itself above beyond.value of the last search,
+  /// perhaps fewer.
+  size_t count_above(float bound) const {
+    if (has_all_from_ <= bound) {
+      return gathered_.count_above + count_greater(gathered_, bound);
+    }
+    const Floats bounds = splat(bound);
+    Counter first;
+    Counter second;
+    for (size_t index = 0; index < row_.chunks(); ++index) {
+      const auto* chunk = row_.chunk(index);
+      for (size_t i = 0; i < kChunk; i += kLine) {
+        const Line line = Type::load(chunk + i);
+        first.add(is_greater(line.first, bounds));
+        second.add(is_greater(line.second, bounds));
+      }
+    }
+    return first.total() + second.total();
   }
 
   /// Whether the last search had few enough logits above the place.

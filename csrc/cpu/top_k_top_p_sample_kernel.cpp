@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "capability.h"
 #include "checks.h"
+#include "dispatch.h"
 
 namespace ascend_sample::cpu {
 namespace {

@@ -1,11 +1,10 @@
 // Top-p alone: branch B of docs/semantics.md.
 #pragma once
 
-#include <cmath>
 #include <optional>
 
 #include "counted.h"
-#include "nucleus.h"
+#include "large_nucleus.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -63,11 +62,6 @@ class TopP {
     size_t most;
   };
 
-  struct Ranked {
-    size_t id;
-    float value;
-  };
-
   size_t sample_counted(History& history) {
     Counted<Type> counted(row_, arguments_, scratch_, work_);
     if (history.first_try == History::kExactSum) {
@@ -120,10 +114,11 @@ class TopP {
     }
     const Collected collected = collect_candidates(row_, groups_, kMostCandidates, work_);
     const Bag bag{collected.candidates.values, work_.weights, collected.candidates.count};
-    const Known known = know_bag(bag);
+    const Known known = know_bag(bag, sum_.maximum);
     Bounds sum = bound_sum(rough, known, row_.chunks());
     if (bag.size >= kMostCandidates && known.weight < p_ * sum.least) {
-      return try_rough_nucleus(rough, {collected.bound, bag.size, known.weight}, known, sum);
+      return beyond_candidates({collected.bound, bag.size, known.weight}, bag)
+          .try_rough_sum(rough, known, sum);
     }
     candidates_ = sort_candidates(row_, groups_, kMostCandidates, collected, work_);
     sum = bound_sum(rough, know_candidates(), row_.chunks());
@@ -143,65 +138,10 @@ class TopP {
     return candidates_.ids[*rank];
   }
 
-  /// A nucleus beyond the candidates, where few logits are: they are gathered and weighed, so that
-  /// only what is below them is between bounds. Draws where that is enough.
-  std::optional<size_t> try_rough_nucleus(const RoughSum& rough, const Beyond& beyond,
-                                          const Known& known_beyond, const Bounds& guess) {
-    if (kept_ != nullptr || arguments_.uses_min_p()) {
-      return std::nullopt;
-    }
-    beyond_ = beyond;
-    searcher_.emplace(row_, sum_.maximum, work_);
-    const double middle = p_ * (guess.least + guess.most) / 2;
-    const Bag* bag = searcher_->gather_few(lowest_of_nucleus(guess.least), beyond, middle);
-    if (bag == nullptr) {
-      return std::nullopt;
-    }
-    Known known = know_bag(*bag);
-    known.weight += known_beyond.weight;
-    known.rough += known_beyond.rough;
-    const Bounds sum = bound_sum(rough, known, row_.chunks());
-    const double least_target = p_ * sum.least;
-    const double most_target = p_ * sum.most;
-    if (beyond.weight >= least_target || known.weight * (1 - 1e-5) <= most_target) {
-      return std::nullopt;
-    }
-    nucleus_ = cut(searcher_->find_among_gathered(most_target), sum_.maximum, most_target);
-    // What the least nucleus lacks has no logit below this one's end.
-    const double end = exponential_of(nucleus_.place.value);
-    const double lacking = std::ceil((most_target - least_target) / end) + 1;
-    const auto count = static_cast<double>(nucleus_.count());
-    const auto least_count = static_cast<size_t>(lacking < count ? count - lacking : 0.0);
-    const float* q = contiguous(noise_, nucleus_.count(), scratch_);
-    // No rank beyond the candidates weighs more than the last of those.
-    const std::optional<size_t> rank = draw_surely(
-        q, least_count, nucleus_.count(), sum, end, arguments_, work_.noise_minima,
-        [this](size_t rank) { return exponential_of(find_rank(rank).value); },
-        [this](size_t rank) {
-          const size_t last = candidates_.count - 1;
-          return exponential_of(candidates_.values[rank < last ? rank : last]);
-        });
-    return rank.has_value() ? std::optional<size_t>(find_rank(*rank).id) : std::nullopt;
-  }
-
-  double exponential_of(float value) const {
-    return exp_not_positive(static_cast<double>(value) - static_cast<double>(sum_.maximum));
-  }
-
-  /// All the logits below this together weigh less than the nucleus leaves of a sum.
-  float lowest_of_nucleus(double sum) const {
-    const double rest = (1.0 - p_) * sum / static_cast<double>(row_.vocab_size());
-    return static_cast<float>(static_cast<double>(sum_.maximum) + std::log(rest) - 1e-3);
-  }
-
   Known know_candidates() {
     const double weight =
         exp_differences(candidates_.values, candidates_.count, sum_.maximum, work_.exponentials);
     return {weight, sum_rough(candidates_.values, candidates_.count)};
-  }
-
-  Known know_bag(const Bag& bag) const {
-    return {weigh_bag(bag, sum_.maximum), sum_rough(bag.values, bag.size)};
   }
 
   Sizes bound_size(const Bounds& sum) const {
@@ -238,7 +178,7 @@ class TopP {
 
   /// The rank that every size and every sum between these draws; none where they differ.
   std::optional<size_t> draw_between(const Sizes& sizes, const Bounds& sum) {
-    if (noise_.data == nullptr) {
+    if (!arguments_.is_drawn()) {
       return 0;
     }
     const double inverse = (1 / sum.least + 1 / sum.most) / 2;
@@ -273,20 +213,20 @@ class TopP {
     const double each = work_.exponentials[candidates_.count - 1];
     const double most = found + each * static_cast<double>(kMostCandidates - candidates_.count);
     if (most <= target) {  // however the row goes on, kMostCandidates are not enough
-      return sample_nucleus(target);
+      return sample_nucleus(beyond_smallest(), {work_.values, work_.weights});
     }
     const Collected collected = collect_candidates(row_, groups_, kMostCandidates, work_);
     const Bag bag{collected.candidates.values, work_.weights, collected.candidates.count};
     const double collected_weight = weigh_bag(bag, sum_.maximum);
     if (bag.size >= kMostCandidates && collected_weight <= target * (1 - 1e-6)) {
-      return sample_nucleus(target, {collected.bound, bag.size, collected_weight});
+      return sample_nucleus({collected.bound, bag.size, collected_weight}, bag);
     }
     candidates_ = sort_candidates(row_, groups_, kMostCandidates, collected, work_);
     if (const size_t count = count_candidates(kMostCandidates, found); count != 0) {
       is_small_ = true;
       return sample_candidates(count);
     }
-    return sample_nucleus(target);
+    return sample_nucleus(beyond_smallest(), {work_.values, work_.weights});
   }
 
   /// The number of kept candidates if they hold all that is kept, else 0. `wanted` were asked for.
@@ -314,7 +254,7 @@ class TopP {
 
   size_t sample_candidates(size_t count) {
     write_candidates(count);
-    if (noise_.data == nullptr) {
+    if (!arguments_.is_drawn()) {
       return candidates_.ids[0];
     }
     double total = sum_.sum;
@@ -328,118 +268,24 @@ class TopP {
     return candidates_.ids[draw(work_.exponentials, count, total, noise_, eps_, work_.scores)];
   }
 
-  /// A large nucleus, whose end is beyond the candidates.
-  size_t sample_nucleus(double target) {
-    beyond_ = {candidates_.values[candidates_.count - 1], 0, 0.0};
-    for (; candidates_.values[beyond_.count] > beyond_.value; ++beyond_.count) {
-      beyond_.weight += work_.exponentials[beyond_.count];
+  /// What is above the last candidate's value.
+  Beyond beyond_smallest() const {
+    Beyond beyond{candidates_.values[candidates_.count - 1], 0, 0.0};
+    for (; candidates_.values[beyond.count] > beyond.value; ++beyond.count) {
+      beyond.weight += work_.exponentials[beyond.count];
     }
-    return sample_nucleus(target, beyond_);
+    return beyond;
   }
 
-  size_t sample_nucleus(double target, const Beyond& beyond) {
-    beyond_ = beyond;
-    searcher_.emplace(row_, sum_.maximum, work_);
-    const Place end =
-        searcher_->template find<Weight::kExponential>(lowest_of_nucleus(sum_.sum), beyond, target);
-    is_small_ = searcher_->has_gathered_all_above();
-    nucleus_ = cut(end, sum_.maximum, target);
-    keep_staying();
-    if (kept_ != nullptr) {
-      write_kept(row_, nucleus_.place.value, nucleus_.equals, kept_);
-    }
-    return noise_.data == nullptr ? candidates_.ids[0] : draw_from_nucleus();
+  LargeNucleus<Type> beyond_candidates(const Beyond& beyond, const Bag& values) {
+    return {row_, arguments_, groups_, candidates_, sum_.maximum, beyond, values, scratch_, work_};
   }
 
-  /// Leaves what min-p leaves of the nucleus.
-  void keep_staying() {
-    const double least = double{arguments_.min_p} * double{probability_of(sum_.maximum, sum_)};
-    const auto stays = [&](float value) { return double{probability_of(value, sum_)} >= least; };
-    if (!arguments_.uses_min_p() || stays(nucleus_.place.value)) {
-      return;
-    }
-    // The largest value that does not stay, by bisection.
-    int32_t low = ordinal_of(nucleus_.place.value);
-    int32_t high = ordinal_of(sum_.maximum);
-    while (int64_t{high} - low > 1) {
-      const auto middle = static_cast<int32_t>(low + (int64_t{high} - low) / 2);
-      (stays(value_of_ordinal(middle)) ? high : low) = middle;
-    }
-    const float bound = value_of_ordinal(low);
-    nucleus_ = {{bound, hit_above(row_, groups_, bound, work_.hits), 0.0, 0}, 0};
-  }
-
-  /// A draw with the weights of the second softmax, exp(probability), or with the probabilities.
-  size_t draw_from_nucleus() {
-    const size_t count = nucleus_.count();
-    const float* q = contiguous(noise_, count, scratch_);
-    const double ratio = 1.0 / draw_weight(nucleus_.place.value);
-    const Contenders contenders = find_contenders(q, count, eps_, ratio, work_.noise_minima);
-    if (contenders.is_open) {
-      return draw_from_sorted(q, count);
-    }
-    if (contenders.count == 1) {
-      return find_rank(contenders.ranks[0]).id;
-    }
-    const auto noise_of = [&](size_t rank) { return double{__builtin_fabsf(q[rank]) + eps_}; };
-    // From the least noise on. No rank beyond the candidates weighs more than the last of those.
-    const double most = draw_weight(candidates_.values[candidates_.count - 1]);
-    size_t best = 0;
-    double best_score = -1;
-    for (size_t i = contenders.count; i-- > 0;) {
-      const size_t rank = contenders.ranks[i];
-      if (rank >= candidates_.count && most / noise_of(rank) < best_score) {
-        continue;
-      }
-      const Ranked ranked = find_rank(rank);
-      const double score = draw_weight(ranked.value) / noise_of(rank);
-      if (score >= best_score) {
-        best = ranked.id;
-        best_score = score;
-      }
-    }
-    return best;
-  }
-
-  /// A value's weight in the draw, but for a common factor; 1 for the largest value.
-  double draw_weight(float value) const {
-    if (arguments_.is_second) {
-      return exponential_of(value);
-    }
-    return exp_not_positive(double{probability_of(value, sum_)} -
-                            double{probability_of(sum_.maximum, sum_)});
-  }
-
-  Ranked find_rank(size_t rank) {
-    if (rank < candidates_.count) {
-      return {candidates_.ids[rank], candidates_.values[rank]};
-    }
-    Place place = nucleus_.place;
-    if (rank < beyond_.count) {
-      place = searcher_->template find<Weight::kOne>(beyond_.value, {sum_.maximum, 0, 0.0},
-                                                     static_cast<double>(rank));
-    } else if (rank < place.count_above) {
-      place =
-          searcher_->template find<Weight::kOne>(place.value, beyond_, static_cast<double>(rank));
-    }
-    return {find_equal(row_, place.value, rank - place.count_above), place.value};
-  }
-
-  /// For noise that leaves the draw open among many ranks: the whole nucleus in order.
-  size_t draw_from_sorted(const float* q, size_t count) {
-    const float below = next_below(nucleus_.place.value);
-    const auto [sorted, exponentials] = sort_above(row_, groups_, below, scratch_, work_);
-    double total = sum_.sum;
-    if (arguments_.is_second) {
-      exp_differences(sorted.values, count, sum_.maximum, exponentials);
-    } else {
-      float* probabilities = sorted.values;
-      for (size_t rank = 0; rank < count; ++rank) {
-        probabilities[rank] = probability_of(sorted.values[rank], sum_);
-      }
-      total = exp_differences(probabilities, count, probabilities[0], exponentials);
-    }
-    return sorted.ids[draw(exponentials, count, total, {q, 1}, eps_, sorted.values)];
+  size_t sample_nucleus(const Beyond& beyond, const Bag& values) {
+    LargeNucleus<Type> nucleus = beyond_candidates(beyond, values);
+    const size_t selected = nucleus.sample(sum_);
+    is_small_ = nucleus.is_small();
+    return selected;
   }
 
   const Row<Type>& row_;
@@ -457,9 +303,6 @@ class TopP {
   Bounds bounds_{};
   RowSum sum_{};
   Candidates candidates_{};
-  Beyond beyond_{};
-  std::optional<Searcher<Type>> searcher_;
-  Nucleus nucleus_{};
 };
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -33,6 +33,11 @@ bool is_available(Capability capability) {
   return capability == Capability::kPlain || capability == Capability::kAvx512;
 }
 
+void exponential_noise(Capability /*capability*/, const NoiseKey& /*key*/, uint64_t /*first_lane*/,
+                       size_t count, float* out) {
+  std::fill_n(out, count, 1.0F);
+}
+
 void sample_rows(Capability capability, const Batch& batch, int64_t first_row, int64_t last_row,
                  Scratch& /*scratch*/) {
   const std::string fault = capability == Capability::kPlain ? "" : std::getenv("FAULTY_CORE");
@@ -46,6 +51,9 @@ void sample_rows(Capability capability, const Batch& batch, int64_t first_row, i
     }
     const testing::Oracle oracle(row);
     batch.selected[index] = oracle.selected();
+    if (batch.sampling != nullptr) {
+      batch.sampling->status[index] = row.status;
+    }
     if (batch.dense_weights != nullptr) {
       const auto weights = oracle.dense_weights();
       const auto ids = oracle.dense_ids();

@@ -58,10 +58,11 @@ struct Output {
   std::vector<float> kept;
   std::vector<float> dense_weights;
   std::vector<int64_t> dense_ids;
+  RowStatus status;
   bool leaves_zeros;  // in the table in which logits are counted
 
   bool operator==(const Output& other) const {
-    return selected == other.selected && same_bits(kept, other.kept) &&
+    return selected == other.selected && status == other.status && same_bits(kept, other.kept) &&
            same_bits(dense_weights, other.dense_weights) && dense_ids == other.dense_ids;
   }
 
@@ -121,6 +122,12 @@ class Fuzzer {
         }
         continue;
       }
+      if (output.status != (row.is_request ? row.status : RowStatus::kOk)) {
+        outcome.finding = name + " has the status " +
+                          std::to_string(static_cast<int>(output.status)) + ", not " +
+                          std::to_string(static_cast<int>(row.status));
+        return outcome;
+      }
       const auto data_of = [](const auto& values) {
         return values.empty() ? nullptr : values.data();
       };
@@ -171,8 +178,12 @@ class Fuzzer {
     scratch.history.first_try =
         static_cast<History::FirstTry>((fuzz_case.history.first_try + path_number) % 3);
     scratch.history.depth += path_number;
+    if (batch.sampling != nullptr) {
+      *batch.sampling->status = RowStatus{-1};  // has to be written
+    }
     sample_rows(path.capability, placed.batch(), 0, 1, scratch);
-    Output output{*placed.batch().selected, {}, {}, {}, leaves_zeros(scratch)};
+    const RowStatus status = batch.sampling == nullptr ? RowStatus::kOk : *batch.sampling->status;
+    Output output{*placed.batch().selected, {}, {}, {}, status, leaves_zeros(scratch)};
     if (fuzz_case.is_need_logits) {
       output.kept.assign(placed.batch().kept, placed.batch().kept + batch.vocab_size);
     }
@@ -232,6 +243,17 @@ FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest) {
     smaller.is_second = smaller.are_probabilities = smaller.is_need_sample_result = false;
     smaller.most_k = kMaxTopK;
     smaller.min_p.reset();
+    smaller.request.reset();
+  });
+  try_change([](FuzzCase& smaller) {
+    if (smaller.request.has_value()) {
+      smaller.request->temperature = 1.0F;
+    }
+  });
+  try_change([](FuzzCase& smaller) {
+    if (smaller.request.has_value()) {
+      smaller.request->min_p = 0.0F;
+    }
   });
   try_change([](FuzzCase& smaller) { smaller.eps = 0.0F; });
   for (size_t lane = 0; lane < smallest.logits.size(); ++lane) {

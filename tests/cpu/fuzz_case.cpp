@@ -85,6 +85,9 @@ class Maker {
     if (made.is_second) {
       make_second(made, values);
     }
+    if (made.is_second && !made.are_probabilities && one_in(2)) {
+      make_request(made, values);
+    }
     return made;
   }
 
@@ -216,6 +219,39 @@ class Maker {
     if (one_in(3)) {
       made.is_need_sample_result = true;
       made.q.reset();
+    }
+  }
+
+  /// What the sampling layer has instead.
+  void make_request(FuzzCase& made, const std::vector<float>& values) {
+    const auto value_of = [](uint32_t bits) { return std::bit_cast<float>(bits); };
+    FuzzCase as_float32 = made;
+    as_float32.type = LogitsType::kFloat32;
+    const auto numbers = [this] { return static_cast<int64_t>(random_()) >> below(64); };
+    made.request =
+        FuzzCase::Request{.temperature = temperature(),
+                          .p = value_of(p(LogitsType::kFloat32, values.size())),
+                          .min_p = one_in(2) ? 0.0F : value_of(min_p(as_float32, values)),
+                          .seed = numbers(),
+                          .position = numbers(),
+                          .stream = static_cast<uint32_t>(random_())};
+    made.is_need_logits = false;
+    made.is_need_sample_result = false;
+    made.min_p.reset();
+    made.q.reset();
+    made.most_k = kMaxTopK;
+  }
+
+  float temperature() {
+    switch (below(4)) {
+      case 0:
+        return 1.0F;
+      case 1:
+        return pick({0.0F, -0.0F, -1.0F, kNan, kInfinity, 1e-45F, 1e-38F, 3e38F, 1e-6F, 1e6F});
+      case 2:  // so that what differs is divided exactly
+        return std::ldexp(1.0F, static_cast<int>(below(13)) - 6);
+      default:
+        return pick({0.1F, 0.3F, 0.7F, 1.7F, 2 * uniform()});
     }
   }
 
@@ -391,6 +427,14 @@ std::string FuzzCase::describe() const {
            are_probabilities ? "probabilities" : "logits",
            is_need_sample_result ? ", sample result wanted" : "");
   }
+  if (request.has_value()) {
+    append(text, "  request: temperature %a (%g), p %a (%g), min-p %a (%g), ",
+           static_cast<double>(request->temperature), static_cast<double>(request->temperature),
+           static_cast<double>(request->p), static_cast<double>(request->p),
+           static_cast<double>(request->min_p), static_cast<double>(request->min_p));
+    append(text, "seed %lld, position %lld, stream %u\n", static_cast<long long>(request->seed),
+           static_cast<long long>(request->position), request->stream);
+  }
   text += "  logits (bits):";
   for (size_t id = 0; id < std::min(kShown, logits.size()); ++id) {
     append(text, " %#x", logits[id]);
@@ -408,7 +452,16 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
       min_p_(fuzz_case.min_p.value_or(0)),
       kept_(fuzz_case.is_need_logits ? fuzz_case.logits.size() : 0),
       dense_weights_(fuzz_case.is_need_sample_result ? fuzz_case.logits.size() : 0),
-      dense_ids_(dense_weights_.size()) {
+      dense_ids_(dense_weights_.size()),
+      request_(fuzz_case.request.value_or(FuzzCase::Request{})),
+      sampling_{.rows = nullptr,
+                .temperature = &request_.temperature,
+                .p = &request_.p,
+                .min_p = &request_.min_p,
+                .seed = &request_.seed,
+                .position = &request_.position,
+                .stream = request_.stream,
+                .status = &status_} {
   const size_t size = size_of(fuzz_case.type);
   const size_t vocab_size = fuzz_case.logits.size();
   const auto spread = [vocab_size](int64_t stride) {
@@ -448,7 +501,8 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
             .min_p_stride = 0,
             .are_probabilities = fuzz_case.are_probabilities,
             .dense_weights = dense_weights_.empty() ? nullptr : dense_weights_.data(),
-            .dense_ids = dense_ids_.empty() ? nullptr : dense_ids_.data()};
+            .dense_ids = dense_ids_.empty() ? nullptr : dense_ids_.data(),
+            .sampling = fuzz_case.request.has_value() ? &sampling_ : nullptr};
 }
 
 }  // namespace ascend_sample::cpu::testing

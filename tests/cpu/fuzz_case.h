@@ -33,12 +33,23 @@ struct FuzzCase {
   bool are_probabilities = false;
   bool is_need_sample_result = false;
 
+  // Of the sampling layer alone, whose rows have the rest of the second operator.
+  struct Request {
+    float temperature;
+    float p;
+    float min_p;
+    int64_t seed;
+    int64_t position;
+    uint32_t stream;
+  };
+  std::optional<Request> request;
+
   std::string describe() const;
 };
 
 /// The case of a seed: sizes around the boundaries of vectors and chunks, families of values laid
-/// over one another, and every kind of k, p, q and eps. Every
-/// other one is of the second operator.
+/// over one another, and every kind of k, p, q and eps. Every other one is of the second operator,
+/// or a row of the sampling layer.
 FuzzCase make_case(uint64_t seed);
 
 /// A case in memory, as the batch of one row that it is.
@@ -60,6 +71,9 @@ class StoredCase {
   std::vector<float> kept_;
   std::vector<float> dense_weights_;
   std::vector<int64_t> dense_ids_;
+  FuzzCase::Request request_;
+  RowStatus status_ = RowStatus::kOk;
+  Sampling sampling_;
   Batch batch_;
 };
 

@@ -81,7 +81,7 @@ double as_float32(double value) {
 
 Row::Row(const Batch& batch, int64_t row)
     : k(batch.k[row * batch.k_stride]),
-      p(load(batch.type, batch.p, row * batch.p_stride)),
+      p(batch.p == nullptr ? 0.0F : load(batch.type, batch.p, row * batch.p_stride)),
       has_q(batch.q != nullptr),
       eps(batch.eps),
       is_second(batch.is_second),
@@ -98,6 +98,47 @@ Row::Row(const Batch& batch, int64_t row)
     if (has_q) {
       q.push_back(batch.q[row * batch.q_row_stride + id * batch.q_column_stride]);
     }
+    status = std::isnan(value)                                     ? RowStatus::kNanSeen
+             : value == kInfinity && status != RowStatus::kNanSeen ? RowStatus::kInfinitySeen
+                                                                   : status;
+  }
+  const float maximum = *std::max_element(logits.begin(), logits.end());
+  if (status == RowStatus::kOk && maximum == -kInfinity) {
+    status = RowStatus::kAllMasked;
+  }
+  if (batch.sampling != nullptr) {
+    become_request(*batch.sampling, row);
+  }
+}
+
+void Row::become_request(const Sampling& sampling, int64_t row) {
+  is_request = true;
+  is_second = true;
+  eps = 0.0F;
+  p = sampling.p[row];
+  min_p = sampling.min_p[row];
+  const float temperature = sampling.temperature[row];
+  has_q = temperature > 0.0F && k != 1;
+  if (!has_q) {
+    return;
+  }
+  // The noise has tests of its own (tests/sampling).
+  q.resize(logits.size());
+  exponential_noise(Capability::kPlain,
+                    {sampling.seed[row], sampling.position[row], sampling.stream}, 0, q.size(),
+                    q.data());
+  const float maximum = *std::max_element(logits.begin(), logits.end());
+  if (temperature == 1.0F || std::isinf(maximum)) {
+    return;
+  }
+  order = logits;
+  for (float& logit : logits) {
+    const float difference = logit - maximum;
+    logit = logit == -kInfinity ? -kInfinity : difference / temperature;
+  }
+  const bool uses_k = k >= 1 && k <= std::min(static_cast<int64_t>(logits.size()), most_k);
+  if (!uses_k) {
+    order = logits;
   }
 }
 
@@ -111,6 +152,9 @@ Oracle::Oracle(const Row& row) : row_(row) {
   branch_ = uses_k ? 'A' : uses_p_ || keeps_one_ ? 'B' : 'C';
   scenario_ = std::string(1, branch_) + (uses_p_ ? "p" : "") + (row.min_p > 0.0F ? "m" : "");
   scenario_ = (row.is_second ? "2:" : "") + (keeps_one_ ? "1" : scenario_) + (row.has_q ? "q" : "");
+  if (row.is_request) {
+    scenario_ = row.has_q ? "r:" + scenario_.substr(2) + (row.order.empty() ? "" : "t") : "r:g";
+  }
   scenario_ += row.is_need_sample_result ? "/dense" : "";
   scenario_ += row.are_probabilities ? "/prob" : "";
   order_candidates();
@@ -132,8 +176,9 @@ Oracle::Oracle(const Row& row) : row_(row) {
 void Oracle::order_candidates() {
   ids_.resize(row_.logits.size());
   std::iota(ids_.begin(), ids_.end(), 0);
-  std::stable_sort(ids_.begin(), ids_.end(), [this](int64_t one, int64_t other) {
-    return row_.logits[static_cast<size_t>(one)] > row_.logits[static_cast<size_t>(other)];
+  const std::vector<float>& order = row_.order.empty() ? row_.logits : row_.order;
+  std::stable_sort(ids_.begin(), ids_.end(), [&order](int64_t one, int64_t other) {
+    return order[static_cast<size_t>(one)] > order[static_cast<size_t>(other)];
   });
   maximum_ = value(0);
   if (branch_ == 'A') {
@@ -172,7 +217,7 @@ void Oracle::cut_at_p() {
     size_t count = 0;
     while (count < probabilities_.size()) {
       sum += probabilities_[count++];
-      if (row_.is_second ? sum >= p : sum > p) {
+      if (row_.is_second && !row_.is_request ? sum >= p : sum > p) {
         break;
       }
     }

@@ -30,6 +30,14 @@ struct Row {
   float min_p;  // 0: none
   bool are_probabilities;
   bool is_need_sample_result;
+
+  // Of the sampling layer.
+  bool is_request = false;
+  RowStatus status = RowStatus::kOk;
+  std::vector<float> order;  // of top-k, where logits are divided by a temperature; else empty
+
+ private:
+  void become_request(const Sampling& sampling, int64_t row);
 };
 
 /// How a result relates to the oracle's: section 7.
@@ -46,8 +54,9 @@ class Oracle {
  public:
   explicit Oracle(const Row& row);
 
-  /// "C", "A", "B" or "Ap", with "q" where the draw is on. Of the second operator with "2:" before
-  /// it, "1" where p keeps one entry, "m" for min-p, "/dense" and "/prob".
+  /// "C", "A", "B" or "Ap", of the sampling layer with "r:" before it, "g" for its greedy rows and
+  /// "t" where logits are divided; with "q" where the draw is on. Of the second operator with "2:"
+  /// before it, "1" where p keeps one entry, "m" for min-p, "/dense" and "/prob".
   const std::string& scenario() const { return scenario_; }
   int64_t selected() const { return selected_; }
   /// The kept logits, elsewhere what has no weight.

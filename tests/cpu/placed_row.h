@@ -90,7 +90,9 @@ class PlacedRow {
     std::memcpy(logits_.data(), logits + bytes(row * batch.logits_row_stride),
                 span(batch.logits_column_stride) * size);
     std::memcpy(k_.data(), batch.k + row * batch.k_stride, sizeof(int32_t));
-    std::memcpy(p_.data(), p + bytes(row * batch.p_stride), size);
+    if (p != nullptr) {
+      std::memcpy(p_.data(), p + bytes(row * batch.p_stride), size);
+    }
     std::memcpy(selected_.data(), &kNotSelected, sizeof(kNotSelected));
     batch_.batch_size = 1;
     batch_.logits = logits_.data();

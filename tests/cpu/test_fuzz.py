@@ -13,12 +13,11 @@ from pathlib import Path
 
 ROWS = 50_000
 FIRST_OPERATOR = {"A", "Ap", "Aq", "Apq", "Bp", "Bpq", "C", "Cq"}
+FILTERS = ("1", "A", "Ap", "Am", "Apm", "Bp", "Bpm", "C", "Cm")
 SECOND_OPERATOR = {
-    f"2:{filters}{draw}{values}"
-    for filters in ("1", "A", "Ap", "Am", "Apm", "Bp", "Bpm", "C", "Cm")
-    for draw in ("", "q", "/dense")
-    for values in ("", "/prob")
+    f"2:{filters}{draw}{values}" for filters in FILTERS for draw in ("", "q", "/dense") for values in ("", "/prob")
 }
+REQUESTS = {"r:g"} | {f"r:{filters}q{divided}" for filters in FILTERS for divided in ("", "t")}
 
 
 def run_fuzz(program: Path, *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
@@ -30,8 +29,8 @@ def test_short_run(programs: Path) -> None:
     run = run_fuzz(programs / "fuzz", "--rows", str(ROWS), "--seed", "1")
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"{ROWS} rows" in run.stdout
-    scenarios = {line.split()[0] for line in run.stdout.splitlines() if re.match(r"(2:)?[1ABC]", line)}
-    assert scenarios == FIRST_OPERATOR | SECOND_OPERATOR
+    scenarios = {line.split()[0] for line in run.stdout.splitlines() if re.match(r"([2r]:)?[1ABCg]", line)}
+    assert scenarios == FIRST_OPERATOR | SECOND_OPERATOR | REQUESTS
 
 
 def test_a_wrong_tail_is_found_and_cut_down(programs: Path) -> None:

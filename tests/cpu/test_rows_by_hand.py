@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from batch_file import Call
+from batch_file import TYPES, Call
 from conftest import Driver
 
 from ascend_sample.parity import Result
@@ -23,16 +23,18 @@ def kept_ids(result: Result, row: int = 0) -> list[int]:
 def top_p(logits: torch.Tensor, p: float) -> Call:
     """Rows that are filtered by top-p alone, without a draw."""
     rows = logits.shape[0]
-    return Call(logits, torch.zeros(rows, dtype=torch.int32), torch.full((rows,), p), None, 0.0, is_need_logits=True)
+    k = torch.zeros(rows, dtype=torch.int32)
+    return Call(logits, k, torch.full((rows,), p, dtype=logits.dtype), None, 0.0, is_need_logits=True)
 
 
 @pytest.mark.parametrize("vocab_size", [2048, 4096, 65536])
 @pytest.mark.parametrize("p", [0.5, 0.75])
+@pytest.mark.parametrize("dtype", TYPES)
 def test_a_large_nucleus_is_kept_until_the_sum_exceeds_p(
-    driver: Driver, capabilities: list[str], vocab_size: int, p: float
+    driver: Driver, capabilities: list[str], vocab_size: int, p: float, dtype: torch.dtype
 ) -> None:
     """Of 2^m equal logits, p 2^m have a sum of p exactly: one more is kept, and those of the lowest ids are."""
-    call = top_p(torch.full((1, vocab_size), 1.5), p)
+    call = top_p(torch.full((1, vocab_size), 1.5, dtype=dtype), p)
     for capability in capabilities:
         (result,) = driver.run(capability, [call])
         assert kept_ids(result) == list(range(int(p * vocab_size) + 1)), capability
@@ -120,3 +122,28 @@ def test_a_rank_beyond_a_large_nucleus_is_not_drawn(driver: Driver, capabilities
     for capability in capabilities:
         (result,) = driver.run(capability, [call])
         assert result.ids.tolist() == [0], capability
+
+
+@pytest.mark.parametrize(
+    ("levels", "rank"),
+    [
+        ([(1.0, 60), (0.04, 500), (0.02, 1500), (0.01, 2000), (1e-9, 28000)], 559),
+        ([(1.0, 60), (0.04, 500), (0.02, 1500), (0.01, 2000), (1e-9, 28000)], 2059),
+        ([(1.0, 2000), (0.5, 2000), (1e-9, 28000)], 1999),
+        ([(1.0, 2000), (0.5, 2000)], 1999),
+    ],
+)
+def test_the_last_rank_before_a_step_is_drawn(
+    driver: Driver, capabilities: list[str], levels: list[tuple[float, int]], rank: int
+) -> None:
+    """A rank after the step has less noise, but by less than the second softmax takes from its weight."""
+    weights = torch.tensor([weight * (1 - i * 1e-3 / count) for weight, count in levels for i in range(count)])
+    probabilities = weights.double() / weights.double().sum()
+    later = 3000
+    q = torch.full((1, len(weights)), 1000.0)
+    q[0, rank] = 1.0
+    q[0, later] = torch.exp((probabilities[later] - probabilities[rank]) / 2)
+    call = Call(weights.log()[None], torch.zeros(1, dtype=torch.int32), torch.tensor([0.95]), q, 0.0, False)
+    for capability in capabilities:
+        (result,) = driver.run(capability, [call])
+        assert result.ids.tolist() == [rank], capability

@@ -224,6 +224,20 @@ MUTANTS_CPU = (
         IN_FUZZ,
     ),
     Mutant(
+        "cpu: in a large nucleus the rank after the last of a level is taken for the last",
+        "csrc/cpu/large_nucleus.h",
+        "return rank >= (rank <",
+        "return rank + 1 >= (rank <",
+        IN_ROWS_BY_HAND,
+    ),
+    Mutant(
+        "cpu: in a large nucleus what is above the gathered is not counted",
+        "csrc/cpu/search.h",
+        "return gathered_.count_above + count_greater(",
+        "return count_greater(",
+        IN_ROWS_BY_HAND,
+    ),
+    Mutant(
         "cpu: no filter: log2 as the bits show it is taken for too high, where it is too low",
         "csrc/cpu/unfiltered.h",
         "contest.best() - 127.0 - kMargin",

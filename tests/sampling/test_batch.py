@@ -15,6 +15,7 @@ from ascend_sample._validate import SKIP_TOP_K
 from ascend_sample.sampling import batch as batch_module
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.slots import addend_of
 
 INF = math.inf
 
@@ -190,57 +191,6 @@ def test_the_version_changes_with_rows_order_and_min_tokens() -> None:
     assert changed()
 
 
-# Seeds.
-
-
-def test_rows_without_a_seed_get_theirs_from_the_generator(device: str) -> None:
-    def seeds(*requests: SamplingParams) -> list[int]:
-        batch = SamplingBatch(10, device, generator=torch.Generator().manual_seed(7))
-        batch.extend(requests)
-        assert batch.host.seed.tolist() == batch.seed.tolist()
-        return list(batch.seed.tolist())
-
-    unseeded = SamplingParams()
-    first = seeds(*[unseeded] * 50)
-    assert len(set(first)) == 50
-    assert first == seeds(*[unseeded] * 50)
-    assert min(first) < 0 < max(first), "all 64 bits are drawn"
-    # Given seeds take nothing from the generator, wherever they stand.
-    mixed = seeds(SamplingParams(seed=5), unseeded, SamplingParams(seed=6), unseeded)
-    assert mixed == [5, first[0], 6, first[1]]
-
-
-def test_one_by_one_or_together_the_same_seeds_are_drawn() -> None:
-    together, one_by_one = (SamplingBatch(10, generator=torch.Generator().manual_seed(7)) for _ in range(2))
-    together.extend([SamplingParams()] * 20)
-    for _ in range(20):
-        one_by_one.add(SamplingParams())
-    assert together.seed.tolist() == one_by_one.seed.tolist()
-
-
-def test_torchs_own_generator_is_the_default() -> None:
-    torch.manual_seed(3)
-    first, second = SamplingBatch(10), SamplingBatch(10)
-    first.add(SamplingParams())
-    second.add(SamplingParams())
-    assert first.seed.tolist() != second.seed.tolist()
-    torch.manual_seed(3)
-    third = SamplingBatch(10)
-    third.add(SamplingParams())
-    assert third.seed.tolist() == first.seed.tolist()
-
-
-def test_a_removed_rows_seed_does_not_come_back(device: str) -> None:
-    batch = SamplingBatch(10, device, generator=torch.Generator().manual_seed(7))
-    batch.add(SamplingParams(seed=5))
-    batch.flush()
-    batch.remove(0)
-    batch.extend([SamplingParams(), SamplingParams()])
-    assert 5 not in batch.seed.tolist()
-    assert len(set(batch.seed.tolist())) == 2
-    assert batch.position.tolist() == [0, 0]
-
-
 # Masks and biases.
 
 
@@ -263,6 +213,40 @@ def test_bias_and_masks(device: str) -> None:
         3: [-INF, 1.0, -INF, INF, -INF],
     }
     assert logits[0, :4].tolist() == [1.0, 1.0, 1.0, INF], "the logits stay as they are"
+
+
+def test_a_bias_of_an_allowed_id(device: str) -> None:
+    batch = SamplingBatch(4, device)
+    batch.add(SamplingParams(allowed_ids=[1, 3], logit_bias={3: 4.0}))
+    assert processed(batch, zeros(batch)) == {0: [-INF, 0, -INF, 4]}
+
+
+@pytest.mark.parametrize("allowed_ids", [None, [1, 2, 3]])
+def test_every_id_of_an_addend_is_named_once(allowed_ids: list[int] | None) -> None:
+    """Which of two values for one id is written last, no device says."""
+    bias = {1: 1.0, 3: 2.0}
+    params = SamplingParams(allowed_ids=allowed_ids, bad_ids=[2], stop_ids=[1, 2], min_tokens=1, logit_bias=bias)
+    _, named, values = addend_of(params, stop_ids_forbidden=True)
+    assert len(set(named.tolist())) == len(named)
+    assert dict(zip(named.tolist(), values.tolist(), strict=True))[3] == 2.0
+
+
+def test_processed_rows_are_found_where_they_have_moved(device: str) -> None:
+    batch = SamplingBatch(2, device)
+    batch.extend([SamplingParams(bad_ids=[0]), *[SamplingParams()] * 4, SamplingParams(bad_ids=[1])])
+    assert processed(batch, zeros(batch)) == {0: [-INF, 0], 5: [0, -INF]}
+    batch.swap(0, 3)
+    assert processed(batch, zeros(batch)) == {3: [-INF, 0], 5: [0, -INF]}
+    batch.remove(1)
+    assert processed(batch, zeros(batch)) == {3: [-INF, 0], 1: [0, -INF]}
+    batch.reorder([3, 1, 4, 2, 0])
+    assert processed(batch, zeros(batch)) == {0: [-INF, 0], 1: [0, -INF]}
+
+
+def test_float32_logits_keep_their_bits(device: str) -> None:
+    batch = SamplingBatch(2, device)
+    batch.add(SamplingParams(bad_ids=[1]))
+    assert processed(batch, torch.tensor([[16.0 + 2.0**-19, 1.0]]).to(device)) == {0: [16.0 + 2.0**-19, -INF]}
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -141,6 +141,7 @@ def test_a_step_without_changes_sends_nothing(traffic: Traffic) -> None:
         (lambda batch: batch.swap(2, 5), 2),
         (lambda batch: batch.reorder([0, 1, 3, 4, 2, *range(5, len(batch))]), 3),
         (lambda batch: (batch.swap(2, 5), batch.swap(5, 7), batch.remove(2)), 3),
+        (lambda batch: (batch.swap(3, len(batch) - 1), batch.remove(len(batch) - 1)), 1),
     ],
 )
 def test_a_change_sends_the_rows_that_change(

@@ -1,4 +1,4 @@
-#include "capability.h"
+#include "dispatch.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
