@@ -11,16 +11,20 @@ FUZZ_SECONDS ?= 600
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build verify lint format sanitize fuzz test-aarch64 mutation test-install test-integrations bench bench-docs bench-npu pictures clean
+.PHONY: help demo test test-statistics test-integrations build verify lint format sanitize fuzz test-aarch64 mutation test-install bench bench-docs \
+  bench-npu pictures clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
 
 demo: $(BIN)/.built  ## generate text with a language model on the CPU and on npu:0, emulated where there is none
 	$(RUN) examples/demo.py
 
 test: lint  ## linters and all tests; a skip counts as a failure
 	ASCEND_SAMPLE_FORBID_SKIPS=1 $(RUN) -m pytest
+
+test-statistics: $(BIN)/.built  ## the gates of the sampling layer with all draws and all planted faults: some minutes
+	$(RUN) tests/statistics/run.py
 
 build: $(BIN)/.built  ## the virtual environment with the package in it
 

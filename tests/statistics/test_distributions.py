@@ -1,0 +1,159 @@
+"""Every route draws from the distribution that the float64 reference computes: by hand first, then a covering set."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from covering import FACTORS, LARGE, ROWS, VOCAB_SIZE, covering_rows, covering_set, meetings
+from draws import MACHINES, Case, count, counts_of, machine
+from experiments import step
+from ledger import IS_LONG, LEDGER, draws, hold
+
+from ascend_sample.sampling import SamplingParams, Stream
+from ascend_sample.sampling.routes import RULES, Abilities, RowFacts, SamplingRoute, choose_rules
+
+TENTHS = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
+LN_2 = math.log(2)
+BY_HAND = {
+    "as they come": (SamplingParams(), [0.1, 0.2, 0.3, 0.4]),
+    "k = 3": (SamplingParams(top_k=3), [0, 2 / 9, 3 / 9, 4 / 9]),
+    "p = 0.5, exceeded by 0.4 + 0.3": (SamplingParams(top_p=0.5), [0, 0, 3 / 7, 4 / 7]),
+    "k = 3, then p = 0.7 of what is left": (SamplingParams(top_k=3, top_p=0.7), [0, 0, 3 / 7, 4 / 7]),
+    "min-p = 0.6 of 0.4 is 0.24": (SamplingParams(min_p=0.6), [0, 0, 3 / 7, 4 / 7]),
+    "temperature 0.5 squares": (SamplingParams(temperature=0.5), [1 / 30, 4 / 30, 9 / 30, 16 / 30]),
+    "temperature 0.5, then p = 0.8": (SamplingParams(temperature=0.5, top_p=0.8), [0, 0, 9 / 25, 16 / 25]),
+    "temperature 0": (SamplingParams(temperature=0), [0, 0, 0, 1]),
+    "the last id is bad": (SamplingParams(bad_ids=[3]), [1 / 6, 2 / 6, 3 / 6, 0]),
+    "a bias of ln 2": (SamplingParams(logit_bias={0: LN_2}), [2 / 11, 2 / 11, 3 / 11, 4 / 11]),
+    "presence ln 2 on the output": (SamplingParams(presence_penalty=LN_2), [1 / 8, 2 / 8, 3 / 8, 2 / 8]),
+    "frequency ln 2, twice": (SamplingParams(frequency_penalty=LN_2), [1 / 7, 2 / 7, 3 / 7, 1 / 7]),
+    "repetition 2 squares, prompt and output": (
+        SamplingParams(repetition_penalty=2),
+        [0.01 / 0.67, 0.2 / 0.67, 0.3 / 0.67, 0.16 / 0.67],
+    ),
+}
+MACHINE = pytest.mark.parametrize("on", MACHINES)
+
+
+@MACHINE
+@pytest.mark.parametrize("name", BY_HAND)
+def test_by_hand(name: str, on: str) -> None:
+    params, probabilities = BY_HAND[name]
+    case = Case(name, TENTHS, params, prompt_ids=(0,), output_ids=(3, 3))
+    gate = case.gate(draws(20_000, 200_000))
+    assert gate.target == pytest.approx(np.array(probabilities), abs=1e-6)
+    hold(gate.judge(counts_of(case, gate.draws, on=on)), f"{name}, {on}")
+
+
+class TestCoveringSet:
+    def test_every_pair_of_values_meets_and_most_triples(self) -> None:
+        sizes = [len(choices) for choices in FACTORS.values()]
+        rows = covering_rows(sizes, ROWS)
+        assert len(rows) == ROWS
+        pairs = {pair for row in rows for pair in meetings(row, 2)}
+        assert len(pairs) == sum(a * b for a, b in itertools.combinations(sizes, 2))
+        triples = {triple for row in rows for triple in meetings(row, 3)}
+        assert len(triples) > 0.8 * sum(a * b * c for a, b, c in itertools.combinations(sizes, 3))
+
+    def test_most_rows_leave_something_to_chance(self) -> None:
+        kept = [int((case.target() > 0).sum()) for case in covering_set()]
+        assert len(kept) == ROWS + len(LARGE)
+        assert sum(number > 1 for number in kept) >= 60
+
+    @pytest.mark.parametrize("number", range(ROWS + len(LARGE)))
+    def test_on_the_cpu(self, number: int) -> None:
+        case = covering_set()[number]
+        is_slow = (case.params.top_k or 0) > 1024 and case.vocab_size > VOCAB_SIZE
+        gate = case.gate(draws(2_000 if is_slow else 20_000, 50_000 if is_slow else 200_000))
+        hold(gate.judge(counts_of(case, gate.draws, key=number + 1)), case.name)
+        if IS_LONG and (gate.target > 0).sum() > 1:
+            likeliest = int(gate.target.argmax())
+            LEDGER.biases.append((gate.target[likeliest], gate.detectable_bias(likeliest)))
+
+    @pytest.mark.parametrize("number", range(0, ROWS + len(LARGE), 1 if IS_LONG else 6))
+    def test_by_the_second_operator(self, number: int) -> None:
+        case = covering_set()[number]
+        gate = case.gate(draws(8_000, 40_000) * VOCAB_SIZE // case.vocab_size)
+        hold(gate.judge(counts_of(case, gate.draws, on="second operator", key=number + 1)), case.name)
+
+    @pytest.mark.parametrize("number", range(0, ROWS, 2 if IS_LONG else 12))
+    def test_by_torch(self, number: int) -> None:
+        case = covering_set()[number]
+        gate = case.gate(draws(4_000, 20_000))
+        hold(gate.judge(counts_of(case, gate.draws, on="torch", key=number + 1)), case.name)
+
+
+def stairs(dtype: torch.dtype, step_: float = 0.25) -> torch.Tensor:
+    """A 16-bit row: few values, so ties everywhere."""
+    values = 1.5 * np.random.default_rng(3).normal(size=VOCAB_SIZE)
+    return (torch.from_numpy(values) / step_).round().mul(step_).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(top_k=20),
+        SamplingParams(top_k=999),
+        SamplingParams(top_k=50, temperature=0.5),
+        SamplingParams(top_k=50, temperature=2.0),
+        SamplingParams(top_k=50, temperature=0.05),
+        SamplingParams(top_k=50, top_p=0.75),
+        SamplingParams(top_k=999, top_p=0.5),
+        SamplingParams(temperature=0),
+    ],
+    ids=lambda params: f"k={params.top_k} p={params.top_p} T={params.temperature}",
+)
+def test_by_the_first_operator(params: SamplingParams, dtype: torch.dtype) -> None:
+    """Where it is exact it serves the row itself: the temperature is an exponent of the noise there."""
+    case = Case("first operator", stairs(dtype), params)
+    assert route_of(params, dtype, MACHINES["first operator"]) is SamplingRoute.FUSED
+    gate = case.gate(draws(10_000, 200_000))
+    hold(gate.judge(counts_of(case, gate.draws, on="first operator", key=9)), f"{params}, {dtype}")
+
+
+def route_of(params: SamplingParams, dtype: torch.dtype, abilities: Abilities) -> SamplingRoute:
+    facts = RowFacts(
+        np.float32([params.temperature]), np.int32([params.top_k or 0]), np.float32([params.top_p]), np.float32([0])
+    )
+    return RULES[int(choose_rules(facts, VOCAB_SIZE, dtype, abilities, keep_ties=False)[0])].route
+
+
+@MACHINE
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("top_p", "scale"), [(0.9, 0.02), (0.999, 2.0)], ids=["p = 0.9, nearly flat", "p = 0.999, a long tail"]
+)
+def test_p_is_not_rounded_to_the_dtype_of_the_logits(on: str, dtype: torch.dtype, top_p: float, scale: float) -> None:
+    """bfloat16 makes 0.9 to 0.8984 and 0.999 to 1; the kept set would be another, and the gate would see it."""
+    values = scale * np.random.default_rng(4).normal(size=VOCAB_SIZE)
+    case = Case("16 bits", torch.from_numpy(values).to(dtype), SamplingParams(top_p=top_p))
+    gate = case.gate(draws(40_000, 200_000) // (10 if on in ("torch", "first operator") else 1))
+    rounded = Case("rounded", case.logits, SamplingParams(top_p=float(torch.tensor(top_p, dtype=torch.bfloat16))))
+    assert (rounded.target() > 0).sum() != (gate.target > 0).sum()
+    if on == "native":
+        assert gate.power(rounded.target()) > 0.999
+    hold(gate.judge(counts_of(case, gate.draws, on=on, key=3)), f"{on}, {dtype}, p = {top_p}")
+
+
+@MACHINE
+def test_a_mixed_batch_of_the_sampler(on: str) -> None:
+    """Many requests of the covering set in one batch, many times over: each draws from its own distribution."""
+    cases = covering_set()[: ROWS : draws(6, 2)]
+    copies, rounds = ROWS * 40 // len(cases), draws(1, 10)
+    counts = np.zeros((len(cases), VOCAB_SIZE), dtype=np.int64)
+    order = np.random.default_rng(0).permutation(len(cases) * copies)
+    batch = [cases[row % len(cases)] for row in order]
+    with machine(on):
+        for number in range(rounds):
+            seeds = (10**9 * (number + 1) + order).tolist()
+            for stream in Stream:
+                tokens = step(batch, seeds, torch.float32, stream).token_ids
+                for place in range(len(cases)):
+                    counts[place] += count(tokens[torch.from_numpy(order % len(cases) == place)], VOCAB_SIZE)
+    for case, drawn in zip(cases, counts, strict=True):
+        hold(case.gate(copies * rounds * len(Stream)).judge(drawn), f"{on}, in a mixed batch, {case.name}")

@@ -1,0 +1,33 @@
+"""Draws have nothing to do with each other, and a request's draw nothing with the batch around it."""
+
+from __future__ import annotations
+
+import pytest
+from covering import VOCAB_SIZE, covering_set
+from draws import MACHINES
+from experiments import judge_batches, judge_lags, judge_seeds, judge_streams
+from ledger import draws, hold
+
+MACHINE = pytest.mark.parametrize("on", MACHINES)
+
+
+@MACHINE
+def test_positions(on: str) -> None:
+    hold(judge_lags(draws(40_000, 1_000_000), on=on), f"lags, {on}")
+
+
+@MACHINE
+def test_seeds(on: str) -> None:
+    hold(judge_seeds(draws(40_000, 1_000_000), on=on), f"seeds, {on}")
+
+
+@MACHINE
+def test_streams(on: str) -> None:
+    hold(judge_streams(draws(40_000, 1_000_000), on=on), f"streams, {on}")
+
+
+@MACHINE
+def test_the_batch_does_not_matter(on: str) -> None:
+    cases = [case for case in covering_set() if case.vocab_size == VOCAB_SIZE and not case.keep_ties]
+    for key in range(draws(1, 5)):
+        hold(judge_batches(cases, on=on, key=key + 1), on)
