@@ -203,13 +203,17 @@ def tables(found: dict[str, Any]) -> str:
     for record in found["records"]:
         first = next(iter(record["results"].values()))["median"]
         for place, (name, result) in enumerate(record["results"].items()):
-            ratio = "" if place == 0 else f"{result['median'] / first:.3g}x"
+            ratio = "" if place == 0 else _ratio(result["median"] / first)
             lines.append(f"| {record['cell'] if place == 0 else ''} | {name} | {time_of(result)} | {ratio} |")
     lines += ["", "| promise | limit | measured | |", "|---|---|---|---|"]
     for gate in found["gates"]:
-        value = "" if gate["value"] is None else f"{gate['value']:.3g}x ({gate['worst']})"
+        value = "" if gate["value"] is None else f"{_ratio(gate['value'])} ({gate['worst']})"
         lines.append(f"| {gate['name']} | {gate['bound']} {gate['limit']:g}x | {value} | {gate['verdict']} |")
     return "\n".join(lines)
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.0f}x" if value >= 100 else f"{value:.3g}x"
 
 
 def publish(found: dict[str, Any], document: Path = DOCUMENT, data: Path = PUBLISHED) -> None:

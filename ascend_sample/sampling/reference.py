@@ -63,13 +63,13 @@ def kept_ids(processed: Floats, params: SamplingParams, keep_ties: bool = False)
     kept = order[:top_k]
     if keep_ties:
         kept = order[processed[order] >= processed[kept[-1]]]
-    probabilities = _softmax(processed[kept], params.temperature)
+    weights = _weights(processed[kept], params.temperature)
     if params.top_p < 1:
-        before = np.cumsum(probabilities) - probabilities
-        count = int((before <= np.float64(np.float32(params.top_p))).sum())
-        kept, probabilities = kept[:count], probabilities[:count]
-    floor = np.float64(np.float32(params.min_p)) * probabilities[0]
-    staying: list[int] = kept[probabilities >= floor].tolist()
+        before = np.cumsum(weights) - weights
+        count = int((before <= np.float64(np.float32(params.top_p)) * weights.sum()).sum())
+        kept, weights = kept[:count], weights[:count]
+    floor = np.float64(np.float32(params.min_p)) * weights[0]
+    staying: list[int] = kept[weights >= floor].tolist()
     return staying
 
 
@@ -103,14 +103,16 @@ def target_distribution(
     if np.isneginf(processed).all():
         distribution[0] = 1
         return distribution
-    distribution[kept] = _softmax(processed[kept], 1.0 if params.temperature == 0 else params.temperature)
+    weights = _weights(processed[kept], 1.0 if params.temperature == 0 else params.temperature)
+    distribution[kept] = weights / weights.sum()
     return distribution
 
 
-def _softmax(logits: Floats, temperature: float) -> Floats:
-    """In float64, of logits in descending order; entries of +inf share the whole, a row of -inf is even."""
+def _weights(logits: Floats, temperature: float) -> Floats:
+    """Proportional to the probabilities, 1 for the first: in float64, of logits in descending order.
+
+    Entries of +inf share the whole; a row of -inf is even.
+    """
     if np.isinf(logits[0]):
-        weights = (logits == logits[0]).astype(np.float64)
-    else:
-        weights = np.exp((logits - logits[0]) / np.float64(np.float32(temperature)))
-    return np.asarray(weights / weights.sum())
+        return np.asarray((logits == logits[0]).astype(np.float64))
+    return np.asarray(np.exp((logits - logits[0]) / np.float64(np.float32(temperature))))

@@ -1,0 +1,76 @@
+"""The sampler's benchmark measures what it says, and the page shows what it measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import distributions, environment, sampler
+from benchmarks.sampler import CELLS, DISTINCT, EQUAL, FUSED, PEER, STEP
+
+MADE_UP = (
+    {STEP: 1.4, FUSED: 1.0, PEER: 900.0},
+    {STEP: 1.0, FUSED: 0.9, PEER: 400.0},
+    {EQUAL: 1.0, DISTINCT: 1.2},
+    {STEP: 9.0},
+)
+
+
+def records(disturbed: float = 0.0) -> list[dict[str, object]]:
+    return [
+        {
+            "cell": str(place),
+            "disturbed": disturbed,
+            "results": {name: {"median": value} for name, value in cell.items()},
+        }
+        for place, cell in enumerate(MADE_UP)
+    ]
+
+
+def test_promises_are_those_of_the_worst_cell() -> None:
+    gates = sampler.judge(records())
+    assert [gate.value for gate in gates] == [pytest.approx(1.4), pytest.approx(400.0), pytest.approx(1.2)]
+    assert [gate.worst for gate in gates] == ["0", "1", "2"]
+    assert [gate.verdict for gate in gates] == ["pass", "FAIL", "pass"]
+
+
+def test_a_disturbed_cell_says_nothing() -> None:
+    assert {gate.verdict for gate in sampler.judge(records(disturbed=0.4))} == {"disturbed"}
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.describe())
+def test_every_cell_runs(cell: sampler.Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small: what is timed are valid steps, and the contestants sample the same batches."""
+    monkeypatch.setattr(distributions, "language_model_rows", lambda: torch.randn(64, 4096))
+    monkeypatch.setattr(sampler, "VOCAB_SIZE", 6000)
+    monkeypatch.setattr(sampler, "COLD_BYTES", 2**22)
+    for call in cell.make(cell).values():
+        for _ in range(3):
+            result = call()
+            ids = result if isinstance(result, torch.Tensor) else result.token_ids  # type: ignore[attr-defined]
+            assert ids.shape == (cell.batch_size,)
+            assert ids.min() >= 0
+            assert ids.max() < 6000
+
+
+def test_the_page_shows_the_published_run(tmp_path: Path) -> None:
+    found = json.loads(sampler.PUBLISHED.read_text())
+    gates = [gate.to_json() for gate in sampler.judge(found["records"])]
+    assert found["gates"] == gates
+    assert sampler.tables(found) in sampler.DOCUMENT.read_text()
+    document = tmp_path / "page.md"
+    document.write_text(f"before\n{sampler.BEGIN}\nold\n{sampler.END}\nafter\n")
+    sampler.publish(found, document, tmp_path / "data.json")
+    assert document.read_text() == f"before\n{sampler.BEGIN}\n{sampler.tables(found)}\n{sampler.END}\nafter\n"
+    assert json.loads((tmp_path / "data.json").read_text()) == found
+
+
+def test_a_run_has_a_record_for_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "CELLS", (sampler.Cell("greedy", 2, False, lambda cell: {STEP: lambda: None}),))
+    monkeypatch.setattr(environment, "describe", lambda: {"processor": "made up"})
+    found = sampler.run(0.01)
+    assert [record["cell"] for record in found["records"]] == ["greedy, [2, 151936] bf16, warm"]
+    assert "made up" in sampler.tables(found)
