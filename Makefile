@@ -11,7 +11,8 @@ FUZZ_SECONDS ?= 600
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-statistics build verify lint format sanitize fuzz test-aarch64 mutation test-install bench bench-docs bench-npu pictures clean
+.PHONY: help demo test test-statistics test-integrations build verify lint format sanitize fuzz test-aarch64 mutation test-install bench bench-docs \
+  bench-npu pictures clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
@@ -60,6 +61,9 @@ mutation: $(BIN)/.built  ## plant faults in the sources, one after the other, an
 
 test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
 	$(RUN) tests/install/run.py
+
+test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
+	$(RUN) tests/integrations/run.py
 
 bench: $(BIN)/.built  ## time the CPU kernel beside its peers and beside one read of its input: some minutes
 	$(RUN) -m benchmarks prepare

@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((Path(__file__).parent / "native").glob("*.cpp"))
 CORE = ROOT / "csrc" / "cpu"
 BUILD = ROOT / "build" / "benchmarks"
-NEEDS_TORCH = "_kernel.cpp"  # the end of the name of the one file in csrc/cpu that is not part of the core
 
 
 @functools.cache
@@ -49,7 +48,7 @@ def library() -> object:
 def core_objects() -> list[Path]:
     """Compiles the kernel's core, each file with its own flags; the files' names change with what they hold."""
     flags = json.loads((CORE / "flags.json").read_text())
-    sources = sorted(path for path in CORE.glob("*.cpp") if not path.name.endswith(NEEDS_TORCH))
+    sources = [CORE / "sample_rows.cpp", *sorted(CORE.glob("kernel_*.cpp"))]  # the others need torch
     headers = b"".join(
         path.read_bytes() for path in sorted(ROOT.joinpath("csrc").glob("*.h")) + sorted(CORE.glob("*.h"))
     )

@@ -26,8 +26,7 @@ from rich.table import Table
 
 from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rotate
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from benchmarks import contestants, distributions, environment
-from benchmarks.cases import Case
+from benchmarks import cases, contestants, distributions, environment
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate
 from benchmarks.native import ROOT
 from benchmarks.quiet import MOST_DISTURBED, Watch
@@ -87,11 +86,11 @@ def filtered(temperature: float) -> Callable[[Cell], dict[str, Callable[[], obje
 
     def make(cell: Cell) -> dict[str, Callable[[], object]]:
         batches = logits_of(cell)
-        case = Case("k=50 p=0.9", k=50, p=0.9, distribution=distributions.LANGUAGE_MODEL)
+        case = cases.TOP_K_AND_P
         noise = torch.empty(cell.batch_size, VOCAB_SIZE).exponential_()
         given = [tuple(contestants.make_batch(logits, case, noise)) for logits in batches]
-        fused = contestants.CONTESTANTS["operator"].prepare(case)
-        peer = contestants.CONTESTANTS["vllm"].prepare(case)
+        fused = contestants.CONTESTANTS[cases.OPERATOR].prepare(case)
+        peer = contestants.CONTESTANTS[cases.VLLM].prepare(case)
 
         def peer_step(logits: torch.Tensor, k: torch.Tensor, p: torch.Tensor, q: torch.Tensor) -> object:
             scaled = logits.float().div_(temperature)

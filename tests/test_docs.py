@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import doctest
 import importlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +17,9 @@ from matplotlib.image import imread
 from test_examples import run_as_user, skip_beside_a_real_cann
 
 import ascend_sample
-from ascend_sample import cli
+from ascend_sample import cli, sampling
 from ascend_sample.hostcann import __main__ as hostcann_cli
+from ascend_sample.sampling.routes import RULES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(ascend_sample.__file__).parent
@@ -154,6 +158,72 @@ class TestHostcannIsDescribedInFull:
         names = set(re.findall(r'"(HOSTCANN_[A-Z_]+)"', sources))
         assert names
         assert {name for name in names if f"| `{name}` |" not in self.TEXT} == set()
+
+
+def table_rows(document: str, first_column: str) -> list[list[str]]:
+    """The cells of the table whose first heading is this one, without the backticks around whole cells."""
+    text = (ROOT / "docs" / document).read_text()
+    table = re.search(rf"^\| {first_column} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert table, f"{document} has no table that begins with {first_column!r}"
+    lines = table[1].splitlines()
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+class TestSamplingIsDescribedInFull:
+    """What docs/sampling.md and docs/seeds.md list in tables is what the code says."""
+
+    def test_routes(self) -> None:
+        described = table_rows("sampling.md", "rule")
+        expected = [
+            [str(number), rule.route.value, "yes" if rule.masks_first else "no", rule.reason]
+            for number, rule in enumerate(RULES, start=1)
+        ]
+        assert described == expected
+
+    def test_parameters(self) -> None:
+        shown = {name: default for name, default, *_ in table_rows("sampling.md", "parameter")}
+        params = sampling.SamplingParams()
+        assert list(shown) == [field.name for field in dataclasses.fields(params)]
+        for name, default in shown.items():
+            value = getattr(params, name)
+            assert ast.literal_eval(default) == (dict(value) if name == "logit_bias" else value), name
+
+    def test_statuses(self) -> None:
+        shown = [row[:2] for row in table_rows("sampling.md", "`RowStatus`")]
+        assert shown == [[status.name, str(status.value)] for status in sampling.RowStatus]
+
+    def test_logprobs_modes(self) -> None:
+        shown = [row[0] for row in table_rows("sampling.md", "`logprobs_mode`")]
+        assert shown == [mode.value for mode in sampling.LogprobsMode]
+
+    def test_streams(self) -> None:
+        shown = [row[:2] for row in table_rows("seeds.md", "`Stream`")]
+        assert shown == [[stream.name, str(stream.value)] for stream in sampling.Stream]
+
+    def test_methods_of_the_batch(self) -> None:
+        calls = {name for row in table_rows("sampling.md", "call") for name in re.findall(r"\b[a-z]+\b", row[0])}
+        assert calls - {"row", "ids", "token"} <= set(dir(sampling.SamplingBatch))
+
+    def test_flattening(self) -> None:
+        """The figures are those of the file that the picture is drawn from."""
+        figures = json.loads((ROOT / "docs" / "flattening.json").read_text())
+        expected = [
+            [
+                f"{row['temperature']:g}",
+                f"{row['top_p']:g}",
+                f"{row['kept']:.0f}",
+                f"{row['distance']:.2f}",
+                f"{row['distance_low']:.2f} to {row['distance_high']:.2f}",
+                f"{100 * row['best_exact']:.1f} %",
+                f"{100 * row['best_operator']:.1f} %",
+            ]
+            for row in figures["table"]
+        ]
+        assert table_rows("sampling.md", "temperature") == expected
+        text = (ROOT / "docs" / "sampling.md").read_text()
+        assert f"in {figures['contexts']} contexts" in text
+        shown = figures["shown"]
+        assert f"from {100 * shown['exact'][0]:.1f} % to {100 * shown['operator'][0]:.1f} %" in text
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from ascend_sample import hostcann
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run_as_user(*arguments: str) -> str:
+def run_as_user(*arguments: str, seconds: float = 300) -> str:
     """What Python prints in a user's environment: without the CANN that the tests have activated for themselves."""
     environment = {
         variable: value
@@ -26,7 +26,7 @@ def run_as_user(*arguments: str) -> str:
     }
     environment["PYTHONPATH"] = str(Path(ascend_sample.__file__).parents[1])
     finished = subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=seconds
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout

@@ -9,9 +9,9 @@ into four words of 32 bits, two for the even lane and two for the odd one. Two w
 random bits, strictly between 0 and 1, and that is an exponential one, ``-log1p(-u)``, from 2^-64 to 64 ln 2. So the
 race ``argmax(weight / noise)`` can draw a token that is 44 nats below the best one; 24-bit uniforms end at 16.6.
 
-Everything here is made of integers that no operation lets overflow or shifts while negative, of conversions that are
-exact, and of float32 ``+ - * /``: every device and every instruction set gives the same bits. The CPU has it natively
-(``csrc/cpu/noise.h``); what follows is its specification in torch, and what other devices run.
+Everything here is made of integers that no operation lets overflow, of conversions that are exact, and of float32
+``+ - * /``: every device and every instruction set gives the same bits. The CPU has it natively (``csrc/cpu/noise.h``);
+what follows is its specification in torch, and what other devices run.
 """
 
 from __future__ import annotations
@@ -100,7 +100,12 @@ def _exponential_noise_torch(seed: Tensor, position: Tensor, lanes: int, stream:
 
 def _words(number: Tensor) -> tuple[Tensor, Tensor]:
     """The low and the high 32 bits of int64, as int64 that are not negative."""
-    return number & _WORD, (number >> 32) & _WORD
+    return number & _WORD, _high_word(number) & _WORD
+
+
+def _high_word(number: Tensor) -> Tensor:
+    """The signed high half of int64. On an NPU a shift by a number would copy that number to the device each time."""
+    return number.view(torch.int32)[..., 1::2].to(torch.int64)
 
 
 def _philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -122,8 +127,8 @@ def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
     The product itself would not fit: word * multiplier = word * 2^32 - rest, and the rest is below 2^62.
     """
     rest = word * (2**32 - multiplier)
-    borrowed = (rest + _WORD) >> 32  # rounded up
-    return word - borrowed, (borrowed << 32) - rest
+    borrowed = _high_word(rest + _WORD)  # rest / 2^32, rounded up
+    return word - borrowed, borrowed * 2**32 - rest
 
 
 def _exponential(high: Tensor, low: Tensor) -> Tensor:
@@ -137,8 +142,9 @@ def _exponential(high: Tensor, low: Tensor) -> Tensor:
     t = _fraction(high, low)
     # t = m / 2^e, m from sqrt(1/2) to sqrt(2).
     bits = t.view(torch.int32) + _TO_ONE
-    exponent = torch.where(is_low, 0.0, (127 - (bits >> 23)).to(torch.float32))
-    m = ((bits & 0x7FFFFF) + _SQRT_HALF_BITS).view(torch.float32)
+    fraction = bits & 0x7FFFFF
+    exponent = torch.where(is_low, 0.0, 127.0 - (bits - fraction).to(torch.float32) * 2.0**-23)
+    m = (fraction + _SQRT_HALF_BITS).view(torch.float32)
     # -log(1 - t) = 2 atanh(t / (2 - t)), and -log(t) = e ln 2 + 2 atanh((1 - m) / (1 + m)).
     s = torch.where(is_low, t, 1.0 - m) / torch.where(is_low, 2.0 - t, 1.0 + m)
     z = s * s
@@ -149,7 +155,8 @@ def _exponential(high: Tensor, low: Tensor) -> Tensor:
 
 def _fraction(high: Tensor, low: Tensor) -> Tensor:
     """(high * 2^32 + low) / 2^64 as float32, for high < 2^31: from parts of at most 24 bits, which convert exactly."""
-    first = (high >> 8).to(torch.float32) * 2.0**-24
-    second = ((high & 0xFF) << 16 | low >> 16).to(torch.float32) * 2.0**-48
-    third = (low & 0xFFFF).to(torch.float32) * 2.0**-64
+    least_of_high, least_of_low = high & 0xFF, low & 0xFFFF
+    first = (high - least_of_high).to(torch.float32) * 2.0**-32
+    second = (least_of_high * 2**32 + (low - least_of_low)).to(torch.float32) * 2.0**-64
+    third = least_of_low.to(torch.float32) * 2.0**-64
     return (first + second) + third

@@ -19,6 +19,7 @@ from ascend_sample import backend
 from ascend_sample._validate import OPERATOR_NAME, OPERATOR_V2_NAME
 
 LARGEST_FUSED_K: Final = 1024
+CANDIDATE_COUNTS: Final = (64, LARGEST_FUSED_K)
 FOLDED_TEMPERATURES: Final = (0.05, 2.0)
 """Temperatures t for which q ** t, q being exponential noise, has the range and nearly the resolution of float32."""
 
@@ -239,7 +240,8 @@ class Group(NamedTuple):
         route: what serves them.
         masks_first: top-k is applied to the logits before.
         rows: their places in the batch, ascending, on the host.
-        most_k: the largest top_k among them that is on, 1 where none is.
+        most_k: no top_k among them that is on is larger. For `SamplingRoute.TOP_K` it is one of `CANDIDATE_COUNTS`, as
+            each of its rows alone would have it: how sums are rounded must not depend on the other rows.
         unbounded: which of ``rows`` read noise beyond ``most_k``, since no top-k bounds them: indices into ``rows``.
     """
 
@@ -266,14 +268,20 @@ def group_rows(
         The groups; every row is in one.
     """
     chosen = choose_rules(facts, vocab_size, dtype, abilities, keep_ties)
-    kinds = sorted({(RULES[rule].route, RULES[rule].masks_first) for rule in np.unique(chosen)})
+    every_k = np.where(facts.temperature == 0, 1, facts.top_k)
+    is_bounded = (every_k >= 1) & (every_k < vocab_size)
     groups = []
-    for route, masks_first in kinds:
+    for route, masks_first in sorted({(RULES[rule].route, RULES[rule].masks_first) for rule in np.unique(chosen)}):
         of_kind = [index for index, rule in enumerate(RULES) if (rule.route, rule.masks_first) == (route, masks_first)]
         rows = np.flatnonzero(np.isin(chosen, of_kind))
-        top_k = np.where(facts.temperature[rows] == 0, 1, facts.top_k[rows])
-        is_bounded = (top_k >= 1) & (top_k < vocab_size)
-        most_k = int(top_k[is_bounded].max(initial=1))
-        unbounded = np.flatnonzero(~is_bounded | masks_first)
-        groups.append(Group(route, masks_first, rows, most_k, unbounded))
+        if route is SamplingRoute.TOP_K:
+            least = np.searchsorted(CANDIDATE_COUNTS, every_k[rows])
+            parts = [(rows[least == place], count) for place, count in enumerate(CANDIDATE_COUNTS)]
+        else:
+            parts = [(rows, int(every_k[rows][is_bounded[rows]].max(initial=1)))]
+        groups += [
+            Group(route, masks_first, part, most_k, np.flatnonzero(~is_bounded[part] | masks_first))
+            for part, most_k in parts
+            if len(part) > 0
+        ]
     return groups

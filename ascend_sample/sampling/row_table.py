@@ -7,7 +7,7 @@ the noted rows, and nothing else, with one copy for each dtype that does not blo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, overload
 
 import numpy
 import torch
@@ -61,8 +61,14 @@ class DeviceField:
     def __init__(self, dtype: str, name: str) -> None:
         self._dtype, self._name = dtype, name
 
-    def __get__(self, batch: HasRowTensors, owner: type) -> Tensor:
-        return batch.row_tensor(self._dtype, self._name)
+    @overload
+    def __get__(self, batch: None, owner: type) -> DeviceField: ...
+
+    @overload
+    def __get__(self, batch: HasRowTensors, owner: type) -> Tensor: ...
+
+    def __get__(self, batch: HasRowTensors | None, owner: type) -> Tensor | DeviceField:
+        return self if batch is None else batch.row_tensor(self._dtype, self._name)
 
 
 class HostMirrors:

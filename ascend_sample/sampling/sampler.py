@@ -92,6 +92,7 @@ class Sampler:
         keep_ties: see 4. Rows with top-k then take a slower route.
 
     Example:
+        >>> from ascend_sample.sampling import SamplingParams
         >>> batch = SamplingBatch(vocab_size=4)
         >>> greedy = batch.add(SamplingParams(temperature=0))
         >>> seeded = batch.add(SamplingParams(top_k=2, seed=7))
@@ -153,6 +154,7 @@ class Sampler:
             dtype: of the logits that they will get.
 
         Example:
+            >>> from ascend_sample.sampling import SamplingParams
             >>> batch = SamplingBatch(vocab_size=32000)
             >>> row = batch.add(SamplingParams(top_p=0.9))
             >>> Sampler().explain(batch, torch.bfloat16)[0].route.value

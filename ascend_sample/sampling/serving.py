@@ -106,8 +106,8 @@ def serve(work: Sequence[tuple[Tensor, PlacedGroup]], position: Tensor, keep_tie
     Returns:
         The ids and statuses, in the order of the batch.
     """
-    if len(work) == 1:
-        logits, placed = work[0]
+    logits, placed = work[0]
+    if placed.batch_rows is None:  # it holds the whole batch, in order; a single group in another order does not
         return _serve_group(logits, placed, placed.parameters.at(position), keep_ties, stream)
     token_ids = torch.empty_like(position)
     status = torch.empty_like(position, dtype=torch.int8)

@@ -17,7 +17,8 @@ inline float divide(const float* logits, size_t count, float maximum, float temp
   return is_kept ? maximum : 0.0F;
 }
 
-/// Of a row whose maximum is finite; NaN becomes -inf. The row itself is not to be read any more.
+/// Of a row whose maximum is finite; -inf divided by +inf is NaN, which counts as -inf too. The row
+/// itself is not to be read any more.
 template <typename Type>
 Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Scratch& scratch,
                     Workspace& work) {
@@ -26,10 +27,7 @@ Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Scra
       reinterpret_cast<float*>(scratch.reserve(Scratch::kDivided, padded * sizeof(float)));
   const Floats maxima = splat(maximum);
   const Floats temperatures = splat(temperature);
-  const Floats lowest = splat(-kInfinity);
-  const auto quotient = [&](const Floats& logits) {
-    return larger((logits - maxima) / temperatures, lowest);
-  };
+  const auto quotient = [&](const Floats& logits) { return (logits - maxima) / temperatures; };
   for (size_t line = 0; line < row.lines(); ++line) {
     const Line logits = Type::load(row.line(line));
     store(values + line * kLine, quotient(logits.first));

@@ -8,6 +8,7 @@ package give the same files; `tests/test_docs.py` draws them again and compares.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ EMULATED = ("#fdeaea", "#c0392b")
 SPECIFICATION = ("#f0ecfa", "#6b4fb3")
 
 DOTS_PER_INCH = 110
+FLATTENING = Path(__file__).parents[1] / "flattening.json"  # written by examples/flattening.py
 
 Colours = tuple[str, str]
 Point = tuple[float, float]
@@ -207,6 +209,49 @@ def draw_second_softmax() -> Figure:
     return figure
 
 
+def draw_flattening() -> Figure:
+    """Top-p alone with a language model's logits: one context token by token, and the distance in many contexts."""
+    figures = json.loads(FLATTENING.read_text())
+    shown = figures["shown"]
+    figure, (left, right) = pyplot.subplots(
+        1, 2, figsize=(9.6, 3.7), layout="constrained", gridspec_kw={"width_ratios": (1.5, 1)}
+    )
+    kinds = (
+        (-0.2, "exact", "drawn_by_layer", "the sampling layer: exact", COMPILED[1]),
+        (0.2, "operator", "drawn_by_operator", "the operator with top-p alone", EMULATED[1]),
+    )
+    places = range(len(shown["tokens"]))
+    for offset, computed, drawn, name, colour in kinds:
+        middles = [place + offset for place in places]
+        left.bar(middles, shown[computed], width=0.38, color=colour, alpha=0.75, label=name)
+        counted = [count / shown["draws"] for count in shown[drawn]]
+        left.plot(middles, counted, "_", color=INK, markersize=9, markeredgewidth=1.4)
+        first = shown[computed][0]
+        left.annotate(f"{first:.1%}", (offset, first), (0, 6), textcoords="offset points", ha="center", fontsize=9)
+    left.set_ylim(0, 1.12 * max(shown["exact"]))
+    left.plot([], [], "_", color=INK, markersize=9, markeredgewidth=1.4, label=f"counted in {shown['draws']} draws")
+    left.set_xticks(places, shown["tokens"], rotation=35, ha="right", fontsize=9)
+    left.set_ylabel("share of the draws")
+    left.set_title(f"“{shown['prompt']} …”, top_p = {shown['top_p']}, {shown['kept']} tokens kept", fontsize=10)
+    left.legend(frameon=False, fontsize=9)
+
+    bins = len(figures["histograms"][0])
+    edges = [place / bins for place in range(bins + 1)]
+    temperatures = sorted({row["temperature"] for row in figures["table"]}, reverse=True)
+    colours = (EMULATED[1], FOREIGN[1])
+    for temperature, counts, colour in zip(temperatures, figures["histograms"], colours, strict=True):
+        shares = [count / figures["contexts"] for count in counts]
+        right.stairs(shares, edges, fill=True, color=colour, alpha=0.5, label=f"temperature {temperature:g}")
+    right.set_xlim(0, 1)
+    right.set_xlabel("total variation distance from the exact draw")
+    right.set_ylabel("share of the contexts")
+    right.set_title(f"{figures['contexts']} contexts, top_p = {shown['top_p']}", fontsize=10)
+    right.legend(frameon=False, fontsize=9)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 def draw_cpu_kernel() -> Figure:
     """A row's way through the CPU kernel, branch by branch."""
     diagram = Diagram(960, 698)
@@ -269,6 +314,7 @@ def draw_cpu_kernel() -> Figure:
 
 PICTURES: dict[str, Callable[[], Figure]] = {
     "cpu_kernel.png": draw_cpu_kernel,
+    "flattening.png": draw_flattening,
     "overview.png": draw_overview,
     "second_softmax.png": draw_second_softmax,
     "walk.png": draw_walk,

@@ -23,6 +23,7 @@ ROUTES = [
     Request(0.7, 0, 0.9, 0.05),
 ]
 ROUTES += [Request(1.0, 0, 1.0, 0.05), Request(0.7, 0, 1.0, 0.05), Request(1.0, 0, 1.0, 0.0), Request(0.7, 0, 1.0, 0.0)]
+ROUTES += [Request(0.7, 20, 0.9, 0.0), Request(0.7, 300, 1.0, 0.0)]
 ROUTES += [Request(0.0, 20, 0.9, 0.0), Request(0.7, 1, 0.9, 0.0), Request(1.0, 0, 0.5, 1.0), Request(0.7, 20, 0.5, 1.0)]
 
 

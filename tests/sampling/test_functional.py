@@ -208,6 +208,16 @@ class TestRoutes:
         ]
         assert sorted(np.concatenate([group.rows for group in groups])) == list(range(len(requests)))
 
+    def test_the_number_of_candidates_does_not_depend_on_other_rows(self) -> None:
+        top_k = np.int32([1, 64, 65, 50, 1024, 7])
+        ones = np.ones(6, np.float32)
+        facts = RowFacts(ones, top_k, ones * np.float32(0.9), ones * 0)
+        groups = routes.group_rows(facts, 32000, torch.float32, NO_OPERATOR, keep_ties=False)
+        assert [(group.route, group.most_k, group.rows.tolist()) for group in groups] == [
+            (SamplingRoute.TOP_K, 64, [0, 1, 3, 5]),
+            (SamplingRoute.TOP_K, 1024, [2, 4]),
+        ]
+
 
 class TestArguments:
     def arguments(self) -> dict[str, Tensor]:

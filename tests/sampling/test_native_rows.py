@@ -203,6 +203,23 @@ def test_equals_dividing_first_where_that_keeps_logits_apart() -> None:
         assert (divided != token_ids).sum() <= 1  # a near tie
 
 
+def test_division_rounds_as_division_does() -> None:
+    """Logits that only a division makes equal, and others that only a product with 1 / temperature would.
+
+    Among equal ones the lower id has the lower lane, so that the order shows in what is drawn.
+    """
+    temperature = np.float32(0.7)
+    logits = -(np.float32(0.375) + np.arange(20_000, dtype=np.float32) * np.float32(2.0**-25))
+    divided, multiplied = logits / temperature, logits * (np.float32(1) / temperature)
+    are_equal = divided[:-1] == divided[1:]
+    would_be = multiplied[:-1] == multiplied[1:]
+    for places in (np.flatnonzero(are_equal & ~would_be), np.flatnonzero(~are_equal & would_be)):
+        assert places.size > 0
+        place = int(places[0])
+        row = torch.tensor([0.0, logits[place + 1], logits[place]])
+        check(row.expand(300, -1), [Request(0.7, 0, 0.9999, 0.0)] * 300, 1.0)
+
+
 def test_a_row_does_not_depend_on_its_batch() -> None:
     """Alone, in another place, with other rows, on other numbers of threads."""
     requests = GRID * 2

@@ -137,6 +137,12 @@ class TestInvariance:
         for name in range(0, 64, 9):
             assert generate(params, [name], device, dtype)[name] == together[name]
 
+    def test_when_all_rows_are_processed(self, device: str) -> None:
+        """They are gathered in an order of their own, and one group may hold them all."""
+        params = [SamplingParams(seed=1, presence_penalty=1.0), SamplingParams(seed=2, logit_bias={3: 1.0})]
+        together = generate(params, [0, 1], device, torch.float32)
+        assert together == {name: generate(params, [name], device, torch.float32)[name] for name in (0, 1)}
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_the_emulated_npu_draws_what_the_cpu_draws(self, npu: str, dtype: torch.dtype) -> None:
         params = requests(64, seed=3)

@@ -1,0 +1,204 @@
+"""What every adapter does with rows, and the one place in which they call the sampling layer."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample.sampling import RowFacts, filter_logits, sample_rows
+
+SMALLEST_TOP_P: Final = 2.0**-126  # keeps one token, as a top_p of 0 does where an engine allows that
+_FEWEST_SEED: Final = -(2**63)
+_MOST_SEED: Final = 2**63 - 1
+_WORD: Final = 2**64 - 1
+
+
+def draw(
+    logits: Tensor,
+    *,
+    temperature: Tensor,
+    top_k: Tensor | None,
+    top_p: Tensor | None,
+    min_p: Tensor | None,
+    seed: Tensor,
+    position: Tensor,
+    keep_ties: bool = False,
+    facts: RowFacts | None = None,
+) -> Tensor:
+    """One token a row: `sample_rows`, with parameters in the dtypes in which engines have them.
+
+    Args:
+        logits: float [rows, vocab_size].
+        temperature: float [rows]; 0 takes the best token.
+        top_k: any integer dtype [rows], or None.
+        top_p: float [rows], or None.
+        min_p: float [rows], or None.
+        seed: int64 [rows], on any device.
+        position: int64 [rows], on any device.
+        keep_ties: top-k keeps every logit that is equal to the k-th.
+        facts: what the host knows of the parameters, so that a device's fused operators can serve the rows.
+
+    Returns:
+        int64 [rows].
+    """
+    device = logits.device
+    return sample_rows(
+        logits,
+        temperature=temperature.float(),
+        top_k=None if top_k is None else top_k.to(torch.int32),
+        top_p=None if top_p is None else top_p.float(),
+        min_p=None if min_p is None else min_p.float(),
+        seed=to_device(seed, device),
+        position=to_device(position, device),
+        keep_ties=keep_ties,
+        facts=facts,
+    ).token_ids
+
+
+def kept_logits(
+    logits: Tensor,
+    *,
+    temperature: Tensor,
+    top_k: Tensor | None,
+    top_p: Tensor | None,
+    min_p: Tensor | None = None,
+    keep_ties: bool = False,
+) -> Tensor:
+    """Logits / temperature where the filters keep an entry, -inf elsewhere; arguments as for `draw`.
+
+    Returns:
+        float32 [rows, vocab_size], a softmax of which is what `draw` draws from.
+    """
+    return filter_logits(
+        logits,
+        temperature=temperature.float(),
+        top_k=None if top_k is None else top_k.to(torch.int32),
+        top_p=None if top_p is None else top_p.float(),
+        min_p=None if min_p is None else min_p.float(),
+        keep_ties=keep_ties,
+    )
+
+
+class UniformRows:
+    """Rows that share their parameters, as all rows of one call of an engine without requests do.
+
+    Args:
+        temperature: 0 takes the best token.
+        top_k: None is off.
+        top_p: 1 is off.
+        min_p: 0 is off.
+        keep_ties: top-k keeps every logit that is equal to the k-th.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        keep_ties: bool = False,
+    ) -> None:
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = max(top_p, SMALLEST_TOP_P)
+        self.min_p = min_p
+        self.keep_ties = keep_ties
+        self._tensors: dict[str, Any] = {}
+        self._facts: RowFacts | None = None
+        self._made_for: tuple[int, torch.device] | None = None
+
+    def draw(self, logits: Tensor, seed: Tensor, position: Tensor) -> Tensor:
+        """One token a row, int64 [rows]."""
+        parameters = self._parameters(logits)
+        noise = {"seed": seed, "position": position}
+        return draw(logits, **parameters, **noise, keep_ties=self.keep_ties, facts=self._facts)
+
+    def filter(self, logits: Tensor) -> Tensor:
+        """What is drawn from: float32 [rows, vocab_size], -inf where a filter drops an entry."""
+        return kept_logits(logits, **self._parameters(logits), keep_ties=self.keep_ties)
+
+    def _parameters(self, logits: Tensor) -> dict[str, Any]:
+        """A value a row, made once for a batch size and a device."""
+        rows, device = len(logits), logits.device
+        if self._made_for != (rows, device):
+            top_k = None if self.top_k is None else min(self.top_k, logits.shape[1])
+            self._tensors = {
+                "temperature": torch.full((rows,), self.temperature, device=device),
+                "top_k": None if top_k is None else torch.full((rows,), top_k, dtype=torch.int32, device=device),
+                "top_p": None if self.top_p >= 1 else torch.full((rows,), self.top_p, device=device),
+                "min_p": None if self.min_p <= 0 else torch.full((rows,), self.min_p, device=device),
+            }
+            self._facts = RowFacts(
+                np.full(rows, self.temperature, dtype=np.float32),
+                np.full(rows, SKIP_TOP_K if top_k is None else top_k, dtype=np.int32),
+                np.full(rows, min(self.top_p, 1.0), dtype=np.float32),
+                np.full(rows, self.min_p, dtype=np.float32),
+            )
+            self._made_for = (rows, device)
+        return self._tensors
+
+
+def random_seeds(rows: int) -> Tensor:
+    """A seed a row, int64 on the CPU, all in one draw from torch's default generator.
+
+    Example:
+        >>> _ = torch.manual_seed(3)
+        >>> len(set(random_seeds(1000).tolist()))
+        1000
+    """
+    return torch.randint(_FEWEST_SEED, _MOST_SEED, (rows,), dtype=torch.int64)
+
+
+def seed_bits(seed: int) -> int:
+    """The int64 with the bits of a seed in [0, 2^64); a negative seed is taken as the bits it has.
+
+    Example:
+        >>> seed_bits(7), seed_bits(2**64 - 1)
+        (7, -1)
+    """
+    word = int(seed) & _WORD
+    return word - 2**64 if word > _MOST_SEED else word
+
+
+def derived_seeds(seed: int, rows: int) -> Tensor:
+    """Seeds for rows that share one: the first is the seed itself, so that one row alone draws as it does in a batch.
+
+    The others are far from it and from those of neighbouring seeds: were they seed + 1, seed + 2, ..., then a second
+    request with seed + 1 would repeat them.
+
+    Args:
+        seed: of the first row.
+        rows: how many.
+
+    Returns:
+        int64 [rows] on the CPU.
+
+    Example:
+        >>> derived_seeds(7, 1).tolist()
+        [7]
+        >>> len(set(derived_seeds(7, 9).tolist() + derived_seeds(8, 9).tolist()))
+        18
+    """
+    # The finaliser of SplitMix64, a bijection of 64-bit words, over steps of its odd constant.
+    with np.errstate(over="ignore"):
+        word = np.uint64(seed & _WORD) + np.arange(rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        word ^= word >> np.uint64(31)
+    seeds = torch.from_numpy(word.view(np.int64))
+    if rows > 0:
+        seeds[0] = seed_bits(seed)
+    return seeds
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device, without waiting for it."""
+    if tensor.device == device:
+        return tensor
+    if tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

@@ -1,0 +1,103 @@
+"""SGLang: a sampler backend, ``--sampling-backend ascend_sample``.
+
+Nothing of SGLang is imported before `register` runs. Tested versions: `TESTED_VERSIONS` (docs/integrations.md).
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ascend_sample.integrations._rows import draw, random_seeds
+
+TESTED_VERSIONS: Final = ("0.5.23",)
+BACKEND: Final = "ascend_sample"
+
+
+def register() -> None:
+    """Register the backend, before SGLang reads its arguments; a second call changes nothing.
+
+    With an untested version of SGLang nothing is registered, and a warning says so.
+
+    Raises:
+        ModuleNotFoundError: SGLang is not installed.
+    """
+    version = str(importlib.import_module("sglang").__version__)
+    if version not in TESTED_VERSIONS:
+        warnings.warn(
+            f"ascend_sample: the version of SGLang must be one of {', '.join(TESTED_VERSIONS)}, got {version}. "
+            "The backend is not registered; use one of SGLang's own.",
+            stacklevel=2,
+        )
+        return
+    module = importlib.import_module("sglang.srt.layers.sampler")
+    if BACKEND not in module._CUSTOM_SAMPLER_FACTORIES:
+        module.register_sampler_backend(BACKEND, sampler_class(module.Sampler))
+
+
+def sampler_class(original: type[Any]) -> type[Any]:
+    """A subclass of SGLang's `Sampler` that draws here, and is SGLang's in everything else.
+
+    SGLang's sampler has a path for Ascend that hands logits, not probabilities, to one method. The subclass takes that
+    path and replaces the method.
+
+    Args:
+        original: `sglang.srt.layers.sampler.Sampler`.
+    """
+
+    def __init__(self: Any) -> None:
+        original.__init__(self)
+        self.use_ascend_backend = True
+
+    body = {
+        "__doc__": "SGLang's sampler with draws from `ascend_sample.sampling`.",
+        "__init__": __init__,
+        "_forward_ascend_backend": _forward,
+    }
+    return type("AscendSampleSampler", (original,), body)
+
+
+def _forward(
+    sampler: Any,
+    logits: Tensor,
+    sampling_info: Any,
+    simple_sampling_case: bool,
+    return_logprob: bool,
+    positions: Tensor,
+) -> tuple[Tensor, Tensor | None]:
+    """Draw one token a row.
+
+    Args:
+        sampler: SGLang's.
+        logits: [rows, vocab_size], as the model gave them.
+        sampling_info: SGLang's tensors of a value a row. Its greedy rows have a temperature of 1 and a top-k of 1.
+        simple_sampling_case: no row has a filter.
+        return_logprob: some request asks for logprobs.
+        positions: int64 [rows], of the tokens in their sequences.
+
+    Returns:
+        int32 [rows], and the log-probabilities at the temperature of each row, unfiltered, as SGLang reports them.
+    """
+    if sampling_info.sampling_mask_batch_indices is not None:
+        raise NotImplementedError(
+            f"{BACKEND}: requests must not ask for sampling masks. Use one of SGLang's backends for them."
+        )
+    temperature = sampling_info.temperatures.view(-1)
+    is_filtered = not simple_sampling_case
+    seed = sampling_info.sampling_seed
+    token_ids = draw(
+        logits,
+        temperature=temperature,
+        top_k=sampling_info.top_ks if is_filtered else None,
+        top_p=sampling_info.top_ps if is_filtered else None,
+        min_p=sampling_info.min_ps if is_filtered and sampling_info.need_min_p_sampling else None,
+        seed=random_seeds(len(logits)) if seed is None else seed.to(torch.int64),
+        position=positions.to(torch.int64),
+    ).to(torch.int32)
+    if not return_logprob:
+        return token_ids, None
+    return token_ids, (logits.float() / temperature.unsqueeze(1)).log_softmax(dim=1)

@@ -1,0 +1,288 @@
+"""vLLM: a sampler with the interface of V1's `TopKTopPSampler`, a plugin that installs it, and V2's `custom_sampler`.
+
+Nothing of vLLM is imported before `register` runs inside it. Tested versions: `TESTED_VERSIONS` (docs/integrations.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import warnings
+from types import MethodType
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from ascend_sample.integrations._rows import draw, kept_logits, random_seeds, seed_bits
+
+TESTED_VERSIONS: Final = ("0.23.0", "0.32.0", "0.33.0")
+SWITCH: Final = "ASCEND_SAMPLE_VLLM"
+CLASS_NAMES: Final = {
+    "vllm.v1.sample.ops.topk_topp_sampler": "TopKTopPSampler",
+    "vllm.v1.sample.sampler": "TopKTopPSampler",
+    "vllm_ascend.sample.sampler": "AscendTopKTopPSampler",
+    "vllm_ascend.sample.rejection_sampler": "AscendTopKTopPSampler",
+}
+"""Where engines look for the class when they make a sampler."""
+V2_INTERFACE: Final = "vllm.v1.worker.gpu.model_states.interface"
+OFFSET_OF_A_DRAW: Final = 4
+"""By how much a draw moves a generator's offset; vLLM moves it back by as much when it throws a draw away."""
+
+
+class SeedSource:
+    """Seeds and positions of rows, from the generators that vLLM keeps for requests with a seed.
+
+    The seed of such a row is the generator's initial one. Its position is the generator's offset, which is advanced;
+    generators without an offset, those of the CPU, are counted here. Rows without a generator get random seeds.
+
+    Example:
+        >>> source, generator = SeedSource(), torch.Generator().manual_seed(11)
+        >>> seed, position = source.take(3, {1: generator})
+        >>> seed[1].item(), position.tolist(), source.take(1, {0: generator})[1].tolist()
+        (11, [0, 0, 0], [1])
+    """
+
+    def __init__(self) -> None:
+        self._draws: WeakKeyDictionary[Generator, int] = WeakKeyDictionary()
+
+    def take(self, rows: int, generators: dict[int, Generator]) -> tuple[Tensor, Tensor]:
+        """The seeds and positions of one draw, int64 [rows] each, on the CPU.
+
+        Args:
+            rows: how many.
+            generators: by row. All of them move on by one draw.
+        """
+        seed = torch.zeros(rows, dtype=torch.int64) if len(generators) == rows else random_seeds(rows)
+        position = torch.zeros(rows, dtype=torch.int64)
+        if generators:
+            # Host numbers alone, and only of requests with a seed: no noise is drawn here.
+            chosen = np.fromiter(generators, dtype=np.int64, count=len(generators))
+            seeds = [seed_bits(generator.initial_seed()) for generator in generators.values()]
+            seed.numpy()[chosen] = seeds
+            position.numpy()[chosen] = [self._advance(generator) for generator in generators.values()]
+        return seed, position
+
+    def _advance(self, generator: Generator) -> int:
+        if generator.device.type == "cpu":  # has no offset
+            drawn = self._draws.get(generator, 0)
+            self._draws[generator] = drawn + 1
+            return drawn
+        offset = generator.get_offset()
+        generator.set_offset(offset + OFFSET_OF_A_DRAW)
+        return offset // OFFSET_OF_A_DRAW
+
+
+def sample(
+    sampler: Any,
+    logits: Tensor,
+    generators: dict[int, Generator],
+    k: Tensor | None,
+    p: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """What `TopKTopPSampler.forward_native` does, for any sampler with `logprobs_mode` and `seed_source`.
+
+    Args:
+        sampler: whose settings these are.
+        logits: float32 [rows, vocab_size], divided by the temperature; not changed.
+        generators: of the rows whose requests have a seed.
+        k: int32 [rows], vocab_size where top-k is off; None: off for all.
+        p: float32 [rows], 1 where top-p is off; None: off for all.
+
+    Returns:
+        int64 [rows], and what the processed modes report: float32 [rows, vocab_size] logits or logprobs.
+    """
+    seed, position = sampler.seed_source.take(len(logits), generators)
+    ones = torch.ones(len(logits), device=logits.device)
+    filters: dict[str, Any] = {"temperature": ones, "top_k": k, "top_p": p, "keep_ties": sampler.keep_ties}
+    token_ids = draw(logits, **filters, min_p=None, seed=seed, position=position)
+    if sampler.logprobs_mode not in ("processed_logits", "processed_logprobs"):
+        return token_ids, None
+    processed = kept_logits(logits, **filters)
+    return token_ids, processed if sampler.logprobs_mode == "processed_logits" else processed.log_softmax(dim=1)
+
+
+class TopKTopPSampler(nn.Module):
+    """Top-k, top-p and the draw in one call, with the interface of vLLM's class of this name.
+
+    Logits come divided by the temperature, after penalties and min-p, which vLLM applies before. A request with a seed
+    gets the same tokens whatever else is in the batch.
+
+    Args:
+        logprobs_mode: one of vLLM's four; the processed ones make calls return logits or logprobs.
+        use_fp64_gumbel: has no effect: the noise has 63 random bits in any case.
+        keep_ties: top-k keeps every logit that is equal to the k-th, as vLLM's own does, and not exactly k.
+
+    Example:
+        >>> sampler = TopKTopPSampler(logprobs_mode="processed_logprobs")
+        >>> logits, k = torch.tensor([[0.0, 9.0, 0.0, 1.0]]), torch.tensor([1], dtype=torch.int32)
+        >>> sampler(logits, {}, k, None)
+        (tensor([1]), tensor([[-inf, 0., -inf, -inf]]))
+    """
+
+    def __init__(
+        self, logprobs_mode: str = "raw_logprobs", use_fp64_gumbel: bool = False, *, keep_ties: bool = False
+    ) -> None:
+        super().__init__()
+        self.logprobs_mode = logprobs_mode
+        self.use_fp64_gumbel = use_fp64_gumbel
+        self.keep_ties = keep_ties
+        self.seed_source = SeedSource()
+
+    def forward(
+        self, logits: Tensor, generators: dict[int, Generator], k: Tensor | None, p: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same as `forward_native`."""
+        return self.forward_native(logits, generators, k, p)
+
+    def forward_native(
+        self, logits: Tensor, generators: dict[int, Generator], k: Tensor | None, p: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Draw one token a row; see `sample` for arguments and results."""
+        return sample(self, logits, generators, k, p)
+
+
+def register() -> None:
+    """Install the sampler in vLLM and, where it is installed, in vllm_ascend: the plugin's entry point.
+
+    vLLM calls it in each of its processes, possibly more than once. ``ASCEND_SAMPLE_VLLM=0`` switches it off. With an
+    untested version of vLLM nothing is changed, and a warning says so.
+    """
+    if os.environ.get(SWITCH) == "0":
+        return
+    version = _version_of_vllm()
+    if version not in TESTED_VERSIONS:
+        warnings.warn(
+            f"ascend_sample: the version of vLLM must be one of {', '.join(TESTED_VERSIONS)}, got {version}. vLLM "
+            f"keeps its own sampler; set {SWITCH}=0 to be silent about it.",
+            stacklevel=2,
+        )
+        return
+    for module_name, class_name in CLASS_NAMES.items():
+        module = _import_if_installed(module_name)
+        original = getattr(module, class_name, None)
+        if original is not None and not hasattr(original, "replaced"):
+            setattr(module, class_name, _replacement(original))
+    states = _import_if_installed(V2_INTERFACE)
+    if states is not None and hasattr(states.ModelState, "custom_sampler"):
+        _install_in_v2(states.ModelState)
+
+
+def custom_sampler(sampler: Any) -> tuple[Any, Any]:
+    """Make the sampler of vLLM's V2 runner draw with `sample_rows`: for a model state's method of this name.
+
+    Logits bias, penalties, temperature and min-p stay vLLM's. Seeds are the runner's own, random ones included, and
+    positions those of the tokens, so that chunked prefill and preemption do not change a request's tokens.
+
+    Args:
+        sampler: the runner's, which is changed and returned.
+
+    Returns:
+        The sampler and None: no rejection sampler of its own.
+    """
+    sampler.sample = MethodType(_sample_v2, sampler)
+    return sampler, None
+
+
+def _sample_v2(
+    sampler: Any,
+    logits: Tensor,
+    expanded_idx_mapping: Tensor,
+    idx_mapping: Tensor,
+    idx_mapping_np: Any,
+    pos: Tensor,
+    *positional: Any,
+    return_logprobs: bool = False,
+    **named: Any,
+) -> tuple[Tensor, Tensor]:
+    """The sampler's `sample`: the tokens, int64 [rows], and the processed logits."""
+    states = sampler.sampling_states
+    processed = sampler.apply_sampling_params(
+        logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *positional, **named, skip_top_k_top_p=True
+    )
+    # 0.33 takes the size of the vocabulary too, and returns a third thing.
+    vocab_size = [logits.shape[1]] if "vocab_size" in inspect.signature(states.get_top_k_top_p).parameters else []
+    top_k, top_p = states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np, *vocab_size)[:2]
+    is_greedy = states.temperature.gpu[expanded_idx_mapping] == 0
+    filters: dict[str, Any] = {"temperature": (~is_greedy).float(), "top_k": top_k, "top_p": top_p}
+    token_ids = draw(processed, **filters, min_p=None, seed=states.seeds.gpu[expanded_idx_mapping], position=pos)
+    if (top_k is not None or top_p is not None) and (
+        return_logprobs or getattr(sampler, "return_sampling_mask", False)
+    ):
+        processed = kept_logits(processed, **(filters | {"temperature": torch.ones_like(filters["temperature"])}))
+    return token_ids, processed
+
+
+def _version_of_vllm() -> str:
+    return str(importlib.import_module("vllm").__version__).partition("+")[0]
+
+
+def _import_if_installed(name: str) -> Any:
+    """The module; None where its package is not installed or this version of it has no such module."""
+    if name in sys.modules:
+        return sys.modules[name]
+    try:
+        if importlib.util.find_spec(name) is None:
+            return None
+    except ModuleNotFoundError:  # the package around it
+        return None
+    return importlib.import_module(name)
+
+
+def _replacement(original: type[Any]) -> type[Any]:
+    """A subclass of an engine's sampler that draws here, and is the engine's in everything else."""
+
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        original.__init__(self, *arguments, **named)
+        self.seed_source = SeedSource()
+        self.forward = self.forward_native  # vLLM's picks one for its platform
+
+    def forward_native(
+        self: Any, logits: Tensor, generators: dict[int, Generator], k: Tensor | None, p: Tensor | None
+    ) -> Any:
+        if _logits_are_sharded(original):
+            return original.forward_native(self, logits, generators, k, p)
+        return sample(self, logits, generators, k, p)
+
+    body = {
+        "__doc__": f"{original.__name__} whose draws are those of `ascend_sample.sampling`.",
+        "__module__": original.__module__,
+        "__init__": __init__,
+        "forward_native": forward_native,
+        "keep_ties": False,
+        "replaced": original,
+    }
+    return type(original.__name__, (original,), body)
+
+
+def _logits_are_sharded(original: type[Any]) -> bool:
+    """Whether vllm_ascend gives each rank a part of the vocabulary alone, which only its own sampler puts together."""
+    if not original.__module__.startswith("vllm_ascend"):
+        return False
+    config = importlib.import_module("vllm_ascend.ascend_config").get_ascend_config()
+    return bool(getattr(config, "enable_reduce_sample", False))
+
+
+def _install_in_v2(model_state: type[Any]) -> None:
+    """Let model states that have no sampler of their own use this one."""
+    original = model_state.custom_sampler
+    if hasattr(original, "replaced"):
+        return
+
+    @functools.wraps(original)
+    def replacement(self: Any, sampler: Any) -> tuple[Any, Any] | None:
+        given = original(self, sampler)
+        if given is not None or type(sampler).__name__ != "Sampler":  # a watermarking one has a `sample` of its own
+            return given  # type: ignore[no-any-return]
+        result = custom_sampler(sampler)
+        # With speculation the runner has to make its rejection sampler itself, around this changed sampler.
+        return None if self.vllm_config.speculative_config is not None else result
+
+    replacement.replaced = original  # type: ignore[attr-defined]
+    model_state.custom_sampler = replacement

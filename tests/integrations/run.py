@@ -1,0 +1,148 @@
+"""Runs the adapters inside vLLM and SGLang, in environments of their own under ``build/`` (``make test-integrations``).
+
+Each environment has the pinned packages that the sampler modules import, and each tested version of the engine without
+its dependencies. Where a module still cannot be imported, the reason is printed; the adapter is then tested against
+the interface alone, as `test_vllm_interface.py` and `test_sglang_interface.py` do in every run of pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "integrations"
+sys.path.insert(0, str(ROOT))
+
+from ascend_sample.integrations import sglang, vllm  # noqa: E402  from this checkout
+
+
+class Engine(NamedTuple):
+    """An engine, the versions that are tested, and what has to be importable in them for that."""
+
+    name: str
+    versions: tuple[str, ...]
+    modules: tuple[str, ...]
+    tests: str
+    preparation: str = ""
+
+
+ENGINES = (
+    Engine(
+        "vllm",
+        vllm.TESTED_VERSIONS,
+        (
+            "vllm.v1.sample.ops.topk_topp_sampler",
+            "vllm.v1.sample.sampler",
+            "vllm.v1.sample.logits_processor",
+            "vllm.v1.sample.rejection_sampler",
+            "vllm.v1.worker.gpu.sample.sampler",
+            "vllm.v1.worker.gpu.model_states.interface",
+        ),
+        "vllm_parity.py",
+    ),
+    Engine(
+        "sglang",
+        sglang.TESTED_VERSIONS,
+        ("sglang.srt.layers.sampler", "sglang.srt.plugins"),
+        "sglang_backend.py",
+        "import torchvision_without_cuda; ",
+    ),
+)
+
+
+def run(*command: str | Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command and take its output."""
+    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def must(*command: str | Path) -> None:
+    """Run a command that has to succeed."""
+    finished = run(*command)
+    if finished.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))} ended with status {finished.returncode}:\n{finished.stdout}")
+
+
+def environment_of(engine: Engine) -> Path:
+    """Python with the pinned packages, made once for a list of them."""
+    requirements = ROOT / "tests" / "integrations" / f"requirements_{engine.name}.txt"
+    folder = BUILD / engine.name
+    python, installed = folder / "bin" / "python", folder / requirements.name
+    if not installed.exists() or installed.read_text() != requirements.read_text():
+        print(f"  installing {requirements.name}", flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        must(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements)
+        shutil.copy(requirements, installed)
+    return python
+
+
+def engine_folder(engine: Engine, version: str, python: Path) -> Path:
+    """The engine alone, without dependencies and compiled kernels: they need CUDA's libraries."""
+    folder = BUILD / f"{engine.name}-{version}"
+    if not folder.exists():
+        print(f"  installing {engine.name}=={version}, without its dependencies", flush=True)
+        partial = folder.with_name(f"{folder.name}-partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+        must(*pip, "--target", partial, f"{engine.name}=={version}")
+        for library in (partial / engine.name).rglob("*.so"):
+            library.unlink()
+        partial.rename(folder)
+    return folder
+
+
+def check(engine: Engine, version: str, python: Path) -> bool:
+    """Test one version; returns whether it is as it should be."""
+    metadata = BUILD / "metadata"
+    metadata.mkdir(exist_ok=True)
+    must(sys.executable, ROOT / "setup.py", "--quiet", "egg_info", "--egg-base", metadata)
+    folders = (engine_folder(engine, version, python), ROOT, ROOT / "tests" / "integrations", metadata)
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(BUILD),  # engines write caches there
+        "PYTHONPATH": os.pathsep.join(map(str, folders)),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_WAIT_POLICY": "passive",
+    }
+    print(f"{engine.name} {version}", flush=True)
+
+    def import_error(*modules: str) -> str | None:
+        finished = run(python, "-c", f"{engine.preparation}import {', '.join(modules)}", environment=variables)
+        return finished.stdout.strip().splitlines()[-1] if finished.returncode != 0 else None
+
+    if import_error(*engine.modules) is not None:
+        for module in engine.modules:
+            print(f"  {module}: {import_error(module) or 'can be imported'}")
+        print("  tested against the interface alone (tests/integrations/test_*_interface.py)")
+        return True
+    test = ROOT / "tests" / "integrations" / engine.tests
+    options = ("-q", "-p", "no:cacheprovider", "--confcutdir", test.parent, "-o", "filterwarnings=")
+    finished = run(python, "-m", "pytest", *map(str, options), test, environment=variables)
+    print("  " + "\n  ".join(finished.stdout.strip().splitlines()[-1 if finished.returncode == 0 else 0 :]), flush=True)
+    return finished.returncode == 0
+
+
+def main() -> int:
+    """Test every version, or those of one engine."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engine", choices=[engine.name for engine in ENGINES])
+    chosen = parser.parse_args().engine
+    BUILD.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for engine in ENGINES:
+        if chosen not in (None, engine.name):
+            continue
+        python = environment_of(engine)
+        failed += [f"{engine.name} {version}" for version in engine.versions if not check(engine, version, python)]
+    print(f"FAILED: {', '.join(failed)}" if failed else "PASSED")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

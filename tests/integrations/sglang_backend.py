@@ -1,0 +1,129 @@
+"""The backend inside SGLang: made by SGLang's own factory, run by its own `Sampler.forward`.
+
+`make test-integrations` runs this in an environment that has SGLang; there is no accelerator in it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torchvision_without_cuda  # noqa: F401  before SGLang
+from sglang.srt.layers import sampler as sglang_sampler
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.plugins import load_plugins
+from sglang.srt.runtime_context import get_context, get_parallel
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from torch import Tensor
+
+from ascend_sample.integrations import sglang as adapter
+
+ROWS, COLUMNS = 400, 120
+
+
+@pytest.fixture(scope="module")
+def sampler() -> Iterator[Any]:
+    load_plugins()  # finds the package's entry point
+    assert adapter.BACKEND in sglang_sampler._CUSTOM_SAMPLER_FACTORIES
+    adapter.register()
+    group = types.SimpleNamespace(device_group=None)
+    context = get_context().override_server_args(sampling_backend=adapter.BACKEND)
+    with context, get_parallel().override(tp_group=group):
+        yield sglang_sampler.create_sampler()
+
+
+def parameters(seed: int | None = 1, **changes: Any) -> SamplingBatchInfo:
+    generator = torch.Generator().manual_seed(8)
+    values: dict[str, Any] = {
+        "temperatures": torch.rand(ROWS, 1, generator=generator) + 0.5,
+        "top_ks": torch.randint(1, COLUMNS, (ROWS,), generator=generator, dtype=torch.int32),
+        "top_ps": torch.ones(ROWS),
+        "min_ps": torch.zeros(ROWS),
+        "is_all_greedy": False,
+        "is_any_greedy": False,
+        "need_top_p_sampling": False,
+        "need_top_k_sampling": True,
+        "need_min_p_sampling": False,
+        "vocab_size": COLUMNS,
+        "sampling_seed": None if seed is None else torch.arange(ROWS) + seed,
+    }
+    return SamplingBatchInfo(**(values | changes))
+
+
+def logits() -> Tensor:
+    return torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(2)) * 3
+
+
+def forward(sampler: Any, info: SamplingBatchInfo, return_logprob: bool = False, start: int = 0) -> tuple[Tensor, Any]:
+    output = LogitsProcessorOutput(next_token_logits=logits())
+    positions = torch.arange(ROWS) + start
+    ids = sampler(output, info, return_logprob, [0] * ROWS, [None] * ROWS, positions)
+    return ids, output
+
+
+def test_the_backend_is_a_choice_of_the_server(sampler: Any) -> None:
+    from sglang.srt.server_args import SAMPLING_BACKEND_CHOICES
+
+    assert adapter.BACKEND in SAMPLING_BACKEND_CHOICES
+    assert isinstance(sampler, sglang_sampler.Sampler)
+
+
+def test_only_what_top_k_keeps_is_drawn(sampler: Any) -> None:
+    info = parameters()
+    ranks = logits().argsort(1, descending=True).argsort(1)
+    for start in range(20):
+        ids, _ = forward(sampler, info, start=start)
+        assert ids.dtype == torch.int32
+        assert (ranks.gather(1, ids.long()[:, None]).squeeze(1) < info.top_ks).all()
+
+
+def test_greedy_requests(sampler: Any) -> None:
+    ids, _ = forward(sampler, parameters(is_all_greedy=True, top_ks=torch.ones(ROWS, dtype=torch.int32)))
+    assert torch.equal(ids.long(), logits().argmax(1))
+    mixed = parameters(is_any_greedy=True)
+    mixed.top_ks[::2] = 1
+    ids, _ = forward(sampler, mixed)
+    assert torch.equal(ids.long()[::2], logits().argmax(1)[::2])
+
+
+def test_seeds(sampler: Any) -> None:
+    first, again, other = (forward(sampler, parameters(seed))[0] for seed in (1, 1, 10_000))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    torch.manual_seed(0)
+    assert not torch.equal(*(forward(sampler, parameters(None))[0] for _ in range(2)))
+
+
+def test_logprobs(sampler: Any) -> None:
+    info = parameters()
+    ids, output = forward(sampler, info, return_logprob=True)
+    expected = (logits() / info.temperatures).log_softmax(1).gather(1, ids.long()[:, None]).squeeze(1)
+    torch.testing.assert_close(output.next_token_logprobs, expected, atol=1e-5, rtol=0)
+
+
+def test_kept_sets_of_top_k_or_top_p_alone(sampler: Any) -> None:
+    """What SGLang's own torch sampler draws is drawn here too. Together the filters mean another thing there."""
+    logits_of_one = torch.tensor([[3.0, 2.0, 1.0, 0.0, -1.0]])
+    probabilities = logits_of_one.softmax(1)
+    for top_k, top_p in ((2, 1.0), (1 << 30, 0.8), (1 << 30, 0.3)):
+        count = 3000
+        k, p = torch.full((count,), top_k, dtype=torch.int32), torch.full((count,), top_p)
+        own = sglang_sampler.top_k_top_p_min_p_sampling_from_probs_torch(
+            probabilities.repeat(count, 1), k.clamp(max=5), p, torch.zeros(count), False, None, torch.arange(count)
+        )
+        info = types.SimpleNamespace(
+            temperatures=torch.ones(count, 1),
+            top_ks=k,
+            top_ps=p,
+            min_ps=torch.zeros(count),
+            need_min_p_sampling=False,
+            sampling_seed=torch.arange(count),
+            sampling_mask_batch_indices=None,
+        )
+        ids, _ = sampler._forward_ascend_backend(
+            logits_of_one.repeat(count, 1), info, False, False, torch.arange(count)
+        )
+        assert set(ids.tolist()) == set(own.tolist())

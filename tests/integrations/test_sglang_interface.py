@@ -1,0 +1,112 @@
+"""The backend for SGLang where SGLang is not installed, on a class that looks like its sampler.
+
+`make test-integrations` runs it in SGLang's own class (sglang_backend.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from ascend_sample.integrations import sglang as adapter
+
+ROWS, COLUMNS = 5, 30
+
+
+class PlainSampler:
+    def __init__(self) -> None:
+        self.use_ascend_backend = False
+
+
+def info(**changes: Any) -> Any:
+    values = {
+        "temperatures": torch.full((ROWS, 1), 0.8),
+        "top_ks": torch.tensor([1, 2, 3, 1 << 30, 1 << 30], dtype=torch.int32),
+        "top_ps": torch.tensor([1.0, 1.0, 0.5, 0.5, 1.0]),
+        "min_ps": torch.zeros(ROWS),
+        "need_min_p_sampling": False,
+        "sampling_seed": torch.arange(ROWS),
+        "sampling_mask_batch_indices": None,
+    }
+    return types.SimpleNamespace(**(values | changes))
+
+
+def forward(sampling_info: Any, is_simple: bool = False, return_logprob: bool = False, step: int = 0) -> Any:
+    sampler = adapter.sampler_class(PlainSampler)()
+    assert sampler.use_ascend_backend
+    logits = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(1))
+    positions = torch.arange(ROWS) + step
+    return logits, sampler._forward_ascend_backend(logits, sampling_info, is_simple, return_logprob, positions)
+
+
+def test_greedy_rows_and_top_k() -> None:
+    for step in range(50):
+        logits, (ids, logprobs) = forward(info(), step=step)
+        assert ids.dtype == torch.int32
+        assert logprobs is None
+        assert ids[0] == logits[0].argmax()
+        assert ids[1] in logits[1].topk(2).indices
+        assert ids[2] in logits[2].topk(3).indices
+
+
+def test_seeds_decide() -> None:
+    first, again = (forward(info())[1][0] for _ in range(2))
+    assert torch.equal(first, again)
+    others = [forward(info(sampling_seed=torch.arange(ROWS) + 100 * n), is_simple=True)[1][0] for n in range(5)]
+    assert len({tuple(ids.tolist()) for ids in others}) > 1
+    torch.manual_seed(1)
+    unseeded = [forward(info(sampling_seed=None), is_simple=True)[1][0] for _ in range(5)]
+    assert len({tuple(ids.tolist()) for ids in unseeded}) > 1
+
+
+def test_min_p_is_applied_where_it_is_asked_for() -> None:
+    off = torch.full((ROWS,), 1 << 30, dtype=torch.int32)
+    sure = {"min_ps": torch.ones(ROWS), "top_ks": off, "top_ps": torch.ones(ROWS)}
+    is_best = {True: 0, False: 0}
+    for is_asked_for in is_best:
+        for step in range(20):
+            logits, (ids, _) = forward(info(**sure, need_min_p_sampling=is_asked_for), step=step)
+            is_best[is_asked_for] += int((ids == logits.argmax(1)).sum())
+    assert is_best[True] == 20 * ROWS
+    assert is_best[False] < 15 * ROWS
+
+
+def test_logprobs_are_those_at_the_temperature() -> None:
+    logits, (_, logprobs) = forward(info(), return_logprob=True)
+    torch.testing.assert_close(logprobs, (logits / 0.8).log_softmax(1))
+
+
+def test_sampling_masks_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="ascend_sample: requests must not ask for sampling masks"):
+        forward(info(sampling_mask_batch_indices=torch.tensor([0])))
+
+
+@pytest.mark.parametrize("version", [*adapter.TESTED_VERSIONS, "9.9"])
+def test_register(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    factories: dict[str, Any] = {}
+    package, module = types.ModuleType("sglang"), types.ModuleType("sglang.srt.layers.sampler")
+    package.__version__ = version  # type: ignore[attr-defined]
+    module._CUSTOM_SAMPLER_FACTORIES = factories  # type: ignore[attr-defined]
+    module.Sampler = PlainSampler  # type: ignore[attr-defined]
+    calls: list[str] = []
+
+    def register_sampler_backend(name: str, factory: Any) -> None:
+        calls.append(name)
+        factories[name] = factory
+
+    module.register_sampler_backend = register_sampler_backend  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sglang", package)
+    monkeypatch.setitem(sys.modules, "sglang.srt.layers.sampler", module)
+    if version not in adapter.TESTED_VERSIONS:
+        with pytest.warns(UserWarning, match=r"the version of SGLang must be one of 0\.5\.23, got 9\.9"):
+            adapter.register()
+        assert not calls
+        return
+    adapter.register()
+    adapter.register()
+    assert calls == ["ascend_sample"]
+    assert isinstance(factories["ascend_sample"](), PlainSampler)

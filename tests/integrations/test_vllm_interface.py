@@ -1,0 +1,322 @@
+"""The adapter for vLLM where vLLM is not installed: its draws, its seeds, and its plugin on modules that look like it.
+
+`make test-integrations` runs the same class beside vLLM's own (vllm_parity.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import sys
+import types
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ascend_sample.integrations import vllm as adapter
+from ascend_sample.integrations.vllm import SeedSource, TopKTopPSampler
+
+ROWS, COLUMNS = 6, 40
+
+
+def logits() -> Tensor:
+    return torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(3)) * 2
+
+
+def seeded(*seeds: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+class TestSampler:
+    def test_disabled_rows_and_absent_filters_are_the_same(self) -> None:
+        """Rows without a filter arrive as k == vocab_size and p == 1, or as None where no row has one."""
+        k, p = torch.full((ROWS,), COLUMNS, dtype=torch.int32), torch.ones(ROWS)
+        drawn = []
+        for filters in ((None, None), (k, None), (None, p), (k, p), (k.long(), p)):
+            generators = dict(enumerate(seeded(*range(ROWS))))
+            drawn.append(TopKTopPSampler()(logits(), generators, *filters)[0])
+        assert all(torch.equal(drawn[0], ids) for ids in drawn)
+        assert drawn[0].dtype == torch.int64
+
+    def test_logits_are_not_changed(self) -> None:
+        given = logits()
+        TopKTopPSampler("processed_logits")(given, {}, torch.full((ROWS,), 3, dtype=torch.int32), None)
+        assert torch.equal(given, logits())
+
+    def test_a_request_does_not_depend_on_its_batchmates(self) -> None:
+        """Row 2's tokens over five steps: alone, in a batch, and with seeded or unseeded others that come and go."""
+        k, p = torch.randint(1, 30, (ROWS,), dtype=torch.int32), torch.rand(ROWS) * 0.9 + 0.1
+        alone, together, last = (TopKTopPSampler() for _ in range(3))
+        (first,), (second,), (third, other) = seeded(42), seeded(42), seeded(42, 9)
+        for step in range(5):
+            given = logits() + step
+            expected = alone(given[2:3], {0: first}, k[2:3], p[2:3])[0]
+            assert torch.equal(together(given, {2: second}, k, p)[0][2:3], expected)
+            generators = {0: third} if step % 2 else {4: other, 0: third}
+            reordered = torch.cat((given[2:3], given))
+            found = last(reordered, generators, torch.cat((k[2:3], k)), torch.cat((p[2:3], p)))[0]
+            assert torch.equal(found[:1], expected)
+
+    def test_unseeded_rows_come_from_the_default_generator(self) -> None:
+        def run(seed: int) -> list[int]:
+            torch.manual_seed(seed)
+            sampler = TopKTopPSampler()
+            return [token for _ in range(5) for token in sampler(logits(), {}, None, None)[0].tolist()]
+
+        assert run(1) == run(1) != run(2)
+
+    def test_processed_modes(self) -> None:
+        k = torch.tensor([1, 2, 3, 4, 5, COLUMNS], dtype=torch.int32)
+        values = TopKTopPSampler("processed_logits")(logits(), {}, k, None)[1]
+        assert values is not None
+        assert (values > -torch.inf).sum(1).tolist() == k.tolist()
+        assert torch.equal(values[5], logits()[5])
+        logprobs = TopKTopPSampler("processed_logprobs")(logits(), {}, k, None)[1]
+        assert logprobs is not None
+        torch.testing.assert_close(logprobs, values.log_softmax(1))
+        for mode in ("raw_logprobs", "raw_logits"):
+            assert TopKTopPSampler(mode)(logits(), {}, k, None)[1] is None
+
+    def test_ties(self) -> None:
+        tied, k = torch.tensor([[2.0, 1.0, 2.0, 2.0]]), torch.tensor([2], dtype=torch.int32)
+        for keep_ties, expected in ((False, [0, 2]), (True, [0, 2, 3])):
+            values = TopKTopPSampler("processed_logits", keep_ties=keep_ties)(tied, {}, k, None)[1]
+            assert values is not None
+            assert (values[0] > -torch.inf).nonzero().flatten().tolist() == expected
+
+
+class DeviceGenerator:
+    """A generator of a device: it has an offset. The CPU's has none, and there is no device here."""
+
+    device = torch.device("meta")
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.offset = seed, 0
+
+    def initial_seed(self) -> int:
+        return self.seed
+
+    def get_offset(self) -> int:
+        return self.offset
+
+    def set_offset(self, offset: int) -> None:
+        self.offset = offset
+
+
+class TestSeedSource:
+    def test_each_draw_of_a_generator_has_a_position_of_its_own(self) -> None:
+        source, (generator, other) = SeedSource(), seeded(3, 3)
+        rows = [{0: generator}, {2: generator, 1: other}, {1: generator}]
+        positions = [source.take(3, generators)[1].tolist() for generators in rows]
+        assert positions == [[0, 0, 0], [0, 0, 1], [0, 2, 0]]
+
+    def test_a_draw_that_is_taken_back_is_drawn_again(self) -> None:
+        """vLLM moves the offset back by 4 where a step was one of a prompt's middle parts."""
+        source, generator = SeedSource(), DeviceGenerator(2**64 - 3)
+        positions = []
+        for step in range(4):
+            seed, position = source.take(2, {1: generator})  # type: ignore[dict-item]
+            positions.append(position[1].item())
+            assert seed[1] == -3
+            if step == 1:
+                generator.set_offset(generator.get_offset() - 4)
+        assert positions == [0, 1, 1, 2]
+
+    def test_generators_that_are_gone_are_forgotten(self) -> None:
+        source = SeedSource()
+        source.take(2, dict(enumerate(seeded(1, 2))))
+        gc.collect()
+        assert len(source._draws) == 0
+
+    def test_unseeded_rows_differ(self) -> None:
+        assert len(set(SeedSource().take(1000, {})[0].tolist())) == 1000
+
+
+class PlainSampler(nn.Module):
+    """What vLLM's class looks like from outside."""
+
+    def __init__(self, logprobs_mode: str = "raw_logprobs", use_fp64_gumbel: bool = False) -> None:
+        super().__init__()
+        self.logprobs_mode = logprobs_mode
+        self.forward = self.forward_cuda
+
+    def forward_native(self, logits: Tensor, generators: Any, k: Any, p: Any) -> tuple[Tensor, None]:
+        return torch.full((len(logits),), -1), None
+
+    def forward_cuda(self, logits: Tensor, generators: Any, k: Any, p: Any) -> tuple[Tensor, None]:
+        return torch.full((len(logits),), -2), None
+
+
+class PlainState:
+    """What a model state of V2 looks like."""
+
+    def __init__(self, speculative_config: object = None) -> None:
+        self.vllm_config = types.SimpleNamespace(speculative_config=speculative_config)
+
+    def custom_sampler(self, sampler: Any) -> Any:
+        return None
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
+    """vLLM and vllm_ascend as far as the plugin looks at them."""
+    if importlib.util.find_spec("vllm") is not None:
+        pytest.fail("vLLM is installed here, and these tests put their own in its place")
+    names = [*adapter.CLASS_NAMES, adapter.V2_INTERFACE, "vllm", "vllm_ascend.ascend_config"]
+    made = {name: types.ModuleType(name) for name in names}
+    made["vllm"].__version__ = adapter.TESTED_VERSIONS[-1]  # type: ignore[attr-defined]
+    for name in ("vllm.v1.sample.ops.topk_topp_sampler", "vllm.v1.sample.sampler"):
+        made[name].TopKTopPSampler = PlainSampler  # type: ignore[attr-defined]
+
+    class AscendTopKTopPSampler(PlainSampler):
+        __module__ = "vllm_ascend.sample.sampler"
+
+        def set_q_event(self, q: Tensor, event: object) -> None:
+            self.q = q
+
+    made["vllm_ascend.sample.sampler"].AscendTopKTopPSampler = AscendTopKTopPSampler  # type: ignore[attr-defined]
+    config = types.SimpleNamespace(enable_reduce_sample=False)
+    made["vllm_ascend.ascend_config"].get_ascend_config = lambda: config  # type: ignore[attr-defined]
+    made[adapter.V2_INTERFACE].ModelState = type("ModelState", (PlainState,), {})  # type: ignore[attr-defined]
+    for name, module in made.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delenv(adapter.SWITCH, raising=False)
+    return made
+
+
+class TestRegister:
+    V1 = "vllm.v1.sample.sampler"
+    ASCEND = "vllm_ascend.sample.sampler"
+
+    def test_rebinds_every_class(self, modules: dict[str, Any]) -> None:
+        adapter.register()
+        for name, class_name in adapter.CLASS_NAMES.items():
+            if hasattr(modules[name], class_name):
+                sampler = getattr(modules[name], class_name)(logprobs_mode="processed_logits")
+                assert isinstance(sampler, PlainSampler)
+                ids, values = sampler(logits(), {0: seeded(5)[0]}, torch.full((ROWS,), 2, dtype=torch.int32), None)
+                assert (ids >= 0).all()
+                assert (values > -torch.inf).sum(1).tolist() == [2] * ROWS
+        assert modules[self.ASCEND].AscendTopKTopPSampler().set_q_event(torch.ones(1), None) is None
+
+    def test_again_changes_nothing(self, modules: dict[str, Any]) -> None:
+        adapter.register()
+        first = modules[self.V1].TopKTopPSampler, modules[adapter.V2_INTERFACE].ModelState.custom_sampler
+        adapter.register()
+        assert first == (modules[self.V1].TopKTopPSampler, modules[adapter.V2_INTERFACE].ModelState.custom_sampler)
+
+    def test_a_class_that_derives_from_a_rebound_one(self, modules: dict[str, Any]) -> None:
+        """vllm_ascend may be imported after the plugin ran; a second run finds its class."""
+        ascend = modules.pop(self.ASCEND)
+        original = ascend.AscendTopKTopPSampler
+        del ascend.AscendTopKTopPSampler
+        adapter.register()
+        ascend.AscendTopKTopPSampler = type("Late", (modules[self.V1].TopKTopPSampler,), dict(vars(original)))
+        adapter.register()
+        assert (ascend.AscendTopKTopPSampler()(logits(), {}, None, None)[0] >= 0).all()
+
+    def test_switched_off(self, modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(adapter.SWITCH, "0")
+        modules["vllm"].__version__ = "9.9"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            adapter.register()
+        assert modules[self.V1].TopKTopPSampler is PlainSampler
+
+    def test_an_untested_version(self, modules: dict[str, Any]) -> None:
+        modules["vllm"].__version__ = "9.9"
+        with pytest.warns(UserWarning, match=r"the version of vLLM must be one of .*, got 9\.9\. vLLM keeps its own"):
+            adapter.register()
+        assert modules[self.V1].TopKTopPSampler is PlainSampler
+
+    def test_a_build_with_a_local_version(self, modules: dict[str, Any]) -> None:
+        modules["vllm"].__version__ += "+cpu"
+        adapter.register()
+        assert modules[self.V1].TopKTopPSampler is not PlainSampler
+
+    def test_without_vllm_ascend(self, modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in list(modules):
+            if name.startswith("vllm_ascend"):
+                monkeypatch.delitem(sys.modules, name)
+        adapter.register()
+        assert modules[self.V1].TopKTopPSampler is not PlainSampler
+
+    def test_sharded_logits_stay_with_vllm_ascend(self, modules: dict[str, Any]) -> None:
+        adapter.register()
+        modules["vllm_ascend.ascend_config"].get_ascend_config().enable_reduce_sample = True
+        assert modules[self.ASCEND].AscendTopKTopPSampler()(logits(), {}, None, None)[0].tolist() == [-1] * ROWS
+        assert (modules[self.V1].TopKTopPSampler()(logits(), {}, None, None)[0] >= 0).all()
+
+
+class FakeV2Sampler:
+    """V2's sampler, whose kernels need a device: rows map to requests, parameters are by request."""
+
+    def __init__(self, takes_vocab_size: bool = True) -> None:
+        def buffer(*values: float, dtype: torch.dtype = torch.float32) -> Any:
+            return types.SimpleNamespace(gpu=torch.tensor(values, dtype=dtype))
+
+        self.logprobs_mode = "processed_logprobs"
+        self.return_sampling_mask = False
+        self.top_k = buffer(3, COLUMNS, COLUMNS, dtype=torch.int32)
+        newer = lambda mapping, mapping_np, vocab_size: (self.top_k.gpu[mapping], None, False)  # noqa: E731
+        older = lambda mapping, mapping_np: (self.top_k.gpu[mapping], None)  # noqa: E731
+        self.sampling_states = types.SimpleNamespace(
+            temperature=buffer(1.0, 0.0, 0.7),
+            seeds=buffer(5, 6, 7, dtype=torch.int64),
+            get_top_k_top_p=newer if takes_vocab_size else older,
+        )
+
+    def apply_sampling_params(self, logits: Tensor, *arguments: Any, skip_top_k_top_p: bool = False) -> Tensor:
+        assert skip_top_k_top_p
+        assert len(arguments) == 7
+        return logits.clone()
+
+    def sample(self, *arguments: Any, **named: Any) -> Any:
+        raise AssertionError("this needs a device")
+
+
+FakeV2Sampler.__name__ = "Sampler"
+
+
+class TestV2:
+    def run(
+        self, mapping: list[int], positions: list[int], takes_vocab_size: bool = True, **named: Any
+    ) -> tuple[Tensor, Tensor]:
+        sampler, rejection = adapter.custom_sampler(FakeV2Sampler(takes_vocab_size))
+        assert rejection is None
+        rows = torch.tensor(mapping)
+        given = logits()[rows]
+        ids, processed = sampler.sample(
+            given, rows, rows, rows.numpy(), torch.tensor(positions), None, None, None, **named
+        )
+        return ids, processed
+
+    def test_rows_depend_on_request_and_position_alone(self) -> None:
+        ids, _ = self.run([0, 1, 2], [10, 11, 12])
+        again, _ = self.run([2, 0], [12, 10], takes_vocab_size=False)  # as before 0.33
+        assert again.tolist() == [ids[2], ids[0]]
+        assert ids[1] == logits()[1].argmax()
+
+    def test_processed_logits(self) -> None:
+        _, processed = self.run([0, 1, 2], [1, 2, 3], return_logprobs=True)
+        assert (processed > -torch.inf).sum(1).tolist() == [3, COLUMNS, COLUMNS]  # the greedy row is not filtered
+
+    def test_the_plugin_installs_it(self, modules: dict[str, Any]) -> None:
+        adapter.register()
+        state = modules[adapter.V2_INTERFACE].ModelState
+        sampler = FakeV2Sampler()
+        assert state().custom_sampler(sampler) == (sampler, None)
+        speculating = FakeV2Sampler()
+        assert state(speculative_config=object()).custom_sampler(speculating) is None
+        assert "sample" in vars(speculating)
+        other = PlainSampler()
+        assert state().custom_sampler(other) is None
+
+    def test_a_state_with_a_sampler_of_its_own_keeps_it(self, modules: dict[str, Any]) -> None:
+        own = (object(), object())
+        modules[adapter.V2_INTERFACE].ModelState.custom_sampler = lambda self, sampler: own
+        adapter.register()
+        assert modules[adapter.V2_INTERFACE].ModelState().custom_sampler(FakeV2Sampler()) is own

@@ -1,0 +1,240 @@
+"""The adapter inside vLLM: beside vLLM's own sampler, and installed by vLLM's own plugin loader.
+
+`make test-integrations` runs this in environments that have vLLM; there is no accelerator in them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+import vllm
+from torch import Tensor
+from vllm.v1.sample import sampler as vllm_sampler
+from vllm.v1.sample.logits_processor import LogitsProcessors
+from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.sample.ops import topk_topp_sampler as vllm_ops
+
+from ascend_sample.integrations import vllm as adapter
+from ascend_sample.integrations.vllm import TopKTopPSampler
+
+ROWS, COLUMNS, BLOCK = 10_000, 200, 1000
+
+
+def blocks(kind: str) -> Any:
+    """10,000 rows in blocks, with the filters of vLLM's batches: tensors, or None where no row has the filter."""
+    generator = torch.Generator().manual_seed(17)
+    for _ in range(ROWS // BLOCK):
+        logits = torch.randn(BLOCK, COLUMNS, generator=generator) * 3
+        k = torch.randint(1, COLUMNS + 1, (BLOCK,), generator=generator, dtype=torch.int32)
+        p = torch.rand(BLOCK, generator=generator) * 0.98 + 0.01
+        k[::5], p[1::5] = COLUMNS, 1.0
+        yield logits, k if "k" in kind else None, p if "p" in kind else None
+
+
+def is_near_a_boundary(logits: Tensor, k: Tensor | None, p: Tensor | None) -> Tensor:
+    """Rows in which rounding decides what top-p keeps, or two logits are equal."""
+    ranked = logits.double().sort(dim=1, descending=True).values
+    near = (ranked[:, 1:] == ranked[:, :-1]).any(1)
+    if p is None:
+        return near
+    if k is not None:
+        ranked.masked_fill_(torch.arange(COLUMNS) >= k[:, None], -torch.inf)
+    is_close = ((ranked.softmax(1).cumsum(1) - p[:, None]).abs() < 2e-6).any(1)
+    return near | (is_close & (p < 1))
+
+
+def metadata(rows: int, **changes: Any) -> SamplingMetadata:
+    values: dict[str, Any] = {
+        "temperature": torch.ones(rows),
+        "all_greedy": False,
+        "all_random": True,
+        "top_p": None,
+        "top_k": None,
+        "generators": {},
+        "max_num_logprobs": None,
+        "no_penalties": True,
+        "prompt_token_ids": None,
+        "frequency_penalties": torch.zeros(rows),
+        "presence_penalties": torch.zeros(rows),
+        "repetition_penalties": torch.ones(rows),
+        "output_token_ids": [[] for _ in range(rows)],
+        "allowed_token_ids_mask": None,
+        "bad_words_token_ids": {},
+        "logitsprocs": LogitsProcessors(),
+    }
+    return SamplingMetadata(**(values | changes))
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin, installed for one test."""
+    monkeypatch.delenv(adapter.SWITCH, raising=False)
+    from vllm.v1.worker.gpu.model_states import interface
+
+    for module in (vllm_sampler, vllm_ops):
+        monkeypatch.setattr(module, "TopKTopPSampler", module.TopKTopPSampler)
+    if hasattr(interface.ModelState, "custom_sampler"):
+        monkeypatch.setattr(interface.ModelState, "custom_sampler", interface.ModelState.custom_sampler)
+    adapter.register()
+
+
+class TestBesideVllm:
+    @pytest.mark.parametrize("kind", ["k", "p", "kp"])
+    def test_kept_sets_and_logprobs(self, kind: str) -> None:
+        different = near = 0
+        for logits, k, p in blocks(kind):
+            own = vllm_ops.apply_top_k_top_p_pytorch(logits.clone(), k, p)
+            found = TopKTopPSampler("processed_logits")(logits.clone(), {}, k, p)[1]
+            logprobs = TopKTopPSampler("processed_logprobs")(logits.clone(), {}, k, p)[1]
+            assert found is not None
+            assert logprobs is not None
+            boundary = is_near_a_boundary(logits, k, p)
+            is_other = ((own > -torch.inf) != (found > -torch.inf)).any(1)
+            different += int((is_other & ~boundary).sum())
+            near += int(boundary.sum())
+            same = ~is_other
+            assert torch.equal(own[same], found[same])
+            torch.testing.assert_close(logprobs[same], own[same].log_softmax(1, dtype=torch.float32), atol=1e-5, rtol=0)
+        assert different == 0
+        assert near < ROWS // 20
+
+    def test_ties_are_kept_on_demand(self) -> None:
+        logits = torch.randint(-3, 4, (500, COLUMNS), generator=torch.Generator().manual_seed(1)).float()
+        k = torch.randint(1, COLUMNS, (500,), dtype=torch.int32)
+        own = vllm_ops.apply_top_k_top_p_pytorch(logits.clone(), k, None)
+        assert torch.equal(TopKTopPSampler("processed_logits", keep_ties=True)(logits, {}, k, None)[1], own)
+
+    @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
+    def test_same_interface(self, mode: str) -> None:
+        logits, k, p = next(blocks("kp"))
+        own = vllm_ops.TopKTopPSampler(logprobs_mode=mode)
+        theirs, ours = (sampler.forward_native(logits.clone(), {}, k, p) for sampler in (own, TopKTopPSampler(mode)))
+        assert theirs[0].dtype == ours[0].dtype
+        assert theirs[0].shape == ours[0].shape
+        assert (theirs[1] is None) == (ours[1] is None)
+        names = [list(inspect.signature(c.forward_native).parameters) for c in (type(own), TopKTopPSampler)]
+        assert names[0] == names[1]
+
+
+@pytest.mark.usefixtures("plugin")
+class TestInstalled:
+    def test_sampler_of_vllm_uses_it(self) -> None:
+        sampler = vllm_sampler.Sampler()
+        assert type(sampler.topk_topp_sampler).replaced is not None
+        again = vllm_sampler.TopKTopPSampler
+        adapter.register()
+        assert vllm_sampler.TopKTopPSampler is again
+
+    def test_greedy_and_random_rows_in_one_batch(self) -> None:
+        logits, k, p = next(blocks("kp"))
+        assert k is not None
+        temperature = torch.ones(BLOCK)
+        temperature[::2] = 0
+        output = vllm_sampler.Sampler()(
+            logits.clone(), metadata(BLOCK, temperature=temperature, all_random=False, top_k=k, top_p=p)
+        )
+        ids = output.sampled_token_ids.squeeze(1).long()
+        assert torch.equal(ids[::2], logits.argmax(1)[::2])
+        kept = vllm_ops.apply_top_k_top_p_pytorch(logits.clone(), k, p)
+        is_kept = kept.gather(1, ids[:, None]).squeeze(1) > -torch.inf
+        assert is_kept[1::2][~is_near_a_boundary(logits, k, p)[1::2]].all()
+
+    def test_a_seed_means_the_same_token_in_any_batch(self) -> None:
+        logits, k, p = next(blocks("kp"))
+        assert k is not None
+        assert p is not None
+        sampler = vllm_sampler.Sampler()
+
+        def run(rows: list[int], row: int) -> int:
+            generators = {rows.index(row): torch.Generator().manual_seed(77)}
+            output = sampler(
+                logits[rows].clone(), metadata(len(rows), generators=generators, top_k=k[rows], top_p=p[rows])
+            )
+            return int(output.sampled_token_ids[rows.index(row), 0])
+
+        for row in range(20):
+            assert run([row], row) == run(list(range(20)), row) == run([*range(50, 60), row], row)
+
+    def test_processed_logprobs_reach_the_output(self) -> None:
+        logits, k, _ = next(blocks("k"))
+        output = vllm_sampler.Sampler(logprobs_mode="processed_logprobs")(
+            logits.clone(), metadata(BLOCK, top_k=k, max_num_logprobs=2)
+        )
+        ids = output.sampled_token_ids.long()
+        expected = vllm_ops.apply_top_k_top_p_pytorch(logits.clone(), k, None).log_softmax(1).gather(1, ids)
+        torch.testing.assert_close(output.logprobs_tensors.logprobs[:, :1], expected, atol=1e-5, rtol=0)
+
+    def test_distribution(self) -> None:
+        """200,000 draws of one row against float64 probabilities, by chi-square with 9 degrees; 60 is beyond 1e-8."""
+        row = torch.randn(1, COLUMNS, generator=torch.Generator().manual_seed(4)) * 2
+        k = torch.tensor([10], dtype=torch.int32)
+        expected = vllm_ops.apply_top_k_top_p_pytorch(row.double(), k, None).softmax(1)[0] * 200_000
+        torch.manual_seed(1)
+        sampler = vllm_sampler.TopKTopPSampler()
+        ids = sampler(row.expand(200_000, -1), {}, k.expand(200_000), None)[0]
+        observed = torch.bincount(ids, minlength=COLUMNS)
+        kept = expected > 0
+        assert int(kept.sum()) == 10
+        assert observed[~kept].sum() == 0
+        assert float(((observed - expected)[kept] ** 2 / expected[kept]).sum()) < 60
+
+
+class TestPlugin:
+    """Each in a process of its own, through vLLM's loader and the entry point of the package."""
+
+    CODE = """
+import vllm.plugins, vllm.v1.sample.sampler as own
+vllm.plugins.load_general_plugins()
+vllm.plugins.plugins_loaded = False  # as in a process that loads them twice
+vllm.plugins.load_general_plugins()
+found = own.TopKTopPSampler
+print("replaced", hasattr(found, "replaced"), hasattr(getattr(found, "replaced", None), "replaced"))
+"""
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, **variables: str) -> str:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        finished = subprocess.run([sys.executable, "-c", self.CODE], capture_output=True, text=True, timeout=300)
+        assert finished.returncode == 0, finished.stderr
+        return finished.stdout.strip().splitlines()[-1]
+
+    def test_installs_itself_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.run(monkeypatch) == "replaced True False"
+
+    def test_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.run(monkeypatch, ASCEND_SAMPLE_VLLM="0") == "replaced False False"
+
+    def test_not_among_the_allowed_plugins(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.run(monkeypatch, VLLM_PLUGINS="another") == "replaced False False"
+
+
+class TestV2:
+    """Its kernels need a device, so this is about what the adapter calls."""
+
+    def test_what_the_adapter_calls_is_there(self) -> None:
+        from vllm.v1.worker.gpu.model_states.interface import ModelState
+        from vllm.v1.worker.gpu.sample.sampler import Sampler
+        from vllm.v1.worker.gpu.sample.states import SamplingStates
+
+        if vllm.__version__ == "0.23.0":  # has no way to give V2 a sampler: the adapter leaves it alone
+            assert not hasattr(ModelState, "custom_sampler")
+            return
+        assert list(inspect.signature(ModelState.custom_sampler).parameters) == ["self", "sampler"]
+        shared = ["self", "logits", "expanded_idx_mapping", "idx_mapping", "idx_mapping_np", "pos", "input_ids"]
+        sample = list(inspect.signature(Sampler.sample).parameters)
+        apply = list(inspect.signature(Sampler.apply_sampling_params).parameters)
+        assert sample[:7] == apply[:7] == shared
+        assert sample[-1] == "return_logprobs"
+        assert apply[-1] == "skip_top_k_top_p"
+        assert sample[:-1] == apply[:-1]
+        states = list(inspect.signature(SamplingStates.get_top_k_top_p).parameters)
+        assert states[:3] == ["self", "expanded_idx_mapping", "idx_mapping_np"]
+        assert states[3:] in ([], ["vocab_size"])
+        body = inspect.getsource(Sampler.__call__)
+        assert "self.sample(" in body
+        assert "return_logprobs=" in body

@@ -1,0 +1,73 @@
+"""What examples/flattening.py measures: against the package's references, and against the figures of the docs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_examples import EXAMPLES, run_as_user
+
+from ascend_sample.reference import top_k_top_p_sample_trace
+from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling.reference import target_distribution
+
+sys.path.insert(0, str(EXAMPLES))
+pytest.importorskip("tokenizers", reason="the language model's subword vocabulary needs the tokenizers package")
+
+import flattening
+
+PUBLISHED = json.loads((EXAMPLES.parent / "docs" / "flattening.json").read_text())
+TRAINING_LIMIT_SECONDS = 900  # the language model is trained where no other test has done it
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.9])
+def test_distributions_are_those_of_the_references(top_p: float) -> None:
+    logits = torch.randn(5, 200, generator=torch.Generator().manual_seed(1)) * 2
+    pair = flattening.distributions(logits, top_p)
+    for row, trace in enumerate(top_k_top_p_sample_trace(logits, k=None, p=top_p)):
+        exact = target_distribution(logits[row].numpy(), SamplingParams(top_p=top_p))
+        torch.testing.assert_close(pair.exact[row], torch.from_numpy(exact).sort(descending=True).values)
+        weights = trace.weights.double() / trace.weights.double().sum()
+        torch.testing.assert_close(pair.operator[row, : trace.n_kept], weights, rtol=1e-5, atol=0)
+        assert int((pair.operator[row] > 0).sum()) == trace.n_kept
+
+
+def test_distance_by_hand() -> None:
+    logits = torch.tensor([[0.80, 0.15, 0.05]]).log()
+    pair = flattening.distributions(logits, 0.9)
+    assert pair.exact[0].tolist() == pytest.approx([0.842, 0.158, 0], abs=1e-3)
+    assert pair.operator[0].tolist() == pytest.approx([0.657, 0.343, 0], abs=1e-3)
+    assert flattening.total_variation(pair).item() == pytest.approx(0.842 - 0.657, abs=1e-3)
+
+
+def test_counted_draws() -> None:
+    logits = torch.tensor([0.80, 0.15, 0.05]).log()
+    by_layer, by_operator = flattening.count_draws(logits, 5000)
+    for counts, share in ((by_layer, 0.842), (by_operator, 0.657)):
+        assert counts.sum() == 5000
+        assert counts[2] == 0
+        assert abs(counts[0] / 5000 - share) < 5 * (share * (1 - share) / 5000) ** 0.5
+
+
+@pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
+def test_as_a_user_runs_it(tmp_path: Path) -> None:
+    file = tmp_path / "flattening.json"
+    output = run_as_user(
+        str(EXAMPLES / "flattening.py"), "--draws", "2000", "--json", str(file), seconds=TRAINING_LIMIT_SECONDS
+    )
+    assert "tokens are kept" in output
+    figures = json.loads(file.read_text())
+    assert figures["contexts"] > 1000
+    # Another machine trains another model, of about the same quality.
+    for measured, published in zip(figures["table"], PUBLISHED["table"], strict=True):
+        assert (measured["temperature"], measured["top_p"]) == (published["temperature"], published["top_p"])
+        for name in ("distance", "best_exact", "best_operator"):
+            assert measured[name] == pytest.approx(published[name], abs=0.05), name
+    assert all(sum(counts) == figures["contexts"] for counts in figures["histograms"])
+    shown = figures["shown"]
+    for counts, shares in (("drawn_by_layer", "exact"), ("drawn_by_operator", "operator")):
+        for count, share in zip(shown[counts], shown[shares], strict=True):
+            assert abs(count / 2000 - share) < 5 * (share * (1 - share) / 2000) ** 0.5 + 1e-3

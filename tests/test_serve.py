@@ -1,0 +1,206 @@
+"""Continuous batching, as examples/serve.py shows it: texts that do not depend on the batch, and faults that would."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from test_examples import EXAMPLES, run_as_user, skip_beside_a_real_cann
+from torch import Tensor
+from tqdm import tqdm
+
+from ascend_sample.sampling import SamplingBatch, SamplingParams
+
+sys.path.insert(0, str(EXAMPLES))
+pytest.importorskip("tokenizers", reason="the language model's subword vocabulary needs the tokenizers package")
+
+import serve
+import serving_engine
+from language_model import END_OF_TEXT_ID, LanguageModel, ModelConfig
+from language_model.tokenizer import train_tokenizer
+from serving_engine import Answer, Arrival, Engine, Request
+
+TINY = ModelConfig(vocab_size=512, context_size=64, width=32, layers=2, heads=2, feed_forward_width=64)
+MOST_TOKENS = 9
+TRAINING_LIMIT_SECONDS = 900  # the language model is trained where no other test has done it
+DOCUMENTS = [f"The value of item {index} is returned. Raise an error if the method was called." for index in range(99)]
+
+
+@pytest.fixture
+def model() -> LanguageModel:
+    torch.manual_seed(3)
+    return LanguageModel(TINY).eval()
+
+
+@pytest.fixture
+def requests() -> list[Request]:
+    ids = list(range(100, 300))
+    wanted = (
+        SamplingParams(temperature=0),
+        SamplingParams(seed=1),
+        SamplingParams(seed=1, top_p=0.9),
+        SamplingParams(seed=2, top_k=20, temperature=0.7, logprobs=2),
+        SamplingParams(seed=3, min_p=0.1, repetition_penalty=1.5, frequency_penalty=0.5),
+        SamplingParams(seed=4, allowed_ids=ids, logit_bias={100: 3.0}),
+        SamplingParams(seed=5, min_tokens=MOST_TOKENS, stop_ids=[END_OF_TEXT_ID], top_k=300, top_p=0.99),
+    )
+    return [
+        Request(f"{index} request", [5 + index, 7, 11][: 1 + index % 3], params, MOST_TOKENS - index % 4)
+        for index, params in enumerate(wanted)
+    ]
+
+
+@pytest.fixture
+def schedules(requests: list[Request]) -> list[serve.Schedule]:
+    strangers = [
+        Request("s", [9, 9, 9], SamplingParams(temperature=2.0), 4),
+        Request("t", [8], SamplingParams(seed=1, presence_penalty=2.0), 12),
+    ]
+    return serve.make_schedules(requests, strangers)
+
+
+def serve_all(model: LanguageModel, schedules: list[serve.Schedule]) -> list[serve.Answers]:
+    return [serve.serve(model, schedule, tqdm(disable=True)).answers for schedule in schedules]
+
+
+def test_texts_do_not_depend_on_the_batch(
+    model: LanguageModel, requests: list[Request], schedules: list[serve.Schedule], device: str
+) -> None:
+    alone, *others = serve_all(model.to(device), schedules)
+    assert [len(alone[request.name].token_ids) for request in requests] == [
+        request.most_tokens for request in requests
+    ]  # the model is too new to end a text
+    assert len({tuple(answer.token_ids) for answer in alone.values()}) == len(requests)
+    for answers in others:
+        assert serve.compare(answers, alone, logits_must_agree=True)
+    assert all(100 <= token_id < 300 for token_id in alone["5 request"].token_ids)
+    assert len(alone["3 request"].logprobs) == requests[3].most_tokens
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, name: str, fault: Callable[..., Callable[[SamplingBatch], Tensor]]) -> None:
+    """Lets every batch give wrong values of one of its tensors."""
+    field = vars(SamplingBatch)[name]
+    wrong = property(fault(lambda batch: field.__get__(batch, SamplingBatch)))
+    monkeypatch.setattr(serving_engine, "SamplingBatch", type("FaultyBatch", (SamplingBatch,), {name: wrong}))
+
+
+def seeded_by_the_place(true_seed: Callable[[SamplingBatch], Tensor]) -> Callable[[SamplingBatch], Tensor]:
+    return lambda batch: true_seed(batch) + torch.arange(len(batch))
+
+
+def seeded_by_the_number_of_rows(true_seed: Callable[[SamplingBatch], Tensor]) -> Callable[[SamplingBatch], Tensor]:
+    return lambda batch: true_seed(batch) + len(batch)
+
+
+def taking_the_longest(true_position: Callable[[SamplingBatch], Tensor]) -> Callable[[SamplingBatch], Tensor]:
+    return lambda batch: true_position(batch).amax().expand(len(batch))
+
+
+def of_the_first_row(true_value: Callable[[SamplingBatch], Tensor]) -> Callable[[SamplingBatch], Tensor]:
+    return lambda batch: true_value(batch)[:1].expand(len(batch))
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("seed", seeded_by_the_place),
+        ("seed", seeded_by_the_number_of_rows),
+        ("seed", of_the_first_row),
+        ("position", taking_the_longest),
+        ("temperature", of_the_first_row),
+        ("top_p", of_the_first_row),
+    ],
+)
+def test_a_planted_fault_shows(
+    model: LanguageModel,
+    schedules: list[serve.Schedule],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    fault: Callable[..., Callable[[SamplingBatch], Tensor]],
+) -> None:
+    plant(monkeypatch, name, fault)
+    alone, *others = serve_all(model, schedules)
+    assert not all([serve.compare(answers, alone, logits_must_agree=False) for answers in others])
+    assert "from equal logits" in capsys.readouterr().out
+
+
+def test_an_engine_that_forgets_who_moved_shows(
+    model: LanguageModel, schedules: list[serve.Schedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove_in_order(batch: SamplingBatch, row: int) -> None:
+        batch.reorder([*range(row), *range(row + 1, len(batch)), row])
+        remove(batch, len(batch) - 1)
+
+    remove = SamplingBatch.remove
+    monkeypatch.setattr(SamplingBatch, "remove", remove_in_order)
+    alone, *others = serve_all(model, schedules)
+    assert not all([serve.compare(answers, alone, logits_must_agree=True) for answers in others])
+
+
+def test_what_counts_as_a_difference(requests: list[Request]) -> None:
+    expected = Answer(requests[1], [1, 2, 3], [0, 0, 0], [(-1.0, 1)] * 3, [10, 11, 12])
+    other_token = Answer(requests[1], [1, 9, 3], [0, 0, 0], [(-1.0, 1)] * 3, [10, 11, 12])
+    other_logits = Answer(requests[1], [1, 9, 3], [0, 0, 0], [(-1.0, 1)] * 3, [10, 99, 12])
+    later_logits = Answer(requests[1], [1, 9, 3], [0, 0, 0], [(-1.0, 1)] * 3, [10, 11, 99])
+    shorter = Answer(requests[1], [1, 2], [0, 0], [(-1.0, 1)] * 2, [10, 11])
+    bad_status = Answer(requests[1], [1, 2, 3], [0, 2, 0], [(-1.0, 1)] * 3, [10, 11, 12])
+    other_logprob = Answer(requests[1], [1, 2, 3], [0, 0, 0], [(-1.1, 1)] * 3, [10, 11, 12])
+    assert serve.difference(expected, expected, True) is None
+    assert serve.difference(other_token, expected, False) == "another token 1 of 3, from equal logits"
+    assert serve.difference(other_logits, expected, True) == "another token 1 of 3, from other logits"
+    assert serve.difference(other_logits, expected, False) is None  # a device's matrix products are its own
+    assert serve.difference(later_logits, expected, False) == "another token 1 of 3, from equal logits"
+    assert serve.difference(shorter, expected, False) == "2 tokens instead of 3"
+    assert serve.difference(bad_status, expected, True) == "statuses [0, 2, 0]"
+    assert serve.difference(other_logprob, expected, True) == "a logprob of -1.1 instead of -1.0"
+
+
+def test_rows_are_filled_again(model: LanguageModel, requests: list[Request]) -> None:
+    engine = Engine(model, serve.Sampler(), most_rows=2)
+    answers = engine.serve([Arrival(0, request) for request in requests])
+    assert {answer.request.name for answer in answers} == {request.name for request in requests}
+    assert max(map(len, engine.timeline)) == 2
+    assert len(engine.batch) == len(engine.rows) == 0
+    tokens = sum(request.most_tokens for request in requests)
+    assert sum(map(len, engine.timeline)) == tokens
+
+
+@pytest.mark.parametrize("fault", [None, seeded_by_the_place])
+def test_exit_status(
+    model: LanguageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fault: Callable[..., Callable[[SamplingBatch], Tensor]] | None,
+) -> None:
+    tokenizer = train_tokenizer(DOCUMENTS, 300)
+    monkeypatch.setattr(serve, "load_or_train", lambda: (model, tokenizer))
+    monkeypatch.setattr(sys, "argv", ["serve.py", "--tokens", "6", "--device", "cpu"])
+    if fault is not None:
+        plant(monkeypatch, "seed", fault)
+    assert serve.main() == (0 if fault is None else 1)
+    output = capsys.readouterr().out
+    assert ("THE SAME in every batch" in output) == (fault is None)
+    assert ("The texts DIFFER." in output) == (fault is not None)
+
+
+def test_too_few_tokens_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["serve.py", "--tokens", "1"])
+    with pytest.raises(SystemExit) as refused:
+        serve.main()
+    assert refused.value.code == 2
+    assert "--tokens must be >= 2, got 1" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
+def test_as_a_user_runs_it(npu: str) -> None:
+    skip_beside_a_real_cann()
+    output = run_as_user(str(EXAMPLES / "serve.py"), "--tokens", "10", seconds=TRAINING_LIMIT_SECONDS)
+    assert "The NPU is EMULATED" in output
+    assert "npu:0, EMULATED, bfloat16 logits; routes of the requests: 12 by fused_v2" in output
+    assert len(re.findall("12 of 12 texts are the same, token by token", output)) == 2 * 5 - 1
+    assert "The texts are THE SAME in every batch and on every device." in output
+    assert len(re.findall(r"^  [A-L] ", output, re.MULTILINE)) == 12
