@@ -85,8 +85,8 @@ def judge_pairs(first: Tensor, second: Tensor, what: str) -> Verdict:
     target = PAIRED.target()
     size = len(target)
     pairs = count(first * size + second, size * size)
-    mean = target @ np.arange(size)
-    variance = target @ (np.arange(size) - mean) ** 2
+    mean = float(target @ np.arange(size))
+    variance = float(target @ (np.arange(size) - mean) ** 2)
     product = float(((first - mean) * (second - mean)).sum())
     table = RowGate(np.outer(target, target).ravel(), len(first)).judge(pairs)
     verdict = worst([table, z_test(product / variance, 0.0, len(first), "correlation")])
@@ -117,11 +117,11 @@ def judge_seeds(draws: int, *, on: str = "native", key: int = 1) -> Verdict:
         seed = number % lag + (number // lag) * 2 * lag if lag < draws else number
         seed, position = seed + key * 2**52, number % 50
         pair = [draw(PAIRED, each, position, on=on) for each in (seed, seed + lag)]
-        verdicts.append(judge_pairs(*pair, f"seeds {lag} apart"))
+        verdicts.append(judge_pairs(pair[0], pair[1], f"seeds {lag} apart"))
     side = math.isqrt(draws)
     smaller, larger = torch.triu_indices(side, side, offset=1) + 1000 * key
     exchanged = [draw(PAIRED, smaller, larger, on=on), draw(PAIRED, larger, smaller, on=on)]
-    return worst([*verdicts, judge_pairs(*exchanged, "seed and position exchanged")])
+    return worst([*verdicts, judge_pairs(exchanged[0], exchanged[1], "seed and position exchanged")])
 
 
 def judge_streams(draws: int, *, on: str = "native", key: int = 1) -> Verdict:

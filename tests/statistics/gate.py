@@ -181,19 +181,34 @@ class RowGate:
         return math.log(len(self.target) / ALPHA)
 
     def _judge_bins(self, bins: Integers, counts: Integers) -> Verdict:
-        expected, observed = self._binned(bins, self.target) * self.draws, self._binned(bins, counts)
+        expected = self._binned(bins, self.target) * self.draws
         if len(expected) == 1:
             return Verdict(1.0, "a single bin")
-        statistic = float(((observed - expected) ** 2 / expected).sum())
+        statistic = self._statistic(bins, counts, expected)
         scale, degrees = self._scale_and_degrees(expected)
         return Verdict(
             chi_square_tail(statistic / scale, degrees),
             f"bins: chi-square {statistic:.0f} of {len(expected) - 1} degrees",
         )
 
+    def _statistic(self, bins: Integers, counts: Integers, expected: Floats) -> float:
+        return float(((self._binned(bins, counts) - expected) ** 2 / expected).sum())
+
+    def judge_scatter(self, many_counts: list[Integers]) -> Verdict:
+        """Whether counts of many experiments scatter as those of independent draws: no more, and no less either.
+
+        The sum of their statistics, by z-test: draws that are spread too evenly fit too well.
+        """
+        bins = self.bins[0]
+        expected = self._binned(bins, self.target) * self.draws
+        scale, degrees = self._scale_and_degrees(expected)
+        total = sum(self._statistic(bins, counts, expected) for counts in many_counts)
+        many = len(many_counts)
+        return z_test(total, many * scale * degrees, many * 2 * scale**2 * degrees, "sum of chi-squares")
+
     def _binned(self, bins: Integers, values: Floats | Integers) -> Floats:
         counted = bins != FORBIDDEN
-        sums = np.bincount(bins[counted], weights=values[counted])
+        sums: Floats = np.bincount(bins[counted], weights=values[counted]).astype(np.float64)
         return sums / sums.sum() if values is self.target else sums
 
     def _scale_and_degrees(self, expected: Floats) -> tuple[float, float]:

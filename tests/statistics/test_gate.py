@@ -109,6 +109,15 @@ class TestRows:
         assert cosine > 0.98
         assert not RowGate(target, draws).judge(counts).passed
 
+    def test_counts_that_scatter_too_little_or_too_much_are_stopped(self) -> None:
+        gate_, generator = RowGate(HAND_WORKED, 10_000), np.random.default_rng(0)
+        many = [generator.multinomial(10_000, HAND_WORKED) for _ in range(200)]
+        means = 10_000 * HAND_WORKED
+        assert gate_.judge_scatter(many).passed
+        for factor in (0.5, 2.0):
+            stretched = [np.round(means + factor * (counts - means)).astype(np.int64) for counts in many]
+            assert not gate_.judge_scatter(stretched).passed
+
     def test_detectable_bias(self) -> None:
         gate_ = RowGate(HAND_WORKED, 200_000)
         bias = gate_.detectable_bias(3)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 from covering import VOCAB_SIZE, covering_set
-from draws import MACHINES
+from draws import MACHINES, Case, counts_of
 from experiments import judge_batches, judge_lags, judge_seeds, judge_streams
 from ledger import draws, hold
+
+from ascend_sample.sampling import SamplingParams
 
 MACHINE = pytest.mark.parametrize("on", MACHINES)
 
@@ -24,6 +28,16 @@ def test_seeds(on: str) -> None:
 @MACHINE
 def test_streams(on: str) -> None:
     hold(judge_streams(draws(40_000, 1_000_000), on=on), f"streams, {on}")
+
+
+@MACHINE
+def test_counts_scatter_as_those_of_independent_draws(on: str) -> None:
+    """Neither more, as draws that repeat each other would, nor less, as draws that are spread out would."""
+    values = np.random.default_rng(8).normal(size=100)
+    case = Case("scatter", torch.from_numpy(values).float(), SamplingParams())
+    gate = case.gate(20_000)
+    keys = range(1, 1 + draws(10, 100))
+    hold(gate.judge_scatter([counts_of(case, gate.draws, on=on, key=key) for key in keys]), f"scatter, {on}")
 
 
 @MACHINE
