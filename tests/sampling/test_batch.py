@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ascend_sample._validate import SKIP_TOP_K
 from ascend_sample.sampling import batch as batch_module
+from ascend_sample.sampling import plan as plan_module
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.slots import addend_of
@@ -326,6 +327,20 @@ def test_masks_and_penalties_together(device: str) -> None:
     )
     batch.append(ids(device, 0, 0, 0))
     assert processed(batch, zeros(batch)) == {0: [-1, 0, 0], 1: [0, 0, -INF], 2: [1, -INF, 0]}
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 5, 7])
+def test_rows_that_are_processed_a_few_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Biased ones, those with both and penalised ones: whichever share a piece, each is what it is in one piece."""
+    batch = SamplingBatch(6)
+    kinds = ({"logit_bias": {1: 2.5}}, {"bad_ids": [0], "presence_penalty": 0.5}, {"repetition_penalty": 1.5}, {})
+    batch.extend([SamplingParams(seed=row, **kinds[row % 4]) for row in range(9)], [[2, 3]] * 9)
+    batch.append(torch.arange(9) % 6)
+    logits = torch.randn(9, 6)
+    whole = processed(batch, logits)
+    assert sorted(whole) == [0, 1, 2, 4, 5, 6, 8]
+    monkeypatch.setattr(plan_module, "CACHED_LOGITS", 6 * at_once + 5)
+    assert processed(batch, logits) == whole
 
 
 def test_some_rows_get_tokens_and_some_get_several(device: str) -> None:
