@@ -147,6 +147,11 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, int64_t m
                                 : sample_unfiltered(row, arguments, scratch, work);
 }
 
+/// The largest k that is honoured.
+inline int64_t largest_k_of(const Batch& batch) {
+  return batch.most_k < batch.vocab_size ? batch.most_k : batch.vocab_size;
+}
+
 /// A row of the sampling layer. Where division by the temperature makes logits
 /// equal, top-k rows still take them by the logits, the others by the id; their weights are equal.
 template <typename Type>
@@ -170,7 +175,7 @@ size_t sample_request(const Row<Type>& row, const Batch& batch, int64_t index, S
     arguments.noise = {nullptr, 1};
     return sample_top_k(row, 1, false, arguments, scratch, work);
   }
-  const int64_t most_k = batch.most_k < batch.vocab_size ? batch.most_k : batch.vocab_size;
+  const int64_t most_k = largest_k_of(batch);
   if (arguments.uses_k(most_k)) {
     arguments.temperature = temperature;
     return sample_row(row, arguments, most_k, scratch, work);
@@ -190,7 +195,7 @@ template <typename Type>
 void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scratch& scratch) {
   using Storage = typename Type::Storage;
   const auto vocab_size = static_cast<size_t>(batch.vocab_size);
-  const int64_t most_k = batch.most_k < batch.vocab_size ? batch.most_k : batch.vocab_size;
+  const int64_t most_k = largest_k_of(batch);
   Workspace work(scratch, vocab_size);
   for (int64_t index = first_row; index < last_row; ++index) {
     const bool is_elsewhere = batch.sampling != nullptr && batch.sampling->rows != nullptr;

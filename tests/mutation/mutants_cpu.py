@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import CPU_KERNEL, Mutant
+from mutants import CPU_DISPATCH, CPU_KERNEL, Mutant
 
 IN_CPU_KERNEL = ("tests/test_operator.py::TestShapesAndStrides", "-k", "default and cpu")
 IN_CAPABILITY = ("tests/test_backend.py::test_info_shows_the_code_path_of_the_cpu_kernel",)
@@ -13,7 +13,7 @@ MUTANTS_CPU = (
     # ---- the CPU kernel: the operator, then its core ----
     Mutant(
         "cpu: the forced code path is ignored",
-        CPU_KERNEL,
+        CPU_DISPATCH,
         "return *capability;",
         "return best_capability();",
         IN_CAPABILITY,
@@ -262,7 +262,7 @@ MUTANTS_CPU = (
     Mutant(
         "cpu V2: kept until the sum exceeds p",
         "csrc/cpu/rules.h",
-        "return is_second ? std::nextafter(wide, -1.0) : wide;",
+        "return is_second && !has_to_exceed_p ? std::nextafter(wide, -1.0) : wide;",
         "return wide;",
         IN_FUZZ,
     ),

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from mutants import LIBRARIES, MUTANTS, Mutant
 from mutants_cpu import MUTANTS_CPU
+from mutants_sampling import MUTANTS_SAMPLING
 from mutants_v2 import MUTANTS_V2
 from tqdm import tqdm
 
@@ -229,7 +230,8 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", default="", help="only the faults with this in their names")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args()
-    chosen = [mutant for mutant in (*MUTANTS, *MUTANTS_CPU, *MUTANTS_V2) if options.only in mutant.name]
+    every = (*MUTANTS, *MUTANTS_CPU, *MUTANTS_V2, *MUTANTS_SAMPLING)
+    chosen = [mutant for mutant in every if options.only in mutant.name]
     if not chosen:
         print(f"--only must be part of a fault's name, got {options.only!r}. --list prints them.", file=sys.stderr)
         return 2

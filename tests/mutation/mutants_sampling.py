@@ -1,0 +1,198 @@
+"""The faults planted in the sampling layer. Those that change how often a token is drawn are in tests/statistics."""
+
+from __future__ import annotations
+
+from mutants import Mutant
+
+SAMPLING = "ascend_sample/sampling/"
+ROUTES = f"{SAMPLING}routes.py"
+SERVING = f"{SAMPLING}serving.py"
+ROW_PARAMETERS = f"{SAMPLING}row_parameters.py"
+TOTAL_ORDER = f"{SAMPLING}total_order.py"
+FILTERS = f"{SAMPLING}filters.py"
+LOGPROBS = f"{SAMPLING}logprobs.py"
+SAMPLER = f"{SAMPLING}sampler.py"
+NOISE = f"{SAMPLING}noise.py"
+BATCH = f"{SAMPLING}batch.py"
+PLAN = f"{SAMPLING}plan.py"
+PROCESSING = f"{SAMPLING}processing.py"
+
+IN_FUNCTIONAL = ("tests/sampling/test_functional.py",)
+IN_ROUTES = ("tests/sampling/test_functional.py::TestRoutes",)
+IN_BAD_ROWS = ("tests/sampling/test_functional.py::TestBadRows",)
+IN_TOTAL_ORDER = ("tests/sampling/test_total_order.py",)
+IN_FILTERS = ("tests/sampling/test_filters.py",)
+IN_SAMPLER = ("tests/sampling/test_sampler.py",)
+IN_NOISE = ("tests/sampling/test_noise.py",)
+IN_NATIVE_ROWS = ("tests/sampling/test_native_rows.py",)
+IN_BATCH = ("tests/sampling/test_batch.py", "tests/sampling/test_batch_model.py")
+IN_PROCESSING = ("tests/sampling/test_processing.py",)
+
+MUTANTS_SAMPLING = (
+    # ---- which route ----
+    Mutant(
+        "sampling: a fused route rounds top_p to the dtype of the logits",
+        ROUTES,
+        "            & rows.is_top_p_exact\n",
+        "",
+        IN_ROUTES,
+    ),
+    Mutant(
+        "sampling: a fused route forgets the temperature",
+        ROUTES,
+        "            & ~rows.has_temperature\n",
+        "",
+        IN_ROUTES,
+    ),
+    Mutant(
+        "sampling: a fused route forgets min-p",
+        ROUTES,
+        "            & ~rows.has_min_p\n            & rows",
+        "            & rows",
+        IN_ROUTES,
+    ),
+    Mutant(
+        "sampling: k above 1024 goes to the operators, which skip it",
+        ROUTES,
+        "(facts.top_k > LARGEST_FUSED_K) | keep_ties",
+        "(facts.top_k > 2 * LARGEST_FUSED_K) | keep_ties",
+        IN_FUNCTIONAL,
+    ),
+    Mutant(
+        "sampling: the number of candidates is that of the largest top_k in the batch",
+        ROUTES,
+        "least = np.searchsorted(CANDIDATE_COUNTS, every_k[rows])",
+        "least = np.searchsorted(CANDIDATE_COUNTS, every_k[rows].max() + 0 * every_k[rows])",
+        IN_ROUTES,
+    ),
+    # ---- serving a route ----
+    Mutant(
+        "sampling: top-p keeps until the sum reaches p",
+        SERVING,
+        "return (top_p.view(torch.int32) + 1).view(torch.float32)",
+        "return (top_p.view(torch.int32) + 0).view(torch.float32)",
+        IN_FUNCTIONAL,
+    ),
+    Mutant(
+        "sampling: a single group is taken for the whole batch in order",
+        SERVING,
+        "if placed.batch_rows is None:",
+        "if len(work) == 1:",
+        IN_SAMPLER,
+    ),
+    Mutant(
+        "sampling: the temperature is no exponent of the noise",
+        SERVING,
+        "drawn ** parameters.temperature.unsqueeze(1)",
+        "drawn",
+        IN_FUNCTIONAL,
+    ),
+    Mutant(
+        "sampling: NaN is not cleaned",
+        SERVING,
+        "values = values.masked_fill(is_nan, -torch.inf)",
+        "values = values.masked_fill(is_nan, 0.0)",
+        IN_BAD_ROWS,
+    ),
+    Mutant(
+        "sampling: an empty row draws any id",
+        SERVING,
+        "return token_ids.masked_fill(cleaned.maximum[:, 0] == -torch.inf, 0)",
+        "return token_ids",
+        IN_BAD_ROWS,
+    ),
+    Mutant(
+        "sampling: rows without top-k read noise that was not made",
+        SERVING,
+        "for first in range(width, vocab_size, NOISE_CHUNK):",
+        "for first in range(width, vocab_size - 2, NOISE_CHUNK):",
+        IN_FUNCTIONAL,
+    ),
+    Mutant(
+        "sampling: a min_p of 1 keeps one of several equal logits",
+        ROW_PARAMETERS,
+        "min_p=self.min_p.clamp(max=LARGEST_MIN_P)",
+        "min_p=self.min_p",
+        IN_FUNCTIONAL,
+    ),
+    Mutant(
+        "sampling: greedy rows draw",
+        ROW_PARAMETERS,
+        "top_k=top_k.masked_fill(self.temperature == 0, 1)",
+        "top_k=top_k",
+        IN_FUNCTIONAL,
+    ),
+    # ---- order, filters, logprobs ----
+    Mutant(
+        "sampling: equal logits are ordered by the higher id",
+        TOTAL_ORDER,
+        "return ascending * (1 << ID_BITS) + (ID_MASK - ids)",
+        "return ascending * (1 << ID_BITS) + ids",
+        IN_TOTAL_ORDER,
+    ),
+    Mutant(
+        "sampling: -0 comes after +0",
+        TOTAL_ORDER,
+        "bits = (logits + 0.0).view(torch.int32)",
+        "bits = logits.contiguous().view(torch.int32)",
+        IN_TOTAL_ORDER,
+    ),
+    Mutant(
+        "sampling: filtered logits keep until the sum reaches p",
+        FILTERS,
+        "stays = (before <= target)",
+        "stays = (before < target * (1 - 1e-3))",
+        IN_FILTERS,
+    ),
+    Mutant(
+        "sampling: the rank counts better tokens alone",
+        LOGPROBS,
+        "(values >= own).sum(1)",
+        "(values > own).sum(1)",
+        IN_SAMPLER,
+    ),
+    Mutant(
+        "sampling: logprobs are of the logits after masks where raw ones are asked for",
+        SAMPLER,
+        "if self.logprobs_mode.is_processed:",
+        "if self.logprobs_mode.is_normalised:",
+        IN_SAMPLER,
+    ),
+    Mutant(
+        "sampling: a plan outlives the batch that it was made for",
+        SAMPLER,
+        "key = (batch, batch.version, logits.dtype)",
+        "key = (len(batch), logits.dtype)",
+        IN_SAMPLER,
+    ),
+    # ---- noise, batch, processing ----
+    Mutant("sampling: nine rounds of Philox", NOISE, "_ROUNDS: Final = 10", "_ROUNDS: Final = 9", IN_NOISE),
+    Mutant(
+        "sampling: the native noise has another stream",
+        "csrc/cpu/sample_rows_kernel.cpp",
+        ".stream = static_cast<uint32_t>(stream),",
+        ".stream = 0,",
+        IN_NATIVE_ROWS,
+    ),
+    Mutant(
+        "sampling: a penalised row's token is counted for another row",
+        BATCH,
+        "token_ids.index_select(0, self._plan.penalized_rows)",
+        "token_ids.index_select(0, self._plan.penalized_rows.flip(0))",
+        IN_BATCH,
+    ),
+    Mutant(
+        "sampling: the slots of penalties are those of the first rows",
+        PLAN,
+        "columns = slice(max(start - first_penalized, 0)",
+        "columns = slice(max(start, 0)",
+        IN_BATCH,
+    ),
+    Mutant(
+        "sampling: the repetition penalty divides negative logits",
+        PROCESSING,
+        "torch.where(logits > 0, logits / divisor, logits * divisor)",
+        "logits / divisor",
+        IN_PROCESSING,
+    ),
+)
