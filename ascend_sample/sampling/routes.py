@@ -32,6 +32,7 @@ class SamplingRoute(str, enum.Enum):
     NATIVE = "native"  # the CPU kernel of the sampling layer
     FUSED_V2 = "fused_v2"  # top_k_top_p_sample_v2 on the device, once for all such rows
     FUSED = "fused"  # top_k_top_p_sample on the device, once for all such rows
+    FUSED_ROUNDED = "fused_rounded"  # the same, of float32 logits that are rounded to float16: where that is asked for
     TOP_K = "top_k"  # the first of the total order by torch, then the composite of V2 on those alone
     COMPOSITE = "composite"  # the composite of V2 on whole rows
 
@@ -64,22 +65,31 @@ class Abilities(NamedTuple):
         native: the CPU kernel.
         fused: aclnnTopKTopPSample, for this dtype.
         fused_v2: aclnnTopKTopPSampleV2, for float32.
+        rounds: logits of this dtype may be rounded to float16 for aclnnTopKTopPSample.
     """
 
     native: bool
     fused: bool
     fused_v2: bool
+    rounds: bool = False
 
 
-def abilities_of(device: torch.device, dtype: torch.dtype) -> Abilities:
-    """Ask the package what serves logits of ``dtype`` on ``device``."""
+def abilities_of(device: torch.device, dtype: torch.dtype, round_float32: bool = False) -> Abilities:
+    """Ask the package what serves logits of ``dtype`` on ``device``.
+
+    Args:
+        device: of the logits.
+        dtype: of the logits.
+        round_float32: whether float32 logits may be rounded to float16.
+    """
 
     def is_served(operator: str, dtype: torch.dtype) -> bool:
         return backend.which_backend(torch.empty(0, dtype=dtype, device=device), operator).backend in ("aclnn", "cffi")
 
     if device.type == "cpu":
         return Abilities(native=True, fused=False, fused_v2=False)
-    return Abilities(False, is_served(OPERATOR_NAME, dtype), is_served(OPERATOR_V2_NAME, torch.float32))
+    rounds = round_float32 and dtype == torch.float32 and is_served(OPERATOR_NAME, torch.float16)
+    return Abilities(False, is_served(OPERATOR_NAME, dtype), is_served(OPERATOR_V2_NAME, torch.float32), rounds)
 
 
 class _Rows(NamedTuple):
@@ -167,6 +177,12 @@ RULES: Final[tuple[Rule, ...]] = (
             & ~rows.has_min_p
             & ~rows.has_temperature
         ),
+    ),
+    Rule(
+        SamplingRoute.FUSED_ROUNDED,
+        False,
+        "top-k of float32 logits, which round_float32 allows to round to float16: aclnnTopKTopPSample",
+        lambda rows, has: has.rounds & rows.has_top_k & ~rows.is_greedy & ~rows.needs_mask & ~rows.has_min_p,
     ),
     Rule(
         SamplingRoute.TOP_K,

@@ -90,6 +90,9 @@ class Sampler:
     Args:
         logprobs_mode: which numbers are reported for requests that ask for logprobs.
         keep_ties: see 4. Rows with top-k then take a slower route.
+        round_float32: on a device that has aclnnTopKTopPSample alone, which takes no float32, let it serve rows of
+            float32 logits with top-k all the same: shifted by their maximum, divided by the temperature and rounded to
+            float16. One launch instead of many, and no longer exact: docs/sampling.md says how far off.
 
     Example:
         >>> from ascend_sample.sampling import SamplingParams
@@ -101,14 +104,18 @@ class Sampler:
         (1, True)
     """
 
-    def __init__(self, logprobs_mode: str = "raw_logprobs", *, keep_ties: bool = False) -> None:
+    def __init__(
+        self, logprobs_mode: str = "raw_logprobs", *, keep_ties: bool = False, round_float32: bool = False
+    ) -> None:
         modes = [mode.value for mode in LogprobsMode]
         if logprobs_mode not in modes:
             raise ValueError(f"Sampler: logprobs_mode must be one of {', '.join(modes)}, got {logprobs_mode!r}.")
-        if not isinstance(keep_ties, bool):
-            raise TypeError(f"Sampler: keep_ties must be True or False, got {keep_ties!r}. Use bool().")
+        for name, value in (("keep_ties", keep_ties), ("round_float32", round_float32)):
+            if not isinstance(value, bool):
+                raise TypeError(f"Sampler: {name} must be True or False, got {value!r}. Use bool().")
         self.logprobs_mode = LogprobsMode(logprobs_mode)
         self.keep_ties = keep_ties
+        self.round_float32 = round_float32
         self._plan: _Plan | None = None
 
     def __call__(
@@ -164,7 +171,7 @@ class Sampler:
         explained: list[RowRoute] = [RowRoute(0, SamplingRoute.NATIVE, "")] * len(batch)
         for is_processed, kind in ((False, dtype), (True, torch.float32)):
             rows = np.flatnonzero(batch.host.is_processed == is_processed)
-            abilities = routes.abilities_of(batch.device, kind)
+            abilities = routes.abilities_of(batch.device, kind, self.round_float32)
             chosen = routes.choose_rules(facts.select(rows), batch.vocab_size, kind, abilities, self.keep_ties)
             for row, rule in zip(rows.tolist(), chosen.tolist(), strict=True):
                 reason = RULES[rule].reason + ("; its logits are processed in float32 before" if is_processed else "")
@@ -203,10 +210,18 @@ class Sampler:
         processed_groups: Sequence[PlacedGroup] = ()
         raw_rows = np.flatnonzero(~batch.host.is_processed)
         if len(raw_rows) > 0:
-            raw_groups = place_groups(facts, parameters, logits, self.keep_ties, raw_rows)
+            raw_groups = place_groups(
+                facts, parameters, logits, self.keep_ties, raw_rows, round_float32=self.round_float32
+            )
         if processed is not None:
             processed_groups = place_groups(
-                facts, parameters, processed.logits, self.keep_ties, np.array(processed.host_rows), is_gathered=True
+                facts,
+                parameters,
+                processed.logits,
+                self.keep_ties,
+                np.array(processed.host_rows),
+                is_gathered=True,
+                round_float32=self.round_float32,
             )
         asking = np.flatnonzero(batch.host.logprobs >= 0)
         return _Plan(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample._validate import SKIP_TOP_K, convert_p
 from ascend_sample.sampling import routes
 from ascend_sample.sampling.noise import Stream, exponential_noise
 from ascend_sample.sampling.routes import LARGEST_FUSED_K, Group, RowFacts, SamplingRoute
@@ -54,6 +54,7 @@ def place_groups(
     keep_ties: bool,
     rows: npt.NDArray[np.int64] | None = None,
     is_gathered: bool = False,
+    round_float32: bool = False,
 ) -> Sequence[PlacedGroup]:
     """Choose the routes of rows and put on the device what serving them needs.
 
@@ -64,6 +65,7 @@ def place_groups(
         keep_ties: top-k keeps every tie at the k-th value.
         rows: the rows that are placed, each once; None: all.
         is_gathered: logits have a row for each of ``rows``, in their order, rather than for each of the batch.
+        round_float32: float32 logits may be rounded to float16 for the first operator.
 
     Returns:
         Each of the rows is in one of the groups.
@@ -78,7 +80,7 @@ def place_groups(
 
     placed = []
     parameters = parameters.for_operators(vocab_size)
-    abilities = routes.abilities_of(device, logits.dtype)
+    abilities = routes.abilities_of(device, logits.dtype, round_float32)
     for group in routes.group_rows(facts.select(rows), vocab_size, logits.dtype, abilities, keep_ties):
         of_batch = rows[group.rows]
         batch_rows = indices(of_batch, len(every))
@@ -139,6 +141,8 @@ def _serve_group(
     if group.route is SamplingRoute.NATIVE:
         # The status of the row as it came: masking has hidden nothing but NaN.
         return RowsOutput(_sample_natively(cleaned.logits, None, parameters, stream).token_ids, cleaned.status)
+    if group.route is SamplingRoute.FUSED_ROUNDED:
+        return _sample_rounded(cleaned, parameters, group, stream)
     if group.route is SamplingRoute.TOP_K:
         return _sample_candidates(cleaned, parameters, group, stream)
     return _sample_whole_rows(cleaned, parameters, placed, stream)
@@ -279,14 +283,27 @@ def _sample_fused(logits: Tensor, parameters: RowParameters, group: Group, strea
 
     A draw from softmax(x / t) is argmax of w^(1/t) / q, where w = softmax(x); the same entry has the largest w / q^t.
     """
-    vocab_size = logits.shape[1]
-    noise = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-    width = min(group.most_k, vocab_size)
-    drawn = exponential_noise(parameters.seed, parameters.position, width, stream=stream)
-    noise[:, :width] = drawn ** parameters.temperature.unsqueeze(1)
-    token_ids: Tensor = torch.ops.ascend_sample.top_k_top_p_sample(
-        logits, parameters.top_k, parameters.top_p.to(logits.dtype), noise, 0.0, False, 32
-    )[0]
+    noise = exponential_noise(parameters.seed, parameters.position, group.most_k, stream=stream)
+    token_ids = _sample_by_operator(logits, parameters, noise ** parameters.temperature.unsqueeze(1))
     cleaned = cleaned_rows(logits)
     # What a device makes of NaN is not documented: whatever it is, the id is one of the vocabulary.
-    return RowsOutput(_or_first(token_ids.clamp(0, vocab_size - 1), cleaned), cleaned.status)
+    return RowsOutput(_or_first(token_ids.clamp(0, logits.shape[1] - 1), cleaned), cleaned.status)
+
+
+def _sample_rounded(cleaned: CleanedRows, parameters: RowParameters, group: Group, stream: Stream) -> RowsOutput:
+    """The first operator on float32 logits, rounded to float16 after the shift that brings the best ones close to 0."""
+    rounded = divided_by_temperature(cleaned.logits, cleaned.maximum, parameters.temperature).to(torch.float16)
+    noise = exponential_noise(parameters.seed, parameters.position, group.most_k, stream=stream)
+    token_ids = _sample_by_operator(rounded, parameters, noise)
+    return RowsOutput(_or_first(token_ids, cleaned), cleaned.status)
+
+
+def _sample_by_operator(logits: Tensor, parameters: RowParameters, first_lanes: Tensor) -> Tensor:
+    """One call of top_k_top_p_sample, whose rows all have a top_k: it reads no lane beyond the first ones."""
+    noise = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    noise[:, : first_lanes.shape[1]] = first_lanes
+    top_p = convert_p(parameters.top_p, logits)  # what is below 1 stays below 1
+    token_ids: Tensor = torch.ops.ascend_sample.top_k_top_p_sample(
+        logits, parameters.top_k, top_p, noise, 0.0, False, 32
+    )[0]
+    return token_ids

@@ -83,9 +83,16 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: the temperature is no exponent of the noise",
         SERVING,
-        "drawn ** parameters.temperature.unsqueeze(1)",
-        "drawn",
+        "noise ** parameters.temperature.unsqueeze(1)",
+        "noise",
         IN_FUNCTIONAL,
+    ),
+    Mutant(
+        "sampling: rounding to float16 switches a top_p just below 1 off",
+        SERVING,
+        "top_p = convert_p(parameters.top_p, logits)",
+        "top_p = parameters.top_p.to(logits.dtype)",
+        ("tests/sampling/test_rounding.py",),
     ),
     Mutant(
         "sampling: NaN is not cleaned",
