@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 
 import pytest
@@ -45,12 +46,15 @@ def requests(count: int, vocab_size: int = VOCAB_SIZE, seed: int = 0) -> list[Sa
     ]
 
 
+@functools.cache
+def _row(seed: int, step: int, vocab_size: int) -> Tensor:
+    generator = torch.Generator().manual_seed((seed * 1009 + step) % 2**63)
+    return torch.randn(vocab_size, generator=generator) * 3
+
+
 def logits_of_step(step: int, seeds: list[int], dtype: torch.dtype, vocab_size: int = VOCAB_SIZE) -> Tensor:
     """A row depends on the request and the step alone."""
-    rows = [
-        torch.randn(vocab_size, generator=torch.Generator().manual_seed((seed * 1009 + step) % 2**63)) for seed in seeds
-    ]
-    return (torch.stack(rows) * 3).to(dtype)
+    return torch.stack([_row(seed, step, vocab_size) for seed in seeds]).to(dtype)
 
 
 def generate(
@@ -134,7 +138,7 @@ class TestInvariance:
             others = [name for name in range(64, 128) if name != row][: 7 + row]
             others.insert(row % 7, row)
             assert generate(params, others, device, dtype)[row] == together[row]
-        for name in range(0, 64, 9):
+        for name in range(0, 64, 9 if device == "cpu" else 21):  # the emulation is slow
             assert generate(params, [name], device, dtype)[name] == together[name]
 
     def test_when_all_rows_are_processed(self, device: str) -> None:
