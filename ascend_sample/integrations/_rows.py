@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._validate import SKIP_TOP_K
-from ascend_sample.sampling import RowFacts, filter_logits, sample_rows
+from ascend_sample.sampling import RowFacts, filter_logits, row_table, sample_rows
 
 SMALLEST_TOP_P: Final = 2.0**-126  # keeps one token, as a top_p of 0 does where an engine allows that
 _FEWEST_SEED: Final = -(2**63)
@@ -197,8 +197,6 @@ def derived_seeds(seed: int, rows: int) -> Tensor:
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device, without waiting for it."""
-    if tensor.device == device:
-        return tensor
-    if tensor.device.type == "cpu":
-        tensor = tensor.pin_memory()
+    if tensor.device.type == "cpu" and device.type != "cpu":
+        return row_table.to_device(tensor.numpy(), device)
     return tensor.to(device, non_blocking=True)

@@ -16,7 +16,8 @@ from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logpr
 from ascend_sample.sampling.noise import Stream
 from ascend_sample.sampling.routes import RULES, RowFacts, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits
-from ascend_sample.sampling.serving import PlacedGroup, cleaned_rows, place_groups, serve, to_device
+from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.serving import PlacedGroup, cleaned_rows, place_groups, serve
 
 
 class SamplerOutput(NamedTuple):

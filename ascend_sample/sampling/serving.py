@@ -16,6 +16,7 @@ from ascend_sample.sampling import routes
 from ascend_sample.sampling.noise import Stream, exponential_noise
 from ascend_sample.sampling.routes import LARGEST_FUSED_K, Group, RowFacts, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, RowStatus
+from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.total_order import first_of_total_order, mask_below_top_k
 
 NOISE_CHUNK = 8192  # lanes made at a time on devices, so that the integers behind them stay small
@@ -37,14 +38,6 @@ class PlacedGroup(NamedTuple):
     batch_rows: Tensor | None
     unbounded: Tensor | None
     parameters: RowParameters
-
-
-def to_device(array: npt.NDArray[np.int64], device: torch.device) -> Tensor:
-    """A copy on the device, without waiting for it."""
-    tensor = torch.from_numpy(array)
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def place_groups(
