@@ -17,7 +17,8 @@ from torch import Tensor
 INT32: Final = torch.int32
 OPERATOR_NAME = "top_k_top_p_sample"
 OPERATOR_V2_NAME = "top_k_top_p_sample_v2"
-SKIP_TOP_K = 2**20 + 1  # above every vocabulary, so top-k is off; small enough for a device that computes it in float32
+MAX_VOCAB_SIZE = 2**20
+SKIP_TOP_K = MAX_VOCAB_SIZE + 1  # so top-k is off; small enough for a device that computes it in float32
 SKIP_TOP_P = 1.0
 
 

@@ -15,6 +15,8 @@ from typing import Final, SupportsInt, TypeGuard
 
 import numpy
 
+from ascend_sample._validate import MAX_VOCAB_SIZE
+
 OWNER: Final = "SamplingParams"
 SMALLEST_POSITIVE: Final = 2.0**-126
 """The smallest normal float32: what lies between 0 and it may be 0 on a device."""
@@ -22,8 +24,6 @@ LARGEST: Final = float(numpy.finfo(numpy.float32).max)
 LARGEST_FRACTION: Final = 1.0 - 2.0**-24
 """The largest float32 below 1."""
 LARGEST_COUNT: Final = 2**31 - 1
-MAX_VOCAB_SIZE: Final = 2**20
-"""What the operators take."""
 
 
 class _ShownValue(reprlib.Repr):

@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ascend_sample._validate import MAX_VOCAB_SIZE
 from ascend_sample.sampling import _arguments
 from ascend_sample.sampling._arguments import TokenIds
-from ascend_sample.sampling._checks import LARGEST_COUNT, MAX_VOCAB_SIZE
+from ascend_sample.sampling._checks import LARGEST_COUNT
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, make_plan
 from ascend_sample.sampling.row_table import (

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
+from ascend_sample._validate import MAX_VOCAB_SIZE
 from ascend_sample.sampling._checks import (
     LARGEST,
     LARGEST_COUNT,
-    MAX_VOCAB_SIZE,
     OWNER,
     SMALLEST_POSITIVE,
     refusal,

@@ -17,8 +17,9 @@ import torch
 
 from ascend_sample import backend
 from ascend_sample._validate import OPERATOR_NAME, OPERATOR_V2_NAME
+from ascend_sample.reference import MAX_TOP_K
 
-LARGEST_FUSED_K: Final = 1024
+LARGEST_FUSED_K: Final = MAX_TOP_K
 CANDIDATE_COUNTS: Final = (64, LARGEST_FUSED_K)
 FOLDED_TEMPERATURES: Final = (0.05, 2.0)
 """Temperatures t for which q ** t, q being exponential noise, has the range and nearly the resolution of float32."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, fields, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample._validate import MAX_VOCAB_SIZE, SKIP_TOP_K
+from ascend_sample.sampling._checks import LARGEST_FRACTION
 from ascend_sample.sampling.routes import RowFacts
-from ascend_sample.sampling.total_order import ID_MASK
-
-LARGEST_MIN_P: Final = 1 - 2.0**-24  # the largest float32 below 1
 
 
 class RowStatus(enum.IntEnum):
@@ -71,7 +69,7 @@ class RowParameters:
         return replace(
             self,
             top_k=top_k.masked_fill(self.temperature == 0, 1),
-            min_p=self.min_p.clamp(max=LARGEST_MIN_P),
+            min_p=self.min_p.clamp(max=LARGEST_FRACTION),
         )
 
     def at(self, position: Tensor) -> RowParameters:
@@ -113,9 +111,9 @@ def check_logits(name: str, logits: object) -> None:
         raise TypeError(
             f"{name}: logits must be float32, float16 or bfloat16, got {logits.dtype}. Convert with logits.float()."
         )
-    if logits.dim() != 2 or not 1 <= logits.shape[1] <= ID_MASK + 1:
+    if logits.dim() != 2 or not 1 <= logits.shape[1] <= MAX_VOCAB_SIZE:
         raise ValueError(
-            f"{name}: logits must have shape [rows, vocab_size] with vocab_size in [1, {ID_MASK + 1}], "
+            f"{name}: logits must have shape [rows, vocab_size] with vocab_size in [1, {MAX_VOCAB_SIZE}], "
             f"got {list(logits.shape)}. Take the last position of each sequence."
         )
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-ID_BITS = 20  # an id fits: vocab_size <= 2^20
+from ascend_sample._validate import MAX_VOCAB_SIZE
+
+ID_BITS = (MAX_VOCAB_SIZE - 1).bit_length()  # an id fits
 ID_MASK = (1 << ID_BITS) - 1
 MAGNITUDE_MASK = 0x7FFFFFFF  # the bits of a float32 but for its sign
 
@@ -20,7 +22,7 @@ def order_keys(logits: Tensor) -> Tensor:
         logits: float32 [rows, vocab_size] without NaN.
 
     Returns:
-        int64 [rows, vocab_size]: the rank of the value's bits above 20 bits that descend with the id.
+        int64 [rows, vocab_size]: the rank of the value's bits above `ID_BITS` bits that descend with the id.
 
     Example:
         >>> order_keys(torch.tensor([[1.0, 3.0, 3.0, -0.0, 0.0]])).argsort(descending=True)

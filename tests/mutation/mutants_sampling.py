@@ -118,7 +118,7 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: a min_p of 1 keeps one of several equal logits",
         ROW_PARAMETERS,
-        "min_p=self.min_p.clamp(max=LARGEST_MIN_P)",
+        "min_p=self.min_p.clamp(max=LARGEST_FRACTION)",
         "min_p=self.min_p",
         IN_FUNCTIONAL,
     ),
