@@ -1,0 +1,1 @@
+"""Decoding: search and sampling strategies, batched, over any model that computes steps. See docs/decoding.md."""

@@ -1,0 +1,76 @@
+"""What a model must offer to be decoded with: five methods, and a cache that only the model looks into."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+
+class StepOutput(NamedTuple):
+    """What a model returns for some tokens.
+
+    Attributes:
+        logits: floats [batch, vocab_size] after a prefill, [batch, tokens, vocab_size] after a step: what follows each
+            of the tokens.
+        cache: what the next step needs, opaque to its callers. The cache that was passed in must not be used again.
+        hidden_states: floats [batch, tokens, hidden_size], the last layer's, of the same tokens (after a prefill of
+            every place of input_ids, padding included); None unless the model was made to return them. Contrastive
+            search needs them.
+    """
+
+    logits: Tensor
+    cache: Any
+    hidden_states: Tensor | None = None
+
+
+class StepModel(Protocol):
+    """A causal model, or the decoder of an encoder-decoder, seen as steps.
+
+    Rows are independent: what a row gets must not depend on the other rows, nor on how far these are. A cache has a
+    length for each row, the number of its tokens, in which padding does not count, and a row's tokens have the
+    positions 0, 1, 2, ... wherever they are stored.
+
+    `expand`, `reorder` and `rollback` may change the cache in place or return another one; use what they return.
+
+    Source: docs/decoding.md, section "Models".
+    """
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
+        """Process the prompts.
+
+        Args:
+            input_ids: int64 [batch, length], with length of at least 1; for an encoder-decoder, what its decoder
+                starts with.
+            attention_mask: bool [batch, length], False at padding, on whichever side it is; at least one True a row.
+                None: no padding.
+            encoder: what the encoder takes, [batch, ...] each, by the names that the model gives them.
+
+        Returns:
+            Logits [batch, vocab_size] after the last token of each prompt that is not padding.
+        """
+        ...
+
+    def decode(self, tokens: Tensor, cache: Any) -> StepOutput:
+        """Append the same number of tokens to every row.
+
+        Args:
+            tokens: int64 [batch, tokens]. To append fewer to some row, append anything and roll the row back.
+            cache: of the step before.
+
+        Returns:
+            Logits [batch, tokens, vocab_size].
+        """
+        ...
+
+    def expand(self, cache: Any, count: int) -> Any:
+        """Repeat each row count times: row r becomes the rows r * count to r * count + count - 1."""
+        ...
+
+    def reorder(self, cache: Any, index: Tensor) -> Any:
+        """Take the rows of index, int64 [rows] on the device, into a cache of as many; a row may occur twice."""
+        ...
+
+    def rollback(self, cache: Any, lengths: Tensor) -> Any:
+        """Keep the first lengths[r] tokens of each row r; int64 [batch] on the device, none above the row's length."""
+        ...

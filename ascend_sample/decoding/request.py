@@ -1,0 +1,254 @@
+"""What all strategies are asked for, checked and converted once: prompts, stop tokens, lengths, callbacks."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypedDict
+
+import torch
+from torch import Tensor
+
+LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
+"""(input_ids int64 [rows, length], scores float32 [rows, vocab_size]) -> scores; transformers' classes are such.
+
+input_ids are the prompts as they were given, with their padding, and what was generated so far."""
+StoppingCriterion = Callable[..., Any]
+"""(input_ids int64 [rows, length], scores) -> bool [rows] or bool; transformers' classes are such."""
+OnTokens = Callable[[Tensor, Tensor], None]
+"""(tokens int64 [rows, n], counts int64 [rows]): called after each step with what it appended.
+
+Of row r the first counts[r] tokens are new; 0 for a row that is done. A beam search calls it once, at the end."""
+
+
+class CommonOptions(TypedDict, total=False):
+    """The keyword arguments that every strategy takes.
+
+    Attributes:
+        attention_mask: bool or int64 [batch, length], 0 at padding, on whichever side; None: no padding.
+        encoder: what the model's encoder takes, by the model's names, each [batch, ...].
+        eos_token_id: a token, or several, after which a row is done; it is part of the sequence.
+        pad_token_id: what fills the rows after their ends; the first stop token, or 0, unless given.
+        logits_processor: called one after the other on each step's float32 logits (log-probabilities in a beam
+            search), before anything is drawn.
+        stopping_criteria: a row for which one is true is done.
+        on_tokens: for streaming, see `OnTokens`.
+        progress: show a bar (tqdm) of the steps.
+        return_scores: keep what each step drew from, in `DecodeOutput.scores`.
+    """
+
+    attention_mask: Tensor | None
+    encoder: Mapping[str, Tensor] | None
+    eos_token_id: int | Sequence[int] | Tensor | None
+    pad_token_id: int | None
+    logits_processor: Sequence[LogitsProcessor]
+    stopping_criteria: Sequence[StoppingCriterion]
+    on_tokens: OnTokens | None
+    progress: bool
+    return_scores: bool
+
+
+@dataclass(frozen=True)
+class Request:
+    """`CommonOptions` and the prompts, checked.
+
+    Attributes:
+        strategy: the name of the function, for messages.
+        input_ids: int64 [batch, length].
+        attention_mask: bool [batch, length], no row without a True.
+        encoder: as given.
+        max_new_tokens: int64 [batch] on the device, each at least 1.
+        max_steps: the largest of them, on the host.
+        eos_token_ids: int64 [n] on the device, n may be 0.
+        pad_token_id: what fills rows.
+        logits_processor: as given.
+        stopping_criteria: as given.
+        on_tokens: as given.
+        progress: as given.
+        return_scores: as given.
+    """
+
+    strategy: str
+    input_ids: Tensor
+    attention_mask: Tensor
+    encoder: Mapping[str, Tensor]
+    max_new_tokens: Tensor
+    max_steps: int
+    eos_token_ids: Tensor
+    pad_token_id: int
+    logits_processor: Sequence[LogitsProcessor]
+    stopping_criteria: Sequence[StoppingCriterion]
+    on_tokens: OnTokens | None
+    progress: bool
+    return_scores: bool
+
+    @property
+    def batch_size(self) -> int:
+        """How many prompts there are."""
+        return len(self.input_ids)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the prompts are, and so everything else."""
+        return self.input_ids.device
+
+    def prompt_lengths(self) -> Tensor:
+        """int64 [batch], padding not counted."""
+        return self.attention_mask.sum(dim=1)
+
+    def is_eos(self, tokens: Tensor) -> Tensor:
+        """Which tokens end their row, bool in the shape of tokens."""
+        return torch.isin(tokens, self.eos_token_ids)
+
+
+def check_request(
+    strategy: str,
+    input_ids: Tensor,
+    max_new_tokens: int | Sequence[int] | Tensor,
+    *,
+    attention_mask: Tensor | None = None,
+    encoder: Mapping[str, Tensor] | None = None,
+    eos_token_id: int | Sequence[int] | Tensor | None = None,
+    pad_token_id: int | None = None,
+    logits_processor: Sequence[LogitsProcessor] = (),
+    stopping_criteria: Sequence[StoppingCriterion] = (),
+    on_tokens: OnTokens | None = None,
+    progress: bool = False,
+    return_scores: bool = False,
+) -> Request:
+    """Check what every strategy takes, before the model is called.
+
+    Raises:
+        TypeError: an argument has a wrong type or dtype.
+        ValueError: an argument has a wrong shape, device or value.
+    """
+    if not isinstance(input_ids, Tensor) or input_ids.dtype != torch.int64:
+        refuse_type(strategy, "input_ids", "be an int64 tensor", input_ids, "Convert it with torch.tensor(ids).")
+    if input_ids.dim() != 2 or 0 in input_ids.shape:
+        shape = list(input_ids.shape)
+        remedy = "Give at least one prompt of at least one token; pad shorter ones and pass attention_mask."
+        refuse(strategy, "input_ids", "be [batch, length] and not empty", shape, remedy)
+    mask = _checked_mask(strategy, input_ids, attention_mask)
+    for name, value in (encoder or {}).items():
+        if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(input_ids):
+            remedy = "Give one row for each prompt."
+            refuse(strategy, f"encoder[{name!r}]", f"be a tensor [{len(input_ids)}, ...]", _kind(value), remedy)
+    lengths = _checked_lengths(strategy, input_ids, max_new_tokens)
+    eos = _checked_eos(strategy, eos_token_id)
+    if pad_token_id is None:
+        pad_token_id = eos[0] if eos else 0
+    check_integer(strategy, "pad_token_id", pad_token_id, low=0)
+    for name, values in (("logits_processor", logits_processor), ("stopping_criteria", stopping_criteria)):
+        if not isinstance(values, Sequence) or not all(map(callable, values)):
+            refuse_type(strategy, name, "be a list of callables", values, "Put a single one into a list.")
+    if not (on_tokens is None or callable(on_tokens)):
+        refuse_type(strategy, "on_tokens", "be callable", on_tokens, "Give a function of tokens and counts.")
+    check_bool(strategy, "progress", progress)
+    check_bool(strategy, "return_scores", return_scores)
+    device = input_ids.device
+    return Request(
+        strategy=strategy,
+        input_ids=input_ids,
+        attention_mask=mask,
+        encoder=dict(encoder or {}),
+        max_new_tokens=torch.tensor(lengths, dtype=torch.int64, device=device),
+        max_steps=max(lengths),
+        eos_token_ids=torch.tensor(eos, dtype=torch.int64, device=device),
+        pad_token_id=pad_token_id,
+        logits_processor=logits_processor,
+        stopping_criteria=stopping_criteria,
+        on_tokens=on_tokens,
+        progress=progress,
+        return_scores=return_scores,
+    )
+
+
+def _checked_mask(strategy: str, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    if attention_mask is None:
+        return torch.ones_like(input_ids, dtype=torch.bool)
+    if not isinstance(attention_mask, Tensor) or attention_mask.dtype.is_floating_point:
+        remedy = "Give True (1) at tokens and False (0) at padding."
+        refuse_type(strategy, "attention_mask", "be a bool or int64 tensor", attention_mask, remedy)
+    if attention_mask.shape != input_ids.shape:
+        shape, rule = list(attention_mask.shape), f"have the shape of input_ids, {list(input_ids.shape)}"
+        refuse(strategy, "attention_mask", rule, shape, "Use the tokenizer's.")
+    if attention_mask.device != input_ids.device:
+        rule = f"be on the device of input_ids, {input_ids.device}"
+        refuse(strategy, "attention_mask", rule, attention_mask.device, "Move it with .to().")
+    mask = attention_mask.bool()
+    empty = (~mask.any(dim=1)).nonzero().flatten().tolist()
+    if empty:
+        remedy = "A prompt needs a token, for example the model's start token."
+        refuse(strategy, "attention_mask", "leave each row a token", f"none in the rows {empty}", remedy)
+    return mask
+
+
+def _checked_lengths(strategy: str, input_ids: Tensor, value: int | Sequence[int] | Tensor) -> list[int]:
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    batch_size = len(input_ids)
+    lengths = list(value) if isinstance(value, Sequence) else [value] * batch_size
+    if len(lengths) != batch_size:
+        rule = f"be an int, or one for each of {batch_size} prompts"
+        refuse(strategy, "max_new_tokens", rule, f"{len(lengths)} values", "Give as many as there are prompts.")
+    for length in lengths:
+        check_integer(strategy, "max_new_tokens", length, low=1)
+    return [int(length) for length in lengths]
+
+
+def _checked_eos(strategy: str, value: int | Sequence[int] | Tensor | None) -> list[int]:
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if value is None:
+        return []
+    tokens = list(value) if isinstance(value, Sequence) else [value]
+    for token in tokens:
+        check_integer(strategy, "eos_token_id", token, low=0)
+    return [int(token) for token in tokens]
+
+
+def check_integer(strategy: str, name: str, value: object, *, low: int, high: int | None = None) -> None:
+    """Raise unless value is an integer from low to high."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        refuse_type(strategy, name, "be an int", value, "Convert it with int().")
+    number = int(value)
+    if number < low or (high is not None and number > high):
+        rule = f"be at least {low}" if high is None else f"be in [{low}, {high}]"
+        refuse(strategy, name, rule, value, "Use a value of that range.")
+
+
+def check_number(
+    strategy: str, name: str, value: object, *, low: float, high: float = float("inf"), above: bool = False
+) -> None:
+    """Raise unless value is a finite number from low (above low, if so) to high."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        refuse_type(strategy, name, "be a float", value, "Convert it with float().")
+    number = float(value)
+    is_high_enough = number > low if above else number >= low
+    if not (is_high_enough and number <= high and abs(number) != float("inf")):
+        rule = f"be a finite number {'above' if above else 'of at least'} {low:g}"
+        rule += "" if high == float("inf") else f" and at most {high:g}"
+        refuse(strategy, name, rule, value, "Use a value of that range.")
+
+
+def check_bool(strategy: str, name: str, value: object) -> None:
+    """Raise unless value is True or False."""
+    if not isinstance(value, bool):
+        refuse_type(strategy, name, "be True or False", value, "Use bool().")
+
+
+def refuse(strategy: str, name: str, rule: str, value: object, remedy: str) -> NoReturn:
+    """Raise ValueError in the project's form."""
+    raise ValueError(f"{strategy}: {name} must {rule}, got {value}. {remedy}")
+
+
+def refuse_type(strategy: str, name: str, rule: str, value: object, remedy: str) -> NoReturn:
+    """Raise TypeError in the project's form."""
+    raise TypeError(f"{strategy}: {name} must {rule}, got {_kind(value)}. {remedy}")
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of {value.dtype} {list(value.shape)}"
+    return f"{type(value).__name__} {value!r}"[:80]

@@ -1,0 +1,55 @@
+"""Bad input of the strategies: each message names the strategy, the argument, the rule, the value and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ascend_sample.decoding.request import check_request
+
+IDS = torch.tensor([[1, 2], [3, 0]])
+BAD = [
+    ({"input_ids": [[1, 2]]}, TypeError, "input_ids must be an int64 tensor, got list"),
+    ({"input_ids": IDS.int()}, TypeError, "input_ids must be an int64 tensor, got a tensor of torch.int32"),
+    ({"input_ids": IDS[0]}, ValueError, r"input_ids must be \[batch, length\] and not empty, got \[2\]"),
+    ({"input_ids": IDS[:, :0]}, ValueError, r"input_ids must be \[batch, length\] and not empty, got \[2, 0\]"),
+    ({"attention_mask": IDS.float()}, TypeError, "attention_mask must be a bool or int64 tensor"),
+    ({"attention_mask": IDS[:1]}, ValueError, r"attention_mask must have the shape of input_ids, \[2, 2\]"),
+    (
+        {"attention_mask": torch.tensor([[0, 0], [1, 1]])},
+        ValueError,
+        r"attention_mask must leave each row a token, got none in the rows \[0\]",
+    ),
+    ({"encoder": {"memory": torch.ones(3, 1)}}, ValueError, r"encoder\['memory'\] must be a tensor \[2, ...\]"),
+    ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1, got 0"),
+    ({"max_new_tokens": [3, 0]}, ValueError, "max_new_tokens must be at least 1, got 0"),
+    ({"max_new_tokens": [3]}, ValueError, "max_new_tokens must be an int, or one for each of 2 prompts, got 1 values"),
+    ({"max_new_tokens": 1.5}, TypeError, "max_new_tokens must be an int, got float 1.5"),
+    ({"eos_token_id": -1}, ValueError, "eos_token_id must be at least 0, got -1"),
+    ({"eos_token_id": "</s>"}, TypeError, "eos_token_id must be an int, got str"),
+    ({"pad_token_id": -1}, ValueError, "pad_token_id must be at least 0, got -1"),
+    ({"logits_processor": print}, TypeError, "logits_processor must be a list of callables"),
+    ({"stopping_criteria": [1]}, TypeError, "stopping_criteria must be a list of callables"),
+    ({"on_tokens": 1}, TypeError, "on_tokens must be callable, got int 1"),
+    ({"progress": 1}, TypeError, "progress must be True or False, got int 1"),
+    ({"return_scores": "no"}, TypeError, "return_scores must be True or False, got str"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
+def test_bad_input_is_named(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments = {"input_ids": IDS, "max_new_tokens": 4, **wrong}
+    with pytest.raises(error, match=rf"^search: {message}.*\. [A-Z]"):
+        check_request("search", **arguments)
+
+
+def test_what_is_derived() -> None:
+    request = check_request("search", IDS, [2, 5], attention_mask=torch.tensor([[1, 1], [1, 0]]), eos_token_id=(7, 8))
+    assert (request.max_steps, request.pad_token_id, request.batch_size) == (5, 7, 2)
+    assert request.prompt_lengths().tolist() == [2, 1]
+    assert request.is_eos(torch.tensor([[6, 7], [8, 9]])).tolist() == [[False, True], [True, False]]
+    none = check_request("search", IDS, 1)
+    assert none.pad_token_id == 0
+    assert not none.is_eos(IDS).any()
