@@ -12,7 +12,6 @@ from ascend_sample._validate import SKIP_TOP_K
 from ascend_sample.sampling import RowFacts, filter_logits, row_table, sample_rows
 
 SMALLEST_TOP_P: Final = 2.0**-126  # keeps one token, as a top_p of 0 does where an engine allows that
-_FEWEST_SEED: Final = -(2**63)
 _MOST_SEED: Final = 2**63 - 1
 _WORD: Final = 2**64 - 1
 
@@ -140,17 +139,6 @@ class UniformRows:
             )
             self._made_for = (rows, device)
         return self._tensors
-
-
-def random_seeds(rows: int) -> Tensor:
-    """A seed a row, int64 on the CPU, all in one draw from torch's default generator.
-
-    Example:
-        >>> _ = torch.manual_seed(3)
-        >>> len(set(random_seeds(1000).tolist()))
-        1000
-    """
-    return torch.randint(_FEWEST_SEED, _MOST_SEED, (rows,), dtype=torch.int64)
 
 
 def seed_bits(seed: int) -> int:

@@ -14,6 +14,7 @@ from ascend_sample._validate import MAX_VOCAB_SIZE
 from ascend_sample.sampling import _arguments
 from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling._checks import LARGEST_COUNT
+from ascend_sample.sampling.noise import random_seeds
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, make_plan
 from ascend_sample.sampling.row_table import (
@@ -335,8 +336,7 @@ class SamplingBatch:
         seeds = numpy.array([seed or 0 for seed in given], numpy.uint64).view(numpy.int64)
         missing = [index for index, seed in enumerate(given) if seed is None]
         if missing:
-            drawn = torch.empty(len(missing), dtype=torch.int64)
-            seeds[missing] = drawn.random_(-(2**63), None, generator=self._generator).numpy()
+            seeds[missing] = random_seeds(len(missing), self._generator).numpy()
         return seeds
 
     def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool) -> int:

@@ -74,7 +74,8 @@ def exponential_noise(
         >>> torch.equal(noise[1, 2:], exponential_noise(seed[1:], position[1:], 2, first_lane=2)[0])
         True
 
-    Source: Philox 4x32-10 as in Salmon et al., SC 2011; the arithmetic after it is this project's.
+    Source: docs/seeds.md, section "The noise": Philox 4x32-10 as in Salmon et al., SC 2011; the arithmetic after it is
+    this project's.
     """
     for name, value in (("seed", seed), ("position", position)):
         if not isinstance(value, Tensor):
@@ -87,6 +88,25 @@ def exponential_noise(
         return noise
     torch.ops.ascend_sample.check_exponential_noise(seed, position, lanes, int(stream), first_lane)
     return _exponential_noise_torch(seed, position, lanes, int(stream), first_lane)
+
+
+def random_seeds(count: int, generator: torch.Generator | None = None) -> Tensor:
+    """Draw seeds for rows that were given none, all at once.
+
+    Args:
+        count: how many.
+        generator: on the CPU; None uses torch's default one.
+
+    Returns:
+        int64 [count] on the CPU, of all 2^64 values.
+
+    Example:
+        >>> len(set(random_seeds(1000, torch.Generator().manual_seed(3)).tolist()))
+        1000
+
+    Source: docs/seeds.md, section "Where seeds come from".
+    """
+    return torch.empty(count, dtype=torch.int64).random_(-(2**63), None, generator=generator)
 
 
 def _exponential_noise_torch(seed: Tensor, position: Tensor, lanes: int, stream: int, first_lane: int) -> Tensor:

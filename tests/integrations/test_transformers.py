@@ -26,6 +26,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from ascend_sample.integrations import _rows
 from ascend_sample.integrations.transformers import SamplingLogitsProcessor, fused_sampling, split_warpers
+from ascend_sample.sampling.noise import random_seeds
 
 VOCAB_SIZE = 48
 PAD = 0
@@ -359,7 +360,7 @@ class TestDevices:
     @pytest.mark.parametrize("parameters", [{}, {"top_k": 5}, {"top_p": 0.7, "min_p": 0.1}, {"temperature": 0.0}])
     def test_the_same_tokens(self, device: str, parameters: dict[str, Any]) -> None:
         logits = torch.randn(64, VOCAB_SIZE) * 3
-        seed, position = _rows.random_seeds(64), torch.arange(64)
+        seed, position = random_seeds(64), torch.arange(64)
         expected = _rows.UniformRows(**parameters).draw(logits, seed, position)
         found = _rows.UniformRows(**parameters).draw(logits.to(device), seed, position)
         assert found.device.type == device
