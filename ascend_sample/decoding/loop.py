@@ -37,6 +37,13 @@ class Texts:
     Args:
         request: what was asked for.
         copies: how many rows each prompt has; they follow one another.
+
+    Attributes:
+        is_done: bool [rows].
+        stand_in: after `are_done` said no: which row of the model's cache is to take the place of each, int64 [rows];
+            None where all stay. A row that is done is decoded along with the others, because processors and criteria
+            may know the batch. It must not grow, or it could run out of the model's positions; so it becomes a second
+            copy of a row that goes on.
     """
 
     def __init__(self, request: Request, copies: int = 1) -> None:
@@ -50,7 +57,12 @@ class Texts:
         self._log_probs = torch.zeros(rows, device=request.device)
         self._is_impossible = torch.zeros(rows, dtype=torch.bool, device=request.device)
         self._scores: list[Tensor] = []
+        self._done_count = 0
+        shortest = int(request.max_new_tokens.min())
+        has_ends = len(request.eos_token_ids) > 0 or len(request.stopping_criteria) > 0
+        self._may_end_early = has_ends or shortest < request.max_steps
         self.is_done = torch.zeros(rows, dtype=torch.bool, device=request.device)
+        self.stand_in: Tensor | None = None
 
     @property
     def ids(self) -> Tensor:
@@ -85,10 +97,18 @@ class Texts:
 
     def are_done(self) -> bool:
         """Whether all rows are done. It waits for the device only where that is not known without."""
+        self.stand_in = None
         if self._steps >= self.request.max_steps:
             return True
-        may_end_early = len(self.request.eos_token_ids) > 0 or len(self.request.stopping_criteria) > 0
-        return may_end_early and bool(self.is_done.all())
+        if not self._may_end_early:
+            return False
+        done_count = int(self.is_done.sum())
+        if done_count > self._done_count:
+            rows = torch.arange(len(self.is_done), device=self.request.device)
+            first_to_go_on = self.is_done.to(torch.int8).argmin()
+            self.stand_in = torch.where(self.is_done, first_to_go_on, rows)
+        self._done_count = done_count
+        return done_count == len(self.is_done)
 
     def output(self) -> DecodeOutput:
         """The rows as they are, with a warning if some had nothing to choose from."""
@@ -124,8 +144,6 @@ def append_tokens(
 ) -> DecodeOutput:
     """Choose, append and decode until all rows are done.
 
-    A row that is done is decoded along with the others, with the tokens that would have followed; they are not kept.
-
     Args:
         model: what start came from.
         start: the prompts' logits [rows, vocab_size] and cache.
@@ -138,6 +156,8 @@ def append_tokens(
         texts.append(choice)
         if texts.are_done():
             break
+        if texts.stand_in is not None:
+            cache = model.reorder(cache, texts.stand_in)
         output = model.decode(choice.tokens[:, None], cache)
         logits, cache = output.logits[:, -1], output.cache
     return texts.output()

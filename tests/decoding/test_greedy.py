@@ -163,6 +163,16 @@ def a_finished_row_gets_padding_alone() -> None:
     torch.testing.assert_close(output.sequences_scores.exp(), torch.tensor([0.42, 0.6, 0.343]))
 
 
+def a_finished_row_does_not_grow() -> None:
+    """The model has 96 positions; all rows need fewer, but not the long prompts with the longest text."""
+    prompts, mask = torch.ones(3, 80, dtype=torch.int64), torch.ones(3, 80, dtype=torch.int64)
+    mask[1, 2:] = 0
+    output = greedy_search(step_model("gpt2"), prompts, max_new_tokens=[6, 60, 12], attention_mask=mask)
+    alone = greedy_search(step_model("gpt2"), prompts[1:2, :2], max_new_tokens=60)
+    assert output.lengths.tolist() == [6, 60, 12]
+    assert output.to_lists()[1] == alone.to_lists()[0]
+
+
 TRAPS = [
     Trap(
         "two stop ids never finish (001)",
@@ -191,6 +201,13 @@ TRAPS = [
         "self._lengths += ~was_done",
         "self._lengths += ~was_done & tokens.bool()",
         id_0_is_a_token,
+    ),
+    Trap(
+        "finished rows run out of positions",
+        loop,
+        "if texts.stand_in is not None:",
+        "if texts.stand_in is texts:",
+        a_finished_row_does_not_grow,
     ),
     Trap(
         "a finished row is still scored",
