@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.integrations._rows import draw
-from ascend_sample.sampling.noise import random_seeds
+from ascend_sample.sampling.seeds import random_seeds
 
 TESTED_VERSIONS: Final = ("0.5.23",)
 BACKEND: Final = "ascend_sample"

@@ -14,7 +14,6 @@ from ascend_sample._validate import MAX_VOCAB_SIZE
 from ascend_sample.sampling import _arguments
 from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling._checks import LARGEST_COUNT
-from ascend_sample.sampling.noise import random_seeds
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, make_plan
 from ascend_sample.sampling.row_table import (
@@ -26,6 +25,7 @@ from ascend_sample.sampling.row_table import (
     int32_values,
     to_device,
 )
+from ascend_sample.sampling.seeds import random_seeds
 from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots, has_addend
 
 

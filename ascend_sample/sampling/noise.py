@@ -90,25 +90,6 @@ def exponential_noise(
     return _exponential_noise_torch(seed, position, lanes, int(stream), first_lane)
 
 
-def random_seeds(count: int, generator: torch.Generator | None = None) -> Tensor:
-    """Draw seeds for rows that were given none, all at once.
-
-    Args:
-        count: how many.
-        generator: on the CPU; None uses torch's default one.
-
-    Returns:
-        int64 [count] on the CPU, of all 2^64 values.
-
-    Example:
-        >>> len(set(random_seeds(1000, torch.Generator().manual_seed(3)).tolist()))
-        1000
-
-    Source: docs/seeds.md, section "Where seeds come from".
-    """
-    return torch.empty(count, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-
-
 def _exponential_noise_torch(seed: Tensor, position: Tensor, lanes: int, stream: int, first_lane: int) -> Tensor:
     """The specification, on any device."""
     pairs = torch.arange(first_lane // 2, (first_lane + lanes + 1) // 2, dtype=torch.int64, device=seed.device)
