@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.distributions import draw_from
+from ascend_sample.decoding.distributions import RowSampling, draw_from
 from ascend_sample.sampling import Stream, exponential_noise
 
 
@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
     token: Tensor
 
 
-def judge_draft(target: Tensor, draft: Draft, seed: Tensor, position: Tensor) -> Verdict:
+def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: Tensor) -> Verdict:
     """Keep as many draft tokens as leaves the target's distribution exact, and draw the token after them.
 
     A token t that was drawn from q stays with probability min(1, p(t) / q(t)), where p is the target's distribution at
@@ -51,16 +51,18 @@ def judge_draft(target: Tensor, draft: Draft, seed: Tensor, position: Tensor) ->
     The randomness of a place is a function of the row's seed and the place, so no other row changes what a row gets.
 
     Args:
-        target: float32 [batch, count + 1, vocab_size], the target's distribution in place of each draft token and after
-            the last; what follows a row's own count is not used.
+        logits: floats [batch, count + 1, vocab_size], the target's in place of each draft token and after the last;
+            what follows a row's own count is not used. They stay as they are.
         draft: of count tokens a row, which may be 0.
-        seed: int64 [batch].
+        sampling: how each row of the target is sampled.
         position: int64 [batch], the number of tokens before the row's first draft token.
 
     Example:
+        >>> from ascend_sample.sampling import SamplingParams
+        >>> sampling = RowSampling([SamplingParams(seed=3), SamplingParams(seed=4)], 2, torch.device("cpu"))
         >>> target = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.5]]])
         >>> draft = Draft(torch.tensor([[1], [1]]), torch.tensor([1, 1]), torch.tensor([[[0.0, 1.0]], [[0.5, 0.5]]]))
-        >>> verdict = judge_draft(target, draft, torch.tensor([3, 4]), torch.tensor([0, 0]))
+        >>> verdict = judge_draft(target.log(), draft, sampling, torch.tensor([0, 0]))
         >>> verdict.accepted, verdict.token[1]
         (tensor([1, 0]), tensor(0))
 
@@ -68,23 +70,22 @@ def judge_draft(target: Tensor, draft: Draft, seed: Tensor, position: Tensor) ->
     Speculative Decoding", ICML 2023, algorithm 1.
     """
     batch_size, count = draft.tokens.shape
-    accepted = torch.zeros_like(position)
-    if count:
-        places = torch.arange(count, device=position.device)
-        noise = exponential_noise(
-            seed.repeat_interleave(count), (position[:, None] + places).flatten(), 1, stream=Stream.ACCEPTANCE
-        )
-        uniform = torch.exp(-noise).view(batch_size, count)
-        p = _at_tokens(target[:, :count], draft.tokens)
-        q = torch.ones_like(p) if draft.probabilities is None else _at_tokens(draft.probabilities, draft.tokens)
-        stays = (uniform * q < p) & (places < draft.counts[:, None])
-        accepted = torch.where(stays, count, places).amin(dim=1)  # the place of the first that does not stay
-    weights = _at_place(target, accepted)
-    if count:
-        is_rejected = (accepted < draft.counts)[:, None]
-        weights = torch.where(is_rejected, _residual(weights, draft, accepted.clamp(max=count - 1)), weights)
-    # One stream for both: a place gets a token in place of a rejected one, or after accepted ones, never both.
-    return Verdict(accepted, draw_from(weights, seed, position + accepted, Stream.RESAMPLING))
+    if count == 0:
+        return Verdict(torch.zeros_like(position), sampling.draw(logits[:, 0], position))
+    places = torch.arange(count, device=position.device)
+    noise = exponential_noise(
+        sampling.seed.repeat_interleave(count), (position[:, None] + places).flatten(), 1, stream=Stream.ACCEPTANCE
+    )
+    uniform = torch.exp(-noise).view(batch_size, count)
+    target = sampling.probabilities(logits)
+    p = _at_tokens(target[:, :count], draft.tokens)
+    q = torch.ones_like(p) if draft.probabilities is None else _at_tokens(draft.probabilities, draft.tokens)
+    stays = (uniform * q < p) & (places < draft.counts[:, None])
+    accepted = torch.where(stays, count, places).amin(dim=1)  # the place of the first that does not stay
+    bonus = sampling.draw(_at_place(logits, accepted), position + accepted)
+    rest = _residual(_at_place(target, accepted), draft, accepted.clamp(max=count - 1))
+    replacement = draw_from(rest, sampling.seed, position + accepted, Stream.RESAMPLING)
+    return Verdict(accepted, torch.where(accepted < draft.counts, replacement, bonus))
 
 
 def _residual(p: Tensor, draft: Draft, place: Tensor) -> Tensor:
@@ -102,6 +103,6 @@ def _at_tokens(probabilities: Tensor, tokens: Tensor) -> Tensor:
     return probabilities.gather(2, tokens[:, :, None]).squeeze(2)
 
 
-def _at_place(probabilities: Tensor, place: Tensor) -> Tensor:
+def _at_place(values: Tensor, place: Tensor) -> Tensor:
     """Of [batch, places, vocab_size] the rows at place [batch]."""
-    return probabilities.gather(1, place[:, None, None].expand(-1, 1, probabilities.shape[2])).squeeze(1)
+    return values.gather(1, place[:, None, None].expand(-1, 1, values.shape[2])).squeeze(1)

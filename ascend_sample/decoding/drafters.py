@@ -123,7 +123,7 @@ class ModelDrafter:
         drafted, q = torch.stack(tokens, dim=1), torch.cat(probabilities, dim=1)
         if texts.is_ragged:
             place = (texts.lengths - first - known)[:, None] + torch.arange(count, device=first.device)
-            place = place.clamp(max=count - 1)
+            place = place.clamp(min=0, max=count - 1)  # of a row that is done anything will do
             drafted, q = drafted.gather(1, place), q.gather(1, place[:, :, None].expand(-1, -1, q.shape[2]))
         # It lacks its own last token and the target's, where all were accepted.
         return Draft(drafted, texts.wanted, q, count), ModelDraftState(cache, 2)

@@ -147,12 +147,7 @@ class _Run:
         self.target_passes += 1
         if is_ragged and count:
             logits = _from_place(logits, texts.lengths - 1 - start)
-        if count:
-            verdict = judge_draft(self.sampling.probabilities(logits), draft, self.sampling.seed, texts.lengths)
-            accepted, token = verdict
-        else:
-            token = self.sampling.draw(logits[:, 0], texts.lengths)
-            accepted = torch.zeros_like(token)
+        accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths)
         new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
         emitted = texts.append(new, accepted + 1, logits)
         self.is_cache_ahead = count > 0
