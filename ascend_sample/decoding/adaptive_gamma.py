@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import defaultdict, deque
@@ -20,6 +21,7 @@ LEAST_GAIN = 1.03
 """Drafting must promise this much more speed than plain decoding, for estimates are not sure."""
 PROBING_SHARE = 0.01
 """Of the time, what may be lost by trying to draft where plain decoding seems better."""
+FEWEST_ROUNDS_BETWEEN_PROBES = 32
 ROUNDS_BETWEEN_PLAIN_ONES = 48
 """A round of plain decoding now and then tells whether its time has changed."""
 
@@ -61,7 +63,7 @@ class AdaptiveGamma:
         self.cost = cost
         self._looked = GUESSED_LOOKS
         self._accepted = FIRST_GUESS * GUESSED_LOOKS
-        self._seconds: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TIMES_KEPT))
+        self._seconds: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TIMES_KEPT))
         self._rounds_since_plain = 0
         self._rounds_since_draft = 0
 
@@ -69,26 +71,23 @@ class AdaptiveGamma:
         """The estimate of a."""
         return self._accepted / self._looked
 
-    def relative_cost(self, gamma: int) -> float:
-        """The estimate of what a round costs in plain steps."""
-        if gamma == 0:
-            return 1.0
+    def relative_costs(self, largest: int) -> list[float]:
+        """The estimates of what a round of gamma = 0, 1, ..., largest costs in plain steps."""
         if self.cost is not None:
-            return 1.0 + gamma * self.cost
-        plain = statistics.median(self._seconds[0])
-        known = {drafted: statistics.median(times) for drafted, times in self._seconds.items() if drafted and times}
-        if len(known) == 1:
-            ((drafted, seconds),) = known.items()
+            return [1.0 + gamma * self.cost for gamma in range(largest + 1)]
+        medians = {gamma: statistics.median(times) for gamma, times in self._seconds.items()}
+        plain = medians.pop(0)
+        if len(medians) == 1:
+            ((drafted, seconds),) = medians.items()
             at_none, slope = plain, (seconds - plain) / drafted
         else:
-            weights = {drafted: len(self._seconds[drafted]) for drafted in known}
-            at_none, slope = _line_through(known, weights)
-        return max(1.0, (at_none + max(slope, 0.0) * gamma) / plain)
+            at_none, slope = _line_through(medians, {gamma: len(self._seconds[gamma]) for gamma in medians})
+        slope = max(slope, 0.0)
+        return [1.0, *(max(1.0, (at_none + slope * gamma) / plain) for gamma in range(1, largest + 1))]
 
-    def expected_tokens(self, gamma: int) -> float:
-        """The estimate of what a round yields."""
-        acceptance = self.acceptance()
-        return sum(acceptance**place for place in range(gamma + 1))
+    def expected_tokens(self, largest: int) -> list[float]:
+        """The estimates of what a round of gamma = 0, 1, ..., largest yields."""
+        return list(itertools.accumulate(self.acceptance() ** place for place in range(largest + 1)))
 
     def choose(self, limit: int) -> int:
         """The gamma of the next round, at most limit."""
@@ -103,13 +102,13 @@ class AdaptiveGamma:
                 return min(FIRST_GAMMA, largest)
             if self._rounds_since_plain >= ROUNDS_BETWEEN_PLAIN_ONES:
                 return 0
-        speed = {gamma: self.expected_tokens(gamma) / self.relative_cost(gamma) for gamma in range(1, largest + 1)}
-        best = max(speed, key=lambda gamma: speed[gamma])
-        if speed[best] > LEAST_GAIN:
+        costs, tokens = self.relative_costs(largest), self.expected_tokens(largest)
+        best = max(range(1, largest + 1), key=lambda gamma: tokens[gamma] / costs[gamma])
+        if tokens[best] / costs[best] > LEAST_GAIN:
             return best
         # Nothing is learnt about acceptance without drafting; one token now and then tells.
-        lost = max(0.0, self.relative_cost(1) - self.expected_tokens(1))
-        return 1 if self._rounds_since_draft >= max(WINDOW / 8, math.ceil(lost / PROBING_SHARE)) else 0
+        lost = max(0.0, costs[1] - tokens[1])
+        return 1 if self._rounds_since_draft >= max(FEWEST_ROUNDS_BETWEEN_PROBES, lost / PROBING_SHARE) else 0
 
     def observe(self, gamma: int, seconds: float, looked: int, accepted: int) -> None:
         """Learn from a round.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -14,14 +16,19 @@ from ascend_sample.sampling import SamplingParams, Stream, filter_logits
 from ascend_sample.sampling.reference import target_distribution
 
 ROWS = 20_000
+FROM_THE_MODEL = SamplingParams()
 TARGET = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.0, 0.25, 0.25], [0.7, 0.1, 0.1, 0.1]])
 DRAFT = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.1, 0.4, 0.1, 0.4]])
 
 
 def rows_with(seeds: Tensor) -> RowSampling:
     """Rows without filters."""
-    params = SamplingParams()
-    return RowSampling([with_seed(params, seed) for seed in seeds.tolist()], VOCAB_SIZE, seeds.device)
+    return _rows_with(tuple(seeds.tolist()))
+
+
+@functools.lru_cache
+def _rows_with(seeds: tuple[int, ...]) -> RowSampling:
+    return RowSampling([with_seed(FROM_THE_MODEL, seed) for seed in seeds], VOCAB_SIZE, torch.device("cpu"))
 
 
 def judged_places(
@@ -139,6 +146,13 @@ def test_probabilities_of_all_places_at_once_are_those_of_each(dtype: torch.dtyp
             expected = target_distribution(logits[row, place].float().numpy(), params)
             np.testing.assert_allclose(found[row, place].numpy(), expected, atol=2e-6)
     assert logits.equal(before)
+
+
+def test_probabilities_leave_the_logits_as_they_are() -> None:
+    logits = torch.tensor([[[1.0, float("nan"), 3.0], [float("inf"), 2.0, -float("inf")]]])
+    before = logits.clone()
+    RowSampling([SamplingParams(temperature=0.5, top_k=2)], 3, logits.device).probabilities(logits)
+    torch.testing.assert_close(logits, before, equal_nan=True, rtol=0, atol=0)
 
 
 def test_probabilities_of_a_large_top_k_and_of_strange_rows() -> None:

@@ -1,4 +1,4 @@
-"""Speculative sampling of whole texts: greedy is greedy, rows stop by themselves, nothing is overshot, stats are true."""
+"""Speculative sampling of whole texts: greedy is greedy, rows stop by themselves, none overshoots, stats are true."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class _Failing(NGramDrafter):
 
 
 def test_the_same_tokens_on_each_device(device: str) -> None:
-    """Integer noise and float32 tables: the emulated device gives what the CPU gives, filters and greedy rows included."""
+    """Integer noise and float32 tables: the emulated device gives what the CPU gives, filtered and greedy rows too."""
     tables = torch.stack([random_table(1), random_table(1) + 0.3 * random_table(2)])
     ids, mask = torch.tensor([[1, 2, 3], [3, 0, 0], [2, 1, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
     params = [
