@@ -26,7 +26,7 @@ from torch import Tensor
 from ascend_sample.decoding import transformers_cache, transformers_models
 from ascend_sample.decoding.transformers_models import CausalModel, EncoderDecoderModel, PositionSource
 
-EXAMPLES = 25
+EXAMPLES = 15
 """Random sequences of operations a model in a normal run."""
 LARGEST_DIFFERENCE = 1e-4
 RAGGED = [kind for kind in KINDS if kind != "m2m100"]
