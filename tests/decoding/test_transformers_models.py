@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,12 +27,13 @@ from torch import Tensor
 from ascend_sample.decoding import transformers_cache, transformers_models
 from ascend_sample.decoding.transformers_models import CausalModel, EncoderDecoderModel, PositionSource
 
-EXAMPLES = 15
-"""Random sequences of operations a model in a normal run."""
+IS_LONG = os.environ.get("ASCEND_SAMPLE_DECODING") == "long"
+EXAMPLES = 400 if IS_LONG else 15
+"""Random sequences of operations a model."""
 LARGEST_DIFFERENCE = 1e-4
 RAGGED = [kind for kind in KINDS if kind != "m2m100"]
-DRAWN_FROM = ("gpt2", "llama", "qwen2", "mistral with a window", "bloom", "t5", "bart", "marian", "whisper")
-"""Those for which random sequences are drawn in a normal run; RAGGED takes all."""
+QUICK = ("gpt2", "llama", "qwen2", "mistral with a window", "bloom", "t5", "bart", "marian", "whisper")
+DRAWN_FROM = RAGGED if IS_LONG else QUICK
 
 
 class Pair:
