@@ -74,7 +74,7 @@ class Texts:
         scores = logits.to(torch.float32, copy=bool(self.request.logits_processor))  # a processor may write into it
         for processor in self.request.logits_processor:
             scores = processor(self.ids, scores)
-        return scores.masked_fill(scores.isnan(), -torch.inf)
+        return scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
     def append(self, choice: Choice) -> None:
         """Give each row that is not done its token; some may be done with it."""
@@ -172,7 +172,11 @@ def steps_of(request: Request) -> Iterator[int]:
 
 
 def log_probs_of(scores: Tensor, tokens: Tensor) -> Tensor:
-    """Of tokens int64 [rows] under a softmax of scores, float [rows, vocab_size]; -inf where their score is."""
-    scores = scores.float()
-    chosen = scores.gather(1, tokens[:, None]).squeeze(1)
-    return torch.where(chosen == -torch.inf, chosen, chosen - scores.logsumexp(dim=1))
+    """Of tokens int64 [rows] under a softmax of scores, float [rows, vocab_size]; -inf where their score is.
+
+    NaN counts as -inf. On a CPU torch's log_softmax takes a quarter of the time of its logsumexp.
+    """
+    scores = scores.float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    chosen = scores.gather(1, tokens[:, None])
+    log_probs = scores.log_softmax(dim=1).gather(1, tokens[:, None])
+    return log_probs.masked_fill(chosen == -torch.inf, -torch.inf).squeeze(1)

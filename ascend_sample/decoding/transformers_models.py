@@ -273,7 +273,7 @@ class EncoderDecoderModel(_TransformersModel):
         if hasattr(self.model.config, "relative_attention_num_buckets"):
             return PositionSource.RELATIVE
         embedding = getattr(self.model.get_decoder(), "embed_positions", None)
-        if embedding is not None and "position_ids" in inspect.signature(embedding.forward).parameters:
+        if isinstance(embedding, nn.Embedding) and "position_ids" in inspect.signature(embedding.forward).parameters:
             return PositionSource.EMBEDDING
         return PositionSource.WIDTH
 

@@ -107,7 +107,8 @@ NEW_TOKENS = [6, 4, 5]
 
 @pytest.mark.parametrize("kind", ["tiny", "gpt2", "llama", "t5", "bart"])
 def test_the_texts_of_a_loop_over_single_texts(kind: str) -> None:
-    for seed, (top_k, alpha) in enumerate(itertools.product((2, 4), (0.4, 0.8))):
+    tried = itertools.product((2, 4), (0.4, 0.8)) if kind == "tiny" else ((3, 0.4), (2, 0.8))
+    for seed, (top_k, alpha) in enumerate(tried):
         if kind == "tiny":
             cached: Any = tiny_model(seed=seed)
             plain: Any = cached
@@ -159,10 +160,10 @@ def test_16_bit_states_are_compared_in_float32() -> None:
 
 def a_finished_row_does_not_grow() -> None:
     """The model has 96 positions; both rows need fewer, but not the long prompt with the long text."""
-    prompts, mask = torch.ones(2, 80, dtype=torch.int64), torch.ones(2, 80, dtype=torch.int64)
+    prompts, mask = torch.ones(2, 90, dtype=torch.int64), torch.ones(2, 90, dtype=torch.int64)
     mask[0, 2:] = 0
-    output = contrastive_search(step_model("gpt2"), prompts, max_new_tokens=[25, 4], attention_mask=mask)
-    assert output.lengths.tolist() == [25, 4]
+    output = contrastive_search(step_model("gpt2"), prompts, max_new_tokens=[12, 2], attention_mask=mask, top_k=2)
+    assert output.lengths.tolist() == [12, 2]
 
 
 TRAPS = [

@@ -51,6 +51,8 @@ class Kind(NamedTuple):
 
 
 ENCODER_DECODERS = (
+    "UMT5ForConditionalGeneration",
+    "PegasusForConditionalGeneration",
     "T5ForConditionalGeneration",
     "BartForConditionalGeneration",
     "MarianMTModel",
@@ -79,6 +81,32 @@ KINDS = {
         },
     ),
     "m2m100": Kind("M2M100ForConditionalGeneration", "M2M100Config", SMALL_PAIR),
+    "gemma3": Kind(
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        {
+            **SMALL,
+            "num_key_value_heads": 1,
+            "head_dim": 4,
+            "sliding_window": 3,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "llama4": Kind(
+        "Llama4ForCausalLM",
+        "Llama4TextConfig",
+        {
+            **SMALL,
+            "num_key_value_heads": 1,
+            "head_dim": 4,
+            "intermediate_size_mlp": 16,
+            "num_local_experts": 2,
+            "attention_chunk_size": 3,
+        },
+    ),
+    "mpt": Kind("MptForCausalLM", "MptConfig", {"d_model": 8, "n_layers": 2, "n_heads": 2, "max_seq_len": 96}),
+    "umt5": Kind("UMT5ForConditionalGeneration", "UMT5Config", SMALL_T5),
+    "pegasus": Kind("PegasusForConditionalGeneration", "PegasusConfig", SMALL_PAIR),
 }
 
 
