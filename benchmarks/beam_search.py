@@ -227,10 +227,16 @@ def show(found: dict[str, Any]) -> None:
         table.add_row(record["finished"], str(record["steps"]), *times, *shares)
     console.print(table)
     for record in found["records"]:
-        verdict = "pass" if record["share"] <= LIMIT else "FAIL"
-        if (record["disturbed"] or 0.0) > MOST_DISTURBED:
-            verdict = f"disturbed by others ({record['disturbed']:.0%}), {verdict}"
-        console.print(f"{record['finished']}: all but the model {record['share']:.1%} (at most {LIMIT:.0%}): {verdict}")
+        console.print(
+            f"{record['finished']}: all but the model {record['share']:.1%} (at most {LIMIT:.0%}): {verdict(record)}"
+        )
+
+
+def verdict(record: dict[str, Any]) -> str:
+    """Whether the promise was kept, if that can be said."""
+    if (record["disturbed"] or 0.0) > MOST_DISTURBED:
+        return f"disturbed, others had {record['disturbed']:.0%} of the processors"
+    return "pass" if record["share"] <= LIMIT else "FAIL"
 
 
 def main() -> int:
