@@ -1,7 +1,7 @@
 """Compares strategies with transformers 4.49, which still had them, in an environment of its own under ``build/``.
 
-``make test-decoding-oracles``: group beam search and contrastive search, which left transformers' core in version 5. The
-models are tiny and random; nothing is downloaded but the packages.
+``make test-decoding-oracles``: group beam search and contrastive search, which left transformers' core in version 5.
+The models are tiny and random; nothing is downloaded but the packages.
 """
 
 from __future__ import annotations
