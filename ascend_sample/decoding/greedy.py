@@ -1,0 +1,58 @@
+"""Greedy search: the most probable token at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from ascend_sample.decoding.loop import Choice, Texts, append_tokens, log_probs_of, prefilled
+from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.request import CommonOptions, check_request
+
+
+def greedy_search(
+    model: StepModel,
+    input_ids: Tensor,
+    *,
+    max_new_tokens: int | Sequence[int] | Tensor,
+    **common: Unpack[CommonOptions],
+) -> DecodeOutput:
+    """Append the token with the largest logit at every step, the lowest id among equals.
+
+    Args:
+        model: what computes steps.
+        input_ids: int64 [batch, length], the prompts.
+        max_new_tokens: how many tokens are appended at most; one number, or one for each prompt.
+        **common: see `CommonOptions`.
+
+    Returns:
+        One row a prompt. Its score is the sum of its tokens' log-probabilities, in a softmax of the logits after
+        logits_processor. A row that had no token left to choose has -inf, and a RuntimeWarning names it.
+
+    Raises:
+        TypeError: an argument has a wrong type or dtype.
+        ValueError: an argument has a wrong shape, device or value.
+
+    Example:
+        >>> from ascend_sample.decoding.module_model import ModuleModel
+        >>> successor = ModuleModel(lambda input_ids: torch.nn.functional.one_hot((input_ids + 1) % 7, 7) * 5.0)
+        >>> output = greedy_search(successor, torch.tensor([[1], [4]]), max_new_tokens=4, eos_token_id=[3, 0])
+        >>> output.to_lists(), output.sequences_scores
+        ([[2, 3], [5, 6, 0]], tensor([-0.0793, -0.1189]))
+
+    Source: docs/decoding.md, section "Greedy search and sampling".
+    """
+    request = check_request("greedy_search", input_ids, max_new_tokens, **common)
+    texts = Texts(request)
+
+    def choose(logits: Tensor) -> Choice:
+        scores = texts.processed(logits)
+        tokens = scores.argmax(dim=1)  # torch promises the first one among equals
+        log_probs = log_probs_of(scores, tokens)
+        return Choice(tokens, log_probs, log_probs == -torch.inf, scores)
+
+    return append_tokens(model, prefilled(model, request), texts, choose)
