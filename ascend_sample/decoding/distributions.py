@@ -27,6 +27,8 @@ from ascend_sample.sampling.serving import exceeded
 from ascend_sample.sampling.total_order import mask_below_top_k
 
 LARGEST = torch.finfo(torch.float32).max
+BLOCK = 2**17
+"""Logits that are processed at a time on a CPU."""
 PER_ROW_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed")
 """What of `SamplingParams` a strategy can honour whose tokens are not drawn one after the other."""
 OTHER_FIELDS = {
@@ -108,14 +110,23 @@ class RowSampling:
         """
         places, vocab_size = logits.shape[1:]
         own = self._of_places(places, vocab_size)
+        rows = logits.reshape(-1, vocab_size)
+        found = torch.empty(rows.shape, device=rows.device)
+        # On a CPU, as many rows at a time as its caches hold from one operator to the next.
+        block = max(1, BLOCK // vocab_size) if rows.is_cpu else max(1, len(rows))
+        for first in range(0, len(rows), block):
+            some = slice(first, first + block)
+            torch.softmax(self._scaled(rows[some], own.select(some)), dim=1, out=found[some])
+        return found.view(logits.shape)
+
+    def _scaled(self, logits: Tensor, own: RowParameters) -> Tensor:
+        """Logits [rows, vocab_size] less their maximum, divided by the temperature, -inf where they are filtered."""
         # Finite: the difference from an infinite maximum would be NaN.
-        values = torch.nan_to_num(logits.reshape(-1, vocab_size).float(), -torch.inf, LARGEST, -torch.inf)
+        values = torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
         values.sub_(values.amax(1, keepdim=True).clamp(min=-LARGEST))
         if self._has_temperature:
             values.div_(torch.where(own.temperature == 0, 1.0, own.temperature).unsqueeze(1))
-        if self._is_filtered:
-            values = self._filtered(values, own)
-        return torch.softmax(values, dim=1).view(logits.shape)
+        return self._filtered(values, own) if self._is_filtered else values
 
     def _filtered(self, values: Tensor, own: RowParameters) -> Tensor:
         """-inf in the place of what the filters do not keep."""
