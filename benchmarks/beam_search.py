@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from ascend_sample.decoding.beam_search import beam_search
+from ascend_sample.decoding.beam import beam_search
 from ascend_sample.decoding.model import StepOutput
 from benchmarks import environment
 from benchmarks.native import ROOT

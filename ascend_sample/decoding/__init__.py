@@ -6,19 +6,19 @@ A model is a `StepModel`: `ModuleModel` makes one of a plain torch module;
 """
 
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
-from ascend_sample.decoding.beam_sample import beam_sample
-from ascend_sample.decoding.beam_search import beam_search
+from ascend_sample.decoding.backtracking import gather_tree
+from ascend_sample.decoding.beam import beam_search
 from ascend_sample.decoding.contrastive import contrastive_search
 from ascend_sample.decoding.drafters import Drafter, ModelDrafter, NGramDrafter
-from ascend_sample.decoding.gather_tree import gather_tree
 from ascend_sample.decoding.greedy import greedy_search
-from ascend_sample.decoding.group_beam_search import group_beam_search
+from ascend_sample.decoding.group_beam import group_beam_search
 from ascend_sample.decoding.model import StepModel, StepOutput
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.processors import hamming_diversity
 from ascend_sample.decoding.request import CommonOptions, LogitsProcessor, OnTokens, StoppingCriterion
 from ascend_sample.decoding.sampled import sample, sample_and_rank
+from ascend_sample.decoding.sampled_beam import beam_sample
 from ascend_sample.decoding.speculative import speculative_sample
 
 __all__ = [

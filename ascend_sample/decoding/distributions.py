@@ -11,7 +11,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.request import refuse, refuse_type
 from ascend_sample.sampling import (
     RowFacts,
     SamplingBatch,
@@ -29,20 +28,16 @@ from ascend_sample.sampling.total_order import mask_below_top_k
 LARGEST = torch.finfo(torch.float32).max
 BLOCK = 2**17
 """Logits that are processed at a time on a CPU."""
-PER_ROW_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed")
-"""What of `SamplingParams` a strategy can honour whose tokens are not drawn one after the other."""
-OTHER_FIELDS = {
-    name: value for name, value in SamplingParams().to_mapping().items() if name not in (*PER_ROW_FIELDS, "vocab_size")
-}
 
 
 class RowSampling:
     """How each row of a batch is sampled: temperature, top-k, top-p, min-p and seed, on the device of its logits.
 
     Args:
-        params: one for each row; only `PER_ROW_FIELDS` count.
+        params: one for each row; only `row_params.DRAW_FIELDS` count.
         vocab_size: how many columns the logits have.
         device: where they are.
+        generator: where missing seeds come from, on the CPU; None is torch's default one.
 
     Attributes:
         seed: int64 [batch], the bits of each row's seed.
@@ -56,8 +51,14 @@ class RowSampling:
     Source: docs/decoding.md, section "Speculative sampling".
     """
 
-    def __init__(self, params: Sequence[SamplingParams], vocab_size: int, device: torch.device) -> None:
-        batch = SamplingBatch(vocab_size, device, capacity=len(params))
+    def __init__(
+        self,
+        params: Sequence[SamplingParams],
+        vocab_size: int,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        batch = SamplingBatch(vocab_size, device, capacity=len(params), generator=generator)
         batch.extend(params)
         host = batch.host
         self._facts = RowFacts(host.temperature.copy(), host.top_k.copy(), host.top_p.copy(), host.min_p.copy())
@@ -166,38 +167,3 @@ def draw_from(weights: Tensor, seed: Tensor, position: Tensor, stream: Stream) -
         tensor([2])
     """
     return (weights / exponential_noise(seed, position, weights.shape[1], stream=stream)).argmax(dim=1)
-
-
-def params_of_rows(
-    strategy: str, params: SamplingParams | Sequence[SamplingParams], batch_size: int
-) -> list[SamplingParams]:
-    """One `SamplingParams` for each row. Of a single one with a seed, row r has seed + r: rows must not run alike.
-
-    Args:
-        strategy: the name of the function, for messages.
-        params: what was given.
-        batch_size: how many rows there are.
-
-    Raises:
-        TypeError: it is neither.
-        ValueError: there are fewer or more than rows, or one asks for what depends on the tokens before.
-    """
-    if isinstance(params, SamplingParams):
-        given, seed = [params], params.seed
-        rows = [params] * batch_size
-        if seed is not None:
-            rows = [replace(params, seed=(seed + row) % 2**64) for row in range(batch_size)]
-    elif isinstance(params, Sequence) and all(isinstance(one, SamplingParams) for one in params):
-        given = rows = list(params)
-    else:
-        refuse_type(strategy, "params", "be SamplingParams, or a list of them", params, "Make SamplingParams(...).")
-    if len(rows) != batch_size:
-        rule = f"be one, or one for each of {batch_size} prompts"
-        refuse(strategy, "params", rule, f"{len(rows)}", "Give as many as there are prompts.")
-    for one in given:
-        for name, default in OTHER_FIELDS.items():
-            if getattr(one, name) != default:
-                rule = f"leave all but {', '.join(PER_ROW_FIELDS)} at its default"
-                value = f"{name}={getattr(one, name)!r}"
-                refuse(strategy, "params", rule, value, "Use sample(), which draws token by token.")
-    return rows

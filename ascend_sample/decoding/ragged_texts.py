@@ -9,7 +9,7 @@ from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.request import Request
 
 
-class Texts:
+class RaggedTexts:
     """Prompts and what is generated, each row from the left.
 
     Args:

@@ -19,9 +19,8 @@ from ascend_sample.decoding.request import (
     check_integer,
     check_number,
     check_request,
-    refuse,
-    refuse_type,
 )
+from ascend_sample.decoding.row_params import check_generator, checked_params
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, filter_logits
 from ascend_sample.sampling.seeds import derived_seeds
 
@@ -78,9 +77,9 @@ def sample(
     Source: docs/decoding.md, section "Greedy search and sampling".
     """
     request = check_request("sample", input_ids, max_new_tokens, **common)
-    rows = _checked_params(request, params)
+    rows = checked_params(request, params)
     check_integer("sample", "num_return_sequences", num_return_sequences, low=1)
-    _check_generator(request, generator)
+    check_generator(request, generator)
     return _sampled(model, request, rows, num_return_sequences, generator)
 
 
@@ -134,11 +133,11 @@ def sample_and_rank(
     Source: docs/decoding.md, section "Greedy search and sampling".
     """
     request = check_request("sample_and_rank", input_ids, max_new_tokens, **common)
-    rows = _checked_params(request, params)
+    rows = checked_params(request, params)
     check_integer("sample_and_rank", "num_samples", num_samples, low=1)
     check_integer("sample_and_rank", "num_return_sequences", num_return_sequences, low=1, high=num_samples)
     check_number("sample_and_rank", "length_penalty", length_penalty, low=0.0)
-    _check_generator(request, generator)
+    check_generator(request, generator)
     drawn = _sampled(model, replace(request, on_tokens=None), rows, num_samples, generator)
     scores = drawn.sequences_scores / drawn.lengths.float() ** length_penalty
     by_prompt = scores.view(request.batch_size, num_samples)
@@ -211,25 +210,3 @@ def _copied(params: list[SamplingParams], copies: int) -> list[SamplingParams]:
         seeds = [None] * copies if one.seed is None else derived_seeds(one.seed, copies).tolist()
         copied += [replace(one, seed=None if seed is None else seed % 2**64) for seed in seeds]
     return copied
-
-
-def _checked_params(request: Request, params: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
-    """One for each prompt."""
-    if params is None:
-        params = SamplingParams()
-    rows = [params] * request.batch_size if isinstance(params, SamplingParams) else params
-    remedy = "Give one, or a list with one for each prompt."
-    if not isinstance(rows, Sequence) or not all(isinstance(one, SamplingParams) for one in rows):
-        refuse_type(request.strategy, "params", "be SamplingParams", params, remedy)
-    if len(rows) != request.batch_size:
-        rule = f"be one, or one for each of {request.batch_size} prompts"
-        refuse(request.strategy, "params", rule, f"{len(rows)} of them", remedy)
-    if any(one.logprobs is not None for one in rows):
-        remedy = "Use return_scores, which keeps what every step drew from."
-        refuse(request.strategy, "params", "not ask for logprobs", "logprobs", remedy)
-    return list(rows)
-
-
-def _check_generator(request: Request, generator: torch.Generator | None) -> None:
-    if generator is not None and not isinstance(generator, torch.Generator):
-        refuse_type(request.strategy, "generator", "be a torch.Generator", generator, "Make one, and seed it.")

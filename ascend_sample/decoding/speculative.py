@@ -13,11 +13,11 @@ from typing_extensions import Unpack
 
 from ascend_sample.decoding.acceptance import Draft, judge_draft
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
-from ascend_sample.decoding.distributions import RowSampling, params_of_rows
+from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.drafters import Drafter, ModelDrafter, Round
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
-from ascend_sample.decoding.ragged_texts import Texts
+from ascend_sample.decoding.ragged_texts import RaggedTexts
 from ascend_sample.decoding.request import (
     CommonOptions,
     Request,
@@ -26,21 +26,22 @@ from ascend_sample.decoding.request import (
     refuse,
     refuse_type,
 )
+from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
 from ascend_sample.sampling import SamplingParams
 
 STRATEGY = "speculative_sample"
-FROM_THE_MODEL = SamplingParams()
 
 
 @torch.no_grad()
 def speculative_sample(
     model: StepModel,
     input_ids: Tensor,
+    params: SamplingParams | Sequence[SamplingParams] | None = None,
     *,
     drafter: StepModel | Drafter,
     max_new_tokens: int | Sequence[int] | Tensor,
-    params: SamplingParams | Sequence[SamplingParams] = FROM_THE_MODEL,
     gamma: int | Literal["adaptive"] | AdaptiveGamma = 4,
+    generator: torch.Generator | None = None,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
     """Sample from a model with the help of a cheaper one; what is drawn has exactly the model's distribution.
@@ -54,13 +55,14 @@ def speculative_sample(
     Args:
         model: the target.
         input_ids: int64 [batch, length], the prompts.
+        params: temperature, top_k, top_p, min_p and seed, for all rows or for each, as for `sample`; target and draft
+            are sampled with them alike. Other fields must be off. None: the model's distribution as it is.
         drafter: a model of the same vocabulary, or a `Drafter`.
         max_new_tokens: the most tokens that are generated, for all rows or for each. No cache ever holds more than a
             row's prompt and this many tokens, but for prompts shorter than gamma.
-        params: temperature, top_k, top_p, min_p and seed, for all rows or for each; target and draft are sampled with
-            them alike. Of a single one with a seed, row r has seed + r.
         gamma: how many tokens are drafted in a round; 0 is plain decoding. "adaptive" or an `AdaptiveGamma`: as many as
             pay off.
+        generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
         common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused: what they get
             or give is one step of all rows, and here rows are at different steps.
 
@@ -85,8 +87,10 @@ def speculative_sample(
     _refuse_what_needs_steps(request)
     control = _checked_gamma(gamma)
     proposer = _checked_drafter(drafter)
-    rows = params_of_rows(STRATEGY, params, request.batch_size)
-    run = _Run(model, proposer, request, rows, control.largest if isinstance(control, AdaptiveGamma) else control)
+    rows = checked_params(request, params, all_but_draw_fields(), "Use sample(), which draws token by token.")
+    check_generator(request, generator)
+    largest = control.largest if isinstance(control, AdaptiveGamma) else control
+    run = _Run(model, proposer, request, rows, generator, largest)
     with tqdm(total=request.max_steps, unit="token", desc=STRATEGY, disable=not request.progress) as bar:
         while run.most_room:
             bar.update(request.max_steps - run.most_room - bar.n)
@@ -110,16 +114,22 @@ class _Run:
     """
 
     def __init__(
-        self, model: StepModel, drafter: Drafter, request: Request, params: list[SamplingParams], largest: int
+        self,
+        model: StepModel,
+        drafter: Drafter,
+        request: Request,
+        params: list[SamplingParams],
+        generator: torch.Generator | None,
+        largest: int,
     ) -> None:
         self.model = model
         self.drafter = drafter
         self.request = request
-        self.texts = Texts(request)
+        self.texts = RaggedTexts(request)
         output = model.prefill(request.input_ids, request.attention_mask, **request.encoder)
         self.cache = output.cache
         self.vocab_size = output.logits.shape[1]
-        self.sampling = RowSampling(params, self.vocab_size, request.device)
+        self.sampling = RowSampling(params, self.vocab_size, request.device, generator)
         # The prompt's pass gives the first token for nothing. From here on a row's cache lacks its last token alone.
         token = self.sampling.draw(output.logits, self.texts.lengths)
         self.texts.append(token[:, None], torch.ones_like(token), output.logits[:, None])

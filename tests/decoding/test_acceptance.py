@@ -11,7 +11,7 @@ from speculative_worlds import SMALLEST_P_VALUE, VOCAB_SIZE, p_value, with_seed
 from torch import Tensor
 
 from ascend_sample.decoding.acceptance import Draft, judge_draft
-from ascend_sample.decoding.distributions import RowSampling, draw_from, params_of_rows
+from ascend_sample.decoding.distributions import RowSampling, draw_from
 from ascend_sample.sampling import SamplingParams, Stream, filter_logits
 from ascend_sample.sampling.reference import target_distribution
 
@@ -169,8 +169,11 @@ def test_probabilities_of_a_large_top_k_and_of_strange_rows() -> None:
     torch.testing.assert_close(plain.probabilities(strange), expected)
 
 
-def test_one_request_for_all_rows_gives_each_its_own_seed() -> None:
-    assert [one.seed for one in params_of_rows("s", SamplingParams(seed=2**64 - 1), 3)] == [2**64 - 1, 0, 1]
-    assert [one.seed for one in params_of_rows("s", SamplingParams(), 2)] == [None, None]
-    unseeded = RowSampling(params_of_rows("s", SamplingParams(), 2), 4, torch.device("cpu"))
-    assert unseeded.seed[0] != unseeded.seed[1]
+def test_rows_without_a_seed_get_different_ones_from_the_generator() -> None:
+    def seeds() -> list[int]:
+        generator = torch.Generator().manual_seed(3)
+        return RowSampling([SamplingParams()] * 2, 4, torch.device("cpu"), generator).seed.tolist()
+
+    first, second = seeds()
+    assert first != second
+    assert seeds() == [first, second]

@@ -10,7 +10,7 @@ import torch
 from tiny_models import TinyCausal
 from torch import Tensor
 
-from ascend_sample.decoding.beam_search import beam_search
+from ascend_sample.decoding.beam import beam_search
 from ascend_sample.decoding.module_model import ModuleModel
 
 MODELS = 120

@@ -14,7 +14,7 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
-from ascend_sample.decoding.beam_search import beam_search
+from ascend_sample.decoding.beam import beam_search
 
 CONFIGURATIONS = 220
 

@@ -11,12 +11,12 @@ from probability_models import random_table, table_model
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.decoding.beam_sample import beam_sample
-from ascend_sample.decoding.beam_search import beam_search
-from ascend_sample.decoding.group_beam_search import group_beam_search
+from ascend_sample.decoding.beam import beam_search
+from ascend_sample.decoding.group_beam import group_beam_search
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.module_model import ModuleModel, TokenHistory
 from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.sampled_beam import beam_sample
 from ascend_sample.sampling import SamplingParams
 
 SEARCHES: dict[str, Callable[..., DecodeOutput]] = {

@@ -13,9 +13,9 @@ import torch
 from probability_models import random_table, table_model
 from tiny_models import tiny_model
 
+from ascend_sample.decoding.beam import beam_search
 from ascend_sample.decoding.beam_run import NOTHING
-from ascend_sample.decoding.beam_sample import beam_sample, draw
-from ascend_sample.decoding.beam_search import beam_search
+from ascend_sample.decoding.sampled_beam import beam_sample, draw
 from ascend_sample.sampling import SamplingParams, filter_logits
 
 DRAWS = 20_000
@@ -192,11 +192,15 @@ def test_the_devices_draw_the_same(device: str) -> None:
 
 
 BAD = [
-    ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, got dict"),
+    ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
     ({"params": [SamplingParams()] * 3}, ValueError, "params must be one, or one for each of 1 prompts, got 3 of them"),
     ({"params": SamplingParams(temperature=0)}, ValueError, "params must have a temperature above 0, got 0.0"),
-    ({"params": SamplingParams(bad_ids=[3])}, ValueError, r"params must leave bad_ids as it is, got \(3,\)"),
-    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs as it is, got 1"),
+    (
+        {"params": SamplingParams(bad_ids=[3])},
+        ValueError,
+        r"params must leave bad_ids at its default, got bad_ids=\(3,\)",
+    ),
+    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default, got logprobs=1"),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
     ({"num_beams": 0}, ValueError, "num_beams must be at least 1, got 0"),
     ({"early_stopping": None}, ValueError, 'early_stopping must be True, False or "never", got None'),

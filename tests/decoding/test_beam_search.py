@@ -11,7 +11,7 @@ from probability_models import EOS, LETTERS, START, A, B, random_table, table_mo
 from tiny_models import tiny_model
 from torch import Tensor
 
-from ascend_sample.decoding.beam_search import beam_search
+from ascend_sample.decoding.beam import beam_search
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
 

@@ -15,14 +15,14 @@ from test_beam_brute_force import assert_best_two
 from tiny_models import TinyCausal, tiny_model
 
 from ascend_sample.decoding import (
+    beam,
     beam_pool,
     beam_run,
-    beam_sample,
-    beam_search,
     best_tokens,
-    group_beam_search,
+    group_beam,
     in_beam,
     request,
+    sampled_beam,
 )
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
@@ -31,7 +31,7 @@ from ascend_sample.sampling import SamplingParams
 
 def letters(**options: Any) -> DecodeOutput:
     given = {"max_new_tokens": 3, "num_beams": 2, "length_penalty": 0.0, "eos_token_id": EOS, **options}
-    return beam_search.beam_search(table_model(LETTERS), torch.tensor([[START]]), **given)
+    return beam.beam_search(table_model(LETTERS), torch.tensor([[START]]), **given)
 
 
 def assert_refused(call: Callable[[], object], message: str) -> None:
@@ -70,7 +70,7 @@ def lengths_count_generated_tokens() -> None:
 def the_start_may_be_the_end() -> None:
     # START is the stop token, and follows B for sure.
     table = [[0.0, 0.6, 0.4, 0.0], [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]
-    found = beam_search.beam_search(
+    found = beam.beam_search(
         table_model(table),
         torch.tensor([[START]]),
         max_new_tokens=4,
@@ -101,7 +101,7 @@ def scores_come_with_the_best() -> None:
 def beams_move_with_their_cache() -> None:
     module, prompts = TinyCausal(vocab_size=6, sharpness=0.5), torch.tensor([[0], [1]])
     for finished in ("pool", "in_beam"):
-        found = beam_search.beam_search(
+        found = beam.beam_search(
             ModuleModel(module),
             prompts,
             max_new_tokens=5,
@@ -126,7 +126,7 @@ def each_stop_token_stops() -> None:
 def a_score_adds_each_step_once() -> None:
     table = random_table(7, seed=4)
     params = SamplingParams(temperature=0.5, seed=3)
-    found = beam_sample.beam_sample(
+    found = sampled_beam.beam_sample(
         table_model(table), torch.tensor([[1]]), params, max_new_tokens=4, num_beams=2, length_penalty=0.0
     )
     path = [1, *found.to_lists()[0]]
@@ -137,7 +137,7 @@ def a_score_adds_each_step_once() -> None:
 def the_impossible_is_never_drawn() -> None:
     table = torch.tensor([0.5, 0.5, 0, 0]).log()
     model = ModuleModel(lambda input_ids: table.expand(*input_ids.shape, 4))
-    found = beam_sample.beam_sample(model, torch.tensor([[0]]), max_new_tokens=1, num_beams=3, num_return_sequences=3)
+    found = sampled_beam.beam_sample(model, torch.tensor([[0]]), max_new_tokens=1, num_beams=3, num_return_sequences=3)
     assert sorted(found.to_lists()) == [[], [0], [1]]
 
 
@@ -150,7 +150,7 @@ def in_groups(**options: Any) -> DecodeOutput:
     given = {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 0.5, "num_return_sequences": 2, **options}
     prompt = torch.tensor([[START]])
     model = table_model(LETTERS)
-    return group_beam_search.group_beam_search(model, prompt, max_new_tokens=3, eos_token_id=EOS, **given)
+    return group_beam.group_beam_search(model, prompt, max_new_tokens=3, eos_token_id=EOS, **given)
 
 
 def each_group_has_its_pool() -> None:
@@ -165,7 +165,7 @@ def eight_beams_of_30000_tokens() -> None:
     logits = torch.randn(1, 30000, generator=torch.Generator().manual_seed(0))
     model = ModuleModel(lambda input_ids: logits.expand(*input_ids.shape, 30000))
     for finished in ("pool", "in_beam"):
-        found = beam_search.beam_search(
+        found = beam.beam_search(
             model, torch.tensor([[0]]), max_new_tokens=1, num_beams=8, num_return_sequences=8, finished=finished
         )
         assert found.sequences[:, 0].tolist() == logits[0].topk(8).indices.tolist()
@@ -174,7 +174,7 @@ def eight_beams_of_30000_tokens() -> None:
 def equal_scores_have_slots_of_their_own() -> None:
     even = table_model(torch.full((7, 7), 1 / 7))
     for finished in ("pool", "in_beam"):
-        found = beam_search.beam_search(
+        found = beam.beam_search(
             even, torch.tensor([[0]]), max_new_tokens=2, num_beams=4, num_return_sequences=4, finished=finished
         )
         assert found.to_lists() == [[0, 0], [0, 1], [0, 2], [0, 3]]
@@ -183,7 +183,7 @@ def equal_scores_have_slots_of_their_own() -> None:
 def the_improbable_is_better_than_nothing() -> None:
     model = ModuleModel(lambda input_ids: torch.tensor([0.0, -200.0, -300.0]).expand(*input_ids.shape, 3))
     for finished in ("pool", "in_beam"):
-        found = beam_search.beam_search(
+        found = beam.beam_search(
             model, torch.tensor([[0]]), max_new_tokens=1, num_beams=3, num_return_sequences=3, finished=finished
         )
         assert found.sequences_scores.tolist() == [0.0, -200.0, -300.0]
@@ -192,7 +192,7 @@ def the_improbable_is_better_than_nothing() -> None:
 def all_of_a_hypothesis_moves_with_it() -> None:
     for seed in range(0, 40, 3):
         assert_best_two("in_beam", seed)
-    found = beam_search.beam_search(
+    found = beam.beam_search(
         tiny_model(vocab_size=5, sharpness=1.0),
         torch.tensor([[1], [2], [3]]),
         max_new_tokens=6,
@@ -262,7 +262,7 @@ TRAPS = [
     ),
     Trap(
         "000: more sequences than beams crash",
-        beam_search,
+        beam,
         "if num_return_sequences > num_beams:",
         "if num_return_sequences > num_beams * num_beams:",
         more_sequences_than_beams_are_refused,
@@ -290,14 +290,14 @@ TRAPS = [
     ),
     Trap(
         "001: beam sample divides what was accumulated by the temperature in each step",
-        beam_sample,
+        sampled_beam,
         "return draw(scores, log_probs,",
         "return draw(scores / batch.temperature[:, None], log_probs,",
         a_score_adds_each_step_once,
     ),
     Trap(
         "001: where too few have a probability, those without one are drawn",
-        beam_sample,
+        sampled_beam,
         "at_least_nothing(beam_scores[:, :, None] + log_probs)",
         "(beam_scores[:, :, None] + log_probs).clamp_min(-1e9)",
         the_impossible_is_never_drawn,
@@ -311,14 +311,14 @@ TRAPS = [
     ),
     Trap(
         "001: all groups share one pool",
-        group_beam_search,
+        group_beam,
         f"pools = {_POOLS}",
         f"pools = {_POOLS[: _POOLS.index(' for')]}] * num_beam_groups",
         each_group_has_its_pool,
     ),
     Trap(
         "001: beams that do not divide into groups are left over",
-        group_beam_search,
+        group_beam,
         "if num_beams % num_beam_groups != 0:",
         "if num_beams < num_beam_groups:",
         groups_of_unequal_size_are_refused,

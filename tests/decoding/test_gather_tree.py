@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.gather_tree import gather_tree, trace_beams
+from ascend_sample.decoding.backtracking import gather_tree, trace_beams
 
 END = 9
 STEPS = [[1, 2, 3], [4, 5, 6], [7, END, 8], [1, END, 2]]

@@ -13,8 +13,8 @@ from probability_models import EOS, LETTERS, START, A, B, random_table, table_mo
 from tiny_models import TinyCausal, tiny_model
 from torch import Tensor
 
-from ascend_sample.decoding.beam_search import beam_search
-from ascend_sample.decoding.group_beam_search import group_beam_search
+from ascend_sample.decoding.beam import beam_search
+from ascend_sample.decoding.group_beam import group_beam_search
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.processors import hamming_diversity
 

@@ -318,10 +318,10 @@ def test_trap(trap: Trap) -> None:
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, got dict"),
-    ({"params": [SamplingParams(), 3]}, TypeError, "params must be SamplingParams, got list"),
+    ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
+    ({"params": [SamplingParams(), 3]}, TypeError, "params must be SamplingParams, or a list of them, got list"),
     ({"params": [SamplingParams()] * 2}, ValueError, "params must be one, or one for each of 1 prompts, got 2 of them"),
-    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must not ask for logprobs"),
+    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default"),
     ({"num_return_sequences": 0}, ValueError, "num_return_sequences must be"),
     ({"num_return_sequences": 2.0}, TypeError, "num_return_sequences must be an int"),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),

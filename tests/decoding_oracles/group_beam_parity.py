@@ -12,9 +12,9 @@ import transformers_449
 import transformers_models as tiny
 from planting import planted
 
-from ascend_sample.decoding import group_beam_search as strategy
+from ascend_sample.decoding import group_beam as strategy
 from ascend_sample.decoding import processors as diversity
-from ascend_sample.decoding.group_beam_search import group_beam_search
+from ascend_sample.decoding.group_beam import group_beam_search
 
 CONFIGURATIONS = 300
 SCORES_WITHIN = 1e-4

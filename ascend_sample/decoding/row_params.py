@@ -1,0 +1,59 @@
+"""The `SamplingParams` of each prompt, checked: for the strategies that draw."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from ascend_sample.decoding.request import Request, refuse, refuse_type
+from ascend_sample.sampling import SamplingParams
+
+DRAW_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed")
+"""The fields of `SamplingParams` whose meaning does not depend on the tokens before."""
+
+
+def checked_params(
+    request: Request,
+    params: SamplingParams | Sequence[SamplingParams] | None,
+    refused: Collection[str] = ("logprobs",),
+    remedy: str = "Use return_scores, which keeps what every step drew from.",
+) -> list[SamplingParams]:
+    """One for each prompt. Prompts that share one share its seed, so that none depends on its place in the batch.
+
+    Args:
+        request: what was asked for.
+        params: one, or one for each prompt; None: the model's distribution as it is.
+        refused: fields of `SamplingParams` that the strategy cannot honour.
+        remedy: what to do instead.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: there are fewer or more than prompts, or a refused field is not at its default.
+    """
+    default = SamplingParams()
+    given = default if params is None else params
+    rows = [given] * request.batch_size if isinstance(given, SamplingParams) else given
+    if not isinstance(rows, Sequence) or not all(isinstance(one, SamplingParams) for one in rows):
+        advice = "Give one, or a list with one for each prompt."
+        refuse_type(request.strategy, "params", "be SamplingParams, or a list of them", params, advice)
+    if len(rows) != request.batch_size:
+        rule = f"be one, or one for each of {request.batch_size} prompts"
+        refuse(request.strategy, "params", rule, f"{len(rows)} of them", "Give as many as there are prompts.")
+    for one in rows:
+        for name in refused:
+            if getattr(one, name) != getattr(default, name):
+                value = f"{name}={getattr(one, name)!r}"
+                refuse(request.strategy, "params", f"leave {name} at its default", value, remedy)
+    return list(rows)
+
+
+def all_but_draw_fields() -> tuple[str, ...]:
+    """The fields that only a strategy can honour that appends one token after the other to each text."""
+    return tuple(name for name in SamplingParams().to_mapping() if name not in (*DRAW_FIELDS, "vocab_size"))
+
+
+def check_generator(request: Request, generator: object) -> None:
+    """Raise unless it is a torch.Generator or None; that it is on the CPU, `SamplingBatch` checks."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        refuse_type(request.strategy, "generator", "be a torch.Generator", generator, "Make one, and seed it.")
