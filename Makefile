@@ -11,11 +11,11 @@ FUZZ_SECONDS ?= 600
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-statistics test-integrations build verify lint format sanitize fuzz test-aarch64 mutation test-install bench bench-docs \
-  bench-npu pictures clean
+.PHONY: help demo test test-statistics test-integrations test-decoding-oracles build verify lint format sanitize fuzz \
+  test-aarch64 mutation test-install bench bench-docs bench-npu pictures clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 17
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
 
 demo: $(BIN)/.built  ## generate text with a language model on the CPU and on npu:0, emulated where there is none
 	$(RUN) examples/demo.py
@@ -64,6 +64,9 @@ test-install: $(BIN)/.requirements  ## pip install the package in environments o
 
 test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
 	$(RUN) tests/integrations/run.py
+
+test-decoding-oracles: $(BIN)/.built  ## group beam and contrastive search beside transformers 4.49, in an environment of its own
+	$(RUN) tests/decoding_oracles/run.py
 
 bench: $(BIN)/.built  ## time the CPU kernel beside its peers and beside one read of its input: some minutes
 	$(RUN) -m benchmarks prepare

@@ -231,13 +231,13 @@ def show(found: dict[str, Any]) -> None:
     for record in found["records"]:
         for name, result in record["results"].items():
             quartiles = f"{result['lower_quartile'] * 1e6:.0f} to {result['upper_quartile'] * 1e6:.0f} us"
-            table.add_row(
-                record["cell"], name, f"{result['median'] * 1e6:.0f} us", quartiles, f"{record['disturbed']:.0%}"
-            )
+            others = "" if record["disturbed"] is None else f"{record['disturbed']:.0%}"
+            table.add_row(record["cell"], name, f"{result['median'] * 1e6:.0f} us", quartiles, others)
     console = Console(width=160)
     console.print(table)
     for gate in found["gates"]:
-        console.print(f"{gate['verdict']:<10} {gate['name']}: {gate['value']:.3g} ({gate['bound']} {gate['limit']:g})")
+        value = "" if gate["value"] is None else f"{gate['value']:.3g}"
+        console.print(f"{gate['verdict']:<12} {gate['name']}: {value} ({gate['bound']} {gate['limit']:g})")
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from ascend_sample.sampling.row_table import (
     int32_values,
     to_device,
 )
+from ascend_sample.sampling.seeds import random_seeds
 from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots, has_addend
 
 
@@ -335,8 +336,7 @@ class SamplingBatch:
         seeds = numpy.array([seed or 0 for seed in given], numpy.uint64).view(numpy.int64)
         missing = [index for index, seed in enumerate(given) if seed is None]
         if missing:
-            drawn = torch.empty(len(missing), dtype=torch.int64)
-            seeds[missing] = drawn.random_(-(2**63), None, generator=self._generator).numpy()
+            seeds[missing] = random_seeds(len(missing), self._generator).numpy()
         return seeds
 
     def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool) -> int:

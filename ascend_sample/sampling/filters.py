@@ -37,6 +37,8 @@ def filter_logits(
     Example:
         >>> filter_logits(torch.tensor([[4.0, 2.0, 3.0]]), temperature=torch.tensor([0.5]), top_k=torch.tensor([2]))
         tensor([[8., -inf, 6.]])
+
+    Source: docs/sampling.md, section 1 "What is drawn".
     """
     cleaned = cleaned_rows(logits)
     values = cleaned.logits

@@ -66,6 +66,8 @@ def sample_rows(
         ...     logits, temperature=0 * one, seed=torch.tensor([1, 2]), position=torch.tensor([7, 7])
         ... ).token_ids.tolist()
         [1, 0]
+
+    Source: docs/sampling.md, section 1 "What is drawn".
     """
     check_logits("sample_rows", logits)
     rows, device = len(logits), logits.device

@@ -74,7 +74,8 @@ def exponential_noise(
         >>> torch.equal(noise[1, 2:], exponential_noise(seed[1:], position[1:], 2, first_lane=2)[0])
         True
 
-    Source: Philox 4x32-10 as in Salmon et al., SC 2011; the arithmetic after it is this project's.
+    Source: docs/seeds.md, section "The noise": Philox 4x32-10 as in Salmon et al., SC 2011; the arithmetic after it is
+    this project's.
     """
     for name, value in (("seed", seed), ("position", position)):
         if not isinstance(value, Tensor):

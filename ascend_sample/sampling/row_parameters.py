@@ -55,7 +55,7 @@ class RowParameters:
     seed: Tensor
     position: Tensor
 
-    def select(self, rows: Tensor) -> RowParameters:
+    def select(self, rows: Tensor | slice) -> RowParameters:
         """Those of some rows, in their order."""
         return RowParameters(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 

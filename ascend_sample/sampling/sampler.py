@@ -103,6 +103,8 @@ class Sampler:
         >>> output = Sampler()(torch.tensor([[1.0, 3.0, 2.0, 3.0], [5.0, -1.0, 5.0, -1.0]]), batch)
         >>> output.token_ids.tolist()[0], output.token_ids.tolist()[1] in (0, 2)
         (1, True)
+
+    Source: docs/sampling.md, sections 1 "What is drawn" and 4 "Routes".
     """
 
     def __init__(
@@ -169,15 +171,15 @@ class Sampler:
             'native'
         """
         facts = _facts_of(batch)
-        explained: list[RowRoute] = [RowRoute(0, SamplingRoute.NATIVE, "")] * len(batch)
+        explained: list[RowRoute] = []
         for is_processed, kind in ((False, dtype), (True, torch.float32)):
             rows = np.flatnonzero(batch.host.is_processed == is_processed)
             abilities = routes.abilities_of(batch.device, kind, self.round_float32)
             chosen = routes.choose_rules(facts.select(rows), batch.vocab_size, kind, abilities, self.keep_ties)
             for row, rule in zip(rows.tolist(), chosen.tolist(), strict=True):
                 reason = RULES[rule].reason + ("; its logits are processed in float32 before" if is_processed else "")
-                explained[row] = RowRoute(row, RULES[rule].route, reason)
-        return explained
+                explained.append(RowRoute(row, RULES[rule].route, reason))
+        return sorted(explained)
 
     def _check(self, logits: Tensor, batch: SamplingBatch) -> None:
         check_logits("Sampler", logits)

@@ -206,7 +206,7 @@ def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor)
     return torch.where(logits == maximum, 0.0, (logits - maximum) / divisor)
 
 
-def _exceeded(top_p: Tensor) -> Tensor:
+def exceeded(top_p: Tensor) -> Tensor:
     """What a float32 sum has to reach in order to exceed top_p: V2 keeps until a sum reaches its p."""
     return (top_p.view(torch.int32) + 1).view(torch.float32)  # the next float32
 
@@ -216,7 +216,7 @@ def _sample_by_operator_v2(scaled: Tensor, parameters: RowParameters, noise: Ten
     name = "top_k_top_p_sample_v2_composite" if is_composite else "top_k_top_p_sample_v2"
     operator = getattr(torch.ops.ascend_sample, name)
     # eps is 0: noise is never 0, and an eps of 1e-8 would halve the draws of a token 18 nats below the best.
-    top_p = _exceeded(parameters.top_p)
+    top_p = exceeded(parameters.top_p)
     token_ids: Tensor = operator(
         scaled, parameters.top_k, top_p, noise, parameters.min_p, 0.0, False, 32, LARGEST_FUSED_K
     )[0]

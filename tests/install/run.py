@@ -14,10 +14,13 @@ import re
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from environments import PIP_INSTALL, create  # noqa: E402
+
 PINS = dict(line.split("==") for line in (ROOT / "requirements.txt").read_text().split() if "==" in line)
 
 
@@ -25,9 +28,8 @@ class Environment:
     """A virtual environment, used from outside the project's folder."""
 
     def __init__(self, folder: Path) -> None:
-        venv.create(folder, with_pip=True)
         self.folder = folder
-        self.python = folder / "bin" / "python"
+        self.python = create(folder)
 
     def run(self, *arguments: str) -> str:
         """Run python with the arguments; returns what it printed."""
@@ -42,7 +44,7 @@ class Environment:
     def install(self, *packages: str) -> None:
         """Install with plain pip."""
         print(f"  pip install {' '.join(packages)}", flush=True)
-        self.run("-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
+        self.run(*PIP_INSTALL, *packages)
 
     def check(self, has_binding: bool, route: str | None) -> None:
         """Compare what `info` says with what is expected, and verify some rows on each device."""

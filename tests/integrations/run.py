@@ -8,17 +8,16 @@ the interface alone, as `test_vllm_interface.py` and `test_sglang_interface.py` 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "integrations"
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from environments import PIP_INSTALL, environment_of, must, passes, run, variables  # noqa: E402
 
 from ascend_sample.integrations import sglang, vllm  # noqa: E402  from this checkout
 
@@ -57,31 +56,6 @@ ENGINES = (
 )
 
 
-def run(*command: str | Path, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command and take its output."""
-    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def must(*command: str | Path) -> None:
-    """Run a command that has to succeed."""
-    finished = run(*command)
-    if finished.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))} ended with status {finished.returncode}:\n{finished.stdout}")
-
-
-def environment_of(engine: Engine) -> Path:
-    """Python with the pinned packages, made once for a list of them."""
-    requirements = ROOT / "tests" / "integrations" / f"requirements_{engine.name}.txt"
-    folder = BUILD / engine.name
-    python, installed = folder / "bin" / "python", folder / requirements.name
-    if not installed.exists() or installed.read_text() != requirements.read_text():
-        print(f"  installing {requirements.name}", flush=True)
-        venv.create(folder, with_pip=True, clear=True)
-        must(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements)
-        shutil.copy(requirements, installed)
-    return python
-
-
 def engine_folder(engine: Engine, version: str, python: Path) -> Path:
     """The engine alone, without dependencies and compiled kernels: they need CUDA's libraries."""
     folder = BUILD / f"{engine.name}-{version}"
@@ -89,8 +63,7 @@ def engine_folder(engine: Engine, version: str, python: Path) -> Path:
         print(f"  installing {engine.name}=={version}, without its dependencies", flush=True)
         partial = folder.with_name(f"{folder.name}-partial")
         shutil.rmtree(partial, ignore_errors=True)
-        pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
-        must(*pip, "--target", partial, f"{engine.name}=={version}")
+        must(python, *PIP_INSTALL, "--no-deps", "--target", partial, f"{engine.name}=={version}")
         for library in (partial / engine.name).rglob("*.so"):
             library.unlink()
         partial.rename(folder)
@@ -103,17 +76,11 @@ def check(engine: Engine, version: str, python: Path) -> bool:
     metadata.mkdir(exist_ok=True)
     must(sys.executable, ROOT / "setup.py", "--quiet", "egg_info", "--egg-base", metadata)
     folders = (engine_folder(engine, version, python), ROOT, ROOT / "tests" / "integrations", metadata)
-    variables = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(BUILD),  # engines write caches there
-        "PYTHONPATH": os.pathsep.join(map(str, folders)),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_WAIT_POLICY": "passive",
-    }
+    environment = variables(BUILD, folders)
     print(f"{engine.name} {version}", flush=True)
 
     def import_error(*modules: str) -> str | None:
-        finished = run(python, "-c", f"{engine.preparation}import {', '.join(modules)}", environment=variables)
+        finished = run(python, "-c", f"{engine.preparation}import {', '.join(modules)}", environment=environment)
         return finished.stdout.strip().splitlines()[-1] if finished.returncode != 0 else None
 
     if import_error(*engine.modules) is not None:
@@ -121,11 +88,7 @@ def check(engine: Engine, version: str, python: Path) -> bool:
             print(f"  {module}: {import_error(module) or 'can be imported'}")
         print("  tested against the interface alone (tests/integrations/test_*_interface.py)")
         return True
-    test = ROOT / "tests" / "integrations" / engine.tests
-    options = ("-q", "-p", "no:cacheprovider", "--confcutdir", test.parent, "-o", "filterwarnings=")
-    finished = run(python, "-m", "pytest", *map(str, options), test, environment=variables)
-    print("  " + "\n  ".join(finished.stdout.strip().splitlines()[-1 if finished.returncode == 0 else 0 :]), flush=True)
-    return finished.returncode == 0
+    return passes(python, ROOT / "tests" / "integrations" / engine.tests, environment)
 
 
 def main() -> int:
@@ -138,7 +101,8 @@ def main() -> int:
     for engine in ENGINES:
         if chosen not in (None, engine.name):
             continue
-        python = environment_of(engine)
+        requirements = ROOT / "tests" / "integrations" / f"requirements_{engine.name}.txt"
+        python = environment_of(requirements, BUILD / engine.name)
         failed += [f"{engine.name} {version}" for version in engine.versions if not check(engine, version, python)]
     print(f"FAILED: {', '.join(failed)}" if failed else "PASSED")
     return 1 if failed else 0

@@ -1,0 +1,108 @@
+"""The heart of speculative sampling: which draft tokens stay, and what follows the last of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding.distributions import RowSampling, draw_from
+from ascend_sample.sampling import Stream, exponential_noise
+
+
+class Draft(NamedTuple):
+    """What a drafter proposes.
+
+    Attributes:
+        tokens: int64 [batch, count]; what follows a row's own count is any valid token.
+        counts: int64 [batch], how many of them each row proposes, 0 to count.
+        probabilities: float32 [batch, count, vocab_size], the distribution that each token was drawn from; None where
+            tokens are not drawn: each then counts as drawn from a distribution that has nothing else.
+        passes: forward passes that it took.
+    """
+
+    tokens: Tensor
+    counts: Tensor
+    probabilities: Tensor | None = None
+    passes: int = 0
+
+
+class Verdict(NamedTuple):
+    """What becomes of a draft.
+
+    Attributes:
+        accepted: int64 [batch], how many of the row's first draft tokens stay.
+        token: int64 [batch], what follows these: in place of the first that was rejected, or after all, where none was.
+    """
+
+    accepted: Tensor
+    token: Tensor
+
+
+def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: Tensor) -> Verdict:
+    """Keep as many draft tokens as leaves the target's distribution exact, and draw the token after them.
+
+    A token t that was drawn from q stays with probability min(1, p(t) / q(t)), where p is the target's distribution at
+    its place. The first that does not stay is drawn again from max(p - q, 0), normalised: together that is a draw from
+    p. If all stay, the target's distribution after them gives one token more. For a greedy row p has a single 1: a
+    draft token stays if it is the target's best, and only then.
+
+    The randomness of a place is a function of the row's seed and the place, so no other row changes what a row gets.
+
+    Args:
+        logits: floats [batch, count + 1, vocab_size], the target's in place of each draft token and after the last;
+            what follows a row's own count is not used. They stay as they are.
+        draft: of count tokens a row, which may be 0.
+        sampling: how each row of the target is sampled.
+        position: int64 [batch], the number of tokens before the row's first draft token.
+
+    Example:
+        >>> from ascend_sample.sampling import SamplingParams
+        >>> sampling = RowSampling([SamplingParams(seed=3), SamplingParams(seed=4)], 2, torch.device("cpu"))
+        >>> target = torch.tensor([[[0.0, 1.0], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.5]]])
+        >>> draft = Draft(torch.tensor([[1], [1]]), torch.tensor([1, 1]), torch.tensor([[[0.0, 1.0]], [[0.5, 0.5]]]))
+        >>> verdict = judge_draft(target.log(), draft, sampling, torch.tensor([0, 0]))
+        >>> verdict.accepted, verdict.token[1]
+        (tensor([1, 0]), tensor(0))
+
+    Source: docs/decoding.md, section "Speculative sampling"; Leviathan et al., "Fast Inference from Transformers via
+    Speculative Decoding", ICML 2023, algorithm 1.
+    """
+    batch_size, count = draft.tokens.shape
+    if count == 0:
+        return Verdict(torch.zeros_like(position), sampling.draw(logits[:, 0], position))
+    places = torch.arange(count, device=position.device)
+    noise = exponential_noise(
+        sampling.seed.repeat_interleave(count), (position[:, None] + places).flatten(), 1, stream=Stream.ACCEPTANCE
+    )
+    uniform = torch.exp(-noise).view(batch_size, count)
+    target = sampling.probabilities(logits)
+    p = _at_tokens(target[:, :count], draft.tokens)
+    q = torch.ones_like(p) if draft.probabilities is None else _at_tokens(draft.probabilities, draft.tokens)
+    stays = (uniform * q < p) & (places < draft.counts[:, None])
+    accepted = torch.where(stays, count, places).amin(dim=1)  # the place of the first that does not stay
+    bonus = sampling.draw(_at_place(logits, accepted), position + accepted)
+    rest = _residual(_at_place(target, accepted), draft, accepted.clamp(max=count - 1))
+    replacement = draw_from(rest, sampling.seed, position + accepted, Stream.RESAMPLING)
+    return Verdict(accepted, torch.where(accepted < draft.counts, replacement, bonus))
+
+
+def _residual(p: Tensor, draft: Draft, place: Tensor) -> Tensor:
+    """max(p - q, 0) for q at place [batch] of the draft; p where nothing is left of it, by rounding."""
+    if draft.probabilities is None:
+        token = draft.tokens.gather(1, place[:, None])
+        rest = p.scatter(1, token, 0.0)
+    else:
+        rest = (p - _at_place(draft.probabilities, place)).clamp(min=0)
+    return torch.where((rest > 0).any(dim=1, keepdim=True), rest, p)
+
+
+def _at_tokens(probabilities: Tensor, tokens: Tensor) -> Tensor:
+    """Of [batch, count, vocab_size] those of tokens [batch, count]."""
+    return probabilities.gather(2, tokens[:, :, None]).squeeze(2)
+
+
+def _at_place(values: Tensor, place: Tensor) -> Tensor:
+    """Of [batch, places, vocab_size] the rows at place [batch]."""
+    return values.gather(1, place[:, None, None].expand(-1, 1, values.shape[2])).squeeze(1)

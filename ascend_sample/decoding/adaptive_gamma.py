@@ -1,0 +1,138 @@
+"""How many tokens to draft: as many as make the time for a token least, by what was measured so far."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import defaultdict, deque
+
+from ascend_sample.decoding.request import check_integer, check_number
+
+WINDOW = 256
+"""Draft tokens after which a look at one counts 1/e as much."""
+FIRST_GUESS = 0.7
+GUESSED_LOOKS = 2.0
+TIMES_KEPT = 9
+PLAIN_ROUNDS_FIRST = 2
+SPECULATIVE_ROUNDS_FIRST = 2
+FIRST_GAMMA = 3
+LEAST_GAIN = 1.03
+"""Drafting must promise this much more speed than plain decoding, for estimates are not sure."""
+PROBING_SHARE = 0.01
+"""Of the time, what may be lost by trying to draft where plain decoding seems better."""
+FEWEST_ROUNDS_BETWEEN_PROBES = 32
+ROUNDS_BETWEEN_PLAIN_ONES = 48
+"""A round of plain decoding now and then tells whether its time has changed."""
+
+
+class AdaptiveGamma:
+    """Chooses gamma before each round of `speculative_sample`, 0 (plain decoding) included.
+
+    With acceptance a of a draft token that was looked at, and the cost c of drafting a token beside a plain step, a
+    round of gamma yields (1 + a + a^2 + ... + a^gamma) tokens and costs 1 + gamma * c. The gamma that makes most of it
+    is chosen. a is estimated from the latest rounds; so is c, unless it is given, from the seconds that rounds of each
+    gamma took: then it contains all that drafting and judging cost, and the first rounds are used to find it out.
+
+    An object learns as long as it is used: give the same one to calls with the same models and batch size.
+
+    What is drawn stays exact, as the choice depends on earlier places alone. With measured costs the same seed need not
+    give the same text again, because other places are drafted; with a given cost it does, in the same batch.
+
+    Args:
+        largest: gamma is at most this.
+        cost: c, where it is known: time of the drafter for a token / time of the target for a step. None: measured.
+
+    Example:
+        >>> control = AdaptiveGamma(cost=0.1)
+        >>> control.observe(4, seconds=0.0, looked=1000, accepted=950)
+        >>> control.choose(limit=20)
+        8
+        >>> control.observe(4, seconds=0.0, looked=1000, accepted=10)
+        >>> control.choose(limit=20)
+        0
+
+    Source: docs/decoding.md, section "Adaptive gamma".
+    """
+
+    def __init__(self, largest: int = 8, *, cost: float | None = None) -> None:
+        check_integer("AdaptiveGamma", "largest", largest, low=1)
+        if cost is not None:
+            check_number("AdaptiveGamma", "cost", cost, low=0)
+        self.largest = int(largest)
+        self.cost = cost
+        self._looked = GUESSED_LOOKS
+        self._accepted = FIRST_GUESS * GUESSED_LOOKS
+        self._seconds: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TIMES_KEPT))
+        self._rounds_since_plain = 0
+        self._rounds_since_draft = 0
+
+    def acceptance(self) -> float:
+        """The estimate of a."""
+        return self._accepted / self._looked
+
+    def relative_costs(self, largest: int) -> list[float]:
+        """The estimates of what a round of gamma = 0, 1, ..., largest costs in plain steps."""
+        if self.cost is not None:
+            return [1.0 + gamma * self.cost for gamma in range(largest + 1)]
+        medians = {gamma: statistics.median(times) for gamma, times in self._seconds.items()}
+        plain = medians.pop(0)
+        if len(medians) == 1:
+            ((drafted, seconds),) = medians.items()
+            at_none, slope = plain, (seconds - plain) / drafted
+        else:
+            at_none, slope = _line_through(medians, {gamma: len(self._seconds[gamma]) for gamma in medians})
+        slope = max(slope, 0.0)
+        return [1.0, *(max(1.0, (at_none + slope * gamma) / plain) for gamma in range(1, largest + 1))]
+
+    def expected_tokens(self, largest: int) -> list[float]:
+        """The estimates of what a round of gamma = 0, 1, ..., largest yields."""
+        return list(itertools.accumulate(self.acceptance() ** place for place in range(largest + 1)))
+
+    def choose(self, limit: int) -> int:
+        """The gamma of the next round, at most limit."""
+        largest = min(self.largest, limit)
+        if largest < 1:
+            return 0
+        if self.cost is None:
+            if len(self._seconds[0]) < PLAIN_ROUNDS_FIRST:
+                return 0
+            tried = sum(len(times) for drafted, times in self._seconds.items() if drafted)
+            if tried < SPECULATIVE_ROUNDS_FIRST:
+                return min(FIRST_GAMMA, largest)
+            if self._rounds_since_plain >= ROUNDS_BETWEEN_PLAIN_ONES:
+                return 0
+        costs, tokens = self.relative_costs(largest), self.expected_tokens(largest)
+        best = max(range(1, largest + 1), key=lambda gamma: tokens[gamma] / costs[gamma])
+        if tokens[best] / costs[best] > LEAST_GAIN:
+            return best
+        # Nothing is learnt about acceptance without drafting; one token now and then tells.
+        lost = max(0.0, costs[1] - tokens[1])
+        return 1 if self._rounds_since_draft >= max(FEWEST_ROUNDS_BETWEEN_PROBES, lost / PROBING_SHARE) else 0
+
+    def observe(self, gamma: int, seconds: float, looked: int, accepted: int) -> None:
+        """Learn from a round.
+
+        Args:
+            gamma: how many tokens were drafted.
+            seconds: the time of the round.
+            looked: draft tokens that the target looked at, of all rows.
+            accepted: how many of them it accepted.
+        """
+        fading = math.exp(-looked / WINDOW)
+        self._looked = self._looked * fading + looked
+        self._accepted = self._accepted * fading + accepted
+        self._seconds[gamma].append(seconds)
+        self._rounds_since_plain = 0 if gamma == 0 else self._rounds_since_plain + 1
+        self._rounds_since_draft = 0 if gamma else self._rounds_since_draft + 1
+
+
+def _line_through(points: dict[int, float], weights: dict[int, int]) -> tuple[float, float]:
+    """The value at 0 and the slope of the least-squares line through at least two points."""
+    total = sum(weights.values())
+    mean_x = sum(weights[x] * x for x in points) / total
+    mean_y = sum(weights[x] * y for x, y in points.items()) / total
+    slope = sum(weights[x] * (x - mean_x) * (y - mean_y) for x, y in points.items()) / sum(
+        weights[x] * (x - mean_x) ** 2 for x in points
+    )
+    return mean_y - slope * mean_x, slope

@@ -1,0 +1,203 @@
+"""From logits to the distributions that tokens are drawn from, of many places of each row at once, and draws from them.
+
+`sample_rows` draws without ever having the distribution. Speculative sampling compares two of them, so it needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding.request import refuse, refuse_type
+from ascend_sample.sampling import (
+    RowFacts,
+    SamplingBatch,
+    SamplingParams,
+    Stream,
+    exponential_noise,
+    routes,
+    sample_rows,
+)
+from ascend_sample.sampling.routes import LARGEST_FUSED_K
+from ascend_sample.sampling.row_parameters import RowParameters
+from ascend_sample.sampling.serving import exceeded
+from ascend_sample.sampling.total_order import mask_below_top_k
+
+LARGEST = torch.finfo(torch.float32).max
+BLOCK = 2**17
+"""Logits that are processed at a time on a CPU."""
+PER_ROW_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed")
+"""What of `SamplingParams` a strategy can honour whose tokens are not drawn one after the other."""
+OTHER_FIELDS = {
+    name: value for name, value in SamplingParams().to_mapping().items() if name not in (*PER_ROW_FIELDS, "vocab_size")
+}
+
+
+class RowSampling:
+    """How each row of a batch is sampled: temperature, top-k, top-p, min-p and seed, on the device of its logits.
+
+    Args:
+        params: one for each row; only `PER_ROW_FIELDS` count.
+        vocab_size: how many columns the logits have.
+        device: where they are.
+
+    Attributes:
+        seed: int64 [batch], the bits of each row's seed.
+
+    Example:
+        >>> rows = RowSampling([SamplingParams(temperature=0.5, top_k=2)], 3, torch.device("cpu"))
+        >>> rows.probabilities(torch.tensor([[[0.3, 0.6, 0.1], [0.1, 0.1, 0.1]]]).log())
+        tensor([[[0.2000, 0.8000, 0.0000],
+                 [0.5000, 0.5000, 0.0000]]])
+
+    Source: docs/decoding.md, section "Speculative sampling".
+    """
+
+    def __init__(self, params: Sequence[SamplingParams], vocab_size: int, device: torch.device) -> None:
+        batch = SamplingBatch(vocab_size, device, capacity=len(params))
+        batch.extend(params)
+        host = batch.host
+        self._facts = RowFacts(host.temperature.copy(), host.top_k.copy(), host.top_p.copy(), host.min_p.copy())
+        self._parameters = RowParameters(
+            batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position
+        )
+        self.seed = batch.seed
+        is_k_on = (self._facts.top_k >= 1) & (self._facts.top_k < vocab_size)
+        is_greedy = self._facts.temperature == 0
+        self._has_top_p = bool((self._facts.top_p < 1).any())
+        self._has_min_p = bool((self._facts.min_p > 0).any())
+        self._is_filtered = self._has_top_p or self._has_min_p or bool((is_k_on | is_greedy).any())
+        self._has_large_k = bool((is_k_on & (self._facts.top_k > LARGEST_FUSED_K) & ~is_greedy).any())
+        self._has_temperature = bool((self._facts.temperature != 1).any())
+        self._repeated: dict[int, RowParameters] = {}
+
+    def draw(self, logits: Tensor, position: Tensor) -> Tensor:
+        """Draw one token a row, as `sample` does.
+
+        Args:
+            logits: floats [batch, vocab_size].
+            position: int64 [batch], the number of tokens before the one that is drawn.
+
+        Returns:
+            int64 [batch].
+        """
+        own = self._parameters
+        return sample_rows(
+            logits,
+            temperature=own.temperature,
+            top_k=own.top_k,
+            top_p=own.top_p,
+            min_p=own.min_p,
+            seed=own.seed,
+            position=position,
+            facts=self._facts,
+        ).token_ids
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The distribution that each place is drawn from: softmax(logits / temperature) among what the filters keep.
+
+        All places of all rows at once, and on the fused operator where rows are filtered. A greedy row's has a single
+        1. NaN counts as -inf; entries of +inf share the whole mass; a place without any logit above -inf is all NaN.
+
+        Args:
+            logits: floats [batch, places, vocab_size]. They stay as they are.
+
+        Returns:
+            float32 [batch, places, vocab_size].
+        """
+        places, vocab_size = logits.shape[1:]
+        own = self._of_places(places, vocab_size)
+        rows = logits.reshape(-1, vocab_size)
+        found = torch.empty(rows.shape, device=rows.device)
+        # On a CPU, as many rows at a time as its caches hold from one operator to the next.
+        block = max(1, BLOCK // vocab_size) if rows.is_cpu else max(1, len(rows))
+        for first in range(0, len(rows), block):
+            some = slice(first, first + block)
+            torch.softmax(self._scaled(rows[some], own.select(some)), dim=1, out=found[some])
+        return found.view(logits.shape)
+
+    def _scaled(self, logits: Tensor, own: RowParameters) -> Tensor:
+        """Logits [rows, vocab_size] less their maximum, divided by the temperature, -inf where they are filtered."""
+        # Finite: the difference from an infinite maximum would be NaN.
+        values = torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
+        values.sub_(values.amax(1, keepdim=True).clamp(min=-LARGEST))
+        if self._has_temperature:
+            values.div_(torch.where(own.temperature == 0, 1.0, own.temperature).unsqueeze(1))
+        return self._filtered(values, own) if self._is_filtered else values
+
+    def _filtered(self, values: Tensor, own: RowParameters) -> Tensor:
+        """-inf in the place of what the filters do not keep."""
+        if self._has_large_k:  # the operators skip it
+            values = mask_below_top_k(values, own.top_k, keep_ties=False)
+        is_fused = values.is_cpu or routes.abilities_of(values.device, values.dtype).fused_v2
+        name = "top_k_top_p_sample_v2" if is_fused else "top_k_top_p_sample_v2_composite"
+        min_p = own.min_p if self._has_min_p else None
+        operator = getattr(torch.ops.ascend_sample, name)
+        kept: Tensor = operator(values, own.top_k, exceeded(own.top_p), None, min_p, 0.0, True, 32, LARGEST_FUSED_K)[1]
+        return kept
+
+    def _of_places(self, places: int, vocab_size: int) -> RowParameters:
+        """The parameters in the operators' terms, those of each row as often as it has places."""
+        if places not in self._repeated:
+            own = self._parameters.for_operators(vocab_size)
+            rows = torch.arange(len(own.seed), device=own.seed.device).repeat_interleave(places)
+            self._repeated[places] = replace(own.select(rows), position=rows)
+        return self._repeated[places]
+
+
+def draw_from(weights: Tensor, seed: Tensor, position: Tensor, stream: Stream) -> Tensor:
+    """Draw one token a row from weights that need not sum to 1: the argmax of weight / exponential noise.
+
+    Args:
+        weights: float32 [batch, vocab_size] >= 0; a weight of 0 is never drawn.
+        seed: int64 [batch].
+        position: int64 [batch], the number of tokens before the one that is drawn.
+        stream: which of the independent noises of a seed and a position.
+
+    Returns:
+        int64 [batch]; 0 for a row of NaN.
+
+    Example:
+        >>> zero = torch.zeros(1, dtype=torch.int64)
+        >>> draw_from(torch.tensor([[0.0, 0.0, 0.3, 0.0]]), zero, zero, Stream.DRAFT)
+        tensor([2])
+    """
+    return (weights / exponential_noise(seed, position, weights.shape[1], stream=stream)).argmax(dim=1)
+
+
+def params_of_rows(
+    strategy: str, params: SamplingParams | Sequence[SamplingParams], batch_size: int
+) -> list[SamplingParams]:
+    """One `SamplingParams` for each row. Of a single one with a seed, row r has seed + r: rows must not run alike.
+
+    Args:
+        strategy: the name of the function, for messages.
+        params: what was given.
+        batch_size: how many rows there are.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: there are fewer or more than rows, or one asks for what depends on the tokens before.
+    """
+    if isinstance(params, SamplingParams):
+        given, seed = [params], params.seed
+        rows = [params] * batch_size
+        if seed is not None:
+            rows = [replace(params, seed=(seed + row) % 2**64) for row in range(batch_size)]
+    elif isinstance(params, Sequence) and all(isinstance(one, SamplingParams) for one in params):
+        given = rows = list(params)
+    else:
+        refuse_type(strategy, "params", "be SamplingParams, or a list of them", params, "Make SamplingParams(...).")
+    if len(rows) != batch_size:
+        rule = f"be one, or one for each of {batch_size} prompts"
+        refuse(strategy, "params", rule, f"{len(rows)}", "Give as many as there are prompts.")
+    for one in given:
+        for name, default in OTHER_FIELDS.items():
+            if getattr(one, name) != default:
+                rule = f"leave all but {', '.join(PER_ROW_FIELDS)} at its default"
+                value = f"{name}={getattr(one, name)!r}"
+                refuse(strategy, "params", rule, value, "Use sample(), which draws token by token.")
+    return rows

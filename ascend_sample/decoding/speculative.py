@@ -1,0 +1,221 @@
+"""Speculative sampling: a drafter proposes tokens, the target judges all of them in one pass. Exact, and batched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from typing_extensions import Unpack
+
+from ascend_sample.decoding.acceptance import Draft, judge_draft
+from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
+from ascend_sample.decoding.distributions import RowSampling, params_of_rows
+from ascend_sample.decoding.drafters import Drafter, ModelDrafter, Round
+from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
+from ascend_sample.decoding.ragged_texts import Texts
+from ascend_sample.decoding.request import (
+    CommonOptions,
+    Request,
+    check_integer,
+    check_request,
+    refuse,
+    refuse_type,
+)
+from ascend_sample.sampling import SamplingParams
+
+STRATEGY = "speculative_sample"
+FROM_THE_MODEL = SamplingParams()
+
+
+@torch.no_grad()
+def speculative_sample(
+    model: StepModel,
+    input_ids: Tensor,
+    *,
+    drafter: StepModel | Drafter,
+    max_new_tokens: int | Sequence[int] | Tensor,
+    params: SamplingParams | Sequence[SamplingParams] = FROM_THE_MODEL,
+    gamma: int | Literal["adaptive"] | AdaptiveGamma = 4,
+    **common: Unpack[CommonOptions],
+) -> DecodeOutput:
+    """Sample from a model with the help of a cheaper one; what is drawn has exactly the model's distribution.
+
+    In each round the drafter proposes gamma tokens a row, one pass of the model judges them (`judge_draft`), and a row
+    gets those that it accepts and one more: 1 to gamma + 1 tokens. Rows advance by different numbers; caches go back to
+    where each row is. Greedy rows (temperature 0) get the tokens that greedy search would give them. Rows are
+    independent: with a fixed gamma and params for each row, a row gets the same tokens alone and in any batch (as far
+    as the models' logits are the same bits).
+
+    Args:
+        model: the target.
+        input_ids: int64 [batch, length], the prompts.
+        drafter: a model of the same vocabulary, or a `Drafter`.
+        max_new_tokens: the most tokens that are generated, for all rows or for each. No cache ever holds more than a
+            row's prompt and this many tokens, but for prompts shorter than gamma.
+        params: temperature, top_k, top_p, min_p and seed, for all rows or for each; target and draft are sampled with
+            them alike. Of a single one with a seed, row r has seed + r.
+        gamma: how many tokens are drafted in a round; 0 is plain decoding. "adaptive" or an `AdaptiveGamma`: as many as
+            pay off.
+        common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused: what they get
+            or give is one step of all rows, and here rows are at different steps.
+
+    Returns:
+        The sequences; as sequences_scores the sums of the tokens' log-probabilities by the model itself, neither
+        filtered nor divided by a temperature; and stats.
+
+    Raises:
+        TypeError: an argument has a wrong type or dtype.
+        ValueError: an argument has a wrong shape, device or value.
+
+    Example:
+        >>> from ascend_sample.decoding.module_model import ModuleModel
+        >>> model = ModuleModel(lambda ids: torch.nn.functional.one_hot((ids + 1) % 5, 5) * 50.0)
+        >>> output = speculative_sample(model, torch.tensor([[1, 2]]), drafter=model, max_new_tokens=6, gamma=2)
+        >>> output.sequences, output.stats.target_passes
+        (tensor([[3, 4, 0, 1, 2, 3]]), 2)
+
+    Source: docs/decoding.md, section "Speculative sampling".
+    """
+    request = check_request(STRATEGY, input_ids, max_new_tokens, **common)
+    _refuse_what_needs_steps(request)
+    control = _checked_gamma(gamma)
+    proposer = _checked_drafter(drafter)
+    rows = params_of_rows(STRATEGY, params, request.batch_size)
+    run = _Run(model, proposer, request, rows, control.largest if isinstance(control, AdaptiveGamma) else control)
+    with tqdm(total=request.max_steps, unit="token", desc=STRATEGY, disable=not request.progress) as bar:
+        while run.most_room:
+            bar.update(request.max_steps - run.most_room - bar.n)
+            limit = run.most_room - 1
+            began = time.perf_counter()
+            if isinstance(control, AdaptiveGamma):
+                count = control.choose(limit)
+                looked, accepted = run.next_round(count)
+                control.observe(count, time.perf_counter() - began, looked, accepted)
+            else:
+                run.next_round(min(control, limit))
+        bar.update(request.max_steps - bar.n)
+    return run.result()
+
+
+class _Run:
+    """A call: the texts, the caches, and what a round does with them.
+
+    Attributes:
+        most_room: how many tokens the row may still get that may get most; 0 when all rows are done.
+    """
+
+    def __init__(
+        self, model: StepModel, drafter: Drafter, request: Request, params: list[SamplingParams], largest: int
+    ) -> None:
+        self.model = model
+        self.drafter = drafter
+        self.request = request
+        self.texts = Texts(request)
+        output = model.prefill(request.input_ids, request.attention_mask, **request.encoder)
+        self.cache = output.cache
+        self.vocab_size = output.logits.shape[1]
+        self.sampling = RowSampling(params, self.vocab_size, request.device)
+        # The prompt's pass gives the first token for nothing. From here on a row's cache lacks its last token alone.
+        token = self.sampling.draw(output.logits, self.texts.lengths)
+        self.texts.append(token[:, None], torch.ones_like(token), output.logits[:, None])
+        self.most_room, self.least_room = self._host_numbers()
+        self.is_drafter_started = False
+        self.state: Any = None
+        self.unseen = 1
+        self.is_cache_ahead = False
+        counts = torch.zeros(request.batch_size, largest, dtype=torch.int64, device=request.device)
+        self.drafted, self.accepted = counts, counts.clone()
+        self.target_passes = self.draft_passes = 0
+
+    def next_round(self, count: int) -> tuple[int, int]:
+        """Draft count tokens a row and judge them; returns how many were looked at, and accepted, in all rows."""
+        texts, room = self.texts, self.texts.room
+        wanted = (room - 1).clamp(min=0, max=count)
+        is_ragged = self.least_room - 1 < count
+        draft = self._draft(wanted, count, is_ragged)
+        # A row that wants fewer is judged from further back, by tokens that it has already: so it stays within its end.
+        start = (texts.lengths - 1 - (count - wanted)).clamp(min=0) if is_ragged else texts.lengths - 1
+        if self.is_cache_ahead or is_ragged:  # rows that are done are ragged: they stay where they are
+            self.cache = self.model.rollback(self.cache, start)
+        window = texts.window(start, draft.tokens, wanted)
+        logits, self.cache, _ = self.model.decode(window, self.cache)
+        self.target_passes += 1
+        if is_ragged and count:
+            logits = _from_place(logits, texts.lengths - 1 - start)
+        accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths)
+        new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
+        emitted = texts.append(new, accepted + 1, logits)
+        self.is_cache_ahead = count > 0
+        self.unseen = 0 if count else self.unseen + 1
+        places = torch.arange(count, device=room.device)
+        # What follows a stop token was never part of the text.
+        looked = (places < torch.minimum(emitted, draft.counts)[:, None]).long()
+        kept = (places < torch.minimum(emitted, accepted)[:, None]).long()
+        self.drafted[:, :count] += looked
+        self.accepted[:, :count] += kept
+        self.most_room, self.least_room, *seen = self._host_numbers(looked.sum(), kept.sum())
+        return seen[0], seen[1]
+
+    def result(self) -> DecodeOutput:
+        """When all rows are done."""
+        stats = SpeculativeStats(self.drafted, self.accepted, self.target_passes, self.draft_passes)
+        return self.texts.result(stats)
+
+    def _draft(self, wanted: Tensor, count: int, is_ragged: bool) -> Draft:
+        texts, request = self.texts, self.request
+        if count == 0:
+            return Draft(texts.tokens[:, :0], wanted)
+        if not self.is_drafter_started:
+            self.is_drafter_started = True
+            self.state = self.drafter.start(request.input_ids, request.attention_mask, request.encoder)
+        given = Round(texts.tokens, texts.lengths, wanted, count, self.unseen, is_ragged, self.sampling)
+        draft, self.state = self.drafter.draft(self.state, given)
+        self.draft_passes += draft.passes
+        if draft.probabilities is not None and draft.probabilities.shape[2] != self.vocab_size:
+            rule = f"have the model's vocabulary of {self.vocab_size} tokens"
+            refuse(STRATEGY, "drafter", rule, f"{draft.probabilities.shape[2]}", "Draft with a model of its family.")
+        return draft
+
+    def _host_numbers(self, *numbers: Tensor) -> list[int]:
+        """The most and the least room, and some more: the one time that a round waits for the device."""
+        return torch.stack((self.texts.room.max(), self.texts.room.min(), *numbers)).tolist()
+
+
+def _from_place(logits: Tensor, first: Tensor) -> Tensor:
+    """Of each row of [batch, places, vocab_size] what is at first [batch] and after it; then the last, repeated."""
+    places = first[:, None] + torch.arange(logits.shape[1], device=logits.device)
+    places = places.clamp(max=logits.shape[1] - 1)
+    return logits.gather(1, places[:, :, None].expand(-1, -1, logits.shape[2]))
+
+
+def _refuse_what_needs_steps(request: Request) -> None:
+    for name in ("logits_processor", "stopping_criteria"):
+        if getattr(request, name):
+            remedy = "They look at one step of all rows, and here rows are at different steps: use sample()."
+            refuse(STRATEGY, name, "be empty", f"{len(getattr(request, name))}", remedy)
+    if request.return_scores:
+        refuse(STRATEGY, "return_scores", "be False", "True", "Rows have no steps in common here: use sample().")
+
+
+def _checked_gamma(gamma: object) -> int | AdaptiveGamma:
+    if isinstance(gamma, AdaptiveGamma):
+        return gamma
+    if gamma == "adaptive":
+        return AdaptiveGamma()
+    if isinstance(gamma, str):
+        refuse(STRATEGY, "gamma", "be an int, 'adaptive' or an AdaptiveGamma", repr(gamma), "Use 'adaptive'.")
+    check_integer(STRATEGY, "gamma", gamma, low=0)
+    return int(gamma)  # type: ignore[call-overload, no-any-return]
+
+
+def _checked_drafter(drafter: object) -> Drafter:
+    if hasattr(drafter, "draft") and hasattr(drafter, "start"):
+        return cast(Drafter, drafter)
+    if hasattr(drafter, "decode") and hasattr(drafter, "rollback"):
+        return ModelDrafter(cast(StepModel, drafter))
+    refuse_type(STRATEGY, "drafter", "be a StepModel or a Drafter", drafter, "Wrap a torch module in ModuleModel.")

@@ -1,0 +1,303 @@
+"""Models of transformers 5 as models to decode with, each row at its own length."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from enum import Enum
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+
+from ascend_sample.decoding.model import StepOutput
+from ascend_sample.decoding.transformers_cache import AlignedCache, check_layers, live_columns
+
+ENCODER_PREFIX: Final = "encoder_"
+
+
+class PositionSource(Enum):
+    """Where a model has the positions of a row's tokens from."""
+
+    ARGUMENT = "it takes position_ids"
+    EMBEDDING = "its decoder.embed_positions takes position_ids, which the decoder counts from the cache's width"
+    RELATIVE = "only distances count"
+    WIDTH = "it counts columns of the cache, so all rows must have one length"
+
+
+RELATIVE_CAUSAL_MODELS: Final = ("bloom", "mpt")
+"""Causal models without position_ids that are right all the same: they have ALiBi, which knows distances alone."""
+
+
+class _TransformersModel(ABC):
+    """What the two kinds of models share."""
+
+    def __init__(self, model: Any, hidden_states: bool) -> None:
+        self.name = type(self).__name__
+        if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+            kind = type(model).__name__
+            raise TypeError(f"{self.name}: model must be one of transformers, got {kind}. Use ModuleModel for others.")
+        if not isinstance(hidden_states, bool):
+            kind = type(hidden_states).__name__
+            raise TypeError(f"{self.name}: hidden_states must be True or False, got {kind}. Use bool().")
+        if model.training:
+            raise ValueError(f"{self.name}: model must be in evaluation mode, got training mode. Call model.eval().")
+        check_layers(self.name, model.config)
+        self.model: Any = model
+        self.hidden_states = hidden_states
+        self.accepted = frozenset(inspect.signature(model.forward).parameters)
+        self.position_source = self._position_source()
+
+    def decode(self, tokens: Tensor, cache: AlignedCache) -> StepOutput:
+        """See `StepModel.decode`."""
+        new = tokens.shape[1]
+        output = self._forward(tokens, cache, cache.attention_mask(new), cache.positions(new))
+        hidden_states = self._last_hidden_states(output)
+        return StepOutput(output.logits, cache.grown(output.past_key_values, new), hidden_states)
+
+    def expand(self, cache: AlignedCache, count: int) -> AlignedCache:
+        """See `StepModel.expand`."""
+        return cache.expanded(count)
+
+    def reorder(self, cache: AlignedCache, index: Tensor) -> AlignedCache:
+        """See `StepModel.reorder`."""
+        return cache.selected(index)
+
+    def rollback(self, cache: AlignedCache, lengths: Tensor) -> AlignedCache:
+        """See `StepModel.rollback`."""
+        rolled_back = cache.rolled_back(lengths)
+        self._check_holes(rolled_back)
+        return rolled_back
+
+    def _prefill(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        past: Cache,
+        encoder_states: Tensor | None = None,
+        encoder_mask: Tensor | None = None,
+    ) -> StepOutput:
+        """Align the prompts at the right, cut the columns that all of them leave empty, and process them."""
+        batch_size, given_width = input_ids.shape
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        lengths = mask.sum(dim=1)
+        shortest, width = torch.stack((lengths.min(), lengths.max())).tolist()
+        to_the_right = torch.argsort(mask.to(torch.int8), dim=1, stable=True)[:, given_width - width :]
+        cache = AlignedCache(past, lengths, width, shortest < width, 0, encoder_states, encoder_mask)
+        self._check_holes(cache)
+        live = live_columns(lengths, width)
+        positions = (torch.arange(width, device=input_ids.device) - (width - lengths)[:, None]).clamp_min(0)
+        tokens = input_ids.gather(1, to_the_right)
+        output = self._forward(tokens, cache, live if cache.has_holes else None, positions, logits_to_keep=1)
+        hidden_states = self._last_hidden_states(output)
+        if hidden_states is not None:
+            places = to_the_right[:, :, None].expand(-1, -1, hidden_states.shape[2])
+            everywhere = hidden_states.new_zeros(batch_size, given_width, hidden_states.shape[2])
+            hidden_states = everywhere.scatter(1, places, hidden_states)
+        return StepOutput(output.logits[:, -1], replace(cache, past=output.past_key_values), hidden_states)
+
+    @torch.no_grad()
+    def _forward(
+        self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor, logits_to_keep: int = 0
+    ) -> Any:
+        """One pass; mask bool [batch, width + new] and positions [batch, new]."""
+        arguments: dict[str, Any] = {"past_key_values": cache.past, "use_cache": True, "return_dict": True}
+        if self.hidden_states:
+            arguments["output_hidden_states"] = True
+        if logits_to_keep and "logits_to_keep" in self.accepted:
+            arguments["logits_to_keep"] = logits_to_keep
+        arguments |= self._inputs(tokens, cache, mask, positions)
+        if self.position_source is PositionSource.EMBEDDING and cache.has_holes:
+            with _positions_of_rows(self.model.get_decoder().embed_positions, positions):
+                return self.model(**arguments)
+        return self.model(**arguments)
+
+    @abstractmethod
+    def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
+        """What one pass takes beside the cache; mask bool [batch, width + new], positions int64 [batch, new]."""
+
+    @abstractmethod
+    def _position_source(self) -> PositionSource:
+        """Where the model has positions from."""
+
+    @abstractmethod
+    def _last_hidden_states(self, output: Any) -> Tensor | None:
+        """Of the pass, [batch, new, hidden_size]; None where they were not asked for."""
+
+    def _check_holes(self, cache: AlignedCache) -> None:
+        if cache.has_holes and self.position_source is PositionSource.WIDTH:
+            raise ValueError(
+                f"{self.name}: rows must have one length with {self.model.config.model_type}, which "
+                f"counts positions for the whole batch, got the lengths {cache.lengths.tolist()}. "
+                "Decode rows of one length at a time, or wrap the model into a ModuleModel, which recomputes."
+            )
+
+
+class CausalModel(_TransformersModel):
+    """A `StepModel` of a causal language model of transformers, with its DynamicCache.
+
+    Rows may have any lengths, and prompts may be padded on any side: the cache is aligned at the right, its holes are
+    hidden by the attention mask, and each row has positions of its own.
+
+    Args:
+        model: for example of `AutoModelForCausalLM`, in evaluation mode.
+        hidden_states: return the hidden states of the last layer too, which contrastive search needs.
+
+    Raises:
+        TypeError: model is none of transformers', or is an encoder-decoder.
+        ValueError: model is in training mode, or keeps other things than keys and values (recurrent states).
+
+    Example:
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> config = GPT2Config(vocab_size=11, n_embd=8, n_layer=1, n_head=2, n_positions=16)
+        >>> model = CausalModel(GPT2LMHeadModel(config).eval())
+        >>> output = model.prefill(torch.tensor([[1, 2, 3], [9, 4, 9]]), torch.tensor([[1, 1, 1], [0, 1, 0]]))
+        >>> output = model.decode(torch.tensor([[5, 6], [7, 8]]), output.cache)
+        >>> output.logits.shape, model.rollback(output.cache, torch.tensor([3, 2])).lengths
+        (torch.Size([2, 2, 11]), tensor([3, 2]))
+
+    Source: docs/decoding.md, section "Models".
+    """
+
+    def __init__(self, model: Any, hidden_states: bool = False) -> None:
+        if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+            raise TypeError(
+                f"CausalModel: model must be causal, got the encoder-decoder {type(model).__name__}. "
+                "Use EncoderDecoderModel."
+            )
+        super().__init__(model, hidden_states)
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
+        """See `StepModel.prefill`.
+
+        Raises:
+            TypeError: there is something for an encoder.
+        """
+        if encoder:
+            raise TypeError(f"CausalModel: encoder must be empty, got {sorted(encoder)}. A causal model has none.")
+        return self._prefill(input_ids, attention_mask, DynamicCache())
+
+    def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
+        inputs = {"input_ids": tokens, "attention_mask": None if mask is None else mask.long()}
+        if self.position_source is PositionSource.ARGUMENT:
+            inputs["position_ids"] = positions
+        return inputs
+
+    def _position_source(self) -> PositionSource:
+        if "position_ids" in self.accepted:
+            return PositionSource.ARGUMENT
+        is_relative = self.model.config.model_type in RELATIVE_CAUSAL_MODELS
+        return PositionSource.RELATIVE if is_relative else PositionSource.WIDTH
+
+    def _last_hidden_states(self, output: Any) -> Tensor | None:
+        return output.hidden_states[-1] if self.hidden_states else None
+
+
+class EncoderDecoderModel(_TransformersModel):
+    """A `StepModel` of an encoder-decoder of transformers, with its EncoderDecoderCache.
+
+    The encoder runs once, in `prefill`. Its inputs have the model's names with `encoder_` before them:
+    encoder_input_ids, encoder_attention_mask, encoder_input_features. The names without it are those of the decoder,
+    which starts with `input_ids`, for example one decoder start token a row.
+
+    Decoders differ in how they know positions. T5's distances are right as they are. BART, Marian and their relatives
+    count the cache's columns for the whole batch; where rows have different lengths, their position embedding is given
+    each row's own positions. A decoder that allows neither is refused as soon as lengths differ.
+
+    Args:
+        model: for example of `AutoModelForSeq2SeqLM`, in evaluation mode.
+        hidden_states: return the hidden states of the decoder's last layer too.
+
+    Raises:
+        TypeError: model is none of transformers', or has no encoder.
+        ValueError: model is in training mode, or keeps other things than keys and values.
+
+    Example:
+        >>> from transformers import T5Config, T5ForConditionalGeneration
+        >>> config = T5Config(vocab_size=11, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
+        >>> model = EncoderDecoderModel(T5ForConditionalGeneration(config).eval())
+        >>> source = torch.tensor([[3, 4, 5], [6, 7, 0]])
+        >>> start = torch.zeros(2, 1, dtype=torch.int64)
+        >>> output = model.prefill(start, encoder_input_ids=source, encoder_attention_mask=source != 0)
+        >>> model.decode(torch.tensor([[1], [2]]), model.expand(output.cache, 1)).logits.shape
+        torch.Size([2, 1, 11])
+
+    Source: docs/decoding.md, section "Models".
+    """
+
+    def __init__(self, model: Any, hidden_states: bool = False) -> None:
+        if hasattr(model, "config") and not getattr(model.config, "is_encoder_decoder", False):
+            raise TypeError(
+                f"EncoderDecoderModel: model must have an encoder, got {type(model).__name__}. Use CausalModel."
+            )
+        super().__init__(model, hidden_states)
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
+        """See `StepModel.prefill`.
+
+        Raises:
+            TypeError: a name of encoder does not start with `encoder_`, or there is nothing for the encoder.
+        """
+        wrong = [name for name in encoder if not name.startswith(ENCODER_PREFIX)]
+        if wrong or not encoder:
+            raise TypeError(
+                f"EncoderDecoderModel: encoder must name inputs as encoder_input_ids or encoder_attention_mask, got "
+                f"{wrong or 'nothing'}. Put encoder_ before the model's names."
+            )
+        inputs = {name.removeprefix(ENCODER_PREFIX): value for name, value in encoder.items()}
+        mask = inputs.get("attention_mask")
+        if mask is not None:
+            inputs["attention_mask"] = mask = mask.long()
+        with torch.no_grad():
+            states = self.model.get_encoder()(**inputs, return_dict=True).last_hidden_state
+        past = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        return self._prefill(input_ids, attention_mask, past, states, mask)
+
+    def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
+        inputs: dict[str, Any] = {"decoder_input_ids": tokens, "encoder_outputs": cache.encoder_output()}
+        if "decoder_attention_mask" in self.accepted:
+            inputs["decoder_attention_mask"] = None if mask is None else mask.long()
+        if "attention_mask" in self.accepted:
+            inputs["attention_mask"] = cache.encoder_mask
+        if self.position_source is PositionSource.ARGUMENT:
+            inputs["decoder_position_ids"] = positions
+        return inputs
+
+    def _position_source(self) -> PositionSource:
+        if "decoder_position_ids" in self.accepted:
+            return PositionSource.ARGUMENT
+        if hasattr(self.model.config, "relative_attention_num_buckets"):
+            return PositionSource.RELATIVE
+        embedding = getattr(self.model.get_decoder(), "embed_positions", None)
+        if isinstance(embedding, nn.Embedding) and "position_ids" in inspect.signature(embedding.forward).parameters:
+            return PositionSource.EMBEDDING
+        return PositionSource.WIDTH
+
+    def _last_hidden_states(self, output: Any) -> Tensor | None:
+        return output.decoder_hidden_states[-1] if self.hidden_states else None
+
+
+@contextmanager
+def _positions_of_rows(embedding: nn.Module, positions: Tensor) -> Iterator[None]:
+    """While it lasts, a position embedding that the model asks for one row's positions returns those of each row.
+
+    The model gives it int64 [new]; it gets [batch * new] instead, and what it returns becomes [batch, new, size].
+    """
+
+    def give(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return inputs, {**named, "position_ids": positions.flatten()}
+
+    def shape(module: nn.Module, inputs: tuple[Any, ...], embedded: Tensor) -> Tensor:
+        return embedded.reshape(*positions.shape, -1)
+
+    before = embedding.register_forward_pre_hook(give, with_kwargs=True)
+    after = embedding.register_forward_hook(shape)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()

@@ -1,0 +1,467 @@
+"""Speculative sampling beside plain decoding on the CPU, with a draft and a target that the benchmark trains itself.
+
+    python -m benchmarks.speculative                         # all parts; writes build/performance/speculative.json
+    python -m benchmarks.speculative --part normalisation    # one of speed, normalisation, identity
+
+`speed` decodes texts that the models know by heart and others, at several temperatures: so acceptance varies. Each case
+times plain decoding, gamma = 7 and adaptive gamma in turns. A round of gamma drafts costs gamma * c + v plain steps,
+where c and v, the cost of a draft step and of a pass over gamma + 1 tokens, are measured in the same run; the model of
+the literature has v = 1. `normalisation` filters 352 positions at once and one by one, as the source document's first
+version does. `identity` compares greedy texts of the demo's language model, 1,000 prompts, with its own greedy ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
+
+import torch  # isort: skip
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional
+from tqdm import tqdm
+
+from ascend_sample.bench.timing import Budget, measure, repeat
+from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
+from ascend_sample.decoding.distributions import RowSampling
+from ascend_sample.decoding.drafters import Drafter, NGramDrafter
+from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.module_model import ModuleModel
+from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.speculative import speculative_sample
+from ascend_sample.sampling import RowFacts, SamplingParams, sample_rows
+from benchmarks import environment
+from benchmarks.draft_and_target import CachedNetwork, NetworkConfig, Trained, load_or_train
+from benchmarks.gates import AT_LEAST, AT_MOST, Gate
+from benchmarks.native import ROOT
+from benchmarks.quiet import MOST_DISTURBED, Watch
+
+OUTPUT = ROOT / "build" / "performance" / "speculative.json"
+PARTS = ("speed", "normalisation", "identity")
+
+GAMMA = 7
+PROMPT_TOKENS, NEW_TOKENS = 24, 96
+REPEATS = 3
+HIGH_ACCEPTANCE = 0.92
+POSITIONS, LOOP_VOCAB_SIZE = 352, 4096
+IDENTITY_PROMPTS, IDENTITY_TOKENS, IDENTITY_BATCH = 1000, 24, 125
+
+
+class Case(NamedTuple):
+    """Texts that are decoded.
+
+    Attributes:
+        name: what they are.
+        is_known: whether the models know them by heart.
+        temperature: at which they are sampled.
+        batch_size: rows.
+    """
+
+    name: str
+    is_known: bool
+    temperature: float
+    batch_size: int
+
+
+CASES = (
+    Case("known, greedy", True, 0.0, 1),
+    Case("known, T=1", True, 1.0, 1),
+    Case("known, T=2", True, 2.0, 1),
+    Case("others, greedy", False, 0.0, 1),
+    Case("others, T=0.7", False, 0.7, 1),
+    Case("others, T=1", False, 1.0, 1),
+    Case("known, T=1", True, 1.0, 8),
+    Case("others, T=1", False, 1.0, 8),
+)
+
+
+def trained() -> Trained:
+    """Draft and target, trained when they are not in the folder of the demo's model yet."""
+    _find_examples()
+    from language_model import corpus
+    from language_model.cache import cache_directory
+    from language_model.tokenizer import train_tokenizer
+
+    config = NetworkConfig()
+
+    def texts() -> Tensor:
+        documents = corpus.collect_documents()
+        tokenizer = train_tokenizer(documents, config.vocab_size)
+        encoded = (encoding.ids[: config.text_tokens] for encoding in tokenizer.encode_batch(documents))
+        long = [ids for ids in encoded if len(ids) == config.text_tokens]
+        return torch.tensor(long[: 2 * config.texts])
+
+    return load_or_train(config, cache_directory(), corpus.fingerprint(), texts)
+
+
+def _find_examples() -> None:
+    folder = str(Path(__file__).resolve().parents[1] / "examples")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+@torch.no_grad()
+def decode_plainly(model: StepModel, prompts: Tensor, tokens: int, params: list[SamplingParams]) -> Tensor:
+    """What speculation is measured against: one token a step, and nothing else."""
+    temperature = torch.tensor([one.temperature for one in params])
+    seed = torch.tensor([one.seed for one in params])
+    off = torch.zeros(len(params), dtype=torch.int32).numpy()
+    zero = torch.zeros(len(params)).numpy()
+    facts = RowFacts(temperature.numpy(), off, zero + 1, zero)
+
+    def draw(logits: Tensor, position: int) -> Tensor:
+        at = torch.full_like(seed, position)
+        return sample_rows(logits, temperature=temperature, seed=seed, position=at, facts=facts).token_ids
+
+    output = model.prefill(prompts)
+    drawn = [draw(output.logits, prompts.shape[1])]
+    cache = output.cache
+    while len(drawn) < tokens:
+        logits, cache, _ = model.decode(drawn[-1][:, None], cache)
+        drawn.append(draw(logits[:, 0], prompts.shape[1] + len(drawn)))
+    return torch.stack(drawn, dim=1)
+
+
+def speed() -> dict[str, Any]:
+    """Time every case; the record of each, and the costs of a step."""
+    models = trained()
+    target, draft = CachedNetwork(models.network, is_draft=False), CachedNetwork(models.network, is_draft=True)
+    batch_sizes = sorted({case.batch_size for case in CASES})
+    costs = {batch_size: step_costs(target, draft, models.known, batch_size) for batch_size in batch_sizes}
+    records = [
+        measure_case(case, models, target, draft, costs[case.batch_size])
+        for case in tqdm(CASES, desc="cases of speculative decoding", unit="case")
+    ]
+    return {
+        "parameters": sum(parameter.numel() for parameter in models.network.parameters()),
+        "training_seconds": models.seconds,
+        "losses": models.losses,
+        "costs": {str(batch_size): cost._asdict() for batch_size, cost in costs.items()},
+        "records": records,
+    }
+
+
+class StepCosts(NamedTuple):
+    """Of passes, sampling included.
+
+    Attributes:
+        seconds: of a plain step of the target.
+        draft: of a token of the draft, in plain steps; the literature's c.
+        verification: of the target's pass over GAMMA + 1 tokens, in plain steps.
+    """
+
+    seconds: float
+    draft: float
+    verification: float
+
+
+def step_costs(target: CachedNetwork, draft: CachedNetwork, texts: Tensor, batch_size: int) -> StepCosts:
+    """Measure passes in the middle of texts."""
+    prompts = texts[:1].expand(batch_size, -1).contiguous()[:, : PROMPT_TOKENS + NEW_TOKENS // 2]
+    sampling = RowSampling([SamplingParams(seed=row) for row in range(batch_size)], 2048, prompts.device)
+    position = torch.full((batch_size,), prompts.shape[1])
+
+    def step(model: CachedNetwork, tokens: int) -> Callable[[], object]:
+        cache = model.prefill(prompts).cache
+        return lambda: sampling.draw(model.decode(prompts[:, :tokens], cache).logits[:, -1], position)
+
+    subjects = {"plain": step(target, 1), "draft": step(draft, 1), "verification": step(target, GAMMA + 1)}
+    found = measure({name: repeat(call) for name, call in subjects.items()}, Budget(seconds=6.0))
+    plain = found["plain"].median
+    return StepCosts(plain, found["draft"].median / plain, found["verification"].median / plain)
+
+
+def measure_case(
+    case: Case, models: Trained, target: CachedNetwork, draft: CachedNetwork, costs: StepCosts
+) -> dict[str, Any]:
+    """Decode the case's texts in all ways, in turns; medians."""
+    texts = models.known if case.is_known else models.unknown
+    seconds: dict[str, list[float]] = {}
+    outputs: list[DecodeOutput] = []
+    watch = Watch()
+    for number in range(REPEATS):
+        rows = (torch.arange(case.batch_size) + number) % len(texts)
+        prompts = texts[rows, :PROMPT_TOKENS]
+        params = [
+            SamplingParams(temperature=case.temperature, seed=100 * number + row) for row in range(case.batch_size)
+        ]
+        speculative = _speculate(target, draft, prompts, params)
+        ways: dict[str, Callable[[], object]] = {
+            "plain": lambda prompts=prompts, params=params: decode_plainly(target, prompts, NEW_TOKENS, params),
+            "gamma": lambda run=speculative: outputs.append(run(GAMMA)),
+            "adaptive": lambda run=speculative: run(AdaptiveGamma()),
+        }
+        names = list(ways)
+        for name in names[number % 3 :] + names[: number % 3]:
+            began = time.perf_counter()
+            ways[name]()
+            seconds.setdefault(name, []).append(time.perf_counter() - began)
+    return describe_case(case, seconds, outputs, costs, watch.share_of_others())
+
+
+def _speculate(
+    target: CachedNetwork, draft: CachedNetwork, prompts: Tensor, params: list[SamplingParams]
+) -> Callable[[int | AdaptiveGamma], DecodeOutput]:
+    return lambda gamma: speculative_sample(
+        target, prompts, drafter=draft, params=params, gamma=gamma, max_new_tokens=NEW_TOKENS
+    )
+
+
+def describe_case(
+    case: Case,
+    seconds: dict[str, list[float]],
+    outputs: list[DecodeOutput],
+    costs: StepCosts,
+    disturbed: float | None,
+) -> dict[str, Any]:
+    """What was measured beside what the model says. Ratios are of the same texts' times, and their median counts."""
+    stats = [output.stats for output in outputs if output.stats is not None]
+    looked = torch.stack([one.drafted.sum(dim=0) for one in stats]).sum(dim=0)
+    kept = torch.stack([one.accepted.sum(dim=0) for one in stats]).sum(dim=0)
+    rounds = int(looked[0])
+    accepted = float(kept.sum()) / rounds
+    denominator = GAMMA * costs.draft
+    ratio = {
+        name: statistics.median(plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True))
+        for name in ("gamma", "adaptive")
+    }
+    literature = (accepted + 1) / (denominator + 1)
+    measured_model = (accepted + 1) / (denominator + costs.verification)
+    return {
+        "case": case._asdict(),
+        "disturbed": disturbed,
+        "seconds": {name: statistics.median(times) for name, times in seconds.items()},
+        "acceptance": float(kept.sum() / looked.sum()),
+        "acceptance_by_place": (kept / looked.clamp(min=1)).tolist(),
+        "accepted_per_round": accepted,
+        "speed": ratio["gamma"],
+        "speed_adaptive": ratio["adaptive"],
+        "model": literature,
+        "model_with_verification": measured_model,
+    }
+
+
+def loop_normalisation(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """One position after the other: what the source document's first version does for the prompt and each pass."""
+    result = torch.empty_like(logits)
+    for position in range(logits.shape[1]):
+        row = logits[:, position] / temperature
+        row = row.masked_fill(row < row.topk(top_k, dim=1).values[:, -1:], -torch.inf)
+        values, order = row.sort(dim=1, descending=True)
+        before = values.softmax(dim=1).cumsum(dim=1)
+        drops = functional.pad(before[:, :-1] > top_p, (1, 0))
+        row = row.masked_fill(drops.scatter(1, order, drops), -torch.inf)
+        result[:, position] = row.softmax(dim=1)
+    return result
+
+
+def normalisation() -> dict[str, Any]:
+    """Time both ways for the prompt of the source document, and for a pass over 8 tokens."""
+    params = SamplingParams(temperature=0.8, top_k=50, top_p=0.9)
+    found: dict[str, Any] = {}
+    for positions in tqdm((POSITIONS, GAMMA + 1), desc="normalisation", unit="size"):
+        logits = torch.randn(1, positions, LOOP_VOCAB_SIZE, generator=torch.Generator().manual_seed(0)) * 3
+        sampling = RowSampling([params], LOOP_VOCAB_SIZE, logits.device)
+        options = (params.temperature, params.top_k or 0, params.top_p)
+        torch.testing.assert_close(sampling.probabilities(logits), loop_normalisation(logits, *options))
+        subjects: dict[str, Callable[[], object]] = {
+            "at once": lambda s=sampling, x=logits: s.probabilities(x),
+            "one by one": lambda x=logits, o=options: loop_normalisation(x, *o),
+        }
+        results = measure({name: repeat(call) for name, call in subjects.items()}, Budget(seconds=8.0))
+        found[str(positions)] = {name: result.median for name, result in results.items()}
+    return found
+
+
+def identity(prompts: int = IDENTITY_PROMPTS) -> dict[str, Any]:
+    """Greedy texts of the demo's model by speculation, beside its own, for prompts of different lengths in a batch."""
+    _find_examples()
+    from language_model import corpus, encode_prompt
+    from language_model import load_or_train as load_demo
+
+    network, tokenizer = load_demo(progress=False)
+    documents = corpus.collect_documents()
+    every = max(1, len(documents) // prompts)
+    chosen = [encode_prompt(tokenizer, text)[: 4 + number % 9] for number, text in enumerate(documents[::every])]
+    target = ModuleModel(lambda input_ids: network(input_ids)[0])
+    early = ModuleModel(lambda input_ids: first_layers(network, input_ids, 2))
+    drafters: dict[str, StepModel | Drafter] = {"its first two layers": early, "n-grams of the text": NGramDrafter()}
+    differing = dict.fromkeys(drafters, 0)
+    rates: dict[str, list[float]] = {name: [] for name in drafters}
+    closest = float("inf")
+    for first in tqdm(range(0, prompts, IDENTITY_BATCH), desc="greedy texts", unit="batch"):
+        batch = chosen[first : min(first + IDENTITY_BATCH, prompts)]
+        ids, mask = _padded(batch)
+        own, gap = greedy_texts(target, ids, mask, IDENTITY_TOKENS)
+        closest = min(closest, gap)
+        for name, drafter in drafters.items():
+            output = speculative_sample(
+                target,
+                ids,
+                attention_mask=mask,
+                drafter=drafter,
+                params=SamplingParams(temperature=0),
+                gamma=4,
+                max_new_tokens=IDENTITY_TOKENS,
+            )
+            differing[name] += int((output.sequences != own).any(dim=1).sum())
+            rates[name].append(output.stats.acceptance_rate() if output.stats else 0.0)
+    return {
+        "prompts": prompts,
+        "tokens": IDENTITY_TOKENS,
+        "differing": differing,
+        "acceptance": {name: statistics.mean(values) for name, values in rates.items()},
+        "closest_logits": closest,
+    }
+
+
+@torch.no_grad()
+def first_layers(network: Any, input_ids: Tensor, layers: int) -> Tensor:
+    """A cheap and bad draft: the demo's model without its last layers."""
+    length = input_ids.shape[1]
+    rotary = (network.rotary_cosine[:length], network.rotary_sine[:length])
+    hidden = network.embedding(input_ids)
+    for block in network.blocks[:layers]:
+        hidden, _ = block(hidden, rotary, network.causal_mask[:length, :length], None)
+    return functional.linear(network.norm(hidden), network.embedding.weight)
+
+
+def greedy_texts(model: StepModel, ids: Tensor, mask: Tensor, tokens: int) -> tuple[Tensor, float]:
+    """The model's own greedy texts, and the least distance of a best logit from the second best."""
+    output = model.prefill(ids, mask)
+    logits, cache = output.logits, output.cache
+    drawn, gap = [], float("inf")
+    while True:
+        best = logits.topk(2, dim=1)
+        gap = min(gap, float((best.values[:, 0] - best.values[:, 1]).min()))
+        drawn.append(best.indices[:, 0])
+        if len(drawn) == tokens:
+            return torch.stack(drawn, dim=1), gap
+        logits, cache, _ = model.decode(drawn[-1][:, None], cache)
+        logits = logits[:, 0]
+
+
+def _padded(prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[False] * (width - len(prompt)) + [True] * len(prompt) for prompt in prompts])
+    return ids, mask
+
+
+def judge(found: dict[str, Any]) -> list[Gate]:
+    """What is promised, as far as it was measured."""
+    gates = []
+    if "speed" in found:
+        records = found["speed"]["records"]
+        single = [record for record in records if record["case"]["batch_size"] == 1]
+        sure = [record for record in single if record["acceptance"] >= HIGH_ACCEPTANCE]
+        gates += [
+            _worst("gamma 7 / plain decoding, acceptance of 0.92 and more", AT_LEAST, 1.8, sure, _speed),
+            _worst("distance from (accepted + 1) / (gamma c + 1)", AT_MOST, 0.15, single, _distance),
+            _worst("distance from the model with the measured pass", AT_MOST, 0.15, records, _distance_with_pass),
+            _worst("adaptive gamma / plain decoding", AT_LEAST, 0.95, records, _speed_adaptive),
+        ]
+    if "normalisation" in found:
+        times = found["normalisation"][str(POSITIONS)]
+        value = times["one by one"] / times["at once"]
+        gates.append(Gate("speculative", "normalisation one by one / at once, 352", AT_LEAST, 50.0, value))
+    if "identity" in found:
+        value = float(sum(found["identity"]["differing"].values()))
+        gates.append(Gate("speculative", "greedy texts that differ", AT_MOST, 0.0, value, unit=""))
+    return gates
+
+
+def _speed(record: dict[str, Any]) -> float:
+    return float(record["speed"])
+
+
+def _speed_adaptive(record: dict[str, Any]) -> float:
+    return float(record["speed_adaptive"])
+
+
+def _distance(record: dict[str, Any]) -> float:
+    return abs(record["speed"] / record["model"] - 1)
+
+
+def _distance_with_pass(record: dict[str, Any]) -> float:
+    return abs(record["speed"] / record["model_with_verification"] - 1)
+
+
+def _worst(
+    name: str, bound: str, limit: float, records: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]
+) -> Gate:
+    if not records:
+        return Gate("speculative", name, bound, limit, None)
+    worst = (min if bound == AT_LEAST else max)(records, key=value)
+    label = f"{worst['case']['name']}, batch {worst['case']['batch_size']}"
+    is_disturbed = (worst["disturbed"] or 0.0) > MOST_DISTURBED
+    return Gate("speculative", name, bound, limit, value(worst), worst=label, is_disturbed=is_disturbed)
+
+
+def show(found: dict[str, Any], gates: list[Gate]) -> None:
+    """Print everything."""
+    console = Console(width=150)
+    if "speed" in found:
+        part = found["speed"]
+        console.print(
+            f"{part['parameters'] / 1e6:.0f} M parameters, trained in {part['training_seconds']:.0f} s to losses of "
+            f"{part['losses'][0]:.2f} (draft) and {part['losses'][1]:.2f} (target)"
+        )
+        for batch_size, costs in part["costs"].items():
+            console.print(
+                f"batch {batch_size}: a plain step {costs['seconds'] * 1e3:.1f} ms, a draft step {costs['draft']:.2f} "
+                f"of it, a pass over {GAMMA + 1} tokens {costs['verification']:.2f}"
+            )
+        columns = ("case", "batch", "acceptance", "a round", "gamma 7", "model", "with pass", "adaptive", "others")
+        table = Table(*columns)
+        for record in part["records"]:
+            values = [
+                f"{record['acceptance']:.3f}",
+                f"{record['accepted_per_round'] + 1:.2f}",
+                *(f"{record[name]:.2f}x" for name in ("speed", "model", "model_with_verification", "speed_adaptive")),
+                f"{record['disturbed'] or 0:.0%}",
+            ]
+            table.add_row(record["case"]["name"], str(record["case"]["batch_size"]), *values)
+        console.print(table)
+    if "normalisation" in found:
+        for positions, times in found["normalisation"].items():
+            console.print(
+                f"{positions} positions: {times['one by one'] * 1e3:.2f} ms one by one, "
+                f"{times['at once'] * 1e3:.3f} ms at once, {times['one by one'] / times['at once']:.0f}x"
+            )
+    if "identity" in found:
+        console.print(found["identity"])
+    for gate in gates:
+        value = "" if gate.value is None else f"{gate.value:.3g}"
+        console.print(f"{gate.verdict:<12} {gate.name}: {value} ({gate.bound} {gate.limit:g}) {gate.worst}")
+
+
+def main() -> int:
+    """Measure; returns the exit status."""
+    summary = (__doc__ or "").split("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speculative", description=summary)
+    parser.add_argument("--part", choices=PARTS, action="append", help="what to run; all if not given")
+    options = parser.parse_args()
+    measured = {"speed": speed, "normalisation": normalisation, "identity": identity}
+    found: dict[str, Any] = {"environment": environment.describe()}
+    for part in options.part or PARTS:
+        found[part] = measured[part]()
+    gates = judge(found)
+    found["gates"] = [gate.to_json() for gate in gates]
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    show(found, gates)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

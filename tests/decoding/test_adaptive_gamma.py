@@ -1,0 +1,74 @@
+"""Adaptive gamma: the best by the formula where costs are known, and never much worse than plain decoding."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
+
+TOKENS = 300
+
+
+def test_the_best_gamma_of_the_formula() -> None:
+    found = []
+    for acceptance, cost in ((0.95, 0.29), (0.8, 0.29), (0.5, 0.29), (0.2, 0.29), (0.99, 0.05), (0.9, 0.0), (0.6, 0.7)):
+        control = AdaptiveGamma(16, cost=cost)
+        control.observe(4, seconds=0.0, looked=100_000, accepted=int(acceptance * 100_000))
+        best = max(range(17), key=lambda gamma: sum(acceptance**i for i in range(gamma + 1)) / (gamma * cost + 1))
+        assert control.choose(16) == best
+        assert control.choose(0) == 0
+        found.append(best)
+    assert found == [8, 3, 1, 0, 16, 16, 0]
+
+
+def test_acceptance_follows_the_latest_rounds() -> None:
+    control = AdaptiveGamma(cost=0.1)
+    for accepted in (8, 0):
+        for _ in range(100):
+            control.observe(8, seconds=0.0, looked=8, accepted=accepted)
+        assert control.acceptance() == pytest.approx(accepted / 8, abs=0.06)
+
+
+def test_costs_are_read_from_the_seconds_of_rounds() -> None:
+    control = AdaptiveGamma()
+    assert [control.choose(8)] == [0]
+    for gamma, seconds in ((0, 1.0), (0, 1.0), (3, 2.2), (3, 2.2)):
+        control.observe(gamma, seconds, looked=gamma, accepted=gamma)
+    assert control.relative_costs(1)[0] == 1
+    assert control.relative_costs(6)[6] == pytest.approx(3.4), (
+        "a line from a plain step through the one gamma that was tried"
+    )
+    control.observe(1, 1.9, looked=1, accepted=1)
+    assert control.relative_costs(2)[2] == pytest.approx(2.05), "a line through those that were tried"
+
+
+def simulate(acceptance: float, cost: float, verification: float, noise: float, seed: int) -> tuple[float, float]:
+    """Speed beside plain decoding, and that of the best fixed gamma, of rounds whose times are disturbed."""
+    generator = random.Random(seed)
+    control = AdaptiveGamma()
+    tokens = seconds = 0.0
+    while tokens < TOKENS:
+        gamma = control.choose(TOKENS)
+        accepted = 0
+        while accepted < gamma and generator.random() < acceptance:
+            accepted += 1
+        true = 1.0 if gamma == 0 else verification + gamma * cost
+        seconds += true
+        control.observe(gamma, true * generator.uniform(1, 1 + noise), min(accepted + 1, gamma), accepted)
+        tokens += accepted + 1
+    best = max(
+        1.0, *(sum(acceptance**i for i in range(gamma + 1)) / (verification + gamma * cost) for gamma in range(1, 9))
+    )
+    return tokens / seconds, best
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
+def test_never_much_slower_than_plain_decoding_and_close_to_the_best(noise: float) -> None:
+    for acceptance in (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.97):
+        for cost, verification in ((0.29, 1.0), (0.29, 1.4), (0.1, 1.1), (0.8, 1.0), (0.0, 1.05), (0.29, 3.0)):
+            speeds = [simulate(acceptance, cost, verification, noise, seed) for seed in range(3)]
+            mean = sum(speed for speed, _ in speeds) / len(speeds)
+            assert mean > 0.95, (acceptance, cost, verification)
+            assert mean > 0.85 * speeds[0][1], (acceptance, cost, verification)
