@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ascend_sample.decoding.beam_run import NOTHING, BeamRun, Candidates, exists, first_beams_alone
 from ascend_sample.decoding.gather_tree import trace_beams
+from ascend_sample.decoding.loop import steps_of
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import Request
 
@@ -124,7 +125,7 @@ def search_with_pool(
     request, num_beams = run.request, run.num_beams
     scores = first_beams_alone(request.batch_size, num_beams, request.device)
     count = candidates_of(num_beams, request)
-    for step in run.steps():
+    for step in steps_of(request):
         length = step + 1
         candidates = pick(step, scores, count)
         has_ended = run.has_ended(candidates) | (length >= request.max_new_tokens[:, None])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ascend_sample.decoding.best_tokens import best_entries, best_tokens, log_softmax
 from ascend_sample.decoding.model import StepModel
@@ -110,11 +108,6 @@ class BeamRun:
     def vocab_size(self) -> int:
         """How many tokens there are."""
         return self.logits.shape[1]
-
-    def steps(self) -> Iterator[int]:
-        """The numbers of the steps from 0, with a bar if one was asked for."""
-        name = self.request.strategy
-        yield from tqdm(range(self.request.max_steps), desc=name, disable=not self.request.progress, leave=False)
 
     def best_of_each_beam(self, count: int) -> tuple[Tensor, Tensor]:
         """The most probable tokens of each beam, after all that changes probabilities.

@@ -16,7 +16,8 @@ from ascend_sample.decoding.beam_search import check_beams, check_early_stopping
 from ascend_sample.decoding.best_tokens import best_entries
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import CommonOptions, Request, check_request, refuse, refuse_type
+from ascend_sample.decoding.request import CommonOptions, Request, check_request, refuse
+from ascend_sample.decoding.sampled import check_generator, checked_params
 from ascend_sample.sampling import SamplingBatch, SamplingParams, exponential_noise, filter_logits
 
 USED: Final = ("temperature", "top_k", "top_p", "min_p", "seed", "vocab_size")
@@ -83,9 +84,9 @@ def beam_sample(
     check_beams(name, num_beams, num_return_sequences)
     check_length_penalty(name, length_penalty)
     check_early_stopping(name, early_stopping)
-    rows = _checked_params(request, params)
-    if generator is not None and not isinstance(generator, torch.Generator):
-        refuse_type(name, "generator", "be a torch.Generator", generator, "Make one, and seed it.")
+    rows = checked_params(request, params)
+    check_generator(request, generator)
+    _check_unused(request, rows)
     run = BeamRun(model, request, num_beams)
     batch = SamplingBatch(run.vocab_size, request.device, capacity=len(rows), generator=generator)
     batch.extend(rows)
@@ -138,26 +139,15 @@ def _warper(batch: SamplingBatch, rows: list[SamplingParams], num_beams: int) ->
     return lambda log_probs: filter_logits(log_probs, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
 
 
-def _checked_params(request: Request, params: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
-    """One for each prompt."""
-    name = request.strategy
-    if params is None:
-        params = SamplingParams()
-    rows = [params] * request.batch_size if isinstance(params, SamplingParams) else params
-    remedy = "Give one, or a list with one for each prompt."
-    if not isinstance(rows, Sequence) or not all(isinstance(one, SamplingParams) for one in rows):
-        refuse_type(name, "params", "be SamplingParams", params, remedy)
-    if len(rows) != request.batch_size:
-        rule = f"be one, or one for each of {request.batch_size} prompts"
-        refuse(name, "params", rule, f"{len(rows)} of them", remedy)
+def _check_unused(request: Request, rows: list[SamplingParams]) -> None:
+    """Raise unless each prompt's parameters are of those that a beam sample knows."""
     default = SamplingParams()
     unused = [field.name for field in fields(SamplingParams) if field.name not in USED]
     for one in rows:
         if one.temperature == 0.0:
             remedy = "Use beam_search, which draws nothing."
-            refuse(name, "params", "have a temperature above 0", one.temperature, remedy)
+            refuse(request.strategy, "params", "have a temperature above 0", one.temperature, remedy)
         for field in unused:
             if getattr(one, field) != getattr(default, field):
                 remedy = "Use a logits_processor, which sees each beam's own tokens."
-                refuse(name, "params", f"leave {field} as it is", repr(getattr(one, field)), remedy)
-    return list(rows)
+                refuse(request.strategy, "params", f"leave {field} as it is", repr(getattr(one, field)), remedy)

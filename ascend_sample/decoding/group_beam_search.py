@@ -20,6 +20,7 @@ from ascend_sample.decoding.beam_pool import (
 from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose, first_beams_alone
 from ascend_sample.decoding.beam_search import check_beams, check_early_stopping, check_length_penalty
 from ascend_sample.decoding.best_tokens import best_entries, log_softmax
+from ascend_sample.decoding.loop import steps_of
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.processors import hamming_diversity
@@ -104,7 +105,7 @@ def group_beam_search(
     count = candidates_of(size, request)
     pools = [FinishedPool(request, size, length_penalty, early_stopping) for _ in range(num_beam_groups)]
     scores = [first_beams_alone(request.batch_size, size, request.device) for _ in pools]
-    for step in run.steps():
+    for step in steps_of(request):
         length = step + 1
         at_the_end = (length >= request.max_new_tokens)[:, None]
         log_probs = log_softmax(run.logits, 1.0).unflatten(0, (request.batch_size, num_beam_groups, size))

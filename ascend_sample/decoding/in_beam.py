@@ -6,6 +6,7 @@ import torch
 
 from ascend_sample.decoding.beam_run import NOTHING, BeamRun, choose, exists, first_beams_alone
 from ascend_sample.decoding.gather_tree import trace_beams
+from ascend_sample.decoding.loop import steps_of
 from ascend_sample.decoding.output import DecodeOutput
 
 
@@ -16,7 +17,7 @@ def search_in_beam(run: BeamRun, num_return_sequences: int, length_penalty: floa
     scores = first_beams_alone(batch, num_beams, request.device)
     ended = torch.zeros(batch, num_beams, dtype=torch.bool, device=request.device)
     lengths = torch.zeros(batch, num_beams, dtype=torch.int64, device=request.device)
-    for step in run.steps():
+    for step in steps_of(request):
         log_probs, tokens = run.best_of_each_beam(num_beams)
         # What has ended has one continuation, which is itself: no token counts, and the score stays.
         itself = first_beams_alone(1, log_probs.shape[2], request.device)

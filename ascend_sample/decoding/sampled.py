@@ -78,9 +78,9 @@ def sample(
     Source: docs/decoding.md, section "Greedy search and sampling".
     """
     request = check_request("sample", input_ids, max_new_tokens, **common)
-    rows = _checked_params(request, params)
+    rows = checked_params(request, params)
     check_integer("sample", "num_return_sequences", num_return_sequences, low=1)
-    _check_generator(request, generator)
+    check_generator(request, generator)
     return _sampled(model, request, rows, num_return_sequences, generator)
 
 
@@ -134,11 +134,11 @@ def sample_and_rank(
     Source: docs/decoding.md, section "Greedy search and sampling".
     """
     request = check_request("sample_and_rank", input_ids, max_new_tokens, **common)
-    rows = _checked_params(request, params)
+    rows = checked_params(request, params)
     check_integer("sample_and_rank", "num_samples", num_samples, low=1)
     check_integer("sample_and_rank", "num_return_sequences", num_return_sequences, low=1, high=num_samples)
     check_number("sample_and_rank", "length_penalty", length_penalty, low=0.0)
-    _check_generator(request, generator)
+    check_generator(request, generator)
     drawn = _sampled(model, replace(request, on_tokens=None), rows, num_samples, generator)
     scores = drawn.sequences_scores / drawn.lengths.float() ** length_penalty
     by_prompt = scores.view(request.batch_size, num_samples)
@@ -213,7 +213,7 @@ def _copied(params: list[SamplingParams], copies: int) -> list[SamplingParams]:
     return copied
 
 
-def _checked_params(request: Request, params: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
+def checked_params(request: Request, params: SamplingParams | Sequence[SamplingParams] | None) -> list[SamplingParams]:
     """One for each prompt."""
     if params is None:
         params = SamplingParams()
@@ -230,6 +230,6 @@ def _checked_params(request: Request, params: SamplingParams | Sequence[Sampling
     return list(rows)
 
 
-def _check_generator(request: Request, generator: torch.Generator | None) -> None:
+def check_generator(request: Request, generator: torch.Generator | None) -> None:
     if generator is not None and not isinstance(generator, torch.Generator):
         refuse_type(request.strategy, "generator", "be a torch.Generator", generator, "Make one, and seed it.")

@@ -196,7 +196,7 @@ BAD = [
     ({"params": [SamplingParams()] * 3}, ValueError, "params must be one, or one for each of 1 prompts, got 3 of them"),
     ({"params": SamplingParams(temperature=0)}, ValueError, "params must have a temperature above 0, got 0.0"),
     ({"params": SamplingParams(bad_ids=[3])}, ValueError, r"params must leave bad_ids as it is, got \(3,\)"),
-    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs as it is, got 1"),
+    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must not ask for logprobs, got logprobs"),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
     ({"num_beams": 0}, ValueError, "num_beams must be at least 1, got 0"),
     ({"early_stopping": None}, ValueError, 'early_stopping must be True, False or "never", got None'),

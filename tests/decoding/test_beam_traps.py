@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 from collections.abc import Callable
@@ -14,19 +15,16 @@ from probability_models import EOS, LETTERS, START, A, B, random_table, table_mo
 from test_beam_brute_force import assert_best_two
 from tiny_models import TinyCausal, tiny_model
 
-from ascend_sample.decoding import (
-    beam_pool,
-    beam_run,
-    beam_sample,
-    beam_search,
-    best_tokens,
-    group_beam_search,
-    in_beam,
-    request,
-)
+from ascend_sample.decoding import beam_pool, beam_run, best_tokens, in_beam, request
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
+
+# The package offers functions by these names.
+beam_sample, beam_search, group_beam_search = (
+    importlib.import_module(f"ascend_sample.decoding.{name}")
+    for name in ("beam_sample", "beam_search", "group_beam_search")
+)
 
 
 def letters(**options: Any) -> DecodeOutput:
