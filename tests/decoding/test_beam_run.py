@@ -89,8 +89,9 @@ def test_where_nothing_is_allowed_nothing_is_found(search: Callable[..., DecodeO
     def forbid(input_ids: Tensor, scores: Tensor) -> Tensor:
         return torch.full_like(scores, -torch.inf)
 
-    model = table_model(random_table(9, seed=1))
-    found = search(model, torch.tensor([[1]]), max_new_tokens=6, num_beams=2, logits_processor=[forbid])
+    options: dict[str, Any] = {"logits_processor": [forbid], "eos_token_id": 0, "return_scores": True}
+    found = search(table_model(random_table(9, seed=1)), torch.tensor([[1]]), max_new_tokens=6, num_beams=2, **options)
+    assert len(found.scores or ()) == 1, "the search must not go on"
     assert found.to_lists() == [[]]
     assert found.sequences_scores.tolist() == [-torch.inf]
     assert found.sequences.shape == (1, 0)

@@ -82,6 +82,24 @@ def test_early_stopping() -> None:
     assert steps(True, 1.0, num_beams=2) == 6
 
 
+def test_a_penalty_below_zero_is_not_looked_at_at_the_maximal_length() -> None:
+    end, a, _, c = range(4)
+    table = [[0.5, 0.3, 0.2, 0.0], [0.3, 0.0, 0.0, 0.7], [0.1, 0.3, 0.3, 0.3], [1.0, 0.0, 0.0, 0.0]]
+    found = beam_search(
+        table_model(table),
+        torch.tensor([[end]]),
+        max_new_tokens=10,
+        num_beams=2,
+        num_return_sequences=2,
+        eos_token_id=end,
+        length_penalty=-0.5,
+        early_stopping="never",
+    )
+    # After two steps the pool is full with 0.09 for a-end. a-c has 0.21, and would lose at length 10, not at 3.
+    assert found.to_lists() == [[end], [a, c, end]]
+    assert found.sequences_scores[1].item() == pytest.approx(math.log(0.21) * math.sqrt(3))
+
+
 def test_the_beam_stops_when_all_have_ended() -> None:
     assert steps_of(finished="in_beam", max_new_tokens=9) == 3
 

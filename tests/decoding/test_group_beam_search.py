@@ -18,7 +18,8 @@ from ascend_sample.decoding.group_beam import group_beam_search
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.processors import hamming_diversity
 
-CONFIGURATIONS = 60
+CONFIGURATIONS = (*range(60), 81)
+"""In the last one a group's best continuation ends, and is what keeps the group going."""
 
 
 def test_penalties_are_counted_prompt_by_prompt() -> None:
@@ -145,7 +146,7 @@ def configuration(number: int) -> dict[str, Any]:
 @pytest.mark.parametrize("start", range(3))
 def test_random_searches_are_those_of_plain_loops(start: int) -> None:
     ends = set()
-    for number in range(start, CONFIGURATIONS, 3):
+    for number in CONFIGURATIONS[start::3]:
         asked = configuration(number)
         model = TinyCausal(11, seed=number, sharpness=1.0)
         prompts = torch.randint(0, 11, (2, 3), generator=torch.Generator().manual_seed(number))
