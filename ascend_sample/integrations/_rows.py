@@ -12,9 +12,6 @@ from ascend_sample._validate import SKIP_TOP_K
 from ascend_sample.sampling import RowFacts, filter_logits, row_table, sample_rows
 
 SMALLEST_TOP_P: Final = 2.0**-126  # keeps one token, as a top_p of 0 does where an engine allows that
-_FEWEST_SEED: Final = -(2**63)
-_MOST_SEED: Final = 2**63 - 1
-_WORD: Final = 2**64 - 1
 
 
 def draw(
@@ -140,59 +137,6 @@ class UniformRows:
             )
             self._made_for = (rows, device)
         return self._tensors
-
-
-def random_seeds(rows: int) -> Tensor:
-    """A seed a row, int64 on the CPU, all in one draw from torch's default generator.
-
-    Example:
-        >>> _ = torch.manual_seed(3)
-        >>> len(set(random_seeds(1000).tolist()))
-        1000
-    """
-    return torch.randint(_FEWEST_SEED, _MOST_SEED, (rows,), dtype=torch.int64)
-
-
-def seed_bits(seed: int) -> int:
-    """The int64 with the bits of a seed in [0, 2^64); a negative seed is taken as the bits it has.
-
-    Example:
-        >>> seed_bits(7), seed_bits(2**64 - 1)
-        (7, -1)
-    """
-    word = int(seed) & _WORD
-    return word - 2**64 if word > _MOST_SEED else word
-
-
-def derived_seeds(seed: int, rows: int) -> Tensor:
-    """Seeds for rows that share one: the first is the seed itself, so that one row alone draws as it does in a batch.
-
-    The others are far from it and from those of neighbouring seeds: were they seed + 1, seed + 2, ..., then a second
-    request with seed + 1 would repeat them.
-
-    Args:
-        seed: of the first row.
-        rows: how many.
-
-    Returns:
-        int64 [rows] on the CPU.
-
-    Example:
-        >>> derived_seeds(7, 1).tolist()
-        [7]
-        >>> len(set(derived_seeds(7, 9).tolist() + derived_seeds(8, 9).tolist()))
-        18
-    """
-    # The finaliser of SplitMix64, a bijection of 64-bit words, over steps of its odd constant.
-    with np.errstate(over="ignore"):
-        word = np.uint64(seed & _WORD) + np.arange(rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        word ^= word >> np.uint64(31)
-    seeds = torch.from_numpy(word.view(np.int64))
-    if rows > 0:
-        seeds[0] = seed_bits(seed)
-    return seeds
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -12,7 +12,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ascend_sample.integrations._rows import draw, random_seeds
+from ascend_sample.integrations._rows import draw
+from ascend_sample.sampling.seeds import random_seeds
 
 TESTED_VERSIONS: Final = ("0.5.23",)
 BACKEND: Final = "ascend_sample"

@@ -22,8 +22,9 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
-from ascend_sample.integrations._rows import UniformRows, derived_seeds, random_seeds, seed_bits, to_device
+from ascend_sample.integrations._rows import UniformRows, to_device
 from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling.seeds import derived_seeds, random_seeds, seed_bits
 
 if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer

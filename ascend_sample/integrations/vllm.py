@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from ascend_sample.integrations._rows import draw, kept_logits, random_seeds, seed_bits
+from ascend_sample.integrations._rows import draw, kept_logits
+from ascend_sample.sampling.seeds import random_seeds, seed_bits
 
 TESTED_VERSIONS: Final = ("0.23.0", "0.32.0", "0.33.0")
 SWITCH: Final = "ASCEND_SAMPLE_VLLM"

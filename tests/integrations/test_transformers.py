@@ -26,6 +26,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from ascend_sample.integrations import _rows
 from ascend_sample.integrations.transformers import SamplingLogitsProcessor, fused_sampling, split_warpers
+from ascend_sample.sampling import seeds
 
 VOCAB_SIZE = 48
 PAD = 0
@@ -359,7 +360,7 @@ class TestDevices:
     @pytest.mark.parametrize("parameters", [{}, {"top_k": 5}, {"top_p": 0.7, "min_p": 0.1}, {"temperature": 0.0}])
     def test_the_same_tokens(self, device: str, parameters: dict[str, Any]) -> None:
         logits = torch.randn(64, VOCAB_SIZE) * 3
-        seed, position = _rows.random_seeds(64), torch.arange(64)
+        seed, position = seeds.random_seeds(64), torch.arange(64)
         expected = _rows.UniformRows(**parameters).draw(logits, seed, position)
         found = _rows.UniformRows(**parameters).draw(logits.to(device), seed, position)
         assert found.device.type == device
@@ -368,10 +369,10 @@ class TestDevices:
 
 class TestSeedHelpers:
     def test_derived_seeds_are_all_different(self) -> None:
-        seeds = torch.cat([_rows.derived_seeds(seed, 100) for seed in range(100)])
-        assert len(set(seeds.tolist())) == 10_000
+        derived = torch.cat([seeds.derived_seeds(seed, 100) for seed in range(100)])
+        assert len(set(derived.tolist())) == 10_000
 
     def test_the_bits_of_a_seed(self) -> None:
-        assert _rows.seed_bits(2**63) == -(2**63)
-        assert _rows.derived_seeds(2**64 - 1, 2)[0] == -1
-        assert _rows.derived_seeds(5, 0).shape == (0,)
+        assert seeds.seed_bits(2**63) == -(2**63)
+        assert seeds.derived_seeds(2**64 - 1, 2)[0] == -1
+        assert seeds.derived_seeds(5, 0).shape == (0,)
