@@ -17,7 +17,7 @@ from ascend_sample.decoding.distributions import RowSampling, params_of_rows
 from ascend_sample.decoding.drafters import Drafter, ModelDrafter, Round
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
-from ascend_sample.decoding.ragged_texts import Texts
+from ascend_sample.decoding.ragged_texts import RaggedTexts
 from ascend_sample.decoding.request import (
     CommonOptions,
     Request,
@@ -29,18 +29,18 @@ from ascend_sample.decoding.request import (
 from ascend_sample.sampling import SamplingParams
 
 STRATEGY = "speculative_sample"
-FROM_THE_MODEL = SamplingParams()
 
 
 @torch.no_grad()
 def speculative_sample(
     model: StepModel,
     input_ids: Tensor,
+    params: SamplingParams | Sequence[SamplingParams] | None = None,
     *,
     drafter: StepModel | Drafter,
     max_new_tokens: int | Sequence[int] | Tensor,
-    params: SamplingParams | Sequence[SamplingParams] = FROM_THE_MODEL,
     gamma: int | Literal["adaptive"] | AdaptiveGamma = 4,
+    generator: torch.Generator | None = None,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
     """Sample from a model with the help of a cheaper one; what is drawn has exactly the model's distribution.
@@ -54,19 +54,22 @@ def speculative_sample(
     Args:
         model: the target.
         input_ids: int64 [batch, length], the prompts.
+        params: temperature, top_k, top_p, min_p and seed, one for each prompt or one for all; target and draft are
+            sampled with them alike. None: the model's distribution as it is. Other parameters are refused. Prompts
+            that share a seed share their noise.
         drafter: a model of the same vocabulary, or a `Drafter`.
         max_new_tokens: the most tokens that are generated, for all rows or for each. No cache ever holds more than a
             row's prompt and this many tokens, but for prompts shorter than gamma.
-        params: temperature, top_k, top_p, min_p and seed, for all rows or for each; target and draft are sampled with
-            them alike. Of a single one with a seed, row r has seed + r.
         gamma: how many tokens are drafted in a round; 0 is plain decoding. "adaptive" or an `AdaptiveGamma`: as many as
             pay off.
-        common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused: what they get
+        generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
+        **common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused: what they get
             or give is one step of all rows, and here rows are at different steps.
 
     Returns:
         The sequences; as sequences_scores the sums of the tokens' log-probabilities by the model itself, neither
-        filtered nor divided by a temperature; and stats.
+        filtered nor divided by a temperature; and stats. A row that had no token left to draw has the score -inf, and a
+        RuntimeWarning names it.
 
     Raises:
         TypeError: an argument has a wrong type or dtype.
@@ -86,7 +89,10 @@ def speculative_sample(
     control = _checked_gamma(gamma)
     proposer = _checked_drafter(drafter)
     rows = params_of_rows(STRATEGY, params, request.batch_size)
-    run = _Run(model, proposer, request, rows, control.largest if isinstance(control, AdaptiveGamma) else control)
+    if not (generator is None or isinstance(generator, torch.Generator)):
+        refuse_type(STRATEGY, "generator", "be a torch.Generator", generator, "Use torch.Generator().")
+    largest = control.largest if isinstance(control, AdaptiveGamma) else control
+    run = _Run(model, proposer, request, rows, largest, generator)
     with tqdm(total=request.max_steps, unit="token", desc=STRATEGY, disable=not request.progress) as bar:
         while run.most_room:
             bar.update(request.max_steps - run.most_room - bar.n)
@@ -110,16 +116,22 @@ class _Run:
     """
 
     def __init__(
-        self, model: StepModel, drafter: Drafter, request: Request, params: list[SamplingParams], largest: int
+        self,
+        model: StepModel,
+        drafter: Drafter,
+        request: Request,
+        params: list[SamplingParams],
+        largest: int,
+        generator: torch.Generator | None,
     ) -> None:
         self.model = model
         self.drafter = drafter
         self.request = request
-        self.texts = Texts(request)
+        self.texts = RaggedTexts(request)
         output = model.prefill(request.input_ids, request.attention_mask, **request.encoder)
         self.cache = output.cache
         self.vocab_size = output.logits.shape[1]
-        self.sampling = RowSampling(params, self.vocab_size, request.device)
+        self.sampling = RowSampling(params, self.vocab_size, request.device, generator)
         # The prompt's pass gives the first token for nothing. From here on a row's cache lacks its last token alone.
         token = self.sampling.draw(output.logits, self.texts.lengths)
         self.texts.append(token[:, None], torch.ones_like(token), output.logits[:, None])

@@ -169,8 +169,12 @@ def test_probabilities_of_a_large_top_k_and_of_strange_rows() -> None:
     torch.testing.assert_close(plain.probabilities(strange), expected)
 
 
-def test_one_request_for_all_rows_gives_each_its_own_seed() -> None:
-    assert [one.seed for one in params_of_rows("s", SamplingParams(seed=2**64 - 1), 3)] == [2**64 - 1, 0, 1]
-    assert [one.seed for one in params_of_rows("s", SamplingParams(), 2)] == [None, None]
-    unseeded = RowSampling(params_of_rows("s", SamplingParams(), 2), 4, torch.device("cpu"))
-    assert unseeded.seed[0] != unseeded.seed[1]
+def test_requests_without_a_seed_get_their_own() -> None:
+    assert params_of_rows("s", None, 2) == [SamplingParams()] * 2
+    assert [one.seed for one in params_of_rows("s", SamplingParams(seed=5), 2)] == [5, 5]
+    first, again = (
+        RowSampling(params_of_rows("s", None, 2), 4, torch.device("cpu"), torch.Generator().manual_seed(1)).seed
+        for _ in range(2)
+    )
+    assert first[0] != first[1]
+    assert first.equal(again)

@@ -185,13 +185,6 @@ TRAPS = [
         "(tokens == self.request.eos_token_ids[:1])",
         test_speculative.test_stop_tokens_inside_a_draft_end_the_row_there,
     ),
-    Trap(
-        "rows of one request run alike",
-        distributions,
-        "seed=(seed + row) % 2**64",
-        "seed=seed",
-        test_acceptance.test_one_request_for_all_rows_gives_each_its_own_seed,
-    ),
 ]
 
 
