@@ -18,11 +18,10 @@ from ascend_sample.sampling import (
     Stream,
     exponential_noise,
     routes,
-    sample_rows,
 )
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.row_parameters import RowParameters
-from ascend_sample.sampling.serving import exceeded
+from ascend_sample.sampling.serving import PlacedGroup, exceeded, place_groups, serve
 from ascend_sample.sampling.total_order import mask_below_top_k
 
 LARGEST = torch.finfo(torch.float32).max
@@ -37,7 +36,7 @@ class RowSampling:
         params: one for each row; only `row_params.DRAW_FIELDS` count.
         vocab_size: how many columns the logits have.
         device: where they are.
-        generator: where missing seeds come from, on the CPU; None is torch's default one.
+        generator: where the seeds of rows without one come from, on the CPU; None is torch's default one.
 
     Attributes:
         seed: int64 [batch], the bits of each row's seed.
@@ -74,6 +73,7 @@ class RowSampling:
         self._has_large_k = bool((is_k_on & (self._facts.top_k > LARGEST_FUSED_K) & ~is_greedy).any())
         self._has_temperature = bool((self._facts.temperature != 1).any())
         self._repeated: dict[int, RowParameters] = {}
+        self._groups: dict[torch.dtype, Sequence[PlacedGroup]] = {}
 
     def draw(self, logits: Tensor, position: Tensor) -> Tensor:
         """Draw one token a row, as `sample` does.
@@ -85,17 +85,10 @@ class RowSampling:
         Returns:
             int64 [batch].
         """
-        own = self._parameters
-        return sample_rows(
-            logits,
-            temperature=own.temperature,
-            top_k=own.top_k,
-            top_p=own.top_p,
-            min_p=own.min_p,
-            seed=own.seed,
-            position=position,
-            facts=self._facts,
-        ).token_ids
+        if logits.dtype not in self._groups:
+            self._groups[logits.dtype] = place_groups(self._facts, self._parameters, logits, keep_ties=False)
+        work = [(logits, group) for group in self._groups[logits.dtype]]
+        return serve(work, position, False, Stream.DRAW).token_ids
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The distribution that each place is drawn from: softmax(logits / temperature) among what the filters keep.
@@ -167,3 +160,36 @@ def draw_from(weights: Tensor, seed: Tensor, position: Tensor, stream: Stream) -
         tensor([2])
     """
     return (weights / exponential_noise(seed, position, weights.shape[1], stream=stream)).argmax(dim=1)
+
+
+def params_of_rows(
+    strategy: str, params: SamplingParams | Sequence[SamplingParams] | None, batch_size: int
+) -> list[SamplingParams]:
+    """One `SamplingParams` for each row.
+
+    Args:
+        strategy: the name of the function, for messages.
+        params: what was given; one counts for all rows, its seed too. None: the model's distribution as it is.
+        batch_size: how many rows there are.
+
+    Raises:
+        TypeError: it is something else.
+        ValueError: there are fewer or more than rows, or one asks for what depends on the tokens before.
+    """
+    if params is None or isinstance(params, SamplingParams):
+        given = [params or SamplingParams()]
+        rows = given * batch_size
+    elif isinstance(params, Sequence) and all(isinstance(one, SamplingParams) for one in params):
+        given = rows = list(params)
+    else:
+        refuse_type(strategy, "params", "be SamplingParams, or a list of them", params, "Make SamplingParams(...).")
+    if len(rows) != batch_size:
+        rule = f"be one, or one for each of {batch_size} prompts"
+        refuse(strategy, "params", rule, f"{len(rows)}", "Give as many as there are prompts.")
+    for one in given:
+        for name, default in OTHER_FIELDS.items():
+            if getattr(one, name) != default:
+                rule = f"leave all but {', '.join(PER_ROW_FIELDS)} at its default"
+                value = f"{name}={getattr(one, name)!r}"
+                refuse(strategy, "params", rule, value, "Use sample(), which draws token by token.")
+    return rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -49,8 +51,10 @@ class RaggedTexts:
         first_eos = torch.where(is_eos, places, tokens.shape[1]).amin(dim=1)
         counts = torch.where(self.room > 0, torch.minimum(counts, first_eos + 1), 0)
         is_new = self._put(tokens, counts)
-        values = logits.float()
+        values = logits.float().nan_to_num(-torch.inf, torch.inf, -torch.inf)
         log_probabilities = values.gather(2, tokens[:, :, None]).squeeze(2) - values.logsumexp(dim=2)
+        # NaN is -inf - -inf: there was no token left to draw.
+        log_probabilities = log_probabilities.nan_to_num(-torch.inf, 0.0, -torch.inf)
         self.scores = self.scores + torch.where(is_new, log_probabilities, 0.0).sum(dim=1)
         self.lengths = self.lengths + counts
         is_ended = is_eos.any(dim=1) | (self.room == counts)
@@ -72,6 +76,14 @@ class RaggedTexts:
 
     def result(self, stats: SpeculativeStats) -> DecodeOutput:
         """What was generated, when all rows are done."""
+        impossible = (self.scores == -torch.inf).nonzero().flatten().tolist()
+        if impossible:
+            warnings.warn(
+                f"{self.request.strategy}: in the rows {impossible} some step had no token left to draw, every logit "
+                "being -inf; their scores are -inf. Look at the model's logits.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         lengths = self.lengths - self._prompt_lengths
         places = torch.arange(int(lengths.max()), device=lengths.device)
         sequences = self.tokens.gather(1, self._prompt_lengths[:, None] + places)

@@ -55,20 +55,22 @@ def speculative_sample(
     Args:
         model: the target.
         input_ids: int64 [batch, length], the prompts.
-        params: temperature, top_k, top_p, min_p and seed, for all rows or for each, as for `sample`; target and draft
-            are sampled with them alike. Other fields must be off. None: the model's distribution as it is.
+        params: temperature, top_k, top_p, min_p and seed, one for each prompt or one for all; target and draft are
+            sampled with them alike. None: the model's distribution as it is. Other parameters are refused. Prompts
+            that share a seed share their noise.
         drafter: a model of the same vocabulary, or a `Drafter`.
         max_new_tokens: the most tokens that are generated, for all rows or for each. No cache ever holds more than a
             row's prompt and this many tokens, but for prompts shorter than gamma.
         gamma: how many tokens are drafted in a round; 0 is plain decoding. "adaptive" or an `AdaptiveGamma`: as many as
             pay off.
         generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
-        common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused: what they get
+        **common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused: what they get
             or give is one step of all rows, and here rows are at different steps.
 
     Returns:
         The sequences; as sequences_scores the sums of the tokens' log-probabilities by the model itself, neither
-        filtered nor divided by a temperature; and stats.
+        filtered nor divided by a temperature; and stats. A row that had no token left to draw has the score -inf, and a
+        RuntimeWarning names it.
 
     Raises:
         TypeError: an argument has a wrong type or dtype.
@@ -87,10 +89,11 @@ def speculative_sample(
     _refuse_what_needs_steps(request)
     control = _checked_gamma(gamma)
     proposer = _checked_drafter(drafter)
-    rows = checked_params(request, params, all_but_draw_fields(), "Use sample(), which draws token by token.")
-    check_generator(request, generator)
+    rows = params_of_rows(STRATEGY, params, request.batch_size)
+    if not (generator is None or isinstance(generator, torch.Generator)):
+        refuse_type(STRATEGY, "generator", "be a torch.Generator", generator, "Use torch.Generator().")
     largest = control.largest if isinstance(control, AdaptiveGamma) else control
-    run = _Run(model, proposer, request, rows, generator, largest)
+    run = _Run(model, proposer, request, rows, largest, generator)
     with tqdm(total=request.max_steps, unit="token", desc=STRATEGY, disable=not request.progress) as bar:
         while run.most_room:
             bar.update(request.max_steps - run.most_room - bar.n)
@@ -119,8 +122,8 @@ class _Run:
         drafter: Drafter,
         request: Request,
         params: list[SamplingParams],
-        generator: torch.Generator | None,
         largest: int,
+        generator: torch.Generator | None,
     ) -> None:
         self.model = model
         self.drafter = drafter

@@ -19,7 +19,6 @@ from ascend_sample.decoding.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams
 
 SAMPLING = SamplingParams(temperature=0.9, top_k=6)
-OF_ROWS = [replace(SAMPLING, seed=4 + row) for row in range(len(PROMPTS))]
 
 
 class Checked(ModelDrafter):
@@ -55,7 +54,7 @@ def test_a_model_drafts_from_its_own_distribution_wherever_rows_are(gamma: Any) 
         PROMPTS,
         attention_mask=MASK,
         drafter=drafter,
-        params=OF_ROWS,
+        params=[replace(SAMPLING, seed=4 + row) for row in range(len(PROMPTS))],
         gamma=gamma,
         max_new_tokens=[24, 9, 2, 17],
         eos_token_id=5,
@@ -78,7 +77,7 @@ def test_a_model_catches_up_after_rounds_without_it() -> None:
         PROMPTS,
         attention_mask=MASK,
         drafter=drafter,
-        params=OF_ROWS,
+        params=[replace(SAMPLING, seed=4 + row) for row in range(len(PROMPTS))],
         gamma=Scripted(),
         max_new_tokens=[30, 2, 25, 11],
     )

@@ -10,6 +10,7 @@ from speculative_worlds import VOCAB_SIZE, make_worlds, random_table, rows_of, t
 from tiny_models import tiny_model
 from torch import Tensor
 
+from ascend_sample import hostcann
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.drafters import Drafter, ModelDrafter, NGramDrafter
 from ascend_sample.decoding.model import StepModel, StepOutput
@@ -232,6 +233,39 @@ def test_plain_decoding_and_its_seeds() -> None:
     assert first.sequences[:, 0].equal(other.sequences[:, 0]), "the first token comes with the prompt"
 
 
+def test_a_row_without_any_token_to_draw_is_named() -> None:
+    dead = ModuleModel(lambda ids: torch.where(ids[:, :, None] == 1, -torch.inf, torch.zeros(3)))
+    with pytest.warns(RuntimeWarning, match=r"speculative_sample: in the rows \[1\] some step had no token left"):
+        output = speculative_sample(
+            dead, torch.tensor([[0], [1]]), SamplingParams(seed=3), drafter=dead, gamma=2, max_new_tokens=1
+        )
+    assert output.sequences_scores.tolist() == [pytest.approx(-(torch.tensor(3.0).log().item())), -torch.inf]
+
+
+@pytest.mark.parametrize("gamma", [0, 2])
+def test_a_round_waits_for_the_device_once_and_sends_nothing(npu: str, gamma: int) -> None:
+    if not hostcann.is_active():
+        pytest.skip("hostcann counts; a real CANN does not")
+    tables = random_table(1)[None].to(npu)
+    counted = []
+    for most in (7, 19):
+        prompts = torch.ones(2, 3, dtype=torch.int64, device=npu)
+        model = table_model(tables)
+        encoder = {"world": torch.zeros(2, dtype=torch.int64, device=npu)}
+        params = SamplingParams(seed=1, top_p=0.9)
+        torch.npu.synchronize()
+        hostcann.reset_counters()
+        output = speculative_sample(
+            model, prompts, params, drafter=model, encoder=encoder, gamma=gamma, max_new_tokens=most
+        )
+        counters = hostcann.counters()
+        assert output.stats is not None
+        counted.append((output.stats.target_passes, counters.copies.get("d2h", 0), counters.copies.get("h2d", 0)))
+    (few, few_reads, few_sent), (many, many_reads, many_sent) = counted
+    assert many_reads - few_reads == many - few
+    assert many_sent == few_sent
+
+
 class _Failing(NGramDrafter):
     def draft(self, state: None, texts: Any) -> Any:
         raise AssertionError("not to be called")
@@ -305,6 +339,7 @@ BAD = [
         "params must leave repetition_pen",
     ),
     ({"params": SamplingParams(vocab_size=5)}, ValueError, None),
+    ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
     ({"logits_processor": [print]}, ValueError, "logits_processor must be empty, got 1"),
     ({"stopping_criteria": [print]}, ValueError, "stopping_criteria must be empty, got 1"),
     ({"return_scores": True}, ValueError, "return_scores must be False, got True"),
