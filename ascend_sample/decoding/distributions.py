@@ -160,36 +160,3 @@ def draw_from(weights: Tensor, seed: Tensor, position: Tensor, stream: Stream) -
         tensor([2])
     """
     return (weights / exponential_noise(seed, position, weights.shape[1], stream=stream)).argmax(dim=1)
-
-
-def params_of_rows(
-    strategy: str, params: SamplingParams | Sequence[SamplingParams] | None, batch_size: int
-) -> list[SamplingParams]:
-    """One `SamplingParams` for each row.
-
-    Args:
-        strategy: the name of the function, for messages.
-        params: what was given; one counts for all rows, its seed too. None: the model's distribution as it is.
-        batch_size: how many rows there are.
-
-    Raises:
-        TypeError: it is something else.
-        ValueError: there are fewer or more than rows, or one asks for what depends on the tokens before.
-    """
-    if params is None or isinstance(params, SamplingParams):
-        given = [params or SamplingParams()]
-        rows = given * batch_size
-    elif isinstance(params, Sequence) and all(isinstance(one, SamplingParams) for one in params):
-        given = rows = list(params)
-    else:
-        refuse_type(strategy, "params", "be SamplingParams, or a list of them", params, "Make SamplingParams(...).")
-    if len(rows) != batch_size:
-        rule = f"be one, or one for each of {batch_size} prompts"
-        refuse(strategy, "params", rule, f"{len(rows)}", "Give as many as there are prompts.")
-    for one in given:
-        for name, default in OTHER_FIELDS.items():
-            if getattr(one, name) != default:
-                rule = f"leave all but {', '.join(PER_ROW_FIELDS)} at its default"
-                value = f"{name}={getattr(one, name)!r}"
-                refuse(strategy, "params", rule, value, "Use sample(), which draws token by token.")
-    return rows

@@ -112,23 +112,13 @@ class Texts:
 
     def output(self) -> DecodeOutput:
         """The rows as they are, with a warning if some had nothing to choose from."""
-        self._warn_of_impossible_rows()
+        warn_of_impossible_rows(self.request, self._is_impossible, "Let logits_processor leave a token.")
         return DecodeOutput(
             sequences=self._ids[:, self._prompt_width : self._prompt_width + self._steps].clone(),
             sequences_scores=self._log_probs,
             lengths=self._lengths,
             scores=tuple(self._scores) if self.request.return_scores else None,
         )
-
-    def _warn_of_impossible_rows(self) -> None:
-        rows = self._is_impossible.nonzero().flatten().tolist()
-        if rows:
-            warnings.warn(
-                f"{self.request.strategy}: in the rows {rows} some step had no token left to choose, every logit being "
-                "-inf; their scores are -inf. Let logits_processor leave a token.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
 
 def prefilled(model: StepModel, request: Request, copies: int = 1) -> StepOutput:
@@ -169,6 +159,18 @@ def steps_of(request: Request) -> Iterator[int]:
         for step in range(request.max_steps):
             yield step
             bar.update()
+
+
+def warn_of_impossible_rows(request: Request, is_impossible: Tensor, remedy: str) -> None:
+    """Name the rows, bool [rows], that had nothing to choose from in some step."""
+    rows = is_impossible.nonzero().flatten().tolist()
+    if rows:
+        warnings.warn(
+            f"{request.strategy}: in the rows {rows} some step had no token left to choose, every logit being -inf; "
+            f"their scores are -inf. {remedy}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def log_probs_of(scores: Tensor, tokens: Tensor) -> Tensor:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
+from ascend_sample.decoding.loop import warn_of_impossible_rows
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.request import Request
 
@@ -76,14 +75,7 @@ class RaggedTexts:
 
     def result(self, stats: SpeculativeStats) -> DecodeOutput:
         """What was generated, when all rows are done."""
-        impossible = (self.scores == -torch.inf).nonzero().flatten().tolist()
-        if impossible:
-            warnings.warn(
-                f"{self.request.strategy}: in the rows {impossible} some step had no token left to draw, every logit "
-                "being -inf; their scores are -inf. Look at the model's logits.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        warn_of_impossible_rows(self.request, self.scores == -torch.inf, "Look at the model's logits.")
         lengths = self.lengths - self._prompt_lengths
         places = torch.arange(int(lengths.max()), device=lengths.device)
         sequences = self.tokens.gather(1, self._prompt_lengths[:, None] + places)

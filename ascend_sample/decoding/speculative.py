@@ -89,9 +89,8 @@ def speculative_sample(
     _refuse_what_needs_steps(request)
     control = _checked_gamma(gamma)
     proposer = _checked_drafter(drafter)
-    rows = params_of_rows(STRATEGY, params, request.batch_size)
-    if not (generator is None or isinstance(generator, torch.Generator)):
-        refuse_type(STRATEGY, "generator", "be a torch.Generator", generator, "Use torch.Generator().")
+    rows = checked_params(request, params, all_but_draw_fields(), "Use sample(), which draws token by token.")
+    check_generator(request, generator)
     largest = control.largest if isinstance(control, AdaptiveGamma) else control
     run = _Run(model, proposer, request, rows, largest, generator)
     with tqdm(total=request.max_steps, unit="token", desc=STRATEGY, disable=not request.progress) as bar:

@@ -8,20 +8,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_FEWEST_SEED: Final = -(2**63)
 _MOST_SEED: Final = 2**63 - 1
 _WORD: Final = 2**64 - 1
 
 
-def random_seeds(rows: int) -> Tensor:
-    """A seed a row, int64 on the CPU, all in one draw from torch's default generator.
+def random_seeds(count: int, generator: torch.Generator | None = None) -> Tensor:
+    """Draw seeds for rows that were given none, all at once.
+
+    Args:
+        count: how many.
+        generator: on the CPU; None uses torch's default one.
+
+    Returns:
+        int64 [count] on the CPU, of all 2^64 values.
 
     Example:
-        >>> _ = torch.manual_seed(3)
-        >>> len(set(random_seeds(1000).tolist()))
+        >>> len(set(random_seeds(1000, torch.Generator().manual_seed(3)).tolist()))
         1000
+
+    Source: docs/seeds.md, section "Where seeds come from".
     """
-    return torch.randint(_FEWEST_SEED, _MOST_SEED, (rows,), dtype=torch.int64)
+    return torch.empty(count, dtype=torch.int64).random_(-(2**63), None, generator=generator)
 
 
 def seed_bits(seed: int) -> int:

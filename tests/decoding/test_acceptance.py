@@ -169,11 +169,9 @@ def test_probabilities_of_a_large_top_k_and_of_strange_rows() -> None:
     torch.testing.assert_close(plain.probabilities(strange), expected)
 
 
-def test_requests_without_a_seed_get_their_own() -> None:
-    assert params_of_rows("s", None, 2) == [SamplingParams()] * 2
-    assert [one.seed for one in params_of_rows("s", SamplingParams(seed=5), 2)] == [5, 5]
+def test_rows_without_a_seed_get_different_ones_from_the_generator() -> None:
     first, again = (
-        RowSampling(params_of_rows("s", None, 2), 4, torch.device("cpu"), torch.Generator().manual_seed(1)).seed
+        RowSampling([SamplingParams()] * 2, 4, torch.device("cpu"), torch.Generator().manual_seed(1)).seed
         for _ in range(2)
     )
     assert first[0] != first[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 from collections.abc import Callable
@@ -28,12 +27,6 @@ from ascend_sample.decoding import (
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
-
-# The package offers functions by these names.
-beam_sample, beam_search, group_beam_search = (
-    importlib.import_module(f"ascend_sample.decoding.{name}")
-    for name in ("beam_sample", "beam_search", "group_beam_search")
-)
 
 
 def letters(**options: Any) -> DecodeOutput:
