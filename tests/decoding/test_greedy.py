@@ -116,6 +116,17 @@ def test_a_row_without_a_token_is_named() -> None:
     assert output.sequences_scores.isneginf().tolist() == [False, True, False]
 
 
+def test_a_row_that_is_done_needs_no_token(recwarn: pytest.WarningsRecorder) -> None:
+    def forbid_all_in_row_0_later(input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores if input_ids.shape[1] == 1 else scores.index_fill(0, torch.tensor([0]), -torch.inf)
+
+    output = greedy_search(
+        table_model(CHAIN), PROMPTS, max_new_tokens=[1, 3, 3], logits_processor=[forbid_all_in_row_0_later]
+    )
+    assert not [one for one in recwarn if one.category is RuntimeWarning]
+    assert not output.sequences_scores.isinf().any()
+
+
 def test_nan_is_never_chosen() -> None:
     table = CHAIN.clone()
     table[0, 1] = math.nan

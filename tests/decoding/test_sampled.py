@@ -115,6 +115,20 @@ def test_copies_have_seeds_of_their_own() -> None:
     assert len(set(map(tuple, texts))) == 40
 
 
+def test_copies_have_the_prompt_and_the_length_of_theirs() -> None:
+    seen = []
+
+    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
+        seen.append(input_ids[:, 0].tolist())
+        return scores
+
+    output = sample(
+        COIN, torch.tensor([[0], [1]]), max_new_tokens=[1, 3], num_return_sequences=2, logits_processor=[look]
+    )
+    assert seen == [[0, 0, 1, 1]] * 3
+    assert output.lengths.tolist() == [1, 1, 3, 3]
+
+
 def test_unseeded_prompts_follow_the_generator() -> None:
     def draw(seed: int) -> list[list[int]]:
         generator = torch.Generator().manual_seed(seed)
