@@ -152,7 +152,8 @@ def test_the_same_tokens_on_both_devices(device: str) -> None:
 
 
 def test_16_bit_states_are_compared_in_float32() -> None:
-    model = ModuleModel(lambda input_ids: (LOGITS.half().expand(*input_ids.shape, 4), torch.eye(4).half()[input_ids]))
+    states = 300 * torch.eye(4).half()  # their squares are beyond float16
+    model = ModuleModel(lambda input_ids: (LOGITS.half().expand(*input_ids.shape, 4), states[input_ids]))
     output = contrastive_search(model, torch.tensor([[3]]), max_new_tokens=3, top_k=3, penalty_alpha=0.5)
     assert output.to_lists() == [[0, 1, 2]]
     assert output.sequences_scores.dtype == torch.float32
