@@ -34,10 +34,11 @@ PROMPTS = torch.tensor([[9, 3, 1], [4, 9, 2], [5, 6, 7], [9, 9, 0], [1, 9, 9]])
 MASK = torch.tensor([[0, 1, 1], [1, 0, 1], [1, 1, 1], [0, 0, 1], [1, 0, 0]])
 
 
-def test_a_draw_by_hand() -> None:
+@pytest.mark.parametrize(("seed", "bits"), [(7, 7), (2**64 - 3, -3)])
+def test_a_draw_by_hand(seed: int, bits: int) -> None:
     """Two tokens of one half each: the one with the smaller noise at the lane of its id."""
-    tokens = sample(COIN, torch.tensor([[0, 1, 1]]), SamplingParams(seed=7), max_new_tokens=5).sequences[0]
-    noise = exponential_noise(torch.tensor([7]).expand(5), torch.arange(3, 8), 2)
+    tokens = sample(COIN, torch.tensor([[0, 1, 1]]), SamplingParams(seed=seed), max_new_tokens=9).sequences[0]
+    noise = exponential_noise(torch.tensor([bits]).expand(9), torch.arange(3, 12), 2)
     assert tokens.tolist() == noise.argmin(dim=1).tolist()
     assert len(set(tokens.tolist())) == 2
 
