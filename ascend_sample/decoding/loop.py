@@ -50,7 +50,7 @@ class Texts:
         prompts = request.input_ids.repeat_interleave(copies, dim=0)
         rows, self._prompt_width = prompts.shape
         self.request = request
-        self._ids = torch.nn.functional.pad(prompts, (0, request.max_steps), value=request.pad_token_id)
+        self._ids = torch.nn.functional.pad(prompts, (0, request.max_steps))
         self._steps = 0
         self._max_new_tokens = request.max_new_tokens.repeat_interleave(copies)
         self._lengths = torch.zeros(rows, dtype=torch.int64, device=request.device)

@@ -48,7 +48,8 @@ def sample(
         model: what computes steps.
         input_ids: int64 [batch, length], the prompts.
         params: one `SamplingParams` for each prompt, or one for all. None: the model's distribution as it is. Prompts
-            that share a seed share their noise, so equal ones have equal texts; those without a seed never do.
+            that share a seed share their noise, so equal ones have equal texts; those without a seed never do. Rows
+            end at eos_token_id alone: stop_ids serve min_tokens.
         max_new_tokens: how many tokens are appended at most; one number, or one for each prompt.
         num_return_sequences: how many independent texts each prompt gets. The first has the prompt's seed, the others
             have seeds derived from it.

@@ -152,9 +152,12 @@ def test_the_same_tokens_on_both_devices(device: str) -> None:
 
 
 def test_16_bit_states_are_compared_in_float32() -> None:
-    model = ModuleModel(lambda input_ids: (LOGITS.half().expand(*input_ids.shape, 4), torch.eye(4).half()[input_ids]))
-    output = contrastive_search(model, torch.tensor([[3]]), max_new_tokens=3, top_k=3, penalty_alpha=0.5)
-    assert output.to_lists() == [[0, 1, 2]]
+    """Tokens 0 and 1 are equally probable; the cosines with the prompt are 1 and 0.99995, which float16 has not."""
+    states = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.0]]).half()
+    logits = torch.tensor([0.4, 0.4, 0.2]).log().half()
+    model = ModuleModel(lambda input_ids: (logits.expand(*input_ids.shape, 3), states[input_ids]))
+    output = contrastive_search(model, torch.tensor([[2]]), max_new_tokens=1, top_k=2)
+    assert output.to_lists() == [[1]]
     assert output.sequences_scores.dtype == torch.float32
 
 

@@ -86,6 +86,21 @@ def test_stopping_criteria_end_rows_or_all_of_them() -> None:
     assert output.lengths.tolist() == [1, 1, 1]
 
 
+def test_criteria_see_all_scores_where_they_are_kept() -> None:
+    seen = []
+
+    def look(input_ids: Tensor, scores: tuple[Tensor, ...]) -> bool:
+        seen.append(len(scores))
+        return False
+
+    output = greedy_search(
+        table_model(CHAIN.half()), PROMPTS, max_new_tokens=3, stopping_criteria=[look], return_scores=True
+    )
+    assert seen == [1, 2, 3]
+    assert output.scores is not None
+    assert {scores.dtype for scores in output.scores} == {torch.float32}
+
+
 def test_streaming_gives_each_row_its_tokens_once() -> None:
     streamed: list[list[int]] = [[], [], []]
     calls = []
@@ -114,6 +129,17 @@ def test_a_row_without_a_token_is_named() -> None:
     with pytest.warns(RuntimeWarning, match=r"greedy_search: in the rows \[1\] some step had no token left"):
         output = greedy_search(table_model(CHAIN), PROMPTS, max_new_tokens=2, logits_processor=[forbid_all_in_row_1])
     assert output.sequences_scores.isneginf().tolist() == [False, True, False]
+
+
+def test_a_row_that_is_done_needs_no_token(recwarn: pytest.WarningsRecorder) -> None:
+    def forbid_all_in_row_0_later(input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores if input_ids.shape[1] == 1 else scores.index_fill(0, torch.tensor([0]), -torch.inf)
+
+    output = greedy_search(
+        table_model(CHAIN), PROMPTS, max_new_tokens=[1, 3, 3], logits_processor=[forbid_all_in_row_0_later]
+    )
+    assert not [one for one in recwarn if one.category is RuntimeWarning]
+    assert not output.sequences_scores.isinf().any()
 
 
 def test_nan_is_never_chosen() -> None:

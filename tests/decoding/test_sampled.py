@@ -18,6 +18,7 @@ from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams, exponential_noise
 from ascend_sample.sampling import params as params_module
+from ascend_sample.sampling.seeds import derived_seeds
 
 COIN = table_model(probability_table([[0.5, 0.5], [0.5, 0.5]]))
 # After 0: 0.5, 0.25, 0.25; after 1: 2 for sure, nearly; after 2: 0.1, 0.1, 0.8.
@@ -33,10 +34,11 @@ PROMPTS = torch.tensor([[9, 3, 1], [4, 9, 2], [5, 6, 7], [9, 9, 0], [1, 9, 9]])
 MASK = torch.tensor([[0, 1, 1], [1, 0, 1], [1, 1, 1], [0, 0, 1], [1, 0, 0]])
 
 
-def test_a_draw_by_hand() -> None:
+@pytest.mark.parametrize(("seed", "bits"), [(7, 7), (2**64 - 3, -3)])
+def test_a_draw_by_hand(seed: int, bits: int) -> None:
     """Two tokens of one half each: the one with the smaller noise at the lane of its id."""
-    tokens = sample(COIN, torch.tensor([[0, 1, 1]]), SamplingParams(seed=7), max_new_tokens=5).sequences[0]
-    noise = exponential_noise(torch.tensor([7]).expand(5), torch.arange(3, 8), 2)
+    tokens = sample(COIN, torch.tensor([[0, 1, 1]]), SamplingParams(seed=seed), max_new_tokens=9).sequences[0]
+    noise = exponential_noise(torch.tensor([bits]).expand(9), torch.arange(3, 12), 2)
     assert tokens.tolist() == noise.argmin(dim=1).tolist()
     assert len(set(tokens.tolist())) == 2
 
@@ -113,6 +115,22 @@ def test_copies_have_seeds_of_their_own() -> None:
     params = [SamplingParams(seed=3), SamplingParams(seed=4)]
     texts = sample(COIN, prompts, params, max_new_tokens=30, num_return_sequences=20).to_lists()
     assert len(set(map(tuple, texts))) == 40
+    alone = [SamplingParams(seed=seed % 2**64) for seed in derived_seeds(3, 20).tolist()]
+    assert sample(COIN, torch.zeros(20, 1, dtype=torch.int64), alone, max_new_tokens=30).to_lists() == texts[:20]
+
+
+def test_copies_have_the_prompt_and_the_length_of_theirs() -> None:
+    seen = []
+
+    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
+        seen.append(input_ids[:, 0].tolist())
+        return scores
+
+    output = sample(
+        COIN, torch.tensor([[0], [1]]), max_new_tokens=[1, 3], num_return_sequences=2, logits_processor=[look]
+    )
+    assert seen == [[0, 0, 1, 1]] * 3
+    assert output.lengths.tolist() == [1, 1, 3, 3]
 
 
 def test_unseeded_prompts_follow_the_generator() -> None:
@@ -140,10 +158,16 @@ def test_the_joint_distribution_of_two_tokens() -> None:
 
 
 def test_kept_scores_are_what_was_drawn_from() -> None:
-    params = [SamplingParams(temperature=0.5, top_k=2, seed=1), SamplingParams(bad_ids=[0], seed=1)]
-    output = sample(table_model(TABLE), torch.tensor([[2], [0]]), params, max_new_tokens=1, return_scores=True)
+    params = [
+        SamplingParams(temperature=0.5, top_k=2, seed=1),
+        SamplingParams(bad_ids=[0], seed=1),
+        SamplingParams(top_p=0.6, seed=1),
+        SamplingParams(min_p=0.2, seed=1),
+    ]
+    prompts = torch.tensor([[2], [0], [0], [2]])
+    output = sample(table_model(TABLE), prompts, params, max_new_tokens=1, return_scores=True)
     assert output.scores is not None
-    expected = torch.tensor([[1 / 65, 0.0, 64 / 65], [0.0, 0.5, 0.5]])
+    expected = torch.tensor([[1 / 65, 0.0, 64 / 65], [0.0, 0.5, 0.5], [2 / 3, 1 / 3, 0.0], [0.0, 0.0, 1.0]])
     torch.testing.assert_close(output.scores[0].softmax(dim=1), expected)
 
 
@@ -195,13 +219,14 @@ def test_ranking_by_hand() -> None:
 
 def test_ranking_keeps_prompts_apart_and_streams_once() -> None:
     calls = []
-    output = sample_and_rank(
-        table_model(TABLE), torch.tensor([[0], [2]]), [SamplingParams(seed=1), SamplingParams(bad_ids=[2], seed=1)],
-        max_new_tokens=3, num_samples=6, num_return_sequences=2, on_tokens=lambda *news: calls.append(news),
-    )  # fmt: skip
+    prompts, params = torch.tensor([[0], [2]]), [SamplingParams(seed=1), SamplingParams(bad_ids=[2], seed=1)]
+    options: dict[str, Any] = {"max_new_tokens": 3, "num_samples": 6, "num_return_sequences": 2}
+    output = sample_and_rank(table_model(TABLE), prompts, params, on_tokens=lambda *news: calls.append(news), **options)
     assert output.sequences.shape == (4, 3)
-    assert not (output.sequences[2:] == 2).any()
     assert (output.sequences_scores[::2] >= output.sequences_scores[1::2]).all()
+    for row in range(2):
+        alone = sample_and_rank(table_model(TABLE), prompts[row : row + 1], params[row], **options)
+        assert alone.to_lists() == output.to_lists()[2 * row : 2 * row + 2]
     assert len(calls) == 1
     assert calls[0][0] is output.sequences
 

@@ -77,6 +77,14 @@ def test_a_device_is_read_at_every_eighth_rollback_only(npu: str) -> None:
     assert tokens_in(cache) == [list(range(11)), list(range(10, 19))]
 
 
+def test_columns_that_no_row_uses_any_more_are_cut(device: str) -> None:
+    cache = store([4, 2], device).selected(torch.tensor([1], device=device))
+    assert cache.width == 4
+    cache = cache.rolled_back(torch.tensor([1], device=device))
+    assert tokens_in(cache) == [[10]]
+    assert cache.width == (1 if device == "cpu" else 4)  # it is not read there yet
+
+
 def test_everything_may_be_rolled_back(device: str) -> None:
     cache = store([2, 1], device).rolled_back(torch.tensor([0, 0], device=device))
     assert tokens_in(cache) == [[], []]
