@@ -1,0 +1,209 @@
+"""What all beam searches share: the model's rows, the scores of a step, the choice among them, the record of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from ascend_sample.decoding.best_tokens import best_entries, best_tokens, log_softmax
+from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.request import Request
+
+NOTHING: Final = -1e30
+"""The score of a beam without a hypothesis: below each sum of log-probabilities, and finite, so that no sum or product
+of it is NaN. Log-probabilities of -inf end here too."""
+
+
+class Candidates(NamedTuple):
+    """Continuations of a prompt's beams, the best first.
+
+    Attributes:
+        scores: float32 [batch, count], sums of log-probabilities; NOTHING where there is no continuation.
+        beams: int64 [batch, count], what each continues, within its prompt.
+        tokens: int64 [batch, count], with what.
+    """
+
+    scores: Tensor
+    beams: Tensor
+    tokens: Tensor
+
+    def take(self, places: Tensor) -> Candidates:
+        """Those at places, int64 [batch, n]."""
+        return Candidates(*(value.gather(1, places) for value in self))
+
+
+def exists(scores: Tensor) -> Tensor:
+    """Where there is a hypothesis."""
+    return scores > NOTHING / 2
+
+
+def first_beams_alone(batch: int, beams: int, device: torch.device) -> Tensor:
+    """Scores to start with, float32 [batch, beams]: equal beams would stay equal, so the others have no hypothesis."""
+    scores = torch.full((batch, beams), NOTHING, device=device)
+    scores[:, 0] = 0.0
+    return scores
+
+
+def choose(beam_scores: Tensor, log_probs: Tensor, tokens: Tensor, count: int) -> Candidates:
+    """The best continuations of each prompt.
+
+    Args:
+        beam_scores: float32 [batch, beams].
+        log_probs: float32 [batch, beams, n], of each beam's n best tokens.
+        tokens: int64 [batch, beams, n], those tokens.
+        count: how many, or all where there are fewer.
+    """
+    each = tokens.shape[2]
+    totals = (beam_scores[:, :, None] + log_probs).clamp_min(NOTHING).flatten(1)
+    scores, places = best_entries(totals, min(count, totals.shape[1]))
+    beams = places.div(each, rounding_mode="floor")
+    return Candidates(scores, beams, tokens.flatten(1).gather(1, places))
+
+
+class BeamRun:
+    """A model with num_beams rows for each prompt, and what was chosen so far.
+
+    Args:
+        model: what computes logits.
+        request: checked.
+        num_beams: rows for each prompt.
+        softmax_smoothing: divides the logits.
+        eos_penalty: what the stop tokens' probabilities are multiplied by.
+    """
+
+    def __init__(
+        self,
+        model: StepModel,
+        request: Request,
+        num_beams: int,
+        softmax_smoothing: float = 1.0,
+        eos_penalty: float = 1.0,
+    ) -> None:
+        self.model = model
+        self.request = request
+        self.num_beams = num_beams
+        self.softmax_smoothing = softmax_smoothing
+        self.log_eos_penalty = math.log(eos_penalty)
+        output = model.prefill(request.input_ids, request.attention_mask, **request.encoder)
+        self.logits = output.logits.repeat_interleave(num_beams, dim=0)
+        self.cache = model.expand(output.cache, num_beams)
+        self.step_tokens: list[Tensor] = []
+        self.step_beams: list[Tensor] = []
+        self.step_scores: list[Tensor] = []
+        first = torch.arange(request.batch_size, device=request.device)[:, None] * num_beams
+        self.first_rows = first
+        reads_sequences = bool(request.logits_processor or request.stopping_criteria)
+        self.sequences = request.input_ids.repeat_interleave(num_beams, dim=0) if reads_sequences else None
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        return self.logits.shape[1]
+
+    def steps(self) -> Iterator[int]:
+        """The numbers of the steps from 0, with a bar if one was asked for."""
+        name = self.request.strategy
+        yield from tqdm(range(self.request.max_steps), desc=name, disable=not self.request.progress, leave=False)
+
+    def best_of_each_beam(self, count: int) -> tuple[Tensor, Tensor]:
+        """The most probable tokens of each beam, after all that changes probabilities.
+
+        Returns:
+            Log-probabilities, float32 [batch, beams, n], and tokens, int64 [batch, beams, n], with n as count, or
+            vocab_size where that is less.
+        """
+        count = min(count, self.vocab_size)
+        request = self.request
+        if request.logits_processor or request.return_scores or self.log_eos_penalty != 0.0:
+            log_probs, tokens = best_entries(self.log_probs(), count)
+        else:
+            log_probs, tokens = best_tokens(self.logits, count, self.softmax_smoothing)
+        shape = (request.batch_size, self.num_beams, count)
+        return log_probs.view(shape), tokens.view(shape)
+
+    def log_probs(self) -> Tensor:
+        """Of all tokens, float32 [batch * beams, vocab_size], after all that changes them."""
+        scores = self.process(log_softmax(self.logits, self.softmax_smoothing), self.sequences)
+        self.keep_scores(scores)
+        return scores
+
+    def process(self, log_probs: Tensor, sequences: Tensor | None) -> Tensor:
+        """What processors and the penalty make of a step's log-probabilities, which may be overwritten."""
+        if sequences is not None:
+            for processor in self.request.logits_processor:
+                log_probs = processor(sequences, log_probs)
+        if self.log_eos_penalty != 0.0:
+            # Added, it lowers them. A factor below 1 would bring negative numbers nearer to 0.
+            log_probs[:, self.request.eos_token_ids] += self.log_eos_penalty
+        return log_probs
+
+    def keep_scores(self, scores: Tensor) -> None:
+        """For `DecodeOutput.scores`, if these were asked for."""
+        if self.request.return_scores:
+            self.step_scores.append(scores)
+
+    def is_stop(self, candidates: Candidates, length: int) -> Tensor:
+        """Which candidates end a sequence, bool [batch, count], length being their tokens."""
+        is_stop = self.request.is_eos(candidates.tokens) | (length >= self.request.max_new_tokens[:, None])
+        return is_stop | self.meets_criterion(candidates)
+
+    def meets_criterion(self, candidates: Candidates) -> Tensor:
+        """For which candidates a stopping criterion is true, bool, to broadcast with [batch, count]."""
+        met = torch.zeros((), dtype=torch.bool, device=self.request.device)
+        if self.sequences is not None:
+            rows = (self.first_rows + candidates.beams).flatten()
+            sequences = torch.cat((self.sequences[rows], candidates.tokens.view(-1, 1)), dim=1)
+            for criterion in self.request.stopping_criteria:
+                value = torch.as_tensor(criterion(sequences, tuple(self.step_scores)), device=met.device)
+                met = met | (value.view(candidates.tokens.shape) if value.dim() else value)
+        return met
+
+    def record(self, beams: Tensor, tokens: Tensor) -> None:
+        """Note the step's choice, int64 [batch, num_beams] each."""
+        self.step_beams.append(beams)
+        self.step_tokens.append(tokens)
+
+    def advance(self) -> None:
+        """Compute the next logits, after what was recorded last."""
+        rows = (self.first_rows + self.step_beams[-1]).flatten()
+        tokens = self.step_tokens[-1].view(-1, 1)
+        if self.sequences is not None:
+            self.sequences = torch.cat((self.sequences[rows], tokens), dim=1)
+        output = self.model.decode(tokens, self.model.reorder(self.cache, rows))
+        self.logits, self.cache = output.logits[:, -1], output.cache
+
+    def recorded(self) -> tuple[Tensor, Tensor]:
+        """All tokens and the beams that they were appended to, int64 [steps, batch, num_beams] each."""
+        return torch.stack(self.step_tokens), torch.stack(self.step_beams)
+
+    def finish(self, scores: Tensor, lengths: Tensor, tokens: Tensor, beams: Tensor) -> DecodeOutput:
+        """Hypotheses as the strategy's answer, which the one who listens is told, too.
+
+        Args:
+            scores: float32 [batch, count], the best first; NOTHING where there is no hypothesis.
+            lengths: int64 [batch, count].
+            tokens: int64 [steps, batch, count]; what is above the lengths does not matter.
+            beams: int64 [steps, batch, count], what each token was appended to, within its prompt.
+        """
+        request = self.request
+        found = exists(scores)
+        lengths = lengths.where(found, 0)
+        longest = int(lengths.max())
+        inside = torch.arange(longest, device=request.device) < lengths[:, :, None]
+        rows = beams[:longest].permute(1, 2, 0) + self.first_rows[:, :, None]
+        output = DecodeOutput(
+            sequences=tokens[:longest].permute(1, 2, 0).where(inside, request.pad_token_id).flatten(0, 1),
+            sequences_scores=scores.where(found, -torch.inf).flatten(),
+            lengths=lengths.flatten(),
+            beam_indices=rows.where(inside, -1).flatten(0, 1),
+            scores=tuple(self.step_scores) if request.return_scores else None,
+        )
+        if request.on_tokens is not None:
+            request.on_tokens(output.sequences, output.lengths)
+        return output

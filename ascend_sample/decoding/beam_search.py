@@ -1,0 +1,183 @@
+"""Beam search: the most probable sequences, by keeping the best few of each length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from ascend_sample.decoding.beam_pool import (
+    EarlyStopping,
+    FinishedPool,
+    among_best,
+    finish_from_pool,
+    going_on,
+)
+from ascend_sample.decoding.beam_run import BeamRun, choose, first_beams_alone
+from ascend_sample.decoding.in_beam import search_in_beam
+from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.request import (
+    CommonOptions,
+    Request,
+    check_integer,
+    check_number,
+    check_request,
+    refuse,
+)
+
+ENCODER_MASK: Final = "encoder_attention_mask"
+
+
+def beam_search(
+    model: StepModel,
+    input_ids: Tensor,
+    *,
+    max_new_tokens: int | Sequence[int] | Tensor,
+    num_beams: int,
+    num_return_sequences: int = 1,
+    finished: Literal["pool", "in_beam"] = "pool",
+    length_penalty: float | None = None,
+    early_stopping: EarlyStopping = False,
+    softmax_smoothing: float = 1.0,
+    eos_penalty: float = 1.0,
+    **common: Unpack[CommonOptions],
+) -> DecodeOutput:
+    """Keep the num_beams best continuations of each prompt, step by step.
+
+    A hypothesis that reaches a stop token, its prompt's max_new_tokens or a stopping criterion has ended. Where it goes
+    then is what `finished` says:
+
+    - "pool", as in transformers: into a pool of the num_beams best ended ones, with the score sum of log-probabilities
+      / length ** length_penalty, if it is one of the num_beams best continuations of its step; num_beams others go on.
+    - "in_beam": nowhere. It keeps its beam and its score, and holds out against the others or not. At the end scores
+      are divided by ((5 + length) / 6) ** length_penalty. A prompt is done when all its beams have ended.
+
+    Prompts do not influence one another. Of equal scores, the lower beam and then the lower token comes first.
+
+    Args:
+        model: what is searched.
+        input_ids: int64 [batch, length], the prompts.
+        max_new_tokens: at least 1, for all prompts or for each. With 0, each prompt's is the length of what its encoder
+            takes: the sum of its row of encoder["encoder_attention_mask"], or, without that, the second size of the
+            first of the encoder's tensors.
+        num_beams: how many hypotheses go on, of each prompt. May be more than there are tokens.
+        num_return_sequences: how many are returned of each prompt, at most num_beams.
+        finished: "pool" or "in_beam".
+        length_penalty: the exponent in the formulas above, in which a length is the number of generated tokens, the
+            stop token included and the prompt not. None: 1 for a pool, 0 in the beam.
+        early_stopping: of a pool: when a prompt with num_beams ended hypotheses is done. True: at once. False: when the
+            best beam's score at its present length is no better than the pool's worst. "never": when it could not get
+            better, as far as its length alone decides.
+        softmax_smoothing: above 0, divides the logits.
+        eos_penalty: in (0, 1], what the probabilities of stop tokens are multiplied by: its logarithm is added, after
+            the processors, to their log-probabilities. The smaller, the longer are the sequences.
+        common: see `CommonOptions`.
+
+    Returns:
+        Rows of a prompt follow one another, the best first. Where there are fewer hypotheses than were asked for, rows
+        of length 0 with the score -inf.
+
+    Raises:
+        TypeError: an argument has a wrong type or dtype.
+        ValueError: an argument has a wrong shape, device or value.
+
+    Example:
+        After 0, token 1 is likelier, but 2 leads to the certain 3.
+
+        >>> from ascend_sample.decoding.module_model import ModuleModel
+        >>> after = torch.tensor([[0, 0.6, 0.4, 0], [0, 0, 0.5, 0.5], [0, 0, 0, 1], [0, 0, 0, 1]]).log()
+        >>> model = ModuleModel(lambda input_ids: after[input_ids])
+        >>> found = beam_search(model, torch.tensor([[0]]), max_new_tokens=2, num_beams=2, length_penalty=0.0)
+        >>> found.to_lists(), found.sequences_scores.exp()
+        ([[2, 3]], tensor([0.4000]))
+
+    Source: docs/decoding.md, section "Beam search".
+    """
+    name = "beam_search"
+    max_new_tokens = encoder_lengths(name, max_new_tokens, common.get("encoder"))
+    request = check_request(name, input_ids, max_new_tokens, **common)
+    check_beams(name, num_beams, num_return_sequences)
+    if finished not in ("pool", "in_beam"):
+        refuse(name, "finished", 'be "pool" or "in_beam"', repr(finished), 'Use "pool" for what transformers does.')
+    check_early_stopping(name, early_stopping)
+    if finished == "in_beam" and early_stopping is not False:
+        remedy = 'Leave it out, or use finished="pool".'
+        refuse(name, "early_stopping", 'be False where finished is "in_beam"', repr(early_stopping), remedy)
+    if length_penalty is None:
+        length_penalty = 1.0 if finished == "pool" else 0.0
+    check_length_penalty(name, length_penalty)
+    check_number(name, "softmax_smoothing", softmax_smoothing, low=0.0, above=True)
+    check_number(name, "eos_penalty", eos_penalty, low=0.0, high=1.0, above=True)
+    run = BeamRun(model, request, num_beams, softmax_smoothing, eos_penalty)
+    if finished == "in_beam":
+        return search_in_beam(run, num_return_sequences, length_penalty)
+    pool = FinishedPool(request, num_beams, length_penalty, early_stopping)
+    return search_with_pool(run, pool, num_return_sequences)
+
+
+def search_with_pool(run: BeamRun, pool: FinishedPool, num_return_sequences: int) -> DecodeOutput:
+    """Search until no prompt's pool can change."""
+    request, num_beams = run.request, run.num_beams
+    scores = first_beams_alone(request.batch_size, num_beams, request.device)
+    count = candidates_of(num_beams, request)
+    for step in run.steps():
+        log_probs, tokens = run.best_of_each_beam(count)
+        candidates = choose(scores, log_probs, tokens, count)
+        is_stop = run.is_stop(candidates, step + 1)
+        running = going_on(candidates, is_stop, num_beams)
+        pool.add(candidates, is_stop & among_best(candidates, num_beams), step + 1)
+        scores = running.scores
+        pool.update_done(scores[:, 0], step + 1)
+        run.record(running.beams, running.tokens)
+        if step + 1 == request.max_steps or bool(pool.done.all()):
+            break
+        run.advance()
+    hypotheses = pool.hypotheses
+    return finish_from_pool(run, type(hypotheses)(*(value[:, :num_return_sequences] for value in hypotheses)))
+
+
+def candidates_of(num_beams: int, request: Request) -> int:
+    """So many that num_beams go on whichever end: each beam may end with each of the stop tokens."""
+    return max(2, 1 + len(request.eos_token_ids)) * num_beams
+
+
+def check_beams(strategy: str, num_beams: int, num_return_sequences: int) -> None:
+    """Raise unless both are at least 1, and there are beams for what is returned."""
+    check_integer(strategy, "num_beams", num_beams, low=1)
+    check_integer(strategy, "num_return_sequences", num_return_sequences, low=1)
+    if num_return_sequences > num_beams:
+        rule = f"be at most num_beams, {num_beams}"
+        refuse(strategy, "num_return_sequences", rule, num_return_sequences, "Search with more beams, or take fewer.")
+
+
+def check_early_stopping(strategy: str, early_stopping: object) -> None:
+    """Raise unless it is True, False or "never"."""
+    if not (isinstance(early_stopping, bool) or early_stopping == "never"):
+        rule = 'be True, False or "never"'
+        refuse(strategy, "early_stopping", rule, repr(early_stopping), "Use False for what transformers does.")
+
+
+def check_length_penalty(strategy: str, length_penalty: object) -> None:
+    """Raise unless it is a finite number."""
+    check_number(strategy, "length_penalty", length_penalty, low=float("-inf"))
+
+
+def encoder_lengths(
+    strategy: str, max_new_tokens: int | Sequence[int] | Tensor, encoder: Mapping[str, Tensor] | None
+) -> int | Sequence[int] | Tensor:
+    """max_new_tokens, or where that is 0 the lengths of what the encoder takes."""
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens != 0:
+        return max_new_tokens
+    given = encoder or {}
+    mask = given.get(ENCODER_MASK)
+    if isinstance(mask, Tensor):
+        return mask.to(torch.int64).sum(dim=1)
+    for value in given.values():
+        if isinstance(value, Tensor) and value.dim() >= 2:
+            return [value.shape[1]] * len(value)
+    rule = "be at least 1 where no encoder's input has a length"
+    refuse(strategy, "max_new_tokens", rule, 0, "Say how many tokens to generate.")
