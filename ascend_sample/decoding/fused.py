@@ -347,7 +347,7 @@ class Decoder(nn.Module):
             refuse_type(name, "memory_lengths", "be an int64 tensor", lengths, "Give the lengths before padding.")
         if lengths.shape != (rows,):
             refuse(name, "memory_lengths", f"be [{rows}]", list(lengths.shape), "Give one length for each row.")
-        if not torch.compiler.is_compiling() and bool(((lengths < 1) | (lengths > shape[1])).any()):
+        if bool(((lengths < 1) | (lengths > shape[1])).any()):
             rule = f"be from 1 to {shape[1]}, the memory's length"
             refuse(name, "memory_lengths", rule, lengths.tolist(), "Give the lengths before padding.")
         return torch.arange(shape[1], device=memory.device) < lengths[:, None]
