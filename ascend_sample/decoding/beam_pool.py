@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.beam_run import NOTHING, BeamRun, Candidates, exists
+from ascend_sample.decoding.beam_run import NOTHING, BeamRun, Candidates, exists, first_beams_alone
 from ascend_sample.decoding.gather_tree import trace_beams
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import Request
@@ -64,7 +65,7 @@ class FinishedPool:
         self.hypotheses = best_hypotheses([self.hypotheses, new], self.size)
 
     def update_done(self, best_sums: Tensor, length: int) -> None:
-        """Note the prompts that need no further step.
+        """Note the prompts whose pool could not get better, or need not.
 
         Args:
             best_sums: float32 [batch], the sum of log-probabilities of the best that could still get better.
@@ -76,7 +77,11 @@ class FinishedPool:
             stops = is_full
         else:
             stops = is_full & (worst >= best_sums / self._best_length(length) ** self.length_penalty)
-        self.done = self.done | stops | ~exists(best_sums) | (length >= self.max_new_tokens)
+        self.done = self.done | stops | ~exists(best_sums)
+
+    def close(self, length: int) -> None:
+        """Note the prompts that may have no more than length tokens."""
+        self.done = self.done | (length >= self.max_new_tokens)
 
     def _best_length(self, length: int) -> Tensor | float:
         """At which length a beam of length tokens is given its chance, in [batch] or for all."""
@@ -104,8 +109,44 @@ def among_best(candidates: Candidates, num_beams: int) -> Tensor:
     return torch.arange(candidates.scores.shape[1], device=candidates.scores.device) < num_beams
 
 
+def search_with_pool(
+    run: BeamRun, pool: FinishedPool, num_return_sequences: int, pick: Callable[[int, Tensor, int], Candidates]
+) -> DecodeOutput:
+    """Search until no prompt's pool can change.
+
+    Args:
+        run: begun.
+        pool: empty.
+        num_return_sequences: how many of each prompt.
+        pick: given the step, the beams' scores, float32 [batch, num_beams], and a count, that many continuations of
+            each prompt, the best first.
+    """
+    request, num_beams = run.request, run.num_beams
+    scores = first_beams_alone(request.batch_size, num_beams, request.device)
+    count = candidates_of(num_beams, request)
+    for step in run.steps():
+        length = step + 1
+        candidates = pick(step, scores, count)
+        has_ended = run.has_ended(candidates) | (length >= request.max_new_tokens[:, None])
+        running = going_on(candidates, has_ended, num_beams)
+        pool.add(candidates, has_ended & among_best(candidates, num_beams), length)
+        pool.update_done(running.scores[:, 0], length)
+        pool.close(length)
+        scores = running.scores
+        run.record(running.beams, running.tokens)
+        if length == request.max_steps or bool(pool.done.all()):
+            break
+        run.advance()
+    return finish_from_pool(run, best_hypotheses([pool.hypotheses], num_return_sequences))
+
+
+def candidates_of(num_beams: int, request: Request) -> int:
+    """So many that num_beams go on whichever end: each beam may end with each of the stop tokens."""
+    return max(2, 1 + len(request.eos_token_ids)) * num_beams
+
+
 def finish_from_pool(run: BeamRun, hypotheses: Hypotheses) -> DecodeOutput:
-    """Backtrack hypotheses that ended at any step."""
+    """Backtrack the hypotheses, whichever step they ended at."""
     step_tokens, step_beams = run.recorded()
     tokens, beams = trace_beams(step_tokens, step_beams, hypotheses.beams, hypotheses.lengths - 1)
     last = (hypotheses.lengths - 1).clamp_min(0)[None]

@@ -148,21 +148,16 @@ class BeamRun:
         if self.request.return_scores:
             self.step_scores.append(scores)
 
-    def is_stop(self, candidates: Candidates, length: int) -> Tensor:
-        """Which candidates end a sequence, bool [batch, count], length being their tokens."""
-        is_stop = self.request.is_eos(candidates.tokens) | (length >= self.request.max_new_tokens[:, None])
-        return is_stop | self.meets_criterion(candidates)
-
-    def meets_criterion(self, candidates: Candidates) -> Tensor:
-        """For which candidates a stopping criterion is true, bool, to broadcast with [batch, count]."""
-        met = torch.zeros((), dtype=torch.bool, device=self.request.device)
+    def has_ended(self, candidates: Candidates) -> Tensor:
+        """Which candidates end with a stop token, or meet a stopping criterion, bool [batch, count]."""
+        ended = self.request.is_eos(candidates.tokens)
         if self.sequences is not None:
             rows = (self.first_rows + candidates.beams).flatten()
             sequences = torch.cat((self.sequences[rows], candidates.tokens.view(-1, 1)), dim=1)
             for criterion in self.request.stopping_criteria:
-                value = torch.as_tensor(criterion(sequences, tuple(self.step_scores)), device=met.device)
-                met = met | (value.view(candidates.tokens.shape) if value.dim() else value)
-        return met
+                met = torch.as_tensor(criterion(sequences, tuple(self.step_scores)), device=ended.device)
+                ended = ended | (met.view(ended.shape) if met.dim() else met)
+        return ended
 
     def record(self, beams: Tensor, tokens: Tensor) -> None:
         """Note the step's choice, int64 [batch, num_beams] each."""

@@ -9,25 +9,12 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from ascend_sample.decoding.beam_pool import (
-    EarlyStopping,
-    FinishedPool,
-    among_best,
-    finish_from_pool,
-    going_on,
-)
-from ascend_sample.decoding.beam_run import BeamRun, choose, first_beams_alone
+from ascend_sample.decoding.beam_pool import EarlyStopping, FinishedPool, search_with_pool
+from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose
 from ascend_sample.decoding.in_beam import search_in_beam
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import (
-    CommonOptions,
-    Request,
-    check_integer,
-    check_number,
-    check_request,
-    refuse,
-)
+from ascend_sample.decoding.request import CommonOptions, check_integer, check_number, check_request, refuse
 
 ENCODER_MASK: Final = "encoder_attention_mask"
 
@@ -115,34 +102,12 @@ def beam_search(
     run = BeamRun(model, request, num_beams, softmax_smoothing, eos_penalty)
     if finished == "in_beam":
         return search_in_beam(run, num_return_sequences, length_penalty)
+
+    def pick(step: int, scores: Tensor, count: int) -> Candidates:
+        return choose(scores, *run.best_of_each_beam(count), count)
+
     pool = FinishedPool(request, num_beams, length_penalty, early_stopping)
-    return search_with_pool(run, pool, num_return_sequences)
-
-
-def search_with_pool(run: BeamRun, pool: FinishedPool, num_return_sequences: int) -> DecodeOutput:
-    """Search until no prompt's pool can change."""
-    request, num_beams = run.request, run.num_beams
-    scores = first_beams_alone(request.batch_size, num_beams, request.device)
-    count = candidates_of(num_beams, request)
-    for step in run.steps():
-        log_probs, tokens = run.best_of_each_beam(count)
-        candidates = choose(scores, log_probs, tokens, count)
-        is_stop = run.is_stop(candidates, step + 1)
-        running = going_on(candidates, is_stop, num_beams)
-        pool.add(candidates, is_stop & among_best(candidates, num_beams), step + 1)
-        scores = running.scores
-        pool.update_done(scores[:, 0], step + 1)
-        run.record(running.beams, running.tokens)
-        if step + 1 == request.max_steps or bool(pool.done.all()):
-            break
-        run.advance()
-    hypotheses = pool.hypotheses
-    return finish_from_pool(run, type(hypotheses)(*(value[:, :num_return_sequences] for value in hypotheses)))
-
-
-def candidates_of(num_beams: int, request: Request) -> int:
-    """So many that num_beams go on whichever end: each beam may end with each of the stop tokens."""
-    return max(2, 1 + len(request.eos_token_ids)) * num_beams
+    return search_with_pool(run, pool, num_return_sequences, pick)
 
 
 def check_beams(strategy: str, num_beams: int, num_return_sequences: int) -> None:

@@ -27,7 +27,7 @@ def search_in_beam(run: BeamRun, num_return_sequences: int, length_penalty: floa
         # All that belongs to a hypothesis moves with it.
         had_ended = ended.gather(1, chosen.beams)
         lengths = lengths.gather(1, chosen.beams) + ~had_ended
-        ended = had_ended | run.is_stop(chosen, step + 1)
+        ended = had_ended | run.has_ended(chosen) | (step + 1 >= request.max_new_tokens[:, None])
         run.record(chosen.beams, chosen.tokens)
         if step + 1 == request.max_steps or bool((ended | ~exists(scores)).all()):
             break

@@ -41,34 +41,38 @@ def hypotheses(model: TinyCausal, prompt: Tensor, vocab_size: int, steps: int) -
     return [list(row) for row in found], torch.stack(list(found.values()))
 
 
+def assert_best_two(finished: Any, seed: int) -> set[int]:
+    """Search with one model; returns the lengths of the best hypotheses."""
+    vocab_size, steps = sizes(seed)
+    penalty = penalty_of(seed)
+    model = TinyCausal(vocab_size, seed, sharpness=1.0)
+    prompts = torch.tensor([[1, 0], [1, 1]])
+    found = beam_search(
+        ModuleModel(model),
+        prompts,
+        max_new_tokens=steps,
+        num_beams=vocab_size**steps,
+        num_return_sequences=2,
+        finished=finished,
+        length_penalty=penalty,
+        # Of the ways to stop early the only one that never misses anything, where longer ones may be better.
+        early_stopping="never" if finished == "pool" else False,
+        eos_token_id=END,
+    )
+    lengths = set()
+    for row, prompt in enumerate(prompts):
+        rows = slice(2 * row, 2 * row + 2)
+        sequences, sums = hypotheses(model, prompt, vocab_size, steps)
+        counts = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.float64)
+        scores = sums / (counts if finished == "pool" else (5 + counts) / 6) ** penalty
+        best = scores.topk(2)
+        assert found.to_lists()[rows] == [sequences[place] for place in best.indices]
+        torch.testing.assert_close(found.sequences_scores[rows].double(), best.values, atol=1e-5, rtol=0)
+        lengths.add(len(sequences[int(best.indices[0])]))
+    return lengths
+
+
 @pytest.mark.parametrize("finished", ["pool", "in_beam"])
 def test_enough_beams_find_the_best_two_of_all(finished: Any) -> None:
-    lengths = set()
-    for seed in range(MODELS):
-        vocab_size, steps = sizes(seed)
-        penalty = penalty_of(seed)
-        model = TinyCausal(vocab_size, seed, sharpness=1.0)
-        prompts = torch.tensor([[1, 0], [1, 1]])
-        found = beam_search(
-            ModuleModel(model),
-            prompts,
-            max_new_tokens=steps,
-            num_beams=vocab_size**steps,
-            num_return_sequences=2,
-            finished=finished,
-            length_penalty=penalty,
-            # Of the ways to stop early the only one that never misses anything, where longer ones may be better.
-            early_stopping="never" if finished == "pool" else False,
-            eos_token_id=END,
-        )
-        for row, prompt in enumerate(prompts):
-            sequences, sums = hypotheses(model, prompt, vocab_size, steps)
-            counts = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.float64)
-            scores = sums / (counts if finished == "pool" else (5 + counts) / 6) ** penalty
-            best = scores.topk(2)
-            assert found.to_lists()[2 * row : 2 * row + 2] == [sequences[place] for place in best.indices]
-            torch.testing.assert_close(
-                found.sequences_scores[2 * row : 2 * row + 2].double(), best.values, atol=1e-5, rtol=0
-            )
-            lengths.add(len(sequences[int(best.indices[0])]))
+    lengths = set().union(*(assert_best_two(finished, seed) for seed in range(MODELS)))
     assert lengths == {1, 2, 3, 4}, "the best ones must have all lengths"

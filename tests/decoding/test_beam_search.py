@@ -147,8 +147,8 @@ def test_the_penalty_of_the_end_multiplies_its_probability(finished: Any) -> Non
     found = search(finished=finished, eos_penalty=0.5, num_return_sequences=2)
     assert found.to_lists() == [[B, EOS], [A, B, EOS]]
     torch.testing.assert_close(found.sequences_scores.exp(), torch.tensor([0.18, 0.1125]))
-    # Now a-b 0.25 and a-a 0.05 are better than b-end 0.0036, and a-b-a 0.025 than a-b-end 0.00225.
-    assert search(finished=finished, eos_penalty=0.01).to_lists() == [[A, B, A]]
+    # Now a-b 0.25 and a-a 0.05 are better than b-end 0.0036, and a-b-a and a-a-b 0.025 than a-b-end 0.00225.
+    assert search(finished=finished, eos_penalty=0.01).to_lists()[0] in ([A, B, A], [A, A, B])
 
 
 @BOTH

@@ -1,0 +1,151 @@
+"""Beam search in groups that avoid one another's tokens, so that what is found differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from ascend_sample.decoding.beam_pool import (
+    EarlyStopping,
+    FinishedPool,
+    among_best,
+    best_hypotheses,
+    candidates_of,
+    finish_from_pool,
+    going_on,
+)
+from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose, first_beams_alone
+from ascend_sample.decoding.beam_search import check_beams, check_early_stopping, check_length_penalty
+from ascend_sample.decoding.best_tokens import best_entries, log_softmax
+from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.processors import hamming_diversity
+from ascend_sample.decoding.request import CommonOptions, check_integer, check_number, check_request, refuse
+
+
+def group_beam_search(
+    model: StepModel,
+    input_ids: Tensor,
+    *,
+    max_new_tokens: int | Sequence[int] | Tensor,
+    num_beams: int,
+    num_beam_groups: int,
+    diversity_penalty: float,
+    num_return_sequences: int = 1,
+    length_penalty: float = 1.0,
+    early_stopping: EarlyStopping = False,
+    **common: Unpack[CommonOptions],
+) -> DecodeOutput:
+    """Search with num_beam_groups groups of beams for each prompt, one group after the other in each step.
+
+    A group is a beam search of its own, with its own pool of num_beams / num_beam_groups ended hypotheses. Before it
+    chooses, diversity_penalty is subtracted from a token's log-probability for each beam of the groups before it, of
+    the same prompt, that has chosen the token in this step; the processors come after that. The penalty is part of the
+    scores. A group that is done counts as beams that choose the padding token, as in transformers 4.49.
+
+    Two rules of transformers 4.49 differ from `beam_search`'s: a group's chance to get better is that of its best
+    continuation, also where this one ends; and at max_new_tokens all beams that go on come into the pool, unless the
+    group is done.
+
+    Args:
+        model: what is searched.
+        input_ids: int64 [batch, length], the prompts.
+        max_new_tokens: at least 1, for all prompts or for each.
+        num_beams: of all groups of a prompt together; a multiple of num_beam_groups.
+        num_beam_groups: how many groups.
+        diversity_penalty: at least 0.
+        num_return_sequences: how many are returned of each prompt, the best of all groups; at most num_beams.
+        length_penalty: the exponent of the length that sums of log-probabilities are divided by, see `beam_search`.
+        early_stopping: when a group with enough ended hypotheses is done, see `beam_search`.
+        common: see `CommonOptions`. Processors are called for each group, with its rows.
+
+    Returns:
+        As `beam_search`. Groups may have found the same sequence with different scores.
+
+    Raises:
+        TypeError: an argument has a wrong type or dtype.
+        ValueError: an argument has a wrong shape, device or value.
+
+    Example:
+        The second group avoids what the first has chosen.
+
+        >>> from ascend_sample.decoding.module_model import ModuleModel
+        >>> model = ModuleModel(lambda input_ids: torch.tensor([0.5, 0.3, 0.2]).log().expand(*input_ids.shape, 3))
+        >>> found = group_beam_search(
+        ...     model,
+        ...     torch.tensor([[0]]),
+        ...     max_new_tokens=2,
+        ...     num_beams=2,
+        ...     num_beam_groups=2,
+        ...     diversity_penalty=1.0,
+        ...     num_return_sequences=2,
+        ... )
+        >>> found.to_lists()
+        [[0, 0], [1, 1]]
+
+    Source: docs/decoding.md, section "Group beam search".
+    """
+    name = "group_beam_search"
+    request = check_request(name, input_ids, max_new_tokens, **common)
+    check_beams(name, num_beams, num_return_sequences)
+    check_integer(name, "num_beam_groups", num_beam_groups, low=1)
+    if num_beams % num_beam_groups != 0:
+        rule = f"be a multiple of num_beam_groups, {num_beam_groups}"
+        refuse(name, "num_beams", rule, num_beams, "All groups have the same number of beams.")
+    check_number(name, "diversity_penalty", diversity_penalty, low=0.0)
+    check_length_penalty(name, length_penalty)
+    check_early_stopping(name, early_stopping)
+
+    run = BeamRun(model, request, num_beams)
+    size = num_beams // num_beam_groups
+    count = candidates_of(size, request)
+    pools = [FinishedPool(request, size, length_penalty, early_stopping) for _ in range(num_beam_groups)]
+    scores = [first_beams_alone(request.batch_size, size, request.device) for _ in pools]
+    for step in run.steps():
+        length = step + 1
+        at_the_end = (length >= request.max_new_tokens)[:, None]
+        log_probs = log_softmax(run.logits, 1.0).unflatten(0, (request.batch_size, num_beam_groups, size))
+        chosen: list[Candidates] = []
+        processed, seen = [], request.input_ids[:, :0]
+        for group, pool in enumerate(pools):
+            diverse = hamming_diversity(log_probs[:, group], seen, diversity_penalty)
+            processed.append(_process(run, diverse, group))
+            candidates = _choose(scores[group], processed[-1], count)
+            # Beams are counted within their prompt, not their group.
+            candidates = candidates._replace(beams=candidates.beams + group * size)
+            had_ended = pool.done[:, None]
+            has_ended = run.has_ended(candidates)
+            running = going_on(candidates, has_ended, size)
+            pool.add(candidates, has_ended & among_best(candidates, size), length)
+            pool.update_done(candidates.scores[:, 0], length)
+            pool.add(running, at_the_end.expand_as(running.scores), length)
+            pool.close(length)
+            scores[group] = running.scores
+            chosen.append(running)
+            seen = torch.cat((seen, running.tokens.where(~had_ended, request.pad_token_id)), dim=1)
+        run.keep_scores(torch.stack(processed, dim=1).flatten(0, 2))
+        merged = Candidates(*(torch.cat(values, dim=1) for values in zip(*chosen, strict=True)))
+        run.record(merged.beams, merged.tokens)
+        if length == request.max_steps or bool(torch.stack([pool.done for pool in pools]).all()):
+            break
+        run.advance()
+    return finish_from_pool(run, best_hypotheses([pool.hypotheses for pool in pools], num_return_sequences))
+
+
+def _process(run: BeamRun, log_probs: Tensor, group: int) -> Tensor:
+    """What the processors make of a group's log-probabilities, float32 [batch, size, vocab_size]."""
+    sequences = run.sequences
+    if sequences is not None:
+        sequences = sequences.unflatten(0, (log_probs.shape[0], -1, log_probs.shape[1]))[:, group].flatten(0, 1)
+    return run.process(log_probs.flatten(0, 1), sequences).view(log_probs.shape)
+
+
+def _choose(scores: Tensor, log_probs: Tensor, count: int) -> Candidates:
+    """The best continuations of a group."""
+    each = min(count, log_probs.shape[2])
+    values, tokens = best_entries(log_probs.flatten(0, 1), each)
+    shape = (*log_probs.shape[:2], each)
+    return choose(scores, values.view(shape), tokens.view(shape), count)

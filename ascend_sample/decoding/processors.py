@@ -1,0 +1,29 @@
+"""What changes a step's log-probabilities and transformers does not have (any more)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penalty: float) -> Tensor:
+    """Lower what other beams of the prompt have chosen in this step, as often as they have.
+
+    Args:
+        log_probs: float32 [batch, beams, vocab_size].
+        earlier_tokens: int64 [batch, n], what was chosen already; n may be 0.
+        diversity_penalty: what is subtracted for each time.
+
+    Returns:
+        float32 [batch, beams, vocab_size].
+
+    Example:
+        >>> hamming_diversity(torch.zeros(1, 1, 4), torch.tensor([[2, 0, 2]]), 0.5)
+        tensor([[[-0.5000,  0.0000, -1.0000,  0.0000]]])
+
+    Source: docs/decoding.md, section "Group beam search"; Vijayakumar et al., "Diverse beam search", 2016.
+    """
+    batch, _, vocab_size = log_probs.shape
+    penalties = torch.full_like(earlier_tokens, diversity_penalty, dtype=torch.float32)
+    of_tokens = torch.zeros(batch, vocab_size, device=log_probs.device).scatter_add_(1, earlier_tokens, penalties)
+    return log_probs - of_tokens[:, None]
