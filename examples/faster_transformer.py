@@ -14,8 +14,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from number_speller import END, MOST_DIGITS, START, WORDS, SpellerConfig, decode_words, encode_numbers, load_or_train  # isort: skip  imports torch safely
+
 import torch
-from number_speller import END, MOST_DIGITS, START, WORDS, SpellerConfig, decode_words, encode_numbers, load_or_train
 from torch import Tensor
 
 from ascend_sample.decoding.beam_run import BeamRun

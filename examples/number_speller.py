@@ -17,6 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import ascend_sample  # noqa: F401  # isort: skip  imports torch safely
+
 import torch
 from model_cache import cache_directory, load_or_make
 from torch import Tensor, nn
@@ -46,7 +48,7 @@ class SpellerConfig:
     heads: int = 4
     encoder_layers: int = 1
     decoder_layers: int = 2
-    steps: int = 700
+    steps: int = 300
     batch_size: int = 64
     learning_rate: float = 3e-3
     warmup_steps: int = 50

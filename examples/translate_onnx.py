@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from number_speller import (
+from number_speller import (  # isort: skip  imports torch safely
     END,
     MOST_DIGITS,
     START,
@@ -35,6 +34,8 @@ from number_speller import (
     load_or_train,
     spellings,
 )
+
+import torch
 
 from ascend_sample.decoding.beam_search import beam_search
 from ascend_sample.decoding.model import StepModel

@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from planting import Trap, assert_caught
 from torch import Tensor, nn
 
+from ascend_sample.decoding.beam_search import beam_search
 from ascend_sample.decoding.fused import EncoderDecoder
 from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.output import DecodeOutput
 
 # Its own name would be that of the library.
 decoding_onnx = importlib.import_module("ascend_sample.decoding.onnx")
@@ -29,6 +31,8 @@ OnnxModel, export_onnx = decoding_onnx.OnnxModel, decoding_onnx.export_onnx
 
 TOLERANCE = 1e-4
 SEQUENCES = 60  # of random operations
+ENDS = [8, 13]
+BATCHES = 45  # of 1 to 9 inputs, in turn
 EXAMPLE = {"features": torch.zeros(3, 5, 6), "lengths": torch.full((3,), 5)}
 DYNAMIC_AXES = {"features": {1: "frames"}}
 
@@ -177,6 +181,36 @@ def shapes_of(values: Any) -> dict[str, list[int | str]]:
     return {
         value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim] for value in values
     }
+
+
+def n_best(model: StepModel, rows: int, frames: int, seed: int) -> DecodeOutput:
+    _, _, encoder = make_batch(rows, frames, 1, seed)
+    return beam_search(
+        model,
+        torch.full((rows, 1), 1),
+        encoder=encoder,
+        max_new_tokens=8,
+        num_beams=4,
+        num_return_sequences=3,
+        finished="in_beam" if seed % 2 else "pool",
+        eos_token_id=ENDS,
+    )
+
+
+def test_n_best_is_torchs(model: EncoderDecoder, runtime: StepModel) -> None:
+    """Batches of 1 to 9 inputs, with memories of 3 to 40 places."""
+    lists = {"same": 0, "all": 0, "ended": 0}
+    for seed in range(BATCHES):
+        rows, frames = 1 + seed % 9, 3 + 37 * seed // (BATCHES - 1)
+        expected, found = (n_best(either, rows, frames, seed) for either in (model, runtime))
+        mine, theirs = expected.to_lists(), found.to_lists()
+        lists["same"] += sum(mine[place : place + 3] == theirs[place : place + 3] for place in range(0, 3 * rows, 3))
+        lists["all"] += rows
+        lists["ended"] += sum(tokens[-1] in ENDS for tokens in mine)
+        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=TOLERANCE)
+    assert lists["all"] >= 200
+    assert lists["same"] == lists["all"]
+    assert 50 < lists["ended"] < 3 * lists["all"] - 50
 
 
 def test_the_graph_takes_the_rows(runtime: Any) -> None:
