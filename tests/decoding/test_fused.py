@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from planting import Trap, assert_caught
 from torch import Tensor, nn
 
+from ascend_sample import hostcann
 from ascend_sample.decoding import fused, fused_cache
 from ascend_sample.decoding.fused import Decoder, DecoderConfig, DecoderLayer
 from ascend_sample.decoding.module_model import ModuleModel
@@ -357,6 +358,24 @@ def test_same_on_each_device(device: str) -> None:
         cache = decoder.rollback(cache, cache.lengths - torch.tensor([1, 2, 0], device=place))
         logits.append(decoder.decode(torch.tensor([[4]] * 3, device=place), cache).logits.cpu())
     torch.testing.assert_close(*logits)
+
+
+def test_a_step_never_waits_for_the_device(npu: str) -> None:
+    """With its reorder and a rollback; only when there is no room for it would it look at the lengths."""
+    if not hostcann.is_active():
+        pytest.skip("hostcann counts synchronisations; a real CANN does not")
+    decoder = random_decoder(initial_steps=20).to(npu)
+    cache = decoder.prefill(torch.ones(2, 1, dtype=torch.int64, device=npu), memory=torch.randn(2, 3, 10).to(npu)).cache
+    index, tokens, one = (torch.tensor(value, device=npu) for value in ([1, 1, 0], [[2], [3], [4]], 1))
+    torch.npu.synchronize()
+    hostcann.reset_counters()
+    for _ in range(4):
+        output = decoder.decode(tokens, decoder.reorder(cache, index))
+        output = decoder.decode(tokens, output.cache)
+        cache = decoder.rollback(output.cache, output.cache.lengths - one)
+    counted = hostcann.counters()
+    assert sum(counted.synchronizations.values()) == 0, counted
+    assert counted.copies.get("d2h", 0) == 0
 
 
 def test_encoder_and_decoder_are_one_model() -> None:

@@ -343,6 +343,18 @@ def test_bad_exports(changes: dict[str, Any], error: type[Exception], message: s
     assert not list(tmp_path.iterdir())
 
 
+def test_many_weights_have_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than protobuf can hold; here, more than nothing."""
+    monkeypatch.setattr(decoding_onnx, "LARGEST_SINGLE_FILE", 0)
+    layer, batch = nn.Linear(40, 50), torch.export.Dim("batch")
+    decoding_onnx._export(layer, (torch.zeros(2, 40),), ({0: batch},), ("x",), ("y",), tmp_path / "layer.onnx")
+    assert (tmp_path / "layer.onnx.data").stat().st_size >= 4 * 40 * 50
+    session = onnxruntime.InferenceSession(str(tmp_path / "layer.onnx"), providers=["CPUExecutionProvider"])
+    values = torch.randn(3, 40)
+    (found,) = session.run(None, {"x": values.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), layer(values).detach(), rtol=1e-5, atol=1e-5)
+
+
 class TestBadModels:
     def test_nothing_there(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError, match=r"OnnxModel: directory must hold encoder.onnx, got .*export_onnx"):
