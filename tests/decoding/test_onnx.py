@@ -346,7 +346,7 @@ def test_bad_exports(changes: dict[str, Any], error: type[Exception], message: s
 def test_many_weights_have_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than protobuf can hold; here, more than nothing."""
     monkeypatch.setattr(decoding_onnx, "LARGEST_SINGLE_FILE", 0)
-    layer, batch = nn.Linear(40, 50), torch.export.Dim("batch")
+    layer, batch = nn.Linear(40, 50).eval(), torch.export.Dim("batch")
     decoding_onnx._export(layer, (torch.zeros(2, 40),), ({0: batch},), ("x",), ("y",), tmp_path / "layer.onnx")
     assert (tmp_path / "layer.onnx.data").stat().st_size >= 4 * 40 * 50
     session = onnxruntime.InferenceSession(str(tmp_path / "layer.onnx"), providers=["CPUExecutionProvider"])
