@@ -134,9 +134,9 @@ def search_with_pool(
         pool.close(length)
         scores = running.scores
         run.record(running.beams, running.tokens)
-        if length == request.max_steps or bool(pool.done.all()):
+        if run.is_over(length, pool.done):
             break
-        run.advance()
+        run.advance(pool.done)
     return finish_from_pool(run, best_hypotheses([pool.hypotheses], num_return_sequences))
 
 

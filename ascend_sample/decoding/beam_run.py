@@ -43,6 +43,11 @@ def exists(scores: Tensor) -> Tensor:
     return scores > NOTHING / 2
 
 
+def at_least_nothing(scores: Tensor) -> Tensor:
+    """NOTHING for -inf and NaN."""
+    return scores.where(scores > NOTHING, NOTHING)
+
+
 def first_beams_alone(batch: int, beams: int, device: torch.device) -> Tensor:
     """Scores to start with, float32 [batch, beams]: equal beams would stay equal, so the others have no hypothesis."""
     scores = torch.full((batch, beams), NOTHING, device=device)
@@ -60,7 +65,7 @@ def choose(beam_scores: Tensor, log_probs: Tensor, tokens: Tensor, count: int) -
         count: how many, or all where there are fewer.
     """
     each = tokens.shape[2]
-    totals = (beam_scores[:, :, None] + log_probs).clamp_min(NOTHING).flatten(1)
+    totals = at_least_nothing(beam_scores[:, :, None] + log_probs).flatten(1)
     scores, places = best_entries(totals, min(count, totals.shape[1]))
     beams = places.div(each, rounding_mode="floor")
     return Candidates(scores, beams, tokens.flatten(1).gather(1, places))
@@ -138,6 +143,7 @@ class BeamRun:
         if sequences is not None:
             for processor in self.request.logits_processor:
                 log_probs = processor(sequences, log_probs)
+            log_probs = log_probs.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         if self.log_eos_penalty != 0.0:
             # Added, it lowers them. A factor below 1 would bring negative numbers nearer to 0.
             log_probs[:, self.request.eos_token_ids] += self.log_eos_penalty
@@ -164,12 +170,29 @@ class BeamRun:
         self.step_beams.append(beams)
         self.step_tokens.append(tokens)
 
-    def advance(self) -> None:
-        """Compute the next logits, after what was recorded last."""
-        rows = (self.first_rows + self.step_beams[-1]).flatten()
+    def is_over(self, length: int, done: Tensor) -> bool:
+        """Whether no prompt needs more than length tokens, done being bool [batch].
+
+        The one place of a step that waits for the device, and only where something may end early.
+        """
+        request = self.request
+        if length == request.max_steps:
+            return True
+        may_end = len(request.eos_token_ids) > 0 or len(request.stopping_criteria) > 0
+        return may_end and bool(done.all())
+
+    def advance(self, done: Tensor) -> None:
+        """Compute the next logits after what was recorded last; those of prompts that are done, bool [batch], are void.
+
+        Rows of a prompt that is done must not grow, or they could run out of the model's positions: they become copies
+        of rows that go on.
+        """
+        own_rows = self.first_rows + self.step_beams[-1]
         tokens = self.step_tokens[-1].view(-1, 1)
         if self.sequences is not None:
-            self.sequences = torch.cat((self.sequences[rows], tokens), dim=1)
+            self.sequences = torch.cat((self.sequences[own_rows.flatten()], tokens), dim=1)
+        stand_ins = own_rows.index_select(0, done.to(torch.int8).argmin(dim=0, keepdim=True))
+        rows = torch.where(done[:, None], stand_ins, own_rows).flatten()
         output = self.model.decode(tokens, self.model.reorder(self.cache, rows))
         self.logits, self.cache = output.logits[:, -1], output.cache
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Final
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ascend_sample.decoding.beam_pool import EarlyStopping, FinishedPool, search_with_pool
-from ascend_sample.decoding.beam_run import NOTHING, BeamRun, Candidates
+from ascend_sample.decoding.beam_run import BeamRun, Candidates, at_least_nothing
 from ascend_sample.decoding.beam_search import check_beams, check_early_stopping, check_length_penalty
 from ascend_sample.decoding.best_tokens import best_entries
 from ascend_sample.decoding.model import StepModel
@@ -113,7 +114,7 @@ def draw(beam_scores: Tensor, log_probs: Tensor, seeds: Tensor, positions: Tenso
         What was drawn, in the order of the sums. Where too few have a probability, the rest has the score NOTHING.
     """
     vocab_size = log_probs.shape[2]
-    totals = (beam_scores[:, :, None] + log_probs).clamp_min(NOTHING).flatten(1)
+    totals = at_least_nothing(beam_scores[:, :, None] + log_probs).flatten(1)
     noise = exponential_noise(seeds, positions, totals.shape[1])
     # exp(total) / noise is largest: the race of `ascend_sample.sampling`, on a scale where nothing underflows.
     _, places = best_entries(totals - noise.log(), min(count, totals.shape[1]))
@@ -149,14 +150,14 @@ def _checked_params(request: Request, params: SamplingParams | Sequence[Sampling
     if len(rows) != request.batch_size:
         rule = f"be one, or one for each of {request.batch_size} prompts"
         refuse(name, "params", rule, f"{len(rows)} of them", remedy)
-    default = SamplingParams().to_mapping()
+    default = SamplingParams()
+    unused = [field.name for field in fields(SamplingParams) if field.name not in USED]
     for one in rows:
         if one.temperature == 0.0:
-            refuse(
-                name, "params", "have a temperature above 0", one.temperature, "Use beam_search, which draws nothing."
-            )
-        for field, value in one.to_mapping().items():
-            if field not in USED and value != default[field]:
+            remedy = "Use beam_search, which draws nothing."
+            refuse(name, "params", "have a temperature above 0", one.temperature, remedy)
+        for field in unused:
+            if getattr(one, field) != getattr(default, field):
                 remedy = "Use a logits_processor, which sees each beam's own tokens."
-                refuse(name, "params", f"leave {field} as it is", repr(value), remedy)
+                refuse(name, "params", f"leave {field} as it is", repr(getattr(one, field)), remedy)
     return list(rows)

@@ -12,7 +12,7 @@ from ascend_sample.sampling.total_order import first_of_total_order
 
 CHUNK: Final = 128
 """Entries that are looked at together. The best n lie in the n chunks with the best maxima."""
-BLOCK: Final = 2**20
+BLOCK: Final = 2**21
 """Entries of a block of rows that a cache holds, on a CPU."""
 
 

@@ -129,9 +129,10 @@ def group_beam_search(
         run.keep_scores(torch.stack(processed, dim=1).flatten(0, 2))
         merged = Candidates(*(torch.cat(values, dim=1) for values in zip(*chosen, strict=True)))
         run.record(merged.beams, merged.tokens)
-        if length == request.max_steps or bool(torch.stack([pool.done for pool in pools]).all()):
+        done = torch.stack([pool.done for pool in pools]).all(dim=0)
+        if run.is_over(length, done):
             break
-        run.advance()
+        run.advance(done)
     return finish_from_pool(run, best_hypotheses([pool.hypotheses for pool in pools], num_return_sequences))
 
 

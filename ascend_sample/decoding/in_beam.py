@@ -29,9 +29,10 @@ def search_in_beam(run: BeamRun, num_return_sequences: int, length_penalty: floa
         lengths = lengths.gather(1, chosen.beams) + ~had_ended
         ended = had_ended | run.has_ended(chosen) | (step + 1 >= request.max_new_tokens[:, None])
         run.record(chosen.beams, chosen.tokens)
-        if step + 1 == request.max_steps or bool((ended | ~exists(scores)).all()):
+        done = (ended | ~exists(scores)).all(dim=1)
+        if run.is_over(step + 1, done):
             break
-        run.advance()
+        run.advance(done)
     penalty = ((5.0 + lengths) / 6.0) ** length_penalty
     final = (scores / penalty).where(exists(scores), NOTHING)
     order = final.sort(dim=1, descending=True, stable=True).indices[:, :num_return_sequences]

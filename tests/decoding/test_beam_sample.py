@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from table_models import random_table, table_model
+from probability_models import random_table, table_model
 from tiny_models import tiny_model
 
 from ascend_sample.decoding.beam_run import NOTHING
@@ -18,7 +18,7 @@ from ascend_sample.decoding.beam_sample import beam_sample, draw
 from ascend_sample.decoding.beam_search import beam_search
 from ascend_sample.sampling import SamplingParams, filter_logits
 
-DRAWS = 40_000
+DRAWS = 20_000
 ALPHA = 1e-6
 """The chance of a false alarm of one test; the seeds are fixed, so that there is none."""
 

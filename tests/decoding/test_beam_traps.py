@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from planting import Trap, assert_caught
-from table_models import EOS, LETTERS, START, A, B, random_table, table_model
+from probability_models import EOS, LETTERS, START, A, B, random_table, table_model
 from test_beam_brute_force import assert_best_two
 from tiny_models import TinyCausal, tiny_model
 
@@ -298,7 +298,7 @@ TRAPS = [
     Trap(
         "001: where too few have a probability, those without one are drawn",
         beam_sample,
-        "(beam_scores[:, :, None] + log_probs).clamp_min(NOTHING)",
+        "at_least_nothing(beam_scores[:, :, None] + log_probs)",
         "(beam_scores[:, :, None] + log_probs).clamp_min(-1e9)",
         the_impossible_is_never_drawn,
     ),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from table_models import EOS, LETTERS, START, A, B, random_table, table_model
+from probability_models import EOS, LETTERS, START, A, B, random_table, table_model
 from tiny_models import TinyCausal, tiny_model
 from torch import Tensor
 
