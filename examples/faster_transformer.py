@@ -64,6 +64,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if not 0 <= arguments.number < 10**MOST_DIGITS or arguments.beams < 1:
         parser.error(f"number must be from 0 to {10**MOST_DIGITS - 1}, and --beams at least 1.")
+    torch.set_num_threads(1)  # the operators are too small to share
     model = load_or_train(SpellerConfig(steps=arguments.steps))
     found, step_ids, parent_ids = decode(model, arguments.number, arguments.beams)
     show_steps(step_ids, parent_ids, min(arguments.beams, 8))

@@ -150,11 +150,12 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     """Train, export, translate, compare."""
     arguments = parse_arguments()
+    torch.set_num_threads(1)  # the operators are too small to share
     model = load_or_train(SpellerConfig(steps=arguments.steps))
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
         export(model, directory)
-        runtime = OnnxModel(directory)
+        runtime = OnnxModel(directory, threads=1)
         lists = [translate(either, arguments.numbers, arguments.beams, arguments.nbest) for either in (model, runtime)]
         show(arguments.numbers, *lists)
         shown_agree = all(map(agree, *lists))
