@@ -42,7 +42,7 @@ class DecoderConfig:
         memory_size: of the memory's vectors; hidden_size unless given.
         layer_norm_eps: what is added to variances.
         initial_steps: for how many tokens a cache has room at first, beyond the prompt; it grows.
-        return_hidden_states: give the last layer's hidden states with each step.
+        hidden_states: give the last layer's hidden states with each step.
 
     Raises:
         TypeError: a value has a wrong type.
@@ -56,7 +56,7 @@ class DecoderConfig:
     memory_size: int | None = None
     layer_norm_eps: float = 1e-6
     initial_steps: int = 64
-    return_hidden_states: bool = False
+    hidden_states: bool = False
 
     def __post_init__(self) -> None:
         name = "DecoderConfig"
@@ -69,7 +69,7 @@ class DecoderConfig:
             rule = f"be even and a multiple of heads = {self.heads}"
             refuse(name, "hidden_size", rule, self.hidden_size, "Give heads * the size of a head.")
         check_number(name, "layer_norm_eps", self.layer_norm_eps, low=0, above=True)
-        check_bool(name, "return_hidden_states", self.return_hidden_states)
+        check_bool(name, "hidden_states", self.hidden_states)
 
 
 class DecoderLayer(nn.Module):
@@ -232,13 +232,13 @@ class Decoder(nn.Module):
             cache = replace(cache, lengths=attention_mask.sum(dim=1))
             last = hidden[torch.arange(rows, device=hidden.device), cache.lengths - 1]
             states = hidden.gather(1, torch.argsort(order, dim=1)[:, :, None].expand_as(hidden))
-        return StepOutput(self.head(last), cache, states if self.config.return_hidden_states else None)
+        return StepOutput(self.head(last), cache, states if self.config.hidden_states else None)
 
     @torch.no_grad()
     def decode(self, tokens: Tensor, cache: DecoderCache) -> StepOutput:
         """See `StepModel.decode`."""
         hidden, cache = self._advance(tokens, cache)
-        return StepOutput(self.head(hidden), cache, hidden if self.config.return_hidden_states else None)
+        return StepOutput(self.head(hidden), cache, hidden if self.config.hidden_states else None)
 
     def expand(self, cache: DecoderCache, count: int) -> DecoderCache:
         """See `StepModel.expand`."""

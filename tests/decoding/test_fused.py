@@ -63,7 +63,7 @@ class WithoutLayers:
     """A decoder whose layers do nothing, so that its hidden states are the last norm of embedding and position."""
 
     def __init__(self) -> None:
-        self.decoder = Decoder(DecoderConfig(5, hidden_size=4, heads=1, layers=1, return_hidden_states=True)).eval()
+        self.decoder = Decoder(DecoderConfig(5, hidden_size=4, heads=1, layers=1, hidden_states=True)).eval()
         with torch.no_grad():
             for name, parameter in self.decoder.layers.named_parameters():
                 if "output" in name:
@@ -309,7 +309,7 @@ class TestCache:
         assert len(expanded.lengths) == 100
 
     def test_hidden_states_have_the_places_of_the_prompt(self) -> None:
-        decoder = random_decoder(return_hidden_states=True)
+        decoder = random_decoder(hidden_states=True)
         memory = torch.randn(1, 3, 10).expand(2, -1, -1)
         padded = decoder.prefill(
             torch.tensor([[0, 5, 0, 6], [5, 6, 0, 0]]), torch.tensor([[0, 1, 0, 1], [1, 1, 0, 0]]), memory=memory
@@ -446,7 +446,7 @@ BAD_CONFIGS = {
     "no memory": ({"memory_size": 0}, ValueError, "memory_size must be at least 1, got 0"),
     "eps": ({"layer_norm_eps": 0.0}, ValueError, "layer_norm_eps must be a finite number above 0, got 0.0"),
     "no room": ({"initial_steps": 0}, ValueError, "initial_steps must be at least 1, got 0"),
-    "states": ({"return_hidden_states": 1}, TypeError, "return_hidden_states must be True or False, got int 1"),
+    "states": ({"hidden_states": 1}, TypeError, "hidden_states must be True or False, got int 1"),
 }
 
 
