@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from model_cache import cache_directory, load_or_make
 from tokenizers import Tokenizer
 
 from . import corpus
@@ -24,15 +20,6 @@ from .training import Report, TrainingConfig, split_documents, train
 
 # The modules that decide what a cached file holds: with any of them changed, it would be stale.
 DECIDING_MODULES = ("corpus.py", "model.py", "tokenizer.py", "training.py")
-
-
-def cache_directory() -> Path:
-    """Returns where models are kept: `.cache` of the repository, or the user's cache when this is not in one."""
-    repository = Path(__file__).resolve().parents[2]
-    if (repository / "pyproject.toml").is_file() and os.access(repository, os.W_OK):
-        return repository / ".cache" / "language_model"
-    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(user_cache) / "ascend_sample" / "language_model"
 
 
 def cache_key(model_config: ModelConfig, training_config: TrainingConfig) -> str:
@@ -57,7 +44,7 @@ def load_or_train(
     Args:
         progress: whether to say what is done and show a progress bar, on standard error.
         retrain: whether to train although a cached model exists.
-        directory: where to keep the file; `cache_directory()` by default.
+        directory: where to keep the file; `cache_directory("language_model")` by default.
         model_config: the model's shape.
         training_config: how to train.
 
@@ -70,15 +57,9 @@ def load_or_train(
     """
     model_config = model_config or ModelConfig()
     training_config = training_config or TrainingConfig()
-    directory = directory or cache_directory()
+    directory = directory or cache_directory("language_model")
     path = directory / f"model-{cache_key(model_config, training_config)}.pt"
-    directory.mkdir(parents=True, exist_ok=True)
-    with _exclusively(path):  # of several processes one trains and the others wait for it
-        if retrain or not path.is_file():
-            checkpoint = _train_checkpoint(model_config, training_config, progress)
-            _write_atomically(checkpoint, path)
-        else:
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    checkpoint = load_or_make(path, lambda: _train_checkpoint(model_config, training_config, progress), retrain)
     with torch.random.fork_rng(devices=[]):  # the weights that are drawn here are not used
         model = LanguageModel(model_config)
     model.load_state_dict(checkpoint["weights"])
@@ -111,22 +92,3 @@ def _print_report(model: LanguageModel, report: Report) -> None:
         file=sys.stderr,
         flush=True,
     )
-
-
-def _write_atomically(checkpoint: dict[str, Any], path: Path) -> None:
-    """Writes beside `path` and renames, so that nobody ever reads half a file."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}-", suffix=".part", delete=False) as file:
-        try:
-            torch.save(checkpoint, file)
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-
-
-@contextmanager
-def _exclusively(path: Path) -> Iterator[None]:
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

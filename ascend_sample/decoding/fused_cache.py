@@ -1,0 +1,98 @@
+"""What a `Decoder` remembers: keys and values of its own tokens, step by step, and of the memory, projected once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DecoderCache:
+    """The keys and values of a batch, for all layers.
+
+    Those of the tokens are step-major: a step of all rows lies together, so that a step is written, and the steps so
+    far are taken into another order of rows, without touching the room for later ones. A row's tokens are its first
+    `lengths[r]` steps whatever the other rows have; what follows is finite, and no query sees it.
+
+    The memory is stored once for each encoded input, whatever the number of beams that look at it.
+
+    Attributes:
+        tokens: floats [layers, 2 (keys, values), capacity, rows, hidden_size].
+        lengths: int64 [rows], the tokens of each row.
+        extent: no row is longer; known without a look at the device.
+        memory: floats [layers, 2, memory rows, memory length, hidden_size], zero at padding.
+        memory_visible: bool [memory rows, memory length], False at padding.
+        memory_rows: int64 [rows], the memory that each row looks at; None where row r looks at memory r.
+        spare: another buffer in the shape of `tokens`, which the next reorder writes to; None before the first.
+
+    Source: docs/decoding.md, section "FasterTransformer's decoder".
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    extent: int
+    memory: Tensor
+    memory_visible: Tensor
+    memory_rows: Tensor | None = None
+    spare: Tensor | None = None
+
+    @property
+    def capacity(self) -> int:
+        """The steps that there is room for."""
+        return self.tokens.shape[2]
+
+    def with_room_for(self, count: int) -> DecoderCache:
+        """Returns a cache whose rows can each take count tokens more; its extent is right for that many."""
+        extent = self.extent
+        if extent + count > self.capacity:
+            # After rollbacks rows may be shorter than the host knows. It looks only here, where it costs least.
+            extent = int(self.lengths.max())
+        tokens, spare = self.tokens, self.spare
+        if extent + count > self.capacity:
+            room = max(extent + count, 2 * self.capacity) - self.capacity
+            tokens, spare = torch.nn.functional.pad(tokens, (0, 0, 0, 0, 0, room)), None
+        return replace(self, tokens=tokens, spare=spare, extent=extent + count)
+
+    def places(self, count: int) -> Tensor:
+        """The steps of the next count tokens of each row, int64 [rows, count]."""
+        return self.lengths[:, None] + torch.arange(count, device=self.lengths.device)
+
+    def append(self, layer: int, places: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values, [rows, count, hidden_size] each, at places [rows, count] of a layer.
+
+        Returns:
+            All of the layer's keys, and its values, [rows, extent, hidden_size] each.
+        """
+        rows = torch.arange(len(places), device=places.device)[:, None]
+        for buffer, new in zip(self.tokens[layer], (keys, values), strict=True):
+            buffer[places, rows] = new
+        all_keys, all_values = self.tokens[layer, :, : self.extent].transpose(1, 2)
+        return all_keys, all_values
+
+    def memory_of(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The memory's keys and values for a layer, [rows, memory length, hidden_size] each."""
+        keys, values = self.memory[layer]
+        if self.memory_rows is None:
+            return keys, values
+        return keys.index_select(0, self.memory_rows), values.index_select(0, self.memory_rows)
+
+    def visible_memory(self) -> Tensor:
+        """Which places of its memory each row sees, bool [rows, memory length]."""
+        return self.memory_visible if self.memory_rows is None else self.memory_visible[self.memory_rows]
+
+    def take_rows(self, index: Tensor) -> DecoderCache:
+        """The rows of index, int64 [rows], on the device."""
+        shape = (*self.tokens.shape[:3], len(index), self.tokens.shape[4])
+        target = self.spare
+        if target is None or target.shape != shape:
+            target = self.tokens.new_zeros(shape)
+        torch.index_select(self.tokens[:, :, : self.extent], 3, index, out=target[:, :, : self.extent])
+        return replace(
+            self,
+            tokens=target,
+            spare=self.tokens,
+            lengths=self.lengths[index],
+            memory_rows=index if self.memory_rows is None else self.memory_rows[index],
+        )

@@ -1,0 +1,59 @@
+"""Keeps what was trained in a file, so that it is trained once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def cache_directory(name: str) -> Path:
+    """Returns where files of that name are kept: `.cache` of the repository, or the user's cache when not in one."""
+    repository = Path(__file__).resolve().parents[1]
+    if (repository / "pyproject.toml").is_file() and os.access(repository, os.W_OK):
+        return repository / ".cache" / name
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(user_cache) / "ascend_sample" / name
+
+
+def load_or_make(path: Path, make: Callable[[], dict[str, Any]], again: bool = False) -> dict[str, Any]:
+    """Returns what the file holds; makes and writes it where there is none.
+
+    Args:
+        path: the file; its name should say what it was made from.
+        make: returns tensors, numbers, texts, and dicts and lists of them.
+        again: whether to make it although there is a file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _exclusively(path):  # of several processes one makes it and the others wait
+        if not again and path.is_file():
+            found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            return found
+        made = make()
+        _write_atomically(made, path)
+        return made
+
+
+def _write_atomically(made: dict[str, Any], path: Path) -> None:
+    """Writes beside `path` and renames, so that nobody ever reads half a file."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}-", suffix=".part", delete=False) as file:
+        try:
+            torch.save(made, file)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+@contextmanager
+def _exclusively(path: Path) -> Iterator[None]:
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
