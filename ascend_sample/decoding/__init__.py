@@ -10,6 +10,7 @@ from ascend_sample.decoding.backtracking import gather_tree
 from ascend_sample.decoding.beam import beam_search
 from ascend_sample.decoding.contrastive import contrastive_search
 from ascend_sample.decoding.drafters import Drafter, ModelDrafter, NGramDrafter
+from ascend_sample.decoding.fused import Decoder, DecoderConfig, DecoderLayer, EncoderDecoder
 from ascend_sample.decoding.greedy import greedy_search
 from ascend_sample.decoding.group_beam import group_beam_search
 from ascend_sample.decoding.model import StepModel, StepOutput
@@ -25,7 +26,11 @@ __all__ = [
     "AdaptiveGamma",
     "CommonOptions",
     "DecodeOutput",
+    "Decoder",
+    "DecoderConfig",
+    "DecoderLayer",
     "Drafter",
+    "EncoderDecoder",
     "LogitsProcessor",
     "ModelDrafter",
     "ModuleModel",

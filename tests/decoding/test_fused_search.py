@@ -9,9 +9,9 @@ import torch
 from fused_models import random_decoder
 from torch import Tensor
 
+from ascend_sample.decoding.backtracking import gather_tree
+from ascend_sample.decoding.beam import beam_search
 from ascend_sample.decoding.beam_run import BeamRun
-from ascend_sample.decoding.beam_search import beam_search
-from ascend_sample.decoding.gather_tree import gather_tree
 from ascend_sample.decoding.in_beam import search_in_beam
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput

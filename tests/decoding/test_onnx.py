@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from planting import Trap, assert_caught
 from torch import Tensor, nn
 
-from ascend_sample.decoding.beam_search import beam_search
+from ascend_sample.decoding.beam import beam_search
 from ascend_sample.decoding.fused import EncoderDecoder
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
