@@ -10,6 +10,7 @@ over some tokens costs little more than one over a single token, as on an accele
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -28,6 +29,7 @@ from tqdm import tqdm
 from ascend_sample.decoding.model import StepOutput
 
 ROTARY_BASE = 10000.0
+PACKED_FOR_TOKENS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +156,32 @@ class Store(NamedTuple):
     lengths: Tensor
 
 
+class PackedLinear(nn.Module):
+    """A linear layer whose weight is laid out for oneDNN beforehand, as engines do.
+
+    A pass over 8 tokens then costs hardly more than one over a single token; with a plain weight it costs about twice
+    as much, because it is rearranged each time.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), PACKED_FOR_TOKENS)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """What functional.linear gives."""
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(states, self.packed, None, "none", [], "")
+        return result
+
+
+def packed(layer: Layer) -> Layer:
+    """A copy of the layer with packed weights."""
+    copied = copy.deepcopy(layer)
+    for name, module in layer.named_children():
+        if isinstance(module, nn.Linear):
+            setattr(copied, name, PackedLinear(module.weight))
+    return copied
+
+
 class CachedNetwork:
     """A `StepModel` of the first layers of a network, with the answer that belongs to them.
 
@@ -164,7 +192,9 @@ class CachedNetwork:
 
     def __init__(self, network: Network, *, is_draft: bool) -> None:
         self.network = network
-        self.layers = list(network.layers)[: network.config.draft_layers] if is_draft else list(network.layers)
+        count = network.config.draft_layers if is_draft else network.config.layers
+        self.layers = [packed(layer) for layer in list(network.layers)[:count]]
+        self.head = PackedLinear(network.embedding.weight)
         self.norm = network.draft_norm if is_draft else network.norm
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
@@ -190,7 +220,7 @@ class CachedNetwork:
         hidden = network.embedding(tokens)
         for number, layer in enumerate(self.layers):
             hidden = layer(hidden, rotary, LayerStore(cache.keys[number], cache.values[number], rows, places, mask))
-        logits = functional.linear(self.norm(hidden), network.embedding.weight)
+        logits = self.head(self.norm(hidden))
         return StepOutput(logits, cache._replace(lengths=cache.lengths + count))
 
     def expand(self, cache: Store, count: int) -> Store:

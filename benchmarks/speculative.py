@@ -35,11 +35,11 @@ from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.drafters import Drafter, NGramDrafter
 from ascend_sample.decoding.model import StepModel
-from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.speculative import speculative_sample
 from ascend_sample.sampling import RowFacts, SamplingParams, sample_rows
 from benchmarks import environment
+from benchmarks.cached_language_model import CachedLanguageModel
 from benchmarks.draft_and_target import CachedNetwork, NetworkConfig, Trained, load_or_train
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate
 from benchmarks.native import ROOT
@@ -212,7 +212,7 @@ def _speculate(
     target: CachedNetwork, draft: CachedNetwork, prompts: Tensor, params: list[SamplingParams]
 ) -> Callable[[int | AdaptiveGamma], DecodeOutput]:
     return lambda gamma: speculative_sample(
-        target, prompts, drafter=draft, params=params, gamma=gamma, max_new_tokens=NEW_TOKENS
+        target, prompts, params, drafter=draft, gamma=gamma, max_new_tokens=NEW_TOKENS
     )
 
 
@@ -292,32 +292,36 @@ def identity(prompts: int = IDENTITY_PROMPTS) -> dict[str, Any]:
     documents = corpus.collect_documents()
     every = max(1, len(documents) // prompts)
     chosen = [encode_prompt(tokenizer, text)[: 4 + number % 9] for number, text in enumerate(documents[::every])]
-    target = ModuleModel(lambda input_ids: network(input_ids)[0])
-    early = ModuleModel(lambda input_ids: first_layers(network, input_ids, 2))
-    drafters: dict[str, StepModel | Drafter] = {"its first two layers": early, "n-grams of the text": NGramDrafter()}
+    return compare_greedy(network, chosen[:prompts], IDENTITY_TOKENS)
+
+
+def compare_greedy(network: Any, chosen: list[list[int]], tokens: int) -> dict[str, Any]:
+    """Greedy texts by speculation with a draft of the first two layers, and with n-grams, beside the model's own."""
+    own, closest = greedy_texts(network, chosen, tokens)
+    drafters: dict[str, StepModel | Drafter] = {
+        "its first two layers": CachedLanguageModel(network, 2),
+        "n-grams of the text": NGramDrafter(),
+    }
     differing = dict.fromkeys(drafters, 0)
     rates: dict[str, list[float]] = {name: [] for name in drafters}
-    closest = float("inf")
-    for first in tqdm(range(0, prompts, IDENTITY_BATCH), desc="greedy texts", unit="batch"):
-        batch = chosen[first : min(first + IDENTITY_BATCH, prompts)]
-        ids, mask = _padded(batch)
-        own, gap = greedy_texts(target, ids, mask, IDENTITY_TOKENS)
-        closest = min(closest, gap)
+    for first in tqdm(range(0, len(chosen), IDENTITY_BATCH), desc="greedy texts", unit="batch"):
+        rows = slice(first, first + IDENTITY_BATCH)
+        ids, mask = _padded(chosen[rows])
         for name, drafter in drafters.items():
             output = speculative_sample(
-                target,
+                CachedLanguageModel(network),
                 ids,
+                SamplingParams(temperature=0),
                 attention_mask=mask,
                 drafter=drafter,
-                params=SamplingParams(temperature=0),
                 gamma=4,
-                max_new_tokens=IDENTITY_TOKENS,
+                max_new_tokens=tokens,
             )
-            differing[name] += int((output.sequences != own).any(dim=1).sum())
+            differing[name] += int((output.sequences != own[rows]).any(dim=1).sum())
             rates[name].append(output.stats.acceptance_rate() if output.stats else 0.0)
     return {
-        "prompts": prompts,
-        "tokens": IDENTITY_TOKENS,
+        "prompts": len(chosen),
+        "tokens": tokens,
         "differing": differing,
         "acceptance": {name: statistics.mean(values) for name, values in rates.items()},
         "closest_logits": closest,
@@ -325,29 +329,19 @@ def identity(prompts: int = IDENTITY_PROMPTS) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def first_layers(network: Any, input_ids: Tensor, layers: int) -> Tensor:
-    """A cheap and bad draft: the demo's model without its last layers."""
-    length = input_ids.shape[1]
-    rotary = (network.rotary_cosine[:length], network.rotary_sine[:length])
-    hidden = network.embedding(input_ids)
-    for block in network.blocks[:layers]:
-        hidden, _ = block(hidden, rotary, network.causal_mask[:length, :length], None)
-    return functional.linear(network.norm(hidden), network.embedding.weight)
-
-
-def greedy_texts(model: StepModel, ids: Tensor, mask: Tensor, tokens: int) -> tuple[Tensor, float]:
-    """The model's own greedy texts, and the least distance of a best logit from the second best."""
-    output = model.prefill(ids, mask)
-    logits, cache = output.logits, output.cache
-    drawn, gap = [], float("inf")
-    while True:
-        best = logits.topk(2, dim=1)
-        gap = min(gap, float((best.values[:, 0] - best.values[:, 1]).min()))
-        drawn.append(best.indices[:, 0])
-        if len(drawn) == tokens:
-            return torch.stack(drawn, dim=1), gap
-        logits, cache, _ = model.decode(drawn[-1][:, None], cache)
-        logits = logits[:, 0]
+def greedy_texts(network: Any, prompts: list[list[int]], tokens: int) -> tuple[Tensor, float]:
+    """The model's own greedy texts by its own cache, and the least distance of a best logit from the second best."""
+    texts, gap = torch.zeros(len(prompts), tokens, dtype=torch.int64), float("inf")
+    for length in sorted({len(prompt) for prompt in prompts}):
+        rows = [row for row, prompt in enumerate(prompts) if len(prompt) == length]
+        logits, cache = network(torch.tensor([prompts[row] for row in rows]))
+        for place in range(tokens):
+            best = logits[:, -1].topk(2, dim=1)
+            gap = min(gap, float((best.values[:, 0] - best.values[:, 1]).min()))
+            texts[rows, place] = best.indices[:, 0]
+            if place + 1 < tokens:
+                logits, cache = network(best.indices[:, :1], cache)
+    return texts, gap
 
 
 def _padded(prompts: list[list[int]]) -> tuple[Tensor, Tensor]:

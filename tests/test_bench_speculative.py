@@ -1,0 +1,158 @@
+"""The benchmark of speculative sampling: its models are right with their caches, and it judges what it measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+
+import language_model
+
+from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
+from ascend_sample.decoding.speculative import speculative_sample
+from ascend_sample.sampling import SamplingParams
+from benchmarks import speculative
+from benchmarks.cached_language_model import CachedLanguageModel
+from benchmarks.draft_and_target import CachedNetwork, Network, NetworkConfig, load_or_train
+from benchmarks.speculative import Case, StepCosts
+
+TINY = NetworkConfig(
+    vocab_size=40,
+    width=16,
+    layers=3,
+    draft_layers=1,
+    heads=2,
+    feed_forward_width=24,
+    context_size=64,
+    texts=4,
+    text_tokens=20,
+    steps=3,
+    batch_size=2,
+    warmup_steps=1,
+)
+TINY_LANGUAGE_MODEL = language_model.ModelConfig(
+    vocab_size=60, context_size=64, width=16, layers=3, heads=2, feed_forward_width=24
+)
+
+
+def sharp_language_model() -> language_model.LanguageModel:
+    network = language_model.LanguageModel(TINY_LANGUAGE_MODEL).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(8.0 if parameter.dim() == 2 else 1.0)
+    return network
+
+
+@pytest.mark.parametrize("is_draft", [True, False])
+def test_cached_passes_equal_uncached_ones(is_draft: bool) -> None:
+    network = Network(TINY).eval()
+    model = CachedNetwork(network, is_draft=is_draft)
+    whole = torch.randint(40, (2, 12))
+
+    def uncached(ids: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return network(ids)[0 if is_draft else 1]
+
+    first, cache, _ = model.prefill(whole[:, :5], torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]))
+    torch.testing.assert_close(first[0], uncached(whole[:1, :5])[0, -1])
+    torch.testing.assert_close(first[1], uncached(whole[1:, :3])[0, -1])
+    cache = model.decode(whole[:, 8:], cache).cache
+    cache = model.rollback(cache, torch.tensor([5, 2]))
+    cache = model.reorder(model.expand(cache, 2), torch.tensor([3, 0]))
+    logits = model.decode(whole[:, 9:], cache).logits
+    torch.testing.assert_close(logits[0], uncached(torch.cat((whole[1:, :2], whole[:1, 9:]), 1))[0, 2:])
+    torch.testing.assert_close(logits[1], uncached(torch.cat((whole[:1, :5], whole[1:, 9:]), 1))[0, 5:])
+
+
+def test_the_demos_model_with_its_cache_equals_the_model() -> None:
+    network = sharp_language_model()
+    ids = torch.randint(60, (2, 9))
+    with torch.no_grad():
+        expected, _ = network(ids)
+    model = CachedLanguageModel(network)
+    first, cache, _ = model.prefill(ids[:, :4])
+    torch.testing.assert_close(first, expected[:, 3])
+    cache = model.rollback(model.decode(ids[:, :2], cache).cache, torch.tensor([4, 3]))
+    logits = model.decode(torch.stack((ids[0, 4:8], ids[1, 3:7])), cache).logits
+    torch.testing.assert_close(logits, torch.stack((expected[0, 4:8], expected[1, 3:7])))
+
+
+def test_greedy_texts_of_a_language_model_are_its_own() -> None:
+    generator = torch.Generator().manual_seed(2)
+    prompts = [torch.randint(60, (3 + row % 6,), generator=generator).tolist() for row in range(60)]
+    found = speculative.compare_greedy(sharp_language_model(), prompts, 12)
+    assert found["differing"] == {"its first two layers": 0, "n-grams of the text": 0}
+    assert found["prompts"] == 60
+    assert 0.0 < found["acceptance"]["its first two layers"] < 1.0
+
+
+def test_training_is_kept_in_a_file(tmp_path: Path) -> None:
+    asked = []
+
+    def texts() -> torch.Tensor:
+        asked.append(1)
+        return torch.randint(40, (8, 20))
+
+    first, again = (load_or_train(TINY, tmp_path, "x", texts) for _ in range(2))
+    assert len(asked) == 1
+    assert first.known.equal(again.known)
+    assert first.known.shape == first.unknown.shape == (4, 20)
+    for name, parameter in again.network.state_dict().items():
+        assert parameter.equal(first.network.state_dict()[name])
+    load_or_train(TINY, tmp_path, "y", texts)
+    assert len(asked) == 2
+
+
+def test_plain_decoding_is_speculation_without_drafts() -> None:
+    network = Network(TINY).eval()
+    model = CachedNetwork(network, is_draft=False)
+    prompts = torch.randint(40, (3, 5))
+    params = [SamplingParams(seed=row, temperature=0.5 * row) for row in range(3)]
+    plain = speculative.decode_plainly(model, prompts, 8, params)
+    output = speculative_sample(model, prompts, params, drafter=model, gamma=0, max_new_tokens=8)
+    assert plain.equal(output.sequences)
+
+
+def test_both_normalisations_agree() -> None:
+    logits = torch.randn(1, 9, 50) * 3
+    rows = speculative.RowSampling([SamplingParams(temperature=0.8, top_k=20, top_p=0.9)], 50, logits.device)
+    torch.testing.assert_close(rows.probabilities(logits), speculative.loop_normalisation(logits, 0.8, 20, 0.9))
+
+
+def test_a_case_is_described_and_judged() -> None:
+    network = Network(TINY).eval()
+    target, draft = CachedNetwork(network, is_draft=False), CachedNetwork(network, is_draft=True)
+    prompts = torch.randint(40, (1, 5))
+    outputs = [
+        speculative_sample(target, prompts, drafter=draft, gamma=7, max_new_tokens=20, generator=_generator(seed))
+        for seed in range(2)
+    ]
+    seconds = {"plain": [2.0, 4.0], "gamma": [1.0, 2.0], "adaptive": [2.0, 5.0]}
+    record = speculative.describe_case(Case("x", True, 1.0, 1), seconds, outputs, StepCosts(0.1, 0.3, 1.5), 0.0)
+    assert record["speed"] == 2.0
+    assert record["speed_adaptive"] == 0.9
+    assert record["model"] == pytest.approx((record["accepted_per_round"] + 1) / 3.1)
+    assert record["model_with_verification"] == pytest.approx((record["accepted_per_round"] + 1) / 3.6)
+    record |= {"acceptance": 0.95, "model": 1.9}
+    slow = {**record, "case": Case("slow", True, 1.0, 1)._asdict(), "speed": 1.5}
+    low = {**record, "acceptance": 0.5, "speed": 1.0, "model": 1.2}
+    gates = speculative.judge({"speed": {"records": [record, slow, low]}, "identity": {"differing": {"a": 0}}})
+    assert [gate.value for gate in gates[:2]] == [1.5, pytest.approx(1 - 1.5 / 1.9)]
+    assert gates[0].worst == "slow, batch 1"
+    assert [gate.verdict for gate in gates] == ["FAIL", "FAIL", "FAIL", "FAIL", "pass"]
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_case_runs_with_each_gamma(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculative, "NEW_TOKENS", 20)
+    model = CachedNetwork(Network(TINY).eval(), is_draft=False)
+    run = speculative._speculate(model, model, torch.randint(40, (1, 3)), [SamplingParams(seed=1)])
+    for gamma in (2, AdaptiveGamma()):
+        assert run(gamma).lengths.tolist() == [20]
