@@ -8,6 +8,7 @@ import pytest
 import torch
 from speculative_worlds import VOCAB_SIZE, make_worlds, random_table, rows_of, table_model
 from tiny_models import tiny_model
+from tiny_transformers import encoder_inputs, recomputing_model, step_model
 from torch import Tensor
 
 from ascend_sample import hostcann
@@ -371,3 +372,22 @@ BAD_PARTS = [
 def test_bad_parts_are_named(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("kind", ["llama", "bloom", "t5", "bart"])
+def test_models_of_transformers_with_their_caches(kind: str) -> None:
+    """Ragged rollbacks of real caches, of target and draft: greedy texts are those of the model without a cache."""
+    given: dict[str, Any] = {
+        "attention_mask": MASK,
+        "encoder": encoder_inputs(kind, len(PROMPTS)),
+        "max_new_tokens": [20, 9, 1, 14],
+        "eos_token_id": [11, 12],
+    }
+    plain = speculative_sample(recomputing_model(kind), PROMPTS, GREEDY, drafter=NGramDrafter(), gamma=0, **given)
+    for seed, gamma in ((0, 3), (1, 2), (1, AdaptiveGamma(5, cost=0.05))):
+        drafter = ModelDrafter(step_model(kind, seed))
+        output = speculative_sample(step_model(kind), PROMPTS, GREEDY, drafter=drafter, gamma=gamma, **given)
+        assert output.to_lists() == plain.to_lists()
+        torch.testing.assert_close(output.sequences_scores, plain.sequences_scores, atol=1e-4, rtol=1e-4)
+        assert output.stats is not None
+        assert seed or output.stats.acceptance_rate() == 1.0
