@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from ascend_sample.sampling import SamplingParams
 
 PROMPTS = ("Return a list of all the", "If the argument is", "The")
-TREE_PROMPT, TREE_STEPS, TREE_BEAMS = "Raised when", 8, 4
+TREE_PROMPT, TREE_STEPS, TREE_BEAMS = "Raised when", 7, 4
 PARAMS = SamplingParams(temperature=0.8, top_p=0.95, seed=7)
 
 
@@ -100,12 +100,14 @@ def decode_with_each(model: LanguageModel, prompts: list[list[int]], tokens: int
         "sample": sample(plain, input_ids, PARAMS, **common),
         "sample_and_rank": sample_and_rank(plain, input_ids, PARAMS, num_samples=8, **common),
         "beam_search": beam_search(plain, input_ids, num_beams=4, **common),
-        "beam_sample": beam_sample(plain, input_ids, num_beams=4, seed=7, **common),
+        "beam_sample": beam_sample(plain, input_ids, SamplingParams(seed=7), num_beams=4, **common),
         "group_beam_search": group_beam_search(
             plain, input_ids, num_beams=4, num_beam_groups=2, diversity_penalty=0.5, **common
         ),
         "contrastive_search": contrastive_search(ModuleModel(WithHiddenStates(model)), input_ids, **common),
-        "speculative_sample": speculative_sample(plain, input_ids, drafter=NGramDrafter(), params=PARAMS, **common),
+        "speculative_sample": speculative_sample(
+            plain, input_ids, drafter=NGramDrafter(), params=SamplingParams(temperature=0), **common
+        ),
     }
 
 
@@ -123,18 +125,20 @@ def search_tree(model: LanguageModel, tokenizer: Tokenizer) -> dict[str, Any]:
     )
     assert found.scores is not None
     assert found.beam_indices is not None
+
+    def shown(token: int) -> str:
+        return tokenizer.decode([token]).strip() or "↵"
+
     steps = []
     totals = [0.0] * TREE_BEAMS
     for parents, tokens, scores in zip(recording.parents, recording.tokens, found.scores, strict=False):
         totals = [totals[parent] + scores[parent, token].item() for parent, token in zip(parents, tokens, strict=True)]
-        texts = [tokenizer.decode([token]).strip() for token in tokens]
-        steps.append({"tokens": texts, "parents": parents, "scores": totals})
-    ends = [
-        {"token": tokenizer.decode([row[-1]]).strip(), "parent": beams[-1], "score": score}
-        for row, beams, score in zip(
-            found.to_lists(), found.beam_indices.tolist(), found.sequences_scores.tolist(), strict=True
-        )
-    ]
+        steps.append({"tokens": [shown(token) for token in tokens], "parents": parents, "scores": totals})
+    ends = {
+        "tokens": [shown(row[-1]) for row in found.to_lists()],
+        "parents": found.beam_indices[:, -1].tolist(),
+        "scores": found.sequences_scores.tolist(),
+    }
     return {"prompt": TREE_PROMPT, "steps": steps, "ends": ends}
 
 

@@ -1,9 +1,13 @@
 """Decoding: search and sampling strategies, batched, over any model that computes steps. See docs/decoding.md.
 
-A model is a `StepModel`: `ModuleModel` makes one of a plain torch module;
-`ascend_sample.decoding.transformers_models` has those with a cache for models of transformers,
-`ascend_sample.decoding.onnx` one for onnxruntime. Neither is imported before it is asked for.
+A model is a `StepModel`: `ModuleModel` makes one of a plain torch module, `CausalModel` and `EncoderDecoderModel` of
+models of transformers, which is imported when one of these is asked for; `ascend_sample.decoding.onnx` has one for
+onnxruntime.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.backtracking import gather_tree
@@ -22,8 +26,12 @@ from ascend_sample.decoding.sampled import sample, sample_and_rank
 from ascend_sample.decoding.sampled_beam import beam_sample
 from ascend_sample.decoding.speculative import speculative_sample
 
+if TYPE_CHECKING:
+    from ascend_sample.decoding.transformers_models import CausalModel, EncoderDecoderModel
+
 __all__ = [
     "AdaptiveGamma",
+    "CausalModel",
     "CommonOptions",
     "DecodeOutput",
     "Decoder",
@@ -31,6 +39,7 @@ __all__ = [
     "DecoderLayer",
     "Drafter",
     "EncoderDecoder",
+    "EncoderDecoderModel",
     "LogitsProcessor",
     "ModelDrafter",
     "ModuleModel",
@@ -51,3 +60,12 @@ __all__ = [
     "sample_and_rank",
     "speculative_sample",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs transformers, which is no requirement of the rest."""
+    if name not in ("CausalModel", "EncoderDecoderModel"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ascend_sample.decoding import transformers_models
+
+    return getattr(transformers_models, name)

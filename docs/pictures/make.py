@@ -36,6 +36,8 @@ SPECIFICATION = ("#f0ecfa", "#6b4fb3")
 
 DOTS_PER_INCH = 110
 FLATTENING = Path(__file__).parents[1] / "flattening.json"  # written by examples/flattening.py
+BEAM_TREE = Path(__file__).parents[1] / "beam_tree.json"  # written by examples/strategies.py
+DECODING_SPEED = Path(__file__).parents[1] / "decoding_speed.json"  # written by benchmarks/decoding_docs.py
 
 Colours = tuple[str, str]
 Point = tuple[float, float]
@@ -252,6 +254,65 @@ def draw_flattening() -> Figure:
     return figure
 
 
+def draw_beam_tree() -> Figure:
+    """The beams of one search: the kept ones of each step by rank, what they continue, and the path that won."""
+    tree = json.loads(BEAM_TREE.read_text())
+    steps = [*tree["steps"], tree["ends"]]
+    beams = len(steps[0]["tokens"])
+    winner = [0]
+    for step in reversed(steps):
+        winner.insert(0, step["parents"][winner[0]])
+    column, line = 1180 / (len(steps) + 1), 58
+    diagram = Diagram(1200, line * beams + 40)
+    diagram.box(10, 22, column - 26, 40, tree["prompt"] + " …", colours=SPECIFICATION)
+    for number, step in enumerate(steps):
+        x = 10 + column * (number + 1)
+        for beam, (token, parent, score) in enumerate(
+            zip(step["tokens"], step["parents"], step["scores"], strict=True)
+        ):
+            is_winner = winner[number + 1] == beam
+            goes_on = number + 1 == len(steps) or beam in steps[number + 1]["parents"]
+            colours = COMPILED if is_winner else PYTHON if goes_on else ("#f3f4f6", "#c5cad3")
+            y = 22 + line * beam
+            diagram.box(x, y, column - 26, 40, token, f"{score:.1f}", colours)
+            start = 22 + line * (parent if number else 0) + 20
+            edge = {"color": COMPILED[1], "lw": 2.6} if is_winner else {"color": "#c5cad3", "lw": 1.1}
+            diagram.axes.plot([x - 26, x], [start, y + 20], zorder=0, **edge)
+    return diagram.figure
+
+
+def draw_acceptance() -> Figure:
+    """Speculative sampling: acceptance at each place of a round, and speed beside what the formula says."""
+    part = json.loads(DECODING_SPEED.read_text())["speculative"]["speed"]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.6, 3.5), layout="constrained")
+    colours = pyplot.get_cmap("viridis")
+    records = [record for record in part["records"] if record["case"]["batch_size"] == 1]
+    for number, record in enumerate(records):
+        places = range(1, len(record["acceptance_by_place"]) + 1)
+        colour = colours(number / max(1, len(records) - 1))
+        left.plot(places, record["acceptance_by_place"], "o-", color=colour, markersize=4, label=record["case"]["name"])
+    left.set_ylim(0, 1.03)
+    left.set_xlabel("place of the draft token in its round")
+    left.set_ylabel("accepted, of those that were looked at")
+    left.legend(frameon=False, fontsize=8)
+    for batch_size, marker in ((1, "o"), (8, "s")):
+        chosen = [record for record in part["records"] if record["case"]["batch_size"] == batch_size]
+        model = [record["model_with_verification"] for record in chosen]
+        speed = [record["speed"] for record in chosen]
+        right.plot(model, speed, marker, color=COMPILED[1], label=f"gamma = 7, batch {batch_size}")
+    top = 1.1 * max(max(record["model_with_verification"], record["speed"]) for record in part["records"])
+    right.plot([0, top], [0, top], color=MUTED, lw=1)
+    right.fill_between([0, top], [0, 0.85 * top], [0, 1.15 * top], color=MUTED, alpha=0.15, label="within 15 %")
+    right.set_xlim(0, top)
+    right.set_ylim(0, top)
+    right.set_xlabel("(accepted + 1) / (gamma c + v)")
+    right.set_ylabel("measured, beside plain decoding")
+    right.legend(frameon=False, fontsize=8)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 def draw_cpu_kernel() -> Figure:
     """A row's way through the CPU kernel, branch by branch."""
     diagram = Diagram(960, 698)
@@ -313,6 +374,8 @@ def draw_cpu_kernel() -> Figure:
 
 
 PICTURES: dict[str, Callable[[], Figure]] = {
+    "acceptance.png": draw_acceptance,
+    "beam_tree.png": draw_beam_tree,
     "cpu_kernel.png": draw_cpu_kernel,
     "flattening.png": draw_flattening,
     "overview.png": draw_overview,

@@ -1,0 +1,109 @@
+"""Takes the last runs of the decoding benchmarks into docs/decoding.md, and their numbers into the pictures' source.
+
+python -m benchmarks.decoding_docs    # after python -m benchmarks.speculative and python -m benchmarks.beam_search
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
+from benchmarks import beam_search, speculative
+from benchmarks.native import ROOT
+from benchmarks.report import format_ratio, format_seconds
+
+DOCUMENT = ROOT / "docs" / "decoding.md"
+PUBLISHED = ROOT / "docs" / "decoding_speed.json"
+BEGIN, END = "<!-- decoding speed: begin -->", "<!-- decoding speed: end -->"
+
+
+def speculative_tables(found: dict[str, Any]) -> list[str]:
+    """The speculative benchmark in Markdown."""
+    part = found["speed"]
+    lines = [
+        f"`python -m benchmarks.speculative` on {found['environment']['processor']}: a network of "
+        f"{part['parameters'] / 1e6:.0f} M parameters whose first layers are the draft, trained by the benchmark in "
+        f"{part['training_seconds']:.0f} s; {speculative.NEW_TOKENS} tokens, the median of {speculative.REPEATS} texts, "
+        "all ways in turns.",
+        "",
+    ]
+    lines += [
+        f"- Batch {batch_size}: a plain step takes {format_seconds(costs['seconds'])}; a draft step c = "
+        f"{costs['draft']:.2f} of it, the pass over {speculative.GAMMA + 1} tokens v = {costs['verification']:.2f}."
+        for batch_size, costs in part["costs"].items()
+    ]
+    lines += [
+        "",
+        f"| texts | batch | acceptance | gamma = {speculative.GAMMA} beside plain | (accepted + 1) / (gamma c + 1) "
+        "| (accepted + 1) / (gamma c + v) | adaptive beside plain |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for record in part["records"]:
+        case = record["case"]
+        ratios = (record[name] for name in ("speed", "model", "model_with_verification", "speed_adaptive"))
+        values = " | ".join(f"{format_ratio(ratio)}x" for ratio in ratios)
+        lines.append(f"| {case['name']} | {case['batch_size']} | {record['acceptance']:.3f} | {values} |")
+    lines += ["", "| positions | normalised one by one | at once | |", "|---|---|---|---|"]
+    for positions, times in found["normalisation"].items():
+        slow, fast = times["one by one"], times["at once"]
+        lines.append(
+            f"| {positions} | {format_seconds(slow)} | {format_seconds(fast)} | {format_ratio(slow / fast)}x |"
+        )
+    identity = found["identity"]
+    differing = ", ".join(f"{count} with {name}" for name, count in identity["differing"].items())
+    lines += [
+        "",
+        f"Greedy texts of the demo's language model that differ from its own greedy ones, of {identity['prompts']} "
+        f"prompts and {identity['tokens']} tokens: {differing}.",
+        "",
+        "| promise | limit | measured | |",
+        "|---|---|---|---|",
+    ]
+    for gate in found["gates"]:
+        value = "" if gate["value"] is None else f"{format_ratio(gate['value'])} {gate['worst']}".strip()
+        lines.append(f"| {gate['name']} | {gate['bound']} {gate['limit']:g} | {value} | {gate['verdict']} |")
+    return lines
+
+
+def beam_tables(found: dict[str, Any]) -> list[str]:
+    """The beam search's benchmark in Markdown."""
+    options = found["options"]
+    lines = [
+        f"`python -m benchmarks.beam_search`: a step of {options['batch']} prompts x {options['beams']} beams at a "
+        f"vocabulary of {options['vocab_size']}, {options['threads']} threads; medians of the steps.",
+        "",
+        "| finished | model | cache moves | search | all but the model | at most | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for record in found["records"]:
+        times = " | ".join(format_seconds(record["medians"][name]) for name in ("model", "cache", "search"))
+        lines.append(
+            f"| {record['finished']} | {times} | {record['share']:.1%} of a step | {beam_search.LIMIT:.0%} "
+            f"| {beam_search.verdict(record)} |"
+        )
+    return lines
+
+
+def publish(
+    speculative_run: dict[str, Any], beam_run: dict[str, Any], document: Path = DOCUMENT, data: Path = PUBLISHED
+) -> None:
+    """Write the tables between their marks, and the numbers that pictures are drawn from."""
+    text = document.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    tables = "\n".join([*speculative_tables(speculative_run), "", *beam_tables(beam_run)])
+    document.write_text(f"{before}{BEGIN}\n{tables}\n{END}{after}", encoding="utf-8")
+    data.write_text(json.dumps({"speculative": speculative_run, "beam_search": beam_run}, indent=1) + "\n")
+
+
+def main() -> int:
+    """Publish; returns the exit status."""
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in (speculative.OUTPUT, beam_search.OUTPUT)]
+    publish(*runs)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
