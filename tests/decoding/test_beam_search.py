@@ -223,6 +223,22 @@ def test_a_processor_sees_the_prompt_and_changes_what_is_searched(finished: Any)
     assert found.scores[0][0, B] == -torch.inf
 
 
+def test_a_processor_sees_padding_after_an_end_in_the_beam() -> None:
+    end, padding, seen = 0, 5, []
+
+    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
+        seen.extend(input_ids.tolist())
+        return scores
+
+    options: dict[str, Any] = {"max_new_tokens": 6, "num_beams": 3, "eos_token_id": end, "pad_token_id": padding}
+    for seed in range(6):
+        model = table_model(random_table(6, seed))
+        beam_search(model, torch.tensor([[1]]), finished="in_beam", logits_processor=[look], **options)
+    after = [row[row.index(end) + 1 :] for row in seen if end in row]
+    assert max(map(len, after)) > 1
+    assert all(set(tokens) <= {padding} for tokens in after)
+
+
 @BOTH
 def test_the_listener_is_told_once(finished: Any) -> None:
     told = []

@@ -24,6 +24,12 @@ def test_the_best_are_those_of_a_stable_sort(entries: int, count: int, levels: i
     assert torch.equal(places, expected.indices[:, :count])
 
 
+def test_equals_come_in_the_order_of_their_places_wherever_the_best_is() -> None:
+    values = torch.zeros(1, 5000)
+    values[0, [400, 4000, 4001]] = torch.tensor([4.0, 5.0, 4.0])
+    assert best_entries(values, 4)[1].tolist() == [[4000, 400, 4001, 0]]
+
+
 def test_rows_longer_than_the_order_has_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best_tokens, "MAX_VOCAB_SIZE", 100)
     values = torch.tensor([[1.0, 2.0, 2.0, 0.0] * 30])
