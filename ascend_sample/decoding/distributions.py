@@ -26,7 +26,7 @@ from ascend_sample.sampling.serving import PlacedGroup, exceeded, place_groups, 
 from ascend_sample.sampling.total_order import mask_below_top_k
 
 LARGEST = torch.finfo(torch.float32).max
-BLOCK = 2**17
+BLOCK = 2**18
 """Logits that are processed at a time on a CPU."""
 PER_ROW_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed")
 """What of `SamplingParams` a strategy can honour whose tokens are not drawn one after the other."""
