@@ -27,7 +27,6 @@ import torch  # isort: skip
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.nn import functional
 from tqdm import tqdm
 
 from ascend_sample.bench.timing import Budget, measure, repeat
@@ -52,7 +51,9 @@ GAMMA = 7
 PROMPT_TOKENS, NEW_TOKENS = 24, 96
 REPEATS = 3
 HIGH_ACCEPTANCE = 0.92
-POSITIONS, LOOP_VOCAB_SIZE = 352, 4096
+NORMALISATIONS = ((352, 1024), (352, 2048), (352, 4096), (352, 32000), (8, 2048))
+"""Positions and vocabularies; 352 is the prompt of the source document, 2048 the vocabulary of the models here."""
+JUDGED_NORMALISATION = "352 x 2048"
 IDENTITY_PROMPTS, IDENTITY_TOKENS, IDENTITY_BATCH = 1000, 24, 125
 
 
@@ -251,15 +252,16 @@ def describe_case(
 
 
 def loop_normalisation(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """One position after the other: what the source document's first version does for the prompt and each pass."""
+    """One position after the other, by the operators of the source document's first version."""
     result = torch.empty_like(logits)
     for position in range(logits.shape[1]):
         row = logits[:, position] / temperature
-        row = row.masked_fill(row < row.topk(top_k, dim=1).values[:, -1:], -torch.inf)
+        row[row < row.topk(top_k, dim=1).values[:, -1:]] = -torch.inf
         values, order = row.sort(dim=1, descending=True)
-        before = values.softmax(dim=1).cumsum(dim=1)
-        drops = functional.pad(before[:, :-1] > top_p, (1, 0))
-        row = row.masked_fill(drops.scatter(1, order, drops), -torch.inf)
+        drops = values.softmax(dim=1).cumsum(dim=1) > top_p
+        drops[:, 1:] = drops[:, :-1].clone()
+        drops[:, 0] = False
+        row[drops.scatter(1, order, drops)] = -torch.inf
         result[:, position] = row.softmax(dim=1)
     return result
 
@@ -268,17 +270,17 @@ def normalisation() -> dict[str, Any]:
     """Time both ways for the prompt of the source document, and for a pass over 8 tokens."""
     params = SamplingParams(temperature=0.8, top_k=50, top_p=0.9)
     found: dict[str, Any] = {}
-    for positions in tqdm((POSITIONS, GAMMA + 1), desc="normalisation", unit="size"):
-        logits = torch.randn(1, positions, LOOP_VOCAB_SIZE, generator=torch.Generator().manual_seed(0)) * 3
-        sampling = RowSampling([params], LOOP_VOCAB_SIZE, logits.device)
+    for positions, vocab_size in tqdm(NORMALISATIONS, desc="normalisation", unit="size"):
+        logits = torch.randn(1, positions, vocab_size, generator=torch.Generator().manual_seed(0)) * 3
+        sampling = RowSampling([params], vocab_size, logits.device)
         options = (params.temperature, params.top_k or 0, params.top_p)
         torch.testing.assert_close(sampling.probabilities(logits), loop_normalisation(logits, *options))
         subjects: dict[str, Callable[[], object]] = {
             "at once": lambda s=sampling, x=logits: s.probabilities(x),
             "one by one": lambda x=logits, o=options: loop_normalisation(x, *o),
         }
-        results = measure({name: repeat(call) for name, call in subjects.items()}, Budget(seconds=8.0))
-        found[str(positions)] = {name: result.median for name, result in results.items()}
+        results = measure({name: repeat(call) for name, call in subjects.items()}, Budget(seconds=3.0))
+        found[f"{positions} x {vocab_size}"] = {name: result.median for name, result in results.items()}
     return found
 
 
@@ -365,9 +367,11 @@ def judge(found: dict[str, Any]) -> list[Gate]:
             _worst("adaptive gamma / plain decoding", AT_LEAST, 0.95, records, _speed_adaptive),
         ]
     if "normalisation" in found:
-        times = found["normalisation"][str(POSITIONS)]
+        times = found["normalisation"][JUDGED_NORMALISATION]
         value = times["one by one"] / times["at once"]
-        gates.append(Gate("speculative", "normalisation one by one / at once, 352", AT_LEAST, 50.0, value))
+        gates.append(
+            Gate("speculative", f"normalisation one by one / at once, {JUDGED_NORMALISATION}", AT_LEAST, 50.0, value)
+        )
     if "identity" in found:
         value = float(sum(found["identity"]["differing"].values()))
         gates.append(Gate("speculative", "greedy texts that differ", AT_MOST, 0.0, value, unit=""))
@@ -427,9 +431,9 @@ def show(found: dict[str, Any], gates: list[Gate]) -> None:
             table.add_row(record["case"]["name"], str(record["case"]["batch_size"]), *values)
         console.print(table)
     if "normalisation" in found:
-        for positions, times in found["normalisation"].items():
+        for size, times in found["normalisation"].items():
             console.print(
-                f"{positions} positions: {times['one by one'] * 1e3:.2f} ms one by one, "
+                f"{size} logits: {times['one by one'] * 1e3:.2f} ms one by one, "
                 f"{times['at once'] * 1e3:.3f} ms at once, {times['one by one'] / times['at once']:.0f}x"
             )
     if "identity" in found:

@@ -25,7 +25,7 @@ from ascend_sample.sampling.serving import PlacedGroup, exceeded, place_groups, 
 from ascend_sample.sampling.total_order import mask_below_top_k
 
 LARGEST = torch.finfo(torch.float32).max
-BLOCK = 2**17
+BLOCK = 2**18
 """Logits that are processed at a time on a CPU."""
 
 
