@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-statistics test-integrations test-decoding-oracles build verify lint format sanitize fuzz \
-  test-aarch64 mutation test-install bench bench-docs bench-npu pictures clean
+  test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
@@ -65,6 +65,9 @@ test-install: $(BIN)/.requirements  ## pip install the package in environments o
 test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
 	$(RUN) tests/integrations/run.py
 
+test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers: minutes
+	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/test_transformers_models.py
+
 test-decoding-oracles: $(BIN)/.built  ## group beam and contrastive search beside transformers 4.49, in an environment of its own
 	$(RUN) tests/decoding_oracles/run.py
 
@@ -77,6 +80,13 @@ bench-docs: $(BIN)/.built  ## take the last run of `make bench` into docs/perfor
 
 bench-npu: $(BIN)/.built  ## device memory and host time of a call beside torch_npu's built-in, on the emulated NPU
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) benchmarks/npu_call.py
+
+bench-decoding: $(BIN)/.built  ## speculative sampling and beam search; trains a draft and a target on the first run: minutes
+	$(RUN) -m benchmarks.speculative
+	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks.beam_search
+
+bench-decoding-docs: $(BIN)/.built  ## take the last run of `make bench-decoding` into docs/decoding.md
+	$(RUN) -m benchmarks.decoding_docs
 
 pictures: $(BIN)/.built  ## the pictures of the documentation
 	$(RUN) docs/pictures/make.py

@@ -2,11 +2,11 @@
 
     python -m benchmarks.beam_search             # 64 prompts, 4 beams, 32000 tokens; prints times and the promise
 
-The model is a translation decoder of the size of "Transformer base" (Vaswani et al., 2017), with random weights: 6
-layers of 512, 8 heads, feed-forward layers of 2048, self-attention over a cache, cross-attention to 32 places of memory
-projected once for each prompt, and the projection to the vocabulary. It is what the search runs on, step by step, and
-every time comes from that one run: the decoder's passes, the moves of the cache when beams change, and the rest, which
-is the search. Rates are those of a step in the middle of its quartiles.
+The model is a translation decoder of the sizes of "Transformer base" and "Transformer big" (Vaswani et al., 2017), with
+random weights: 6 layers of 512 (or 1024), self-attention over a cache, cross-attention to 32 places of memory projected
+once for each prompt, and the projection to the vocabulary. It is what the search runs on, step by step, and every time
+comes from that one run: the decoder's passes, the moves of its cache when beams change, and the rest, which is the
+search. Rates are those of a step in the middle of its quartiles.
 """
 
 from __future__ import annotations
@@ -33,13 +33,20 @@ from benchmarks.native import ROOT
 from benchmarks.quiet import MOST_DISTURBED, Watch
 
 OUTPUT = ROOT / "build" / "performance" / "beam_search.json"
-HIDDEN: Final = 512
-HEADS: Final = 8
-FEED_FORWARD: Final = 2048
 LAYERS: Final = 6
 MEMORY: Final = 32
 LIMIT: Final = 0.10
 """Of a step: what the search may take."""
+
+
+class Size(NamedTuple):
+    """Of a decoder: the width of its layers, and their heads; a feed-forward layer is 4 times as wide."""
+
+    hidden: int
+    heads: int
+
+
+SIZES: Final = {"base": Size(512, 8), "big": Size(1024, 16)}
 
 
 class Cache(NamedTuple):
@@ -61,23 +68,28 @@ class Cache(NamedTuple):
 class Layer(nn.Module):
     """A pre-LN decoder layer, one token at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: Size) -> None:
         super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(HIDDEN) for _ in range(3))
-        self.query_key_value = nn.Linear(HIDDEN, 3 * HIDDEN)
-        self.query = nn.Linear(HIDDEN, HIDDEN)
-        self.outs = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN) for _ in range(2))
-        self.feed_forward = nn.Sequential(nn.Linear(HIDDEN, FEED_FORWARD), nn.ReLU(), nn.Linear(FEED_FORWARD, HIDDEN))
+        hidden, self.heads = size
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(3))
+        self.query_key_value = nn.Linear(hidden, 3 * hidden)
+        self.query = nn.Linear(hidden, hidden)
+        self.outs = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
+        self.feed_forward = nn.Sequential(nn.Linear(hidden, 4 * hidden), nn.ReLU(), nn.Linear(4 * hidden, hidden))
 
     def forward(self, x: Tensor, past: Tensor, length: int, memory: Tensor) -> Tensor:
         """X is [rows, hidden], past [2, places, rows, hidden], memory [2, batch, heads, MEMORY, hidden / heads]."""
         query, key, value = self.query_key_value(self.norms[0](x)).chunk(3, dim=1)
         past[0, length], past[1, length] = key, value
-        keys, values = (part[: length + 1].unflatten(2, (HEADS, -1)).permute(1, 2, 0, 3) for part in (past[0], past[1]))
-        own = nn.functional.scaled_dot_product_attention(query.unflatten(1, (HEADS, 1, -1)), keys, values)
+        keys, values = (
+            part[: length + 1].unflatten(2, (self.heads, -1)).permute(1, 2, 0, 3) for part in (past[0], past[1])
+        )
+        own = nn.functional.scaled_dot_product_attention(query.unflatten(1, (self.heads, 1, -1)), keys, values)
         x = x + self.outs[0](own.flatten(1))
         # The beams of a prompt are queries of one memory.
-        queries = self.query(self.norms[1](x)).view(memory.shape[1], -1, HEADS, HIDDEN // HEADS).transpose(1, 2)
+        queries = (
+            self.query(self.norms[1](x)).view(memory.shape[1], -1, self.heads, x.shape[1] // self.heads).transpose(1, 2)
+        )
         of_memory = nn.functional.scaled_dot_product_attention(queries, memory[0], memory[1])
         x = x + self.outs[1](of_memory.transpose(1, 2).reshape(x.shape))
         return x + self.feed_forward(self.norms[2](x))
@@ -86,11 +98,12 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     """A `StepModel` of random weights."""
 
-    def __init__(self, vocab_size: int, places: int) -> None:
+    def __init__(self, size: Size, vocab_size: int, places: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, HIDDEN)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(HIDDEN)
+        hidden = size.hidden
+        self.embedding = nn.Embedding(vocab_size, hidden)
+        self.layers = nn.ModuleList(Layer(size) for _ in range(LAYERS))
+        self.norm = nn.LayerNorm(hidden)
         self.places = places
         # Sharp enough for beams to differ.
         nn.init.normal_(self.embedding.weight, std=0.1)
@@ -99,7 +112,7 @@ class Decoder(nn.Module):
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
         """For prompts of one token."""
         rows = len(input_ids)
-        past = torch.zeros(2 * LAYERS, self.places, rows, HIDDEN)
+        past = torch.zeros(2 * LAYERS, self.places, rows, self.embedding.embedding_dim)
         return self._step(input_ids, Cache(past, past, 0, encoder["memory"].transpose(0, 1)))
 
     @torch.no_grad()
@@ -178,12 +191,13 @@ class Timed:
 
 
 def measure(
-    batch: int, beams: int, vocab_size: int, tokens: int, finished: Literal["pool", "in_beam"]
+    size: str, batch: int, beams: int, vocab_size: int, tokens: int, finished: Literal["pool", "in_beam"]
 ) -> dict[str, Any]:
     """Search once, after a short search that warms up, and take the medians of the steps."""
     torch.manual_seed(0)
-    decoder = Decoder(vocab_size, tokens + 1).eval()
-    memory = torch.randn(batch, 2 * LAYERS, HEADS, MEMORY, HIDDEN // HEADS)
+    hidden, heads = SIZES[size]
+    decoder = Decoder(SIZES[size], vocab_size, tokens + 1).eval()
+    memory = torch.randn(batch, 2 * LAYERS, heads, MEMORY, hidden // heads)
     start = torch.arange(batch)[:, None]
 
     def search(model: Timed, length: int) -> None:
@@ -205,6 +219,7 @@ def measure(
     medians = {name: statistics.median(step[name] for step in steps) for name in steps[0]}
     shares = sorted((step["step"] - step["model"]) / step["step"] for step in steps)
     return {
+        "size": size,
         "finished": finished,
         "steps": len(steps),
         "medians": medians,
@@ -219,16 +234,19 @@ def show(found: dict[str, Any]) -> None:
     """Print times and the promise."""
     console = Console(width=160)
     console.print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found["options"].items()))
-    table = Table("finished", "steps", "model", "cache moves", "search", "search / step", "all but the model / step")
+    table = Table(
+        "decoder", "finished", "steps", "model", "cache moves", "search", "search / step", "all but the model / step"
+    )
     for record in found["records"]:
         times = [f"{record['medians'][name] * 1e3:.1f} ms" for name in ("model", "cache", "search")]
         low, high = record["share_quartiles"]
         shares = [f"{record['search_share']:.1%}", f"{record['share']:.1%} ({low:.1%} to {high:.1%})"]
-        table.add_row(record["finished"], str(record["steps"]), *times, *shares)
+        table.add_row(record["size"], record["finished"], str(record["steps"]), *times, *shares)
     console.print(table)
     for record in found["records"]:
         console.print(
-            f"{record['finished']}: all but the model {record['share']:.1%} (at most {LIMIT:.0%}): {verdict(record)}"
+            f"{record['size']}, {record['finished']}: all but the model {record['share']:.1%} (at most {LIMIT:.0%}): "
+            f"{verdict(record)}"
         )
 
 
@@ -252,7 +270,11 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     finished: tuple[Literal["pool"], Literal["in_beam"]] = ("pool", "in_beam")
-    records = [measure(options.batch, options.beams, options.vocab_size, options.tokens, each) for each in finished]
+    records = [
+        measure(size, options.batch, options.beams, options.vocab_size, options.tokens, each)
+        for size in SIZES
+        for each in finished
+    ]
     found = {"environment": environment.describe(), "options": vars(options), "records": records}
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     OUTPUT.write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -25,7 +25,7 @@ def speculative_tables(found: dict[str, Any]) -> list[str]:
     lines = [
         f"`python -m benchmarks.speculative` on {found['environment']['processor']}: a network of "
         f"{part['parameters'] / 1e6:.0f} M parameters whose first layers are the draft, trained by the benchmark in "
-        f"{part['training_seconds']:.0f} s; {speculative.NEW_TOKENS} tokens, the median of {speculative.REPEATS} texts, "
+        f"{part['training_seconds']:.0f} s; {speculative.NEW_TOKENS} tokens, medians of {speculative.REPEATS} texts, "
         "all ways in turns.",
         "",
     ]
@@ -74,14 +74,14 @@ def beam_tables(found: dict[str, Any]) -> list[str]:
         f"`python -m benchmarks.beam_search`: a step of {options['batch']} prompts x {options['beams']} beams at a "
         f"vocabulary of {options['vocab_size']}, {options['threads']} threads; medians of the steps.",
         "",
-        "| finished | model | cache moves | search | all but the model | at most | |",
-        "|---|---|---|---|---|---|---|",
+        "| decoder | finished | model | cache moves | search | search alone | all but the model | at most | |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for record in found["records"]:
         times = " | ".join(format_seconds(record["medians"][name]) for name in ("model", "cache", "search"))
         lines.append(
-            f"| {record['finished']} | {times} | {record['share']:.1%} of a step | {beam_search.LIMIT:.0%} "
-            f"| {beam_search.verdict(record)} |"
+            f"| {record['size']} | {record['finished']} | {times} | {record['search_share']:.1%} | {record['share']:.1%} "
+            f"| {beam_search.LIMIT:.0%} | {beam_search.verdict(record)} |"
         )
     return lines
 

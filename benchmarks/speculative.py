@@ -89,8 +89,8 @@ def trained() -> Trained:
     """Draft and target, trained when they are not in the folder of the demo's model yet."""
     _find_examples()
     from language_model import corpus
-    from language_model.cache import cache_directory
     from language_model.tokenizer import train_tokenizer
+    from model_cache import cache_directory
 
     config = NetworkConfig()
 
@@ -101,7 +101,7 @@ def trained() -> Trained:
         long = [ids for ids in encoded if len(ids) == config.text_tokens]
         return torch.tensor(long[: 2 * config.texts])
 
-    return load_or_train(config, cache_directory(), corpus.fingerprint(), texts)
+    return load_or_train(config, cache_directory("language_model"), corpus.fingerprint(), texts)
 
 
 def _find_examples() -> None:

@@ -6,13 +6,15 @@ import pytest
 import torch
 
 from benchmarks import beam_search
-from benchmarks.beam_search import Decoder, Timed
+from benchmarks.beam_search import SIZES, Decoder, Timed
 
 
-def test_its_decoder_with_a_cache_computes_what_it_does_without() -> None:
+@pytest.mark.parametrize("size", SIZES)
+def test_its_decoder_with_a_cache_computes_what_it_does_without(size: str) -> None:
     torch.manual_seed(0)
-    decoder = Decoder(vocab_size=20, places=6).eval()
-    memory = torch.randn(2, 2 * beam_search.LAYERS, beam_search.HEADS, 5, beam_search.HIDDEN // beam_search.HEADS)
+    hidden = SIZES[size].hidden
+    decoder = Decoder(SIZES[size], vocab_size=20, places=6).eval()
+    memory = torch.randn(2, 2 * beam_search.LAYERS, hidden // 64, 5, 64)
     tokens = torch.randint(0, 20, (3, 4, 1))
     beams = torch.tensor([[1, 0, 3, 3], [0, 0, 2, 3], [1, 1, 2, 2]])
     cache = decoder.expand(decoder.prefill(torch.tensor([[3], [4]]), memory=memory).cache, 2)
@@ -28,14 +30,14 @@ def test_its_decoder_with_a_cache_computes_what_it_does_without() -> None:
 
 @pytest.mark.parametrize("finished", ["pool", "in_beam"])
 def test_the_parts_of_a_step_are_the_step(finished: str) -> None:
-    record = beam_search.measure(batch=2, beams=2, vocab_size=40, tokens=6, finished=finished)
+    record = beam_search.measure("base", batch=2, beams=2, vocab_size=40, tokens=6, finished=finished)
     assert record["steps"] == 4
     assert all(seconds > 0 for seconds in record["medians"].values())
     assert 0 < record["search_share"] <= record["share"] < 1
 
 
 def test_a_step_goes_from_the_end_of_a_pass_to_the_end_of_the_next() -> None:
-    timed = Timed(Decoder(10, 2), passes=[(0, 1), (3, 7)], moves=[(0, 0), (1.5, 2)])
+    timed = Timed(Decoder(SIZES["base"], 10, 2), passes=[(0, 1), (3, 7)], moves=[(0, 0), (1.5, 2)])
     assert timed.steps() == [{"step": 6, "model": 4, "cache": 0.5, "search": 1.5}]
 
 
