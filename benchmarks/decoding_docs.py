@@ -80,8 +80,8 @@ def beam_tables(found: dict[str, Any]) -> list[str]:
     for record in found["records"]:
         times = " | ".join(format_seconds(record["medians"][name]) for name in ("model", "cache", "search"))
         lines.append(
-            f"| {record['size']} | {record['finished']} | {times} | {record['search_share']:.1%} | {record['share']:.1%} "
-            f"| {beam_search.LIMIT:.0%} | {beam_search.verdict(record)} |"
+            f"| {record['size']} | {record['finished']} | {times} | {record['search_share']:.1%} "
+            f"| {record['share']:.1%} | {beam_search.LIMIT:.0%} | {beam_search.verdict(record)} |"
         )
     return lines
 

@@ -90,6 +90,14 @@ std::tuple<at::Tensor, at::Tensor> sample_rows_fake(const at::Tensor& logits,
   return allocate_outputs(arguments);
 }
 
+at::Tensor filter_probabilities_fake(const at::Tensor& logits, const at::Tensor& temperature,
+                                     const at::Tensor& k, const at::Tensor& p,
+                                     const at::Tensor& min_p) {
+  const FilterArguments arguments{logits, temperature, k, p, min_p};
+  check_arguments(arguments);
+  return allocate_output(arguments);
+}
+
 void check_exponential_noise(const at::Tensor& seed, const at::Tensor& position, int64_t lanes,
                              int64_t stream, int64_t first_lane) {
   check_arguments(NoiseArguments{seed, position, lanes, stream, first_lane});
@@ -116,6 +124,11 @@ TORCH_LIBRARY(ascend_sample, m) {
         {at::Tag::pt2_compliant_tag});
   m.def("sample_rows" ASCEND_SAMPLE_ROWS_ARGUMENTS " -> (Tensor token_ids, Tensor status)",
         {at::Tag::pt2_compliant_tag});
+  m.def(
+      "filter_probabilities(Tensor logits, Tensor temperature, Tensor k, Tensor p, Tensor min_p) "
+      "-> "
+      "Tensor",
+      {at::Tag::pt2_compliant_tag});
   m.def("check_exponential_noise" ASCEND_SAMPLE_NOISE_ARGUMENTS " -> ()");
 }
 
@@ -126,6 +139,7 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   m.impl("top_k_top_p_sample_v2_composite", &top_k_top_p_sample_v2_fake);
   m.impl("exponential_noise", &exponential_noise_fake);
   m.impl("sample_rows", &sample_rows_fake);
+  m.impl("filter_probabilities", &filter_probabilities_fake);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {

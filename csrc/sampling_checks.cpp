@@ -82,6 +82,25 @@ void check_arguments(const SampleRowsArguments& arguments) {
   check_stream(kOperator, stream);
 }
 
+void check_arguments(const FilterArguments& arguments) {
+  constexpr const char* kOperator = "filter_probabilities";
+  const auto& [logits, temperature, k, p, min_p] = arguments;
+  check_logits(kOperator, logits);
+  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
+    check_per_row(kOperator, tensor, name, dtype, logits.sym_size(0), logits, "logits");
+  };
+  check(temperature, "temperature", ScalarType::Float);
+  check(k, "k", ScalarType::Int);
+  check(p, "p", ScalarType::Float);
+  check(min_p, "min_p", ScalarType::Float);
+}
+
+at::Tensor allocate_output(const FilterArguments& arguments) {
+  const auto options =
+      arguments.logits.options().requires_grad(false).layout(c10::kStrided).dtype(c10::kFloat);
+  return at::empty_symint(arguments.logits.sym_sizes(), options);
+}
+
 at::Tensor allocate_output(const NoiseArguments& arguments) {
   const auto options =
       arguments.seed.options().requires_grad(false).layout(c10::kStrided).dtype(c10::kFloat);

@@ -32,12 +32,25 @@ struct SampleRowsArguments {
   int64_t stream;
 };
 
+/// The arguments of filter_probabilities, in the order of its schema.
+struct FilterArguments {
+  const at::Tensor& logits;
+  const at::Tensor& temperature;
+  const at::Tensor& k;
+  const at::Tensor& p;
+  const at::Tensor& min_p;
+};
+
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}".
 void check_arguments(const NoiseArguments& arguments);
 void check_arguments(const SampleRowsArguments& arguments);
+void check_arguments(const FilterArguments& arguments);
 
 /// float32 [batch, lanes], not initialised.
 at::Tensor allocate_output(const NoiseArguments& arguments);
+
+/// float32 [batch, vocab_size], not initialised.
+at::Tensor allocate_output(const FilterArguments& arguments);
 
 /// (token_ids int64 [rows], status int8 [rows]), not initialised.
 std::tuple<at::Tensor, at::Tensor> allocate_outputs(const SampleRowsArguments& arguments);

@@ -25,8 +25,6 @@ from ascend_sample.sampling.serving import PlacedGroup, exceeded, place_groups, 
 from ascend_sample.sampling.total_order import mask_below_top_k
 
 LARGEST = torch.finfo(torch.float32).max
-BLOCK = 2**18
-"""Logits that are processed at a time on a CPU."""
 
 
 class RowSampling:
@@ -93,8 +91,9 @@ class RowSampling:
     def probabilities(self, logits: Tensor) -> Tensor:
         """The distribution that each place is drawn from: softmax(logits / temperature) among what the filters keep.
 
-        All places of all rows at once, and on the fused operator where rows are filtered. A greedy row's has a single
-        1. NaN counts as -inf; entries of +inf share the whole mass; a place without any logit above -inf is all NaN.
+        All places of all rows at once: by a native operator on the CPU, elsewhere with the fused operator's filters. A
+        greedy row's has a single 1. NaN counts as -inf; entries of +inf share the whole mass; a place without any
+        logit above -inf is all NaN.
 
         Args:
             logits: floats [batch, places, vocab_size]. They stay as they are.
@@ -103,15 +102,19 @@ class RowSampling:
             float32 [batch, places, vocab_size].
         """
         places, vocab_size = logits.shape[1:]
-        own = self._of_places(places, vocab_size)
-        rows = logits.reshape(-1, vocab_size)
-        found = torch.empty(rows.shape, device=rows.device)
-        # On a CPU, as many rows at a time as its caches hold from one operator to the next.
-        block = max(1, BLOCK // vocab_size) if rows.is_cpu else max(1, len(rows))
-        for first in range(0, len(rows), block):
-            some = slice(first, first + block)
-            torch.softmax(self._scaled(rows[some], own.select(some)), dim=1, out=found[some])
+        own, rows = self._of_places(places, vocab_size), logits.reshape(-1, vocab_size)
+        found = self._in_one_pass(rows, own) if rows.is_cpu else torch.softmax(self._scaled(rows, own), dim=1)
         return found.view(logits.shape)
+
+    def _in_one_pass(self, logits: Tensor, own: RowParameters) -> Tensor:
+        """On the CPU: each row is read, filtered and normalised while it is in a cache."""
+        if self._has_large_k:  # the operator skips it
+            logits = torch.nan_to_num(logits.float(), -torch.inf, torch.inf, -torch.inf)
+            logits = mask_below_top_k(logits, own.top_k, keep_ties=False)
+        found: Tensor = torch.ops.ascend_sample.filter_probabilities(
+            logits, own.temperature, own.top_k, own.top_p, own.min_p
+        )
+        return found
 
     def _scaled(self, logits: Tensor, own: RowParameters) -> Tensor:
         """Logits [rows, vocab_size] less their maximum, divided by the temperature, -inf where they are filtered."""
@@ -126,7 +129,7 @@ class RowSampling:
         """-inf in the place of what the filters do not keep."""
         if self._has_large_k:  # the operators skip it
             values = mask_below_top_k(values, own.top_k, keep_ties=False)
-        is_fused = values.is_cpu or routes.abilities_of(values.device, values.dtype).fused_v2
+        is_fused = routes.abilities_of(values.device, values.dtype).fused_v2
         name = "top_k_top_p_sample_v2" if is_fused else "top_k_top_p_sample_v2_composite"
         min_p = own.min_p if self._has_min_p else None
         operator = getattr(torch.ops.ascend_sample, name)

@@ -4,6 +4,7 @@
 #include "dense.h"
 #include "min_p.h"
 #include "noise.h"
+#include "probabilities.h"
 #include "temperature.h"
 #include "top_p.h"
 #include "unfiltered.h"
@@ -191,6 +192,37 @@ size_t sample_request(const Row<Type>& row, const Batch& batch, int64_t index, S
                     work);
 }
 
+/// The distribution of a row of the sampling layer, into `kept`. Rows are divided by the
+/// temperature first.
+template <typename Type>
+void filter_request(const Row<Type>& row, const Batch& batch, int64_t index, Scratch& scratch,
+                    Workspace& work) {
+  const Filtering& filtering = *batch.filtering;
+  const float temperature = filtering.temperature[index];
+  float* kept = batch.kept + index * batch.vocab_size;
+  RowArguments arguments{.is_second = true,
+                         .k = batch.k[index * batch.k_stride],
+                         .p = filtering.p[index],
+                         .min_p = filtering.min_p[index],
+                         .eps = 0.0F,
+                         .noise = {nullptr, 1},
+                         .kept = kept,
+                         .has_to_exceed_p = true};
+  const float maximum = take_census(row).maximum();
+  const bool is_greedy = !(temperature > 0.0F);
+  if (is_greedy) {
+    arguments.k = 1;
+  }
+  if (is_greedy || temperature == 1.0F || maximum == kInfinity || maximum == -kInfinity) {
+    sample_row(row, arguments, largest_k_of(batch), scratch, work);
+    normalize_kept(kept, row.vocab_size(), maximum);
+  } else {
+    sample_row(divide(row, maximum, temperature, scratch, work), arguments, largest_k_of(batch),
+               scratch, work);
+    normalize_kept(kept, row.vocab_size(), 0.0F);
+  }
+}
+
 template <typename Type>
 void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scratch& scratch) {
   using Storage = typename Type::Storage;
@@ -211,6 +243,10 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
       logits = copy;
     }
     const Row<Type> row(logits, vocab_size, reinterpret_cast<Storage*>(work.last_chunk));
+    if (batch.filtering != nullptr) {
+      filter_request(row, batch, index, scratch, work);
+      continue;
+    }
     if (batch.sampling != nullptr) {
       batch.selected[index] =
           static_cast<int64_t>(sample_request(row, batch, index, scratch, work));

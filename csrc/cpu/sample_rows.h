@@ -38,6 +38,14 @@ struct Sampling {
   RowStatus* status;
 };
 
+/// The same where not a token is wanted but the distribution of each row: its kept logits /
+/// temperature become probabilities.
+struct Filtering {
+  const float* temperature;
+  const float* p;
+  const float* min_p;
+};
+
 /// One batch of valid arguments. Strides are in elements.
 struct Batch {
   LogitsType type;  // of logits and p
@@ -54,7 +62,7 @@ struct Batch {
   int64_t q_row_stride;
   int64_t q_column_stride;
   float eps;
-  int64_t* selected;  // [batch_size]
+  int64_t* selected;  // [batch_size]; not written where there is `filtering`
   float* kept;        // [batch_size, vocab_size], contiguous; null: not wanted
 
   // Of the second operator alone.
@@ -68,6 +76,7 @@ struct Batch {
 
   // Of the sampling layer, which has the second operator's weights and the first one's rule for p.
   const Sampling* sampling = nullptr;
+  const Filtering* filtering = nullptr;  // with `kept`; or this
 };
 
 /// What worked for the nucleus of the row before is tried first, since rows tend to be alike.

@@ -68,22 +68,22 @@ TRAPS = [
     Trap(
         "greedy rows are accepted by p / q of the softmax",
         distributions,
-        "own = self._parameters.for_operators(vocab_size)",
-        "own = self._parameters",
+        "            logits, own.temperature, own.top_k, own.top_p, own.min_p",
+        "            logits, own.temperature.clamp(min=1.0), own.top_k.clamp(min=2), own.top_p, own.min_p",
         greedy_is_greedy,
     ),
     Trap(
         "top-k is hard-coded to 2",
         distributions,
-        "operator(values, own.top_k, ",
-        "operator(values, torch.full_like(own.top_k, 2), ",
+        "            logits, own.temperature, own.top_k, own.top_p, own.min_p",
+        "            logits, own.temperature, torch.full_like(own.top_k, 2), own.top_p, own.min_p",
         probabilities_are_right,
     ),
     Trap(
         "the filter changes the logits that it is given",
         distributions,
-        "torch.nan_to_num(logits",
-        "torch.nan_to_num_(logits",
+        "        found: Tensor = torch.ops.ascend_sample.filter_probabilities(",
+        "        logits.mul_(0.5)\n        found: Tensor = torch.ops.ascend_sample.filter_probabilities(",
         test_acceptance.test_probabilities_leave_the_logits_as_they_are,
     ),
     Trap(
