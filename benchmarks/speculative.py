@@ -49,7 +49,7 @@ PARTS = ("speed", "normalisation", "identity")
 
 GAMMA = 7
 PROMPT_TOKENS, NEW_TOKENS = 24, 96
-REPEATS = 3
+REPEATS = 5
 HIGH_ACCEPTANCE = 0.92
 NORMALISATIONS = ((352, 1024), (352, 2048), (352, 4096), (352, 32000), (8, 2048))
 """Positions and vocabularies; 352 is the prompt of the source document, 2048 the vocabulary of the models here."""
@@ -224,30 +224,36 @@ def describe_case(
     costs: StepCosts,
     disturbed: float | None,
 ) -> dict[str, Any]:
-    """What was measured beside what the model says. Ratios are of the same texts' times, and their median counts."""
+    """What was measured beside what the model says: of each text by its own acceptance, and the median counts."""
     stats = [output.stats for output in outputs if output.stats is not None]
     looked = torch.stack([one.drafted.sum(dim=0) for one in stats]).sum(dim=0)
     kept = torch.stack([one.accepted.sum(dim=0) for one in stats]).sum(dim=0)
-    rounds = int(looked[0])
-    accepted = float(kept.sum()) / rounds
+    tokens = [float(one.accepted.sum() / one.drafted[:, 0].sum()) + 1 for one in stats]  # of a round
     denominator = GAMMA * costs.draft
-    ratio = {
-        name: statistics.median(plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True))
+    ratios = {
+        name: [plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True)]
         for name in ("gamma", "adaptive")
     }
-    literature = (accepted + 1) / (denominator + 1)
-    measured_model = (accepted + 1) / (denominator + costs.verification)
+    model, model_with_verification = (
+        [each / (denominator + verification) for each in tokens] for verification in (1.0, costs.verification)
+    )
+
+    def over(models: list[float]) -> float:
+        return statistics.median(speed / each for speed, each in zip(ratios["gamma"], models, strict=True))
+
     return {
         "case": case._asdict(),
         "disturbed": disturbed,
         "seconds": {name: statistics.median(times) for name, times in seconds.items()},
         "acceptance": float(kept.sum() / looked.sum()),
         "acceptance_by_place": (kept / looked.clamp(min=1)).tolist(),
-        "accepted_per_round": accepted,
-        "speed": ratio["gamma"],
-        "speed_adaptive": ratio["adaptive"],
-        "model": literature,
-        "model_with_verification": measured_model,
+        "accepted_per_round": statistics.median(tokens) - 1,
+        "speed": statistics.median(ratios["gamma"]),
+        "speed_adaptive": statistics.median(ratios["adaptive"]),
+        "model": statistics.median(model),
+        "model_with_verification": statistics.median(model_with_verification),
+        "speed_over_model": over(model),
+        "speed_over_model_with_verification": over(model_with_verification),
     }
 
 
@@ -387,11 +393,11 @@ def _speed_adaptive(record: dict[str, Any]) -> float:
 
 
 def _distance(record: dict[str, Any]) -> float:
-    return abs(record["speed"] / record["model"] - 1)
+    return abs(record["speed_over_model"] - 1)
 
 
 def _distance_with_pass(record: dict[str, Any]) -> float:
-    return abs(record["speed"] / record["model_with_verification"] - 1)
+    return abs(record["speed_over_model_with_verification"] - 1)
 
 
 def _worst(
