@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict, deque
+from collections.abc import Sequence
 
 from ascend_sample.decoding.request import check_integer, check_number
 
@@ -17,6 +18,10 @@ TIMES_KEPT = 9
 PLAIN_ROUNDS_FIRST = 2
 SPECULATIVE_ROUNDS_FIRST = 2
 FIRST_GAMMA = 3
+FIRST_GAMMA_OF_A_BATCH = 1
+"""Of several rows, where a pass over more tokens may cost much more."""
+ROW_WEIGHT = 16.0
+"""Looks at the draft tokens of one row after which they count as much as those of all rows."""
 LEAST_GAIN = 1.03
 """Drafting must promise this much more speed than plain decoding, for estimates are not sure."""
 PROBING_SHARE = 0.01
@@ -33,6 +38,9 @@ class AdaptiveGamma:
     round of gamma yields (1 + a + a^2 + ... + a^gamma) tokens and costs 1 + gamma * c. The gamma that makes most of it
     is chosen. a is estimated from the latest rounds; so is c, unless it is given, from the seconds that rounds of each
     gamma took: then it contains all that drafting and judging cost, and the first rounds are used to find it out.
+
+    A batch is done when its slowest row is. So of several rows the one counts that accepts least: its own looks, and
+    those of all rows as long as it has few.
 
     An object learns as long as it is used: give the same one to calls with the same models and batch size.
 
@@ -85,12 +93,20 @@ class AdaptiveGamma:
         slope = max(slope, 0.0)
         return [1.0, *(max(1.0, (at_none + slope * gamma) / plain) for gamma in range(1, largest + 1))]
 
-    def expected_tokens(self, largest: int) -> list[float]:
-        """The estimates of what a round of gamma = 0, 1, ..., largest yields."""
-        return list(itertools.accumulate(self.acceptance() ** place for place in range(largest + 1)))
+    def acceptance_of_slowest(self, rows: Sequence[tuple[int, int]]) -> float:
+        """The estimate of a of the row that accepts least; rows as for `choose`."""
+        common = self.acceptance()
+        if len(rows) < 2:
+            return common
+        return min((accepted + ROW_WEIGHT * common) / (looked + ROW_WEIGHT) for looked, accepted in rows)
 
-    def choose(self, limit: int) -> int:
-        """The gamma of the next round, at most limit."""
+    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = ()) -> int:
+        """The gamma of the next round.
+
+        Args:
+            limit: gamma is at most this.
+            rows: of each row that is not done, how many of its draft tokens were looked at so far, and accepted.
+        """
         largest = min(self.largest, limit)
         if largest < 1:
             return 0
@@ -99,10 +115,12 @@ class AdaptiveGamma:
                 return 0
             tried = sum(len(times) for drafted, times in self._seconds.items() if drafted)
             if tried < SPECULATIVE_ROUNDS_FIRST:
-                return min(FIRST_GAMMA, largest)
+                return min(FIRST_GAMMA_OF_A_BATCH if len(rows) > 1 else FIRST_GAMMA, largest)
             if self._rounds_since_plain >= ROUNDS_BETWEEN_PLAIN_ONES:
                 return 0
-        costs, tokens = self.relative_costs(largest), self.expected_tokens(largest)
+        slowest = self.acceptance_of_slowest(rows)
+        costs = self.relative_costs(largest)
+        tokens = list(itertools.accumulate(slowest**place for place in range(largest + 1)))
         best = max(range(1, largest + 1), key=lambda gamma: tokens[gamma] / costs[gamma])
         if tokens[best] / costs[best] > LEAST_GAIN:
             return best

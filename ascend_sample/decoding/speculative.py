@@ -99,7 +99,7 @@ def speculative_sample(
             limit = run.most_room - 1
             began = time.perf_counter()
             if isinstance(control, AdaptiveGamma):
-                count = control.choose(limit)
+                count = control.choose(limit, run.rows_to_go())
                 looked, accepted = run.next_round(count)
                 control.observe(count, time.perf_counter() - began, looked, accepted)
             else:
@@ -112,7 +112,8 @@ class _Run:
     """A call: the texts, the caches, and what a round does with them.
 
     Attributes:
-        most_room: how many tokens the row may still get that may get most; 0 when all rows are done.
+        room_of_rows: how many tokens each row may still get; 0 for a row that is done.
+        most_room: the largest of them; 0 when all rows are done.
     """
 
     def __init__(
@@ -135,7 +136,10 @@ class _Run:
         # The prompt's pass gives the first token for nothing. From here on a row's cache lacks its last token alone.
         token = self.sampling.draw(output.logits, self.texts.lengths)
         self.texts.append(token[:, None], torch.ones_like(token), output.logits[:, None])
-        self.most_room, self.least_room = self._host_numbers()
+        nothing = torch.zeros_like(token)
+        self.looked_of_rows = [0] * request.batch_size
+        self.accepted_of_rows = [0] * request.batch_size
+        self._read(nothing, nothing)
         self.is_drafter_started = False
         self.state: Any = None
         self.unseen = 1
@@ -170,8 +174,12 @@ class _Run:
         kept = (places < torch.minimum(emitted, accepted)[:, None]).long()
         self.drafted[:, :count] += looked
         self.accepted[:, :count] += kept
-        self.most_room, self.least_room, *seen = self._host_numbers(looked.sum(), kept.sum())
-        return seen[0], seen[1]
+        return self._read(looked.sum(dim=1), kept.sum(dim=1))
+
+    def rows_to_go(self) -> list[tuple[int, int]]:
+        """Of each row that is not done, how many of its draft tokens were looked at, and accepted."""
+        rows = zip(self.room_of_rows, self.looked_of_rows, self.accepted_of_rows, strict=True)
+        return [(looked, accepted) for room, looked, accepted in rows if room > 0]
 
     def result(self) -> DecodeOutput:
         """When all rows are done."""
@@ -193,9 +201,17 @@ class _Run:
             refuse(STRATEGY, "drafter", rule, f"{draft.probabilities.shape[2]}", "Draft with a model of its family.")
         return draft
 
-    def _host_numbers(self, *numbers: Tensor) -> list[int]:
-        """The most and the least room, and some more: the one time that a round waits for the device."""
-        return torch.stack((self.texts.room.max(), self.texts.room.min(), *numbers)).tolist()
+    def _read(self, looked: Tensor, accepted: Tensor) -> tuple[int, int]:
+        """Note the room of each row and what its round was like: the one time that a round waits for the device.
+
+        Returns:
+            How many draft tokens were looked at, and accepted, in all rows.
+        """
+        self.room_of_rows, new_looks, new_accepted = torch.stack((self.texts.room, looked, accepted)).tolist()
+        self.most_room, self.least_room = max(self.room_of_rows), min(self.room_of_rows)
+        self.looked_of_rows = [sum(pair) for pair in zip(self.looked_of_rows, new_looks, strict=True)]
+        self.accepted_of_rows = [sum(pair) for pair in zip(self.accepted_of_rows, new_accepted, strict=True)]
+        return sum(new_looks), sum(new_accepted)
 
 
 def _from_place(logits: Tensor, first: Tensor) -> Tensor:

@@ -72,3 +72,16 @@ def test_never_much_slower_than_plain_decoding_and_close_to_the_best(noise: floa
             mean = sum(speed for speed, _ in speeds) / len(speeds)
             assert mean > 0.95, (acceptance, cost, verification)
             assert mean > 0.85 * speeds[0][1], (acceptance, cost, verification)
+
+
+def test_of_several_rows_the_slowest_counts() -> None:
+    control = AdaptiveGamma(cost=0.2)
+    control.observe(4, seconds=0.0, looked=1000, accepted=900)
+    assert control.acceptance_of_slowest([(64, 8)]) == control.acceptance()
+    assert control.acceptance_of_slowest([(0, 0), (0, 0)]) == pytest.approx(control.acceptance())
+    slow = control.acceptance_of_slowest([(640, 620), (64, 8), (64, 60)])
+    assert slow == pytest.approx((8 + 16 * control.acceptance()) / 80)
+    alone = control.choose(20)
+    assert control.choose(20, [(640, 620), (64, 60)]) >= 4
+    assert 0 <= control.choose(20, [(640, 620), (64, 8)]) < alone
+    assert control.choose(20, [(6400, 0), (64, 60)]) == 0

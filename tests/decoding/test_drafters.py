@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_a_model_drafts_from_its_own_distribution_wherever_rows_are(gamma: Any) 
 class Scripted(AdaptiveGamma):
     """Plain rounds between others."""
 
-    def choose(self, limit: int) -> int:
+    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = ()) -> int:
         self.round = getattr(self, "round", -1) + 1
         return min((0, 2, 0, 0, 0, 1, 3, 0)[self.round % 8], limit)
 
