@@ -97,9 +97,11 @@ def speculative_sample(
         while run.most_room:
             bar.update(request.max_steps - run.most_room - bar.n)
             limit = run.most_room - 1
-            began = time.perf_counter()
             if isinstance(control, AdaptiveGamma):
                 count = control.choose(limit, run.rows_to_go())
+                if count:
+                    run.start_drafter()  # once: its time is none of a round's
+                began = time.perf_counter()
                 looked, accepted = run.next_round(count)
                 control.observe(count, time.perf_counter() - began, looked, accepted)
             else:
@@ -186,13 +188,18 @@ class _Run:
         stats = SpeculativeStats(self.drafted, self.accepted, self.target_passes, self.draft_passes)
         return self.texts.result(stats)
 
-    def _draft(self, wanted: Tensor, count: int, is_ragged: bool) -> Draft:
-        texts, request = self.texts, self.request
-        if count == 0:
-            return Draft(texts.tokens[:, :0], wanted)
+    def start_drafter(self) -> None:
+        """Let the drafter read the prompts, if it has not yet."""
         if not self.is_drafter_started:
             self.is_drafter_started = True
+            request = self.request
             self.state = self.drafter.start(request.input_ids, request.attention_mask, request.encoder)
+
+    def _draft(self, wanted: Tensor, count: int, is_ragged: bool) -> Draft:
+        texts = self.texts
+        if count == 0:
+            return Draft(texts.tokens[:, :0], wanted)
+        self.start_drafter()
         given = Round(texts.tokens, texts.lengths, wanted, count, self.unseen, is_ragged, self.sampling)
         draft, self.state = self.drafter.draft(self.state, given)
         self.draft_passes += draft.passes
