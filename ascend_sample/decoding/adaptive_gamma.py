@@ -13,7 +13,7 @@ from ascend_sample.decoding.request import check_integer, check_number
 WINDOW = 256
 """Draft tokens after which a look at one counts 1/e as much."""
 FIRST_GUESS = 0.7
-GUESSED_LOOKS = 2.0
+GUESSED_LOOKS = 4.0
 TIMES_KEPT = 9
 PLAIN_ROUNDS_FIRST = 2
 SPECULATIVE_ROUNDS_FIRST = 2
@@ -26,6 +26,10 @@ LEAST_GAIN = 1.03
 """Drafting must promise this much more speed than plain decoding, for estimates are not sure."""
 PROBING_SHARE = 0.01
 """Of the time, what may be lost by trying to draft where plain decoding seems better."""
+READING_SHARE = 0.03
+"""Of the time, what the drafter may need to read the tokens that it missed, for such a try."""
+CERTAINTY = 2.0
+"""What drafting again promises to gain must be this many times what it costs to begin with."""
 FEWEST_ROUNDS_BETWEEN_PROBES = 32
 ROUNDS_BETWEEN_PLAIN_ONES = 48
 """A round of plain decoding now and then tells whether its time has changed."""
@@ -41,6 +45,9 @@ class AdaptiveGamma:
 
     A batch is done when its slowest row is. So of several rows the one counts that accepts least: its own looks, and
     those of all rows as long as it has few.
+
+    A drafter that was not asked for a while has to read what it missed, which for a batch on a CPU costs about as much
+    as having drafted all the time. So drafting begins again only where what is left of the texts makes up for that.
 
     An object learns as long as it is used: give the same one to calls with the same models and batch size.
 
@@ -72,6 +79,7 @@ class AdaptiveGamma:
         self._looked = GUESSED_LOOKS
         self._accepted = FIRST_GUESS * GUESSED_LOOKS
         self._seconds: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=TIMES_KEPT))
+        self._reading = 0.0
         self._rounds_since_plain = 0
         self._rounds_since_draft = 0
 
@@ -100,12 +108,13 @@ class AdaptiveGamma:
             return common
         return min((accepted + ROW_WEIGHT * common) / (looked + ROW_WEIGHT) for looked, accepted in rows)
 
-    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = ()) -> int:
+    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = (), unread: int = 0) -> int:
         """The gamma of the next round.
 
         Args:
-            limit: gamma is at most this.
+            limit: gamma is at most this; it is how many tokens the longest row still gets, but for one.
             rows: of each row that is not done, how many of its draft tokens were looked at so far, and accepted.
+            unread: how many tokens of a row the drafter would have to read before it could draft.
         """
         largest = min(self.largest, limit)
         if largest < 1:
@@ -122,13 +131,20 @@ class AdaptiveGamma:
         costs = self.relative_costs(largest)
         tokens = list(itertools.accumulate(slowest**place for place in range(largest + 1)))
         best = max(range(1, largest + 1), key=lambda gamma: tokens[gamma] / costs[gamma])
-        if tokens[best] / costs[best] > LEAST_GAIN:
+        speed = tokens[best] / costs[best]
+        reading = self._steps_of_reading(unread)
+        if speed > LEAST_GAIN and reading * CERTAINTY <= limit * (1 - 1 / speed):
             return best
         # Nothing is learnt about acceptance without drafting; one token now and then tells.
         lost = max(0.0, costs[1] - tokens[1])
-        return 1 if self._rounds_since_draft >= max(FEWEST_ROUNDS_BETWEEN_PROBES, lost / PROBING_SHARE) else 0
+        rounds = max(FEWEST_ROUNDS_BETWEEN_PROBES, lost / PROBING_SHARE, reading / READING_SHARE)
+        return 1 if self._rounds_since_draft >= rounds else 0
 
-    def observe(self, gamma: int, seconds: float, looked: int, accepted: int) -> None:
+    def observe_reading(self, seconds: float, length: int) -> None:
+        """Learn from the seconds in which the drafter read prompts of this length."""
+        self._reading = seconds / length
+
+    def observe(self, gamma: int, seconds: float, looked: int, accepted: int, unread: int = 0) -> None:
         """Learn from a round.
 
         Args:
@@ -136,13 +152,18 @@ class AdaptiveGamma:
             seconds: the time of the round.
             looked: draft tokens that the target looked at, of all rows.
             accepted: how many of them it accepted.
+            unread: how many tokens of a row the drafter had to read first.
         """
         fading = math.exp(-looked / WINDOW)
         self._looked = self._looked * fading + looked
         self._accepted = self._accepted * fading + accepted
-        self._seconds[gamma].append(seconds)
+        self._seconds[gamma].append(seconds - unread * self._reading if gamma else seconds)
         self._rounds_since_plain = 0 if gamma == 0 else self._rounds_since_plain + 1
         self._rounds_since_draft = 0 if gamma else self._rounds_since_draft + 1
+
+    def _steps_of_reading(self, unread: int) -> float:
+        """What it costs the drafter to read tokens, in plain steps; nothing where times are not measured."""
+        return unread * self._reading / statistics.median(self._seconds[0]) if self.cost is None else 0.0
 
 
 def _line_through(points: dict[int, float], weights: dict[int, int]) -> tuple[float, float]:

@@ -98,12 +98,14 @@ def speculative_sample(
             bar.update(request.max_steps - run.most_room - bar.n)
             limit = run.most_room - 1
             if isinstance(control, AdaptiveGamma):
-                count = control.choose(limit, run.rows_to_go())
-                if count:
-                    run.start_drafter()  # once: its time is none of a round's
+                unseen = run.unseen
+                unread = unseen if run.is_drafter_started else unseen + input_ids.shape[1]
+                count = control.choose(limit, run.rows_to_go(), unread)
+                if count and not run.is_drafter_started:
+                    control.observe_reading(run.timed_start_of_drafter(), input_ids.shape[1])
                 began = time.perf_counter()
                 looked, accepted = run.next_round(count)
-                control.observe(count, time.perf_counter() - began, looked, accepted)
+                control.observe(count, time.perf_counter() - began, looked, accepted, unseen)
             else:
                 run.next_round(min(control, limit))
         bar.update(request.max_steps - bar.n)
@@ -116,6 +118,8 @@ class _Run:
     Attributes:
         room_of_rows: how many tokens each row may still get; 0 for a row that is done.
         most_room: the largest of them; 0 when all rows are done.
+        unseen: how many tokens a row got since the drafter was last asked, or since the prompt.
+        is_drafter_started: whether it has read the prompts.
     """
 
     def __init__(
@@ -194,6 +198,13 @@ class _Run:
             self.is_drafter_started = True
             request = self.request
             self.state = self.drafter.start(request.input_ids, request.attention_mask, request.encoder)
+
+    def timed_start_of_drafter(self) -> float:
+        """The same, waiting for it; returns its seconds."""
+        began = time.perf_counter()
+        self.start_drafter()
+        self.texts.room.tolist()  # on a device it is done when this has arrived
+        return time.perf_counter() - began
 
     def _draft(self, wanted: Tensor, count: int, is_ragged: bool) -> Draft:
         texts = self.texts

@@ -85,3 +85,51 @@ def test_of_several_rows_the_slowest_counts() -> None:
     assert control.choose(20, [(640, 620), (64, 60)]) >= 4
     assert 0 <= control.choose(20, [(640, 620), (64, 8)]) < alone
     assert control.choose(20, [(6400, 0), (64, 60)]) == 0
+
+
+def after_plain_rounds(reading: float, rounds: int) -> AdaptiveGamma:
+    """Of a drafter with half of its tokens accepted, at a cost of 0.1, in rounds of about 1 s; then plain rounds.
+
+    The drafter read 10 tokens in 10 times reading seconds.
+    """
+    control = AdaptiveGamma()
+    for _ in range(2):
+        control.observe(0, 1.0, looked=0, accepted=0)
+    control.observe_reading(10 * reading, 10)
+    for gamma in (1, 3):
+        for _ in range(100):
+            control.observe(gamma, 1.1 + 0.1 * gamma, looked=gamma, accepted=gamma / 2)
+    for _ in range(rounds):
+        control.observe(0, 1.0, looked=0, accepted=0)
+    return control
+
+
+def test_drafting_begins_again_only_where_it_makes_up_for_what_has_to_be_read() -> None:
+    control = after_plain_rounds(reading=0.05, rounds=20)
+    gamma = control.choose(200, unread=0)
+    assert gamma >= 1
+    assert control.choose(200, unread=20) == gamma
+    assert control.choose(6, unread=20) == 0, "a step of reading is more than half of what 6 tokens would win"
+    assert control.choose(6, unread=0) >= 1
+    assert after_plain_rounds(reading=0.0, rounds=20).choose(6, unread=20) >= 1
+
+
+@pytest.mark.parametrize(("reading", "probes"), [(0.0, True), (0.02, True), (0.05, False)])
+def test_a_drafter_that_reads_slowly_is_not_tried_again(reading: float, probes: bool) -> None:
+    control = after_plain_rounds(reading, rounds=0)
+    for _ in range(100):
+        control.observe(3, 1.4, looked=3, accepted=0)
+    found = []
+    for unread in range(150):
+        found.append(control.choose(300, unread=unread))
+        control.observe(0, 1.0, looked=0, accepted=0)
+    assert (sum(found) > 0) == probes
+    assert not any(found[:32])
+
+
+def test_reading_is_no_cost_of_a_round() -> None:
+    control = AdaptiveGamma()
+    control.observe(0, 1.0, looked=0, accepted=0)
+    control.observe_reading(3.0, 30)
+    control.observe(2, 1.6 + 5 * 0.1, looked=2, accepted=2, unread=5)
+    assert control.relative_costs(2)[2] == pytest.approx(1.6)

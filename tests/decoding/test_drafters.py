@@ -66,7 +66,7 @@ def test_a_model_drafts_from_its_own_distribution_wherever_rows_are(gamma: Any) 
 class Scripted(AdaptiveGamma):
     """Plain rounds between others."""
 
-    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = ()) -> int:
+    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = (), unread: int = 0) -> int:
         self.round = getattr(self, "round", -1) + 1
         return min((0, 2, 0, 0, 0, 1, 3, 0)[self.round % 8], limit)
 
