@@ -27,6 +27,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ascend_sample.decoding.beam import beam_search
+from ascend_sample.decoding.fused_cache import move_places
 from ascend_sample.decoding.model import StepOutput
 from benchmarks import environment
 from benchmarks.native import ROOT
@@ -54,13 +55,13 @@ class Cache(NamedTuple):
 
     Attributes:
         past: float32 [layers * 2, places, rows, hidden].
-        spare: the same, where rows are moved to.
+        origins: int64 [places, rows], equal where keys and values are: beams share most of their past.
         length: how many places are filled.
         memory: float32 [layers * 2, batch, heads, MEMORY, hidden / heads], not repeated for beams.
     """
 
     past: Tensor
-    spare: Tensor
+    origins: Tensor
     length: int
     memory: Tensor
 
@@ -113,7 +114,8 @@ class Decoder(nn.Module):
         """For prompts of one token."""
         rows = len(input_ids)
         past = torch.zeros(2 * LAYERS, self.places, rows, self.embedding.embedding_dim)
-        return self._step(input_ids, Cache(past, past, 0, encoder["memory"].transpose(0, 1)))
+        origins = torch.zeros(self.places, rows, dtype=torch.int64)
+        return self._step(input_ids, Cache(past, origins, 0, encoder["memory"].transpose(0, 1)))
 
     @torch.no_grad()
     def decode(self, tokens: Tensor, cache: Cache) -> StepOutput:
@@ -123,14 +125,14 @@ class Decoder(nn.Module):
 
     def expand(self, cache: Cache, count: int) -> Cache:
         """Each row count times."""
-        past = cache.past.repeat_interleave(count, dim=2)
-        return cache._replace(past=past, spare=torch.zeros_like(past))
+        past, origins = cache.past.repeat_interleave(count, dim=2), cache.origins.repeat_interleave(count, dim=1)
+        return cache._replace(past=past, origins=origins)
 
     def reorder(self, cache: Cache, index: Tensor) -> Cache:
-        """Into the spare memory, which is the cache from now on. Beams keep their prompt, and so its memory."""
-        for source, target in zip(cache.past, cache.spare, strict=True):
-            torch.index_select(source[: cache.length], 1, index, out=target[: cache.length])
-        return cache._replace(past=cache.spare, spare=cache.past)
+        """In place, and only where something changes. Beams keep their prompt, and so its memory."""
+        wanted = cache.origins[:, index]
+        move_places(cache.past, (wanted != cache.origins)[: cache.length], index)
+        return cache._replace(origins=wanted)
 
     def rollback(self, cache: Cache, lengths: Tensor) -> Cache:
         """No beam search asks for it."""
@@ -138,6 +140,8 @@ class Decoder(nn.Module):
 
     def _step(self, tokens: Tensor, cache: Cache) -> StepOutput:
         x = self.embedding(tokens[:, 0])
+        rows = len(tokens)
+        cache.origins[cache.length] = torch.arange(rows) + (cache.length + 1) * rows
         for place, layer in enumerate(self.layers):
             part = slice(2 * place, 2 * place + 2)
             x = layer(x, cache.past[part], cache.length, cache.memory[part])

@@ -228,7 +228,8 @@ def describe_case(
     stats = [output.stats for output in outputs if output.stats is not None]
     looked = torch.stack([one.drafted.sum(dim=0) for one in stats]).sum(dim=0)
     kept = torch.stack([one.accepted.sum(dim=0) for one in stats]).sum(dim=0)
-    tokens = [float(one.accepted.sum() / one.drafted[:, 0].sum()) + 1 for one in stats]  # of a round
+    # Of a round; the first token came from the prompts, and a batch has as many rounds as its slowest row.
+    tokens = [(NEW_TOKENS - 1) / one.target_passes for one in stats]
     denominator = GAMMA * costs.draft
     ratios = {
         name: [plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True)]

@@ -98,6 +98,13 @@ at::Tensor filter_probabilities_fake(const at::Tensor& logits, const at::Tensor&
   return allocate_output(arguments);
 }
 
+std::tuple<at::Tensor, at::Tensor> best_tokens_fake(const at::Tensor& logits, int64_t count,
+                                                    double temperature) {
+  const BestTokensArguments arguments{logits, count, temperature};
+  check_arguments(arguments);
+  return allocate_outputs(arguments);
+}
+
 void check_exponential_noise(const at::Tensor& seed, const at::Tensor& position, int64_t lanes,
                              int64_t stream, int64_t first_lane) {
   check_arguments(NoiseArguments{seed, position, lanes, stream, first_lane});
@@ -129,6 +136,10 @@ TORCH_LIBRARY(ascend_sample, m) {
       "-> "
       "Tensor",
       {at::Tag::pt2_compliant_tag});
+  m.def(
+      "best_tokens(Tensor logits, int count, float temperature=1.0) -> (Tensor log_probs, Tensor "
+      "token_ids)",
+      {at::Tag::pt2_compliant_tag});
   m.def("check_exponential_noise" ASCEND_SAMPLE_NOISE_ARGUMENTS " -> ()");
 }
 
@@ -140,6 +151,7 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   m.impl("exponential_noise", &exponential_noise_fake);
   m.impl("sample_rows", &sample_rows_fake);
   m.impl("filter_probabilities", &filter_probabilities_fake);
+  m.impl("best_tokens", &best_tokens_fake);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {

@@ -3,7 +3,10 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include <cmath>
+
 #include "checks.h"
+#include "contract.h"
 
 namespace ascend_sample {
 namespace {
@@ -95,6 +98,21 @@ void check_arguments(const FilterArguments& arguments) {
   check(min_p, "min_p", ScalarType::Float);
 }
 
+void check_arguments(const BestTokensArguments& arguments) {
+  constexpr const char* kOperator = "best_tokens";
+  const auto& [logits, count, temperature] = arguments;
+  check_logits(kOperator, logits);
+  TORCH_CHECK_VALUE(count >= 1 && count <= kMaxTopK, kOperator, ": count must be between 1 and ",
+                    kMaxTopK, ", got ", count, ". Sort the logits for more.");
+  TORCH_CHECK_VALUE(expect(logits.sym_size(1).sym_ge(count)), kOperator,
+                    ": count must be at most the vocabulary size of logits (", logits.sym_size(1),
+                    "), got ", count, ". Ask for fewer.");
+  const auto divisor = static_cast<float>(temperature);
+  TORCH_CHECK_VALUE(std::isfinite(divisor) && divisor > 0.0F, kOperator,
+                    ": temperature must be a finite float32 above 0, got ", temperature,
+                    ". Pass 1 to leave the logits as they are.");
+}
+
 at::Tensor allocate_output(const FilterArguments& arguments) {
   const auto options =
       arguments.logits.options().requires_grad(false).layout(c10::kStrided).dtype(c10::kFloat);
@@ -112,6 +130,13 @@ std::tuple<at::Tensor, at::Tensor> allocate_outputs(const SampleRowsArguments& a
   const c10::SymInt rows = arguments.seed.sym_size(0);
   return {at::empty_symint({rows}, options.dtype(c10::kLong)),
           at::empty_symint({rows}, options.dtype(c10::kChar))};
+}
+
+std::tuple<at::Tensor, at::Tensor> allocate_outputs(const BestTokensArguments& arguments) {
+  const auto options = arguments.logits.options().requires_grad(false).layout(c10::kStrided);
+  const c10::SymInt shape[] = {arguments.logits.sym_size(0), arguments.count};
+  return {at::empty_symint(shape, options.dtype(c10::kFloat)),
+          at::empty_symint(shape, options.dtype(c10::kLong))};
 }
 
 }  // namespace ascend_sample

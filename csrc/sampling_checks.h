@@ -41,10 +41,18 @@ struct FilterArguments {
   const at::Tensor& min_p;
 };
 
+/// The arguments of best_tokens, in the order of its schema.
+struct BestTokensArguments {
+  const at::Tensor& logits;
+  int64_t count;
+  double temperature;
+};
+
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}".
 void check_arguments(const NoiseArguments& arguments);
 void check_arguments(const SampleRowsArguments& arguments);
 void check_arguments(const FilterArguments& arguments);
+void check_arguments(const BestTokensArguments& arguments);
 
 /// float32 [batch, lanes], not initialised.
 at::Tensor allocate_output(const NoiseArguments& arguments);
@@ -54,5 +62,8 @@ at::Tensor allocate_output(const FilterArguments& arguments);
 
 /// (token_ids int64 [rows], status int8 [rows]), not initialised.
 std::tuple<at::Tensor, at::Tensor> allocate_outputs(const SampleRowsArguments& arguments);
+
+/// (log_probs float32 [batch, count], token_ids int64 [batch, count]), not initialised.
+std::tuple<at::Tensor, at::Tensor> allocate_outputs(const BestTokensArguments& arguments);
 
 }  // namespace ascend_sample

@@ -12,8 +12,8 @@ from ascend_sample.sampling.total_order import first_of_total_order
 
 CHUNK: Final = 128
 """Entries that are looked at together. The best n lie in the n chunks with the best maxima."""
-BLOCK: Final = 2**21
-"""Entries of a block of rows that a cache holds, on a CPU."""
+MOST_NATIVE: Final = 1024
+"""What the native operator returns at most: the k that its core is made for."""
 
 
 def best_entries(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,9 @@ def best_entries(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def best_tokens(logits: Tensor, count: int, softmax_smoothing: float = 1.0) -> tuple[Tensor, Tensor]:
-    """The most probable tokens of each row. On a CPU no more log-probabilities are made at a time than a cache holds.
+    """The most probable tokens of each row, in the order of `best_entries` of the divided logits.
+
+    On a CPU a native operator reads the logits once, and no other log-probability is made. A NaN counts as -inf there.
 
     Args:
         logits: floats [rows, vocab_size].
@@ -63,10 +65,13 @@ def best_tokens(logits: Tensor, count: int, softmax_smoothing: float = 1.0) -> t
         >>> best_tokens(torch.tensor([[0.0, 1.0, 0.0]]).log(), 2)
         (tensor([[0., -inf]]), tensor([[1, 0]]))
     """
-    rows_of_a_block = max(1, BLOCK // logits.shape[1]) if logits.is_cpu else len(logits)
-    blocks = [best_entries(log_softmax(block, softmax_smoothing), count) for block in logits.split(rows_of_a_block)]
-    values, tokens = zip(*blocks, strict=True)
-    return torch.cat(values), torch.cat(tokens)
+    if logits.is_cpu and count <= MOST_NATIVE and logits.shape[1] <= MAX_VOCAB_SIZE:
+        rows = logits.to(torch.float32) if logits.dtype == torch.float64 else logits
+        found: tuple[Tensor, Tensor] = torch.ops.ascend_sample.best_tokens(rows, count, softmax_smoothing)
+        return found
+    divided = divide(logits, softmax_smoothing)
+    _, tokens = best_entries(divided, count)
+    return divided.log_softmax(dim=1).gather(1, tokens), tokens
 
 
 def log_softmax(logits: Tensor, softmax_smoothing: float) -> Tensor:
@@ -74,7 +79,10 @@ def log_softmax(logits: Tensor, softmax_smoothing: float) -> Tensor:
 
     Never the logarithm of a softmax, which is -inf where the softmax is too small for a float32.
     """
+    return divide(logits, softmax_smoothing).log_softmax(dim=1)
+
+
+def divide(logits: Tensor, softmax_smoothing: float) -> Tensor:
+    """Float32 logits / softmax_smoothing, but for a constant of the row: large quotients would lose digits."""
     logits = logits.to(torch.float32)
-    if softmax_smoothing != 1.0:
-        logits = logits / softmax_smoothing
-    return logits.log_softmax(dim=1)
+    return logits if softmax_smoothing == 1.0 else (logits - logits.amax(dim=1, keepdim=True)) / softmax_smoothing

@@ -222,6 +222,7 @@ class Decoder(nn.Module):
             extent=0,
             memory=projected,
             memory_visible=visible_memory,
+            origins=input_ids.new_zeros(capacity, rows) if input_ids.is_cpu else None,
         )
         if attention_mask is None:
             hidden, cache = self._advance(input_ids, cache)
@@ -311,6 +312,7 @@ class Decoder(nn.Module):
         count = tokens.shape[1]
         grown = cache.with_room_for(count)
         places = grown.places(count)
+        grown = grown.numbered(places)
         hidden = self.run_layers(
             tokens,
             places,

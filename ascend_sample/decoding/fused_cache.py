@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from typing import Final
+
 import torch
 from torch import Tensor
+
+MOST_CHANGED: Final = 0.5
+"""Of the places of a cache: where more change, all are moved."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,9 @@ class DecoderCache:
 
     The memory is stored once for each encoded input, whatever the number of beams that look at it.
 
+    Beams of a prompt share most of their past. So on a CPU, where a copy costs more than knowing what to copy, each
+    place has a number for what was written there, and a reorder copies only where the number is another one.
+
     Attributes:
         tokens: floats [layers, 2 (keys, values), capacity, rows, hidden_size].
         lengths: int64 [rows], the tokens of each row.
@@ -25,7 +33,9 @@ class DecoderCache:
         memory: floats [layers, 2, memory rows, memory length, hidden_size], zero at padding.
         memory_visible: bool [memory rows, memory length], False at padding.
         memory_rows: int64 [rows], the memory that each row looks at; None where row r looks at memory r.
-        spare: another buffer in the shape of `tokens`, which the next reorder writes to; None before the first.
+        spare: another buffer in the shape of `tokens`, which the next whole reorder writes to; None before the first.
+        origins: int64 [capacity, rows], equal where keys and values are; None on a device.
+        written: numbers up to this were given.
 
     Source: docs/decoding.md, section "FasterTransformer's decoder".
     """
@@ -37,6 +47,8 @@ class DecoderCache:
     memory_visible: Tensor
     memory_rows: Tensor | None = None
     spare: Tensor | None = None
+    origins: Tensor | None = None
+    written: int = 0
 
     @property
     def capacity(self) -> int:
@@ -49,11 +61,20 @@ class DecoderCache:
         if extent + count > self.capacity:
             # After rollbacks rows may be shorter than the host knows. It looks only here, where it costs least.
             extent = int(self.lengths.max())
-        tokens, spare = self.tokens, self.spare
+        tokens, spare, origins = self.tokens, self.spare, self.origins
         if extent + count > self.capacity:
             room = max(extent + count, 2 * self.capacity) - self.capacity
             tokens, spare = torch.nn.functional.pad(tokens, (0, 0, 0, 0, 0, room)), None
-        return replace(self, tokens=tokens, spare=spare, extent=extent + count)
+            origins = None if origins is None else torch.nn.functional.pad(origins, (0, 0, 0, room))
+        return replace(self, tokens=tokens, spare=spare, origins=origins, extent=extent + count)
+
+    def numbered(self, places: Tensor) -> DecoderCache:
+        """Returns a cache that knows of new tokens at places, int64 [rows, count]."""
+        if self.origins is None:
+            return self
+        rows = torch.arange(len(places))[:, None]
+        self.origins[places, rows] = torch.arange(places.numel()).view(places.shape) + self.written
+        return replace(self, written=self.written + places.numel())
 
     def places(self, count: int) -> Tensor:
         """The steps of the next count tokens of each row, int64 [rows, count]."""
@@ -84,15 +105,34 @@ class DecoderCache:
 
     def take_rows(self, index: Tensor) -> DecoderCache:
         """The rows of index, int64 [rows], on the device."""
+        taken = replace(
+            self,
+            lengths=self.lengths[index],
+            memory_rows=index if self.memory_rows is None else self.memory_rows[index],
+            origins=None if self.origins is None else self.origins[:, index],
+        )
+        if self.origins is not None and len(index) == len(self.lengths):
+            changed = self.origins[: self.extent] != self.origins[: self.extent, index]
+            if int(changed.sum()) <= changed.numel() * MOST_CHANGED:
+                move_places(self.tokens.flatten(0, 1), changed, index)
+                return taken
         shape = (*self.tokens.shape[:3], len(index), self.tokens.shape[4])
         target = self.spare
         if target is None or target.shape != shape:
             target = self.tokens.new_zeros(shape)
         torch.index_select(self.tokens[:, :, : self.extent], 3, index, out=target[:, :, : self.extent])
-        return replace(
-            self,
-            tokens=target,
-            spare=self.tokens,
-            lengths=self.lengths[index],
-            memory_rows=index if self.memory_rows is None else self.memory_rows[index],
-        )
+        return replace(taken, tokens=target, spare=self.tokens)
+
+
+def move_places(buffers: Tensor, changed: Tensor, index: Tensor) -> None:
+    """Take rows in place, but only where something changes.
+
+    Args:
+        buffers: [buffers, capacity, rows, size].
+        changed: bool [steps, rows], the places whose contents are not those of the row that is taken.
+        index: int64 [rows], the rows that are taken.
+    """
+    steps, rows = changed.nonzero(as_tuple=True)
+    places = steps * buffers.shape[2]
+    for buffer in buffers.flatten(1, 2):
+        buffer.index_copy_(0, places + rows, buffer.index_select(0, places + index[rows]))

@@ -1,6 +1,7 @@
 // The kernel of one instruction set: included by the file that is compiled for it.
 #pragma once
 
+#include "best_tokens.h"
 #include "dense.h"
 #include "min_p.h"
 #include "noise.h"
@@ -243,6 +244,10 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
       logits = copy;
     }
     const Row<Type> row(logits, vocab_size, reinterpret_cast<Storage*>(work.last_chunk));
+    if (batch.ranking != nullptr) {
+      rank_row(row, *batch.ranking, index, scratch, work);
+      continue;
+    }
     if (batch.filtering != nullptr) {
       filter_request(row, batch, index, scratch, work);
       continue;

@@ -46,24 +46,34 @@ struct Filtering {
   const float* min_p;
 };
 
+/// Where not a token is wanted but the best ones of each row / temperature, the first first.
+struct Ranking {
+  int64_t count;  // 1 to kMaxTopK, and no more than vocab_size
+  float temperature;
+  float* log_probs;    // [batch_size, count], contiguous
+  int64_t* token_ids;  // the same
+};
+
 /// One batch of valid arguments. Strides are in elements.
 struct Batch {
-  LogitsType type;  // of logits and p
+  LogitsType type;
   int64_t batch_size;
   int64_t vocab_size;  // 1 to kMaxVocabSize
   const void* logits;
   int64_t logits_row_stride;
   int64_t logits_column_stride;
-  const int32_t* k;
-  int64_t k_stride;
-  const void* p;
-  int64_t p_stride;
-  const float* q;  // null: no draw
-  int64_t q_row_stride;
-  int64_t q_column_stride;
-  float eps;
-  int64_t* selected;  // [batch_size]; not written where there is `filtering`
-  float* kept;        // [batch_size, vocab_size], contiguous; null: not wanted
+  const int32_t* k = nullptr;  // not read where there is `ranking`
+  int64_t k_stride = 0;
+  int64_t* selected = nullptr;  // [batch_size]; not written for `filtering`, `ranking`
+  float* kept = nullptr;        // [batch_size, vocab_size], contiguous; null: not wanted
+
+  // Of both operators.
+  const void* p = nullptr;  // of the type of logits
+  int64_t p_stride = 0;
+  const float* q = nullptr;  // null: no draw
+  int64_t q_row_stride = 0;
+  int64_t q_column_stride = 0;
+  float eps = 0.0F;
 
   // Of the second operator alone.
   bool is_second = false;
@@ -77,6 +87,7 @@ struct Batch {
   // Of the sampling layer, which has the second operator's weights and the first one's rule for p.
   const Sampling* sampling = nullptr;
   const Filtering* filtering = nullptr;  // with `kept`; or this
+  const Ranking* ranking = nullptr;      // or this
 };
 
 /// What worked for the nucleus of the row before is tried first, since rows tend to be alike.

@@ -161,31 +161,31 @@ def groups_of_unequal_size_are_refused() -> None:
     assert_refused(lambda: in_groups(num_beams=3), "num_beams must be a multiple of num_beam_groups, 2, got 3")
 
 
+def in_both_modes(model: ModuleModel, **options: Any) -> list[DecodeOutput]:
+    """Of each mode, by the native operator and, because scores are wanted, by torch."""
+    return [
+        beam.beam_search(model, torch.tensor([[0]]), finished=finished, return_scores=return_scores, **options)
+        for finished in ("pool", "in_beam")
+        for return_scores in (False, True)
+    ]
+
+
 def eight_beams_of_30000_tokens() -> None:
     logits = torch.randn(1, 30000, generator=torch.Generator().manual_seed(0))
     model = ModuleModel(lambda input_ids: logits.expand(*input_ids.shape, 30000))
-    for finished in ("pool", "in_beam"):
-        found = beam.beam_search(
-            model, torch.tensor([[0]]), max_new_tokens=1, num_beams=8, num_return_sequences=8, finished=finished
-        )
+    for found in in_both_modes(model, max_new_tokens=1, num_beams=8, num_return_sequences=8):
         assert found.sequences[:, 0].tolist() == logits[0].topk(8).indices.tolist()
 
 
 def equal_scores_have_slots_of_their_own() -> None:
     even = table_model(torch.full((7, 7), 1 / 7))
-    for finished in ("pool", "in_beam"):
-        found = beam.beam_search(
-            even, torch.tensor([[0]]), max_new_tokens=2, num_beams=4, num_return_sequences=4, finished=finished
-        )
+    for found in in_both_modes(even, max_new_tokens=2, num_beams=4, num_return_sequences=4):
         assert found.to_lists() == [[0, 0], [0, 1], [0, 2], [0, 3]]
 
 
 def the_improbable_is_better_than_nothing() -> None:
     model = ModuleModel(lambda input_ids: torch.tensor([0.0, -200.0, -300.0]).expand(*input_ids.shape, 3))
-    for finished in ("pool", "in_beam"):
-        found = beam.beam_search(
-            model, torch.tensor([[0]]), max_new_tokens=1, num_beams=3, num_return_sequences=3, finished=finished
-        )
+    for found in in_both_modes(model, max_new_tokens=1, num_beams=3, num_return_sequences=3):
         assert found.sequences_scores.tolist() == [0.0, -200.0, -300.0]
 
 
@@ -340,8 +340,8 @@ TRAPS = [
     Trap(
         "002: the logarithm of a softmax that underflowed is below the sentinel",
         best_tokens,
-        "return logits.log_softmax(dim=1)",
-        "return logits.softmax(dim=1).log()",
+        "return divide(logits, softmax_smoothing).log_softmax(dim=1)",
+        "return divide(logits, softmax_smoothing).softmax(dim=1).log()",
         the_improbable_is_better_than_nothing,
     ),
     Trap(

@@ -149,6 +149,11 @@ class Pair:
             elif operation == "reorder":
                 rows = int(torch.randint(1, 8, (), generator=generator))
                 self.reorder(torch.randint(len(self.lengths), (rows,), generator=generator))
+            elif operation == "step of beams":
+                rows = len(self.lengths)
+                parents = torch.randint(rows, (rows,), generator=generator)
+                self.decode(1, generator)
+                self.reorder(torch.arange(rows).where(torch.rand(rows, generator=generator) < 0.7, parents))
             elif operation == "rollback":
                 self.rollback(generator)
             else:
@@ -158,7 +163,7 @@ class Pair:
 
 @settings(max_examples=SEQUENCES, deadline=None, derandomize=True)
 @given(
-    operations=st.lists(st.sampled_from(["decode", "decode", "expand", "reorder", "rollback"]), max_size=12),
+    operations=st.lists(st.sampled_from(["decode", "decode", "expand", "reorder", "step of beams", "rollback"]), max_size=12),
     rows=st.integers(1, 4),
     longest=st.integers(1, 5),
     seed=st.integers(0, 1000),
@@ -185,6 +190,13 @@ def check_beams() -> None:
         pair.decode(1, generator)
         pair.reorder(torch.tensor(parents))
     pair.decode(1, generator)
+
+
+def check_rejected_beams() -> None:
+    """Steps of beams, some of which are taken back."""
+    operations = ["expand", "expand", *["step of beams"] * 4, "rollback", *["step of beams"] * 4]
+    for seed in range(4):
+        Pair(random_decoder(), 2, 2, seed).run(operations, torch.Generator().manual_seed(seed))
 
 
 def check_long_memory() -> None:
@@ -252,11 +264,39 @@ TRAPS = [
         check_operations,
     ),
     Trap(
+        "all that is written counts as equal",
+        fused_cache,
+        "torch.arange(places.numel()).view(places.shape) + self.written",
+        "0",
+        check_beams,
+    ),
+    Trap(
+        "what is written at different steps counts as equal",
+        fused_cache,
+        "written=self.written + places.numel()",
+        "written=0",
+        check_rejected_beams,
+    ),
+    Trap(
+        "numbers stay where they are",
+        fused_cache,
+        "else self.origins[:, index],",
+        "else self.origins,",
+        check_rejected_beams,
+    ),
+    Trap(
+        "places are moved one after the other",
+        fused_cache,
+        "places + rows, buffer.index_select(0, places + index[rows]))",
+        "(places + rows)[:1], buffer.index_select(0, (places + index[rows])[:1]))",
+        check_beams,
+    ),
+    Trap(
         "the cache is not taken from the parents",
         fused_cache,
         "self.tokens[:, :, : self.extent], 3, index, out",
         "self.tokens[:, :, : self.extent], 3, index.sort().values, out",
-        check_beams,
+        check_operations,
     ),
     Trap(
         "the memory does not follow its row",
@@ -299,6 +339,18 @@ class TestCache:
         second = decoder.reorder(first, index)
         assert second.tokens is cache.tokens
         assert decoder.reorder(second, index).tokens is first.tokens
+
+    def test_a_reorder_copies_only_what_beams_do_not_share(self) -> None:
+        decoder = random_decoder(initial_steps=8)
+        cache = decoder.expand(decoder.prefill(torch.tensor([[1], [2]]), memory=torch.randn(2, 2, 10)).cache, 2)
+        cache = decoder.decode(torch.tensor([[1], [2], [3], [4]]), cache).cache
+        before, tokens = cache.tokens.clone(), cache.tokens
+        tokens[:, :, 0, 1] += 1.0  # which is said to be what row 0 has there, too
+        moved = decoder.reorder(cache, torch.tensor([0, 0, 2, 3]))
+        assert moved.tokens is tokens
+        assert torch.equal(tokens[:, :, 1, 1], before[:, :, 1, 0])
+        assert torch.equal(tokens[:, :, 0, 1], before[:, :, 0, 1] + 1.0)
+        assert torch.equal(tokens[:, :, :, 2:], before[:, :, :, 2:])
 
     def test_beams_share_their_memory(self) -> None:
         decoder = random_decoder()
