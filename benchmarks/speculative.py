@@ -225,11 +225,12 @@ def describe_case(
     disturbed: float | None,
 ) -> dict[str, Any]:
     """What was measured beside what the model says: of each text by its own acceptance, and the median counts."""
-    stats = [output.stats for output in outputs if output.stats is not None]
+    runs = [(output.stats, int(output.lengths.max())) for output in outputs if output.stats is not None]
+    stats = [one for one, _ in runs]
     looked = torch.stack([one.drafted.sum(dim=0) for one in stats]).sum(dim=0)
     kept = torch.stack([one.accepted.sum(dim=0) for one in stats]).sum(dim=0)
     # Of a round; the first token came from the prompts, and a batch has as many rounds as its slowest row.
-    tokens = [(NEW_TOKENS - 1) / one.target_passes for one in stats]
+    tokens = [(length - 1) / one.target_passes for one, length in runs]
     denominator = GAMMA * costs.draft
     ratios = {
         name: [plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True)]

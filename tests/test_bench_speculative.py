@@ -137,7 +137,8 @@ def test_a_case_is_described_and_judged() -> None:
     assert record["speed_adaptive"] == 0.9
     assert record["model"] == pytest.approx((record["accepted_per_round"] + 1) / 3.1)
     assert record["model_with_verification"] == pytest.approx((record["accepted_per_round"] + 1) / 3.6)
-    tokens = [float(one.stats.accepted.sum() / one.stats.drafted[:, 0].sum()) + 1 for one in outputs]
+    tokens = [19 / one.stats.target_passes for one in outputs]
+    assert tokens == pytest.approx([float(one.stats.accepted.sum()) / one.stats.target_passes + 1 for one in outputs])
     assert record["speed_over_model"] == pytest.approx(sum(2.0 / (each / 3.1) for each in tokens) / 2)
     record |= {"acceptance": 0.95, "speed_over_model": 1.05, "speed_over_model_with_verification": 1.5}
     slow = {**record, "case": Case("slow", True, 1.0, 1)._asdict(), "speed": 1.5, "speed_over_model": 1.5 / 1.9}

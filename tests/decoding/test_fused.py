@@ -163,7 +163,9 @@ class Pair:
 
 @settings(max_examples=SEQUENCES, deadline=None, derandomize=True)
 @given(
-    operations=st.lists(st.sampled_from(["decode", "decode", "expand", "reorder", "step of beams", "rollback"]), max_size=12),
+    operations=st.lists(
+        st.sampled_from(["decode", "decode", "expand", "reorder", "step of beams", "rollback"]), max_size=12
+    ),
     rows=st.integers(1, 4),
     longest=st.integers(1, 5),
     seed=st.integers(0, 1000),
