@@ -86,6 +86,36 @@ def test_a_model_catches_up_after_rounds_without_it() -> None:
     assert drafter.unseen[:4] == [2, 3, 0, 2]
 
 
+class Noting(Scripted):
+    """The same, noting what it is told about reading."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+        self.read: list[tuple[bool, int]] = []
+        self.told: list[int] = []
+
+    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = (), unread: int = 0) -> int:
+        self.asked.append(unread)
+        return super().choose(limit, rows, unread)
+
+    def observe_reading(self, seconds: float, length: int) -> None:
+        self.read.append((seconds > 0, length))
+
+    def observe(self, gamma: int, seconds: float, looked: int, accepted: int, unread: int = 0) -> None:
+        self.told.append(unread)
+
+
+def test_adaptive_gamma_is_told_what_a_drafter_has_to_read() -> None:
+    control = Noting()
+    speculative_sample(tiny_model(), PROMPTS, attention_mask=MASK, drafter=Checked(), gamma=control, max_new_tokens=40)
+    length = PROMPTS.shape[1]
+    # 0, 2, 0, 0, 0, 1, 3, 0, ... tokens are drafted: before the first the prompts are unread, too.
+    assert control.asked[:9] == [length + 1, length + 2, 0, 1, 2, 3, 0, 0, 1]
+    assert control.told[:9] == [1, 2, 0, 1, 2, 3, 0, 0, 1]
+    assert control.read == [(True, length)]
+
+
 def follow_up(text: list[int], longest: int, shortest: int, count: int) -> list[int]:
     """Prompt lookup of one row, naively."""
     for size in range(min(longest, len(text) - 1), shortest - 1, -1):
