@@ -47,14 +47,13 @@ double time_core(const at::Tensor& logits, const at::Tensor& k, const at::Tensor
                          .logits_column_stride = logits.stride(1),
                          .k = k.const_data_ptr<int32_t>(),
                          .k_stride = k.stride(0),
+                         .selected = selected.data(),
                          .p = p.const_data_ptr(),
                          .p_stride = p.stride(0),
                          .q = q.const_data_ptr<float>(),
                          .q_row_stride = q.stride(0),
                          .q_column_stride = q.stride(1),
-                         .eps = 1e-8F,
-                         .selected = selected.data(),
-                         .kept = nullptr};
+                         .eps = 1e-8F};
   const cpu::Capability capability = capability_in_use();
   cpu::Scratch scratch;
   const auto began = std::chrono::steady_clock::now();

@@ -26,13 +26,6 @@ at::Tensor filter_probabilities_kernel(const at::Tensor& logits, const at::Tenso
                 .logits_column_stride = logits.stride(1),
                 .k = lists[1].const_data_ptr<int32_t>(),
                 .k_stride = 1,
-                .p = nullptr,
-                .p_stride = 0,
-                .q = nullptr,
-                .q_row_stride = 0,
-                .q_column_stride = 0,
-                .eps = 0.0F,
-                .selected = nullptr,
                 .kept = probabilities.mutable_data_ptr<float>(),
                 .filtering = &filtering});
   return probabilities;

@@ -48,7 +48,7 @@ struct Filtering {
 
 /// One batch of valid arguments. Strides are in elements.
 struct Batch {
-  LogitsType type;  // of logits and p
+  LogitsType type;
   int64_t batch_size;
   int64_t vocab_size;  // 1 to kMaxVocabSize
   const void* logits;
@@ -56,14 +56,16 @@ struct Batch {
   int64_t logits_column_stride;
   const int32_t* k;
   int64_t k_stride;
-  const void* p;
-  int64_t p_stride;
-  const float* q;  // null: no draw
-  int64_t q_row_stride;
-  int64_t q_column_stride;
-  float eps;
-  int64_t* selected;  // [batch_size]; not written where there is `filtering`
-  float* kept;        // [batch_size, vocab_size], contiguous; null: not wanted
+  int64_t* selected = nullptr;  // [batch_size]; not written where there is `filtering`
+  float* kept = nullptr;        // [batch_size, vocab_size], contiguous; null: not wanted
+
+  // Of both operators.
+  const void* p = nullptr;  // of the type of logits
+  int64_t p_stride = 0;
+  const float* q = nullptr;  // null: no draw
+  int64_t q_row_stride = 0;
+  int64_t q_column_stride = 0;
+  float eps = 0.0F;
 
   // Of the second operator alone.
   bool is_second = false;

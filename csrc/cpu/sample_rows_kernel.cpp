@@ -50,14 +50,7 @@ std::tuple<at::Tensor, at::Tensor> sample_rows_kernel(
                 .logits_column_stride = logits.stride(1),
                 .k = lists[1].const_data_ptr<int32_t>(),
                 .k_stride = 1,
-                .p = nullptr,
-                .p_stride = 0,
-                .q = nullptr,
-                .q_row_stride = 0,
-                .q_column_stride = 0,
-                .eps = 0.0F,
                 .selected = token_ids.mutable_data_ptr<int64_t>(),
-                .kept = nullptr,
                 .sampling = &sampling});
   return {token_ids, status};
 }

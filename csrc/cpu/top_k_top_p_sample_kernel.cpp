@@ -25,9 +25,7 @@ Batch batch_of(const at::Tensor& logits, const at::Tensor& k, const at::Tensor& 
           .q = q.has_value() ? q->const_data_ptr<float>() : nullptr,
           .q_row_stride = q.has_value() ? q->stride(0) : 0,
           .q_column_stride = q.has_value() ? q->stride(1) : 0,
-          .eps = static_cast<float>(eps),
-          .selected = nullptr,
-          .kept = nullptr};
+          .eps = static_cast<float>(eps)};
 }
 
 /// The code path in use: "avx512".

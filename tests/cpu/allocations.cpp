@@ -112,22 +112,22 @@ class Rows {
     p_[0] = bits_of(kind.p);
     const void* logits = is_wide ? static_cast<const void*>(wide_.data()) : narrow_.data();
     const auto row_stride = static_cast<int64_t>(kVocabSize) * kind.column_stride;
-    batch_ = {type,
-              kRows,
-              kVocabSize,
-              logits,
-              row_stride,
-              kind.column_stride,
-              &k_,
-              0,
-              p_.data(),
-              0,
-              kind.has_q ? q_.data() : nullptr,
-              row_stride,
-              kind.column_stride,
-              1e-8F,
-              selected_.data(),
-              kept_.data()};
+    batch_ = {.type = type,
+              .batch_size = kRows,
+              .vocab_size = kVocabSize,
+              .logits = logits,
+              .logits_row_stride = row_stride,
+              .logits_column_stride = kind.column_stride,
+              .k = &k_,
+              .k_stride = 0,
+              .selected = selected_.data(),
+              .kept = kept_.data(),
+              .p = p_.data(),
+              .p_stride = 0,
+              .q = kind.has_q ? q_.data() : nullptr,
+              .q_row_stride = row_stride,
+              .q_column_stride = kind.column_stride,
+              .eps = 1e-8F};
   }
   Rows(const Rows&) = delete;
   Rows& operator=(const Rows&) = delete;

@@ -137,14 +137,14 @@ inline Batch StoredBatch::batch() {
           .logits_column_stride = header.logits_column_stride,
           .k = k.data(),
           .k_stride = header.k_stride,
+          .selected = selected.data(),
+          .kept = kept.empty() ? nullptr : kept.data(),
           .p = p.data(),
           .p_stride = header.p_stride,
           .q = q.empty() ? nullptr : q.data() + header.q_offset,
           .q_row_stride = header.q_row_stride,
           .q_column_stride = header.q_column_stride,
-          .eps = std::bit_cast<float>(static_cast<uint32_t>(header.eps_bits)),
-          .selected = selected.data(),
-          .kept = kept.empty() ? nullptr : kept.data()};
+          .eps = std::bit_cast<float>(static_cast<uint32_t>(header.eps_bits))};
 }
 
 }  // namespace ascend_sample::cpu::testing
