@@ -174,9 +174,10 @@ void Row::divide(float temperature) {
   const float maximum = *std::max_element(logits.begin(), logits.end());
   is_divided = temperature != 1.0F && !std::isinf(maximum);
   for (float& logit : logits) {
-    if (is_divided && logit != -kInfinity) {
+    if (is_divided) {
       const float difference = logit - maximum;
-      logit = difference / temperature;
+      const float quotient = difference / temperature;
+      logit = std::isnan(quotient) ? -kInfinity : quotient;  // -inf / inf
     }
   }
 }
