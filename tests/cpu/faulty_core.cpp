@@ -1,11 +1,14 @@
 // A core with a fault, by which the tests see that the fuzzer finds faults: the oracle as "plain",
-// and as "avx512" the oracle with the fault that FAULTY_CORE names.
+// and as "avx512" the oracle with the fault that FAULTY_CORE names. A fault of distributions is in
+// both, so that comparing the two does not find it.
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "cpu/sample_rows.h"
 #include "oracle.h"
@@ -38,9 +41,46 @@ void exponential_noise(Capability /*capability*/, const NoiseKey& /*key*/, uint6
   std::fill_n(out, count, 1.0F);
 }
 
+namespace {
+
+/// Without the last of several entries that are kept; the others share its mass.
+void shorten(std::vector<float>& distribution) {
+  size_t last = 0;
+  double left = 0;
+  for (size_t id = 0; id < distribution.size(); ++id) {
+    const bool is_last =
+        distribution[id] > 0 && !(distribution[last] > 0 && distribution[id] > distribution[last]);
+    last = is_last ? id : last;
+    left += distribution[id];
+  }
+  left -= distribution[last];
+  for (float& probability : distribution) {
+    probability = left > 0 ? static_cast<float>(probability / left) : probability;
+  }
+  distribution[last] = left > 0 ? 0.0F : distribution[last];
+}
+
+void spoil(const std::string& fault, std::vector<float>& distribution) {
+  if (fault == "distribution: short") {
+    shorten(distribution);
+  }
+  for (float& probability : distribution) {
+    if (fault == "distribution: heavy") {
+      probability *= 1 + 1e-5F;
+    } else if (fault == "distribution: leak") {
+      probability = probability == 0 ? 1e-30F : probability;
+    } else if (fault == "distribution: zeros") {
+      probability = std::isnan(probability) ? 0.0F : probability;
+    }
+  }
+}
+
+}  // namespace
+
 void sample_rows(Capability capability, const Batch& batch, int64_t first_row, int64_t last_row,
                  Scratch& /*scratch*/) {
-  const std::string fault = capability == Capability::kPlain ? "" : std::getenv("FAULTY_CORE");
+  const std::string fault_of_all = std::getenv("FAULTY_CORE");
+  const std::string fault = capability == Capability::kPlain ? "" : fault_of_all;
   for (int64_t index = first_row; index < last_row; ++index) {
     testing::Row row(batch, index);
     if (fault == "tail" && row.logits.size() % 16 == 1) {  // the last logit is not looked at
@@ -50,6 +90,15 @@ void sample_rows(Capability capability, const Batch& batch, int64_t first_row, i
       pause();
     }
     const testing::Oracle oracle(row);
+    if (batch.filtering != nullptr) {
+      auto distribution = oracle.distribution();
+      spoil(fault_of_all, distribution);
+      std::copy(distribution.begin(), distribution.end(), batch.kept + index * batch.vocab_size);
+      if (fault_of_all == "distribution: id") {
+        batch.selected[index] = oracle.selected();
+      }
+      continue;
+    }
     batch.selected[index] = oracle.selected();
     if (batch.sampling != nullptr) {
       batch.sampling->status[index] = row.status;

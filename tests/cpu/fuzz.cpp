@@ -128,12 +128,12 @@ class Fuzzer {
                           std::to_string(static_cast<int>(row.status));
         return outcome;
       }
-      const auto data_of = [](const auto& values) {
-        return values.empty() ? nullptr : values.data();
-      };
-      const Verdict verdict =
-          oracle.judge(output.selected, data_of(output.kept), data_of(output.dense_weights),
-                       data_of(output.dense_ids));
+      if (row.wants_distribution && output.selected != kNotSelected) {
+        outcome.finding =
+            name + " wrote the id " + std::to_string(output.selected) + " beside a distribution";
+        return outcome;
+      }
+      const Verdict verdict = judge(row, oracle, output);
       outcome.kind = verdict.kind;
       // Section 7 forgives a tie between devices; here equal scores must go to the lowest place.
       if (verdict.kind == Kind::kFailed || verdict.kind == Kind::kTie) {
@@ -150,6 +150,16 @@ class Fuzzer {
     Capability capability;
     std::unique_ptr<Scratch> scratch;
   };
+
+  static Verdict judge(const Row& row, const Oracle& oracle, const Output& output) {
+    const auto data_of = [](const auto& values) {
+      return values.empty() ? nullptr : values.data();
+    };
+    return row.wants_distribution
+               ? oracle.judge_distribution(output.kept.data())
+               : oracle.judge(output.selected, data_of(output.kept), data_of(output.dense_weights),
+                              data_of(output.dense_ids));
+  }
 
   /// What earlier rows left in the scratch must not matter, but where they promise to leave zeros.
   static void litter(Scratch& scratch, size_t vocab_size, Capability capability) {
@@ -234,7 +244,7 @@ FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest) {
     try_case(smaller);
   };
   try_change([](FuzzCase& smaller) { smaller.logits_stride = smaller.q_stride = 1; });
-  try_change([](FuzzCase& smaller) { smaller.is_need_logits = false; });
+  try_change([](FuzzCase& smaller) { smaller.is_need_logits = smaller.wants_distribution(); });
   try_change([](FuzzCase& smaller) { smaller.q.reset(); });
   try_change([](FuzzCase& smaller) { smaller.is_need_sample_result = false; });
   try_change([](FuzzCase& smaller) { smaller.min_p.reset(); });
@@ -246,8 +256,18 @@ FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest) {
     smaller.request.reset();
   });
   try_change([](FuzzCase& smaller) {
+    if (smaller.wants_distribution()) {
+      smaller.request->wants_distribution = smaller.is_need_logits = false;
+    }
+  });
+  try_change([](FuzzCase& smaller) {
     if (smaller.request.has_value()) {
       smaller.request->temperature = 1.0F;
+    }
+  });
+  try_change([](FuzzCase& smaller) {
+    if (smaller.request.has_value()) {
+      smaller.request->p = 1.0F;
     }
   });
   try_change([](FuzzCase& smaller) {

@@ -234,8 +234,9 @@ class Maker {
                           .min_p = one_in(2) ? 0.0F : value_of(min_p(as_float32, values)),
                           .seed = numbers(),
                           .position = numbers(),
-                          .stream = static_cast<uint32_t>(random_())};
-    made.is_need_logits = false;
+                          .stream = static_cast<uint32_t>(random_()),
+                          .wants_distribution = one_in(3)};
+    made.is_need_logits = made.request->wants_distribution;
     made.is_need_sample_result = false;
     made.min_p.reset();
     made.q.reset();
@@ -416,7 +417,10 @@ std::string FuzzCase::describe() const {
   std::string text;
   append(text, "  %s, vocabulary %zu, k = %d, p = bits %#x, eps = %a (%g), %s\n",
          kTypes[static_cast<int>(type)], logits.size(), k, p, static_cast<double>(eps),
-         static_cast<double>(eps), is_need_logits ? "kept logits wanted" : "ids only");
+         static_cast<double>(eps),
+         wants_distribution() ? "distribution wanted"
+         : is_need_logits     ? "kept logits wanted"
+                              : "ids only");
   append(text, "  logits stride %lld, q stride %lld, %s, %s scratch with history %d, %g\n",
          static_cast<long long>(logits_stride), static_cast<long long>(q_stride),
          kPlacements[static_cast<int>(placement)], has_used_scratch ? "used" : "new",
@@ -461,7 +465,8 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
                 .seed = &request_.seed,
                 .position = &request_.position,
                 .stream = request_.stream,
-                .status = &status_} {
+                .status = &status_},
+      filtering_{.temperature = &request_.temperature, .p = &request_.p, .min_p = &request_.min_p} {
   const size_t size = size_of(fuzz_case.type);
   const size_t vocab_size = fuzz_case.logits.size();
   const auto spread = [vocab_size](int64_t stride) {
@@ -479,6 +484,8 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
       q_[lane * static_cast<size_t>(fuzz_case.q_stride)] = (*fuzz_case.q)[lane];
     }
   }
+  const bool wants_distribution = fuzz_case.wants_distribution();
+  const bool wants_token_of_request = fuzz_case.request.has_value() && !wants_distribution;
   batch_ = {.type = fuzz_case.type,
             .batch_size = 1,
             .vocab_size = static_cast<int64_t>(vocab_size),
@@ -487,14 +494,14 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
             .logits_column_stride = fuzz_case.logits_stride,
             .k = &k_,
             .k_stride = 0,
+            .selected = &selected_,
+            .kept = fuzz_case.is_need_logits ? kept_.data() : nullptr,
             .p = &p_,
             .p_stride = 0,
             .q = fuzz_case.q.has_value() ? q_.data() : nullptr,
             .q_row_stride = 0,
             .q_column_stride = fuzz_case.q_stride,
             .eps = fuzz_case.eps,
-            .selected = &selected_,
-            .kept = fuzz_case.is_need_logits ? kept_.data() : nullptr,
             .is_second = fuzz_case.is_second,
             .most_k = fuzz_case.most_k,
             .min_p = fuzz_case.min_p.has_value() ? &min_p_ : nullptr,
@@ -502,7 +509,8 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
             .are_probabilities = fuzz_case.are_probabilities,
             .dense_weights = dense_weights_.empty() ? nullptr : dense_weights_.data(),
             .dense_ids = dense_ids_.empty() ? nullptr : dense_ids_.data(),
-            .sampling = fuzz_case.request.has_value() ? &sampling_ : nullptr};
+            .sampling = wants_token_of_request ? &sampling_ : nullptr,
+            .filtering = wants_distribution ? &filtering_ : nullptr};
 }
 
 }  // namespace ascend_sample::cpu::testing

@@ -21,7 +21,7 @@ struct FuzzCase {
   float eps;
   int64_t logits_stride;
   int64_t q_stride;
-  bool is_need_logits;
+  bool is_need_logits;  // also where they become a distribution
   Placement placement;
   bool has_used_scratch;  // else the scratch is new, and not a byte larger than the kernel asks for
   History history;        // of the first code path; the others have another one
@@ -41,15 +41,18 @@ struct FuzzCase {
     int64_t seed;
     int64_t position;
     uint32_t stream;
+    bool wants_distribution;  // instead of a token
   };
   std::optional<Request> request;
+
+  bool wants_distribution() const { return request.has_value() && request->wants_distribution; }
 
   std::string describe() const;
 };
 
 /// The case of a seed: sizes around the boundaries of vectors and chunks, families of values laid
 /// over one another, and every kind of k, p, q and eps. Every other one is of the second operator,
-/// or a row of the sampling layer.
+/// or a row of the sampling layer, of which every third wants the distribution.
 FuzzCase make_case(uint64_t seed);
 
 /// A case in memory, as the batch of one row that it is.
@@ -74,6 +77,7 @@ class StoredCase {
   FuzzCase::Request request_;
   RowStatus status_ = RowStatus::kOk;
   Sampling sampling_;
+  Filtering filtering_;
   Batch batch_;
 };
 

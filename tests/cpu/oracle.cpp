@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstdio>
 #include <limits>
 #include <numeric>
 
@@ -14,6 +14,13 @@ constexpr double kCutTolerance = 2e-5;
 constexpr double kDrawTolerance = 1e-5;
 constexpr double kMinPTolerance = 1e-5;
 constexpr double kWeightTolerance = 1e-5;
+// Of a probability of a distribution, relative: two exponentials of 2e-7, the weight's and those of
+// the sum; 31 additions in float32; the sum as float32; the quotient.
+constexpr double kShareTolerance = 2 * 2e-7 + 33 * 0x1p-24;
+// More for each nat below the maximum: the difference, and its product with log2(e), are rounded to
+// float32, as log2(e) is, which is off by a quarter of 2^-24.
+constexpr double kDepthTolerance = 2.25 * 0x1p-24;
+constexpr double kMostDepth = 87;  // in nats; what is further below weighs the same
 constexpr int64_t kMaxTopK = 1024;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kLeastFloat = 0x1p-149;
@@ -73,6 +80,12 @@ bool same_bits(float one, float other) {
   return std::bit_cast<uint32_t>(one) == std::bit_cast<uint32_t>(other);
 }
 
+std::string text_of(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", value);
+  return text;
+}
+
 double as_float32(double value) {
   return value > std::numeric_limits<float>::max() ? kInfinity : value;
 }
@@ -106,20 +119,30 @@ Row::Row(const Batch& batch, int64_t row)
   if (status == RowStatus::kOk && maximum == -kInfinity) {
     status = RowStatus::kAllMasked;
   }
+  is_request = batch.sampling != nullptr || batch.filtering != nullptr;
+  if (is_request) {
+    is_second = true;
+    eps = 0.0F;
+  }
   if (batch.sampling != nullptr) {
-    become_request(*batch.sampling, row);
+    become_draw(*batch.sampling, row);
+  }
+  if (batch.filtering != nullptr) {
+    become_distribution(*batch.filtering, row);
   }
 }
 
-void Row::become_request(const Sampling& sampling, int64_t row) {
-  is_request = true;
-  is_second = true;
-  eps = 0.0F;
+bool Row::uses_k() const {
+  return k >= 1 && k <= std::min(static_cast<int64_t>(logits.size()), most_k);
+}
+
+void Row::become_draw(const Sampling& sampling, int64_t row) {
   p = sampling.p[row];
   min_p = sampling.min_p[row];
   const float temperature = sampling.temperature[row];
   has_q = temperature > 0.0F && k != 1;
-  if (!has_q) {
+  is_greedy = !has_q;
+  if (is_greedy) {
     return;
   }
   // The noise has tests of its own (tests/sampling).
@@ -127,33 +150,49 @@ void Row::become_request(const Sampling& sampling, int64_t row) {
   exponential_noise(Capability::kPlain,
                     {sampling.seed[row], sampling.position[row], sampling.stream}, 0, q.size(),
                     q.data());
-  const float maximum = *std::max_element(logits.begin(), logits.end());
-  if (temperature == 1.0F || std::isinf(maximum)) {
-    return;
-  }
-  order = logits;
-  for (float& logit : logits) {
-    const float difference = logit - maximum;
-    logit = logit == -kInfinity ? -kInfinity : difference / temperature;
-  }
-  const bool uses_k = k >= 1 && k <= std::min(static_cast<int64_t>(logits.size()), most_k);
-  if (!uses_k) {
+  if (uses_k()) {  // by the logits, also where division makes some equal
     order = logits;
+  }
+  divide(temperature);
+}
+
+void Row::become_distribution(const Filtering& filtering, int64_t row) {
+  wants_distribution = true;
+  status = RowStatus::kOk;
+  p = filtering.p[row];
+  min_p = filtering.min_p[row];
+  const float temperature = filtering.temperature[row];
+  is_greedy = !(temperature > 0.0F);
+  if (is_greedy) {
+    k = 1;
+  } else {
+    divide(temperature);
+  }
+}
+
+void Row::divide(float temperature) {
+  const float maximum = *std::max_element(logits.begin(), logits.end());
+  is_divided = temperature != 1.0F && !std::isinf(maximum);
+  for (float& logit : logits) {
+    if (is_divided) {
+      const float difference = logit - maximum;
+      const float quotient = difference / temperature;
+      logit = std::isnan(quotient) ? -kInfinity : quotient;  // -inf / inf
+    }
   }
 }
 
 float Row::nothing() const { return are_probabilities ? 0.0F : -kInfinity; }
 
 Oracle::Oracle(const Row& row) : row_(row) {
-  const auto vocab_size = static_cast<int64_t>(row.logits.size());
-  const bool uses_k = row.k >= 1 && row.k <= std::min(vocab_size, row.most_k);
   uses_p_ = row.p > 0.0F && row.p < 1.0F;
   keeps_one_ = row.is_second && row.p <= 0.0F;
-  branch_ = uses_k ? 'A' : uses_p_ || keeps_one_ ? 'B' : 'C';
+  branch_ = row.uses_k() ? 'A' : uses_p_ || keeps_one_ ? 'B' : 'C';
   scenario_ = std::string(1, branch_) + (uses_p_ ? "p" : "") + (row.min_p > 0.0F ? "m" : "");
   scenario_ = (row.is_second ? "2:" : "") + (keeps_one_ ? "1" : scenario_) + (row.has_q ? "q" : "");
   if (row.is_request) {
-    scenario_ = row.has_q ? "r:" + scenario_.substr(2) + (row.order.empty() ? "" : "t") : "r:g";
+    scenario_ = (row.wants_distribution ? "f:" : "r:") +
+                (row.is_greedy ? "g" : scenario_.substr(2)) + (row.is_divided ? "t" : "");
   }
   scenario_ += row.is_need_sample_result ? "/dense" : "";
   scenario_ += row.are_probabilities ? "/prob" : "";
@@ -276,8 +315,7 @@ std::vector<double> Oracle::weights(size_t count) const {
   for (size_t rank = 0; rank < count; ++rank) {
     double weight = exponential(value(rank), maximum_);
     if (branch_ == 'B') {  // the second softmax; what section 5 gives no mass gets none here either
-      const bool has_mass = has_weight(rank) && (maximum_ != kInfinity || value(rank) == kInfinity);
-      weight = has_mass ? std::exp(probabilities_[rank] - probabilities_[0]) : 0.0;
+      weight = has_mass(rank) ? std::exp(probabilities_[rank] - probabilities_[0]) : 0.0;
     }
     result.push_back(weight);
     total += weight;
@@ -285,6 +323,33 @@ std::vector<double> Oracle::weights(size_t count) const {
   if (total > 0) {
     for (double& weight : result) {
       weight /= total;
+    }
+  }
+  return result;
+}
+
+/// The distribution, by id, where the first `count` candidates are kept.
+std::vector<Oracle::Share> Oracle::shares(size_t count) const {
+  std::vector<double> weights(count);
+  std::vector<double> depths(count);
+  double total = 0;
+  double total_depth = 0;
+  for (size_t rank = 0; rank < count; ++rank) {
+    if (has_mass(rank)) {
+      const bool is_infinite = value(rank) == kInfinity;
+      depths[rank] = is_infinite ? 0 : std::min(double{maximum_} - value(rank), kMostDepth);
+      weights[rank] = std::exp(-depths[rank]);
+      total += weights[rank];
+      total_depth += weights[rank] * depths[rank];
+    }
+  }
+  std::vector<Share> result(row_.logits.size());
+  for (size_t rank = 0; rank < count; ++rank) {
+    if (has_mass(rank)) {
+      const double probability = weights[rank] / total;
+      const double depth = depths[rank] + total_depth / total;  // its own, and what the sum is off
+      result[static_cast<size_t>(ids_[rank])] = {
+          probability, probability * (kShareTolerance + kDepthTolerance * depth) + kLeastFloat};
     }
   }
   return result;
@@ -359,6 +424,17 @@ std::vector<float> Oracle::kept() const {
   std::vector<float> result(row_.logits.size(), row_.nothing());
   for (size_t rank = 0; rank < cut_.strict; ++rank) {
     result[static_cast<size_t>(ids_[rank])] = value(rank);
+  }
+  return result;
+}
+
+std::vector<float> Oracle::distribution() const {
+  if (maximum_ == -kInfinity) {
+    return std::vector<float>(row_.logits.size(), std::numeric_limits<float>::quiet_NaN());
+  }
+  std::vector<float> result;
+  for (const Share& share : shares(cut_.strict)) {
+    result.push_back(static_cast<float>(share.probability));
   }
   return result;
 }
@@ -484,6 +560,44 @@ Verdict Oracle::judge(int64_t selected, const float* kept, const float* dense_we
     return {Kind::kNearBoundary, ids};
   }
   return {Kind::kFailed, ids + ": its score is too low"};
+}
+
+Verdict Oracle::judge_distribution(const float* distribution) const {
+  const auto wrong = [distribution](size_t id, const std::string& right) {
+    return Verdict{Kind::kFailed, "the probability of id " + std::to_string(id) + " is " +
+                                      text_of(distribution[id]) + ", not " + right};
+  };
+  const size_t size = row_.logits.size();
+  if (maximum_ == -kInfinity) {
+    const float* const number =
+        std::find_if_not(distribution, distribution + size, [](float x) { return std::isnan(x); });
+    return number == distribution + size ? Verdict{Kind::kExact, ""}
+                                         : wrong(static_cast<size_t>(number - distribution), "NaN");
+  }
+  // No probability with mass is rounded to 0, so the distribution shows what is kept.
+  size_t visible = 0;
+  while (visible < ids_.size() && has_mass(visible)) {
+    ++visible;
+  }
+  size_t shown = 0;
+  while (shown < visible && distribution[ids_[shown]] != 0) {
+    ++shown;
+  }
+  const size_t most = shown == visible ? ids_.size() : shown;  // entries without mass do not show
+  if (most < cut_.least || shown > cut_.most) {
+    return {Kind::kFailed, std::to_string(shown) + " entries are kept, not " +
+                               std::to_string(cut_.least) + " to " + std::to_string(cut_.most)};
+  }
+  const auto right = shares(shown);
+  for (size_t id = 0; id < size; ++id) {
+    const bool is_near = std::fabs(distribution[id] - right[id].probability) <= right[id].off;
+    if (!is_near || std::signbit(distribution[id])) {
+      return wrong(id, text_of(right[id].probability));
+    }
+  }
+  const bool is_strict = shown <= cut_.strict && cut_.strict <= most;
+  return is_strict ? Verdict{Kind::kExact, ""}
+                   : Verdict{Kind::kNearBoundary, "another number is kept"};
 }
 
 /// Whether an id ties with the drawn one: equal logits and equal noise.

@@ -1,9 +1,9 @@
-// Both operators written once more, naively and in double, from docs/semantics.md and
-// docs/semantics_v2.md alone: what the
-// kernel is compared with where Python would be too slow. It shares nothing with the kernel but its
-// types.
+// Both operators and the sampling layer's rows written once more, naively and in double, from
+// docs/semantics.md, docs/semantics_v2.md and docs/sampling.md alone: what the kernel is compared
+// with where Python would be too slow. It shares nothing with the kernel but its types.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +18,8 @@ struct Row {
 
   /// What a value without weight is: -inf, or 0 for probabilities.
   float nothing() const;
+  /// Whether top-k is on.
+  bool uses_k() const;
 
   std::vector<float> logits;  // without weight what is not a number, and negative probabilities
   int32_t k;
@@ -33,11 +35,16 @@ struct Row {
 
   // Of the sampling layer.
   bool is_request = false;
-  RowStatus status = RowStatus::kOk;
-  std::vector<float> order;  // of top-k, where logits are divided by a temperature; else empty
+  bool wants_distribution = false;  // instead of a token
+  bool is_greedy = false;
+  bool is_divided = false;            // by a temperature
+  RowStatus status = RowStatus::kOk;  // always, beside a distribution
+  std::vector<float> order;           // of top-k, where that is not the logits'; else empty
 
  private:
-  void become_request(const Sampling& sampling, int64_t row);
+  void become_draw(const Sampling& sampling, int64_t row);
+  void become_distribution(const Filtering& filtering, int64_t row);
+  void divide(float temperature);
 };
 
 /// How a result relates to the oracle's: section 7.
@@ -54,11 +61,14 @@ class Oracle {
  public:
   explicit Oracle(const Row& row);
 
-  /// "C", "A", "B" or "Ap", of the sampling layer with "r:" before it, "g" for its greedy rows and
-  /// "t" where logits are divided; with "q" where the draw is on. Of the second operator with "2:"
-  /// before it, "1" where p keeps one entry, "m" for min-p, "/dense" and "/prob".
+  /// "C", "A", "B" or "Ap"; with "q" where the draw is on. Of the second operator with "2:" before
+  /// it, "1" where p keeps one entry, "m" for min-p, "/dense" and "/prob". Of the sampling layer
+  /// with "r:" before it, or "f:" where the distribution is wanted, "g" for greedy rows and "t"
+  /// where logits are divided.
   const std::string& scenario() const { return scenario_; }
   int64_t selected() const { return selected_; }
+  /// The probability of each id where the distribution is wanted; all NaN where nothing has weight.
+  std::vector<float> distribution() const;
   /// The kept logits, elsewhere what has no weight.
   std::vector<float> kept() const;
   /// The weights of the kept entries in the order of q, then zeros; their ids, then zeros.
@@ -68,8 +78,14 @@ class Oracle {
   /// Judges a result; null is what was not asked for.
   Verdict judge(int64_t selected, const float* kept, const float* dense_weights,
                 const int64_t* dense_ids) const;
+  Verdict judge_distribution(const float* distribution) const;
 
  private:
+  /// A probability of the distribution, and how far the kernel's may be off.
+  struct Share {
+    double probability = 0;
+    double off = 0;
+  };
   /// The score of a candidate, and how far section 7 lets it be off.
   struct Score {
     float nominal;
@@ -88,9 +104,14 @@ class Oracle {
   void cut_at_p();
   void cut_at_min_p();
   bool has_weight(size_t rank) const { return value(rank) != row_.nothing(); }
+  /// What section 5 gives no mass beside +inf has none.
+  bool has_mass(size_t rank) const {
+    return has_weight(rank) && (std::isfinite(maximum_) || value(rank) == maximum_);
+  }
   float value(size_t rank) const { return row_.logits[static_cast<size_t>(ids_[rank])]; }
   std::vector<size_t> places(size_t count) const;
   std::vector<double> weights(size_t count) const;
+  std::vector<Share> shares(size_t count) const;
   std::vector<Score> scores(size_t count) const;
   Score score(double weight, size_t rank, size_t place) const;
   bool wins(size_t rank, size_t count) const;

@@ -11,6 +11,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROWS = 50_000
 FIRST_OPERATOR = {"A", "Ap", "Aq", "Apq", "Bp", "Bpq", "C", "Cq"}
 FILTERS = ("1", "A", "Ap", "Am", "Apm", "Bp", "Bpm", "C", "Cm")
@@ -18,6 +20,7 @@ SECOND_OPERATOR = {
     f"2:{filters}{draw}{values}" for filters in FILTERS for draw in ("", "q", "/dense") for values in ("", "/prob")
 }
 REQUESTS = {"r:g"} | {f"r:{filters}q{divided}" for filters in FILTERS for divided in ("", "t")}
+DISTRIBUTIONS = {"f:g"} | {f"f:{filters}{divided}" for filters in FILTERS for divided in ("", "t")}
 
 
 def run_fuzz(program: Path, *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
@@ -29,8 +32,8 @@ def test_short_run(programs: Path) -> None:
     run = run_fuzz(programs / "fuzz", "--rows", str(ROWS), "--seed", "1")
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"{ROWS} rows" in run.stdout
-    scenarios = {line.split()[0] for line in run.stdout.splitlines() if re.match(r"([2r]:)?[1ABCg]", line)}
-    assert scenarios == FIRST_OPERATOR | SECOND_OPERATOR | REQUESTS
+    scenarios = {line.split()[0] for line in run.stdout.splitlines() if re.match(r"([2rf]:)?[1ABCg]", line)}
+    assert scenarios == FIRST_OPERATOR | SECOND_OPERATOR | REQUESTS | DISTRIBUTIONS
 
 
 def test_a_wrong_tail_is_found_and_cut_down(programs: Path) -> None:
@@ -44,6 +47,27 @@ def test_a_wrong_tail_is_found_and_cut_down(programs: Path) -> None:
     again = run_fuzz(programs / "faulty_fuzz", "--replay", seed[1], fault="tail")
     assert again.returncode == 1
     assert "avx512 and plain differ" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("fault", "finding"),
+    [
+        ("heavy", r"plain is wrong: the probability of id \d+ is \S+, not \S+"),
+        ("leak", r"plain is wrong: (the probability of id \d+ is 1e-30, not 0|\d+ entries are kept, not \d+ to \d+)"),
+        ("short", r"plain is wrong: \d+ entries are kept, not \d+ to \d+"),
+        ("zeros", r"plain is wrong: the probability of id \d+ is 0, not NaN"),
+        ("id", r"plain wrote the id \d+ beside a distribution"),
+    ],
+)
+def test_a_wrong_distribution_is_found_and_cut_down(programs: Path, fault: str, finding: str) -> None:
+    program = programs / "faulty_fuzz"
+    run = run_fuzz(program, "--rows", "20000", "--seed", "1", fault=f"distribution: {fault}")
+    assert run.returncode == 1
+    smallest = run.stdout.split("cut down: ")[1]
+    assert re.match(finding, smallest), smallest
+    size = re.search(r"vocabulary (\d+),.* distribution wanted", smallest)
+    assert size is not None, smallest
+    assert int(size[1]) <= 16, smallest
 
 
 def test_an_access_outside_a_row_is_found(programs: Path) -> None:

@@ -72,6 +72,22 @@ def test_a_row_without_anything_is_nan_and_others_are_not() -> None:
     assert found[1].tolist() == [0.5, 0.5]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sum_that_is_p_does_not_exceed_it(dtype: torch.dtype) -> None:
+    found = filter_probabilities(torch.zeros(1, 4, dtype=dtype), [SamplingParams(top_p=0.5)])
+    torch.testing.assert_close(found, torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0]]))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_what_is_added_to_a_row_changes_nothing(temperature: float) -> None:
+    logits = torch.tensor([[0.0, -1.0, -2.5, 0.5]])
+    params = [SamplingParams(temperature=temperature)]
+    expected = filter_probabilities(logits, params)
+    torch.testing.assert_close(expected, torch.softmax(logits / temperature, dim=1))
+    for added in (300.0, -300.0):
+        torch.testing.assert_close(filter_probabilities(logits + added, params), expected, rtol=0, atol=0)
+
+
 def test_strides_and_no_rows() -> None:
     logits = make_logits(700, torch.float32)
     expected = filter_probabilities(logits, REQUESTS)
