@@ -6,6 +6,7 @@ RUN := $(BIN)/python
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
 FUZZ_SECONDS ?= 600
+WORKERS ?= 2
 
 # OpenMP threads spin at barriers by default: beside another busy process on two cores, training then crawls.
 export OMP_WAIT_POLICY ?= passive
@@ -20,8 +21,10 @@ help:  ## this list
 demo: $(BIN)/.built  ## generate text with a language model on the CPU and on npu:0, emulated where there is none
 	$(RUN) examples/demo.py
 
-test: lint  ## linters and all tests; a skip counts as a failure
-	ASCEND_SAMPLE_FORBID_SKIPS=1 $(RUN) -m pytest
+test: export ASCEND_SAMPLE_FORBID_SKIPS = 1
+test: lint  ## linters and all tests, in WORKERS (2) processes; a skip counts as a failure
+	OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not alone"
+	$(RUN) -m pytest -m alone
 
 test-statistics: $(BIN)/.built  ## the gates of the sampling layer with all draws and all planted faults: some minutes
 	$(RUN) tests/statistics/run.py

@@ -6,6 +6,7 @@ package, because it is what the package would run.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import json
@@ -33,15 +34,17 @@ def library() -> object:
     """
     BUILD.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("MAX_JOBS", "1")  # the build must not take memory or cores from whatever else is running
-    cpp_extension.load(
-        name="ascend_sample_benchmarks",
-        sources=[str(path) for path in SOURCES],
-        extra_include_paths=[str(ROOT / "csrc")],
-        extra_cflags=["-std=c++20", "-O3", "-march=native", "-fopenmp", "-fvisibility=hidden"],
-        extra_ldflags=[str(path) for path in core_objects()],
-        build_directory=str(BUILD),
-        is_python_module=False,
-    )
+    with (BUILD / "build.lock").open("w") as lock:  # of several processes one builds and the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cpp_extension.load(
+            name="ascend_sample_benchmarks",
+            sources=[str(path) for path in SOURCES],
+            extra_include_paths=[str(ROOT / "csrc")],
+            extra_cflags=["-std=c++20", "-O3", "-march=native", "-fopenmp", "-fvisibility=hidden"],
+            extra_ldflags=[str(path) for path in core_objects()],
+            build_directory=str(BUILD),
+            is_python_module=False,
+        )
     return torch.ops.ascend_sample_benchmarks
 
 

@@ -1,10 +1,17 @@
-"""Activates hostcann before torch_npu is imported, where no real CANN is found, and offers the devices to the tests."""
+"""Activates hostcann before torch_npu is imported, where no real CANN is found, and offers the devices to the tests.
+
+With pytest-xdist each worker is a process with a hostcann of its own. It looks at that when it has run its tests, and
+the process that the user has started reports and fails for all of them.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +30,14 @@ import torch  # noqa: E402
 
 from ascend_sample.npu import scratch  # noqa: E402
 
+# Beside pytest-xdist's workers the process that reports collects no tests, so it reads no conftest.py but this one.
+sys.path.insert(0, str(Path(__file__).parent / "statistics"))
+pytest_plugins = ("ledger_report",)
+
 LEFT_BEHIND = ("tensor", "scalar", "array", "tensor_list", "executor", "block")
 """What must be gone at the end. torch_npu keeps streams, pinned memory and the events of `record_stream` in pools."""
+WORKERS = pytest.StashKey[dict[str, list[str]]]()
+"""What each worker of pytest-xdist has found wrong at its end."""
 
 
 @pytest.fixture(params=["cpu", "npu"])
@@ -48,28 +61,53 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """With ASCEND_SAMPLE_FORBID_SKIPS=1 a test that was skipped has failed."""
-    outcome = yield
-    report = outcome.get_result()
-    if report.skipped and os.environ.get("ASCEND_SAMPLE_FORBID_SKIPS") == "1" and not hasattr(report, "wasxfail"):
+    report = yield
+    return report if hasattr(report, "wasxfail") else without_skip(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that skips itself."""
+    report = yield
+    return without_skip(report)
+
+
+def without_skip(report: Any) -> Any:
+    """The report, which fails where it skips and that is forbidden."""
+    if report.skipped and os.environ.get("ASCEND_SAMPLE_FORBID_SKIPS") == "1":
         report.outcome = "failed"
         report.longrepr = f"skipped, and skips are forbidden: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of pytest-xdist has ended; one that has crashed says nothing."""
+    output = getattr(node, "workeroutput", {"hostcann": ["ended without a word"]})
+    node.config.stash.setdefault(WORKERS, {})[node.gateway.id] = output["hostcann"]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """The whole run must leave nothing behind on the emulated device, and must not have misused it once."""
-    if NO_NPU or not hostcann.is_active():
+    found = hostcann_problems()
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["hostcann"] = found
         return
-    problems = hostcann_problems()
-    print("\nhostcann:", "; ".join(problems) if problems else "0 violations, nothing left alive")
+    workers = session.config.stash.get(WORKERS, {})
+    problems = found + [f"{name}: {problem}" for name, each in workers.items() for problem in each]
+    if hostcann.is_active() or problems:
+        print("\nhostcann:", "; ".join(problems) or "0 violations, nothing left alive")
     if problems:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def hostcann_problems() -> list[str]:
-    """Violations, and what is alive beyond torch_npu's own streams, events and cache."""
+    """Violations of this process, and what is alive beyond torch_npu's own streams, events and cache."""
+    if NO_NPU or not hostcann.is_active():
+        return []
     gc.collect()
     torch.npu.synchronize()
     scratch.release()

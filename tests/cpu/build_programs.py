@@ -11,6 +11,7 @@ csrc/cpu/flags.json. --core takes the core from another folder: a copy with a fa
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import platform
@@ -96,9 +97,11 @@ def build(variant: Variant, programs: tuple[str, ...] = ("driver",), core: Path 
     if core != CORE:
         folder = core.resolve().parent / "build" / variant.name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "build.ninja").write_text(_rules(variant, core))
     ninja = [sys.executable, "-m", "ninja", "-C", str(folder), "-j", str(jobs), "--quiet", *programs]
-    run = subprocess.run(ninja, capture_output=True, text=True, check=False)
+    with (folder / "lock").open("w") as lock:  # of several processes one builds and the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "build.ninja").write_text(_rules(variant, core))
+        run = subprocess.run(ninja, capture_output=True, text=True, check=False)
     if run.returncode != 0 or "warning:" in run.stdout:
         raise RuntimeError(f"building {', '.join(programs)} ({variant.name}) failed:\n{run.stdout}{run.stderr}")
     return folder

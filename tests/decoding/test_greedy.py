@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from generate_parity import MODELS, generate, log_probabilities, make_prompts
 from planting import Trap, assert_caught
 from table_models import probability_table, random_table, table_model
 from tiny_models import tiny_model
-from tiny_transformers import KINDS, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
+from tiny_transformers import PAD, step_model, tiny_transformer
 from torch import Tensor
 from transformers import (
     MaxLengthCriteria,
@@ -260,7 +261,6 @@ def test_trap(trap: Trap) -> None:
     assert_caught(trap)
 
 
-PARITY_KINDS = ("gpt2", "llama", "t5", "bart", "marian")
 PARITY_SEEDS = 4
 NEW_TOKENS = 5
 
@@ -280,64 +280,34 @@ STOPS = (1, 2)
 """How many stop ids there are."""
 
 
-@functools.lru_cache
-def prompts_of(kind: str, seed: int) -> tuple[Tensor, Tensor]:
-    """Padded at the left, as generate wants it; of an encoder-decoder, the start token."""
-    if KINDS[kind].has_encoder:
-        return torch.ones(3, 1, dtype=torch.int64), torch.ones(3, 1, dtype=torch.int64)
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, 6, (3, 1), generator=generator)
-    mask = (torch.arange(5) >= 5 - lengths).long()
-    return torch.randint(1, VOCAB_SIZE, (3, 5), generator=generator) * mask, mask
-
-
-def generated(kind: str, seed: int, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """What transformers' generate returns: tokens without the prompts, and the sums of their log-probabilities."""
-    model, (prompts, mask) = tiny_transformer(kind, seed % 2), prompts_of(kind, seed)
-    inputs = {name.removeprefix("encoder_"): value for name, value in encoder_inputs(kind, 3, seed).items()}
-    output = model.generate(
-        **(inputs or {"input_ids": prompts, "attention_mask": mask}),
-        max_new_tokens=NEW_TOKENS,
-        do_sample=False,
-        num_beams=1,
-        pad_token_id=0,
-        return_dict_in_generate=True,
-        output_scores=True,
-        **options,
-    )
-    tokens = output.sequences[:, prompts.shape[1] :]
-    log_probs = torch.stack(output.scores, dim=1).log_softmax(dim=2).gather(2, tokens[:, :, None]).squeeze(2)
-    stops = torch.isin(tokens, torch.tensor(options["eos_token_id"]))
-    is_live = stops.cumsum(dim=1) - stops.long() == 0
-    return tokens, log_probs.masked_fill(~is_live, 0.0).sum(dim=1)
-
-
-@pytest.mark.parametrize(("kind", "processor"), list(itertools.product(PARITY_KINDS, PROCESSORS)))
+@pytest.mark.parametrize(("kind", "processor"), list(itertools.product(MODELS, PROCESSORS)))
 def test_the_sequences_and_scores_of_generate(kind: str, processor: str) -> None:
     """8 configurations each: one and two stop ids, and several seeds."""
     asked, made = PROCESSORS[processor]
     lengths = set()
     for seed in range(PARITY_SEEDS):
-        model, (prompts, mask) = step_model(kind, seed % 2), prompts_of(kind, seed)
+        given = make_prompts(kind, 3, seed)
         search: Callable[..., DecodeOutput] = functools.partial(
             greedy_search,
-            model,
-            prompts,
+            step_model(kind, seed % 2),
+            given.input_ids,
             max_new_tokens=NEW_TOKENS,
-            attention_mask=mask,
-            encoder=encoder_inputs(kind, 3, seed),
+            attention_mask=given.attention_mask,
+            encoder=given.encoder,
         )
         # Tokens that do come make rows stop at several lengths.
-        endless = search(logits_processor=made(mask, [0])).sequences
+        endless = search(logits_processor=made(given.attention_mask, [0])).sequences
         for stops in STOPS:
             eos = [int(endless[0, 2]), int(endless[1, 3])][:stops]
-            output = search(eos_token_id=eos, pad_token_id=0, logits_processor=made(mask, eos))
-            tokens, scores = generated(kind, seed, {"eos_token_id": eos, **asked})
+            output = search(eos_token_id=eos, pad_token_id=PAD, logits_processor=made(given.attention_mask, eos))
+            expected = generate(tiny_transformer(kind, seed % 2), given, eos, max_new_tokens=NEW_TOKENS, **asked)
+            tokens = expected.output.sequences[:, given.input_ids.shape[1] :]
             assert output.sequences.tolist() == tokens.tolist()
-            torch.testing.assert_close(output.sequences_scores, scores, atol=1e-4, rtol=0)
+            assert output.to_lists() == expected.sequences
+            torch.testing.assert_close(output.sequences_scores, log_probabilities(expected), atol=1e-4, rtol=0)
             lengths |= set(output.lengths.tolist())
     assert len(lengths) > 1
 
 
 def test_there_are_enough_configurations() -> None:
-    assert len(PARITY_KINDS) * len(PROCESSORS) * len(STOPS) * PARITY_SEEDS >= 150
+    assert len(MODELS) * len(PROCESSORS) * len(STOPS) * PARITY_SEEDS >= 150

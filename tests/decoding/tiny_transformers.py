@@ -9,12 +9,15 @@ import torch
 import transformers
 from torch import Tensor
 
+from ascend_sample import decoding
 from ascend_sample.decoding.module_model import ModuleModel
-from ascend_sample.decoding.transformers_models import CausalModel, EncoderDecoderModel
 
 VOCAB_SIZE = 13
+PAD = 0
+START = 1
+"""What the decoder of an encoder-decoder starts with."""
 LONGEST_SOURCE = 5
-NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": PAD}
 SMALL = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 SMALL_PAIR = {
     "d_model": 8,
@@ -25,10 +28,10 @@ SMALL_PAIR = {
     "encoder_ffn_dim": 16,
     "decoder_ffn_dim": 16,
     "max_position_embeddings": 96,
-    "decoder_start_token_id": 1,
+    "decoder_start_token_id": START,
     "forced_eos_token_id": None,
 }
-SMALL_T5 = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 1}
+SMALL_T5 = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": START}
 WHISPER_FRAMES = 8
 
 
@@ -124,10 +127,10 @@ def tiny_transformer(kind: str, seed: int = 0, spread: float = 0.5) -> Any:
     return model
 
 
-def step_model(kind: str, seed: int = 0, spread: float = 0.5) -> CausalModel | EncoderDecoderModel:
-    """The same with its cache, as a `StepModel` that returns hidden states."""
-    model = tiny_transformer(kind, seed, spread)
-    return (EncoderDecoderModel if KINDS[kind].has_encoder else CausalModel)(model, hidden_states=True)
+def step_model(kind: str, seed: int = 0, spread: float = 0.5) -> decoding.CausalModel | decoding.EncoderDecoderModel:
+    """The same with its cache, as a `StepModel` that returns hidden states; of transformers 5 alone."""
+    adapter = decoding.EncoderDecoderModel if KINDS[kind].has_encoder else decoding.CausalModel
+    return adapter(tiny_transformer(kind, seed, spread), hidden_states=True)
 
 
 def recomputing_model(kind: str, seed: int = 0, spread: float = 0.5) -> ModuleModel:
@@ -155,4 +158,4 @@ def encoder_inputs(kind: str, batch_size: int, seed: int = 0) -> dict[str, Tenso
     lengths = torch.randint(1, LONGEST_SOURCE + 1, (batch_size, 1), generator=generator)
     mask = torch.arange(LONGEST_SOURCE) < lengths
     tokens = torch.randint(1, VOCAB_SIZE, (batch_size, LONGEST_SOURCE), generator=generator)
-    return {"encoder_input_ids": tokens.where(mask, 0), "encoder_attention_mask": mask}
+    return {"encoder_input_ids": tokens.where(mask, PAD), "encoder_attention_mask": mask}

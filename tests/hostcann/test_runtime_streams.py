@@ -50,6 +50,7 @@ def test_a_lazy_stream_runs_nothing_until_something_synchronises():
     """)
 
 
+@pytest.mark.alone
 def test_a_missing_wait_between_streams_shows_in_delayed_mode():
     check("""
         start()
@@ -108,6 +109,7 @@ def test_destroying_a_stream_finishes_its_work_and_forcing_drops_it():
     """)
 
 
+@pytest.mark.alone
 def test_elapsed_time_needs_complete_events_with_a_timeline():
     check("""
         start()

@@ -29,6 +29,13 @@ class Ledger:
     powers: list[str] = field(default_factory=list)
     biases: list[tuple[float, float]] = field(default_factory=list)
 
+    def add(self, other: Ledger) -> None:
+        """What another process has written down; pairs may have become lists on the way."""
+        self.tests += other.tests
+        self.least = min(self.least, (other.least[0], other.least[1]))
+        self.powers += other.powers
+        self.biases += other.biases
+
 
 LEDGER: Final = Ledger()
 

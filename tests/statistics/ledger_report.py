@@ -1,12 +1,32 @@
-"""Prints what the gates can see, and holds the number of their tests against the family they were planned for."""
+"""Prints what the gates can see, and holds the number of their tests against the family they were planned for.
+
+A plugin of the whole run: of pytest-xdist's workers each has a ledger, and these are added up.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import statistics
+from typing import Any
 
 import pytest
 from gate import ALPHA, FAMILYWISE_ALPHA, TESTS_IN_FAMILY
-from ledger import LEDGER
+from ledger import LEDGER, Ledger
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    if hasattr(node, "workeroutput"):
+        LEDGER.add(Ledger(**json.loads(node.workeroutput["ledger"])))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["ledger"] = json.dumps(dataclasses.asdict(LEDGER))
+    elif LEDGER.tests > TESTS_IN_FAMILY:
+        print(f"\n{LEDGER.tests} statistical tests, but gate.TESTS_IN_FAMILY is {TESTS_IN_FAMILY}.")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -27,9 +47,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         write(f"{'planted fault':<42} {'draws':>9}  {'power':<15} stopped by")
         for line in LEDGER.powers:
             write(line)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if LEDGER.tests > TESTS_IN_FAMILY:
-        print(f"\n{LEDGER.tests} statistical tests, but gate.TESTS_IN_FAMILY is {TESTS_IN_FAMILY}.")
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
