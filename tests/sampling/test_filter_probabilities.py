@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from code_paths import assert_same_on_all_code_paths
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingParams
@@ -111,22 +110,7 @@ print(digest.hexdigest())
 
 
 def test_every_instruction_set_gives_the_same_bits() -> None:
-    digests = {}
-    for capability in ("plain", "neon", "avx2", "avx512"):
-        environment = {"ASCEND_SAMPLE_CPU_CAPABILITY": capability, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        run = subprocess.run(
-            [sys.executable, "-c", PROGRAM, os.path.dirname(__file__)],
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-        )
-        if run.returncode == 0:
-            digests[capability] = run.stdout
-        else:
-            assert "ASCEND_SAMPLE_CPU_CAPABILITY must be one of" in run.stderr
-    assert "plain" in digests
-    assert len(digests) > 1
-    assert len(set(digests.values())) == 1, digests
+    assert_same_on_all_code_paths(PROGRAM, os.path.dirname(__file__))
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
