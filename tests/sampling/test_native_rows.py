@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from code_paths import assert_same_on_all_code_paths
 from native_rows import DTYPES, GRID, KS, MIN_PS, PS, ROUTES, keys, make_logits, sample_rows
 from row_reference import ALL_MASKED, INF_SEEN, NAN_SEEN, OK, Expected, Request, sample
 from torch import Tensor
@@ -261,22 +258,7 @@ print(digest.hexdigest())
 
 
 def test_instruction_sets_agree() -> None:
-    digests = {}
-    root = Path(__file__).parents[2]
-    for capability in ("plain", "neon", "avx2", "avx512"):
-        environment = os.environ | {
-            "ASCEND_SAMPLE_CPU_CAPABILITY": capability,
-            "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-            "PYTHONPATH": f"{root}:{Path(__file__).parent}",
-        }
-        command = [sys.executable, "-c", SCRIPT]
-        run = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
-        if run.returncode == 0:
-            digests[capability] = run.stdout
-        else:
-            assert "must be one of" in run.stderr, run.stderr
-    assert "plain" in digests
-    assert len(set(digests.values())) == 1, digests
+    assert_same_on_all_code_paths(SCRIPT)
 
 
 def test_memory_of_a_long_row() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from code_paths import assert_same_on_all_code_paths
 from torch import Tensor
 
 from ascend_sample.sampling.noise import Stream, _exponential, _exponential_noise_torch, _philox, exponential_noise
@@ -134,22 +131,7 @@ def test_instruction_sets_agree() -> None:
         "noise = exponential_noise(numbers, numbers.flip(0), 333);"
         "print(hashlib.sha256(noise.numpy().tobytes()).hexdigest())"
     )
-    hashes = {}
-    for capability in ("plain", "neon", "avx2", "avx512"):
-        run = subprocess.run(
-            [sys.executable, "-c", script],
-            env=os.environ | {"ASCEND_SAMPLE_CPU_CAPABILITY": capability, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if run.returncode == 0:
-            hashes[capability] = run.stdout
-        else:
-            assert "must be one of" in run.stderr
-    assert "plain" in hashes
-    assert len(set(hashes.values())) == 1, hashes
+    assert_same_on_all_code_paths(script)
 
 
 def test_threads_and_parts_agree() -> None:
