@@ -84,6 +84,11 @@ class Mutant:
         """Whether the fault is in the CPU kernel's core, which tests/cpu builds by itself, without torch."""
         return self.file.startswith("csrc/cpu/") and not any(part in self.file for part in NOT_IN_CORE)
 
+    @property
+    def is_built_by_tests(self) -> bool:
+        """Whether the first tests build what holds the fault."""
+        return self.is_in_core and self.tests[0].startswith("tests/cpu/")
+
 
 MUTANTS = (
     # ---- the reference ----

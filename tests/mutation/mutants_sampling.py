@@ -16,6 +16,8 @@ NOISE = f"{SAMPLING}noise.py"
 BATCH = f"{SAMPLING}batch.py"
 PLAN = f"{SAMPLING}plan.py"
 PROCESSING = f"{SAMPLING}processing.py"
+NATIVE_ROWS = "csrc/cpu/kernel.h"
+NATIVE_PROBABILITIES = "csrc/cpu/probabilities.h"
 
 IN_FUNCTIONAL = ("tests/sampling/test_functional.py",)
 IN_ROUTES = ("tests/sampling/test_functional.py::TestRoutes",)
@@ -25,6 +27,7 @@ IN_FILTERS = ("tests/sampling/test_filters.py",)
 IN_SAMPLER = ("tests/sampling/test_sampler.py",)
 IN_NOISE = ("tests/sampling/test_noise.py",)
 IN_NATIVE_ROWS = ("tests/sampling/test_native_rows.py",)
+IN_FILTER_PROBABILITIES = ("tests/sampling/test_filter_probabilities.py",)
 IN_BATCH = ("tests/sampling/test_batch.py", "tests/sampling/test_batch_model.py")
 IN_PROCESSING = ("tests/sampling/test_processing.py",)
 
@@ -172,7 +175,7 @@ MUTANTS_SAMPLING = (
         "key = (len(batch), logits.dtype)",
         IN_SAMPLER,
     ),
-    # ---- noise, batch, processing ----
+    # ---- noise ----
     Mutant("sampling: nine rounds of Philox", NOISE, "_ROUNDS: Final = 10", "_ROUNDS: Final = 9", IN_NOISE),
     Mutant(
         "sampling: the native noise has another stream",
@@ -181,6 +184,64 @@ MUTANTS_SAMPLING = (
         ".stream = 0,",
         IN_NATIVE_ROWS,
     ),
+    # ---- filter_probabilities ----
+    Mutant(
+        "sampling: filter_probabilities weighs divided logits by the maximum of the undivided",
+        NATIVE_ROWS,
+        "normalize_kept(kept, row.vocab_size(), 0.0F);",
+        "normalize_kept(kept, row.vocab_size(), maximum);",
+        IN_FILTER_PROBABILITIES,
+    ),
+    Mutant(
+        "sampling: filter_probabilities keeps until the sum reaches p",
+        NATIVE_ROWS,
+        ".has_to_exceed_p = true};",
+        ".has_to_exceed_p = false};",
+        IN_FILTER_PROBABILITIES,
+    ),
+    Mutant(
+        "sampling: filter_probabilities gives greedy rows their k",
+        NATIVE_ROWS,
+        "    arguments.k = 1;\n",
+        "    arguments.k = batch.k[index * batch.k_stride];\n",
+        IN_FILTER_PROBABILITIES,
+    ),
+    Mutant(
+        "sampling: filter_probabilities ignores the temperature",
+        NATIVE_ROWS,
+        "if (is_greedy || temperature == 1.0F ||",
+        "if (is_greedy || temperature > 0.0F ||",
+        IN_FILTER_PROBABILITIES,
+    ),
+    Mutant(
+        "sampling: filter_probabilities ignores min-p",
+        NATIVE_ROWS,
+        ".min_p = filtering.min_p[index],",
+        ".min_p = 0.0F,",
+        IN_FILTER_PROBABILITIES,
+    ),
+    Mutant(
+        "sampling: filter_probabilities of a row without anything are 0",
+        NATIVE_PROBABILITIES,
+        "fill(kept, count, std::numeric_limits<float>::quiet_NaN());",
+        "fill(kept, count, 0.0F);",
+        IN_FILTER_PROBABILITIES,
+    ),
+    Mutant(
+        "sampling: filter_probabilities drops the last logits, less than a vector",
+        NATIVE_PROBABILITIES,
+        "last[i] = whole + i < count ? kept[whole + i] : -kInfinity;",
+        "last[i] = -kInfinity;",
+        IN_FILTER_PROBABILITIES,
+    ),
+    Mutant(
+        "sampling: filter_probabilities gives what is not kept the least weight",
+        NATIVE_PROBABILITIES,
+        "return select(is_kept, exp_not_positive(differences), Floats{});",
+        "return select(is_kept, exp_not_positive(differences), exp_not_positive(splat(-87.0F)));",
+        IN_FILTER_PROBABILITIES,
+    ),
+    # ---- batch, processing ----
     Mutant(
         "sampling: a penalised row's token is counted for another row",
         BATCH,

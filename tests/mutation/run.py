@@ -8,8 +8,8 @@ The copy lies in build/mutation and is kept, so that a second run compiles only 
 a test fails, or when the tests end with something left on the emulated device or with a misuse of CANN's interface:
 first by the tests that its entry names for it, then by all. Exit status 1 when one survives.
 
-A fault in the CPU kernel's core is built by the tests of tests/cpu, in seconds; the extension gets it only when these
-do not see it.
+A fault in the CPU kernel's core is built by the tests of tests/cpu, in seconds; where they are the first, the extension
+gets it only when these do not see it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
         pattern = f"{mutant.library}.so"
         libraries = [(file, file.read_bytes()) for file in (TREE / "ascend_sample").rglob(pattern)]
     try:
-        if mutant.library is not None and not mutant.is_in_core:
+        if mutant.library is not None and not mutant.is_built_by_tests:
             build(mutant.library)
         yield
     finally:
@@ -191,7 +191,7 @@ def try_mutant(mutant: Mutant) -> Outcome:
         caught_by = first_failure(mutant.tests)
         is_late = caught_by is None
         if is_late:
-            if mutant.library is not None and mutant.is_in_core:
+            if mutant.library is not None and mutant.is_built_by_tests:
                 build(mutant.library)
             caught_by = first_failure(ALL_TESTS)
     if is_late and caught_by is not None and "::" in caught_by and first_failure((caught_by,)) is not None:
