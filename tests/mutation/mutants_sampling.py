@@ -18,6 +18,7 @@ PLAN = f"{SAMPLING}plan.py"
 PROCESSING = f"{SAMPLING}processing.py"
 NATIVE_ROWS = "csrc/cpu/kernel.h"
 NATIVE_PROBABILITIES = "csrc/cpu/probabilities.h"
+BEST_TOKENS = "csrc/cpu/best_tokens.h"
 
 IN_FUNCTIONAL = ("tests/sampling/test_functional.py",)
 IN_ROUTES = ("tests/sampling/test_functional.py::TestRoutes",)
@@ -28,6 +29,7 @@ IN_SAMPLER = ("tests/sampling/test_sampler.py",)
 IN_NOISE = ("tests/sampling/test_noise.py",)
 IN_NATIVE_ROWS = ("tests/sampling/test_native_rows.py",)
 IN_FILTER_PROBABILITIES = ("tests/sampling/test_filter_probabilities.py",)
+IN_BEST_TOKENS = ("tests/decoding/test_best_tokens.py",)
 IN_BATCH = ("tests/sampling/test_batch.py", "tests/sampling/test_batch_model.py")
 IN_PROCESSING = ("tests/sampling/test_processing.py",)
 
@@ -240,6 +242,35 @@ MUTANTS_SAMPLING = (
         "return select(is_kept, exp_not_positive(differences), Floats{});",
         "return select(is_kept, exp_not_positive(differences), exp_not_positive(splat(-87.0F)));",
         IN_FILTER_PROBABILITIES,
+    ),
+    # ---- best_tokens ----
+    Mutant(
+        "decoding: best_tokens ignores the temperature",
+        BEST_TOKENS,
+        "ranking.temperature == 1.0F ? kInfinity : take_census(row).maximum()",
+        "kInfinity",
+        IN_BEST_TOKENS,
+    ),
+    Mutant(
+        "decoding: best_tokens gives each entry of +inf the whole mass",
+        BEST_TOKENS,
+        "is_shared ? static_cast<double>(count_infinities(row)) : row_sum.sum",
+        "is_shared ? 1.0 : row_sum.sum",
+        IN_BEST_TOKENS,
+    ),
+    Mutant(
+        "decoding: best_tokens repeats ids where few have weight",
+        BEST_TOKENS,
+        "if (row.value(id) == -kInfinity) {",
+        "if (id < row.vocab_size()) {",
+        IN_BEST_TOKENS,
+    ),
+    Mutant(
+        "decoding: best_tokens forgets the sum",
+        BEST_TOKENS,
+        "static_cast<float>(difference - log_sum)",
+        "static_cast<float>(difference)",
+        IN_BEST_TOKENS,
     ),
     # ---- batch, processing ----
     Mutant(
