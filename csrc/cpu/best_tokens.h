@@ -50,12 +50,14 @@ void rank_row(const Row<Type>& row, const Ranking& ranking, int64_t index, Scrat
   const auto count = static_cast<size_t>(ranking.count);
   float* log_probs = ranking.log_probs + index * ranking.count;
   int64_t* token_ids = ranking.token_ids + index * ranking.count;
-  const float maximum = ranking.temperature == 1.0F ? kInfinity : take_census(row).maximum();
-  if (maximum == kInfinity || maximum == -kInfinity) {
-    return rank_row(row, count, log_probs, token_ids, work);
+  if (ranking.temperature != 1.0F) {
+    const float maximum = take_census(row).maximum();
+    if (maximum != kInfinity && maximum != -kInfinity) {  // an infinite one decides alone
+      return rank_row(divide(row, maximum, ranking.temperature, scratch, work), count, log_probs,
+                      token_ids, work);
+    }
   }
-  rank_row(divide(row, maximum, ranking.temperature, scratch, work), count, log_probs, token_ids,
-           work);
+  rank_row(row, count, log_probs, token_ids, work);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,5 +1,6 @@
 // Division by a temperature: (logit - maximum) / temperature, each of the two operations rounded to
-// float32. It never overflows upwards, and to -inf only where the weight is 0.
+// float32. It never overflows upwards, and to -inf only where the weight is 0, unless logits more
+// than 3.4e38 apart meet a temperature above 4e36.
 #pragma once
 
 #include "workspace.h"

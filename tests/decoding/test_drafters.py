@@ -108,7 +108,15 @@ class Noting(Scripted):
 
 def test_adaptive_gamma_is_told_what_a_drafter_has_to_read() -> None:
     control = Noting()
-    speculative_sample(tiny_model(), PROMPTS, attention_mask=MASK, drafter=Checked(), gamma=control, max_new_tokens=40)
+    speculative_sample(
+        tiny_model(),
+        PROMPTS,
+        attention_mask=MASK,
+        drafter=Checked(),
+        params=[replace(SAMPLING, seed=4 + row) for row in range(len(PROMPTS))],
+        gamma=control,
+        max_new_tokens=40,
+    )
     length = PROMPTS.shape[1]
     # 0, 2, 0, 0, 0, 1, 3, 0, ... tokens are drafted: before the first the prompts are unread, too.
     assert control.asked[:9] == [length + 1, length + 2, 0, 1, 2, 3, 0, 0, 1]

@@ -247,8 +247,8 @@ MUTANTS_SAMPLING = (
     Mutant(
         "decoding: best_tokens ignores the temperature",
         BEST_TOKENS,
-        "ranking.temperature == 1.0F ? kInfinity : take_census(row).maximum()",
-        "kInfinity",
+        "if (ranking.temperature != 1.0F) {",
+        "if (ranking.temperature < 0.0F) {",
         IN_BEST_TOKENS,
     ),
     Mutant(
