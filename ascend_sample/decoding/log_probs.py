@@ -1,0 +1,43 @@
+"""Log-probabilities of whatever a model's logits are, NaN and infinities included."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def without_nan(values: Tensor) -> Tensor:
+    """Float32 values with -inf where they are NaN."""
+    return values.to(torch.float32).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Float32 log-probabilities along the last dimension, never NaN.
+
+    NaN counts as -inf, and entries of +inf share the mass, as in the sampling layer. Where all are -inf, all stay so.
+
+    Example:
+        >>> log_softmax(torch.tensor([[torch.nan, 1.0, 1.0], [torch.inf, 1.0, -torch.inf]])).exp()
+        tensor([[0.0000, 0.5000, 0.5000],
+                [1.0000, 0.0000, 0.0000]])
+    """
+    logits = without_nan(logits)
+    maxima = logits.amax(dim=-1, keepdim=True)
+    if logits.is_cpu and maxima.isfinite().all():  # a look that costs nothing on a CPU, and saves passes
+        return logits.log_softmax(dim=-1)
+    shared = torch.zeros_like(logits).masked_fill(logits != torch.inf, -torch.inf)
+    return without_nan(torch.where(maxima == torch.inf, shared, logits).log_softmax(dim=-1))
+
+
+def log_probs_of(logits: Tensor, tokens: Tensor) -> Tensor:
+    """The log-probabilities of tokens, float32 in the shape of tokens; what `log_softmax` has at them.
+
+    Args:
+        logits: floats [..., vocab_size].
+        tokens: int64 [...].
+
+    Example:
+        >>> log_probs_of(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([1])).exp()
+        tensor([0.5000])
+    """
+    return log_softmax(logits).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
