@@ -15,7 +15,8 @@ class Draft(NamedTuple):
     """What a drafter proposes.
 
     Attributes:
-        tokens: int64 [batch, count]; what follows a row's own count is any valid token.
+        tokens: int64 [batch, count], all of the model's vocabulary; what follows a row's own count is any of them. On a
+            CPU others are refused. On a device nothing is checked, because a round would have to wait for it.
         counts: int64 [batch], how many of them each row proposes, 0 to count.
         probabilities: float32 [batch, count, vocab_size], the distribution that each token was drawn from; None where
             tokens are not drawn: each then counts as drawn from a distribution that has nothing else.

@@ -8,7 +8,7 @@ import statistics
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from ascend_sample.decoding.request import check_integer, check_number
+from ascend_sample.decoding.request import check_integer, check_number, refuse
 
 WINDOW = 256
 """Draft tokens after which a look at one counts 1/e as much."""
@@ -88,11 +88,18 @@ class AdaptiveGamma:
         return self._accepted / self._looked
 
     def relative_costs(self, largest: int) -> list[float]:
-        """The estimates of what a round of gamma = 0, 1, ..., largest costs in plain steps."""
+        """The estimates of what a round of gamma = 0, 1, ..., largest costs in plain steps.
+
+        Raises:
+            ValueError: costs are to be measured, and no plain round, or no other one, was observed yet.
+        """
         if self.cost is not None:
             return [1.0 + gamma * self.cost for gamma in range(largest + 1)]
-        medians = {gamma: statistics.median(times) for gamma, times in self._seconds.items()}
-        plain = medians.pop(0)
+        medians = {gamma: statistics.median(times) for gamma, times in self._seconds.items() if times}
+        plain = medians.pop(0, None)
+        if plain is None or not medians:
+            value = f"{len(self._seconds[0])} plain rounds and {len(medians)} other gammas"
+            refuse("AdaptiveGamma", "relative_costs", "come after rounds of both kinds", value, "Give cost, or decode.")
         if len(medians) == 1:
             ((drafted, seconds),) = medians.items()
             at_none, slope = plain, (seconds - plain) / drafted

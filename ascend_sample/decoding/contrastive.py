@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 from typing_extensions import Unpack
 
-from ascend_sample.decoding.loop import Choice, Texts, log_probs_of, prefilled, steps_of
-from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.log_probs import log_softmax
+from ascend_sample.decoding.loop import Choice, Texts, prefilled, steps_of
+from ascend_sample.decoding.model import StepModel, entered
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import (
     CommonOptions,
@@ -23,6 +24,7 @@ from ascend_sample.decoding.request import (
 from ascend_sample.sampling.total_order import first_of_total_order
 
 
+@torch.no_grad()
 def contrastive_search(
     model: StepModel,
     input_ids: Tensor,
@@ -38,7 +40,7 @@ def contrastive_search(
 
     where h(t) is the hidden state of token t in the model's last layer, prompt included and padding excluded, and p is
     the softmax of the logits after logits_processor. The first one wins among equals, in the order of p, then of ids.
-    A token whose logit is -inf is never taken while there is another.
+    A token without probability is never taken while there is another.
 
     Each step decodes top_k candidates a row, and keeps the cache of the one that is taken.
 
@@ -52,7 +54,7 @@ def contrastive_search(
 
     Returns:
         One row a prompt. Its score is the sum of its tokens' log-probabilities, in a softmax of the logits after
-        logits_processor.
+        logits_processor. A row that had no token left to choose has -inf, and a RuntimeWarning names it.
 
     Raises:
         TypeError: an argument has a wrong type or dtype.
@@ -79,16 +81,15 @@ def contrastive_search(
     for _ in steps_of(request):
         scores = texts.processed(logits)
         values, candidates = first_of_total_order(scores, count)
-        output = model.decode(candidates.view(-1, 1), model.expand(cache, count))
+        log_probs = log_softmax(scores).gather(1, candidates)
+        output = entered(model.decode(candidates.view(-1, 1), model.expand(cache, count)))
         hidden_states = normalize(
             _hidden_states(request, output.hidden_states).view(request.batch_size, count, -1), dim=2
         )
-        probabilities = (values - scores.logsumexp(dim=1, keepdim=True)).exp()
-        contrast = (1 - penalty_alpha) * probabilities - penalty_alpha * context.largest_cosines(hidden_states)
-        taken = contrast.masked_fill(values == -torch.inf, -torch.inf).argmax(dim=1, keepdim=True)
+        contrast = (1 - penalty_alpha) * log_probs.exp() - penalty_alpha * context.largest_cosines(hidden_states)
+        taken = contrast.masked_fill(log_probs == -torch.inf, -torch.inf).argmax(dim=1, keepdim=True)
         tokens = candidates.gather(1, taken).squeeze(1)
-        log_probs = log_probs_of(scores, tokens)
-        texts.append(Choice(tokens, log_probs, log_probs == -torch.inf, scores))
+        texts.append(Choice(tokens, log_probs.gather(1, taken).squeeze(1), values[:, 0] == -torch.inf, scores))
         if texts.are_done():
             break
         rows = first_candidates + taken.squeeze(1)

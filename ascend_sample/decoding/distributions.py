@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ascend_sample.decoding.log_probs import without_nan
 from ascend_sample.sampling import (
     RowFacts,
     SamplingBatch,
@@ -109,8 +110,7 @@ class RowSampling:
     def _in_one_pass(self, logits: Tensor, own: RowParameters) -> Tensor:
         """On the CPU: each row is read, filtered and normalised while it is in a cache."""
         if self._has_large_k:  # the operator skips it
-            logits = torch.nan_to_num(logits.float(), -torch.inf, torch.inf, -torch.inf)
-            logits = mask_below_top_k(logits, own.top_k, keep_ties=False)
+            logits = mask_below_top_k(without_nan(logits), own.top_k, keep_ties=False)
         found: Tensor = torch.ops.ascend_sample.filter_probabilities(
             logits, own.temperature, own.top_k, own.top_p, own.min_p
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ascend_sample.decoding.acceptance import Draft
 from ascend_sample.decoding.distributions import RowSampling, draw_from
-from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.model import StepModel, entered
 from ascend_sample.decoding.request import check_bool, check_integer
 from ascend_sample.sampling import Stream
 
@@ -64,10 +64,12 @@ class ModelDraftState(NamedTuple):
     Attributes:
         cache: of its model.
         missing: how many of the last tokens of a text the cache may lack, or have wrong.
+        vocab_size: of its model.
     """
 
     cache: Any
     missing: int
+    vocab_size: int
 
 
 class ModelDrafter:
@@ -98,7 +100,8 @@ class ModelDrafter:
     def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> ModelDraftState:
         """See `Drafter.start`."""
         given = encoder if self.uses_encoder else {}
-        return ModelDraftState(self.model.prefill(input_ids, attention_mask, **given).cache, 0)
+        output = self.model.prefill(input_ids, attention_mask, **given)
+        return ModelDraftState(output.cache, 0, output.logits.shape[1])
 
     def draft(self, state: ModelDraftState, texts: Round) -> tuple[Draft, ModelDraftState]:
         """See `Drafter.draft`. One pass a token; the first one also reads what is new in the texts."""
@@ -111,7 +114,7 @@ class ModelDrafter:
         tokens: list[Tensor] = []
         probabilities: list[Tensor] = []
         for _ in range(count):
-            logits, cache, _ = self.model.decode(given, cache)
+            logits, cache, _ = entered(self.model.decode(given, cache))
             probabilities.append(texts.sampling.probabilities(logits[:, -1:]))
             token = draw_from(probabilities[-1][:, 0], texts.sampling.seed, position, Stream.DRAFT)
             if texts.is_ragged:
@@ -126,7 +129,7 @@ class ModelDrafter:
             place = place.clamp(min=0, max=count - 1)  # of a row that is done anything will do
             drafted, q = drafted.gather(1, place), q.gather(1, place[:, :, None].expand(-1, -1, q.shape[2]))
         # It lacks its own last token and the target's, where all were accepted.
-        return Draft(drafted, texts.wanted, q, count), ModelDraftState(cache, 2)
+        return Draft(drafted, texts.wanted, q, count), state._replace(cache=cache, missing=2)
 
 
 class NGramDrafter:

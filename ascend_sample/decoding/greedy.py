@@ -10,13 +10,15 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ascend_sample._validate import SKIP_TOP_K
-from ascend_sample.decoding.loop import Choice, Texts, append_tokens, log_probs_of, prefilled
+from ascend_sample.decoding.log_probs import log_probs_of
+from ascend_sample.decoding.loop import Choice, Texts, append_tokens, prefilled
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, Request, check_request
 from ascend_sample.sampling import RowFacts, RowsOutput, RowStatus, sample_rows
 
 
+@torch.no_grad()
 def greedy_search(
     model: StepModel,
     input_ids: Tensor,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ascend_sample.decoding.model import StepModel, StepOutput
+from ascend_sample.decoding.log_probs import without_nan
+from ascend_sample.decoding.model import StepModel, StepOutput, entered
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import Request
+
+NOT_THE_CALLERS: Final = ("ascend_sample.decoding", "torch.utils._contextlib")
+"""Modules that stand between a warning and the line that called a strategy; the second is `torch.no_grad`'s."""
 
 
 class Choice(NamedTuple):
@@ -37,6 +42,7 @@ class Texts:
     Args:
         request: what was asked for.
         copies: how many rows each prompt has; they follow one another.
+        named: what a warning gives the numbers of.
 
     Attributes:
         is_done: bool [rows].
@@ -46,10 +52,11 @@ class Texts:
             copy of a row that goes on.
     """
 
-    def __init__(self, request: Request, copies: int = 1) -> None:
+    def __init__(self, request: Request, copies: int = 1, named: Literal["rows", "prompts"] = "rows") -> None:
         prompts = request.input_ids.repeat_interleave(copies, dim=0)
         rows, self._prompt_width = prompts.shape
         self.request = request
+        self._named = named
         self._ids = torch.nn.functional.pad(prompts, (0, request.max_steps))
         self._steps = 0
         self._max_new_tokens = request.max_new_tokens.repeat_interleave(copies)
@@ -74,7 +81,7 @@ class Texts:
         scores = logits.to(torch.float32, copy=bool(self.request.logits_processor))  # a processor may write into it
         for processor in self.request.logits_processor:
             scores = processor(self.ids, scores)
-        return scores.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        return without_nan(scores)
 
     def append(self, choice: Choice) -> None:
         """Give each row that is not done its token; some may be done with it."""
@@ -112,7 +119,10 @@ class Texts:
 
     def output(self) -> DecodeOutput:
         """The rows as they are, with a warning if some had nothing to choose from."""
-        warn_of_impossible_rows(self.request, self._is_impossible, "Let logits_processor leave a token.")
+        is_impossible = self._is_impossible
+        if self._named == "prompts":
+            is_impossible = is_impossible.view(self.request.batch_size, -1).any(dim=1)
+        warn_of_impossible(self.request, is_impossible, "Let logits_processor leave a token.", self._named)
         return DecodeOutput(
             sequences=self._ids[:, self._prompt_width : self._prompt_width + self._steps].clone(),
             sequences_scores=self._log_probs,
@@ -123,7 +133,7 @@ class Texts:
 
 def prefilled(model: StepModel, request: Request, copies: int = 1) -> StepOutput:
     """The prompts processed once, and each row repeated: logits [batch * copies, vocab_size] and their cache."""
-    output = model.prefill(request.input_ids, request.attention_mask, **request.encoder)
+    output = entered(model.prefill(request.input_ids, request.attention_mask, **request.encoder))
     if copies == 1:
         return output
     return StepOutput(output.logits.repeat_interleave(copies, dim=0), model.expand(output.cache, copies))
@@ -148,7 +158,7 @@ def append_tokens(
             break
         if texts.stand_in is not None:
             cache = model.reorder(cache, texts.stand_in)
-        output = model.decode(choice.tokens[:, None], cache)
+        output = entered(model.decode(choice.tokens[:, None], cache))
         logits, cache = output.logits[:, -1], output.cache
     return texts.output()
 
@@ -161,24 +171,23 @@ def steps_of(request: Request) -> Iterator[int]:
             bar.update()
 
 
-def warn_of_impossible_rows(request: Request, is_impossible: Tensor, remedy: str) -> None:
-    """Name the rows, bool [rows], that had nothing to choose from in some step."""
-    rows = is_impossible.nonzero().flatten().tolist()
-    if rows:
+def warn_of_impossible(
+    request: Request, is_impossible: Tensor, remedy: str, named: Literal["rows", "prompts"] = "rows"
+) -> None:
+    """Name the rows or prompts, bool [n], of which some text had nothing to choose from in some step."""
+    numbers = is_impossible.nonzero().flatten().tolist()
+    if numbers:
         warnings.warn(
-            f"{request.strategy}: in the rows {rows} some step had no token left to choose, every logit being -inf; "
-            f"their scores are -inf. {remedy}",
+            f"{request.strategy}: in the {named} {numbers} some step had no token left to choose, every logit being "
+            f"-inf or NaN; the score of such a text is -inf. {remedy}",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=_level_of_the_caller(),
         )
 
 
-def log_probs_of(scores: Tensor, tokens: Tensor) -> Tensor:
-    """Of tokens int64 [rows] under a softmax of scores, float [rows, vocab_size]; -inf where their score is.
-
-    NaN counts as -inf. On a CPU torch's log_softmax takes a quarter of the time of its logsumexp.
-    """
-    scores = scores.float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    chosen = scores.gather(1, tokens[:, None])
-    log_probs = scores.log_softmax(dim=1).gather(1, tokens[:, None])
-    return log_probs.masked_fill(chosen == -torch.inf, -torch.inf).squeeze(1)
+def _level_of_the_caller() -> int:
+    """The stacklevel with which a warning of the function that asks points at the line that called a strategy."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(NOT_THE_CALLERS):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
+
+DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
+"""What the sampling layer takes as it is."""
 
 
 class StepOutput(NamedTuple):
@@ -12,7 +16,8 @@ class StepOutput(NamedTuple):
 
     Attributes:
         logits: floats [batch, vocab_size] after a prefill, [batch, tokens, vocab_size] after a step: what follows each
-            of the tokens.
+            of the tokens. Dtypes other than float32, float16 and bfloat16 are converted to float32. NaN counts as -inf;
+            entries of +inf share the whole mass.
         cache: what the next step needs, opaque to its callers. The cache that was passed in must not be used again.
         hidden_states: floats [batch, tokens, hidden_size], the last layer's, of the same tokens (after a prefill of
             every place of input_ids, padding included); None unless the model was made to return them. Contrastive
@@ -74,3 +79,18 @@ class StepModel(Protocol):
     def rollback(self, cache: Any, lengths: Tensor) -> Any:
         """Keep the first lengths[r] tokens of each row r; int64 [batch] on the device, none above the row's length."""
         ...
+
+
+def entered(output: StepOutput) -> StepOutput:
+    """What a model returned, its logits as every strategy can take them: of one of `DTYPES`, with -inf for NaN.
+
+    Example:
+        >>> entered(StepOutput(torch.tensor([[0.5, torch.nan]], dtype=torch.float64), None)).logits
+        tensor([[0.5000,   -inf]])
+    """
+    logits = output.logits
+    if logits.dtype not in DTYPES:
+        logits = logits.to(torch.float32)
+    if not (logits.is_cpu and not logits.amax().isnan()):  # on a CPU a look is cheaper than a copy
+        logits = logits.masked_fill(logits.isnan(), -torch.inf)
+    return output._replace(logits=logits)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.loop import warn_of_impossible_rows
+from ascend_sample.decoding.log_probs import log_probs_of
+from ascend_sample.decoding.loop import warn_of_impossible
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.request import Request
 
@@ -50,11 +51,7 @@ class RaggedTexts:
         first_eos = torch.where(is_eos, places, tokens.shape[1]).amin(dim=1)
         counts = torch.where(self.room > 0, torch.minimum(counts, first_eos + 1), 0)
         is_new = self._put(tokens, counts)
-        values = logits.float().nan_to_num(-torch.inf, torch.inf, -torch.inf)
-        log_probabilities = values.gather(2, tokens[:, :, None]).squeeze(2) - values.logsumexp(dim=2)
-        # NaN is -inf - -inf: there was no token left to draw.
-        log_probabilities = log_probabilities.nan_to_num(-torch.inf, 0.0, -torch.inf)
-        self.scores = self.scores + torch.where(is_new, log_probabilities, 0.0).sum(dim=1)
+        self.scores = self.scores + torch.where(is_new, log_probs_of(logits, tokens), 0.0).sum(dim=1)
         self.lengths = self.lengths + counts
         is_ended = is_eos.any(dim=1) | (self.room == counts)
         self.room = torch.where(is_ended, 0, self.room - counts)
@@ -75,7 +72,7 @@ class RaggedTexts:
 
     def result(self, stats: SpeculativeStats) -> DecodeOutput:
         """What was generated, when all rows are done."""
-        warn_of_impossible_rows(self.request, self.scores == -torch.inf, "Look at the model's logits.")
+        warn_of_impossible(self.request, self.scores == -torch.inf, "Look at the model's logits.")
         lengths = self.lengths - self._prompt_lengths
         places = torch.arange(int(lengths.max()), device=lengths.device)
         sequences = self.tokens.gather(1, self._prompt_lengths[:, None] + places)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn, TypedDict, TypeGuard
 
 import torch
 from torch import Tensor
@@ -116,6 +116,7 @@ def check_request(
     on_tokens: OnTokens | None = None,
     progress: bool = False,
     return_scores: bool = False,
+    **unknown: object,
 ) -> Request:
     """Check what every strategy takes, before the model is called.
 
@@ -123,6 +124,9 @@ def check_request(
         TypeError: an argument has a wrong type or dtype.
         ValueError: an argument has a wrong shape, device or value.
     """
+    if unknown:
+        rule = f"be parameters of its own, or {', '.join(CommonOptions.__annotations__)}"
+        raise TypeError(f"{strategy}: options must {rule}, got {', '.join(unknown)}. Use one of these names.")
     if not isinstance(input_ids, Tensor) or input_ids.dtype != torch.int64:
         refuse_type(strategy, "input_ids", "be an int64 tensor", input_ids, "Convert it with torch.tensor(ids).")
     if input_ids.dim() != 2 or 0 in input_ids.shape:
@@ -188,9 +192,11 @@ def _checked_lengths(strategy: str, input_ids: Tensor, value: int | Sequence[int
     if isinstance(value, Tensor):
         value = value.tolist()
     batch_size = len(input_ids)
-    lengths = list(value) if isinstance(value, Sequence) else [value] * batch_size
+    rule = f"be an int, or one for each of {batch_size} prompts"
+    if not (_is_list(value) or _is_integer(value)):
+        refuse_type(strategy, "max_new_tokens", rule, value, "Say how many tokens a row may get at most.")
+    lengths: list[Any] = list(value) if _is_list(value) else [value] * batch_size
     if len(lengths) != batch_size:
-        rule = f"be an int, or one for each of {batch_size} prompts"
         refuse(strategy, "max_new_tokens", rule, f"{len(lengths)} values", "Give as many as there are prompts.")
     for length in lengths:
         check_integer(strategy, "max_new_tokens", length, low=1)
@@ -202,15 +208,23 @@ def _checked_eos(strategy: str, value: int | Sequence[int] | Tensor | None) -> l
         value = value.tolist()
     if value is None:
         return []
-    tokens = list(value) if isinstance(value, Sequence) else [value]
+    tokens: list[Any] = list(value) if _is_list(value) else [value]
     for token in tokens:
         check_integer(strategy, "eos_token_id", token, low=0)
     return [int(token) for token in tokens]
 
 
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_integer(value: object) -> TypeGuard[numbers.Integral]:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def check_integer(strategy: str, name: str, value: object, *, low: int, high: int | None = None) -> None:
     """Raise unless value is an integer from low to high."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+    if not _is_integer(value):
         refuse_type(strategy, name, "be an int", value, "Convert it with int().")
     number = int(value)
     if number < low or (high is not None and number > high):

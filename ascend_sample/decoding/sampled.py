@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from ascend_sample.decoding.loop import Choice, Texts, append_tokens, log_probs_of, prefilled
+from ascend_sample.decoding.log_probs import log_probs_of
+from ascend_sample.decoding.loop import Choice, Texts, append_tokens, prefilled
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import (
@@ -28,6 +29,7 @@ DEFAULT_SAMPLES: Final = 20
 """As in Adiwardana et al., "Towards a Human-like Open-Domain Chatbot", 2020."""
 
 
+@torch.no_grad()
 def sample(
     model: StepModel,
     input_ids: Tensor,
@@ -84,6 +86,7 @@ def sample(
     return _sampled(model, request, rows, num_return_sequences, generator)
 
 
+@torch.no_grad()
 def sample_and_rank(
     model: StepModel,
     input_ids: Tensor,
@@ -116,7 +119,7 @@ def sample_and_rank(
 
     Returns:
         num_return_sequences rows a prompt, the best first, the one drawn first among equals. A row's score is what it
-        was ranked by.
+        was ranked by. A text that had no token left to draw has -inf, and a RuntimeWarning names its prompt.
 
     Raises:
         TypeError: an argument has a wrong type or dtype.
@@ -139,7 +142,7 @@ def sample_and_rank(
     check_integer("sample_and_rank", "num_return_sequences", num_return_sequences, low=1, high=num_samples)
     check_number("sample_and_rank", "length_penalty", length_penalty, low=0.0)
     check_generator(request, generator)
-    drawn = _sampled(model, replace(request, on_tokens=None), rows, num_samples, generator)
+    drawn = _sampled(model, replace(request, on_tokens=None), rows, num_samples, generator, named="prompts")
     scores = drawn.sequences_scores / drawn.lengths.float() ** length_penalty
     by_prompt = scores.view(request.batch_size, num_samples)
     order = by_prompt.argsort(dim=1, descending=True, stable=True)[:, :num_return_sequences]
@@ -158,9 +161,10 @@ def _sampled(
     params: list[SamplingParams],
     copies: int,
     generator: torch.Generator | None,
+    named: Literal["rows", "prompts"] = "rows",
 ) -> DecodeOutput:
     start = prefilled(model, request, copies)
-    texts = Texts(request, copies)
+    texts = Texts(request, copies, named)
     batch = _batch_of(request, _copied(params, copies), copies, start.logits.shape[1], generator)
     sampler = Sampler()
 

@@ -14,8 +14,9 @@ from typing_extensions import Unpack
 from ascend_sample.decoding.acceptance import Draft, judge_draft
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.distributions import RowSampling
-from ascend_sample.decoding.drafters import Drafter, ModelDrafter, Round
-from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.drafters import Drafter, ModelDrafter, ModelDraftState, Round
+from ascend_sample.decoding.loop import prefilled
+from ascend_sample.decoding.model import StepModel, entered
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.ragged_texts import RaggedTexts
 from ascend_sample.decoding.request import (
@@ -135,7 +136,7 @@ class _Run:
         self.drafter = drafter
         self.request = request
         self.texts = RaggedTexts(request)
-        output = model.prefill(request.input_ids, request.attention_mask, **request.encoder)
+        output = prefilled(model, request)
         self.cache = output.cache
         self.vocab_size = output.logits.shape[1]
         self.sampling = RowSampling(params, self.vocab_size, request.device, generator)
@@ -165,7 +166,7 @@ class _Run:
         if self.is_cache_ahead or is_ragged:  # rows that are done are ragged: they stay where they are
             self.cache = self.model.rollback(self.cache, start)
         window = texts.window(start, draft.tokens, wanted)
-        logits, self.cache, _ = self.model.decode(window, self.cache)
+        logits, self.cache, _ = entered(self.model.decode(window, self.cache))
         self.target_passes += 1
         if is_ragged and count:
             logits = _from_place(logits, texts.lengths - 1 - start)
@@ -197,7 +198,13 @@ class _Run:
         if not self.is_drafter_started:
             self.is_drafter_started = True
             request = self.request
-            self.state = self.drafter.start(request.input_ids, request.attention_mask, request.encoder)
+            try:
+                self.state = self.drafter.start(request.input_ids, request.attention_mask, request.encoder)
+            except IndexError as error:  # most likely a token beyond its vocabulary, which it has not told yet
+                remedy = f"Draft with a model of the same vocabulary of {self.vocab_size} tokens."
+                refuse(STRATEGY, "drafter", "be able to read the prompts", f"IndexError: {error}", remedy)
+            if isinstance(self.state, ModelDraftState):
+                self._check_vocabulary(self.state.vocab_size)
 
     def timed_start_of_drafter(self) -> float:
         """The same, waiting for it; returns its seconds."""
@@ -214,10 +221,19 @@ class _Run:
         given = Round(texts.tokens, texts.lengths, wanted, count, self.unseen, is_ragged, self.sampling)
         draft, self.state = self.drafter.draft(self.state, given)
         self.draft_passes += draft.passes
-        if draft.probabilities is not None and draft.probabilities.shape[2] != self.vocab_size:
-            rule = f"have the model's vocabulary of {self.vocab_size} tokens"
-            refuse(STRATEGY, "drafter", rule, f"{draft.probabilities.shape[2]}", "Draft with a model of its family.")
+        if draft.probabilities is not None:
+            self._check_vocabulary(draft.probabilities.shape[2])
+        if draft.tokens.is_cpu:  # elsewhere the round would have to wait for an answer
+            for token in map(int, draft.tokens.aminmax()):
+                if not 0 <= token < self.vocab_size:
+                    rule = f"propose tokens of the model's vocabulary, 0 to {self.vocab_size - 1}"
+                    refuse(STRATEGY, "drafter", rule, token, "Draft with tokens that the model knows.")
         return draft
+
+    def _check_vocabulary(self, size: int) -> None:
+        if size != self.vocab_size:
+            rule = f"have the model's vocabulary of {self.vocab_size} tokens"
+            refuse(STRATEGY, "drafter", rule, size, "Draft with a model of its family.")
 
     def _read(self, looked: Tensor, accepted: Tensor) -> tuple[int, int]:
         """Note the room of each row and what its round was like: the one time that a round waits for the device.

@@ -26,15 +26,26 @@ BAD = [
     ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1, got 0"),
     ({"max_new_tokens": [3, 0]}, ValueError, "max_new_tokens must be at least 1, got 0"),
     ({"max_new_tokens": [3]}, ValueError, "max_new_tokens must be an int, or one for each of 2 prompts, got 1 values"),
-    ({"max_new_tokens": 1.5}, TypeError, "max_new_tokens must be an int, got float 1.5"),
+    ({"max_new_tokens": 1.5}, TypeError, "max_new_tokens must be an int, or one for each of 2 prompts, got float 1.5"),
+    ({"max_new_tokens": "3"}, TypeError, "max_new_tokens must be an int, or one for each of 2 prompts, got str '3'"),
+    ({"max_new_tokens": None}, TypeError, "max_new_tokens must be an int, or one for each of 2 prompts, got NoneType"),
+    ({"max_new_tokens": True}, TypeError, "max_new_tokens must be an int, or one for each of 2 prompts, got bool True"),
+    ({"max_new_tokens": [3, "3"]}, TypeError, "max_new_tokens must be an int, got str '3'"),
+    ({"max_new_tokens": torch.tensor(2.5)}, TypeError, "max_new_tokens must be an int, or one for each of 2 prompts"),
     ({"eos_token_id": -1}, ValueError, "eos_token_id must be at least 0, got -1"),
-    ({"eos_token_id": "</s>"}, TypeError, "eos_token_id must be an int, got str"),
+    ({"eos_token_id": "</s>"}, TypeError, "eos_token_id must be an int, got str '</s>'"),
+    ({"eos_token_id": ""}, TypeError, "eos_token_id must be an int, got str ''"),
     ({"pad_token_id": -1}, ValueError, "pad_token_id must be at least 0, got -1"),
     ({"logits_processor": print}, TypeError, "logits_processor must be a list of callables"),
     ({"stopping_criteria": [1]}, TypeError, "stopping_criteria must be a list of callables"),
     ({"on_tokens": 1}, TypeError, "on_tokens must be callable, got int 1"),
     ({"progress": 1}, TypeError, "progress must be True or False, got int 1"),
     ({"return_scores": "no"}, TypeError, "return_scores must be True or False, got str"),
+    (
+        {"eos": 3, "return_score": True},
+        TypeError,
+        "options must be parameters of its own, or attention_mask, encoder, .*, return_scores, got eos, return_score",
+    ),
 ]
 
 
@@ -50,6 +61,8 @@ def test_what_is_derived() -> None:
     assert (request.max_steps, request.pad_token_id, request.batch_size) == (5, 7, 2)
     assert request.prompt_lengths().tolist() == [2, 1]
     assert request.is_eos(torch.tensor([[6, 7], [8, 9]])).tolist() == [[False, True], [True, False]]
+    for lengths in (torch.tensor(3), torch.tensor([3, 3]), (3, 3)):
+        assert check_request("search", IDS, lengths).max_new_tokens.tolist() == [3, 3]
     none = check_request("search", IDS, 1)
     assert none.pad_token_id == 0
     assert not none.is_eos(IDS).any()

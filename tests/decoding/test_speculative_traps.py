@@ -167,8 +167,8 @@ TRAPS = [
     Trap(
         "the draft's cache lacks its last token after a draft that was accepted",
         drafters,
-        "ModelDraftState(cache, 2)",
-        "ModelDraftState(cache, 1)",
+        "state._replace(cache=cache, missing=2)",
+        "state._replace(cache=cache, missing=1)",
         drafts_are_the_models,
     ),
     Trap(
