@@ -121,9 +121,7 @@ def test_a_token_without_probability_is_not_taken_for_being_new() -> None:
 def test_other_dtypes_are_converted(name: str, dtype: torch.dtype) -> None:
     table = random_table(VOCAB_SIZE, spread=4.0).round()
     prompts = torch.tensor([[1], [2]])
-    found, expected = (
-        STRATEGIES[name](model_of(each), prompts, max_new_tokens=5) for each in (table.to(dtype), table)
-    )
+    found, expected = (STRATEGIES[name](model_of(each), prompts, max_new_tokens=5) for each in (table.to(dtype), table))
     assert found.to_lists() == expected.to_lists()
     assert found.sequences_scores.equal(expected.sequences_scores)
 
@@ -207,6 +205,7 @@ TRAPS = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:sample_and_rank")
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
 def test_trap(trap: Trap) -> None:
     assert_caught(trap)

@@ -316,6 +316,13 @@ def test_token_0_is_a_token() -> None:
     assert output.to_lists() == [[0] * 5]
 
 
+def after_rounds(*gammas: int) -> AdaptiveGamma:
+    control = AdaptiveGamma()
+    for gamma in gammas:
+        control.observe(gamma, 1.0, looked=gamma, accepted=0)
+    return control
+
+
 BAD = [
     ({"drafter": 3}, TypeError, "drafter must be a StepModel or a Drafter, got int 3"),
     (
@@ -323,6 +330,13 @@ BAD = [
         ValueError,
         "drafter must have the model's vocab",
     ),
+    (
+        {"drafter": ModuleModel(lambda ids: torch.zeros(9, 9)[ids])},
+        ValueError,
+        "drafter must be able to read the prompts, got IndexError: index 9 is out of bounds",
+    ),
+    ({"drafter": _Wrong(99)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got 99"),
+    ({"drafter": _Wrong(-1)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got -1"),
     ({"gamma": -1}, ValueError, "gamma must be at least 0, got -1"),
     ({"gamma": 1.5}, TypeError, "gamma must be an int, got float 1.5"),
     ({"gamma": True}, TypeError, "gamma must be an int, got bool True"),
@@ -358,6 +372,16 @@ def test_bad_input_is_named(wrong: dict[str, Any], error: type[Exception], messa
         speculative_sample(model, PROMPTS, **given)
 
 
+@pytest.mark.parametrize("gamma", [2, "adaptive"])
+def test_a_drafter_of_fewer_tokens_is_refused_before_it_reads_what_it_does_not_know(gamma: Any) -> None:
+    """It can read the prompts, which say how many tokens it has; but not token 12, which follows everything."""
+    model = ModuleModel(lambda ids: torch.nn.functional.one_hot(0 * ids + 12, 13) * 90.0)
+    drafter = ModuleModel(lambda ids: torch.zeros(10, 10)[ids])
+    message = "^speculative_sample: drafter must have the model's vocabulary of 13 tokens, got 10"
+    with pytest.raises(ValueError, match=message):
+        speculative_sample(model, PROMPTS, drafter=drafter, gamma=gamma, max_new_tokens=9)
+
+
 BAD_PARTS = [
     (lambda: NGramDrafter(shortest=0), ValueError, "NGramDrafter: shortest must be at least 1, got 0"),
     (lambda: NGramDrafter(longest=1, shortest=2), ValueError, "NGramDrafter: longest must be at least 2, got 1"),
@@ -365,6 +389,21 @@ BAD_PARTS = [
     (lambda: AdaptiveGamma(0), ValueError, "AdaptiveGamma: largest must be at least 1, got 0"),
     (lambda: AdaptiveGamma(cost=-0.1), ValueError, "AdaptiveGamma: cost must be a finite number of at least 0"),
     (lambda: AdaptiveGamma(cost="c"), TypeError, "AdaptiveGamma: cost must be a float, got str 'c'"),
+    (
+        lambda: AdaptiveGamma().relative_costs(3),
+        ValueError,
+        "AdaptiveGamma: relative_costs must come after rounds of both kinds, got 0 plain rounds and 0 other gammas",
+    ),
+    (
+        lambda: after_rounds(0, 0).relative_costs(3),
+        ValueError,
+        "AdaptiveGamma: relative_costs must come after rounds of both kinds, got 2 plain rounds and 0 other gammas",
+    ),
+    (
+        lambda: after_rounds(3).relative_costs(3),
+        ValueError,
+        "AdaptiveGamma: relative_costs must come after rounds of both kinds, got 0 plain rounds and 1 other gammas",
+    ),
 ]
 
 
