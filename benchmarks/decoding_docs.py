@@ -37,13 +37,14 @@ def speculative_tables(found: dict[str, Any]) -> list[str]:
     lines += [
         "",
         f"| texts | batch | acceptance | gamma = {speculative.GAMMA} beside plain | (accepted + 1) / (gamma c + 1) "
-        "| (accepted + 1) / (gamma c + v) | adaptive beside plain |",
-        "|---|---|---|---|---|---|---|",
+        f"| (accepted + 1) / (gamma c + v) | adaptive beside plain | gamma = {speculative.LONG_GAMMA} beside plain |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for record in part["records"]:
         case = record["case"]
-        ratios = (record[name] for name in ("speed", "model", "model_with_verification", "speed_adaptive"))
-        values = " | ".join(f"{format_ratio(ratio)}x" for ratio in ratios)
+        names = ("speed", "model", "model_with_verification", "speed_adaptive", "speed_long")
+        ratios = (record.get(name) for name in names)
+        values = " | ".join("not measured" if ratio is None else f"{format_ratio(ratio)}x" for ratio in ratios)
         lines.append(f"| {case['name']} | {case['batch_size']} | {record['acceptance']:.3f} | {values} |")
     lines += ["", "| positions | normalised one by one | at once | |", "|---|---|---|---|"]
     for positions, times in found["normalisation"].items():
@@ -61,10 +62,10 @@ def speculative_tables(found: dict[str, Any]) -> list[str]:
         "| promise | limit | measured | |",
         "|---|---|---|---|",
     ]
-    for gate in found["gates"]:
-        value = "" if gate["value"] is None else f"{format_ratio(gate['value'])} {gate['worst']}".strip()
-        lines.append(f"| {gate['name']} | {gate['bound']} {gate['limit']:g} | {value} | {gate['verdict']} |")
-    return lines
+    for gate in speculative.judge(found):
+        value = "" if gate.value is None else f"{format_ratio(gate.value)} {gate.worst}".strip()
+        lines.append(f"| {gate.name} | {gate.bound} {gate.limit:g} | {value} | {gate.verdict} |")
+    return [*lines, "", speculative.beyond_one_row(part["records"])]
 
 
 def beam_tables(found: dict[str, Any]) -> list[str]:

@@ -4,7 +4,8 @@
     python -m benchmarks.speculative --part normalisation    # one of speed, normalisation, identity
 
 `speed` decodes texts that the models know by heart and others, at several temperatures: so acceptance varies. Each case
-times plain decoding, gamma = 7 and adaptive gamma in turns. A round of gamma drafts costs gamma * c + v plain steps,
+times plain decoding, gamma = 7, adaptive gamma and, of one row, gamma = 14 (nothing is promised of that) in turns. A
+round of gamma drafts costs gamma * c + v plain steps,
 where c and v, the cost of a draft step and of a pass over gamma + 1 tokens, are measured in the same run; the model of
 the literature has v = 1. `normalisation` filters 352 positions at once and one by one, as the source document's first
 version does. `identity` compares greedy texts of the demo's language model, 1,000 prompts, with its own greedy ones.
@@ -47,7 +48,7 @@ from benchmarks.quiet import MOST_DISTURBED, Watch
 OUTPUT = ROOT / "build" / "performance" / "speculative.json"
 PARTS = ("speed", "normalisation", "identity")
 
-GAMMA = 7
+GAMMA, LONG_GAMMA = 7, 14
 PROMPT_TOKENS, NEW_TOKENS = 24, 96
 REPEATS = 5
 HIGH_ACCEPTANCE = 0.92
@@ -201,8 +202,11 @@ def measure_case(
             "gamma": lambda run=speculative: outputs.append(run(GAMMA)),
             "adaptive": lambda run=speculative: run(AdaptiveGamma()),
         }
+        if case.batch_size == 1:
+            ways["long"] = lambda run=speculative: run(LONG_GAMMA)
         names = list(ways)
-        for name in names[number % 3 :] + names[: number % 3]:
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
             began = time.perf_counter()
             ways[name]()
             seconds.setdefault(name, []).append(time.perf_counter() - began)
@@ -233,8 +237,7 @@ def describe_case(
     tokens = [(length - 1) / one.target_passes for one, length in runs]
     denominator = GAMMA * costs.draft
     ratios = {
-        name: [plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True)]
-        for name in ("gamma", "adaptive")
+        name: [plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True)] for name in seconds
     }
     model, model_with_verification = (
         [each / (denominator + verification) for each in tokens] for verification in (1.0, costs.verification)
@@ -252,6 +255,7 @@ def describe_case(
         "accepted_per_round": statistics.median(tokens) - 1,
         "speed": statistics.median(ratios["gamma"]),
         "speed_adaptive": statistics.median(ratios["adaptive"]),
+        "speed_long": statistics.median(ratios["long"]) if "long" in ratios else None,
         "model": statistics.median(model),
         "model_with_verification": statistics.median(model_with_verification),
         "speed_over_model": over(model),
@@ -369,8 +373,14 @@ def judge(found: dict[str, Any]) -> list[Gate]:
         single = [record for record in records if record["case"]["batch_size"] == 1]
         sure = [record for record in single if record["acceptance"] >= HIGH_ACCEPTANCE]
         gates += [
-            _worst("gamma 7 / plain decoding, acceptance of 0.92 and more", AT_LEAST, 1.8, sure, _speed),
-            _worst("distance from (accepted + 1) / (gamma c + 1)", AT_MOST, 0.15, single, _distance),
+            _worst(
+                f"gamma {GAMMA} / plain decoding, batch 1, acceptance of {HIGH_ACCEPTANCE} and more",
+                AT_LEAST,
+                1.8,
+                sure,
+                _speed,
+            ),
+            _worst("distance from (accepted + 1) / (gamma c + 1), batch 1", AT_MOST, 0.15, single, _distance),
             _worst("distance from the model with the measured pass", AT_MOST, 0.15, records, _distance_with_pass),
             _worst("adaptive gamma / plain decoding", AT_LEAST, 0.95, records, _speed_adaptive),
         ]
@@ -402,6 +412,19 @@ def _distance_with_pass(record: dict[str, Any]) -> float:
     return abs(record["speed_over_model_with_verification"] - 1)
 
 
+def beyond_one_row(records: list[dict[str, Any]]) -> str:
+    """What of the promises for batch 1 is not kept at larger ones, in a sentence."""
+    larger = [record for record in records if record["case"]["batch_size"] > 1]
+    surest = max(larger, key=lambda record: record["acceptance"])
+    farthest = max(larger, key=_distance)
+    return (
+        f"The first two are promised of one row only. Of {surest['case']['batch_size']} rows gamma {GAMMA} is "
+        f"{_speed(surest):.2f}x plain decoding at an acceptance of {surest['acceptance']:.2f}, and of "
+        f"{farthest['case']['batch_size']} it is up to {_distance(farthest):.0%} away from (accepted + 1) / "
+        "(gamma c + 1)."
+    )
+
+
 def _worst(
     name: str, bound: str, limit: float, records: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]
 ) -> Gate:
@@ -427,13 +450,14 @@ def show(found: dict[str, Any], gates: list[Gate]) -> None:
                 f"batch {batch_size}: a plain step {costs['seconds'] * 1e3:.1f} ms, a draft step {costs['draft']:.2f} "
                 f"of it, a pass over {GAMMA + 1} tokens {costs['verification']:.2f}"
             )
-        columns = ("case", "batch", "acceptance", "a round", "gamma 7", "model", "with pass", "adaptive", "others")
-        table = Table(*columns)
+        columns = ("case", "batch", "acceptance", "a round", f"gamma {GAMMA}", "model", "with pass", "adaptive")
+        table = Table(*columns, f"gamma {LONG_GAMMA}", "others")
         for record in part["records"]:
             values = [
                 f"{record['acceptance']:.3f}",
                 f"{record['accepted_per_round'] + 1:.2f}",
                 *(f"{record[name]:.2f}x" for name in ("speed", "model", "model_with_verification", "speed_adaptive")),
+                "" if record["speed_long"] is None else f"{record['speed_long']:.2f}x",
                 f"{record['disturbed'] or 0:.0%}",
             ]
             table.add_row(record["case"]["name"], str(record["case"]["batch_size"]), *values)

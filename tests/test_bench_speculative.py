@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +17,9 @@ import language_model
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams
-from benchmarks import speculative
+from benchmarks import decoding_docs, speculative
 from benchmarks.cached_language_model import CachedLanguageModel
-from benchmarks.draft_and_target import CachedNetwork, Network, NetworkConfig, load_or_train
+from benchmarks.draft_and_target import CachedNetwork, Network, NetworkConfig, Trained, load_or_train
 from benchmarks.speculative import Case, StepCosts
 
 TINY = NetworkConfig(
@@ -135,6 +137,7 @@ def test_a_case_is_described_and_judged() -> None:
     record = speculative.describe_case(Case("x", True, 1.0, 1), seconds, outputs, StepCosts(0.1, 0.3, 1.5), 0.0)
     assert record["speed"] == 2.0
     assert record["speed_adaptive"] == 0.9
+    assert record["speed_long"] is None
     assert record["model"] == pytest.approx((record["accepted_per_round"] + 1) / 3.1)
     assert record["model_with_verification"] == pytest.approx((record["accepted_per_round"] + 1) / 3.6)
     tokens = [19 / one.stats.target_passes for one in outputs]
@@ -147,6 +150,47 @@ def test_a_case_is_described_and_judged() -> None:
     assert [gate.value for gate in gates[:2]] == [1.5, pytest.approx(1 - 1.5 / 1.9)]
     assert gates[0].worst == "slow, batch 1"
     assert [gate.verdict for gate in gates] == ["FAIL", "FAIL", "FAIL", "FAIL", "pass"]
+
+
+def test_gamma_14_is_timed_for_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("NEW_TOKENS", 16), ("PROMPT_TOKENS", 3), ("REPEATS", 2)):
+        monkeypatch.setattr(speculative, name, value)
+    network = Network(TINY).eval()
+    models = Trained(network, torch.randint(40, (4, 20)), torch.randint(40, (4, 20)), 0.0, (0.0, 0.0))
+    target, draft = CachedNetwork(network, is_draft=False), CachedNetwork(network, is_draft=True)
+    for batch_size in (1, 2):
+        case = Case("x", True, 1.0, batch_size)
+        record = speculative.measure_case(case, models, target, draft, StepCosts(0.1, 0.3, 1.5))
+        assert set(record["seconds"]) == {"plain", "gamma", "adaptive", *(["long"] if batch_size == 1 else [])}
+        assert (record["speed_long"] is None) == (batch_size > 1)
+        assert len(record["acceptance_by_place"]) == speculative.GAMMA
+
+
+def test_what_is_promised_of_one_row_alone_is_said_of_more() -> None:
+    def record(batch_size: int, acceptance: float, speed: float, over: float) -> dict[str, Any]:
+        case = Case("x", True, 1.0, batch_size)._asdict()
+        return {"case": case, "acceptance": acceptance, "speed": speed, "speed_over_model": over}
+
+    records = [record(1, 1.0, 2.5, 0.5), record(8, 0.99, 1.5, 0.9), record(4, 0.5, 0.6, 0.7)]
+    assert speculative.beyond_one_row(records) == (
+        "The first two are promised of one row only. Of 8 rows gamma 7 is 1.50x plain decoding at an acceptance of "
+        "0.99, and of 4 it is up to 30% away from (accepted + 1) / (gamma c + 1)."
+    )
+
+
+def test_the_document_has_the_published_run(tmp_path: Path) -> None:
+    published = json.loads(decoding_docs.PUBLISHED.read_text())
+    text = decoding_docs.DOCUMENT.read_text()
+    document, data = tmp_path / "decoding.md", tmp_path / "decoding_speed.json"
+    document.write_text(text)
+    decoding_docs.publish(published["speculative"], published["beam_search"], document, data)
+    assert document.read_text() == text
+    assert json.loads(data.read_text()) == published
+    records = published["speculative"]["speed"]["records"]
+    records[0]["speed_long"] = 2.75
+    lines = decoding_docs.speculative_tables(published["speculative"])
+    rows = [line for line in lines if line.startswith(("| known", "| others"))]
+    assert [row.endswith("| 2.75x |") for row in rows] == [True] + [False] * (len(records) - 1)
 
 
 def _generator(seed: int) -> torch.Generator:

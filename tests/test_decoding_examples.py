@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_examples import EXAMPLES, run_as_user
@@ -13,7 +15,7 @@ sys.path.insert(0, str(EXAMPLES))
 
 import number_speller
 
-LIMIT_SECONDS = 600  # the speller is trained where no other test has done it, on a machine that may be busy
+LIMIT_SECONDS = 600  # models are trained where no other test has done it, on a machine that may be busy
 
 
 @pytest.mark.parametrize(
@@ -101,3 +103,42 @@ def test_translate_onnx(tmp_path: Path) -> None:
     assert re.search(r"by torch and by onnxruntime: 40$", output, re.MULTILINE)
     right = int(re.search(r"the best one is right: (\d+)", output)[1])
     assert right >= 36
+
+
+def assert_beams_of_one_search(tree: dict[str, Any], steps: int, beams: int) -> None:
+    """Every beam continues one of the step before and is less probable, and the best ones come first."""
+    assert len(tree["steps"]) == steps - 1
+    before = [0.0]
+    for step in [*tree["steps"], tree["ends"]]:
+        assert len(step["tokens"]) == len(step["parents"]) == len(step["scores"]) == beams
+        assert step["scores"] == sorted(step["scores"], reverse=True)
+        assert all(score < before[parent] for score, parent in zip(step["scores"], step["parents"], strict=True))
+        before = step["scores"]
+    assert set(tree["steps"][0]["parents"]) == {0}
+
+
+@pytest.mark.timeout(LIMIT_SECONDS + 60)
+def test_strategies(tmp_path: Path) -> None:
+    file = tmp_path / "tree.json"
+    prompts = ["The iterator", "Return a list of"]
+    output = run_as_user(
+        str(EXAMPLES / "strategies.py"), "--prompts", *prompts, "--tokens", "5", "--json", str(file),
+        seconds=LIMIT_SECONDS,
+    )  # fmt: skip
+    for prompt, part in zip(prompts, output.split("\n\n"), strict=False):
+        lines = part.strip("\n").splitlines()
+        assert lines[0] == f"{prompt} ..."
+        texts = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[1:]}
+        assert list(texts) == [
+            "greedy_search", "sample", "sample_and_rank", "beam_search", "beam_sample", "group_beam_search",
+            "contrastive_search", "speculative_sample",
+        ]  # fmt: skip
+        assert all(float(score) < 0 and len(text) == 1 for score, *text in texts.values())
+        assert texts["speculative_sample"] == texts["greedy_search"]
+    tokens, passes = re.search(r"speculative_sample: (\d+) tokens in (\d+) passes of the model", output).groups()
+    assert int(passes) < int(tokens)
+    assert_beams_of_one_search(json.loads(file.read_text()), steps=7, beams=4)
+
+
+def test_the_published_beams_are_of_one_search() -> None:
+    assert_beams_of_one_search(json.loads((EXAMPLES.parent / "docs" / "beam_tree.json").read_text()), steps=7, beams=4)
