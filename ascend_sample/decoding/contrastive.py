@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from ascend_sample.decoding.log_probs import log_softmax
 from ascend_sample.decoding.loop import Choice, Texts, prefilled, steps_of
-from ascend_sample.decoding.model import StepModel, entered
+from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import (
     CommonOptions,
@@ -82,7 +82,7 @@ def contrastive_search(
         scores = texts.processed(logits)
         values, candidates = first_of_total_order(scores, count)
         log_probs = log_softmax(scores).gather(1, candidates)
-        output = entered(model.decode(candidates.view(-1, 1), model.expand(cache, count)))
+        output = model.decode(candidates.view(-1, 1), model.expand(cache, count))
         hidden_states = normalize(
             _hidden_states(request, output.hidden_states).view(request.batch_size, count, -1), dim=2
         )

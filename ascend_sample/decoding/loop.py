@@ -122,7 +122,7 @@ class Texts:
         is_impossible = self._is_impossible
         if self._named == "prompts":
             is_impossible = is_impossible.view(self.request.batch_size, -1).any(dim=1)
-        warn_of_impossible(self.request, is_impossible, "Let logits_processor leave a token.", self._named)
+        warn_of_impossible(self.request, is_impossible, self._named)
         return DecodeOutput(
             sequences=self._ids[:, self._prompt_width : self._prompt_width + self._steps].clone(),
             sequences_scores=self._log_probs,
@@ -171,15 +171,13 @@ def steps_of(request: Request) -> Iterator[int]:
             bar.update()
 
 
-def warn_of_impossible(
-    request: Request, is_impossible: Tensor, remedy: str, named: Literal["rows", "prompts"] = "rows"
-) -> None:
+def warn_of_impossible(request: Request, is_impossible: Tensor, named: Literal["rows", "prompts"] = "rows") -> None:
     """Name the rows or prompts, bool [n], of which some text had nothing to choose from in some step."""
     numbers = is_impossible.nonzero().flatten().tolist()
     if numbers:
         warnings.warn(
             f"{request.strategy}: in the {named} {numbers} some step had no token left to choose, every logit being "
-            f"-inf or NaN; the score of such a text is -inf. {remedy}",
+            "-inf or NaN; the score of such a text is -inf. Look at the model's logits, and at what forbids tokens.",
             RuntimeWarning,
             stacklevel=_level_of_the_caller(),
         )

@@ -72,7 +72,7 @@ class RaggedTexts:
 
     def result(self, stats: SpeculativeStats) -> DecodeOutput:
         """What was generated, when all rows are done."""
-        warn_of_impossible(self.request, self.scores == -torch.inf, "Look at the model's logits.")
+        warn_of_impossible(self.request, self.scores == -torch.inf)
         lengths = self.lengths - self._prompt_lengths
         places = torch.arange(int(lengths.max()), device=lengths.device)
         sequences = self.tokens.gather(1, self._prompt_lengths[:, None] + places)
