@@ -307,11 +307,39 @@ MUTANTS_CPU = (
     Mutant(
         "cpu V2: min-p alone: q by id",
         "csrc/cpu/min_p.h",
-        "  const float* q = contiguous(arguments.noise, count, scratch);\n",
-        "  auto* q = reinterpret_cast<float*>(scratch.reserve(Scratch::kNoise, count * sizeof(float)));\n"
-        "  for (size_t i = 0; i < count; ++i) {\n"
+        "  const float* q = contiguous(arguments.noise, found.count, scratch);\n",
+        "  auto* q = reinterpret_cast<float*>(scratch.reserve(Scratch::kNoise, found.count * sizeof(float)));\n"
+        "  for (size_t i = 0; i < found.count; ++i) {\n"
         "    q[i] = arguments.noise[find_hit(work.hits, i)];\n"
         "  }\n",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: min-p alone: a share near min-p is not looked at",
+        "csrc/cpu/min_p.h",
+        "  if (count_at_least(kept.values, padded, next_above(upper)) == kept.count) {\n",
+        "  if (padded >= kept.count) {\n",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: min-p alone: entries of +inf are no zeros",
+        "csrc/cpu/min_p.h",
+        "    fill(kept.values, kept.count, 0.0F);\n",
+        "",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: large nucleus: min-p is forgotten",
+        "csrc/cpu/large_nucleus.h",
+        "    if (!arguments_.stays_surely(end)) {\n",
+        "    if (end < 0) {\n",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: large nucleus: min-p beyond the nucleus",
+        "csrc/cpu/large_nucleus.h",
+        "      if (staying > least_count || staying != searcher_.count_above(lower)) {\n",
+        "      if (staying != searcher_.count_above(lower)) {\n",
         IN_FUZZ,
     ),
     Mutant(
