@@ -8,6 +8,7 @@ IN_CPU_KERNEL = ("tests/test_operator.py::TestShapesAndStrides", "-k", "default 
 IN_CAPABILITY = ("tests/test_backend.py::test_info_shows_the_code_path_of_the_cpu_kernel",)
 IN_FUZZ = ("tests/cpu/test_fuzz.py::test_short_run",)
 IN_ROWS_BY_HAND = ("tests/cpu/test_rows_by_hand.py",)
+IN_MIN_P = ("tests/test_operator_v2.py::TestMinP", "-k", "default and cpu")
 
 MUTANTS_CPU = (
     # ---- the CPU kernel: the operator, then its core ----
@@ -319,14 +320,7 @@ MUTANTS_CPU = (
         "csrc/cpu/min_p.h",
         "  if (count_at_least(kept.values, padded, next_above(upper)) == kept.count) {\n",
         "  if (padded >= kept.count) {\n",
-        IN_FUZZ,
-    ),
-    Mutant(
-        "cpu V2: min-p alone: entries of +inf are no zeros",
-        "csrc/cpu/min_p.h",
-        "    fill(kept.values, kept.count, 0.0F);\n",
-        "",
-        IN_FUZZ,
+        IN_MIN_P,
     ),
     Mutant(
         "cpu V2: large nucleus: min-p is forgotten",
@@ -340,7 +334,7 @@ MUTANTS_CPU = (
         "csrc/cpu/large_nucleus.h",
         "      if (staying > least_count || staying != searcher_.count_above(lower)) {\n",
         "      if (staying != searcher_.count_above(lower)) {\n",
-        IN_FUZZ,
+        IN_MIN_P,
     ),
     Mutant(
         "cpu V2: probabilities are softmaxed",
