@@ -173,6 +173,41 @@ class TestMinP:
         assert sample(device, route, [row], min_p=0.25, q=[[9.0, 1e-3, 9.0, 9.0]], input_is_logits=False)[0] == [1]
         assert sample(device, route, [row], k=3, min_p=0.25, q=[[9.0, 1e-3, 9.0, 9.0]], input_is_logits=False)[0] == [0]
 
+    @pytest.mark.parametrize(("nearly", "kept"), [(-5e-7, [0]), (5e-7, [0, 1])])
+    def test_a_logit_next_to_the_bound(self, device: str, route: str | None, nearly: float, kept: list[int]) -> None:
+        """Within a millionth of min-p it is told by the probabilities; a kept one would be drawn."""
+        rows, q = [[0.0, math.log(0.5) + nearly]], [[1.0, 1e-6]]
+        assert sample(device, route, rows, min_p=0.5, q=q, dtype=torch.float32) == ([kept[-1]], [kept])
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_entries_of_infinity_share_the_mass(self, device: str, route: str | None, dtype: torch.dtype) -> None:
+        rows, q = [[INF, 9.0, INF, INF]], [[3.0, 1.0, 2.0, 1e-6]]
+        assert sample(device, route, rows, min_p=0.5, q=q, dtype=dtype) == ([2], [[0, 2, 3]])
+
+    @pytest.mark.parametrize(
+        ("nucleus", "staying", "quiet", "drawn"),
+        [
+            (1500, 1400, 1399, 1399),
+            (1500, 1400, 1400, 0),
+            (1500, 1520, 1499, 1499),
+            (1500, 1520, 1510, 0),  # a rough sum leaves it open which of the two is smaller
+            (1500, 2200, 1505, 0),
+            (1500, 600, 599, 599),
+            (1500, 600, 600, 0),
+        ],
+    )
+    def test_of_a_large_nucleus(
+        self, device: str, route: str | None, nucleus: int, staying: int, quiet: int, drawn: int
+    ) -> None:
+        """Logits that fall slowly, and many low ones: a rank with little noise is drawn where both filters keep it."""
+        row = [-rank / 700 for rank in range(2500)] + [-4.0] * 16_380
+        sums = torch.softmax(torch.tensor([row], dtype=torch.float64), 1).cumsum(1)
+        p = float(sums[0, nucleus - 2] + sums[0, nucleus - 1]) / 2
+        q = [1.0] * len(row)
+        q[quiet] = 1e-3
+        result = run(device, route, [row], [q], torch.float32, p=p, min_p=math.exp(-(staying - 0.5) / 700))
+        assert result.logits_select_idx.tolist() == [drawn]
+
     def test_of_logits(self, device: str, route: str | None) -> None:
         assert sample(device, route, [[0.0, 3.0, 2.0, 1.0]], min_p=0.3) == ([1], [[1, 2]])
 

@@ -105,8 +105,8 @@ class Counted {
       for (size_t run = 0; run < runs_.size; ++run) {
         runs_.weights[run] = static_cast<float>(exponential_of(run));
       }
-      least = staying_of(runs_, *least, arguments_.with_min_p_times(1 + 1e-6));
-      most = staying_of(runs_, *most, arguments_.with_min_p_times(1 - 1e-6));
+      least = staying_of(runs_, *least, arguments_.with_min_p_times(1 + kUnsure));
+      most = staying_of(runs_, *most, arguments_.with_min_p_times(1 - kUnsure));
     }
     if (arguments_.kept != nullptr && least->ranks != most->ranks) {
       return std::nullopt;

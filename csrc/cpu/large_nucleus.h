@@ -37,7 +37,7 @@ class LargeNucleus {
   /// bounds the sum with that alone.
   std::optional<size_t> try_rough_sum(const RoughSum& rough, const Known& known_beyond,
                                       const Bounds& guess) {
-    if (arguments_.kept != nullptr || arguments_.uses_min_p()) {
+    if (arguments_.kept != nullptr) {
       return std::nullopt;
     }
     const double middle = p_ * (guess.least + guess.most) / 2;
@@ -57,10 +57,22 @@ class LargeNucleus {
     nucleus_ = cut(searcher_.template find_in<Weight::kExponential>(*bag, most_target), maximum_,
                    most_target);
     // What the least nucleus lacks has no logit below this one's end.
-    const double end = exponential_of(nucleus_.place.value);
+    double end = exponential_of(nucleus_.place.value);
     const double lacking = std::ceil((most_target - least_target) / end) + 1;
     const auto count = static_cast<double>(nucleus_.count());
-    const auto least_count = static_cast<size_t>(lacking < count ? count - lacking : 0.0);
+    auto least_count = static_cast<size_t>(lacking < count ? count - lacking : 0.0);
+    if (!arguments_.stays_surely(end)) {
+      // Where every such nucleus reaches beyond min-p, what is kept depends on no sum.
+      const float lower = below_share(maximum_, arguments_.min_p * (1 - kUnsure));
+      const float upper = below_share(maximum_, arguments_.min_p * (1 + kUnsure));
+      const size_t staying = searcher_.count_above(upper);
+      if (staying > least_count || staying != searcher_.count_above(lower)) {
+        return std::nullopt;
+      }
+      nucleus_ = {{upper, staying, 0.0, 0}, 0};
+      least_count = staying;
+      end = exponential_of(lower);
+    }
     const float* q = contiguous(arguments_.noise, nucleus_.count(), scratch_);
     size_t found_rank = 0;
     Place found;

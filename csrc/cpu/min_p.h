@@ -7,39 +7,15 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// The largest value that does not reach a share of the largest value's weight, or -inf.
-inline float below_share(float maximum, double share) {
-  const auto reaches = [&](float value) {
-    return exp_not_positive(double{value} - double{maximum}) >= share;
-  };
-  int64_t low = ordinal_of(-kInfinity);
-  int64_t high = ordinal_of(maximum);
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (reaches(value_of_ordinal(static_cast<int32_t>(middle))) ? high : low) = middle;
-  }
-  return value_of_ordinal(static_cast<int32_t>(low));
-}
-
-/// The largest value that min-p does not keep. Probabilities are rounded to float32 before they are
-/// compared: where a logit of the row is so close that this may matter, they are computed.
+/// The largest value that min-p does not keep, between two bounds of it: for logits so close to it
+/// that the rounding of probabilities to float32 matters.
 template <typename Type>
-float bound_of_min_p(const Row<Type>& row, const Groups& groups, float maximum,
-                     const RowArguments& arguments, Workspace& work) {
-  if (maximum == kInfinity) {
-    return next_below(maximum);  // its entries share the whole mass
-  }
-  const double share{arguments.min_p};
-  const float bound = below_share(maximum, share * (1 - 1e-6));
-  const float upper = below_share(maximum, share * (1 + 1e-6));
-  if (bound == upper ||
-      hit_above(row, groups, bound, work.hits) == hit_above(row, groups, upper, work.hits)) {
-    return upper;
-  }
+float exact_bound(const Row<Type>& row, const Groups& groups, float maximum, float lower,
+                  float upper, float min_p, Workspace& work) {
   const RowSum row_sum = scan_sum(row, groups, work.chunk_sums);
-  const double least = share * double{probability_of(maximum, row_sum)};
+  const double least = double{min_p} * double{probability_of(maximum, row_sum)};
   // By bisection: around 0 there are many floats between the bounds.
-  int64_t low = ordinal_of(bound);
+  int64_t low = ordinal_of(lower);
   int64_t high = int64_t{ordinal_of(upper)} + 1;
   while (high - low > 1) {
     const auto middle = static_cast<int32_t>(low + (high - low) / 2);
@@ -65,19 +41,41 @@ inline size_t find_hit(const Hits& hits, size_t place) {
   }
 }
 
-/// The hits side by side, as a row of their own. Entries of +inf, which share the mass, become 0.
+/// What min-p keeps: its places are the hits, its values stand side by side.
+struct KeptByMinP {
+  float bound;  // all that is above it
+  float* values;
+  size_t count;
+};
+
 template <typename Type>
-Row<Float32> gather_hits(const Row<Type>& row, size_t count, Scratch& scratch, Workspace& work) {
-  auto* values = reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, count * sizeof(float)));
-  size_t gathered = 0;
-  for (size_t i = 0; i < work.hits.count; ++i) {
-    const auto* data = row.line(2 * work.hits.pairs[i]);
-    for (uint64_t bits = work.hits.bits[i]; bits != 0; bits &= bits - 1) {
-      const float value = Type::value_of(data[__builtin_ctzll(bits)]);
-      values[gathered++] = value == kInfinity ? 0.0F : value;
-    }
+KeptByMinP keep_above(const Row<Type>& row, const Groups& groups, float bound, Scratch& scratch,
+                      Workspace& work) {
+  const size_t count = hit_above(row, groups, bound, work.hits);
+  const size_t room = work.hits.count * 2 * kLine + kLine;  // whole lines, and junk behind them
+  auto* values = reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, room * sizeof(float)));
+  copy_hit_values(row, work.hits, bound, values);
+  return {bound, values, count};
+}
+
+template <typename Type>
+KeptByMinP keep_by_min_p(const Row<Type>& row, const Groups& groups, float maximum, float min_p,
+                         Scratch& scratch, Workspace& work) {
+  if (maximum == kInfinity) {  // its entries share the whole mass
+    const KeptByMinP kept = keep_above(row, groups, next_below(maximum), scratch, work);
+    fill(kept.values, kept.count, 0.0F);
+    return kept;
   }
-  return {values, count, work.last_chunk_of_copy};
+  // Probabilities are rounded to float32 before they are compared: up to 1e-6 are not sure.
+  const float lower = below_share(maximum, double{min_p} * (1 - kUnsure));
+  const float upper = below_share(maximum, double{min_p} * (1 + kUnsure));
+  const KeptByMinP kept = keep_above(row, groups, lower, scratch, work);
+  const size_t padded = (kept.count + kLine - 1) / kLine * kLine;
+  if (count_at_least(kept.values, padded, next_above(upper)) == kept.count) {
+    return kept;
+  }
+  return keep_above(row, groups, exact_bound(row, groups, maximum, lower, upper, min_p, work),
+                    scratch, work);
 }
 
 /// min-p below 1, and nothing else.
@@ -92,17 +90,16 @@ size_t sample_min_p(const Row<Type>& row, const RowArguments& arguments, Scratch
     }
     return 0;
   }
-  const float bound = bound_of_min_p(row, groups, maximum, arguments, work);
-  const size_t count = hit_above(row, groups, bound, work.hits);
+  const KeptByMinP found = keep_by_min_p(row, groups, maximum, arguments.min_p, scratch, work);
   if (arguments.kept != nullptr) {
-    write_kept(row, bound, 0, arguments.kept);
+    write_kept(row, found.bound, 0, arguments.kept);
   }
   if (!arguments.is_drawn()) {
     return find_equal(row, maximum, 0);
   }
   // q belongs to the place among the kept.
-  const Row<Float32> kept = gather_hits(row, count, scratch, work);
-  const float* q = contiguous(arguments.noise, count, scratch);
+  const Row<Float32> kept(found.values, found.count, work.last_chunk_of_copy);
+  const float* q = contiguous(arguments.noise, found.count, scratch);
   float largest = 0;
   const std::optional<size_t> place = draw_unfiltered(kept, q, arguments.eps, work, largest);
   if (place.has_value()) {

@@ -8,6 +8,9 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
+/// Of a share of the largest weight: so near to min-p, the rounding of weights to float32 matters.
+inline constexpr double kUnsure = 1e-6;
+
 /// What one row is sampled with, and the operator's rules for it.
 struct RowArguments {
   bool is_second;  // top_k_top_p_sample_v2
@@ -48,6 +51,11 @@ struct RowArguments {
   /// every one has more.
   double exponential_with(double weight, double inverse_sum) const {
     return is_second ? weight : 1.0 + std::log(weight) / inverse_sum;
+  }
+
+  /// Whether min-p keeps what has this share of the largest weight, however weights are rounded.
+  bool stays_surely(double share) const {
+    return !uses_min_p() || share >= double{min_p} * (1 + kUnsure);
   }
 
   /// min-p a little larger or smaller.

@@ -109,14 +109,17 @@ class TopP {
       return selected;
     }
     const double each = work_.exponentials[candidates_.count - 1];
-    if (known_.weight + each * static_cast<double>(kMostCandidates) <= p_ * bounds_.least) {
+    if (!arguments_.uses_min_p() &&
+        known_.weight + each * static_cast<double>(kMostCandidates) <= p_ * bounds_.least) {
       return std::nullopt;  // kMostCandidates are not enough either
     }
     const Collected collected = collect_candidates(row_, groups_, kMostCandidates, work_);
     const Bag bag{collected.candidates.values, work_.weights, collected.candidates.count};
     const Known known = know_bag(bag, sum_.maximum);
     Bounds sum = bound_sum(rough, known, row_.chunks());
-    if (bag.size >= kMostCandidates && known.weight < p_ * sum.least) {
+    const double last = exp_not_positive(double{collected.bound} - double{sum_.maximum});
+    if (bag.size >= kMostCandidates && known.weight < p_ * sum.least &&
+        arguments_.stays_surely(last)) {
       return beyond_candidates({collected.bound, bag.size, known.weight}, bag)
           .try_rough_sum(rough, known, sum);
     }
@@ -164,8 +167,8 @@ class TopP {
             candidates_.count,
             [this](size_t rank) { return static_cast<float>(work_.exponentials[rank]); });
       };
-      const size_t least = staying(1 + 1e-6);
-      const size_t most = staying(1 - 1e-6);
+      const size_t least = staying(1 + kUnsure);
+      const size_t most = staying(1 - kUnsure);
       if (least < candidates_.count) {
         sizes.least = sizes.least != 0 && sizes.least < least ? sizes.least : least;
       }

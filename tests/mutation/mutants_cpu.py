@@ -8,6 +8,7 @@ IN_CPU_KERNEL = ("tests/test_operator.py::TestShapesAndStrides", "-k", "default 
 IN_CAPABILITY = ("tests/test_backend.py::test_info_shows_the_code_path_of_the_cpu_kernel",)
 IN_FUZZ = ("tests/cpu/test_fuzz.py::test_short_run",)
 IN_ROWS_BY_HAND = ("tests/cpu/test_rows_by_hand.py",)
+IN_MIN_P = ("tests/test_operator_v2.py::TestMinP", "-k", "default and cpu")
 
 MUTANTS_CPU = (
     # ---- the CPU kernel: the operator, then its core ----
@@ -307,12 +308,33 @@ MUTANTS_CPU = (
     Mutant(
         "cpu V2: min-p alone: q by id",
         "csrc/cpu/min_p.h",
-        "  const float* q = contiguous(arguments.noise, count, scratch);\n",
-        "  auto* q = reinterpret_cast<float*>(scratch.reserve(Scratch::kNoise, count * sizeof(float)));\n"
-        "  for (size_t i = 0; i < count; ++i) {\n"
+        "  const float* q = contiguous(arguments.noise, found.count, scratch);\n",
+        "  auto* q = reinterpret_cast<float*>(scratch.reserve(Scratch::kNoise, found.count * sizeof(float)));\n"
+        "  for (size_t i = 0; i < found.count; ++i) {\n"
         "    q[i] = arguments.noise[find_hit(work.hits, i)];\n"
         "  }\n",
         IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: min-p alone: a share near min-p is not looked at",
+        "csrc/cpu/min_p.h",
+        "  if (count_at_least(kept.values, padded, next_above(upper)) == kept.count) {\n",
+        "  if (padded >= kept.count) {\n",
+        IN_MIN_P,
+    ),
+    Mutant(
+        "cpu V2: large nucleus: min-p is forgotten",
+        "csrc/cpu/large_nucleus.h",
+        "    if (!arguments_.stays_surely(end)) {\n",
+        "    if (end < 0) {\n",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: large nucleus: min-p beyond the nucleus",
+        "csrc/cpu/large_nucleus.h",
+        "      if (staying > least_count || staying != searcher_.count_above(lower)) {\n",
+        "      if (staying != searcher_.count_above(lower)) {\n",
+        IN_MIN_P,
     ),
     Mutant(
         "cpu V2: probabilities are softmaxed",
