@@ -133,6 +133,37 @@ class TestJudge:
         arguments = (values, k, p, None, None, 1e-8, 1024, False)
         assert compare_v2(*arguments, expected, actual).kinds == [verdict]
 
+    @pytest.mark.parametrize(
+        ("row", "k", "ids", "weights"),
+        [
+            ([1.0, -math.inf, 2.0, -math.inf, -math.inf, 0.0], 5, [2, 0, 5, 1, 3], [0.66524094, 0.24472848, 0.09003057]),
+            ([0.0, -200.0, -300.0, -400.0], 4, [0, 1, 2, 3], [1.0]),
+            ([0.0, -400.0, -300.0, -200.0], OFF, [0, 1, 2, 3], [1.0]),
+        ],
+    )
+    def test_sample_result_of_kept_entries_that_weigh_nothing(
+        self, row: list[float], k: int, ids: list[int], weights: list[float]
+    ) -> None:
+        size, kept = len(row), len(ids)
+
+        def judged(*changed: int) -> Kind:
+            dense_ids = torch.tensor([ids + [0] * (size - kept)])
+            dense_weights = torch.tensor([weights + [0.0] * (size - len(weights))])
+            other_ids = dense_ids.clone()
+            for place, token in zip(range(kept - 2, size), changed, strict=False):
+                other_ids[0, place] = token
+            results = (ResultV2(torch.tensor([ids[0]]), None, each, dense_weights) for each in (dense_ids, other_ids))
+            k_and_p = torch.tensor([k], dtype=torch.int32), torch.tensor([1.0])
+            return compare_v2(torch.tensor([row]), *k_and_p, None, None, 1e-8, 1024, True, *results).kinds[0]
+
+        assert judged() is Kind.EXACT
+        assert judged(ids[-2], ids[-1], 999) is Kind.EXACT  # behind the kept ones, where there is such a place
+        assert judged(999) is Kind.FAILED
+        assert judged(ids[-2], -7) is Kind.FAILED
+        assert judged(999, -7) is Kind.FAILED
+        assert judged(ids[-1], ids[-2]) is Kind.FAILED
+        assert judged(ids[0]) is Kind.FAILED
+
     def test_form(self) -> None:
         values = torch.zeros(1, 3)
         k, p = torch.tensor([2], dtype=torch.int32), torch.tensor([1.0])
