@@ -130,7 +130,7 @@ def make_batch_v2(seed: int, index: int, dtypes: tuple[torch.dtype, ...]) -> Bat
 
 
 def _as_probabilities(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Softmax of the rows in their dtype; NaN and +inf stay, and in every third row some zeros become negative."""
+    """Softmax of the rows in their dtype; NaN and +inf stay, and in a third of the rows some zeros become negative."""
     values = logits.double()
     finite = values.masked_fill(values.isnan() | values.isposinf(), -torch.inf)
     probabilities = torch.softmax(finite, dim=1).nan_to_num(0.0).to(logits.dtype)
