@@ -270,7 +270,7 @@ class TestStream:
         assert len(seen["vocab and dtype"]) >= 3 * len(VOCAB_SIZES) - 2  # 2**20 comes once in four cycles
 
     @pytest.mark.parametrize("n_dtypes", [1, 2, 3])
-    @pytest.mark.parametrize("n_hands", [3, 12])
+    @pytest.mark.parametrize("n_hands", [8, 12])
     def test_combinations_are_dealt_out(self, n_dtypes: int, n_hands: int) -> None:
         """Of one dtype and batch size, every `n_hands` batches in a row have each once, in changing orders."""
         dealt: dict[tuple[torch.dtype, int], list[int]] = {}

@@ -2,8 +2,8 @@
 
 Batch i of a seed is the same whatever the number of rows asked for. The stream goes round in cycles: each holds every
 small vocabulary with every batch size, and a few rows of the large ones; the family of logits moves on by one from
-cycle to cycle. What a batch has as a whole (q or none) is dealt out, so that no combination of it with a dtype is left
-to chance. Rows of one batch mix the scenarios of the operator (top-k and top-p on or off).
+cycle to cycle. What a batch has as a whole (a kind of q, or none) is dealt out, so that no combination of it with a
+dtype is left to chance. Rows of one batch mix the scenarios of the operator (top-k and top-p on or off).
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ SCENARIO_NAMES = {
     "Apq": "top-k top-p sample",
 }
 """The scenarios in words, in the order of the operator's table."""
+NOISES = ("none", "none", "exponential", "exponential", "exponential", "signed", "powers of two", "NaN")
+"""The kinds of q, as often as each is dealt out."""
 SCENARIOS = tuple(SCENARIO_NAMES)
 MAX_TOP_K = 1024
 INT32_MAX = 2**31 - 1
@@ -41,7 +43,6 @@ _LARGE = 32000
 _SMALL_SHAPES = tuple(itertools.product((v for v in VOCAB_SIZES if v < _LARGE), BATCH_SIZES))
 _SMALL_VOCABULARIES = len(_SMALL_SHAPES) // len(BATCH_SIZES)
 _CYCLE_LENGTH = len(_SMALL_SHAPES) + 3
-_HANDS = (False, True, True)  # whether q is given
 _EFFECTIVE_P = (1e-4, 0.1, 0.5, 0.9, 0.999)
 _SKIPPING_P = (-0.1, 0.0, 1.0, 1.5, float("nan"))
 _LOWEST_SAFE_MAXIMUM = -80.0  # float32 exponentials of anything lower are denormal or 0
@@ -198,14 +199,14 @@ def deal(seed: int, index: int, n_dtypes: int, n_hands: int) -> int:
     return int(torch.randperm(n_hands, generator=generator)[place_in_deal])
 
 
-def make_batch(seed: int, index: int, dtypes: tuple[torch.dtype, ...], *, with_q: bool | None = None) -> Batch:
+def make_batch(seed: int, index: int, dtypes: tuple[torch.dtype, ...], *, noises: tuple[str, ...] = ()) -> Batch:
     """Makes one batch of the stream.
 
     Args:
         seed: the seed of the stream, at least 0.
         index: the place in the stream, at least 0.
         dtypes: the dtypes that logits may have; they are part of the stream's identity.
-        with_q: whether the batch has q; dealt out when None.
+        noises: kinds of q of which one is drawn; all are dealt out when none is named.
 
     Returns:
         The batch, on the CPU.
@@ -214,10 +215,9 @@ def make_batch(seed: int, index: int, dtypes: tuple[torch.dtype, ...], *, with_q
     cycle, place = divmod(index, _CYCLE_LENGTH)
     family = FAMILIES[(cycle + place) % len(FAMILIES)]
     drawn_vocab_size, drawn_batch_size = shape_of(index)
-    if with_q is None:
-        with_q = _HANDS[deal(seed, index, len(dtypes), len(_HANDS))]
+    noises = noises or (NOISES[deal(seed, index, len(dtypes), len(NOISES))],)
     dtype = dtype_of(index, dtypes)
-    return draw_batch(generator, drawn_batch_size, drawn_vocab_size, family, dtype, seed, index, with_q)
+    return draw_batch(generator, drawn_batch_size, drawn_vocab_size, family, dtype, seed, index, noises)
 
 
 def draw_batch(
@@ -228,7 +228,7 @@ def draw_batch(
     dtype: torch.dtype,
     seed: int = 0,
     index: int = 0,
-    with_q: bool | None = None,
+    noises: tuple[str, ...] = NOISES,
 ) -> Batch:
     """Draws one batch of a given shape, whose rows mix the scenarios.
 
@@ -240,12 +240,12 @@ def draw_batch(
         dtype: of the logits.
         seed: of the stream that the batch is part of.
         index: in that stream.
-        with_q: whether the batch has q; drawn when None.
+        noises: kinds of q, of which one is drawn.
 
     Returns:
         The batch, on the CPU.
     """
-    return _Maker(generator, batch_size, vocab_size).make(seed, index, family, dtype, with_q)
+    return _Maker(generator, batch_size, vocab_size).make(seed, index, family, dtype, noises)
 
 
 class _Maker:
@@ -256,7 +256,7 @@ class _Maker:
         self.batch_size = batch_size
         self.vocab_size = vocab_size
 
-    def make(self, seed: int, index: int, family: Family, dtype: torch.dtype, with_q: bool | None) -> Batch:
+    def make(self, seed: int, index: int, family: Family, dtype: torch.dtype, noises: tuple[str, ...]) -> Batch:
         largest = torch.finfo(dtype).max
         drawn = family.make(self.generator, self.batch_size, self.vocab_size)
         logits = (drawn.clamp(-largest, largest) if family.exceeds_dtypes else drawn).to(dtype)
@@ -268,15 +268,14 @@ class _Maker:
             k, p = self.make_exact(logits, uses_k, uses_p, k, p)
         below_one = 1.0 - torch.finfo(dtype).eps / 2  # bfloat16(0.999) is 1.0, which would switch top-p off
         p = torch.where(uses_p, p.clamp(max=below_one), p).to(dtype)
-        if with_q is None:
-            with_q = _HANDS[self.integer(len(_HANDS))]
-        q, q_ties = self.noise() if with_q else (None, False)
+        noise = noises[self.integer(len(noises))]
+        q = self.noise(noise)
         layout = self.layout()
         return Batch(
             seed=seed,
             index=index,
             family=family.name,
-            tie_heavy=family.tie_heavy or q_ties,
+            tie_heavy=family.tie_heavy or noise == "powers of two",
             logits=Operand.arrange(logits, layout, filler=1e4),
             k=Operand.arrange(k.to(torch.int32), self.layout(), filler=7),
             p=Operand.arrange(p, self.layout(), filler=0.05),
@@ -326,18 +325,19 @@ class _Maker:
         multiple = (1 + (fraction * (parts - 1)).floor()) / parts
         return torch.where(uses_k, 2.0**log_k, k), torch.where(uses_p, multiple, p)
 
-    def noise(self) -> tuple[torch.Tensor, bool]:
-        """Draws q, of one of several kinds, and says whether it brings ties of its own."""
+    def noise(self, kind: str) -> torch.Tensor | None:
+        """Draws q."""
         shape = (self.batch_size, self.vocab_size)
-        kind = self.integer(11)
-        if kind == 0:
-            return (2.0 ** self.integers(3, shape[0] * shape[1]).float()).reshape(shape), True
+        if kind == "none":
+            return None
+        if kind == "powers of two":
+            return (2.0 ** self.integers(3, shape[0] * shape[1]).float()).reshape(shape)
         q = torch.empty(shape).exponential_(generator=self.generator)
-        if kind in (1, 2):  # negative ones count by their absolute value, zeros are divided by eps alone
+        if kind == "signed":  # negative ones count by their absolute value, zeros are divided by eps alone
             share = torch.rand(shape, generator=self.generator)
-            return q.where(share > 0.1, -q).where(share > 0.02, torch.zeros(())), False
-        if kind == 3:
-            share = torch.rand(shape, generator=self.generator)
-            q = q.where(share > 0.2, torch.full((), float("nan")))
+            return q.where(share > 0.1, -q).where(share > 0.02, torch.zeros(()))
+        if kind == "NaN":  # in some rows: a device promises nothing for them
+            struck = torch.rand(shape, generator=self.generator) < self.pick((0.0, 0.0, 0.2)).unsqueeze(1)
+            q = q.masked_fill(struck, float("nan"))
             q[self.integer(self.batch_size)] = float("nan")
-        return q, False
+        return q

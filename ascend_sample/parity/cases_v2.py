@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .cases import MAX_TOP_K, Batch, deal, make_batch, undefined_values
+from .cases import MAX_TOP_K, NOISES, Batch, deal, make_batch, undefined_values
 from .operands import Layout, Operand
 
 KS_MAX = (1024, 1024, 1024, 1, 10, 50, 1000)
@@ -17,6 +17,7 @@ _SKIPPING_MIN_P = (-0.5, 0.0, float("nan"))
 _LOWEST_SAFE_MAXIMUM = -80.0
 _HANDS = tuple(itertools.product((True, False), ("", "sample", "result"), (False, True)))
 """What is dealt out to the batches: whether the input is logits, what is asked for, whether min_p is given."""
+_GIVEN = tuple(noise for noise in NOISES if noise != "none")
 
 _FILTERS = ("", "top-k", "top-p", "top-k top-p", "one entry")
 SCENARIOS = {
@@ -102,7 +103,7 @@ def make_batch_v2(seed: int, index: int, dtypes: tuple[torch.dtype, ...]) -> Bat
         The batch, on the CPU.
     """
     input_is_logits, asked, has_min_p = _HANDS[deal(seed, index, len(dtypes), len(_HANDS))]
-    base = make_batch(seed, index, dtypes, with_q=asked == "sample")
+    base = make_batch(seed, index, dtypes, noises=_GIVEN if asked == "sample" else ("none",))
     generator = torch.Generator().manual_seed(2**62 + seed * 2**24 + index)
 
     def integer(bound: int) -> int:
