@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
+from ascend_sample.parity.cases import shape_of
+
 MAX_TOP_K = 1024
+
+
+def places_of(rows: int, largest: int) -> Iterator[int]:
+    """The indices of those batches of a stream of `rows` rows whose vocabulary is at most so large."""
+    made = 0
+    for index in itertools.count():
+        if made >= rows:
+            return
+        vocab_size, batch_size = shape_of(index)
+        made += batch_size
+        if vocab_size <= largest:
+            yield index
 
 
 @dataclass(frozen=True)

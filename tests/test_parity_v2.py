@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 
 import pytest
 import torch
+from parity_helpers import places_of
 
 from ascend_sample import top_k_top_p_sample_v2
 from ascend_sample.parity import Kind, verify
@@ -14,11 +17,13 @@ from ascend_sample.parity.cases_v2 import SCENARIOS, make_batch_v2
 from ascend_sample.parity.compare import Comparison
 from ascend_sample.parity.compare_v2 import ResultV2, compare_v2
 from ascend_sample.parity.probe_v2 import PROBES_V2
+from ascend_sample.parity.run import COVERING_ROWS
 from ascend_sample.parity.subjects import SAMPLE_V2, SUBJECTS
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_trace
 
 OFF, ALL = 0, 1.0
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+NAMES = ("bfloat16", "float16", "float32")
 HALVES = [math.log(probability) for probability in (0.5, 0.3, 0.2)]
 
 
@@ -133,6 +138,42 @@ class TestJudge:
         arguments = (values, k, p, None, None, 1e-8, 1024, False)
         assert compare_v2(*arguments, expected, actual).kinds == [verdict]
 
+    @pytest.mark.parametrize(
+        ("row", "k", "ids", "weights"),
+        [
+            (
+                [1.0, -math.inf, 2.0, -math.inf, -math.inf, 0.0],
+                5,
+                [2, 0, 5, 1, 3],
+                [0.66524094, 0.24472848, 0.09003057],
+            ),
+            ([0.0, -200.0, -300.0, -400.0], 4, [0, 1, 2, 3], [1.0]),
+            ([0.0, -400.0, -300.0, -200.0], OFF, [0, 1, 2, 3], [1.0]),
+        ],
+    )
+    def test_sample_result_of_kept_entries_that_weigh_nothing(
+        self, row: list[float], k: int, ids: list[int], weights: list[float]
+    ) -> None:
+        size, kept = len(row), len(ids)
+
+        def judged(*changed: int) -> Kind:
+            dense_ids = torch.tensor([ids + [0] * (size - kept)])
+            dense_weights = torch.tensor([weights + [0.0] * (size - len(weights))])
+            other_ids = dense_ids.clone()
+            for place, token in zip(range(kept - 2, size), changed, strict=False):
+                other_ids[0, place] = token
+            results = (ResultV2(torch.tensor([ids[0]]), None, each, dense_weights) for each in (dense_ids, other_ids))
+            k_and_p = torch.tensor([k], dtype=torch.int32), torch.tensor([1.0])
+            return compare_v2(torch.tensor([row]), *k_and_p, None, None, 1e-8, 1024, True, *results).kinds[0]
+
+        assert judged() is Kind.EXACT
+        assert judged(ids[-2], ids[-1], 999) is Kind.EXACT  # behind the kept ones, where there is such a place
+        assert judged(999) is Kind.FAILED
+        assert judged(ids[-2], -7) is Kind.FAILED
+        assert judged(999, -7) is Kind.FAILED
+        assert judged(ids[-1], ids[-2]) is Kind.FAILED
+        assert judged(ids[0]) is Kind.FAILED
+
     def test_form(self) -> None:
         values = torch.zeros(1, 3)
         k, p = torch.tensor([2], dtype=torch.int32), torch.tensor([1.0])
@@ -148,17 +189,17 @@ class TestJudge:
 
 class TestStream:
     def test_covers_the_scenarios(self) -> None:
-        seen: dict[str, set[object]] = {}
-        for batch in stream(0, 6000, DTYPES, make_batch_v2):
-            for key, values in {
-                "scenario": set(batch.scenarios()),
-                "dtype and kind": {(batch.logits.dtype_name, batch.input_is_logits, batch.is_need_sample_result)},
-                "ks_max": {batch.ks_max},
-            }.items():
-                seen.setdefault(key, set()).update(values)
-        assert len(seen["scenario"]) >= 0.9 * len(SCENARIOS)
-        assert len(seen["dtype and kind"]) == 3 * 2 * 2
-        assert seen["ks_max"] == {1, 10, 50, 1000, 1024}
+        """Every scenario in every dtype, by the rows that a device must get right; the large vocabularies left out."""
+        rows: Counter[tuple[str, str]] = Counter()
+        ks_max = set()
+        for index in places_of(COVERING_ROWS, largest=8193):
+            batch = make_batch_v2(0, index, DTYPES)
+            ks_max.add(batch.ks_max)
+            for scenario, is_undefined in zip(batch.scenarios(), batch.undefined_on_device(), strict=True):
+                rows[scenario, batch.logits.dtype_name] += not is_undefined
+        fewest = min((rows[cell], cell) for cell in itertools.product(SCENARIOS, NAMES))
+        assert fewest[0] >= 10, fewest
+        assert ks_max == {1, 10, 50, 1000, 1024}
 
     def test_scenarios_are_those_of_the_reference(self) -> None:
         words = {"A": "top-k", "p": "top-p", "m": "min-p", "1": "one entry", "q": "sample"}

@@ -9,16 +9,31 @@ from pathlib import Path
 
 import pytest
 import torch
-from parity_helpers import CONTRACT, mutant
+from npu.isolation import run_isolated
+from parity_helpers import CONTRACT, mutant, places_of
 
 import ascend_sample
+from ascend_sample.npu.operators import OPERATORS
 from ascend_sample.parity import Kind, Report, add_verify_arguments, run_verify, verify
 from ascend_sample.parity import run as run_module
-from ascend_sample.parity.cases import BATCH_SIZES, GUESSES, SCENARIOS, VOCAB_SIZES, count_rows, make_batch, stream
+from ascend_sample.parity.cases import (
+    BATCH_SIZES,
+    GUESSES,
+    SCENARIOS,
+    VOCAB_SIZES,
+    count_rows,
+    deal,
+    dtype_of,
+    make_batch,
+    shape_of,
+    stream,
+)
 from ascend_sample.parity.environment import is_real_device
 from ascend_sample.parity.families import FAMILIES
 from ascend_sample.parity.operands import Layout, Operand
 from ascend_sample.parity.probe import PROBES
+from ascend_sample.parity.report import Failure
+from ascend_sample.parity.subjects import SAMPLE_V2
 from ascend_sample.reference import top_k_top_p_sample_trace
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -29,6 +44,13 @@ def parse(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_verify_arguments(parser)
     return parser.parse_args(words)
+
+
+def report_on_v2() -> tuple[str, dict[str, object]]:
+    """A few rows of the second operator on the NPU: the text, and what the JSON says of the verdict."""
+    report = verify("npu", 1, subject=SAMPLE_V2)
+    record = report.to_json()
+    return report.to_text(), {name: record[name] for name in ("passed", "verdict", "routes")}
 
 
 class TestVerify:
@@ -57,6 +79,40 @@ class TestVerify:
         output = capsys.readouterr().out
         assert output.startswith("operator")
         assert output.endswith("PASSED\n")
+
+    def test_who_answered_stands_beside_the_verdict(self, npu: str) -> None:
+        text, record = report_on_v2()
+        assert text.endswith("\nPASSED")
+        assert "the device's answer" in text
+        assert (record["verdict"], set(record["routes"])) == ("PASSED", {"bfloat16", "float16", "float32"})
+        with ascend_sample.use_backend("composite"):
+            text, record = report_on_v2()
+        verdict = "PASSED: the composite (bfloat16, float16, float32) answered, not the device's operator"
+        assert text.endswith(f"\n{verdict}")
+        assert "the device's answer" not in text
+        assert record == {
+            "passed": True,
+            "verdict": verdict,
+            "routes": dict.fromkeys(("bfloat16", "float16", "float32"), "composite"),
+        }
+
+    def test_cann_without_the_operator(self, npu: str) -> None:
+        if is_real_device(npu):
+            pytest.skip("a real CANN hides no operator")
+        finished = run_isolated(report_on_v2, without=[OPERATORS["top_k_top_p_sample_v2"].phase_2])
+        text, record = finished.result
+        assert text.splitlines()[-1] == record["verdict"]
+        assert "PASSED: the composite (bfloat16, float16, float32) answered" in text
+        assert "the device's answer" not in text
+
+    def test_scenario_without_a_row_is_a_problem(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert verify("cpu", 3, subject=SAMPLE_V2).problems() == []  # too few rows to ask for all
+        monkeypatch.setattr(run_module, "COVERING_ROWS", 3)
+        (problem,) = verify("cpu", 3, subject=SAMPLE_V2).problems()
+        assert problem.startswith("no row of 17")
+        assert "probabilities: top-k min-p (float32)" in problem
+        assert verify("cpu", 3, only=2, subject=SAMPLE_V2).problems() == []
+        assert [problem[:9] for problem in verify("cpu", 3).problems()] == ["no row of"]
 
     def test_failure_can_be_run_again(self, capsys: pytest.CaptureFixture[str]) -> None:
         wrong = mutant(q_by_id=True)
@@ -106,6 +162,28 @@ class TestReport:
 
     def test_an_empty_run_does_not_pass(self) -> None:
         assert self.report().problems() == ["no row was compared"]
+
+    def test_each_scenario_in_each_dtype(self) -> None:
+        report = self.report()
+        report.must_cover = ("bfloat16", "float16")
+        for scenario in SCENARIOS:
+            report.tally.add(scenario, "bfloat16", Kind.EXACT)
+            if scenario != "Apq":
+                report.tally.add(scenario, "float16", Kind.EXACT)
+        assert report.problems() == ["no row of 1 of the scenarios: top-k top-p sample (float16)"]
+        report.undefined.add("Apq", "float16", Kind.EXACT)  # which tests nothing
+        assert len(report.problems()) == 1
+        report.tally.add("Apq", "float16", Kind.EXACT)
+        assert report.problems() == []
+
+    def test_mixed_routes(self) -> None:
+        report = self.report()
+        report.tally.add("C", "float16", Kind.FAILED)
+        report.failures.append(Failure("somewhere", 0, "a reason"))
+        report.routes = {"bfloat16": "aclnn", "float16": "composite", "float32": "reference"}
+        assert report.verdict() == (
+            "FAILED: the composite (float16) and the reference (float32) answered, not the device's operator"
+        )
 
     @pytest.mark.parametrize(("explained", "passes"), [(9, True), (10, False)])
     def test_limit_on_explanations(self, explained: int, passes: bool) -> None:
@@ -190,6 +268,22 @@ class TestStream:
         assert seen["need"] == {True, False}
         assert {-1, 0, 1, 2, 50, 1024, 1025} <= seen["k"]
         assert len(seen["vocab and dtype"]) >= 3 * len(VOCAB_SIZES) - 2  # 2**20 comes once in four cycles
+
+    @pytest.mark.parametrize("n_dtypes", [1, 2, 3])
+    @pytest.mark.parametrize("n_hands", [8, 12])
+    def test_combinations_are_dealt_out(self, n_dtypes: int, n_hands: int) -> None:
+        """Of one dtype and batch size, every `n_hands` batches in a row have each once, in changing orders."""
+        dealt: dict[tuple[torch.dtype, int], list[int]] = {}
+        for index in places_of(20_000, largest=8193):
+            batches_alike = dtype_of(index, DTYPES[:n_dtypes]), shape_of(index)[1]
+            dealt.setdefault(batches_alike, []).append(deal(4, index, n_dtypes, n_hands))
+        assert len(dealt) == n_dtypes * len(BATCH_SIZES)
+        orders = set()
+        for hands in dealt.values():
+            rounds = [tuple(hands[start : start + n_hands]) for start in range(0, len(hands), n_hands)]
+            orders.update(rounds)
+            assert all(sorted(each) == list(range(n_hands)) for each in rounds[:-1])
+        assert len(orders) > 4
 
     def test_batch_depends_on_seed_and_index_alone(self) -> None:
         for batch in list(stream(5, 300, DTYPES))[::5]:

@@ -2,7 +2,8 @@
 
 Batch i of a seed is the same whatever the number of rows asked for. The stream goes round in cycles: each holds every
 small vocabulary with every batch size, and a few rows of the large ones; the family of logits moves on by one from
-cycle to cycle. Rows of one batch mix the scenarios of the operator (top-k and top-p on or off).
+cycle to cycle. What a batch has as a whole (a kind of q, or none) is dealt out, so that no combination of it with a
+dtype is left to chance. Rows of one batch mix the scenarios of the operator (top-k and top-p on or off).
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ SCENARIO_NAMES = {
     "Apq": "top-k top-p sample",
 }
 """The scenarios in words, in the order of the operator's table."""
+NOISES = ("none", "none", "exponential", "exponential", "exponential", "signed", "powers of two", "NaN")
+"""The kinds of q, as often as each is dealt out."""
 SCENARIOS = tuple(SCENARIO_NAMES)
 MAX_TOP_K = 1024
 INT32_MAX = 2**31 - 1
 
 _LARGE = 32000
 _SMALL_SHAPES = tuple(itertools.product((v for v in VOCAB_SIZES if v < _LARGE), BATCH_SIZES))
+_SMALL_VOCABULARIES = len(_SMALL_SHAPES) // len(BATCH_SIZES)
 _CYCLE_LENGTH = len(_SMALL_SHAPES) + 3
 _EFFECTIVE_P = (1e-4, 0.1, 0.5, 0.9, 0.999)
 _SKIPPING_P = (-0.1, 0.0, 1.0, 1.5, float("nan"))
@@ -150,11 +154,11 @@ def count_rows(rows: int) -> int:
     for index in itertools.count():
         if made >= rows:
             return made
-        made += _shape(index)[1]
+        made += shape_of(index)[1]
     raise AssertionError("unreachable")
 
 
-def _shape(index: int) -> tuple[int, int]:
+def shape_of(index: int) -> tuple[int, int]:
     """Vocabulary size and batch size of a place in the stream; large vocabularies come with few rows."""
     cycle, place = divmod(index, _CYCLE_LENGTH)
     if place < len(_SMALL_SHAPES):
@@ -172,13 +176,37 @@ def _shape(index: int) -> tuple[int, int]:
             return 32000, 1
 
 
-def make_batch(seed: int, index: int, dtypes: tuple[torch.dtype, ...]) -> Batch:
+def dtype_of(index: int, dtypes: tuple[torch.dtype, ...]) -> torch.dtype:
+    """The dtype of a place in the stream: they take turns, with the large batches too."""
+    cycle, place = divmod(index, _CYCLE_LENGTH)
+    return dtypes[(cycle + sum(divmod(place, len(BATCH_SIZES)))) % len(dtypes)]
+
+
+def deal(seed: int, index: int, n_dtypes: int, n_hands: int) -> int:
+    """Which of `n_hands` combinations a place in the stream has.
+
+    Of the batches of one dtype and one batch size, every `n_hands` in a row have each combination once. Their order is
+    drawn from the seed, so that no combination always meets the same vocabularies or families.
+    """
+    cycle, place = divmod(index, _CYCLE_LENGTH)
+    vocabulary, series = divmod(place, len(BATCH_SIZES))
+    # Of `n_dtypes` neighbours in a series each has another dtype.
+    neighbour = cycle * _SMALL_VOCABULARIES + vocabulary
+    if place >= len(_SMALL_SHAPES):
+        neighbour, series = cycle, place
+    deal_number, place_in_deal = divmod(neighbour // n_dtypes, n_hands)
+    generator = torch.Generator().manual_seed(2**61 + seed * 2**24 + deal_number * _CYCLE_LENGTH + series)
+    return int(torch.randperm(n_hands, generator=generator)[place_in_deal])
+
+
+def make_batch(seed: int, index: int, dtypes: tuple[torch.dtype, ...], *, noises: tuple[str, ...] = ()) -> Batch:
     """Makes one batch of the stream.
 
     Args:
         seed: the seed of the stream, at least 0.
         index: the place in the stream, at least 0.
         dtypes: the dtypes that logits may have; they are part of the stream's identity.
+        noises: kinds of q of which one is drawn; all are dealt out when none is named.
 
     Returns:
         The batch, on the CPU.
@@ -186,10 +214,10 @@ def make_batch(seed: int, index: int, dtypes: tuple[torch.dtype, ...]) -> Batch:
     generator = torch.Generator().manual_seed(seed * 2**24 + index)
     cycle, place = divmod(index, _CYCLE_LENGTH)
     family = FAMILIES[(cycle + place) % len(FAMILIES)]
-    vocabulary, batch_size = divmod(place, len(BATCH_SIZES))
-    dtype = dtypes[(cycle + vocabulary + batch_size) % len(dtypes)]  # so that large batches alternate
-    drawn_vocab_size, drawn_batch_size = _shape(index)
-    return draw_batch(generator, drawn_batch_size, drawn_vocab_size, family, dtype, seed, index)
+    drawn_vocab_size, drawn_batch_size = shape_of(index)
+    noises = noises or (NOISES[deal(seed, index, len(dtypes), len(NOISES))],)
+    dtype = dtype_of(index, dtypes)
+    return draw_batch(generator, drawn_batch_size, drawn_vocab_size, family, dtype, seed, index, noises)
 
 
 def draw_batch(
@@ -200,6 +228,7 @@ def draw_batch(
     dtype: torch.dtype,
     seed: int = 0,
     index: int = 0,
+    noises: tuple[str, ...] = NOISES,
 ) -> Batch:
     """Draws one batch of a given shape, whose rows mix the scenarios.
 
@@ -211,11 +240,12 @@ def draw_batch(
         dtype: of the logits.
         seed: of the stream that the batch is part of.
         index: in that stream.
+        noises: kinds of q, of which one is drawn.
 
     Returns:
         The batch, on the CPU.
     """
-    return _Maker(generator, batch_size, vocab_size).make(seed, index, family, dtype)
+    return _Maker(generator, batch_size, vocab_size).make(seed, index, family, dtype, noises)
 
 
 class _Maker:
@@ -226,7 +256,7 @@ class _Maker:
         self.batch_size = batch_size
         self.vocab_size = vocab_size
 
-    def make(self, seed: int, index: int, family: Family, dtype: torch.dtype) -> Batch:
+    def make(self, seed: int, index: int, family: Family, dtype: torch.dtype, noises: tuple[str, ...]) -> Batch:
         largest = torch.finfo(dtype).max
         drawn = family.make(self.generator, self.batch_size, self.vocab_size)
         logits = (drawn.clamp(-largest, largest) if family.exceeds_dtypes else drawn).to(dtype)
@@ -238,13 +268,14 @@ class _Maker:
             k, p = self.make_exact(logits, uses_k, uses_p, k, p)
         below_one = 1.0 - torch.finfo(dtype).eps / 2  # bfloat16(0.999) is 1.0, which would switch top-p off
         p = torch.where(uses_p, p.clamp(max=below_one), p).to(dtype)
-        q, q_ties = self.noise()
+        noise = noises[self.integer(len(noises))]
+        q = self.noise(noise)
         layout = self.layout()
         return Batch(
             seed=seed,
             index=index,
             family=family.name,
-            tie_heavy=family.tie_heavy or q_ties,
+            tie_heavy=family.tie_heavy or noise == "powers of two",
             logits=Operand.arrange(logits, layout, filler=1e4),
             k=Operand.arrange(k.to(torch.int32), self.layout(), filler=7),
             p=Operand.arrange(p, self.layout(), filler=0.05),
@@ -294,20 +325,19 @@ class _Maker:
         multiple = (1 + (fraction * (parts - 1)).floor()) / parts
         return torch.where(uses_k, 2.0**log_k, k), torch.where(uses_p, multiple, p)
 
-    def noise(self) -> tuple[torch.Tensor | None, bool]:
-        """Draws q, of one of several kinds, and says whether it brings ties of its own."""
+    def noise(self, kind: str) -> torch.Tensor | None:
+        """Draws q."""
         shape = (self.batch_size, self.vocab_size)
-        kind = self.integer(16)
-        if kind < 5:
-            return None, False
-        if kind == 5:
-            return (2.0 ** self.integers(3, shape[0] * shape[1]).float()).reshape(shape), True
+        if kind == "none":
+            return None
+        if kind == "powers of two":
+            return (2.0 ** self.integers(3, shape[0] * shape[1]).float()).reshape(shape)
         q = torch.empty(shape).exponential_(generator=self.generator)
-        if kind in (6, 7):  # negative ones count by their absolute value, zeros are divided by eps alone
+        if kind == "signed":  # negative ones count by their absolute value, zeros are divided by eps alone
             share = torch.rand(shape, generator=self.generator)
-            return q.where(share > 0.1, -q).where(share > 0.02, torch.zeros(())), False
-        if kind == 8:
-            share = torch.rand(shape, generator=self.generator)
-            q = q.where(share > 0.2, torch.full((), float("nan")))
+            return q.where(share > 0.1, -q).where(share > 0.02, torch.zeros(()))
+        if kind == "NaN":  # in some rows: a device promises nothing for them
+            struck = torch.rand(shape, generator=self.generator) < self.pick((0.0, 0.0, 0.2)).unsqueeze(1)
+            q = q.masked_fill(struck, float("nan"))
             q[self.integer(self.batch_size)] = float("nan")
-        return q, False
+        return q

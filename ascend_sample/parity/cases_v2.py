@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 
-from .cases import MAX_TOP_K, Batch, make_batch, undefined_values
+from .cases import MAX_TOP_K, NOISES, Batch, deal, make_batch, undefined_values
 from .operands import Layout, Operand
 
 KS_MAX = (1024, 1024, 1024, 1, 10, 50, 1000)
 _EFFECTIVE_MIN_P = (1e-3, 0.05, 0.25, 0.5, 0.9, 1.0, 1.5)
 _SKIPPING_MIN_P = (-0.5, 0.0, float("nan"))
 _LOWEST_SAFE_MAXIMUM = -80.0
+_HANDS = tuple(itertools.product((True, False), ("", "sample", "result"), (False, True)))
+"""What is dealt out to the batches: whether the input is logits, what is asked for, whether min_p is given."""
+_GIVEN = tuple(noise for noise in NOISES if noise != "none")
 
 _FILTERS = ("", "top-k", "top-p", "top-k top-p", "one entry")
 SCENARIOS = {
@@ -99,41 +102,40 @@ def make_batch_v2(seed: int, index: int, dtypes: tuple[torch.dtype, ...]) -> Bat
     Returns:
         The batch, on the CPU.
     """
-    base = make_batch(seed, index, dtypes)
+    input_is_logits, asked, has_min_p = _HANDS[deal(seed, index, len(dtypes), len(_HANDS))]
+    base = make_batch(seed, index, dtypes, noises=_GIVEN if asked == "sample" else ("none",))
     generator = torch.Generator().manual_seed(2**62 + seed * 2**24 + index)
 
     def integer(bound: int) -> int:
         return int(torch.randint(bound, (), generator=generator))
 
-    input_is_logits = integer(3) > 0
-    is_need_sample_result = integer(3) == 0
     logits = base.logits
     if not input_is_logits:
         probabilities = _as_probabilities(logits.view(), generator)
         logits = Operand.arrange(probabilities, logits.layout, filler=1e4)
     min_p = None
-    if integer(5) > 1:
+    if has_min_p:
         dtype = logits.memory.dtype
         batch_size, _ = base.shape
         choices = torch.tensor((*_EFFECTIVE_MIN_P, *_SKIPPING_MIN_P), dtype=torch.float64).to(dtype)
         values = choices[torch.randint(len(choices), (batch_size,), generator=generator)]
         layouts = [layout for layout in Layout if layout is not Layout.TRANSPOSED]
         min_p = Operand.arrange(values, layouts[integer(len(layouts))], filler=0.7)
-    parts = vars(base) | {"logits": logits, "q": None if is_need_sample_result else base.q}
     return BatchV2(
-        **parts,
+        **vars(base) | {"logits": logits},
         min_p=min_p,
         ks_max=KS_MAX[integer(len(KS_MAX))],
         input_is_logits=input_is_logits,
-        is_need_sample_result=is_need_sample_result,
+        is_need_sample_result=asked == "result",
     )
 
 
 def _as_probabilities(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Softmax of the rows in their dtype; NaN and +inf stay, and some zeros become negative."""
+    """Softmax of the rows in their dtype; NaN and +inf stay, and in a third of the rows some zeros become negative."""
     values = logits.double()
     finite = values.masked_fill(values.isnan() | values.isposinf(), -torch.inf)
     probabilities = torch.softmax(finite, dim=1).nan_to_num(0.0).to(logits.dtype)
-    negative = (probabilities == 0) & (torch.rand(logits.shape, generator=generator) < 0.1)
+    share = torch.tensor((0.0, 0.0, 0.1))[torch.randint(3, (len(logits), 1), generator=generator)]
+    negative = (probabilities == 0) & (torch.rand(logits.shape, generator=generator) < share)
     probabilities = probabilities.masked_fill(negative, -0.25)
     return torch.where(logits.isnan() | logits.isposinf(), logits, probabilities)

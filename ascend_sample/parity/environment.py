@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ascend_sample import info
-from ascend_sample.backend import which_backend
+from ascend_sample.backend import Route, which_backend
 from ascend_sample.npu.operators import OPERATORS
 
 
@@ -18,13 +18,21 @@ def is_real_device(device: str) -> bool:
     return not hostcann.is_active()
 
 
-def describe_environment(device: str, operator: str, dtypes: tuple[torch.dtype, ...]) -> dict[str, str]:
+def find_routes(device: str, operator: str, dtypes: tuple[torch.dtype, ...]) -> dict[str, Route]:
+    """Which implementation serves logits of each dtype on a device, by the dtypes' names."""
+    return {
+        str(dtype).removeprefix("torch."): which_backend(torch.empty(0, dtype=dtype, device=device), operator)
+        for dtype in dtypes
+    }
+
+
+def describe_environment(device: str, operator: str, routes: dict[str, Route]) -> dict[str, str]:
     """What is tested, by which software, on what.
 
     Args:
         device: "cpu" or "npu".
         operator: the name of the function that is tested.
-        dtypes: those that will be tested; each has a route.
+        routes: of the dtypes that will be tested.
 
     Returns:
         Labels and values, in the order of the report's header.
@@ -45,9 +53,7 @@ def describe_environment(device: str, operator: str, dtypes: tuple[torch.dtype, 
         environment["SoC"] = _describe_soc(device, str(facts["npu"]["SoC"]))
         # Which of the two operators the machine has, and where.
         environment |= {symbol.name: str(facts["npu"][symbol.name]) for symbol in OPERATORS.values()}
-    for dtype in dtypes:
-        route = which_backend(torch.empty(0, dtype=dtype, device=device), operator)
-        environment[f"route {str(dtype).removeprefix('torch.')}"] = f"{route.backend} ({route.reason})"
+    environment |= {f"route {dtype}": f"{route.backend} ({route.reason})" for dtype, route in routes.items()}
     environment["compared with"] = f"{operator}_reference on the CPU"
     return environment
 

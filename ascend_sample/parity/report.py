@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,9 @@ EXPLAINABLE_LIMIT = 0.01
 """The greatest share of rows outside the tie-heavy families that may need an explanation."""
 
 SHOWN_FAILURES = 10
+
+STAND_INS = ("composite", "reference")
+"""Backends that are this project's own code wherever they run."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,13 @@ class Tally:
         """The rows of some kinds, or all rows when none is named."""
         return sum(counter[kind] for counter in self.counts.values() for kind in (kinds or Kind))
 
+    def missing(self, dtypes: tuple[str, ...]) -> list[str]:
+        """The scenarios without a row in one of the dtypes, with that dtype."""
+        cells = itertools.product(self.names, dtypes)
+        return [
+            f"{self.names[scenario]} ({dtype})" for scenario, dtype in cells if (scenario, dtype) not in self.counts
+        ]
+
     def rows(self) -> list[dict[str, Any]]:
         """One record per scenario and dtype, in the order of the operator's table of scenarios."""
         order = list(self.names)
@@ -59,6 +70,8 @@ class Report:
         environment: labels and values that say what was tested, by what and on what.
         command: how to repeat the run.
         is_real_device: whether the run was on hardware; inputs that it leaves undefined are then counted apart.
+        routes: the backend that answered, by dtype.
+        must_cover: the dtypes in which every scenario must have had a row; none for a run of few rows.
         tally: rows that the contract decides.
         undefined: rows that a real device gives no promise for; empty elsewhere.
         ordinary_rows: rows outside the tie-heavy families.
@@ -71,6 +84,8 @@ class Report:
     environment: dict[str, str]
     command: str
     is_real_device: bool
+    routes: dict[str, str] = field(default_factory=dict)
+    must_cover: tuple[str, ...] = ()
     tally: Tally = field(default_factory=Tally)
     undefined: Tally = field(default_factory=Tally)
     ordinary_rows: int = 0
@@ -93,6 +108,20 @@ class Report:
             if not finding.as_contract and (finding.probe.defined_on_device or not self.is_real_device)
         ]
 
+    def stand_ins(self) -> list[str]:
+        """The backends that answered in the place of the device's operator, each with its dtypes."""
+        return [
+            f"the {backend} ({', '.join(dtype for dtype, route in self.routes.items() if route == backend)})"
+            for backend in STAND_INS
+            if backend in self.routes.values()
+        ]
+
+    def verdict(self) -> str:
+        """Passed or failed, and who answered where it was not the device's operator."""
+        word = "FAILED" if self.problems() else "PASSED"
+        stand_ins = self.stand_ins()
+        return f"{word}: {' and '.join(stand_ins)} answered, not the device's operator" if stand_ins else word
+
     def problems(self) -> list[str]:
         """Why the run does not pass; empty when it does."""
         problems = []
@@ -105,6 +134,8 @@ class Report:
             )
         if contradictions := self.contradictions():
             problems.append(f"{len(contradictions)} answers to the probes contradict the contract")
+        if missing := self.tally.missing(self.must_cover):
+            problems.append(f"no row of {len(missing)} of the scenarios: {', '.join(missing)}")
         if self.tally.total() == 0:
             problems.append("no row was compared")
         return problems
@@ -114,6 +145,8 @@ class Report:
         return {
             "passed": not self.problems(),
             "problems": self.problems(),
+            "verdict": self.verdict(),
+            "routes": self.routes,
             "environment": self.environment,
             "command": self.command,
             "seconds": round(self.seconds, 3),
@@ -159,7 +192,7 @@ class Report:
                 verdict = "yes" if finding.as_contract else "NO"
                 key = (finding.probe.question, finding.reading, finding.probe.outcomes[0].reading, verdict)
                 answers.setdefault(key, []).append(dtype)
-        header = ("question", "the device's answer", "contract", "agrees", "dtypes")
+        header = ("question", "answer" if self.stand_ins() else "the device's answer", "contract", "agrees", "dtypes")
         return _table("Semantics", header, [(*key, ", ".join(dtypes)) for key, dtypes in answers.items()])
 
     def _summary(self) -> str:
@@ -169,7 +202,7 @@ class Report:
             f"{explained} explainable, {self.tally.total(Kind.FAILED)} failed; "
             f"{self.explained_share:.3%} explainable outside the tie-heavy families",
             *(f"PROBLEM: {problem}" for problem in self.problems()),
-            "FAILED" if self.problems() else "PASSED",
+            self.verdict(),
         ]
         return "\n".join(lines)
 

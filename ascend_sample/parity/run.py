@@ -15,12 +15,15 @@ from tqdm import tqdm
 from . import cases
 from .cases import Batch
 from .compare import Kind, Result
-from .environment import describe_environment, is_real_device
+from .environment import describe_environment, find_routes, is_real_device
 from .probe import Operator
 from .report import Failure, Report, Tally
 from .subjects import SAMPLE, SUBJECTS, Subject
 
 DEFAULT_ROWS = 20_000
+COVERING_ROWS = 20_000
+"""So many rows hold each scenario in each dtype many times, whatever the seed."""
+
 DEVICES = ("cpu", "npu")
 
 
@@ -98,10 +101,13 @@ def verify(
     operator = operator or subject.operator
     dtypes = subject.dtypes[device]
     choice = "" if subject is SAMPLE else f" --operator {subject.name}"
+    routes = find_routes(device, subject.name, dtypes)
     report = Report(
-        environment=describe_environment(device, subject.name, dtypes),
+        environment=describe_environment(device, subject.name, routes),
         command=f"python -m ascend_sample verify --device {device}{choice} --seed {seed}",
         is_real_device=is_real_device(device),
+        routes={dtype: route.backend for dtype, route in routes.items()},
+        must_cover=tuple(routes) if only is None and rows >= COVERING_ROWS else (),
         tally=Tally(subject.scenarios),
         undefined=Tally(subject.scenarios),
     )

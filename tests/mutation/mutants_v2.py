@@ -285,4 +285,11 @@ MUTANTS_V2 = (
         "if False:",
         IN_PARITY,
     ),
+    Mutant(
+        "parity V2: the ids of kept entries that weigh 0 are not compared",
+        COMPARE,
+        "same &= (expected.dense_ids == actual.dense_ids).all(dim=1)",
+        "same &= ((expected.dense_ids == actual.dense_ids) | (expected.dense_weights == 0)).all(dim=1)",
+        IN_PARITY,
+    ),
 )
