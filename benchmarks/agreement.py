@@ -77,7 +77,11 @@ def share_that_agrees(ids: torch.Tensor, batch: Batch, case: Case, noise: Noise,
     if noise is Noise.OWN:
         return float((weights.gather(1, place) > 0).double().mean())
     by_id = noise is Noise.ID or case.branch == "C"
-    scores = weights / (batch.q.gather(1, order) if by_id else batch.q).double()
+    places = order
+    if case.branch == "C" and min_p > 0:  # q belongs to the place among the kept, in the order of ids
+        is_kept = torch.zeros_like(order).scatter(1, order, (weights > 0).long())
+        places = (is_kept.cumsum(dim=1) - 1).clamp(min=0).gather(1, order)
+    scores = weights / (batch.q.gather(1, places) if by_id else batch.q).double()
     best, winner = scores.max(dim=1, keepdim=True)
     agrees = scores.gather(1, place) >= best * (1 - _NEAR)
     if not by_id:  # equal logits may come in any order, and then another id has the rank that wins

@@ -154,9 +154,9 @@ def _contestants(case: Case, batch_size: int, dtype: str, is_cold: bool) -> tupl
 
 
 def second_operator() -> list[Cell]:
-    """top_k_top_p_sample_v2 beside the first operator; min-p where q belongs to ranks with and without it."""
+    """top_k_top_p_sample_v2 beside the first operator, and what min-p adds to it."""
     return [
-        Cell(SECOND_OPERATOR, case, vocab_size, 64, dtype, (OPERATOR, SECOND, *([SECOND_MIN_P] * (case.branch != "C"))))
+        Cell(SECOND_OPERATOR, case, vocab_size, 64, dtype, (OPERATOR, SECOND, SECOND_MIN_P))
         for vocab_size in VOCAB_SIZES
         for case in CASES
         for dtype in DTYPES
