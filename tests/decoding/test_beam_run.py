@@ -93,7 +93,7 @@ def of_table(table: Tensor) -> ModuleModel:
 @EACH
 def test_nan_is_a_token_that_cannot_be(search: Callable[..., DecodeOutput], device: str) -> None:
     prompts = torch.tensor([[1], [2]], device=device)
-    for seed in range(4):
+    for seed in range(2):
         options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 2, "num_return_sequences": 2, "eos_token_id": 0}
         spoilt, forbidden = (
             search(of_table(spoilt_table(value, torch.float32, seed).to(device)), prompts, **options)
@@ -121,19 +121,21 @@ def test_infinities_share_the_mass(search: Callable[..., DecodeOutput], device: 
 
 
 @EACH
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("spoilt", [0.5, torch.nan, torch.inf])
 def test_whoever_looks_at_scores_changes_nothing(
-    search: Callable[..., DecodeOutput], device: str, dtype: torch.dtype, spoilt: float
+    search: Callable[..., DecodeOutput], device: str, spoilt: float
 ) -> None:
     prompts = torch.tensor([[1], [2], [3]], device=device)
-    options: dict[str, Any] = {"max_new_tokens": 5, "num_beams": 4, "num_return_sequences": 4, "eos_token_id": 0}
-    for seed in range(4):
+    options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 4, "num_return_sequences": 4, "eos_token_id": 0}
+    for seed, dtype in enumerate((torch.float32, torch.bfloat16)):
         table = spoilt_table(spoilt, dtype, seed)
         table[4:] = table[4:].round()  # many equals
         model = of_table(table.to(device))
         found = search(model, prompts, **options)
-        for looked in ({"return_scores": True}, {"stopping_criteria": [lambda ids, scores: bool(scores[-1].isnan().any())]}):
+        for looked in (
+            {"return_scores": True},
+            {"stopping_criteria": [lambda ids, scores: bool(scores[-1].isnan().any())]},
+        ):
             again = search(model, prompts, **options, **looked)
             assert torch.equal(again.sequences, found.sequences)
             assert torch.equal(again.sequences_scores, found.sequences_scores)
@@ -144,13 +146,12 @@ def test_whoever_looks_at_scores_changes_nothing(
 def test_a_processor_that_changes_nothing_finds_the_same(search: Callable[..., DecodeOutput], device: str) -> None:
     prompts = torch.tensor([[1], [2], [3]], device=device)
     options: dict[str, Any] = {"max_new_tokens": 5, "num_beams": 4, "num_return_sequences": 4, "eos_token_id": 0}
-    for seed in range(4):
-        for dtype in (torch.float32, torch.bfloat16):
-            model = of_table(spoilt_table(torch.nan, dtype, seed).to(device))
-            found = search(model, prompts, **options)
-            again = search(model, prompts, logits_processor=[lambda input_ids, scores: scores], **options)
-            assert again.to_lists() == found.to_lists()
-            assert torch.equal(again.sequences_scores, found.sequences_scores)
+    for seed, dtype in enumerate((torch.float32, torch.bfloat16)):
+        model = of_table(spoilt_table(torch.nan, dtype, seed).to(device))
+        found = search(model, prompts, **options)
+        again = search(model, prompts, logits_processor=[lambda input_ids, scores: scores], **options)
+        assert again.to_lists() == found.to_lists()
+        assert torch.equal(again.sequences_scores, found.sequences_scores)
 
 
 def test_where_sums_are_equal_devices_find_the_same_bits(npu: str) -> None:
@@ -164,7 +165,12 @@ def test_where_sums_are_equal_devices_find_the_same_bits(npu: str) -> None:
         for start in range(0, 300, 60):
             table = tables[start : start + 60]
             for name in ("pool", "in_beam", "groups"):
-                options: dict[str, Any] = {"max_new_tokens": 5, "num_beams": 4, "num_return_sequences": 4, "eos_token_id": 0}
+                options: dict[str, Any] = {
+                    "max_new_tokens": 5,
+                    "num_beams": 4,
+                    "num_return_sequences": 4,
+                    "eos_token_id": 0,
+                }
                 prompts = torch.arange(8)[:, None]
                 expected = SEARCHES[name](of_table(table), prompts, **options)
                 found = SEARCHES[name](of_table(table.to(npu)), prompts.to(npu), **options)
@@ -176,16 +182,23 @@ def test_where_sums_are_equal_devices_find_the_same_bits(npu: str) -> None:
 def test_padding_may_be_beyond_the_vocabulary(search: Callable[..., DecodeOutput], device: str) -> None:
     prompts = torch.tensor([[1], [2], [3]], device=device)
     padded = 0
-    for seed in range(6):
-        model = table_model(random_table(7, seed), device)
-        options: dict[str, Any] = {"max_new_tokens": 7, "num_beams": 4, "num_return_sequences": 4, "eos_token_id": [5, 6]}
-        found = search(model, prompts, pad_token_id=7, **options)
-        # In groups padding inside of the vocabulary penalises a token: one that is never said has no part in it.
-        inside = torch.cat((random_table(7, seed), torch.zeros(7, 1)), dim=1)
-        expected = search(table_model(torch.cat((inside, inside[:1])), device), prompts, pad_token_id=7, **options)
-        assert found.to_lists() == expected.to_lists()
-        assert torch.equal(found.sequences, expected.sequences)
+    for seed in range(2):
+        table = random_table(7, seed)
+        options: dict[str, Any] = {
+            "max_new_tokens": 7,
+            "num_beams": 4,
+            "num_return_sequences": 4,
+            "eos_token_id": [5, 6],
+        }
+        found = search(table_model(table, device), prompts, pad_token_id=7, **options)
         padded += int((found.sequences == 7).sum())
+        if search is SEARCHES["groups"]:  # a padding token inside of the vocabulary is penalised: here one without hope
+            table = torch.nn.functional.pad(table, (0, 1, 0, 1))
+            expected = search(table_model(table, device), prompts, pad_token_id=7, **options)
+        else:
+            expected = search(table_model(table, device), prompts, pad_token_id=0, **options)
+        assert found.to_lists() == expected.to_lists()
+        assert torch.equal(found.sequences_scores, expected.sequences_scores)
     assert padded > 0
 
 
@@ -217,7 +230,7 @@ def test_a_criterion_sees_the_scores_of_its_step(search: Callable[..., DecodeOut
         assert all(shape == (2, 9) for _, _, shape, _ in seen)
         assert (found.scores is not None) == return_scores
         if found.scores is not None:
-            for length, _, _, last in seen[1:: 2] if search is SEARCHES["groups"] else seen:
+            for length, _, _, last in seen[1::2] if search is SEARCHES["groups"] else seen:
                 assert torch.equal(last, found.scores[length - 1])
 
 
@@ -244,7 +257,9 @@ def test_a_length_penalty_leaves_the_range_of_float32(search: Callable[..., Deco
         assert (found.sequences_scores < 0).all()
         assert (found.lengths > 0).all()
     for penalty in (200, -200, 1e300):
-        with pytest.raises(ValueError, match=r"length_penalty must be in \[-.*\] with that many new tokens, got .*\. [A-Z]"):
+        with pytest.raises(
+            ValueError, match=r"length_penalty must be in \[-.*\] with that many new tokens, got .*\. [A-Z]"
+        ):
             search(ModuleModel(never), prompt, max_new_tokens=40, num_beams=2, length_penalty=penalty)
     assert search(model, prompt, max_new_tokens=1, num_beams=2, length_penalty=1e300).lengths.tolist() == [1]
 
