@@ -41,9 +41,8 @@ def test_sequences_scores_and_beams_are_those_of_generate(first: int) -> None:
     recomputed = Parity(beam_search, configuration, scores_of_beams)
     cached = Parity(beam_search, configuration, scores_of_beams, step_model=step_model)
     lengths: set[int] = set()
-    for asked, expected, found in recomputed.check(numbers[::4]) + cached.check(
-        n for n in numbers if n not in numbers[::4]
-    ):
+    compared = recomputed.check(numbers[::4]) + cached.check(n for n in numbers if n not in numbers[::4])
+    for asked, expected, found in compared:
         assert found.beam_indices is not None
         beams = [[beam for beam in row if beam >= 0] for row in expected.output.beam_indices.tolist()]
         assert [row[row >= 0].tolist() for row in found.beam_indices] == beams, asked
