@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -17,8 +18,11 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, check_integer, check_number, check_request, refuse
 
 ENCODER_MASK: Final = "encoder_attention_mask"
+LARGEST_POWER: Final = 1e20
+"""Of a length: sums of log-probabilities, in float32 and above beam_run.NOTHING, may be divided or multiplied by it."""
 
 
+@torch.no_grad()
 def beam_search(
     model: StepModel,
     input_ids: Tensor,
@@ -43,7 +47,8 @@ def beam_search(
     - "in_beam": nowhere. It keeps its beam and its score, and holds out against the others or not. At the end scores
       are divided by ((5 + length) / 6) ** length_penalty. A prompt is done when all its beams have ended.
 
-    Prompts do not influence one another. Of equal scores, the lower beam and then the lower token comes first.
+    Prompts do not influence one another. Of equal sums the lower beam comes first, then what its beam ranks higher: by
+    logits, or by log-probabilities where processors or eos_penalty change these, and equal ones by their tokens.
 
     Args:
         model: what is searched.
@@ -59,7 +64,7 @@ def beam_search(
         early_stopping: of a pool: when a prompt with num_beams ended hypotheses is done. True: at once. False: when the
             best beam's score at its present length is no better than the pool's worst. "never": when it could not get
             better, as far as its length alone decides.
-        softmax_smoothing: above 0, divides the logits.
+        softmax_smoothing: a float32 above 0, divides the logits.
         eos_penalty: in (0, 1], what the probabilities of stop tokens are multiplied by: its logarithm is added, after
             the processors, to their log-probabilities. The smaller, the longer are the sequences.
         common: see `CommonOptions`.
@@ -96,8 +101,9 @@ def beam_search(
         refuse(name, "early_stopping", 'be False where finished is "in_beam"', repr(early_stopping), remedy)
     if length_penalty is None:
         length_penalty = 1.0 if finished == "pool" else 0.0
-    check_length_penalty(name, length_penalty)
-    check_number(name, "softmax_smoothing", softmax_smoothing, low=0.0, above=True)
+    longest = request.max_steps if finished == "pool" else (5 + request.max_steps) / 6
+    check_length_penalty(name, length_penalty, longest)
+    softmax_smoothing = checked_smoothing(name, softmax_smoothing)
     check_number(name, "eos_penalty", eos_penalty, low=0.0, high=1.0, above=True)
     run = BeamRun(model, request, num_beams, softmax_smoothing, eos_penalty)
     if finished == "in_beam":
@@ -126,9 +132,23 @@ def check_early_stopping(strategy: str, early_stopping: object) -> None:
         refuse(strategy, "early_stopping", rule, repr(early_stopping), "Use False for what transformers does.")
 
 
-def check_length_penalty(strategy: str, length_penalty: object) -> None:
-    """Raise unless it is a finite number."""
+def check_length_penalty(strategy: str, length_penalty: float, longest: float) -> None:
+    """Raise unless longest ** length_penalty, by which sums may be divided, leaves scores the range of a float32."""
     check_number(strategy, "length_penalty", length_penalty, low=float("-inf"))
+    most = math.log(LARGEST_POWER) / math.log(longest) if longest > 1 else float("inf")
+    if abs(length_penalty) > most:
+        rule = f"be in [-{most:.3g}, {most:.3g}] with that many new tokens"
+        remedy = f"No sum may be divided by more than {LARGEST_POWER:g}, or multiplied."
+        refuse(strategy, "length_penalty", rule, length_penalty, remedy)
+
+
+def checked_smoothing(strategy: str, softmax_smoothing: float) -> float:
+    """The nearest float32, in which logits are divided."""
+    check_number(strategy, "softmax_smoothing", softmax_smoothing, low=0.0, above=True)
+    nearest = torch.tensor(float(softmax_smoothing), dtype=torch.float32).item()
+    if nearest in (0.0, float("inf")):
+        refuse(strategy, "softmax_smoothing", "be a finite float32 above 0", softmax_smoothing, "Use 1 for none.")
+    return nearest
 
 
 def encoder_lengths(

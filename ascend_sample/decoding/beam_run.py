@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.best_tokens import best_entries, best_tokens, log_softmax
+from ascend_sample.decoding.best_tokens import all_log_probs, best_entries, best_tokens
+from ascend_sample.decoding.log_probs import without_nan
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import Request
@@ -76,7 +77,7 @@ class BeamRun:
         model: what computes logits.
         request: checked.
         num_beams: rows for each prompt.
-        softmax_smoothing: divides the logits.
+        softmax_smoothing: divides the logits; a positive float32.
         eos_penalty: what the stop tokens' probabilities are multiplied by.
     """
 
@@ -96,6 +97,7 @@ class BeamRun:
         output = model.prefill(request.input_ids, request.attention_mask, **request.encoder)
         self.logits = output.logits.repeat_interleave(num_beams, dim=0)
         self.cache = model.expand(output.cache, num_beams)
+        self.penalized_tokens = request.eos_token_ids[request.eos_token_ids < self.vocab_size]
         self.step_tokens: list[Tensor] = []
         self.step_beams: list[Tensor] = []
         self.step_scores: list[Tensor] = []
@@ -118,16 +120,18 @@ class BeamRun:
         """
         count = min(count, self.vocab_size)
         request = self.request
-        if request.logits_processor or request.return_scores or self.log_eos_penalty != 0.0:
+        if request.logits_processor or self.log_eos_penalty != 0.0:
             log_probs, tokens = best_entries(self.log_probs(), count)
         else:
+            if self.keeps_scores:
+                self.log_probs()  # beside the choice: whoever looks at them must not change it
             log_probs, tokens = best_tokens(self.logits, count, self.softmax_smoothing)
         shape = (request.batch_size, self.num_beams, count)
         return log_probs.view(shape), tokens.view(shape)
 
     def log_probs(self) -> Tensor:
         """Of all tokens, float32 [batch * beams, vocab_size], after all that changes them."""
-        scores = self.process(log_softmax(self.logits, self.softmax_smoothing), self.sequences)
+        scores = self.process(all_log_probs(self.logits, self.softmax_smoothing), self.sequences)
         self.keep_scores(scores)
         return scores
 
@@ -136,16 +140,21 @@ class BeamRun:
         if sequences is not None:
             for processor in self.request.logits_processor:
                 log_probs = processor(sequences, log_probs)
-            log_probs = log_probs.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+            log_probs = without_nan(log_probs)
         if self.log_eos_penalty != 0.0:
             # Added, it lowers them. A factor below 1 would bring negative numbers nearer to 0.
-            log_probs[:, self.request.eos_token_ids] += self.log_eos_penalty
+            log_probs[:, self.penalized_tokens] += self.log_eos_penalty
         return log_probs
 
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether anyone looks at a step's scores."""
+        return self.request.return_scores or len(self.request.stopping_criteria) > 0
+
     def keep_scores(self, scores: Tensor) -> None:
-        """For `DecodeOutput.scores`, if these were asked for."""
-        if self.request.return_scores:
-            self.step_scores.append(scores)
+        """For `DecodeOutput.scores`, and for stopping criteria, which without these see those of the last step."""
+        if self.keeps_scores:
+            self.step_scores = [*self.step_scores, scores] if self.request.return_scores else [scores]
 
     def has_ended(self, candidates: Candidates) -> Tensor:
         """Which candidates end with a stop token, or meet a stopping criterion, bool [batch, count]."""
@@ -184,6 +193,8 @@ class BeamRun:
         tokens = self.step_tokens[-1].view(-1, 1)
         if self.sequences is not None:
             self.sequences = torch.cat((self.sequences[own_rows.flatten()], tokens), dim=1)
+        if self.request.pad_token_id >= self.vocab_size:
+            tokens = tokens.where(tokens < self.vocab_size, 0)  # a model may not take it, and nothing depends on it
         stand_ins = own_rows.index_select(0, done.to(torch.int8).argmin(dim=0, keepdim=True))
         rows = torch.where(done[:, None], stand_ins, own_rows).flatten()
         output = self.model.decode(tokens, self.model.reorder(self.cache, rows))

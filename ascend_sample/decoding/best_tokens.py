@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._validate import MAX_VOCAB_SIZE
+from ascend_sample.decoding.log_probs import log_softmax, without_nan
 from ascend_sample.sampling.total_order import first_of_total_order
 
 CHUNK: Final = 128
@@ -51,38 +52,84 @@ def best_entries(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def best_tokens(logits: Tensor, count: int, softmax_smoothing: float = 1.0) -> tuple[Tensor, Tensor]:
     """The most probable tokens of each row, in the order of `best_entries` of the divided logits.
 
-    On a CPU a native operator reads the logits once, and no other log-probability is made. A NaN counts as -inf there.
+    On a CPU a native operator reads the logits once, and no other log-probability is made.
 
     Args:
         logits: floats [rows, vocab_size].
         count: how many, at most vocab_size.
-        softmax_smoothing: divides the logits.
+        softmax_smoothing: divides the logits; a positive float32.
 
     Returns:
-        Their log-probabilities, float32 [rows, count], and the tokens, int64 [rows, count].
+        Their log-probabilities, float32 [rows, count], the same bits as in `all_log_probs`, and the tokens, int64
+        [rows, count].
 
     Example:
         >>> best_tokens(torch.tensor([[0.0, 1.0, 0.0]]).log(), 2)
         (tensor([[0., -inf]]), tensor([[1, 0]]))
     """
-    if logits.is_cpu and count <= MOST_NATIVE and logits.shape[1] <= MAX_VOCAB_SIZE:
-        rows = logits.to(torch.float32) if logits.dtype == torch.float64 else logits
-        found: tuple[Tensor, Tensor] = torch.ops.ascend_sample.best_tokens(rows, count, softmax_smoothing)
-        return found
-    divided = divide(logits, softmax_smoothing)
-    _, tokens = best_entries(divided, count)
-    return divided.log_softmax(dim=1).gather(1, tokens), tokens
+    if count <= MOST_NATIVE and has_native_operator(logits):
+        found, tokens = native_best_tokens(logits, count, softmax_smoothing)
+        of_best = found[:, :1]
+    else:
+        tokens = best_entries(divide(logits, softmax_smoothing), count)[1]
+        of_best = log_prob_of_best(logits, softmax_smoothing)
+    # The row's best is among them, so they are divided as in the whole row.
+    return relative_to_best(divide(logits.gather(1, tokens), softmax_smoothing), of_best), tokens
 
 
-def log_softmax(logits: Tensor, softmax_smoothing: float) -> Tensor:
-    """Log-probabilities, float32 [rows, vocab_size], of logits / softmax_smoothing.
+def all_log_probs(logits: Tensor, softmax_smoothing: float) -> Tensor:
+    """Log-probabilities, float32 [rows, vocab_size], of logits / softmax_smoothing; never NaN.
+
+    NaN counts as -inf, and entries of +inf share the mass. Where all are -inf, all stay so.
+    """
+    return relative_to_best(divide(logits, softmax_smoothing), log_prob_of_best(logits, softmax_smoothing))
+
+
+def log_prob_of_best(logits: Tensor, softmax_smoothing: float) -> Tensor:
+    """Each row's largest log-probability, float32 [rows, 1]: all that a device may round otherwise than a CPU."""
+    if has_native_operator(logits):
+        return native_best_tokens(logits, 1, softmax_smoothing)[0]
+    return log_softmax(divide(logits, softmax_smoothing)).amax(dim=1, keepdim=True)
+
+
+def relative_to_best(divided: Tensor, of_best: Tensor) -> Tensor:
+    """Log-probabilities of divided logits, float32 [rows, n], the best of each row among them.
 
     Never the logarithm of a softmax, which is -inf where the softmax is too small for a float32.
     """
-    return divide(logits, softmax_smoothing).log_softmax(dim=1)
+    maxima = divided.amax(dim=1, keepdim=True)
+    differences = divided - maxima
+    if not are_known_to_be_finite(maxima):  # the difference of two equal infinities is NaN
+        differences.nan_to_num_(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
+    return differences.add_(of_best)
 
 
 def divide(logits: Tensor, softmax_smoothing: float) -> Tensor:
-    """Float32 logits / softmax_smoothing, but for a constant of the row: large quotients would lose digits."""
+    """Float32 logits / softmax_smoothing, but for a constant of the row: large quotients would lose digits.
+
+    NaN becomes -inf. A row whose maximum is infinite is not divided: +inf decides alone.
+    """
     logits = logits.to(torch.float32)
-    return logits if softmax_smoothing == 1.0 else (logits - logits.amax(dim=1, keepdim=True)) / softmax_smoothing
+    if not are_known_to_be_finite(logits.amax(dim=1, keepdim=True)):  # NaN is the maximum of its row
+        logits = without_nan(logits)
+    if softmax_smoothing == 1.0:
+        return logits
+    maxima = logits.amax(dim=1, keepdim=True)
+    return torch.where(maxima.isfinite(), (logits - maxima) / softmax_smoothing, logits)
+
+
+def are_known_to_be_finite(maxima: Tensor) -> bool:
+    """A look that costs nothing on a CPU, and saves passes over whole rows."""
+    return maxima.is_cpu and bool(maxima.isfinite().all())
+
+
+def has_native_operator(logits: Tensor) -> bool:
+    """Whether `native_best_tokens` takes them."""
+    return logits.is_cpu and logits.shape[1] <= MAX_VOCAB_SIZE
+
+
+def native_best_tokens(logits: Tensor, count: int, softmax_smoothing: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and tokens of the best; its sums are float64, and functions of a row of one dtype alone."""
+    rows = logits.to(torch.float32) if logits.dtype == torch.float64 else logits
+    found: tuple[Tensor, Tensor] = torch.ops.ascend_sample.best_tokens(rows, count, softmax_smoothing)
+    return found

@@ -19,7 +19,7 @@ from ascend_sample.decoding.beam_pool import (
     going_on,
 )
 from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose, first_beams_alone
-from ascend_sample.decoding.best_tokens import best_entries, log_softmax
+from ascend_sample.decoding.best_tokens import all_log_probs, best_entries
 from ascend_sample.decoding.loop import steps_of
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
@@ -27,6 +27,7 @@ from ascend_sample.decoding.processors import hamming_diversity
 from ascend_sample.decoding.request import CommonOptions, check_integer, check_number, check_request, refuse
 
 
+@torch.no_grad()
 def group_beam_search(
     model: StepModel,
     input_ids: Tensor,
@@ -97,7 +98,7 @@ def group_beam_search(
         rule = f"be a multiple of num_beam_groups, {num_beam_groups}"
         refuse(name, "num_beams", rule, num_beams, "All groups have the same number of beams.")
     check_number(name, "diversity_penalty", diversity_penalty, low=0.0)
-    check_length_penalty(name, length_penalty)
+    check_length_penalty(name, length_penalty, request.max_steps)
     check_early_stopping(name, early_stopping)
 
     run = BeamRun(model, request, num_beams)
@@ -108,13 +109,15 @@ def group_beam_search(
     for step in steps_of(run.request):
         length = step + 1
         at_the_end = (length >= request.max_new_tokens)[:, None]
-        log_probs = log_softmax(run.logits, 1.0).unflatten(0, (request.batch_size, num_beam_groups, size))
+        log_probs = all_log_probs(run.logits, 1.0)
+        run.keep_scores(log_probs)  # as far as groups have been processed
+        log_probs = log_probs.unflatten(0, (request.batch_size, num_beam_groups, size))
         chosen: list[Candidates] = []
-        processed, seen = [], request.input_ids[:, :0]
+        seen = request.input_ids[:, :0]
         for group, pool in enumerate(pools):
             diverse = hamming_diversity(log_probs[:, group], seen, diversity_penalty)
-            processed.append(_process(run, diverse, group))
-            candidates = _choose(scores[group], processed[-1], count)
+            log_probs[:, group] = _process(run, diverse, group)
+            candidates = _choose(scores[group], log_probs[:, group], count)
             # Beams are counted within their prompt, not their group.
             candidates = candidates._replace(beams=candidates.beams + group * size)
             had_ended = pool.done[:, None]
@@ -127,7 +130,6 @@ def group_beam_search(
             scores[group] = running.scores
             chosen.append(running)
             seen = torch.cat((seen, running.tokens.where(~had_ended, request.pad_token_id)), dim=1)
-        run.keep_scores(torch.stack(processed, dim=1).flatten(0, 2))
         merged = Candidates(*(torch.cat(values, dim=1) for values in zip(*chosen, strict=True)))
         run.record(merged.beams, merged.tokens)
         done = torch.stack([pool.done for pool in pools]).all(dim=0)

@@ -19,6 +19,7 @@ from ascend_sample.decoding.row_params import all_but_draw_fields, check_generat
 from ascend_sample.sampling import SamplingBatch, SamplingParams, exponential_noise, filter_logits
 
 
+@torch.no_grad()
 def beam_sample(
     model: StepModel,
     input_ids: Tensor,
@@ -77,7 +78,7 @@ def beam_sample(
     name = "beam_sample"
     request = check_request(name, input_ids, max_new_tokens, **common)
     check_beams(name, num_beams, num_return_sequences)
-    check_length_penalty(name, length_penalty)
+    check_length_penalty(name, length_penalty, request.max_steps)
     check_early_stopping(name, early_stopping)
     rows = checked_params(
         request, params, all_but_draw_fields(), "Use a logits_processor, which sees each beam's own tokens."

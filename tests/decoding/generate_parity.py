@@ -16,6 +16,7 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
+from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 
 MODELS = ("gpt2", "llama", "t5", "bart", "marian")
@@ -153,12 +154,14 @@ class Parity:
         configuration: what is asked for, by a number.
         scores: what the strategy gives as `sequences_scores`, of what generate() found.
         as_generated: the strategy's sequences as generate() writes them, with these stop tokens.
+        step_model: what the strategy searches, of a model's name and its weights; without a cache unless given.
     """
 
     search: Callable[..., DecodeOutput]
     configuration: Callable[[int], Configuration]
     scores: Callable[[Found], Tensor]
     as_generated: Callable[[list[list[int]], list[int]], list[list[int]]] = as_they_are
+    step_model: Callable[..., StepModel] = recomputing_model
 
     def check(self, numbers: Iterable[int]) -> list[Comparison]:
         """Search with both and compare; returns what was found."""
@@ -177,7 +180,7 @@ class Parity:
             **options,
         )
         found = self.search(
-            recomputing_model(asked.model, **weights),
+            self.step_model(asked.model, **weights),
             given.input_ids,
             attention_mask=given.attention_mask,
             encoder=given.encoder,

@@ -176,6 +176,20 @@ def test_smoothing_divides_the_logits(finished: Any) -> None:
     assert found.sequences_scores.exp().item() == pytest.approx((half[A] / half.sum()).item(), abs=1e-6)
 
 
+@BOTH
+@pytest.mark.parametrize("smoothing", [1e-45, 0.3, 3e4, 3e38])
+def test_smoothing_finds_the_same_whoever_looks_at_the_scores(device: str, finished: Any, smoothing: float) -> None:
+    model = table_model(random_table(30, seed=2), device)
+    options: dict[str, Any] = {"max_new_tokens": 3, "num_beams": 3, "num_return_sequences": 3, "finished": finished}
+    prompts = torch.tensor([[1], [2]], device=device)
+    found = beam_search(model, prompts, softmax_smoothing=smoothing, **options)
+    again = beam_search(model, prompts, softmax_smoothing=smoothing, return_scores=True, **options)
+    assert torch.equal(again.sequences, found.sequences)
+    assert torch.equal(again.sequences_scores, found.sequences_scores)
+    # However little it differs, the larger logit comes first.
+    assert found.sequences[0, 0] == random_table(30, seed=2)[1].argmax()
+
+
 def test_no_length_is_the_encoders() -> None:
     table = torch.tensor([[0.0, 1.0], [0.0, 1.0]]).clamp_min(1e-30).log()
     model = ModuleModel(lambda input_ids, **encoder: torch.nn.functional.embedding(input_ids, table))
@@ -269,6 +283,37 @@ def test_equal_scores_come_in_the_order_of_beams_and_tokens(finished: Any) -> No
 
 
 @BOTH
+def test_equal_sums_come_in_the_order_of_the_logits(device: str, finished: Any) -> None:
+    table = torch.full((7, 7), -5.0)
+    table[:, 2], table[:, 5] = 0.0, 1e-4  # what 1e-4 makes is lost in a sum of -30000
+    table[0] = torch.tensor([0.0, -torch.inf, -torch.inf, -30000.0, -torch.inf, -torch.inf, -torch.inf])
+    table = table.to(device)
+    found = beam_search(
+        ModuleModel(lambda input_ids: table[input_ids]),
+        torch.tensor([[0]], device=device),
+        max_new_tokens=2,
+        num_beams=3,
+        num_return_sequences=3,
+        eos_token_id=0,
+        length_penalty=0.0,
+        finished=finished,
+    )
+    assert found.to_lists() == [[0], [3, 5], [3, 2]]
+    assert found.sequences_scores[1] == found.sequences_scores[2]
+
+
+@BOTH
+def test_with_a_processor_equal_log_probabilities_come_in_the_order_of_the_tokens(device: str, finished: Any) -> None:
+    logits = torch.tensor([-1.0, 0.0, 1e-9, -1.0], device=device)
+    model = ModuleModel(lambda input_ids: logits.expand(*input_ids.shape, 4))
+    options: dict[str, Any] = {"max_new_tokens": 1, "num_beams": 2, "num_return_sequences": 2, "finished": finished}
+    prompt = torch.tensor([[0]], device=device)
+    assert beam_search(model, prompt, **options).to_lists() == [[2], [1]]
+    processed = beam_search(model, prompt, logits_processor=[lambda input_ids, scores: scores], **options)
+    assert processed.to_lists() == [[1], [2]]
+
+
+@BOTH
 def test_the_devices_find_the_same(device: str, finished: Any) -> None:
     table = random_table(300, seed=5)
     prompts, options = torch.tensor([[3], [4], [5]]), {"max_new_tokens": 5, "num_beams": 3, "eos_token_id": [0, 7]}
@@ -295,6 +340,15 @@ BAD = [
     ({"length_penalty": float("nan")}, ValueError, "length_penalty must be a finite number"),
     ({"length_penalty": "1"}, TypeError, "length_penalty must be a float"),
     ({"softmax_smoothing": 0.0}, ValueError, "softmax_smoothing must be a finite number above 0, got 0.0"),
+    ({"softmax_smoothing": 1e-60}, ValueError, "softmax_smoothing must be a finite float32 above 0, got 1e-60"),
+    ({"softmax_smoothing": 1e39}, ValueError, r"softmax_smoothing must be a finite float32 above 0, got 1e\+39"),
+    ({"softmax_smoothing": 1e39, "return_scores": True}, ValueError, "softmax_smoothing must be a finite float32"),
+    ({"length_penalty": 19.0, "max_new_tokens": 12}, ValueError, r"length_penalty must be in \[-18.5, 18.5\] with"),
+    (
+        {"length_penalty": -45.0, "max_new_tokens": 12, "finished": "in_beam"},
+        ValueError,
+        r"length_penalty must be in \[-44.2, 44.2\] with that many new tokens, got -45.0",
+    ),
     ({"eos_penalty": 0.0}, ValueError, "eos_penalty must be a finite number above 0 and at most 1, got 0.0"),
     ({"eos_penalty": 1.5}, ValueError, "eos_penalty must be a finite number above 0 and at most 1, got 1.5"),
     ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1 where no encoder's input has a length"),

@@ -162,11 +162,11 @@ def groups_of_unequal_size_are_refused() -> None:
 
 
 def in_both_modes(model: ModuleModel, **options: Any) -> list[DecodeOutput]:
-    """Of each mode, by the native operator and, because scores are wanted, by torch."""
+    """Of each mode, by the native operator and, because of a processor, by torch."""
     return [
-        beam.beam_search(model, torch.tensor([[0]]), finished=finished, return_scores=return_scores, **options)
+        beam.beam_search(model, torch.tensor([[0]]), finished=finished, logits_processor=processors, **options)
         for finished in ("pool", "in_beam")
-        for return_scores in (False, True)
+        for processors in ([], [lambda input_ids, scores: scores])
     ]
 
 
@@ -235,8 +235,8 @@ TRAPS = [
     Trap(
         "000: a factor below 1 on a negative log-probability encourages the end",
         beam_run,
-        "log_probs[:, self.request.eos_token_ids] += self.log_eos_penalty",
-        "log_probs[:, self.request.eos_token_ids] *= math.exp(self.log_eos_penalty)",
+        "log_probs[:, self.penalized_tokens] += self.log_eos_penalty",
+        "log_probs[:, self.penalized_tokens] *= math.exp(self.log_eos_penalty)",
         a_penalty_discourages_the_end,
     ),
     Trap(
@@ -340,8 +340,8 @@ TRAPS = [
     Trap(
         "002: the logarithm of a softmax that underflowed is below the sentinel",
         best_tokens,
-        "return divide(logits, softmax_smoothing).log_softmax(dim=1)",
-        "return divide(logits, softmax_smoothing).softmax(dim=1).log()",
+        "return differences.add_(of_best)",
+        "return differences.exp().mul(of_best.exp()).log()",
         the_improbable_is_better_than_nothing,
     ),
     Trap(

@@ -56,17 +56,25 @@ def test_native_and_torch_agree(
     logits[2, vocab_size // 2 + 1 :] = -torch.inf
     logits[3] -= 1000.0
     logits[4] = 7.0
+    logits[5, ::3] = torch.nan
+    logits[6, vocab_size // 2 :: 5] = torch.inf
+    logits[7] = torch.nan
     logits = logits.to(dtype)
+    of_infinite = torch.zeros(9, vocab_size).masked_fill(logits != torch.inf, -torch.inf)
+    cleaned = logits.double().masked_fill(logits.isnan(), -torch.inf) / smoothing
+    cleaned = torch.where((logits == torch.inf).any(dim=1, keepdim=True), of_infinite, cleaned)
+    exact = cleaned.log_softmax(dim=1).masked_fill(cleaned == -torch.inf, -torch.inf)
     for count in {1, 8, 70, 1024}:
         count = min(count, vocab_size)
         found = best_tokens.best_tokens(logits, count, smoothing)
+        everything = best_tokens.all_log_probs(logits, smoothing)
         with monkeypatch.context() as patch:
-            patch.setattr(best_tokens, "MOST_NATIVE", 0)
+            patch.setattr(best_tokens, "has_native_operator", lambda logits: False)
             expected = best_tokens.best_tokens(logits, count, smoothing)
         assert torch.equal(found[1], expected[1])
         torch.testing.assert_close(found[0], expected[0], atol=2e-5, rtol=1e-5)  # torch adds up in float32
-        exact = (logits.double() / smoothing).log_softmax(dim=1).gather(1, found[1])
-        torch.testing.assert_close(found[0].double(), exact, atol=1e-6, rtol=2e-7)
+        torch.testing.assert_close(found[0].double(), exact.gather(1, found[1]), atol=1e-6, rtol=2e-7)
+        assert torch.equal(found[0], everything.gather(1, found[1])), "whoever looks at all sees the same bits"
         assert all(len(set(row)) == count for row in found[1].tolist())
 
 

@@ -25,6 +25,8 @@ CONFIGURATIONS = (*range(60), 81)
 def test_penalties_are_counted_prompt_by_prompt() -> None:
     found = hamming_diversity(torch.zeros(2, 1, 3), torch.tensor([[0, 0, 2], [1, 1, 1]]), 0.5)
     assert found.tolist() == [[[-1.0, 0.0, -0.5]], [[0.0, -1.5, 0.0]]]
+    beyond = hamming_diversity(torch.zeros(1, 1, 3), torch.tensor([[3, 1, 99]]), 0.5)
+    assert beyond.tolist() == [[[0.0, -0.5, 0.0]]]
     log_probs = torch.randn(2, 3, 4)
     assert torch.equal(hamming_diversity(log_probs, torch.empty(2, 0, dtype=torch.int64), 9.0), log_probs)
 
@@ -61,6 +63,25 @@ def test_the_penalty_is_part_of_the_score() -> None:
     )
     assert found.to_lists() == [[0], [0]]
     assert (found.sequences_scores - torch.tensor(0.9).log()).tolist() == pytest.approx([0.0, -0.25], abs=1e-6)
+
+
+def test_scores_are_those_after_penalties_and_processors() -> None:
+    found = group_beam_search(
+        table_model(LETTERS),
+        torch.tensor([[A]]),
+        max_new_tokens=1,
+        num_beams=2,
+        num_beam_groups=2,
+        diversity_penalty=0.5,
+        logits_processor=[lambda input_ids, scores: scores.index_fill(1, torch.tensor([EOS]), -torch.inf)],
+        return_scores=True,
+    )
+    assert found.to_lists() == [[B]]
+    assert found.scores is not None
+    expected = torch.tensor(LETTERS[A]).log().expand(2, 4).clone()
+    expected[:, EOS] = -torch.inf
+    expected[1, B] -= 0.5
+    torch.testing.assert_close(found.scores[0][:, 1:], expected[:, 1:])
 
 
 @dataclass
