@@ -155,6 +155,8 @@ def encoder_lengths(
     strategy: str, max_new_tokens: int | Sequence[int] | Tensor, encoder: Mapping[str, Tensor] | None
 ) -> int | Sequence[int] | Tensor:
     """max_new_tokens, or where that is 0 the lengths of what the encoder takes."""
+    if isinstance(max_new_tokens, Tensor) and max_new_tokens.dim() == 0:
+        max_new_tokens = max_new_tokens.item()  # type: ignore[assignment]
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens != 0:
         return max_new_tokens
     given = encoder or {}

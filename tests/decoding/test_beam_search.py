@@ -203,6 +203,8 @@ def test_no_length_is_the_encoders() -> None:
             4,
             4,
         ]
+        tensor = {**options, "max_new_tokens": torch.tensor(0)}
+        assert beam_search(model, start, encoder=masked, **tensor).lengths.tolist() == [3, 2]
         with pytest.raises(ValueError, match="max_new_tokens must be at least 1 where no encoder's input has a length"):
             beam_search(model, start, **options)
 
