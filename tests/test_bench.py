@@ -178,7 +178,7 @@ class TestContestants:
     def test_do_the_same_work(self, case: Case, dtype: torch.dtype) -> None:
         batch = self.batch(case, dtype)
         assert agreement.check_operator(batch, case) > 0
-        for name in cases.PEERS:
+        for name in (*cases.PEERS, cases.SECOND, cases.SECOND_MIN_P):
             assert agreement.check_peer(name, batch, case) >= 1 - agreement.LARGEST_DIFFERENCE
 
     @pytest.mark.parametrize("noise", Noise)
