@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -15,11 +14,16 @@ from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose
 from ascend_sample.decoding.in_beam import search_in_beam
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import CommonOptions, check_integer, check_number, check_request, refuse
+from ascend_sample.decoding.request import (
+    CommonOptions,
+    check_integer,
+    check_length_penalty,
+    check_number,
+    check_request,
+    refuse,
+)
 
 ENCODER_MASK: Final = "encoder_attention_mask"
-LARGEST_POWER: Final = 1e20
-"""Of a length: sums of log-probabilities, in float32 and above beam_run.NOTHING, may be divided or multiplied by it."""
 
 
 @torch.no_grad()
@@ -130,16 +134,6 @@ def check_early_stopping(strategy: str, early_stopping: object) -> None:
     if not (isinstance(early_stopping, bool) or early_stopping == "never"):
         rule = 'be True, False or "never"'
         refuse(strategy, "early_stopping", rule, repr(early_stopping), "Use False for what transformers does.")
-
-
-def check_length_penalty(strategy: str, length_penalty: float, longest: float) -> None:
-    """Raise unless longest ** length_penalty, by which sums may be divided, leaves scores the range of a float32."""
-    check_number(strategy, "length_penalty", length_penalty, low=float("-inf"))
-    most = math.log(LARGEST_POWER) / math.log(longest) if longest > 1 else float("inf")
-    if abs(length_penalty) > most:
-        rule = f"be in [-{most:.3g}, {most:.3g}] with that many new tokens"
-        remedy = f"No sum may be divided by more than {LARGEST_POWER:g}, or multiplied."
-        refuse(strategy, "length_penalty", rule, length_penalty, remedy)
 
 
 def checked_smoothing(strategy: str, softmax_smoothing: float) -> float:

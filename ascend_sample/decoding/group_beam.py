@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from ascend_sample.decoding.beam import check_beams, check_early_stopping, check_length_penalty
+from ascend_sample.decoding.beam import check_beams, check_early_stopping
 from ascend_sample.decoding.beam_pool import (
     EarlyStopping,
     FinishedPool,
@@ -24,7 +24,14 @@ from ascend_sample.decoding.loop import steps_of
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.processors import hamming_diversity
-from ascend_sample.decoding.request import CommonOptions, check_integer, check_number, check_request, refuse
+from ascend_sample.decoding.request import (
+    CommonOptions,
+    check_integer,
+    check_length_penalty,
+    check_number,
+    check_request,
+    refuse,
+)
 
 
 @torch.no_grad()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypedDict, TypeGuard
+from typing import Any, Final, NoReturn, TypedDict, TypeGuard
 
 import torch
 from torch import Tensor
+
+LARGEST_POWER: Final = 1e20
+"""Of a length: sums of log-probabilities, in float32 and above beam_run.NOTHING, may be divided or multiplied by it."""
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """(input_ids int64 [rows, length], scores float32 [rows, vocab_size]) -> scores; transformers' classes are such.
@@ -244,6 +248,16 @@ def check_number(
         rule = f"be a finite number {'above' if above else 'of at least'} {low:g}"
         rule += "" if high == float("inf") else f" and at most {high:g}"
         refuse(strategy, name, rule, value, "Use a value of that range.")
+
+
+def check_length_penalty(strategy: str, length_penalty: float, longest: float, low: float = -math.inf) -> None:
+    """Raise unless longest ** length_penalty, by which sums may be divided, leaves scores the range of a float32."""
+    check_number(strategy, "length_penalty", length_penalty, low=low)
+    most = math.log(LARGEST_POWER) / math.log(longest) if longest > 1 else math.inf
+    if abs(length_penalty) > most:
+        rule = f"be in [{max(-most, low):.3g}, {most:.3g}] with that many new tokens"
+        remedy = f"No sum may be divided by more than {LARGEST_POWER:g}, or multiplied."
+        refuse(strategy, "length_penalty", rule, length_penalty, remedy)
 
 
 def check_bool(strategy: str, name: str, value: object) -> None:

@@ -18,7 +18,7 @@ from ascend_sample.decoding.request import (
     CommonOptions,
     Request,
     check_integer,
-    check_number,
+    check_length_penalty,
     check_request,
 )
 from ascend_sample.decoding.row_params import check_generator, checked_params
@@ -140,7 +140,7 @@ def sample_and_rank(
     rows = checked_params(request, params)
     check_integer("sample_and_rank", "num_samples", num_samples, low=1)
     check_integer("sample_and_rank", "num_return_sequences", num_return_sequences, low=1, high=num_samples)
-    check_number("sample_and_rank", "length_penalty", length_penalty, low=0.0)
+    check_length_penalty("sample_and_rank", length_penalty, request.max_steps, low=0.0)
     check_generator(request, generator)
     drawn = _sampled(model, replace(request, on_tokens=None), rows, num_samples, generator, named="prompts")
     scores = drawn.sequences_scores / drawn.lengths.float() ** length_penalty

@@ -357,6 +357,7 @@ BAD_RANKING: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"num_samples": 2, "num_return_sequences": 3}, ValueError, r"num_return_sequences must be in \[1, 2\], got 3"),
     ({"length_penalty": -1.0}, ValueError, "length_penalty must be a finite number of at least 0"),
     ({"length_penalty": "long"}, TypeError, "length_penalty must be a float, got str"),
+    ({"length_penalty": 100.0}, ValueError, r"length_penalty must be in \[0, [0-9.]+\] with that many new tokens"),
 ]
 CALLS = [("sample", sample, it) for it in BAD] + [("sample_and_rank", sample_and_rank, it) for it in BAD + BAD_RANKING]
 
