@@ -117,7 +117,7 @@ class Call:
         """Phase 1 and phase 2; nothing for an empty batch.
 
         Returns:
-            The workspace, for the next call on this stream, or None; one that is given is used where it is large enough.
+            The workspace, for the next call on this stream, or None. A given one is used where it is large enough.
         """
         batch_size, _ = self.logits.shape
         if batch_size == 0:

@@ -15,7 +15,7 @@ import torch
 import ascend_sample
 from ascend_sample import hostcann
 
-from .batches import SAMPLE_V2, check_equal, make_batch, operator_name, sample, use_operator
+from .batches import SAMPLE_V2, check_equal, make_batch, operator_name, sample, use_variant
 from .conftest import EACH_ROUTE
 from .isolation import run_isolated
 
@@ -29,7 +29,7 @@ GUESS = 77
 
 def sample_under_the_spy(route: str, operator: str) -> dict[str, Any]:
     """Three calls; returns what torch knows about their arguments."""
-    with use_operator(operator):
+    with use_variant(operator):
         return _sample_under_the_spy(route)
 
 

@@ -9,7 +9,7 @@ import ascend_sample
 from ascend_sample import info
 from ascend_sample.npu.operators import OPERATORS
 
-from .batches import SAMPLE, SAMPLE_V2, check_equal, make_batch, operator_name, use_operator
+from .batches import SAMPLE, SAMPLE_V2, check_equal, make_batch, operator_name, use_variant
 from .conftest import ROUTES
 from .isolation import Finished, run_isolated
 
@@ -19,7 +19,7 @@ each_operator = pytest.mark.parametrize("operator", OPERATORS)
 
 def use_what_there_is(operator: str) -> dict[str, object]:
     """Samples by every way there is; returns the route, and the errors of the bindings when they are forced."""
-    with use_operator(operator):
+    with use_variant(operator):
         return _use_what_there_is()
 
 
