@@ -83,8 +83,8 @@ def check_streams_that_wait() -> None:
     with torch.npu.stream(side):
         result = batch.sample()
     for tensor in batch.tensors:
-        assert tensor is not None
-        tensor.record_stream(side)
+        if tensor is not None:
+            tensor.record_stream(side)
     torch.npu.current_stream().wait_stream(side)
     doubled = result.logits_select_idx * 2
     assert doubled.tolist() == [2 * token for token in host.expected().logits_select_idx.tolist()]
