@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import numbers
 import operator
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, SupportsFloat
 
 import torch
 from torch import Tensor
 
 INT32: Final = torch.int32
+INT64_LIMIT: Final = 2**63
 OPERATOR_NAME = "top_k_top_p_sample"
 OPERATOR_V2_NAME = "top_k_top_p_sample_v2"
 MAX_VOCAB_SIZE = 2**20
@@ -112,8 +113,10 @@ def check_types(
         _refuse_as_tensor(logits, "logits", op)
     if not (q is None or isinstance(q, Tensor)):
         _refuse_as_tensor(q, "q", op)
-    if not isinstance(eps, float) and (not isinstance(eps, numbers.Real) or isinstance(eps, bool)):
-        raise TypeError(f"{op}: eps must be a float, got {eps!r}. Use the default, 1e-8.")
+    if not isinstance(eps, float):
+        if not isinstance(eps, numbers.Real) or isinstance(eps, bool):
+            raise TypeError(f"{op}: eps must be a float, got {eps!r}. Use the default, 1e-8.")
+        _as_float(eps, "eps", "Use the default, 1e-8.", op)
     _check_bool(is_need_logits, "is_need_logits", op)
     _check_int(top_k_guess, "top_k_guess", "32", op)
 
@@ -143,6 +146,22 @@ def _check_bool(value: object, name: str, op: str) -> None:
 def _check_int(value: object, name: str, default: str, op: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{op}: {name} must be an int, got {value!r}. Use the default, {default}.")
+    if not -INT64_LIMIT <= value < INT64_LIMIT:
+        raise ValueError(f"{op}: {name} must fit in int64, got {_describe_number(value)}. Use the default, {default}.")
+
+
+def _as_float(value: SupportsFloat, name: str, remedy: str, op: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{op}: {name} must fit in a float, got {_describe_number(value)}. {remedy}") from None
+
+
+def _describe_number(value: object) -> str:
+    """A number, or where it may have thousands of digits only what it is."""
+    if not isinstance(value, int):
+        return f"a {type(value).__name__}"
+    return str(value) if value.bit_length() <= 128 else f"an int of {value.bit_length()} bits"
 
 
 def _refuse_as_tensor(value: object, name: str, op: str) -> NoReturn:
@@ -217,7 +236,7 @@ def _convert_fraction(
         raise TypeError(
             f"{op}: {name} must be a floating-point tensor, a float or None, got {value!r}. None skips {skipped}."
         )
-    number = float(value)
+    number = _as_float(value, name, f"None skips {skipped}.", op)
     if 0 < number < 1 and dtype.is_floating_point:
         smallest, largest = _open_unit_interval(dtype)
         number = max(smallest, min(number, largest))

@@ -100,10 +100,10 @@ def _npu_facts() -> dict[str, str]:
     facts["CANN"] = "hostcann: EMULATED on the host, no NPU is involved" if hostcann.is_active() else "a real one"
     for operator in OPERATORS.values():
         try:
-            libraries.find_operator_symbol(operator.phase_1)
-            facts[operator.name] = libraries.find_operator_symbol(operator.phase_2).library
-        except NotImplementedError as error:
-            facts[operator.name] = f"{_NOT_FOUND}: {error} {operator.found_in}."
+            _, phase_2 = libraries.find_operator(operator)
+            facts[operator.name] = phase_2.library
+        except NotImplementedError as reason:
+            facts[operator.name] = f"{_NOT_FOUND}: {reason}"
     if "torch_npu" not in sys.modules:
         facts["devices"] = "0 (torch_npu is not imported)"
         return facts

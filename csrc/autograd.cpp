@@ -12,6 +12,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+/// The first operator has the first two alone.
+constexpr const char* kResultNames[] = {"logits_select_idx", "logits_top_kp_select", "logits_idx",
+                                        "logits_sort_masked"};
+
 /// The kernel of the operator "ascend_sample::`Name`", whose first argument is the logits. `Public`
 /// is the name that its errors give.
 template <const char* const& Public, const char* const& Name, typename Schema>
@@ -25,6 +29,7 @@ struct NotDifferentiable<Public, Name, Results(Arguments...)>
 
   static variable_list forward(AutogradContext* context, const Operator* op,
                                Arguments... arguments) {
+    context->set_materialize_grads(false);  // so that backward sees which results it came through
     const at::AutoDispatchBelowADInplaceOrView guard;
     const auto results = std::apply([](const auto&... result) { return variable_list{result...}; },
                                     op->call(arguments...));
@@ -38,10 +43,17 @@ struct NotDifferentiable<Public, Name, Results(Arguments...)>
     return results;
   }
 
-  static variable_list backward(AutogradContext*, const variable_list&) {
+  static variable_list backward(AutogradContext*, const variable_list& gradients) {
+    std::string names;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (gradients[i].defined()) {
+        names += (names.empty() ? "" : " and ") + std::string(kResultNames[i]);
+      }
+    }
     TORCH_CHECK_NOT_IMPLEMENTED(false, Public,
                                 ": the derivative is not implemented. Sample under "
-                                "torch.no_grad(), or detach() logits_top_kp_select.");
+                                "torch.no_grad(), or detach() ",
+                                names, ".");
   }
 
   static Results kernel(Arguments... arguments) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -245,6 +246,22 @@ BAD_INPUTS = [
         r"p must have the dtype of logits \(BFloat16\), got Int",
         T,
     ),
+    BadInput(
+        "p an int that no float holds",
+        V,
+        "p must fit in a float, got an int of 1329 bits. None skips top-p",
+        {"p": _always(10**400)},
+        _parser("p"),
+        RuntimeError,
+    ),
+    BadInput(
+        "p a fraction that no float holds",
+        V,
+        "p must fit in a float, got a Fraction. None skips top-p",
+        {"p": _always(Fraction(10**400))},
+        _parser("p"),
+        RuntimeError,
+    ),
     BadInput("p too short", V, r"p must have one value for each row of logits \(4\), got 1", {"p": lambda p: p[:1]}),
     BadInput("p a row", V, r"p must have shape \[batch\], got 2 dimensions", {"p": lambda p: p[None]}),
     BadInput("p elsewhere", V, "p must be on the device of logits .*, got meta", {"p": lambda p: p.to("meta")}),
@@ -265,6 +282,14 @@ BAD_INPUTS = [
         "q sparse", T, "q must be a dense strided tensor, got layout Sparse", {"q": lambda q: q.cpu().to_sparse()}
     ),
     # options
+    BadInput(
+        "eps an int that no float holds",
+        V,
+        "eps must fit in a float, got an int of 1329 bits. Use the default, 1e-8",
+        {"eps": _always(10**400)},
+        _parser("eps"),
+        RuntimeError,
+    ),
     BadInput("eps negative", V, "eps must be finite and >= 0, got -1e-08", {"eps": _always(-1e-8)}),
     BadInput("eps infinite", V, "eps must be finite and >= 0, got inf", {"eps": _always(math.inf)}),
     BadInput("eps NaN", V, "eps must be finite and >= 0, got nan", {"eps": _always(math.nan)}),
@@ -274,6 +299,14 @@ BAD_INPUTS = [
     BadInput("eps None", T, "eps must be a float, got None", {"eps": _always(None)}, _parser("eps"), RuntimeError),
     BadInput("top_k_guess 0", V, "top_k_guess must be >= 1, got 0", {"top_k_guess": _always(0)}),
     BadInput("top_k_guess negative", V, "top_k_guess must be >= 1, got -5", {"top_k_guess": _always(-5)}),
+    BadInput(
+        "top_k_guess beyond int64",
+        V,
+        "top_k_guess must fit in int64, got 9223372036854775808. Use the default, 32",
+        {"top_k_guess": _always(2**63)},
+        _parser("top_k_guess"),
+        RuntimeError,
+    ),
     BadInput(
         "top_k_guess a float",
         T,
@@ -328,6 +361,14 @@ BAD_INPUTS_OF_V2 = [
         T,
     ),
     BadInput(
+        "min_p an int that no float holds",
+        V,
+        "min_p must fit in a float, got an int of 1329 bits. None skips min-p",
+        {"min_p": _always(10**400)},
+        _parser("min_p"),
+        RuntimeError,
+    ),
+    BadInput(
         "min_p too short",
         V,
         r"min_p must have one value for each row of logits \(4\), got 2",
@@ -346,6 +387,22 @@ BAD_INPUTS_OF_V2 = [
         {"min_p": lambda m: m.cpu().to_sparse()},
     ),
     # options
+    BadInput(
+        "ks_max beyond int64",
+        V,
+        "ks_max must fit in int64, got 1180591620717411303424. Use the default, 1024",
+        {"ks_max": _always(2**70)},
+        _parser("ks_max"),
+        RuntimeError,
+    ),
+    BadInput(
+        "ks_max below int64",
+        V,
+        "ks_max must fit in int64, got -9223372036854775809. Use the default, 1024",
+        {"ks_max": _always(-(2**63) - 1)},
+        _parser("ks_max"),
+        RuntimeError,
+    ),
     BadInput("ks_max 0", V, "ks_max must be between 1 and 1024, got 0", {"ks_max": _always(0)}),
     BadInput("ks_max 1025", V, "ks_max must be between 1 and 1024, got 1025", {"ks_max": _always(1025)}),
     BadInput(

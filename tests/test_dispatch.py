@@ -106,17 +106,30 @@ def test_backward_is_not_implemented(device: str, operator: str) -> None:
     assert result.logits_top_kp_select.requires_grad
     kept = result.logits_top_kp_select.masked_fill(result.logits_top_kp_select == -torch.inf, 0.0)
     with pytest.raises(
-        NotImplementedError, match=rf"{operator}: the derivative is not implemented. Sample under torch.no_grad"
+        NotImplementedError,
+        match=rf"^{operator}: the derivative is not implemented. "
+        r"Sample under torch.no_grad\(\), or detach\(\) logits_top_kp_select\.$",
     ):
         kept.sum().backward()
 
 
-def test_weights_have_no_derivative() -> None:
+@pytest.mark.parametrize(
+    ("is_need_logits", "names"),
+    [(False, "logits_sort_masked"), (True, "logits_top_kp_select and logits_sort_masked")],
+)
+def test_weights_have_no_derivative(is_need_logits: bool, names: str) -> None:
     logits, k, p, _ = arguments("cpu", torch.float32, False, requires_grad=True)
-    result = ascend_sample.top_k_top_p_sample_v2(logits, k, p, is_need_sample_result=True)
+    result = ascend_sample.top_k_top_p_sample_v2(
+        logits, k, p, is_need_logits=is_need_logits, is_need_sample_result=True
+    )
     assert not result.logits_idx.requires_grad
-    with pytest.raises(NotImplementedError, match="top_k_top_p_sample_v2: the derivative is not implemented"):
-        result.logits_sort_masked.sum().backward()
+    loss = result.logits_sort_masked.sum()
+    if is_need_logits:
+        loss = loss + result.logits_top_kp_select.exp().sum()
+    with pytest.raises(
+        NotImplementedError, match=rf"top_k_top_p_sample_v2: the derivative is .* or detach\(\) {names}\.$"
+    ):
+        loss.backward()
 
 
 @EACH_OPERATOR
@@ -173,14 +186,15 @@ def test_compile_everything_of_the_second_operator(backend: str) -> None:
                 assert torch.equal(left, right)
 
 
-def test_export(device: str) -> None:
+@EACH_OPERATOR
+def test_export(device: str, operator: str) -> None:
     class Sampler(torch.nn.Module):
         def forward(self, logits: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-            return ascend_sample.top_k_top_p_sample(logits, 3, 0.9, q).logits_select_idx
+            return getattr(ascend_sample, operator)(logits, 3, 0.9, q).logits_select_idx
 
-    inputs = (torch.randn(4, 50), torch.rand(4, 50))
+    inputs = (torch.randn(4, 50).to(device), torch.rand(4, 50).to(device))
     exported = torch.export.export(Sampler(), inputs)
-    assert "ascend_sample.top_k_top_p_sample" in str(exported.graph)
+    assert f"ascend_sample.{operator}.default" in str(exported.graph)
     assert torch.equal(exported.module()(*inputs), Sampler()(*inputs))
 
 

@@ -284,6 +284,44 @@ class TestSampleResult:
         assert result.logits_idx[0, : len(ids)].tolist() == ids
         assert result.logits_sort_masked[0].tolist() == [PROBABILITIES[i] for i in ids] + [0.0] * (4 - len(ids))
 
+    @pytest.mark.parametrize(
+        ("k", "p", "min_p"), [(None, None, None), (2, None, None), (None, 0.0, None), (None, 0.5, 0.5), (2, 0.5, 1.0)]
+    )
+    @pytest.mark.parametrize(
+        ("row", "dtype", "input_is_logits", "best"),
+        [
+            ([1e-20, 2e-20, 0.0], torch.bfloat16, True, 1),
+            ([6e-8, 1.2e-7, 0.0], torch.float16, True, 1),
+            ([1.0, math.nextafter(1.0, 2.0), 1 + 2**-23], torch.float32, True, 2),
+            ([-0.0, 0.0, -1.0], torch.float16, True, 0),
+            ([NAN, -INF, -3.0], torch.float16, True, 2),
+            ([NAN, -INF, NAN], torch.float16, True, 0),
+            ([0.0, INF, INF], torch.float16, True, 1),
+            ([0.0, 1e-40, 2e-40], torch.float32, False, 2),
+            ([-1.0, NAN, 0.25], torch.float16, False, 2),
+            ([-1.0, NAN, 0.0], torch.float16, False, 0),
+            ([0.5, INF, INF], torch.float16, False, 1),
+        ],
+    )
+    def test_id_is_the_first_of_the_order(
+        self,
+        device: str,
+        route: str | None,
+        row: list[float],
+        dtype: torch.dtype,
+        input_is_logits: bool,
+        best: int,
+        k: int | None,
+        p: float | None,
+        min_p: float | None,
+    ) -> None:
+        """Also where unequal entries have one weight, and the same as without a sample result."""
+        options = {"k": k, "p": p, "min_p": min_p, "input_is_logits": input_is_logits, "dtype": dtype}
+        for each in (route, "cffi") if (device, route) == ("npu", None) else (route,):
+            result = run(device, each, [row, row[::-1]], is_need_sample_result=True, **options)
+            assert result.logits_select_idx[0].item() == best
+            assert result.logits_select_idx.tolist() == run(device, each, [row, row[::-1]], **options)[0].tolist()
+
     def test_drawing_from_it_is_the_draw(self, device: str, route: str | None) -> None:
         """weights / q, argmax, gather: what the operator does with q."""
         generator = torch.Generator().manual_seed(3)

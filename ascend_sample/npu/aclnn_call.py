@@ -28,7 +28,7 @@ import torch
 from ascend_sample._validate import SKIP_TOP_K
 from ascend_sample.npu import _abi
 from ascend_sample.npu._abi import ffi
-from ascend_sample.npu.libraries import SymbolNotFoundError, find_operator_symbol, find_runtime_symbol
+from ascend_sample.npu.libraries import find_operator, find_operator_symbol, find_runtime_symbol
 from ascend_sample.npu.operators import OPERATORS
 from ascend_sample.npu.scratch import Scratch, take_scratch
 
@@ -50,11 +50,8 @@ class _Cann:
         self.create_tensor = find_operator_symbol("aclCreateTensor").bind()
         self.destroy_tensor = find_operator_symbol("aclDestroyTensor").bind()
         self.destroy_executor = find_operator_symbol("aclDestroyAclOpExecutor").bind()
-        try:
-            self.get_workspace_size = find_operator_symbol(self.operator.phase_1).bind()
-            self.launch = find_operator_symbol(self.operator.phase_2).bind()
-        except SymbolNotFoundError as error:
-            raise SymbolNotFoundError(f"{error} {self.operator.found_in}.") from None
+        phase_1, phase_2 = find_operator(self.operator)
+        self.get_workspace_size, self.launch = phase_1.bind(), phase_2.bind()
 
     def check(self, status: int, call: str, stage: str, logits: torch.Tensor) -> None:
         """Raises RuntimeError with CANN's own message when `status` is not success."""
@@ -74,23 +71,23 @@ class _Cann:
 
 @functools.cache
 def cann_of(op: str) -> _Cann:
-    """The functions for our operator `op`; raises NotImplementedError where it cannot be called."""
+    """The functions for our operator `op`; raises NotImplementedError with the reason where it cannot be called."""
     cann = _Cann(op)
     soc = cann.soc_name()
-    name = "unknown" if soc == ffi.NULL else str(ffi.string(soc).decode())
+    name = "(unknown)" if soc == ffi.NULL else str(ffi.string(soc).decode())
     if not cann.operator.supported_soc.match(name):
-        raise NotImplementedError(
-            f"{op}: {cann.operator.phase_2} must run on {cann.operator.devices}, got SoC {name}. "
-            "Only the composite of torch operators serves it."
-        )
+        raise NotImplementedError(f"{cann.operator.name} runs on {cann.operator.devices}, not on SoC {name}")
     return cann
 
 
 class Call:
     """One call of an operator: its tensors in CANN's order, then both phases."""
 
-    def __init__(self, op: str, logits: torch.Tensor, unwanted_bytes: int) -> None:
-        """For our operator `op`; `unwanted_bytes` a logit serve the outputs that nobody wants."""
+    def __init__(self, op: str, logits: torch.Tensor, unwanted_bytes: int, with_ones: bool = False) -> None:
+        """For our operator `op`; `unwanted_bytes` a logit serve the outputs that nobody wants.
+
+        Every k is 1 `with_ones`. Else k <= 0, which is undefined on the device, becomes one that skips top-k.
+        """
         if logits.numel() > _abi.MAX_ELEMENTS:
             raise ValueError(
                 f"{op}: logits must have fewer than 2^32 elements on an NPU, got {_label(logits)}. Split the batch."
@@ -100,6 +97,7 @@ class Call:
         self.inputs: list[tuple[str, torch.Tensor | None]] = []
         self.outputs: list[tuple[str, torch.Tensor]] = []
         self.unwanted_bytes = unwanted_bytes
+        self.replaced_up_to, self.replacement = (torch.iinfo(torch.int32).max, 1) if with_ones else (0, SKIP_TOP_K)
 
     def result(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """An output of one value a row."""
@@ -115,15 +113,22 @@ class Call:
         self.outputs.append((name, wanted))
         return wanted
 
-    def run(self, *options: float) -> None:
-        """Phase 1 and phase 2; nothing for an empty batch."""
+    def run(self, *options: float, workspace: torch.Tensor | None = None) -> torch.Tensor | None:
+        """Phase 1 and phase 2; nothing for an empty batch.
+
+        Returns:
+            The workspace, for the next call on this stream, or None. A given one is used where it is large enough.
+        """
         batch_size, _ = self.logits.shape
         if batch_size == 0:
-            return
+            return None
         import torch_npu  # deferred: importing this module must not need it
 
         with torch_npu.npu.device(self.logits.device), ExitStack() as owners:
-            cann = cann_of(self.op)
+            try:
+                cann = cann_of(self.op)
+            except NotImplementedError as reason:
+                raise NotImplementedError(f"{self.op}: {reason}.") from None
             k_bytes = _aligned(batch_size * _INT32_BYTES)
             scratch = take_scratch(k_bytes + self.logits.numel() * self.unwanted_bytes, self.logits.device)
             # Until the launch is on the stream: no other call's may come between the two operators of this one.
@@ -137,7 +142,8 @@ class Call:
             status = cann.get_workspace_size(*inputs, *options, *outputs, size, executor)
             cann.check(status, cann.operator.phase_1, "workspace", self.logits)
             with _unused_executor_destroyed(cann, executor, self.logits):
-                workspace = _allocate_workspace(cann, size[0], self.logits)
+                if workspace is None or workspace.numel() < size[0]:
+                    workspace = _allocate_workspace(cann, size[0], self.logits)
                 stream = ffi.cast("void *", torch_npu.npu.current_stream().npu_stream)
                 if stream == ffi.NULL:
                     raise RuntimeError(
@@ -151,6 +157,7 @@ class Call:
                 cann.check(status, cann.operator.phase_2, "launch", self.logits)
                 if os.environ.get("ASCEND_LAUNCH_BLOCKING") == "1":
                     cann.check(cann.synchronize_stream(stream), "aclrtSynchronizeStream", "sync", self.logits)
+            return workspace
 
     def _described(self, scratch: Scratch, k_bytes: int) -> Iterator[tuple[str, torch.Tensor | None]]:
         """The tensors as CANN gets them: a valid k, and scratch in the place of what is not wanted."""
@@ -158,7 +165,7 @@ class Call:
         for name, tensor in self.inputs:
             if name == "k" and tensor is not None:
                 valid_k = scratch.memory[: batch_size * _INT32_BYTES].view(torch.int32)
-                tensor = torch.threshold(tensor, 0, SKIP_TOP_K, out=valid_k)
+                tensor = torch.threshold(tensor, self.replaced_up_to, self.replacement, out=valid_k)
             yield name, tensor
         for name, tensor in self.outputs:
             if tensor.numel() == 0:

@@ -16,8 +16,8 @@ from ascend_sample.npu.operators import OPERATORS, AclnnOperator
 def obstacle(op: str = OPERATOR_NAME) -> str | None:
     """Why this process cannot call the operator `op`, or None when it can.
 
-    The text names the missing function, the libraries that were tried and the remedy, or the SoC. Nothing is
-    remembered: a later call looks again.
+    The text names the missing function, the libraries that were tried and the remedy, or the SoC, in the words of the
+    compiled binding. Nothing is remembered: a later call looks again.
     """
     try:
         cann_of(op)
@@ -108,17 +108,20 @@ def top_k_top_p_sample_v2(
     """
     options = (eps, is_need_logits, top_k_guess, ks_max, input_is_logits, is_need_sample_result)
     torch.ops.ascend_sample.check_top_k_top_p_sample_v2(logits, k, p, q, min_p, *options)
-    unwanted_bytes = (0 if is_need_logits else FLOAT_BYTES) if is_need_sample_result else INT64_BYTES
-    call = Call(OPERATOR_V2_NAME, logits, unwanted_bytes)
+    call = Call(OPERATOR_V2_NAME, logits, INT64_BYTES)
     call.inputs = [("logits", logits), ("k", k), ("p", p), ("q", q), ("min_p", min_p)]
     ids = call.result("logits_select_idx", torch.int64)
     kept = call.result_of_logits("logits_top_kp_select", torch.float32, is_need_logits)
     dense_ids = call.result_of_logits("logits_idx", torch.int64, is_need_sample_result)
     dense_weights = call.result_of_logits("logits_sort_masked", torch.float32, is_need_sample_result)
-    call.run(*options)
-    if is_need_sample_result and ids.numel():
-        # CANN's documentation promises no index then. The heaviest of the kept entries is the one.
-        ids = dense_ids.gather(1, dense_weights.argmax(-1, keepdim=True)).squeeze(1)
+    workspace = call.run(*options)
+    if is_need_sample_result:
+        # CANN's documentation promises no id then. The one without q is the first of the total order, whatever the
+        # filters: a second launch finds it as the best 1.
+        best = Call(OPERATOR_V2_NAME, logits, INT64_BYTES, with_ones=True)
+        best.inputs = call.inputs
+        best.outputs = [(name, tensor if tensor is ids else tensor[:0]) for name, tensor in call.outputs]
+        best.run(eps, False, top_k_guess, ks_max, input_is_logits, False, workspace=workspace)
     return ids, kept, dense_ids, dense_weights
 
 
@@ -179,6 +182,6 @@ def _reason_for_composite(op: str, logits: torch.Tensor) -> str | None:
 @functools.cache
 def _warn_of_composite(op: str, reason: str) -> None:
     warnings.warn(
-        f"{op}: served by the composite of torch operators, which is much slower: {reason} (Warned once.)",
+        f"{op}: served by the composite of torch operators, which is much slower: {reason}. (Warned once.)",
         stacklevel=3,
     )

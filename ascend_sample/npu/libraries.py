@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ascend_sample.npu._abi import ffi
+from ascend_sample.npu.operators import AclnnOperator
 
 RUNTIME_LIBRARY: Final = "libascendcl.so"
 OPERATOR_LIBRARY: Final = "libopapi.so"
@@ -37,7 +38,7 @@ class Symbol:
 
 
 class SymbolNotFoundError(NotImplementedError):
-    """No library offers the function: another backend must serve."""
+    """No library offers the function: another backend must serve. The text is a reason, without a full stop."""
 
 
 def operator_libraries() -> list[str]:
@@ -68,6 +69,14 @@ def find_operator_symbol(name: str) -> Symbol:
     return _find(name, operator_libraries())
 
 
+def find_operator(operator: AclnnOperator) -> tuple[Symbol, Symbol]:
+    """The two phases of an operator; the error of `find_operator_symbol` then also says which CANN has it."""
+    try:
+        return find_operator_symbol(operator.phase_1), find_operator_symbol(operator.phase_2)
+    except SymbolNotFoundError as reason:
+        raise SymbolNotFoundError(f"{reason}. {operator.found_in}") from None
+
+
 def find_runtime_symbol(name: str) -> Symbol:
     """Looks a function of the ACL runtime up in ``libascendcl.so``; raises as `find_operator_symbol` does."""
     return _find(name, [RUNTIME_LIBRARY])
@@ -81,9 +90,8 @@ def _find(name: str, libraries: list[str]) -> Symbol:
             return Symbol(name, library)
         tried.append(f"{library} ({problem})")
     raise SymbolNotFoundError(
-        f"{name} must be exported by a library of CANN, got none after trying {', '.join(tried)}. "
-        "Install a CANN toolkit and operator package that have it and source their set_env.sh, "
-        "or activate ascend_sample.hostcann, which emulates one."
+        f"{name} was not found in any of: {', '.join(tried)}. "
+        "Install a CANN toolkit and operator package that have it and source their set_env.sh"
     )
 
 

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "checks.h"
@@ -27,8 +26,9 @@ int64_t valid_k_bytes(int64_t batch_size) {
 int Launch::operator()() {
   {
     const auto lock = order == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock(*order);
-    run(sanitize);
-    run(sample);
+    for (auto& call : calls) {
+      run(call);
+    }
   }
   tensors.clear();  // here, and not on the thread on which torch_npu releases what it has run
   scalars.clear();
@@ -36,17 +36,13 @@ int Launch::operator()() {
 }
 
 void Launch::run(Call& call) const {
-  const auto status =
-      call.phase2(call.workspace, call.workspace_size, call.executor.release(), stream);
+  const auto status = call.phase2(workspace, call.workspace_size, call.executor.release(), stream);
   check_status(status, call.phase2_name, "launch", label);
 }
 
-SamplerCall::SamplerCall(const char* op, Call sample, const at::Tensor& logits,
-                         int64_t unwanted_bytes)
+SamplerCall::SamplerCall(const char* op, const at::Tensor& logits, int64_t unwanted_bytes)
     : logits_(logits), launch_(std::make_shared<Launch>()) {
   launch_->label = {op, logits.size(0), logits.size(1), logits.scalar_type()};
-  launch_->sanitize = {"aclnnThresholdGetWorkspaceSize", "aclnnThreshold", aclnn().aclnnThreshold};
-  launch_->sample = std::move(sample);
   launch_->stream = c10_npu::getCurrentNPUStream().stream(/*need_empty=*/false);
   scratch_ = take_scratch(valid_k_bytes(logits.size(0)) + logits.numel() * unwanted_bytes, logits,
                           launch_->stream);
@@ -80,32 +76,46 @@ const aclTensor* SamplerCall::describe_result(const char* name, const at::Tensor
                              tensor.scalar_type()));
 }
 
-const aclTensor* SamplerCall::make_valid(const at::Tensor& k) {
-  const char* op = launch_->label.op;
-  const auto* given = describe("k", k);
-  const auto& valid = launch_->tensors.emplace_back(
-      describe_memory(op, "valid_k", scratch_address(), k.sizes(), at::kInt));
-  auto* valid_k = valid.get();
-  const auto* zero = launch_->scalars.emplace_back(scalar_for_cann(op, 0)).get();
-  const auto* skip = launch_->scalars.emplace_back(scalar_for_cann(op, kSkipTopK)).get();
-  plan(launch_->sanitize, [&](uint64_t* size, aclOpExecutor** executor) {
-    return aclnn().aclnnThresholdGetWorkspaceSize(given, zero, skip, valid_k, size, executor);
-  });
-  return valid_k;
+const aclTensor* SamplerCall::make_valid(const at::Tensor& k) { return make_k(k, 0, kSkipTopK); }
+
+const aclTensor* SamplerCall::make_ones(const at::Tensor& k) {
+  return make_k(k, std::numeric_limits<int32_t>::max(), 1);
 }
 
-/// Takes the workspace that phase 1 asked for; undefined where it asked for none. When there is not
-/// enough memory, torch's out-of-memory error also says what it was for.
-at::Tensor SamplerCall::allocate_workspace(Call& call) const {
+/// Where k <= `largest_replaced`, `replacement`; elsewhere k.
+const aclTensor* SamplerCall::make_k(const at::Tensor& k, int64_t largest_replaced,
+                                     int64_t replacement) {
+  const char* op = launch_->label.op;
+  const auto* given = describe("k", k);
+  auto* made =
+      launch_->tensors
+          .emplace_back(describe_memory(op, "valid_k", scratch_address(), k.sizes(), at::kInt))
+          .get();
+  const auto* threshold =
+      launch_->scalars.emplace_back(scalar_for_cann(op, largest_replaced)).get();
+  const auto* value = launch_->scalars.emplace_back(scalar_for_cann(op, replacement)).get();
+  plan({"aclnnThresholdGetWorkspaceSize", "aclnnThreshold", aclnn().aclnnThreshold},
+       [&](uint64_t* size, aclOpExecutor** executor) {
+         return aclnn().aclnnThresholdGetWorkspaceSize(given, threshold, value, made, size,
+                                                       executor);
+       });
+  return made;
+}
+
+/// Takes the largest workspace that a phase 1 asked for; undefined where none did. When there is
+/// not enough memory, torch's out-of-memory error also says what it was for.
+at::Tensor SamplerCall::allocate_workspace() const {
+  const auto& call = *std::max_element(launch_->calls.begin(), launch_->calls.end(),
+                                       [](const Call& left, const Call& right) {
+                                         return left.workspace_size < right.workspace_size;
+                                       });
   if (call.workspace_size == 0) {
     return {};
   }
   // torch counts bytes in int64: a size beyond that is refused as any other that is too large.
   const auto size = static_cast<int64_t>(std::min(call.workspace_size, kMaxAllocation));
   try {
-    const auto workspace = at::empty({size}, logits_.options().dtype(at::kByte));
-    call.workspace = workspace.mutable_data_ptr();
-    return workspace;
+    return at::empty({size}, logits_.options().dtype(at::kByte));
   } catch (c10::OutOfMemoryError& error) {
     error.add_context(c10::str(launch_->label.op, ": ", call.phase1_name,
                                " asks for a workspace of ", call.workspace_size,
@@ -114,11 +124,10 @@ at::Tensor SamplerCall::allocate_workspace(Call& call) const {
   }
 }
 
-void SamplerCall::enqueue() {
-  // Both live until the launch is queued; they are released to the allocator in stream order.
-  const auto workspaces =
-      std::array{allocate_workspace(launch_->sanitize), allocate_workspace(launch_->sample)};
-  const std::string name = launch_->sample.phase2_name;
+void SamplerCall::enqueue(const char* name) {
+  // It lives until the launch is queued; then it is released to the allocator in stream order.
+  const auto workspace = allocate_workspace();
+  launch_->workspace = workspace.defined() ? workspace.mutable_data_ptr() : nullptr;
   at_npu::native::OpCommand::RunOpApiV2(name, [launch = launch_] { return (*launch)(); });
 }
 

@@ -1,9 +1,9 @@
-// One call of a sampling operator of CANN, in two phases.
+// One call of a sampling operator of ours: a few launches of CANN's operators, each in two phases.
 //
-// Phase 1 runs at once, so that what CANN refuses is an error of this call. Phase 2 goes through
-// torch_npu's task queue, in order with every other operator. The workspace comes from the caching
-// allocator: it is released when the call returns, which is safe because the allocator hands memory
-// on in the order of the stream.
+// Phase 1 runs at once, so that what CANN refuses is an error of this call. All of phase 2 goes
+// through torch_npu's task queue as one entry, in order with every other operator. The workspace
+// comes from the caching allocator: it is released when the call returns, which is safe because the
+// allocator hands memory on in the order of the stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,6 @@ struct Call {
   Phase2* phase2;
   ExecutorHandle executor = nullptr;
   uint64_t workspace_size = 0;
-  void* workspace = nullptr;
 };
 
 /// What phase 2 needs, on whatever thread it runs; it holds no tensor. When it never runs,
@@ -32,8 +31,8 @@ struct Launch {
   CallLabel label;
   std::vector<TensorHandle> tensors;
   std::vector<ScalarHandle> scalars;
-  Call sanitize;  // makes k one that the device can take
-  Call sample;
+  std::vector<Call> calls;  // one after the other on the stream, so they share the workspace
+  void* workspace = nullptr;
   std::shared_ptr<std::mutex> order;
   void* stream = nullptr;
 
@@ -47,7 +46,7 @@ class SamplerCall {
  public:
   /// For our operator `op`, on the current stream of the device of `logits`, which is current.
   /// `unwanted_bytes` a logit are taken for the outputs that nobody wants.
-  SamplerCall(const char* op, Call sample, const at::Tensor& logits, int64_t unwanted_bytes);
+  SamplerCall(const char* op, const at::Tensor& logits, int64_t unwanted_bytes);
 
   /// CANN's description of an input; null for an undefined tensor.
   const aclTensor* describe(const char* name, const at::Tensor& tensor);
@@ -63,26 +62,27 @@ class SamplerCall {
   /// back.
   const aclTensor* make_valid(const at::Tensor& k);
 
-  /// Phase 1: `phase1` gets the places for the workspace's size and the executor.
-  template <typename Phase1>
-  void plan(Phase1 phase1) {
-    plan(launch_->sample, phase1);
-  }
+  /// 1 in the place of every k, for what is planned next. It is written where the valid k was.
+  const aclTensor* make_ones(const at::Tensor& k);
 
-  /// Takes the workspaces and queues phase 2.
-  void enqueue();
-
- private:
-  /// Checks what CANN says of phase 1, and owns the executor from the moment there is one.
+  /// Phase 1 of what is launched after all that was planned before. `phase1` gets the places for
+  /// the workspace's size and the executor. Checks what CANN says of it, and owns the executor from
+  /// the moment there is one.
   template <typename Phase1>
-  void plan(Call& call, Phase1 phase1) {
+  void plan(Call planned, Phase1 phase1) {
+    auto& call = launch_->calls.emplace_back(std::move(planned));
     aclOpExecutor* executor = nullptr;
     const auto status = phase1(&call.workspace_size, &executor);
     call.executor.reset(executor);
     check_status(status, call.phase1_name, "workspace", launch_->label);
   }
 
-  at::Tensor allocate_workspace(Call& call) const;
+  /// Takes the workspace and queues phase 2, under this name in torch_npu's queue.
+  void enqueue(const char* name);
+
+ private:
+  at::Tensor allocate_workspace() const;
+  const aclTensor* make_k(const at::Tensor& k, int64_t largest_replaced, int64_t replacement);
   const aclTensor* own(TensorHandle handle);
   std::byte* scratch_address() const;
 

@@ -46,21 +46,21 @@ std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
   if (logits.size(0) == 0) {
     return {selected, kept};
   }
-  SamplerCall call(
-      kOperatorName,
-      {"aclnnTopKTopPSampleGetWorkspaceSize", "aclnnTopKTopPSample", aclnn().aclnnTopKTopPSample},
-      logits, is_need_logits ? 0 : sizeof(float));
+  SamplerCall call(kOperatorName, logits, is_need_logits ? 0 : sizeof(float));
   const auto* x = call.describe("logits", logits);
   const auto* valid_k = call.make_valid(k);
   const auto* top_p = call.describe("p", p);
   const auto* noise = call.describe("q", q.value_or(at::Tensor()));
   const auto* ids = call.describe_result("logits_select_idx", selected);
   const auto* select = call.describe_result("logits_top_kp_select", kept, is_need_logits);
-  call.plan([&](uint64_t* size, aclOpExecutor** executor) {
-    return aclnn().aclnnTopKTopPSampleGetWorkspaceSize(
-        x, valid_k, top_p, noise, eps, is_need_logits, top_k_guess, ids, select, size, executor);
-  });
-  call.enqueue();
+  call.plan(
+      {"aclnnTopKTopPSampleGetWorkspaceSize", "aclnnTopKTopPSample", aclnn().aclnnTopKTopPSample},
+      [&](uint64_t* size, aclOpExecutor** executor) {
+        return aclnn().aclnnTopKTopPSampleGetWorkspaceSize(x, valid_k, top_p, noise, eps,
+                                                           is_need_logits, top_k_guess, ids, select,
+                                                           size, executor);
+      });
+  call.enqueue("aclnnTopKTopPSample");
   return {selected, kept};
 }
 

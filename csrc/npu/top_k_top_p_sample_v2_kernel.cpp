@@ -21,14 +21,6 @@ SampleV2Outputs sample_by_composite(const SampleV2Arguments& arguments) {
                         input_is_logits, is_need_sample_result);
 }
 
-/// Bytes a logit for the outputs that nobody wants, which share them: an int64, a float, or none.
-int64_t unwanted_bytes(bool is_need_logits, bool is_need_sample_result) {
-  if (!is_need_sample_result) {
-    return sizeof(int64_t);
-  }
-  return is_need_logits ? 0 : sizeof(float);
-}
-
 SampleV2Outputs top_k_top_p_sample_v2_kernel(const at::Tensor& logits, const at::Tensor& k,
                                              const at::Tensor& p,
                                              const std::optional<at::Tensor>& q,
@@ -61,31 +53,31 @@ SampleV2Outputs top_k_top_p_sample_v2_kernel(const at::Tensor& logits, const at:
   if (logits.size(0) == 0) {
     return {selected, kept, dense_ids, dense_weights};
   }
-  SamplerCall call(kOperatorV2Name,
-                   {"aclnnTopKTopPSampleV2GetWorkspaceSize", "aclnnTopKTopPSampleV2",
-                    aclnn().aclnnTopKTopPSampleV2},
-                   logits, unwanted_bytes(is_need_logits, is_need_sample_result));
+  SamplerCall call(kOperatorV2Name, logits, /*unwanted_bytes=*/sizeof(int64_t));
   const auto* x = call.describe("logits", logits);
-  const auto* valid_k = call.make_valid(k);
   const auto* top_p = call.describe("p", p);
   const auto* noise = call.describe("q", q.value_or(at::Tensor()));
   const auto* min_ps = call.describe("min_p", min_p.value_or(at::Tensor()));
   const auto* ids = call.describe_result("logits_select_idx", selected);
-  const auto* select = call.describe_result("logits_top_kp_select", kept, is_need_logits);
-  const auto* idx = call.describe_result("logits_idx", dense_ids, is_need_sample_result);
-  const auto* masked =
-      call.describe_result("logits_sort_masked", dense_weights, is_need_sample_result);
-  call.plan([&](uint64_t* size, aclOpExecutor** executor) {
-    return aclnn().aclnnTopKTopPSampleV2GetWorkspaceSize(
-        x, valid_k, top_p, noise, min_ps, eps, is_need_logits, top_k_guess, ks_max, input_is_logits,
-        is_need_sample_result, ids, select, idx, masked, size, executor);
-  });
-  call.enqueue();
+  const auto plan = [&](const aclTensor* top_k, bool needs_logits, bool needs_result) {
+    const auto* select = call.describe_result("logits_top_kp_select", kept, needs_logits);
+    const auto* idx = call.describe_result("logits_idx", dense_ids, needs_result);
+    const auto* masked = call.describe_result("logits_sort_masked", dense_weights, needs_result);
+    call.plan({"aclnnTopKTopPSampleV2GetWorkspaceSize", "aclnnTopKTopPSampleV2",
+               aclnn().aclnnTopKTopPSampleV2},
+              [&](uint64_t* size, aclOpExecutor** executor) {
+                return aclnn().aclnnTopKTopPSampleV2GetWorkspaceSize(
+                    x, top_k, top_p, noise, min_ps, eps, needs_logits, top_k_guess, ks_max,
+                    input_is_logits, needs_result, ids, select, idx, masked, size, executor);
+              });
+  };
+  plan(call.make_valid(k), is_need_logits, is_need_sample_result);
   if (is_need_sample_result) {
-    // CANN's documentation promises no index then. The heaviest of the kept entries is the one.
-    const auto best = dense_weights.argmax(-1, /*keepdim=*/true);
-    selected = dense_ids.gather(1, best).squeeze(1);
+    // CANN's documentation promises no id then. The one without q is the first of the total order,
+    // whatever the filters: a second launch finds it as the best 1.
+    plan(call.make_ones(k), /*needs_logits=*/false, /*needs_result=*/false);
   }
+  call.enqueue("aclnnTopKTopPSampleV2");
   return {selected, kept, dense_ids, dense_weights};
 }
 

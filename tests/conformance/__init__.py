@@ -1,4 +1,4 @@
-"""A conformance suite of aclnnTopKTopPSample at the level of CANN's C interface: no torch, cffi only.
+"""A conformance suite of aclnnTopKTopPSample and its V2 at the level of CANN's C interface: no torch, cffi only.
 
 It runs in a process of its own, because hostcann's state (like CANN's) is that of the process:
 

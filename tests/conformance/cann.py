@@ -214,6 +214,11 @@ class ArgumentsV2(Arguments):
         ]
 
 
+KINDS = {kind.operator: kind for kind in (Arguments, ArgumentsV2)}
+"""The arguments of each operator."""
+OPERATORS = tuple(KINDS)
+
+
 @dataclass
 class Plan:
     """What phase 1 of an operator returned."""
@@ -335,6 +340,11 @@ class Device:
             dense_ids=self.output("int64", np.shape(logits)),
             dense_weights=self.output("float32", np.shape(logits)),
         )
+
+    def arguments_for(self, operator: str, logits: Any, k: Any, p: Any) -> Arguments:
+        """`arguments` or `arguments_v2`, with nothing but what both operators need."""
+        make = self.arguments if KINDS[operator] is Arguments else self.arguments_v2
+        return make(logits, k, p)
 
     def plan(self, arguments: Arguments) -> Plan:
         """Phase 1, which must work."""

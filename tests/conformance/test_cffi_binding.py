@@ -14,12 +14,14 @@ import torch
 import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu import aclnn_cffi, scratch
+from ascend_sample.npu.operators import OPERATORS
 
 from .hand_worked import MIXED, NO_K, NO_P, ONES, SCENARIOS, Row
 from .isolation import run_in_process
 
 DTYPES = (torch.float16, torch.bfloat16)
-OPERATOR = "aclnnTopKTopPSample"
+SAMPLE, SAMPLE_V2 = OPERATORS
+each_operator = pytest.mark.parametrize("operator", OPERATORS)
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
 
@@ -35,15 +37,24 @@ def tensors_of(rows: list[Row], dtype: torch.dtype = torch.float16) -> Tensors:
     )
 
 
-def check_rows(rows: list[Row], result: tuple[torch.Tensor, torch.Tensor]) -> None:
+def function(operator: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The binding's function for one of our operators."""
+    found: Callable[..., tuple[torch.Tensor, ...]] = getattr(aclnn_cffi, operator)
+    return found
+
+
+def check_rows(rows: list[Row], result: tuple[torch.Tensor, ...]) -> None:
     """Ids and kept logits."""
     assert result[0].tolist() == [row.token for row in rows]
     for row, kept in zip(rows, result[1].tolist(), strict=True):
         assert kept == [x if token in row.kept else -torch.inf for token, x in enumerate(row.logits)], row.name
 
 
-WITH_Q = [row for row in SCENARIOS if row.q is not None]
-WITHOUT_Q = [row for row in SCENARIOS if row.q is None]
+OF_THE_FIRST = ("top-k top-p", "top-p sample", "top-k top-p sample")
+"""Scenarios in which the second operator gives something else."""
+ROWS = {SAMPLE: SCENARIOS, SAMPLE_V2: [row for row in SCENARIOS if row.name not in OF_THE_FIRST]}
+WITH_Q = {operator: [row for row in rows if row.q is not None] for operator, rows in ROWS.items()}
+WITHOUT_Q = {operator: [row for row in rows if row.q is None] for operator, rows in ROWS.items()}
 
 
 @pytest.fixture
@@ -57,20 +68,23 @@ def emulated(npu: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rows", [WITH_Q, WITHOUT_Q], ids=["q", "no q"])
-def test_scenarios(npu: str, rows: list[Row], dtype: torch.dtype) -> None:
-    check_rows(rows, aclnn_cffi.top_k_top_p_sample(*tensors_of(rows, dtype), is_need_logits=True))
+@pytest.mark.parametrize("scenarios", [WITH_Q, WITHOUT_Q], ids=["q", "no q"])
+@each_operator
+def test_scenarios(npu: str, operator: str, scenarios: dict[str, list[Row]], dtype: torch.dtype) -> None:
+    rows = scenarios[operator]
+    check_rows(rows, function(operator)(*tensors_of(rows, dtype), is_need_logits=True))
 
 
 @pytest.mark.parametrize("is_need_logits", [True, False])
-def test_same_as_the_cpu_kernel(npu: str, is_need_logits: bool) -> None:
+@each_operator
+def test_same_as_the_cpu_kernel(npu: str, operator: str, is_need_logits: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(64, 1000, generator=generator).half()
     k = torch.randint(-1, 60, (64,), generator=generator, dtype=torch.int32)
     p = torch.where(torch.rand(64, generator=generator) < 0.5, 0.9, 1.0).half()
     q = torch.empty(64, 1000).exponential_(generator=generator)
-    expected = torch.ops.ascend_sample.top_k_top_p_sample(logits, k, p, q, 1e-8, is_need_logits, 32)
-    actual = aclnn_cffi.top_k_top_p_sample(logits.npu(), k.npu(), p.npu(), q.npu(), 1e-8, is_need_logits, 32)
+    expected = getattr(torch.ops.ascend_sample, operator)(logits, k, p, q, is_need_logits=is_need_logits)
+    actual = function(operator)(logits.npu(), k.npu(), p.npu(), q.npu(), is_need_logits=is_need_logits)
     assert torch.equal(actual[0].cpu(), expected[0])
     assert torch.equal(actual[1].cpu(), expected[1])
     for one, other in zip(actual, expected, strict=True):
@@ -78,128 +92,138 @@ def test_same_as_the_cpu_kernel(npu: str, is_need_logits: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_views(npu: str, dtype: torch.dtype) -> None:
-    logits, k, p, q = tensors_of(WITH_Q, dtype)
+@each_operator
+def test_views(npu: str, operator: str, dtype: torch.dtype) -> None:
+    logits, k, p, q = tensors_of(WITH_Q[operator], dtype)
     assert q is not None
-    wide = torch.full((len(WITH_Q) + 2, 20), 50.0, dtype=dtype).npu()
+    wide = torch.full((len(WITH_Q[operator]) + 2, 20), 50.0, dtype=dtype).npu()
     wide[1:-1, 3:11] = logits
     for view in (logits.t().contiguous().t(), wide[1:-1, 3:11]):
-        check_rows(WITH_Q, aclnn_cffi.top_k_top_p_sample(view, k, p, q.t().contiguous().t(), is_need_logits=True))
+        check_rows(WITH_Q[operator], function(operator)(view, k, p, q.t().contiguous().t(), is_need_logits=True))
     every_second = (torch.stack([k, k + 1], 1)[:, 0], torch.stack([p, p], 1)[:, 1])
-    check_rows(WITH_Q, aclnn_cffi.top_k_top_p_sample(logits, *every_second, q, is_need_logits=True))
-    rows = [row for row in WITHOUT_Q if row.logits == MIXED]
+    check_rows(WITH_Q[operator], function(operator)(logits, *every_second, q, is_need_logits=True))
+    rows = [row for row in WITHOUT_Q[operator] if row.logits == MIXED]
     one = torch.tensor([MIXED], dtype=dtype).npu().expand(len(rows), -1)
     _, k, p, _ = tensors_of(rows, dtype)
-    check_rows(rows, aclnn_cffi.top_k_top_p_sample(one, k, p, is_need_logits=True))
+    check_rows(rows, function(operator)(one, k, p, is_need_logits=True))
 
 
 @pytest.mark.parametrize("is_need_logits", [True, False])
-def test_empty_batch_launches_nothing(emulated: None, is_need_logits: bool) -> None:
-    logits, k, p, q = (tensor[:0] for tensor in tensors_of(WITH_Q) if tensor is not None)
+@each_operator
+def test_empty_batch_launches_nothing(emulated: None, operator: str, is_need_logits: bool) -> None:
+    logits, k, p, q = (tensor[:0] for tensor in tensors_of(WITH_Q[operator]) if tensor is not None)
     hostcann.reset_counters()
-    ids, kept = aclnn_cffi.top_k_top_p_sample(logits, k, p, q, is_need_logits=is_need_logits)
+    ids, kept, *_ = function(operator)(logits, k, p, q, is_need_logits=is_need_logits)
     assert hostcann.counters().launches == {}
     assert (ids.shape, ids.dtype) == ((0,), torch.int64)
     assert kept.shape == ((0, len(MIXED)) if is_need_logits else (0,))
 
 
-def test_k_below_one_skips_top_k(npu: str) -> None:
-    logits, _, p, _ = tensors_of([WITHOUT_Q[0]] * 3)
+@each_operator
+def test_k_below_one_skips_top_k(npu: str, operator: str) -> None:
+    logits, _, p, _ = tensors_of([WITHOUT_Q[operator][0]] * 3)
     k = torch.tensor([0, -1, -(2**31)], dtype=torch.int32).npu()
-    _, kept = aclnn_cffi.top_k_top_p_sample(logits, k, p, is_need_logits=True)
+    _, kept, *_ = function(operator)(logits, k, p, is_need_logits=True)
     assert torch.equal(kept.cpu(), torch.tensor([MIXED] * 3))
     assert k.tolist() == [0, -1, -(2**31)], "the caller's k stays as it was"
 
 
-def test_nothing_synchronises(emulated: None) -> None:
-    arguments = tensors_of(WITH_Q)
-    aclnn_cffi.top_k_top_p_sample(*arguments)
+@each_operator
+def test_nothing_synchronises(emulated: None, operator: str) -> None:
+    arguments = tensors_of(WITH_Q[operator])
+    function(operator)(*arguments)
     torch.npu.synchronize()
     hostcann.reset_counters()
-    aclnn_cffi.top_k_top_p_sample(*arguments, is_need_logits=True)
+    function(operator)(*arguments, is_need_logits=True)
     assert hostcann.counters().synchronizations == {}
-    assert hostcann.counters().launches == {OPERATOR: 1, "aclnnThreshold": 1}
+    assert hostcann.counters().launches == {OPERATORS[operator].name: 1, "aclnnThreshold": 1}
 
 
 @pytest.mark.parametrize("mode", ["normal", "delayed", "lazy"])
-def test_runs_after_what_was_submitted_before(emulated: None, mode: str) -> None:
+@each_operator
+def test_runs_after_what_was_submitted_before(emulated: None, operator: str, mode: str) -> None:
     hostcann.set_stream_mode(mode)
     logits, k, p, _ = tensors_of([Row("", (0.0,) * 8, NO_K, NO_P, None, 0, ())])
     drawn = []
     for token in range(8):
         logits.zero_()
         logits[:, token] = 5.0
-        drawn.append(aclnn_cffi.top_k_top_p_sample(logits, k, p)[0])
+        drawn.append(function(operator)(logits, k, p)[0])
     logits.fill_(-1.0)  # and before what comes after
     assert torch.cat(drawn).tolist() == list(range(8))
 
 
 @pytest.mark.parametrize("mode", ["normal", "delayed", "lazy"])
-def test_side_stream(emulated: None, mode: str) -> None:
+@each_operator
+def test_side_stream(emulated: None, operator: str, mode: str) -> None:
     hostcann.set_stream_mode(mode)
-    arguments = tensors_of(WITH_Q)
+    arguments = tensors_of(WITH_Q[operator])
     stream = torch.npu.Stream()
     stream.wait_stream(torch.npu.current_stream())
     with torch.npu.stream(stream):
-        result = aclnn_cffi.top_k_top_p_sample(*arguments, is_need_logits=True)
+        result = function(operator)(*arguments, is_need_logits=True)
     stream.synchronize()
-    check_rows(WITH_Q, result)
+    check_rows(WITH_Q[operator], result)
 
 
-def test_capture_and_replay(npu: str) -> None:
-    logits, k, p, q = tensors_of(WITH_Q)
-    aclnn_cffi.top_k_top_p_sample(logits, k, p, q)
+@each_operator
+def test_capture_and_replay(npu: str, operator: str) -> None:
+    logits, k, p, q = tensors_of(WITH_Q[operator])
+    function(operator)(logits, k, p, q)
     graph = torch.npu.NPUGraph()
     with torch.npu.graph(graph):
-        result = aclnn_cffi.top_k_top_p_sample(logits, k, p, q, is_need_logits=True)
+        result = function(operator)(logits, k, p, q, is_need_logits=True)
     graph.replay()
-    check_rows(WITH_Q, result)
-    logits.copy_(torch.tensor([list(reversed(MIXED))] * len(WITH_Q), dtype=logits.dtype))
+    check_rows(WITH_Q[operator], result)
+    logits.copy_(torch.tensor([list(reversed(MIXED))] * len(WITH_Q[operator]), dtype=logits.dtype))
     k.fill_(1)
     graph.replay()
-    assert result[0].tolist() == [1] * len(WITH_Q)
-    assert result[1].isfinite().sum(1).tolist() == [1] * len(WITH_Q)
+    assert result[0].tolist() == [1] * len(WITH_Q[operator])
+    assert result[1].isfinite().sum(1).tolist() == [1] * len(WITH_Q[operator])
     del graph, result
 
 
-def test_threads_with_streams_of_their_own(npu: str) -> None:
+@each_operator
+def test_threads_with_streams_of_their_own(npu: str, operator: str) -> None:
     results: list[list[int]] = []
-    arguments = tensors_of(WITH_Q)
+    arguments = tensors_of(WITH_Q[operator])
     torch.npu.synchronize()
 
     def work() -> None:
         with torch.npu.stream(torch.npu.Stream()):
             for _ in range(10):
-                results.append(aclnn_cffi.top_k_top_p_sample(*arguments)[0].tolist())
+                results.append(function(operator)(*arguments)[0].tolist())
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [[row.token for row in WITH_Q]] * 30
+    assert results == [[row.token for row in WITH_Q[operator]]] * 30
 
 
-def test_memory_of_a_call(npu: str) -> None:
+@each_operator
+def test_memory_of_a_call(npu: str, operator: str) -> None:
     rows, vocab_size = 16, 32000
     logits = torch.zeros(rows, vocab_size, dtype=torch.float16).npu()
     k, p = torch.full((rows,), 8, dtype=torch.int32).npu(), torch.ones(rows, dtype=torch.float16).npu()
-    aclnn_cffi.top_k_top_p_sample(logits, k, p)  # takes the block that is kept from call to call
+    function(operator)(logits, k, p)  # takes the block that is kept from call to call
     torch.npu.synchronize()
     before = torch.npu.memory_allocated()
-    ids, kept = aclnn_cffi.top_k_top_p_sample(logits, k, p)
+    ids, kept, *_ = function(operator)(logits, k, p)
     kept_bytes = torch.npu.memory_allocated() - before
     assert kept.numel() == 0
     assert kept_bytes <= 1024 + ids.nbytes, "the workspace is released"
 
 
-def test_public_function_can_be_forced_to_it(npu: str) -> None:
-    logits, k, p, q = tensors_of(WITH_Q)
+@each_operator
+def test_public_function_can_be_forced_to_it(npu: str, operator: str) -> None:
+    logits, k, p, q = tensors_of(WITH_Q[operator])
     with ascend_sample.use_backend("cffi"):
-        assert ascend_sample.which_backend(logits).backend == "cffi"
-        result = ascend_sample.top_k_top_p_sample(logits, k, p, q, is_need_logits=True)
+        assert ascend_sample.which_backend(logits, operator).backend == "cffi"
+        result = getattr(ascend_sample, operator)(logits, k, p, q, is_need_logits=True)
     assert result.logits_top_kp_select is not None
-    check_rows(WITH_Q, (result.logits_select_idx, result.logits_top_kp_select))
+    check_rows(WITH_Q[operator], (result.logits_select_idx, result.logits_top_kp_select))
 
 
 class TestErrors:
@@ -207,61 +231,78 @@ class TestErrors:
 
     @pytest.fixture(autouse=True)
     def _nothing_stays(self, emulated: None) -> Iterator[None]:
-        arguments = tensors_of(WITH_Q)
+        arguments = tensors_of(WITH_Q[SAMPLE])
         kinds = ("tensor", "executor")
         torch.npu.synchronize()
         before = [hostcann.live()[kind] for kind in kinds]
         yield
         torch.npu.synchronize()  # torch's own operators hold tensors and executors while they are queued
         assert [hostcann.live()[kind] for kind in kinds] == before
-        check_rows(WITH_Q, aclnn_cffi.top_k_top_p_sample(*arguments, is_need_logits=True))
+        check_rows(WITH_Q[SAMPLE], aclnn_cffi.top_k_top_p_sample(*arguments, is_need_logits=True))
         assert hostcann.violations() == []
 
     @pytest.mark.parametrize(
-        ("site", "text"),
+        ("operator", "site", "text"),
         [
             (
+                SAMPLE,
                 "phase1",
                 "top_k_top_p_sample: aclnnTopKTopPSampleGetWorkspaceSize failed in workspace: "
                 "361001 ACLNN_ERR_RUNTIME_ERROR: aclnnTopKTopPSample: the message of CANN; logits=[4, 8] fp16",
             ),
             (
+                SAMPLE,
                 "phase2",
                 "top_k_top_p_sample: aclnnTopKTopPSample failed in launch: "
                 "361001 ACLNN_ERR_RUNTIME_ERROR: aclnnTopKTopPSample: the message of CANN; logits=[4, 8] fp16",
             ),
+            (
+                SAMPLE_V2,
+                "phase1",
+                "top_k_top_p_sample_v2: aclnnTopKTopPSampleV2GetWorkspaceSize failed in workspace: "
+                "361001 ACLNN_ERR_RUNTIME_ERROR: aclnnTopKTopPSampleV2: the message of CANN; logits=[2, 8] fp16",
+            ),
+            (
+                SAMPLE_V2,
+                "phase2",
+                "top_k_top_p_sample_v2: aclnnTopKTopPSampleV2 failed in launch: "
+                "361001 ACLNN_ERR_RUNTIME_ERROR: aclnnTopKTopPSampleV2: the message of CANN; logits=[2, 8] fp16",
+            ),
         ],
     )
-    def test_phase(self, site: str, text: str) -> None:
-        hostcann.inject(site, OPERATOR, message="the message of CANN")
+    def test_phase(self, operator: str, site: str, text: str) -> None:
+        hostcann.inject(site, OPERATORS[operator].name, message="the message of CANN")
         with pytest.raises(RuntimeError) as caught:
-            aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q))
+            function(operator)(*tensors_of(WITH_Q[operator]))
         assert str(caught.value) == text
 
-    def test_workspace_that_no_device_has(self) -> None:
-        hostcann.inject("workspace", OPERATOR)
-        with pytest.raises(torch.OutOfMemoryError, match=r"asks for a workspace of \d+ bytes.*logits=\[4, 8\] fp16"):
-            aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q))
+    @each_operator
+    def test_workspace_that_no_device_has(self, operator: str) -> None:
+        hostcann.inject("workspace", OPERATORS[operator].name)
+        with pytest.raises(torch.OutOfMemoryError, match=r"asks for a workspace of \d+ bytes.*logits=\[[24], 8\] fp16"):
+            function(operator)(*tensors_of(WITH_Q[operator]))
 
-    def test_no_memory_for_the_workspace(self) -> None:
-        arguments = tensors_of(WITH_Q)
+    @each_operator
+    def test_no_memory_for_the_workspace(self, operator: str) -> None:
+        arguments = tensors_of(WITH_Q[operator])
         torch.npu.synchronize()
         scratch.release()  # it may hold a part of a large segment
         torch.npu.empty_cache()
         # The outputs are small and come from the cache's first segment; the workspace needs one of its own.
         hostcann.inject("malloc", nth=1, count=100)
         with pytest.raises(torch.OutOfMemoryError):
-            aclnn_cffi.top_k_top_p_sample(*arguments)
+            function(operator)(*arguments)
         hostcann.clear_faults()
 
-    def test_rules_are_those_of_the_operator(self) -> None:
-        logits, k, p, q = tensors_of(WITH_Q)
+    @each_operator
+    def test_rules_are_those_of_the_operator(self, operator: str) -> None:
+        logits, k, p, q = tensors_of(WITH_Q[operator])
         with pytest.raises(TypeError, match="k must be int32"):
-            aclnn_cffi.top_k_top_p_sample(logits, k.long(), p, q)
+            function(operator)(logits, k.long(), p, q)
         with pytest.raises(ValueError, match="p must have one value for each row"):
-            aclnn_cffi.top_k_top_p_sample(logits, k, p[1:], q)
+            function(operator)(logits, k, p[1:], q)
         with pytest.raises(ValueError, match="k must be on the device of logits"):
-            aclnn_cffi.top_k_top_p_sample(logits, k.cpu(), p, q)
+            function(operator)(logits, k.cpu(), p, q)
 
     def test_blocked_memory_format(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import torch_npu
@@ -269,10 +310,10 @@ class TestErrors:
         fractal_nz = 29
         monkeypatch.setattr(torch_npu, "get_npu_format", lambda tensor: fractal_nz)
         with pytest.raises(ValueError, match=r"logits must have a plain memory format.*got format 29.*npu_format_cast"):
-            aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q))
+            aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q[SAMPLE]))
 
     def test_storage_between_two_elements(self) -> None:
-        logits, k, p, q = tensors_of(WITH_Q)
+        logits, k, p, q = tensors_of(WITH_Q[SAMPLE])
         shifted = torch.empty(0, dtype=logits.dtype, device="npu")
         storage = torch.zeros(logits.numel() + 1, dtype=logits.dtype).npu().untyped_storage()[2:]
         shifted.set_(storage, 0, logits.shape)
@@ -284,7 +325,7 @@ class TestErrors:
         stream = SimpleNamespace(npu_stream=0, stream_id=0, device_index=0, device_type=0)
         monkeypatch.setattr(torch.npu, "current_stream", lambda: stream)
         with pytest.raises(RuntimeError, match=r"must follow torch_npu's task queue, got a queue that has failed"):
-            aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q))
+            aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q[SAMPLE]))
 
 
 def run(test: Callable[..., None], **environment: str) -> None:
@@ -298,12 +339,12 @@ def check_everything_works() -> None:
     """In a process of its own."""
     import torch_npu  # noqa: F401
 
-    for rows in (WITH_Q, WITHOUT_Q):
+    for rows in (WITH_Q[SAMPLE], WITHOUT_Q[SAMPLE]):
         check_rows(rows, aclnn_cffi.top_k_top_p_sample(*tensors_of(rows), is_need_logits=True))
-    hostcann.inject("phase2", OPERATOR)
+    hostcann.inject("phase2", OPERATORS[SAMPLE].name)
     with pytest.raises(RuntimeError, match="failed in launch: 361001"):
-        aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q))
-    check_rows(WITH_Q, aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q), is_need_logits=True))
+        aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q[SAMPLE]))
+    check_rows(WITH_Q[SAMPLE], aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q[SAMPLE]), is_need_logits=True))
 
 
 @pytest.mark.parametrize("queue", ["0", "1", "2"])
@@ -315,9 +356,9 @@ def fail_in_the_kernel() -> None:
     """The error comes with the call where launches block, else with the next synchronisation."""
     import torch_npu  # noqa: F401
 
-    arguments = tensors_of(WITH_Q)
+    arguments = tensors_of(WITH_Q[SAMPLE])
     torch.npu.synchronize()
-    hostcann.inject("task", OPERATOR)
+    hostcann.inject("task", OPERATORS[SAMPLE].name)
     if os.environ["ASCEND_LAUNCH_BLOCKING"] == "1":
         pattern = r"aclrtSynchronizeStream failed in sync: 507035 ACL_ERROR_RT_VECTOR_CORE_EXCEPTION: .*logits=\[4, 8\]"
         with pytest.raises(RuntimeError, match=pattern):
@@ -338,13 +379,13 @@ def fail_in_the_queue_before() -> None:
     """An operator that was queued before fails: its error is raised while the stream is taken, and nothing leaks."""
     import torch_npu  # noqa: F401
 
-    arguments = tensors_of(WITH_Q)
+    arguments = tensors_of(WITH_Q[SAMPLE])
     torch.npu.synchronize()
     hostcann.inject("phase2", "aclnnThreshold")
     with pytest.raises(RuntimeError, match="aclnnThreshold"):
         aclnn_cffi.top_k_top_p_sample(*arguments)
     assert hostcann.live()["executor"] == 0
-    assert OPERATOR not in hostcann.counters().launches
+    assert OPERATORS[SAMPLE].name not in hostcann.counters().launches
     os._exit(0)  # the queue is dead
 
 
@@ -356,29 +397,41 @@ def fall_back() -> None:
     """The dispatcher's kernel leaves to the composite what CANN here cannot do, and says why once."""
     import torch_npu  # noqa: F401
 
-    expected = os.environ["EXPECTED_OBSTACLE"]
-    obstacle = aclnn_cffi.obstacle()
+    operator, expected = os.environ["OPERATOR"], os.environ["EXPECTED_OBSTACLE"]
+    obstacle = aclnn_cffi.obstacle(operator)
     assert obstacle is not None
     assert re.search(expected, obstacle), obstacle
-    arguments = tensors_of(WITH_Q)
-    with pytest.raises(NotImplementedError, match=expected):
-        aclnn_cffi.top_k_top_p_sample(*arguments)
-    with pytest.warns(UserWarning, match="served by the composite"):
-        result = aclnn_cffi.top_k_top_p_sample_kernel(*arguments, is_need_logits=True)
-    check_rows(WITH_Q, result)
+    rows = WITH_Q[operator]
+    arguments = tensors_of(rows)
+    with pytest.raises(NotImplementedError) as caught:
+        function(operator)(*arguments)
+    assert str(caught.value) == f"{operator}: {obstacle}."
+    serve = function(f"{operator}_kernel")
+    warning = (
+        f"{operator}: served by the composite of torch operators, which is much slower: {obstacle}. (Warned once.)"
+    )
+    with pytest.warns(UserWarning, match=re.escape(warning)):
+        result = serve(*arguments, is_need_logits=True)
+    check_rows(rows, result)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        aclnn_cffi.top_k_top_p_sample_kernel(*arguments)
+        serve(*arguments)
 
 
-def test_unsupported_soc(emulated: None) -> None:
-    run(fall_back, HOSTCANN_SOC="Ascend310P3", EXPECTED_OBSTACLE="got SoC Ascend310P3")
+@each_operator
+def test_unsupported_soc(emulated: None, operator: str) -> None:
+    run(fall_back, HOSTCANN_SOC="Ascend310P3", OPERATOR=operator, EXPECTED_OBSTACLE="not on SoC Ascend310P3$")
 
 
-@pytest.mark.parametrize("symbol", [f"{OPERATOR}GetWorkspaceSize", OPERATOR])
-def test_missing_symbol(emulated: None, symbol: str) -> None:
-    expected = rf"{symbol} must be exported.*libopapi\.so \(does not export it\).*[Ii]nstall a CANN"
-    run(fall_back, **hostcann.environment(without=[symbol]), EXPECTED_OBSTACLE=expected)
+@pytest.mark.parametrize("phase", ["phase_1", "phase_2"])
+@each_operator
+def test_missing_symbol(emulated: None, operator: str, phase: str) -> None:
+    symbol = getattr(OPERATORS[operator], phase)
+    expected = (
+        rf"^{symbol} was not found in any of: .*libopapi\.so \(does not export it\)\. Install a CANN .* set_env\.sh\. "
+        f"{OPERATORS[operator].found_in}$"
+    )
+    run(fall_back, **hostcann.environment(without=[symbol]), OPERATOR=operator, EXPECTED_OBSTACLE=expected)
 
 
 def test_float32_goes_to_the_composite(npu: str) -> None:

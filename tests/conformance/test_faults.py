@@ -6,6 +6,7 @@ import pytest
 
 from . import control
 from .cann import (
+    OPERATORS,
     ROOT,
     Arguments,
     Buffer,
@@ -25,20 +26,27 @@ from .isolation import own_process, run_in_process
 
 pytestmark = pytest.mark.hostcann_only
 
-OPERATOR = "aclnnTopKTopPSample"
+OPERATOR, _ = OPERATORS
 OUT_OF_MEMORY = 207001
 RUNTIME_ERROR = 361001
 TASK_FAILED = 507035
 
+each_operator = pytest.mark.parametrize("operator", OPERATORS)
 
-def arguments_of(device: Device) -> Arguments:
+
+def second_call_fails(site: str) -> str:
+    """HOSTCANN_FAULTS for each operator by itself."""
+    return ",".join(f"{site}:{operator}:2" for operator in OPERATORS)
+
+
+def arguments_of(device: Device, operator: str = OPERATOR) -> Arguments:
     """One row that works."""
-    return device.arguments([MIXED], [4], [NO_P])
+    return device.arguments_for(operator, [MIXED], [4], [NO_P])
 
 
-def check_works(device: Device) -> None:
+def check_works(device: Device, operator: str = OPERATOR) -> None:
     """The operator runs and is right."""
-    ids, _ = device.run(arguments_of(device))
+    ids, _ = device.run(arguments_of(device, operator))
     assert ids.tolist() == [1]
 
 
@@ -81,82 +89,91 @@ def test_memory_cap_by_environment() -> None:
         check_works(device)
 
 
+@each_operator
 @own_process()
-def test_phase_1_fails_once() -> None:
+def test_phase_1_fails_once(operator: str) -> None:
     with Device() as device:
-        arguments = arguments_of(device)
-        control.inject("phase1", OPERATOR)
+        arguments = arguments_of(device, operator)
+        control.inject("phase1", operator)
         plan = phase_1(arguments)
         assert plan.status == RUNTIME_ERROR
         assert plan.executor == ffi.NULL
-        assert OPERATOR in recent_message()
-        check_works(device)
+        assert operator in recent_message()
+        check_works(device, operator)
     control.check_violations()
 
 
-@own_process(HOSTCANN_FAULTS=f"phase1:{OPERATOR}:2")
-def test_phase_1_fails_by_environment() -> None:
+@each_operator
+@own_process(HOSTCANN_FAULTS=second_call_fails("phase1"))
+def test_phase_1_fails_by_environment(operator: str) -> None:
     with Device() as device:
-        check_works(device)
-        assert phase_1(arguments_of(device)).status == RUNTIME_ERROR
-        check_works(device)
+        check_works(device, operator)
+        assert phase_1(arguments_of(device, operator)).status == RUNTIME_ERROR
+        check_works(device, operator)
 
 
+@each_operator
 @own_process()
-def test_fault_of_another_operator_does_not_apply() -> None:
+def test_fault_of_another_operator_does_not_apply(operator: str) -> None:
     with Device() as device:
         for site in ("phase1", "phase2", "task"):
-            control.inject(site, "aclnnAdd")
-        check_works(device)
+            for other in ("aclnnAdd", *OPERATORS):
+                if other != operator:
+                    control.inject(site, other)
+        check_works(device, operator)
 
 
+@each_operator
 @own_process()
-def test_absurd_workspace() -> None:
+def test_absurd_workspace(operator: str) -> None:
     with Device() as device:
-        control.inject("workspace", OPERATOR)
-        plan = device.plan(arguments_of(device))
+        control.inject("workspace", operator)
+        plan = device.plan(arguments_of(device, operator))
         assert plan.workspace_size > 1 << 50
         assert allocate(plan.workspace_size) == OUT_OF_MEMORY
         assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
-        check_works(device)
+        check_works(device, operator)
     control.check_violations()
 
 
+@each_operator
 @own_process()
-def test_phase_2_fails_once() -> None:
+def test_phase_2_fails_once(operator: str) -> None:
     with Device() as device:
-        control.inject("phase2", OPERATOR)
-        assert device.launch(device.plan(arguments_of(device))) == RUNTIME_ERROR
-        assert OPERATOR in recent_message()
+        control.inject("phase2", operator)
+        assert device.launch(device.plan(arguments_of(device, operator))) == RUNTIME_ERROR
+        assert operator in recent_message()
         assert device.synchronize() == abi.SUCCESS
-        check_works(device)
+        check_works(device, operator)
     control.check_violations()
 
 
+@each_operator
 @own_process()
-def test_task_fails_and_its_context_stays_failed() -> None:
+def test_task_fails_and_its_context_stays_failed(operator: str) -> None:
     with Device() as device:
-        before = arguments_of(device)
+        before = arguments_of(device, operator)
         device.run(before)
-        control.inject("task", OPERATOR)
-        failing, behind = arguments_of(device), arguments_of(device)
+        control.inject("task", operator)
+        failing, behind = arguments_of(device, operator), arguments_of(device, operator)
         for arguments in (failing, behind):
             assert device.launch(device.plan(arguments)) == abi.SUCCESS
         assert device.synchronize() == TASK_FAILED
-        assert OPERATOR in recent_message()
+        assert operator in recent_message()
         # Stop on failure: what was queued behind did not run, and nothing runs any more.
         assert device.synchronize() == TASK_FAILED
-        assert device.launch(device.plan(arguments_of(device))) != abi.SUCCESS
+        assert device.launch(device.plan(arguments_of(device, operator))) != abi.SUCCESS
         other = device.create_stream()
-        assert device.launch(device.plan(arguments_of(device)), stream=other) != abi.SUCCESS
+        assert device.launch(device.plan(arguments_of(device, operator)), stream=other) != abi.SUCCESS
         control.check_violations()
 
 
-@own_process(HOSTCANN_FAULTS=f"task:{OPERATOR}:2")
-def test_task_fails_by_environment() -> None:
+@each_operator
+@own_process(HOSTCANN_FAULTS=second_call_fails("task"))
+def test_task_fails_by_environment(operator: str) -> None:
     with Device() as device:
-        check_works(device)
-        assert device.launch(device.plan(arguments_of(device))) == abi.SUCCESS
+        check_works(device, operator)
+        assert device.launch(device.plan(arguments_of(device, operator))) == abi.SUCCESS
         assert device.synchronize() == TASK_FAILED
 
 
@@ -234,7 +251,7 @@ def check_symbol_is_missing(library: str, symbol: str) -> None:
     assert hasattr(aclnn, symbol)
 
 
-@pytest.mark.parametrize("symbol", [OPERATOR, f"{OPERATOR}GetWorkspaceSize"])
+@pytest.mark.parametrize("symbol", [name + phase for name in OPERATORS for phase in ("", "GetWorkspaceSize")])
 def test_older_cann_without_the_operator(tmp_path: Path, symbol: str) -> None:
     elf = load_module("conformance_elf", ROOT / "ascend_sample" / "hostcann" / "_elf.py")
     older = tmp_path / "libopapi.so"

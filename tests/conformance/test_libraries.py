@@ -106,7 +106,7 @@ def test_missing_function_says_where_it_was_looked_for(cann: Path, monkeypatch: 
     with pytest.raises(NotImplementedError) as caught:
         libraries.find_operator_symbol("aclnnNoSuchOperator")
     text = str(caught.value)
-    assert text.startswith("aclnnNoSuchOperator must be exported by a library of CANN")
+    assert text.startswith("aclnnNoSuchOperator was not found in any of: ")
     assert f"{broken} ({broken}: " in text, "with the loader's own words"
     assert f"{good} (does not export it)" in text
     assert "libopapi.so (" in text
@@ -114,5 +114,5 @@ def test_missing_function_says_where_it_was_looked_for(cann: Path, monkeypatch: 
 
 
 def test_missing_runtime_function() -> None:
-    with pytest.raises(NotImplementedError, match=r"aclrtNoSuchFunction must be exported.*libascendcl\.so \("):
+    with pytest.raises(NotImplementedError, match=r"aclrtNoSuchFunction was not found in any of: libascendcl\.so \("):
         libraries.find_runtime_symbol("aclrtNoSuchFunction")

@@ -3,45 +3,47 @@
 import pytest
 
 from . import control
-from .cann import Arguments, Device, abi, aclnn, ffi, phase_1, recent_message
+from .cann import KINDS, OPERATORS, Arguments, Device, abi, aclnn, ffi, phase_1, recent_message
 from .hand_worked import MIXED, NO_P
 from .isolation import own_process
 
 NULL_ARGUMENT = 161001
 INVALID = 161002
 
+pytestmark = pytest.mark.parametrize("operator", OPERATORS)
 
-def arguments_of(device: Device) -> Arguments:
+
+def arguments_of(device: Device, operator: str) -> Arguments:
     """One row that works and needs a workspace."""
-    return device.arguments([MIXED], [4], [NO_P])
+    return device.arguments_for(operator, [MIXED], [4], [NO_P])
 
 
-def test_null_executor(device: Device) -> None:
-    status = aclnn.aclnnTopKTopPSample(ffi.NULL, 0, ffi.NULL, device.stream)
+def test_null_executor(device: Device, operator: str) -> None:
+    status = getattr(aclnn, operator)(ffi.NULL, 0, ffi.NULL, device.stream)
     assert status == NULL_ARGUMENT
     assert "executor" in recent_message()
 
 
-def test_null_workspace_of_non_zero_size(device: Device) -> None:
-    plan = device.plan(arguments_of(device))
+def test_null_workspace_of_non_zero_size(device: Device, operator: str) -> None:
+    plan = device.plan(arguments_of(device, operator))
     assert plan.workspace_size > 0
-    status = aclnn.aclnnTopKTopPSample(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
+    status = getattr(aclnn, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
     assert status == NULL_ARGUMENT
     assert "workspace" in recent_message()
 
 
-def test_unused_executor_can_be_destroyed(device: Device) -> None:
-    plan = device.plan(arguments_of(device))
+def test_unused_executor_can_be_destroyed(device: Device, operator: str) -> None:
+    plan = device.plan(arguments_of(device, operator))
     assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
 
 
-def test_refused_phase_1_leaves_nothing_to_destroy(device: Device) -> None:
-    plan = phase_1(Arguments(None, None, None, None, None, None))
+def test_refused_phase_1_leaves_nothing_to_destroy(device: Device, operator: str) -> None:
+    plan = phase_1(KINDS[operator](None, None, None, None, None, None))
     assert (plan.status, plan.executor) == (NULL_ARGUMENT, ffi.NULL)
 
 
-def test_two_executors_at_a_time(device: Device) -> None:
-    first, second = arguments_of(device), device.arguments([MIXED[::-1]], [2], [NO_P])
+def test_two_executors_at_a_time(device: Device, operator: str) -> None:
+    first, second = arguments_of(device, operator), device.arguments_for(operator, [MIXED[::-1]], [2], [NO_P])
     plans = [device.plan(first), device.plan(second)]
     # Launched in the other order: nothing ties phase 2 to the latest phase 1.
     for plan in reversed(plans):
@@ -54,8 +56,8 @@ def test_two_executors_at_a_time(device: Device) -> None:
     assert second.kept.numpy()[0, [1, 4]].tolist() == [3.0, 3.0]
 
 
-def test_tensors_may_go_once_phase_2_has_returned(device: Device) -> None:
-    arguments = arguments_of(device)
+def test_tensors_may_go_once_phase_2_has_returned(device: Device, operator: str) -> None:
+    arguments = arguments_of(device, operator)
     assert device.launch(device.plan(arguments)) == abi.SUCCESS
     for tensor in arguments.tensors():
         assert tensor.destroy() == abi.SUCCESS
@@ -67,11 +69,11 @@ def test_tensors_may_go_once_phase_2_has_returned(device: Device) -> None:
 
 @pytest.mark.hostcann_only
 @own_process()
-def test_workspace_smaller_than_asked() -> None:
+def test_workspace_smaller_than_asked(operator: str) -> None:
     with Device() as device:
-        plan = device.plan(arguments_of(device))
+        plan = device.plan(arguments_of(device, operator))
         workspace = device.buffer(plan.workspace_size)
-        status = aclnn.aclnnTopKTopPSample(workspace.pointer, plan.workspace_size - 1, plan.executor, device.stream)
+        status = getattr(aclnn, operator)(workspace.pointer, plan.workspace_size - 1, plan.executor, device.stream)
         assert status == INVALID
         assert "workspaceSize" in recent_message()
         assert device.synchronize() == abi.SUCCESS
@@ -80,9 +82,9 @@ def test_workspace_smaller_than_asked() -> None:
 
 @pytest.mark.hostcann_only
 @own_process()
-def test_executor_serves_once() -> None:
+def test_executor_serves_once(operator: str) -> None:
     with Device() as device:
-        plan = device.plan(arguments_of(device))
+        plan = device.plan(arguments_of(device, operator))
         assert device.launch(plan) == abi.SUCCESS
         assert device.launch(plan) == INVALID
         assert "executor" in recent_message()
@@ -92,19 +94,19 @@ def test_executor_serves_once() -> None:
 
 @pytest.mark.hostcann_only
 @own_process()
-def test_executor_serves_once_also_when_phase_2_fails() -> None:
+def test_executor_serves_once_also_when_phase_2_fails(operator: str) -> None:
     with Device() as device:
-        plan = device.plan(arguments_of(device))
-        assert aclnn.aclnnTopKTopPSample(ffi.NULL, plan.workspace_size, plan.executor, device.stream) == NULL_ARGUMENT
+        plan = device.plan(arguments_of(device, operator))
+        assert getattr(aclnn, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream) == NULL_ARGUMENT
         assert device.launch(plan) == INVALID
         control.check_violations("executor_reused")
 
 
 @pytest.mark.hostcann_only
 @own_process()
-def test_executor_destroyed_twice() -> None:
+def test_executor_destroyed_twice(operator: str) -> None:
     with Device() as device:
-        plan = device.plan(arguments_of(device))
+        plan = device.plan(arguments_of(device, operator))
         assert aclnn.aclDestroyAclOpExecutor(plan.executor) == abi.SUCCESS
         assert aclnn.aclDestroyAclOpExecutor(plan.executor) != abi.SUCCESS
         control.check_violations("executor_reused")

@@ -1,9 +1,12 @@
 """Faults, counters, and the end of a process."""
 
 import json
+import re
 
 import pytest
 from runtime_programs import LIBRARY, check, run
+
+from ascend_sample.npu.operators import SAMPLE_V2
 
 pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
 
@@ -79,6 +82,17 @@ def test_what_the_environment_sets_is_reported():
         """,
         HOSTCANN_SOC="Ascend910_9391",
         HOSTCANN_CANN_VERSION="9.0.1",
+    )
+
+
+def test_the_default_version_is_one_that_has_both_operators():
+    (version,) = re.findall(r"CANN (\d+\.\d+)", SAMPLE_V2.found_in)
+    check(
+        f"""
+        version = ctypes.create_string_buffer(128)
+        ok("aclsysGetVersionStr", None, version)
+        assert version.value == b"{version}.0"
+        """
     )
 
 

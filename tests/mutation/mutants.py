@@ -30,6 +30,7 @@ HOST_EXECUTOR = "csrc/hostcann/opapi/executor.cpp"
 
 LIBRARIES = {
     "csrc/composite": "_C",
+    "csrc/autograd.cpp": "_C",
     "csrc/checks.cpp": "_C",
     "csrc/cpu/": "_C",
     "csrc/npu/": "_npu",
@@ -209,24 +210,24 @@ MUTANTS = (
     Mutant(
         "binding: one workspace for every stream",
         NPU_CALL,
-        "    const auto workspace = at::empty({size}, logits_.options().dtype(at::kByte));\n",
+        "    return at::empty({size}, logits_.options().dtype(at::kByte));\n",
         "    static at::Tensor workspace;\n"
         "    if (!workspace.defined() || workspace.numel() < size) {\n"
         "      workspace = at::empty({size}, logits_.options().dtype(at::kByte));\n"
-        "    }\n",
+        "    }\n"
+        "    return workspace;\n",
         (*IN_STREAMS, *IN_MEMORY),
     ),
     Mutant(
         "binding: the workspace is freed before the kernel has run",
         NPU_CALL,
-        "  const auto status =\n"
-        "      call.phase2(call.workspace, call.workspace_size, call.executor.release(), stream);\n",
+        "  const auto status = call.phase2(workspace, call.workspace_size, call.executor.release(), stream);\n",
+        "    void* early = nullptr;\n"
         '    const auto take = reinterpret_cast<int (*)(void**, size_t, int)>(dlsym(RTLD_DEFAULT, "aclrtMalloc"));\n'
         '    const auto give = reinterpret_cast<int (*)(void*)>(dlsym(RTLD_DEFAULT, "aclrtFree"));\n'
-        "    take(&call.workspace, call.workspace_size + 1, 0);\n"
-        "    const auto status =\n"
-        "        call.phase2(call.workspace, call.workspace_size, call.executor.release(), stream);\n"
-        "    give(call.workspace);\n",
+        "    take(&early, call.workspace_size + 1, 0);\n"
+        "    const auto status = call.phase2(early, call.workspace_size, call.executor.release(), stream);\n"
+        "    give(early);\n",
         IN_STREAMS,
         include="dlfcn.h",
     ),
@@ -270,8 +271,8 @@ MUTANTS = (
     Mutant(
         "binding: k = 0 reaches the device",
         NPU_CALL,
-        "scalar_for_cann(op, 0)",
-        "scalar_for_cann(op, -1)",
+        "return make_k(k, 0, kSkipTopK);",
+        "return make_k(k, -1, kSkipTopK);",
         IN_ABI,
     ),
     Mutant(
@@ -348,7 +349,7 @@ MUTANTS = (
     Mutant(
         "cffi: k = 0 reaches the device",
         CFFI_CALL,
-        "tensor = torch.threshold(tensor, 0, SKIP_TOP_K, out=valid_k)",
+        "tensor = torch.threshold(tensor, self.replaced_up_to, self.replacement, out=valid_k)",
         "tensor = valid_k.copy_(tensor)",
         IN_ABI,
     ),

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from mutants import COMPOSITE, IN_BUILTIN, IN_CONFORMANCE, IN_MEMORY, NPU_CALL, NPU_LOOKUP, Mutant
+from mutants import (
+    CFFI_CALL,
+    COMPOSITE,
+    IN_ABI,
+    IN_BUILTIN,
+    IN_CONFORMANCE,
+    IN_MEMORY,
+    NPU_CALL,
+    NPU_LOOKUP,
+    Mutant,
+)
 
 REFERENCE = "ascend_sample/reference_v2.py"
 VALIDATE = "ascend_sample/_validate.py"
@@ -10,6 +20,7 @@ ROW_MODEL = "ascend_sample/parity/row_model_v2.py"
 COMPARE = "ascend_sample/parity/compare_v2.py"
 CFFI = "ascend_sample/npu/aclnn_cffi.py"
 CFFI_SCRATCH = "ascend_sample/npu/scratch.py"
+AUTOGRAD = "csrc/autograd.cpp"
 CHECKS = "csrc/checks.cpp"
 COMPOSITE_V2 = "csrc/composite_v2.cpp"
 NPU_KERNEL = "csrc/npu/top_k_top_p_sample_v2_kernel.cpp"
@@ -80,6 +91,34 @@ MUTANTS_V2 = (
         "return None if True else _convert",
         (*IN_BAD_INPUT[:-2], "tests/test_operator_v2.py", "-k", "v2 or MinP"),
     ),
+    Mutant(
+        "validate: a number that int64 does not hold is passed on",
+        VALIDATE,
+        "if not -INT64_LIMIT <= value < INT64_LIMIT:",
+        "if False:",
+        IN_BAD_INPUT,
+    ),
+    Mutant(
+        "validate: eps is not tried as a float",
+        VALIDATE,
+        '        _as_float(eps, "eps", "Use the default, 1e-8.", op)\n',
+        "",
+        IN_BAD_INPUT,
+    ),
+    Mutant(
+        "validate: a p that no float holds is a bare OverflowError",
+        VALIDATE,
+        'number = _as_float(value, name, f"None skips {skipped}.", op)',
+        "number = float(value)",
+        IN_BAD_INPUT,
+    ),
+    Mutant(
+        "autograd: a backward through weights names another result",
+        AUTOGRAD,
+        "context->set_materialize_grads(false);",
+        "context->set_materialize_grads(true);",
+        ("tests/test_dispatch.py", "-k", "derivative"),
+    ),
     # ---- the composite ----
     Mutant(
         "composite V2: kept while the sum is <= p",
@@ -128,30 +167,69 @@ MUTANTS_V2 = (
     Mutant(
         "binding V2: topP and minPs swapped",
         NPU_KERNEL,
-        "x, valid_k, top_p, noise, min_ps, eps",
-        "x, valid_k, min_ps, noise, top_p, eps",
+        "x, top_k, top_p, noise, min_ps, eps",
+        "x, top_k, min_ps, noise, top_p, eps",
         IN_BUILTIN,
     ),
     Mutant(
         "binding V2: ks_max is not passed on",
         NPU_KERNEL,
-        "top_k_guess, ks_max, input_is_logits,\n        is_need",
-        "top_k_guess, 1024, input_is_logits,\n        is_need",
+        "top_k_guess, ks_max,\n                    input_is_logits",
+        "top_k_guess, int64_t{1024},\n                    input_is_logits",
         IN_BUILTIN,
     ),
     Mutant(
-        "binding V2: the index that CANN does not promise is returned",
+        "binding V2: the id that CANN does not promise is returned",
         NPU_KERNEL,
-        "    selected = dense_ids.gather(1, best).squeeze(1);\n",
+        "    plan(call.make_ones(k), /*needs_logits=*/false, /*needs_result=*/false);\n",
         "",
         IN_HOSTCANN,
     ),
     Mutant(
+        "binding V2: the id beside a sample result is that of the heaviest kept entry",
+        NPU_KERNEL,
+        '  call.enqueue("aclnnTopKTopPSampleV2");\n',
+        '  call.enqueue("aclnnTopKTopPSampleV2");\n'
+        "  if (is_need_sample_result) {\n"
+        "    selected = dense_ids.gather(1, dense_weights.argmax(-1, true)).squeeze(1);\n"
+        "  }\n",
+        IN_HOSTCANN,
+        include="ATen/ATen.h",
+    ),
+    Mutant(
+        "binding V2: the launch for the id writes the sample result again",
+        NPU_KERNEL,
+        "/*needs_result=*/false);",
+        "/*needs_result=*/true);",
+        IN_HOSTCANN,
+    ),
+    Mutant(
+        "binding: the launch for the id has the k of the call",
+        NPU_CALL,
+        "return make_k(k, std::numeric_limits<int32_t>::max(), 1);",
+        "return make_k(k, 0, kSkipTopK);",
+        IN_ABI,
+    ),
+    Mutant(
         "binding V2: too little memory for the unwanted outputs",
         NPU_KERNEL,
-        "return sizeof(int64_t);",
-        "return sizeof(float);",
+        "/*unwanted_bytes=*/sizeof(int64_t)",
+        "/*unwanted_bytes=*/sizeof(float)",
         IN_MEMORY,
+    ),
+    Mutant(
+        "binding: the smallest workspace serves all launches",
+        NPU_CALL,
+        "left.workspace_size < right.workspace_size",
+        "left.workspace_size > right.workspace_size",
+        IN_MEMORY,
+    ),
+    Mutant(
+        "binding: an obstacle ends with a full stop",
+        NPU_LOOKUP,
+        '        obstacle_ += ". " + found_in_;\n',
+        '        obstacle_ += ". " + found_in_ + ".";\n',
+        ("tests/npu/test_routes.py::test_missing_symbol",),
     ),
     Mutant(
         "binding: a missing second operator is an obstacle of the first",
@@ -197,11 +275,32 @@ MUTANTS_V2 = (
     ),
     # ---- the cffi binding ----
     Mutant(
-        "cffi V2: the index that CANN does not promise is returned",
+        "cffi V2: the id that CANN does not promise is returned",
         CFFI,
-        "    if is_need_sample_result and ids.numel():",
-        "    if False:",
+        "        best.run(eps, False,",
+        "        False and best.run(eps, False,",
         ("tests/test_golden_v2.py", "-k", "cffi"),
+    ),
+    Mutant(
+        "cffi V2: the launch for the id has the k of the call",
+        CFFI,
+        "INT64_BYTES, with_ones=True)",
+        "INT64_BYTES)",
+        IN_ABI,
+    ),
+    Mutant(
+        "cffi V2: a second workspace for the id",
+        CFFI,
+        "input_is_logits, False, workspace=workspace)",
+        "input_is_logits, False)",
+        IN_MEMORY,
+    ),
+    Mutant(
+        "cffi: a direct call's error does not say which operator",
+        CFFI_CALL,
+        'raise NotImplementedError(f"{self.op}: {reason}.") from None',
+        "raise",
+        ("tests/npu/test_routes.py::test_missing_symbol",),
     ),
     Mutant(
         "cffi: a captured call takes the stream's block",

@@ -10,22 +10,26 @@ import torch
 
 import ascend_sample
 from ascend_sample import hostcann
-from ascend_sample.npu.operators import OPERATORS
 
-from .batches import SAMPLE, use_operator
+from .batches import SAMPLE, SAMPLE_RESULT, SAMPLE_V2, VARIANTS, use_variant
 
 ROUTES = ("aclnn", "cffi")
-EACH_ROUTE = [
-    pytest.param((route, operator), id=route if operator == SAMPLE else f"{route} V2")
-    for operator, route in itertools.product(OPERATORS, ROUTES)
-]
+LABELS = {SAMPLE: "", SAMPLE_V2: " V2", SAMPLE_RESULT: " V2 sample result"}
 
 
-@pytest.fixture(params=EACH_ROUTE)
+def each_route(*variants: str) -> list[object]:
+    """The parameters of `route`: each binding for each variant."""
+    return [
+        pytest.param((route, variant), id=route + LABELS[variant])
+        for variant, route in itertools.product(variants, ROUTES)
+    ]
+
+
+@pytest.fixture(params=each_route(*VARIANTS))
 def route(npu: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each binding in turn, forced, for each of the operators."""
-    binding, operator = request.param
-    with ascend_sample.use_backend(binding), use_operator(operator):
+    """Each binding in turn, forced, for each variant of a call."""
+    binding, variant = request.param
+    with ascend_sample.use_backend(binding), use_variant(variant):
         yield str(binding)
 
 

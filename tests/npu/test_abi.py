@@ -14,9 +14,10 @@ import torch
 
 import ascend_sample
 from ascend_sample import hostcann
+from ascend_sample.npu.operators import OPERATORS
 
-from .batches import SAMPLE_V2, check_equal, make_batch, operator_name, sample, use_operator
-from .conftest import EACH_ROUTE
+from .batches import SAMPLE_V2, check_equal, make_batch, operator_name, sample, use_variant
+from .conftest import each_route
 from .isolation import run_isolated
 
 LARGEST_VOCAB_SIZE = 1 << 20  # a k above it skips top-k
@@ -28,8 +29,8 @@ GUESS = 77
 
 
 def sample_under_the_spy(route: str, operator: str) -> dict[str, Any]:
-    """Three calls; returns what torch knows about their arguments."""
-    with use_operator(operator):
+    """Three calls, and one with a sample result where there is one; returns what torch knows about their arguments."""
+    with use_variant(operator):
         return _sample_under_the_spy(route)
 
 
@@ -68,6 +69,7 @@ def _sample_under_the_spy(route: str) -> dict[str, Any]:
         "kept": result.logits_top_kp_select.data_ptr(),
         "stream": side.npu_stream,
         "min_p": batch.min_p.data_ptr(),
+        "selected of the result": 0 if dense is None else dense.logits_select_idx.data_ptr(),
         "ids": 0 if dense is None else dense.logits_idx.data_ptr(),
         "weights": 0 if dense is None else dense.logits_sort_masked.data_ptr(),
     }
@@ -85,7 +87,7 @@ def spy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return package
 
 
-@pytest.fixture(scope="module", params=EACH_ROUTE)
+@pytest.fixture(scope="module", params=each_route(*OPERATORS))
 def seen(request: pytest.FixtureRequest, spy: Path) -> tuple[dict[str, Any], list[Any]]:
     """What torch knows, and what the spy wrote down."""
     if not hostcann.is_active():
@@ -148,7 +150,7 @@ def test_arguments_of_the_second_operator(seen: tuple[dict[str, Any], list[Any]]
     if "min_p" not in calls[0]:
         assert len(calls) == 3
         return
-    first, _, third, fourth = calls
+    first, _, third, fourth, _ = calls
     vocab, whole = [8, 1500], 12000
     check_tensor(first["min_p"], tensor(BFLOAT16, known["min_p"], [8]), 8)
     assert (first["ks_max"], first["input_is_logits"], first["is_need_sample_result"]) == (1024, True, False)
@@ -156,16 +158,34 @@ def test_arguments_of_the_second_operator(seen: tuple[dict[str, Any], list[Any]]
     assert (fourth["ks_max"], fourth["input_is_logits"], fourth["is_need_sample_result"]) == (40, False, True)
     check_tensor(fourth["ids"], tensor(INT64, known["ids"], vocab), whole)
     check_tensor(fourth["weights"], tensor(FLOAT, known["weights"], vocab), whole)
-    # What nobody wants lies in one memory, behind the k that was made valid.
-    sizes = {"kept": 4, "ids": 8, "weights": 4}
-    begins = {third[name]["address"] + size * third[name]["offset"] for name, size in sizes.items()}
-    assert begins == {third["k"]["address"] + 4 * third["k"]["offset"] + 32}
+    check_unwanted(third, {"kept": 4, "ids": 8, "weights": 4})
+    check_unwanted(fourth, {"kept": 4})
+
+
+def check_unwanted(call: dict[str, Any], sizes: dict[str, int]) -> None:
+    """What nobody wants lies in one memory, behind the k that was made valid. The sizes are those of an element."""
+    begins = {call[name]["address"] + size * call[name]["offset"] for name, size in sizes.items()}
+    assert begins == {call["k"]["address"] + 4 * call["k"]["offset"] + 32}
+
+
+def test_id_beside_a_sample_result(seen: tuple[dict[str, Any], list[Any]]) -> None:
+    """A launch of its own: the best 1 of each row, and nothing else."""
+    known, calls = seen
+    results = [call for call in calls if call.get("is_need_sample_result")]
+    assert len(results) == ("min_p" in calls[0])
+    for result in results:
+        (of_id,) = calls[calls.index(result) + 1 :]
+        assert of_id["k_values"] == [1] * 8
+        assert (of_id["is_need_logits"], of_id["is_need_sample_result"], of_id["q"]) == (False, False, None)
+        assert all(of_id[name] == result[name] for name in ("logits", "p", "input_is_logits", "ks_max", "stream"))
+        check_tensor(of_id["selected"], tensor(INT64, known["selected of the result"], [8]), 8)
+        check_unwanted(of_id, {"kept": 4, "ids": 8, "weights": 4})
 
 
 def test_k_that_the_device_cannot_take_never_reaches_it(seen: tuple[dict[str, Any], list[Any]]) -> None:
     _, calls = seen
-    assert len(calls) == (4 if "min_p" in calls[0] else 3)
-    for call in calls:
+    assert len(calls) == (5 if "min_p" in calls[0] else 3)
+    for call in calls[:4]:
         assert (call["k"]["data_type"], call["k"]["shape"]) == (INT32, [8])
         values = [value if value <= LARGEST_VOCAB_SIZE else "skip" for value in call["k_values"]]
         assert values == ["skip", 5, "skip", 7, "skip", 1024, 3000, 40]

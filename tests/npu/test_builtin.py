@@ -23,7 +23,7 @@ from .batches import (
     check_same_bits,
     make_batch,
     operator_name,
-    use_operator,
+    use_variant,
 )
 from .conftest import ROUTES
 from .isolation import run_isolated
@@ -137,7 +137,7 @@ def test_first_operator(emulated: None) -> None:
 @pytest.fixture(params=ROUTES)
 def second_operator(npu: str, request: pytest.FixtureRequest) -> Iterator[None]:
     """The second operator by each binding in turn."""
-    with ascend_sample.use_backend(request.param), use_operator(SAMPLE_V2):
+    with ascend_sample.use_backend(request.param), use_variant(SAMPLE_V2):
         yield
 
 

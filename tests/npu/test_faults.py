@@ -31,7 +31,7 @@ from ascend_sample import hostcann
 from ascend_sample.npu import scratch
 from ascend_sample.npu.operators import OPERATORS
 
-from .batches import Batch, aclnn_name, check_equal, make_batch, operator_name, use_operator
+from .batches import VARIANTS, Batch, aclnn_name, check_equal, launches, make_batch, operator_name, use_variant
 from .conftest import ROUTES
 from .isolation import OWN_HANDLES, run_isolated
 
@@ -41,6 +41,7 @@ LOGITS = r"; logits=\[8, 1500\] (BFloat16|bf16)"
 
 pytestmark = pytest.mark.usefixtures("emulated")
 each_operator = pytest.mark.parametrize("operator", OPERATORS)
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
 def phase_1_text() -> str:
@@ -51,10 +52,10 @@ def phase_1_text() -> str:
     )
 
 
-def phase_2_text(operator: str) -> str:
+def phase_2_text() -> str:
     """What a failure of phase 2 says, as a regular expression."""
     return (
-        rf"{operator}: {OPERATORS[operator].name} failed in launch: "
+        rf"{operator_name()}: {aclnn_name()} failed in launch: "
         rf"361001 ACLNN_ERR_RUNTIME_ERROR: .*{MESSAGE}{LOGITS}"
     )
 
@@ -96,21 +97,22 @@ def large_batch() -> Batch:
 
 
 def fail_in_malloc(batch: Batch) -> None:
-    """No memory for the kept logits, then none for the workspace."""
+    """No memory for one of the large results, then none for the workspace."""
     large = large_batch()
     with hostcann.null_kernels():
         large.sample()  # what is kept from call to call is there
-    for nth in (1, 2, 3):
+    workspace = len(large.result_sizes())  # the place of its allocation: the ids are not large
+    for nth in range(1, workspace + 2):
         before = allocated()
         torch.npu.empty_cache()
         hostcann.inject("malloc", nth=nth, count=1000)
         with hostcann.null_kernels():
-            if nth == 3:
-                large.sample()  # two were all that it needs
+            if nth > workspace:
+                large.sample()  # those were all that it needs
             else:
                 text = error_of(large.sample, torch.OutOfMemoryError)
                 assert "out of memory" in text
-                assert ("asks for a workspace of" in text) == (nth == 2)
+                assert ("asks for a workspace of" in text) == (nth == workspace)
         hostcann.clear_faults()
         assert allocated() == before, "an allocation of the failed call is still held"
 
@@ -149,8 +151,9 @@ def fail_in_workspace(batch: Batch) -> None:
 
 
 def fail_in_phase_1(batch: Batch) -> None:
-    hostcann.inject("phase1", aclnn_name(), message=MESSAGE)
-    assert re.search(phase_1_text(), error_of(batch.sample))
+    for nth in range(1, launches() + 1):
+        hostcann.inject("phase1", aclnn_name(), nth=nth, message=MESSAGE)
+        assert re.search(phase_1_text(), error_of(batch.sample))
 
 
 def fail_with_unknown_status(batch: Batch) -> None:
@@ -161,8 +164,9 @@ def fail_with_unknown_status(batch: Batch) -> None:
 
 
 def fail_in_phase_2(batch: Batch) -> None:
-    hostcann.inject("phase2", aclnn_name(), message=MESSAGE)
-    assert re.search("^" + phase_2_text(operator_name()), error_of(batch.sample))
+    for nth in range(1, launches() + 1):
+        hostcann.inject("phase2", aclnn_name(), nth=nth, message=MESSAGE)
+        assert re.search("^" + phase_2_text(), error_of(batch.sample))
 
 
 def fail_in_synchronize(batch: Batch) -> None:
@@ -182,13 +186,13 @@ SURVIVED = (
 )
 
 
-def survive(queue: str, operator: str) -> list[str]:
+def survive(queue: str, variant: str) -> list[str]:
     """All faults that leave the process usable."""
     done = []
-    batch = make_batch().to("npu")
     for route in ROUTES:
         synchronous_launch = route == "cffi" or queue == "0"
-        with ascend_sample.use_backend(route), use_operator(operator):
+        with ascend_sample.use_backend(route), use_variant(variant):
+            batch = make_batch().to("npu")
             check_works(batch)
             for fail in (*SURVIVED, fail_in_phase_2) if synchronous_launch else SURVIVED:
                 fail(batch)
@@ -197,10 +201,10 @@ def survive(queue: str, operator: str) -> list[str]:
     return done
 
 
-@each_operator
+@each_variant
 @pytest.mark.parametrize("queue", QUEUE_MODES)
-def test_fault_is_reported_and_the_next_call_works(queue: str, operator: str) -> None:
-    finished = run_isolated(survive, queue, operator, TASK_QUEUE_ENABLE=queue)
+def test_fault_is_reported_and_the_next_call_works(queue: str, variant: str) -> None:
+    finished = run_isolated(survive, queue, variant, TASK_QUEUE_ENABLE=queue)
     finished.check_clean()
     assert len(finished.result) == len(ROUTES) * len(SURVIVED) + (2 if queue == "0" else 1)
 
@@ -208,12 +212,12 @@ def test_fault_is_reported_and_the_next_call_works(queue: str, operator: str) ->
 # ---- faults after which the device's context or torch_npu's queue is dead: a process each ----
 
 
-def fail_in_queued_phase_2(operator: str) -> str:
-    batch = make_batch().to("npu")
-    with use_operator(operator):
+def fail_in_queued_phase_2(variant: str) -> str:
+    with use_variant(variant):
+        batch = make_batch().to("npu")
         batch.sample()
         torch.npu.synchronize()
-        hostcann.inject("phase2", aclnn_name(), message=MESSAGE)
+        hostcann.inject("phase2", aclnn_name(), nth=launches(), message=MESSAGE)
         batch.sample()
     text = error_of(torch.npu.synchronize)
     # The queue's thread tells of a failure before it has unwound.
@@ -224,22 +228,23 @@ def fail_in_queued_phase_2(operator: str) -> str:
     return text
 
 
-@each_operator
+@each_variant
 @pytest.mark.parametrize("queue", ["1", "2"])
-def test_queued_launch_fails_at_the_next_synchronisation(queue: str, operator: str) -> None:
-    finished = run_isolated(fail_in_queued_phase_2, operator, TASK_QUEUE_ENABLE=queue)
+def test_queued_launch_fails_at_the_next_synchronisation(queue: str, variant: str) -> None:
+    finished = run_isolated(fail_in_queued_phase_2, variant, TASK_QUEUE_ENABLE=queue)
     finished.check_clean()
-    assert f"the current working operator name is {OPERATORS[operator].name}" in finished.result
-    assert re.search(phase_2_text(operator), finished.stderr), finished.stderr
+    with use_variant(variant):
+        assert f"the current working operator name is {aclnn_name()}" in finished.result
+        assert re.search(phase_2_text(), finished.stderr), finished.stderr
 
 
-def fail_in_kernel(route: str, blocking: bool, operator: str) -> list[str]:
+def fail_in_kernel(route: str, blocking: bool, variant: str) -> list[str]:
     """The texts of the failing call or synchronisation, and of the call after it."""
-    batch = make_batch().to("npu")
-    with ascend_sample.use_backend(route), use_operator(operator):
+    with ascend_sample.use_backend(route), use_variant(variant):
+        batch = make_batch().to("npu")
         batch.sample()
         torch.npu.synchronize()
-        hostcann.inject("task", aclnn_name(), message=MESSAGE)
+        hostcann.inject("task", aclnn_name(), nth=launches(), message=MESSAGE)
         if not blocking:
             batch.sample()
         first = error_of(batch.sample if blocking else torch.npu.synchronize)
@@ -253,11 +258,11 @@ def fail_in_kernel(route: str, blocking: bool, operator: str) -> list[str]:
         return [first, error_of(once_more)]
 
 
-@each_operator
+@each_variant
 @pytest.mark.parametrize("queue", QUEUE_MODES)
 @pytest.mark.parametrize("name", ROUTES)
-def test_kernel_fails_at_the_next_synchronisation(name: str, queue: str, operator: str) -> None:
-    finished = run_isolated(fail_in_kernel, name, False, operator, TASK_QUEUE_ENABLE=queue)
+def test_kernel_fails_at_the_next_synchronisation(name: str, queue: str, variant: str) -> None:
+    finished = run_isolated(fail_in_kernel, name, False, variant, TASK_QUEUE_ENABLE=queue)
     first, second = finished.result
     assert "507035" in first
     assert MESSAGE in first
@@ -266,10 +271,10 @@ def test_kernel_fails_at_the_next_synchronisation(name: str, queue: str, operato
     assert {violation["kind"] for violation in finished.report["violations"]} <= {"leak", "executor_leaked"}
 
 
-@each_operator
+@each_variant
 @pytest.mark.parametrize("name", ROUTES)
-def test_kernel_fails_at_the_call_when_launches_block(name: str, operator: str) -> None:
-    finished = run_isolated(fail_in_kernel, name, True, operator, ASCEND_LAUNCH_BLOCKING="1")
+def test_kernel_fails_at_the_call_when_launches_block(name: str, variant: str) -> None:
+    finished = run_isolated(fail_in_kernel, name, True, variant, ASCEND_LAUNCH_BLOCKING="1")
     assert "507035" in finished.result[0]
     assert MESSAGE in finished.result[0]
 
@@ -277,13 +282,13 @@ def test_kernel_fails_at_the_call_when_launches_block(name: str, operator: str) 
 # ---- faults given from outside, as a user of hostcann would ----
 
 
-def count_errors() -> list[list[str]]:
+def count_errors(operator: str) -> list[list[str]]:
     """For each binding the texts of the errors of four calls, empty where there was none."""
     batch = make_batch().to("npu")
     texts = []
     for route in ROUTES:
         texts.append([])
-        with ascend_sample.use_backend(route):
+        with ascend_sample.use_backend(route), use_variant(operator):
             for _ in range(4):
                 try:
                     batch.sample()
@@ -294,9 +299,11 @@ def count_errors() -> list[list[str]]:
     return texts
 
 
-def test_faults_of_the_environment() -> None:
-    faults = ",".join(f"phase1:{aclnn_name()}:{call}" for call in ("2", "3:161002", "6", "7:161002"))
-    finished = run_isolated(count_errors, HOSTCANN_FAULTS=faults)
+@each_operator
+def test_faults_of_the_environment(operator: str) -> None:
+    name = OPERATORS[operator].name
+    faults = ",".join(f"phase1:{name}:{call}" for call in ("2", "3:161002", "6", "7:161002"))
+    finished = run_isolated(count_errors, operator, HOSTCANN_FAULTS=faults)
     finished.check_clean()
     for first, second, third, fourth in finished.result:
         assert (first, fourth) == ("", "")

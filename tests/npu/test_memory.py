@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 
 from ascend_sample import hostcann
 from ascend_sample.npu import scratch
+from ascend_sample.npu.operators import OPERATORS
 
 from .batches import SAMPLE_V2, Batch, aclnn_name, check_equal, make_batch, operator_name, sample
+from .conftest import each_route
 
 ROUNDING = 512
 """Bytes: torch_npu's allocator hands out multiples of it, after padding each tensor by 32."""
@@ -35,10 +38,11 @@ def test_only_results_are_held(route: str) -> None:
     batch.sample(is_need_logits=False)
     before = allocated()
     result = batch.sample(is_need_logits=False)
-    assert allocated() - before == rounded(8 * 8)
+    assert allocated() - before == sum(map(rounded, batch.result_sizes(is_need_logits=False)))
     assert result.logits_top_kp_select is None
+    del result
     result = batch.sample(is_need_logits=True)
-    assert allocated() - before == rounded(8 * 8) + rounded(8 * 20000 * 4)
+    assert allocated() - before == sum(map(rounded, batch.result_sizes()))
     del result
     assert allocated() == before
 
@@ -74,17 +78,13 @@ def workspace_of(batch: Batch) -> int:
 def test_nothing_is_allocated_beyond_workspace_and_wanted_results(route: str, emulated: None) -> None:
     """After the first call. The block for what nobody wants is kept, and serves every later call of the stream."""
     batch = make_batch(batch_size=16, vocab_size=30000).to("npu")
-    shape = batch.logits.numel()
     with hostcann.null_kernels():
         batch.sample(is_need_logits=False)
-        needed = rounded(16 * 8) + workspace_of(batch)
-        for _ in range(2):
-            blocks, size = allocated_by(lambda: batch.sample(is_need_logits=False))
-            assert blocks == 2
-            assert needed <= size <= needed + REMAINDER
-        blocks, size = allocated_by(batch.sample)
-        assert blocks == 3
-        assert needed + rounded(4 * shape) <= size <= needed + rounded(4 * shape) + 2 * REMAINDER
+        for is_need_logits in (False, False, True):
+            needed = [workspace_of(batch), *map(rounded, batch.result_sizes(is_need_logits))]
+            blocks, size = allocated_by(functools.partial(batch.sample, is_need_logits))
+            assert blocks == len(needed)
+            assert sum(needed) <= size <= sum(needed) + blocks * REMAINDER
 
 
 def test_the_kept_block_is_8_bytes_a_logit(route: str, emulated: None) -> None:
@@ -119,6 +119,7 @@ def test_each_stream_has_a_block(route: str, emulated: None) -> None:
         assert abs(allocated() - before - 2 * one) <= REMAINDER
 
 
+@pytest.mark.parametrize("route", each_route(*OPERATORS), indirect=True)
 def test_beside_the_builtin(route: str, emulated: None) -> None:
     """torch_npu's built-in takes 16 bytes a logit for outputs, wanted or not, with every call."""
     batch = make_batch(batch_size=16, vocab_size=151936).to("npu")
@@ -239,12 +240,11 @@ def test_misaligned_storage(route: str, emulated: None) -> None:
     with pytest.raises(
         ValueError, match=rf"^{operator_name()}: logits must have a storage address that is a multiple of 32, got 0x"
     ):
-        sample(slice_of_wide, batch.k, batch.p, batch.q)
+        Batch(slice_of_wide, batch.k, batch.p, batch.q).sample()
     assert aclnn_name() not in hostcann.counters().launches
     assert hostcann.violations() == []
-    same = sample(wide[:, 1:1501], batch.k, batch.p, batch.q)
-    expected = Batch(wide[:, 1:1501], batch.k, batch.p, batch.q).expected()
-    assert same.logits_select_idx.tolist() == expected.logits_select_idx.tolist()
+    view = Batch(wide[:, 1:1501], batch.k, batch.p, batch.q)
+    check_equal(view.sample(), view.expected())
 
 
 def test_too_many_logits(route: str, emulated: None) -> None:

@@ -10,9 +10,8 @@ import torch
 
 import ascend_sample
 from ascend_sample import hostcann
-from ascend_sample.npu.operators import OPERATORS
 
-from .batches import Batch, check_equal, make_batch, sample, use_operator
+from .batches import VARIANTS, Batch, check_equal, make_batch, sample, use_variant
 from .conftest import ROUTES
 from .isolation import run_isolated
 
@@ -54,7 +53,8 @@ def check_released_inputs() -> None:
     result = batch.sample(is_need_logits=False)
     del batch
     held = torch.npu.memory_allocated() - before
-    assert held <= 512, f"{held} bytes are held for a result of {result.logits_select_idx.nbytes} bytes"
+    sizes = host.result_sizes(is_need_logits=False)
+    assert held <= sum(sizes) + 512 * len(sizes), f"{held} bytes are held for results of {sizes} bytes"
     for value in (1, 2, 3):
         torch.full(shapes, value, dtype=torch.bfloat16, device="npu")
     check_equal(result, host.expected())
@@ -83,8 +83,8 @@ def check_streams_that_wait() -> None:
     with torch.npu.stream(side):
         result = batch.sample()
     for tensor in batch.tensors:
-        assert tensor is not None
-        tensor.record_stream(side)
+        if tensor is not None:
+            tensor.record_stream(side)
     torch.npu.current_stream().wait_stream(side)
     doubled = result.logits_select_idx * 2
     assert doubled.tolist() == [2 * token for token in host.expected().logits_select_idx.tolist()]
@@ -180,9 +180,9 @@ def test_order(route: str, check: object, mode: str) -> None:
     assert hostcann.violations() == []
 
 
-def check_everything(operator: str) -> int:
+def check_everything(variant: str) -> int:
     for route in ROUTES:
-        with ascend_sample.use_backend(route), use_operator(operator):
+        with ascend_sample.use_backend(route), use_variant(variant):
             for mode in STREAM_MODES:
                 hostcann.set_stream_mode(mode)
                 for check in CHECKS:
@@ -191,17 +191,17 @@ def check_everything(operator: str) -> int:
     return len(ROUTES) * len(STREAM_MODES) * len(CHECKS)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("queue", ["0", "2"])
-def test_order_in_other_queue_modes(queue: str, operator: str) -> None:
-    finished = run_isolated(check_everything, operator, TASK_QUEUE_ENABLE=queue)
+def test_order_in_other_queue_modes(queue: str, variant: str) -> None:
+    finished = run_isolated(check_everything, variant, TASK_QUEUE_ENABLE=queue)
     finished.check_clean()
     assert finished.result == len(ROUTES) * len(STREAM_MODES) * len(CHECKS)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_order_when_launches_block(operator: str) -> None:
-    run_isolated(check_everything, operator, ASCEND_LAUNCH_BLOCKING="1").check_clean()
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_order_when_launches_block(variant: str) -> None:
+    run_isolated(check_everything, variant, ASCEND_LAUNCH_BLOCKING="1").check_clean()
 
 
 K_AND_P = {
@@ -225,7 +225,7 @@ def test_nothing_synchronises(route: str, form: str, is_need_logits: bool) -> No
     batch.sample(is_need_logits=False)  # what is kept from call to call is there
     torch.npu.synchronize()
     hostcann.reset_counters()
-    sample(batch.logits, k, p, batch.q, is_need_logits=is_need_logits)
+    sample(batch.logits, k, p, batch.noise, is_need_logits=is_need_logits)
     counters = hostcann.counters()
     assert counters.synchronizations == {}
     assert counters.copies == {}

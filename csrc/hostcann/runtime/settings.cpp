@@ -10,7 +10,7 @@ namespace runtime {
 namespace {
 
 constexpr char kDefaultSocName[] = "Ascend910B3";
-constexpr char kDefaultCannVersion[] = "8.5.0";
+constexpr char kDefaultCannVersion[] = "9.0.0";  // the first that has all operators exported here
 constexpr int kDefaultDelayMilliseconds = 2;
 
 std::string variable(const char* name, const char* otherwise = "") {
