@@ -121,14 +121,7 @@ class LargeNucleus {
     if (!arguments_.uses_min_p() || stays(nucleus_.place.value)) {
       return;
     }
-    // The largest value that does not stay, by bisection.
-    int32_t low = ordinal_of(nucleus_.place.value);
-    int32_t high = ordinal_of(maximum_);
-    while (int64_t{high} - low > 1) {
-      const auto middle = static_cast<int32_t>(low + (int64_t{high} - low) / 2);
-      (stays(value_of_ordinal(middle)) ? high : low) = middle;
-    }
-    const float bound = value_of_ordinal(low);
+    const float bound = last_before(nucleus_.place.value, maximum_, stays);
     nucleus_ = {{bound, hit_above(row_, groups_, bound, work_.hits), 0.0, 0}, 0};
   }
 

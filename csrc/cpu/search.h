@@ -16,14 +16,14 @@ struct Sample {
   double lines_for_each;  // lines of the row for each of the sample's
 };
 
-template <typename Type>
+template <Weight kWeight, typename Type>
 Sample take_sample(const Row<Type>& row, float maximum, Bag bag) {
   const size_t lines = row.lines() < kSampleLines ? row.lines() : kSampleLines;
   sample_lines(row, lines, bag.values);
   bag.size = lines * kLine;
   const Floats reference = splat(maximum);
   for (size_t i = 0; i < bag.size; i += kLanes) {
-    store(bag.weights + i, weigh(load_floats(bag.values + i), reference));
+    store(bag.weights + i, weigh<kWeight>(load_floats(bag.values + i), reference));
   }
   return {bag, static_cast<double>(row.lines()) / static_cast<double>(lines)};
 }
@@ -136,7 +136,7 @@ class Searcher {
         inside_{work.inside_values, work.inside_weights},
         rooms_{{work.room_values[0], work.room_weights[0]},
                {work.room_values[1], work.room_weights[1]}},
-        sample_(take_sample(row, maximum, {work.sample_values, work.sample_weights})) {}
+        sample_(take_sample<Weight::kExponential>(row, maximum, {work.sample_values, work.sample_weights})) {}
 
   /// Gathers the logits from below the likely place of a target up to beyond.value, if they are
   /// few; else null.
