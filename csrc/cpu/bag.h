@@ -8,7 +8,7 @@
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
 /// What is cumulated: the softmax's exponentials (relative to the row's maximum), the values
-/// themselves, or the count.
+/// themselves where they are above 0, or the count.
 enum class Weight : uint8_t { kExponential, kValue, kOne };
 
 /// The value at which the target is exceeded: the weight of all logits above `value` does not
@@ -51,7 +51,7 @@ class Sum {
 template <Weight kWeight = Weight::kExponential>
 ASCEND_SAMPLE_INLINE Floats weigh(const Floats& values, const Floats& maximum) {
   static_assert(kWeight != Weight::kOne);
-  return kWeight == Weight::kValue ? values : exp_not_positive(values - maximum);
+  return kWeight == Weight::kValue ? larger(values, Floats{}) : exp_not_positive(values - maximum);
 }
 
 /// The weight of `count` logits of this value.

@@ -2,7 +2,7 @@
 // kept is sorted, and weighed in float64.
 #pragma once
 
-#include "nucleus.h"
+#include "large_nucleus.h"
 #include "top_k.h"
 #include "unfiltered.h"
 
@@ -28,9 +28,9 @@ class Dense {
         uses_k_(arguments.uses_k(most_k)),
         keeps_best_(arguments.keeps_one() || arguments.min_p >= 1.0F),
         floor_(are_probabilities ? 0.0F : -kInfinity),
-        groups_(groups_for(uses_k_               ? most_
+        groups_(groups_for(uses_k_              ? most_
                            : arguments.uses_p() ? kMostCandidates
-                                                 : 1,
+                                                : 1,
                            row.vocab_size(), work)),
         maximum_(scan_maxima(row, groups_)),
         are_weights_(are_probabilities && maximum_ < kInfinity) {}
@@ -48,7 +48,7 @@ class Dense {
       if (keeps_best_) {
         rank(1);
       } else if (arguments_.uses_p()) {
-        rank_nucleus();
+        return are_weights_ ? sample_top_p<Weight::kValue>() : sample_top_p<Weight::kExponential>();
       } else {
         return arguments_.uses_min_p() ? sample_listed() : sample_all();
       }
@@ -97,48 +97,60 @@ class Dense {
     return count_until_exceeding(exponentials_, candidates_.count, total_, arguments_.target());
   }
 
-  /// Takes what holds the nucleus, or everything.
-  void rank_nucleus() {
+  /// Top-p alone.
+  template <Weight kWeight>
+  size_t sample_top_p() {
     rank(kFew);
     if (candidates_.count < kFew || count_nucleus() != 0) {
-      return;
+      return sample_ranked();
     }
-    const float likely = are_weights_ ? likely_bound<Weight::kValue>()
-                                      : likely_bound<Weight::kExponential>();
-    for (const float bound : {likely, floor_}) {
-      const SortedRow sorted = sort_above(row_, groups_, bound, scratch_, work_);
-      take(sorted.candidates, sorted.room);
-      if (count_nucleus() != 0 || bound == floor_) {
-        return;
+    if (maximum_ == kInfinity) {
+      return sample_sorted(next_below(maximum_));
+    }
+    const Collected collected = collect_candidates(row_, groups_, kMostCandidates, work_);
+    if (!(collected.bound > floor_)) {
+      return sample_sorted(floor_);
+    }
+    const Bag best{collected.candidates.values, work_.weights, collected.candidates.count};
+    const Beyond beyond{collected.bound, best.size, weigh_bag<kWeight>(best, maximum_)};
+    const double target = arguments_.target() * total_;
+    if (beyond.weight > target * (1 - 1e-6)) {
+      return sample_sorted(beyond.value);
+    }
+    if constexpr (kWeight == Weight::kValue) {
+      const bool is_order_wanted = dense_.weights != nullptr;
+      if (!is_order_wanted && weigh_row<kWeight>(row_, maximum_) > target * (1 + 1e-5)) {
+        return LargeNucleus<Type, kWeight>(row_, arguments_, groups_, candidates_, maximum_, beyond,
+                                           best, scratch_, work_)
+            .sample({maximum_, total_});
       }
     }
+    return sample_sorted(likely_bound<kWeight>(beyond, target));
   }
 
   /// A value that is likely below the nucleus, and not far.
   template <Weight kWeight>
-  float likely_bound() {
+  float likely_bound(const Beyond& beyond, double target) const {
     constexpr double kDeviations = 3.0;
-    if (maximum_ == kInfinity) {
-      return next_below(maximum_);
-    }
-    const Collected collected = collect_candidates(row_, groups_, kMostCandidates, work_);
-    if (!(collected.bound > floor_)) {
-      return floor_;
-    }
-    const Candidates& best = collected.candidates;
-    const double weight = weigh_bag<kWeight>({best.values, work_.weights, best.count}, maximum_);
-    const double missing = arguments_.target() * total_ - weight;
-    if (missing < 0) {
-      return collected.bound;
-    }
     const Sample sample =
         take_sample<kWeight>(row_, maximum_, {work_.sample_values, work_.sample_weights});
     const Bag rooms[2] = {{work_.room_values[0], work_.room_weights[0]},
                           {work_.room_values[1], work_.room_weights[1]}};
     const Bracket bracket = narrow<kWeight, false>(
-        sample, {next_above(floor_), collected.bound}, maximum_, missing, kDeviations,
+        sample, {next_above(floor_), beyond.value}, maximum_, target - beyond.weight, kDeviations,
         {work_.inside_values, work_.inside_weights}, rooms);
     return next_below(bracket.low);
+  }
+
+  /// Top-p alone, where everything above the bound likely holds the nucleus.
+  size_t sample_sorted(float bound) {
+    for (;; bound = floor_) {
+      const SortedRow sorted = sort_above(row_, groups_, bound, scratch_, work_);
+      take(sorted.candidates, sorted.room);
+      if (count_nucleus() != 0 || bound == floor_) {
+        return sample_ranked();
+      }
+    }
   }
 
   /// Of the candidates in order, and of what can never be drawn and follows them by ascending id.
@@ -163,8 +175,8 @@ class Dense {
   /// min-p below 1, and nothing else.
   size_t sample_listed() {
     const double least = double{arguments_.min_p} * double{weight_of(maximum_)};
-    const float bound = last_before(
-        floor_, maximum_, [&](float value) { return double{weight_of(value)} >= least; });
+    const float bound = last_before(floor_, maximum_,
+                                    [&](float value) { return double{weight_of(value)} >= least; });
     hit_above(row_, groups_, bound, work_.hits);
     Candidates staying{work_.values, work_.ids};
     append_hits(row_, work_.hits, staying);

@@ -237,21 +237,22 @@ size_t find_equal(const Row<Type>& row, float value, size_t rank) {
   __builtin_unreachable();  // the value was counted in this row
 }
 
-/// Writes the row with -inf for everything but what is above `bound` and, by id, the first `equals`
-/// of those equal to it.
+/// Writes the row with `lowest` for everything but what is above `bound` and, by id, the first
+/// `equals` of those equal to it.
 template <typename Type>
-void write_kept(const Row<Type>& row, float bound, size_t equals, float* kept) {
+void write_kept(const Row<Type>& row, float bound, size_t equals, float* kept,
+                float lowest = -kInfinity) {
   const Floats bounds = splat(bound);
-  const Floats lowest = splat(-kInfinity);
+  const Floats lows = splat(lowest);
   const size_t whole = row.vocab_size() / kLine;
   for (size_t line = 0; line < whole; ++line) {
     const Line logits = Type::load(row.line(line));
     float* out = kept + line * kLine;
-    store(out, select(is_greater(logits.first, bounds), logits.first, lowest));
-    store(out + kLanes, select(is_greater(logits.second, bounds), logits.second, lowest));
+    store(out, select(is_greater(logits.first, bounds), logits.first, lows));
+    store(out + kLanes, select(is_greater(logits.second, bounds), logits.second, lows));
   }
   for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
-    kept[id] = row.value(id) > bound ? row.value(id) : -kInfinity;
+    kept[id] = row.value(id) > bound ? row.value(id) : lowest;
   }
   const typename Type::Equal equal(bound);
   for (size_t line = 0; equals != 0; ++line) {

@@ -300,8 +300,8 @@ MUTANTS_CPU = (
     Mutant(
         "cpu V2: dense: min-p alone drops an equal weight",
         "csrc/cpu/dense.h",
-        "if (double{weight} >= least) {",
-        "if (double{weight} > least) {",
+        "return double{weight_of(value)} >= least;",
+        "return double{weight_of(value)} > least;",
         IN_FUZZ,
     ),
     Mutant(
@@ -317,23 +317,50 @@ MUTANTS_CPU = (
     Mutant(
         "cpu V2: probabilities are softmaxed",
         "csrc/cpu/dense.h",
-        "    if (are_probabilities_) {\n      return value;\n",
-        "    if (are_probabilities_) {\n"
-        "      return static_cast<float>(exp_not_positive(double{value} - double{maximum_}));\n",
+        "are_weights_(are_probabilities && maximum_ < kInfinity)",
+        "are_weights_(false)",
         IN_FUZZ,
     ),
     Mutant(
         "cpu V2: dense: the weights lie by id",
         "csrc/cpu/dense.h",
-        "dense.weights[i] = weights_[i];",
-        "dense.weights[ids_[i]] = weights_[i];",
+        "dense_.weights[i] = static_cast<float>(",
+        "dense_.weights[candidates_.ids[i]] = static_cast<float>(",
         IN_FUZZ,
     ),
     Mutant(
         "cpu V2: dense: the ids are places",
         "csrc/cpu/dense.h",
-        "dense.ids[i] = i < count ? ids_[i] : 0;",
-        "dense.ids[i] = static_cast<int64_t>(i);",
+        "dense_.ids[i] = int64_t{candidates_.ids[i]};",
+        "dense_.ids[i] = static_cast<int64_t>(i);",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: dense: what makes up the number of kept are the kept again",
+        "csrc/cpu/dense.h",
+        "uint64_t bits = ~bits_of_pair(",
+        "uint64_t bits = bits_of_pair(",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: dense: what can never be drawn has the score 0 like the others",
+        "csrc/cpu/dense.h",
+        "if (!(scores[best] > 0.0F)) {",
+        "if (!(scores[best] > -1.0F)) {",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: dense: probabilities that do not sum up to p have a nucleus",
+        "csrc/cpu/dense.h",
+        "weigh_row<kWeight>(row_, maximum_) > target * (1 + 1e-5)",
+        "weigh_row<kWeight>(row_, maximum_) > 0",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: in a large nucleus of probabilities -inf stands for what is dropped",
+        "csrc/cpu/large_nucleus.h",
+        "kWeight == Weight::kValue ? 0.0F : -kInfinity",
+        "-kInfinity",
         IN_FUZZ,
     ),
 )
