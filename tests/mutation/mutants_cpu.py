@@ -7,6 +7,7 @@ from mutants import CPU_DISPATCH, CPU_KERNEL, Mutant
 IN_CPU_KERNEL = ("tests/test_operator.py::TestShapesAndStrides", "-k", "default and cpu")
 IN_CAPABILITY = ("tests/test_backend.py::test_info_shows_the_code_path_of_the_cpu_kernel",)
 IN_FUZZ = ("tests/cpu/test_fuzz.py::test_short_run",)
+IN_PROBABILITIES = ("tests/test_operator_v2.py::TestProbabilities", "-k", "default and cpu")
 IN_ROWS_BY_HAND = ("tests/cpu/test_rows_by_hand.py",)
 
 MUTANTS_CPU = (
@@ -347,14 +348,7 @@ MUTANTS_CPU = (
         "csrc/cpu/dense.h",
         "if (!(scores[best] > 0.0F)) {",
         "if (!(scores[best] > -1.0F)) {",
-        IN_FUZZ,
-    ),
-    Mutant(
-        "cpu V2: dense: probabilities that do not sum up to p have a nucleus",
-        "csrc/cpu/dense.h",
-        "weigh_row<kWeight>(row_, maximum_) > target * (1 + 1e-5)",
-        "weigh_row<kWeight>(row_, maximum_) > 0",
-        IN_FUZZ,
+        IN_PROBABILITIES,
     ),
     Mutant(
         "cpu V2: in a large nucleus of probabilities -inf stands for what is dropped",
