@@ -236,6 +236,10 @@ class TestProbabilities:
         options = {"k": k, "p": p, "q": [[1e-30, 1.0, 1e-30, 1e-30]], "input_is_logits": False}
         assert sample(device, route, [row], **options) == ([1], [[1]])
 
+    def test_nothing_is_never_drawn_for_another_score_of_0(self, device: str, route: str | None) -> None:
+        options = {"q": [[1.0, INF, 1.0, 1.0]], "input_is_logits": False}
+        assert sample(device, route, [[0.0, 0.5, 0.0, 0.0]], **options) == ([1], [[1]])
+
     @pytest.mark.parametrize(("k", "p", "min_p"), [(None, None, None), (2, 0.5, 0.5), (None, 0.5, None)])
     def test_row_of_nothing_gives_id_0(
         self, device: str, route: str | None, k: int | None, p: float | None, min_p: float | None

@@ -7,8 +7,9 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// What is cumulated: the softmax's exponentials (relative to the row's maximum), or the count.
-enum class Weight : uint8_t { kExponential, kOne };
+/// What is cumulated: the softmax's exponentials (relative to the row's maximum), the values
+/// themselves where they are above 0, or the count.
+enum class Weight : uint8_t { kExponential, kValue, kOne };
 
 /// The value at which the target is exceeded: the weight of all logits above `value` does not
 /// exceed it, with those equal to `value` it does.
@@ -47,8 +48,10 @@ class Sum {
   size_t pending_ = 0;
 };
 
+template <Weight kWeight = Weight::kExponential>
 ASCEND_SAMPLE_INLINE Floats weigh(const Floats& values, const Floats& maximum) {
-  return exp_not_positive(values - maximum);
+  static_assert(kWeight != Weight::kOne);
+  return kWeight == Weight::kValue ? larger(values, Floats{}) : exp_not_positive(values - maximum);
 }
 
 /// The weight of `count` logits of this value.
@@ -58,12 +61,12 @@ double weight_of_equals(float value, size_t count, float maximum) {
     return static_cast<double>(count);
   } else {
     float lanes[kLanes];
-    store(lanes, weigh(splat(value), splat(maximum)));
+    store(lanes, weigh<kWeight>(splat(value), splat(maximum)));
     return static_cast<double>(count) * static_cast<double>(lanes[0]);
   }
 }
 
-/// Values in any order, with their exponentials; above them are others of this count and weight.
+/// Values in any order, with their weights; above them are others of this count and weight.
 struct Bag {
   float* values;   // up to whole vectors
   float* weights;  // not read for Weight::kOne
@@ -95,7 +98,7 @@ struct Bracket {
   float high;
 };
 
-/// Up to kFewSorted of a bag in the total order, and their exponentials.
+/// Up to kFewSorted of a bag in the total order, and their weights.
 struct SortedFew {
   float values[kFewSorted + kLine];
   float weights[kFewSorted];
@@ -129,7 +132,7 @@ struct Parts {
 /// Copies what is inside the bracket into `inside`, and weighs what is above.
 template <Weight kWeight>
 Parts part(const Bag& bag, Bracket bracket, Bag inside) {
-  constexpr bool kIsWeighed = kWeight == Weight::kExponential;
+  constexpr bool kIsWeighed = kWeight != Weight::kOne;
   const Floats lows = splat(bracket.low);
   const Floats highs = splat(bracket.high);
   Counter above;
@@ -285,13 +288,14 @@ Place find_place_in(Bag bag, float maximum, double target, const Bag (&rooms)[2]
   return find_place_in_few<kWeight>(bag, maximum, target);
 }
 
-/// Fills in the exponentials of a bag's values. Returns their sum.
-inline double weigh_bag(const Bag& bag, float maximum) {
+/// Fills in the weights of a bag's values. Returns their sum.
+template <Weight kWeight = Weight::kExponential>
+double weigh_bag(const Bag& bag, float maximum) {
   const Floats reference = splat(maximum);
   Sum sum;
   pad(bag.values, bag.size);
   for (size_t i = 0; i < bag.size; i += kLanes) {
-    const Floats weights = weigh(load_floats(bag.values + i), reference);
+    const Floats weights = weigh<kWeight>(load_floats(bag.values + i), reference);
     store(bag.weights + i, weights);
     sum.add(weights);
   }

@@ -1,8 +1,10 @@
-// Probabilities instead of logits, and the kept weights as a result: docs/semantics_v2.md. The
-// whole row is weighed, entry by entry.
+// Probabilities instead of logits, and the kept weights as a result: docs/semantics_v2.md. What is
+// kept is sorted, and weighed in float64.
 #pragma once
 
+#include "large_nucleus.h"
 #include "top_k.h"
+#include "unfiltered.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -16,207 +18,277 @@ template <typename Type>
 class Dense {
  public:
   Dense(const Row<Type>& row, const RowArguments& arguments, int64_t most_k, bool are_probabilities,
-        Scratch& scratch, Workspace& work)
-      : arguments_(arguments),
-        are_probabilities_(are_probabilities),
-        vocab_size_(row.vocab_size()),
+        const DenseOutput& dense, Scratch& scratch, Workspace& work)
+      : row_(row),
+        arguments_(arguments),
+        dense_(dense),
         scratch_(scratch),
         work_(work),
-        row_(copy(row)),
-        candidates_(arguments.uses_k(most_k) ? static_cast<size_t>(arguments.k) : vocab_size_),
-        is_ranked_(candidates_ < vocab_size_ || arguments.uses_k(most_k) || arguments.uses_p() ||
-                   arguments.keeps_one()) {}
+        most_(arguments.uses_k(most_k) ? static_cast<size_t>(arguments.k) : row.vocab_size()),
+        uses_k_(arguments.uses_k(most_k)),
+        keeps_best_(arguments.keeps_one() || arguments.min_p >= 1.0F),
+        floor_(are_probabilities ? 0.0F : -kInfinity),
+        groups_(groups_for(uses_k_              ? most_
+                           : arguments.uses_p() ? kMostCandidates
+                                                : 1,
+                           row.vocab_size(), work)),
+        maximum_(scan_maxima(row, groups_)),
+        are_weights_(are_probabilities && maximum_ < kInfinity) {}
 
-  size_t sample(const DenseOutput& dense) {
-    if (arguments_.kept != nullptr) {
-      fill(arguments_.kept, vocab_size_, are_probabilities_ ? 0.0F : -kInfinity);
+  /// The drawn id. What is wanted besides is written.
+  size_t sample() {
+    if (!(maximum_ > floor_)) {
+      return write_nothing();
     }
-    if (is_ranked_) {
-      rank();
+    if (uses_k_) {
+      rank(most_);
+      total_ = are_weights_ ? 1.0 : sum_;
     } else {
-      weigh_all();
-    }
-    const size_t count = is_ranked_ ? keep_ranks() : keep_ids();
-    if (arguments_.kept != nullptr) {
-      for (size_t i = 0; i < count; ++i) {
-        const float value = values_[ids_[i]];
-        arguments_.kept[ids_[i]] = are_probabilities_ && value == -kInfinity ? 0.0F : value;
+      total_ = are_weights_ ? 1.0 : sum_exactly(row_, maximum_, work_);
+      if (keeps_best_) {
+        rank(1);
+      } else if (arguments_.uses_p()) {
+        return are_weights_ ? sample_top_p<Weight::kValue>() : sample_top_p<Weight::kExponential>();
+      } else {
+        return arguments_.uses_min_p() ? sample_listed() : sample_all();
       }
     }
-    if (dense.weights != nullptr) {
-      fill(dense.weights, vocab_size_, 0.0F);
-      for (size_t i = 0; i < count; ++i) {
-        dense.weights[i] = weights_[i];
-      }
-    }
-    for (size_t i = 0; dense.ids != nullptr && i < vocab_size_; ++i) {
-      dense.ids[i] = i < count ? ids_[i] : 0;
-    }
-    return arguments_.is_drawn() ? draw(count) : first();
+    return sample_ranked();
   }
 
  private:
-  static constexpr size_t kFew = kMostCandidates;  // tried before the whole row is sorted
+  static constexpr size_t kFew = 48;  // candidates tried first: most nuclei are smaller
 
-  /// The row in float32; what can never be drawn is -inf: NaN, and a probability that is not above
-  /// 0.
-  Row<Float32> copy(const Row<Type>& row) {
-    values_ = reinterpret_cast<float*>(
-        scratch_.reserve(Scratch::kCopy, vocab_size_ * (2 * sizeof(float) + sizeof(uint32_t))));
-    weights_ = values_ + vocab_size_;
-    ids_ = reinterpret_cast<uint32_t*>(weights_ + vocab_size_);
-    for (size_t id = 0; id < vocab_size_; ++id) {
-      const float value = row.value(id);
-      values_[id] = are_probabilities_ && !(value > 0.0F) ? -kInfinity : value;
-    }
-    return {values_, vocab_size_, work_.last_chunk_of_copy};
-  }
-
-  /// Sets how values become weights, from the candidates.
-  void weigh(const float* values, size_t count) {
-    maximum_ = -kInfinity;
-    for (size_t i = 0; i < count; ++i) {
-      maximum_ = values[i] > maximum_ ? values[i] : maximum_;
-    }
-    sum_ = 0;
-    if (maximum_ == -kInfinity || (are_probabilities_ && maximum_ != kInfinity)) {
-      return;
-    }
-    for (size_t start = 0; start < count; start += kChunk) {
-      const size_t size = count - start < kChunk ? count - start : kChunk;
-      sum_ += exp_differences(values + start, size, maximum_, work_.exponentials);
-    }
-  }
-
+  /// The weight of a value, which is not NaN.
   float weight_of(float value) const {
-    if (value == -kInfinity) {
-      return 0.0F;
-    }
-    if (maximum_ == kInfinity) {  // entries of +inf share the whole mass
-      return value == kInfinity ? static_cast<float>(1.0 / sum_) : 0.0F;
-    }
-    if (are_probabilities_) {
+    if (are_weights_) {
       return value;
     }
-    return static_cast<float>(exp_not_positive(double{value} - double{maximum_}) / sum_);
+    if (maximum_ == kInfinity) {  // entries of +inf share the whole mass
+      return value == kInfinity ? static_cast<float>(1.0 / total_) : 0.0F;
+    }
+    return probability_of(value, {maximum_, total_});
   }
 
-  void weigh_all() { weigh(values_, vocab_size_); }
-
-  /// The first of the total order: as many as may be kept.
-  void rank() {
-    const bool are_few = candidates_ <= kMostCandidates;
-    if (!are_few) {
-      weigh_all();
+  /// Takes these, whose weights are exponentials / total_.
+  void take(const Candidates& candidates, double* exponentials) {
+    candidates_ = candidates;
+    exponentials_ = exponentials;
+    if (!are_weights_) {
+      sum_ = exp_differences(candidates.values, candidates.count, maximum_, exponentials);
+      return;
     }
-    const size_t tried = are_few ? candidates_ : kFew;
-    const Groups groups = groups_for(tried, vocab_size_, work_);
-    ranked_ = {};
-    if (scan_maxima(row_, groups) > -kInfinity) {
-      ranked_ = first_of_total_order(row_, groups, tried, work_);
-    }
-    if (are_few) {
-      weigh(ranked_.values, ranked_.count);
-    } else if (!is_complete()) {
-      ranked_ = sort_above(row_, Groups{1, nullptr}, -kInfinity, scratch_, work_).candidates;
+    for (size_t i = 0; i < candidates.count; ++i) {
+      exponentials[i] = double{candidates.values[i]};
     }
   }
 
-  /// Whether the ranked entries are enough for p.
-  bool is_complete() const { return arguments_.keeps_one() || count_ranked() < ranked_.count; }
+  /// Takes the first of the total order, as far as they can be drawn.
+  void rank(size_t count) {
+    Candidates first = first_of_total_order(row_, groups_, count, work_);
+    while (!(first.values[first.count - 1] > floor_)) {
+      --first.count;
+    }
+    take(first, work_.exponentials);
+  }
 
-  /// The number of ranked entries that p keeps.
-  size_t count_ranked() const {
-    double sum = 0;
-    for (size_t rank = 0; rank < ranked_.count; ++rank) {
-      sum += double{weight_of(ranked_.values[rank])};
-      if (sum > arguments_.target()) {
-        return rank + 1;
+  /// The size of the nucleus; 0 where the candidates do not hold it.
+  size_t count_nucleus() const {
+    return count_until_exceeding(exponentials_, candidates_.count, total_, arguments_.target());
+  }
+
+  /// Top-p alone.
+  template <Weight kWeight>
+  size_t sample_top_p() {
+    rank(kFew);
+    if (candidates_.count < kFew || count_nucleus() != 0) {
+      return sample_ranked();
+    }
+    if (maximum_ == kInfinity) {
+      return sample_sorted(next_below(maximum_));
+    }
+    const Collected collected = collect_candidates(row_, groups_, kMostCandidates, work_);
+    if (!(collected.bound > floor_)) {
+      return sample_sorted(floor_);
+    }
+    const Bag best{collected.candidates.values, work_.weights, collected.candidates.count};
+    const Beyond beyond{collected.bound, best.size, weigh_bag<kWeight>(best, maximum_)};
+    const double target = arguments_.target() * total_;
+    if (beyond.weight > target * (1 - 1e-6)) {
+      return sample_sorted(beyond.value);
+    }
+    if constexpr (kWeight == Weight::kValue) {
+      const bool is_order_wanted = dense_.weights != nullptr;
+      if (!is_order_wanted && weigh_row<kWeight>(row_, maximum_) > target * (1 + 1e-5)) {
+        return LargeNucleus<Type, kWeight>(row_, arguments_, groups_, candidates_, maximum_, beyond,
+                                           best, scratch_, work_)
+            .sample({maximum_, total_});
       }
     }
-    return ranked_.count + 1;  // not even all suffice
+    return sample_sorted(likely_bound<kWeight>(beyond, target));
   }
 
-  /// Fills in what is kept, by rank. Returns its number.
-  size_t keep_ranks() {
-    size_t count = candidates_;
-    if (arguments_.keeps_one()) {
+  /// A value that is likely below the nucleus, and not far.
+  template <Weight kWeight>
+  float likely_bound(const Beyond& beyond, double target) const {
+    constexpr double kDeviations = 3.0;
+    const Sample sample =
+        take_sample<kWeight>(row_, maximum_, {work_.sample_values, work_.sample_weights});
+    const Bag rooms[2] = {{work_.room_values[0], work_.room_weights[0]},
+                          {work_.room_values[1], work_.room_weights[1]}};
+    const Bracket bracket = narrow<kWeight, false>(
+        sample, {next_above(floor_), beyond.value}, maximum_, target - beyond.weight, kDeviations,
+        {work_.inside_values, work_.inside_weights}, rooms);
+    return next_below(bracket.low);
+  }
+
+  /// Top-p alone, where everything above the bound likely holds the nucleus.
+  size_t sample_sorted(float bound) {
+    for (;; bound = floor_) {
+      const SortedRow sorted = sort_above(row_, groups_, bound, scratch_, work_);
+      take(sorted.candidates, sorted.room);
+      if (count_nucleus() != 0 || bound == floor_) {
+        return sample_ranked();
+      }
+    }
+  }
+
+  /// Of the candidates in order, and of what can never be drawn and follows them by ascending id.
+  size_t sample_ranked() {
+    size_t count = most_;
+    if (keeps_best_) {
       count = 1;
-    } else if (arguments_.uses_p()) {
-      const size_t n = count_ranked();
-      count = n <= ranked_.count ? n : candidates_;
-    }
-    size_t id = 0;  // of what can never be drawn, which follows by ascending id
-    for (size_t i = 0; i < count; ++i) {
-      if (i < ranked_.count) {
-        ids_[i] = ranked_.ids[i];
-        weights_[i] = weight_of(ranked_.values[i]);
-      } else {
-        for (; values_[id] > -kInfinity; ++id) {
-        }
-        ids_[i] = static_cast<uint32_t>(id++);
-        weights_[i] = 0.0F;
+    } else {
+      if (arguments_.uses_p()) {
+        const size_t n = count_nucleus();
+        count = n == 0 ? count : n;
       }
+      count = arguments_.count_staying(count, [this](size_t rank) {
+        return rank < candidates_.count ? static_cast<float>(exponentials_[rank] / total_) : 0.0F;
+      });
     }
-    return arguments_.count_staying(count, [this](size_t i) { return weights_[i]; });
+    const size_t best = candidates_.ids[0];
+    write(count);
+    return arguments_.is_drawn() ? draw_kept() : best;
   }
 
-  /// Fills in what is kept, by id. Returns its number.
-  size_t keep_ids() {
-    if (arguments_.min_p >= 1.0F) {
-      ids_[0] = static_cast<uint32_t>(first());
-      weights_[0] = weight_of(values_[ids_[0]]);
-      return 1;
-    }
-    const double least =
-        arguments_.uses_min_p() ? double{arguments_.min_p} * double{weight_of(maximum_)} : 0.0;
-    size_t count = 0;
-    for (size_t id = 0; id < vocab_size_; ++id) {
-      const float weight = weight_of(values_[id]);
-      if (double{weight} >= least) {
-        ids_[count] = static_cast<uint32_t>(id);
-        weights_[count++] = weight;
-      }
-    }
-    return count;
+  /// min-p below 1, and nothing else.
+  size_t sample_listed() {
+    const double least = double{arguments_.min_p} * double{weight_of(maximum_)};
+    const float bound = last_before(floor_, maximum_,
+                                    [&](float value) { return double{weight_of(value)} >= least; });
+    hit_above(row_, groups_, bound, work_.hits);
+    Candidates staying{work_.values, work_.ids};
+    append_hits(row_, work_.hits, staying);
+    take(staying, work_.run_exponentials);
+    write(staying.count);
+    return arguments_.is_drawn() ? draw_kept() : find_equal(row_, maximum_, 0);
   }
 
-  /// The first of the total order.
-  size_t first() const {
-    size_t best = 0;
-    for (size_t id = 1; id < vocab_size_; ++id) {
-      best = values_[id] > values_[best] ? id : best;
+  /// No filter.
+  size_t sample_all() {
+    const size_t count = row_.vocab_size();
+    if (arguments_.kept != nullptr) {
+      copy_above(row_, floor_, arguments_.kept);
+    }
+    float* weights = dense_.weights != nullptr ? dense_.weights : work_.weights;
+    copy_above(row_, floor_, weights);
+    for (size_t start = 0; !are_weights_ && start < count; start += kChunk) {
+      const size_t size = count - start < kChunk ? count - start : kChunk;
+      exp_differences(weights + start, size, maximum_, work_.exponentials);
+      for (size_t i = 0; i < size; ++i) {
+        weights[start + i] = static_cast<float>(work_.exponentials[i] / total_);
+      }
+    }
+    for (size_t id = 0; dense_.ids != nullptr && id < count; ++id) {
+      dense_.ids[id] = static_cast<int64_t>(id);
+    }
+    return arguments_.is_drawn() ? draw_from_all(weights) : find_equal(row_, maximum_, 0);
+  }
+
+  size_t draw_from_all(const float* weights) {
+    const size_t count = row_.vocab_size();
+    const float* q = contiguous(arguments_.noise, count, scratch_);
+    float* scores = work_.values;
+    for (size_t id = 0; id < count; ++id) {
+      scores[id] = score_of(weights[id], q[id], arguments_.eps);
+    }
+    size_t best = first_largest(scores, count);
+    if (!(scores[best] > 0.0F)) {  // what can never be drawn has 0 too
+      for (size_t id = 0; id < count; ++id) {
+        scores[id] = row_.value(id) > floor_ ? scores[id] : -kInfinity;
+      }
+      best = first_largest(scores, count);
     }
     return best;
   }
 
-  size_t draw(size_t count) const {
-    size_t best = 0;
-    float best_score = -kInfinity;
-    for (size_t i = 0; i < count; ++i) {
-      const float score = score_of(weights_[i], arguments_.noise[i], arguments_.eps);
-      if (values_[ids_[i]] > -kInfinity && score > best_score) {
-        best = i;
-        best_score = score;
-      }
-    }
-    return ids_[best];
+  /// The candidates' values make room for their scores.
+  size_t draw_kept() {
+    return candidates_.ids[draw(exponentials_, candidates_.count, total_, arguments_.noise,
+                                arguments_.eps, candidates_.values)];
   }
 
+  /// Nothing can be drawn: all weights are 0.
+  size_t write_nothing() {
+    write(keeps_best_ ? 1 : most_);
+    return 0;
+  }
+
+  /// Keeps the first candidates, and what can never be drawn where that makes up the number.
+  void write(size_t count) {
+    const size_t rest = count > candidates_.count ? count - candidates_.count : 0;
+    candidates_.count = count - rest;
+    if (arguments_.kept != nullptr) {
+      fill(arguments_.kept, row_.vocab_size(), floor_);
+      for (size_t i = 0; i < candidates_.count; ++i) {
+        arguments_.kept[candidates_.ids[i]] = candidates_.values[i];
+      }
+    }
+    if (dense_.weights != nullptr) {
+      for (size_t i = 0; i < candidates_.count; ++i) {
+        dense_.weights[i] = static_cast<float>(exponentials_[i] / total_);
+      }
+      fill(dense_.weights + candidates_.count, row_.vocab_size() - candidates_.count, 0.0F);
+    }
+    if (dense_.ids != nullptr) {
+      for (size_t i = 0; i < candidates_.count; ++i) {
+        dense_.ids[i] = int64_t{candidates_.ids[i]};
+      }
+      list_others(dense_.ids + candidates_.count, rest);
+      std::memset(dense_.ids + count, 0, (row_.vocab_size() - count) * sizeof(int64_t));
+    }
+  }
+
+  /// The first ids of what can never be drawn; there are as many.
+  void list_others(int64_t* ids, size_t count) const {
+    const typename Type::Above above(floor_);
+    above.test([&](auto bits_of_pair) {
+      for (size_t line = 0; count != 0; line += 2) {
+        for (uint64_t bits = ~bits_of_pair(row_.line(line)); bits != 0 && count != 0;
+             bits &= bits - 1, --count) {
+          *ids++ = static_cast<int64_t>(line * kLine) + __builtin_ctzll(bits);
+        }
+      }
+    });
+  }
+
+  const Row<Type>& row_;
   const RowArguments& arguments_;
-  const bool are_probabilities_;
-  const size_t vocab_size_;
+  const DenseOutput& dense_;
   Scratch& scratch_;
   Workspace& work_;
-  float* values_ = nullptr;
-  float* weights_ = nullptr;
-  uint32_t* ids_ = nullptr;
-  const Row<Float32> row_;
-  const size_t candidates_;
-  const bool is_ranked_;
-  Candidates ranked_{};
-  float maximum_ = 0;
-  double sum_ = 0;
+  const size_t most_;  // that top-k leaves
+  const bool uses_k_;
+  const bool keeps_best_;  // and nothing else
+  const float floor_;      // what is not above it can never be drawn: so is NaN
+  const Groups groups_;
+  const float maximum_;
+  const bool are_weights_;  // the entries themselves
+  double sum_ = 0;          // of the candidates' exponentials, but for entries that are weights
+  double total_ = 0;
+  Candidates candidates_{};
+  double* exponentials_ = nullptr;
 };
 
 /// The drawn id. What a wanted output does not hold is filled in.
@@ -224,7 +296,7 @@ template <typename Type>
 size_t sample_densely(const Row<Type>& row, const RowArguments& arguments, int64_t most_k,
                       bool are_probabilities, const DenseOutput& dense, Scratch& scratch,
                       Workspace& work) {
-  return Dense<Type>(row, arguments, most_k, are_probabilities, scratch, work).sample(dense);
+  return Dense<Type>(row, arguments, most_k, are_probabilities, dense, scratch, work).sample();
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

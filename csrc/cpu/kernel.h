@@ -101,16 +101,7 @@ template <typename Type>
 size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
                          Workspace& work) {
   if (arguments.kept != nullptr) {
-    const Floats lowest = splat(-kInfinity);  // what a NaN becomes
-    const size_t whole = row.vocab_size() / kLine;
-    for (size_t line = 0; line < whole; ++line) {
-      const Line logits = Type::load(row.line(line));
-      store(arguments.kept + line * kLine, larger(logits.first, lowest));
-      store(arguments.kept + line * kLine + kLanes, larger(logits.second, lowest));
-    }
-    for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
-      arguments.kept[id] = row.value(id);
-    }
+    copy_above(row, -kInfinity, arguments.kept);
   }
   if (!arguments.is_drawn()) {
     RowArguments best = arguments;

@@ -13,8 +13,9 @@ inline Known know_bag(const Bag& bag, float maximum) {
   return {weigh_bag(bag, maximum), sum_rough(bag.values, bag.size)};
 }
 
-/// A nucleus whose end is beyond the sorted candidates.
-template <typename Type>
+/// A nucleus whose end is beyond the sorted candidates. Entries of Weight::kValue are their own
+/// weights: what is said of exponentials and of probabilities holds for the entries then.
+template <typename Type, Weight kWeight = Weight::kExponential>
 class LargeNucleus {
  public:
   LargeNucleus(const Row<Type>& row, const RowArguments& arguments, const Groups& groups,
@@ -54,8 +55,8 @@ class LargeNucleus {
     if (beyond_.weight >= least_target || known.weight * (1 - 1e-5) <= most_target) {
       return std::nullopt;
     }
-    nucleus_ = cut(searcher_.template find_in<Weight::kExponential>(*bag, most_target), maximum_,
-                   most_target);
+    nucleus_ =
+        cut<kWeight>(searcher_.template find_in<kWeight>(*bag, most_target), maximum_, most_target);
     // What the least nucleus lacks has no logit below this one's end.
     double end = exponential_of(nucleus_.place.value);
     const double lacking = std::ceil((most_target - least_target) / end) + 1;
@@ -96,13 +97,13 @@ class LargeNucleus {
   /// With the exact sum: a draw, and what is kept.
   size_t sample(const RowSum& sum) {
     const double target = p_ * sum.sum;
-    const Place end =
-        searcher_.template find<Weight::kExponential>(lowest_of_nucleus(sum.sum), beyond_, target);
+    const Place end = searcher_.template find<kWeight>(lowest_of_nucleus(sum.sum), beyond_, target);
     is_small_ = searcher_.has_gathered_all_above();
-    nucleus_ = cut(end, maximum_, target);
+    nucleus_ = cut<kWeight>(end, maximum_, target);
     keep_staying(sum);
     if (arguments_.kept != nullptr) {
-      write_kept(row_, nucleus_.place.value, nucleus_.equals, arguments_.kept);
+      write_kept(row_, nucleus_.place.value, nucleus_.equals, arguments_.kept,
+                 kWeight == Weight::kValue ? 0.0F : -kInfinity);
     }
     return arguments_.is_drawn() ? draw_with(sum) : candidates_.ids[0];
   }
@@ -117,30 +118,33 @@ class LargeNucleus {
   }
 
   double exponential_of(float value) const {
-    return exp_not_positive(static_cast<double>(value) - static_cast<double>(maximum_));
+    return kWeight == Weight::kValue
+               ? double{value}
+               : exp_not_positive(static_cast<double>(value) - static_cast<double>(maximum_));
+  }
+
+  /// The weight, rounded as the reference does.
+  float weight_in(float value, const RowSum& sum) const {
+    return kWeight == Weight::kValue ? value : probability_of(value, sum);
   }
 
   /// All the logits below this together weigh less than the nucleus leaves of a sum.
   float lowest_of_nucleus(double sum) const {
+    if constexpr (kWeight == Weight::kValue) {
+      return next_above(0.0F);
+    }
     const double rest = (1.0 - p_) * sum / static_cast<double>(row_.vocab_size());
     return static_cast<float>(static_cast<double>(maximum_) + std::log(rest) - 1e-3);
   }
 
   /// Leaves what min-p leaves of the nucleus.
   void keep_staying(const RowSum& sum) {
-    const double least = double{arguments_.min_p} * double{probability_of(maximum_, sum)};
-    const auto stays = [&](float value) { return double{probability_of(value, sum)} >= least; };
+    const double least = double{arguments_.min_p} * double{weight_in(maximum_, sum)};
+    const auto stays = [&](float value) { return double{weight_in(value, sum)} >= least; };
     if (!arguments_.uses_min_p() || stays(nucleus_.place.value)) {
       return;
     }
-    // The largest value that does not stay, by bisection.
-    int32_t low = ordinal_of(nucleus_.place.value);
-    int32_t high = ordinal_of(maximum_);
-    while (int64_t{high} - low > 1) {
-      const auto middle = static_cast<int32_t>(low + (int64_t{high} - low) / 2);
-      (stays(value_of_ordinal(middle)) ? high : low) = middle;
-    }
-    const float bound = value_of_ordinal(low);
+    const float bound = last_before(nucleus_.place.value, maximum_, stays);
     nucleus_ = {{bound, hit_above(row_, groups_, bound, work_.hits), 0.0, 0}, 0};
   }
 
@@ -153,7 +157,7 @@ class LargeNucleus {
                                   : exp_not_positive(double{probability_of(value, sum)} -
                                                      double{probability_of(maximum_, sum)});
     };
-    const double ratio = 1.0 / weight_of(nucleus_.place.value);
+    const double ratio = weight_of(maximum_) / weight_of(nucleus_.place.value);
     const Contenders contenders =
         find_contenders(q, count, arguments_.eps, ratio, work_.noise_minima);
     if (contenders.is_open) {
@@ -192,7 +196,8 @@ class LargeNucleus {
     if (!(exponential > 0)) {
       return -kInfinity;
     }
-    const auto value = static_cast<float>(static_cast<double>(maximum_) + std::log(exponential));
+    const auto value = static_cast<float>(
+        kWeight == Weight::kValue ? exponential : double{maximum_} + std::log(exponential));
     return exponential_of(value) > exponential ? next_below(value) : value;
   }
 
@@ -233,7 +238,9 @@ class LargeNucleus {
     const auto [sorted, exponentials] = sort_above(row_, groups_, below, scratch_, work_);
     double total = sum.sum;
     if (arguments_.is_second) {
-      exp_differences(sorted.values, count, maximum_, exponentials);
+      for (size_t rank = 0; rank < count; ++rank) {
+        exponentials[rank] = exponential_of(sorted.values[rank]);
+      }
     } else {
       float* probabilities = sorted.values;
       for (size_t rank = 0; rank < count; ++rank) {
@@ -254,7 +261,7 @@ class LargeNucleus {
   const Bag beyond_values_;  // empty where the candidates have them
   Scratch& scratch_;
   Workspace& work_;
-  Searcher<Type> searcher_;
+  Searcher<Type, kWeight> searcher_;
   Nucleus nucleus_{};
   bool is_small_ = false;
 };

@@ -263,10 +263,14 @@ struct BFloat16 : HalfWidth<BFloat16, 0x7F80> {
 
 struct Float16 : HalfWidth<Float16, 0x7C00> {
   static float value_of(Storage logit) {
+#if defined(__AVX2__)
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(logit)));
+#else
     Storage row[kLanes] = {logit};
     float values[kLanes];
     store(values, widen(row));
     return values[0];
+#endif
   }
 
   static ASCEND_SAMPLE_INLINE Line load(const Storage* data) {

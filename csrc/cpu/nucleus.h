@@ -37,11 +37,11 @@ inline float below_share(float maximum, double share) {
 }
 
 /// The nucleus' size, where the place of its end is known.
-inline Nucleus cut(const Place& place, float maximum, double target) {
+template <Weight kWeight>
+Nucleus cut(const Place& place, float maximum, double target) {
   // The least number of equals with which the weight exceeds the target.
   const auto weight_with = [&](size_t equals) {
-    return place.weight_above +
-           weight_of_equals<Weight::kExponential>(place.value, equals, maximum);
+    return place.weight_above + weight_of_equals<kWeight>(place.value, equals, maximum);
   };
   size_t low = 0;  // does not exceed it
   size_t high = place.count_equal;

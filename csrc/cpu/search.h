@@ -16,16 +16,31 @@ struct Sample {
   double lines_for_each;  // lines of the row for each of the sample's
 };
 
-template <typename Type>
+template <Weight kWeight, typename Type>
 Sample take_sample(const Row<Type>& row, float maximum, Bag bag) {
   const size_t lines = row.lines() < kSampleLines ? row.lines() : kSampleLines;
   sample_lines(row, lines, bag.values);
   bag.size = lines * kLine;
   const Floats reference = splat(maximum);
   for (size_t i = 0; i < bag.size; i += kLanes) {
-    store(bag.weights + i, weigh(load_floats(bag.values + i), reference));
+    store(bag.weights + i, weigh<kWeight>(load_floats(bag.values + i), reference));
   }
   return {bag, static_cast<double>(row.lines()) / static_cast<double>(lines)};
+}
+
+/// The weight of the whole row.
+template <Weight kWeight, typename Type>
+double weigh_row(const Row<Type>& row, float maximum) {
+  const Floats reference = splat(maximum);
+  Sum sum;
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    const auto* chunk = row.chunk(index);
+    for (size_t i = 0; i < kChunk; i += kLine) {
+      const Line line = Type::load_unordered(chunk + i);
+      sum.add(weigh<kWeight>(line.first, reference) + weigh<kWeight>(line.second, reference));
+    }
+  }
+  return sum.total();
 }
 
 /// A bracket that holds the place, if the sample's weights are off by no more than so many standard
@@ -103,8 +118,8 @@ Bag gather(const Row<Type>& row, Bracket bracket, float maximum, Bag bag) {
         if constexpr (kWeighsAbove) {
           const Mask is_above = is_greater(values, highs);
           above.add(is_above);
-          if constexpr (kWeight == Weight::kExponential) {
-            weight.add(select(is_above, weigh(values, reference), Floats{}));
+          if constexpr (kWeight != Weight::kOne) {
+            weight.add(select(is_above, weigh<kWeight>(values, reference), Floats{}));
           }
         }
         if (is_one_value) {
@@ -119,13 +134,14 @@ Bag gather(const Row<Type>& row, Bracket bracket, float maximum, Bag bag) {
   if constexpr (kWeighsAbove) {
     bag.count_above = above.total();
     bag.weight_above =
-        kWeight == Weight::kExponential ? weight.total() : static_cast<double>(bag.count_above);
+        kWeight == Weight::kOne ? static_cast<double>(bag.count_above) : weight.total();
   }
   return bag;
 }
 
-/// Searches a row for places. What a search gathers serves later ones where it holds their place.
-template <typename Type>
+/// Searches a row for places, by this weight or by Weight::kOne. What a search gathers serves later
+/// ones where it holds their place.
+template <typename Type, Weight kSampled>
 class Searcher {
  public:
   /// From `values` on, there is room for the row.
@@ -136,27 +152,26 @@ class Searcher {
         inside_{work.inside_values, work.inside_weights},
         rooms_{{work.room_values[0], work.room_weights[0]},
                {work.room_values[1], work.room_weights[1]}},
-        sample_(take_sample(row, maximum, {work.sample_values, work.sample_weights})) {}
+        sample_(take_sample<kSampled>(row, maximum, {work.sample_values, work.sample_weights})) {}
 
   /// Gathers the logits from below the likely place of a target up to beyond.value, if they are
   /// few; else null.
   const Bag* gather_few(float low, const Beyond& beyond, double target) {
     constexpr double kDeviations = 3.0;
     const Bracket bracket =
-        narrow<Weight::kExponential, false>(sample_, {low, beyond.value}, maximum_,
-                                            target - beyond.weight, kDeviations, inside_, rooms_);
+        narrow<kSampled, false>(sample_, {low, beyond.value}, maximum_, target - beyond.weight,
+                                kDeviations, inside_, rooms_);
     if (!(bracket.low < beyond.value) || share_from(bracket.low) >= kFew) {
       return nullptr;
     }
     gathered_.count_above = beyond.count;
     gathered_.weight_above = beyond.weight;
-    gathered_ =
-        gather<Weight::kExponential, false>(row_, {bracket.low, beyond.value}, maximum_, gathered_);
+    gathered_ = gather<kSampled, false>(row_, {bracket.low, beyond.value}, maximum_, gathered_);
     has_all_from_ = bracket.low;
     return gathered_.size == 0 ? nullptr : &gathered_;
   }
 
-  /// The place in a bag of a target that it exceeds; for exponentials, it was weighed.
+  /// The place in a bag of a target that it exceeds; unless for Weight::kOne, it was weighed.
   template <Weight kWeight>
   Place find_in(const Bag& bag, double target) const {
     return find_place_in<kWeight>(bag, maximum_, target, rooms_);
@@ -233,8 +248,8 @@ class Searcher {
       }
       Place place{bracket.low, gathered_.count_above, gathered_.weight_above, gathered_.size};
       if (!is_one_value && gathered_.size != 0) {
-        if constexpr (kWeight == Weight::kExponential) {
-          weigh_bag(gathered_, maximum_);
+        if constexpr (kWeight != Weight::kOne) {
+          weigh_bag<kWeight>(gathered_, maximum_);
         }
         place = find_place_in<kWeight>(gathered_, maximum_, target, rooms_);
       }

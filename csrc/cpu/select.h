@@ -17,6 +17,18 @@ ASCEND_SAMPLE_INLINE float value_of_ordinal(int32_t ordinal) {
   return std::bit_cast<float>(ordinal < 0 ? INT32_MIN | -ordinal : ordinal);
 }
 
+/// The largest value that is not enough, by bisection: `low` is not, `high` is.
+template <typename IsEnough>
+float last_before(float low, float high, IsEnough is_enough) {
+  int64_t below = ordinal_of(low);
+  int64_t above = ordinal_of(high);
+  while (above - below > 1) {
+    const auto middle = static_cast<int32_t>(below + (above - below) / 2);
+    (is_enough(value_of_ordinal(middle)) ? above : below) = middle;
+  }
+  return value_of_ordinal(static_cast<int32_t>(below));
+}
+
 /// The next value up or down.
 ASCEND_SAMPLE_INLINE float next_above(float value) {
   return value_of_ordinal(ordinal_of(value) + 1);
@@ -225,21 +237,22 @@ size_t find_equal(const Row<Type>& row, float value, size_t rank) {
   __builtin_unreachable();  // the value was counted in this row
 }
 
-/// Writes the row with -inf for everything but what is above `bound` and, by id, the first `equals`
-/// of those equal to it.
+/// Writes the row with `lowest` for everything but what is above `bound` and, by id, the first
+/// `equals` of those equal to it.
 template <typename Type>
-void write_kept(const Row<Type>& row, float bound, size_t equals, float* kept) {
+void write_kept(const Row<Type>& row, float bound, size_t equals, float* kept,
+                float lowest = -kInfinity) {
   const Floats bounds = splat(bound);
-  const Floats lowest = splat(-kInfinity);
+  const Floats lows = splat(lowest);
   const size_t whole = row.vocab_size() / kLine;
   for (size_t line = 0; line < whole; ++line) {
     const Line logits = Type::load(row.line(line));
     float* out = kept + line * kLine;
-    store(out, select(is_greater(logits.first, bounds), logits.first, lowest));
-    store(out + kLanes, select(is_greater(logits.second, bounds), logits.second, lowest));
+    store(out, select(is_greater(logits.first, bounds), logits.first, lows));
+    store(out + kLanes, select(is_greater(logits.second, bounds), logits.second, lows));
   }
   for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
-    kept[id] = row.value(id) > bound ? row.value(id) : -kInfinity;
+    kept[id] = row.value(id) > bound ? row.value(id) : lowest;
   }
   const typename Type::Equal equal(bound);
   for (size_t line = 0; equals != 0; ++line) {
@@ -248,6 +261,21 @@ void write_kept(const Row<Type>& row, float bound, size_t equals, float* kept) {
       const size_t id = line * kLine + static_cast<size_t>(__builtin_ctz(bits));
       kept[id] = row.value(id);
     }
+  }
+}
+
+/// Copies the row, with `lowest` for what is not above it: also for NaN.
+template <typename Type>
+void copy_above(const Row<Type>& row, float lowest, float* out) {
+  const Floats lows = splat(lowest);
+  const size_t whole = row.vocab_size() / kLine;
+  for (size_t line = 0; line < whole; ++line) {
+    const Line logits = Type::load(row.line(line));
+    store(out + line * kLine, larger(logits.first, lows));
+    store(out + line * kLine + kLanes, larger(logits.second, lows));
+  }
+  for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
+    out[id] = row.value(id) > lowest ? row.value(id) : lowest;
   }
 }
 

@@ -7,6 +7,7 @@ from mutants import CPU_DISPATCH, CPU_KERNEL, Mutant
 IN_CPU_KERNEL = ("tests/test_operator.py::TestShapesAndStrides", "-k", "default and cpu")
 IN_CAPABILITY = ("tests/test_backend.py::test_info_shows_the_code_path_of_the_cpu_kernel",)
 IN_FUZZ = ("tests/cpu/test_fuzz.py::test_short_run",)
+IN_PROBABILITIES = ("tests/test_operator_v2.py::TestProbabilities", "-k", "default and cpu")
 IN_ROWS_BY_HAND = ("tests/cpu/test_rows_by_hand.py",)
 IN_MIN_P = ("tests/test_operator_v2.py::TestMinP", "-k", "default and cpu")
 
@@ -301,8 +302,8 @@ MUTANTS_CPU = (
     Mutant(
         "cpu V2: dense: min-p alone drops an equal weight",
         "csrc/cpu/dense.h",
-        "if (double{weight} >= least) {",
-        "if (double{weight} > least) {",
+        "return double{weight_of(value)} >= least;",
+        "return double{weight_of(value)} > least;",
         IN_FUZZ,
     ),
     Mutant(
@@ -339,23 +340,43 @@ MUTANTS_CPU = (
     Mutant(
         "cpu V2: probabilities are softmaxed",
         "csrc/cpu/dense.h",
-        "    if (are_probabilities_) {\n      return value;\n",
-        "    if (are_probabilities_) {\n"
-        "      return static_cast<float>(exp_not_positive(double{value} - double{maximum_}));\n",
+        "are_weights_(are_probabilities && maximum_ < kInfinity)",
+        "are_weights_(false)",
         IN_FUZZ,
     ),
     Mutant(
         "cpu V2: dense: the weights lie by id",
         "csrc/cpu/dense.h",
-        "dense.weights[i] = weights_[i];",
-        "dense.weights[ids_[i]] = weights_[i];",
+        "dense_.weights[i] = static_cast<float>(",
+        "dense_.weights[candidates_.ids[i]] = static_cast<float>(",
         IN_FUZZ,
     ),
     Mutant(
         "cpu V2: dense: the ids are places",
         "csrc/cpu/dense.h",
-        "dense.ids[i] = i < count ? ids_[i] : 0;",
-        "dense.ids[i] = static_cast<int64_t>(i);",
+        "dense_.ids[i] = int64_t{candidates_.ids[i]};",
+        "dense_.ids[i] = static_cast<int64_t>(i);",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: dense: what makes up the number of kept are the kept again",
+        "csrc/cpu/dense.h",
+        "uint64_t bits = ~bits_of_pair(",
+        "uint64_t bits = bits_of_pair(",
+        IN_FUZZ,
+    ),
+    Mutant(
+        "cpu V2: dense: what can never be drawn has the score 0 like the others",
+        "csrc/cpu/dense.h",
+        "if (!(scores[best] > 0.0F)) {",
+        "if (!(scores[best] > -1.0F)) {",
+        IN_PROBABILITIES,
+    ),
+    Mutant(
+        "cpu V2: in a large nucleus of probabilities -inf stands for what is dropped",
+        "csrc/cpu/large_nucleus.h",
+        "kWeight == Weight::kValue ? 0.0F : -kInfinity",
+        "-kInfinity",
         IN_FUZZ,
     ),
 )
