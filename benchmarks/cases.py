@@ -84,6 +84,8 @@ OTHER_LOGITS = (
     replace(TOP_P, distribution=UNSURE_MODEL),
     *(replace(case, distribution=other) for case in (TOP_K_AND_P, LARGE_K_AND_P) for other in (NORMAL, FLAT)),
 )
+FLAT_WITHOUT_FILTER = replace(NO_FILTER, distribution=FLAT)
+"""Where min-p alone keeps nearly everything."""
 ADVERSARIAL_CASES = (TOP_K_AND_P, LARGE_K_AND_P, Case(1024, 0.999), TOP_P, NO_FILTER)
 
 
@@ -158,7 +160,7 @@ def second_operator() -> list[Cell]:
     return [
         Cell(SECOND_OPERATOR, case, vocab_size, 64, dtype, (OPERATOR, SECOND, SECOND_MIN_P))
         for vocab_size in VOCAB_SIZES
-        for case in CASES
+        for case in (*CASES, FLAT_WITHOUT_FILTER)
         for dtype in DTYPES
     ]
 

@@ -216,8 +216,9 @@ def _single_row(records: list[Record]) -> Iterator[Gate]:
 
 
 def _second_operator(records: list[Record]) -> Iterator[Gate]:
-    """The second operator beside the first one, and what min-p adds to it."""
-    cells = [record for record in records if record["section"] == SECOND_OPERATOR]
+    """The second operator beside the first one, and what min-p adds to it, in the cases of the grid."""
+    names = {case.name for case in cases.CASES}
+    cells = [record for record in records if record["section"] == SECOND_OPERATOR and record["case"] in names]
     for name, other in ((cases.SECOND, cases.OPERATOR), (cases.SECOND_MIN_P, cases.SECOND)):
         measured = [
             _Value(median(record, name) / median(record, other), record, describe(record))

@@ -14,15 +14,8 @@ float exact_bound(const Row<Type>& row, const Groups& groups, float maximum, flo
                   float upper, float min_p, Workspace& work) {
   const RowSum row_sum = scan_sum(row, groups, work.chunk_sums);
   const double least = double{min_p} * double{probability_of(maximum, row_sum)};
-  // By bisection: around 0 there are many floats between the bounds.
-  int64_t low = ordinal_of(lower);
-  int64_t high = int64_t{ordinal_of(upper)} + 1;
-  while (high - low > 1) {
-    const auto middle = static_cast<int32_t>(low + (high - low) / 2);
-    const double probability{probability_of(value_of_ordinal(middle), row_sum)};
-    (probability >= least ? high : low) = middle;
-  }
-  return value_of_ordinal(static_cast<int32_t>(low));
+  return last_before(lower, next_above(upper),
+                     [&](float value) { return double{probability_of(value, row_sum)} >= least; });
 }
 
 /// The id of the hit with this place among all.

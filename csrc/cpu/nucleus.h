@@ -24,16 +24,9 @@ ASCEND_SAMPLE_INLINE float probability_of(float value, const RowSum& row_sum) {
 
 /// The largest value that does not reach a share of the largest value's weight, or -inf.
 inline float below_share(float maximum, double share) {
-  const auto reaches = [&](float value) {
+  return last_before(-kInfinity, maximum, [&](float value) {
     return exp_not_positive(double{value} - double{maximum}) >= share;
-  };
-  int64_t low = ordinal_of(-kInfinity);
-  int64_t high = ordinal_of(maximum);
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (reaches(value_of_ordinal(static_cast<int32_t>(middle))) ? high : low) = middle;
-  }
-  return value_of_ordinal(static_cast<int32_t>(low));
+  });
 }
 
 /// The nucleus' size, where the place of its end is known.
