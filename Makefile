@@ -85,7 +85,7 @@ bench-npu: $(BIN)/.built  ## device memory and host time of a call beside torch_
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) benchmarks/npu_call.py
 
 bench-decoding: $(BIN)/.built  ## speculative sampling and beam search; trains a draft and a target on the first run: minutes
-	$(RUN) -m benchmarks.speculative
+	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks.speculative
 	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks.beam_search
 
 bench-decoding-docs: $(BIN)/.built  ## take the last run of `make bench-decoding` into docs/decoding.md
