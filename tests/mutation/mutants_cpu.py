@@ -328,7 +328,7 @@ MUTANTS_CPU = (
         "csrc/cpu/large_nucleus.h",
         "    if (!arguments_.stays_surely(end)) {\n",
         "    if (end < 0) {\n",
-        IN_FUZZ,
+        IN_MIN_P,
     ),
     Mutant(
         "cpu V2: large nucleus: min-p beyond the nucleus",
