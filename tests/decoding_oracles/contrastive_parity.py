@@ -61,7 +61,7 @@ def test_a_forbidden_token_is_taken_by_transformers_alone() -> None:
     ("right", "wrong"),
     [
         pytest.param("- penalty_alpha * context.largest_cosines(hidden_states)", "", id="no penalty"),
-        pytest.param("(1 - penalty_alpha) * probabilities", "probabilities", id="the probability is not weighed"),
+        pytest.param("(1 - penalty_alpha) * log_probs.exp()", "log_probs.exp()", id="the probability is not weighed"),
         pytest.param(
             "cosines.masked_fill(self._is_padding[:, None, : self._length], -torch.inf)", "cosines", id="padding counts"
         ),
