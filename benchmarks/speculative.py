@@ -5,10 +5,10 @@
 
 `speed` decodes texts that the models know by heart and others, at several temperatures: so acceptance varies. Each case
 times plain decoding, gamma = 7, adaptive gamma and, of one row, gamma = 14 (nothing is promised of that) in turns. A
-round of gamma drafts costs gamma * c + v plain steps,
-where c and v, the cost of a draft step and of a pass over gamma + 1 tokens, are measured in the same run; the model of
-the literature has v = 1. `normalisation` filters 352 positions at once and one by one, as the source document's first
-version does. `identity` compares greedy texts of the demo's language model, 1,000 prompts, with its own greedy ones.
+round of gamma drafts costs gamma * c + v plain steps, where c and v, the cost of a draft step and of a pass over gamma
++ 1 tokens, are measured in the same run; the model of the literature has v = 1. `normalisation` filters 352 positions
+at once and one by one, as the source document's first version does. `identity` compares greedy texts of the demo's
+language model, 1,000 prompts, with its own greedy ones.
 """
 
 from __future__ import annotations
