@@ -57,8 +57,6 @@ class Dense {
   }
 
  private:
-  static constexpr size_t kFew = 48;  // candidates tried first: most nuclei are smaller
-
   /// The weight of a value, which is not NaN.
   float weight_of(float value) const {
     if (are_weights_) {
@@ -100,8 +98,8 @@ class Dense {
   /// Top-p alone.
   template <Weight kWeight>
   size_t sample_top_p() {
-    rank(kFew);
-    if (candidates_.count < kFew || count_nucleus() != 0) {
+    rank(kFewCandidates);
+    if (candidates_.count < kFewCandidates || count_nucleus() != 0) {
       return sample_ranked();
     }
     if (maximum_ == kInfinity) {

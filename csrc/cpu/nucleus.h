@@ -7,6 +7,9 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
+/// Candidates that are tried first: most nuclei are smaller.
+inline constexpr size_t kFewCandidates = 48;
+
 /// A nucleus too large to be sorted: everything above `place.value`, and the first `equals` by id
 /// of those equal to it.
 struct Nucleus {

@@ -54,8 +54,6 @@ class TopP {
   }
 
  private:
-  static constexpr size_t kFew = 48;  // candidates tried first: most nuclei are smaller
-
   /// Bounds of the nucleus' size; `most` is 0 where it may be beyond the candidates.
   struct Sizes {
     size_t least;
@@ -95,7 +93,7 @@ class TopP {
   /// do not.
   std::optional<size_t> try_few(const RoughSum& rough) {
     sum_.maximum = rough.maximum;
-    candidates_ = first_of_total_order(row_, groups_, kFew, work_);
+    candidates_ = first_of_total_order(row_, groups_, kFewCandidates, work_);
     known_ = know_candidates();
     bounds_ = bound_sum(rough, known_, row_.chunks());
     const Sizes sizes = bound_size(bounds_);
@@ -206,10 +204,10 @@ class TopP {
   }
 
   size_t sample_with_sum() {
-    candidates_ = first_of_total_order(row_, groups_, kFew, work_);
+    candidates_ = first_of_total_order(row_, groups_, kFewCandidates, work_);
     const double target = p_ * sum_.sum;
     double found = 0;
-    if (const size_t count = count_candidates(kFew, found); count != 0) {
+    if (const size_t count = count_candidates(kFewCandidates, found); count != 0) {
       is_small_ = true;
       return sample_candidates(count);
     }
@@ -301,7 +299,7 @@ class TopP {
   Workspace& work_;
   const Groups groups_;
   bool is_small_ = false;
-  bool is_beyond_few_ = false;  // the nucleus may have more than kFew
+  bool is_beyond_few_ = false;  // the nucleus may have more than kFewCandidates
   Known known_{};
   Bounds bounds_{};
   RowSum sum_{};
