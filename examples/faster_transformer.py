@@ -35,6 +35,7 @@ def decode(model: EncoderDecoder, number: int, beams: int) -> tuple[DecodeOutput
         memory, lengths = model.encoder(**encode_numbers([number]))
     request = check_request(
         "faster_transformer",
+        model.decoder,
         torch.tensor([[START]]),
         MOST_STEPS,
         encoder={"memory": memory, "memory_lengths": lengths},

@@ -95,7 +95,7 @@ def beam_search(
     """
     name = "beam_search"
     max_new_tokens = encoder_lengths(name, max_new_tokens, common.get("encoder"))
-    request = check_request(name, input_ids, max_new_tokens, **common)
+    request = check_request(name, model, input_ids, max_new_tokens, **common)
     check_beams(name, num_beams, num_return_sequences)
     if finished not in ("pool", "in_beam"):
         refuse(name, "finished", 'be "pool" or "in_beam"', repr(finished), 'Use "pool" for what transformers does.')

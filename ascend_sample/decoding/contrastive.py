@@ -70,7 +70,7 @@ def contrastive_search(
     Source: Su et al., "A Contrastive Framework for Neural Text Generation", 2022; docs/decoding.md, section
     "Contrastive search".
     """
-    request = check_request("contrastive_search", input_ids, max_new_tokens, **common)
+    request = check_request("contrastive_search", model, input_ids, max_new_tokens, **common)
     check_integer("contrastive_search", "top_k", top_k, low=1)
     check_number("contrastive_search", "penalty_alpha", penalty_alpha, low=0.0, high=1.0)
     start = prefilled(model, request)

@@ -51,7 +51,7 @@ def greedy_search(
 
     Source: docs/decoding.md, section "Greedy search and sampling".
     """
-    request = check_request("greedy_search", input_ids, max_new_tokens, **common)
+    request = check_request("greedy_search", model, input_ids, max_new_tokens, **common)
     texts, best_token = Texts(request), _BestToken(request)
 
     def choose(logits: Tensor) -> Choice:

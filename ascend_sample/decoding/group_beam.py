@@ -98,7 +98,7 @@ def group_beam_search(
     Source: docs/decoding.md, section "Group beam search".
     """
     name = "group_beam_search"
-    request = check_request(name, input_ids, max_new_tokens, **common)
+    request = check_request(name, model, input_ids, max_new_tokens, **common)
     check_beams(name, num_beams, num_return_sequences)
     check_integer(name, "num_beam_groups", num_beam_groups, low=1)
     if num_beams % num_beam_groups != 0:

@@ -14,6 +14,9 @@ from torch import Tensor
 LARGEST_POWER: Final = 1e20
 """Of a length: sums of log-probabilities, in float32 and above beam_run.NOTHING, may be divided or multiplied by it."""
 
+STEP_METHODS: Final = ("prefill", "decode", "expand", "reorder", "rollback")
+"""Of `StepModel`."""
+
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """(input_ids int64 [rows, length], scores float32 [rows, vocab_size]) -> scores; transformers' classes are such.
 
@@ -108,6 +111,7 @@ class Request:
 
 def check_request(
     strategy: str,
+    model: object,
     input_ids: Tensor,
     max_new_tokens: int | Sequence[int] | Tensor,
     *,
@@ -131,6 +135,7 @@ def check_request(
     if unknown:
         rule = f"be parameters of its own, or {', '.join(CommonOptions.__annotations__)}"
         raise TypeError(f"{strategy}: options must {rule}, got {', '.join(unknown)}. Use one of these names.")
+    check_model(strategy, "model", model)
     if not isinstance(input_ids, Tensor) or input_ids.dtype != torch.int64:
         refuse_type(strategy, "input_ids", "be an int64 tensor", input_ids, "Convert it with torch.tensor(ids).")
     if input_ids.dim() != 2 or 0 in input_ids.shape:
@@ -170,6 +175,17 @@ def check_request(
         progress=progress,
         return_scores=return_scores,
     )
+
+
+def check_model(strategy: str, name: str, model: object) -> None:
+    """Raise unless model computes steps."""
+    missing = [method for method in STEP_METHODS if not callable(getattr(model, method, None))]
+    if missing:
+        remedy = (
+            "Wrap a model of transformers into CausalModel or EncoderDecoderModel, any other module into ModuleModel."
+        )
+        value = f"{type(model).__name__} without {', '.join(missing)}"
+        raise TypeError(f"{strategy}: {name} must be a StepModel, got {value}. {remedy}")
 
 
 def _checked_mask(strategy: str, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -79,7 +79,7 @@ def sample(
 
     Source: docs/decoding.md, section "Greedy search and sampling".
     """
-    request = check_request("sample", input_ids, max_new_tokens, **common)
+    request = check_request("sample", model, input_ids, max_new_tokens, **common)
     rows = checked_params(request, params)
     check_integer("sample", "num_return_sequences", num_return_sequences, low=1)
     check_generator(request, generator)
@@ -136,7 +136,7 @@ def sample_and_rank(
 
     Source: docs/decoding.md, section "Greedy search and sampling".
     """
-    request = check_request("sample_and_rank", input_ids, max_new_tokens, **common)
+    request = check_request("sample_and_rank", model, input_ids, max_new_tokens, **common)
     rows = checked_params(request, params)
     check_integer("sample_and_rank", "num_samples", num_samples, low=1)
     check_integer("sample_and_rank", "num_return_sequences", num_return_sequences, low=1, high=num_samples)

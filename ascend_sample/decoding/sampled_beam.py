@@ -76,7 +76,7 @@ def beam_sample(
     Source: docs/decoding.md, section "Beam sample".
     """
     name = "beam_sample"
-    request = check_request(name, input_ids, max_new_tokens, **common)
+    request = check_request(name, model, input_ids, max_new_tokens, **common)
     check_beams(name, num_beams, num_return_sequences)
     check_length_penalty(name, length_penalty, request.max_steps)
     check_early_stopping(name, early_stopping)

@@ -86,7 +86,7 @@ def speculative_sample(
 
     Source: docs/decoding.md, section "Speculative sampling".
     """
-    request = check_request(STRATEGY, input_ids, max_new_tokens, **common)
+    request = check_request(STRATEGY, model, input_ids, max_new_tokens, **common)
     _refuse_what_needs_steps(request)
     control = _checked_gamma(gamma)
     proposer = _checked_drafter(drafter)

@@ -195,10 +195,12 @@ def test_padding_may_be_beyond_the_vocabulary(search: Callable[..., DecodeOutput
         if search is SEARCHES["groups"]:  # a padding token inside of the vocabulary is penalised: here one without hope
             table = torch.nn.functional.pad(table, (0, 1, 0, 1))
             expected = search(table_model(table, device), prompts, pad_token_id=7, **options)
+            tolerance = 1e-6  # a device's float32 sum over one more token may round otherwise
         else:
             expected = search(table_model(table, device), prompts, pad_token_id=0, **options)
+            tolerance = 0.0
         assert found.to_lists() == expected.to_lists()
-        assert torch.equal(found.sequences_scores, expected.sequences_scores)
+        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=tolerance)
     assert padded > 0
 
 

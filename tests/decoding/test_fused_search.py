@@ -62,7 +62,7 @@ def test_ragged_prompts_and_lengths() -> None:
 def test_ids_and_parents_give_the_sequences() -> None:
     decoder = random_decoder(2)
     start, encoder = make_request(2, seed=2)
-    run = BeamRun(decoder, check_request("test", start, 8, encoder=encoder, eos_token_id=END), num_beams=5)
+    run = BeamRun(decoder, check_request("test", decoder, start, 8, encoder=encoder, eos_token_id=END), num_beams=5)
     found = search_in_beam(run, num_return_sequences=5, length_penalty=0.0)
     step_ids, parent_ids = run.recorded()
     assert step_ids.shape == parent_ids.shape == (len(step_ids), 2, 5)

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.request import check_request
 
 IDS = torch.tensor([[1, 2], [3, 0]])
+MODEL = ModuleModel(lambda input_ids: torch.zeros(*input_ids.shape, 9))
 BAD = [
+    ({"model": torch.nn.Linear(1, 1)}, TypeError, "model must be a StepModel, got Linear without prefill, decode, "),
     ({"input_ids": [[1, 2]]}, TypeError, "input_ids must be an int64 tensor, got list"),
     ({"input_ids": IDS.int()}, TypeError, "input_ids must be an int64 tensor, got a tensor of torch.int32"),
     ({"input_ids": IDS[0]}, ValueError, r"input_ids must be \[batch, length\] and not empty, got \[2\]"),
@@ -51,18 +54,20 @@ BAD = [
 
 @pytest.mark.parametrize(("wrong", "error", "message"), BAD)
 def test_bad_input_is_named(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
-    arguments = {"input_ids": IDS, "max_new_tokens": 4, **wrong}
+    arguments = {"model": MODEL, "input_ids": IDS, "max_new_tokens": 4, **wrong}
     with pytest.raises(error, match=rf"^search: {message}.*\. [A-Z]"):
         check_request("search", **arguments)
 
 
 def test_what_is_derived() -> None:
-    request = check_request("search", IDS, [2, 5], attention_mask=torch.tensor([[1, 1], [1, 0]]), eos_token_id=(7, 8))
+    request = check_request(
+        "search", MODEL, IDS, [2, 5], attention_mask=torch.tensor([[1, 1], [1, 0]]), eos_token_id=(7, 8)
+    )
     assert (request.max_steps, request.pad_token_id, request.batch_size) == (5, 7, 2)
     assert request.prompt_lengths().tolist() == [2, 1]
     assert request.is_eos(torch.tensor([[6, 7], [8, 9]])).tolist() == [[False, True], [True, False]]
     for lengths in (torch.tensor(3), torch.tensor([3, 3]), (3, 3)):
-        assert check_request("search", IDS, lengths).max_new_tokens.tolist() == [3, 3]
-    none = check_request("search", IDS, 1)
+        assert check_request("search", MODEL, IDS, lengths).max_new_tokens.tolist() == [3, 3]
+    none = check_request("search", MODEL, IDS, 1)
     assert none.pad_token_id == 0
     assert not none.is_eos(IDS).any()
