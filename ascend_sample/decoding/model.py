@@ -7,10 +7,13 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ascend_sample._export import exportable
+
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 """What the sampling layer takes as it is."""
 
 
+@exportable
 class StepOutput(NamedTuple):
     """What a model returns for some tokens.
 
