@@ -12,7 +12,7 @@ from torch import Tensor
 from ascend_sample.sampling import routes
 from ascend_sample.sampling.batch import ProcessedRows, SamplingBatch
 from ascend_sample.sampling.filters import filter_logits
-from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs, numbers_of
+from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.noise import Stream
 from ascend_sample.sampling.routes import RULES, RowFacts, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits
@@ -262,8 +262,7 @@ class Sampler:
                 min_p=batch.min_p[rows],
                 keep_ties=self.keep_ties,
             )
-        numbers = numbers_of(values, self.logprobs_mode)
-        return gather_logprobs(plan.logprobs_list, numbers, token_ids[rows], plan.most_logprobs)
+        return gather_logprobs(plan.logprobs_list, values, self.logprobs_mode, token_ids[rows], plan.most_logprobs)
 
 
 def _facts_of(batch: SamplingBatch) -> RowFacts:

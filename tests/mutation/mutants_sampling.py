@@ -29,7 +29,7 @@ IN_SAMPLER = ("tests/sampling/test_sampler.py",)
 IN_NOISE = ("tests/sampling/test_noise.py",)
 IN_NATIVE_ROWS = ("tests/sampling/test_native_rows.py",)
 IN_FILTER_PROBABILITIES = ("tests/sampling/test_filter_probabilities.py",)
-IN_BEST_TOKENS = ("tests/decoding/test_best_tokens.py",)
+IN_BEST_TOKENS = ("tests/sampling/test_best_tokens.py",)
 IN_BATCH = ("tests/sampling/test_batch.py", "tests/sampling/test_batch_model.py")
 IN_PROCESSING = ("tests/sampling/test_processing.py",)
 
