@@ -8,11 +8,10 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.best_tokens import all_log_probs, best_entries, best_tokens
-from ascend_sample.decoding.log_probs import without_nan
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import Request
+from ascend_sample.sampling.best_tokens import all_log_probs, best_entries, best_tokens, without_nan
 
 NOTHING: Final = -1e30
 """The score of a beam without a hypothesis: below each sum of log-probabilities, and finite, so that no sum or product

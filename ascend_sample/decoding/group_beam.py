@@ -19,7 +19,6 @@ from ascend_sample.decoding.beam_pool import (
     going_on,
 )
 from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose, first_beams_alone
-from ascend_sample.decoding.best_tokens import all_log_probs, best_entries
 from ascend_sample.decoding.loop import steps_of
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
@@ -32,6 +31,7 @@ from ascend_sample.decoding.request import (
     check_request,
     refuse,
 )
+from ascend_sample.sampling.best_tokens import all_log_probs, best_entries
 
 
 @torch.no_grad()
