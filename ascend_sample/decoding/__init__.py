@@ -21,10 +21,11 @@ from ascend_sample.decoding.model import StepModel, StepOutput
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.processors import hamming_diversity
-from ascend_sample.decoding.request import CommonOptions, LogitsProcessor, OnTokens, StoppingCriterion
+from ascend_sample.decoding.request import CommonOptions, LogitsProcessor, StoppingCriterion
 from ascend_sample.decoding.sampled import sample, sample_and_rank
 from ascend_sample.decoding.sampled_beam import beam_sample
 from ascend_sample.decoding.speculative import speculative_sample
+from ascend_sample.decoding.streaming import OnTokens, Streamer
 
 if TYPE_CHECKING:
     from ascend_sample.decoding.transformers_models import CausalModel, EncoderDecoderModel
@@ -49,6 +50,7 @@ __all__ = [
     "StepModel",
     "StepOutput",
     "StoppingCriterion",
+    "Streamer",
     "beam_sample",
     "beam_search",
     "contrastive_search",

@@ -11,17 +11,11 @@ from typing_extensions import Unpack
 
 from ascend_sample.decoding.beam_pool import EarlyStopping, FinishedPool, search_with_pool
 from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose
+from ascend_sample.decoding.checks import check_integer, check_length_penalty, check_number, refuse
 from ascend_sample.decoding.in_beam import search_in_beam
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import (
-    CommonOptions,
-    check_integer,
-    check_length_penalty,
-    check_number,
-    check_request,
-    refuse,
-)
+from ascend_sample.decoding.request import CommonOptions, check_request
 
 ENCODER_MASK: Final = "encoder_attention_mask"
 
@@ -75,7 +69,7 @@ def beam_search(
 
     Returns:
         Rows of a prompt follow one another, the best first. Where there are fewer hypotheses than were asked for, rows
-        of length 0 with the score -inf.
+        of length 0 with the score -inf; a RuntimeWarning names the prompts that have none.
 
     Raises:
         TypeError: an argument has a wrong type or dtype.
@@ -153,9 +147,9 @@ def encoder_lengths(
         max_new_tokens = max_new_tokens.item()  # type: ignore[assignment]
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens != 0:
         return max_new_tokens
-    given = encoder or {}
+    given = encoder if isinstance(encoder, Mapping) else {}
     mask = given.get(ENCODER_MASK)
-    if isinstance(mask, Tensor):
+    if isinstance(mask, Tensor) and mask.dim() == 2:
         return mask.to(torch.int64).sum(dim=1)
     for value in given.values():
         if isinstance(value, Tensor) and value.dim() >= 2:

@@ -8,10 +8,12 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.loop import apply_processors, meets, read_prompts, warn_of_impossible
+from ascend_sample.decoding.model import StepModel, decoded
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import Request
-from ascend_sample.sampling.best_tokens import all_log_probs, best_entries, best_tokens, without_nan
+from ascend_sample.decoding.streaming import refuse_listener
+from ascend_sample.sampling.best_tokens import all_log_probs, best_entries, best_tokens
 
 NOTHING: Final = -1e30
 """The score of a beam without a hypothesis: below each sum of log-probabilities, and finite, so that no sum or product
@@ -93,7 +95,8 @@ class BeamRun:
         self.num_beams = num_beams
         self.softmax_smoothing = softmax_smoothing
         self.log_eos_penalty = math.log(eos_penalty)
-        output = model.prefill(request.input_ids, request.attention_mask, **request.encoder)
+        refuse_listener(request.strategy, request.on_tokens)
+        output = read_prompts(model, request)
         self.logits = output.logits.repeat_interleave(num_beams, dim=0)
         self.cache = model.expand(output.cache, num_beams)
         self.penalized_tokens = request.eos_token_ids[request.eos_token_ids < self.vocab_size]
@@ -137,9 +140,7 @@ class BeamRun:
     def process(self, log_probs: Tensor, sequences: Tensor | None) -> Tensor:
         """What processors and the penalty make of a step's log-probabilities, which may be overwritten."""
         if sequences is not None:
-            for processor in self.request.logits_processor:
-                log_probs = processor(sequences, log_probs)
-            log_probs = without_nan(log_probs)
+            log_probs = apply_processors(self.request, sequences, log_probs)
         if self.log_eos_penalty != 0.0:
             # Added, it lowers them. A factor below 1 would bring negative numbers nearer to 0.
             log_probs[:, self.penalized_tokens] += self.log_eos_penalty
@@ -162,7 +163,7 @@ class BeamRun:
             rows = (self.first_rows + candidates.beams).flatten()
             sequences = torch.cat((self.sequences[rows], candidates.tokens.view(-1, 1)), dim=1)
             for criterion in self.request.stopping_criteria:
-                met = torch.as_tensor(criterion(sequences, tuple(self.step_scores)), device=ended.device)
+                met = meets(self.request, criterion, sequences, tuple(self.step_scores))
                 ended = ended | (met.view(ended.shape) if met.dim() else met)
         return ended
 
@@ -196,7 +197,7 @@ class BeamRun:
             tokens = tokens.where(tokens < self.vocab_size, 0)  # a model may not take it, and nothing depends on it
         stand_ins = own_rows.index_select(0, done.to(torch.int8).argmin(dim=0, keepdim=True))
         rows = torch.where(done[:, None], stand_ins, own_rows).flatten()
-        output = self.model.decode(tokens, self.model.reorder(self.cache, rows))
+        output = decoded(self.request.strategy, self.model, tokens, self.model.reorder(self.cache, rows))
         self.logits, self.cache = output.logits[:, -1], output.cache
 
     def recorded(self) -> tuple[Tensor, Tensor]:
@@ -204,7 +205,7 @@ class BeamRun:
         return torch.stack(self.step_tokens), torch.stack(self.step_beams)
 
     def finish(self, scores: Tensor, lengths: Tensor, tokens: Tensor, beams: Tensor) -> DecodeOutput:
-        """Hypotheses as the strategy's answer, which the one who listens is told, too.
+        """Hypotheses as the strategy's answer, with a warning if a prompt has none.
 
         Args:
             scores: float32 [batch, count], the best first; NOTHING where there is no hypothesis.
@@ -214,17 +215,15 @@ class BeamRun:
         """
         request = self.request
         found = exists(scores)
+        warn_of_impossible(request, ~found[:, 0], "prompts")
         lengths = lengths.where(found, 0)
         longest = int(lengths.max())
         inside = torch.arange(longest, device=request.device) < lengths[:, :, None]
         rows = beams[:longest].permute(1, 2, 0) + self.first_rows[:, :, None]
-        output = DecodeOutput(
+        return DecodeOutput(
             sequences=tokens[:longest].permute(1, 2, 0).where(inside, request.pad_token_id).flatten(0, 1),
             sequences_scores=scores.where(found, -torch.inf).flatten(),
             lengths=lengths.flatten(),
             beam_indices=rows.where(inside, -1).flatten(0, 1),
             scores=tuple(self.step_scores) if request.return_scores else None,
         )
-        if request.on_tokens is not None:
-            request.on_tokens(output.sequences, output.lengths)
-        return output

@@ -9,18 +9,12 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 from typing_extensions import Unpack
 
+from ascend_sample.decoding.checks import check_integer, check_number, refuse
 from ascend_sample.decoding.log_probs import log_softmax
 from ascend_sample.decoding.loop import Choice, Texts, prefilled, steps_of
-from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.model import StepModel, decoded
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import (
-    CommonOptions,
-    Request,
-    check_integer,
-    check_number,
-    check_request,
-    refuse,
-)
+from ascend_sample.decoding.request import CommonOptions, Request, check_request
 from ascend_sample.sampling.total_order import first_of_total_order
 
 
@@ -73,8 +67,8 @@ def contrastive_search(
     request = check_request("contrastive_search", model, input_ids, max_new_tokens, **common)
     check_integer("contrastive_search", "top_k", top_k, low=1)
     check_number("contrastive_search", "penalty_alpha", penalty_alpha, low=0.0, high=1.0)
-    start = prefilled(model, request)
-    texts, context = Texts(request), _Context(request, _hidden_states(request, start.hidden_states))
+    texts, start = Texts(request), prefilled(model, request)
+    context = _Context(request, _hidden_states(request, start.hidden_states))
     logits, cache = start.logits, start.cache
     count = min(top_k, logits.shape[1])
     first_candidates = torch.arange(request.batch_size, device=request.device) * count
@@ -82,7 +76,7 @@ def contrastive_search(
         scores = texts.processed(logits)
         values, candidates = first_of_total_order(scores, count)
         log_probs = log_softmax(scores).gather(1, candidates)
-        output = model.decode(candidates.view(-1, 1), model.expand(cache, count))
+        output = decoded(request.strategy, model, candidates.view(-1, 1), model.expand(cache, count))
         hidden_states = normalize(
             _hidden_states(request, output.hidden_states).view(request.batch_size, count, -1), dim=2
         )

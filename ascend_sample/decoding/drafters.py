@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ascend_sample.decoding.acceptance import Draft
+from ascend_sample.decoding.checks import check_bool, check_integer
 from ascend_sample.decoding.distributions import RowSampling, draw_from
-from ascend_sample.decoding.model import StepModel, entered
-from ascend_sample.decoding.request import check_bool, check_integer
+from ascend_sample.decoding.model import StepModel, checked, decoded, entered
+from ascend_sample.decoding.request import check_model
 from ascend_sample.sampling import Stream
 
 
@@ -38,6 +39,10 @@ class Round(NamedTuple):
     unseen: int
     is_ragged: bool
     sampling: RowSampling
+
+
+DRAFTER_METHODS: Final = ("start", "draft")
+"""Of `Drafter`."""
 
 
 class Drafter(Protocol):
@@ -93,6 +98,7 @@ class ModelDrafter:
     """
 
     def __init__(self, model: StepModel, *, uses_encoder: bool = True) -> None:
+        check_model("ModelDrafter", "model", model)
         check_bool("ModelDrafter", "uses_encoder", uses_encoder)
         self.model = model
         self.uses_encoder = uses_encoder
@@ -100,7 +106,9 @@ class ModelDrafter:
     def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> ModelDraftState:
         """See `Drafter.start`."""
         given = encoder if self.uses_encoder else {}
-        output = self.model.prefill(input_ids, attention_mask, **given)
+        output = checked(
+            "ModelDrafter", self.model, self.model.prefill(input_ids, attention_mask, **given), len(input_ids)
+        )
         return ModelDraftState(output.cache, 0, output.logits.shape[1])
 
     def draft(self, state: ModelDraftState, texts: Round) -> tuple[Draft, ModelDraftState]:
@@ -114,7 +122,7 @@ class ModelDrafter:
         tokens: list[Tensor] = []
         probabilities: list[Tensor] = []
         for _ in range(count):
-            logits, cache, _ = entered(self.model.decode(given, cache))
+            logits, cache, _ = entered(decoded("ModelDrafter", self.model, given, cache))
             probabilities.append(texts.sampling.probabilities(logits[:, -1:]))
             token = draw_from(probabilities[-1][:, 0], texts.sampling.seed, position, Stream.DRAFT)
             if texts.is_ragged:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ascend_sample.decoding.checks import check_bool, check_integer, check_number, refuse, refuse_type
 from ascend_sample.decoding.fused_cache import DecoderCache
 from ascend_sample.decoding.model import StepOutput
-from ascend_sample.decoding.request import check_bool, check_integer, check_number, refuse, refuse_type
 
 FEED_FORWARD_FACTOR = 4
 LONGEST_WAVELENGTH = 10000.0
@@ -375,7 +375,7 @@ class EncoderDecoder(nn.Module):
         return logits
 
     @torch.no_grad()
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`."""
         memory, lengths = self.encoder(**encoder)
         return self.decoder.prefill(input_ids, attention_mask, memory=memory, memory_lengths=lengths)

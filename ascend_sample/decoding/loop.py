@@ -7,13 +7,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ascend_sample.decoding.model import StepModel, StepOutput, entered
+from ascend_sample.decoding.checks import name_of, refuse, refuse_result
+from ascend_sample.decoding.model import StepModel, StepOutput, checked, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import Request
+from ascend_sample.decoding.request import Request, StoppingCriterion
+from ascend_sample.decoding.streaming import Listening
 from ascend_sample.sampling.best_tokens import without_nan
 
 NOT_THE_CALLERS: Final = ("ascend_sample.decoding", "torch.utils._contextlib")
@@ -70,6 +73,9 @@ class Texts:
         self._may_end_early = has_ends or shortest < request.max_steps
         self.is_done = torch.zeros(rows, dtype=torch.bool, device=request.device)
         self.stand_in: Tensor | None = None
+        self._listening = Listening(
+            request.strategy, request.on_tokens, prompts, request.attention_mask.repeat_interleave(copies, dim=0)
+        )
 
     @property
     def ids(self) -> Tensor:
@@ -79,9 +85,7 @@ class Texts:
     def processed(self, logits: Tensor) -> Tensor:
         """The logits after the request's processors, float32 [rows, vocab_size]; NaN becomes -inf."""
         scores = logits.to(torch.float32, copy=bool(self.request.logits_processor))  # a processor may write into it
-        for processor in self.request.logits_processor:
-            scores = processor(self.ids, scores)
-        return without_nan(scores)
+        return apply_processors(self.request, self.ids, scores)
 
     def append(self, choice: Choice) -> None:
         """Give each row that is not done its token; some may be done with it."""
@@ -96,11 +100,10 @@ class Texts:
             self._scores.append(choice.scores)
         is_done = was_done | request.is_eos(tokens) | (self._lengths >= self._max_new_tokens)
         for criterion in request.stopping_criteria:
-            stops = criterion(self.ids, tuple(self._scores) or (choice.scores,))
-            is_done = is_done | torch.as_tensor(stops, device=request.device)
+            is_done = is_done | meets(request, criterion, self.ids, tuple(self._scores) or (choice.scores,))
         self.is_done = is_done
         if request.on_tokens is not None:
-            request.on_tokens(tokens[:, None], (~was_done).to(torch.int64))
+            self._listening.tell(tokens[:, None], (~was_done).to(torch.int64), is_done)
 
     def are_done(self) -> bool:
         """Whether all rows are done. It waits for the device only where that is not known without."""
@@ -131,9 +134,37 @@ class Texts:
         )
 
 
+def read_prompts(model: StepModel, request: Request) -> StepOutput:
+    """The prompts processed: logits [batch, vocab_size], as the model gives them, and its cache."""
+    input_ids = request.input_ids
+    try:
+        output = model.prefill(input_ids, request.attention_mask, **request.encoder)
+    except IndexError as error:  # of an embedding, which does not say what was wrong
+        value = f"tokens up to {int(input_ids.max())} in {input_ids.shape[1]} columns, and IndexError: {error}"
+        remedy = "Use the model's own tokenizer, and prompts within its positions."
+        refuse(request.strategy, "input_ids", f"be what {name_of(model)} can read", value, remedy)
+    except RuntimeError:
+        _refuse_another_device(model, request)
+        raise
+    output = checked(request.strategy, model, output, len(input_ids))
+    if output.logits.device != request.device:
+        rule = f"be on the device of what {name_of(model)} returns, {output.logits.device}"
+        refuse(request.strategy, "input_ids", rule, request.device, "Move all inputs, or the model, with .to().")
+    return output
+
+
+def _refuse_another_device(model: StepModel, request: Request) -> None:
+    """Raise if the model could not work because all of its parameters are elsewhere than the prompts."""
+    modules = [one for one in (model, *getattr(model, "__dict__", {}).values()) if isinstance(one, torch.nn.Module)]
+    devices = {str(parameter.device) for module in modules for parameter in module.parameters()}
+    if devices and str(request.device) not in devices:
+        rule = f"be on the device of {name_of(model)}, {' or '.join(sorted(devices))}"
+        refuse(request.strategy, "input_ids", rule, request.device, "Move all inputs, or the model, with .to().")
+
+
 def prefilled(model: StepModel, request: Request, copies: int = 1) -> StepOutput:
     """The prompts processed once, and each row repeated: logits [batch * copies, vocab_size] and their cache."""
-    output = entered(model.prefill(request.input_ids, request.attention_mask, **request.encoder))
+    output = entered(read_prompts(model, request))
     if copies == 1:
         return output
     return StepOutput(output.logits.repeat_interleave(copies, dim=0), model.expand(output.cache, copies))
@@ -158,7 +189,7 @@ def append_tokens(
             break
         if texts.stand_in is not None:
             cache = model.reorder(cache, texts.stand_in)
-        output = entered(model.decode(choice.tokens[:, None], cache))
+        output = entered(decoded(texts.request.strategy, model, choice.tokens[:, None], cache))
         logits, cache = output.logits[:, -1], output.cache
     return texts.output()
 
@@ -169,6 +200,30 @@ def steps_of(request: Request) -> Iterator[int]:
         for step in range(request.max_steps):
             yield step
             bar.update()
+
+
+def apply_processors(request: Request, input_ids: Tensor, scores: Tensor) -> Tensor:
+    """What the request's processors make of scores, float32 [rows, vocab_size]; NaN becomes -inf."""
+    for processor in request.logits_processor:
+        processed = processor(input_ids, scores)
+        if not isinstance(processed, Tensor) or processed.shape != scores.shape:
+            name, rule = f"logits_processor {name_of(processor)}", f"return scores {list(scores.shape)}"
+            remedy = "Return what it was given, changed where it should be."
+            refuse_result(request.strategy, name, rule, processed, remedy)
+        scores = processed
+    return without_nan(scores)
+
+
+def meets(request: Request, criterion: StoppingCriterion, input_ids: Tensor, scores: tuple[Tensor, ...]) -> Tensor:
+    """Which rows a criterion ends, bool [rows], or [] for all."""
+    met = criterion(input_ids, scores)
+    if isinstance(met, (bool, np.bool_)):
+        met = torch.tensor(bool(met))
+    rows = len(input_ids)
+    if not isinstance(met, Tensor) or met.dtype != torch.bool or met.shape not in ((), (rows,)):
+        name, rule = f"stopping_criteria {name_of(criterion)}", f"return a bool, or a bool tensor [{rows}]"
+        refuse_result(request.strategy, name, rule, met, "Say of each row of input_ids whether it is done.")
+    return met.to(request.device)
 
 
 def warn_of_impossible(request: Request, is_impossible: Tensor, named: Literal["rows", "prompts"] = "rows") -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._export import exportable
+from ascend_sample.decoding.checks import name_of, refuse_result, refuse_type
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 """What the sampling layer takes as it is."""
@@ -44,7 +45,7 @@ class StepModel(Protocol):
     Source: docs/decoding.md, section "Models".
     """
 
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
         """Process the prompts.
 
         Args:
@@ -84,16 +85,46 @@ class StepModel(Protocol):
         ...
 
 
+def checked(asker: str, model: object, output: StepOutput, *places: int) -> StepOutput:
+    """What a model returned, if it has the types and shapes that it must have, its logits of one of `DTYPES`.
+
+    Args:
+        asker: the name of the function, for messages.
+        model: what returned it.
+        output: that.
+        places: what stands before vocab_size in the shape of the logits.
+
+    Raises:
+        TypeError: it is no `StepOutput` of tensors.
+        ValueError: a tensor has a wrong shape, or complex numbers.
+    """
+    remedy = "See StepModel: logits [batch, vocab_size] of prefill, [batch, tokens, vocab_size] of decode."
+    if not isinstance(output, StepOutput):
+        refuse_type(asker, f"model {name_of(model)}", "return a StepOutput", output, remedy)
+    logits, hidden_states = output.logits, output.hidden_states
+    is_logits = isinstance(logits, Tensor) and logits.shape[:-1] == places and logits.shape[-1] > 0
+    if not is_logits or logits.is_complex():
+        rule = f"return real logits [{', '.join(map(str, places))}, vocab_size]"
+        refuse_result(asker, f"model {name_of(model)}", rule, logits, remedy)
+    if not (hidden_states is None or (isinstance(hidden_states, Tensor) and hidden_states.dim() == 3)):
+        rule = "return hidden states [batch, tokens, hidden_size] or None"
+        refuse_result(asker, f"model {name_of(model)}", rule, hidden_states, remedy)
+    return output if logits.dtype in DTYPES else output._replace(logits=logits.to(torch.float32))
+
+
+def decoded(asker: str, model: StepModel, tokens: Tensor, cache: Any) -> StepOutput:
+    """What a model computes for tokens, int64 [batch, tokens], `checked`."""
+    return checked(asker, model, model.decode(tokens, cache), *tokens.shape)
+
+
 def entered(output: StepOutput) -> StepOutput:
-    """What a model returned, its logits as every strategy can take them: of one of `DTYPES`, with -inf for NaN.
+    """What `checked` has passed, with -inf for NaN.
 
     Example:
-        >>> entered(StepOutput(torch.tensor([[0.5, torch.nan]], dtype=torch.float64), None)).logits
+        >>> entered(StepOutput(torch.tensor([[0.5, torch.nan]]), None)).logits
         tensor([[0.5000,   -inf]])
     """
     logits = output.logits
-    if logits.dtype not in DTYPES:
-        logits = logits.to(torch.float32)
     if not (logits.is_cpu and not logits.amax().isnan()):  # on a CPU a look is cheaper than a copy
         logits = logits.masked_fill(logits.isnan(), -torch.inf)
     return output._replace(logits=logits)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ascend_sample.decoding.checks import check_arguments, name_of, refuse_result
 from ascend_sample.decoding.model import StepOutput
 
 
@@ -45,8 +46,11 @@ class ModuleModel:
             raise TypeError(f"ModuleModel: module must be callable, got {type(module).__name__}. Give a torch module.")
         self.module = module
 
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`."""
+        if encoder:
+            called = self.module.forward if isinstance(self.module, torch.nn.Module) else self.module
+            check_arguments("ModuleModel", "encoder", called, (input_ids,), encoder)
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         to_the_left = torch.argsort(~mask, dim=1, stable=True)
         history = TokenHistory(input_ids.gather(1, to_the_left), mask.sum(dim=1), encoder)
@@ -85,7 +89,18 @@ class ModuleModel:
     def _run(self, history: TokenHistory) -> tuple[Tensor, Tensor | None]:
         inside = torch.arange(history.tokens.shape[1], device=history.tokens.device) < history.lengths[:, None]
         output = self.module(history.tokens.where(inside, 0), **history.encoder)
-        return output if isinstance(output, tuple) else (output, None)
+        logits, hidden_states = output if isinstance(output, tuple) and len(output) == 2 else (output, None)
+        self._check("logits", logits, history.tokens, "vocab_size")
+        if hidden_states is not None:
+            self._check("hidden states", hidden_states, history.tokens, "hidden_size")
+        return logits, hidden_states
+
+    def _check(self, what: str, value: object, tokens: Tensor, last: str) -> None:
+        if not isinstance(value, Tensor) or value.dim() != 3 or value.shape[:2] != tokens.shape:
+            name = f"module {name_of(self.module)}"
+            rule = f"return {what} [{', '.join(map(str, tokens.shape))}, {last}], those of each token"
+            remedy = "Wrap it into a function that does; a model of transformers into CausalModel."
+            refuse_result("ModuleModel", name, rule, value, remedy)
 
 
 def _take(values: Tensor, places: Tensor) -> Tensor:

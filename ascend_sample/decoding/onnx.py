@@ -23,9 +23,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ascend_sample.decoding.checks import check_integer, refuse, refuse_type
 from ascend_sample.decoding.fused import Decoder, EncoderDecoder
 from ascend_sample.decoding.model import StepOutput
-from ascend_sample.decoding.request import check_integer, refuse, refuse_type
 
 ENCODER_FILE = "encoder.onnx"
 DECODER_FILE = "decoder.onnx"
@@ -182,7 +182,7 @@ class OnnxModel:
             if found != names:
                 refuse("OnnxModel", "directory", f"hold graphs with {list(names)}", list(found), "Use export_onnx.")
 
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`.
 
         Raises:

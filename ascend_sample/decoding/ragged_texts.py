@@ -9,6 +9,7 @@ from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.loop import warn_of_impossible
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.request import Request
+from ascend_sample.decoding.streaming import Listening
 
 
 class RaggedTexts:
@@ -34,6 +35,7 @@ class RaggedTexts:
         self.room = request.max_new_tokens.clone()
         self.scores = torch.zeros(request.batch_size, device=request.device)
         self._prompt_lengths = self.lengths
+        self._listening = Listening(request.strategy, request.on_tokens, request.input_ids, request.attention_mask)
 
     def append(self, tokens: Tensor, counts: Tensor, logits: Tensor) -> Tensor:
         """Append the first counts[r] tokens to each row r, up to its first stop token; nothing to a row that is done.
@@ -56,7 +58,7 @@ class RaggedTexts:
         is_ended = is_eos.any(dim=1) | (self.room == counts)
         self.room = torch.where(is_ended, 0, self.room - counts)
         if self.request.on_tokens is not None:
-            self.request.on_tokens(tokens, counts)
+            self._listening.tell(tokens, counts, self.room == 0)
         return counts
 
     def window(self, start: Tensor, draft: Tensor, counts: Tensor) -> Tensor:

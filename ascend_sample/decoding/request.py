@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypedDict, TypeGuard
+from typing import Any, Final, TypedDict
 
 import torch
 from torch import Tensor
 
-LARGEST_POWER: Final = 1e20
-"""Of a length: sums of log-probabilities, in float32 and above beam_run.NOTHING, may be divided or multiplied by it."""
+from ascend_sample.decoding.checks import (
+    check_arguments,
+    check_bool,
+    check_integer,
+    has_methods,
+    is_integer,
+    is_list,
+    kind_of,
+    refuse,
+    refuse_type,
+)
+from ascend_sample.decoding.streaming import Listener, OnTokens, Streamer, checked_listener
+from ascend_sample.sampling import SamplingParams
 
 STEP_METHODS: Final = ("prefill", "decode", "expand", "reorder", "rollback")
 """Of `StepModel`."""
@@ -23,10 +32,6 @@ LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 input_ids are the prompts as they were given, with their padding, and what was generated so far."""
 StoppingCriterion = Callable[..., Any]
 """(input_ids int64 [rows, length], scores) -> bool [rows] or bool; transformers' classes are such."""
-OnTokens = Callable[[Tensor, Tensor], None]
-"""(tokens int64 [rows, n], counts int64 [rows]): called after each step with what it appended.
-
-Of row r the first counts[r] tokens are new; 0 for a row that is done. A beam search calls it once, at the end."""
 
 
 class CommonOptions(TypedDict, total=False):
@@ -40,7 +45,8 @@ class CommonOptions(TypedDict, total=False):
         logits_processor: called one after the other on each step's float32 logits (log-probabilities in a beam
             search), before anything is drawn.
         stopping_criteria: a row for which one is true is done.
-        on_tokens: for streaming, see `OnTokens`.
+        on_tokens: for streaming: a function, see `OnTokens`, or a streamer of transformers, of several rows a list with
+            one for each. Refused by beam searches and sample_and_rank, where no token is final before the end.
         progress: show a bar (tqdm) of the steps.
         return_scores: keep what each step drew from, in `DecodeOutput.scores`.
     """
@@ -51,7 +57,7 @@ class CommonOptions(TypedDict, total=False):
     pad_token_id: int | None
     logits_processor: Sequence[LogitsProcessor]
     stopping_criteria: Sequence[StoppingCriterion]
-    on_tokens: OnTokens | None
+    on_tokens: Listener | None
     progress: bool
     return_scores: bool
 
@@ -71,7 +77,7 @@ class Request:
         pad_token_id: what fills rows.
         logits_processor: as given.
         stopping_criteria: as given.
-        on_tokens: as given.
+        on_tokens: a function, or streamers, one alone too, in a tuple.
         progress: as given.
         return_scores: as given.
     """
@@ -86,7 +92,7 @@ class Request:
     pad_token_id: int
     logits_processor: Sequence[LogitsProcessor]
     stopping_criteria: Sequence[StoppingCriterion]
-    on_tokens: OnTokens | None
+    on_tokens: OnTokens | tuple[Streamer, ...] | None
     progress: bool
     return_scores: bool
 
@@ -121,7 +127,7 @@ def check_request(
     pad_token_id: int | None = None,
     logits_processor: Sequence[LogitsProcessor] = (),
     stopping_criteria: Sequence[StoppingCriterion] = (),
-    on_tokens: OnTokens | None = None,
+    on_tokens: Listener | None = None,
     progress: bool = False,
     return_scores: bool = False,
     **unknown: object,
@@ -134,8 +140,11 @@ def check_request(
     """
     if unknown:
         rule = f"be parameters of its own, or {', '.join(CommonOptions.__annotations__)}"
-        raise TypeError(f"{strategy}: options must {rule}, got {', '.join(unknown)}. Use one of these names.")
+        raise TypeError(f"{strategy}: options must {rule}, got {', '.join(unknown)}. {_advice_on(unknown)}")
     check_model(strategy, "model", model)
+    if isinstance(input_ids, Mapping):
+        remedy = f"Give what it holds by name: {strategy}(model, **tokens, ...)."
+        refuse_type(strategy, "input_ids", "be an int64 tensor", input_ids, remedy)
     if not isinstance(input_ids, Tensor) or input_ids.dtype != torch.int64:
         refuse_type(strategy, "input_ids", "be an int64 tensor", input_ids, "Convert it with torch.tensor(ids).")
     if input_ids.dim() != 2 or 0 in input_ids.shape:
@@ -143,10 +152,7 @@ def check_request(
         remedy = "Give at least one prompt of at least one token; pad shorter ones and pass attention_mask."
         refuse(strategy, "input_ids", "be [batch, length] and not empty", shape, remedy)
     mask = _checked_mask(strategy, input_ids, attention_mask)
-    for name, value in (encoder or {}).items():
-        if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(input_ids):
-            remedy = "Give one row for each prompt."
-            refuse(strategy, f"encoder[{name!r}]", f"be a tensor [{len(input_ids)}, ...]", _kind(value), remedy)
+    encoder = _checked_encoder(strategy, model, input_ids, encoder)
     lengths = _checked_lengths(strategy, input_ids, max_new_tokens)
     eos = _checked_eos(strategy, eos_token_id)
     if pad_token_id is None:
@@ -155,8 +161,7 @@ def check_request(
     for name, values in (("logits_processor", logits_processor), ("stopping_criteria", stopping_criteria)):
         if not isinstance(values, Sequence) or not all(map(callable, values)):
             refuse_type(strategy, name, "be a list of callables", values, "Put a single one into a list.")
-    if not (on_tokens is None or callable(on_tokens)):
-        refuse_type(strategy, "on_tokens", "be callable", on_tokens, "Give a function of tokens and counts.")
+    listener = checked_listener(strategy, on_tokens)
     check_bool(strategy, "progress", progress)
     check_bool(strategy, "return_scores", return_scores)
     device = input_ids.device
@@ -164,33 +169,43 @@ def check_request(
         strategy=strategy,
         input_ids=input_ids,
         attention_mask=mask,
-        encoder=dict(encoder or {}),
+        encoder=encoder,
         max_new_tokens=torch.tensor(lengths, dtype=torch.int64, device=device),
         max_steps=max(lengths),
         eos_token_ids=torch.tensor(eos, dtype=torch.int64, device=device),
         pad_token_id=pad_token_id,
         logits_processor=logits_processor,
         stopping_criteria=stopping_criteria,
-        on_tokens=on_tokens,
+        on_tokens=listener,
         progress=progress,
         return_scores=return_scores,
     )
 
 
-def check_model(strategy: str, name: str, model: object) -> None:
+def check_model(strategy: str, name: str, model: object, kind: str = "a StepModel") -> None:
     """Raise unless model computes steps."""
-    missing = [method for method in STEP_METHODS if not callable(getattr(model, method, None))]
-    if missing:
+    if not has_methods(model, STEP_METHODS):
+        missing = [method for method in STEP_METHODS if not callable(getattr(model, method, None))]
+        value = f"{type(model).__name__} without {', '.join(missing)}"
         remedy = (
             "Wrap a model of transformers into CausalModel or EncoderDecoderModel, any other module into ModuleModel."
         )
-        value = f"{type(model).__name__} without {', '.join(missing)}"
-        raise TypeError(f"{strategy}: {name} must be a StepModel, got {value}. {remedy}")
+        if isinstance(model, type):
+            value, remedy = f"the class {model.__name__}", "Make an object of it."
+        raise TypeError(f"{strategy}: {name} must be {kind}, got {value}. {remedy}")
+
+
+def _advice_on(unknown: Mapping[str, object]) -> str:
+    """What to do with options that no strategy has, but the `generate` of transformers may."""
+    in_params = [name for name in unknown if name in SamplingParams.__dataclass_fields__]
+    if in_params:
+        return f"Put {', '.join(in_params)} into params=SamplingParams(...), which the strategies that draw take."
+    return "Give it as on_tokens." if "streamer" in unknown else "Use one of these names."
 
 
 def _checked_mask(strategy: str, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
     if attention_mask is None:
-        return torch.ones_like(input_ids, dtype=torch.bool)
+        attention_mask = torch.ones_like(input_ids, dtype=torch.bool)
     if not isinstance(attention_mask, Tensor) or attention_mask.dtype.is_floating_point:
         remedy = "Give True (1) at tokens and False (0) at padding."
         refuse_type(strategy, "attention_mask", "be a bool or int64 tensor", attention_mask, remedy)
@@ -201,11 +216,36 @@ def _checked_mask(strategy: str, input_ids: Tensor, attention_mask: Tensor | Non
         rule = f"be on the device of input_ids, {input_ids.device}"
         refuse(strategy, "attention_mask", rule, attention_mask.device, "Move it with .to().")
     mask = attention_mask.bool()
-    empty = (~mask.any(dim=1)).nonzero().flatten().tolist()
+    is_odd, is_negative = attention_mask != mask, (input_ids < 0) & mask
+    of_rows = torch.stack((is_odd.any(dim=1), ~mask.any(dim=1), is_negative.any(dim=1)))
+    odd, empty, negative = ([row for row, it in enumerate(found) if it] for found in of_rows.tolist())
+    if odd:
+        value = f"{attention_mask[is_odd].unique().tolist()} in the rows {odd}"
+        refuse(strategy, "attention_mask", "be 0 or 1", value, "Give True (1) at tokens and False (0) at padding.")
     if empty:
         remedy = "A prompt needs a token, for example the model's start token."
         refuse(strategy, "attention_mask", "leave each row a token", f"none in the rows {empty}", remedy)
+    if negative:
+        value = f"{input_ids[is_negative].unique().tolist()} in the rows {negative}"
+        refuse(strategy, "input_ids", "be at least 0", value, "Pass attention_mask, with 0 at padding.")
     return mask
+
+
+def _checked_encoder(
+    strategy: str, model: Any, input_ids: Tensor, encoder: Mapping[str, Tensor] | None
+) -> dict[str, Tensor]:
+    if not (encoder is None or isinstance(encoder, Mapping)):
+        refuse_type(strategy, "encoder", "be a dict of tensors", encoder, "Give the encoder's inputs by name.")
+    given = dict(encoder or {})
+    for name, value in given.items():
+        if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(input_ids):
+            remedy = "Give one row for each prompt."
+            refuse(strategy, f"encoder[{name!r}]", f"be a tensor [{len(input_ids)}, ...]", kind_of(value), remedy)
+        if name.endswith("attention_mask") and bool((value != value.bool()).any()):
+            value = value.unique().tolist()
+            refuse(strategy, f"encoder[{name!r}]", "be 0 or 1", value, "Give 1 at what counts and 0 at padding.")
+    check_arguments(strategy, "encoder", model.prefill, (input_ids, None), given)
+    return given
 
 
 def _checked_lengths(strategy: str, input_ids: Tensor, value: int | Sequence[int] | Tensor) -> list[int]:
@@ -213,9 +253,9 @@ def _checked_lengths(strategy: str, input_ids: Tensor, value: int | Sequence[int
         value = value.tolist()
     batch_size = len(input_ids)
     rule = f"be an int, or one for each of {batch_size} prompts"
-    if not (_is_list(value) or _is_integer(value)):
+    if not (is_list(value) or is_integer(value)):
         refuse_type(strategy, "max_new_tokens", rule, value, "Say how many tokens a row may get at most.")
-    lengths: list[Any] = list(value) if _is_list(value) else [value] * batch_size
+    lengths: list[Any] = list(value) if is_list(value) else [value] * batch_size
     if len(lengths) != batch_size:
         refuse(strategy, "max_new_tokens", rule, f"{len(lengths)} values", "Give as many as there are prompts.")
     for length in lengths:
@@ -228,71 +268,7 @@ def _checked_eos(strategy: str, value: int | Sequence[int] | Tensor | None) -> l
         value = value.tolist()
     if value is None:
         return []
-    tokens: list[Any] = list(value) if _is_list(value) else [value]
+    tokens: list[Any] = list(value) if is_list(value) else [value]
     for token in tokens:
         check_integer(strategy, "eos_token_id", token, low=0)
     return [int(token) for token in tokens]
-
-
-def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _is_integer(value: object) -> TypeGuard[numbers.Integral]:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def check_integer(strategy: str, name: str, value: object, *, low: int, high: int | None = None) -> None:
-    """Raise unless value is an integer from low to high."""
-    if not _is_integer(value):
-        refuse_type(strategy, name, "be an int", value, "Convert it with int().")
-    number = int(value)
-    if number < low or (high is not None and number > high):
-        rule = f"be at least {low}" if high is None else f"be in [{low}, {high}]"
-        refuse(strategy, name, rule, value, "Use a value of that range.")
-
-
-def check_number(
-    strategy: str, name: str, value: object, *, low: float, high: float = float("inf"), above: bool = False
-) -> None:
-    """Raise unless value is a finite number from low (above low, if so) to high."""
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        refuse_type(strategy, name, "be a float", value, "Convert it with float().")
-    number = float(value)
-    is_high_enough = number > low if above else number >= low
-    if not (is_high_enough and number <= high and abs(number) != float("inf")):
-        rule = f"be a finite number {'above' if above else 'of at least'} {low:g}"
-        rule += "" if high == float("inf") else f" and at most {high:g}"
-        refuse(strategy, name, rule, value, "Use a value of that range.")
-
-
-def check_length_penalty(strategy: str, length_penalty: float, longest: float, low: float = -math.inf) -> None:
-    """Raise unless longest ** length_penalty, by which sums may be divided, leaves scores the range of a float32."""
-    check_number(strategy, "length_penalty", length_penalty, low=low)
-    most = math.log(LARGEST_POWER) / math.log(longest) if longest > 1 else math.inf
-    if abs(length_penalty) > most:
-        rule = f"be in [{max(-most, low):.3g}, {most:.3g}] with that many new tokens"
-        remedy = f"No sum may be divided by more than {LARGEST_POWER:g}, or multiplied."
-        refuse(strategy, "length_penalty", rule, length_penalty, remedy)
-
-
-def check_bool(strategy: str, name: str, value: object) -> None:
-    """Raise unless value is True or False."""
-    if not isinstance(value, bool):
-        refuse_type(strategy, name, "be True or False", value, "Use bool().")
-
-
-def refuse(strategy: str, name: str, rule: str, value: object, remedy: str) -> NoReturn:
-    """Raise ValueError in the project's form."""
-    raise ValueError(f"{strategy}: {name} must {rule}, got {value}. {remedy}")
-
-
-def refuse_type(strategy: str, name: str, rule: str, value: object, remedy: str) -> NoReturn:
-    """Raise TypeError in the project's form."""
-    raise TypeError(f"{strategy}: {name} must {rule}, got {_kind(value)}. {remedy}")
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of {value.dtype} {list(value.shape)}"
-    return f"{type(value).__name__} {value!r}"[:80]

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from ascend_sample.decoding.request import Request, refuse, refuse_type
+from ascend_sample.decoding.checks import refuse, refuse_type
+from ascend_sample.decoding.request import Request
 from ascend_sample.sampling import SamplingParams
 
 DRAW_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed")

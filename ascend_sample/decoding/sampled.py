@@ -10,18 +10,14 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from ascend_sample.decoding.checks import check_integer, check_length_penalty
 from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.loop import Choice, Texts, append_tokens, prefilled
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import (
-    CommonOptions,
-    Request,
-    check_integer,
-    check_length_penalty,
-    check_request,
-)
+from ascend_sample.decoding.request import CommonOptions, Request, check_request
 from ascend_sample.decoding.row_params import check_generator, checked_params
+from ascend_sample.decoding.streaming import refuse_listener
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, filter_logits
 from ascend_sample.sampling.seeds import derived_seeds
 
@@ -114,8 +110,8 @@ def sample_and_rank(
         num_return_sequences: how many of them are returned, at most num_samples. Equal texts are not merged.
         length_penalty: 1 ranks by the mean log-probability, 0 by the probability of the text, which prefers short ones.
         generator: as for `sample`.
-        **common: see `CommonOptions`. on_tokens is called once, with what is returned; return_scores keeps those of
-            all texts that were drawn.
+        **common: see `CommonOptions`. on_tokens is refused, because no text is sure to be returned before all are
+            drawn; return_scores keeps those of all that were.
 
     Returns:
         num_return_sequences rows a prompt, the best first, the one drawn first among equals. A row's score is what it
@@ -142,7 +138,8 @@ def sample_and_rank(
     check_integer("sample_and_rank", "num_return_sequences", num_return_sequences, low=1, high=num_samples)
     check_length_penalty("sample_and_rank", length_penalty, request.max_steps, low=0.0)
     check_generator(request, generator)
-    drawn = _sampled(model, replace(request, on_tokens=None), rows, num_samples, generator, named="prompts")
+    refuse_listener(request.strategy, request.on_tokens)
+    drawn = _sampled(model, request, rows, num_samples, generator, named="prompts")
     scores = drawn.sequences_scores / drawn.lengths.float() ** length_penalty
     by_prompt = scores.view(request.batch_size, num_samples)
     order = by_prompt.argsort(dim=1, descending=True, stable=True)[:, :num_return_sequences]
@@ -150,8 +147,6 @@ def sample_and_rank(
     best = (first + order).flatten()
     lengths = drawn.lengths[best]
     sequences = drawn.sequences[best, : int(lengths.max())]
-    if request.on_tokens is not None:
-        request.on_tokens(sequences, lengths)
     return drawn._replace(sequences=sequences, sequences_scores=scores[best], lengths=lengths)
 
 
@@ -163,8 +158,7 @@ def _sampled(
     generator: torch.Generator | None,
     named: Literal["rows", "prompts"] = "rows",
 ) -> DecodeOutput:
-    start = prefilled(model, request, copies)
-    texts = Texts(request, copies, named)
+    texts, start = Texts(request, copies, named), prefilled(model, request, copies)
     batch = _batch_of(request, _copied(params, copies), copies, start.logits.shape[1], generator)
     sampler = Sampler()
 

@@ -13,20 +13,14 @@ from typing_extensions import Unpack
 
 from ascend_sample.decoding.acceptance import Draft, judge_draft
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
+from ascend_sample.decoding.checks import check_integer, has_methods, refuse
 from ascend_sample.decoding.distributions import RowSampling
-from ascend_sample.decoding.drafters import Drafter, ModelDrafter, ModelDraftState, Round
+from ascend_sample.decoding.drafters import DRAFTER_METHODS, Drafter, ModelDrafter, ModelDraftState, Round
 from ascend_sample.decoding.loop import prefilled
-from ascend_sample.decoding.model import StepModel, entered
+from ascend_sample.decoding.model import StepModel, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.ragged_texts import RaggedTexts
-from ascend_sample.decoding.request import (
-    CommonOptions,
-    Request,
-    check_integer,
-    check_request,
-    refuse,
-    refuse_type,
-)
+from ascend_sample.decoding.request import CommonOptions, Request, check_model, check_request
 from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
 from ascend_sample.sampling import SamplingParams
 
@@ -166,7 +160,7 @@ class _Run:
         if self.is_cache_ahead or is_ragged:  # rows that are done are ragged: they stay where they are
             self.cache = self.model.rollback(self.cache, start)
         window = texts.window(start, draft.tokens, wanted)
-        logits, self.cache, _ = entered(self.model.decode(window, self.cache))
+        logits, self.cache, _ = entered(decoded(STRATEGY, self.model, window, self.cache))
         self.target_passes += 1
         if is_ragged and count:
             logits = _from_place(logits, texts.lengths - 1 - start)
@@ -276,8 +270,7 @@ def _checked_gamma(gamma: object) -> int | AdaptiveGamma:
 
 
 def _checked_drafter(drafter: object) -> Drafter:
-    if hasattr(drafter, "draft") and hasattr(drafter, "start"):
+    if has_methods(drafter, DRAFTER_METHODS):
         return cast(Drafter, drafter)
-    if hasattr(drafter, "decode") and hasattr(drafter, "rollback"):
-        return ModelDrafter(cast(StepModel, drafter))
-    refuse_type(STRATEGY, "drafter", "be a StepModel or a Drafter", drafter, "Wrap a torch module in ModuleModel.")
+    check_model(STRATEGY, "drafter", drafter, "a StepModel or a Drafter")
+    return ModelDrafter(cast(StepModel, drafter))

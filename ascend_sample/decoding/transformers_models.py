@@ -171,7 +171,7 @@ class CausalModel(_TransformersModel):
             )
         super().__init__(model, hidden_states)
 
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`.
 
         Raises:
@@ -236,7 +236,7 @@ class EncoderDecoderModel(_TransformersModel):
             )
         super().__init__(model, hidden_states)
 
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`.
 
         Raises:

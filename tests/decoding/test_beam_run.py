@@ -278,6 +278,7 @@ def test_a_processor_that_makes_nan_forbids(search: Callable[..., DecodeOutput])
 
 
 @EACH
+@pytest.mark.filterwarnings("ignore:.*some step had no token left:RuntimeWarning")
 def test_where_nothing_is_allowed_nothing_is_found(search: Callable[..., DecodeOutput]) -> None:
     def forbid(input_ids: Tensor, scores: Tensor) -> Tensor:
         return torch.full_like(scores, -torch.inf)

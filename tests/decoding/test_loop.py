@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from table_models import random_table
-from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.decoding.contrastive import contrastive_search
@@ -76,18 +75,3 @@ def test_rows_end_each_at_their_own_step(name: str) -> None:
     together = STRATEGIES[name](model, prompts, max_new_tokens=limits).to_lists()
     for row, limit in enumerate(limits):
         assert STRATEGIES[name](model, prompts[row : row + 1], max_new_tokens=limit).to_lists() == [together[row]]
-
-
-def test_a_wrong_shape_of_a_criterion_is_no_secret() -> None:
-    table = random_table()
-
-    def stops(input_ids: Tensor, scores: Any) -> Tensor:
-        return torch.tensor([True, False, True])
-
-    with pytest.raises(RuntimeError, match="size"):
-        greedy_search(
-            ModuleModel(lambda input_ids: table[input_ids]),
-            torch.ones(2, 1, dtype=torch.int64),
-            max_new_tokens=2,
-            stopping_criteria=[stops],
-        )

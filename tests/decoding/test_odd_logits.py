@@ -1,9 +1,10 @@
-"""What every strategy but the beam searches makes of logits that are infinite, NaN, of another dtype, or in a graph."""
+"""What strategies make of logits that are infinite, NaN, of another dtype, or in a graph; of beams the warnings."""
 
 from __future__ import annotations
 
 import linecache
 import math
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,16 @@ from planting import Trap, assert_caught
 from table_models import random_table
 from torch import Tensor
 
-from ascend_sample.decoding import contrastive, loop, sampled
+from ascend_sample.decoding import beam_run, contrastive, loop, sampled
 from ascend_sample.decoding import model as model_module
+from ascend_sample.decoding.beam import beam_search
 from ascend_sample.decoding.contrastive import contrastive_search
 from ascend_sample.decoding.greedy import greedy_search
+from ascend_sample.decoding.group_beam import group_beam_search
 from ascend_sample.decoding.model import StepOutput, entered
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.sampled import sample, sample_and_rank
+from ascend_sample.decoding.sampled_beam import beam_sample
 from ascend_sample.decoding.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams
 
@@ -34,6 +38,18 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
     "contrastive_search": contrastive_search,
     "speculative_sample": lambda model, *given, **options: speculative_sample(
         model, *given, SEEDED, drafter=model, gamma=2, **options
+    ),
+}
+
+
+BEAM_SEARCHES: dict[str, Callable[..., Any]] = {
+    "beam_search": lambda *given, **options: beam_search(*given, num_beams=3, **options),
+    "beam_search in the beam": lambda *given, **options: beam_search(
+        *given, num_beams=3, finished="in_beam", **options
+    ),
+    "beam_sample": lambda *given, **options: beam_sample(*given, SEEDED, num_beams=3, **options),
+    "group_beam_search": lambda *given, **options: group_beam_search(
+        *given, num_beams=4, num_beam_groups=2, diversity_penalty=1.0, **options
     ),
 }
 
@@ -87,6 +103,37 @@ def test_rows_with_nothing_to_choose_are_named_at_the_callers_line(name: str, va
     assert [warning.filename for warning in caught] == [__file__]
     line = linecache.getline(__file__, caught[0].lineno)
     assert f"{name}(" in line or "STRATEGIES[name](" in line
+
+
+@pytest.mark.parametrize("name", BEAM_SEARCHES)
+@pytest.mark.parametrize("value", [NAN, -INF])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_prompts_whose_beams_find_nothing_are_named(name: str, value: float, steps: int, device: str) -> None:
+    """After token 2 there is nothing, and after token 5 nothing but 2."""
+    table = with_column(-INF, 2)
+    table[2], table[5, :] = value, -INF
+    table[5, 2] = 0.0
+    prompts = torch.tensor([[1], [2], [4], [5]], device=device)
+    named = [1] if steps == 1 else [1, 3]
+    strategy = name.split()[0]
+    message = rf"^{strategy}: in the prompts {re.escape(str(named))} some step had no token left to choose, every"
+    with pytest.warns(RuntimeWarning, match=message) as caught:
+        output = BEAM_SEARCHES[name](model_of(table.to(device)), prompts, max_new_tokens=steps)
+    assert [warning.filename for warning in caught if warning.category is RuntimeWarning] == [__file__]
+    assert output.sequences_scores.isneginf().nonzero().flatten().tolist() == named
+    assert [row for row, length in enumerate(output.lengths.tolist()) if length == 0] == named
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", BEAM_SEARCHES)
+def test_fewer_hypotheses_than_beams_are_no_reason_to_warn(name: str) -> None:
+    """The only text is 3, 3; the other beams have nothing."""
+    output = BEAM_SEARCHES[name](
+        model_of(torch.full((7, 7), -INF).index_fill(1, torch.tensor([3]), 0.0)), torch.tensor([[1]]), max_new_tokens=2,
+        num_return_sequences=2,
+    )  # fmt: skip
+    assert output.to_lists() == [[3, 3], []] or name == "group_beam_search"
+    assert output.sequences_scores[0].item() > -2.0
 
 
 def masks_leave_nan_alone() -> None:
@@ -198,6 +245,8 @@ TRAPS = [
          "values == -torch.inf, -torch.inf", test_a_token_without_probability_is_not_taken_for_being_new),
     Trap("+inf - +inf is NaN", contrastive, "log_softmax(scores).gather(1, candidates)",
          "values - scores.logsumexp(dim=1, keepdim=True)", plus_infinity_is_whole_in_contrastive_search),
+    Trap("beams that find nothing do so quietly", beam_run, '~found[:, 0], "prompts"', 'found[:, 0] & False, "prompts"',
+         lambda: test_prompts_whose_beams_find_nothing_are_named("beam_search", NAN, 3, "cpu")),
     Trap("a warning points at the layer", loop, "stacklevel=_level_of_the_caller()", "stacklevel=2",
          lambda: test_rows_with_nothing_to_choose_are_named_at_the_callers_line("greedy_search", NAN)),
     Trap("a warning points at torch.no_grad", loop, ".startswith(NOT_THE_CALLERS)", ".startswith(NOT_THE_CALLERS[:1])",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.generation import BaseStreamer
 
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.request import check_request
@@ -14,7 +15,15 @@ IDS = torch.tensor([[1, 2], [3, 0]])
 MODEL = ModuleModel(lambda input_ids: torch.zeros(*input_ids.shape, 9))
 BAD = [
     ({"model": torch.nn.Linear(1, 1)}, TypeError, "model must be a StepModel, got Linear without prefill, decode, "),
+    ({"model": ModuleModel}, TypeError, "model must be a StepModel, got the class ModuleModel"),
     ({"input_ids": [[1, 2]]}, TypeError, "input_ids must be an int64 tensor, got list"),
+    (
+        {"input_ids": {"input_ids": IDS, "attention_mask": IDS > 0}},
+        TypeError,
+        r"input_ids must be an int64 tensor, got dict (?=.*\. Give .* by name: search\(model, \*\*tokens)",
+    ),
+    ({"input_ids": IDS.float()}, TypeError, "input_ids must be an int64 tensor, got a tensor of torch.float32"),
+    ({"input_ids": -IDS}, ValueError, r"input_ids must be at least 0, got \[-3, -2, -1\] in the rows \[0, 1\]"),
     ({"input_ids": IDS.int()}, TypeError, "input_ids must be an int64 tensor, got a tensor of torch.int32"),
     ({"input_ids": IDS[0]}, ValueError, r"input_ids must be \[batch, length\] and not empty, got \[2\]"),
     ({"input_ids": IDS[:, :0]}, ValueError, r"input_ids must be \[batch, length\] and not empty, got \[2, 0\]"),
@@ -24,6 +33,18 @@ BAD = [
         {"attention_mask": torch.tensor([[0, 0], [1, 1]])},
         ValueError,
         r"attention_mask must leave each row a token, got none in the rows \[0\]",
+    ),
+    (
+        {"attention_mask": torch.tensor([[1, 1], [2, -1]])},
+        ValueError,
+        r"attention_mask must be 0 or 1, got \[-1, 2\] in the rows \[1\]",
+    ),
+    ({"encoder": IDS}, TypeError, r"encoder must be a dict of tensors, got a tensor of torch.int64 \[2, 2\]"),
+    ({"encoder": {"memory": [1, 2]}}, ValueError, r"encoder\['memory'\] must be a tensor \[2, ...\], got list"),
+    (
+        {"encoder": {"encoder_attention_mask": IDS}},
+        ValueError,
+        r"encoder\['encoder_attention_mask'\] must be 0 or 1, got \[0, 1, 2, 3\]",
     ),
     ({"encoder": {"memory": torch.ones(3, 1)}}, ValueError, r"encoder\['memory'\] must be a tensor \[2, ...\]"),
     ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1, got 0"),
@@ -41,7 +62,11 @@ BAD = [
     ({"pad_token_id": -1}, ValueError, "pad_token_id must be at least 0, got -1"),
     ({"logits_processor": print}, TypeError, "logits_processor must be a list of callables"),
     ({"stopping_criteria": [1]}, TypeError, "stopping_criteria must be a list of callables"),
-    ({"on_tokens": 1}, TypeError, "on_tokens must be callable, got int 1"),
+    ({"on_tokens": 1}, TypeError, "on_tokens must be a function of tokens and counts, a streamer .*, got int 1"),
+    ({"on_tokens": []}, TypeError, r"on_tokens must be a function of tokens and counts, a streamer .*, got list \[\]"),
+    ({"on_tokens": BaseStreamer}, TypeError, "on_tokens must be a function .*, got type <class .*BaseStreamer'>"),
+    ({"on_tokens": [print, print]}, TypeError, "on_tokens must be a function of tokens and counts, .*, got list"),
+    ({"on_tokens": [BaseStreamer()] * 2}, ValueError, "on_tokens must be a streamer of its own for each row, got Base"),
     ({"progress": 1}, TypeError, "progress must be True or False, got int 1"),
     ({"return_scores": "no"}, TypeError, "return_scores must be True or False, got str"),
     (
@@ -49,6 +74,12 @@ BAD = [
         TypeError,
         "options must be parameters of its own, or attention_mask, encoder, .*, return_scores, got eos, return_score",
     ),
+    (
+        {"temperature": 0.7, "top_k": 3},
+        TypeError,
+        r"options must be .*, got temperature, top_k(?=\. Put temperature, top_k into params=SamplingParams\()",
+    ),
+    ({"streamer": BaseStreamer()}, TypeError, r"options must be .*, got streamer(?=\. Give it as on_tokens\.$)"),
 ]
 
 

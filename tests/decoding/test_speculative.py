@@ -324,7 +324,7 @@ def after_rounds(*gammas: int) -> AdaptiveGamma:
 
 
 BAD = [
-    ({"drafter": 3}, TypeError, "drafter must be a StepModel or a Drafter, got int 3"),
+    ({"drafter": 3}, TypeError, "drafter must be a StepModel or a Drafter, got int without prefill"),
     (
         {"drafter": ModuleModel(lambda ids: torch.zeros(*ids.shape, 9))},
         ValueError,

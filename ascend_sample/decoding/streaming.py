@@ -1,0 +1,117 @@
+"""Tokens as they come, for whoever listens: a function, or the streamers of transformers, one for each text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeGuard
+
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding.checks import has_methods, is_list, kind_of, refuse, refuse_type
+
+STREAMER_METHODS: Final = ("put", "end")
+"""Of `Streamer`."""
+
+OnTokens = Callable[[Tensor, Tensor], None]
+"""(tokens int64 [rows, n], counts int64 [rows]): called after each step with what it appended.
+
+Of row r the first counts[r] tokens are new; 0 for a row that is done."""
+
+
+class Streamer(Protocol):
+    """What the tokens of one text go to while it grows; `BaseStreamer` of transformers and its heirs are such.
+
+    Source: docs/decoding.md, section "Streaming".
+    """
+
+    def put(self, value: Tensor) -> Any:
+        """Take tokens, int64 on the CPU: first the prompt without its padding, [1, n], then what is new, [n]."""
+        ...
+
+    def end(self) -> Any:
+        """Know that the text is done."""
+        ...
+
+
+Listener = OnTokens | Streamer | Sequence[Streamer]
+"""Who is told of tokens: a function, or one streamer for each text."""
+
+
+def checked_listener(strategy: str, listener: Listener | None) -> OnTokens | tuple[Streamer, ...] | None:
+    """A function or streamers, one alone in a tuple too; how many there must be, `Listening` knows."""
+    if listener is None:
+        return None
+    streamers = listener if is_list(listener) else [listener]
+    if _are_streamers(streamers):
+        if len(set(map(id, streamers))) < len(streamers):
+            rule, remedy = "be a streamer of its own for each row", "Make as many as there are rows."
+            refuse(strategy, "on_tokens", rule, f"{kind_of(streamers[0])} more than once", remedy)
+        return tuple(streamers)
+    if not callable(listener) or isinstance(listener, type):
+        rule = "be a function of tokens and counts, a streamer with put and end, or a list of streamers"
+        refuse_type(strategy, "on_tokens", rule, listener, "Make a function for all rows, or a streamer for each.")
+    return listener
+
+
+def _are_streamers(values: Sequence[object]) -> TypeGuard[Sequence[Streamer]]:
+    return len(values) > 0 and all(has_methods(one, STREAMER_METHODS) for one in values)
+
+
+def refuse_listener(strategy: str, listener: OnTokens | tuple[Streamer, ...] | None) -> None:
+    """Raise if someone listens to a strategy that knows its texts at its end alone."""
+    if listener is not None:
+        remedy = (
+            "No token is sure to be returned before the end: use what is returned, or stream with greedy_search, "
+            "sample, contrastive_search or speculative_sample."
+        )
+        refuse(strategy, "on_tokens", "be None", kind_of(listener), remedy)
+
+
+class Listening:
+    """Tells a listener what rows get. Streamers first get the prompts.
+
+    Without a listener nothing is done; a function is given what is on the device; for streamers each step is read.
+
+    Args:
+        strategy: for messages.
+        listener: from `checked_listener`.
+        prompts: int64 [rows, length].
+        mask: bool [rows, length], False at padding.
+
+    Raises:
+        ValueError: there are more or fewer streamers than rows.
+    """
+
+    def __init__(
+        self, strategy: str, listener: OnTokens | tuple[Streamer, ...] | None, prompts: Tensor, mask: Tensor
+    ) -> None:
+        self._function = None if isinstance(listener, tuple) else listener
+        self._streamers: dict[int, Streamer] = {}  # of the rows that are not done
+        if isinstance(listener, tuple):
+            if len(listener) != len(prompts):
+                rule, remedy = f"be one streamer for each of {len(prompts)} rows", "Give a list with one for each."
+                refuse(strategy, "on_tokens", rule, len(listener), remedy)
+            self._streamers = dict(enumerate(listener))
+            for streamer, prompt, is_token in zip(listener, prompts.cpu(), mask.cpu(), strict=True):
+                streamer.put(prompt[is_token][None])
+
+    def tell(self, tokens: Tensor, counts: Tensor, is_done: Tensor) -> None:
+        """Pass on what a step appended.
+
+        Args:
+            tokens: int64 [rows, n].
+            counts: int64 [rows], how many of them are new.
+            is_done: bool [rows], which rows get no more.
+        """
+        if self._function is not None:
+            self._function(tokens, counts)
+        if self._streamers:
+            facts = torch.cat((tokens, counts[:, None], is_done[:, None]), dim=1).cpu()  # one read for all
+            for row, streamer in list(self._streamers.items()):
+                *_, count, is_last = facts[row].tolist()
+                if count:
+                    streamer.put(facts[row, :count])
+                if is_last:
+                    streamer.end()
+                    del self._streamers[row]
