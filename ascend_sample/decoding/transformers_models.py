@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from enum import Enum
 from typing import Any, Final
 
 import torch
@@ -16,21 +13,15 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.transformers_cache import AlignedCache, check_layers, live_columns
+from ascend_sample.decoding.transformers_positions import (
+    RELATIVE_CAUSAL_MODELS,
+    PositionSource,
+    most_positions,
+    positions_of_rows,
+    takes_positions,
+)
 
 ENCODER_PREFIX: Final = "encoder_"
-
-
-class PositionSource(Enum):
-    """Where a model has the positions of a row's tokens from."""
-
-    ARGUMENT = "it takes position_ids"
-    EMBEDDING = "its decoder.embed_positions takes position_ids, which the decoder counts from the cache's width"
-    RELATIVE = "only distances count"
-    WIDTH = "it counts columns of the cache, so all rows must have one length"
-
-
-RELATIVE_CAUSAL_MODELS: Final = ("bloom", "mpt")
-"""Causal models without position_ids that are right all the same: they have ALiBi, which knows distances alone."""
 
 
 class _TransformersModel(ABC):
@@ -51,6 +42,7 @@ class _TransformersModel(ABC):
         self.hidden_states = hidden_states
         self.accepted = frozenset(inspect.signature(model.forward).parameters)
         self.position_source = self._position_source()
+        self.max_positions = most_positions(model)
 
     def decode(self, tokens: Tensor, cache: AlignedCache) -> StepOutput:
         """See `StepModel.decode`."""
@@ -91,7 +83,7 @@ class _TransformersModel(ABC):
         self._check_holes(cache)
         live = live_columns(lengths, width)
         positions = (torch.arange(width, device=input_ids.device) - (width - lengths)[:, None]).clamp_min(0)
-        tokens = input_ids.gather(1, to_the_right)
+        tokens = input_ids.gather(1, to_the_right).where(live, 0)  # a masked id may be none of the vocabulary
         output = self._forward(tokens, cache, live if cache.has_holes else None, positions, logits_to_keep=1)
         hidden_states = self._last_hidden_states(output)
         if hidden_states is not None:
@@ -112,7 +104,7 @@ class _TransformersModel(ABC):
             arguments["logits_to_keep"] = logits_to_keep
         arguments |= self._inputs(tokens, cache, mask, positions)
         if self.position_source is PositionSource.EMBEDDING and cache.has_holes:
-            with _positions_of_rows(self.model.get_decoder().embed_positions, positions):
+            with positions_of_rows(self.model.get_decoder().embed_positions, positions):
                 return self.model(**arguments)
         return self.model(**arguments)
 
@@ -252,6 +244,8 @@ class EncoderDecoderModel(_TransformersModel):
         mask = inputs.get("attention_mask")
         if mask is not None:
             inputs["attention_mask"] = mask = mask.long()
+            if "input_ids" in inputs:
+                inputs["input_ids"] = inputs["input_ids"].where(mask != 0, 0)
         with torch.no_grad():
             states = self.model.get_encoder()(**inputs, return_dict=True).last_hidden_state
         past = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -272,32 +266,8 @@ class EncoderDecoderModel(_TransformersModel):
             return PositionSource.ARGUMENT
         if hasattr(self.model.config, "relative_attention_num_buckets"):
             return PositionSource.RELATIVE
-        embedding = getattr(self.model.get_decoder(), "embed_positions", None)
-        if isinstance(embedding, nn.Embedding) and "position_ids" in inspect.signature(embedding.forward).parameters:
-            return PositionSource.EMBEDDING
-        return PositionSource.WIDTH
+        is_open = takes_positions(getattr(self.model.get_decoder(), "embed_positions", None))
+        return PositionSource.EMBEDDING if is_open else PositionSource.WIDTH
 
     def _last_hidden_states(self, output: Any) -> Tensor | None:
         return output.decoder_hidden_states[-1] if self.hidden_states else None
-
-
-@contextmanager
-def _positions_of_rows(embedding: nn.Module, positions: Tensor) -> Iterator[None]:
-    """While it lasts, a position embedding that the model asks for one row's positions returns those of each row.
-
-    The model gives it int64 [new]; it gets [batch * new] instead, and what it returns becomes [batch, new, size].
-    """
-
-    def give(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return inputs, {**named, "position_ids": positions.flatten()}
-
-    def shape(module: nn.Module, inputs: tuple[Any, ...], embedded: Tensor) -> Tensor:
-        return embedded.reshape(*positions.shape, -1)
-
-    before = embedding.register_forward_pre_hook(give, with_kwargs=True)
-    after = embedding.register_forward_hook(shape)
-    try:
-        yield
-    finally:
-        before.remove()
-        after.remove()

@@ -24,8 +24,9 @@ from tiny_transformers import (
 )
 from torch import Tensor
 
-from ascend_sample.decoding import transformers_cache, transformers_models
-from ascend_sample.decoding.transformers_models import CausalModel, EncoderDecoderModel, PositionSource
+from ascend_sample.decoding import transformers_cache, transformers_models, transformers_positions
+from ascend_sample.decoding.transformers_models import CausalModel, EncoderDecoderModel
+from ascend_sample.decoding.transformers_positions import PositionSource
 
 IS_LONG = os.environ.get("ASCEND_SAMPLE_DECODING") == "long"
 EXAMPLES = 400 if IS_LONG else 15
@@ -197,7 +198,7 @@ CACHE_FAULTS = {
         "return self.width + 0 * self.lengths[:, None] + torch",
     ),
     "the position embedding gets one row's positions": (
-        transformers_models,
+        transformers_positions,
         '{**named, "position_ids": positions.flatten()}',
         '{**named, "position_ids": positions[:1].expand(len(positions), -1).flatten()}',
     ),
