@@ -18,6 +18,7 @@ from ascend_sample.decoding.request import (
     Request,
     check_integer,
     check_number,
+    check_positions,
     check_request,
     refuse,
 )
@@ -71,6 +72,7 @@ def contrastive_search(
     "Contrastive search".
     """
     request = check_request("contrastive_search", model, input_ids, max_new_tokens, **common)
+    check_positions(request, model, more=1)  # candidates for the last token are read, too
     check_integer("contrastive_search", "top_k", top_k, low=1)
     check_number("contrastive_search", "penalty_alpha", penalty_alpha, low=0.0, high=1.0)
     start = prefilled(model, request)
