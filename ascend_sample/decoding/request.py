@@ -200,8 +200,10 @@ def check_positions(request: Request, model: object, name: str = "model", more: 
     lengths = request.prompt_lengths()
     needed, row = (lengths + request.max_new_tokens - 1 + more).max(dim=0)
     if needed > most:
-        rule = f"be at most what the {most} positions of {name} allow, which need prompt + max_new_tokens - {1 - more}"
-        value = f"{int(request.max_new_tokens[row])} after the {int(lengths[row])} tokens of prompt {int(row)}"
+        rule = f"need at most the {most} positions of {name}"
+        value = (
+            f"{int(needed)}, for {int(request.max_new_tokens[row])} after the {int(lengths[row])} of prompt {int(row)}"
+        )
         refuse(request.strategy, "max_new_tokens", rule, value, "Generate fewer, or cut the prompt.")
 
 
