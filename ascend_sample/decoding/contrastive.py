@@ -14,7 +14,7 @@ from ascend_sample.decoding.log_probs import log_softmax
 from ascend_sample.decoding.loop import Choice, Texts, prefilled, steps_of
 from ascend_sample.decoding.model import StepModel, decoded
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import CommonOptions, Request, check_request
+from ascend_sample.decoding.request import CommonOptions, Request, check_positions, check_request
 from ascend_sample.sampling.total_order import first_of_total_order
 
 
@@ -65,6 +65,7 @@ def contrastive_search(
     "Contrastive search".
     """
     request = check_request("contrastive_search", model, input_ids, max_new_tokens, **common)
+    check_positions(request, model, more=1)  # candidates for the last token are read, too
     check_integer("contrastive_search", "top_k", top_k, low=1)
     check_number("contrastive_search", "penalty_alpha", penalty_alpha, low=0.0, high=1.0)
     texts, start = Texts(request), prefilled(model, request)

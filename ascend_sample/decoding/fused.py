@@ -229,7 +229,8 @@ class Decoder(nn.Module):
             last, states = hidden[:, -1], hidden
         else:
             order = torch.argsort(~attention_mask.bool(), dim=1, stable=True)  # a row's tokens are its first steps
-            hidden, cache = self._advance(input_ids.gather(1, order), cache)
+            tokens = input_ids.where(attention_mask.bool(), 0)  # a masked id may be none of the vocabulary
+            hidden, cache = self._advance(tokens.gather(1, order), cache)
             cache = replace(cache, lengths=attention_mask.sum(dim=1))
             last = hidden[torch.arange(rows, device=hidden.device), cache.lengths - 1]
             states = hidden.gather(1, torch.argsort(order, dim=1)[:, :, None].expand_as(hidden))

@@ -42,6 +42,9 @@ class StepModel(Protocol):
 
     `expand`, `reorder` and `rollback` may change the cache in place or return another one; use what they return.
 
+    A model may say more of itself, with two attributes: max_positions, an int, how many tokens a row may have at most;
+    and generation_defaults, `GenerationDefaults`, stop tokens and more for callers who name none.
+
     Source: docs/decoding.md, section "Models".
     """
 
@@ -52,7 +55,7 @@ class StepModel(Protocol):
             input_ids: int64 [batch, length], with length of at least 1; for an encoder-decoder, what its decoder
                 starts with.
             attention_mask: bool [batch, length], False at padding, on whichever side it is; at least one True a row.
-                None: no padding.
+                None: no padding. What is masked does not matter, not even where it is no token at all.
             encoder: what the encoder takes, [batch, ...] each, by the names that the model gives them.
 
         Returns:

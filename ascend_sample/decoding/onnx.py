@@ -201,7 +201,7 @@ class OnnxModel:
         cache = OnnxCache((nothing, nothing), torch.zeros_like(rows), rows, memory, rows)
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         order = torch.argsort(~mask, dim=1, stable=True)  # a row's tokens are its first steps
-        output = self.decode(input_ids.gather(1, order), cache)
+        output = self.decode(input_ids.where(mask, 0).gather(1, order), cache)  # a masked id may be anything
         lengths = mask.sum(dim=1)
         logits = output.logits[torch.arange(len(lengths), device=lengths.device), lengths - 1]
         return StepOutput(logits, self.rollback(output.cache, lengths))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypedDict
 
 import torch
@@ -20,6 +20,7 @@ from ascend_sample.decoding.checks import (
     refuse,
     refuse_type,
 )
+from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.streaming import Listener, OnTokens, Streamer, checked_listener
 from ascend_sample.sampling import SamplingParams
 
@@ -40,10 +41,11 @@ class CommonOptions(TypedDict, total=False):
     Attributes:
         attention_mask: bool or int64 [batch, length], 0 at padding, on whichever side; None: no padding.
         encoder: what the model's encoder takes, by the model's names, each [batch, ...].
-        eos_token_id: a token, or several, after which a row is done; it is part of the sequence.
-        pad_token_id: what fills the rows after their ends; the first stop token, or 0, unless given.
+        eos_token_id: a token, or several, after which a row is done; it is part of the sequence. None: those that the
+            model names (`GenerationDefaults`), if it does; (): none.
+        pad_token_id: what fills the rows after their ends; unless given, the model's, the first stop token, or 0.
         logits_processor: called one after the other on each step's float32 logits (log-probabilities in a beam
-            search), before anything is drawn.
+            search), before anything is drawn. Those that the model asks for come first.
         stopping_criteria: a row for which one is true is done.
         on_tokens: for streaming: a function, see `OnTokens`, or a streamer of transformers, of several rows a list with
             one for each. Refused by beam searches and sample_and_rank, where no token is final before the end.
@@ -75,7 +77,7 @@ class Request:
         max_steps: the largest of them, on the host.
         eos_token_ids: int64 [n] on the device, n may be 0.
         pad_token_id: what fills rows.
-        logits_processor: as given.
+        logits_processor: the model's, then those that were given.
         stopping_criteria: as given.
         on_tokens: a function, or streamers, one alone too, in a tuple.
         progress: as given.
@@ -154,7 +156,10 @@ def check_request(
     mask = _checked_mask(strategy, input_ids, attention_mask)
     encoder = _checked_encoder(strategy, model, input_ids, encoder)
     lengths = _checked_lengths(strategy, input_ids, max_new_tokens)
-    eos = _checked_eos(strategy, eos_token_id)
+    defaults = defaults_of(model)
+    eos = _checked_eos(strategy, defaults.eos_token_id if eos_token_id is None else eos_token_id)
+    if pad_token_id is None:
+        pad_token_id = defaults.pad_token_id
     if pad_token_id is None:
         pad_token_id = eos[0] if eos else 0
     check_integer(strategy, "pad_token_id", pad_token_id, low=0)
@@ -165,7 +170,7 @@ def check_request(
     check_bool(strategy, "progress", progress)
     check_bool(strategy, "return_scores", return_scores)
     device = input_ids.device
-    return Request(
+    request = Request(
         strategy=strategy,
         input_ids=input_ids,
         attention_mask=mask,
@@ -180,6 +185,30 @@ def check_request(
         progress=progress,
         return_scores=return_scores,
     )
+    check_positions(request, model)
+    return replace(request, logits_processor=[*defaults.processors(request), *logits_processor])
+
+
+def check_positions(request: Request, model: object, name: str = "model", more: int = 0) -> None:
+    """Raise where a row would need more positions than the model has, if its attribute max_positions says how many.
+
+    Args:
+        request: the prompts, and how many tokens they get. The last of these is never read.
+        model: what reads the others.
+        name: the argument that the model is.
+        more: how many tokens more the strategy lets it read.
+    """
+    most = getattr(model, "max_positions", None)
+    if not is_integer(most):
+        return
+    lengths = request.prompt_lengths()
+    needed, row = (lengths + request.max_new_tokens - 1 + more).max(dim=0)
+    if needed > most:
+        rule = f"need at most the {most} positions of {name}"
+        value = (
+            f"{int(needed)}, for {int(request.max_new_tokens[row])} after the {int(lengths[row])} of prompt {int(row)}"
+        )
+        refuse(request.strategy, "max_new_tokens", rule, value, "Generate fewer, or cut the prompt.")
 
 
 def check_model(strategy: str, name: str, model: object, kind: str = "a StepModel") -> None:

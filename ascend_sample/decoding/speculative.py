@@ -14,13 +14,14 @@ from typing_extensions import Unpack
 from ascend_sample.decoding.acceptance import Draft, judge_draft
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.checks import check_integer, has_methods, refuse
+from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.drafters import DRAFTER_METHODS, Drafter, ModelDrafter, ModelDraftState, Round
 from ascend_sample.decoding.loop import prefilled
 from ascend_sample.decoding.model import StepModel, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.ragged_texts import RaggedTexts
-from ascend_sample.decoding.request import CommonOptions, Request, check_model, check_request
+from ascend_sample.decoding.request import CommonOptions, Request, check_model, check_positions, check_request
 from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
 from ascend_sample.sampling import SamplingParams
 
@@ -59,8 +60,9 @@ def speculative_sample(
         gamma: how many tokens are drafted in a round; 0 is plain decoding. "adaptive" or an `AdaptiveGamma`: as many as
             pay off.
         generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
-        **common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused: what they get
-            or give is one step of all rows, and here rows are at different steps.
+        **common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused, and so are
+            rules of a model's generation_config: what they get or give is one step of all rows, and here rows are at
+            different steps.
 
     Returns:
         The sequences; as sequences_scores the sums of the tokens' log-probabilities by the model itself, neither
@@ -81,9 +83,11 @@ def speculative_sample(
     Source: docs/decoding.md, section "Speculative sampling".
     """
     request = check_request(STRATEGY, model, input_ids, max_new_tokens, **common)
-    _refuse_what_needs_steps(request)
+    _refuse_what_needs_steps(request, model)
     control = _checked_gamma(gamma)
     proposer = _checked_drafter(drafter)
+    if isinstance(proposer, ModelDrafter):
+        check_positions(request, proposer.model, "drafter")
     rows = checked_params(request, params, all_but_draw_fields(), "Use sample(), which draws token by token.")
     check_generator(request, generator)
     largest = control.largest if isinstance(control, AdaptiveGamma) else control
@@ -249,7 +253,14 @@ def _from_place(logits: Tensor, first: Tensor) -> Tensor:
     return logits.gather(1, places[:, :, None].expand(-1, -1, logits.shape[2]))
 
 
-def _refuse_what_needs_steps(request: Request) -> None:
+def _refuse_what_needs_steps(request: Request, model: StepModel) -> None:
+    rules = defaults_of(model).rules
+    if rules:
+        remedy = (
+            "A rule looks at one step of all rows, and here rows are at different steps: use sample(), or leave the "
+            "rules out, for example CausalModel(model, generation_config=GenerationConfig(eos_token_id=...))."
+        )
+        refuse(STRATEGY, "model", "ask for no rules in its generation_config", ", ".join(rules), remedy)
     for name in ("logits_processor", "stopping_criteria"):
         if getattr(request, name):
             remedy = "They look at one step of all rows, and here rows are at different steps: use sample()."

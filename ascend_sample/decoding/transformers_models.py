@@ -4,39 +4,36 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import GenerationConfig
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
+from ascend_sample.decoding.checks import refuse
+from ascend_sample.decoding.defaults import GenerationDefaults
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.transformers_cache import AlignedCache, check_layers, live_columns
+from ascend_sample.decoding.transformers_generation import defaults_of_config, start_tokens
+from ascend_sample.decoding.transformers_positions import (
+    RELATIVE_CAUSAL_MODELS,
+    PositionSource,
+    most_positions,
+    positions_of_rows,
+    takes_positions,
+)
 
 ENCODER_PREFIX: Final = "encoder_"
-
-
-class PositionSource(Enum):
-    """Where a model has the positions of a row's tokens from."""
-
-    ARGUMENT = "it takes position_ids"
-    EMBEDDING = "its decoder.embed_positions takes position_ids, which the decoder counts from the cache's width"
-    RELATIVE = "only distances count"
-    WIDTH = "it counts columns of the cache, so all rows must have one length"
-
-
-RELATIVE_CAUSAL_MODELS: Final = ("bloom", "mpt")
-"""Causal models without position_ids that are right all the same: they have ALiBi, which knows distances alone."""
 
 
 class _TransformersModel(ABC):
     """What the two kinds of models share."""
 
-    def __init__(self, model: Any, hidden_states: bool) -> None:
+    def __init__(
+        self, model: Any, hidden_states: bool, generation_config: GenerationConfig | Literal[False] | None
+    ) -> None:
         self.name = type(self).__name__
         if not isinstance(model, nn.Module) or not hasattr(model, "config"):
             kind = type(model).__name__
@@ -44,13 +41,32 @@ class _TransformersModel(ABC):
         if not isinstance(hidden_states, bool):
             kind = type(hidden_states).__name__
             raise TypeError(f"{self.name}: hidden_states must be True or False, got {kind}. Use bool().")
+        if not (
+            generation_config is None or generation_config is False or isinstance(generation_config, GenerationConfig)
+        ):
+            kind = type(generation_config).__name__
+            rule = "be a GenerationConfig of transformers, None (the model's own) or False (nothing)"
+            raise TypeError(f"{self.name}: generation_config must {rule}, got {kind}. Use GenerationConfig(...).")
         if model.training:
             raise ValueError(f"{self.name}: model must be in evaluation mode, got training mode. Call model.eval().")
         check_layers(self.name, model.config)
         self.model: Any = model
         self.hidden_states = hidden_states
+        self._generation_config = generation_config
         self.accepted = frozenset(inspect.signature(model.forward).parameters)
         self.position_source = self._position_source()
+        self.max_positions = most_positions(model)
+
+    @property
+    def generation_config(self) -> GenerationConfig | None:
+        """What counts: the one that was given, or the model's as it is now; None where it is to be left aside."""
+        given = self._generation_config
+        return getattr(self.model, "generation_config", None) if given is None else given or None
+
+    @property
+    def generation_defaults(self) -> GenerationDefaults:
+        """Stop tokens, padding and processors of the generation_config, for callers who say nothing else."""
+        return defaults_of_config(self.generation_config)
 
     def decode(self, tokens: Tensor, cache: AlignedCache) -> StepOutput:
         """See `StepModel.decode`."""
@@ -91,7 +107,7 @@ class _TransformersModel(ABC):
         self._check_holes(cache)
         live = live_columns(lengths, width)
         positions = (torch.arange(width, device=input_ids.device) - (width - lengths)[:, None]).clamp_min(0)
-        tokens = input_ids.gather(1, to_the_right)
+        tokens = input_ids.gather(1, to_the_right).where(live, 0)  # a masked id may be none of the vocabulary
         output = self._forward(tokens, cache, live if cache.has_holes else None, positions, logits_to_keep=1)
         hidden_states = self._last_hidden_states(output)
         if hidden_states is not None:
@@ -112,7 +128,7 @@ class _TransformersModel(ABC):
             arguments["logits_to_keep"] = logits_to_keep
         arguments |= self._inputs(tokens, cache, mask, positions)
         if self.position_source is PositionSource.EMBEDDING and cache.has_holes:
-            with _positions_of_rows(self.model.get_decoder().embed_positions, positions):
+            with positions_of_rows(self.model.get_decoder().embed_positions, positions):
                 return self.model(**arguments)
         return self.model(**arguments)
 
@@ -146,9 +162,11 @@ class CausalModel(_TransformersModel):
     Args:
         model: for example of `AutoModelForCausalLM`, in evaluation mode.
         hidden_states: return the hidden states of the last layer too, which contrastive search needs.
+        generation_config: what says which tokens are possible and where a text ends, for callers of strategies who do
+            not: a `GenerationConfig`; None: the model's own; False: nothing does.
 
     Raises:
-        TypeError: model is none of transformers', or is an encoder-decoder.
+        TypeError: model is none of transformers', or is an encoder-decoder; generation_config is something else.
         ValueError: model is in training mode, or keeps other things than keys and values (recurrent states).
 
     Example:
@@ -163,13 +181,19 @@ class CausalModel(_TransformersModel):
     Source: docs/decoding.md, section "Models".
     """
 
-    def __init__(self, model: Any, hidden_states: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        hidden_states: bool = False,
+        *,
+        generation_config: GenerationConfig | Literal[False] | None = None,
+    ) -> None:
         if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
             raise TypeError(
                 f"CausalModel: model must be causal, got the encoder-decoder {type(model).__name__}. "
                 "Use EncoderDecoderModel."
             )
-        super().__init__(model, hidden_states)
+        super().__init__(model, hidden_states, generation_config)
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`.
@@ -202,7 +226,7 @@ class EncoderDecoderModel(_TransformersModel):
 
     The encoder runs once, in `prefill`. Its inputs have the model's names with `encoder_` before them:
     encoder_input_ids, encoder_attention_mask, encoder_input_features. The names without it are those of the decoder,
-    which starts with `input_ids`, for example one decoder start token a row.
+    which starts with `input_ids`, for example with what `start` returns.
 
     Decoders differ in how they know positions. T5's distances are right as they are. BART, Marian and their relatives
     count the cache's columns for the whole batch; where rows have different lengths, their position embedding is given
@@ -211,9 +235,11 @@ class EncoderDecoderModel(_TransformersModel):
     Args:
         model: for example of `AutoModelForSeq2SeqLM`, in evaluation mode.
         hidden_states: return the hidden states of the decoder's last layer too.
+        generation_config: what says which tokens are possible, and where a text begins and ends, for callers of
+            strategies who do not: a `GenerationConfig`; None: the model's own; False: nothing does.
 
     Raises:
-        TypeError: model is none of transformers', or has no encoder.
+        TypeError: model is none of transformers', or has no encoder; generation_config is something else.
         ValueError: model is in training mode, or keeps other things than keys and values.
 
     Example:
@@ -221,20 +247,37 @@ class EncoderDecoderModel(_TransformersModel):
         >>> config = T5Config(vocab_size=11, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
         >>> model = EncoderDecoderModel(T5ForConditionalGeneration(config).eval())
         >>> source = torch.tensor([[3, 4, 5], [6, 7, 0]])
-        >>> start = torch.zeros(2, 1, dtype=torch.int64)
-        >>> output = model.prefill(start, encoder_input_ids=source, encoder_attention_mask=source != 0)
+        >>> output = model.prefill(model.start(2), encoder_input_ids=source, encoder_attention_mask=source != 0)
         >>> model.decode(torch.tensor([[1], [2]]), model.expand(output.cache, 1)).logits.shape
         torch.Size([2, 1, 11])
 
     Source: docs/decoding.md, section "Models".
     """
 
-    def __init__(self, model: Any, hidden_states: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        hidden_states: bool = False,
+        *,
+        generation_config: GenerationConfig | Literal[False] | None = None,
+    ) -> None:
         if hasattr(model, "config") and not getattr(model.config, "is_encoder_decoder", False):
             raise TypeError(
                 f"EncoderDecoderModel: model must have an encoder, got {type(model).__name__}. Use CausalModel."
             )
-        super().__init__(model, hidden_states)
+        super().__init__(model, hidden_states, generation_config)
+
+    def start(self, batch_size: int) -> Tensor:
+        """What the decoder starts with, by the generation_config: int64 [batch_size, 1], where the model is.
+
+        Raises:
+            ValueError: it names no decoder_start_token_id and no bos_token_id, or several and not batch_size.
+        """
+        tokens = start_tokens(self.generation_config)
+        if len(tokens) not in (1, batch_size):
+            rule = f"name one decoder_start_token_id, or one for each of {batch_size} rows"
+            refuse("EncoderDecoderModel.start", "generation_config", rule, tokens, "Give input_ids of your own.")
+        return torch.tensor(tokens, device=self.model.device).expand(batch_size)[:, None]
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`.
@@ -252,6 +295,8 @@ class EncoderDecoderModel(_TransformersModel):
         mask = inputs.get("attention_mask")
         if mask is not None:
             inputs["attention_mask"] = mask = mask.long()
+            if "input_ids" in inputs:
+                inputs["input_ids"] = inputs["input_ids"].where(mask != 0, 0)
         with torch.no_grad():
             states = self.model.get_encoder()(**inputs, return_dict=True).last_hidden_state
         past = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -272,32 +317,8 @@ class EncoderDecoderModel(_TransformersModel):
             return PositionSource.ARGUMENT
         if hasattr(self.model.config, "relative_attention_num_buckets"):
             return PositionSource.RELATIVE
-        embedding = getattr(self.model.get_decoder(), "embed_positions", None)
-        if isinstance(embedding, nn.Embedding) and "position_ids" in inspect.signature(embedding.forward).parameters:
-            return PositionSource.EMBEDDING
-        return PositionSource.WIDTH
+        is_open = takes_positions(getattr(self.model.get_decoder(), "embed_positions", None))
+        return PositionSource.EMBEDDING if is_open else PositionSource.WIDTH
 
     def _last_hidden_states(self, output: Any) -> Tensor | None:
         return output.decoder_hidden_states[-1] if self.hidden_states else None
-
-
-@contextmanager
-def _positions_of_rows(embedding: nn.Module, positions: Tensor) -> Iterator[None]:
-    """While it lasts, a position embedding that the model asks for one row's positions returns those of each row.
-
-    The model gives it int64 [new]; it gets [batch * new] instead, and what it returns becomes [batch, new, size].
-    """
-
-    def give(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return inputs, {**named, "position_ids": positions.flatten()}
-
-    def shape(module: nn.Module, inputs: tuple[Any, ...], embedded: Tensor) -> Tensor:
-        return embedded.reshape(*positions.shape, -1)
-
-    before = embedding.register_forward_pre_hook(give, with_kwargs=True)
-    after = embedding.register_forward_hook(shape)
-    try:
-        yield
-    finally:
-        before.remove()
-        after.remove()

@@ -83,3 +83,11 @@ def test_on_each_device(device: str) -> None:
     assert found.sequences.device.type == device
     assert found.to_lists() == expected.to_lists()
     torch.testing.assert_close(found.sequences_scores.cpu(), expected.sequences_scores, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("masked", [-100, 17])
+def test_what_is_masked_does_not_matter(masked: int) -> None:
+    decoder, mask = random_decoder(), torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]).bool()
+    tokens, memory = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.ones(2, 3, 10)
+    expected = decoder.prefill(tokens, mask, memory=memory).logits
+    assert decoder.prefill(tokens.where(mask, masked), mask, memory=memory).logits.equal(expected)

@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from concurrent_calls import MAX_NEW_TOKENS, Prompts, check_concurrent_calls
 from fused_models import random_encoder_decoder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -118,6 +119,19 @@ def compare(
             caches = [model.rollback(cache, lengths) for model, cache in zip(models, caches, strict=True)]
         outputs = [output._replace(cache=cache) for output, cache in zip(outputs, caches, strict=True)]
     torch.testing.assert_close(outputs[1].logits, outputs[0].logits, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_what_is_masked_does_not_matter(runtime: StepModel) -> None:
+    input_ids, mask, encoder = make_batch(3, 5, 4, 0)
+    expected = runtime.prefill(input_ids, mask, **encoder).logits
+    assert runtime.prefill(input_ids.where(mask, -100), mask, **encoder).logits.equal(expected)
+
+
+def test_a_call_finds_in_threads_what_it_finds_alone(runtime: StepModel) -> None:
+    def prompts(seed: int) -> Prompts:
+        return Prompts(*make_batch(len(MAX_NEW_TOKENS), 5, 4, seed))
+
+    check_concurrent_calls(runtime, prompts, without=("contrastive_search",))
 
 
 @settings(

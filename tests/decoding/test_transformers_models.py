@@ -24,8 +24,9 @@ from tiny_transformers import (
 )
 from torch import Tensor
 
-from ascend_sample.decoding import transformers_cache, transformers_models
-from ascend_sample.decoding.transformers_models import CausalModel, EncoderDecoderModel, PositionSource
+from ascend_sample.decoding import transformers_cache, transformers_models, transformers_positions
+from ascend_sample.decoding.transformers_models import CausalModel, EncoderDecoderModel
+from ascend_sample.decoding.transformers_positions import PositionSource
 
 IS_LONG = os.environ.get("ASCEND_SAMPLE_DECODING") == "long"
 EXAMPLES = 400 if IS_LONG else 15
@@ -197,7 +198,7 @@ CACHE_FAULTS = {
         "return self.width + 0 * self.lengths[:, None] + torch",
     ),
     "the position embedding gets one row's positions": (
-        transformers_models,
+        transformers_positions,
         '{**named, "position_ids": positions.flatten()}',
         '{**named, "position_ids": positions[:1].expand(len(positions), -1).flatten()}',
     ),
@@ -211,6 +212,17 @@ def test_a_planted_fault_of_the_cache_is_noticed(name: str) -> None:
     module, right, wrong = CACHE_FAULTS[name]
     check: Callable[[], None] = functools.partial(use_everything, "bart" if name in NEEDS_ENCODER else "gpt2")
     assert_caught(Trap(name, module, right, wrong, check))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "t5", "bart"])
+@pytest.mark.parametrize("masked", [-100, VOCAB_SIZE])
+def test_what_is_masked_does_not_matter(kind: str, masked: int) -> None:
+    model, mask = step_model(kind), torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1]]).bool()
+    tokens, encoder = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), encoder_inputs(kind, 2)
+    expected = model.prefill(tokens, mask, **encoder).logits
+    if encoder:
+        encoder["encoder_input_ids"] = encoder["encoder_input_ids"].where(encoder["encoder_attention_mask"], masked)
+    assert model.prefill(tokens.where(mask, masked), mask, **encoder).logits.equal(expected)
 
 
 def test_how_positions_are_known() -> None:

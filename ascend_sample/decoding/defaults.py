@@ -1,0 +1,39 @@
+"""What a model itself says about its texts: used where a caller says nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ascend_sample.decoding.request import LogitsProcessor, Request
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """What a `StepModel` may have as its attribute `generation_defaults`.
+
+    Attributes:
+        eos_token_id: the tokens that end a text, unless the caller names others, or none with ().
+        pad_token_id: what fills rows, unless the caller names another one.
+        rules: what the processors come from, for messages: "repetition_penalty=1.2".
+        processors: of a request whose tokens and prompts are checked, what comes before the caller's logits_processor.
+            It is asked anew for each request, so what it returns may know the prompts.
+
+    Source: docs/decoding.md, section "Models".
+    """
+
+    eos_token_id: tuple[int, ...] = ()
+    pad_token_id: int | None = None
+    rules: tuple[str, ...] = ()
+    processors: Callable[[Request], Sequence[LogitsProcessor]] = lambda request: ()
+
+
+NO_DEFAULTS: Final = GenerationDefaults()
+
+
+def defaults_of(model: object) -> GenerationDefaults:
+    """What the model says, nothing if it does not."""
+    found = getattr(model, "generation_defaults", NO_DEFAULTS)
+    return found if isinstance(found, GenerationDefaults) else NO_DEFAULTS
