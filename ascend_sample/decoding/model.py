@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -91,6 +92,6 @@ def entered(output: StepOutput) -> StepOutput:
     logits = output.logits
     if logits.dtype not in DTYPES:
         logits = logits.to(torch.float32)
-    if not (logits.is_cpu and not logits.amax().isnan()):  # on a CPU a look is cheaper than a copy
+    if not logits.is_cpu or math.isnan(logits.amax().item()):  # on a CPU a look is cheaper than a copy
         logits = logits.masked_fill(logits.isnan(), -torch.inf)
-    return output._replace(logits=logits)
+    return output if logits is output.logits else output._replace(logits=logits)
