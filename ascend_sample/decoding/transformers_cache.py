@@ -54,7 +54,7 @@ class AlignedCache:
 
     def grown(self, past: Cache, new: int) -> AlignedCache:
         """After a pass over new tokens a row."""
-        states, mask = self.encoder_states, self.encoder_mask
+        states, mask = self.encoder_states, self.encoder_mask  # once a step: dataclasses.replace would take longer
         return AlignedCache(past, self.lengths + new, self.width + new, self.has_holes, self.rollbacks, states, mask)
 
     def encoder_output(self) -> BaseModelOutput:
