@@ -56,8 +56,9 @@ def agreeing_pair(config: NetworkConfig) -> tuple[Any, Any]:
     """Two models of transformers with the same logits, the second one of the first `draft_layers` layers alone."""
     if _environment.torch_npu_is_installed() and _environment.missing_cann_library() is not None:
         hostcann.activate()  # transformers imports torch_npu where it is installed, and that needs a CANN
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, logging
 
+    logging.set_verbosity_error()  # assisted generation warns of what it passes to itself
     def model(layers: int) -> Any:
         shape = LlamaConfig(
             vocab_size=config.vocab_size,
