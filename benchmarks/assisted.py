@@ -59,6 +59,7 @@ def agreeing_pair(config: NetworkConfig) -> tuple[Any, Any]:
     from transformers import LlamaConfig, LlamaForCausalLM, logging
 
     logging.set_verbosity_error()  # assisted generation warns of what it passes to itself
+
     def model(layers: int) -> Any:
         shape = LlamaConfig(
             vocab_size=config.vocab_size,
