@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
-from benchmarks import beam_search, speculative
+from benchmarks import assisted, beam_search, speculative
 from benchmarks.native import ROOT
 from benchmarks.report import format_ratio, format_seconds
 
@@ -59,9 +59,10 @@ def speculative_tables(found: dict[str, Any]) -> list[str]:
         f"Greedy texts of the demo's language model that differ from its own greedy ones, of {identity['prompts']} "
         f"prompts and {identity['tokens']} tokens: {differing}.",
         "",
-        "| promise | limit | measured | |",
-        "|---|---|---|---|",
     ]
+    if "assisted" in found:
+        lines += [*assisted.table(found["assisted"]), ""]
+    lines += ["| promise | limit | measured | |", "|---|---|---|---|"]
     for gate in speculative.judge(found):
         value = "" if gate.value is None else f"{format_ratio(gate.value)} {gate.worst}".strip()
         lines.append(f"| {gate.name} | {gate.bound} {gate.limit:g} | {value} | {gate.verdict} |")

@@ -1,14 +1,15 @@
 """Speculative sampling beside plain decoding on the CPU, with a draft and a target that the benchmark trains itself.
 
     python -m benchmarks.speculative                         # all parts; writes build/performance/speculative.json
-    python -m benchmarks.speculative --part normalisation    # one of speed, normalisation, identity
+    python -m benchmarks.speculative --part normalisation    # one of speed, normalisation, identity, assisted
 
 `speed` decodes texts that the models know by heart and others, at several temperatures: so acceptance varies. Each case
 times plain decoding, gamma = 7, adaptive gamma and, of one row, gamma = 14 (nothing is promised of that) in turns. A
 round of gamma drafts costs gamma * c + v plain steps, where c and v, the cost of a draft step and of a pass over gamma
 + 1 tokens, are measured in the same run; the model of the literature has v = 1. `normalisation` filters 352 positions
 at once and one by one, as the source document's first version does. `identity` compares greedy texts of the demo's
-language model, 1,000 prompts, with its own greedy ones.
+language model, 1,000 prompts, with its own greedy ones. `assisted` is speculation beside transformers' own
+(benchmarks/assisted.py).
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
@@ -33,20 +32,19 @@ from tqdm import tqdm
 from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.distributions import RowSampling
-from ascend_sample.decoding.drafters import Drafter, NGramDrafter
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.speculative import speculative_sample
 from ascend_sample.sampling import RowFacts, SamplingParams, sample_rows
-from benchmarks import environment
-from benchmarks.cached_language_model import CachedLanguageModel
+from benchmarks import assisted, environment
 from benchmarks.draft_and_target import CachedNetwork, NetworkConfig, Trained, load_or_train
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate
+from benchmarks.greedy_identity import find_examples, identity
 from benchmarks.native import ROOT
 from benchmarks.quiet import MOST_DISTURBED, Watch
 
 OUTPUT = ROOT / "build" / "performance" / "speculative.json"
-PARTS = ("speed", "normalisation", "identity")
+PARTS = ("speed", "normalisation", "identity", "assisted")
 
 GAMMA, LONG_GAMMA = 7, 14
 PROMPT_TOKENS, NEW_TOKENS = 24, 96
@@ -55,7 +53,6 @@ HIGH_ACCEPTANCE = 0.92
 NORMALISATIONS = ((352, 1024), (352, 2048), (352, 4096), (352, 32000), (8, 2048))
 """Positions and vocabularies; 352 is the prompt of the source document, 2048 the vocabulary of the models here."""
 JUDGED_NORMALISATION = "352 x 2048"
-IDENTITY_PROMPTS, IDENTITY_TOKENS, IDENTITY_BATCH = 1000, 24, 125
 
 
 class Case(NamedTuple):
@@ -88,7 +85,7 @@ CASES = (
 
 def trained() -> Trained:
     """Draft and target, trained when they are not in the folder of the demo's model yet."""
-    _find_examples()
+    find_examples()
     from language_model import corpus
     from language_model.tokenizer import train_tokenizer
     from model_cache import cache_directory
@@ -103,12 +100,6 @@ def trained() -> Trained:
         return torch.tensor(long[: 2 * config.texts])
 
     return load_or_train(config, cache_directory("language_model"), corpus.fingerprint(), texts)
-
-
-def _find_examples() -> None:
-    folder = str(Path(__file__).resolve().parents[1] / "examples")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
 
 
 @torch.no_grad()
@@ -296,75 +287,6 @@ def normalisation() -> dict[str, Any]:
     return found
 
 
-def identity(prompts: int = IDENTITY_PROMPTS) -> dict[str, Any]:
-    """Greedy texts of the demo's model by speculation, beside its own, for prompts of different lengths in a batch."""
-    _find_examples()
-    from language_model import corpus, encode_prompt
-    from language_model import load_or_train as load_demo
-
-    network, tokenizer = load_demo(progress=False)
-    documents = corpus.collect_documents()
-    every = max(1, len(documents) // prompts)
-    chosen = [encode_prompt(tokenizer, text)[: 4 + number % 9] for number, text in enumerate(documents[::every])]
-    return compare_greedy(network, chosen[:prompts], IDENTITY_TOKENS)
-
-
-def compare_greedy(network: Any, chosen: list[list[int]], tokens: int) -> dict[str, Any]:
-    """Greedy texts by speculation with a draft of the first two layers, and with n-grams, beside the model's own."""
-    own, closest = greedy_texts(network, chosen, tokens)
-    drafters: dict[str, StepModel | Drafter] = {
-        "its first two layers": CachedLanguageModel(network, 2),
-        "n-grams of the text": NGramDrafter(),
-    }
-    differing = dict.fromkeys(drafters, 0)
-    rates: dict[str, list[float]] = {name: [] for name in drafters}
-    for first in tqdm(range(0, len(chosen), IDENTITY_BATCH), desc="greedy texts", unit="batch"):
-        rows = slice(first, first + IDENTITY_BATCH)
-        ids, mask = _padded(chosen[rows])
-        for name, drafter in drafters.items():
-            output = speculative_sample(
-                CachedLanguageModel(network),
-                ids,
-                SamplingParams(temperature=0),
-                attention_mask=mask,
-                drafter=drafter,
-                gamma=4,
-                max_new_tokens=tokens,
-            )
-            differing[name] += int((output.sequences != own[rows]).any(dim=1).sum())
-            rates[name].append(output.stats.acceptance_rate() if output.stats else 0.0)
-    return {
-        "prompts": len(chosen),
-        "tokens": tokens,
-        "differing": differing,
-        "acceptance": {name: statistics.mean(values) for name, values in rates.items()},
-        "closest_logits": closest,
-    }
-
-
-@torch.no_grad()
-def greedy_texts(network: Any, prompts: list[list[int]], tokens: int) -> tuple[Tensor, float]:
-    """The model's own greedy texts by its own cache, and the least distance of a best logit from the second best."""
-    texts, gap = torch.zeros(len(prompts), tokens, dtype=torch.int64), float("inf")
-    for length in sorted({len(prompt) for prompt in prompts}):
-        rows = [row for row, prompt in enumerate(prompts) if len(prompt) == length]
-        logits, cache = network(torch.tensor([prompts[row] for row in rows]))
-        for place in range(tokens):
-            best = logits[:, -1].topk(2, dim=1)
-            gap = min(gap, float((best.values[:, 0] - best.values[:, 1]).min()))
-            texts[rows, place] = best.indices[:, 0]
-            if place + 1 < tokens:
-                logits, cache = network(best.indices[:, :1], cache)
-    return texts, gap
-
-
-def _padded(prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
-    width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[False] * (width - len(prompt)) + [True] * len(prompt) for prompt in prompts])
-    return ids, mask
-
-
 def judge(found: dict[str, Any]) -> list[Gate]:
     """What is promised, as far as it was measured."""
     gates = []
@@ -393,6 +315,8 @@ def judge(found: dict[str, Any]) -> list[Gate]:
     if "identity" in found:
         value = float(sum(found["identity"]["differing"].values()))
         gates.append(Gate("speculative", "greedy texts that differ", AT_MOST, 0.0, value, unit=""))
+    if "assisted" in found:
+        gates += assisted.judge(found["assisted"])
     return gates
 
 
@@ -470,6 +394,8 @@ def show(found: dict[str, Any], gates: list[Gate]) -> None:
             )
     if "identity" in found:
         console.print(found["identity"])
+    if "assisted" in found:
+        assisted.show(found["assisted"], console)
     for gate in gates:
         value = "" if gate.value is None else f"{gate.value:.3g}"
         console.print(f"{gate.verdict:<12} {gate.name}: {value} ({gate.bound} {gate.limit:g}) {gate.worst}")
@@ -481,7 +407,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speculative", description=summary)
     parser.add_argument("--part", choices=PARTS, action="append", help="what to run; all if not given")
     options = parser.parse_args()
-    measured = {"speed": speed, "normalisation": normalisation, "identity": identity}
+    measured = {"speed": speed, "normalisation": normalisation, "identity": identity, "assisted": assisted.measure}
     found: dict[str, Any] = {"environment": environment.describe()}
     for part in options.part or PARTS:
         found[part] = measured[part]()

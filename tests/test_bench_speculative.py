@@ -17,7 +17,7 @@ import language_model
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams
-from benchmarks import decoding_docs, speculative
+from benchmarks import assisted, decoding_docs, greedy_identity, speculative
 from benchmarks.cached_language_model import CachedLanguageModel
 from benchmarks.draft_and_target import CachedNetwork, Network, NetworkConfig, Trained, load_or_train
 from benchmarks.speculative import Case, StepCosts
@@ -86,10 +86,48 @@ def test_the_demos_model_with_its_cache_equals_the_model() -> None:
 def test_greedy_texts_of_a_language_model_are_its_own() -> None:
     generator = torch.Generator().manual_seed(2)
     prompts = [torch.randint(60, (3 + row % 6,), generator=generator).tolist() for row in range(60)]
-    found = speculative.compare_greedy(sharp_language_model(), prompts, 12)
+    found = greedy_identity.compare_greedy(sharp_language_model(), prompts, 12)
     assert found["differing"] == {"its first two layers": 0, "n-grams of the text": 0}
     assert found["prompts"] == 60
     assert 0.0 < found["acceptance"]["its first two layers"] < 1.0
+
+
+def test_both_libraries_accept_all_drafts_of_an_agreeing_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assisted, "NEW_TOKENS", 17)
+    target, draft = assisted.agreeing_pair(TINY)
+    passes = []
+    for model in (target, draft):
+        model.register_forward_hook(lambda module, *_: passes.append(module))
+    prompt = torch.randint(40, (1, 5), generator=_generator(1))
+    texts = {}
+    for way, run in assisted.ways_of("greedy", target, draft, prompt, 0).items():
+        passes.clear()
+        texts[way] = run().tolist()
+        counts = (passes.count(target), passes.count(draft))
+        # Ours reads the prompt, then 2 rounds of 8 tokens; theirs reads it with the first draft, and is left with one.
+        assert counts == ((17, 0) if way[1] == assisted.PLAIN else (3, 15 if way[0] == assisted.OURS else 14))
+    assert len({str(text) for text in texts.values()}) == 1
+    for run in assisted.ways_of("sampled", target, draft, prompt, 0).values():
+        assert run().shape == (1, 17)
+
+
+def test_assisted_generation_is_described_and_judged() -> None:
+    ours, theirs = assisted.OURS, assisted.THEIRS
+    seconds = {
+        (ours, assisted.PLAIN): [4.0, 8.0, 4.0],
+        (ours, assisted.DRAFTED): [2.0, 4.0, 2.0],
+        (theirs, assisted.PLAIN): [6.0, 12.0, 6.0],
+        (theirs, assisted.DRAFTED): [4.0, 8.0, 3.0],
+    }
+    record = assisted.describe("greedy", seconds, 0.01)
+    assert record["speed"] == {ours: 2.0, theirs: 1.5}
+    assert record["beside"] == {assisted.PLAIN: 1.5, assisted.DRAFTED: 2.0}
+    slow = {**record, "mode": "sampled", "speed": {ours: 1.5, theirs: 2.0}}
+    part = {"parameters": 1_000_000, "records": [record, slow]}
+    gates = speculative.judge({"assisted": part})
+    assert [(gate.value, gate.verdict) for gate in gates] == [(0.75, "FAIL"), (2.0, "pass")]
+    assert gates[0].worst == "sampled"
+    assert assisted.table(part)[-1].startswith("| sampled | transformers |")
 
 
 def test_training_is_kept_in_a_file(tmp_path: Path) -> None:

@@ -74,6 +74,11 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
     if count == 0:
         return Verdict(torch.zeros_like(position), sampling.draw(logits[:, 0], position))
     places = torch.arange(count, device=position.device)
+    is_drafted = places < draft.counts[:, None]
+    if sampling.is_greedy:
+        best = sampling.draw(logits, position[:, None].expand(-1, count + 1))
+        accepted = _first_rejected(is_drafted & (draft.tokens == best[:, :count]), places)
+        return Verdict(accepted, best.gather(1, accepted[:, None]).squeeze(1))
     noise = exponential_noise(
         sampling.seed.repeat_interleave(count), (position[:, None] + places).flatten(), 1, stream=Stream.ACCEPTANCE
     )
@@ -81,12 +86,22 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
     target = sampling.probabilities(logits)
     p = _at_tokens(target[:, :count], draft.tokens)
     q = torch.ones_like(p) if draft.probabilities is None else _at_tokens(draft.probabilities, draft.tokens)
-    stays = (uniform * q < p) & (places < draft.counts[:, None])
-    accepted = torch.where(stays, count, places).amin(dim=1)  # the place of the first that does not stay
-    bonus = sampling.draw(_at_place(logits, accepted), position + accepted)
+    accepted = _first_rejected(is_drafted & (uniform * q < p), places)
+    is_rejected = accepted < draft.counts
+    end = position + accepted
+    if position.is_cpu and not is_rejected.any():  # a look that costs nothing there
+        return Verdict(accepted, sampling.draw(_at_place(logits, accepted), end))
     rest = _residual(_at_place(target, accepted), draft, accepted.clamp(max=count - 1))
-    replacement = draw_from(rest, sampling.seed, position + accepted, Stream.RESAMPLING)
-    return Verdict(accepted, torch.where(accepted < draft.counts, replacement, bonus))
+    replacement = draw_from(rest, sampling.seed, end, Stream.RESAMPLING)
+    if position.is_cpu and is_rejected.all():
+        return Verdict(accepted, replacement)
+    bonus = sampling.draw(_at_place(logits, accepted), end)
+    return Verdict(accepted, torch.where(is_rejected, replacement, bonus))
+
+
+def _first_rejected(stays: Tensor, places: Tensor) -> Tensor:
+    """The place of the first draft token of each row that does not stay, of stays [batch, count]; count if all do."""
+    return torch.where(stays, len(places), places).amin(dim=1)
 
 
 def _residual(p: Tensor, draft: Draft, place: Tensor) -> Tensor:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ascend_sample.sampling import (
     RowFacts,
+    RowsOutput,
     SamplingBatch,
     SamplingParams,
     Stream,
@@ -39,6 +41,7 @@ class RowSampling:
 
     Attributes:
         seed: int64 [batch], the bits of each row's seed.
+        is_greedy: whether all rows are (temperature 0): their tokens are known without any distribution.
 
     Example:
         >>> rows = RowSampling([SamplingParams(temperature=0.5, top_k=2)], 3, torch.device("cpu"))
@@ -64,30 +67,43 @@ class RowSampling:
             batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position
         )
         self.seed = batch.seed
+        self._batch_size = len(params)
+        self._rows = torch.arange(len(params), device=device)
         is_k_on = (self._facts.top_k >= 1) & (self._facts.top_k < vocab_size)
         is_greedy = self._facts.temperature == 0
+        self.is_greedy = bool(is_greedy.all())
         self._has_top_p = bool((self._facts.top_p < 1).any())
         self._has_min_p = bool((self._facts.min_p > 0).any())
         self._is_filtered = self._has_top_p or self._has_min_p or bool((is_k_on | is_greedy).any())
         self._has_large_k = bool((is_k_on & (self._facts.top_k > LARGEST_FUSED_K) & ~is_greedy).any())
         self._has_temperature = bool((self._facts.temperature != 1).any())
         self._repeated: dict[int, RowParameters] = {}
-        self._groups: dict[torch.dtype, Sequence[PlacedGroup]] = {}
+        self._groups: dict[tuple[torch.dtype, int], Sequence[PlacedGroup]] = {}
 
     def draw(self, logits: Tensor, position: Tensor) -> Tensor:
-        """Draw one token a row, as `sample` does.
+        """Draw one token a row, or one at each of several places of it, as `sample` does.
 
         Args:
-            logits: floats [batch, vocab_size].
-            position: int64 [batch], the number of tokens before the one that is drawn.
+            logits: floats [batch, vocab_size] or [batch, places, vocab_size].
+            position: int64 [batch] or [batch, places], the number of tokens before the one that is drawn.
 
         Returns:
-            int64 [batch].
+            int64 in the shape of position.
         """
-        if logits.dtype not in self._groups:
-            self._groups[logits.dtype] = place_groups(self._facts, self._parameters, logits, keep_ties=False)
-        work = [(logits, group) for group in self._groups[logits.dtype]]
-        return serve(work, position, False, Stream.DRAW).token_ids
+        if logits.dim() == 2:
+            return self.draw_with_status(logits, position).token_ids
+        return self.draw_with_status(logits.flatten(0, 1), position.flatten()).token_ids.view(position.shape)
+
+    def draw_with_status(self, logits: Tensor, position: Tensor) -> RowsOutput:
+        """The same of logits [batch * places, vocab_size] at position [batch * places], those of a row together."""
+        key = (logits.dtype, logits.shape[0] // self._batch_size)
+        if key not in self._groups:
+            facts, parameters, places = self._facts, self._parameters, key[1]
+            if places > 1:
+                facts = facts.select(np.arange(self._batch_size).repeat(places))
+                parameters = parameters.select(self._rows.repeat_interleave(places))
+            self._groups[key] = place_groups(facts, parameters, logits, keep_ties=False)
+        return serve([(logits, group) for group in self._groups[key]], position, False, Stream.DRAW)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """The distribution that each place is drawn from: softmax(logits / temperature) among what the filters keep.
@@ -97,13 +113,13 @@ class RowSampling:
         logit above -inf is all NaN.
 
         Args:
-            logits: floats [batch, places, vocab_size]. They stay as they are.
+            logits: floats [batch, places, vocab_size], or [batch, vocab_size] of one place. They stay as they are.
 
         Returns:
-            float32 [batch, places, vocab_size].
+            float32 in the shape of logits.
         """
-        places, vocab_size = logits.shape[1:]
-        own, rows = self._of_places(places, vocab_size), logits.reshape(-1, vocab_size)
+        rows = logits.flatten(0, -2)
+        own = self._of_places(rows.shape[0] // self._batch_size, rows.shape[1])
         found = self._in_one_pass(rows, own) if rows.is_cpu else torch.softmax(self._scaled(rows, own), dim=1)
         return found.view(logits.shape)
 
@@ -140,7 +156,7 @@ class RowSampling:
         """The parameters in the operators' terms, those of each row as often as it has places."""
         if places not in self._repeated:
             own = self._parameters.for_operators(vocab_size)
-            rows = torch.arange(len(own.seed), device=own.seed.device).repeat_interleave(places)
+            rows = self._rows.repeat_interleave(places)
             self._repeated[places] = replace(own.select(rows), position=rows)
         return self._repeated[places]
 

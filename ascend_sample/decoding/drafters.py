@@ -113,7 +113,7 @@ class ModelDrafter:
 
     def draft(self, state: ModelDraftState, texts: Round) -> tuple[Draft, ModelDraftState]:
         """See `Drafter.draft`. One pass a token; the first one also reads what is new in the texts."""
-        known, count = state.missing + texts.unseen, texts.size
+        known, count, sampling = state.missing + texts.unseen, texts.size, texts.sampling
         # A row that wants fewer starts earlier, by tokens that it has already: no row goes beyond what it wants.
         first = (texts.lengths - known - (count - texts.wanted)).clamp(min=0)
         cache = self.model.rollback(state.cache, first)
@@ -123,19 +123,24 @@ class ModelDrafter:
         probabilities: list[Tensor] = []
         for _ in range(count):
             logits, cache, _ = entered(decoded("ModelDrafter", self.model, given, cache))
-            probabilities.append(texts.sampling.probabilities(logits[:, -1:]))
-            token = draw_from(probabilities[-1][:, 0], texts.sampling.seed, position, Stream.DRAFT)
+            if sampling.is_greedy:  # nothing is drawn, so there is nothing to judge by
+                token = sampling.draw(logits[:, -1], position)
+            else:
+                probabilities.append(sampling.probabilities(logits[:, -1]))
+                token = draw_from(probabilities[-1], sampling.seed, position, Stream.DRAFT)
             if texts.is_ragged:
                 old = texts.tokens.gather(1, position.clamp(max=texts.tokens.shape[1] - 1)[:, None]).squeeze(1)
                 token = torch.where(position < texts.lengths, old, token)
             tokens.append(token)
             given = token[:, None]
             position = position + 1
-        drafted, q = torch.stack(tokens, dim=1), torch.cat(probabilities, dim=1)
+        drafted = torch.stack(tokens, dim=1)
+        q = torch.stack(probabilities, dim=1) if probabilities else None
         if texts.is_ragged:
             place = (texts.lengths - first - known)[:, None] + torch.arange(count, device=first.device)
             place = place.clamp(min=0, max=count - 1)  # of a row that is done anything will do
-            drafted, q = drafted.gather(1, place), q.gather(1, place[:, :, None].expand(-1, -1, q.shape[2]))
+            drafted = drafted.gather(1, place)
+            q = None if q is None else q.gather(1, place[:, :, None].expand(-1, -1, q.shape[2]))
         # It lacks its own last token and the target's, where all were accepted.
         return Draft(drafted, texts.wanted, q, count), state._replace(cache=cache, missing=2)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.loop import Choice, Texts, append_tokens, prefilled
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.request import CommonOptions, Request, check_request
-from ascend_sample.sampling import RowFacts, RowsOutput, RowStatus, sample_rows
+from ascend_sample.decoding.request import CommonOptions, check_request
+from ascend_sample.sampling import RowStatus, SamplingParams
+
+GREEDY: Final = SamplingParams(temperature=0, seed=0)
+"""With a seed, so that none is taken from torch's generator."""
 
 
 @torch.no_grad()
@@ -52,37 +55,15 @@ def greedy_search(
     Source: docs/decoding.md, section "Greedy search and sampling".
     """
     request = check_request("greedy_search", model, input_ids, max_new_tokens, **common)
-    texts, best_token = Texts(request), _BestToken(request)
+    start, texts = prefilled(model, request), Texts(request)
+    # The lowest id among equals, NaN as -inf, 16-bit logits as they are.
+    sampling = RowSampling([GREEDY] * request.batch_size, start.logits.shape[1], request.device)
+    nothing = torch.zeros_like(sampling.seed)  # is drawn, so the position does not matter
 
     def choose(logits: Tensor) -> Choice:
         scores = texts.processed(logits) if request.logits_processor or request.return_scores else logits
-        best = best_token(scores)
+        best = sampling.draw_with_status(scores, nothing)
         log_probs = log_probs_of(scores, best.token_ids)
         return Choice(best.token_ids, log_probs, best.status == RowStatus.ALL_MASKED, scores)
 
-    return append_tokens(model, prefilled(model, request), texts, choose)
-
-
-class _BestToken:
-    """The sampling layer at a temperature of 0: the lowest id among equals, NaN as -inf, 16-bit logits as they are."""
-
-    def __init__(self, request: Request) -> None:
-        rows, device = request.batch_size, request.device
-        self._temperature = torch.zeros(rows, device=device)
-        self._nothing = torch.zeros(rows, dtype=torch.int64, device=device)  # nothing is drawn
-        self._facts = RowFacts(
-            temperature=np.zeros(rows, dtype=np.float32),
-            top_k=np.full(rows, SKIP_TOP_K, dtype=np.int32),
-            top_p=np.ones(rows, dtype=np.float32),
-            min_p=np.zeros(rows, dtype=np.float32),
-        )
-
-    def __call__(self, logits: Tensor) -> RowsOutput:
-        """Of logits [rows, vocab_size]."""
-        return sample_rows(
-            logits,
-            temperature=self._temperature,
-            seed=self._nothing,
-            position=self._nothing,
-            facts=self._facts,
-        )
+    return append_tokens(model, start, texts, choose)

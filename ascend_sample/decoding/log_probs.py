@@ -18,10 +18,10 @@ def log_softmax(logits: Tensor) -> Tensor:
         tensor([[0.0000, 0.5000, 0.5000],
                 [1.0000, 0.0000, 0.0000]])
     """
+    if logits.is_cpu and are_known_to_be_finite(logits.amax(dim=-1)):  # NaN is the maximum of its row
+        return logits.log_softmax(dim=-1, dtype=torch.float32)
     logits = without_nan(logits)
     maxima = logits.amax(dim=-1, keepdim=True)
-    if are_known_to_be_finite(maxima):
-        return logits.log_softmax(dim=-1)
     shared = torch.zeros_like(logits).masked_fill(logits != torch.inf, -torch.inf)
     return without_nan(torch.where(maxima == torch.inf, shared, logits).log_softmax(dim=-1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -128,6 +129,6 @@ def entered(output: StepOutput) -> StepOutput:
         tensor([[0.5000,   -inf]])
     """
     logits = output.logits
-    if not (logits.is_cpu and not logits.amax().isnan()):  # on a CPU a look is cheaper than a copy
+    if not logits.is_cpu or math.isnan(logits.amax().item()):  # on a CPU a look is cheaper than a copy
         logits = logits.masked_fill(logits.isnan(), -torch.inf)
-    return output._replace(logits=logits)
+    return output if logits is output.logits else output._replace(logits=logits)

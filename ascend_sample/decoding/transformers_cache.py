@@ -49,11 +49,13 @@ class AlignedCache:
 
     def positions(self, new: int) -> Tensor:
         """int64 [batch, new], of the tokens that come next."""
-        return self.lengths[:, None] + torch.arange(new, device=self.lengths.device)
+        first = self.lengths[:, None]
+        return first if new == 1 else first + torch.arange(new, device=self.lengths.device)
 
     def grown(self, past: Cache, new: int) -> AlignedCache:
         """After a pass over new tokens a row."""
-        return replace(self, past=past, lengths=self.lengths + new, width=self.width + new)
+        states, mask = self.encoder_states, self.encoder_mask  # once a step: dataclasses.replace would take longer
+        return AlignedCache(past, self.lengths + new, self.width + new, self.has_holes, self.rollbacks, states, mask)
 
     def encoder_output(self) -> BaseModelOutput:
         """What a model takes in place of the encoder's inputs."""
@@ -102,7 +104,7 @@ class AlignedCache:
             for layer in _self_attention_layers(self.past):
                 layer.keys = _take_columns(layer.keys, columns)
                 layer.values = _take_columns(layer.values, columns)
-        else:
+        elif all_remove or width < self.width:
             start = self.width - width - all_remove
             for layer in _self_attention_layers(self.past):
                 layer.keys = layer.keys[:, :, start : start + width]

@@ -74,6 +74,18 @@ def test_each_place_has_the_targets_distribution(draws: bool) -> None:
     assert_places_are_the_targets(judged_places(TARGET, DRAFT, draws=draws), TARGET)
 
 
+def test_greedy_rows_by_hand() -> None:
+    """By their best tokens alone, the lowest among equals; NaN is no token, and q does not matter."""
+    nan = float("nan")
+    target = torch.tensor([[[0.0, 2.0, 2.0], [nan, 0.0, 1.0], [5.0, 0.0, 0.0]]]).expand(4, -1, -1)
+    draft = Draft(torch.tensor([[1, 2], [2, 2], [1, 0], [1, 2]]), torch.tensor([2, 2, 2, 1]))
+    rows = RowSampling([SamplingParams(temperature=0)] * 4, 3, target.device)
+    for q in (None, torch.full((4, 2, 3), 1 / 3)):
+        accepted, token = judge_draft(target, draft._replace(probabilities=q), rows, torch.zeros(4).long())
+        assert accepted.tolist() == [2, 0, 1, 1]
+        assert token.tolist() == [0, 1, 2, 2]
+
+
 def test_fewer_tokens_than_the_widest_row() -> None:
     assert_places_are_the_targets(judged_places(TARGET, DRAFT, 1), TARGET)
     (only,) = judged_places(TARGET, DRAFT, 0)

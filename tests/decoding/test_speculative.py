@@ -98,6 +98,18 @@ def test_greedy_is_the_targets_greedy(name: str, drafter: StepModel | Drafter, g
         assert output.stats.acceptance_rate() == 1.0
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_greedy_row_beside_a_drawn_one_is_greedy(seed: int) -> None:
+    """Then the batch goes by distributions, which greedy rows alone have no need of."""
+    model, drafter = tiny_model(), tiny_model(seed=seed)
+    params = [GREEDY, SamplingParams(seed=5), SamplingParams(temperature=0, top_p=0.5), SamplingParams(seed=6)]
+    given: dict[str, Any] = {"drafter": drafter, "gamma": 3, "max_new_tokens": 12, "attention_mask": MASK}
+    mixed = speculative_sample(model, PROMPTS, params, **given).to_lists()
+    alone = speculative_sample(model, PROMPTS, GREEDY, **given).to_lists()
+    for row in (0, 2):
+        assert mixed[row] == alone[row] == greedy(model, PROMPTS[row][MASK[row] == 1], 12)
+
+
 def test_no_model_sees_a_place_beyond_a_rows_end() -> None:
     most = [14, 9, 1, 11]
     ends = (MASK.sum(dim=1) + torch.tensor(most)).tolist()
@@ -243,8 +255,9 @@ def test_a_row_without_any_token_to_draw_is_named() -> None:
     assert output.sequences_scores.tolist() == [pytest.approx(-(torch.tensor(3.0).log().item())), -torch.inf]
 
 
+@pytest.mark.parametrize("params", [SamplingParams(seed=1, top_p=0.9), GREEDY], ids=["drawn", "greedy"])
 @pytest.mark.parametrize("gamma", [0, 2])
-def test_a_round_waits_for_the_device_once_and_sends_nothing(npu: str, gamma: int) -> None:
+def test_a_round_waits_for_the_device_once_and_sends_nothing(npu: str, gamma: int, params: SamplingParams) -> None:
     if not hostcann.is_active():
         pytest.skip("hostcann counts; a real CANN does not")
     tables = random_table(1)[None].to(npu)
@@ -253,7 +266,6 @@ def test_a_round_waits_for_the_device_once_and_sends_nothing(npu: str, gamma: in
         prompts = torch.ones(2, 3, dtype=torch.int64, device=npu)
         model = table_model(tables)
         encoder = {"world": torch.zeros(2, dtype=torch.int64, device=npu)}
-        params = SamplingParams(seed=1, top_p=0.9)
         torch.npu.synchronize()
         hostcann.reset_counters()
         output = speculative_sample(

@@ -34,6 +34,11 @@ def greedy_is_greedy() -> None:
         test_speculative.test_greedy_is_the_targets_greedy("another", tiny_model(seed=seed), 3)
 
 
+def greedy_is_greedy_in_any_batch() -> None:
+    for seed in (1, 2, 3):
+        test_speculative.test_a_greedy_row_beside_a_drawn_one_is_greedy(seed)
+
+
 def probabilities_are_right() -> None:
     test_acceptance.test_probabilities_of_all_places_at_once_are_those_of_each(torch.float32, "cpu")
 
@@ -70,7 +75,21 @@ TRAPS = [
         distributions,
         "            logits, own.temperature, own.top_k, own.top_p, own.min_p",
         "            logits, own.temperature.clamp(min=1.0), own.top_k.clamp(min=2), own.top_p, own.min_p",
+        greedy_is_greedy_in_any_batch,
+    ),
+    Trap(
+        "greedy rows keep what they are offered",
+        acceptance,
+        "_first_rejected(is_drafted & (draft.tokens == best[:, :count]), places)",
+        "_first_rejected(is_drafted, places)",
         greedy_is_greedy,
+    ),
+    Trap(
+        "greedy rows get the best token of the place before",
+        acceptance,
+        "best.gather(1, accepted[:, None])",
+        "best.gather(1, (accepted[:, None] - 1).clamp(min=0))",
+        test_acceptance.test_greedy_rows_by_hand,
     ),
     Trap(
         "top-k is hard-coded to 2",
@@ -111,8 +130,8 @@ TRAPS = [
     Trap(
         "one acceptance for the whole batch",
         acceptance,
-        "accepted = torch.where(stays, count, places).amin(dim=1)",
-        "accepted = torch.where(stays, count, places).amin(dim=1).amin().expand(batch_size)",
+        "return torch.where(stays, len(places), places).amin(dim=1)",
+        "return torch.where(stays, len(places), places).amin(dim=1).amin().expand(len(stays))",
         test_acceptance.test_rows_do_not_depend_on_their_batch,
     ),
     Trap(
