@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ascend_sample.decoding.fused_cache import DecoderCache
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.request import check_bool, check_integer, check_number, refuse, refuse_type
+from ascend_sample.decoding.step_major_cache import DecoderCache
 
 FEED_FORWARD_FACTOR = 4
 LONGEST_WAVELENGTH = 10000.0
@@ -129,17 +129,38 @@ class DecoderLayer(nn.Module):
             Floats [rows, count, hidden_size].
         """
         query, key, value = self.query_key_value(self.self_norm(hidden)).chunk(3, dim=-1)
-        hidden = hidden + self.self_output(self._attend(query, *append(key, value), visible))
+        hidden = hidden + self.self_output(attend(self.heads, query, *append(key, value), visible))
         query = self.cross_query(self.cross_norm(hidden))
-        hidden = hidden + self.cross_output(self._attend(query, *memory, memory_visible))
+        hidden = hidden + self.cross_output(attend(self.heads, query, *memory, memory_visible))
         inner = functional.relu(self.feed_forward_inner(self.feed_forward_norm(hidden)))
         result: Tensor = hidden + self.feed_forward_output(inner)
         return result
 
-    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
-        query, keys, values = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, keys, values))
-        attended = functional.scaled_dot_product_attention(query, keys, values, attn_mask=visible)
-        return attended.transpose(1, 2).flatten(2)
+
+def attend(
+    heads: int, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float | None = None
+) -> Tensor:
+    """Attention of several heads.
+
+    Args:
+        heads: how many.
+        query: floats [rows, count, size].
+        keys: floats [rows, steps, size].
+        values: floats [rows, steps, size].
+        visible: broadcast to [rows, heads, count, steps]: bool, what each query sees; or floats that are added.
+        scale: what scores are multiplied by; 1 / sqrt(size / heads) unless given.
+
+    Returns:
+        Floats [rows, count, size].
+    """
+    query, keys, values = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in (query, keys, values))
+    attended = functional.scaled_dot_product_attention(query, keys, values, attn_mask=visible, scale=scale)
+    return attended.transpose(1, 2).flatten(2)
+
+
+def visible_steps(places: Tensor, extent: int) -> Tensor:
+    """Which of extent steps the tokens at places, int64 [rows, count], see: bool [rows, 1, count, extent]."""
+    return (torch.arange(extent, device=places.device) <= places[:, :, None])[:, None]
 
 
 class Decoder(nn.Module):
@@ -293,8 +314,7 @@ class Decoder(nn.Module):
         """
         hidden = self.embedding(tokens) * math.sqrt(self.config.hidden_size)
         hidden = hidden + self._encode_steps(places + 1).to(hidden.dtype)
-        steps = torch.arange(extent, device=tokens.device)
-        visible = (steps <= places[:, :, None])[:, None]
+        visible = visible_steps(places, extent)
         for number, layer in enumerate(self._layers()):
             keys, values = memory_of(number)
             hidden = layer(
