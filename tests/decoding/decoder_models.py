@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ascend_sample.decoding.transformer_decoder import Decoder, DecoderConfig, DecoderLayer, EncoderDecoder
+from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, EncoderDecoder
 
 
 def random_decoder(seed: int = 0, **changes: int | float | bool) -> Decoder:

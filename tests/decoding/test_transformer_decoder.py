@@ -13,9 +13,15 @@ from planting import Trap, assert_caught
 from torch import Tensor, nn
 
 from ascend_sample import hostcann
-from ascend_sample.decoding import step_major_cache, transformer_decoder
+from ascend_sample.decoding import (
+    Decoder,
+    DecoderConfig,
+    DecoderLayer,
+    decoder_layer,
+    step_major_cache,
+    transformer_decoder,
+)
 from ascend_sample.decoding.module_model import ModuleModel
-from ascend_sample.decoding.transformer_decoder import Decoder, DecoderConfig, DecoderLayer
 
 LAYER_TOLERANCE = 1e-5
 SEQUENCES = 150  # of random operations
@@ -266,9 +272,9 @@ TRAPS = [
     ),
     Trap(
         "what was rolled back is seen",
-        transformer_decoder,
-        "visible = (steps <= places[:, :, None])[:, None]",
-        "visible = (steps >= 0)[None, None, None]",
+        decoder_layer,
+        "(torch.arange(extent, device=places.device) <= places[:, :, None])[:, None]",
+        "(torch.arange(extent, device=places.device) >= 0)[None, None, None]",
         check_operations,
     ),
     Trap(
