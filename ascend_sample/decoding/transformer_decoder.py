@@ -38,11 +38,11 @@ class DecoderConfig:
         layers: how many.
         memory_size: of the memory's vectors; hidden_size unless given.
         layer_norm_eps: what is added to variances.
+        initial_steps: for how many tokens a cache has room at first, beyond the prompt; it grows.
+        hidden_states: give the last layer's hidden states with each step.
         activation: of the feed-forward networks, "relu" or "gelu" (the exact one).
         positions: "halves", sines and then cosines of steps from 1 on, as FasterTransformer has them; "interleaved", a
             sine and a cosine in turn of steps from 0 on, as in "Attention is all you need" (Vaswani et al., 2017).
-        initial_steps: for how many tokens a cache has room at first, beyond the prompt; it grows.
-        hidden_states: give the last layer's hidden states with each step.
 
     Raises:
         TypeError: a value has a wrong type.
@@ -55,10 +55,10 @@ class DecoderConfig:
     layers: int = 6
     memory_size: int | None = None
     layer_norm_eps: float = 1e-6
-    activation: Literal["relu", "gelu"] = "relu"
-    positions: Literal["halves", "interleaved"] = "halves"
     initial_steps: int = 64
     hidden_states: bool = False
+    activation: Literal["relu", "gelu"] = "relu"
+    positions: Literal["halves", "interleaved"] = "halves"
 
     def __post_init__(self) -> None:
         name = "DecoderConfig"

@@ -111,7 +111,7 @@ class OnnxModel:
             TypeError: an input of the encoder has another dtype.
             ValueError: the encoder's inputs have other names, or an input has no place that is not padding.
         """
-        if ENCODER_MASK in self.encoder_inputs and ENCODER_IDS in encoder:
+        if self.encoder_inputs.get(ENCODER_MASK) == torch.bool and ENCODER_IDS in encoder:
             mask = encoder.get(ENCODER_MASK)
             encoder[ENCODER_MASK] = torch.ones_like(encoder[ENCODER_IDS]).bool() if mask is None else mask.bool()
         if sorted(encoder) != sorted(self.encoder_inputs):
