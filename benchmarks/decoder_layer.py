@@ -4,8 +4,8 @@
     python -m benchmarks.decoder_layer --docs    # takes it into docs/decoding.md, too
 
 Written out, queries, keys and values are three products, attention is a product, a softmax and a product, a step is
-appended with torch.cat, and a reorder copies the whole cache: what document 002 compares with. Both have the same
-weights, and must give the same logits. Each decodes the same texts, by turns; a time is the median of all steps.
+appended with torch.cat, and a reorder copies the whole cache. Both have the same weights, and must give the same
+logits. Each decodes the same texts, by turns; a time is the median of all steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A decoder of speech recognition, as document 000 has it, with its own names: its weights in a `Decoder`."""
+"""A decoder of speech recognition, with the names of FireRedASR's: its weights in a `Decoder`."""
 
 from __future__ import annotations
 
