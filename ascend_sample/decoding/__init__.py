@@ -13,8 +13,8 @@ from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.backtracking import gather_tree
 from ascend_sample.decoding.beam import beam_search
 from ascend_sample.decoding.contrastive import contrastive_search
+from ascend_sample.decoding.decoder_layer import DecoderLayer
 from ascend_sample.decoding.drafters import Drafter, ModelDrafter, NGramDrafter
-from ascend_sample.decoding.fused import Decoder, DecoderConfig, DecoderLayer, EncoderDecoder
 from ascend_sample.decoding.greedy import greedy_search
 from ascend_sample.decoding.group_beam import group_beam_search
 from ascend_sample.decoding.model import StepModel, StepOutput
@@ -26,6 +26,7 @@ from ascend_sample.decoding.sampled import sample, sample_and_rank
 from ascend_sample.decoding.sampled_beam import beam_sample
 from ascend_sample.decoding.speculative import speculative_sample
 from ascend_sample.decoding.streaming import OnTokens, Streamer
+from ascend_sample.decoding.transformer_decoder import Decoder, DecoderConfig, EncoderDecoder
 
 if TYPE_CHECKING:
     from ascend_sample.decoding.transformers_models import CausalModel, EncoderDecoderModel

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from concurrent_calls import MAX_NEW_TOKENS, Prompts, check_concurrent_calls, ragged_prompts
-from fused_models import random_decoder, random_encoder_decoder
+from decoder_models import random_decoder, random_encoder_decoder
 from tiny_models import tiny_model
 from tiny_transformers import KINDS, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
 from torch import Tensor

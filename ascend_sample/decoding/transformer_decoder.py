@@ -1,4 +1,4 @@
-"""The decoder of FasterTransformer v2: pre-norm layers over a memory, with step-major keys and values.
+"""A decoder of pre-norm layers over a memory, with step-major keys and values: FasterTransformer v2's, and its like.
 
     python examples/faster_transformer.py
 
@@ -13,21 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ascend_sample.decoding.checks import check_bool, check_integer, check_number, refuse, refuse_type
-from ascend_sample.decoding.fused_cache import DecoderCache
+from ascend_sample.decoding.decoder_layer import ACTIVATIONS, DecoderLayer, visible_steps
 from ascend_sample.decoding.model import StepOutput
+from ascend_sample.decoding.step_major_cache import DecoderCache
 
-FEED_FORWARD_FACTOR = 4
 LONGEST_WAVELENGTH = 10000.0
-
-Append: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(keys, values of the new tokens [rows, count, hidden_size]) -> those of all tokens [rows, steps, hidden_size]."""
+POSITIONS: Final = ("halves", "interleaved")
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,9 @@ class DecoderConfig:
         layer_norm_eps: what is added to variances.
         initial_steps: for how many tokens a cache has room at first, beyond the prompt; it grows.
         hidden_states: give the last layer's hidden states with each step.
+        activation: of the feed-forward networks, "relu" or "gelu" (the exact one).
+        positions: "halves", sines and then cosines of steps from 1 on, as FasterTransformer has them; "interleaved", a
+            sine and a cosine in turn of steps from 0 on, as in "Attention is all you need" (Vaswani et al., 2017).
 
     Raises:
         TypeError: a value has a wrong type.
@@ -57,6 +57,8 @@ class DecoderConfig:
     layer_norm_eps: float = 1e-6
     initial_steps: int = 64
     hidden_states: bool = False
+    activation: Literal["relu", "gelu"] = "relu"
+    positions: Literal["halves", "interleaved"] = "halves"
 
     def __post_init__(self) -> None:
         name = "DecoderConfig"
@@ -70,83 +72,18 @@ class DecoderConfig:
             refuse(name, "hidden_size", rule, self.hidden_size, "Give heads * the size of a head.")
         check_number(name, "layer_norm_eps", self.layer_norm_eps, low=0, above=True)
         check_bool(name, "hidden_states", self.hidden_states)
-
-
-class DecoderLayer(nn.Module):
-    """Self attention, attention to the memory, and a ReLU network of 4 h, each on a normalised copy, added.
-
-    Args:
-        hidden_size: h, of the tokens' vectors.
-        heads: of both attentions; hidden_size is a multiple of it.
-        memory_size: of the memory's vectors; hidden_size unless given.
-        layer_norm_eps: what is added to variances.
-
-    Example:
-        >>> layer = DecoderLayer(hidden_size=8, heads=2)
-        >>> keys, values = layer.project_memory(torch.randn(3, 5, 8))
-        >>> causal = torch.ones(4, 4, dtype=torch.bool).tril()
-        >>> alone = lambda keys, values: (keys, values)  # of the tokens that are given, without any before them
-        >>> layer(torch.randn(3, 4, 8), alone, causal, (keys, values), torch.ones(1, 1, 1, 5, dtype=torch.bool)).shape
-        torch.Size([3, 4, 8])
-
-    Source: docs/decoding.md, section "FasterTransformer's decoder".
-    """
-
-    def __init__(
-        self, hidden_size: int, heads: int, memory_size: int | None = None, layer_norm_eps: float = 1e-6
-    ) -> None:
-        super().__init__()
-        self.heads = heads
-        self.self_norm = nn.LayerNorm(hidden_size, layer_norm_eps)
-        self.query_key_value = nn.Linear(hidden_size, 3 * hidden_size)
-        self.self_output = nn.Linear(hidden_size, hidden_size)
-        self.cross_norm = nn.LayerNorm(hidden_size, layer_norm_eps)
-        self.cross_query = nn.Linear(hidden_size, hidden_size)
-        self.memory_key_value = nn.Linear(hidden_size if memory_size is None else memory_size, 2 * hidden_size)
-        self.cross_output = nn.Linear(hidden_size, hidden_size)
-        self.feed_forward_norm = nn.LayerNorm(hidden_size, layer_norm_eps)
-        self.feed_forward_inner = nn.Linear(hidden_size, FEED_FORWARD_FACTOR * hidden_size)
-        self.feed_forward_output = nn.Linear(FEED_FORWARD_FACTOR * hidden_size, hidden_size)
-
-    def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [rows, memory length, hidden_size] of a memory [rows, memory length, memory_size]."""
-        keys, values = self.memory_key_value(memory).chunk(2, dim=-1)
-        return keys, values
-
-    def forward(
-        self, hidden: Tensor, append: Append, visible: Tensor, memory: tuple[Tensor, Tensor], memory_visible: Tensor
-    ) -> Tensor:
-        """Process tokens.
-
-        Args:
-            hidden: floats [rows, count, hidden_size].
-            append: takes the new keys and values, returns those of all steps.
-            visible: bool, broadcast to [rows, heads, count, steps]: which steps each token sees; at least one.
-            memory: the memory's keys and values [rows, memory length, hidden_size], from `project_memory`.
-            memory_visible: bool, broadcast to [rows, heads, count, memory length], likewise.
-
-        Returns:
-            Floats [rows, count, hidden_size].
-        """
-        query, key, value = self.query_key_value(self.self_norm(hidden)).chunk(3, dim=-1)
-        hidden = hidden + self.self_output(self._attend(query, *append(key, value), visible))
-        query = self.cross_query(self.cross_norm(hidden))
-        hidden = hidden + self.cross_output(self._attend(query, *memory, memory_visible))
-        inner = functional.relu(self.feed_forward_inner(self.feed_forward_norm(hidden)))
-        result: Tensor = hidden + self.feed_forward_output(inner)
-        return result
-
-    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> Tensor:
-        query, keys, values = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in (query, keys, values))
-        attended = functional.scaled_dot_product_attention(query, keys, values, attn_mask=visible)
-        return attended.transpose(1, 2).flatten(2)
+        for field, values in (("activation", tuple(ACTIVATIONS)), ("positions", POSITIONS)):
+            if getattr(self, field) not in values:
+                remedy = "Write a StepModel of your own for others, or wrap the module into ModuleModel."
+                refuse(name, field, f"be one of {', '.join(values)}", getattr(self, field), remedy)
 
 
 class Decoder(nn.Module):
     """Embedding, positions, layers, a last norm and logits: a `StepModel`, and a module to train.
 
     The vector of token t at step s = 1, 2, ... is `embedding[t] * sqrt(h)` plus the sines of `s * r ** i` and then
-    their cosines, i = 0 to h / 2 - 1, with `r ** (h / 2 - 1) = 1 / 10000`. There is no table of positions, so no limit.
+    their cosines, i = 0 to h / 2 - 1, with `r ** (h / 2 - 1) = 1 / 10000`, unless the config says otherwise. There is
+    no table of positions, so no limit.
 
     Called as a module it computes all places at once, without a cache: `decoder(tokens, memory, memory_lengths)`
     with int64 [rows, length] returns logits [rows, length, vocab_size].
@@ -173,7 +110,7 @@ class Decoder(nn.Module):
         # Vectors of unit length: multiplied by sqrt(h) they are as large as the positions are.
         nn.init.normal_(self.embedding.weight, std=config.hidden_size**-0.5)
         self.layers = nn.ModuleList(
-            DecoderLayer(config.hidden_size, config.heads, config.memory_size, config.layer_norm_eps)
+            DecoderLayer(config.hidden_size, config.heads, config.memory_size, config.layer_norm_eps, config.activation)
             for _ in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
@@ -294,8 +231,7 @@ class Decoder(nn.Module):
         """
         hidden = self.embedding(tokens) * math.sqrt(self.config.hidden_size)
         hidden = hidden + self._encode_steps(places + 1).to(hidden.dtype)
-        steps = torch.arange(extent, device=tokens.device)
-        visible = (steps <= places[:, :, None])[:, None]
+        visible = visible_steps(places, extent)
         for number, layer in enumerate(self._layers()):
             keys, values = memory_of(number)
             hidden = layer(
@@ -325,8 +261,11 @@ class Decoder(nn.Module):
         return hidden, replace(grown, lengths=grown.lengths + count)
 
     def _encode_steps(self, steps: Tensor) -> Tensor:
-        """Sines, then cosines, float32 [..., hidden_size], of int64 steps, the first of which is 1."""
+        """Sines and cosines, float32 [..., hidden_size], of int64 steps, the first of which is 1."""
         half = self.config.hidden_size // 2
+        if self.config.positions == "interleaved":
+            angles = (steps - 1)[..., None] * LONGEST_WAVELENGTH ** -(torch.arange(half, device=steps.device) / half)
+            return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
         exponents = torch.arange(half, device=steps.device) / (half - 1)
         angles = steps[..., None] * LONGEST_WAVELENGTH**-exponents
         return torch.cat((angles.sin(), angles.cos()), dim=-1)

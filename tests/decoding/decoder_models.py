@@ -1,11 +1,11 @@
-"""Random decoders, small, and their torch twins, for the tests of decoding/fused.py and decoding/onnx.py."""
+"""Random decoders, small, and their torch twins, for the tests of the decoder and of its export."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from ascend_sample.decoding.fused import Decoder, DecoderConfig, DecoderLayer, EncoderDecoder
+from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, EncoderDecoder
 
 
 def random_decoder(seed: int = 0, **changes: int | float | bool) -> Decoder:

@@ -6,15 +6,21 @@ import math
 
 import pytest
 import torch
-from fused_models import random_decoder, random_encoder_decoder, randomise, torch_layer
+from decoder_models import random_decoder, random_encoder_decoder, randomise, torch_layer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planting import Trap, assert_caught
 from torch import Tensor, nn
 
 from ascend_sample import hostcann
-from ascend_sample.decoding import fused, fused_cache
-from ascend_sample.decoding.fused import Decoder, DecoderConfig, DecoderLayer
+from ascend_sample.decoding import (
+    Decoder,
+    DecoderConfig,
+    DecoderLayer,
+    decoder_layer,
+    step_major_cache,
+    transformer_decoder,
+)
 from ascend_sample.decoding.module_model import ModuleModel
 
 LAYER_TOLERANCE = 1e-5
@@ -216,93 +222,99 @@ def check_long_memory() -> None:
 TRAPS = [
     Trap(
         "002: the memory's cache is sized by the decoder's length",
-        fused,
+        transformer_decoder,
         "memory=projected,",
         "memory=projected[:, :, :, :capacity],",
         check_long_memory,
     ),
-    Trap("002: the first step is 1", fused, "_encode_steps(places + 1)", "_encode_steps(places)", check_positions),
-    Trap("the rates end at 1 / 10000", fused, "/ (half - 1)", "/ half", check_positions),
+    Trap(
+        "002: the first step is 1",
+        transformer_decoder,
+        "_encode_steps(places + 1)",
+        "_encode_steps(places)",
+        check_positions,
+    ),
+    Trap("the rates end at 1 / 10000", transformer_decoder, "/ (half - 1)", "/ half", check_positions),
     Trap(
         "sines and cosines take turns",
-        fused,
+        transformer_decoder,
         "torch.cat((angles.sin(), angles.cos()), dim=-1)",
         "torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)",
         check_positions,
     ),
     Trap(
         "the embedding is not scaled",
-        fused,
+        transformer_decoder,
         "math.sqrt(self.config.hidden_size)",
         "1",
         check_positions,
     ),
     Trap(
         "positions go by the longest row",
-        fused_cache,
+        step_major_cache,
         "return self.lengths[:, None] + torch",
         "return self.lengths.max() + 0 * self.lengths[:, None] + torch",
         check_operations,
     ),
     Trap(
         "a weight of zero times what an encoder left at padding",
-        fused,
+        transformer_decoder,
         ".masked_fill(~visible[:, :, None], 0)",
         "",
         check_operations,
     ),
     Trap(
         "room that was never written is not finite",
-        fused_cache,
+        step_major_cache,
         "target = self.tokens.new_zeros(shape)",
         "target = self.tokens.new_full(shape, float('nan'))",
         check_operations,
     ),
     Trap(
         "what was rolled back is seen",
-        fused,
-        "visible = (steps <= places[:, :, None])[:, None]",
-        "visible = (steps >= 0)[None, None, None]",
+        decoder_layer,
+        "(torch.arange(extent, device=places.device) <= places[:, :, None])[:, None]",
+        "(torch.arange(extent, device=places.device) >= 0)[None, None, None]",
         check_operations,
     ),
     Trap(
         "all that is written counts as equal",
-        fused_cache,
+        step_major_cache,
         "torch.arange(places.numel()).view(places.shape) + self.written",
         "0",
         check_beams,
     ),
     Trap(
         "what is written at different steps counts as equal",
-        fused_cache,
+        step_major_cache,
         "written=self.written + places.numel()",
         "written=0",
         check_rejected_beams,
     ),
     Trap(
         "numbers stay where they are",
-        fused_cache,
+        step_major_cache,
         "else self.origins[:, index],",
         "else self.origins,",
         check_rejected_beams,
     ),
     Trap(
         "places are moved one after the other",
-        fused_cache,
+        step_major_cache,
         "places + rows, buffer.index_select(0, places + index[rows]))",
         "(places + rows)[:1], buffer.index_select(0, (places + index[rows])[:1]))",
         check_beams,
     ),
     Trap(
         "the cache is not taken from the parents",
-        fused_cache,
+        step_major_cache,
         "self.tokens[:, :, : self.extent], 3, index, out",
         "self.tokens[:, :, : self.extent], 3, index.sort().values, out",
         check_operations,
     ),
     Trap(
         "the memory does not follow its row",
-        fused_cache,
+        step_major_cache,
         "index if self.memory_rows is None else self.memory_rows[index]",
         "index",
         check_operations,

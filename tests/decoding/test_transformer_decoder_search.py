@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from fused_models import random_decoder
+from decoder_models import random_decoder
 from torch import Tensor
 
 from ascend_sample.decoding.backtracking import gather_tree

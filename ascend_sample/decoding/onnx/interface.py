@@ -1,0 +1,39 @@
+"""What the two graphs are called, take and return: what the export and the runtime agree on."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+ENCODER_FILE: Final = "encoder.onnx"
+DECODER_FILE: Final = "decoder.onnx"
+DECODER_INPUTS: Final = (
+    "tokens",
+    "lengths",
+    "self_keys",
+    "self_values",
+    "beam_index",
+    "cross_keys",
+    "cross_values",
+    "memory_lengths",
+    "memory_index",
+)
+DECODER_OUTPUTS: Final = ("logits", "new_self_keys", "new_self_values")
+MEMORY_OUTPUTS: Final = ("cross_keys", "cross_values", "memory_lengths")
+ENCODER_IDS: Final = "encoder_input_ids"
+ENCODER_MASK: Final = "encoder_attention_mask"
+ENCODER_FEATURES: Final = "encoder_input_features"
+"""The inputs of encoders of transformers, as `EncoderDecoderModel` calls them."""
+
+
+def require(module: str) -> Any:
+    """Import what the extra installs.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        remedy = "Install the extra: pip install 'ascend_sample[onnx]'"
+        raise ImportError(f"decoding.onnx: {module} must be installed, got: {error}. {remedy}") from error

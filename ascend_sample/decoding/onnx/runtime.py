@@ -1,0 +1,178 @@
+"""The exported graphs as a model to decode with, on onnxruntime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding.checks import check_integer, refuse, refuse_type
+from ascend_sample.decoding.model import StepOutput
+from ascend_sample.decoding.onnx.interface import (
+    DECODER_FILE,
+    DECODER_INPUTS,
+    DECODER_OUTPUTS,
+    ENCODER_FILE,
+    ENCODER_IDS,
+    ENCODER_MASK,
+    MEMORY_OUTPUTS,
+    require,
+)
+
+ONNX_TYPES = {
+    "tensor(float)": torch.float32,
+    "tensor(double)": torch.float64,
+    "tensor(int64)": torch.int64,
+    "tensor(int32)": torch.int32,
+    "tensor(uint8)": torch.uint8,
+    "tensor(bool)": torch.bool,
+}
+
+
+@dataclass(frozen=True)
+class OnnxCache:
+    """What an `OnnxModel` remembers, on the host.
+
+    Rows are taken when the next step runs: until then a reorder changes the indices alone.
+
+    Attributes:
+        keys_values: numpy floats [layers, past rows, past, hidden_size], the keys, and the values.
+        lengths: int64 [rows], the tokens of each row.
+        beam_index: int64 [rows], the past row of each row.
+        memory: what the encoder returned, by name, numpy.
+        memory_index: int64 [rows], the memory of each row.
+    """
+
+    keys_values: tuple[Any, Any]
+    lengths: Tensor
+    beam_index: Tensor
+    memory: dict[str, Any]
+    memory_index: Tensor
+
+
+class OnnxModel:
+    """A `StepModel` of the graphs that `export_onnx` wrote.
+
+    Args:
+        directory: where they are.
+        providers: onnxruntime's execution providers, in the order of preference.
+        threads: for each operator; onnxruntime's choice unless given.
+
+    Raises:
+        ImportError: onnxruntime is not installed.
+        FileNotFoundError: a graph is not there.
+        ValueError: a graph is not one of `export_onnx`.
+
+    Example:
+        >>> output = beam_search(OnnxModel("speech"), start, encoder=features, num_beams=8, max_new_tokens=40)
+        ... # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        providers: Sequence[str] = ("CPUExecutionProvider",),
+        threads: int | None = None,
+    ) -> None:
+        onnxruntime = require("onnxruntime")
+        options = onnxruntime.SessionOptions()
+        if threads is not None:
+            check_integer("OnnxModel", "threads", threads, low=1)
+            options.intra_op_num_threads = threads
+        sessions = []
+        for file in (ENCODER_FILE, DECODER_FILE):
+            path = Path(directory) / file
+            if not path.is_file():
+                remedy = "Write it with export_onnx."
+                raise FileNotFoundError(f"OnnxModel: directory must hold {file}, got {directory}. {remedy}")
+            sessions.append(onnxruntime.InferenceSession(str(path), options, providers=list(providers)))
+        self.encoder, self.decoder = sessions
+        self.encoder_inputs = {value.name: ONNX_TYPES.get(value.type) for value in self.encoder.get_inputs()}
+        for session, names in (
+            (self.encoder.get_outputs(), MEMORY_OUTPUTS),
+            (self.decoder.get_inputs(), DECODER_INPUTS),
+        ):
+            found = tuple(value.name for value in session)
+            if found != names:
+                refuse("OnnxModel", "directory", f"hold graphs with {list(names)}", list(found), "Use export_onnx.")
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
+        """See `StepModel.prefill`.
+
+        encoder_attention_mask may be left out, of integers, and False anywhere, as with `EncoderDecoderModel`.
+
+        Raises:
+            TypeError: an input of the encoder has another dtype.
+            ValueError: the encoder's inputs have other names, or an input has no place that is not padding.
+        """
+        if self.encoder_inputs.get(ENCODER_MASK) == torch.bool and ENCODER_IDS in encoder:
+            mask = encoder.get(ENCODER_MASK)
+            encoder[ENCODER_MASK] = torch.ones_like(encoder[ENCODER_IDS]).bool() if mask is None else mask.bool()
+        if sorted(encoder) != sorted(self.encoder_inputs):
+            rule, remedy = f"have the names {sorted(self.encoder_inputs)}", "Use those of the export."
+            refuse("OnnxModel", "encoder", rule, sorted(encoder), remedy)
+        for name, dtype in self.encoder_inputs.items():
+            if encoder[name].dtype != dtype:
+                refuse_type("OnnxModel", f"encoder[{name!r}]", f"be a tensor of {dtype}", encoder[name], "Convert it.")
+        outputs = self.encoder.run(None, {name: value.cpu().numpy() for name, value in encoder.items()})
+        memory = dict(zip(MEMORY_OUTPUTS, outputs, strict=True))
+        if memory["memory_lengths"].min() < 1:
+            lengths = memory["memory_lengths"].tolist()
+            refuse(
+                "OnnxModel", "encoder", "have a length of at least 1 in each row", lengths, "Leave out empty inputs."
+            )
+        rows = torch.arange(len(input_ids))
+        nothing = memory["cross_keys"][:, :, :0]
+        cache = OnnxCache((nothing, nothing), torch.zeros_like(rows), rows, memory, rows)
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        order = torch.argsort(~mask, dim=1, stable=True)  # a row's tokens are its first steps
+        output = self.decode(input_ids.where(mask, 0).gather(1, order), cache)  # a masked id may be anything
+        lengths = mask.sum(dim=1)
+        logits = output.logits[torch.arange(len(lengths), device=lengths.device), lengths - 1]
+        return StepOutput(logits, self.rollback(output.cache, lengths))
+
+    def decode(self, tokens: Tensor, cache: OnnxCache) -> StepOutput:
+        """See `StepModel.decode`."""
+        past = int(cache.lengths.max())
+        keys, values = (stored[:, :, :past] for stored in cache.keys_values)  # less than all after a rollback
+        inputs = {
+            "tokens": tokens.cpu().numpy(),
+            "lengths": cache.lengths.numpy(),
+            "self_keys": keys,
+            "self_values": values,
+            "beam_index": cache.beam_index.numpy(),
+            "memory_index": cache.memory_index.numpy(),
+            **cache.memory,
+        }
+        logits, *keys_values = self.decoder.run(list(DECODER_OUTPUTS), inputs)
+        grown = replace(
+            cache,
+            keys_values=tuple(keys_values),
+            lengths=cache.lengths + tokens.shape[1],
+            beam_index=torch.arange(len(tokens)),
+        )
+        return StepOutput(torch.from_numpy(logits).to(tokens.device), grown)
+
+    def expand(self, cache: OnnxCache, count: int) -> OnnxCache:
+        """See `StepModel.expand`."""
+        return self.reorder(cache, torch.arange(len(cache.lengths)).repeat_interleave(count))
+
+    def reorder(self, cache: OnnxCache, index: Tensor) -> OnnxCache:
+        """See `StepModel.reorder`. Nothing is copied here: the next step's graph takes the rows."""
+        index = index.cpu()
+        return replace(
+            cache,
+            lengths=cache.lengths[index],
+            beam_index=cache.beam_index[index],
+            memory_index=cache.memory_index[index],
+        )
+
+    def rollback(self, cache: OnnxCache, lengths: Tensor) -> OnnxCache:
+        """See `StepModel.rollback`."""
+        return replace(cache, lengths=lengths.cpu())
