@@ -14,7 +14,15 @@ from typing import Final, NamedTuple, NoReturn, SupportsFloat
 import torch
 from torch import Tensor
 
+from ascend_sample._export import exportable
+
 INT32: Final = torch.int32
+INTEGERS: Final = (
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+)
+FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The dtypes of a k and of a p that torch can convert: it has more, without arithmetic."""
 INT64_LIMIT: Final = 2**63
 OPERATOR_NAME = "top_k_top_p_sample"
 OPERATOR_V2_NAME = "top_k_top_p_sample_v2"
@@ -23,6 +31,7 @@ SKIP_TOP_K = MAX_VOCAB_SIZE + 1  # so top-k is off; small enough for a device th
 SKIP_TOP_P = 1.0
 
 
+@exportable
 class TopKTopPSample(NamedTuple):
     """What the operator returns.
 
@@ -36,6 +45,7 @@ class TopKTopPSample(NamedTuple):
     logits_top_kp_select: torch.Tensor | None
 
 
+@exportable
 class TopKTopPSampleV2(NamedTuple):
     """What the second operator returns.
 
@@ -170,12 +180,39 @@ def _refuse_as_tensor(value: object, name: str, op: str) -> NoReturn:
     )
 
 
+def explain(error: Exception, op: str, **arguments: object) -> None:
+    """Raise the rule that a tensor breaks, where torch has refused the tensor before the rules could: none, else.
+
+    A call that succeeds pays nothing for it.
+
+    Args:
+        error: what torch said.
+        op: the operator, which the message begins with.
+        arguments: all arguments that may be tensors, as they were given, by name and in order.
+    """
+    if str(error).startswith(f"{op}: "):
+        return
+    for name, tensor in arguments.items():
+        if not isinstance(tensor, Tensor):
+            continue
+        try:
+            torch.ops.ascend_sample.check_tensor(tensor, name, op)
+        except (RuntimeError, TypeError) as refusal:
+            if str(refusal).startswith(f"{op}: "):
+                raise refusal from error
+            if isinstance(refusal, (NotImplementedError, TypeError)):  # a subclass that knows no foreign operator
+                raise TypeError(
+                    f"{op}: {name} must be a plain tensor, got a {type(tensor).__name__}, whose class does not take "
+                    "the operator. Give the values as a torch.Tensor."
+                ) from error
+
+
 def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor, op: str = OPERATOR_NAME) -> torch.Tensor:
     """Return k as int32 [batch]: a value that does not fit saturates, because it would skip top-k either way."""
     if isinstance(k, Tensor):
         if k.dtype == INT32 and k.dim() == 1:
             return k
-        if k.is_floating_point() or k.is_complex() or k.dtype == torch.bool:
+        if k.dtype not in INTEGERS and not k.is_quantized:
             raise TypeError(
                 f"{op}: k must be an integer tensor, an int or None, got a tensor of {k.dtype}. "
                 "Convert it with k.to(torch.int32)."
@@ -222,12 +259,12 @@ def _convert_fraction(
     if isinstance(value, Tensor):
         if value.dtype == dtype and value.dim() == 1:
             return value
-        if not value.is_floating_point():
+        if value.dtype not in FLOATS and not value.is_quantized:
             raise TypeError(
                 f"{op}: {name} must be a floating-point tensor, a float or None, got a tensor of {value.dtype}. "
                 f"Convert it with {name}.float()."
             )
-        if value.dtype != dtype and dtype.is_floating_point:
+        if value.dtype != dtype and dtype in FLOATS:
             smallest, largest = _open_unit_interval(dtype)
             converted = value.to(dtype)
             value = torch.where((value > 0) & (value < 1), converted.clamp(smallest, largest), converted)
@@ -237,7 +274,9 @@ def _convert_fraction(
             f"{op}: {name} must be a floating-point tensor, a float or None, got {value!r}. None skips {skipped}."
         )
     number = _as_float(value, name, f"None skips {skipped}.", op)
-    if 0 < number < 1 and dtype.is_floating_point:
+    if dtype not in FLOATS:
+        dtype = torch.float32  # of logits that are refused, in words of their own
+    elif 0 < number < 1:
         smallest, largest = _open_unit_interval(dtype)
         number = max(smallest, min(number, largest))
     return torch.full(logits.shape[:1], number, dtype=dtype, device=logits.device)

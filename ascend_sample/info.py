@@ -89,10 +89,7 @@ def _npu_facts() -> dict[str, str]:
     facts |= {operator.name: _NOT_FOUND for operator in OPERATORS.values()}
     missing = _environment.missing_cann_library()
     if missing is not None:
-        facts["CANN"] = (
-            f"not loaded ({missing}). Source CANN's set_env.sh, "
-            "or emulate it: python -m ascend_sample.hostcann run COMMAND"
-        )
+        facts["CANN"] = f"not loaded ({missing}). {_environment.CANN_REMEDY}"
         return facts
     from ascend_sample import hostcann
     from ascend_sample.npu import libraries

@@ -15,6 +15,7 @@ from ascend_sample._validate import (
     convert_k,
     convert_min_p,
     convert_p,
+    explain,
 )
 
 __all__ = ["TopKTopPSample", "TopKTopPSampleV2", "top_k_top_p_sample", "top_k_top_p_sample_v2"]
@@ -86,9 +87,13 @@ def top_k_top_p_sample(
     Source: aclnnTopKTopPSample, CANN's operator documentation; docs/semantics.md says where this project differs.
     """
     check_types(logits, q, eps, is_need_logits, top_k_guess)
-    k, p = convert_k(k, logits), convert_p(p, logits)
-    sample = backend.implementation(logits, OPERATOR_NAME)
-    selected, kept = sample(logits, k, p, q, eps, is_need_logits, top_k_guess)
+    try:
+        row_k, row_p = convert_k(k, logits), convert_p(p, logits)
+        sample = backend.implementation(logits, OPERATOR_NAME)
+        selected, kept = sample(logits, row_k, row_p, q, eps, is_need_logits, top_k_guess)
+    except (RuntimeError, TypeError) as error:
+        explain(error, OPERATOR_NAME, logits=logits, k=k, p=p, q=q)
+        raise
     return TopKTopPSample(selected, kept if is_need_logits else None)
 
 
@@ -165,9 +170,13 @@ def top_k_top_p_sample_v2(
     """
     options = (eps, is_need_logits, top_k_guess, ks_max, input_is_logits, is_need_sample_result)
     check_types_v2(logits, q, *options)
-    k, p = convert_k(k, logits, OPERATOR_V2_NAME), convert_p(p, logits, OPERATOR_V2_NAME)
-    sample = backend.implementation(logits, OPERATOR_V2_NAME)
-    selected, kept, ids, weights = sample(logits, k, p, q, convert_min_p(min_p, logits), *options)
+    try:
+        row_k, row_p = convert_k(k, logits, OPERATOR_V2_NAME), convert_p(p, logits, OPERATOR_V2_NAME)
+        sample = backend.implementation(logits, OPERATOR_V2_NAME)
+        selected, kept, ids, weights = sample(logits, row_k, row_p, q, convert_min_p(min_p, logits), *options)
+    except (RuntimeError, TypeError) as error:
+        explain(error, OPERATOR_V2_NAME, logits=logits, k=k, p=p, q=q, min_p=min_p)
+        raise
     return TopKTopPSampleV2(
         selected,
         kept if is_need_logits else None,

@@ -11,6 +11,7 @@ ways: with seeds it makes each row's noise on its own.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from rich.progress import track
 from rich.table import Table
 
 from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rotate
+from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import cases, contestants, distributions, environment
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate
@@ -41,6 +43,8 @@ COLD_BYTES = 256 * 2**20  # of logits that a cold cell goes through before it co
 SECONDS = 4.0
 
 STEP, FUSED, PEER = "Sampler", "fused kernel alone", "vLLM's sampler in torch"
+ADAPTER, UNMASKED = "vLLM's sampler, this package's", "the same without a mask"
+MIN_P = 0.05
 EQUAL, DISTINCT = "equal parameters", "all-distinct parameters"
 
 
@@ -53,16 +57,18 @@ class Cell:
         batch_size: rows.
         is_cold: each step finds its logits in memory, not in a cache.
         make: the contestants, from the cell.
+        dtype: of the logits, in short.
     """
 
     name: str
     batch_size: int
     is_cold: bool
     make: Callable[[Cell], dict[str, Callable[[], object]]]
+    dtype: str = "bf16"
 
     def describe(self) -> str:
         """One line."""
-        return f"{self.name}, [{self.batch_size}, {VOCAB_SIZE}] bf16, {'cold' if self.is_cold else 'warm'}"
+        return f"{self.name}, [{self.batch_size}, {VOCAB_SIZE}] {self.dtype}, {'cold' if self.is_cold else 'warm'}"
 
 
 def logits_of(cell: Cell) -> list[torch.Tensor]:
@@ -108,6 +114,40 @@ def filtered(temperature: float) -> Callable[[Cell], dict[str, Callable[[], obje
     return make
 
 
+def masked(case: cases.Case, mask: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Cell], dict[str, Any]]:
+    """Time vLLM's interface on float32 logits into which vLLM has written -inf, served here and by its own sampler.
+
+    What writes the mask is the same for both, so it is not timed.
+    """
+
+    def make(cell: Cell) -> dict[str, Callable[[], object]]:
+        logits = logits_of(cell)[0].float()
+        given = {ADAPTER: mask(logits), UNMASKED: logits}
+        k = None if case.k is None else torch.full((cell.batch_size,), case.k, dtype=torch.int32)
+        p = None if case.p is None else torch.full((cell.batch_size,), case.p)
+        adapter = TopKTopPSampler()
+        peer = contestants.CONTESTANTS[cases.VLLM].prepare(case)
+        calls: dict[str, Callable[[], object]] = {
+            name: functools.partial(lambda rows: adapter(rows, {}, k, p)[0], rows) for name, rows in given.items()
+        }
+        rows = given[ADAPTER]
+        return calls | {PEER: lambda: peer(rows, k, p, torch.empty_like(rows).exponential_())}
+
+    return make
+
+
+def all_but_five(logits: torch.Tensor) -> torch.Tensor:
+    """What a grammar leaves: five tokens of each row, anywhere."""
+    ids = torch.rand(logits.shape, generator=torch.Generator().manual_seed(0)).topk(5).indices
+    return torch.full_like(logits, -torch.inf).scatter_(1, ids, logits.gather(1, ids))
+
+
+def below_min_p(logits: torch.Tensor) -> torch.Tensor:
+    """What min-p leaves, which vLLM applies before its sampler."""
+    weights = logits.softmax(dim=1)
+    return logits.masked_fill(weights < MIN_P * weights.amax(dim=1, keepdim=True), -torch.inf)
+
+
 def equal_and_distinct(cell: Cell) -> dict[str, Callable[[], object]]:
     """Rows that ask for the same, and rows of which no two do; the distinct ones lie around the equal ones."""
     batches = logits_of(cell)
@@ -142,6 +182,9 @@ CELLS = (
     Cell("no filter", 64, False, others(lambda row: SamplingParams(seed=row))),
     Cell("k=5000", 4, False, others(lambda row: SamplingParams(top_k=5000, seed=row))),
     Cell("k=50, repetition penalty", 64, False, others(lambda row: SamplingParams(top_k=50, repetition_penalty=1.1))),
+    Cell("masked to 5 tokens", 32, False, masked(cases.NO_FILTER, all_but_five), "fp32"),
+    Cell("min-p applied before", 32, False, masked(cases.NO_FILTER, below_min_p), "fp32"),
+    Cell("min-p applied before, p=0.9", 32, False, masked(cases.TOP_P, below_min_p), "fp32"),
 )
 
 
@@ -183,6 +226,8 @@ def judge(records: list[dict[str, Any]]) -> list[Gate]:
         worst("a step / the fused kernel alone", AT_MOST, 1.5, STEP, FUSED),
         worst("vLLM's sampler with its noise / a step", AT_LEAST, 500.0, PEER, STEP),
         worst("a step with all-distinct parameters / with equal ones", AT_MOST, 1.3, DISTINCT, EQUAL),
+        worst("masked rows: vLLM's sampler with its noise / the adapter", AT_LEAST, 1.0, PEER, ADAPTER),
+        worst("masked rows / the same without a mask", AT_MOST, 0.35, ADAPTER, UNMASKED),
     ]
 
 

@@ -62,6 +62,22 @@ class Rules {
                       ". Split the vocabulary, or drop padding columns.");
   }
 
+  void check_layout(const at::Tensor& tensor, const char* name) const {
+    TORCH_CHECK_TYPE(tensor.defined(), op_, ": ", name,
+                     " must be a torch.Tensor, got None. Call ascend_sample.", op_,
+                     ", where None skips a filter.");
+    // Before the layout: that of a nested tensor may be strided, and its sizes cannot be asked for.
+    TORCH_CHECK_TYPE(!tensor.is_nested(), op_, ": ", name,
+                     " must be a dense strided tensor, got a nested one. Pad its rows with "
+                     ".to_padded_tensor(padding) first.");
+    TORCH_CHECK_TYPE(!tensor.is_quantized(), op_, ": ", name,
+                     " must be a dense strided tensor, got a quantized one of ",
+                     tensor.scalar_type(), ". Call .dequantize() first.");
+    TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided, op_, ": ", name,
+                     " must be a dense strided tensor, got layout ", tensor.layout(),
+                     ". Call .to_dense() first.");
+  }
+
  private:
   void check_k(const at::Tensor& k, const at::Tensor& logits) const {
     check_layout(k, "k");
@@ -90,15 +106,6 @@ class Rules {
                   const char* remedy) const {
     TORCH_CHECK_VALUE(tensor.dim() == rank, op_, ": ", name, " must have shape ", shape, ", got ",
                       tensor.dim(), " dimensions: ", describe(tensor), ". ", remedy);
-  }
-
-  void check_layout(const at::Tensor& tensor, const char* name) const {
-    TORCH_CHECK_TYPE(tensor.defined(), op_, ": ", name,
-                     " must be a torch.Tensor, got None. Call ascend_sample.", op_,
-                     ", where None skips a filter.");
-    TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided && !tensor.is_quantized(), op_, ": ", name,
-                     " must be a dense strided tensor, got layout ", tensor.layout(),
-                     ". Call .to_dense() or .dequantize() first.");
   }
 
   void check_device(const at::Tensor& tensor, const char* name, const at::Tensor& logits) const {
@@ -140,6 +147,10 @@ std::string describe(const at::Tensor& tensor) {
 }
 
 void check_logits(const char* op, const at::Tensor& logits) { Rules(op).check_logits(logits); }
+
+void check_layout(const char* op, const at::Tensor& tensor, const char* name) {
+  Rules(op).check_layout(tensor, name);
+}
 
 void check_arguments(const SampleArguments& arguments) {
   const auto& [logits, k, p, q, eps, is_need_logits, top_k_guess] = arguments;

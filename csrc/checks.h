@@ -62,6 +62,9 @@ SampleV2Outputs allocate_outputs(const SampleV2Arguments& arguments);
 /// The rules for logits alone, in the same words.
 void check_logits(const char* op, const at::Tensor& logits);
 
+/// The rule for any tensor: it is dense and strided; `name` is the argument's.
+void check_layout(const char* op, const at::Tensor& tensor, const char* name);
+
 /// "[4, 32000] BFloat16 on cpu": how errors describe a tensor.
 std::string describe(const at::Tensor& tensor);
 

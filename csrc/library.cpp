@@ -71,6 +71,28 @@ void check_top_k_top_p_sample_v2(const at::Tensor& logits, const at::Tensor& k, 
                                     ks_max, input_is_logits, is_need_sample_result});
 }
 
+void check_tensor(const at::Tensor& tensor, c10::string_view name, c10::string_view op) {
+  const std::string operator_name(op);
+  if (name == "logits") {
+    check_logits(operator_name.c_str(), tensor);
+  } else {
+    check_layout(operator_name.c_str(), tensor, std::string(name).c_str());
+  }
+}
+
+void implement_fakes(torch::Library& m) {
+  m.impl("top_k_top_p_sample", &top_k_top_p_sample_fake);
+  m.impl("top_k_top_p_sample_composite", &top_k_top_p_sample_fake);
+  m.impl("top_k_top_p_sample_v2", &top_k_top_p_sample_v2_fake);
+  m.impl("top_k_top_p_sample_v2_composite", &top_k_top_p_sample_v2_fake);
+}
+
+void implement_checks(torch::Library& m) {
+  m.impl("check_top_k_top_p_sample", &check_top_k_top_p_sample);
+  m.impl("check_top_k_top_p_sample_v2", &check_top_k_top_p_sample_v2);
+  m.impl("check_tensor", &check_tensor);
+}
+
 at::Tensor exponential_noise_fake(const at::Tensor& seed, const at::Tensor& position, int64_t lanes,
                                   int64_t stream, int64_t first_lane) {
   const NoiseArguments arguments{seed, position, lanes, stream, first_lane};
@@ -126,6 +148,8 @@ TORCH_LIBRARY(ascend_sample, m) {
   // The argument rules alone, for implementations in Python.
   m.def("check_top_k_top_p_sample" ASCEND_SAMPLE_ARGUMENTS " -> ()");
   m.def("check_top_k_top_p_sample_v2" ASCEND_SAMPLE_V2_ARGUMENTS " -> ()");
+  // What is wrong with one argument that torch has refused before its operator could.
+  m.def("check_tensor(Tensor tensor, str name, str op) -> ()");
   // What the sampling layer is made of on the CPU. Other devices take its routes in torch.
   m.def("exponential_noise" ASCEND_SAMPLE_NOISE_ARGUMENTS " -> Tensor",
         {at::Tag::pt2_compliant_tag});
@@ -144,10 +168,7 @@ TORCH_LIBRARY(ascend_sample, m) {
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
-  m.impl("top_k_top_p_sample", &top_k_top_p_sample_fake);
-  m.impl("top_k_top_p_sample_composite", &top_k_top_p_sample_fake);
-  m.impl("top_k_top_p_sample_v2", &top_k_top_p_sample_v2_fake);
-  m.impl("top_k_top_p_sample_v2_composite", &top_k_top_p_sample_v2_fake);
+  implement_fakes(m);
   m.impl("exponential_noise", &exponential_noise_fake);
   m.impl("sample_rows", &sample_rows_fake);
   m.impl("filter_probabilities", &filter_probabilities_fake);
@@ -155,9 +176,26 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {
-  m.impl("check_top_k_top_p_sample", &check_top_k_top_p_sample);
-  m.impl("check_top_k_top_p_sample_v2", &check_top_k_top_p_sample_v2);
+  implement_checks(m);
   m.impl("check_exponential_noise", &check_exponential_noise);
+}
+
+// Nested tensors have keys of their own, which no kernel above is for; the rules refuse them by
+// name. The first key is reached by every kind of them, before a subclass in Python could answer;
+// the others under torch.inference_mode(), where there are no keys of autograd.
+TORCH_LIBRARY_IMPL(ascend_sample, AutogradNestedTensor, m) {
+  implement_fakes(m);
+  implement_checks(m);
+}
+
+TORCH_LIBRARY_IMPL(ascend_sample, NestedTensorCPU, m) {
+  implement_fakes(m);
+  implement_checks(m);
+}
+
+TORCH_LIBRARY_IMPL(ascend_sample, NestedTensorPrivateUse1, m) {
+  implement_fakes(m);
+  implement_checks(m);
 }
 
 }  // namespace ascend_sample

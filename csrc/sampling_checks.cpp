@@ -18,9 +18,7 @@ bool expect(const c10::SymBool& condition) { return condition.expect_true(__FILE
 /// A list of one dtype, on the device of another tensor.
 void check_list(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
                 const at::Tensor& model, const char* model_name) {
-  TORCH_CHECK_TYPE(tensor.layout() == c10::kStrided && !tensor.is_quantized(), op, ": ", name,
-                   " must be a dense strided tensor, got layout ", tensor.layout(),
-                   ". Call .to_dense() or .dequantize() first.");
+  check_layout(op, tensor, name);
   TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, op, ": ", name, " must be ", dtype, ", got ",
                    tensor.scalar_type(), ". Convert it with ", name, ".to().");
   TORCH_CHECK_VALUE(tensor.dim() == 1, op, ": ", name, " must have shape [batch], got ",

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 import torch
+from unusual_tensors import unusual_tensors
 
 from ascend_sample.npu.operators import OPERATORS
 
@@ -433,7 +434,20 @@ BAD_INPUTS_OF_V2 = [
 ]
 
 
+def _unusual(*arguments: str) -> list[BadInput]:
+    return [
+        BadInput(
+            f"{argument} {name}", T, message, {argument: make}, operator_message=operator_message, operator_error=error
+        )
+        for name, argument, message, make, operator_message, error in unusual_tensors(arguments)
+    ]
+
+
+UNUSUAL = _unusual("logits", "k", "p", "q")
+UNUSUAL_OF_V2 = _unusual("min_p")
+
+
 def bad_inputs(device: str, operator: str = SAMPLE) -> list[BadInput]:
     """The cases of an operator that can be made on the device."""
-    table = BAD_INPUTS if operator == SAMPLE else BAD_INPUTS + BAD_INPUTS_OF_V2
+    table = BAD_INPUTS + UNUSUAL if operator == SAMPLE else BAD_INPUTS + UNUSUAL + BAD_INPUTS_OF_V2 + UNUSUAL_OF_V2
     return [bad for bad in table if device == "cpu" or not bad.needs_float64]

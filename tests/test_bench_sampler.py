@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from benchmarks import distributions, environment, sampler
-from benchmarks.sampler import CELLS, DISTINCT, EQUAL, FUSED, PEER, STEP
+from benchmarks.sampler import ADAPTER, CELLS, DISTINCT, EQUAL, FUSED, PEER, STEP, UNMASKED
 
 MADE_UP = (
     {STEP: 1.4, FUSED: 1.0, PEER: 900.0},
     {STEP: 1.0, FUSED: 0.9, PEER: 400.0},
     {EQUAL: 1.0, DISTINCT: 1.2},
     {STEP: 9.0},
+    {ADAPTER: 1.0, UNMASKED: 4.0, PEER: 8.0},
+    {ADAPTER: 3.0, UNMASKED: 6.0, PEER: 2.4},
 )
 
 
@@ -32,9 +34,9 @@ def records(disturbed: float = 0.0) -> list[dict[str, object]]:
 
 def test_promises_are_those_of_the_worst_cell() -> None:
     gates = sampler.judge(records())
-    assert [gate.value for gate in gates] == [pytest.approx(1.4), pytest.approx(400.0), pytest.approx(1.2)]
-    assert [gate.worst for gate in gates] == ["0", "1", "2"]
-    assert [gate.verdict for gate in gates] == ["pass", "FAIL", "pass"]
+    assert [gate.value for gate in gates] == [pytest.approx(value) for value in (1.4, 400.0, 1.2, 0.8, 0.5)]
+    assert [gate.worst for gate in gates] == ["0", "1", "2", "5", "5"]
+    assert [gate.verdict for gate in gates] == ["pass", "FAIL", "pass", "FAIL", "FAIL"]
 
 
 def test_a_disturbed_cell_says_nothing() -> None:
@@ -54,6 +56,13 @@ def test_every_cell_runs(cell: sampler.Cell, monkeypatch: pytest.MonkeyPatch) ->
             assert ids.shape == (cell.batch_size,)
             assert ids.min() >= 0
             assert ids.max() < 6000
+
+
+def test_masks_leave_what_they_say() -> None:
+    logits = torch.randn(4, 3000, generator=torch.Generator().manual_seed(0))
+    assert (sampler.all_but_five(logits) > -torch.inf).sum(dim=1).tolist() == [5] * 4
+    kept = sampler.below_min_p(torch.tensor([[0.0, -2.9, -3.1]]))  # exp(-3) is 0.0498
+    assert torch.equal(kept, torch.tensor([[0.0, -2.9, -torch.inf]]))
 
 
 def test_the_page_shows_the_published_run(tmp_path: Path) -> None:

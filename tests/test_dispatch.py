@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
 import ascend_sample
+from ascend_sample.decoding.model import StepOutput
 from ascend_sample.npu.operators import OPERATORS
 
 SAMPLE, SAMPLE_V2 = OPERATORS
@@ -187,15 +190,64 @@ def test_compile_everything_of_the_second_operator(backend: str) -> None:
 
 
 @EACH_OPERATOR
-def test_export(device: str, operator: str) -> None:
+def test_export_and_save(device: str, operator: str) -> None:
     class Sampler(torch.nn.Module):
-        def forward(self, logits: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-            return getattr(ascend_sample, operator)(logits, 3, 0.9, q).logits_select_idx
+        def forward(self, logits: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            return getattr(ascend_sample, operator)(logits, 3, 0.9, q, is_need_logits=True)
 
     inputs = (torch.randn(4, 50).to(device), torch.rand(4, 50).to(device))
     exported = torch.export.export(Sampler(), inputs)
     assert f"ascend_sample.{operator}.default" in str(exported.graph)
-    assert torch.equal(exported.module()(*inputs), Sampler()(*inputs))
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    file.seek(0)
+    expected = Sampler()(*inputs)
+    for program in (exported, torch.export.load(file)):
+        result = program.module()(*inputs)
+        assert type(result) is type(expected)
+        for left, right in zip(result, expected, strict=True):
+            assert left is None if right is None else torch.equal(left, right)
+
+
+def test_export_and_save_a_step_of_a_model() -> None:
+    class Step(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor) -> StepOutput:
+            return StepOutput(torch.nn.functional.one_hot(input_ids, 5).float(), cache=(input_ids,))
+
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(Step(), (torch.tensor([[1, 2]]),)), file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()(torch.tensor([[3, 4]]))
+    assert type(loaded) is StepOutput
+    assert loaded.logits.argmax(dim=-1).tolist() == loaded.cache[0].tolist() == [[3, 4]]
+
+
+@EACH_OPERATOR
+@pytest.mark.parametrize("mode", ["meta", "fake"])
+def test_function_on_tensors_without_values(mode: str, operator: str) -> None:
+    """With numbers, and with tensors that are converted."""
+    with torch.device("meta") if mode == "meta" else FakeTensorMode():
+        logits, q = torch.empty(3, 50, dtype=torch.float16), torch.empty(3, 50)
+        for k, p in ((3, 0.9), (torch.empty(3, dtype=torch.int64), torch.empty(3))):
+            result = getattr(ascend_sample, operator)(logits, k, p, q, is_need_logits=True)
+            assert result.logits_select_idx.shape == (3,)
+            assert result.logits_top_kp_select.shape == (3, 50)
+            assert result.logits_top_kp_select.device == logits.device
+
+
+@EACH_OPERATOR
+def test_subclasses_that_leave_operators_to_torch(device: str, operator: str) -> None:
+    class Named(torch.Tensor):
+        """Only a name."""
+
+    tensors = arguments(device, torch.float16, True, operator=operator)
+    sample = getattr(ascend_sample, operator)
+    expected = sample(*tensors).logits_select_idx
+    for result in (
+        sample(*(tensor.as_subclass(Named) for tensor in tensors)),
+        sample(torch.nn.Parameter(tensors[0]), *tensors[1:]),
+    ):
+        assert torch.equal(result.logits_select_idx.as_subclass(torch.Tensor), expected)
 
 
 @pytest.mark.parametrize("is_need_logits", [True, False])

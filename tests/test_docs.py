@@ -72,6 +72,13 @@ class TestCode:
         test = doctest.DocTestParser().get_doctest(session, {}, document.name, str(document), 0)
         assert doctest.DocTestRunner().run(test).failed == 0
 
+    def test_ascend_sample_is_imported_first(self, document: Path) -> None:
+        """Where torch_npu is installed and CANN is not, torch and transformers can be imported behind it alone."""
+        line = re.compile(r"^(?:>>> )?(?:import|from) (torch\b|transformers|ascend_sample)", re.MULTILINE)
+        for block in code_blocks(document, "python"):
+            imported = line.findall(block)
+            assert "ascend_sample" not in imported or imported[0] == "ascend_sample", f"{document.name}: {block}"
+
     @pytest.mark.parametrize("name", MODULES)
     def test_docstrings_show_what_is_printed(self, name: str) -> None:
         module = importlib.import_module(name)

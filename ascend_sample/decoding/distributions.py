@@ -11,7 +11,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.log_probs import without_nan
 from ascend_sample.sampling import (
     RowFacts,
     SamplingBatch,
@@ -20,6 +19,7 @@ from ascend_sample.sampling import (
     exponential_noise,
     routes,
 )
+from ascend_sample.sampling.best_tokens import without_nan
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.serving import PlacedGroup, exceeded, place_groups, serve

@@ -19,13 +19,13 @@ from ascend_sample.decoding.beam_pool import (
     going_on,
 )
 from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose, first_beams_alone
-from ascend_sample.decoding.best_tokens import all_log_probs, best_entries
 from ascend_sample.decoding.checks import check_integer, check_length_penalty, check_number, refuse
 from ascend_sample.decoding.loop import steps_of
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.processors import hamming_diversity
 from ascend_sample.decoding.request import CommonOptions, check_request
+from ascend_sample.sampling.best_tokens import all_log_probs, best_entries
 
 
 @torch.no_grad()

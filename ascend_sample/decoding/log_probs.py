@@ -5,15 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
-def without_nan(values: Tensor) -> Tensor:
-    """Float32 values with -inf where they are NaN."""
-    return values.to(torch.float32).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-
-
-def are_known_to_be_finite(maxima: Tensor) -> bool:
-    """A look that costs nothing on a CPU, and saves passes over whole rows."""
-    return maxima.is_cpu and bool(maxima.isfinite().all())
+from ascend_sample.sampling.best_tokens import are_known_to_be_finite, without_nan
 
 
 def log_softmax(logits: Tensor) -> Tensor:

@@ -13,11 +13,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ascend_sample.decoding.checks import name_of, refuse, refuse_result
-from ascend_sample.decoding.log_probs import without_nan
 from ascend_sample.decoding.model import StepModel, StepOutput, checked, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import Request, StoppingCriterion
 from ascend_sample.decoding.streaming import Listening
+from ascend_sample.sampling.best_tokens import without_nan
 
 NOT_THE_CALLERS: Final = ("ascend_sample.decoding", "torch.utils._contextlib")
 """Modules that stand between a warning and the line that called a strategy; the second is `torch.no_grad`'s."""

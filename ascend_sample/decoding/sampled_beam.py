@@ -11,13 +11,13 @@ from typing_extensions import Unpack
 from ascend_sample.decoding.beam import check_beams, check_early_stopping
 from ascend_sample.decoding.beam_pool import EarlyStopping, FinishedPool, search_with_pool
 from ascend_sample.decoding.beam_run import BeamRun, Candidates, at_least_nothing
-from ascend_sample.decoding.best_tokens import best_entries
 from ascend_sample.decoding.checks import check_length_penalty, refuse
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, check_request
 from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
 from ascend_sample.sampling import SamplingBatch, SamplingParams, exponential_noise, filter_logits
+from ascend_sample.sampling.best_tokens import best_entries
 
 
 @torch.no_grad()

@@ -9,10 +9,12 @@ import importlib
 import warnings
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ascend_sample.integrations._rows import draw
+from ascend_sample.sampling import RowFacts, routes
 from ascend_sample.sampling.seeds import random_seeds
 
 TESTED_VERSIONS: Final = ("0.5.23",)
@@ -89,16 +91,36 @@ def _forward(
         )
     temperature = sampling_info.temperatures.view(-1)
     is_filtered = not simple_sampling_case
+    top_k = sampling_info.top_ks if is_filtered and sampling_info.need_top_k_sampling else None
     seed = sampling_info.sampling_seed
     token_ids = draw(
         logits,
         temperature=temperature,
-        top_k=sampling_info.top_ks if is_filtered else None,
-        top_p=sampling_info.top_ps if is_filtered else None,
+        top_k=top_k,
+        top_p=sampling_info.top_ps if is_filtered and sampling_info.need_top_p_sampling else None,
         min_p=sampling_info.min_ps if is_filtered and sampling_info.need_min_p_sampling else None,
         seed=random_seeds(len(logits)) if seed is None else seed.to(torch.int64),
         position=positions.to(torch.int64),
+        facts=None if top_k is None else _facts(logits, sampling_info.max_top_k),
     ).to(torch.int32)
     if not return_logprob:
         return token_ids, None
     return token_ids, (logits.float() / temperature.unsqueeze(1)).log_softmax(dim=1)
+
+
+def _facts(logits: Tensor, largest_top_k: int | None) -> RowFacts | None:
+    """What SGLang's bound of all top-k says about the rows, where one operator serves them whatever else they ask for.
+
+    Elsewhere a row's route depends on its own parameters, of which the host knows nothing. Nor does a bound say which
+    rows the operator would skip, so it must be one that skips none.
+
+    Args:
+        logits: [rows, vocab_size].
+        largest_top_k: no row has a larger one; None where a row has none.
+    """
+    if largest_top_k is None or largest_top_k > routes.LARGEST_FUSED_K:
+        return None
+    if not routes.abilities_of(logits.device, logits.dtype).fused_v2:
+        return None
+    ones = np.ones(len(logits), np.float32)
+    return RowFacts(ones, np.full(len(logits), largest_top_k, np.int32), ones, 0 * ones)

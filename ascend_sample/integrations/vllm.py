@@ -20,7 +20,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from ascend_sample.integrations._rows import draw, kept_logits
+from ascend_sample.integrations._host_values import facts_of, note, with_absent_filters
+from ascend_sample.integrations._rows import draw, kept_logits, to_device
+from ascend_sample.sampling import RowFacts
 from ascend_sample.sampling.seeds import random_seeds, seed_bits
 
 TESTED_VERSIONS: Final = ("0.23.0", "0.32.0", "0.33.0")
@@ -32,6 +34,8 @@ CLASS_NAMES: Final = {
     "vllm_ascend.sample.rejection_sampler": "AscendTopKTopPSampler",
 }
 """Where engines look for the class when they make a sampler."""
+INPUT_BATCH: Final = "vllm.v1.worker.gpu_input_batch"
+"""Where V1 keeps the parameters of its requests on the host, and copies them; vllm_ascend's class derives from it."""
 V2_INTERFACE: Final = "vllm.v1.worker.gpu.model_states.interface"
 OFFSET_OF_A_DRAW: Final = 4
 """By how much a draw moves a generator's offset; vLLM moves it back by as much when it throws a draw away."""
@@ -89,6 +93,9 @@ def sample(
 ) -> tuple[Tensor, Tensor | None]:
     """What `TopKTopPSampler.forward_native` does, for any sampler with `logprobs_mode` and `seed_source`.
 
+    Where the plugin has seen the batch that k and p were made from, rows of greedy requests take the best token: vLLM
+    replaces whatever is drawn for them.
+
     Args:
         sampler: whose settings these are.
         logits: float32 [rows, vocab_size], divided by the temperature; not changed.
@@ -102,7 +109,11 @@ def sample(
     seed, position = sampler.seed_source.take(len(logits), generators)
     ones = torch.ones(len(logits), device=logits.device)
     filters: dict[str, Any] = {"temperature": ones, "top_k": k, "top_p": p, "keep_ties": sampler.keep_ties}
-    token_ids = draw(logits, **filters, min_p=None, seed=seed, position=position)
+    drawn: dict[str, Any] = filters | {"min_p": None, "seed": seed, "position": position}
+    facts = facts_of(len(logits), k, p)
+    if facts is not None and not facts.temperature.all():
+        drawn["temperature"] = to_device(torch.from_numpy(facts.temperature), logits.device)
+    token_ids = draw(logits, **drawn, facts=facts)
     if sampler.logprobs_mode not in ("processed_logits", "processed_logprobs"):
         return token_ids, None
     processed = kept_logits(logits, **filters)
@@ -170,6 +181,9 @@ def register() -> None:
         original = getattr(module, class_name, None)
         if original is not None and not hasattr(original, "replaced"):
             setattr(module, class_name, _replacement(original))
+    batches = _import_if_installed(INPUT_BATCH)
+    if batches is not None:
+        _note_host_values(batches.InputBatch)
     states = _import_if_installed(V2_INTERFACE)
     if states is not None and hasattr(states.ModelState, "custom_sampler"):
         _install_in_v2(states.ModelState)
@@ -212,7 +226,17 @@ def _sample_v2(
     top_k, top_p = states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np, *vocab_size)[:2]
     is_greedy = states.temperature.gpu[expanded_idx_mapping] == 0
     filters: dict[str, Any] = {"temperature": (~is_greedy).float(), "top_k": top_k, "top_p": top_p}
-    token_ids = draw(processed, **filters, min_p=None, seed=states.seeds.gpu[expanded_idx_mapping], position=pos)
+    facts = None
+    if expanded_idx_mapping is idx_mapping:  # a row a request: those whose host values these are
+        host = RowFacts(
+            (states.temperature.np[idx_mapping_np] != 0).astype(np.float32),
+            states.top_k.np[idx_mapping_np],
+            states.top_p.np[idx_mapping_np],
+            np.zeros(len(idx_mapping_np), np.float32),
+        )
+        facts = with_absent_filters(host, top_k, top_p)
+    seeds = states.seeds.gpu[expanded_idx_mapping]
+    token_ids = draw(processed, **filters, min_p=None, seed=seeds, position=pos, facts=facts)
     if (top_k is not None or top_p is not None) and (
         return_logprobs or getattr(sampler, "return_sampling_mask", False)
     ):
@@ -268,6 +292,29 @@ def _logits_are_sharded(original: type[Any]) -> bool:
         return False
     config = importlib.import_module("vllm_ascend.ascend_config").get_ascend_config()
     return bool(getattr(config, "enable_reduce_sample", False))
+
+
+def _note_host_values(input_batch: type[Any]) -> None:
+    """Let V1's batches note what they copy to the device, whenever they do."""
+    original = input_batch._make_sampling_metadata
+    if hasattr(original, "replaced"):
+        return
+
+    @functools.wraps(original)
+    def replacement(self: Any) -> Any:
+        metadata = original(self)
+        rows = slice(self.num_reqs)
+        facts = RowFacts(
+            (self.temperature_cpu[rows] != 0).astype(np.float32),
+            self.top_k_cpu[rows].copy(),
+            self.top_p_cpu[rows].copy(),
+            np.zeros(self.num_reqs, np.float32),
+        )
+        note(facts, metadata.top_k, metadata.top_p)
+        return metadata
+
+    replacement.replaced = original  # type: ignore[attr-defined]
+    input_batch._make_sampling_metadata = replacement
 
 
 def _install_in_v2(model_state: type[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy
@@ -14,6 +14,7 @@ from ascend_sample._validate import MAX_VOCAB_SIZE
 from ascend_sample.sampling import _arguments
 from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling._checks import LARGEST_COUNT
+from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, make_plan
 from ascend_sample.sampling.row_table import (
@@ -69,6 +70,7 @@ class SamplingBatch:
         position: int64 [rows]: how many tokens the sequence has, prompt and output.
         version: Changes whenever something changes that a plan for the batch may depend on: which rows there are, their
             order, their parameters, and the end of a `min_tokens`.
+        plans: What samplers keep for the batch as it is: emptied when `version` changes, and gone with the batch.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -106,6 +108,7 @@ class SamplingBatch:
         _arguments.check_generator(generator)
         self.device = torch.empty(0, device=device).device  # with its index, as tensors name it
         self.version = 0
+        self.plans: dict[Hashable, Any] = {}
         self._generator = generator
         self._params: list[SamplingParams] = []
         self._table = RowTable(self.device, capacity)
@@ -291,6 +294,7 @@ class SamplingBatch:
         self.flush()
         return self._table.field(dtype, name)
 
+    @in_normal_mode
     def flush(self) -> None:
         """Write what has changed since the last call to the device, without waiting for it."""
         self._table.flush()
@@ -300,6 +304,7 @@ class SamplingBatch:
             self._plan = make_plan(self.host, self.device)
             self._plan_is_stale = False
 
+    @in_normal_mode
     def process(self, logits: Tensor) -> ProcessedRows | None:
         """Apply masks, biases and penalties to the rows that have any.
 
@@ -381,4 +386,5 @@ class SamplingBatch:
     def _changed(self, processed: bool) -> None:
         """Note that a plan made before is stale: the caller's, and ours if a processed row was concerned."""
         self.version += 1
+        self.plans.clear()
         self._plan_is_stale |= processed

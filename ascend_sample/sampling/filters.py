@@ -65,8 +65,8 @@ def _is_in_nucleus(weights: Tensor, values: Tensor, top_p: Tensor) -> Tensor:
     _, order = values.sort(dim=1, descending=True, stable=True)
     # Devices whose float64 is missing or emulated use float32.
     ranked = weights.gather(1, order).to(torch.float64 if values.is_cpu or values.is_cuda else torch.float32)
-    before = ranked.cumsum(1) - ranked
-    target = top_p.unsqueeze(1) * ranked.sum(1, keepdim=True)
-    stays = (before <= target) | (top_p.unsqueeze(1) >= 1)
+    sums = ranked.cumsum(1)
+    target = top_p.unsqueeze(1) * sums[:, -1:]  # a sum apart would be rounded by the number of rows
+    stays = (sums - ranked <= target) | (top_p.unsqueeze(1) >= 1)
     stays[:, 0] = True
     return torch.zeros_like(stays).scatter_(1, order, stays)

@@ -87,16 +87,20 @@ def sample_rows(
     if facts is not None:
         groups = place_groups(facts, parameters, logits, keep_ties)
     else:
-        groups = [_universal_group(logits, parameters)]
+        groups = [_universal_group(logits, parameters, masks_first=top_k is not None)]
     return serve([(logits, group) for group in groups], position, keep_ties, stream)
 
 
-def _universal_group(logits: Tensor, parameters: RowParameters) -> PlacedGroup:
-    """All rows, by a route that serves whatever their parameters are."""
+def _universal_group(logits: Tensor, parameters: RowParameters, masks_first: bool) -> PlacedGroup:
+    """All rows, by a route that serves whatever their parameters are; without ``masks_first``, no top-k above 1."""
     rows, vocab_size = logits.shape
     has_v2 = routes.abilities_of(logits.device, logits.dtype).fused_v2
     route = SamplingRoute.FUSED_V2 if has_v2 else SamplingRoute.COMPOSITE
     all_rows = np.arange(rows)
     return PlacedGroup(
-        Group(route, True, all_rows, vocab_size, all_rows), None, None, None, parameters.for_operators(vocab_size)
+        Group(route, masks_first, all_rows, vocab_size if masks_first else 1, all_rows),
+        None,
+        None,
+        None,
+        parameters.for_operators(vocab_size),
     )

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ascend_sample.sampling.best_tokens import best_entries, best_tokens, relative_to_best
+
 
 class LogprobsMode(str, enum.Enum):
     """Which numbers are reported: before or after processing, as logits or normalised. The names are vLLM's.
@@ -49,38 +51,31 @@ class Logprobs(NamedTuple):
     ranks: Tensor
 
 
-def gather_logprobs(rows: list[int], values: Tensor, token_ids: Tensor, most: int) -> Logprobs:
+def gather_logprobs(rows: list[int], logits: Tensor, mode: LogprobsMode, token_ids: Tensor, most: int) -> Logprobs:
     """Pick the sampled token's number, its rank, and the ``most`` best.
+
+    The best are the first of the total order of the logits, so they do not depend on how many are asked for, and each
+    number is a function of its row alone. A row whose logits are all -inf has no distribution: its logprobs are -inf.
+    Where there is +inf, its entries share the probability.
 
     Args:
         rows: the places of these rows in the batch.
-        values: float32 [rows, vocab_size], logits or logprobs without NaN.
+        logits: float32 [rows, vocab_size] without NaN, raw or processed.
+        mode: which numbers are reported of them.
         token_ids: int64 [rows], the sampled ones.
         most: how many of the best.
 
     Example:
-        >>> gather_logprobs([0], torch.tensor([[-3.0, -0.5, -1.0]]), torch.tensor([2]), most=1).ranks.tolist()
-        [2]
+        >>> logits, drawn = torch.tensor([[0.0, 2.0, 2.0]]), torch.tensor([0])
+        >>> gather_logprobs([0], logits, LogprobsMode.RAW_LOGITS, drawn, most=2)
+        Logprobs(rows=[0], token_ids=tensor([[0, 1, 2]]), values=tensor([[0., 2., 2.]]), ranks=tensor([3]))
     """
-    own_ids = token_ids.unsqueeze(1)
-    own = values.gather(1, own_ids)
-    best = values.topk(most, dim=1)
-    return Logprobs(
-        rows,
-        torch.cat((own_ids, best.indices), dim=1),
-        torch.cat((own, best.values), dim=1),
-        (values >= own).sum(1),
-    )
-
-
-def numbers_of(logits: Tensor, mode: LogprobsMode) -> Tensor:
-    """The numbers that are reported, from raw or processed logits without NaN: float32 [rows, vocab_size].
-
-    A row whose logits are all -inf has no distribution: its logprobs are -inf. Where there is +inf, its entries share
-    the probability.
-    """
-    if not mode.is_normalised:
-        return logits
-    maximum = logits.amax(1, keepdim=True)
-    shifted = torch.where(logits == maximum, 0.0, logits - maximum)
-    return shifted.log_softmax(1).masked_fill(logits == -torch.inf, -torch.inf)
+    if mode.is_normalised:
+        best, best_ids = best_tokens(logits, max(1, most))
+        numbers = relative_to_best(logits, best[:, :1])
+    else:
+        best_ids = best_entries(logits, most)[1]
+        numbers = logits
+    ids = torch.cat((token_ids.unsqueeze(1), best_ids[:, :most]), dim=1)
+    values = numbers.gather(1, ids)
+    return Logprobs(rows, ids, values, (numbers >= values[:, :1]).sum(1))

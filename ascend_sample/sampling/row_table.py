@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ascend_sample._validate import SKIP_TOP_K
 from ascend_sample.sampling._checks import to_fraction
+from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.params import SamplingParams
 
 FLOAT32_FIELDS: Final = (
@@ -230,6 +231,7 @@ class RowTable:
             self.host.buffers[dtype] = numpy.zeros((buffer.shape[0], capacity), buffer.dtype)
             self.host.buffers[dtype][:, :old] = buffer
 
+    @in_normal_mode
     def _new_tensors(self, capacity: int) -> dict[str, Tensor]:
         return {
             dtype: torch.zeros((count, capacity), dtype=getattr(torch, dtype), device=self.device)

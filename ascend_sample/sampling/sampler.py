@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import routes
+from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import ProcessedRows, SamplingBatch
 from ascend_sample.sampling.filters import filter_logits
-from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs, numbers_of
+from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.noise import Stream
 from ascend_sample.sampling.routes import RULES, RowFacts, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits
@@ -52,7 +53,6 @@ class _Plan(NamedTuple):
     """What stays the same from step to step while the batch does.
 
     Attributes:
-        key: what it was made for.
         raw: the groups of rows whose logits are sampled from as they come.
         processed: those of the others.
         logprobs_rows: int64 on the device, the rows that ask for logprobs; None where none does.
@@ -60,7 +60,6 @@ class _Plan(NamedTuple):
         most_logprobs: how many of the best tokens they ask for, at most.
     """
 
-    key: tuple[object, ...]
     raw: Sequence[PlacedGroup]
     processed: Sequence[PlacedGroup]
     logprobs_rows: Tensor | None
@@ -119,8 +118,8 @@ class Sampler:
         self.logprobs_mode = LogprobsMode(logprobs_mode)
         self.keep_ties = keep_ties
         self.round_float32 = round_float32
-        self._plan: _Plan | None = None
 
+    @in_normal_mode
     def __call__(
         self, logits: Tensor, batch: SamplingBatch, *, stream: Stream = Stream.DRAW, advance: bool = True
     ) -> SamplerOutput:
@@ -195,18 +194,13 @@ class Sampler:
             )
 
     def _planned(self, logits: Tensor, batch: SamplingBatch, processed: ProcessedRows | None) -> _Plan:
-        key = (batch, batch.version, logits.dtype)
-        if self._plan is None or self._plan.key != key:
-            self._plan = self._make_plan(key, logits, batch, processed)
-        return self._plan
+        key = (logits.dtype, self.keep_ties, self.round_float32)
+        if key not in batch.plans:
+            batch.plans[key] = self._make_plan(logits, batch, processed)
+        plan: _Plan = batch.plans[key]
+        return plan
 
-    def _make_plan(
-        self,
-        key: tuple[object, ...],
-        logits: Tensor,
-        batch: SamplingBatch,
-        processed: ProcessedRows | None,
-    ) -> _Plan:
+    def _make_plan(self, logits: Tensor, batch: SamplingBatch, processed: ProcessedRows | None) -> _Plan:
         facts = _facts_of(batch)
         parameters = RowParameters(batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position)
         raw_groups: Sequence[PlacedGroup] = ()
@@ -228,7 +222,6 @@ class Sampler:
             )
         asking = np.flatnonzero(batch.host.logprobs >= 0)
         return _Plan(
-            key,
             raw_groups,
             processed_groups,
             to_device(asking, batch.device) if len(asking) else None,
@@ -262,8 +255,7 @@ class Sampler:
                 min_p=batch.min_p[rows],
                 keep_ties=self.keep_ties,
             )
-        numbers = numbers_of(values, self.logprobs_mode)
-        return gather_logprobs(plan.logprobs_list, numbers, token_ids[rows], plan.most_logprobs)
+        return gather_logprobs(plan.logprobs_list, values, self.logprobs_mode, token_ids[rows], plan.most_logprobs)
 
 
 def _facts_of(batch: SamplingBatch) -> RowFacts:

@@ -85,7 +85,7 @@ class Counted {
   std::optional<size_t> try_top_p(const RoughSum& rough, const Groups& groups, float low,
                                   History& history) {
     const size_t found = hit_above(row_, groups, low, work_.hits);
-    if (found == 0 || found > row_.vocab_size() / kFewerThan) {
+    if (found == 0 || (found > row_.vocab_size() / kFewerThan && found > kMostSorted)) {
       return std::nullopt;
     }
     tally_.add(row_, work_.hits);
@@ -131,7 +131,7 @@ class Counted {
   }
 
  private:
-  /// The part of a row up to which counting some of it is better than counting all.
+  /// The part of a row up to which counting some of it is better than counting all; so are few.
   static constexpr size_t kFewerThan = 4;
 
   /// Where the guess for top-k has that many times k, they are mostly ties, which need not be

@@ -19,6 +19,16 @@ struct Noise {
     }
   }
 
+  /// Copies that of some lanes, which ascend. No other is needed for it.
+  void pick(const uint32_t* chosen, size_t count, float* out) const {
+    if (lanes != nullptr) {
+      return lanes->pick(chosen, count, out);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      out[i] = (*this)[chosen[i]];
+    }
+  }
+
   float operator[](size_t lane) const { return data[static_cast<int64_t>(lane) * stride]; }
 };
 

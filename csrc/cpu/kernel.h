@@ -9,6 +9,7 @@
 #include "temperature.h"
 #include "top_p.h"
 #include "unfiltered.h"
+#include "unmasked.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -96,6 +97,56 @@ size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch
   return selected;
 }
 
+/// The drawn id of a row of which little is above -inf, and its status where that is wanted; none
+/// for other rows, and where the little does not decide. Without top-k, logits are divided by the
+/// temperature first.
+template <typename Type>
+std::optional<size_t> sample_unmasked(const Row<Type>& row, RowArguments arguments, int64_t most_k,
+                                      float temperature, Scratch& scratch, Workspace& work) {
+  const bool use_k = arguments.uses_k(most_k);
+  const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
+  const bool is_by_min_p = !use_k && !arguments.uses_p() && arguments.uses_min_p();
+  // Few of a row, and what min-p alone keeps, take hardly more than a pass anyway.
+  const bool is_fast = keeps_one || is_by_min_p || (use_k && arguments.k <= int32_t{kFewSorted});
+  if (!arguments.is_drawn() || arguments.kept != nullptr || is_fast) {
+    return std::nullopt;
+  }
+  const std::optional<Unmasked<Type>> unmasked = gather_unmasked(row, work);
+  if (!unmasked.has_value()) {
+    return std::nullopt;
+  }
+  if (arguments.status != nullptr) {
+    *arguments.status = unmasked->status;
+    arguments.status = nullptr;
+  }
+  const size_t count = unmasked->count;
+  if (count == 0) {
+    return 0;
+  }
+  using Storage = typename Type::Storage;
+  const Row<Type> rest(unmasked->logits, count,
+                       reinterpret_cast<Storage*>(work.last_chunk_of_copy));
+  std::optional<size_t> place;
+  if (use_k) {
+    arguments.temperature = temperature;
+    place = sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments,
+                         scratch, work);
+  } else if (temperature == 1.0F) {
+    place = draw_unmasked(rest, unmasked->ids, arguments, scratch, work);
+  } else {
+    float maximum = -kInfinity;
+    float* const values = work.unmasked_values;
+    for (size_t i = 0; i < count; ++i) {
+      values[i] = rest.value(i);
+      maximum = values[i] > maximum ? values[i] : maximum;
+    }
+    divide(values, count, maximum, temperature, values);
+    const Row<Float32> divided(values, count, work.last_chunk_of_copy);
+    place = draw_unmasked(divided, unmasked->ids, arguments, scratch, work);
+  }
+  return place.has_value() ? std::optional<size_t>(unmasked->ids[*place]) : std::nullopt;
+}
+
 /// No filter.
 template <typename Type>
 size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
@@ -169,6 +220,10 @@ size_t sample_request(const Row<Type>& row, const Batch& batch, int64_t index, S
     return sample_top_k(row, 1, false, arguments, scratch, work);
   }
   const int64_t most_k = largest_k_of(batch);
+  if (const std::optional<size_t> drawn =
+          sample_unmasked(row, arguments, most_k, temperature, scratch, work)) {
+    return *drawn;
+  }
   if (arguments.uses_k(most_k)) {
     arguments.temperature = temperature;
     return sample_row(row, arguments, most_k, scratch, work);
@@ -269,7 +324,9 @@ void sample_rows_of(const Batch& batch, int64_t first_row, int64_t last_row, Scr
       selected =
           sample_densely(row, arguments, most_k, batch.are_probabilities, dense, scratch, work);
     } else {
-      selected = sample_row(row, arguments, most_k, scratch, work);
+      const std::optional<size_t> drawn =
+          sample_unmasked(row, arguments, most_k, arguments.temperature, scratch, work);
+      selected = drawn.has_value() ? *drawn : sample_row(row, arguments, most_k, scratch, work);
     }
     batch.selected[index] = static_cast<int64_t>(selected);
   }

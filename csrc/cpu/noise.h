@@ -141,6 +141,19 @@ class NoiseLanes {
     }
   }
 
+  /// Of some lanes alone, which ascend.
+  void pick(const uint32_t* chosen, size_t count, float* out) const {
+    float made[kLanes];
+    uint32_t first = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (i == 0 || chosen[i] - first >= kLanes) {
+        first = chosen[i] / kLanes * kLanes;
+        store(made, exponential_of(philox_.bits_from(first)));
+      }
+      out[i] = made[chosen[i] - first];
+    }
+  }
+
  private:
   Philox philox_;
   float* lanes_;

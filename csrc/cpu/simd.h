@@ -57,7 +57,11 @@ ASCEND_SAMPLE_INLINE auto map(Function function, const Vector<First>& first,
 template <typename Part>
 ASCEND_SAMPLE_INLINE Vector<Part> load(const void* data) {
   Vector<Part> result;
-  std::memcpy(&result, data, sizeof(result));
+  // Part by part: GCC copies all of a vector in pieces of 16 bytes, by way of the stack.
+#pragma GCC unroll 4
+  for (size_t i = 0; i < kParts; ++i) {
+    std::memcpy(&result.part[i], static_cast<const char*>(data) + i * kPartBytes, kPartBytes);
+  }
   return result;
 }
 
@@ -65,7 +69,10 @@ ASCEND_SAMPLE_INLINE Floats load_floats(const float* data) { return load<FloatPa
 
 template <typename Part>
 ASCEND_SAMPLE_INLINE void store(void* data, const Vector<Part>& vector) {
-  std::memcpy(data, &vector, sizeof(vector));
+#pragma GCC unroll 4
+  for (size_t i = 0; i < kParts; ++i) {
+    std::memcpy(static_cast<char*>(data) + i * kPartBytes, &vector.part[i], kPartBytes);
+  }
 }
 
 ASCEND_SAMPLE_INLINE Floats splat(float value) {

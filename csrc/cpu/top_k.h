@@ -52,6 +52,9 @@ std::optional<float> guess_bound(const Row<Type>& row, size_t k, Workspace& work
   constexpr size_t kLeastRatio = 4;
   constexpr size_t kWanted = 32;  // in the sample
   constexpr double kDeviations = 2.2;
+  if (k > row.vocab_size()) {
+    return std::nullopt;
+  }
   size_t lines = kWanted * row.lines() / k;
   lines = lines < kSampleLines ? lines : kSampleLines;
   if (lines * kLeastRatio > row.lines()) {
@@ -66,9 +69,12 @@ std::optional<float> guess_bound(const Row<Type>& row, size_t k, Workspace& work
 /// A search for a bound ends when no more than these are above it.
 inline size_t enough_for(size_t k) { return k + k / 8; }
 
-/// A bound that k logits reach, from the maxima of groups.
+/// A bound that k logits reach, from the maxima of groups. -inf where the row has no more.
 template <typename Type>
 float find_bound(const Row<Type>& row, const Groups& groups, size_t k, Workspace& work) {
+  if (row.vocab_size() <= k) {
+    return -kInfinity;
+  }
   const float* maxima = groups.maxima;
   size_t size = row.chunks() * groups.blocks_in_chunk() * kLine;
   size = fold_maxima(maxima, size, k, work.folded_maxima);

@@ -28,29 +28,27 @@ class TopP {
       return sample_counted(history);
     }
     if (history.first_try != History::kExactSum) {
-      const RoughSum rough = scan_rough_sum(row_, groups_);
-      if (rough.maximum == kInfinity) {
-        return std::nullopt;
+      if (const std::optional<size_t> selected = sample_roughly()) {
+        return selected;
       }
-      if (rough.maximum == -kInfinity) {
-        return sample_nothing();
-      }
-      if (is_within_range(rough)) {
-        if (const std::optional<size_t> selected = try_rough_sum(rough)) {
-          return selected;
-        }
+      if (std::isinf(sum_.maximum)) {
+        return sample_infinite();
       }
     }
     sum_ = scan_sum(row_, groups_, work_.chunk_sums);
-    if (sum_.maximum == kInfinity) {
-      return std::nullopt;
-    }
-    if (sum_.maximum == -kInfinity) {
-      return sample_nothing();
+    if (std::isinf(sum_.maximum)) {
+      return sample_infinite();
     }
     const size_t selected = sample_with_sum();
     history.first_try = is_small_ ? History::kFew : History::kExactSum;
     return selected;
+  }
+
+  /// The drawn id where bounds of the sum decide it; else none, and the maximum is known.
+  std::optional<size_t> sample_roughly() {
+    const RoughSum rough = scan_rough_sum(row_, groups_);
+    sum_.maximum = rough.maximum;
+    return is_within_range(rough) ? try_rough_sum(rough) : std::nullopt;
   }
 
  private:
@@ -82,7 +80,11 @@ class TopP {
     return counted.sample_top_p(history);
   }
 
-  size_t sample_nothing() {
+  /// Where the maximum is -inf: nothing has weight; none where it is +inf.
+  std::optional<size_t> sample_infinite() {
+    if (sum_.maximum == kInfinity) {
+      return std::nullopt;
+    }
     if (kept_ != nullptr) {
       fill(kept_, row_.vocab_size(), -kInfinity);
     }

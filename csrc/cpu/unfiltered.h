@@ -31,6 +31,9 @@ class Contest {
   size_t count() const { return count_; }
   /// Whether the contest cannot tell.
   bool is_open() const { return is_open_; }
+  /// Whether it can, and no rounding could put another one first.
+  bool is_won() const { return count_ == 1 && !is_open_; }
+  void leave_open() { is_open_ = true; }
   const Contender& operator[](size_t i) const { return contenders_[i]; }
   double best() const { return best_; }
 
@@ -177,31 +180,43 @@ size_t compare_all_scores(const Row<Type>& row, const Noise& noise, float eps, f
   return best;
 }
 
-/// The id drawn from softmax(row), q being contiguous; none where the contest cannot decide. Sets
-/// the row's maximum, which is above -inf where it returns none.
+/// The contest for the draw from softmax(row), q being contiguous. Nobody contends in a row without
+/// weight. Sets the row's maximum.
 template <typename Type>
-std::optional<size_t> draw_unfiltered(const Row<Type>& row, const float* q, float eps,
-                                      Workspace& work, float& maximum) {
+Contest hold_contest(const Row<Type>& row, const float* q, float eps, float* last_noise,
+                     float& maximum) {
   // Beyond the first, float32 products round too coarsely for the bounds. Above the second, a score
   // beats every one whose weight is not a normal number of float32: those are below 2^-126 / 2^-40.
   constexpr float kLargestLogit = 2048.0F;
   constexpr double kLowestLevel = -60.0;
   float shift = 0.0F;
   Contest contest;
-  maximum = contend(row, q, eps, shift, work.last_noise, contest);
+  maximum = contend(row, q, eps, shift, last_noise, contest);
+  if (std::fabs(maximum) > kLargestLogit && std::isfinite(maximum)) {
+    shift = maximum;
+    contest = Contest();
+    contend(row, q, eps, shift, last_noise, contest);
+  }
+  const double level = contest.best() - (double{maximum} - shift) * kLog2E;
+  if (!(level > kLowestLevel)) {
+    contest.leave_open();  // also where the maximum is +inf
+  }
+  return contest;
+}
+
+/// The id drawn from softmax(row), q being contiguous; none where the contest cannot decide. Sets
+/// the row's maximum, which is above -inf where it returns none.
+template <typename Type>
+std::optional<size_t> draw_unfiltered(const Row<Type>& row, const float* q, float eps,
+                                      Workspace& work, float& maximum) {
+  const Contest contest = hold_contest(row, q, eps, work.last_noise, maximum);
   if (maximum == -kInfinity) {
     return 0;
   }
-  if (std::fabs(maximum) > kLargestLogit && maximum < kInfinity) {
-    shift = maximum;
-    contest = Contest();
-    contend(row, q, eps, shift, work.last_noise, contest);
+  if (contest.is_open()) {
+    return std::nullopt;
   }
-  const double level = contest.best() - (double{maximum} - shift) * kLog2E;
-  if (contest.is_open() || !(level > kLowestLevel)) {
-    return std::nullopt;  // also where the maximum is +inf
-  }
-  if (contest.count() == 1) {
+  if (contest.is_won()) {
     return contest[0].id;
   }
   const double total = scan_sum(row, Groups{kChunkLines, work.maxima}, work.chunk_sums).sum;

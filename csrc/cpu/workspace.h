@@ -53,6 +53,13 @@ struct Workspace {
   double* run_masses;
   float* run_weights;
   uint16_t* run_patterns;
+  float* unmasked;  // logits of any type
+  uint32_t* unmasked_ids;
+  float* unmasked_values;
+  float* unmasked_noise;
+
+  /// There is room for such a part of the row.
+  static constexpr size_t kUnmaskedPart = 8;
 
  private:
   template <typename Element>
@@ -99,6 +106,10 @@ struct Workspace {
     place(run_masses, memory, padded);
     place(run_weights, memory, padded);
     place(run_patterns, memory, padded);
+    place(unmasked, memory, padded / kUnmaskedPart);
+    place(unmasked_ids, memory, padded / kUnmaskedPart);
+    place(unmasked_values, memory, padded / kUnmaskedPart);
+    place(unmasked_noise, memory, padded / kUnmaskedPart);
   }
 
   size_t bytes_ = 0;

@@ -19,7 +19,7 @@ from .tokenizer import encode_documents, train_tokenizer
 from .training import Report, TrainingConfig, split_documents, train
 
 # The modules that decide what a cached file holds: with any of them changed, it would be stale.
-DECIDING_MODULES = ("corpus.py", "model.py", "tokenizer.py", "training.py")
+DECIDING_MODULES = ("corpus.py", "model.py", "muon.py", "tokenizer.py", "training.py")
 
 
 def cache_key(model_config: ModelConfig, training_config: TrainingConfig) -> str:

@@ -16,6 +16,7 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from .model import LanguageModel, ModelConfig
+from .muon import Muon
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,7 @@ def _optimizers(model: LanguageModel, config: TrainingConfig) -> list[torch.opti
     is_matrix = {id(parameter) for parameter in matrices}
     others = [parameter for parameter in model.parameters() if id(parameter) not in is_matrix]
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=config.weight_decay),
+        Muon(matrices, lr=config.matrix_learning_rate, weight_decay=config.weight_decay),
         torch.optim.AdamW(others, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
     for optimizer in optimizers:

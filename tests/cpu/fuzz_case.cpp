@@ -53,12 +53,16 @@ class Maker {
     made.type = pick({LogitsType::kFloat32, LogitsType::kFloat16, LogitsType::kBFloat16});
     made.is_second = one_in(2);
     made.are_probabilities = made.is_second && one_in(3);
-    auto values = base(vocab_size());
+    const bool is_masked = one_in(8);
+    auto values = base(is_masked ? vocab_size_of_masked() : vocab_size());
     if (made.are_probabilities) {
       make_probabilities(values);
     }
     for (int layers = below(3); layers > 0; --layers) {
       overlay(values, made.are_probabilities ? 0.0F : -kInfinity);
+    }
+    if (is_masked) {
+      mask(values);
     }
     for (const float value : values) {
       made.logits.push_back(encode(made.type, value));
@@ -319,6 +323,62 @@ class Maker {
       case 9:
         std::fill(values.begin(), values.end(), pick({-kInfinity, kInfinity, kNan, 0.0F, 7.0F}));
         break;
+    }
+  }
+
+  /// Large enough to be looked through for what a mask has left, and mostly no larger.
+  size_t vocab_size_of_masked() {
+    return static_cast<size_t>(992 + below(one_in(30) ? 40000 : 3000));
+  }
+
+  /// What a grammar or min-p does: little is left, in stretches or scattered.
+  void mask(std::vector<float>& values) {
+    const auto size = static_cast<int64_t>(values.size());
+    const int64_t chunk = 1024;
+    std::vector<bool> stays(values.size());
+    const auto let_stay = [&](int64_t start, int64_t count) {
+      for (int64_t id = start; id < std::min(size, start + count); ++id) {
+        stays[static_cast<size_t>(id)] = true;
+      }
+    };
+    switch (below(6)) {
+      case 0:  // one, often at an end of the row
+        let_stay(pick<int64_t>({0, size - 1, below(size)}), 1);
+        break;
+      case 1:  // a chunk
+        let_stay(below(size / chunk + 1) * chunk, chunk);
+        break;
+      case 2:
+        for (int64_t stretches = 1 + below(4); stretches > 0; --stretches) {
+          let_stay(below(size), 1 + below(size / 16));
+        }
+        break;
+      case 3: {  // one in so many, by chance
+        const int64_t rarity = pick<int64_t>({2, 7, 8, 9, 30, 200});
+        for (int64_t id = 0; id < size; ++id) {
+          let_stay(id, one_in(rarity) ? 1 : 0);
+        }
+        break;
+      }
+      case 4: {  // one in so many, regularly
+        const int64_t period = pick<int64_t>({8, 9, 16, 32, 33, 128, chunk});
+        for (int64_t id = below(period); id < size; id += period) {
+          let_stay(id, 1);
+        }
+        break;
+      }
+      case 5:  // a few
+        for (int64_t count = 1 + below(100); count > 0; --count) {
+          let_stay(below(size), 1);
+        }
+        break;
+    }
+    const float nothing = one_in(8) ? kNan : -kInfinity;
+    for (size_t id = 0; id < values.size(); ++id) {
+      values[id] = stays[id] ? values[id] : nothing;
+    }
+    if (one_in(8)) {
+      strike(values, pick({kNan, -kInfinity}), pick<int64_t>({10, 1000}));
     }
   }
 

@@ -51,8 +51,9 @@ struct FuzzCase {
 };
 
 /// The case of a seed: sizes around the boundaries of vectors and chunks, families of values laid
-/// over one another, and every kind of k, p, q and eps. Every other one is of the second operator,
-/// or a row of the sampling layer, of which every third wants the distribution.
+/// over one another, every kind of k, p, q and eps, and in each eighth row a mask. Every other one
+/// is of the second operator, or a row of the sampling layer, of which every third wants the
+/// distribution.
 FuzzCase make_case(uint64_t seed);
 
 /// A case in memory, as the batch of one row that it is.

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.decoding.beam import beam_search
-from ascend_sample.decoding.best_tokens import log_prob_of_best
 from ascend_sample.decoding.group_beam import group_beam_search
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.module_model import ModuleModel, TokenHistory
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.sampled_beam import beam_sample
 from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling.best_tokens import log_prob_of_best
 
 SEARCHES: dict[str, Callable[..., DecodeOutput]] = {
     "pool": beam_search,

@@ -18,7 +18,6 @@ from ascend_sample.decoding import (
     beam,
     beam_pool,
     beam_run,
-    best_tokens,
     group_beam,
     in_beam,
     request,
@@ -26,7 +25,7 @@ from ascend_sample.decoding import (
 )
 from ascend_sample.decoding.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling import SamplingParams, best_tokens
 
 
 def letters(**options: Any) -> DecodeOutput:

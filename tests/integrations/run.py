@@ -41,6 +41,7 @@ ENGINES = (
             "vllm.v1.sample.sampler",
             "vllm.v1.sample.logits_processor",
             "vllm.v1.sample.rejection_sampler",
+            "vllm.v1.worker.gpu_input_batch",
             "vllm.v1.worker.gpu.sample.sampler",
             "vllm.v1.worker.gpu.model_states.interface",
         ),

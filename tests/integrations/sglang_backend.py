@@ -120,6 +120,9 @@ def test_kept_sets_of_top_k_or_top_p_alone(sampler: Any) -> None:
             top_ps=p,
             min_ps=torch.zeros(count),
             need_min_p_sampling=False,
+            need_top_k_sampling=True,
+            need_top_p_sampling=True,
+            max_top_k=None,
             sampling_seed=torch.arange(count),
             sampling_mask_batch_indices=None,
         )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from ascend_sample import hostcann
 from ascend_sample.integrations import sglang as adapter
 
 ROWS, COLUMNS = 5, 30
@@ -29,6 +30,9 @@ def info(**changes: Any) -> Any:
         "top_ps": torch.tensor([1.0, 1.0, 0.5, 0.5, 1.0]),
         "min_ps": torch.zeros(ROWS),
         "need_min_p_sampling": False,
+        "need_top_k_sampling": True,
+        "need_top_p_sampling": True,
+        "max_top_k": None,
         "sampling_seed": torch.arange(ROWS),
         "sampling_mask_batch_indices": None,
     }
@@ -73,6 +77,35 @@ def test_min_p_is_applied_where_it_is_asked_for() -> None:
             is_best[is_asked_for] += int((ids == logits.argmax(1)).sum())
     assert is_best[True] == 20 * ROWS
     assert is_best[False] < 15 * ROWS
+
+
+@pytest.mark.parametrize(("largest", "is_sorted"), [(20, False), (None, True), (1500, True)])
+def test_a_bound_of_all_top_k_saves_the_sort_on_a_device(npu: str, largest: int | None, is_sorted: bool) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    sampler, columns = adapter.sampler_class(PlainSampler)(), 1400
+    logits = torch.randn(ROWS, columns, generator=torch.Generator().manual_seed(1))
+    values = info(
+        top_ks=torch.tensor([1, 20, 7, 3, 20 if largest == 20 else 1200], dtype=torch.int32), max_top_k=largest
+    )
+    there = types.SimpleNamespace(
+        **{name: value.to(npu) if isinstance(value, torch.Tensor) else value for name, value in vars(values).items()}
+    )
+    for step in range(3):
+        positions = torch.arange(ROWS) + step
+        torch.npu.synchronize()
+        hostcann.reset_counters()
+        ids, _ = sampler._forward_ascend_backend(logits.to(npu), there, False, False, positions.to(npu))
+        counters = hostcann.counters()
+        assert ("aclnnTopk" in counters.launches) is is_sorted
+        expected, _ = sampler._forward_ascend_backend(logits, values, False, False, positions)
+        assert torch.equal(ids.cpu(), expected)
+
+
+def test_filters_that_no_request_has_are_not_looked_at() -> None:
+    nothing = torch.tensor([2] * ROWS, dtype=torch.int32)
+    found = forward(info(top_ks=nothing, need_top_k_sampling=False, need_top_p_sampling=False))[1][0]
+    assert torch.equal(found, forward(info(), is_simple=True)[1][0])
 
 
 def test_logprobs_are_those_at_the_temperature() -> None:

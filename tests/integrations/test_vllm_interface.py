@@ -256,7 +256,8 @@ class FakeV2Sampler:
 
     def __init__(self, takes_vocab_size: bool = True) -> None:
         def buffer(*values: float, dtype: torch.dtype = torch.float32) -> Any:
-            return types.SimpleNamespace(gpu=torch.tensor(values, dtype=dtype))
+            tensor = torch.tensor(values, dtype=dtype)
+            return types.SimpleNamespace(gpu=tensor, np=tensor.numpy().copy())
 
         self.logprobs_mode = "processed_logprobs"
         self.return_sampling_mask = False
@@ -265,6 +266,8 @@ class FakeV2Sampler:
         older = lambda mapping, mapping_np: (self.top_k.gpu[mapping], None)  # noqa: E731
         self.sampling_states = types.SimpleNamespace(
             temperature=buffer(1.0, 0.0, 0.7),
+            top_k=self.top_k,
+            top_p=buffer(0.5, 1.0, 1.0),  # which get_top_k_top_p hands over as off
             seeds=buffer(5, 6, 7, dtype=torch.int64),
             get_top_k_top_p=newer if takes_vocab_size else older,
         )
@@ -299,6 +302,24 @@ class TestV2:
         again, _ = self.run([2, 0], [12, 10], takes_vocab_size=False)  # as before 0.33
         assert again.tolist() == [ids[2], ids[0]]
         assert ids[1] == logits()[1].argmax()
+
+    def test_facts_are_the_hosts_where_a_row_is_a_request(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        given: list[Any] = []
+
+        def draw(logits: Tensor, **named: Any) -> Tensor:
+            given.append(named["facts"])
+            return logits.argmax(1)
+
+        monkeypatch.setattr(adapter, "draw", draw)
+        self.run([2, 0, 1], [1, 2, 3])
+        facts = given.pop()
+        assert facts.temperature.tolist() == [1, 1, 0]
+        assert facts.top_k.tolist() == [COLUMNS, 3, COLUMNS]
+        assert facts.top_p.tolist() == [1, 1, 1]
+        sampler, _ = adapter.custom_sampler(FakeV2Sampler())
+        requests, expanded = torch.tensor([0, 2]), torch.tensor([0, 0, 2])
+        sampler.sample(logits()[:3], expanded, requests, requests.numpy(), torch.arange(3), None, None, None)
+        assert given == [None], "a request has several rows"
 
     def test_processed_logits(self) -> None:
         _, processed = self.run([0, 1, 2], [1, 2, 3], return_logprobs=True)

@@ -20,6 +20,7 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.ops import topk_topp_sampler as vllm_ops
 
 from ascend_sample.integrations import vllm as adapter
+from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations.vllm import TopKTopPSampler
 
 ROWS, COLUMNS, BLOCK = 10_000, 200, 1000
@@ -75,7 +76,9 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin, installed for one test."""
     monkeypatch.delenv(adapter.SWITCH, raising=False)
     from vllm.v1.worker.gpu.model_states import interface
+    from vllm.v1.worker.gpu_input_batch import InputBatch
 
+    monkeypatch.setattr(InputBatch, "_make_sampling_metadata", InputBatch._make_sampling_metadata)
     for module in (vllm_sampler, vllm_ops):
         monkeypatch.setattr(module, "TopKTopPSampler", module.TopKTopPSampler)
     if hasattr(interface.ModelState, "custom_sampler"):
@@ -184,6 +187,96 @@ class TestInstalled:
         assert float(((observed - expected)[kept] ** 2 / expected[kept]).sum()) < 60
 
 
+class TestHostValues:
+    """The batch notes what it copies to the device; requests come, go and change places as vLLM does it."""
+
+    VOCAB_SIZE = 1000
+
+    @pytest.fixture
+    def batch(self, plugin: None) -> Any:
+        from vllm.v1.worker import gpu_input_batch
+
+        values: dict[str, Any] = {
+            "max_num_reqs": 8,
+            "max_model_len": 32,
+            "max_num_batched_tokens": 64,
+            "device": torch.device("cpu"),
+            "pin_memory": False,
+            "vocab_size": self.VOCAB_SIZE,
+            "block_sizes": [16],
+            "kernel_block_sizes": [16],
+            "max_num_blocks_per_req": [2],
+        }
+        names = inspect.signature(gpu_input_batch.InputBatch.__init__).parameters
+        return gpu_input_batch.InputBatch(**{name: value for name, value in values.items() if name in names})
+
+    def add(self, batch: Any, name: str, **parameters: Any) -> None:
+        from vllm import SamplingParams
+        from vllm.v1.worker.gpu_input_batch import CachedRequestState
+
+        batch.add_request(
+            CachedRequestState(
+                req_id=name,
+                prompt_token_ids=[1, 2],
+                mm_features=[],
+                sampling_params=SamplingParams(**parameters),
+                generator=None,
+                block_ids=([0],),
+                num_computed_tokens=0,
+                output_token_ids=[],
+            )
+        )
+
+    def check(self, metadata: SamplingMetadata, rows: int) -> None:
+        """Facts are there, and say what the tensors hold."""
+        facts = facts_of(rows, metadata.top_k, metadata.top_p)
+        assert facts is not None
+        if metadata.top_k is not None:
+            assert facts.top_k.tolist() == metadata.top_k.tolist()
+        if metadata.top_p is not None:
+            assert facts.top_p.tolist() == metadata.top_p.tolist()
+        if metadata.temperature is not None:
+            assert facts.temperature.tolist() == (metadata.temperature > 0).float().tolist()
+
+    def test_through_the_life_of_a_batch(self, batch: Any) -> None:
+        with torch.inference_mode():
+            self.add(batch, "a", temperature=0.7, top_k=50)
+            self.add(batch, "b", temperature=0.0)
+            self.add(batch, "c", temperature=1.0, top_k=7, top_p=0.9)
+            batch.refresh_metadata()
+            first = batch.sampling_metadata
+            self.check(first, 3)
+            assert first.top_k.tolist() == [50, self.VOCAB_SIZE, 7]
+            batch.swap_states(0, 2)
+            self.check(first, 3)  # the device has what it had
+            batch.refresh_metadata()
+            second = batch.sampling_metadata
+            self.check(second, 3)
+            assert second.top_k.tolist() == [7, self.VOCAB_SIZE, 50]
+            assert facts_of(3, first.top_k, first.top_p) is None
+            assert batch.remove_request("c") == 0
+            batch.condense()
+            batch.refresh_metadata()
+            third = batch.sampling_metadata
+            self.check(third, 2)
+            assert third.top_k.tolist() == [50, self.VOCAB_SIZE]
+            assert third.top_p is None
+            assert facts_of(3, second.top_k, second.top_p) is None
+
+    def test_reach_the_draw(self, batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        given: list[Any] = []
+
+        def draw(logits: Tensor, **named: Any) -> Tensor:
+            given.append(named["facts"])
+            return logits.argmax(1)
+
+        monkeypatch.setattr(adapter, "draw", draw)
+        self.add(batch, "a", temperature=0.7, top_k=50)
+        batch.refresh_metadata()
+        vllm_sampler.Sampler()(torch.randn(1, self.VOCAB_SIZE), batch.sampling_metadata)
+        assert given[0].top_k.tolist() == [50]
+
+
 class TestPlugin:
     """Each in a process of its own, through vLLM's loader and the entry point of the package."""
 
@@ -217,6 +310,8 @@ class TestV2:
     """Its kernels need a device, so this is about what the adapter calls."""
 
     def test_what_the_adapter_calls_is_there(self) -> None:
+        from vllm.v1.worker.gpu import model_runner
+        from vllm.v1.worker.gpu.buffer_utils import UvaBackedTensor
         from vllm.v1.worker.gpu.model_states.interface import ModelState
         from vllm.v1.worker.gpu.sample.sampler import Sampler
         from vllm.v1.worker.gpu.sample.states import SamplingStates
@@ -235,6 +330,11 @@ class TestV2:
         states = list(inspect.signature(SamplingStates.get_top_k_top_p).parameters)
         assert states[:3] == ["self", "expanded_idx_mapping", "idx_mapping_np"]
         assert states[3:] in ([], ["vocab_size"])
+        # The host's values, and a mapping that is the requests' own where each of them has one row.
+        assert "self.np = " in inspect.getsource(UvaBackedTensor.__init__)
+        for name in ("temperature", "top_k", "top_p"):
+            assert f"self.{name} = UvaBackedTensor(" in inspect.getsource(SamplingStates.__init__)
+        assert "expanded_idx_mapping = idx_mapping" in inspect.getsource(model_runner)
         body = inspect.getsource(Sampler.__call__)
         assert "self.sample(" in body
         assert "return_logprobs=" in body

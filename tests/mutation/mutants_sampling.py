@@ -16,6 +16,8 @@ NOISE = f"{SAMPLING}noise.py"
 BATCH = f"{SAMPLING}batch.py"
 PLAN = f"{SAMPLING}plan.py"
 PROCESSING = f"{SAMPLING}processing.py"
+NORMAL_MODE = f"{SAMPLING}_normal_mode.py"
+HOST_VALUES = "ascend_sample/integrations/_host_values.py"
 NATIVE_ROWS = "csrc/cpu/kernel.h"
 NATIVE_PROBABILITIES = "csrc/cpu/probabilities.h"
 BEST_TOKENS = "csrc/cpu/best_tokens.h"
@@ -29,9 +31,12 @@ IN_SAMPLER = ("tests/sampling/test_sampler.py",)
 IN_NOISE = ("tests/sampling/test_noise.py",)
 IN_NATIVE_ROWS = ("tests/sampling/test_native_rows.py",)
 IN_FILTER_PROBABILITIES = ("tests/sampling/test_filter_probabilities.py",)
-IN_BEST_TOKENS = ("tests/decoding/test_best_tokens.py",)
+IN_BEST_TOKENS = ("tests/sampling/test_best_tokens.py",)
 IN_BATCH = ("tests/sampling/test_batch.py", "tests/sampling/test_batch_model.py")
 IN_PROCESSING = ("tests/sampling/test_processing.py",)
+IN_LOGPROBS = ("tests/sampling/test_logprobs.py",)
+IN_NORMAL_MODE = ("tests/sampling/test_normal_mode.py",)
+IN_HOST_VALUES = ("tests/integrations/test_host_values.py",)
 
 MUTANTS_SAMPLING = (
     # ---- which route ----
@@ -152,15 +157,15 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: filtered logits keep until the sum reaches p",
         FILTERS,
-        "stays = (before <= target)",
-        "stays = (before < target * (1 - 1e-3))",
+        "stays = (sums - ranked <= target)",
+        "stays = (sums - ranked < target * (1 - 1e-3))",
         IN_FILTERS,
     ),
     Mutant(
         "sampling: the rank counts better tokens alone",
         LOGPROBS,
-        "(values >= own).sum(1)",
-        "(values > own).sum(1)",
+        "(numbers >= values[:, :1]).sum(1)",
+        "(numbers > values[:, :1]).sum(1)",
         IN_SAMPLER,
     ),
     Mutant(
@@ -293,5 +298,42 @@ MUTANTS_SAMPLING = (
         "torch.where(logits > 0, logits / divisor, logits * divisor)",
         "logits / divisor",
         IN_PROCESSING,
+    ),
+    Mutant(
+        "sampling: what lives from call to call is made in the caller's mode",
+        NORMAL_MODE,
+        "return torch.inference_mode(False)(torch.no_grad()(function))",
+        "return function",
+        IN_NORMAL_MODE,
+    ),
+    Mutant(
+        "sampling: a batch that has changed is served by its old plan",
+        BATCH,
+        "        self.plans.clear()\n",
+        "",
+        IN_SAMPLER,
+    ),
+    # ---- logprobs ----
+    Mutant(
+        "sampling: the best tokens at ties are those that topk happens to find",
+        LOGPROBS,
+        "best_entries(logits, most)[1]",
+        "logits.topk(most, dim=1).indices",
+        IN_LOGPROBS,
+    ),
+    # ---- adapters ----
+    Mutant(
+        "vllm: facts about a tensor outlive what it held",
+        HOST_VALUES,
+        "if noted is None or noted.version != tensor._version:",
+        "if noted is None:",
+        IN_HOST_VALUES,
+    ),
+    Mutant(
+        "vllm: what is not handed over keeps the facts that were noted",
+        HOST_VALUES,
+        "off.top_p if top_p is None else facts.top_p",
+        "facts.top_p",
+        IN_HOST_VALUES,
     ),
 )

@@ -104,6 +104,19 @@ class TestEveryRoute:
         unknown = call(logits, requests, positions, machine, knows=False)
         assert (known.token_ids != unknown.token_ids).sum() <= 1  # two routes may round a near tie differently
 
+    def test_without_top_k_nothing_has_to_be_known(self, machine: str) -> None:
+        requests = [request for request in grid(1500) if request.top_k is None]
+        logits = torch.randn(len(requests), 1500) * 2
+        positions = list(range(len(requests)))
+        columns = {
+            name: torch.tensor([getattr(request, name) for request in requests]).to(machine)
+            for name in ("temperature", "top_p", "min_p")
+        }
+        seed = torch.tensor([signed(request.seed) for request in requests], device=machine)
+        position = torch.tensor(positions, device=machine)
+        unknown = sample_rows(logits.to(machine), **columns, seed=seed, position=position)
+        assert torch.equal(unknown.token_ids, call(logits, requests, positions, machine).token_ids)
+
     @pytest.mark.parametrize("keep_ties", [False, True])
     def test_ties_at_the_kth_value(self, machine: str, keep_ties: bool) -> None:
         requests = [SamplingParams(top_k=2, seed=seed) for seed in range(400)]

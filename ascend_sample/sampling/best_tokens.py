@@ -8,13 +8,22 @@ import torch
 from torch import Tensor
 
 from ascend_sample._validate import MAX_VOCAB_SIZE
-from ascend_sample.decoding.log_probs import are_known_to_be_finite, log_softmax, without_nan
 from ascend_sample.sampling.total_order import first_of_total_order
 
 CHUNK: Final = 128
 """Entries that are looked at together. The best n lie in the n chunks with the best maxima."""
 MOST_NATIVE: Final = 1024
 """What the native operator returns at most: the k that its core is made for."""
+
+
+def without_nan(values: Tensor) -> Tensor:
+    """Float32 values with -inf where they are NaN."""
+    return values.to(torch.float32).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def are_known_to_be_finite(maxima: Tensor) -> bool:
+    """A look that costs nothing on a CPU, and saves passes over whole rows."""
+    return maxima.is_cpu and bool(maxima.isfinite().all())
 
 
 def best_entries(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -86,10 +95,41 @@ def all_log_probs(logits: Tensor, softmax_smoothing: float) -> Tensor:
 
 
 def log_prob_of_best(logits: Tensor, softmax_smoothing: float) -> Tensor:
-    """Each row's largest log-probability, float32 [rows, 1]: all that a device may round otherwise than a CPU."""
+    """Each row's largest log-probability, float32 [rows, 1]: all that a device may round otherwise than a CPU.
+
+    A function of the row alone, whatever the batch is.
+    """
     if has_native_operator(logits):
         return native_best_tokens(logits, 1, softmax_smoothing)[0]
-    return log_softmax(divide(logits, softmax_smoothing)).amax(dim=1, keepdim=True)
+    divided = divide(logits, softmax_smoothing)
+    maxima = divided.amax(dim=1, keepdim=True)
+    weights = relative_to_best(divided, torch.zeros_like(maxima)).exp_()
+    return (-sum_of_rows(weights).log()).masked_fill_(maxima == -torch.inf, -torch.inf)
+
+
+def sum_of_rows(values: Tensor) -> Tensor:
+    """Sum each row, by halves that are added to one another.
+
+    Torch's own sums choose an order by the shape of the whole tensor, so the last bits of a row's sum depend on how
+    many other rows there are. Here each addition is rounded by itself, the same way on every device.
+
+    Args:
+        values: float32 [rows, entries], at least one entry. They are written over.
+
+    Returns:
+        float32 [rows, 1], a view.
+
+    Example:
+        >>> sum_of_rows(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
+        tensor([[ 6.],
+                [15.]])
+    """
+    entries = values.shape[1]
+    while entries > 1:
+        half = (entries + 1) // 2
+        values[:, : entries - half] += values[:, half:entries]
+        entries = half
+    return values[:, :1]
 
 
 def relative_to_best(divided: Tensor, of_best: Tensor) -> Tensor:

@@ -1,0 +1,25 @@
+"""Tensors that outlive a call are no inference tensors, whatever mode the caller is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def in_normal_mode(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Make a function's tensors usable, and writable, inside and outside of `torch.inference_mode`.
+
+    Engines step inside of it, and may add, remove and append outside. A tensor that is made inside can be written
+    there alone. There are no gradients either: leaving inference mode would switch them on, in `torch.no_grad` too.
+
+    Example:
+        >>> with torch.inference_mode():
+        ...     torch.zeros(1).is_inference(), in_normal_mode(torch.zeros)(1).is_inference()
+        (True, False)
+    """
+    return torch.inference_mode(False)(torch.no_grad()(function))

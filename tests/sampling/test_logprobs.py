@@ -1,0 +1,119 @@
+"""The best tokens that are reported: the first of the total order, with the same bits alone and among others."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.best_tokens import sum_of_rows
+from ascend_sample.sampling.logprobs import gather_logprobs
+
+GREEDY = SamplingParams(temperature=0, logprobs=3)
+
+
+def reported(logits: Tensor, params: list[SamplingParams], device: str, mode: LogprobsMode) -> Logprobs:
+    batch = SamplingBatch(logits.shape[1], device)
+    batch.extend(params)
+    logprobs = Sampler(mode.value)(logits.to(device), batch).logprobs
+    assert logprobs is not None
+    return Logprobs(logprobs.rows, *(tensor.cpu() for tensor in logprobs[1:]))
+
+
+def naive_order(row: Tensor) -> list[int]:
+    return sorted(range(len(row)), key=lambda token_id: (-row[token_id].item(), token_id))
+
+
+def rows_with_ties(vocab_size: int) -> Tensor:
+    """Every kind of tie: two values, one value, few values, zeros of both signs, 16-bit noise, infinities, NaN."""
+    generator = torch.Generator().manual_seed(vocab_size)
+    rows = torch.zeros(10, vocab_size)
+    rows[0, ::3] = 2.0
+    rows[2] = torch.randint(5, (vocab_size,), generator=generator)
+    rows[3] = torch.where(torch.rand(vocab_size, generator=generator) < 0.5, -0.0, 0.0)
+    rows[4:7] = (torch.randn(3, vocab_size, generator=generator) * 2).bfloat16()
+    rows[7, vocab_size // 2 :] = -torch.inf
+    rows[8, vocab_size // 3 :: 2] = torch.inf
+    rows[9] = rows[2]
+    rows[9, ::4] = torch.nan
+    return rows
+
+
+@pytest.mark.parametrize("mode", list(LogprobsMode))
+def test_the_lowest_ids_of_equals_whatever_others_ask_for(device: str, mode: LogprobsMode) -> None:
+    logits = torch.zeros(2, 1000)
+    logits[0, ::3] = 2.0
+    assert reported(logits[:1], [GREEDY], device, mode).token_ids[0, :2].tolist() == [0, 0]
+    if not mode.is_processed:
+        assert reported(logits[:1], [GREEDY], device, mode).token_ids.tolist() == [[0, 0, 3, 6]]
+    many = dataclasses.replace(GREEDY, logprobs=100)
+    together = reported(logits, [GREEDY, many], device, mode)
+    assert torch.equal(together.token_ids[:1, :4], reported(logits[:1], [GREEDY], device, mode).token_ids)
+
+
+@pytest.mark.parametrize("mode", list(LogprobsMode))
+@pytest.mark.parametrize("vocab_size", [7, 300, 2048])
+def test_the_first_of_the_total_order_with_the_same_bits_in_any_batch(
+    device: str, mode: LogprobsMode, vocab_size: int
+) -> None:
+    logits = rows_with_ties(vocab_size)
+    params = [
+        SamplingParams(temperature=0.7, top_k=(None, 5, 40)[row % 3], logprobs=(0, 3, 6)[row % 3], seed=row)
+        for row in range(len(logits))
+    ]
+    together = reported(logits, params, device, mode)
+    others = reported(logits.flip(0), [*reversed(params)], device, mode)
+    for row, request in enumerate(params):
+        count = 1 + (request.logprobs or 0)
+        alone = reported(logits[row : row + 1], [request], device, mode)
+        neighbour = dataclasses.replace(request, logprobs=vocab_size)
+        beside = reported(logits[[row, 0]], [request, neighbour], device, mode)
+        for found, place in ((together, row), (others, len(params) - 1 - row), (beside, 0)):
+            for name in ("token_ids", "values", "ranks"):
+                column = getattr(found, name)[place]
+                column = column if name == "ranks" else column[:count]
+                assert torch.equal(column, getattr(alone, name)[0]), (row, name)
+        numbers = logits[row].nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        order = naive_order(numbers)
+        best = alone.token_ids[0, 1:].tolist()
+        if mode.is_processed:  # what is filtered follows by its id
+            kept = order[: request.top_k]
+            if (numbers == torch.inf).any():
+                kept = [token_id for token_id in kept if numbers[token_id] == torch.inf]
+            order = kept + sorted(set(order) - set(kept))
+        assert best == order[: len(best)], row
+
+
+def test_a_best_token_is_the_greedy_one_where_logprobs_are_rounded_to_equals(device: str) -> None:
+    """A logit of -1e-8 has the logprob of 0 beside 98 others, and is not the best for that."""
+    logits = torch.full((1, 100), -3.0)
+    logits[0, 3], logits[0, 7] = -1e-8, 0.0
+    found = reported(logits, [GREEDY], device, LogprobsMode.RAW_LOGPROBS)
+    assert found.token_ids.tolist() == [[7, 7, 3, 0]]
+    assert found.values[0, 1] == found.values[0, 2]
+    assert found.ranks.tolist() == [2], "ties share the larger number"
+
+
+def test_more_than_the_native_operator_returns(device: str) -> None:
+    logits = (torch.randn(3, 3000) * 2).bfloat16().float()
+    drawn = torch.tensor([5, 6, 7])
+    found = [
+        gather_logprobs([0, 1, 2], logits.to(device), LogprobsMode.RAW_LOGPROBS, drawn.to(device), most)
+        for most in (1024, 1025, 3000)
+    ]
+    for one in found:
+        assert one.token_ids[:, 1:].tolist() == [naive_order(row)[: one.token_ids.shape[1] - 1] for row in logits]
+        assert torch.equal(one.values, found[2].values[:, : one.values.shape[1]])
+        torch.testing.assert_close(one.values.cpu(), logits.log_softmax(1).gather(1, one.token_ids.cpu()))
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 5, 8, 1000, 151936])
+def test_sums_do_not_depend_on_the_number_of_rows(device: str, entries: int) -> None:
+    values = torch.rand(7, entries, generator=torch.Generator().manual_seed(entries))
+    together = sum_of_rows(values.to(device, copy=True)).cpu()
+    for row in range(7):
+        assert torch.equal(sum_of_rows(values[row : row + 1].to(device, copy=True)).cpu()[0], together[row])
+    torch.testing.assert_close(together.double(), values.double().sum(1, keepdim=True), rtol=1e-6, atol=0)

@@ -1,0 +1,100 @@
+"""A torch_npu that is installed beside no CANN: what can be imported, in which order. Each test starts programs."""
+
+from __future__ import annotations
+
+import doctest
+import sys
+
+import pytest
+from test_backend import run_python
+from test_docs import DOCUMENTS, code_blocks
+from test_examples import run_as_user, skip_beside_a_real_cann
+
+TRANSFORMERS = "from transformers import GPT2Config, GPT2LMHeadModel"
+GENERATE = f"""
+{TRANSFORMERS}
+import torch
+from ascend_sample.decoding import CausalModel, greedy_search
+model = CausalModel(GPT2LMHeadModel(GPT2Config(vocab_size=11, n_embd=8, n_layer=1, n_head=2, n_positions=16)).eval())
+print(greedy_search(model, torch.tensor([[1, 2]]), max_new_tokens=3).lengths.tolist())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _without_cann(npu: str) -> None:
+    skip_beside_a_real_cann()
+
+
+def test_documented_models_of_transformers() -> None:
+    """What docs/decoding.md and docs/integrations.md show, in a process where nothing was imported before it."""
+    sessions = [
+        block
+        for document in DOCUMENTS
+        for block in code_blocks(document, "python")
+        if block.startswith(">>>") and "from transformers import" in block
+    ]
+    assert len(sessions) == 3
+    examples = doctest.DocTestParser().get_examples("".join(sessions))
+    finished = run_python("".join(example.source for example in examples) + "\nprint(output.lengths.tolist())")
+    assert (finished.returncode, finished.stdout) == (0, "[4, 2]\n"), finished.stderr
+
+
+def test_transformers_before_ascend_sample() -> None:
+    """The models cannot be imported before; the error does not stay when ascend_sample comes after all."""
+    code = f"""
+try:
+    {TRANSFORMERS}
+except ImportError as error:
+    print("libhccl.so" in str(error))
+import ascend_sample
+"""
+    finished = run_python(code + GENERATE, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert (finished.returncode, finished.stdout) == (0, "True\n[3]\n"), finished.stderr
+
+
+def test_torch_before_ascend_sample() -> None:
+    code = "import torch, ascend_sample, importlib.util; print(importlib.util.find_spec('torch_npu'))"
+    assert "Failed to load the backend extension: torch_npu" in run_python(code).stderr
+    assert run_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout == "None\n"
+
+
+def test_importing_torch_npu_says_what_to_do_until_hostcann_is_activated() -> None:
+    printed = run_as_user(
+        "-c",
+        """
+import ascend_sample, importlib.util, sys
+try:
+    import torch_npu.npu
+except ModuleNotFoundError as error:
+    assert error.name == "torch_npu"
+    print(error)
+else:
+    raise SystemExit("torch_npu was imported without CANN")
+assert importlib.util.find_spec("torch_npu") is None and "torch_npu" not in sys.modules
+assert importlib.util.find_spec("torch") is not None
+assert ascend_sample._environment.torch_npu_is_installed()
+from ascend_sample import hostcann
+hostcann.activate()
+assert importlib.util.find_spec("torch_npu").name == "torch_npu"
+import torch, torch_npu
+from transformers.utils import is_torch_npu_available
+logits = torch.tensor([[0.0, 2.0, 1.0]]).half().npu()
+print(ascend_sample.which_backend(logits).backend, is_torch_npu_available())
+print(ascend_sample.top_k_top_p_sample(logits, 1).logits_select_idx.tolist())
+""",
+    )
+    message, *rest = printed.splitlines()
+    assert message.startswith("import torch_npu: CANN's libraries must load for it, got lib")
+    assert "Source CANN's set_env.sh before Python starts, or emulate CANN: python -m ascend_sample.h" in message
+    assert rest == ["aclnn True", "[1]"]
+
+
+def test_nothing_is_guarded_where_torch_npu_loads() -> None:
+    code = (
+        "import importlib.util, sys; find_spec = importlib.util.find_spec\n"
+        "import ascend_sample\n"
+        "print('torch_npu' in sys.modules, find_spec is importlib.util.find_spec)\n"
+        "print([finder for finder in sys.meta_path if 'ascend_sample' in type(finder).__module__])"
+    )
+    printed = run_as_user("-m", "ascend_sample.hostcann", "run", sys.executable, "-c", code)
+    assert printed == "True True\n[]\n"
