@@ -302,8 +302,8 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: what lives from call to call is made in the caller's mode",
         NORMAL_MODE,
-        "return torch.inference_mode(False)(torch.no_grad()(function))",
-        "return function",
+        "(function if is_normal else guarded)(*arguments, **named)",
+        "function(*arguments, **named)",
         IN_NORMAL_MODE,
     ),
     Mutant(
