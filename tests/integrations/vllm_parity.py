@@ -199,7 +199,7 @@ class TestHostValues:
         def without_pinning(make: Any) -> Any:
             return lambda *sizes, **named: make(*sizes, **(named | {"pin_memory": False}))
 
-        for name in ("zeros", "empty"):  # vLLM pins, and there is no accelerator to pin for
+        for name in ("zeros", "ones", "empty"):  # vLLM pins, and there is no accelerator to pin for
             monkeypatch.setattr(torch, name, without_pinning(getattr(torch, name)))
         values: dict[str, Any] = {
             "max_num_reqs": 8,
