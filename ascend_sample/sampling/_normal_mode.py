@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -22,4 +23,11 @@ def in_normal_mode(function: Callable[Arguments, Result]) -> Callable[Arguments,
         ...     torch.zeros(1).is_inference(), in_normal_mode(torch.zeros)(1).is_inference()
         (True, False)
     """
-    return torch.inference_mode(False)(torch.no_grad()(function))
+    guarded = torch.inference_mode(False)(torch.no_grad()(function))
+
+    @functools.wraps(function)
+    def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        is_normal = not (torch.is_inference_mode_enabled() or torch.is_grad_enabled())  # as in calls within calls
+        return (function if is_normal else guarded)(*arguments, **named)
+
+    return call

@@ -193,9 +193,14 @@ class TestHostValues:
     VOCAB_SIZE = 1000
 
     @pytest.fixture
-    def batch(self, plugin: None) -> Any:
+    def batch(self, plugin: None, monkeypatch: pytest.MonkeyPatch) -> Any:
         from vllm.v1.worker import gpu_input_batch
 
+        def without_pinning(make: Any) -> Any:
+            return lambda *sizes, **named: make(*sizes, **(named | {"pin_memory": False}))
+
+        for name in ("zeros", "ones", "empty"):  # vLLM pins, and there is no accelerator to pin for
+            monkeypatch.setattr(torch, name, without_pinning(getattr(torch, name)))
         values: dict[str, Any] = {
             "max_num_reqs": 8,
             "max_model_len": 32,

@@ -175,13 +175,6 @@ MUTANTS_SAMPLING = (
         "if self.logprobs_mode.is_normalised:",
         IN_SAMPLER,
     ),
-    Mutant(
-        "sampling: a plan outlives the batch that it was made for",
-        SAMPLER,
-        "key = (batch, batch.version, logits.dtype)",
-        "key = (len(batch), logits.dtype)",
-        IN_SAMPLER,
-    ),
     # ---- noise ----
     Mutant("sampling: nine rounds of Philox", NOISE, "_ROUNDS: Final = 10", "_ROUNDS: Final = 9", IN_NOISE),
     Mutant(
@@ -302,8 +295,8 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: what lives from call to call is made in the caller's mode",
         NORMAL_MODE,
-        "return torch.inference_mode(False)(torch.no_grad()(function))",
-        "return function",
+        "(function if is_normal else guarded)(*arguments, **named)",
+        "function(*arguments, **named)",
         IN_NORMAL_MODE,
     ),
     Mutant(
