@@ -170,7 +170,7 @@ def measure(repeats: int) -> dict[str, Any]:
         disturbed = watch.share_of_others()
         records.append({"case": case._asdict(), "medians": medians, "disturbed": disturbed})
     options = {"repeats": repeats, "threads": torch.get_num_threads()}
-    return {"environment": environment.describe(), "options": options, "records": records}
+    return {"options": options, "records": records}
 
 
 def tables(found: dict[str, Any]) -> list[str]:
@@ -212,7 +212,7 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help="take the figures into docs/decoding.md")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    found = measure(options.repeats)
+    found = {"environment": environment.describe(), **measure(options.repeats)}
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     OUTPUT.write_text(json.dumps(found, indent=1), encoding="utf-8")
     print("\n".join(tables(found)))

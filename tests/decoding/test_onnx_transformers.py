@@ -92,7 +92,7 @@ class TestOnOnnxruntime:
 
     @pytest.mark.parametrize("finished", ["pool", "in_beam"])
     def test_n_best_is_torchs(self, pair: tuple[str, StepModel, StepModel], finished: Any) -> None:
-        ended = 0
+        ended = unfinished = 0
         for rows, seed in batches():
             outputs = [
                 beam_search(
@@ -112,7 +112,9 @@ class TestOnOnnxruntime:
             scores = [output.sequences_scores for output in outputs]
             torch.testing.assert_close(scores[1], scores[0], rtol=0, atol=TOLERANCE)
             ended += sum(tokens[-1] in ENDS for tokens in expected)
-        assert 10 < ended < 3 * INPUTS - 10
+            unfinished += sum(tokens[-1] not in ENDS for tokens in expected)
+        assert ended > 5
+        assert unfinished > 5
 
     def test_greedy_is_torchs(self, pair: tuple[str, StepModel, StepModel]) -> None:
         texts = set()
@@ -129,7 +131,7 @@ class TestOnOnnxruntime:
             )
             assert found == expected
             texts |= {tuple(tokens) for tokens in expected}
-        assert len(texts) >= 3
+        assert len(texts) > 1
 
 
 def batches() -> list[tuple[int, int]]:
