@@ -135,7 +135,7 @@ std::optional<size_t> sample_unmasked(const Row<Type>& row, RowArguments argumen
     place = draw_unmasked(rest, unmasked->ids, arguments, scratch, work);
   } else {
     float maximum = -kInfinity;
-    float* const values = work.unmasked_values;
+    float* const values = work.run_values;  // logits of float32 are not counted
     for (size_t i = 0; i < count; ++i) {
       values[i] = rest.value(i);
       maximum = values[i] > maximum ? values[i] : maximum;

@@ -115,10 +115,10 @@ std::optional<size_t> draw_unmasked(const Row<Type>& row, const uint32_t* ids,
     History history;  // the next row need not be masked
     return kHasFewValues<Type> ? top_p.sample(history) : top_p.sample_roughly();
   }
-  arguments.noise.pick(ids, row.vocab_size(), work.unmasked_noise);
+  float* const noise = work.weights;  // nothing is weighed here
+  arguments.noise.pick(ids, row.vocab_size(), noise);
   float maximum = 0;
-  const Contest contest =
-      hold_contest(row, work.unmasked_noise, arguments.eps, work.last_noise, maximum);
+  const Contest contest = hold_contest(row, noise, arguments.eps, work.last_noise, maximum);
   return contest.is_won() ? std::optional<size_t>(contest[0].id) : std::nullopt;
 }
 

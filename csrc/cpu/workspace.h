@@ -55,8 +55,6 @@ struct Workspace {
   uint16_t* run_patterns;
   float* unmasked;  // logits of any type
   uint32_t* unmasked_ids;
-  float* unmasked_values;
-  float* unmasked_noise;
 
   /// There is room for such a part of the row.
   static constexpr size_t kUnmaskedPart = 8;
@@ -108,8 +106,6 @@ struct Workspace {
     place(run_patterns, memory, padded);
     place(unmasked, memory, padded / kUnmaskedPart);
     place(unmasked_ids, memory, padded / kUnmaskedPart);
-    place(unmasked_values, memory, padded / kUnmaskedPart);
-    place(unmasked_noise, memory, padded / kUnmaskedPart);
   }
 
   size_t bytes_ = 0;
