@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_examples import EXAMPLES, run_as_user
+from test_examples import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user
 
 sys.path.insert(0, str(EXAMPLES))
 
 import number_speller
-
-LIMIT_SECONDS = 600  # models are trained where no other test has done it, on a machine that may be busy
 
 
 @pytest.mark.parametrize(
@@ -64,9 +62,9 @@ def test_digits_are_turned_round_and_padded() -> None:
     assert encoded["counts"].tolist() == [1, 4]
 
 
-@pytest.mark.timeout(LIMIT_SECONDS + 60)
+@pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
 def test_faster_transformer() -> None:
-    output = run_as_user(str(EXAMPLES / "faster_transformer.py"), "405", "--beams", "8", seconds=LIMIT_SECONDS)
+    output = run_as_user(str(EXAMPLES / "faster_transformer.py"), "405", "--beams", "8", seconds=TRAINING_LIMIT_SECONDS)
     steps, gathered = output.split("\n\n")
     lines = steps.splitlines()[1:]
     cells = [re.findall(r"(\d+): (\S+)", line) for line in lines]
@@ -85,11 +83,11 @@ def test_faster_transformer() -> None:
     assert " ".join(reversed(words)).replace("<end>", "").strip() == hypotheses[0][1]
 
 
-@pytest.mark.timeout(LIMIT_SECONDS + 60)
+@pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
 def test_translate_onnx(tmp_path: Path) -> None:
     output = run_as_user(
         str(EXAMPLES / "translate_onnx.py"), "405", "12", "--compare", "40", "--directory", str(tmp_path),
-        seconds=LIMIT_SECONDS,
+        seconds=TRAINING_LIMIT_SECONDS,
     )  # fmt: skip
     assert {path.name for path in tmp_path.iterdir()} == {"encoder.onnx", "decoder.onnx"}
     rows = re.findall(r"^  (\S.*?) +(-\d+\.\d+) +(-\d+\.\d+) +(\d\.\d+)  (\S+)$", output, re.MULTILINE)
@@ -117,13 +115,13 @@ def assert_beams_of_one_search(tree: dict[str, Any], steps: int, beams: int) -> 
     assert set(tree["steps"][0]["parents"]) == {0}
 
 
-@pytest.mark.timeout(LIMIT_SECONDS + 60)
+@pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
 def test_strategies(tmp_path: Path) -> None:
     file = tmp_path / "tree.json"
     prompts = ["The iterator", "Return a list of"]
     output = run_as_user(
         str(EXAMPLES / "strategies.py"), "--prompts", *prompts, "--tokens", "5", "--json", str(file),
-        seconds=LIMIT_SECONDS,
+        seconds=TRAINING_LIMIT_SECONDS,
     )  # fmt: skip
     for prompt, part in zip(prompts, output.split("\n\n"), strict=False):
         lines = part.strip("\n").splitlines()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_examples import TRAINING_LIMIT_SECONDS
 
 import ascend_sample
 
@@ -29,7 +30,6 @@ TINY_MODEL = language_model.ModelConfig(
     vocab_size=512, context_size=32, width=32, layers=2, heads=2, feed_forward_width=64
 )
 TINY_TRAINING = training.TrainingConfig(steps=6, batch_size=2, warmup_steps=2)
-TRAINING_LIMIT_SECONDS = 900  # a minute or two on an idle machine; tests share theirs
 
 
 @pytest.fixture

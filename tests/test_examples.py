@@ -15,6 +15,8 @@ import ascend_sample
 from ascend_sample import hostcann
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+TRAINING_LIMIT_SECONDS = 1800
+"""For examples that train a model where no other test has: minutes on an idle machine, many on a slow and busy one."""
 
 
 def run_as_user(*arguments: str, seconds: float = 300) -> str:

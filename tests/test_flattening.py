@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_examples import EXAMPLES, run_as_user
+from test_examples import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user
 
 from ascend_sample.reference import top_k_top_p_sample_trace
 from ascend_sample.sampling import SamplingParams
@@ -20,7 +20,6 @@ pytest.importorskip("tokenizers", reason="the language model's subword vocabular
 import flattening
 
 PUBLISHED = json.loads((EXAMPLES.parent / "docs" / "flattening.json").read_text())
-TRAINING_LIMIT_SECONDS = 900  # the language model is trained where no other test has done it
 
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9])

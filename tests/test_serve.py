@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from test_examples import EXAMPLES, run_as_user, skip_beside_a_real_cann
+from test_examples import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user, skip_beside_a_real_cann
 from torch import Tensor
 from tqdm import tqdm
 
@@ -25,7 +25,6 @@ from serving_engine import Answer, Arrival, Engine, Request
 
 TINY = ModelConfig(vocab_size=512, context_size=64, width=32, layers=2, heads=2, feed_forward_width=64)
 MOST_TOKENS = 9
-TRAINING_LIMIT_SECONDS = 900  # the language model is trained where no other test has done it
 DOCUMENTS = [f"The value of item {index} is returned. Raise an error if the method was called." for index in range(99)]
 
 
