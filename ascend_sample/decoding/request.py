@@ -30,7 +30,8 @@ STEP_METHODS: Final = ("prefill", "decode", "expand", "reorder", "rollback")
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """(input_ids int64 [rows, length], scores float32 [rows, vocab_size]) -> scores; transformers' classes are such.
 
-input_ids are the prompts as they were given, with their padding, and what was generated so far."""
+input_ids are the prompts as they were given, with their padding (pad_token_id where that is negative), and what was
+generated so far."""
 StoppingCriterion = Callable[..., Any]
 """(input_ids int64 [rows, length], scores) -> bool [rows] or bool; transformers' classes are such."""
 
@@ -172,7 +173,7 @@ def check_request(
     device = input_ids.device
     request = Request(
         strategy=strategy,
-        input_ids=input_ids,
+        input_ids=input_ids.where(input_ids >= 0, pad_token_id),  # no processor could look up a masked -100
         attention_mask=mask,
         encoder=encoder,
         max_new_tokens=torch.tensor(lengths, dtype=torch.int64, device=device),

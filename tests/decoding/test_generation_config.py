@@ -146,8 +146,9 @@ def test_what_the_caller_says_wins() -> None:
     model = configured("gpt2", 0, no_repeat_ngram_size=1, suppress_tokens=[1], min_new_tokens=2)
     look = functools.partial(found, model, "gpt2", 0, "greedy_search")
     assert max(map(len, look(eos_token_id=()))) == max(ROOM)
-    other = [token for token in range(VOCAB_SIZE) if token not in STOPS]
-    assert [len(text) for text in look(eos_token_id=other + STOPS)] == [2] * 3  # min_new_tokens, of these
+    stops = [token for token in range(VOCAB_SIZE) if token != 7]
+    texts = found(configured("gpt2", 0, min_new_tokens=2), "gpt2", 0, "greedy_search", eos_token_id=stops)
+    assert all(len(text) > 2 and set(text[:-1]) == {7} for text in texts)  # no stop token of the caller's before that
     # Of the same class, the caller's; all others stay.
     mine = look(logits_processor=[NoRepeatNGramLogitsProcessor(3), SuppressTokensLogitsProcessor([4])])
     model.generation_config.update(no_repeat_ngram_size=3, suppress_tokens=[4])
@@ -276,6 +277,11 @@ def row_by_row() -> None:
     assert found(model, "gpt2", 0, "greedy_search") == generated_alone(model, "gpt2", 0, 1)
 
 
+def each_ends_at_its_own_maximum() -> None:
+    texts = found(configured("gpt2", 0, eos_token_id=None, forced_eos_token_id=5), "gpt2", 0, "greedy_search")
+    assert [(len(text), text[-1]) for text in texts] == [(room, 5) for room in ROOM]
+
+
 def beams_as_well() -> None:
     model = configured("marian", 0, encoder_no_repeat_ngram_size=1)
     assert found(model, "marian", 0, "beam_search") == generated_alone(model, "marian", 0, 3)
@@ -289,7 +295,13 @@ TRAPS = [
         "input_ids=request.input_ids[prompts]",
         row_by_row,
     ),
-    Trap("all rows have one maximum", transformers_generation, "most=length + room", "most=length + 7", row_by_row),
+    Trap(
+        "all rows have one maximum",
+        transformers_generation,
+        "most=length + room",
+        "most=length + 7",
+        each_ends_at_its_own_maximum,
+    ),
     Trap(
         "beams of the first prompts alone",
         transformers_generation,
