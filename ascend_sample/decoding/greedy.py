@@ -55,7 +55,7 @@ def greedy_search(
     Source: docs/decoding.md, section "Greedy search and sampling".
     """
     request = check_request("greedy_search", model, input_ids, max_new_tokens, **common)
-    start, texts = prefilled(model, request), Texts(request)
+    texts, start = Texts(request), prefilled(model, request)
     # The lowest id among equals, NaN as -inf, 16-bit logits as they are.
     sampling = RowSampling([GREEDY] * request.batch_size, start.logits.shape[1], request.device)
     nothing = torch.zeros_like(sampling.seed)  # is drawn, so the position does not matter
