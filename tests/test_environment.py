@@ -33,10 +33,11 @@ def test_documented_models_of_transformers() -> None:
         for block in code_blocks(document, "python")
         if block.startswith(">>>") and "from transformers import" in block
     ]
-    assert len(sessions) == 3
+    assert len(sessions) == 6
     examples = doctest.DocTestParser().get_examples("".join(sessions))
-    finished = run_python("".join(example.source for example in examples) + "\nprint(output.lengths.tolist())")
-    assert (finished.returncode, finished.stdout) == (0, "[4, 2]\n"), finished.stderr
+    finished = run_python("".join(example.source for example in examples) + "\nprint('all ran')")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.endswith("\nall ran\n")  # behind what the streamer prints
 
 
 def test_transformers_before_ascend_sample() -> None:

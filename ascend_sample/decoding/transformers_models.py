@@ -244,7 +244,9 @@ class EncoderDecoderModel(_TransformersModel):
 
     Example:
         >>> from transformers import T5Config, T5ForConditionalGeneration
-        >>> config = T5Config(vocab_size=11, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
+        >>> config = T5Config(
+        ...     vocab_size=11, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0
+        ... )
         >>> model = EncoderDecoderModel(T5ForConditionalGeneration(config).eval())
         >>> source = torch.tensor([[3, 4, 5], [6, 7, 0]])
         >>> output = model.prefill(model.start(2), encoder_input_ids=source, encoder_attention_mask=source != 0)

@@ -194,8 +194,8 @@ CACHE_FAULTS = {
     ),
     "positions count columns": (
         transformers_cache,
-        "return self.lengths[:, None] + torch",
-        "return self.width + 0 * self.lengths[:, None] + torch",
+        "first = self.lengths[:, None]",
+        "first = self.width + 0 * self.lengths[:, None]",
     ),
     "the position embedding gets one row's positions": (
         transformers_positions,
