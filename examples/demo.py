@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib.util
+import importlib.metadata
 import sys
 import textwrap
 import time
@@ -136,7 +136,9 @@ def prepare_npu() -> str:
         SystemExit: torch_npu is not installed.
         RuntimeError: there is no CANN, and hostcann was not built.
     """
-    if importlib.util.find_spec("torch_npu") is None:
+    try:
+        importlib.metadata.version("torch_npu")  # ascend_sample hides the module itself as long as there is no CANN
+    except importlib.metadata.PackageNotFoundError:
         refuse("--device npu needs torch_npu. Install it (torch_npu==2.13.0), or pass --device cpu.")
     if not cann_is_installed():
         hostcann.activate()
