@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,11 +13,9 @@ from ascend_sample.decoding.beam_pool import EarlyStopping, FinishedPool, search
 from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose
 from ascend_sample.decoding.checks import check_integer, check_length_penalty, check_number, refuse
 from ascend_sample.decoding.in_beam import search_in_beam
-from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.model import ENCODER_MASK, StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, check_request
-
-ENCODER_MASK: Final = "encoder_attention_mask"
 
 
 @torch.no_grad()

@@ -13,6 +13,9 @@ from ascend_sample.decoding.checks import name_of, refuse_result, refuse_type
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 """What the sampling layer takes as it is."""
+ENCODER_IDS: Final = "encoder_input_ids"
+ENCODER_MASK: Final = "encoder_attention_mask"
+"""What adapters of models of transformers call two inputs of their encoders."""
 
 
 @exportable

@@ -25,10 +25,8 @@ from transformers import (
 )
 
 from ascend_sample.decoding.defaults import NO_DEFAULTS, GenerationDefaults
+from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK
 from ascend_sample.decoding.request import LogitsProcessor, Request
-
-ENCODER_IDS: Final = "encoder_input_ids"
-ENCODER_MASK: Final = "encoder_attention_mask"
 
 
 class _Group(NamedTuple):

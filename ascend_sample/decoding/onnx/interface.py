@@ -20,10 +20,8 @@ DECODER_INPUTS: Final = (
 )
 DECODER_OUTPUTS: Final = ("logits", "new_self_keys", "new_self_values")
 MEMORY_OUTPUTS: Final = ("cross_keys", "cross_values", "memory_lengths")
-ENCODER_IDS: Final = "encoder_input_ids"
-ENCODER_MASK: Final = "encoder_attention_mask"
 ENCODER_FEATURES: Final = "encoder_input_features"
-"""The inputs of encoders of transformers, as `EncoderDecoderModel` calls them."""
+"""The input of Whisper's encoder, as `EncoderDecoderModel` calls it."""
 
 
 def require(module: str) -> Any:

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 
 from ascend_sample.decoding.checks import check_integer, refuse, refuse_type
-from ascend_sample.decoding.model import StepOutput
+from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK, StepOutput
 from ascend_sample.decoding.onnx.interface import (
     DECODER_FILE,
     DECODER_INPUTS,
     DECODER_OUTPUTS,
     ENCODER_FILE,
-    ENCODER_IDS,
-    ENCODER_MASK,
     MEMORY_OUTPUTS,
     require,
 )
