@@ -21,7 +21,6 @@ from rich.console import Console
 from torch import Tensor
 from tqdm import tqdm
 
-from ascend_sample import _environment, hostcann
 from ascend_sample.decoding.greedy import greedy_search
 from ascend_sample.decoding.sampled import sample
 from ascend_sample.decoding.speculative import speculative_sample
@@ -54,8 +53,6 @@ def measure(config: NetworkConfig | None = None) -> dict[str, Any]:
 
 def agreeing_pair(config: NetworkConfig) -> tuple[Any, Any]:
     """Two models of transformers with the same logits, the second one of the first `draft_layers` layers alone."""
-    if _environment.torch_npu_is_installed() and _environment.missing_cann_library() is not None:
-        hostcann.activate()  # transformers imports torch_npu where it is installed, and that needs a CANN
     from transformers import LlamaConfig, LlamaForCausalLM, logging
 
     logging.set_verbosity_error()  # assisted generation warns of what it passes to itself
