@@ -1,7 +1,6 @@
 """The Muon optimizer in float32: momentum whose matrices are made orthogonal before they are taken as a step.
 
-torch.optim.Muon computes its iteration in bfloat16, which takes three quarters of a training step on CPUs that have no
-instructions for it.
+torch.optim.Muon computes its iteration in bfloat16, which CPUs without instructions for it emulate, slowly.
 """
 
 from __future__ import annotations
