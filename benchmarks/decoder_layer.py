@@ -21,6 +21,7 @@ import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import torch  # isort: skip
 from torch import Tensor
+from tqdm import tqdm
 
 from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, StepModel, StepOutput
 from benchmarks import environment
@@ -154,7 +155,7 @@ def measure(repeats: int) -> dict[str, Any]:
     decoder = Decoder(CONFIG).eval()
     models: dict[str, StepModel] = {OURS: decoder, PLAIN: PlainDecoder(decoder)}
     records = []
-    for case in CASES:
+    for case in tqdm(CASES, desc="cases of the decoder", unit="case"):
         logits = [decode_once(model, case, seed=0)[1] for model in models.values()]
         difference = float((logits[0] - logits[1]).abs().max())
         if difference > TOLERANCE:
