@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.checks import check_integer, refuse, refuse_type
+from ascend_sample._errors import check_integer, refuse, refuse_type
 from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK, StepOutput
 from ascend_sample.decoding.onnx.interface import (
     DECODER_FILE,
