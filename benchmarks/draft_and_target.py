@@ -284,12 +284,15 @@ def load_or_train(config: NetworkConfig, directory: Path, fingerprint: str, text
 
 
 def _train(network: Network, texts: Tensor) -> dict[str, Any]:
+    from language_model.muon import Muon
+    from language_model.training import has_bfloat16_instructions
+
     config, began = network.config, time.perf_counter()
     generator = torch.Generator().manual_seed(config.seed)
     matrices = [parameter for parameter in network.layers.parameters() if parameter.dim() == 2]
     others = [parameter for name, parameter in network.named_parameters() if not _is_matrix(name, parameter)]
     optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=0.0),
+        Muon(matrices, lr=config.matrix_learning_rate, weight_decay=0.0),
         torch.optim.AdamW(others, lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
     first_rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
@@ -303,7 +306,7 @@ def _train(network: Network, texts: Tensor) -> dict[str, Any]:
         if begin == 0:
             order = torch.randperm(len(texts), generator=generator)
         batch = texts[order[begin : begin + config.batch_size]]
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16_instructions()):
             losses = [_loss(logits, batch) for logits in network(batch)]
         torch.stack(losses).sum().backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

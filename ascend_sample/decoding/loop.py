@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ascend_sample._errors import refuse, refuse_result
 from ascend_sample.decoding.checks import name_of
-from ascend_sample.decoding.model import StepModel, StepOutput, checked, decoded, entered
+from ascend_sample.decoding.model import DraftReader, StepModel, StepOutput, checked, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import Request, StoppingCriterion
 from ascend_sample.decoding.streaming import Listening
@@ -135,11 +135,18 @@ class Texts:
         )
 
 
-def read_prompts(model: StepModel, request: Request) -> StepOutput:
-    """The prompts processed: logits [batch, vocab_size], as the model gives them, and its cache."""
-    input_ids = request.input_ids
+def read_prompts(model: StepModel, request: Request, drafts: Tensor | None = None) -> StepOutput:
+    """The prompts processed: logits [batch, vocab_size], as the model gives them, and its cache.
+
+    With drafts, int64 [batch, count], which only a `DraftReader` reads: logits [batch, 1 + count, vocab_size].
+    """
+    input_ids, mask = request.input_ids, request.attention_mask
+    places = () if drafts is None else (1 + drafts.shape[1],)
     try:
-        output = model.prefill(input_ids, request.attention_mask, **request.encoder)
+        if drafts is None:
+            output = model.prefill(input_ids, mask, **request.encoder)
+        else:
+            output = cast(DraftReader, model).prefill_with_drafts(input_ids, mask, drafts)
     except IndexError as error:  # of an embedding, which does not say what was wrong
         value = f"tokens up to {int(input_ids.max())} in {input_ids.shape[1]} columns, and IndexError: {error}"
         remedy = "Use the model's own tokenizer, and prompts within its positions."
@@ -147,7 +154,7 @@ def read_prompts(model: StepModel, request: Request) -> StepOutput:
     except RuntimeError:
         _refuse_another_device(model, request)
         raise
-    output = checked(request.strategy, model, output, len(input_ids))
+    output = checked(request.strategy, model, output, len(input_ids), *places)
     if output.logits.device != request.device:
         rule = f"be on the device of what {name_of(model)} returns, {output.logits.device}"
         refuse(request.strategy, "input_ids", rule, request.device, "Move all inputs, or the model, with .to().")

@@ -48,7 +48,8 @@ class StepModel(Protocol):
     `expand`, `reorder` and `rollback` may change the cache in place or return another one; use what they return.
 
     A model may say more of itself, with two attributes: max_positions, an int, how many tokens a row may have at most;
-    and generation_defaults, `GenerationDefaults`, stop tokens and more for callers who name none.
+    and generation_defaults, `GenerationDefaults`, stop tokens and more for callers who name none. It may also be a
+    `DraftReader`.
 
     Source: docs/decoding.md, section "Models".
     """
@@ -90,6 +91,24 @@ class StepModel(Protocol):
 
     def rollback(self, cache: Any, lengths: Tensor) -> Any:
         """Keep the first lengths[r] tokens of each row r; int64 [batch] on the device, none above the row's length."""
+        ...
+
+
+class DraftReader(StepModel, Protocol):
+    """A model that reads drafts together with the prompts, which saves speculation a pass.
+
+    Attributes:
+        vocab_size: of the logits.
+    """
+
+    vocab_size: int
+
+    def prefill_with_drafts(self, input_ids: Tensor, attention_mask: Tensor, drafts: Tensor, /) -> StepOutput:
+        """Process the prompts, as `prefill` does, with drafts, int64 [batch, count], behind each.
+
+        Returns:
+            Logits [batch, 1 + count, vocab_size], after the last token of each prompt and after each draft.
+        """
         ...
 
 

@@ -18,7 +18,7 @@ from ascend_sample.decoding.checks import has_methods
 from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.drafters import DRAFTER_METHODS, Drafter, ModelDrafter, ModelDraftState, Round
-from ascend_sample.decoding.loop import prefilled
+from ascend_sample.decoding.loop import prefilled, read_prompts
 from ascend_sample.decoding.model import StepModel, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.ragged_texts import RaggedTexts
@@ -93,6 +93,8 @@ def speculative_sample(
     check_generator(request, generator)
     largest = control.largest if isinstance(control, AdaptiveGamma) else control
     run = _Run(model, proposer, request, rows, largest, generator)
+    if not (isinstance(control, int) and run.start_with_drafts(min(control, run.most_room - 1))):
+        run.start()
     with tqdm(total=request.max_steps, unit="token", desc=STRATEGY, disable=not request.progress) as bar:
         while run.most_room:
             bar.update(request.max_steps - run.most_room - bar.n)
@@ -134,25 +136,54 @@ class _Run:
         self.model = model
         self.drafter = drafter
         self.request = request
+        self.params, self.generator = params, generator
         self.texts = RaggedTexts(request)
-        output = prefilled(model, request)
-        self.cache = output.cache
-        self.vocab_size = output.logits.shape[1]
-        self.sampling = RowSampling(params, self.vocab_size, request.device, generator)
-        # The prompt's pass gives the first token for nothing. From here on a row's cache lacks its last token alone.
-        token = self.sampling.draw(output.logits, self.texts.lengths)
-        self.texts.append(token[:, None], torch.ones_like(token), output.logits[:, None])
-        nothing = torch.zeros_like(token)
+        self.cache: Any = None
         self.looked_of_rows = [0] * request.batch_size
         self.accepted_of_rows = [0] * request.batch_size
-        self._read(nothing, nothing)
+        self.nothing = torch.zeros_like(self.texts.lengths)
+        self._read(self.nothing, self.nothing)
         self.is_drafter_started = False
         self.state: Any = None
-        self.unseen = 1
+        self.unseen = 0
         self.is_cache_ahead = False
         counts = torch.zeros(request.batch_size, largest, dtype=torch.int64, device=request.device)
         self.drafted, self.accepted = counts, counts.clone()
         self.target_passes = self.draft_passes = 0
+
+    def start(self) -> None:
+        """Process the prompts, which gives the first token for nothing: a row's cache lacks its last token alone."""
+        output = prefilled(self.model, self.request)
+        self.cache = output.cache
+        self._sample_from(output.logits.shape[1])
+        token = self.sampling.draw(output.logits, self.texts.lengths)
+        self.texts.append(token[:, None], torch.ones_like(token), output.logits[:, None])
+        self.unseen = 1
+        self._read(self.nothing, self.nothing)
+
+    def start_with_drafts(self, count: int) -> bool:
+        """Judge count drafts a row in the pass that reads the prompts, which saves one; returns whether it did.
+
+        It does where that changes nothing but the time: all rows are greedy and have the same room, nobody listens for
+        the first token, and the drafter and the model can.
+        """
+        request, size = self.request, getattr(self.model, "vocab_size", None)
+        may_wait = (
+            count > 0
+            and self.least_room == self.most_room
+            and request.on_tokens is None
+            and isinstance(self.drafter, ModelDrafter)
+            and all(params.temperature == 0 for params in self.params)
+            and has_methods(self.model, ("prefill_with_drafts",))
+        )
+        if not (may_wait and isinstance(size, int)):
+            return False
+        self._sample_from(size)
+        draft = self._draft(torch.full_like(self.nothing, count), count, is_ragged=False)
+        output = entered(read_prompts(self.model, request, draft.tokens))
+        self.cache = output.cache
+        self._judge(draft, output.logits)
+        return True
 
     def next_round(self, count: int) -> tuple[int, int]:
         """Draft count tokens a row and judge them; returns how many were looked at, and accepted, in all rows."""
@@ -169,12 +200,17 @@ class _Run:
         self.target_passes += 1
         if is_ragged and count:
             logits = _from_place(logits, texts.lengths - 1 - start)
+        return self._judge(draft, logits)
+
+    def _judge(self, draft: Draft, logits: Tensor) -> tuple[int, int]:
+        """Append what is accepted, and a token more; logits [batch, 1 + drafts, vocab_size] follow the last token."""
+        texts, count = self.texts, draft.tokens.shape[1]
         accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths)
         new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
         emitted = texts.append(new, accepted + 1, logits)
         self.is_cache_ahead = count > 0
         self.unseen = 0 if count else self.unseen + 1
-        places = torch.arange(count, device=room.device)
+        places = torch.arange(count, device=token.device)
         # What follows a stop token was never part of the text.
         looked = (places < torch.minimum(emitted, draft.counts)[:, None]).long()
         kept = (places < torch.minimum(emitted, accepted)[:, None]).long()
@@ -228,6 +264,11 @@ class _Run:
                     rule = f"propose tokens of the model's vocabulary, 0 to {self.vocab_size - 1}"
                     refuse(STRATEGY, "drafter", rule, token, "Draft with tokens that the model knows.")
         return draft
+
+    def _sample_from(self, vocab_size: int) -> None:
+        """Note of how many tokens the model's logits are."""
+        self.vocab_size = vocab_size
+        self.sampling = RowSampling(self.params, vocab_size, self.request.device, self.generator)
 
     def _check_vocabulary(self, size: int) -> None:
         if size != self.vocab_size:

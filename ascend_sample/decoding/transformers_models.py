@@ -56,6 +56,8 @@ class _TransformersModel(ABC):
         self.accepted = frozenset(inspect.signature(model.forward).parameters)
         self.position_source = self._position_source()
         self.max_positions = most_positions(model)
+        config: Any = model.config
+        self.vocab_size: int = config.get_text_config(decoder=True).vocab_size
 
     @property
     def generation_config(self) -> GenerationConfig | None:
@@ -96,8 +98,13 @@ class _TransformersModel(ABC):
         past: Cache,
         encoder_states: Tensor | None = None,
         encoder_mask: Tensor | None = None,
+        kept: int | None = None,
     ) -> StepOutput:
-        """Align the prompts at the right, cut the columns that all of them leave empty, and process them."""
+        """Align the prompts at the right, cut the columns that all of them leave empty, and process them.
+
+        Returns:
+            Logits after the last token, [batch, vocab_size], or after the last kept tokens, [batch, kept, vocab_size].
+        """
         batch_size, given_width = input_ids.shape
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         lengths = mask.sum(dim=1)
@@ -108,13 +115,14 @@ class _TransformersModel(ABC):
         live = live_columns(lengths, width)
         positions = (torch.arange(width, device=input_ids.device) - (width - lengths)[:, None]).clamp_min(0)
         tokens = input_ids.gather(1, to_the_right).where(live, 0)  # a masked id may be none of the vocabulary
-        output = self._forward(tokens, cache, live if cache.has_holes else None, positions, logits_to_keep=1)
+        output = self._forward(tokens, cache, live if cache.has_holes else None, positions, logits_to_keep=kept or 1)
         hidden_states = self._last_hidden_states(output)
         if hidden_states is not None:
             places = to_the_right[:, :, None].expand(-1, -1, hidden_states.shape[2])
             everywhere = hidden_states.new_zeros(batch_size, given_width, hidden_states.shape[2])
             hidden_states = everywhere.scatter(1, places, hidden_states)
-        return StepOutput(output.logits[:, -1], replace(cache, past=output.past_key_values), hidden_states)
+        logits = output.logits[:, -1] if kept is None else output.logits[:, -kept:]
+        return StepOutput(logits, replace(cache, past=output.past_key_values), hidden_states)
 
     @torch.no_grad()
     def _forward(
@@ -201,6 +209,12 @@ class CausalModel(_TransformersModel):
         if encoder:
             refuse(self.name, "encoder", "be empty", sorted(encoder), "A causal model has none.", TypeError)
         return self._prefill(input_ids, attention_mask, DynamicCache())
+
+    def prefill_with_drafts(self, input_ids: Tensor, attention_mask: Tensor, drafts: Tensor, /) -> StepOutput:
+        """See `DraftReader.prefill_with_drafts`."""
+        tokens = torch.cat((input_ids, drafts), dim=1)
+        mask = torch.nn.functional.pad(attention_mask.bool(), (0, drafts.shape[1]), value=True)
+        return self._prefill(tokens, mask, DynamicCache(), kept=1 + drafts.shape[1])
 
     def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
         inputs = {"input_ids": tokens, "attention_mask": None if mask is None else mask.long()}
