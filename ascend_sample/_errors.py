@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import numbers
 import reprlib
-from typing import Final, NoReturn, SupportsFloat, TypeGuard
+from typing import Any, Final, NoReturn, SupportsFloat, TypeGuard
 
 import numpy
 import torch
@@ -99,12 +99,12 @@ def is_real(value: object) -> TypeGuard[SupportsFloat]:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def to_float(value: SupportsFloat) -> float:
+def to_float(value: Any) -> float:
     """Returns a number as a float: infinite where it is beyond a float's range."""
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def check_integer(owner: str, name: str, value: object, *, low: int, high: int | None = None) -> int:
@@ -130,6 +130,13 @@ def check_number(
         rule = f"be a finite number {'above' if above else 'of at least'} {low:g}"
         rule += "" if high == math.inf else f" and at most {high:g}"
         refuse(owner, name, rule, value, "Use a value of that range.")
+
+
+def check_tensor(owner: str, name: str, value: object) -> None:
+    """Raises unless value is a tensor."""
+    if not isinstance(value, Tensor):
+        remedy = f"Convert it with torch.as_tensor({name})."
+        refuse(owner, name, "be a torch.Tensor", type(value).__name__, remedy, TypeError)
 
 
 def check_bool(owner: str, name: str, value: object) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import is_real, refuse, show, to_float
-from ascend_sample._export import exportable
+from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME, SKIP_TOP_K, SKIP_TOP_P
+from ascend_sample._errors import check_tensor, is_real, refuse, show, to_float
 
 INT32: Final = torch.int32
 INTEGERS: Final = (
@@ -25,46 +25,8 @@ INTEGERS: Final = (
 FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The dtypes of a k and of a p that torch can convert: it has more, without arithmetic."""
 INT64_LIMIT: Final = 2**63
-OPERATOR_NAME = "top_k_top_p_sample"
-OPERATOR_V2_NAME = "top_k_top_p_sample_v2"
-MAX_VOCAB_SIZE = 2**20
-SKIP_TOP_K = MAX_VOCAB_SIZE + 1  # so top-k is off; small enough for a device that computes it in float32
-SKIP_TOP_P = 1.0
 K_RULE: Final = "be an integer tensor, an int or None"
 FRACTION_RULE: Final = "be a floating-point tensor, a float or None"
-
-
-@exportable
-class TopKTopPSample(NamedTuple):
-    """What the operator returns.
-
-    Attributes:
-        logits_select_idx: int64 [batch], the drawn vocabulary ids.
-        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and -inf elsewhere; None if not
-            asked for.
-    """
-
-    logits_select_idx: torch.Tensor
-    logits_top_kp_select: torch.Tensor | None
-
-
-@exportable
-class TopKTopPSampleV2(NamedTuple):
-    """What the second operator returns.
-
-    Attributes:
-        logits_select_idx: int64 [batch], the drawn vocabulary ids.
-        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and elsewhere -inf, or 0 where
-            they are probabilities; None if not asked for.
-        logits_idx: int64 [batch, vocab_size], densely the kept ids; what follows them is undefined. None if not asked
-            for.
-        logits_sort_masked: float32 [batch, vocab_size], their weights, then zeros; None if not asked for.
-    """
-
-    logits_select_idx: torch.Tensor
-    logits_top_kp_select: torch.Tensor | None
-    logits_idx: torch.Tensor | None
-    logits_sort_masked: torch.Tensor | None
 
 
 def convert_arguments(
@@ -122,9 +84,9 @@ def check_types(
     op: str = OPERATOR_NAME,
 ) -> None:
     """Raise TypeError unless the arguments that are not converted have the types that the operator's schema names."""
-    check_tensor(logits, "logits", op)
+    check_tensor(op, "logits", logits)
     if q is not None:
-        check_tensor(q, "q", op)
+        check_tensor(op, "q", q)
     if not isinstance(eps, float):
         _as_float(eps, "eps", "be a float", "Use the default, 1e-8.", op)
     _check_bool(is_need_logits, "is_need_logits", op)
@@ -167,14 +129,6 @@ def _as_float(value: object, name: str, rule: str, remedy: str, op: str) -> floa
     if math.isinf(number) and value not in (math.inf, -math.inf):
         refuse(op, name, "fit in a float", value if isinstance(value, int) else f"a {type(value).__name__}", remedy)
     return number
-
-
-def check_tensor(value: object, name: str, op: str) -> None:
-    """Raise TypeError unless value is a tensor."""
-    if not isinstance(value, Tensor):
-        refuse(
-            op, name, "be a torch.Tensor", type(value).__name__, f"Convert it with torch.as_tensor({name}).", TypeError
-        )
 
 
 def explain(error: Exception, op: str, **arguments: object) -> None:

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ascend_sample import _extension
+from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME
 from ascend_sample._errors import refuse, show
-from ascend_sample._validate import OPERATOR_NAME, OPERATOR_V2_NAME
 from ascend_sample.npu.operators import OPERATORS
 
 BACKENDS = ("cpu", "aclnn", "cffi", "composite", "reference")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
-from ascend_sample._errors import refuse
+from ascend_sample._errors import check_bool, refuse
 from ascend_sample.decoding.defaults import GenerationDefaults
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.transformers_cache import AlignedCache, check_layers, live_columns
@@ -38,9 +38,7 @@ class _TransformersModel(ABC):
         if not isinstance(model, nn.Module) or not hasattr(model, "config"):
             kind = type(model).__name__
             refuse(self.name, "model", "be one of transformers", kind, "Use ModuleModel for others.", TypeError)
-        if not isinstance(hidden_states, bool):
-            kind = type(hidden_states).__name__
-            refuse(self.name, "hidden_states", "be True or False", kind, "Use bool().", TypeError)
+        check_bool(self.name, "hidden_states", hidden_states)
         if not (
             generation_config is None or generation_config is False or isinstance(generation_config, GenerationConfig)
         ):

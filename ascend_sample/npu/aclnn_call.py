@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import torch
 
+from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample._errors import refuse
-from ascend_sample._validate import SKIP_TOP_K
 from ascend_sample.npu import _abi
 from ascend_sample.npu._abi import ffi
 from ascend_sample.npu.libraries import find_operator, find_operator_symbol, find_runtime_symbol

@@ -13,8 +13,8 @@ from typing import Final, NoReturn
 
 import numpy
 
+from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._errors import is_integer, is_real, refuse, show, to_float
-from ascend_sample._validate import MAX_VOCAB_SIZE
 
 OWNER: Final = "SamplingParams"
 SMALLEST_POSITIVE: Final = 2.0**-126

@@ -22,7 +22,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import check_tensor
+from ascend_sample._errors import check_tensor
 
 OPERATOR_NAME: Final = "exponential_noise"
 
@@ -80,7 +80,7 @@ def exponential_noise(
     this project's.
     """
     for name, value in (("seed", seed), ("position", position)):
-        check_tensor(value, name, OPERATOR_NAME)
+        check_tensor(OPERATOR_NAME, name, value)
     if seed.device.type in ("cpu", "meta"):
         noise: Tensor = torch.ops.ascend_sample.exponential_noise(seed, position, lanes, int(stream), first_lane)
         return noise

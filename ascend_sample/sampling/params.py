@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
+from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._errors import refuse, show
-from ascend_sample._validate import MAX_VOCAB_SIZE
 from ascend_sample.sampling._checks import (
     LARGEST,
     LARGEST_COUNT,

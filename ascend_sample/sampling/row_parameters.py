@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
 from ascend_sample._errors import refuse
-from ascend_sample._validate import MAX_VOCAB_SIZE, SKIP_TOP_K
 from ascend_sample.sampling._checks import LARGEST_FRACTION
 from ascend_sample.sampling.routes import RowFacts
 
