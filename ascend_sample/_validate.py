@@ -7,14 +7,15 @@ of dtypes.
 
 from __future__ import annotations
 
-import numbers
+import math
 import operator
-from typing import Final, NamedTuple, NoReturn, SupportsFloat
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from ascend_sample._export import exportable
+from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME, SKIP_TOP_K, SKIP_TOP_P
+from ascend_sample._errors import check_tensor, is_real, refuse, show, to_float
 
 INT32: Final = torch.int32
 INTEGERS: Final = (
@@ -24,44 +25,8 @@ INTEGERS: Final = (
 FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The dtypes of a k and of a p that torch can convert: it has more, without arithmetic."""
 INT64_LIMIT: Final = 2**63
-OPERATOR_NAME = "top_k_top_p_sample"
-OPERATOR_V2_NAME = "top_k_top_p_sample_v2"
-MAX_VOCAB_SIZE = 2**20
-SKIP_TOP_K = MAX_VOCAB_SIZE + 1  # so top-k is off; small enough for a device that computes it in float32
-SKIP_TOP_P = 1.0
-
-
-@exportable
-class TopKTopPSample(NamedTuple):
-    """What the operator returns.
-
-    Attributes:
-        logits_select_idx: int64 [batch], the drawn vocabulary ids.
-        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and -inf elsewhere; None if not
-            asked for.
-    """
-
-    logits_select_idx: torch.Tensor
-    logits_top_kp_select: torch.Tensor | None
-
-
-@exportable
-class TopKTopPSampleV2(NamedTuple):
-    """What the second operator returns.
-
-    Attributes:
-        logits_select_idx: int64 [batch], the drawn vocabulary ids.
-        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and elsewhere -inf, or 0 where
-            they are probabilities; None if not asked for.
-        logits_idx: int64 [batch, vocab_size], densely the kept ids; what follows them is undefined. None if not asked
-            for.
-        logits_sort_masked: float32 [batch, vocab_size], their weights, then zeros; None if not asked for.
-    """
-
-    logits_select_idx: torch.Tensor
-    logits_top_kp_select: torch.Tensor | None
-    logits_idx: torch.Tensor | None
-    logits_sort_masked: torch.Tensor | None
+K_RULE: Final = "be an integer tensor, an int or None"
+FRACTION_RULE: Final = "be a floating-point tensor, a float or None"
 
 
 def convert_arguments(
@@ -119,14 +84,11 @@ def check_types(
     op: str = OPERATOR_NAME,
 ) -> None:
     """Raise TypeError unless the arguments that are not converted have the types that the operator's schema names."""
-    if not isinstance(logits, Tensor):
-        _refuse_as_tensor(logits, "logits", op)
-    if not (q is None or isinstance(q, Tensor)):
-        _refuse_as_tensor(q, "q", op)
+    check_tensor(op, "logits", logits)
+    if q is not None:
+        check_tensor(op, "q", q)
     if not isinstance(eps, float):
-        if not isinstance(eps, numbers.Real) or isinstance(eps, bool):
-            raise TypeError(f"{op}: eps must be a float, got {eps!r}. Use the default, 1e-8.")
-        _as_float(eps, "eps", "Use the default, 1e-8.", op)
+        _as_float(eps, "eps", "be a float", "Use the default, 1e-8.", op)
     _check_bool(is_need_logits, "is_need_logits", op)
     _check_int(top_k_guess, "top_k_guess", "32", op)
 
@@ -150,34 +112,23 @@ def check_types_v2(
 
 def _check_bool(value: object, name: str, op: str) -> None:
     if not isinstance(value, bool):
-        raise TypeError(f"{op}: {name} must be True or False, got {value!r}. Use bool().")
+        refuse(op, name, "be True or False", show(value), "Use bool().", TypeError)
 
 
 def _check_int(value: object, name: str, default: str, op: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{op}: {name} must be an int, got {value!r}. Use the default, {default}.")
+        refuse(op, name, "be an int", show(value), f"Use the default, {default}.", TypeError)
     if not -INT64_LIMIT <= value < INT64_LIMIT:
-        raise ValueError(f"{op}: {name} must fit in int64, got {_describe_number(value)}. Use the default, {default}.")
+        refuse(op, name, "fit in int64", value, f"Use the default, {default}.")
 
 
-def _as_float(value: SupportsFloat, name: str, remedy: str, op: str) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{op}: {name} must fit in a float, got {_describe_number(value)}. {remedy}") from None
-
-
-def _describe_number(value: object) -> str:
-    """A number, or where it may have thousands of digits only what it is."""
-    if not isinstance(value, int):
-        return f"a {type(value).__name__}"
-    return str(value) if value.bit_length() <= 128 else f"an int of {value.bit_length()} bits"
-
-
-def _refuse_as_tensor(value: object, name: str, op: str) -> NoReturn:
-    raise TypeError(
-        f"{op}: {name} must be a torch.Tensor, got {type(value).__name__}. Convert it with torch.as_tensor({name})."
-    )
+def _as_float(value: object, name: str, rule: str, remedy: str, op: str) -> float:
+    if not is_real(value):
+        refuse(op, name, rule, show(value), remedy, TypeError)
+    number = to_float(value)
+    if math.isinf(number) and value not in (math.inf, -math.inf):
+        refuse(op, name, "fit in a float", value if isinstance(value, int) else f"a {type(value).__name__}", remedy)
+    return number
 
 
 def explain(error: Exception, op: str, **arguments: object) -> None:
@@ -201,10 +152,8 @@ def explain(error: Exception, op: str, **arguments: object) -> None:
             if str(refusal).startswith(f"{op}: "):
                 raise refusal from error
             if isinstance(refusal, (NotImplementedError, TypeError)):  # a subclass that knows no foreign operator
-                raise TypeError(
-                    f"{op}: {name} must be a plain tensor, got a {type(tensor).__name__}, whose class does not take "
-                    "the operator. Give the values as a torch.Tensor."
-                ) from error
+                value = f"a {type(tensor).__name__}, whose class does not take the operator"
+                refuse(op, name, "be a plain tensor", value, "Give the values as a torch.Tensor.", TypeError)
 
 
 def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor, op: str = OPERATOR_NAME) -> torch.Tensor:
@@ -213,25 +162,16 @@ def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor, op: str = OPER
         if k.dtype == INT32 and k.dim() == 1:
             return k
         if k.dtype not in INTEGERS and not k.is_quantized:
-            raise TypeError(
-                f"{op}: k must be an integer tensor, an int or None, got a tensor of {k.dtype}. "
-                "Convert it with k.to(torch.int32)."
-            )
+            refuse(op, "k", K_RULE, f"a tensor of {k.dtype}", "Convert it with k.to(torch.int32).", TypeError)
         if k.dtype != torch.int32:
             k = k.to(torch.int64).clamp(-1, SKIP_TOP_K).to(torch.int32)
         return k.expand(logits.shape[0]) if k.dim() == 0 and logits.dim() == 2 else k
     if k is None:
         number = SKIP_TOP_K
     else:
-        try:
-            if isinstance(k, bool):
-                raise TypeError
-            number = k if isinstance(k, int) else operator.index(k)
-        except TypeError:
-            raise TypeError(
-                f"{op}: k must be an integer tensor, an int or None, got {k!r}. None skips top-k."
-            ) from None
-        number = max(-1, min(number, SKIP_TOP_K))
+        if isinstance(k, bool) or not hasattr(k, "__index__"):
+            refuse(op, "k", K_RULE, show(k), "None skips top-k.", TypeError)
+        number = max(-1, min(operator.index(k), SKIP_TOP_K))
     return torch.full(logits.shape[:1], number, dtype=torch.int32, device=logits.device)
 
 
@@ -260,20 +200,13 @@ def _convert_fraction(
         if value.dtype == dtype and value.dim() == 1:
             return value
         if value.dtype not in FLOATS and not value.is_quantized:
-            raise TypeError(
-                f"{op}: {name} must be a floating-point tensor, a float or None, got a tensor of {value.dtype}. "
-                f"Convert it with {name}.float()."
-            )
+            refuse(op, name, FRACTION_RULE, f"a tensor of {value.dtype}", f"Convert it with {name}.float().", TypeError)
         if value.dtype != dtype and dtype in FLOATS:
             smallest, largest = _open_unit_interval(dtype)
             converted = value.to(dtype)
             value = torch.where((value > 0) & (value < 1), converted.clamp(smallest, largest), converted)
         return value.expand(logits.shape[0]) if value.dim() == 0 and logits.dim() == 2 else value
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise TypeError(
-            f"{op}: {name} must be a floating-point tensor, a float or None, got {value!r}. None skips {skipped}."
-        )
-    number = _as_float(value, name, f"None skips {skipped}.", op)
+    number = _as_float(value, name, FRACTION_RULE, f"None skips {skipped}.", op)
     if dtype not in FLOATS:
         dtype = torch.float32  # of logits that are refused, in words of their own
     elif 0 < number < 1:

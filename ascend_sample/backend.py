@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ascend_sample import _extension
-from ascend_sample._validate import OPERATOR_NAME, OPERATOR_V2_NAME
+from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME
+from ascend_sample._errors import refuse, show
 from ascend_sample.npu.operators import OPERATORS
 
 BACKENDS = ("cpu", "aclnn", "cffi", "composite", "reference")
@@ -53,9 +54,8 @@ class Route(NamedTuple):
 
 def _check_name(name: str, source: str) -> str:
     if name not in BACKENDS:
-        raise ValueError(
-            f"{source} must be one of {', '.join(BACKENDS)}, got {name!r}. Leave it out to choose by device."
-        )
+        rule = f"be one of {', '.join(BACKENDS)}"
+        refuse("ascend_sample", source, rule, show(name), "Leave it out to choose by device.")
     return name
 
 
@@ -103,7 +103,8 @@ def which_backend(tensor: torch.Tensor, operator: str = OPERATOR_NAME) -> Route:
         'cpu'
     """
     if operator not in OPERATORS:
-        raise ValueError(f"which_backend: operator must be one of {', '.join(OPERATORS)}, got {operator!r}.")
+        remedy = f"Leave it out for {OPERATOR_NAME}."
+        refuse("which_backend", "operator", f"be one of {', '.join(OPERATORS)}", show(operator), remedy)
     if _forced is None:
         return _route_by_device(tensor, operator)
     obstacle = _obstacle(_forced, tensor, operator)

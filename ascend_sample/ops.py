@@ -5,18 +5,8 @@ from __future__ import annotations
 import torch
 
 from ascend_sample import backend
-from ascend_sample._validate import (
-    OPERATOR_NAME,
-    OPERATOR_V2_NAME,
-    TopKTopPSample,
-    TopKTopPSampleV2,
-    check_types,
-    check_types_v2,
-    convert_k,
-    convert_min_p,
-    convert_p,
-    explain,
-)
+from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME, TopKTopPSample, TopKTopPSampleV2
+from ascend_sample._validate import check_types, check_types_v2, convert_k, convert_min_p, convert_p, explain
 
 __all__ = ["TopKTopPSample", "TopKTopPSampleV2", "top_k_top_p_sample", "top_k_top_p_sample_v2"]
 

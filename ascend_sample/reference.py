@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ascend_sample._validate import TopKTopPSample, convert_arguments
+from ascend_sample._contract import MAX_TOP_K, TopKTopPSample
+from ascend_sample._validate import convert_arguments
 
 SEGMENT_LENGTH = 8 * 1024
 """The length v of the segments over which the first entries of a row are rolled."""
-MAX_TOP_K = 1024
-"""A larger k skips top-k; a larger top_k_guess is capped."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ascend_sample._validate import TopKTopPSampleV2, convert_arguments_v2
+from ascend_sample._contract import MAX_TOP_K, TopKTopPSampleV2
+from ascend_sample._validate import convert_arguments_v2
 from ascend_sample.reference import (
-    MAX_TOP_K,
     as_values,
     draw_scores,
     first_maximum,

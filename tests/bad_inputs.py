@@ -327,7 +327,7 @@ BAD_INPUTS = [
     BadInput(
         "is_need_logits a tensor",
         T,
-        "is_need_logits must be True or False, got tensor",
+        "is_need_logits must be True or False, got a tensor",
         {"is_need_logits": _always(torch.tensor([True, False]))},
         _parser("is_need_logits"),
         RuntimeError,

@@ -14,9 +14,9 @@ from ascend_sample import top_k_top_p_sample_v2
 from ascend_sample.parity import Kind, verify
 from ascend_sample.parity.cases import stream
 from ascend_sample.parity.cases_v2 import SCENARIOS, make_batch_v2
-from ascend_sample.parity.compare import Comparison
-from ascend_sample.parity.compare_v2 import ResultV2, compare_v2
-from ascend_sample.parity.probe_v2 import PROBES_V2
+from ascend_sample.parity.compare import Comparison, Result, compare
+from ascend_sample.parity.probe import PROBES_V2
+from ascend_sample.parity.row_model import V2
 from ascend_sample.parity.run import COVERING_ROWS
 from ascend_sample.parity.subjects import SAMPLE_V2, SUBJECTS
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_trace
@@ -40,22 +40,22 @@ def judge(
     """Judges one float32 row; a result is an id and the kept ids."""
     values = torch.tensor([row])
 
-    def result(drawn: tuple[int, list[int]]) -> ResultV2:
+    def result(drawn: tuple[int, list[int]]) -> Result:
         kept = torch.full_like(values, -math.inf if input_is_logits else 0.0)
         kept[0, drawn[1]] = values[0, drawn[1]]
-        return ResultV2(torch.tensor([drawn[0]]), kept)
+        return Result(torch.tensor([drawn[0]]), kept)
 
-    return compare_v2(
+    return compare(
         values,
         torch.tensor([k], dtype=torch.int32),
         torch.tensor([p]),
         None if q is None else torch.tensor([q]),
-        torch.tensor([min_p]),
         1e-8,
-        1024,
-        input_is_logits,
         result(expected),
         result(actual),
+        rules=V2,
+        min_p=torch.tensor([min_p]),
+        input_is_logits=input_is_logits,
     )
 
 
@@ -132,11 +132,11 @@ class TestJudge:
     )
     def test_sample_result(self, weights: list[float], ids: list[int], verdict: Kind) -> None:
         values = torch.tensor([[0.25, 0.0, 0.5]])
-        expected = ResultV2(torch.tensor([2]), None, torch.tensor([[2, 0, 0]]), torch.tensor([[0.5, 0.25, 0.0]]))
-        actual = ResultV2(torch.tensor([2]), None, torch.tensor([ids]), torch.tensor([weights]))
+        expected = Result(torch.tensor([2]), None, torch.tensor([[2, 0, 0]]), torch.tensor([[0.5, 0.25, 0.0]]))
+        actual = Result(torch.tensor([2]), None, torch.tensor([ids]), torch.tensor([weights]))
         k, p = torch.tensor([2], dtype=torch.int32), torch.tensor([1.0])
-        arguments = (values, k, p, None, None, 1e-8, 1024, False)
-        assert compare_v2(*arguments, expected, actual).kinds == [verdict]
+        judged = compare(values, k, p, None, 1e-8, expected, actual, rules=V2, input_is_logits=False)
+        assert judged.kinds == [verdict]
 
     @pytest.mark.parametrize(
         ("row", "k", "ids", "weights"),
@@ -162,9 +162,9 @@ class TestJudge:
             other_ids = dense_ids.clone()
             for place, token in zip(range(kept - 2, size), changed, strict=False):
                 other_ids[0, place] = token
-            results = (ResultV2(torch.tensor([ids[0]]), None, each, dense_weights) for each in (dense_ids, other_ids))
+            results = (Result(torch.tensor([ids[0]]), None, each, dense_weights) for each in (dense_ids, other_ids))
             k_and_p = torch.tensor([k], dtype=torch.int32), torch.tensor([1.0])
-            return compare_v2(torch.tensor([row]), *k_and_p, None, None, 1e-8, 1024, True, *results).kinds[0]
+            return compare(torch.tensor([row]), *k_and_p, None, 1e-8, *results, rules=V2).kinds[0]
 
         assert judged() is Kind.EXACT
         assert judged(ids[-2], ids[-1], 999) is Kind.EXACT  # behind the kept ones, where there is such a place
@@ -177,13 +177,13 @@ class TestJudge:
     def test_form(self) -> None:
         values = torch.zeros(1, 3)
         k, p = torch.tensor([2], dtype=torch.int32), torch.tensor([1.0])
-        good = ResultV2(torch.tensor([0]), None)
+        good = Result(torch.tensor([0]), None)
         for bad in (
-            ResultV2(torch.tensor([0], dtype=torch.int32), None),
-            ResultV2(torch.tensor([0]), None, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3)),
-            ResultV2(torch.tensor([0]), None, torch.zeros(1, 3), torch.zeros(1, 3)),
+            Result(torch.tensor([0], dtype=torch.int32), None),
+            Result(torch.tensor([0]), None, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, 3)),
+            Result(torch.tensor([0]), None, torch.zeros(1, 3), torch.zeros(1, 3)),
         ):
-            comparison = compare_v2(values, k, p, None, None, 1e-8, 1024, True, good, bad)
+            comparison = compare(values, k, p, None, 1e-8, good, bad, rules=V2)
             assert comparison.kinds == [Kind.FAILED]
 
 

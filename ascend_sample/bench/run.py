@@ -12,11 +12,12 @@ import torch
 from tqdm import tqdm
 
 from ascend_sample import hostcann
+from ascend_sample._contract import MAX_TOP_K
 from ascend_sample._validate import convert_k, convert_p
 from ascend_sample.backend import which_backend
 from ascend_sample.ops import top_k_top_p_sample
 from ascend_sample.parity.families import FAMILIES
-from ascend_sample.reference import MAX_TOP_K, top_k_top_p_sample_reference
+from ascend_sample.reference import top_k_top_p_sample_reference
 
 from .samplers import sample_compact
 from .timing import Budget, Repeat, Statistics, measure, repeat, rotate

@@ -8,7 +8,7 @@ import statistics
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from ascend_sample.decoding.checks import check_integer, check_number, refuse
+from ascend_sample._errors import check_integer, check_number, refuse
 
 WINDOW = 256
 """Draft tokens after which a look at one counts 1/e as much."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.checks import check_integer, refuse, refuse_type
+from ascend_sample._errors import check_integer, refuse, refuse_type
 
 
 def gather_tree(step_ids: Tensor, parent_ids: Tensor, lengths: Tensor, end_token: int) -> Tensor:

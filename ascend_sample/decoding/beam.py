@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from ascend_sample._errors import check_integer, check_number, refuse
 from ascend_sample.decoding.beam_pool import EarlyStopping, FinishedPool, search_with_pool
 from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose
-from ascend_sample.decoding.checks import check_integer, check_length_penalty, check_number, refuse
+from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.in_beam import search_in_beam
 from ascend_sample.decoding.model import ENCODER_MASK, StepModel
 from ascend_sample.decoding.output import DecodeOutput

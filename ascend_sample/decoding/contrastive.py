@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, pad
 from typing_extensions import Unpack
 
-from ascend_sample.decoding.checks import check_integer, check_number, refuse
+from ascend_sample._errors import check_integer, check_number, refuse
 from ascend_sample.decoding.log_probs import log_softmax
 from ascend_sample.decoding.loop import Choice, Texts, prefilled, steps_of
 from ascend_sample.decoding.model import StepModel, decoded

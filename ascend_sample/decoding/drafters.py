@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ascend_sample._errors import check_bool, check_integer
 from ascend_sample.decoding.acceptance import Draft
-from ascend_sample.decoding.checks import check_bool, check_integer
 from ascend_sample.decoding.distributions import RowSampling, draw_from
 from ascend_sample.decoding.model import StepModel, checked, decoded, entered
 from ascend_sample.decoding.request import check_model

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from ascend_sample._errors import check_integer, check_number, refuse
 from ascend_sample.decoding.beam import check_beams, check_early_stopping
 from ascend_sample.decoding.beam_pool import (
     EarlyStopping,
@@ -19,7 +20,7 @@ from ascend_sample.decoding.beam_pool import (
     going_on,
 )
 from ascend_sample.decoding.beam_run import BeamRun, Candidates, choose, first_beams_alone
-from ascend_sample.decoding.checks import check_integer, check_length_penalty, check_number, refuse
+from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.loop import steps_of
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput

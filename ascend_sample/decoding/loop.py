@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ascend_sample.decoding.checks import name_of, refuse, refuse_result
+from ascend_sample._errors import refuse, refuse_result
+from ascend_sample.decoding.checks import name_of
 from ascend_sample.decoding.model import DraftReader, StepModel, StepOutput, checked, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import Request, StoppingCriterion

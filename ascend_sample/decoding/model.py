@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ascend_sample._errors import refuse_result, refuse_type
 from ascend_sample._export import exportable
-from ascend_sample.decoding.checks import name_of, refuse_result, refuse_type
+from ascend_sample.decoding.checks import name_of
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 """What the sampling layer takes as it is."""

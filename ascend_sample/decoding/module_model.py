@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.checks import check_arguments, name_of, refuse_result
+from ascend_sample._errors import refuse, refuse_result
+from ascend_sample.decoding.checks import check_arguments, name_of
 from ascend_sample.decoding.model import StepOutput
 
 
@@ -43,7 +44,7 @@ class ModuleModel:
 
     def __init__(self, module: Callable[..., Tensor | tuple[Tensor, Tensor]]) -> None:
         if not callable(module):
-            raise TypeError(f"ModuleModel: module must be callable, got {type(module).__name__}. Give a torch module.")
+            refuse("ModuleModel", "module", "be callable", type(module).__name__, "Give a torch module.", TypeError)
         self.module = module
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:

@@ -9,17 +9,8 @@ from typing import Any, Final, TypedDict
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.checks import (
-    check_arguments,
-    check_bool,
-    check_integer,
-    has_methods,
-    is_integer,
-    is_list,
-    kind_of,
-    refuse,
-    refuse_type,
-)
+from ascend_sample._errors import check_bool, check_integer, is_integer, refuse, refuse_type, show_with_type
+from ascend_sample.decoding.checks import check_arguments, has_methods, is_list
 from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.streaming import Listener, OnTokens, Streamer, checked_listener
 from ascend_sample.sampling import SamplingParams
@@ -143,7 +134,7 @@ def check_request(
     """
     if unknown:
         rule = f"be parameters of its own, or {', '.join(CommonOptions.__annotations__)}"
-        raise TypeError(f"{strategy}: options must {rule}, got {', '.join(unknown)}. {_advice_on(unknown)}")
+        refuse(strategy, "options", rule, ", ".join(unknown), _advice_on(unknown), TypeError)
     check_model(strategy, "model", model)
     if isinstance(input_ids, Mapping):
         remedy = f"Give what it holds by name: {strategy}(model, **tokens, ...)."
@@ -222,7 +213,7 @@ def check_model(strategy: str, name: str, model: object, kind: str = "a StepMode
         )
         if isinstance(model, type):
             value, remedy = f"the class {model.__name__}", "Make an object of it."
-        raise TypeError(f"{strategy}: {name} must be {kind}, got {value}. {remedy}")
+        refuse(strategy, name, f"be {kind}", value, remedy, TypeError)
 
 
 def _advice_on(unknown: Mapping[str, object]) -> str:
@@ -269,8 +260,8 @@ def _checked_encoder(
     given = dict(encoder or {})
     for name, value in given.items():
         if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(input_ids):
-            remedy = "Give one row for each prompt."
-            refuse(strategy, f"encoder[{name!r}]", f"be a tensor [{len(input_ids)}, ...]", kind_of(value), remedy)
+            rule, remedy = f"be a tensor [{len(input_ids)}, ...]", "Give one row for each prompt."
+            refuse(strategy, f"encoder[{name!r}]", rule, show_with_type(value), remedy)
         if name.endswith("attention_mask") and bool((value != value.bool()).any()):
             value = value.unique().tolist()
             refuse(strategy, f"encoder[{name!r}]", "be 0 or 1", value, "Give 1 at what counts and 0 at padding.")

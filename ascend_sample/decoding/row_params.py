@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from ascend_sample.decoding.checks import refuse, refuse_type
+from ascend_sample._errors import refuse, refuse_type
 from ascend_sample.decoding.request import Request
 from ascend_sample.sampling import SamplingParams
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from ascend_sample.decoding.checks import check_integer, check_length_penalty
+from ascend_sample._errors import check_integer
+from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.loop import Choice, Texts, append_tokens, prefilled
 from ascend_sample.decoding.model import StepModel

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from ascend_sample._errors import refuse
 from ascend_sample.decoding.beam import check_beams, check_early_stopping
 from ascend_sample.decoding.beam_pool import EarlyStopping, FinishedPool, search_with_pool
 from ascend_sample.decoding.beam_run import BeamRun, Candidates, at_least_nothing
-from ascend_sample.decoding.checks import check_length_penalty, refuse
+from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, check_request

@@ -11,9 +11,10 @@ from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import Unpack
 
+from ascend_sample._errors import check_integer, refuse
 from ascend_sample.decoding.acceptance import Draft, judge_draft
 from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
-from ascend_sample.decoding.checks import check_integer, has_methods, refuse
+from ascend_sample.decoding.checks import has_methods
 from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.drafters import DRAFTER_METHODS, Drafter, ModelDrafter, ModelDraftState, Round

@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol, TypeGuard
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.checks import has_methods, is_list, kind_of, refuse, refuse_type
+from ascend_sample._errors import refuse, refuse_type, show_with_type
+from ascend_sample.decoding.checks import has_methods, is_list
 
 STREAMER_METHODS: Final = ("put", "end")
 """Of `Streamer`."""
@@ -46,7 +47,7 @@ def checked_listener(strategy: str, listener: Listener | None) -> OnTokens | tup
     if _are_streamers(streamers):
         if len(set(map(id, streamers))) < len(streamers):
             rule, remedy = "be a streamer of its own for each row", "Make as many as there are rows."
-            refuse(strategy, "on_tokens", rule, f"{kind_of(streamers[0])} more than once", remedy)
+            refuse(strategy, "on_tokens", rule, f"{show_with_type(streamers[0])} more than once", remedy)
         return tuple(streamers)
     if not callable(listener) or isinstance(listener, type):
         rule = "be a function of tokens and counts, a streamer with put and end, or a list of streamers"
@@ -65,7 +66,7 @@ def refuse_listener(strategy: str, listener: OnTokens | tuple[Streamer, ...] | N
             "No token is sure to be returned before the end: use what is returned, or stream with greedy_search, "
             "sample, contrastive_search or speculative_sample."
         )
-        refuse(strategy, "on_tokens", "be None", kind_of(listener), remedy)
+        refuse(strategy, "on_tokens", "be None", show_with_type(listener), remedy)
 
 
 class Listening:

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor, nn
 
-from ascend_sample.decoding.checks import check_bool, check_integer, check_number, refuse, refuse_type
+from ascend_sample._errors import check_bool, check_integer, check_number, refuse, refuse_type
 from ascend_sample.decoding.decoder_layer import ACTIVATIONS, DecoderLayer, visible_steps
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.step_major_cache import DecoderCache

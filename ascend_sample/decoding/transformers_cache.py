@@ -11,6 +11,8 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from ascend_sample._errors import refuse
+
 ROLLBACKS_BEFORE_TRIM: Final = 8
 """On a device, lengths are read to trim the store at every n-th ragged rollback only: reading waits for the device."""
 
@@ -91,10 +93,8 @@ class AlignedCache:
             ends = torch.stack((*removed.aminmax(), *lengths.aminmax()))
             least_removed, most_removed, shortest, width = ends.tolist()
             if least_removed < 0:
-                raise ValueError(
-                    f"rollback: lengths must be at most those of the rows, {self.lengths.tolist()}, got "
-                    f"{lengths.tolist()}. Keep what there is."
-                )
+                rule = f"be at most those of the rows, {self.lengths.tolist()}"
+                refuse("rollback", "lengths", rule, lengths.tolist(), "Keep what there is.")
             has_holes, rollbacks = shortest < width, 0
             all_remove = least_removed if least_removed == most_removed else None
         # Column c of the new store is column c + shift of the old one; a hole may be filled with anything.
@@ -127,11 +127,12 @@ def check_layers(owner: str, config: Any) -> None:
     """
     for layer in DynamicCache(config=config).layers:
         if type(layer) not in _SUPPORTED_LAYERS:
-            raise ValueError(
-                f"{owner}: model must keep keys and values alone, got a cache layer {type(layer).__name__} in "
-                f"{config.model_type}. Give a model with full or sliding attention in all layers, or wrap it into a "
-                "ModuleModel, which recomputes."
+            value = f"a cache layer {type(layer).__name__} in {config.model_type}"
+            remedy = (
+                "Give a model with full or sliding attention in all layers, or wrap it into a ModuleModel, which "
+                "recomputes."
             )
+            refuse(owner, "model", "keep keys and values alone", value, remedy)
 
 
 def _reading_is_free(tensor: Tensor) -> bool:

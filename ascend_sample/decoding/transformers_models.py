@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
-from ascend_sample.decoding.checks import refuse
+from ascend_sample._errors import check_bool, refuse
 from ascend_sample.decoding.defaults import GenerationDefaults
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.transformers_cache import AlignedCache, check_layers, live_columns
@@ -37,18 +37,16 @@ class _TransformersModel(ABC):
         self.name = type(self).__name__
         if not isinstance(model, nn.Module) or not hasattr(model, "config"):
             kind = type(model).__name__
-            raise TypeError(f"{self.name}: model must be one of transformers, got {kind}. Use ModuleModel for others.")
-        if not isinstance(hidden_states, bool):
-            kind = type(hidden_states).__name__
-            raise TypeError(f"{self.name}: hidden_states must be True or False, got {kind}. Use bool().")
+            refuse(self.name, "model", "be one of transformers", kind, "Use ModuleModel for others.", TypeError)
+        check_bool(self.name, "hidden_states", hidden_states)
         if not (
             generation_config is None or generation_config is False or isinstance(generation_config, GenerationConfig)
         ):
             kind = type(generation_config).__name__
             rule = "be a GenerationConfig of transformers, None (the model's own) or False (nothing)"
-            raise TypeError(f"{self.name}: generation_config must {rule}, got {kind}. Use GenerationConfig(...).")
+            refuse(self.name, "generation_config", rule, kind, "Use GenerationConfig(...).", TypeError)
         if model.training:
-            raise ValueError(f"{self.name}: model must be in evaluation mode, got training mode. Call model.eval().")
+            refuse(self.name, "model", "be in evaluation mode", "training mode", "Call model.eval().")
         check_layers(self.name, model.config)
         self.model: Any = model
         self.hidden_states = hidden_states
@@ -154,11 +152,10 @@ class _TransformersModel(ABC):
 
     def _check_holes(self, cache: AlignedCache) -> None:
         if cache.has_holes and self.position_source is PositionSource.WIDTH:
-            raise ValueError(
-                f"{self.name}: rows must have one length with {self.model.config.model_type}, which "
-                f"counts positions for the whole batch, got the lengths {cache.lengths.tolist()}. "
-                "Decode rows of one length at a time, or wrap the model into a ModuleModel, which recomputes."
-            )
+            kind = self.model.config.model_type
+            rule = f"have one length with {kind}, which counts positions for the whole batch"
+            remedy = "Decode rows of one length at a time, or wrap the model into a ModuleModel, which recomputes."
+            refuse(self.name, "rows", rule, f"the lengths {cache.lengths.tolist()}", remedy)
 
 
 class CausalModel(_TransformersModel):
@@ -197,10 +194,8 @@ class CausalModel(_TransformersModel):
         generation_config: GenerationConfig | Literal[False] | None = None,
     ) -> None:
         if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-            raise TypeError(
-                f"CausalModel: model must be causal, got the encoder-decoder {type(model).__name__}. "
-                "Use EncoderDecoderModel."
-            )
+            kind = f"the encoder-decoder {type(model).__name__}"
+            refuse(self.name, "model", "be causal", kind, "Use EncoderDecoderModel.", TypeError)
         super().__init__(model, hidden_states, generation_config)
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
@@ -210,7 +205,7 @@ class CausalModel(_TransformersModel):
             TypeError: there is something for an encoder.
         """
         if encoder:
-            raise TypeError(f"CausalModel: encoder must be empty, got {sorted(encoder)}. A causal model has none.")
+            refuse(self.name, "encoder", "be empty", sorted(encoder), "A causal model has none.", TypeError)
         return self._prefill(input_ids, attention_mask, DynamicCache())
 
     def prefill_with_drafts(self, input_ids: Tensor, attention_mask: Tensor, drafts: Tensor, /) -> StepOutput:
@@ -278,9 +273,7 @@ class EncoderDecoderModel(_TransformersModel):
         generation_config: GenerationConfig | Literal[False] | None = None,
     ) -> None:
         if hasattr(model, "config") and not getattr(model.config, "is_encoder_decoder", False):
-            raise TypeError(
-                f"EncoderDecoderModel: model must have an encoder, got {type(model).__name__}. Use CausalModel."
-            )
+            refuse(self.name, "model", "have an encoder", type(model).__name__, "Use CausalModel.", TypeError)
         super().__init__(model, hidden_states, generation_config)
 
     def start(self, batch_size: int) -> Tensor:
@@ -303,10 +296,8 @@ class EncoderDecoderModel(_TransformersModel):
         """
         wrong = [name for name in encoder if not name.startswith(ENCODER_PREFIX)]
         if wrong or not encoder:
-            raise TypeError(
-                f"EncoderDecoderModel: encoder must name inputs as encoder_input_ids or encoder_attention_mask, got "
-                f"{wrong or 'nothing'}. Put encoder_ before the model's names."
-            )
+            rule = "name inputs as encoder_input_ids or encoder_attention_mask"
+            refuse(self.name, "encoder", rule, wrong or "nothing", "Put encoder_ before the model's names.", TypeError)
         inputs = {name.removeprefix(ENCODER_PREFIX): value for name, value in encoder.items()}
         mask = inputs.get("attention_mask")
         if mask is not None:

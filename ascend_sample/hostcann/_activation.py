@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ascend_sample._errors import refuse, show
 from ascend_sample.hostcann._home import RUNTIME_LIBRARY, library_paths, prepare_home
 
 HOME_VARIABLE = "HOSTCANN_HOME"
@@ -168,15 +169,18 @@ def _settings(soc: str | None, memory: int | None, stream_mode: str | None, cann
     variables: dict[str, str] = {}
     if soc is not None:
         if not soc:
-            raise ValueError(f"hostcann.activate: soc must be a SoC's name such as 'Ascend910B3', got {soc!r}.")
+            refuse("hostcann.activate", "soc", "be a SoC's name", show(soc), "Use one such as 'Ascend910B3'.")
         variables["HOSTCANN_SOC"] = soc
     if memory is not None:
         if memory <= 0:
-            raise ValueError(f"hostcann.activate: memory must be a number of bytes greater than 0, got {memory}.")
+            refuse(
+                "hostcann.activate", "memory", "be a number of bytes greater than 0", memory, "Leave it out for 16 GiB."
+            )
         variables["HOSTCANN_MEMORY"] = str(memory)
     if stream_mode is not None:
         if stream_mode.partition(":")[0] not in _STREAM_MODES:
-            raise ValueError(f"hostcann.activate: stream_mode must be one of {_STREAM_MODES}, got {stream_mode!r}.")
+            rule = f"be one of {', '.join(_STREAM_MODES)}"
+            refuse("hostcann.activate", "stream_mode", rule, show(stream_mode), "Leave it out for 'normal'.")
         variables["HOSTCANN_STREAM_MODE"] = stream_mode
     if cann_version is not None:
         variables["HOSTCANN_CANN_VERSION"] = cann_version

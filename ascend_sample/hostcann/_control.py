@@ -6,6 +6,7 @@ import json
 from types import TracebackType
 from typing import NamedTuple
 
+from ascend_sample._errors import refuse, show
 from ascend_sample.hostcann._activation import active_home
 from ascend_sample.hostcann._home import RUNTIME_LIBRARY
 
@@ -104,9 +105,10 @@ def set_stream_mode(mode: str, delay_ms: int = 2) -> None:
         ValueError: There is no such mode, or the delay is negative.
     """
     if delay_ms < 0:
-        raise ValueError(f"hostcann.set_stream_mode: delay_ms must be at least 0, got {delay_ms}.")
+        refuse("hostcann.set_stream_mode", "delay_ms", "be at least 0", delay_ms, "Use 0 for no delay.")
     if _runtime().hostcann_set_stream_mode(mode.encode(), delay_ms) != 0:
-        raise ValueError(f"hostcann.set_stream_mode: mode must be 'normal', 'delayed' or 'lazy', got {mode!r}.")
+        rule = "be 'normal', 'delayed' or 'lazy'"
+        refuse("hostcann.set_stream_mode", "mode", rule, show(mode), "Use 'normal' to run tasks at once.")
 
 
 def set_memory_capacity(capacity: int) -> None:
@@ -116,7 +118,7 @@ def set_memory_capacity(capacity: int) -> None:
         ValueError: The capacity is not positive.
     """
     if capacity <= 0:
-        raise ValueError(f"hostcann.set_memory_capacity: capacity must be greater than 0, got {capacity}.")
+        refuse("hostcann.set_memory_capacity", "capacity", "be greater than 0", capacity, "Give a number of bytes.")
     _runtime().hostcann_set_memory_capacity(capacity)
 
 

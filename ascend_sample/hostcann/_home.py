@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ascend_sample._errors import refuse
 from ascend_sample.hostcann._elf import exported_symbols, hide_symbols
 
 PACKAGE_HOME = Path(__file__).parent / "home"
@@ -55,10 +56,8 @@ def _temporary_home(without: list[str]) -> Path:
     hidden = {path: _exported_of(path, without) for path in libraries}
     unknown = set(without).difference(*hidden.values())
     if unknown:
-        raise ValueError(
-            f"hostcann: without must name symbols that hostcann's libraries export, got {sorted(unknown)}. "
-            "`python -m ascend_sample.hostcann info --symbols` lists them."
-        )
+        remedy = "`python -m ascend_sample.hostcann info --symbols` lists them."
+        refuse("hostcann", "without", "name symbols that hostcann's libraries export", sorted(unknown), remedy)
     state = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in libraries]
     key = hashlib.sha256(repr((state, without)).encode()).hexdigest()[:16]
     parent = Path(tempfile.gettempdir()) / f"hostcann-{os.getuid()}"

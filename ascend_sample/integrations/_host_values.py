@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import RowFacts
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import RowFacts, filter_logits, row_table, sample_rows
 
 SMALLEST_TOP_P: Final = 2.0**-126  # keeps one token, as a top_p of 0 does where an engine allows that

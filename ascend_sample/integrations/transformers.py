@@ -22,6 +22,7 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
+from ascend_sample._errors import refuse, show
 from ascend_sample.integrations._rows import UniformRows, to_device
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.seeds import derived_seeds, random_seeds, seed_bits
@@ -89,10 +90,8 @@ def fused_sampling(
     """
     mode = generation_config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
-        raise ValueError(
-            f"{NAME}: the generation mode must be sampling or greedy search, got {mode.value}. "
-            "Leave out what asks for another one, such as num_beams."
-        )
+        remedy = "Leave out what asks for another one, such as num_beams."
+        refuse(NAME, "the generation mode", "be sampling or greedy search", mode.value, remedy)
     rows = len(input_ids)
     remaining, parameters = split_warpers(logits_processor)
     if mode is GenerationMode.GREEDY_SEARCH:
@@ -204,11 +203,9 @@ def _seeds_of_rows(seeds: int | Sequence[int] | Tensor | None, rows: int) -> Ten
     values = seeds.tolist() if isinstance(seeds, Tensor) else seeds
     is_list = isinstance(values, Sequence) and all(isinstance(seed, int) for seed in values)
     if not isinstance(values, Sequence) or not is_list or len(values) != rows:
-        got = f"{len(values)} of them" if isinstance(values, Sequence) else repr(seeds)
-        raise ValueError(
-            f"{NAME}: seeds must be None, an int, or {rows} ints, one for each returned sequence, got {got}. "
-            "Give prompts times num_return_sequences many."
-        )
+        got = f"{len(values)} of them" if isinstance(values, Sequence) else show(seeds)
+        rule = f"be None, an int, or {rows} ints, one for each returned sequence"
+        refuse(NAME, "seeds", rule, got, "Give prompts times num_return_sequences many.")
     return torch.tensor([seed_bits(seed) for seed in values], dtype=torch.int64)
 
 

@@ -25,7 +25,8 @@ from typing import Any, Final
 
 import torch
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample._contract import SKIP_TOP_K
+from ascend_sample._errors import refuse
 from ascend_sample.npu import _abi
 from ascend_sample.npu._abi import ffi
 from ascend_sample.npu.libraries import find_operator, find_operator_symbol, find_runtime_symbol
@@ -89,9 +90,7 @@ class Call:
         Every k is 1 `with_ones`. Else k <= 0, which is undefined on the device, becomes one that skips top-k.
         """
         if logits.numel() > _abi.MAX_ELEMENTS:
-            raise ValueError(
-                f"{op}: logits must have fewer than 2^32 elements on an NPU, got {_label(logits)}. Split the batch."
-            )
+            refuse(op, "logits", "have fewer than 2^32 elements on an NPU", _label(logits), "Split the batch.")
         self.op = op
         self.logits = logits
         self.inputs: list[tuple[str, torch.Tensor | None]] = []
@@ -236,16 +235,13 @@ def _check_memory(op: str, name: str, tensor: torch.Tensor) -> None:
 
     memory_format = torch_npu.get_npu_format(tensor)
     if memory_format not in _abi.PLAIN_FORMATS:
-        raise ValueError(
-            f"{op}: {name} must have a plain memory format ({', '.join(_abi.PLAIN_FORMATS.values())}), "
-            f"got format {memory_format}. Call torch_npu.npu_format_cast({name}, 2) first."
-        )
+        rule = f"have a plain memory format ({', '.join(_abi.PLAIN_FORMATS.values())})"
+        refuse(op, name, rule, f"format {memory_format}", f"Call torch_npu.npu_format_cast({name}, 2) first.")
     address = tensor.untyped_storage().data_ptr()
     if address % _abi.ADDRESS_ALIGNMENT != 0:
-        raise ValueError(
-            f"{op}: {name} must have a storage address that is a multiple of {_abi.ADDRESS_ALIGNMENT}, got "
-            f"{address:#x}. Slice the tensor that owns the memory, or copy it through the host."
-        )
+        rule = f"have a storage address that is a multiple of {_abi.ADDRESS_ALIGNMENT}"
+        remedy = "Slice the tensor that owns the memory, or copy it through the host."
+        refuse(op, name, rule, f"{address:#x}", remedy)
 
 
 def _aligned(size: int) -> int:

@@ -8,7 +8,7 @@ import warnings
 
 import torch
 
-from ascend_sample._validate import OPERATOR_NAME, OPERATOR_V2_NAME
+from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME
 from ascend_sample.npu.aclnn_call import FLOAT_BYTES, INT64_BYTES, Call, cann_of
 from ascend_sample.npu.operators import OPERATORS, AclnnOperator
 

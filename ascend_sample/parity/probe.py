@@ -7,7 +7,7 @@ that of docs/semantics.md. Section 6 there says who holds the other readings.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -99,11 +99,11 @@ def _abridge(ids: Sequence[int]) -> str:
     return str(list(ids)) if len(ids) <= 8 else f"{len(ids)} ids from {ids[0]} to {ids[-1]}"
 
 
-def ids(*tokens: int) -> frozenset[int]:
+def _ids(*tokens: int) -> frozenset[int]:
     return frozenset(tokens)
 
 
-def first(count: int) -> frozenset[int]:
+def _first(count: int) -> frozenset[int]:
     return frozenset(range(count))
 
 
@@ -115,7 +115,7 @@ def _skipped_p(p: float) -> Probe:
         NO_TOP_K,
         p,
         (100.0, 1e-3, 100.0, 100.0),
-        (Outcome("top-p is skipped", 1, first(4)), Outcome("one entry is kept", 0, first(1))),
+        (Outcome("top-p is skipped", 1, _first(4)), Outcome("one entry is kept", 0, _first(1))),
     )
 
 
@@ -128,15 +128,15 @@ def _boundary(name: str, k: int) -> Probe:
         0.5,
         None,
         (
-            Outcome("kept until the sum is > p", 0, first(3)),
-            Outcome("kept until the sum is >= p", 0, first(2)),
+            Outcome("kept until the sum is > p", 0, _first(3)),
+            Outcome("kept until the sum is >= p", 0, _first(2)),
         ),
     )
 
 
 def _q_index(name: str, k: int, p: float) -> Probe:
     """In the order 1, 2, 3 the smallest noise has rank 2 (id 3) or id 2."""
-    by_rank, by_id = Outcome("by rank", 3, ids(1, 2, 3)), Outcome("by vocabulary id", 2, ids(1, 2, 3))
+    by_rank, by_id = Outcome("by rank", 3, _ids(1, 2, 3)), Outcome("by vocabulary id", 2, _ids(1, 2, 3))
     return Probe(f"index of q, {name}", (0.0, 3.0, 2.0, 1.0), k, p, (10.0, 10.0, 1e-3, 10.0), (by_rank, by_id))
 
 
@@ -145,15 +145,15 @@ def _tie_across_segments() -> Probe:
     logits = [0.0] * (2 * _SEGMENT)
     late = _SEGMENT + 808
     logits[5] = logits[late] = 7.0
-    outcomes = (Outcome("the lowest id", 5, ids(5)), Outcome("the highest id", late, ids(late)))
+    outcomes = (Outcome("the lowest id", 5, _ids(5)), Outcome("the highest id", late, _ids(late)))
     return Probe("equal logits in different segments, k = 1", tuple(logits), 1, NO_TOP_P, None, outcomes)
 
 
 def _large_k() -> Probe:
     outcomes = (
-        Outcome("top-k is skipped", 0, first(2048)),
-        Outcome("k is honoured", 0, first(1500)),
-        Outcome("k is capped at 1024", 0, first(1024)),
+        Outcome("top-k is skipped", 0, _first(2048)),
+        Outcome("k is honoured", 0, _first(1500)),
+        Outcome("k is capped at 1024", 0, _first(1024)),
     )
     return Probe("k above 1024", tuple(-rank / 256 for rank in range(2048)), 1500, NO_TOP_P, None, outcomes)
 
@@ -167,7 +167,7 @@ ANSWERED_DIFFERENTLY = (
         NO_TOP_K,
         0.99,
         (4.0, 1.0),
-        (Outcome("softmax twice", 1, first(2)), Outcome("softmax once", 0, first(2))),
+        (Outcome("softmax twice", 1, _first(2)), Outcome("softmax once", 0, _first(2))),
     ),
     _skipped_p(0.0),
     _skipped_p(-0.5),
@@ -184,9 +184,9 @@ ANSWERED_ALIKE = (
         NO_TOP_P,
         None,
         (
-            Outcome("exactly k, the lowest ids", 1, ids(1, 2)),
-            Outcome("exactly k, the highest ids", 3, ids(2, 3)),
-            Outcome("all of them are kept", 1, ids(1, 2, 3)),
+            Outcome("exactly k, the lowest ids", 1, _ids(1, 2)),
+            Outcome("exactly k, the highest ids", 3, _ids(2, 3)),
+            Outcome("all of them are kept", 1, _ids(1, 2, 3)),
         ),
     ),
     _tie_across_segments(),
@@ -196,7 +196,7 @@ ANSWERED_ALIKE = (
         NO_TOP_K,
         0.3,
         None,
-        (Outcome("the lowest ids", 0, ids(0, 1)), Outcome("the highest ids", 3, ids(2, 3))),
+        (Outcome("the lowest ids", 0, _ids(0, 1)), Outcome("the highest ids", 3, _ids(2, 3))),
     ),
     Probe(
         "rank of equal logits",
@@ -204,7 +204,7 @@ ANSWERED_ALIKE = (
         3,
         NO_TOP_P,
         (9.0, 9.0, 0.01),
-        (Outcome("ids ascending", 2, first(3)), Outcome("ids descending", 0, first(3))),
+        (Outcome("ids ascending", 2, _first(3)), Outcome("ids descending", 0, _first(3))),
     ),
     _q_index("top-k", 3, NO_TOP_P),
     _q_index("top-p alone", NO_TOP_K, 0.95),
@@ -214,7 +214,7 @@ ANSWERED_ALIKE = (
         NO_TOP_K,
         NO_TOP_P,
         (10.0, 10.0, 1e-3, 10.0),
-        (Outcome("by vocabulary id", 2, first(4)), Outcome("by rank", 3, first(4))),
+        (Outcome("by vocabulary id", 2, _first(4)), Outcome("by rank", 3, _first(4))),
     ),
     Probe(
         "sign of q",
@@ -222,7 +222,7 @@ ANSWERED_ALIKE = (
         2,
         NO_TOP_P,
         (-1.0, 4.0),
-        (Outcome("ignored", 0, first(2)), Outcome("a negative score", 1, first(2))),
+        (Outcome("ignored", 0, _first(2)), Outcome("a negative score", 1, _first(2))),
     ),
     _large_k(),
     Probe(
@@ -231,7 +231,7 @@ ANSWERED_ALIKE = (
         2,
         NO_TOP_P,
         None,
-        (Outcome("-inf", 0, first(2)), Outcome("another value", 0, first(4))),
+        (Outcome("-inf", 0, _first(2)), Outcome("another value", 0, _first(4))),
     ),
     Probe(
         "a row far below 0",
@@ -240,8 +240,8 @@ ANSWERED_ALIKE = (
         NO_TOP_P,
         None,
         (
-            Outcome("shifted by its maximum", 3, first(4)),
-            Outcome("underflows: the maximum starts at 0", 0, first(4)),
+            Outcome("shifted by its maximum", 3, _first(4)),
+            Outcome("underflows: the maximum starts at 0", 0, _first(4)),
         ),
         defined_on_device=False,
     ),
@@ -249,3 +249,74 @@ ANSWERED_ALIKE = (
 """Both operators have one answer."""
 
 PROBES = ANSWERED_DIFFERENTLY + ANSWERED_ALIKE
+
+_HALF_QUARTERS = (0.25, 0.5, 0.125, 0.125)
+_PROBABILITIES = (("input_is_logits", False),)
+
+
+def _min_p(question: str, m: float, outcomes: tuple[Outcome, ...], q: tuple[float, ...] | None = None) -> Probe:
+    """Of probabilities, so that every product is exact."""
+    return Probe(question, _HALF_QUARTERS, NO_TOP_K, NO_TOP_P, q, outcomes, min_p=m, options=_PROBABILITIES, filler=0.0)
+
+
+PROBES_V2 = (
+    *(replace(probe, outcomes=probe.outcomes[::-1]) for probe in ANSWERED_DIFFERENTLY),
+    *ANSWERED_ALIKE,
+    _min_p(
+        "weight equal to min-p times the largest",
+        0.5,
+        (Outcome("it is kept", 1, _ids(0, 1)), Outcome("it is dropped", 1, _ids(1))),
+    ),
+    _min_p("min_p = 1", 1.0, (Outcome("the best alone", 1, _ids(1)), Outcome("min-p is skipped", 1, _first(4)))),
+    _min_p("min_p = 0", 0.0, (Outcome("min-p is skipped", 1, _first(4)), Outcome("the best alone", 1, _ids(1)))),
+    Probe(
+        # By place among the kept ids (1, 3) the second noise is id 3's; by rank or by id it is another's.
+        "index of q, min-p alone",
+        (0.0, 0.25, 0.0, 0.5),
+        NO_TOP_K,
+        NO_TOP_P,
+        (1.0, 1e-3, 9.0, 4.0),
+        (
+            Outcome("by place among the kept", 3, _ids(1, 3)),
+            Outcome("by rank or by vocabulary id", 1, _ids(1, 3)),
+        ),
+        min_p=0.5,
+        options=_PROBABILITIES,
+        filler=0.0,
+    ),
+    Probe(
+        # Softmaxed, the four would differ by less than a factor of e.
+        "probabilities",
+        _HALF_QUARTERS,
+        NO_TOP_K,
+        0.75,
+        None,
+        (Outcome("used as they are", 1, _ids(0, 1)), Outcome("softmaxed again", 1, _ids(0, 1, 2))),
+        options=_PROBABILITIES,
+        filler=0.0,
+    ),
+    Probe(
+        "top-p after top-k, of probabilities",
+        (0.25, 0.5, 0.125, 0.125),
+        2,
+        0.7,
+        None,
+        (Outcome("not renormalised", 1, _ids(0, 1)), Outcome("renormalised", 1, _ids(1))),
+        options=_PROBABILITIES,
+        filler=0.0,
+    ),
+    Probe(
+        "ks_max = 9",
+        tuple(-rank / 16 for rank in range(32)),
+        16,
+        NO_TOP_P,
+        None,
+        (
+            Outcome("rounded up to 16", 0, _first(16)),
+            Outcome("taken as it is", 0, _first(32)),
+            Outcome("k is capped by it", 0, _first(9)),
+        ),
+        options=(("ks_max", 9),),
+    ),
+)
+"""For the second operator: where it differs from the first, and what only it has."""

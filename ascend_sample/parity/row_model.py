@@ -1,17 +1,21 @@
-"""One row of `top_k_top_p_sample` in float64: the yardstick by which a mismatch is judged.
+"""One row of an operator in float64: the yardstick by which a mismatch is judged.
 
-Written from docs/semantics.md alone, in NumPy, so that it shares neither code nor numerical kernels with anything
-that it judges. It is slow (a full sort per row) and used only on rows where two implementations disagree.
+Written from docs/semantics.md and docs/semantics_v2.md alone, in NumPy, so that it shares neither code nor numerical
+kernels with anything that it judges. It is slow (a full sort per row) and used only on rows where two implementations
+disagree. Whatever the filters, what they keep is a prefix of the total order; so a result is explained by how many
+entries were kept, and by which of them was drawn.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 MAX_TOP_K = 1024
+KS_MAX_MULTIPLE = 8
 FLOAT32_EXPONENTIAL_UNDERFLOW = -104.0  # exp of anything below is 0 in float32
 
 CUT_TOLERANCE = 2e-5
@@ -20,8 +24,32 @@ CUT_TOLERANCE = 2e-5
 DRAW_TOLERANCE = 1e-5
 """By how much, relatively, the score of a drawn entry may fall short of the best one's."""
 
+MIN_P_TOLERANCE = 1e-5
+"""How far, relatively, a weight may be from the one that min-p asks for at a disputed cut."""
+
 FloatArray = NDArray[np.float64]
 IdArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the two operators do differently with the same row.
+
+    Attributes:
+        must_exceed_p: entries are kept until their sum exceeds p; otherwise until it reaches it.
+        skips_p_of_zero: a p of 0 or less skips top-p; otherwise it keeps one entry.
+        softmaxes_twice: with top-p alone the probabilities are softmaxed again before the draw.
+    """
+
+    must_exceed_p: bool
+    skips_p_of_zero: bool
+    softmaxes_twice: bool
+
+
+V1: Final = Rules(must_exceed_p=True, skips_p_of_zero=True, softmaxes_twice=True)
+"""`top_k_top_p_sample`."""
+V2: Final = Rules(must_exceed_p=False, skips_p_of_zero=False, softmaxes_twice=False)
+"""`top_k_top_p_sample_v2`."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +57,15 @@ class Row:
     """One row of inputs, as the operator sees them.
 
     Attributes:
-        logits: float32 `[V]`, the logits as rounded to their dtype.
+        logits: float32 `[V]`, the logits or probabilities as rounded to their dtype.
         k: top-k as given.
         p: top-p as rounded to the logits' dtype.
         q: float32 `[V]`, or None where nothing is drawn.
         eps: added to |q|.
+        rules: of the operator.
+        min_p: min-p as rounded to the logits' dtype; 0 where there is none.
+        ks_max: bounds k.
+        input_is_logits: whether the row is no distribution yet.
     """
 
     logits: NDArray[np.float32]
@@ -41,23 +73,31 @@ class Row:
     p: float
     q: NDArray[np.float32] | None
     eps: float
+    rules: Rules = V1
+    min_p: float = 0.0
+    ks_max: int = MAX_TOP_K
+    input_is_logits: bool = True
 
     @property
     def uses_top_k(self) -> bool:
         """Whether k is in its effective range."""
-        return 1 <= self.k <= min(len(self.logits), MAX_TOP_K)
+        rounded = -(-self.ks_max // KS_MAX_MULTIPLE) * KS_MAX_MULTIPLE
+        return 1 <= self.k <= min(len(self.logits), rounded, MAX_TOP_K)
 
     @property
     def uses_top_p(self) -> bool:
         """Whether p is in its effective range; NaN is not."""
-        return 0.0 < self.p < 1.0
+        return self.p < 1.0 and not (self.p <= 0.0 and self.rules.skips_p_of_zero)
 
     @property
-    def branch(self) -> str:
-        """A (top-k), B (top-p alone) or C (neither)."""
-        if self.uses_top_k:
-            return "A"
-        return "B" if self.uses_top_p else "C"
+    def is_ranked(self) -> bool:
+        """Whether top-k or top-p sorts the row."""
+        return self.uses_top_k or self.uses_top_p
+
+    @property
+    def filler(self) -> float:
+        """What an entry that weighs nothing counts as, and what filtered logits are."""
+        return -np.inf if self.input_is_logits else 0.0
 
 
 @dataclass(frozen=True)
@@ -65,45 +105,66 @@ class RowModel:
     """What the operator may do with one row.
 
     Attributes:
-        ids: the vocabulary id at each place: the candidates in the total order (A, B), or every id in turn (C).
-        values: their logits, NaN replaced by -inf.
-        scores: their scores in the draw (unnormalised: only ratios matter); -1 where an entry can never be drawn
-            while another can, -inf where its logit is -inf.
-        sums: cumulative probabilities in the total order, or None where top-p is off.
+        row: its inputs.
+        order: the ids of the candidates in the total order.
+        values: by id, with what NaN and negative probabilities count as.
+        weights: by rank.
+        sums: cumulative probabilities by rank, or None where top-p cuts nothing.
         least: the fewest entries that a correct implementation may keep.
-        strict: how many it keeps when it adds without error.
+        strict: how many it keeps when it computes without error.
         most: the most entries that a correct implementation may keep.
-        exact_sums: whether every cumulative sum is exact in binary, so that no tolerance is due at the cut.
     """
 
-    ids: IdArray
+    row: Row
+    order: IdArray
     values: FloatArray
-    scores: FloatArray
+    weights: FloatArray
     sums: FloatArray | None
     least: int
     strict: int
     most: int
-    exact_sums: bool
 
-    def place_of(self, token: int) -> int | None:
-        """The place of a vocabulary id among the candidates; None for an id that is no candidate."""
-        places = np.flatnonzero(self.ids == token)
-        return int(places[0]) if len(places) else None
+    def arranged(self, count: int) -> tuple[IdArray, FloatArray]:
+        """The ids and weights of the first `count` of the order, in the order in which q is read."""
+        places = np.arange(count) if self.row.is_ranked else np.argsort(self.order[:count])
+        return self.order[places], self.weights[places]
 
-    def is_winner(self, place: int, count: int) -> bool:
-        """Whether the entry at a place wins the draw among the first `count`, up to the tolerance of a score."""
-        best = float(self.scores[:count].max())
-        if best <= 0.0:  # nothing has a weight and a number for q: ties, and the first place takes it
-            return place == int(self.scores[:count].argmax())
-        return bool(place < count and self.scores[place] >= best * (1.0 - DRAW_TOLERANCE))
+    def scores(self, count: int) -> tuple[IdArray, FloatArray]:
+        """The kept ids and their scores; -1 where an entry loses to every number, -inf where it weighs nothing."""
+        ids, weights = self.arranged(count)
+        scores = weights.copy()
+        if self.row.q is not None:
+            q = self.row.q[:count].astype(np.float64)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                scores = np.where(weights > 0.0, weights / (np.abs(q) + self.row.eps), 0.0)
+            scores[np.isnan(q)] = -1.0
+        scores[self.values[ids] == self.row.filler] = -np.inf
+        return ids, scores
 
-    def distance_to_cut(self, count: int, p: float) -> float:
+    def is_winner(self, token: int, count: int) -> bool:
+        """Whether an id wins the draw among the first `count`, up to the tolerance of a score."""
+        ids, scores = self.scores(count)
+        places = np.flatnonzero(ids == token)
+        if len(places) == 0:
+            return False
+        best = float(scores.max())
+        if best <= 0.0:  # nothing has a weight and a number for q: the first of the best takes it
+            first = self.order[0] if self.row.q is None else ids[scores.argmax()]
+            return bool(token == first)
+        return bool(scores[places[0]] >= best * (1.0 - DRAW_TOLERANCE))
+
+    def cuts_ties(self, count: int) -> bool:
+        """Whether the first `count` part entries of one value, which min-p alone keeps together."""
+        values = self.values[self.order]
+        return not self.row.is_ranked and count < len(values) and values[count - 1] == values[count]
+
+    def distance_to_cut(self, count: int) -> float:
         """How far from p the float64 sums are that decide between `count` entries and the strict number of them."""
         if self.sums is None or count == self.strict:
             return 0.0
-        # Keeping fewer claims sums[count - 1] > p; keeping more denies that of every sum before the last entry.
+        # Keeping fewer claims a sum of the last one at p; keeping more denies that of every sum before it.
         last = count - 1 if count < self.strict else count - 2
-        return abs((float(self.sums[last]) if last >= 0 else 0.0) - p)
+        return abs((float(self.sums[last]) if last >= 0 else 0.0) - self.row.p)
 
 
 def clean(logits: NDArray[np.float32]) -> FloatArray:
@@ -130,7 +191,7 @@ def order_by_logit(values: FloatArray) -> IdArray:
 
 
 def order_by_probability(logits: NDArray[np.float32]) -> IdArray:
-    """The order of branch B on a device that sorts float32 probabilities: unequal logits may share one of them.
+    """The order of top-p alone on a device that sorts float32 probabilities: unequal logits may share one of them.
 
     Logits that differ by less than float32 can hold of their distance to the maximum have bit-equal exponentials in
     any implementation, and below -104 that exponential is 0.
@@ -151,18 +212,6 @@ def has_exact_sums(weights: FloatArray) -> bool:
     return count > 0 and count & (count - 1) == 0 and bool((positive == positive[0]).all())
 
 
-def draw_scores(row: Row, weights: FloatArray, values: FloatArray, ids: IdArray) -> FloatArray:
-    """Score of each place: q is read by rank in branches A and B, by vocabulary id in C (where both are the same)."""
-    scores = weights.copy()
-    if row.q is not None:
-        q = row.q[: len(ids)].astype(np.float64)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scores = np.where(weights > 0.0, weights / (np.abs(q) + row.eps), 0.0)
-        scores[np.isnan(q)] = -1.0
-    scores[values == -np.inf] = -np.inf
-    return scores
-
-
 def model_row(row: Row, order: IdArray | None = None) -> RowModel:
     """Works a row out in float64.
 
@@ -173,29 +222,65 @@ def model_row(row: Row, order: IdArray | None = None) -> RowModel:
     Returns:
         What a correct implementation may keep and draw.
     """
-    logits = clean(row.logits)
-    if row.branch == "C":
-        size = len(logits)
-        ids = np.arange(size, dtype=np.int64)
-        scores = draw_scores(row, exponentials(logits), logits, ids)
-        return RowModel(ids, logits, scores, None, size, size, size, False)
-    ids = order_by_logit(logits) if order is None else order
+    values = clean(row.logits) if row.input_is_logits else np.where(row.logits > 0, row.logits, 0.0).astype(np.float64)
+    order = order_by_logit(values) if order is None else order
     if row.uses_top_k:
-        ids = ids[: row.k]
-    values = logits[ids]
-    size = len(ids)
-    weights = exponentials(values)
-    total = float(weights.sum()) or 1.0  # 0 for a row of -inf
-    exact = has_exact_sums(weights)
-    sums: FloatArray | None = None
-    least = strict = most = size
-    if row.uses_top_p and weights.any():
-        sums = np.cumsum(weights / total)
-        strict = min(int(np.searchsorted(sums, row.p, side="right")) + 1, size)
-        # n entries are kept iff sums[n-1] > p (or nothing follows) and sums[n-2] <= p, each up to the tolerance.
-        least = strict if exact else min(int(np.searchsorted(sums, row.p - CUT_TOLERANCE, side="left")) + 1, size)
-        most = strict if exact else min(int(np.searchsorted(sums, row.p + CUT_TOLERANCE, side="right")) + 1, size)
-    if row.branch == "B":  # the operator softmaxes the probabilities again
-        massless = weights == 0.0 if values[0] == np.inf else values == -np.inf
-        weights = np.where(massless, 0.0, np.exp(weights / total))
-    return RowModel(ids, values, draw_scores(row, weights, values, ids), sums, least, strict, most, exact)
+        order = order[: row.k]
+    weights = _weights(values[order], row.input_is_logits)
+    least, strict, most, sums = _top_p_cuts(row, weights)
+    cuts = _min_p_cuts(row, weights)
+    if row.rules.softmaxes_twice and row.is_ranked and not row.uses_top_k:
+        massless = weights == 0.0 if values[order[0]] == np.inf else values[order] == row.filler
+        weights = np.where(massless, 0.0, np.exp(weights))
+    return RowModel(
+        row=row,
+        order=order,
+        values=values,
+        weights=weights,
+        sums=sums if strict <= cuts[1] else None,
+        least=min(least, cuts[0]),
+        strict=min(strict, cuts[1]),
+        most=min(most, cuts[2]),
+    )
+
+
+def _weights(values: FloatArray, input_is_logits: bool) -> FloatArray:
+    if not input_is_logits and not np.isinf(values).any():
+        return values
+    weights = exponentials(values) if input_is_logits else np.isinf(values).astype(np.float64)
+    return weights / (weights.sum() or 1.0)  # 0 for a row of -inf
+
+
+def _top_p_cuts(row: Row, weights: FloatArray) -> tuple[int, int, int, FloatArray | None]:
+    """The least, strict and greatest counts that top-p may keep."""
+    size = len(weights)
+    if row.uses_top_p and row.p <= 0.0:
+        return 1, 1, 1, None
+    if not row.uses_top_p or not weights.any():
+        return size, size, size, None
+    sums = np.cumsum(weights)
+
+    def count(p: float, must_exceed: bool) -> int:
+        return min(int(np.searchsorted(sums, p, side="right" if must_exceed else "left")) + 1, size)
+
+    strict = count(row.p, row.rules.must_exceed_p)
+    # Equal weights whose number or whose value is a power of two: every partial sum is exact in binary.
+    if has_exact_sums(weights) and (row.input_is_logits or np.frexp(weights[0])[0] == 0.5):
+        return strict, strict, strict, sums
+    most = count(row.p + CUT_TOLERANCE, row.rules.must_exceed_p)
+    return count(row.p - CUT_TOLERANCE, must_exceed=False), strict, most, sums
+
+
+def _min_p_cuts(row: Row, weights: FloatArray) -> tuple[int, int, int]:
+    """The least, strict and greatest counts that min-p may keep."""
+    size = len(weights)
+    if not row.min_p > 0.0:
+        return size, size, size
+    if row.min_p >= 1.0:
+        return 1, 1, 1
+    least = row.min_p * float(weights[0])
+    strict = int((weights >= least).sum())
+    if not row.input_is_logits and float(np.float32(least)) == least:  # the product is exact in float32
+        return strict, strict, strict
+    fewest = int((weights >= least * (1.0 + MIN_P_TOLERANCE)).sum())
+    return max(fewest, 1), strict, int((weights >= least * (1.0 - MIN_P_TOLERANCE)).sum())

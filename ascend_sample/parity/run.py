@@ -136,10 +136,10 @@ def verify(
 def _check(batch: Batch, device: str, subject: Subject, operator: Operator, report: Report) -> None:
     """Runs one batch on both sides and counts its rows."""
     try:
-        actual = _on_cpu(subject, operator(*batch.tensors(device), **batch.options))
+        actual = _on_cpu(operator(*batch.tensors(device), **batch.options))
     except RuntimeError as error:
         raise RuntimeError(f"the operator failed on {batch.describe(0)}") from error
-    expected = _on_cpu(subject, subject.reference(*batch.tensors("cpu"), **batch.options))
+    expected = _on_cpu(subject.reference(*batch.tensors("cpu"), **batch.options))
     comparison = subject.judge(batch, expected, actual, report.is_real_device)
     undefined = batch.undefined_on_device() if report.is_real_device else [False] * len(comparison.kinds)
     for row, (scenario, kind) in enumerate(zip(batch.scenarios(), comparison.kinds, strict=True)):
@@ -154,8 +154,9 @@ def _check(batch: Batch, device: str, subject: Subject, operator: Operator, repo
             report.failures.append(Failure(batch.describe(row), batch.index, comparison.verdicts[row].reason))
 
 
-def _on_cpu(subject: Subject, results: tuple[Any, ...]) -> Result:
-    return subject.make_result(*(None if part is None else part.cpu() for part in results))
+def _on_cpu(results: tuple[Any, ...]) -> Result:
+    ids, *others = results
+    return Result(ids.cpu(), *(None if part is None else part.cpu() for part in others))
 
 
 def _has_npu() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ascend_sample._errors import is_integer, refuse, show
 from ascend_sample.sampling.params import SamplingParams
 
 OWNER: Final = "SamplingBatch"
@@ -19,21 +19,21 @@ TokenIds = Sequence[int] | NDArray[Any]
 
 def to_integer(value: object, name: str, low: int, high: int) -> int:
     """An integer in [low, high]."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        raise TypeError(f"{OWNER}: {name} must be an int, got {value!r}. Convert it with int().")
+    if not is_integer(value):
+        refuse(OWNER, name, "be an int", show(value), "Convert it with int().", TypeError)
     number = int(value)
     if not low <= number <= high:
-        raise ValueError(f"{OWNER}: {name} must be in [{low}, {high}], got {number}. Use a value of that range.")
+        refuse(OWNER, name, f"be in [{low}, {high}]", number, "Use a value of that range.")
     return number
 
 
 def to_row(row: object, count: int) -> int:
     """The number of a row that exists."""
-    if not isinstance(row, numbers.Integral) or isinstance(row, bool):
-        raise TypeError(f"{OWNER}: row must be an int, got {row!r}. Use what add() and remove() return.")
+    if not is_integer(row):
+        refuse(OWNER, "row", "be an int", show(row), "Use what add() and remove() return.", TypeError)
     number = int(row)
     if not 0 <= number < count:
-        raise IndexError(f"{OWNER}: row must be in [0, {count}), got {number}. Rows move when others are removed.")
+        refuse(OWNER, "row", f"be in [0, {count})", number, "Rows move when others are removed.", IndexError)
     return number
 
 
@@ -42,11 +42,11 @@ def to_rows(rows: Iterable[int] | NDArray[Any] | Tensor, count: int) -> NDArray[
     if isinstance(rows, Tensor):
         if rows.device.type != "cpu":
             remedy = "Give a list of ints; reading a tensor would wait for the device."
-            raise ValueError(f"{OWNER}: rows must be on the host, got a tensor on {rows.device}. {remedy}")
+            refuse(OWNER, "rows", "be on the host", f"a tensor on {rows.device}", remedy)
         rows = rows.numpy()
     given = rows if isinstance(rows, numpy.ndarray) else numpy.array(list(rows))
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
-        raise TypeError(f"{OWNER}: rows must be ints, got {rows!r}. Name the row of each token.")
+        refuse(OWNER, "rows", "be ints", show(rows), "Name the row of each token.", TypeError)
     if len(given):
         to_row(int(given.min()), count)
         to_row(int(given.max()), count)
@@ -60,7 +60,7 @@ def to_permutation(permutation: Sequence[int] | NDArray[Any], count: int) -> NDA
         return source.astype(numpy.int64)
     if source.shape != (count,) or source.dtype.kind not in "iu" or (numpy.sort(source) != numpy.arange(count)).any():
         remedy = "Entry i says which row comes to place i."
-        raise ValueError(f"{OWNER}: permutation must name each of {count} rows once, got {permutation!r}. {remedy}")
+        refuse(OWNER, "permutation", f"name each of {count} rows once", show(permutation), remedy)
     return source.astype(numpy.int64)
 
 
@@ -68,11 +68,11 @@ def to_token_ids(name: str, token_ids: TokenIds, vocab_size: int) -> NDArray[num
     """Vocabulary ids, in which one may occur several times."""
     given = numpy.asarray(token_ids)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise TypeError(f"{OWNER}: {name} must be a list of ints, got {type(token_ids).__name__}. Give vocabulary ids.")
+        refuse(OWNER, name, "be a list of ints", type(token_ids).__name__, "Give vocabulary ids.", TypeError)
     if given.size and (given.min() < 0 or given.max() >= vocab_size):
         wrong = given.min() if given.min() < 0 else given.max()
         remedy = "Penalties count them; leave placeholders out."
-        raise ValueError(f"{OWNER}: {name} must hold ids in [0, {vocab_size}), got {wrong}. {remedy}")
+        refuse(OWNER, name, f"hold ids in [0, {vocab_size})", wrong, remedy)
     return given.astype(numpy.int64)
 
 
@@ -82,7 +82,7 @@ def as_many(name: str, values: Sequence[Any] | None, count: int, default: Any) -
         return [default] * count
     if len(values) != count:
         remedy = "Give one for each request."
-        raise ValueError(f"{OWNER}: {name} must be as many as params, {count}, got {len(values)}. {remedy}")
+        refuse(OWNER, name, f"be as many as params, {count}", len(values), remedy)
     return values
 
 
@@ -90,7 +90,7 @@ def check_params(params: object) -> None:
     """A request is one."""
     if not isinstance(params, SamplingParams):
         remedy = "Use SamplingParams.from_mapping()."
-        raise TypeError(f"{OWNER}: params must be SamplingParams, got {type(params).__name__}. {remedy}")
+        refuse(OWNER, "params", "be SamplingParams", type(params).__name__, remedy, TypeError)
 
 
 def check_generator(generator: object) -> None:
@@ -99,20 +99,20 @@ def check_generator(generator: object) -> None:
         return
     if not isinstance(generator, torch.Generator):
         remedy = "None uses torch's default one."
-        raise TypeError(f"{OWNER}: generator must be a torch.Generator, got {generator!r}. {remedy}")
+        refuse(OWNER, "generator", "be a torch.Generator", show(generator), remedy, TypeError)
     if generator.device.type != "cpu":
         remedy = "Seeds are drawn on the host."
-        raise ValueError(f"{OWNER}: generator must be on the CPU, got one on {generator.device}. {remedy}")
+        refuse(OWNER, "generator", "be on the CPU", f"one on {generator.device}", remedy)
 
 
 def check_token_ids(token_ids: object, count: int, device: torch.device) -> None:
     """int64 [count] on the device."""
     if not isinstance(token_ids, Tensor) or token_ids.dtype != torch.int64:
         remedy = "Convert it with .to(torch.int64)."
-        raise TypeError(f"{OWNER}: token_ids must be an int64 tensor, got {_kind(token_ids)}. {remedy}")
+        refuse(OWNER, "token_ids", "be an int64 tensor", _kind(token_ids), remedy, TypeError)
     if token_ids.shape != (count,):
         shape, remedy = list(token_ids.shape), "Give one token for each row."
-        raise ValueError(f"{OWNER}: token_ids must have the shape [{count}], got {shape}. {remedy}")
+        refuse(OWNER, "token_ids", f"have the shape [{count}]", shape, remedy)
     _check_device("token_ids", token_ids, device)
 
 
@@ -120,10 +120,10 @@ def check_logits(logits: object, count: int, vocab_size: int, device: torch.devi
     """Floats [count, vocab_size] on the device."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         remedy = "Give the model's output."
-        raise TypeError(f"{OWNER}: logits must be a floating-point tensor, got {_kind(logits)}. {remedy}")
+        refuse(OWNER, "logits", "be a floating-point tensor", _kind(logits), remedy, TypeError)
     if logits.shape != (count, vocab_size):
         shape, remedy = list(logits.shape), "Give one row for each row of the batch."
-        raise ValueError(f"{OWNER}: logits must have the shape [{count}, {vocab_size}], got {shape}. {remedy}")
+        refuse(OWNER, "logits", f"have the shape [{count}, {vocab_size}]", shape, remedy)
     _check_device("logits", logits, device)
 
 
@@ -133,4 +133,4 @@ def _kind(value: object) -> str:
 
 def _check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     if tensor.device != device:
-        raise ValueError(f"{OWNER}: {name} must be on {device}, got {tensor.device}. Move it with .to().")
+        refuse(OWNER, name, f"be on {device}", tensor.device, "Move it with .to().")

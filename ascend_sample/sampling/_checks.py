@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import numbers
-import reprlib
 from collections.abc import Collection, Mapping
-from typing import Final, SupportsInt, TypeGuard
+from typing import Final, NoReturn
 
 import numpy
 
-from ascend_sample._validate import MAX_VOCAB_SIZE
+from ascend_sample._contract import MAX_VOCAB_SIZE
+from ascend_sample._errors import is_integer, is_real, refuse, show, to_float
 
 OWNER: Final = "SamplingParams"
 SMALLEST_POSITIVE: Final = 2.0**-126
@@ -26,21 +25,9 @@ LARGEST_FRACTION: Final = 1.0 - 2.0**-24
 LARGEST_COUNT: Final = 2**31 - 1
 
 
-class _ShownValue(reprlib.Repr):
-    """A wrong value in a message: its beginning, should it be long."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 60
-
-    def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to print integers of thousands of digits.
-        return repr(x) if x.bit_length() <= 128 else f"an int of {x.bit_length()} bits"
-
-
-def refusal(field: str, rule: str, value: object, remedy: str) -> str:
-    """The message of an error: which field, its rule, the value, and what to do."""
-    return f"{OWNER}: {field} must {rule}, got {_ShownValue().repr(value)}. {remedy}"
+def refuse_field(field: str, rule: str, value: object, remedy: str, error: type[Exception] = ValueError) -> NoReturn:
+    """Raise an error that names a field, its rule, the value, and what to do."""
+    refuse(OWNER, field, rule, show(value), remedy, error)
 
 
 def to_real(value: object, field: str, rule: str, remedy: str) -> float:
@@ -50,14 +37,11 @@ def to_real(value: object, field: str, rule: str, remedy: str) -> float:
         TypeError: It is no real number, or a bool.
         ValueError: It is NaN or infinite, or too large for a float.
     """
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise TypeError(refusal(field, f"be a float, {rule}", value, "Convert it with float()."))
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
+    if not is_real(value):
+        refuse_field(field, f"be a float, {rule}", value, "Convert it with float().", TypeError)
+    number = to_float(value)
     if not math.isfinite(number):
-        raise ValueError(refusal(field, f"be finite, {rule}", value, remedy))
+        refuse_field(field, f"be finite, {rule}", value, remedy)
     return number + 0.0
 
 
@@ -69,11 +53,11 @@ def to_integer(value: object, field: str, low: int, high: int, remedy: str) -> i
         ValueError: It is out of range.
     """
     rule = f"be an int in [{low}, {show_bound(high)}]"
-    if not _is_integer(value):
-        raise TypeError(refusal(field, rule, value, "Convert it with int()."))
+    if not is_integer(value):
+        refuse_field(field, rule, value, "Convert it with int().", TypeError)
     number = int(value)
     if not low <= number <= high:
-        raise ValueError(refusal(field, rule, number, remedy))
+        refuse_field(field, rule, number, remedy)
     return number
 
 
@@ -87,7 +71,7 @@ def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...
     if isinstance(values, numpy.ndarray):
         values = values.tolist()
     if not isinstance(values, Collection) or isinstance(values, str | bytes | bytearray | Mapping):
-        raise TypeError(refusal(field, "be a collection of vocabulary ids", values, "Give a list of ints."))
+        refuse_field(field, "be a collection of vocabulary ids", values, "Give a list of ints.", TypeError)
     if set(map(type, values)) <= {int}:  # a vocabulary's worth of ids passes without a loop in Python
         ids = sorted(values)
         for outermost in ids[:1] + ids[-1:]:
@@ -96,19 +80,19 @@ def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...
         ids = sorted(to_id(value, field, vocab_size) for value in values)
     if len(set(ids)) != len(ids):
         twice = next(first for first, second in itertools.pairwise(ids) if first == second)
-        raise ValueError(refusal(field, "name each id once", twice, "Remove the duplicates, as with set()."))
+        refuse_field(field, "name each id once", twice, "Remove the duplicates, as with set().")
     return tuple(ids)
 
 
 def to_id(value: object, field: str, vocab_size: int | None) -> int:
     """One vocabulary id as a Python int; without a vocabulary's size it may be any that the operators take."""
-    if not _is_integer(value):
-        raise TypeError(refusal(field, "hold ints", value, "Give vocabulary ids."))
+    if not is_integer(value):
+        refuse_field(field, "hold ints", value, "Give vocabulary ids.", TypeError)
     number = int(value)
     size = MAX_VOCAB_SIZE if vocab_size is None else vocab_size
     if not 0 <= number < size:
         remedy = "Use the ids of the model's own vocabulary."
-        raise ValueError(refusal(field, f"hold ids in [0, {size})", number, remedy))
+        refuse_field(field, f"hold ids in [0, {size})", number, remedy)
     return number
 
 
@@ -120,14 +104,14 @@ def to_bias(values: object, field: str, vocab_size: int | None) -> dict[int, flo
         ValueError: An id is out of range, a bias is not finite or too large for float32.
     """
     if not isinstance(values, Mapping):
-        raise TypeError(refusal(field, "be a mapping of vocabulary ids to floats", values, "Give a dict."))
+        refuse_field(field, "be a mapping of vocabulary ids to floats", values, "Give a dict.", TypeError)
     rule, remedy = "lie in [-3.40282e+38, 3.40282e+38]", "Use bad_ids or allowed_ids to decide about an id."
     biases = {}
     for key, value in values.items():
         token_id = to_id(key, field, vocab_size)
         bias = to_real(value, f"{field}[{token_id}]", rule, remedy)
         if abs(bias) > LARGEST:
-            raise ValueError(refusal(f"{field}[{token_id}]", rule, value, remedy))
+            refuse_field(f"{field}[{token_id}]", rule, value, remedy)
         biases[token_id] = bias
     return dict(sorted(biases.items()))
 
@@ -135,10 +119,6 @@ def to_bias(values: object, field: str, vocab_size: int | None) -> dict[int, flo
 def to_fraction(number: float) -> numpy.float32:
     """A number of [0, 1] in float32: what is below 1 stays below 1, where rounding would switch a filter off."""
     return numpy.float32(min(number, LARGEST_FRACTION) if number < 1.0 else 1.0)
-
-
-def _is_integer(value: object) -> TypeGuard[SupportsInt]:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def show_bound(number: float) -> str:

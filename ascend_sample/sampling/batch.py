@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._validate import MAX_VOCAB_SIZE
+from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample.sampling import _arguments
 from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling._checks import LARGEST_COUNT

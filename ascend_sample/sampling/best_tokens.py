@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import MAX_VOCAB_SIZE
+from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample.sampling.total_order import first_of_total_order
 
 CHUNK: Final = 128

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import routes
 from ascend_sample.sampling.noise import Stream
 from ascend_sample.sampling.routes import Group, RowFacts, SamplingRoute

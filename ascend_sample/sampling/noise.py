@@ -22,6 +22,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from ascend_sample._errors import check_tensor
+
 OPERATOR_NAME: Final = "exponential_noise"
 
 _WORD: Final = 2**32 - 1
@@ -78,11 +80,7 @@ def exponential_noise(
     this project's.
     """
     for name, value in (("seed", seed), ("position", position)):
-        if not isinstance(value, Tensor):
-            raise TypeError(
-                f"{OPERATOR_NAME}: {name} must be a torch.Tensor, got {type(value).__name__}. "
-                f"Convert it with torch.as_tensor({name})."
-            )
+        check_tensor(OPERATOR_NAME, name, value)
     if seed.device.type in ("cpu", "meta"):
         noise: Tensor = torch.ops.ascend_sample.exponential_noise(seed, position, lanes, int(stream), first_lane)
         return noise

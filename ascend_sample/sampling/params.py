@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
-from ascend_sample._validate import MAX_VOCAB_SIZE
+from ascend_sample._contract import MAX_VOCAB_SIZE
+from ascend_sample._errors import refuse, show
 from ascend_sample.sampling._checks import (
     LARGEST,
     LARGEST_COUNT,
     OWNER,
     SMALLEST_POSITIVE,
-    refusal,
+    refuse_field,
     show_bound,
     to_bias,
     to_id,
@@ -116,11 +117,11 @@ class SamplingParams:
             ValueError: SamplingParams: 'temprature' must be a known field. Did you mean 'temperature'?
         """
         if not isinstance(values, Mapping):
-            raise TypeError(f"{OWNER}: the fields must be a mapping, got {type(values).__name__}. Give a dict.")
+            refuse(OWNER, "the fields", "be a mapping", type(values).__name__, "Give a dict.", TypeError)
         known = [entry.name for entry in fields(cls)]
         for name in values:
             if not isinstance(name, str):
-                raise TypeError(f"{OWNER}: the name of a field must be a str, got {name!r}. Give names as strings.")
+                refuse(OWNER, "the name of a field", "be a str", show(name), "Give names as strings.", TypeError)
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
                 remedy = f"Did you mean {near[0]!r}?" if near else f"The fields are {', '.join(known)}."
@@ -144,7 +145,7 @@ class SamplingParams:
         if self.vocab_size is not None:
             if self.vocab_size != vocab_size:
                 remedy = "Leave it out, or give the batch's."
-                raise ValueError(refusal("vocab_size", f"be the batch's, {vocab_size}", self.vocab_size, remedy))
+                refuse_field("vocab_size", f"be the batch's, {vocab_size}", self.vocab_size, remedy)
             return  # everything was checked against it at construction
         for name in ID_FIELDS:
             ids = getattr(self, name)
@@ -193,7 +194,7 @@ class SamplingParams:
         rule = f"{'be 0 or lie' if zero else 'lie'} in [{show_bound(lowest)}, {show_bound(high)}]"
         number = to_real(value, name, rule, remedy)
         if not (lowest <= number <= high or (zero and number == 0.0)):
-            raise ValueError(refusal(name, rule, value, remedy))
+            refuse_field(name, rule, value, remedy)
         self._set(name, number)
 
     def _check_logprobs(self, vocab_size: int | None) -> None:
@@ -211,30 +212,26 @@ class SamplingParams:
             in_vain |= biased - set(self.allowed_ids)
         if in_vain:
             rule = "bias only ids that allowed_ids and bad_ids allow"
-            raise ValueError(refusal("logit_bias", rule, min(in_vain), "Drop the bias, or allow the id."))
+            refuse_field("logit_bias", rule, min(in_vain), "Drop the bias, or allow the id.")
 
     def _check_something_is_allowed(self, vocab_size: int | None) -> None:
         """Some id can be drawn, at first too, while `min_tokens` forbids the stop ids."""
         if self.min_tokens > 0 and not self.stop_ids:
             rule = "be 0 where stop_ids is empty"
-            raise ValueError(
-                refusal("min_tokens", rule, self.min_tokens, "Name the ids that end the sequence in stop_ids.")
-            )
+            refuse_field("min_tokens", rule, self.min_tokens, "Name the ids that end the sequence in stop_ids.")
         forbidden = set(self.bad_ids)
         at_first = forbidden.union(self.stop_ids) if self.min_tokens else forbidden
         if self.allowed_ids is not None:
             allowed = set(self.allowed_ids)
             if not allowed - forbidden:
                 rule = "name at least one id that is not in bad_ids"
-                raise ValueError(refusal("allowed_ids", rule, self.allowed_ids, "Use None to allow all ids."))
+                refuse_field("allowed_ids", rule, self.allowed_ids, "Use None to allow all ids.")
             nothing_at_first = not allowed - at_first
         else:
             if vocab_size is not None and len(forbidden) >= vocab_size:
                 rule = f"leave at least one of the {vocab_size} ids of the vocabulary"
-                raise ValueError(refusal("bad_ids", rule, self.bad_ids, "Forbid fewer ids."))
+                refuse_field("bad_ids", rule, self.bad_ids, "Forbid fewer ids.")
             nothing_at_first = vocab_size is not None and len(at_first) >= vocab_size
         if nothing_at_first:
             rule = "be 0 where nothing but stop_ids may be drawn"
-            raise ValueError(
-                refusal("min_tokens", rule, self.min_tokens, "Allow an id that does not end the sequence.")
-            )
+            refuse_field("min_tokens", rule, self.min_tokens, "Allow an id that does not end the sequence.")

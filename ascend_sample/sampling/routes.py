@@ -16,8 +16,7 @@ import numpy.typing as npt
 import torch
 
 from ascend_sample import backend
-from ascend_sample._validate import OPERATOR_NAME, OPERATOR_V2_NAME
-from ascend_sample.reference import MAX_TOP_K
+from ascend_sample._contract import MAX_TOP_K, OPERATOR_NAME, OPERATOR_V2_NAME
 
 LARGEST_FUSED_K: Final = MAX_TOP_K
 CANDIDATE_COUNTS: Final = (64, LARGEST_FUSED_K)

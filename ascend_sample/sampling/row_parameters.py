@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import MAX_VOCAB_SIZE, SKIP_TOP_K
+from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
+from ascend_sample._errors import refuse
 from ascend_sample.sampling._checks import LARGEST_FRACTION
 from ascend_sample.sampling.routes import RowFacts
 
@@ -107,16 +108,13 @@ def check_logits(name: str, logits: object) -> None:
         ValueError: its shape is another.
     """
     if not isinstance(logits, Tensor):
-        raise TypeError(f"{name}: logits must be a torch.Tensor, got {type(logits).__name__}. Use torch.as_tensor.")
+        refuse(name, "logits", "be a torch.Tensor", type(logits).__name__, "Use torch.as_tensor.", TypeError)
     if logits.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise TypeError(
-            f"{name}: logits must be float32, float16 or bfloat16, got {logits.dtype}. Convert with logits.float()."
-        )
+        remedy = "Convert with logits.float()."
+        refuse(name, "logits", "be float32, float16 or bfloat16", logits.dtype, remedy, TypeError)
     if logits.dim() != 2 or not 1 <= logits.shape[1] <= MAX_VOCAB_SIZE:
-        raise ValueError(
-            f"{name}: logits must have shape [rows, vocab_size] with vocab_size in [1, {MAX_VOCAB_SIZE}], "
-            f"got {list(logits.shape)}. Take the last position of each sequence."
-        )
+        rule = f"have shape [rows, vocab_size] with vocab_size in [1, {MAX_VOCAB_SIZE}]"
+        refuse(name, "logits", rule, list(logits.shape), "Take the last position of each sequence.")
 
 
 def check_parameters(name: str, parameters: RowParameters, logits: Tensor) -> None:
@@ -135,14 +133,10 @@ def check_parameters(name: str, parameters: RowParameters, logits: Tensor) -> No
         tensor = getattr(parameters, argument)
         if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
             got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"{name}: {argument} must be a tensor of {dtype}, got {got}. Convert with .to({dtype}).")
+            refuse(name, argument, f"be a tensor of {dtype}", got, f"Convert with .to({dtype}).", TypeError)
         if tensor.shape != logits.shape[:1]:
-            raise ValueError(
-                f"{name}: {argument} must have one value for each of the {len(logits)} rows of logits, got shape "
-                f"{list(tensor.shape)}. Expand it with .expand({len(logits)})."
-            )
+            rule = f"have one value for each of the {len(logits)} rows of logits"
+            refuse(name, argument, rule, f"shape {list(tensor.shape)}", f"Expand it with .expand({len(logits)}).")
         if tensor.device != logits.device:
-            raise ValueError(
-                f"{name}: {argument} must be on the device of logits, {logits.device}, got {tensor.device}. "
-                f"Call {argument}.to(logits.device)."
-            )
+            rule = f"be on the device of logits, {logits.device}"
+            refuse(name, argument, rule, tensor.device, f"Call {argument}.to(logits.device).")

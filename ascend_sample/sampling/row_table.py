@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling._checks import to_fraction
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.params import SamplingParams

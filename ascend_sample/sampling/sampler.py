@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ascend_sample._errors import refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import ProcessedRows, SamplingBatch
@@ -111,10 +112,11 @@ class Sampler:
     ) -> None:
         modes = [mode.value for mode in LogprobsMode]
         if logprobs_mode not in modes:
-            raise ValueError(f"Sampler: logprobs_mode must be one of {', '.join(modes)}, got {logprobs_mode!r}.")
+            rule = f"be one of {', '.join(modes)}"
+            refuse("Sampler", "logprobs_mode", rule, show(logprobs_mode), "Leave it out for raw_logprobs.")
         for name, value in (("keep_ties", keep_ties), ("round_float32", round_float32)):
             if not isinstance(value, bool):
-                raise TypeError(f"Sampler: {name} must be True or False, got {value!r}. Use bool().")
+                refuse("Sampler", name, "be True or False", show(value), "Use bool().", TypeError)
         self.logprobs_mode = LogprobsMode(logprobs_mode)
         self.keep_ties = keep_ties
         self.round_float32 = round_float32
@@ -183,15 +185,11 @@ class Sampler:
     def _check(self, logits: Tensor, batch: SamplingBatch) -> None:
         check_logits("Sampler", logits)
         if tuple(logits.shape) != (len(batch), batch.vocab_size):
-            raise ValueError(
-                f"Sampler: logits must have the shape of the batch, [{len(batch)}, {batch.vocab_size}], got "
-                f"{list(logits.shape)}. Add and remove requests before the step."
-            )
+            rule = f"have the shape of the batch, [{len(batch)}, {batch.vocab_size}]"
+            refuse("Sampler", "logits", rule, list(logits.shape), "Add and remove requests before the step.")
         if logits.device != batch.device:
-            raise ValueError(
-                f"Sampler: logits must be on the device of the batch, {batch.device}, got {logits.device}. "
-                "Make the batch with device=logits.device."
-            )
+            rule = f"be on the device of the batch, {batch.device}"
+            refuse("Sampler", "logits", rule, logits.device, "Make the batch with device=logits.device.")
 
     def _planned(self, logits: Tensor, batch: SamplingBatch, processed: ProcessedRows | None) -> _Plan:
         key = (logits.dtype, self.keep_ties, self.round_float32)

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import SKIP_TOP_K, convert_p
+from ascend_sample._contract import SKIP_TOP_K
+from ascend_sample._validate import convert_p
 from ascend_sample.sampling import routes
 from ascend_sample.sampling.noise import Stream, exponential_noise
 from ascend_sample.sampling.routes import LARGEST_FUSED_K, Group, RowFacts, SamplingRoute

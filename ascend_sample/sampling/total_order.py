@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import MAX_VOCAB_SIZE
+from ascend_sample._contract import MAX_VOCAB_SIZE
 
 ID_BITS = (MAX_VOCAB_SIZE - 1).bit_length()  # an id fits
 ID_MASK = (1 << ID_BITS) - 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy
 import torch
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling.params import SamplingParams
 
 Float = numpy.float32

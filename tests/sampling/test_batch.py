@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import batch as batch_module
 from ascend_sample.sampling import plan as plan_module
 from ascend_sample.sampling.batch import SamplingBatch

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample._validate import SKIP_TOP_K
+from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import RowsOutput, plan, serving
 from ascend_sample.sampling.total_order import mask_below_top_k
 

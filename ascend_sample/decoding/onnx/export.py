@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import torch
 from torch import Tensor, nn
 
-from ascend_sample.decoding.checks import refuse, refuse_type
+from ascend_sample._errors import refuse, refuse_type
 from ascend_sample.decoding.onnx.graphs import DecoderGraph, EncoderGraph, decoder_example
 from ascend_sample.decoding.onnx.interface import (
     DECODER_FILE,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.checks import check_integer, refuse, refuse_type
+from ascend_sample._errors import check_integer, refuse, refuse_type
 from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK, StepOutput
 from ascend_sample.decoding.onnx.interface import (
     DECODER_FILE,
@@ -88,7 +88,7 @@ class OnnxModel:
             path = Path(directory) / file
             if not path.is_file():
                 remedy = "Write it with export_onnx."
-                raise FileNotFoundError(f"OnnxModel: directory must hold {file}, got {directory}. {remedy}")
+                refuse("OnnxModel", "directory", f"hold {file}", str(directory), remedy, FileNotFoundError)
             sessions.append(onnxruntime.InferenceSession(str(path), options, providers=list(providers)))
         self.encoder, self.decoder = sessions
         self.encoder_inputs = {value.name: ONNX_TYPES.get(value.type) for value in self.encoder.get_inputs()}

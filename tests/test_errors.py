@@ -1,0 +1,92 @@
+"""The message of refused arguments: one form, made in one place, for any value."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import ascend_sample
+from ascend_sample import _errors, decoding
+from ascend_sample.sampling import SamplingBatch
+
+PACKAGE = Path(ascend_sample.__file__).parent
+HUGE = -(10**5000)
+OTHER_SENTENCES = {  # no refused arguments: an environment, a version, a program's own state
+    "_environment.py": 1,
+    "decoding/onnx/interface.py": 1,
+    "npu/aclnn_call.py": 1,
+    "integrations/vllm.py": 1,
+    "integrations/sglang.py": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("5", "'5'"),
+        (numpy.int64(7), "7"),
+        (numpy.float32(0.5), "0.5"),
+        (HUGE, "an int of 16610 bits"),
+        (2**127, str(2**127)),
+        (torch.ones(2, 3), "a tensor of torch.float32 [2, 3]"),
+        (list(range(100)), "[0, 1, 2, 3, 4, 5, ...]"),
+        ("a" * 100, f"'{'a' * 27}...{'a' * 28}'"),
+        (pytest, "<module 'pytest' from"),
+    ],
+    ids=lambda value: type(value).__name__,  # pytest would print the value, and cannot
+)
+def test_values_are_shown_in_one_short_line(value: object, shown: str) -> None:
+    text = _errors.show(value)
+    assert text.startswith(shown)
+    assert "\n" not in text
+    assert len(text) <= 80
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: SamplingBatch(vocab_size=HUGE),
+            r"SamplingBatch: vocab_size must be in \[1",
+        ),
+        (
+            lambda: SamplingBatch(vocab_size=-HUGE),
+            r"SamplingBatch: vocab_size must be in \[1",
+        ),
+        (lambda: beams(num_beams=HUGE), "beam_search: num_beams must be "),
+        (
+            lambda: beams(max_new_tokens=HUGE),
+            "beam_search: max_new_tokens must be at least 1",
+        ),
+        (lambda: beams(length_penalty=HUGE), "beam_search: length_penalty must be "),
+        (
+            lambda: _errors.check_number("f", "x", -HUGE, low=0.0),
+            "f: x must be a finite number ",
+        ),
+        (lambda: decoding.AdaptiveGamma(HUGE), "AdaptiveGamma: largest must be "),
+    ],
+)
+def test_numbers_that_python_does_not_print_are_refused_as_others_are(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}.*, got an int of 16610 bits"):
+        call()
+
+
+def beams(**options: Any) -> object:
+    model = decoding.ModuleModel(lambda ids: torch.nn.functional.one_hot(ids, 5) * 1.0)
+    return decoding.beam_search(model, torch.tensor([[1]]), **{"num_beams": 2, "max_new_tokens": 2, **options})
+
+
+def test_no_other_module_writes_the_sentence() -> None:
+    """An argument, "must", a rule, "got", a value, a remedy: whoever raises it calls `refuse`."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        raised = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Raise)]
+        count = sum(" must " in (text := ast.unparse(node)) and " got" in text for node in raised)
+        if count and path.name != "_errors.py":
+            found[path.relative_to(PACKAGE).as_posix()] = count
+    assert found == {name: count for name, count in OTHER_SENTENCES.items() if name in found}
