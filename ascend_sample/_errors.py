@@ -10,7 +10,6 @@ import numbers
 import reprlib
 from typing import Any, Final, NoReturn, SupportsFloat, TypeGuard
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -40,8 +39,6 @@ def show(value: object) -> str:
     """
     if isinstance(value, Tensor):
         return f"a tensor of {value.dtype} {list(value.shape)}"
-    if isinstance(value, numpy.generic):
-        value = value.item()
     return " ".join(_OneLine().repr(value).split())
 
 

@@ -29,8 +29,7 @@ OTHER_SENTENCES = {  # no refused arguments: an environment, a version, a progra
     ("value", "shown"),
     [
         ("5", "'5'"),
-        (numpy.int64(7), "7"),
-        (numpy.float32(0.5), "0.5"),
+        (numpy.float32(0.5), "np.float32(0.5)"),
         (HUGE, "an int of 16610 bits"),
         (2**127, str(2**127)),
         (torch.ones(2, 3), "a tensor of torch.float32 [2, 3]"),

@@ -169,7 +169,9 @@ def _settings(soc: str | None, memory: int | None, stream_mode: str | None, cann
     variables: dict[str, str] = {}
     if soc is not None:
         if not soc:
-            refuse("hostcann.activate", "soc", "be a SoC's name", show(soc), "Use one such as 'Ascend910B3'.")
+            refuse(
+                "hostcann.activate", "soc", "be a SoC's name such as 'Ascend910B3'", show(soc), "Leave it out for that."
+            )
         variables["HOSTCANN_SOC"] = soc
     if memory is not None:
         if memory <= 0:

@@ -72,7 +72,7 @@ def to_token_ids(name: str, token_ids: TokenIds, vocab_size: int) -> NDArray[num
     if given.size and (given.min() < 0 or given.max() >= vocab_size):
         wrong = given.min() if given.min() < 0 else given.max()
         remedy = "Penalties count them; leave placeholders out."
-        refuse(OWNER, name, f"hold ids in [0, {vocab_size})", wrong, remedy)
+        refuse(OWNER, name, f"hold ids in [0, {vocab_size})", int(wrong), remedy)
     return given.astype(numpy.int64)
 
 
