@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 
@@ -55,12 +54,3 @@ class DecodeOutput(NamedTuple):
     def to_lists(self) -> list[list[int]]:
         """The sequences without their padding."""
         return [row[:length].tolist() for row, length in zip(self.sequences.cpu(), self.lengths.tolist(), strict=True)]
-
-
-def pad_sequences(sequences: list[Tensor], pad_token_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens of several lengths as int64 [rows, longest], and their lengths, int64 [rows]."""
-    lengths = torch.tensor([len(tokens) for tokens in sequences], dtype=torch.int64, device=device)
-    if not sequences:
-        return torch.empty(0, 0, dtype=torch.int64, device=device), lengths
-    padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=pad_token_id)
-    return padded.to(device), lengths
