@@ -34,7 +34,7 @@ _find_spec = importlib.util.find_spec
 
 
 def missing_cann_library() -> str | None:
-    """Why CANN cannot be loaded: the first of its libraries that the dynamic linker refuses; None when all load."""
+    """Returns the dynamic linker's error for the first of CANN's libraries that it refuses, or None when all load."""
     for name in CANN_LIBRARIES:
         try:
             ctypes.CDLL(name)
@@ -45,12 +45,12 @@ def missing_cann_library() -> str | None:
 
 @functools.cache  # the guard, once it stands, would answer for the search
 def torch_npu_is_installed() -> bool:
-    """Whether torch_npu can be found, with or without a CANN; it is not imported."""
+    """Tells whether torch_npu can be found, with or without a CANN, and does not import it."""
     return TORCH_NPU in sys.modules or _find_spec(TORCH_NPU) is not None
 
 
 def import_torch() -> None:
-    """Import torch, which imports an installed torch_npu by itself, only with the latter if CANN is there for it.
+    """Imports torch, and lets it import an installed torch_npu by itself only if CANN is there for it.
 
     A torch_npu that is not imported then is guarded: see `guard_torch_npu`.
     """
@@ -72,7 +72,7 @@ def import_torch() -> None:
 
 
 def guard_torch_npu() -> None:
-    """Make this process see no torch_npu as long as CANN does not load, and say why to who imports it.
+    """Makes this process see no torch_npu as long as CANN does not load, and an import of it fail with the reason.
 
     transformers and others ask `importlib.util.find_spec` for torch_npu, and import what they find, which fails for
     all of their models. So that function does not find it, and ``import torch_npu`` raises an error with the remedy,

@@ -87,12 +87,12 @@ def refuse_result(owner: str, name: str, rule: str, value: object, remedy: str) 
 
 
 def is_integer(value: object) -> TypeGuard[numbers.Integral]:
-    """Returns whether value is an integer (numpy's are), and no truth value."""
+    """Tells whether value is an integer (numpy's are), and no truth value."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_real(value: object) -> TypeGuard[SupportsFloat]:
-    """Returns whether value is a real number (numpy's are), and no truth value."""
+    """Tells whether value is a real number (numpy's are), and no truth value."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

@@ -10,7 +10,7 @@ NamedTupleClass = TypeVar("NamedTupleClass", bound=type[Any])
 
 
 def exportable(named_tuple: NamedTupleClass) -> NamedTupleClass:
-    """Give a named tuple the name under which `torch.export.save` writes it: the package's, and its own.
+    """Gives a named tuple the name under which `torch.export.save` writes it: the package's name and its own.
 
     torch takes named tuples apart and puts them together by itself, but refuses to write one that has no such name.
     Its public functions register dataclasses and classes of unknown structure alone; this one says what a named tuple

@@ -13,13 +13,13 @@ _cffi_library: torch.library.Library | None = None
 
 
 def library_path(name: str) -> Path | None:
-    """The compiled library ``name`` ("_C", "_npu") of this installation, or None where it was not built."""
+    """Returns the path of the compiled library ``name`` ("_C", "_npu"), or None where it was not built."""
     path = _FOLDER / f"{name}.so"
     return path if path.is_file() else None
 
 
 def load_core() -> None:
-    """Load the operators' schemas and the CPU, composite and fake kernels.
+    """Loads the operators' schemas and the CPU, composite and fake kernels.
 
     Raises:
         ImportError: the package was not built, or was built against another torch.
@@ -34,7 +34,7 @@ def load_core() -> None:
 
 
 def load_npu_if_imported() -> bool:
-    """Register the NPU kernel when torch_npu is in the process; it is never imported from here.
+    """Registers the NPU kernels when torch_npu is in the process, and never imports it.
 
     Returns:
         Whether the compiled binding is loaded.
@@ -58,7 +58,7 @@ def load_npu_if_imported() -> bool:
 
 
 def _register_cffi_kernel() -> None:
-    """Without a compiled binding, tensors on an NPU are served through cffi."""
+    """Registers the kernels that serve tensors on an NPU through cffi where there is no compiled binding."""
     global _cffi_library
     if _cffi_library is None:
         from ascend_sample.npu import aclnn_cffi

@@ -38,7 +38,7 @@ def convert_arguments(
     is_need_logits: bool,
     top_k_guess: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert k and p, and check everything, for an implementation in Python (a kernel in C++ checks by itself).
+    """Converts k and p, and checks everything, for an implementation in Python (a kernel in C++ checks by itself).
 
     Returns:
         k as int32 [batch] and p as [batch] in the dtype of logits.
@@ -62,7 +62,7 @@ def convert_arguments_v2(
     input_is_logits: bool,
     is_need_sample_result: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Convert k, p and min_p, and check everything, as `convert_arguments` does for the first operator.
+    """Converts k, p and min_p, and checks everything, as `convert_arguments` does for the first operator.
 
     Returns:
         k as int32 [batch], p and min_p as [batch] in the dtype of logits; None for a min_p of None.
@@ -83,9 +83,10 @@ def check_types(
     top_k_guess: object,
     op: str = OPERATOR_NAME,
 ) -> None:
-    """Raise TypeError unless the arguments that are not converted have the types that the operator's schema names."""
-    check_tensor(op, "logits", logits)
-    if q is not None:
+    """Raises TypeError unless the arguments that are not converted have the types that the operator's schema names."""
+    if not isinstance(logits, Tensor):
+        check_tensor(op, "logits", logits)
+    if not (q is None or isinstance(q, Tensor)):
         check_tensor(op, "q", q)
     if not isinstance(eps, float):
         _as_float(eps, "eps", "be a float", "Use the default, 1e-8.", op)
@@ -103,7 +104,7 @@ def check_types_v2(
     input_is_logits: object,
     is_need_sample_result: object,
 ) -> None:
-    """`check_types` for the second operator."""
+    """Checks the second operator's arguments as `check_types` does those of the first."""
     check_types(logits, q, eps, is_need_logits, top_k_guess, OPERATOR_V2_NAME)
     _check_int(ks_max, "ks_max", "1024", OPERATOR_V2_NAME)
     _check_bool(input_is_logits, "input_is_logits", OPERATOR_V2_NAME)
@@ -132,9 +133,9 @@ def _as_float(value: object, name: str, rule: str, remedy: str, op: str) -> floa
 
 
 def explain(error: Exception, op: str, **arguments: object) -> None:
-    """Raise the rule that a tensor breaks, where torch has refused the tensor before the rules could: none, else.
+    """Raises the error of the rule that a tensor breaks, where torch has refused the tensor before the rules could.
 
-    A call that succeeds pays nothing for it.
+    It returns where no rule is broken. A call that succeeds pays nothing for it.
 
     Args:
         error: what torch said.
@@ -157,7 +158,7 @@ def explain(error: Exception, op: str, **arguments: object) -> None:
 
 
 def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor, op: str = OPERATOR_NAME) -> torch.Tensor:
-    """Return k as int32 [batch]: a value that does not fit saturates, because it would skip top-k either way."""
+    """Returns k as int32 [batch]: a value that does not fit saturates, because it would skip top-k either way."""
     if isinstance(k, Tensor):
         if k.dtype == INT32 and k.dim() == 1:
             return k
@@ -176,7 +177,7 @@ def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor, op: str = OPER
 
 
 def convert_p(p: float | torch.Tensor | None, logits: torch.Tensor, op: str = OPERATOR_NAME) -> torch.Tensor:
-    """Return p as [batch] in the dtype of logits.
+    """Returns p as [batch] in the dtype of logits.
 
     A p inside (0, 1) stays inside: rounding to 0 or 1 would switch top-p off.
     """
@@ -184,7 +185,7 @@ def convert_p(p: float | torch.Tensor | None, logits: torch.Tensor, op: str = OP
 
 
 def convert_min_p(min_p: float | torch.Tensor | None, logits: torch.Tensor) -> torch.Tensor | None:
-    """Return min_p as [batch] in the dtype of logits, or None for None.
+    """Returns min_p as [batch] in the dtype of logits, or None for None.
 
     A min_p inside (0, 1) stays inside: rounding to 0 would switch min-p off, rounding to 1 would keep one entry.
     """
@@ -194,7 +195,7 @@ def convert_min_p(min_p: float | torch.Tensor | None, logits: torch.Tensor) -> t
 def _convert_fraction(
     value: float | torch.Tensor, name: str, skipped: str, logits: torch.Tensor, op: str
 ) -> torch.Tensor:
-    """Return a probability of each row as [batch] in the dtype of logits."""
+    """Returns p or min_p as [batch] in the dtype of logits."""
     dtype = logits.dtype
     if isinstance(value, Tensor):
         if value.dtype == dtype and value.dim() == 1:
@@ -206,7 +207,7 @@ def _convert_fraction(
             converted = value.to(dtype)
             value = torch.where((value > 0) & (value < 1), converted.clamp(smallest, largest), converted)
         return value.expand(logits.shape[0]) if value.dim() == 0 and logits.dim() == 2 else value
-    number = _as_float(value, name, FRACTION_RULE, f"None skips {skipped}.", op)
+    number = value if type(value) is float else _as_float(value, name, FRACTION_RULE, f"None skips {skipped}.", op)
     if dtype not in FLOATS:
         dtype = torch.float32  # of logits that are refused, in words of their own
     elif 0 < number < 1:
@@ -216,7 +217,7 @@ def _convert_fraction(
 
 
 def _open_unit_interval(dtype: torch.dtype) -> tuple[float, float]:
-    """The smallest and largest values of ``dtype`` that lie between 0 and 1, both excluded."""
+    """Returns the smallest and largest values of ``dtype`` that lie between 0 and 1, both excluded."""
     info = torch.finfo(dtype)
     smallest = max(
         info.smallest_normal * info.eps, torch.finfo(torch.float32).tiny

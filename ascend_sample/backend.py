@@ -64,8 +64,9 @@ _forced: str | None = _check_name(os.environ[VARIABLE], VARIABLE) if os.environ.
 
 @contextmanager
 def use_backend(name: str | None) -> Iterator[None]:
-    """Force one backend for every call of the public function inside the block, in every thread; None chooses by
-    device.
+    """Forces one backend for every call of the public functions inside the block, in every thread.
+
+    None chooses by device.
 
     Args:
         name: one of :data:`BACKENDS`, or None.
@@ -88,7 +89,7 @@ def use_backend(name: str | None) -> Iterator[None]:
 
 
 def which_backend(tensor: torch.Tensor, operator: str = OPERATOR_NAME) -> Route:
-    """Tell which backend serves logits like ``tensor`` (its device and dtype count), and why.
+    """Tells which backend serves logits like ``tensor`` (its device and dtype count), and why.
 
     Args:
         tensor: logits, of any shape.
@@ -117,7 +118,7 @@ def which_backend(tensor: torch.Tensor, operator: str = OPERATOR_NAME) -> Route:
 
 
 def implementation(logits: torch.Tensor, operator: str) -> Implementation:
-    """The function that the route of ``logits`` stands for; all of them take the operator's arguments."""
+    """Returns the function that the route of ``logits`` stands for, which takes the operator's arguments."""
     if not logits.is_cpu:
         _extension.load_npu_if_imported()
     if _forced is None:
@@ -159,7 +160,7 @@ def _route_by_device(tensor: torch.Tensor, operator: str) -> Route:
 
 
 def _obstacle(backend: str, tensor: torch.Tensor, operator: str) -> str | None:
-    """Why ``backend`` cannot serve ``tensor``, or None when it can."""
+    """Returns why ``backend`` cannot serve ``tensor``, or None when it can."""
     device = tensor.device.type
     if backend == "cpu":
         return None if device == "cpu" else "it serves CPU tensors"

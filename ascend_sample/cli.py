@@ -9,7 +9,7 @@ from ascend_sample import bench, info, parity
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Runs one command.
 
     Args:
         arguments: the words after the program's name; by default those of this process.

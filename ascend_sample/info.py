@@ -20,12 +20,12 @@ _NOT_FOUND = "not found"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The options of the command."""
+    """Adds the options of the command."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of a list")
 
 
 def run(arguments: Namespace) -> int:
-    """Print what :func:`collect` finds."""
+    """Prints what :func:`collect` finds."""
     facts = collect()
     if arguments.json:
         print(json.dumps(facts, indent=2))
@@ -38,7 +38,7 @@ def run(arguments: Namespace) -> int:
 
 
 def collect() -> dict[str, dict[str, Any]]:
-    """Collect the facts about this installation and machine. Never fails for something that is missing.
+    """Collects the facts about this installation and machine, and never fails for something that is missing.
 
     Returns:
         Sections of names and values: "versions", "built", "cpu", "npu" and "routes".

@@ -20,7 +20,7 @@ def top_k_top_p_sample(
     is_need_logits: bool = False,
     top_k_guess: int = 32,
 ) -> TopKTopPSample:
-    """Sample one token id a row: top-k, then top-p, then a draw weighted by exponential noise.
+    """Samples one token id a row: top-k, then top-p, then a draw weighted by exponential noise.
 
     Each of the three is on or off, the first two row by row, which makes eight scenarios:
 
@@ -101,7 +101,7 @@ def top_k_top_p_sample_v2(
     input_is_logits: bool = True,
     is_need_sample_result: bool = False,
 ) -> TopKTopPSampleV2:
-    """Sample one token id a row: top-k, top-p, min-p, then a draw weighted by exponential noise.
+    """Samples one token id a row: top-k, top-p, min-p, then a draw weighted by exponential noise.
 
     The newer of CANN's two operators. Each filter is on or off row by row; they are applied in this order:
 

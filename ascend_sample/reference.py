@@ -46,12 +46,12 @@ class RowTrace:
 
     @property
     def n_kept(self) -> int:
-        """The number of ids that survived."""
+        """Returns the number of ids that survived."""
         return self.kept.numel()
 
     @property
     def scenario(self) -> str:
-        """The branch with "p" and "q" where they are on: A, Ap, Aq, Apq, Bp, Bpq, C or Cq."""
+        """Returns the branch, with "p" and "q" where they are on: A, Ap, Aq, Apq, Bp, Bpq, C or Cq."""
         return self.branch + "p" * self.use_p + "q" * self.use_q
 
 
@@ -64,7 +64,7 @@ def top_k_top_p_sample_reference(
     is_need_logits: bool = False,
     top_k_guess: int = 32,
 ) -> TopKTopPSample:
-    """Sample one id a row exactly as the specification says; see :func:`ascend_sample.top_k_top_p_sample`.
+    """Samples one id a row exactly as the specification says; see :func:`ascend_sample.top_k_top_p_sample`.
 
     Args:
         logits: float32, float16 or bfloat16 [batch, vocab_size].
@@ -108,7 +108,9 @@ def top_k_top_p_sample_trace(
     is_need_logits: bool = False,
     top_k_guess: int = 32,
 ) -> list[RowTrace]:
-    """Tell for every row which branch it took and why it drew its id. Arguments and errors as in the reference.
+    """Tells for every row which branch it took and why it drew its id.
+
+    Arguments and errors are those of `top_k_top_p_sample_reference`.
 
     Returns:
         One :class:`RowTrace` a row.
@@ -170,18 +172,18 @@ def _sample_row(
 
 
 def as_values(logits: torch.Tensor) -> torch.Tensor:
-    """The row in float32, NaN as -inf (5)."""
+    """Returns the row in float32, NaN as -inf (5)."""
     x = logits.to(torch.float32)
     return torch.where(torch.isnan(x), -math.inf, x)
 
 
 def total_order(x: torch.Tensor) -> torch.Tensor:
-    """The places of all entries by value descending, then by place ascending; +0 and -0 are equal (2)."""
+    """Returns the places of all entries by value descending, then by place ascending; +0 and -0 are equal (2)."""
     return torch.sort(x, descending=True, stable=True).indices
 
 
 def first_of_total_order(x: torch.Tensor, count: int) -> torch.Tensor:
-    """The ids of the first ``count`` entries of the total order, rolled over segments (3.A.1).
+    """Returns the ids of the first ``count`` entries of the total order, rolled over segments (3.A.1).
 
     The candidates of a segment are listed by id behind what earlier segments left, so their places are in the order
     of ids wherever values are equal.
@@ -199,7 +201,7 @@ def first_of_total_order(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def softmax(x: torch.Tensor, masked: torch.Tensor | None = None) -> torch.Tensor:
-    """float32 softmax, correctly rounded from float64, with the special values of (5).
+    """Returns the float32 softmax, correctly rounded from float64, with the special values of (5).
 
     Entries of +inf share the whole mass equally. -inf and ``masked`` entries have weight 0, also where nothing else
     is left.
@@ -212,18 +214,18 @@ def softmax(x: torch.Tensor, masked: torch.Tensor | None = None) -> torch.Tensor
 
 
 def has_no_mass(x: torch.Tensor) -> torch.Tensor:
-    """Which entries have weight 0 by rule (5): -inf, and beside a +inf everything else."""
+    """Tells which entries have weight 0 by rule (5): -inf, and beside a +inf everything else."""
     return (x == -math.inf) | (bool((x == math.inf).any()) & (x != math.inf))
 
 
 def count_until_exceeding(probabilities: torch.Tensor, p: float) -> int:
-    """The least n with probabilities[0] + ... + probabilities[n-1] > p; all if there is none (3.A.3)."""
+    """Returns the least n with probabilities[0] + ... + probabilities[n-1] > p; all if there is none (3.A.3)."""
     sums = torch.cumsum(probabilities.to(torch.float64), dim=0)
     return 1 + int((sums[:-1] <= p).sum())  # an entry stays iff the sum before it is <= p
 
 
 def draw_scores(weights: torch.Tensor, q: torch.Tensor, eps: float, masked: torch.Tensor) -> torch.Tensor:
-    """Weights / (|q| + eps) in float32 (4).
+    """Returns weights / (|q| + eps) in float32 (4).
 
     An entry of NaN noise loses against every other, a masked logit against all (5).
     """
@@ -234,5 +236,5 @@ def draw_scores(weights: torch.Tensor, q: torch.Tensor, eps: float, masked: torc
 
 
 def first_maximum(scores: torch.Tensor) -> int:
-    """The lowest index that holds the maximum."""
+    """Returns the lowest index that holds the maximum."""
     return int(torch.nonzero(scores == scores.max())[0])

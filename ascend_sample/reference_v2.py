@@ -57,12 +57,12 @@ class RowTraceV2:
 
     @property
     def n_kept(self) -> int:
-        """The number of ids that survived."""
+        """Returns the number of ids that survived."""
         return self.kept.numel()
 
     @property
     def scenario(self) -> str:
-        """What was on: 1 where p keeps one entry, else A (top-k) or -, then p and m; then q where it is given."""
+        """Returns what was on: 1 where p keeps one entry, else A (top-k) or -, then p and m; then q if it is given."""
         filters = ("A" if self.use_k else "-") + "p" * self.use_p + "m" * self.use_min_p
         return ("1" if self.keeps_one else filters) + "q" * self.use_q
 
@@ -80,7 +80,7 @@ def top_k_top_p_sample_v2_reference(
     input_is_logits: bool = True,
     is_need_sample_result: bool = False,
 ) -> TopKTopPSampleV2:
-    """Sample one id a row exactly as the specification says; see :func:`ascend_sample.top_k_top_p_sample_v2`.
+    """Samples one id a row exactly as the specification says; see :func:`ascend_sample.top_k_top_p_sample_v2`.
 
     Args:
         logits: float32, float16 or bfloat16 [batch, vocab_size].
@@ -141,7 +141,9 @@ def top_k_top_p_sample_v2_trace(
     input_is_logits: bool = True,
     is_need_sample_result: bool = False,
 ) -> list[RowTraceV2]:
-    """Tell for every row what was on and why it drew its id. Arguments and errors as in the reference.
+    """Tells for every row what was on and why it drew its id.
+
+    Arguments and errors are those of `top_k_top_p_sample_v2_reference`.
 
     Returns:
         One :class:`RowTraceV2` a row.
@@ -226,7 +228,7 @@ def _rounded_up(ks_max: int) -> int:
 
 
 def _as_values(row: torch.Tensor, input_is_logits: bool) -> torch.Tensor:
-    """The row in float32: a logit of NaN is -inf; a probability that is NaN or below 0 is 0 (5)."""
+    """Returns the row in float32: a logit of NaN is -inf; a probability that is NaN or below 0 is 0 (5)."""
     if input_is_logits:
         return as_values(row)
     x = row.to(torch.float32)
@@ -234,7 +236,7 @@ def _as_values(row: torch.Tensor, input_is_logits: bool) -> torch.Tensor:
 
 
 def _weights(x: torch.Tensor, input_is_logits: bool) -> torch.Tensor:
-    """Softmax of logits; probabilities as they are, but for +inf, which takes the whole mass (3.2)."""
+    """Returns the softmax of logits, or probabilities as they are, but for +inf, which takes the whole mass (3.2)."""
     if input_is_logits:
         return softmax(x)
     infinite = x == math.inf
@@ -242,12 +244,12 @@ def _weights(x: torch.Tensor, input_is_logits: bool) -> torch.Tensor:
 
 
 def count_until_reaching(weights: torch.Tensor, p: float) -> int:
-    """The least n with weights[0] + ... + weights[n-1] >= p; all if there is none (3.3)."""
+    """Returns the least n with weights[0] + ... + weights[n-1] >= p; all if there is none (3.3)."""
     sums = torch.cumsum(weights.to(torch.float64), dim=0)
     return 1 + int((sums[:-1] < p).sum())  # an entry stays iff the sum before it is below p
 
 
 def _reach(weights: torch.Tensor, min_p: float) -> torch.Tensor:
-    """Which weights are at least min_p times the largest, compared without rounding (3.4)."""
+    """Tells which weights are at least min_p times the largest, compared without rounding (3.4)."""
     wide = weights.to(torch.float64)
     return wide >= min_p * wide.max()

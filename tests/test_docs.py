@@ -32,6 +32,8 @@ MODULES = sorted(
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LARGEST_PICTURE = 150_000  # bytes
+NOUNS = {"Floats", "Ids", "Lengths", "Logits", "Places", "Rows", "Scores", "Seeds", "This", "Tokens", "Weights"}
+"""Words that a docstring could begin with and that only look like verbs."""
 
 
 def code_blocks(document: Path, language: str) -> list[str]:
@@ -256,3 +258,14 @@ class TestPictures:
         for path in PICTURES.glob("*.png"):
             assert path.stat().st_size < LARGEST_PICTURE, path.name
             assert f"pictures/{path.name})" in text, f"{path.name} is in no document"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings_of_functions_begin_with_a_verb(name: str) -> None:
+    """In the third person: "Returns", "Raises", "Draws"; "See" where another one says it."""
+    path = PACKAGE.parent / Path(*name.split(".")).with_suffix(".py")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
+            first = text.split()[0].rstrip(",")
+            assert first == "See" or re.fullmatch(r"[A-Z][a-z]+s", first), f"{name}.{node.name}: {text.splitlines()[0]}"
+            assert first not in NOUNS, f"{name}.{node.name}: {text.splitlines()[0]}"

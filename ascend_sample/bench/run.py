@@ -88,7 +88,7 @@ def run_bench(arguments: argparse.Namespace, budget: Budget = _BUDGET) -> int:
 
 
 def describe(arguments: argparse.Namespace) -> str:
-    """What is measured, in two lines."""
+    """Describes what is measured, in two lines."""
     probe = torch.empty(0, dtype=DTYPES[arguments.dtype], device=arguments.device)
     route = which_backend(probe)
     filters = [f"k={arguments.k}" if _uses_k(arguments) else "no top-k"]
@@ -102,7 +102,7 @@ def describe(arguments: argparse.Namespace) -> str:
 
 
 def make_subjects(arguments: argparse.Namespace, batch_size: int) -> dict[str, Repeat]:
-    """What is compared, for one batch size."""
+    """Makes the subjects that are compared, for one batch size."""
     device, shape = arguments.device, (batch_size, arguments.vocab_size)
     k = arguments.k if _uses_k(arguments) else None
     p = arguments.p if _uses_p(arguments) else None
@@ -124,7 +124,7 @@ def make_subjects(arguments: argparse.Namespace, batch_size: int) -> dict[str, R
 
 
 def table(results: dict[str, Statistics], bytes_read: int) -> str:
-    """Lines of text: times, ratios to the operator, and how fast the logits would have been read in that time."""
+    """Returns lines of text: times, ratios to the operator, and how fast logits would have been read in that time."""
     base = results[OPERATOR].median
     lines = [f"{'':<22}{'median us':>12}{'quartiles us':>24}{'x operator':>12}{'GB/s':>9}"]
     for name, result in results.items():

@@ -9,7 +9,7 @@ MOST_TRIED = 1024
 
 
 def sample_compact(logits: torch.Tensor, k: int | None, p: float | None, q: torch.Tensor) -> torch.Tensor:
-    """Sample by `torch.topk` and tensors of [batch, k]; noise belongs to ranks, as in the operator.
+    """Samples by `torch.topk` and tensors of [batch, k]; noise belongs to ranks, as in the operator.
 
     Top-p alone draws from softmax(logits) of what it keeps, not from a second softmax.
 
@@ -49,7 +49,7 @@ def _sample_top_p(logits: torch.Tensor, p: float, q: torch.Tensor) -> torch.Tens
 
 
 def _draw(probabilities: torch.Tensor, ids: torch.Tensor, p: float | None, q: torch.Tensor) -> torch.Tensor:
-    """The winner among the entries whose predecessors' probabilities do not exceed p."""
+    """Draws the winner among the entries whose predecessors' probabilities do not exceed p."""
     scores = probabilities / q[:, : probabilities.shape[1]]
     if p is not None:
         scores.masked_fill_(probabilities.cumsum(dim=-1) - probabilities > p, 0.0)

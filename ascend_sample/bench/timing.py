@@ -65,11 +65,11 @@ class Statistics:
 
     @property
     def spread(self) -> float:
-        """The distance of the quartiles from one another, relative to the median."""
+        """Returns the distance of the quartiles from one another, relative to the median."""
         return (self.upper_quartile - self.lower_quartile) / self.median
 
     def to_json(self) -> dict[str, float]:
-        """The values by their names."""
+        """Returns the values by their names."""
         return asdict(self)
 
 
@@ -104,7 +104,10 @@ def repeat(call: Callable[[], object], synchronize: Callable[[], None] | None = 
 
 
 def rotate(function: Callable[..., object], batches: Iterable[tuple[object, ...]]) -> Callable[[], object]:
-    """A call of `function` on the next of `batches`, over and over; where there is only one, without detour."""
+    """Returns a function that calls `function` on the next of `batches`, over and over.
+
+    Where there is only one, it does so without detour.
+    """
     arguments = list(batches)
     if len(arguments) == 1:
         (only,) = arguments

@@ -66,7 +66,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs transformers, which is no requirement of the rest."""
+    """Imports what needs transformers, which is no requirement of the rest."""
     if name not in ("CausalModel", "EncoderDecoderModel"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from ascend_sample.decoding import transformers_models

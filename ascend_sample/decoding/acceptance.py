@@ -42,7 +42,7 @@ class Verdict(NamedTuple):
 
 
 def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: Tensor) -> Verdict:
-    """Keep as many draft tokens as leaves the target's distribution exact, and draw the token after them.
+    """Keeps as many draft tokens as leaves the target's distribution exact, and draws the token after them.
 
     A token t that was drawn from q stays with probability min(1, p(t) / q(t)), where p is the target's distribution at
     its place. The first that does not stay is drawn again from max(p - q, 0), normalised: together that is a draw from
@@ -100,12 +100,12 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
 
 
 def _first_rejected(stays: Tensor, places: Tensor) -> Tensor:
-    """The place of the first draft token of each row that does not stay, of stays [batch, count]; count if all do."""
+    """Returns each row's first place in stays [batch, count] whose draft token does not stay; count if all do."""
     return torch.where(stays, len(places), places).amin(dim=1)
 
 
 def _residual(p: Tensor, draft: Draft, place: Tensor) -> Tensor:
-    """max(p - q, 0) for q at place [batch] of the draft; p where nothing is left of it, by rounding."""
+    """Returns max(p - q, 0) for q at place [batch] of the draft; p where nothing is left of it, by rounding."""
     if draft.probabilities is None:
         token = draft.tokens.gather(1, place[:, None])
         rest = p.scatter(1, token, 0.0)
@@ -115,10 +115,10 @@ def _residual(p: Tensor, draft: Draft, place: Tensor) -> Tensor:
 
 
 def _at_tokens(probabilities: Tensor, tokens: Tensor) -> Tensor:
-    """Of [batch, count, vocab_size] those of tokens [batch, count]."""
+    """Takes, of [batch, count, vocab_size], the values of tokens [batch, count]."""
     return probabilities.gather(2, tokens[:, :, None]).squeeze(2)
 
 
 def _at_place(values: Tensor, place: Tensor) -> Tensor:
-    """Of [batch, places, vocab_size] the rows at place [batch]."""
+    """Takes, of [batch, places, vocab_size], the rows at place [batch]."""
     return values.gather(1, place[:, None, None].expand(-1, 1, values.shape[2])).squeeze(1)

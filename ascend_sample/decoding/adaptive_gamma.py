@@ -84,11 +84,11 @@ class AdaptiveGamma:
         self._rounds_since_draft = 0
 
     def acceptance(self) -> float:
-        """The estimate of a."""
+        """Returns the estimate of a."""
         return self._accepted / self._looked
 
     def relative_costs(self, largest: int) -> list[float]:
-        """The estimates of what a round of gamma = 0, 1, ..., largest costs in plain steps.
+        """Returns the estimates of what a round of gamma = 0, 1, ..., largest costs in plain steps.
 
         Raises:
             ValueError: costs are to be measured, and no plain round, or no other one, was observed yet.
@@ -109,14 +109,14 @@ class AdaptiveGamma:
         return [1.0, *(max(1.0, (at_none + slope * gamma) / plain) for gamma in range(1, largest + 1))]
 
     def acceptance_of_slowest(self, rows: Sequence[tuple[int, int]]) -> float:
-        """The estimate of a of the row that accepts least; rows as for `choose`."""
+        """Returns the estimate of a of the row that accepts least; rows as for `choose`."""
         common = self.acceptance()
         if len(rows) < 2:
             return common
         return min((accepted + ROW_WEIGHT * common) / (looked + ROW_WEIGHT) for looked, accepted in rows)
 
     def choose(self, limit: int, rows: Sequence[tuple[int, int]] = (), unread: int = 0) -> int:
-        """The gamma of the next round.
+        """Returns the gamma of the next round.
 
         Args:
             limit: gamma is at most this; it is how many tokens the longest row still gets, but for one.
@@ -148,11 +148,11 @@ class AdaptiveGamma:
         return 1 if self._rounds_since_draft >= rounds else 0
 
     def observe_reading(self, seconds: float, length: int) -> None:
-        """Learn from the seconds in which the drafter read prompts of this length."""
+        """Learns from the seconds in which the drafter read prompts of this length."""
         self._reading = seconds / length
 
     def observe(self, gamma: int, seconds: float, looked: int, accepted: int, unread: int = 0) -> None:
-        """Learn from a round.
+        """Learns from a round.
 
         Args:
             gamma: how many tokens were drafted.
@@ -169,12 +169,12 @@ class AdaptiveGamma:
         self._rounds_since_draft = 0 if gamma else self._rounds_since_draft + 1
 
     def _steps_of_reading(self, unread: int) -> float:
-        """What it costs the drafter to read tokens, in plain steps; nothing where times are not measured."""
+        """Returns what it costs the drafter to read tokens, in plain steps; 0 where times are not measured."""
         return unread * self._reading / statistics.median(self._seconds[0]) if self.cost is None else 0.0
 
 
 def _line_through(points: dict[int, float], weights: dict[int, int]) -> tuple[float, float]:
-    """The value at 0 and the slope of the least-squares line through at least two points."""
+    """Returns the value at 0 and the slope of the least-squares line through at least two points."""
     total = sum(weights.values())
     mean_x = sum(weights[x] * x for x in points) / total
     mean_y = sum(weights[x] * y for x, y in points.items()) / total

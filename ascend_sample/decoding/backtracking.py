@@ -9,7 +9,7 @@ from ascend_sample._errors import check_integer, refuse, refuse_type
 
 
 def gather_tree(step_ids: Tensor, parent_ids: Tensor, lengths: Tensor, end_token: int) -> Tensor:
-    """Follow each beam from its last token to its first, as TensorFlow's and FasterTransformer's operators do.
+    """Follows each beam from its last token to its first, as TensorFlow's and FasterTransformer's operators do.
 
     Args:
         step_ids: int64 [steps, batch, beams], the token that each step gave each beam.
@@ -50,7 +50,7 @@ def gather_tree(step_ids: Tensor, parent_ids: Tensor, lengths: Tensor, end_token
 
 
 def trace_beams(step_ids: Tensor, parent_ids: Tensor, beams: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """The hypotheses that end at any step, backwards, all at once.
+    """Traces the hypotheses that end at any step, backwards, all at once.
 
     Args:
         step_ids: int64 [steps, batch, beams], the token that each step gave each beam.

@@ -34,7 +34,7 @@ def beam_search(
     eos_penalty: float = 1.0,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
-    """Keep the num_beams best continuations of each prompt, step by step.
+    """Keeps the num_beams best continuations of each prompt, step by step.
 
     A hypothesis that reaches a stop token, its prompt's max_new_tokens or a stopping criterion has ended. Where it goes
     then is what `finished` says:
@@ -114,7 +114,7 @@ def beam_search(
 
 
 def check_beams(strategy: str, num_beams: int, num_return_sequences: int) -> None:
-    """Raise unless both are at least 1, and there are beams for what is returned."""
+    """Raises unless both are at least 1, and there are beams for what is returned."""
     check_integer(strategy, "num_beams", num_beams, low=1)
     check_integer(strategy, "num_return_sequences", num_return_sequences, low=1)
     if num_return_sequences > num_beams:
@@ -123,14 +123,14 @@ def check_beams(strategy: str, num_beams: int, num_return_sequences: int) -> Non
 
 
 def check_early_stopping(strategy: str, early_stopping: object) -> None:
-    """Raise unless it is True, False or "never"."""
+    """Raises unless it is True, False or "never"."""
     if not (isinstance(early_stopping, bool) or early_stopping == "never"):
         rule = 'be True, False or "never"'
         refuse(strategy, "early_stopping", rule, repr(early_stopping), "Use False for what transformers does.")
 
 
 def checked_smoothing(strategy: str, softmax_smoothing: float) -> float:
-    """The nearest float32, in which logits are divided."""
+    """Returns the float32 nearest to softmax_smoothing, in which logits are divided."""
     check_number(strategy, "softmax_smoothing", softmax_smoothing, low=0.0, above=True)
     nearest = torch.tensor(float(softmax_smoothing), dtype=torch.float32).item()
     if nearest in (0.0, float("inf")):
@@ -141,7 +141,7 @@ def checked_smoothing(strategy: str, softmax_smoothing: float) -> float:
 def encoder_lengths(
     strategy: str, max_new_tokens: int | Sequence[int] | Tensor, encoder: Mapping[str, Tensor] | None
 ) -> int | Sequence[int] | Tensor:
-    """max_new_tokens, or where that is 0 the lengths of what the encoder takes."""
+    """Returns max_new_tokens, or where that is 0 the lengths of what the encoder takes."""
     if isinstance(max_new_tokens, Tensor) and max_new_tokens.dim() == 0:
         max_new_tokens = max_new_tokens.item()  # type: ignore[assignment]
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens != 0:

@@ -59,14 +59,14 @@ class FinishedPool:
         self.max_new_tokens = request.max_new_tokens
 
     def add(self, candidates: Candidates, is_finished: Tensor, length: int) -> None:
-        """Take the candidates of length tokens that are finished, bool [batch, count], and good enough."""
+        """Takes the candidates of length tokens that are finished, bool [batch, count], and good enough."""
         is_new = is_finished & exists(candidates.scores) & ~self.done[:, None]
         scores = (candidates.scores / float(length) ** self.length_penalty).where(is_new, NOTHING)
         new = Hypotheses(scores, torch.full_like(candidates.beams, length), candidates.beams, candidates.tokens)
         self.hypotheses = best_hypotheses([self.hypotheses, new], self.size)
 
     def update_done(self, best_sums: Tensor, length: int) -> None:
-        """Note the prompts whose pool could not get better, or need not.
+        """Notes the prompts whose pool could not get better, or need not.
 
         Args:
             best_sums: float32 [batch], the sum of log-probabilities of the best that could still get better.
@@ -81,39 +81,39 @@ class FinishedPool:
         self.done = self.done | stops | ~exists(best_sums)
 
     def close(self, length: int) -> None:
-        """Note the prompts that may have no more than length tokens."""
+        """Notes the prompts that may have no more than length tokens."""
         self.done = self.done | (length >= self.max_new_tokens)
 
     def _best_length(self, length: int) -> Tensor | float:
-        """At which length a beam of length tokens is given its chance, in [batch] or for all."""
+        """Returns at which length a beam of length tokens is given its chance, in [batch] or for all."""
         if self.early_stopping == "never" and self.length_penalty > 0.0:
             return self.max_new_tokens.to(torch.float32)
         return float(length)
 
 
 def best_hypotheses(hypotheses: list[Hypotheses], count: int) -> Hypotheses:
-    """The best of several sets; of equals the first."""
+    """Returns the best hypotheses of several sets; of equals the first."""
     merged = Hypotheses(*(torch.cat(values, dim=1) for values in zip(*hypotheses, strict=True)))
     order = merged.scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
     return Hypotheses(*(value.gather(1, order) for value in merged))
 
 
 def going_on(candidates: Candidates, is_stop: Tensor, num_beams: int) -> Candidates:
-    """The best num_beams candidates that have not ended; where there are fewer, beams without a hypothesis."""
+    """Returns the best num_beams candidates that have not ended; where there are fewer, beams without a hypothesis."""
     scores = candidates.scores.where(~is_stop, NOTHING)
     order = scores.sort(dim=1, descending=True, stable=True).indices[:, :num_beams]
     return candidates._replace(scores=scores).take(order)
 
 
 def among_best(candidates: Candidates, num_beams: int) -> Tensor:
-    """Which candidates may end, bool [count]: the others are only there so that enough beams go on."""
+    """Tells which candidates may end, bool [count]: the others are only there so that enough beams go on."""
     return torch.arange(candidates.scores.shape[1], device=candidates.scores.device) < num_beams
 
 
 def search_with_pool(
     run: BeamRun, pool: FinishedPool, num_return_sequences: int, pick: Callable[[int, Tensor, int], Candidates]
 ) -> DecodeOutput:
-    """Search until no prompt's pool can change.
+    """Searches until no prompt's pool can change.
 
     Args:
         run: begun.
@@ -142,12 +142,12 @@ def search_with_pool(
 
 
 def candidates_of(num_beams: int, request: Request) -> int:
-    """So many that num_beams go on whichever end: each beam may end with each of the stop tokens."""
+    """Returns how many let num_beams go on whichever end, as each beam may end with each of the stop tokens."""
     return max(2, 1 + len(request.eos_token_ids)) * num_beams
 
 
 def finish_from_pool(run: BeamRun, hypotheses: Hypotheses) -> DecodeOutput:
-    """Backtrack the hypotheses, whichever step they ended at."""
+    """Backtracks the hypotheses, whichever step they ended at."""
     step_tokens, step_beams = run.recorded()
     tokens, beams = trace_beams(step_tokens, step_beams, hypotheses.beams, hypotheses.lengths - 1)
     last = (hypotheses.lengths - 1).clamp_min(0)[None]

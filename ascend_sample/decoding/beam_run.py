@@ -34,29 +34,32 @@ class Candidates(NamedTuple):
     tokens: Tensor
 
     def take(self, places: Tensor) -> Candidates:
-        """Those at places, int64 [batch, n]."""
+        """Returns the candidates at places, int64 [batch, n]."""
         return Candidates(*(value.gather(1, places) for value in self))
 
 
 def exists(scores: Tensor) -> Tensor:
-    """Where there is a hypothesis."""
+    """Tells where there is a hypothesis."""
     return scores > NOTHING / 2
 
 
 def at_least_nothing(scores: Tensor) -> Tensor:
-    """NOTHING for -inf and NaN."""
+    """Returns the scores, with NOTHING in place of -inf and NaN."""
     return scores.where(scores > NOTHING, NOTHING)
 
 
 def first_beams_alone(batch: int, beams: int, device: torch.device) -> Tensor:
-    """Scores to start with, float32 [batch, beams]: equal beams would stay equal, so the others have no hypothesis."""
+    """Returns scores to start with, float32 [batch, beams], where only each prompt's first beam has a hypothesis.
+
+    Equal beams would stay equal, so the others have none.
+    """
     scores = torch.full((batch, beams), NOTHING, device=device)
     scores[:, 0] = 0.0
     return scores
 
 
 def choose(beam_scores: Tensor, log_probs: Tensor, tokens: Tensor, count: int) -> Candidates:
-    """The best continuations of each prompt.
+    """Returns the best continuations of each prompt.
 
     Args:
         beam_scores: float32 [batch, beams].
@@ -110,11 +113,11 @@ class BeamRun:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens there are."""
+        """Returns how many tokens there are."""
         return self.logits.shape[1]
 
     def best_of_each_beam(self, count: int) -> tuple[Tensor, Tensor]:
-        """The most probable tokens of each beam, after all that changes probabilities.
+        """Returns the most probable tokens of each beam, after all that changes probabilities.
 
         Returns:
             Log-probabilities, float32 [batch, beams, n], and tokens, int64 [batch, beams, n], with n as count, or
@@ -132,13 +135,13 @@ class BeamRun:
         return log_probs.view(shape), tokens.view(shape)
 
     def log_probs(self) -> Tensor:
-        """Of all tokens, float32 [batch * beams, vocab_size], after all that changes them."""
+        """Returns log-probabilities of all tokens, float32 [batch * beams, vocab_size], after all that changes them."""
         scores = self.process(all_log_probs(self.logits, self.softmax_smoothing), self.sequences)
         self.keep_scores(scores)
         return scores
 
     def process(self, log_probs: Tensor, sequences: Tensor | None) -> Tensor:
-        """What processors and the penalty make of a step's log-probabilities, which may be overwritten."""
+        """Returns what processors and the penalty make of a step's log-probabilities, which may be overwritten."""
         if sequences is not None:
             log_probs = apply_processors(self.request, sequences, log_probs)
         if self.log_eos_penalty != 0.0:
@@ -148,16 +151,19 @@ class BeamRun:
 
     @property
     def keeps_scores(self) -> bool:
-        """Whether anyone looks at a step's scores."""
+        """Tells whether anyone looks at a step's scores."""
         return self.request.return_scores or len(self.request.stopping_criteria) > 0
 
     def keep_scores(self, scores: Tensor) -> None:
-        """For `DecodeOutput.scores`, and for stopping criteria, which without these see those of the last step."""
+        """Keeps a step's scores for `DecodeOutput.scores`, if asked for, and for stopping criteria.
+
+        Where no scores are to be returned, stopping criteria see those of the last step alone.
+        """
         if self.keeps_scores:
             self.step_scores = [*self.step_scores, scores] if self.request.return_scores else [scores]
 
     def has_ended(self, candidates: Candidates) -> Tensor:
-        """Which candidates end with a stop token, or meet a stopping criterion, bool [batch, count]."""
+        """Tells which candidates end with a stop token, or meet a stopping criterion, bool [batch, count]."""
         ended = self.request.is_eos(candidates.tokens)
         if self.sequences is not None:
             rows = (self.first_rows + candidates.beams).flatten()
@@ -168,12 +174,12 @@ class BeamRun:
         return ended
 
     def record(self, beams: Tensor, tokens: Tensor) -> None:
-        """Note the step's choice, int64 [batch, num_beams] each."""
+        """Notes the step's choice, int64 [batch, num_beams] each."""
         self.step_beams.append(beams)
         self.step_tokens.append(tokens)
 
     def is_over(self, length: int, done: Tensor) -> bool:
-        """Whether no prompt needs more than length tokens, done being bool [batch].
+        """Tells whether no prompt needs more than length tokens, done being bool [batch].
 
         The one place of a step that waits for the device, and only where something may end early.
         """
@@ -184,7 +190,7 @@ class BeamRun:
         return may_end and bool(done.all())
 
     def advance(self, done: Tensor) -> None:
-        """Compute the next logits after what was recorded last; those of prompts that are done, bool [batch], are void.
+        """Computes the next logits after what was recorded last; of prompts that are done, bool [batch], they are void.
 
         Rows of a prompt that is done must not grow, or they could run out of the model's positions: they become copies
         of rows that go on.
@@ -201,11 +207,11 @@ class BeamRun:
         self.logits, self.cache = output.logits[:, -1], output.cache
 
     def recorded(self) -> tuple[Tensor, Tensor]:
-        """All tokens and the beams that they were appended to, int64 [steps, batch, num_beams] each."""
+        """Returns all tokens and the beams that they were appended to, int64 [steps, batch, num_beams] each."""
         return torch.stack(self.step_tokens), torch.stack(self.step_beams)
 
     def finish(self, scores: Tensor, lengths: Tensor, tokens: Tensor, beams: Tensor) -> DecodeOutput:
-        """Hypotheses as the strategy's answer, with a warning if a prompt has none.
+        """Returns the hypotheses as the strategy's answer, with a warning if a prompt has none.
 
         Args:
             scores: float32 [batch, count], the best first; NOTHING where there is no hypothesis.

@@ -14,12 +14,12 @@ LARGEST_POWER: Final = 1e20
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    """Whether value is a sequence of values, and no text."""
+    """Tells whether value is a sequence of values, and no text."""
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def check_length_penalty(strategy: str, length_penalty: float, longest: float, low: float = -math.inf) -> None:
-    """Raise unless longest ** length_penalty, by which sums may be divided, leaves scores the range of a float32."""
+    """Raises unless longest ** length_penalty, by which sums may be divided, leaves scores the range of a float32."""
     check_number(strategy, "length_penalty", length_penalty, low=low)
     most = math.log(LARGEST_POWER) / math.log(longest) if longest > 1 else math.inf
     if abs(length_penalty) > most:
@@ -29,17 +29,17 @@ def check_length_penalty(strategy: str, length_penalty: float, longest: float, l
 
 
 def name_of(called: object) -> str:
-    """The name of a function, or that of an object's class."""
+    """Returns the name of a function, or that of an object's class."""
     return getattr(called, "__name__", type(called).__name__)
 
 
 def has_methods(value: object, names: Sequence[str]) -> bool:
-    """Whether value is an object, no class, with methods of these names."""
+    """Tells whether value is an object, no class, with methods of these names."""
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names)
 
 
 def check_arguments(strategy: str, name: str, called: Callable[..., Any], given: Any, named: Mapping[str, Any]) -> None:
-    """Raise unless a call has parameters for what is given by place and by name."""
+    """Raises unless a call has parameters for what is given by place and by name."""
     try:
         signature = inspect.signature(called)
     except ValueError:  # what is not written in Python need not say what it takes

@@ -28,7 +28,7 @@ def contrastive_search(
     penalty_alpha: float = 0.6,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
-    """Append, of the top_k most probable tokens v, the one with the largest
+    """Appends, of the top_k most probable tokens v, the one with the largest
 
         (1 - penalty_alpha) * p(v) - penalty_alpha * max over all tokens t before it of cos(h(v), h(t))
 
@@ -108,12 +108,15 @@ class _Context:
         self._length = hidden_states.shape[1]
 
     def largest_cosines(self, candidates: Tensor) -> Tensor:
-        """Between candidates [batch, count, hidden_size], of length 1, and all tokens: [batch, count]."""
+        """Returns the largest cosine between each candidate and any of the tokens, [batch, count].
+
+        Candidates are [batch, count, hidden_size], of length 1.
+        """
         cosines = candidates @ self._states[:, : self._length].transpose(1, 2)
         return cosines.masked_fill(self._is_padding[:, None, : self._length], -torch.inf).amax(dim=2)
 
     def append(self, states: Tensor) -> None:
-        """A token a row: [batch, hidden_size], of length 1."""
+        """Appends the states of one token a row, [batch, hidden_size], of length 1."""
         self._states[:, self._length] = states
         self._length += 1
 

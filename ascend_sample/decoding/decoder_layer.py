@@ -60,14 +60,14 @@ class DecoderLayer(nn.Module):
         self.feed_forward_output = nn.Linear(FEED_FORWARD_FACTOR * hidden_size, hidden_size)
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [rows, memory length, hidden_size] of a memory [rows, memory length, memory_size]."""
+        """Returns keys and values [rows, memory length, hidden_size] of memory [rows, memory length, memory_size]."""
         keys, values = self.memory_key_value(memory).chunk(2, dim=-1)
         return keys, values
 
     def forward(
         self, hidden: Tensor, append: Append, visible: Tensor, memory: tuple[Tensor, Tensor], memory_visible: Tensor
     ) -> Tensor:
-        """Process tokens.
+        """Processes tokens.
 
         Args:
             hidden: floats [rows, count, hidden_size].
@@ -91,7 +91,7 @@ class DecoderLayer(nn.Module):
 def attend(
     heads: int, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scale: float | None = None
 ) -> Tensor:
-    """Attention of several heads.
+    """Computes the attention of several heads.
 
     Args:
         heads: how many.
@@ -110,5 +110,5 @@ def attend(
 
 
 def visible_steps(places: Tensor, extent: int) -> Tensor:
-    """Which of extent steps the tokens at places, int64 [rows, count], see: bool [rows, 1, count, extent]."""
+    """Tells which of extent steps the tokens at places, int64 [rows, count], see: bool [rows, 1, count, extent]."""
     return (torch.arange(extent, device=places.device) <= places[:, :, None])[:, None]

@@ -34,6 +34,6 @@ NO_DEFAULTS: Final = GenerationDefaults()
 
 
 def defaults_of(model: object) -> GenerationDefaults:
-    """What the model says, nothing if it does not."""
+    """Returns what the model says, or `NO_DEFAULTS` if it says nothing."""
     found = getattr(model, "generation_defaults", NO_DEFAULTS)
     return found if isinstance(found, GenerationDefaults) else NO_DEFAULTS

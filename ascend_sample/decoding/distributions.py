@@ -81,7 +81,7 @@ class RowSampling:
         self._groups: dict[tuple[torch.dtype, int], Sequence[PlacedGroup]] = {}
 
     def draw(self, logits: Tensor, position: Tensor) -> Tensor:
-        """Draw one token a row, or one at each of several places of it, as `sample` does.
+        """Draws one token a row, or one at each of several places of it, as `sample` does.
 
         Args:
             logits: floats [batch, vocab_size] or [batch, places, vocab_size].
@@ -95,7 +95,7 @@ class RowSampling:
         return self.draw_with_status(logits.flatten(0, 1), position.flatten()).token_ids.view(position.shape)
 
     def draw_with_status(self, logits: Tensor, position: Tensor) -> RowsOutput:
-        """The same of logits [batch * places, vocab_size] at position [batch * places], those of a row together."""
+        """Draws from logits [batch * places, vocab_size] at position [batch * places], those of a row together."""
         key = (logits.dtype, logits.shape[0] // self._batch_size)
         if key not in self._groups:
             facts, parameters, places = self._facts, self._parameters, key[1]
@@ -106,7 +106,7 @@ class RowSampling:
         return serve([(logits, group) for group in self._groups[key]], position, False, Stream.DRAW)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The distribution that each place is drawn from: softmax(logits / temperature) among what the filters keep.
+        """Returns the distribution each place is drawn from: softmax(logits / temperature) among what the filters keep.
 
         All places of all rows at once: by a native operator on the CPU, elsewhere with the fused operator's filters. A
         greedy row's has a single 1. NaN counts as -inf; entries of +inf share the whole mass; a place without any
@@ -124,7 +124,7 @@ class RowSampling:
         return found.view(logits.shape)
 
     def _in_one_pass(self, logits: Tensor, own: RowParameters) -> Tensor:
-        """On the CPU: each row is read, filtered and normalised while it is in a cache."""
+        """Reads, filters and normalises each row while it is in a cache, on the CPU."""
         if self._has_large_k:  # the operator skips it
             logits = mask_below_top_k(without_nan(logits), own.top_k, keep_ties=False)
         found: Tensor = torch.ops.ascend_sample.filter_probabilities(
@@ -133,7 +133,7 @@ class RowSampling:
         return found
 
     def _scaled(self, logits: Tensor, own: RowParameters) -> Tensor:
-        """Logits [rows, vocab_size] less their maximum, divided by the temperature, -inf where they are filtered."""
+        """Returns logits [rows, vocab_size] less their maximum, divided by the temperature, -inf where filtered."""
         # Finite: the difference from an infinite maximum would be NaN.
         values = torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
         values.sub_(values.amax(1, keepdim=True).clamp(min=-LARGEST))
@@ -142,7 +142,7 @@ class RowSampling:
         return self._filtered(values, own) if self._is_filtered else values
 
     def _filtered(self, values: Tensor, own: RowParameters) -> Tensor:
-        """-inf in the place of what the filters do not keep."""
+        """Returns the values, with -inf in the place of what the filters do not keep."""
         if self._has_large_k:  # the operators skip it
             values = mask_below_top_k(values, own.top_k, keep_ties=False)
         is_fused = routes.abilities_of(values.device, values.dtype).fused_v2
@@ -153,7 +153,7 @@ class RowSampling:
         return kept
 
     def _of_places(self, places: int, vocab_size: int) -> RowParameters:
-        """The parameters in the operators' terms, those of each row as often as it has places."""
+        """Returns the parameters in the operators' terms, those of each row as often as it has places."""
         if places not in self._repeated:
             own = self._parameters.for_operators(vocab_size)
             rows = self._rows.repeat_interleave(places)
@@ -162,7 +162,7 @@ class RowSampling:
 
 
 def draw_from(weights: Tensor, seed: Tensor, position: Tensor, stream: Stream) -> Tensor:
-    """Draw one token a row from weights that need not sum to 1: the argmax of weight / exponential noise.
+    """Draws one token a row from weights that need not sum to 1: the argmax of weight / exponential noise.
 
     Args:
         weights: float32 [batch, vocab_size] >= 0; a weight of 0 is never drawn.

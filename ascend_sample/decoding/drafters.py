@@ -55,11 +55,11 @@ class Drafter(Protocol):
     """
 
     def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> Any:
-        """Read the prompts, int64 [batch, length], False where padding is; returns the state."""
+        """Reads the prompts, int64 [batch, length], with a mask that is False at padding; returns the state."""
         ...
 
     def draft(self, state: Any, texts: Round) -> tuple[Draft, Any]:
-        """Propose texts.size tokens a row, fewer where a row has fewer or wants fewer; returns the next state too."""
+        """Proposes texts.size tokens a row, fewer where a row has fewer or wants fewer; returns the next state too."""
         ...
 
 
@@ -171,7 +171,7 @@ class NGramDrafter:
         self.shortest = int(shortest)
 
     def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> None:
-        """Nothing is kept: a round brings the texts."""
+        """Keeps nothing, because a round brings the texts."""
 
     def draft(self, state: None, texts: Round) -> tuple[Draft, None]:
         """See `Drafter.draft`."""

@@ -29,7 +29,7 @@ def greedy_search(
     max_new_tokens: int | Sequence[int] | Tensor,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
-    """Append the token with the largest logit at every step, the lowest id among equals.
+    """Appends the token with the largest logit at every step, the lowest id among equals.
 
     Args:
         model: what computes steps.

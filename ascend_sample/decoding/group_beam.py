@@ -43,7 +43,7 @@ def group_beam_search(
     early_stopping: EarlyStopping = False,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
-    """Search with num_beam_groups groups of beams for each prompt, one group after the other in each step.
+    """Searches with num_beam_groups groups of beams for each prompt, one group after the other in each step.
 
     A group is a beam search of its own, with its own pool of num_beams / num_beam_groups ended hypotheses. Before it
     chooses, diversity_penalty is subtracted from a token's log-probability for each beam of the groups before it, of
@@ -142,7 +142,7 @@ def group_beam_search(
 
 
 def _process(run: BeamRun, log_probs: Tensor, group: int) -> Tensor:
-    """What the processors make of a group's log-probabilities, float32 [batch, size, vocab_size]."""
+    """Returns what the processors make of a group's log-probabilities, float32 [batch, size, vocab_size]."""
     sequences = run.sequences
     if sequences is not None:
         sequences = sequences.unflatten(0, (log_probs.shape[0], -1, log_probs.shape[1]))[:, group].flatten(0, 1)
@@ -150,7 +150,7 @@ def _process(run: BeamRun, log_probs: Tensor, group: int) -> Tensor:
 
 
 def _choose(scores: Tensor, log_probs: Tensor, count: int) -> Candidates:
-    """The best continuations of a group."""
+    """Returns the best continuations of a group."""
     each = min(count, log_probs.shape[2])
     values, tokens = best_entries(log_probs.flatten(0, 1), each)
     shape = (*log_probs.shape[:2], each)

@@ -11,7 +11,7 @@ from ascend_sample.decoding.output import DecodeOutput
 
 
 def search_in_beam(run: BeamRun, num_return_sequences: int, length_penalty: float) -> DecodeOutput:
-    """Search until all beams of all prompts have ended. See `beam_search`."""
+    """Searches until all beams of all prompts have ended; see `beam_search`."""
     request, num_beams = run.request, run.num_beams
     batch = request.batch_size
     scores = first_beams_alone(batch, num_beams, request.device)

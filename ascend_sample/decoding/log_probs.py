@@ -9,7 +9,7 @@ from ascend_sample.sampling.best_tokens import are_known_to_be_finite, without_n
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Float32 log-probabilities along the last dimension, never NaN.
+    """Returns float32 log-probabilities along the last dimension, never NaN.
 
     NaN counts as -inf, and entries of +inf share the mass, as in the sampling layer. Where all are -inf, all stay so.
 
@@ -27,7 +27,7 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 def log_probs_of(logits: Tensor, tokens: Tensor) -> Tensor:
-    """The log-probabilities of tokens, float32 in the shape of tokens; what `log_softmax` has at them.
+    """Returns the log-probabilities of tokens, float32 in the shape of tokens; what `log_softmax` has at them.
 
     Args:
         logits: floats [..., vocab_size].

@@ -80,16 +80,16 @@ class Texts:
 
     @property
     def ids(self) -> Tensor:
-        """int64 [rows, prompt width + steps]: the prompts as they were given, and what was appended."""
+        """Returns the prompts as they were given, and what was appended: int64 [rows, prompt width + steps]."""
         return self._ids[:, : self._prompt_width + self._steps]
 
     def processed(self, logits: Tensor) -> Tensor:
-        """The logits after the request's processors, float32 [rows, vocab_size]; NaN becomes -inf."""
+        """Returns the logits after the request's processors, float32 [rows, vocab_size]; NaN becomes -inf."""
         scores = logits.to(torch.float32, copy=bool(self.request.logits_processor))  # a processor may write into it
         return apply_processors(self.request, self.ids, scores)
 
     def append(self, choice: Choice) -> None:
-        """Give each row that is not done its token; some may be done with it."""
+        """Gives each row that is not done its token; some may be done with it."""
         request, was_done = self.request, self.is_done
         tokens = choice.tokens.masked_fill(was_done, request.pad_token_id)
         self._ids[:, self._prompt_width + self._steps] = tokens
@@ -107,7 +107,7 @@ class Texts:
             self._listening.tell(tokens[:, None], (~was_done).to(torch.int64), is_done)
 
     def are_done(self) -> bool:
-        """Whether all rows are done. It waits for the device only where that is not known without."""
+        """Tells whether all rows are done, and waits for the device only where that is not known without."""
         self.stand_in = None
         if self._steps >= self.request.max_steps:
             return True
@@ -122,7 +122,7 @@ class Texts:
         return done_count == len(self.is_done)
 
     def output(self) -> DecodeOutput:
-        """The rows as they are, with a warning if some had nothing to choose from."""
+        """Returns the rows as they are, with a warning if some had nothing to choose from."""
         is_impossible = self._is_impossible
         if self._named == "prompts":
             is_impossible = is_impossible.view(self.request.batch_size, -1).any(dim=1)
@@ -136,7 +136,7 @@ class Texts:
 
 
 def read_prompts(model: StepModel, request: Request, drafts: Tensor | None = None) -> StepOutput:
-    """The prompts processed: logits [batch, vocab_size], as the model gives them, and its cache.
+    """Processes the prompts; returns logits [batch, vocab_size], as the model gives them, and their cache.
 
     With drafts, int64 [batch, count], which only a `DraftReader` reads: logits [batch, 1 + count, vocab_size].
     """
@@ -162,7 +162,7 @@ def read_prompts(model: StepModel, request: Request, drafts: Tensor | None = Non
 
 
 def _refuse_another_device(model: StepModel, request: Request) -> None:
-    """Raise if the model could not work because all of its parameters are elsewhere than the prompts."""
+    """Raises if the model could not work because all of its parameters are elsewhere than the prompts."""
     modules = [one for one in (model, *getattr(model, "__dict__", {}).values()) if isinstance(one, torch.nn.Module)]
     devices = {str(parameter.device) for module in modules for parameter in module.parameters()}
     if devices and str(request.device) not in devices:
@@ -171,7 +171,7 @@ def _refuse_another_device(model: StepModel, request: Request) -> None:
 
 
 def prefilled(model: StepModel, request: Request, copies: int = 1) -> StepOutput:
-    """The prompts processed once, and each row repeated: logits [batch * copies, vocab_size] and their cache."""
+    """Processes the prompts once and repeats each row; returns logits [batch * copies, vocab_size] and their cache."""
     output = entered(read_prompts(model, request))
     if copies == 1:
         return output
@@ -181,7 +181,7 @@ def prefilled(model: StepModel, request: Request, copies: int = 1) -> StepOutput
 def append_tokens(
     model: StepModel, start: StepOutput, texts: Texts, choose: Callable[[Tensor], Choice]
 ) -> DecodeOutput:
-    """Choose, append and decode until all rows are done.
+    """Chooses, appends and decodes until all rows are done.
 
     Args:
         model: what start came from.
@@ -203,7 +203,7 @@ def append_tokens(
 
 
 def steps_of(request: Request) -> Iterator[int]:
-    """0 to the last step that any row may take, with a bar if the request asks for one."""
+    """Yields 0 to the last step that any row may take, with a bar if the request asks for one."""
     with tqdm(total=request.max_steps, desc=request.strategy, unit="step", disable=not request.progress) as bar:
         for step in range(request.max_steps):
             yield step
@@ -211,7 +211,7 @@ def steps_of(request: Request) -> Iterator[int]:
 
 
 def apply_processors(request: Request, input_ids: Tensor, scores: Tensor) -> Tensor:
-    """What the request's processors make of scores, float32 [rows, vocab_size]; NaN becomes -inf."""
+    """Returns what the request's processors make of scores, float32 [rows, vocab_size]; NaN becomes -inf."""
     for processor in request.logits_processor:
         processed = processor(input_ids, scores)
         if not isinstance(processed, Tensor) or processed.shape != scores.shape:
@@ -223,7 +223,7 @@ def apply_processors(request: Request, input_ids: Tensor, scores: Tensor) -> Ten
 
 
 def meets(request: Request, criterion: StoppingCriterion, input_ids: Tensor, scores: tuple[Tensor, ...]) -> Tensor:
-    """Which rows a criterion ends, bool [rows], or [] for all."""
+    """Tells which rows a criterion ends, bool [rows], or [] for all."""
     met = criterion(input_ids, scores)
     if isinstance(met, (bool, np.bool_)):
         met = torch.tensor(bool(met))
@@ -235,7 +235,7 @@ def meets(request: Request, criterion: StoppingCriterion, input_ids: Tensor, sco
 
 
 def warn_of_impossible(request: Request, is_impossible: Tensor, named: Literal["rows", "prompts"] = "rows") -> None:
-    """Name the rows or prompts, bool [n], of which some text had nothing to choose from in some step."""
+    """Warns of the rows or prompts, bool [n], of which some text had nothing to choose from in some step."""
     numbers = is_impossible.nonzero().flatten().tolist()
     if numbers:
         warnings.warn(
@@ -247,7 +247,7 @@ def warn_of_impossible(request: Request, is_impossible: Tensor, named: Literal["
 
 
 def _level_of_the_caller() -> int:
-    """The stacklevel with which a warning of the function that asks points at the line that called a strategy."""
+    """Returns the stacklevel with which the asking function's warning points at the line that called a strategy."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(NOT_THE_CALLERS):
         level, frame = level + 1, frame.f_back

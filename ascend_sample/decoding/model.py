@@ -55,7 +55,7 @@ class StepModel(Protocol):
     """
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
-        """Process the prompts.
+        """Processes the prompts.
 
         Args:
             input_ids: int64 [batch, length], with length of at least 1; for an encoder-decoder, what its decoder
@@ -70,7 +70,7 @@ class StepModel(Protocol):
         ...
 
     def decode(self, tokens: Tensor, cache: Any) -> StepOutput:
-        """Append the same number of tokens to every row.
+        """Appends the same number of tokens to every row.
 
         Args:
             tokens: int64 [batch, tokens]. To append fewer to some row, append anything and roll the row back.
@@ -82,15 +82,15 @@ class StepModel(Protocol):
         ...
 
     def expand(self, cache: Any, count: int) -> Any:
-        """Repeat each row count times: row r becomes the rows r * count to r * count + count - 1."""
+        """Repeats each row count times: row r becomes the rows r * count to r * count + count - 1."""
         ...
 
     def reorder(self, cache: Any, index: Tensor) -> Any:
-        """Take the rows of index, int64 [rows] on the device, into a cache of as many; a row may occur twice."""
+        """Takes the rows of index, int64 [rows] on the device, into a cache of as many; a row may occur twice."""
         ...
 
     def rollback(self, cache: Any, lengths: Tensor) -> Any:
-        """Keep the first lengths[r] tokens of each row r; int64 [batch] on the device, none above the row's length."""
+        """Keeps the first lengths[r] tokens of each row r; int64 [batch] on the device, none above the row's length."""
         ...
 
 
@@ -104,7 +104,7 @@ class DraftReader(StepModel, Protocol):
     vocab_size: int
 
     def prefill_with_drafts(self, input_ids: Tensor, attention_mask: Tensor, drafts: Tensor, /) -> StepOutput:
-        """Process the prompts, as `prefill` does, with drafts, int64 [batch, count], behind each.
+        """Processes the prompts, as `prefill` does, with drafts, int64 [batch, count], behind each.
 
         Returns:
             Logits [batch, 1 + count, vocab_size], after the last token of each prompt and after each draft.
@@ -113,7 +113,7 @@ class DraftReader(StepModel, Protocol):
 
 
 def checked(asker: str, model: object, output: StepOutput, *places: int) -> StepOutput:
-    """What a model returned, if it has the types and shapes that it must have, its logits of one of `DTYPES`.
+    """Returns a model's output, if it has the types and shapes that it must have, with logits of one of `DTYPES`.
 
     Args:
         asker: the name of the function, for messages.
@@ -140,12 +140,12 @@ def checked(asker: str, model: object, output: StepOutput, *places: int) -> Step
 
 
 def decoded(asker: str, model: StepModel, tokens: Tensor, cache: Any) -> StepOutput:
-    """What a model computes for tokens, int64 [batch, tokens], `checked`."""
+    """Returns what a model computes for tokens, int64 [batch, tokens], `checked`."""
     return checked(asker, model, model.decode(tokens, cache), *tokens.shape)
 
 
 def entered(output: StepOutput) -> StepOutput:
-    """What `checked` has passed, with -inf for NaN.
+    """Returns an output that `checked` has passed, with -inf for NaN in its logits.
 
     Example:
         >>> entered(StepOutput(torch.tensor([[0.5, torch.nan]]), None)).logits

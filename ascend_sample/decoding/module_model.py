@@ -105,7 +105,7 @@ class ModuleModel:
 
 
 def _take(values: Tensor, places: Tensor) -> Tensor:
-    """Of values [batch, length, n] those at places [batch, m]."""
+    """Takes, of values [batch, length, n], those at places [batch, m]."""
     return values.gather(1, _over_last(places, values))
 
 

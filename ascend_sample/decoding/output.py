@@ -24,7 +24,7 @@ class SpeculativeStats(NamedTuple):
     draft_passes: int
 
     def acceptance_rate(self) -> float:
-        """Accepted of all the draft tokens that were looked at; NaN where none was."""
+        """Returns the share of accepted ones among the draft tokens that were looked at; NaN where none was."""
         return float(self.accepted.sum() / self.drafted.sum())
 
 
@@ -52,5 +52,5 @@ class DecodeOutput(NamedTuple):
     stats: SpeculativeStats | None = None
 
     def to_lists(self) -> list[list[int]]:
-        """The sequences without their padding."""
+        """Returns the sequences without their padding."""
         return [row[:length].tolist() for row, length in zip(self.sequences.cpu(), self.lengths.tolist(), strict=True)]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penalty: float) -> Tensor:
-    """Lower what other beams of the prompt have chosen in this step, as often as they have.
+    """Lowers the log-probabilities of what other beams of the prompt have chosen in this step, as often as they have.
 
     Args:
         log_probs: float32 [batch, beams, vocab_size].

@@ -38,7 +38,7 @@ class RaggedTexts:
         self._listening = Listening(request.strategy, request.on_tokens, request.input_ids, request.attention_mask)
 
     def append(self, tokens: Tensor, counts: Tensor, logits: Tensor) -> Tensor:
-        """Append the first counts[r] tokens to each row r, up to its first stop token; nothing to a row that is done.
+        """Appends the first counts[r] tokens to each row r, up to its first stop token; nothing to a row that is done.
 
         Args:
             tokens: int64 [batch, n].
@@ -62,7 +62,7 @@ class RaggedTexts:
         return counts
 
     def window(self, start: Tensor, draft: Tensor, counts: Tensor) -> Tensor:
-        """What a model reads from start [batch] on: tokens of the text, then draft tokens; int64 [batch, 1 + drafted].
+        """Returns what a model reads from start [batch] on: text tokens, then draft tokens; int64 [batch, 1 + drafted].
 
         Args:
             start: int64 [batch], at least draft.shape[1] - counts before the row's last token, or 0.
@@ -73,7 +73,7 @@ class RaggedTexts:
         return self.tokens.gather(1, start[:, None] + torch.arange(draft.shape[1] + 1, device=start.device))
 
     def result(self, stats: SpeculativeStats) -> DecodeOutput:
-        """What was generated, when all rows are done."""
+        """Returns what was generated, when all rows are done."""
         warn_of_impossible(self.request, self.scores == -torch.inf)
         lengths = self.lengths - self._prompt_lengths
         places = torch.arange(int(lengths.max()), device=lengths.device)
@@ -82,7 +82,7 @@ class RaggedTexts:
         return DecodeOutput(sequences, self.scores, lengths, stats=stats)
 
     def _put(self, tokens: Tensor, counts: Tensor) -> Tensor:
-        """Write the first counts[r] tokens of each row behind its end; returns which those are, bool [batch, n]."""
+        """Writes the first counts[r] tokens of each row behind its end; returns which those are, bool [batch, n]."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         is_new = places < counts[:, None]
         self.tokens.scatter_(1, torch.where(is_new, self.lengths[:, None] + places, self.tokens.shape[1] - 1), tokens)

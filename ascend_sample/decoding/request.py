@@ -92,20 +92,20 @@ class Request:
 
     @property
     def batch_size(self) -> int:
-        """How many prompts there are."""
+        """Returns how many prompts there are."""
         return len(self.input_ids)
 
     @property
     def device(self) -> torch.device:
-        """Where the prompts are, and so everything else."""
+        """Returns where the prompts are, and so everything else."""
         return self.input_ids.device
 
     def prompt_lengths(self) -> Tensor:
-        """int64 [batch], padding not counted."""
+        """Returns the lengths of the prompts, int64 [batch], padding not counted."""
         return self.attention_mask.sum(dim=1)
 
     def is_eos(self, tokens: Tensor) -> Tensor:
-        """Which tokens end their row, bool in the shape of tokens."""
+        """Tells which tokens end their row, bool in the shape of tokens."""
         return torch.isin(tokens, self.eos_token_ids)
 
 
@@ -126,7 +126,7 @@ def check_request(
     return_scores: bool = False,
     **unknown: object,
 ) -> Request:
-    """Check what every strategy takes, before the model is called.
+    """Checks what every strategy takes, before the model is called.
 
     Raises:
         TypeError: an argument has a wrong type or dtype.
@@ -182,7 +182,7 @@ def check_request(
 
 
 def check_positions(request: Request, model: object, name: str = "model", more: int = 0) -> None:
-    """Raise where a row would need more positions than the model has, if its attribute max_positions says how many.
+    """Raises where a row would need more positions than the model has, if its attribute max_positions says how many.
 
     Args:
         request: the prompts, and how many tokens they get. The last of these is never read.
@@ -204,7 +204,7 @@ def check_positions(request: Request, model: object, name: str = "model", more: 
 
 
 def check_model(strategy: str, name: str, model: object, kind: str = "a StepModel") -> None:
-    """Raise unless model computes steps."""
+    """Raises unless model computes steps."""
     if not has_methods(model, STEP_METHODS):
         missing = [method for method in STEP_METHODS if not callable(getattr(model, method, None))]
         value = f"{type(model).__name__} without {', '.join(missing)}"
@@ -217,7 +217,7 @@ def check_model(strategy: str, name: str, model: object, kind: str = "a StepMode
 
 
 def _advice_on(unknown: Mapping[str, object]) -> str:
-    """What to do with options that no strategy has, but the `generate` of transformers may."""
+    """Returns what to do with options that no strategy has, but the `generate` of transformers may."""
     in_params = [name for name in unknown if name in SamplingParams.__dataclass_fields__]
     if in_params:
         return f"Put {', '.join(in_params)} into params=SamplingParams(...), which the strategies that draw take."

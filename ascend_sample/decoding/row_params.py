@@ -20,7 +20,9 @@ def checked_params(
     refused: Collection[str] = ("logprobs",),
     remedy: str = "Use return_scores, which keeps what every step drew from.",
 ) -> list[SamplingParams]:
-    """One for each prompt. Prompts that share one share its seed, so that none depends on its place in the batch.
+    """Returns one `SamplingParams` for each prompt, checked.
+
+    Prompts that share one share its seed, so that none depends on its place in the batch.
 
     Args:
         request: what was asked for.
@@ -50,11 +52,11 @@ def checked_params(
 
 
 def all_but_draw_fields() -> tuple[str, ...]:
-    """The fields that only a strategy can honour that appends one token after the other to each text."""
+    """Returns the fields that only a strategy can honour that appends one token after the other to each text."""
     return tuple(name for name in SamplingParams().to_mapping() if name not in (*DRAW_FIELDS, "vocab_size"))
 
 
 def check_generator(request: Request, generator: object) -> None:
-    """Raise unless it is a torch.Generator or None; that it is on the CPU, `SamplingBatch` checks."""
+    """Raises unless it is a torch.Generator or None; that it is on the CPU, `SamplingBatch` checks."""
     if generator is not None and not isinstance(generator, torch.Generator):
         refuse_type(request.strategy, "generator", "be a torch.Generator", generator, "Make one, and seed it.")

@@ -37,7 +37,7 @@ def sample(
     generator: torch.Generator | None = None,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
-    """Draw every token from the distribution that the parameters of its prompt define.
+    """Draws every token from the distribution that the parameters of its prompt define.
 
     A draw is a function of the logits' bits, the seed and the number of tokens before it, padding not counted
     (docs/seeds.md): a seeded prompt has the same tokens alone and in any batch, as far as the model computes the same
@@ -96,7 +96,7 @@ def sample_and_rank(
     generator: torch.Generator | None = None,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
-    """Draw several texts for each prompt, and return those that the model itself finds most probable.
+    """Draws several texts for each prompt, and returns those that the model itself finds most probable.
 
     They are ranked by (the sum of the tokens' log-probabilities) / length^length_penalty, where the log-probabilities
     are those of the model alone, before logits_processor and params, and length counts the generated tokens with the
@@ -179,7 +179,7 @@ def _needs_scores(request: Request) -> bool:
 
 
 def _drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
-    """What is left of logits after masks, penalties, temperature and filters, float32 [rows, vocab_size]."""
+    """Returns what is left of logits after masks, penalties, temperature and filters, float32 [rows, vocab_size]."""
     processed = batch.process(logits)
     whole = logits.float()
     if processed is not None:
@@ -194,7 +194,7 @@ def _batch_of(
     vocab_size: int,
     generator: torch.Generator | None,
 ) -> SamplingBatch:
-    """The rows as the sampling layer holds them; a row's position is the number of its tokens, without padding."""
+    """Returns the rows as the sampling layer holds them; a row's position is its number of tokens, without padding."""
     batch = SamplingBatch(vocab_size, request.device, capacity=len(params), generator=generator)
     tokens, masks = request.input_ids.cpu(), request.attention_mask.cpu()
     prompts = [row[mask].tolist() for row, mask in zip(tokens, masks, strict=True)]
@@ -204,7 +204,7 @@ def _batch_of(
 
 
 def _copied(params: list[SamplingParams], copies: int) -> list[SamplingParams]:
-    """Each request copies times, with a seed of its own if it has one at all."""
+    """Repeats the parameters of each prompt copies times, each with a seed of its own if it has one at all."""
     copied = []
     for one in params:
         seeds = [None] * copies if one.seed is None else derived_seeds(one.seed, copies).tolist()

@@ -35,7 +35,7 @@ def beam_sample(
     generator: torch.Generator | None = None,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
-    """Beam search with a pool, where each step draws its continuations without replacement.
+    """Searches with beams and a pool, where each step draws its continuations without replacement.
 
     Step by step: log-probabilities, the processors, temperature, top-k, top-p and min-p, in each beam. These are added
     to the beams' scores. Of all continuations of a prompt max(2, 1 + stop tokens) * num_beams are drawn without
@@ -103,7 +103,7 @@ def beam_sample(
 
 
 def draw(beam_scores: Tensor, log_probs: Tensor, seeds: Tensor, positions: Tensor, count: int) -> Candidates:
-    """Draw continuations of each prompt without replacement, in proportion to the exponentials of their sums.
+    """Draws continuations of each prompt without replacement, in proportion to the exponentials of their sums.
 
     Args:
         beam_scores: float32 [batch, beams].
@@ -126,7 +126,7 @@ def draw(beam_scores: Tensor, log_probs: Tensor, seeds: Tensor, positions: Tenso
 
 
 def _warper(batch: SamplingBatch, rows: list[SamplingParams], num_beams: int) -> Callable[[Tensor], Tensor]:
-    """Temperature and filters for num_beams rows a prompt; filters that are off for all are left out."""
+    """Returns what applies temperature and filters to num_beams rows a prompt; what is off for all is left out."""
 
     def of_beams(values: Tensor, is_on: bool) -> Tensor | None:
         return values.repeat_interleave(num_beams) if is_on else None

@@ -41,7 +41,7 @@ def speculative_sample(
     generator: torch.Generator | None = None,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
-    """Sample from a model with the help of a cheaper one; what is drawn has exactly the model's distribution.
+    """Samples from a model with the help of a cheaper one; what is drawn has exactly the model's distribution.
 
     In each round the drafter proposes gamma tokens a row, one pass of the model judges them (`judge_draft`), and a row
     gets those that it accepts and one more: 1 to gamma + 1 tokens. Rows advance by different numbers; caches go back to
@@ -152,7 +152,7 @@ class _Run:
         self.target_passes = self.draft_passes = 0
 
     def start(self) -> None:
-        """Process the prompts, which gives the first token for nothing: a row's cache lacks its last token alone."""
+        """Processes the prompts, which gives the first token for nothing: a row's cache lacks its last token alone."""
         output = prefilled(self.model, self.request)
         self.cache = output.cache
         self._sample_from(output.logits.shape[1])
@@ -162,7 +162,7 @@ class _Run:
         self._read(self.nothing, self.nothing)
 
     def start_with_drafts(self, count: int) -> bool:
-        """Judge count drafts a row in the pass that reads the prompts, which saves one; returns whether it did.
+        """Judges count drafts a row in the pass that reads the prompts, which saves one; returns whether it did.
 
         It does where that changes nothing but the time: all rows are greedy and have the same room, nobody listens for
         the first token, and the drafter and the model can.
@@ -186,7 +186,7 @@ class _Run:
         return True
 
     def next_round(self, count: int) -> tuple[int, int]:
-        """Draft count tokens a row and judge them; returns how many were looked at, and accepted, in all rows."""
+        """Drafts count tokens a row and judges them; returns how many were looked at, and accepted, in all rows."""
         texts, room = self.texts, self.texts.room
         wanted = (room - 1).clamp(min=0, max=count)
         is_ragged = self.least_room - 1 < count
@@ -203,7 +203,7 @@ class _Run:
         return self._judge(draft, logits)
 
     def _judge(self, draft: Draft, logits: Tensor) -> tuple[int, int]:
-        """Append what is accepted, and a token more; logits [batch, 1 + drafts, vocab_size] follow the last token."""
+        """Appends what is accepted, and a token more; logits [batch, 1 + drafts, vocab_size] follow the last token."""
         texts, count = self.texts, draft.tokens.shape[1]
         accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths)
         new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
@@ -219,17 +219,17 @@ class _Run:
         return self._read(looked.sum(dim=1), kept.sum(dim=1))
 
     def rows_to_go(self) -> list[tuple[int, int]]:
-        """Of each row that is not done, how many of its draft tokens were looked at, and accepted."""
+        """Returns, of each row that is not done, how many of its draft tokens were looked at, and accepted."""
         rows = zip(self.room_of_rows, self.looked_of_rows, self.accepted_of_rows, strict=True)
         return [(looked, accepted) for room, looked, accepted in rows if room > 0]
 
     def result(self) -> DecodeOutput:
-        """When all rows are done."""
+        """Returns the texts and the statistics, when all rows are done."""
         stats = SpeculativeStats(self.drafted, self.accepted, self.target_passes, self.draft_passes)
         return self.texts.result(stats)
 
     def start_drafter(self) -> None:
-        """Let the drafter read the prompts, if it has not yet."""
+        """Lets the drafter read the prompts, if it has not yet."""
         if not self.is_drafter_started:
             self.is_drafter_started = True
             request = self.request
@@ -242,7 +242,7 @@ class _Run:
                 self._check_vocabulary(self.state.vocab_size)
 
     def timed_start_of_drafter(self) -> float:
-        """The same, waiting for it; returns its seconds."""
+        """Starts the drafter, waits for it, and returns its seconds."""
         began = time.perf_counter()
         self.start_drafter()
         self.texts.room.tolist()  # on a device it is done when this has arrived
@@ -266,7 +266,7 @@ class _Run:
         return draft
 
     def _sample_from(self, vocab_size: int) -> None:
-        """Note of how many tokens the model's logits are."""
+        """Notes how many tokens the model's logits are for, and how each row is sampled from them."""
         self.vocab_size = vocab_size
         self.sampling = RowSampling(self.params, vocab_size, self.request.device, self.generator)
 
@@ -276,7 +276,7 @@ class _Run:
             refuse(STRATEGY, "drafter", rule, size, "Draft with a model of its family.")
 
     def _read(self, looked: Tensor, accepted: Tensor) -> tuple[int, int]:
-        """Note the room of each row and what its round was like: the one time that a round waits for the device.
+        """Notes the room of each row and what its round was like: the one time that a round waits for the device.
 
         Returns:
             How many draft tokens were looked at, and accepted, in all rows.
@@ -289,7 +289,7 @@ class _Run:
 
 
 def _from_place(logits: Tensor, first: Tensor) -> Tensor:
-    """Of each row of [batch, places, vocab_size] what is at first [batch] and after it; then the last, repeated."""
+    """Returns, of each row of [batch, places, vocab_size], what is from first [batch] on; then the last, repeated."""
     places = first[:, None] + torch.arange(logits.shape[1], device=logits.device)
     places = places.clamp(max=logits.shape[1] - 1)
     return logits.gather(1, places[:, :, None].expand(-1, -1, logits.shape[2]))

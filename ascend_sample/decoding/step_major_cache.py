@@ -51,7 +51,7 @@ class DecoderCache:
 
     @property
     def capacity(self) -> int:
-        """The steps that there is room for."""
+        """Returns how many steps there is room for."""
         return self.tokens.shape[2]
 
     def with_room_for(self, count: int) -> DecoderCache:
@@ -76,11 +76,11 @@ class DecoderCache:
         return replace(self, written=self.written + places.numel())
 
     def places(self, count: int) -> Tensor:
-        """The steps of the next count tokens of each row, int64 [rows, count]."""
+        """Returns the steps of the next count tokens of each row, int64 [rows, count]."""
         return self.lengths[:, None] + torch.arange(count, device=self.lengths.device)
 
     def append(self, layer: int, places: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write keys and values, [rows, count, hidden_size] each, at places [rows, count] of a layer.
+        """Writes keys and values, [rows, count, hidden_size] each, at places [rows, count] of a layer.
 
         Returns:
             All of the layer's keys, and its values, [rows, extent, hidden_size] each.
@@ -92,18 +92,18 @@ class DecoderCache:
         return all_keys, all_values
 
     def memory_of(self, layer: int) -> tuple[Tensor, Tensor]:
-        """The memory's keys and values for a layer, [rows, memory length, hidden_size] each."""
+        """Returns the memory's keys and values for a layer, [rows, memory length, hidden_size] each."""
         keys, values = self.memory[layer]
         if self.memory_rows is None:
             return keys, values
         return keys.index_select(0, self.memory_rows), values.index_select(0, self.memory_rows)
 
     def visible_memory(self) -> Tensor:
-        """Which places of its memory each row sees, bool [rows, memory length]."""
+        """Tells which places of its memory each row sees, bool [rows, memory length]."""
         return self.memory_visible if self.memory_rows is None else self.memory_visible[self.memory_rows]
 
     def take_rows(self, index: Tensor) -> DecoderCache:
-        """The rows of index, int64 [rows], on the device."""
+        """Returns a cache of the rows of index, int64 [rows], on the device."""
         taken = replace(
             self,
             lengths=self.lengths[index],
@@ -124,7 +124,7 @@ class DecoderCache:
 
 
 def move_places(buffers: Tensor, changed: Tensor, index: Tensor) -> None:
-    """Take rows in place, but only where something changes.
+    """Takes rows in place, but only where something changes.
 
     Args:
         buffers: [buffers, capacity, rows, size].

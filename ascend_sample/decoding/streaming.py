@@ -27,11 +27,11 @@ class Streamer(Protocol):
     """
 
     def put(self, value: Tensor) -> Any:
-        """Take tokens, int64 on the CPU: first the prompt without its padding, [1, n], then what is new, [n]."""
+        """Takes tokens, int64 on the CPU: first the prompt without its padding, [1, n], then what is new, [n]."""
         ...
 
     def end(self) -> Any:
-        """Know that the text is done."""
+        """Takes note that the text is done."""
         ...
 
 
@@ -40,7 +40,7 @@ Listener = OnTokens | Streamer | Sequence[Streamer]
 
 
 def checked_listener(strategy: str, listener: Listener | None) -> OnTokens | tuple[Streamer, ...] | None:
-    """A function or streamers, one alone in a tuple too; how many there must be, `Listening` knows."""
+    """Returns a function, or streamers, one alone in a tuple too; how many there must be, `Listening` knows."""
     if listener is None:
         return None
     streamers = listener if is_list(listener) else [listener]
@@ -60,7 +60,7 @@ def _are_streamers(values: Sequence[object]) -> TypeGuard[Sequence[Streamer]]:
 
 
 def refuse_listener(strategy: str, listener: OnTokens | tuple[Streamer, ...] | None) -> None:
-    """Raise if someone listens to a strategy that knows its texts at its end alone."""
+    """Raises if someone listens to a strategy that knows its texts at its end alone."""
     if listener is not None:
         remedy = (
             "No token is sure to be returned before the end: use what is returned, or stream with greedy_search, "
@@ -98,7 +98,7 @@ class Listening:
                 streamer.put(prompt[is_token][None])
 
     def tell(self, tokens: Tensor, counts: Tensor, is_done: Tensor) -> None:
-        """Pass on what a step appended.
+        """Passes on what a step appended.
 
         Args:
             tokens: int64 [rows, n].

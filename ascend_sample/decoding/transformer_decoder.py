@@ -117,7 +117,7 @@ class Decoder(nn.Module):
         self.head = nn.Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, input_ids: Tensor, memory: Tensor, memory_lengths: Tensor | None = None) -> Tensor:
-        """Logits [rows, length, vocab_size] after each of input_ids, int64 [rows, length]; see `prefill`."""
+        """Returns logits [rows, length, vocab_size] after each of input_ids, int64 [rows, length]; see `prefill`."""
         visible_memory = self._check_memory(input_ids, memory, memory_lengths)
         length = input_ids.shape[1]
         places = torch.arange(length, device=input_ids.device)[None]
@@ -194,7 +194,7 @@ class Decoder(nn.Module):
         return replace(cache, lengths=lengths)
 
     def project_memory(self, memory: Tensor, visible: Tensor) -> Tensor:
-        """Each layer's keys and values of a memory.
+        """Returns each layer's keys and values of a memory.
 
         Args:
             memory: floats [rows, memory length, memory_size].
@@ -216,7 +216,7 @@ class Decoder(nn.Module):
         memory_of: Callable[[int], tuple[Tensor, Tensor] | Tensor],
         memory_visible: Tensor,
     ) -> Tensor:
-        """What `forward`, `decode` and the exported graph have in common.
+        """Runs the layers over tokens: what `forward`, `decode` and the exported graph have in common.
 
         Args:
             tokens: int64 [rows, count].
@@ -245,7 +245,7 @@ class Decoder(nn.Module):
         return normalised
 
     def _advance(self, tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
-        """Hidden states of the tokens after the cached ones, and the cache with them."""
+        """Returns hidden states of the tokens after the cached ones, and the cache with them."""
         count = tokens.shape[1]
         grown = cache.with_room_for(count)
         places = grown.places(count)
@@ -261,7 +261,7 @@ class Decoder(nn.Module):
         return hidden, replace(grown, lengths=grown.lengths + count)
 
     def _encode_steps(self, steps: Tensor) -> Tensor:
-        """Sines and cosines, float32 [..., hidden_size], of int64 steps, the first of which is 1."""
+        """Returns sines and cosines, float32 [..., hidden_size], of int64 steps, the first of which is 1."""
         half = self.config.hidden_size // 2
         if self.config.positions == "interleaved":
             angles = (steps - 1)[..., None] * LONGEST_WAVELENGTH ** -(torch.arange(half, device=steps.device) / half)
@@ -310,7 +310,7 @@ class EncoderDecoder(nn.Module):
         self.decoder = decoder
 
     def forward(self, input_ids: Tensor, **encoder: Tensor) -> Tensor:
-        """Logits [rows, length, vocab_size] after each of input_ids, without a cache."""
+        """Returns logits [rows, length, vocab_size] after each of input_ids, without a cache."""
         logits: Tensor = self.decoder(input_ids, *self.encoder(**encoder))
         return logits
 

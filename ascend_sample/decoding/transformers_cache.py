@@ -46,30 +46,30 @@ class AlignedCache:
     encoder_mask: Tensor | None = None
 
     def attention_mask(self, new: int) -> Tensor | None:
-        """Which columns hold tokens, bool [batch, width + new]; None where all do."""
+        """Tells which columns hold tokens, bool [batch, width + new]; None where all do."""
         return live_columns(self.lengths + new, self.width + new) if self.has_holes else None
 
     def positions(self, new: int) -> Tensor:
-        """int64 [batch, new], of the tokens that come next."""
+        """Returns the positions of the tokens that come next, int64 [batch, new]."""
         first = self.lengths[:, None]
         return first if new == 1 else first + torch.arange(new, device=self.lengths.device)
 
     def grown(self, past: Cache, new: int) -> AlignedCache:
-        """After a pass over new tokens a row."""
+        """Returns the cache after a pass over new tokens a row."""
         states, mask = self.encoder_states, self.encoder_mask  # once a step: dataclasses.replace would take longer
         return AlignedCache(past, self.lengths + new, self.width + new, self.has_holes, self.rollbacks, states, mask)
 
     def encoder_output(self) -> BaseModelOutput:
-        """What a model takes in place of the encoder's inputs."""
+        """Returns what a model takes in place of the encoder's inputs."""
         return BaseModelOutput(last_hidden_state=self.encoder_states)
 
     def expanded(self, count: int) -> AlignedCache:
-        """Each row count times, in the same store."""
+        """Returns a cache of each row count times, in the same store."""
         rows = torch.arange(len(self.lengths), device=self.lengths.device)
         return self.selected(rows.repeat_interleave(count))
 
     def selected(self, index: Tensor) -> AlignedCache:
-        """The rows of index, in the same store."""
+        """Returns a cache of the rows of index, in the same store."""
         for layer in _all_layers(self.past):
             layer.keys = layer.keys.index_select(0, index)
             layer.values = layer.values.index_select(0, index)
@@ -81,7 +81,7 @@ class AlignedCache:
         )
 
     def rolled_back(self, lengths: Tensor) -> AlignedCache:
-        """The first lengths[r] tokens of row r, in the same store.
+        """Returns a cache of the first lengths[r] tokens of row r, in the same store.
 
         On a CPU the store is trimmed to the longest row every time, and cut rather than copied where all rows lose
         equally many tokens. On a device that needs a look at the lengths, which is taken only now and then; in
@@ -113,12 +113,12 @@ class AlignedCache:
 
 
 def live_columns(lengths: Tensor, width: int) -> Tensor:
-    """The last lengths[r] columns of row r, as bool [batch, width]."""
+    """Marks the last lengths[r] columns of row r, as bool [batch, width]."""
     return torch.arange(width, device=lengths.device) >= width - lengths[:, None]
 
 
 def check_layers(owner: str, config: Any) -> None:
-    """Refuse a model whose cache has layers that cannot be rolled back a row at a time.
+    """Refuses a model whose cache has layers that cannot be rolled back a row at a time.
 
     Sliding windows are no such layers: all tokens are kept, and the model's attention mask has the window.
 
@@ -140,7 +140,7 @@ def _reading_is_free(tensor: Tensor) -> bool:
 
 
 def _self_attention_layers(past: Cache) -> Iterator[Any]:
-    """Those that have keys and values; layers that share another one's have none."""
+    """Yields the self-attention layers that have keys and values; layers that share another one's have none."""
     own: Any = past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past
     yield from (layer for layer in own.layers if layer.keys is not None)
 
@@ -152,5 +152,5 @@ def _all_layers(past: Cache) -> Iterator[Any]:
 
 
 def _take_columns(values: Tensor, columns: Tensor) -> Tensor:
-    """Of values [batch, heads, width, size], row r's columns[r]; columns is [batch, new width]."""
+    """Takes, of values [batch, heads, width, size], row r's columns[r]; columns is [batch, new width]."""
     return values.gather(2, columns[:, None, :, None].expand(-1, values.shape[1], -1, values.shape[3]))

@@ -50,7 +50,7 @@ class _Group(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Of the prompts."""
+        """Returns the length of the prompts."""
         return self.input_ids.shape[1]
 
 
@@ -80,7 +80,7 @@ _NEED_STOP_TOKENS: Final = ("min_length", "min_new_tokens", "exponential_decay_l
 
 
 def defaults_of_config(config: GenerationConfig | None) -> GenerationDefaults:
-    """What a configuration says about which tokens are possible and where a text ends.
+    """Returns what a configuration says about which tokens are possible and where a text ends.
 
     Example:
         >>> defaults = defaults_of_config(GenerationConfig(eos_token_id=[2, 5], no_repeat_ngram_size=3, top_k=7))
@@ -104,14 +104,14 @@ def defaults_of_config(config: GenerationConfig | None) -> GenerationDefaults:
 
 
 def start_tokens(config: GenerationConfig | None) -> list[int]:
-    """What a decoder starts with: one token, or one for each row; empty where nothing is said."""
+    """Returns what a decoder starts with: one token, or one for each row; empty where nothing is said."""
     if config is None:
         return []
     return _tokens(config.decoder_start_token_id) or _tokens(config.bos_token_id)
 
 
 def _tokens(value: int | Sequence[int] | None) -> list[int]:
-    """Those that there may be: some configurations say -1 for none."""
+    """Returns the tokens that there may be: some configurations say -1 for none."""
     values = [] if value is None else [value] if isinstance(value, int) else list(value)
     return [token for token in values if token >= 0]
 

@@ -59,13 +59,13 @@ class _TransformersModel(ABC):
 
     @property
     def generation_config(self) -> GenerationConfig | None:
-        """What counts: the one that was given, or the model's as it is now; None where it is to be left aside."""
+        """Returns what counts: the given configuration, or the model's as it is now; None if it is to be left aside."""
         given = self._generation_config
         return getattr(self.model, "generation_config", None) if given is None else given or None
 
     @property
     def generation_defaults(self) -> GenerationDefaults:
-        """Stop tokens, padding and processors of the generation_config, for callers who say nothing else."""
+        """Returns stop tokens, padding and processors of the generation_config, for callers who say nothing else."""
         return defaults_of_config(self.generation_config)
 
     def decode(self, tokens: Tensor, cache: AlignedCache) -> StepOutput:
@@ -98,7 +98,7 @@ class _TransformersModel(ABC):
         encoder_mask: Tensor | None = None,
         kept: int | None = None,
     ) -> StepOutput:
-        """Align the prompts at the right, cut the columns that all of them leave empty, and process them.
+        """Aligns the prompts at the right, cuts the columns that all of them leave empty, and processes them.
 
         Returns:
             Logits after the last token, [batch, vocab_size], or after the last kept tokens, [batch, kept, vocab_size].
@@ -126,7 +126,7 @@ class _TransformersModel(ABC):
     def _forward(
         self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor, logits_to_keep: int = 0
     ) -> Any:
-        """One pass; mask bool [batch, width + new] and positions [batch, new]."""
+        """Runs one pass; mask bool [batch, width + new] and positions [batch, new]."""
         arguments: dict[str, Any] = {"past_key_values": cache.past, "use_cache": True, "return_dict": True}
         if self.hidden_states:
             arguments["output_hidden_states"] = True
@@ -140,15 +140,15 @@ class _TransformersModel(ABC):
 
     @abstractmethod
     def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
-        """What one pass takes beside the cache; mask bool [batch, width + new], positions int64 [batch, new]."""
+        """Returns what a pass takes beside the cache; mask bool [batch, width + new], positions int64 [batch, new]."""
 
     @abstractmethod
     def _position_source(self) -> PositionSource:
-        """Where the model has positions from."""
+        """Returns where the model has positions from."""
 
     @abstractmethod
     def _last_hidden_states(self, output: Any) -> Tensor | None:
-        """Of the pass, [batch, new, hidden_size]; None where they were not asked for."""
+        """Returns the last layer's hidden states, [batch, new, hidden_size]; None where they were not asked for."""
 
     def _check_holes(self, cache: AlignedCache) -> None:
         if cache.has_holes and self.position_source is PositionSource.WIDTH:
@@ -195,7 +195,7 @@ class CausalModel(_TransformersModel):
     ) -> None:
         if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
             kind = f"the encoder-decoder {type(model).__name__}"
-            refuse(self.name, "model", "be causal", kind, "Use EncoderDecoderModel.", TypeError)
+            refuse("CausalModel", "model", "be causal", kind, "Use EncoderDecoderModel.", TypeError)
         super().__init__(model, hidden_states, generation_config)
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
@@ -273,11 +273,13 @@ class EncoderDecoderModel(_TransformersModel):
         generation_config: GenerationConfig | Literal[False] | None = None,
     ) -> None:
         if hasattr(model, "config") and not getattr(model.config, "is_encoder_decoder", False):
-            refuse(self.name, "model", "have an encoder", type(model).__name__, "Use CausalModel.", TypeError)
+            refuse(
+                "EncoderDecoderModel", "model", "have an encoder", type(model).__name__, "Use CausalModel.", TypeError
+            )
         super().__init__(model, hidden_states, generation_config)
 
     def start(self, batch_size: int) -> Tensor:
-        """What the decoder starts with, by the generation_config: int64 [batch_size, 1], where the model is.
+        """Returns what the decoder starts with, by the generation_config: int64 [batch_size, 1], where the model is.
 
         Raises:
             ValueError: it names no decoder_start_token_id and no bos_token_id, or several and not batch_size.

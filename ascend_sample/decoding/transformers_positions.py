@@ -30,7 +30,7 @@ RELATIVE_CAUSAL_MODELS: Final = ("bloom", "mpt")
 
 
 def most_positions(model: Any) -> int | None:
-    """How many tokens a row may have, where that is a limit: a table of positions ends there. None: there is no such.
+    """Returns how many tokens a row may have, where a table of positions sets such a limit; None where none does.
 
     Args:
         model: of transformers. Of an encoder-decoder the decoder counts.
@@ -47,13 +47,13 @@ def most_positions(model: Any) -> int | None:
 
 
 def takes_positions(embedding: object) -> bool:
-    """Whether it is a position embedding that can be told what to look up."""
+    """Tells whether it is a position embedding that can be told what to look up."""
     return isinstance(embedding, nn.Embedding) and "position_ids" in inspect.signature(embedding.forward).parameters
 
 
 @contextmanager
 def positions_of_rows(embedding: nn.Module, positions: Tensor) -> Iterator[None]:
-    """While it lasts, a position embedding that the model asks for one row's positions returns those of each row.
+    """Makes a position embedding that the model asks for one row's positions return those of each row, while it lasts.
 
     The module may be shared: by threads, by other adapters, by somebody who calls it without any. So its hooks stay
     where they are, once for all, and what a call wants is known in that call's context alone.

@@ -30,16 +30,16 @@ def activate(
     that are left out keep what the HOSTCANN_* variables say. Calling it again without arguments does nothing.
 
     Args:
-        soc: The SoC's name, as aclrtGetSocName reports it. Default "Ascend910B3".
-        without: Symbols that the libraries shall not export, as an older CANN does not.
-        memory: The device's memory in bytes. Default 16 GiB.
+        soc: the SoC's name, as aclrtGetSocName reports it. Default "Ascend910B3".
+        without: symbols that the libraries shall not export, as an older CANN does not.
+        memory: the device's memory in bytes. Default 16 GiB.
         stream_mode: "normal", "delayed", "delayed:MILLISECONDS" or "lazy" (see `set_stream_mode`).
-        cann_version: The version that CANN reports.
+        cann_version: the version that CANN reports.
 
     Raises:
-        RuntimeError: A real CANN is in reach, torch_npu is loaded, hostcann is active with other settings, or its
+        RuntimeError: a real CANN is in reach, torch_npu is loaded, hostcann is active with other settings, or its
             libraries were not built.
-        ValueError: An argument breaks its rule.
+        ValueError: an argument breaks its rule.
 
     Example:
         >>> from ascend_sample import hostcann
@@ -69,12 +69,12 @@ def activate(
 
 
 def is_active() -> bool:
-    """Whether CANN is hostcann for this process: it is loaded, or the dynamic linker will find it first."""
+    """Tells whether CANN is hostcann for this process: it is loaded, or the dynamic linker will find it first."""
     return _loaded_runtime() is not None or _home_of_environment() is not None
 
 
 def active_home() -> Path:
-    """The home that this process uses.
+    """Returns the home that this process uses.
 
     Raises:
         RuntimeError: hostcann is not active.
@@ -92,11 +92,11 @@ def active_home() -> Path:
 
 
 def environment(*, without: Sequence[str] = ()) -> dict[str, str]:
-    """The variables that make a program find hostcann as its CANN, with the values for this process's environment.
+    """Returns the variables that make a program find hostcann as its CANN, with their values for this process.
 
     Raises:
-        RuntimeError: A real CANN is in reach, or hostcann's libraries were not built.
-        ValueError: A name in `without` is exported by no library.
+        RuntimeError: a real CANN is in reach, or hostcann's libraries were not built.
+        ValueError: a name in `without` is exported by no library.
     """
     real = find_real_cann()
     if real is not None:
@@ -116,7 +116,7 @@ def environment(*, without: Sequence[str] = ()) -> dict[str, str]:
 
 
 def find_real_cann() -> str | None:
-    """Where a libascendcl.so that is not hostcann's would be found, in words; None when there is none."""
+    """Returns where a libascendcl.so that is not hostcann's would be found, in words, or None when there is none."""
     for source, path in _candidates():
         if path.is_file() and not is_hostcann(path):
             return f"{path} ({source})"
@@ -124,7 +124,7 @@ def find_real_cann() -> str | None:
 
 
 def is_hostcann(library: Path) -> bool:
-    """Whether a libascendcl.so is hostcann's."""
+    """Tells whether a libascendcl.so is hostcann's."""
     return library.is_file() and _OWN_SYMBOL in library.read_bytes()
 
 
@@ -154,7 +154,7 @@ def _mapped_runtimes() -> set[Path]:
 
 
 def _loaded_runtime() -> Path | None:
-    """The libascendcl.so among the libraries of this process, if it is hostcann's."""
+    """Returns the libascendcl.so among the libraries of this process if it is hostcann's, else None."""
     return next((path for path in _mapped_runtimes() if is_hostcann(path)), None)
 
 

@@ -22,12 +22,12 @@ class Counters(NamedTuple):
     """What was called since `reset_counters`.
 
     Attributes:
-        launches: Kernels put on a stream, by operator ("aclnnTopKTopPSample").
-        synchronizations: Calls that made the host wait, by kind: "stream", "device", "event", "memcpy" (a blocking copy
+        launches: kernels put on a stream, by operator ("aclnnTopKTopPSample").
+        synchronizations: calls that made the host wait, by kind: "stream", "device", "event", "memcpy" (a blocking copy
             or fill) and "pageable_memcpy" (an asynchronous copy of memory that is not pinned, which blocks).
-        copies: Copies by direction: "h2d", "d2h", "d2d", "h2h".
-        copied_bytes: Their bytes.
-        replays: Runs of captured graphs.
+        copies: copies by direction: "h2d", "d2h", "d2d", "h2h".
+        copied_bytes: their bytes.
+        replays: runs of captured graphs.
     """
 
     launches: dict[str, int]
@@ -71,14 +71,14 @@ def inject(
     Args:
         site: "malloc", "memcpy" or "synchronize" (calls of the runtime); "workspace" (phase 1 asks for an absurd
             workspace), "phase1", "phase2" or "task" (the kernel itself) of an aclnn operator.
-        name: Which one: the function ("aclrtMalloc") or the operator ("aclnnTopKTopPSample"); every one when empty.
-        nth: Counted from 1, and from now.
-        code: The status that is returned; the site's usual one when None.
-        message: What aclGetRecentErrMsg says; a text that names the site when None.
-        count: How many calls fail.
+        name: which one: the function ("aclrtMalloc") or the operator ("aclnnTopKTopPSample"); every one when empty.
+        nth: counted from 1, and from now.
+        code: the status that is returned; the site's usual one when None.
+        message: what aclGetRecentErrMsg says; a text that names the site when None.
+        count: how many calls fail.
 
     Raises:
-        ValueError: An argument breaks its rule.
+        ValueError: an argument breaks its rule.
         RuntimeError: hostcann is not active.
     """
     error = _runtime().hostcann_inject(
@@ -99,10 +99,10 @@ def set_stream_mode(mode: str, delay_ms: int = 2) -> None:
     Args:
         mode: "normal" (at once), "delayed" (each task waits `delay_ms` first) or "lazy" (nothing runs until the host
             synchronises; what never synchronises never runs).
-        delay_ms: For "delayed".
+        delay_ms: for "delayed".
 
     Raises:
-        ValueError: There is no such mode, or the delay is negative.
+        ValueError: there is no such mode, or the delay is negative.
     """
     if delay_ms < 0:
         refuse("hostcann.set_stream_mode", "delay_ms", "be at least 0", delay_ms, "Use 0 for no delay.")
@@ -115,7 +115,7 @@ def set_memory_capacity(capacity: int) -> None:
     """Limits the device's memory to `capacity` bytes; what is allocated already stays.
 
     Raises:
-        ValueError: The capacity is not positive.
+        ValueError: the capacity is not positive.
     """
     if capacity <= 0:
         refuse("hostcann.set_memory_capacity", "capacity", "be greater than 0", capacity, "Give a number of bytes.")
@@ -147,7 +147,7 @@ class null_kernels:
 
 
 def violations() -> list[Violation]:
-    """The misuses noticed since the start or `reset_violations`, the first thousand of them."""
+    """Returns the misuses noticed since the start or `reset_violations`, the first thousand of them."""
     return [Violation(**entry) for entry in json.loads(_runtime().hostcann_violations())]
 
 
@@ -157,12 +157,12 @@ def reset_violations() -> None:
 
 
 def live() -> dict[str, int]:
-    """How many tensors, scalars, arrays, lists, executors, streams, events, blocks and host blocks exist."""
+    """Returns how many tensors, scalars, arrays, lists, executors, streams, events, blocks and host blocks exist."""
     return dict(json.loads(_runtime().hostcann_live()))
 
 
 def counters() -> Counters:
-    """What was called since the start or `reset_counters`."""
+    """Returns what was called since the start or `reset_counters`."""
     return Counters(**json.loads(_runtime().hostcann_counters()))
 
 

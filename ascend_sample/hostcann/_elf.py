@@ -44,7 +44,7 @@ def _dynamic_symbols(image: bytes) -> Iterator[_Symbol]:
 
 
 def exported_symbols(library: Path) -> set[str]:
-    """The names that a shared library defines for others."""
+    """Returns the names that a shared library defines for others."""
     return {symbol.name for symbol in _dynamic_symbols(library.read_bytes()) if symbol.defined and symbol.name}
 
 

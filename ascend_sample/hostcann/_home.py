@@ -16,7 +16,7 @@ _FOLDERS = ("runtime", "compiler", "opp")  # torch_npu asks whether they exist
 
 
 def library_paths(home: Path) -> list[Path]:
-    """The libraries of a home, those that others need first."""
+    """Returns the libraries of a home, those that others need first."""
     libraries = sorted((home / "lib64").glob("lib*.so"))
     return sorted(libraries, key=lambda path: path.name != RUNTIME_LIBRARY)
 
@@ -28,8 +28,8 @@ def prepare_home(without: Sequence[str] = ()) -> Path:
     written, or where symbols are to be missing.
 
     Raises:
-        RuntimeError: The libraries were not built.
-        ValueError: A name in `without` is exported by no library.
+        RuntimeError: the libraries were not built.
+        ValueError: a name in `without` is exported by no library.
     """
     if not (PACKAGE_HOME / "lib64" / RUNTIME_LIBRARY).is_file():
         raise RuntimeError(
@@ -51,7 +51,7 @@ def _make_folders(home: Path) -> bool:
 
 
 def _temporary_home(without: list[str]) -> Path:
-    """One home per state of the libraries and list of names: used again by later processes, never changed."""
+    """Returns the one home per state of the libraries and list of names, which later processes use again unchanged."""
     libraries = library_paths(PACKAGE_HOME)
     hidden = {path: _exported_of(path, without) for path in libraries}
     unknown = set(without).difference(*hidden.values())

@@ -29,7 +29,7 @@ _noted: Final[WeakTensorKeyDictionary] = WeakTensorKeyDictionary()
 
 
 def note(facts: RowFacts, *tensors: Tensor | None) -> None:
-    """Keep facts for as long as these tensors live and hold what they hold now.
+    """Keeps facts for as long as these tensors live and hold what they hold now.
 
     Args:
         facts: of the rows, in arrays that nobody writes to.
@@ -42,7 +42,7 @@ def note(facts: RowFacts, *tensors: Tensor | None) -> None:
 
 
 def facts_of(rows: int, top_k: Tensor | None, top_p: Tensor | None) -> RowFacts | None:
-    """The facts that were noted for these very tensors; None where there are none, or they may no longer hold.
+    """Returns the facts that were noted for these very tensors; None where there are none, or they may not hold now.
 
     Args:
         rows: how many rows there are.
@@ -63,13 +63,13 @@ def facts_of(rows: int, top_k: Tensor | None, top_p: Tensor | None) -> RowFacts 
 
 
 def unfiltered(rows: int) -> RowFacts:
-    """The facts of rows that are drawn from as they are."""
+    """Returns the facts of rows that are drawn from as they are."""
     ones: npt.NDArray[np.float32] = np.ones(rows, np.float32)
     return RowFacts(ones, np.full(rows, SKIP_TOP_K, np.int32), ones, np.zeros(rows, np.float32))
 
 
 def with_absent_filters(facts: RowFacts, top_k: Tensor | None, top_p: Tensor | None) -> RowFacts:
-    """The same, with what comes as None switched off."""
+    """Returns the same facts, with each filter that comes as None switched off."""
     off = unfiltered(len(facts.temperature))
     return RowFacts(
         facts.temperature,

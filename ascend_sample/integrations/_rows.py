@@ -26,7 +26,7 @@ def draw(
     keep_ties: bool = False,
     facts: RowFacts | None = None,
 ) -> Tensor:
-    """One token a row: `sample_rows`, with parameters in the dtypes in which engines have them.
+    """Draws one token a row with `sample_rows`, from parameters in the dtypes in which engines have them.
 
     Args:
         logits: float [rows, vocab_size].
@@ -65,7 +65,7 @@ def kept_logits(
     min_p: Tensor | None = None,
     keep_ties: bool = False,
 ) -> Tensor:
-    """Logits / temperature where the filters keep an entry, -inf elsewhere; arguments as for `draw`.
+    """Returns logits / temperature where the filters keep an entry, and -inf elsewhere; arguments are as for `draw`.
 
     Returns:
         float32 [rows, vocab_size], a softmax of which is what `draw` draws from.
@@ -109,20 +109,20 @@ class UniformRows:
         self._made_for: tuple[int, torch.device] | None = None
 
     def draw(self, logits: Tensor, seed: Tensor, position: Tensor) -> Tensor:
-        """One token a row, int64 [rows]."""
+        """Draws one token a row, int64 [rows]."""
         parameters = self._parameters(logits)
         noise = {"seed": seed, "position": position}
         return draw(logits, **parameters, **noise, keep_ties=self.keep_ties, facts=self._facts)
 
     def filter(self, logits: Tensor) -> Tensor:
-        """What is drawn from: float32 [rows, vocab_size], -inf where a filter drops an entry."""
+        """Returns what is drawn from: float32 [rows, vocab_size], -inf where a filter drops an entry."""
         return kept_logits(logits, **self._parameters(logits), keep_ties=self.keep_ties)
 
     def _parameters(self, logits: Tensor) -> dict[str, Any]:
-        """A value a row, made once for a batch size and a device."""
+        """Returns a value a row for each parameter, made once for a batch size and a device."""
         rows, device = len(logits), logits.device
         if self._made_for != (rows, device):
-            top_k = None if self.top_k is None else min(self.top_k, logits.shape[1])
+            top_k = None if self.top_k is None else min(self.top_k, SKIP_TOP_K)
             self._tensors = {
                 "temperature": torch.full((rows,), self.temperature, device=device),
                 "top_k": None if top_k is None else torch.full((rows,), top_k, dtype=torch.int32, device=device),
@@ -140,7 +140,7 @@ class UniformRows:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on the device, without waiting for it."""
+    """Returns the tensor on the device, without waiting for it."""
     if tensor.device.type == "cpu" and device.type != "cpu":
         return row_table.to_device(tensor.numpy(), device)
     return tensor.to(device, non_blocking=True)

@@ -22,7 +22,7 @@ BACKEND: Final = "ascend_sample"
 
 
 def register() -> None:
-    """Register the backend, before SGLang reads its arguments; a second call changes nothing.
+    """Registers the backend, before SGLang reads its arguments; a second call changes nothing.
 
     With an untested version of SGLang nothing is registered, and a warning says so.
 
@@ -43,7 +43,7 @@ def register() -> None:
 
 
 def sampler_class(original: type[Any]) -> type[Any]:
-    """A subclass of SGLang's `Sampler` that draws here, and is SGLang's in everything else.
+    """Makes a subclass of SGLang's `Sampler` that draws here, and is SGLang's in everything else.
 
     SGLang's sampler has a path for Ascend that hands logits, not probabilities, to one method. The subclass takes that
     path and replaces the method.
@@ -72,7 +72,7 @@ def _forward(
     return_logprob: bool,
     positions: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
-    """Draw one token a row.
+    """Draws one token a row.
 
     Args:
         sampler: SGLang's.
@@ -109,7 +109,7 @@ def _forward(
 
 
 def _facts(logits: Tensor, largest_top_k: int | None) -> RowFacts | None:
-    """What SGLang's bound of all top-k says about the rows, where one operator serves them whatever else they ask for.
+    """Returns what SGLang's bound of all top-k says about rows that one operator serves whatever else they ask for.
 
     Elsewhere a row's route depends on its own parameters, of which the host knows nothing. Nor does a bound say which
     rows the operator would skip, so it must be one that skips none.

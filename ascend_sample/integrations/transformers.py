@@ -22,7 +22,7 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
-from ascend_sample._errors import refuse, show
+from ascend_sample._errors import is_integer, refuse, show
 from ascend_sample.integrations._rows import UniformRows, to_device
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.seeds import derived_seeds, random_seeds, seed_bits
@@ -46,7 +46,7 @@ def fused_sampling(
     token_streamer: BaseStreamer | None = None,
     **model_kwargs: Any,
 ) -> Any:
-    """Decode as `generate` does, with temperature, top-k, top-p, min-p and the draw in one call a step.
+    """Decodes as `generate` does, with temperature, top-k, top-p, min-p and the draw in one call a step.
 
     Give it to `generate` as ``custom_generate``; `generate` prepares the arguments up to ``generation_config``, and
     passes on ``seeds``, ``keep_ties`` and ``token_streamer``. Everything but the choice of the token is the loop of
@@ -156,12 +156,12 @@ class SamplingLogitsProcessor(LogitsProcessor):
         self._rows = UniformRows(temperature, top_k, top_p, min_p, keep_ties)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """The scores that are kept, divided by the temperature; -inf elsewhere. float32 [rows, vocab_size]."""
+        """Returns the kept scores divided by the temperature, and -inf elsewhere: float32 [rows, vocab_size]."""
         return self._rows.filter(scores)
 
 
 def split_warpers(processors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Take the warpers that the draw can do itself off the end of the processors.
+    """Takes the warpers that the draw can do itself off the end of the processors.
 
     Args:
         processors: in the order in which they would run.
@@ -186,7 +186,7 @@ def split_warpers(processors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]
 
 
 def _is_plain(warper: Any) -> bool:
-    """Whether a warper removes entries for good, and may leave a single one."""
+    """Tells whether a warper removes entries for good, and may leave a single one."""
     has_limit = isinstance(warper, (TopPLogitsWarper, MinPLogitsWarper))
     return getattr(warper, "filter_value", -torch.inf) == -torch.inf and not (
         has_limit and warper.min_tokens_to_keep > 1
@@ -196,12 +196,12 @@ def _is_plain(warper: Any) -> bool:
 def _seeds_of_rows(seeds: int | Sequence[int] | Tensor | None, rows: int) -> Tensor:
     if seeds is None:
         return random_seeds(rows)
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
-        return derived_seeds(seeds, rows)
+    if is_integer(seeds):
+        return derived_seeds(int(seeds), rows)
     if isinstance(seeds, Tensor) and seeds.dtype == torch.int64 and seeds.shape == (rows,):
         return seeds
     values = seeds.tolist() if isinstance(seeds, Tensor) else seeds
-    is_list = isinstance(values, Sequence) and all(isinstance(seed, int) for seed in values)
+    is_list = isinstance(values, Sequence) and all(map(is_integer, values))
     if not isinstance(values, Sequence) or not is_list or len(values) != rows:
         got = f"{len(values)} of them" if isinstance(values, Sequence) else show(seeds)
         rule = f"be None, an int, or {rows} ints, one for each returned sequence"
@@ -212,7 +212,7 @@ def _seeds_of_rows(seeds: int | Sequence[int] | Tensor | None, rows: int) -> Ten
 def _positions_after(
     input_ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any], is_encoder_decoder: bool
 ) -> Tensor:
-    """How many tokens each row has, without padding: what its first new token's noise belongs to. int64 [rows]."""
+    """Counts the tokens of each row without padding, int64 [rows]: what its first new token's noise belongs to."""
     mask = model_kwargs.get("decoder_attention_mask" if is_encoder_decoder else "attention_mask")
     if isinstance(mask, Tensor) and mask.dim() == 2:
         return mask.sum(dim=1, dtype=torch.int64).to(input_ids.device)
@@ -246,7 +246,7 @@ class _Chooser(LogitsProcessor):
         return self._last
 
     def check_taken(self) -> None:
-        """Raise if the loop has chosen a token in another way than by the argmax of the scores."""
+        """Raises if the loop has chosen a token in another way than by the argmax of the scores."""
         if self._last is not None and not self._last.is_taken:
             raise RuntimeError(
                 f"{NAME}: transformers' decoding loop did not take the token that was drawn. The model brings a loop "

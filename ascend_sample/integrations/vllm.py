@@ -58,7 +58,7 @@ class SeedSource:
         self._draws: WeakKeyDictionary[Generator, int] = WeakKeyDictionary()
 
     def take(self, rows: int, generators: dict[int, Generator]) -> tuple[Tensor, Tensor]:
-        """The seeds and positions of one draw, int64 [rows] each, on the CPU.
+        """Returns the seeds and positions of one draw, int64 [rows] each, on the CPU.
 
         Args:
             rows: how many.
@@ -91,7 +91,7 @@ def sample(
     k: Tensor | None,
     p: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """What `TopKTopPSampler.forward_native` does, for any sampler with `logprobs_mode` and `seed_source`.
+    """Does what `TopKTopPSampler.forward_native` does, for any sampler with `logprobs_mode` and `seed_source`.
 
     Where the plugin has seen the batch that k and p were made from, rows of greedy requests take the best token: vLLM
     replaces whatever is drawn for them.
@@ -150,18 +150,18 @@ class TopKTopPSampler(nn.Module):
     def forward(
         self, logits: Tensor, generators: dict[int, Generator], k: Tensor | None, p: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The same as `forward_native`."""
+        """Does the same as `forward_native`."""
         return self.forward_native(logits, generators, k, p)
 
     def forward_native(
         self, logits: Tensor, generators: dict[int, Generator], k: Tensor | None, p: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Draw one token a row; see `sample` for arguments and results."""
+        """Draws one token a row; see `sample` for arguments and results."""
         return sample(self, logits, generators, k, p)
 
 
 def register() -> None:
-    """Install the sampler in vLLM and, where it is installed, in vllm_ascend: the plugin's entry point.
+    """Installs the sampler in vLLM and, where it is installed, in vllm_ascend: the plugin's entry point.
 
     vLLM calls it in each of its processes, possibly more than once. ``ASCEND_SAMPLE_VLLM=0`` switches it off. With an
     untested version of vLLM nothing is changed, and a warning says so.
@@ -190,7 +190,7 @@ def register() -> None:
 
 
 def custom_sampler(sampler: Any) -> tuple[Any, Any]:
-    """Make the sampler of vLLM's V2 runner draw with `sample_rows`: for a model state's method of this name.
+    """Makes the sampler of vLLM's V2 runner draw with `sample_rows`: for a model state's method of this name.
 
     Logits bias, penalties, temperature and min-p stay vLLM's. Seeds are the runner's own, random ones included, and
     positions those of the tokens, so that chunked prefill and preemption do not change a request's tokens.
@@ -216,7 +216,7 @@ def _sample_v2(
     return_logprobs: bool = False,
     **named: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The sampler's `sample`: the tokens, int64 [rows], and the processed logits."""
+    """Does what the sampler's `sample` does: returns the tokens, int64 [rows], and the processed logits."""
     states = sampler.sampling_states
     processed = sampler.apply_sampling_params(
         logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *positional, **named, skip_top_k_top_p=True
@@ -249,7 +249,7 @@ def _version_of_vllm() -> str:
 
 
 def _import_if_installed(name: str) -> Any:
-    """The module; None where its package is not installed or this version of it has no such module."""
+    """Returns the module; None where its package is not installed or this version of it has no such module."""
     if name in sys.modules:
         return sys.modules[name]
     try:
@@ -261,7 +261,7 @@ def _import_if_installed(name: str) -> Any:
 
 
 def _replacement(original: type[Any]) -> type[Any]:
-    """A subclass of an engine's sampler that draws here, and is the engine's in everything else."""
+    """Makes a subclass of an engine's sampler that draws here, and is the engine's in everything else."""
 
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:
         original.__init__(self, *arguments, **named)
@@ -287,7 +287,7 @@ def _replacement(original: type[Any]) -> type[Any]:
 
 
 def _logits_are_sharded(original: type[Any]) -> bool:
-    """Whether vllm_ascend gives each rank a part of the vocabulary alone, which only its own sampler puts together."""
+    """Tells whether vllm_ascend gives each rank a part of the vocabulary alone, which only its own sampler joins."""
     if not original.__module__.startswith("vllm_ascend"):
         return False
     config = importlib.import_module("vllm_ascend.ascend_config").get_ascend_config()
@@ -295,7 +295,7 @@ def _logits_are_sharded(original: type[Any]) -> bool:
 
 
 def _note_host_values(input_batch: type[Any]) -> None:
-    """Let V1's batches note what they copy to the device, whenever they do."""
+    """Lets V1's batches note what they copy to the device, whenever they do."""
     original = input_batch._make_sampling_metadata
     if hasattr(original, "replaced"):
         return
@@ -318,7 +318,7 @@ def _note_host_values(input_batch: type[Any]) -> None:
 
 
 def _install_in_v2(model_state: type[Any]) -> None:
-    """Let model states that have no sampler of their own use this one."""
+    """Lets model states that have no sampler of their own use this one."""
     original = model_state.custom_sampler
     if hasattr(original, "replaced"):
         return

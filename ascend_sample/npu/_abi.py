@@ -159,5 +159,5 @@ STATUS_NAMES: Final = {
 
 
 def status_name(status: int) -> str:
-    """The documented name of a status, e.g. ``ACLNN_ERR_PARAM_NULLPTR`` for 161001."""
+    """Returns the documented name of a status, e.g. ``ACLNN_ERR_PARAM_NULLPTR`` for 161001."""
     return STATUS_NAMES.get(status, "(a status without a name here; see CANN's documents)")

@@ -64,7 +64,7 @@ class _Cann:
         )
 
     def take_message(self) -> str:
-        """CANN's message for the calling thread's last failure; reading clears it."""
+        """Returns CANN's message for the calling thread's last failure; reading clears it."""
         message = self.recent_error_message()
         text = "" if message == ffi.NULL else str(ffi.string(message).decode(errors="replace")).strip()
         return text or "(no message)"
@@ -72,7 +72,11 @@ class _Cann:
 
 @functools.cache
 def cann_of(op: str) -> _Cann:
-    """The functions for our operator `op`; raises NotImplementedError with the reason where it cannot be called."""
+    """Returns the functions for our operator `op`.
+
+    Raises:
+        NotImplementedError: the operator cannot be called; the text is the reason.
+    """
     cann = _Cann(op)
     soc = cann.soc_name()
     name = "(unknown)" if soc == ffi.NULL else str(ffi.string(soc).decode())
@@ -85,7 +89,7 @@ class Call:
     """One call of an operator: its tensors in CANN's order, then both phases."""
 
     def __init__(self, op: str, logits: torch.Tensor, unwanted_bytes: int, with_ones: bool = False) -> None:
-        """For our operator `op`; `unwanted_bytes` a logit serve the outputs that nobody wants.
+        """Prepares a call of our operator `op`, with `unwanted_bytes` a logit for the outputs that nobody wants.
 
         Every k is 1 `with_ones`. Else k <= 0, which is undefined on the device, becomes one that skips top-k.
         """
@@ -99,12 +103,12 @@ class Call:
         self.replaced_up_to, self.replacement = (torch.iinfo(torch.int32).max, 1) if with_ones else (0, SKIP_TOP_K)
 
     def result(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """An output of one value a row."""
+        """Adds an output of one value a row, and returns it."""
         self.outputs.append((name, self.logits.new_empty(self.logits.shape[0], dtype=dtype)))
         return self.outputs[-1][1]
 
     def result_of_logits(self, name: str, dtype: torch.dtype, is_wanted: bool) -> torch.Tensor:
-        """An output of the shape of logits; an empty tensor when it is not wanted.
+        """Adds an output of the shape of logits, and returns it: an empty tensor when it is not wanted.
 
         CANN checks its shape even then, and writes nothing to it: those that are not wanted share one memory.
         """
@@ -113,7 +117,7 @@ class Call:
         return wanted
 
     def run(self, *options: float, workspace: torch.Tensor | None = None) -> torch.Tensor | None:
-        """Phase 1 and phase 2; nothing for an empty batch.
+        """Runs phase 1 and phase 2, or nothing for an empty batch.
 
         Returns:
             The workspace, for the next call on this stream, or None. A given one is used where it is large enough.
@@ -159,7 +163,7 @@ class Call:
             return workspace
 
     def _described(self, scratch: Scratch, k_bytes: int) -> Iterator[tuple[str, torch.Tensor | None]]:
-        """The tensors as CANN gets them: a valid k, and scratch in the place of what is not wanted."""
+        """Yields the tensors as CANN gets them, by name: a valid k, and scratch in the place of what is not wanted."""
         batch_size, _ = self.logits.shape
         for name, tensor in self.inputs:
             if name == "k" and tensor is not None:
@@ -175,7 +179,7 @@ class Call:
 
 @contextmanager
 def _acl_tensor(cann: _Cann, name: str, tensor: torch.Tensor | None) -> Iterator[Any]:
-    """CANN's description of a tensor, destroyed on leaving; NULL for None."""
+    """Yields CANN's description of a tensor, destroyed on leaving, or NULL for None."""
     if tensor is None:
         yield ffi.NULL
         return
@@ -245,7 +249,7 @@ def _check_memory(op: str, name: str, tensor: torch.Tensor) -> None:
 
 
 def _aligned(size: int) -> int:
-    """Bytes up to an address that CANN can use."""
+    """Returns `size` rounded up to a multiple of the address alignment that CANN requires."""
     return -(-size // _abi.ADDRESS_ALIGNMENT) * _abi.ADDRESS_ALIGNMENT
 
 

@@ -14,7 +14,7 @@ from ascend_sample.npu.operators import OPERATORS, AclnnOperator
 
 
 def obstacle(op: str = OPERATOR_NAME) -> str | None:
-    """Why this process cannot call the operator `op`, or None when it can.
+    """Returns why this process cannot call the operator `op`, or None when it can.
 
     The text names the missing function, the libraries that were tried and the remedy, or the SoC, in the words of the
     compiled binding. Nothing is remembered: a later call looks again.
@@ -44,19 +44,19 @@ def top_k_top_p_sample(
         k: [batch], int32. A row's k <= 0 skips top-k.
         p: [batch], the dtype of logits.
         q: [batch, vocab_size], float32, or None for no draw.
-        eps: Added to the absolute value of q before the division.
-        is_need_logits: Whether to return the kept logits.
-        top_k_guess: How many of the best tokens to try before a full sort; changes no result.
+        eps: added to the absolute value of q before the division.
+        is_need_logits: whether to return the kept logits.
+        top_k_guess: how many of the best tokens to try before a full sort; changes no result.
 
     Returns:
         The sampled ids, int64 [batch], and the kept logits, float32 [batch, vocab_size] with -inf elsewhere, or an
         empty tensor [0] when they were not asked for.
 
     Raises:
-        NotImplementedError: See `obstacle`; nothing has been launched.
-        TypeError: An argument has a wrong dtype or layout.
-        ValueError: An argument has a wrong shape, device, value or memory format, or an address that CANN cannot use.
-        torch.OutOfMemoryError: The workspace cannot be allocated.
+        NotImplementedError: see `obstacle`; nothing has been launched.
+        TypeError: an argument has a wrong dtype or layout.
+        ValueError: an argument has a wrong shape, device, value or memory format, or an address that CANN cannot use.
+        torch.OutOfMemoryError: the workspace cannot be allocated.
         RuntimeError: CANN refused a phase; the text carries its code and message.
     """
     torch.ops.ascend_sample.check_top_k_top_p_sample(logits, k, p, q, eps, is_need_logits, top_k_guess)
@@ -91,20 +91,20 @@ def top_k_top_p_sample_v2(
         p: [batch], the dtype of logits.
         q: [batch, vocab_size], float32, or None for no draw.
         min_p: [batch], the dtype of logits, or None for no min-p.
-        eps: Added to the absolute value of q before the division.
-        is_need_logits: Whether to return the kept logits.
-        top_k_guess: How many of the best tokens to try before a full sort; changes no result.
-        ks_max: The largest k that is honoured, before it is rounded up to a multiple of 8.
+        eps: added to the absolute value of q before the division.
+        is_need_logits: whether to return the kept logits.
+        top_k_guess: how many of the best tokens to try before a full sort; changes no result.
+        ks_max: the largest k that is honoured, before it is rounded up to a multiple of 8.
         input_is_logits: False where logits are probabilities.
-        is_need_sample_result: Whether to return the kept ids and their weights.
+        is_need_sample_result: whether to return the kept ids and their weights.
 
     Returns:
         The sampled ids, int64 [batch]; the kept logits, float32 [batch, vocab_size]; the kept ids, int64, and their
         weights, float32, both [batch, vocab_size]. An empty tensor [0] for what was not asked for.
 
     Raises:
-        NotImplementedError: See `obstacle`; nothing has been launched.
-        TypeError, ValueError, torch.OutOfMemoryError, RuntimeError: As `top_k_top_p_sample`.
+        NotImplementedError: see `obstacle`; nothing has been launched.
+        TypeError, ValueError, torch.OutOfMemoryError, RuntimeError: as `top_k_top_p_sample`.
     """
     options = (eps, is_need_logits, top_k_guess, ks_max, input_is_logits, is_need_sample_result)
     torch.ops.ascend_sample.check_top_k_top_p_sample_v2(logits, k, p, q, min_p, *options)
@@ -134,7 +134,7 @@ def top_k_top_p_sample_kernel(
     is_need_logits: bool = False,
     top_k_guess: int = 32,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The dispatcher's NPU kernel where the compiled binding is missing.
+    """Serves as the dispatcher's NPU kernel where the compiled binding is missing.
 
     As the compiled one does, it leaves to the composite of torch operators what aclnnTopKTopPSample does not serve, and
     warns once for each reason.
@@ -161,7 +161,7 @@ def top_k_top_p_sample_v2_kernel(
     input_is_logits: bool = True,
     is_need_sample_result: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`top_k_top_p_sample_kernel` for the second operator."""
+    """Serves as `top_k_top_p_sample_kernel` does, for the second operator."""
     options = (eps, is_need_logits, top_k_guess, ks_max, input_is_logits, is_need_sample_result)
     reason = _reason_for_composite(OPERATOR_V2_NAME, logits)
     if reason is None:

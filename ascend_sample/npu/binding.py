@@ -7,7 +7,7 @@ from ascend_sample.npu.operators import OPERATORS
 
 
 def configure() -> None:
-    """Hand the libraries, the supported SoCs, the memory formats and the names of statuses to the loaded binding."""
+    """Hands the libraries, the supported SoCs, the memory formats and the names of statuses to the loaded binding."""
     torch.ops.ascend_sample.configure_aclnn(
         libraries.operator_libraries(),
         libraries.RUNTIME_LIBRARY,

@@ -32,7 +32,7 @@ class Symbol:
     library: str
 
     def bind(self) -> Any:
-        """The callable, typed by the declarations of `ascend_sample.npu._abi`."""
+        """Returns the callable, typed by the declarations of `ascend_sample.npu._abi`."""
         # Never unloaded: CANN's threads outlive the interpreter's modules.
         return getattr(ffi.dlopen(self.library, ffi.RTLD_LAZY | ffi.RTLD_NODELETE), self.name)
 
@@ -42,7 +42,7 @@ class SymbolNotFoundError(NotImplementedError):
 
 
 def operator_libraries() -> list[str]:
-    """The libraries that may export aclnn functions, in the order in which they are asked.
+    """Returns the libraries that may export aclnn functions, in the order in which they are asked.
 
     Returns:
         Absolute paths of files that exist, and last the plain name ``libopapi.so``, which the dynamic loader resolves.
@@ -60,17 +60,20 @@ def find_operator_symbol(name: str) -> Symbol:
     """Looks an aclnn function (or ``aclCreateTensor`` and its like) up in `operator_libraries`.
 
     Args:
-        name: The C name, e.g. ``aclnnTopKTopPSampleGetWorkspaceSize``.
+        name: the C name, e.g. ``aclnnTopKTopPSampleGetWorkspaceSize``.
 
     Raises:
-        SymbolNotFoundError: A NotImplementedError that names the function, each library with what was wrong with it,
+        SymbolNotFoundError: a NotImplementedError that names the function, each library with what was wrong with it,
             and the remedy.
     """
     return _find(name, operator_libraries())
 
 
 def find_operator(operator: AclnnOperator) -> tuple[Symbol, Symbol]:
-    """The two phases of an operator; the error of `find_operator_symbol` then also says which CANN has it."""
+    """Returns the two phases of an operator.
+
+    The error of `find_operator_symbol` then also says which CANN has it.
+    """
     try:
         return find_operator_symbol(operator.phase_1), find_operator_symbol(operator.phase_2)
     except SymbolNotFoundError as reason:

@@ -28,16 +28,16 @@ class AclnnOperator:
 
     @property
     def phase_1(self) -> str:
-        """The C function of its first phase."""
+        """Returns the name of the C function of its first phase."""
         return f"{self.name}GetWorkspaceSize"
 
     @property
     def phase_2(self) -> str:
-        """The C function of its second phase."""
+        """Returns the name of the C function of its second phase."""
         return self.name
 
     def takes(self, dtype: object) -> bool:
-        """Whether its logits may have a dtype of torch."""
+        """Tells whether its logits may have the given dtype of torch."""
         return str(dtype).removeprefix("torch.") in self.dtypes
 
 

@@ -40,7 +40,7 @@ _lock = threading.Lock()
 
 
 def take_scratch(size: int, device: torch.device) -> Scratch:
-    """At least `size` bytes on the current device, for a call on its current stream."""
+    """Returns at least `size` bytes on the current device, for a call on its current stream."""
     import torch_npu  # deferred: importing this module must not need it
 
     npu = torch_npu.npu
@@ -56,7 +56,7 @@ def take_scratch(size: int, device: torch.device) -> Scratch:
 
 
 def release() -> None:
-    """Give the blocks of all streams, and the compiled binding's, back to the allocator.
+    """Gives the blocks of all streams, and the compiled binding's, back to the allocator.
 
     Example:
         >>> from ascend_sample.npu import scratch

@@ -80,22 +80,22 @@ class Batch:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Batch size and vocabulary size."""
+        """Returns the batch size and the vocabulary size."""
         batch_size, vocab_size = self.logits.view().shape
         return batch_size, vocab_size
 
     def tensors(self, device: str) -> tuple[torch.Tensor | None, ...]:
-        """Logits, k, p and q on a device, in their layouts."""
+        """Returns logits, k, p and q on a device, in their layouts."""
         q = None if self.q is None else self.q.view(device)
         return self.logits.view(device), self.k.view(device), self.p.view(device), q
 
     @property
     def options(self) -> dict[str, Any]:
-        """The other arguments, by their names."""
+        """Returns the other arguments, by their names."""
         return {"eps": self.eps, "is_need_logits": self.is_need_logits, "top_k_guess": self.top_k_guess}
 
     def scenarios(self) -> list[str]:
-        """The scenario of every row: its branch (A top-k, B top-p alone, C neither), then p and q where they join."""
+        """Returns each row's scenario: its branch (A top-k, B top-p alone, C neither), then p and q where they join."""
         _, vocab_size = self.shape
         k, p = self.k.view(), self.p.view().float()
         uses_k = ((k >= 1) & (k <= min(vocab_size, MAX_TOP_K))).tolist()
@@ -105,7 +105,7 @@ class Batch:
         return [names[row] + suffix for row in zip(uses_k, uses_p, strict=True)]
 
     def undefined_on_device(self) -> list[bool]:
-        """Which rows a real device gives no promise for (docs/semantics.md, section 5).
+        """Tells which rows a real device gives no promise for (docs/semantics.md, section 5).
 
         NaN or +inf logits, a row of -inf, NaN in q; and where nothing selects a few logits first (branches B and C), a
         row so low that float32 exponentials vanish, because the device's row maximum starts at 0.
@@ -116,7 +116,7 @@ class Batch:
         return list(undefined.tolist())
 
     def describe(self, row: int) -> str:
-        """The parameters of one row, for a report of a failure."""
+        """Describes the parameters of one row, for a report of a failure."""
         batch_size, vocab_size = self.shape
         q = "None" if self.q is None else f"float32 {self.q.layout.value}"
         return (
@@ -129,7 +129,7 @@ class Batch:
 
 
 def undefined_values(batch: Batch) -> torch.Tensor:
-    """Which rows hold NaN or +inf, nothing but -inf, or NaN in q."""
+    """Tells which rows hold NaN or +inf, nothing but -inf, or NaN in q."""
     logits = batch.logits.view().float()
     undefined = logits.isnan().any(dim=1) | logits.amax(dim=1).isinf()
     return undefined if batch.q is None else undefined | batch.q.view().isnan().any(dim=1)
@@ -149,7 +149,7 @@ def stream(
 
 
 def count_rows(rows: int) -> int:
-    """How many rows `stream` yields when it is asked for `rows`."""
+    """Returns how many rows `stream` yields when it is asked for `rows`."""
     made = 0
     for index in itertools.count():
         if made >= rows:
@@ -159,7 +159,7 @@ def count_rows(rows: int) -> int:
 
 
 def shape_of(index: int) -> tuple[int, int]:
-    """Vocabulary size and batch size of a place in the stream; large vocabularies come with few rows."""
+    """Returns the vocabulary and batch size of a place in the stream; large vocabularies come with few rows."""
     cycle, place = divmod(index, _CYCLE_LENGTH)
     if place < len(_SMALL_SHAPES):
         return _SMALL_SHAPES[place]
@@ -177,13 +177,13 @@ def shape_of(index: int) -> tuple[int, int]:
 
 
 def dtype_of(index: int, dtypes: tuple[torch.dtype, ...]) -> torch.dtype:
-    """The dtype of a place in the stream: they take turns, with the large batches too."""
+    """Returns the dtype of a place in the stream; the dtypes take turns, with the large batches too."""
     cycle, place = divmod(index, _CYCLE_LENGTH)
     return dtypes[(cycle + sum(divmod(place, len(BATCH_SIZES)))) % len(dtypes)]
 
 
 def deal(seed: int, index: int, n_dtypes: int, n_hands: int) -> int:
-    """Which of `n_hands` combinations a place in the stream has.
+    """Tells which of `n_hands` combinations a place in the stream has.
 
     Of the batches of one dtype and one batch size, every `n_hands` in a row have each combination once. Their order is
     drawn from the seed, so that no combination always meets the same vocabularies or families.
@@ -292,11 +292,11 @@ class _Maker:
         return torch.randint(bound, (count,), generator=self.generator)
 
     def pick(self, values: tuple[float, ...]) -> torch.Tensor:
-        """One of the values for each row."""
+        """Draws one of the values for each row."""
         return torch.tensor(values, dtype=torch.float64)[self.integers(len(values), self.batch_size)]
 
     def layout(self) -> Layout:
-        """Contiguous as often as all the others together."""
+        """Draws a layout, contiguous as often as all the others together."""
         return list(Layout)[max(0, self.integer(2 * len(Layout) - 2) - len(Layout) + 2)]
 
     def effective_k(self) -> torch.Tensor:

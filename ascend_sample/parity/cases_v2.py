@@ -47,12 +47,12 @@ class BatchV2(Batch):
     is_need_sample_result: bool
 
     def tensors(self, device: str) -> tuple[torch.Tensor | None, ...]:
-        """Logits, k, p, q and min_p on a device, in their layouts."""
+        """Returns logits, k, p, q and min_p on a device, in their layouts."""
         return *super().tensors(device), None if self.min_p is None else self.min_p.view(device)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The other arguments, by their names."""
+        """Returns the other arguments, by their names."""
         return super().options | {
             "ks_max": self.ks_max,
             "input_is_logits": self.input_is_logits,
@@ -60,7 +60,7 @@ class BatchV2(Batch):
         }
 
     def scenarios(self) -> list[str]:
-        """What is on in every row, in words; one of :data:`SCENARIOS`."""
+        """Returns what is on in every row, in words, each one of :data:`SCENARIOS`."""
         batch_size, vocab_size = self.shape
         limit = min(vocab_size, -(-self.ks_max // 8) * 8, MAX_TOP_K)
         min_p = [0.0] * batch_size if self.min_p is None else self.min_p.view().float().tolist()
@@ -75,7 +75,7 @@ class BatchV2(Batch):
         return names
 
     def undefined_on_device(self) -> list[bool]:
-        """Which rows a real device gives no promise for: as in the first operator, and probabilities below 0."""
+        """Tells which rows a real device gives no promise for: as in the first operator, and probabilities below 0."""
         logits = self.logits.view().float()
         undefined = undefined_values(self)
         if self.input_is_logits:
@@ -86,7 +86,7 @@ class BatchV2(Batch):
         return list(undefined.tolist())
 
     def describe(self, row: int) -> str:
-        """The parameters of one row, for a report of a failure."""
+        """Describes the parameters of one row, for a report of a failure."""
         min_p = "None"
         if self.min_p is not None:
             min_p = f"{float(self.min_p.view()[row]):.9g} ({self.min_p.layout.value})"
@@ -131,7 +131,10 @@ def make_batch_v2(seed: int, index: int, dtypes: tuple[torch.dtype, ...]) -> Bat
 
 
 def _as_probabilities(logits: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Softmax of the rows in their dtype; NaN and +inf stay, and in a third of the rows some zeros become negative."""
+    """Returns the softmax of the rows in their dtype.
+
+    NaN and +inf stay, and in a third of the rows some zeros become negative.
+    """
     values = logits.double()
     finite = values.masked_fill(values.isnan() | values.isposinf(), -torch.inf)
     probabilities = torch.softmax(finite, dim=1).nan_to_num(0.0).to(logits.dtype)

@@ -42,7 +42,7 @@ class Kind(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """The name in reports."""
+        """Returns the name in reports."""
         return self.name.lower()
 
 
@@ -165,7 +165,7 @@ def compare(
 
 
 def _form_problem(result: Result, name: str, batch_size: int, vocab_size: int) -> str:
-    """What is wrong with the form of a result; empty when nothing is."""
+    """Returns what is wrong with the form of a result; empty when nothing is."""
     if result.ids.dtype != torch.int64 or result.ids.shape != (batch_size,):
         return f"{name} ids are {result.ids.dtype} {list(result.ids.shape)}, not int64 [{batch_size}]"
     kept = result.kept
@@ -185,7 +185,7 @@ def _presence_problem(expected: Result, actual: Result) -> str:
 
 
 def bits(values: torch.Tensor) -> torch.Tensor:
-    """The bits of float32 values: tells +0 from -0, and NaN equals itself."""
+    """Returns the bits of float32 values, which tell +0 from -0 and in which NaN equals itself."""
     return values.contiguous().view(torch.int32)
 
 
@@ -266,7 +266,7 @@ def _explain(model: RowModel, result: _RowResult, preferred: int) -> int:
 
 
 def _shown_counts(model: RowModel, kept: NDArray[np.float32]) -> tuple[int, int]:
-    """The least and the greatest admissible count that a row of kept logits can mean.
+    """Returns the least and the greatest admissible count that a row of kept logits can mean.
 
     Raises:
         _RejectedError: a value was altered, the kept entries are not the first of the order, or too many or too few.
@@ -297,7 +297,7 @@ def _shown_counts(model: RowModel, kept: NDArray[np.float32]) -> tuple[int, int]
 
 
 def _dense_problem(model: RowModel, result: _RowResult, count: int) -> str:
-    """What contradicts that the sample result is that of the first `count` of the order; empty when nothing does."""
+    """Returns why the sample result is not that of the first `count` of the order; empty when it is."""
     if result.dense_weights is None or result.dense_ids is None:
         return ""
     weights = result.dense_weights.astype(np.float64)
@@ -313,7 +313,7 @@ def _dense_problem(model: RowModel, result: _RowResult, count: int) -> str:
 
 
 def _draw_problem(model: RowModel, token: int, count: int) -> str:
-    """What contradicts that an id is drawn among the first `count`; empty when nothing does."""
+    """Returns why an id is not drawn among the first `count`; empty when it is."""
     if model.is_winner(token, count):
         return ""
     ids, scores = model.scores(count)

@@ -10,7 +10,7 @@ from ascend_sample.npu.operators import OPERATORS
 
 
 def is_real_device(device: str) -> bool:
-    """Whether the device is hardware of its own: neither the CPU nor an NPU behind an emulated CANN."""
+    """Tells whether the device is hardware of its own: neither the CPU nor an NPU behind an emulated CANN."""
     if device == "cpu":
         return False
     from ascend_sample import hostcann
@@ -19,7 +19,7 @@ def is_real_device(device: str) -> bool:
 
 
 def find_routes(device: str, operator: str, dtypes: tuple[torch.dtype, ...]) -> dict[str, Route]:
-    """Which implementation serves logits of each dtype on a device, by the dtypes' names."""
+    """Tells which implementation serves logits of each dtype on a device, by the dtypes' names."""
     return {
         str(dtype).removeprefix("torch."): which_backend(torch.empty(0, dtype=dtype, device=device), operator)
         for dtype in dtypes
@@ -27,7 +27,7 @@ def find_routes(device: str, operator: str, dtypes: tuple[torch.dtype, ...]) -> 
 
 
 def describe_environment(device: str, operator: str, routes: dict[str, Route]) -> dict[str, str]:
-    """What is tested, by which software, on what.
+    """Describes what is tested, by which software, on what.
 
     Args:
         device: "cpu" or "npu".

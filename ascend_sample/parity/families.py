@@ -30,7 +30,7 @@ class Family:
 
 
 def _choose(generator: torch.Generator, values: tuple[float, ...], count: int) -> torch.Tensor:
-    """One of the values for each row, as a column."""
+    """Draws one of the values for each row, as a column."""
     return torch.tensor(values)[torch.randint(len(values), (count, 1), generator=generator)]
 
 
@@ -40,7 +40,7 @@ def _normal(generator: torch.Generator, batch_size: int, vocab_size: int) -> tor
 
 
 def _language_model(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """A heavy head and a long tail: logits that fall with the logarithm of the rank, in random order."""
+    """Draws a heavy head and a long tail: logits that fall with the logarithm of the rank, in random order."""
     slope = _choose(generator, (1.2, 2.0, 3.0), batch_size)
     falling = 15.0 - slope * torch.arange(1, vocab_size + 1).log()
     falling = falling[:, torch.randperm(vocab_size, generator=generator)]
@@ -57,7 +57,7 @@ def _all_equal(generator: torch.Generator, batch_size: int, vocab_size: int) -> 
 
 
 def _exact_binary(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """2^m equal logits at random ids, the others without weight: -inf, or too far below for any exponential."""
+    """Draws 2^m equal logits at random ids, the others without weight: -inf, or too far below for any exponential."""
     log_equal = torch.randint(vocab_size.bit_length(), (batch_size, 1), generator=generator)
     offsets = torch.randint(vocab_size, (batch_size, 1), generator=generator)
     places = (torch.randperm(vocab_size, generator=generator) + offsets) % vocab_size
@@ -66,7 +66,7 @@ def _exact_binary(generator: torch.Generator, batch_size: int, vocab_size: int) 
 
 
 def _masked(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """-inf everywhere but in a share of the ids; one id at least stays."""
+    """Draws logits that are -inf everywhere but in a share of the ids; one id at least stays."""
     share = _choose(generator, (0.5, 0.05, 0.001), batch_size)
     drawn = torch.rand((batch_size, vocab_size), generator=generator)
     allowed = (drawn < share) | (drawn == drawn.amin(dim=1, keepdim=True))
@@ -74,7 +74,7 @@ def _masked(generator: torch.Generator, batch_size: int, vocab_size: int) -> tor
 
 
 def _special_values(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """Rows with NaN, with +inf, of nothing but -inf or NaN, and ordinary rows between them."""
+    """Draws rows with NaN, with +inf, of nothing but -inf or NaN, and ordinary rows between them."""
     logits = _normal(generator, batch_size, vocab_size)
     struck = torch.rand((batch_size, vocab_size), generator=generator) < 0.1
     kinds = torch.randint(6, (batch_size,), generator=generator).tolist()
@@ -96,7 +96,7 @@ def _special_values(generator: torch.Generator, batch_size: int, vocab_size: int
 
 
 def _ascending(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """The worst case of a rolling top-k: every segment displaces all entries kept so far."""
+    """Draws the worst case of a rolling top-k: every segment displaces all entries kept so far."""
     return _normal(generator, batch_size, vocab_size).sort(dim=1).values
 
 
@@ -105,45 +105,45 @@ def _descending(generator: torch.Generator, batch_size: int, vocab_size: int) ->
 
 
 def _huge(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """Up to the greatest finite values; what a dtype cannot hold is clamped to its own."""
+    """Draws values up to the greatest finite ones; the caller clamps what a dtype cannot hold to its range."""
     noise = torch.randn((batch_size, vocab_size), generator=generator)
     return noise * _choose(generator, (1e3, 2e4, 1e30), batch_size)
 
 
 def _shifted(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """Far from 0: exponentials overflow or vanish unless the row's maximum is taken off first."""
+    """Draws values far from 0: exponentials overflow or vanish unless the row's maximum is taken off first."""
     return _normal(generator, batch_size, vocab_size) + _choose(generator, (-500.0, -60.0, 60.0, 500.0), batch_size)
 
 
 def _signed_zeros(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """+0 and -0 are equal in the order, and come back with their sign; a few others between them."""
+    """Draws +0 and -0, which are equal in the order and come back with their sign, and a few others between them."""
     signs = torch.randint(2, (batch_size, vocab_size), generator=generator) * 2.0 - 1.0
     small = torch.rand((batch_size, vocab_size), generator=generator) < 0.1
     return torch.where(small, signs * 0.5, signs * 0.0)
 
 
 def _one_peak(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """One id holds nearly everything."""
+    """Draws rows in which one id holds nearly everything."""
     logits = torch.randn((batch_size, vocab_size), generator=generator)
     peak = torch.randint(vocab_size, (batch_size, 1), generator=generator)
     return logits.scatter(1, peak, 25.0)
 
 
 def _two_values(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """A few ids with the greater value, or most, and all others with the smaller: every cut lies among ties."""
+    """Draws one value for a few ids, or for most, and a smaller one for all others: every cut lies among ties."""
     share = _choose(generator, (0.001, 0.5, 0.999), batch_size)
     greater = torch.rand((batch_size, vocab_size), generator=generator) < share
     return torch.where(greater, _choose(generator, (0.001, 1.0, 20.0), batch_size), torch.zeros(()))
 
 
 def _clusters(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """Values that are neighbours in float32, around a few centres: ranges of equal width do not part them."""
+    """Draws values that are neighbours in float32, around a few centres: ranges of equal width do not part them."""
     centre = torch.randint(1, 5, (batch_size, vocab_size), generator=generator) * 3.0
     return centre * (1.0 + 2.0**-23 * torch.randint(64, (batch_size, vocab_size), generator=generator))
 
 
 def _flat(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch.Tensor:
-    """Almost equal values: a nucleus takes the share p of the whole vocabulary."""
+    """Draws almost equal values: a nucleus takes the share p of the whole vocabulary."""
     spread = _choose(generator, (1e-5, 1e-3, 0.05), batch_size)
     return 1.0 + spread * torch.rand((batch_size, vocab_size), generator=generator)
 

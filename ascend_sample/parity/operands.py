@@ -60,11 +60,11 @@ class Operand:
 
     @property
     def dtype_name(self) -> str:
-        """The dtype without its module: "bfloat16"."""
+        """Returns the dtype's name without its module: "bfloat16"."""
         return str(self.memory.dtype).removeprefix("torch.")
 
     def view(self, device: torch.device | str = "cpu") -> torch.Tensor:
-        """The operand on a device, in its layout."""
+        """Returns the operand on a device, in its layout."""
         memory = self.memory.to(device)
         match self.layout:
             case Layout.CONTIGUOUS:

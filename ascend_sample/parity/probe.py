@@ -108,7 +108,10 @@ def _first(count: int) -> frozenset[int]:
 
 
 def _skipped_p(p: float) -> Probe:
-    """With top-p skipped the draw is over everything, by vocabulary id; of one kept entry there is no draw."""
+    """Makes a probe of a p that skips top-p, or keeps one entry.
+
+    With top-p skipped the draw is over everything, by vocabulary id; of one kept entry there is no draw.
+    """
     return Probe(
         f"p = {p:g}",
         (3.0, 2.0, 1.0, 0.0),
@@ -120,7 +123,7 @@ def _skipped_p(p: float) -> Probe:
 
 
 def _boundary(name: str, k: int) -> Probe:
-    """Four probabilities of exactly 1/4: the sum of two is p itself."""
+    """Makes a probe of four probabilities of exactly 1/4: the sum of two is p itself."""
     return Probe(
         f"cumulative sum equal to p, {name}",
         (0.0, 0.0, 0.0, 0.0),
@@ -135,13 +138,13 @@ def _boundary(name: str, k: int) -> Probe:
 
 
 def _q_index(name: str, k: int, p: float) -> Probe:
-    """In the order 1, 2, 3 the smallest noise has rank 2 (id 3) or id 2."""
+    """Makes a probe in which, in the order 1, 2, 3, the smallest noise has rank 2 (id 3) or id 2."""
     by_rank, by_id = Outcome("by rank", 3, _ids(1, 2, 3)), Outcome("by vocabulary id", 2, _ids(1, 2, 3))
     return Probe(f"index of q, {name}", (0.0, 3.0, 2.0, 1.0), k, p, (10.0, 10.0, 1e-3, 10.0), (by_rank, by_id))
 
 
 def _tie_across_segments() -> Probe:
-    """Two equal best logits, in different segments of the rolling top-k."""
+    """Makes a probe of two equal best logits, in different segments of the rolling top-k."""
     logits = [0.0] * (2 * _SEGMENT)
     late = _SEGMENT + 808
     logits[5] = logits[late] = 7.0
@@ -255,7 +258,7 @@ _PROBABILITIES = (("input_is_logits", False),)
 
 
 def _min_p(question: str, m: float, outcomes: tuple[Outcome, ...], q: tuple[float, ...] | None = None) -> Probe:
-    """Of probabilities, so that every product is exact."""
+    """Makes a probe of min-p, of probabilities, so that every product is exact."""
     return Probe(question, _HALF_QUARTERS, NO_TOP_K, NO_TOP_P, q, outcomes, min_p=m, options=_PROBABILITIES, filler=0.0)
 
 

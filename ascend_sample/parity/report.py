@@ -41,18 +41,18 @@ class Tally:
         self.counts.setdefault((scenario, dtype), Counter())[kind] += 1
 
     def total(self, *kinds: Kind) -> int:
-        """The rows of some kinds, or all rows when none is named."""
+        """Returns the number of rows of some kinds, or of all rows when none is named."""
         return sum(counter[kind] for counter in self.counts.values() for kind in (kinds or Kind))
 
     def missing(self, dtypes: tuple[str, ...]) -> list[str]:
-        """The scenarios without a row in one of the dtypes, with that dtype."""
+        """Returns the scenarios without a row in one of the dtypes, with that dtype."""
         cells = itertools.product(self.names, dtypes)
         return [
             f"{self.names[scenario]} ({dtype})" for scenario, dtype in cells if (scenario, dtype) not in self.counts
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One record per scenario and dtype, in the order of the operator's table of scenarios."""
+        """Returns one record per scenario and dtype, in the order of the operator's table of scenarios."""
         order = list(self.names)
         ordered = sorted(self.counts, key=lambda key: (order.index(key[0]), key[1]))
         return [
@@ -96,11 +96,11 @@ class Report:
 
     @property
     def explained_share(self) -> float:
-        """The share of rows outside the tie-heavy families that needed an explanation."""
+        """Returns the share of rows outside the tie-heavy families that needed an explanation."""
         return self.ordinary_explained / max(self.ordinary_rows, 1)
 
     def contradictions(self) -> list[Finding]:
-        """Answers that contradict the contract; a real device is not held to what is undefined there."""
+        """Returns the answers that contradict the contract; a real device is not held to what is undefined there."""
         return [
             finding
             for findings in self.findings.values()
@@ -109,7 +109,7 @@ class Report:
         ]
 
     def stand_ins(self) -> list[str]:
-        """The backends that answered in the place of the device's operator, each with its dtypes."""
+        """Returns the backends that answered in the place of the device's operator, each with its dtypes."""
         return [
             f"the {backend} ({', '.join(dtype for dtype, route in self.routes.items() if route == backend)})"
             for backend in STAND_INS
@@ -117,13 +117,13 @@ class Report:
         ]
 
     def verdict(self) -> str:
-        """Passed or failed, and who answered where it was not the device's operator."""
+        """Tells whether the run passed or failed, and who answered where it was not the device's operator."""
         word = "FAILED" if self.problems() else "PASSED"
         stand_ins = self.stand_ins()
         return f"{word}: {' and '.join(stand_ins)} answered, not the device's operator" if stand_ins else word
 
     def problems(self) -> list[str]:
-        """Why the run does not pass; empty when it does."""
+        """Returns the reasons why the run does not pass; empty when it does."""
         problems = []
         if self.failures:
             problems.append(f"{len(self.failures)} rows failed")
@@ -141,7 +141,7 @@ class Report:
         return problems
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values."""
+        """Returns the report as plain values."""
         return {
             "passed": not self.problems(),
             "problems": self.problems(),
@@ -169,7 +169,7 @@ class Report:
         }
 
     def to_text(self) -> str:
-        """The report for a terminal."""
+        """Returns the report as text for a terminal."""
         parts = ["", _tally_table("Rows by scenario and dtype", self.tally)]
         if self.undefined.counts:
             parts.append(_tally_table("Undefined on the device (reported, never failed)", self.undefined))
@@ -216,7 +216,7 @@ def _tally_table(title: str, tally: Tally) -> str:
 
 
 def _table(title: str, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Aligned columns: numbers to the right, words to the left."""
+    """Returns a table as text in aligned columns: numbers to the right, words to the left."""
     widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
 
     def line(cells: tuple[str, ...]) -> str:

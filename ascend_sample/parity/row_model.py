@@ -80,23 +80,23 @@ class Row:
 
     @property
     def uses_top_k(self) -> bool:
-        """Whether k is in its effective range."""
+        """Tells whether k is in its effective range."""
         rounded = -(-self.ks_max // KS_MAX_MULTIPLE) * KS_MAX_MULTIPLE
         return 1 <= self.k <= min(len(self.logits), rounded, MAX_TOP_K)
 
     @property
     def uses_top_p(self) -> bool:
-        """Whether p is in its effective range; NaN is not."""
+        """Tells whether p is in its effective range; NaN is not."""
         return self.p < 1.0 and not (self.p <= 0.0 and self.rules.skips_p_of_zero)
 
     @property
     def is_ranked(self) -> bool:
-        """Whether top-k or top-p sorts the row."""
+        """Tells whether top-k or top-p sorts the row."""
         return self.uses_top_k or self.uses_top_p
 
     @property
     def filler(self) -> float:
-        """What an entry that weighs nothing counts as, and what filtered logits are."""
+        """Returns the value that an entry without weight counts as, which is also that of filtered logits."""
         return -np.inf if self.input_is_logits else 0.0
 
 
@@ -125,12 +125,15 @@ class RowModel:
     most: int
 
     def arranged(self, count: int) -> tuple[IdArray, FloatArray]:
-        """The ids and weights of the first `count` of the order, in the order in which q is read."""
+        """Returns the ids and weights of the first `count` of the order, in the order in which q is read."""
         places = np.arange(count) if self.row.is_ranked else np.argsort(self.order[:count])
         return self.order[places], self.weights[places]
 
     def scores(self, count: int) -> tuple[IdArray, FloatArray]:
-        """The kept ids and their scores; -1 where an entry loses to every number, -inf where it weighs nothing."""
+        """Returns the kept ids and their scores.
+
+        A score is -1 where an entry loses to every number, -inf where it weighs nothing.
+        """
         ids, weights = self.arranged(count)
         scores = weights.copy()
         if self.row.q is not None:
@@ -142,7 +145,7 @@ class RowModel:
         return ids, scores
 
     def is_winner(self, token: int, count: int) -> bool:
-        """Whether an id wins the draw among the first `count`, up to the tolerance of a score."""
+        """Tells whether an id wins the draw among the first `count`, up to the tolerance of a score."""
         ids, scores = self.scores(count)
         places = np.flatnonzero(ids == token)
         if len(places) == 0:
@@ -154,12 +157,12 @@ class RowModel:
         return bool(scores[places[0]] >= best * (1.0 - DRAW_TOLERANCE))
 
     def cuts_ties(self, count: int) -> bool:
-        """Whether the first `count` part entries of one value, which min-p alone keeps together."""
+        """Tells whether the first `count` part entries of one value, which min-p alone keeps together."""
         values = self.values[self.order]
         return not self.row.is_ranked and count < len(values) and values[count - 1] == values[count]
 
     def distance_to_cut(self, count: int) -> float:
-        """How far from p the float64 sums are that decide between `count` entries and the strict number of them."""
+        """Returns how far from p the float64 sums are that decide between `count` and the strict number of entries."""
         if self.sums is None or count == self.strict:
             return 0.0
         # Keeping fewer claims a sum of the last one at p; keeping more denies that of every sum before it.
@@ -168,14 +171,14 @@ class RowModel:
 
 
 def clean(logits: NDArray[np.float32]) -> FloatArray:
-    """The logits in float64, NaN replaced by -inf."""
+    """Returns the logits in float64, NaN replaced by -inf."""
     values = logits.astype(np.float64)
     values[np.isnan(values)] = -np.inf
     return values
 
 
 def exponentials(values: FloatArray) -> FloatArray:
-    """`exp(values - max)`; entries of +inf share the whole mass, and a row of -inf has none."""
+    """Returns `exp(values - max)`; entries of +inf share the whole mass, and a row of -inf has none."""
     top = values.max()
     if np.isinf(top):
         values = np.where(values == np.inf, 0.0, -np.inf)
@@ -185,16 +188,16 @@ def exponentials(values: FloatArray) -> FloatArray:
 
 
 def order_by_logit(values: FloatArray) -> IdArray:
-    """The total order: value descending, then id ascending; +0 and -0 are equal."""
+    """Returns the total order: value descending, then id ascending; +0 and -0 are equal."""
     order: IdArray = np.argsort(-values, kind="stable").astype(np.int64)
     return order
 
 
 def order_by_probability(logits: NDArray[np.float32]) -> IdArray:
-    """The order of top-p alone on a device that sorts float32 probabilities: unequal logits may share one of them.
+    """Returns the order of top-p alone on a device that sorts float32 probabilities.
 
-    Logits that differ by less than float32 can hold of their distance to the maximum have bit-equal exponentials in
-    any implementation, and below -104 that exponential is 0.
+    Unequal logits may share one of them: logits that differ by less than float32 can hold of their distance to the
+    maximum have bit-equal exponentials in any implementation, and below -104 that exponential is 0.
     """
     values = clean(logits).astype(np.float32)
     top = values.max()
@@ -206,7 +209,10 @@ def order_by_probability(logits: NDArray[np.float32]) -> IdArray:
 
 
 def has_exact_sums(weights: FloatArray) -> bool:
-    """Whether the weights are 2^m equal ones and zeros: then every probability and partial sum is exact in binary."""
+    """Tells whether the weights are 2^m equal ones and zeros.
+
+    Then every probability and partial sum is exact in binary.
+    """
     positive = weights[weights > 0.0]
     count = len(positive)
     return count > 0 and count & (count - 1) == 0 and bool((positive == positive[0]).all())
@@ -252,7 +258,7 @@ def _weights(values: FloatArray, input_is_logits: bool) -> FloatArray:
 
 
 def _top_p_cuts(row: Row, weights: FloatArray) -> tuple[int, int, int, FloatArray | None]:
-    """The least, strict and greatest counts that top-p may keep."""
+    """Returns the least, strict and greatest counts that top-p may keep, and the sums by which it cuts, or None."""
     size = len(weights)
     if row.uses_top_p and row.p <= 0.0:
         return 1, 1, 1, None
@@ -272,7 +278,7 @@ def _top_p_cuts(row: Row, weights: FloatArray) -> tuple[int, int, int, FloatArra
 
 
 def _min_p_cuts(row: Row, weights: FloatArray) -> tuple[int, int, int]:
-    """The least, strict and greatest counts that min-p may keep."""
+    """Returns the least, strict and greatest counts that min-p may keep."""
     size = len(weights)
     if not row.min_p > 0.0:
         return size, size, size

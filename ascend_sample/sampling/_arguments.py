@@ -18,7 +18,7 @@ TokenIds = Sequence[int] | NDArray[Any]
 
 
 def to_integer(value: object, name: str, low: int, high: int) -> int:
-    """An integer in [low, high]."""
+    """Returns the value as an int, or raises unless it is an integer in [low, high]."""
     if not is_integer(value):
         refuse(OWNER, name, "be an int", show(value), "Convert it with int().", TypeError)
     number = int(value)
@@ -28,7 +28,7 @@ def to_integer(value: object, name: str, low: int, high: int) -> int:
 
 
 def to_row(row: object, count: int) -> int:
-    """The number of a row that exists."""
+    """Returns the number of a row, or raises unless that row exists."""
     if not is_integer(row):
         refuse(OWNER, "row", "be an int", show(row), "Use what add() and remove() return.", TypeError)
     number = int(row)
@@ -38,7 +38,7 @@ def to_row(row: object, count: int) -> int:
 
 
 def to_rows(rows: Iterable[int] | NDArray[Any] | Tensor, count: int) -> NDArray[numpy.int64]:
-    """Numbers of rows that exist, each as often as it is named."""
+    """Returns numbers of rows, each as often as it is named, or raises unless all of them exist."""
     if isinstance(rows, Tensor):
         if rows.device.type != "cpu":
             remedy = "Give a list of ints; reading a tensor would wait for the device."
@@ -54,7 +54,7 @@ def to_rows(rows: Iterable[int] | NDArray[Any] | Tensor, count: int) -> NDArray[
 
 
 def to_permutation(permutation: Sequence[int] | NDArray[Any], count: int) -> NDArray[numpy.int64]:
-    """Each row once."""
+    """Returns the permutation as int64, or raises unless it names each row once."""
     source = numpy.asarray(permutation)
     if source.shape == (0,) and count == 0:
         return source.astype(numpy.int64)
@@ -65,7 +65,7 @@ def to_permutation(permutation: Sequence[int] | NDArray[Any], count: int) -> NDA
 
 
 def to_token_ids(name: str, token_ids: TokenIds, vocab_size: int) -> NDArray[numpy.int64]:
-    """Vocabulary ids, in which one may occur several times."""
+    """Returns vocabulary ids as int64, or raises unless they are valid; one may occur several times."""
     given = numpy.asarray(token_ids)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         refuse(OWNER, name, "be a list of ints", type(token_ids).__name__, "Give vocabulary ids.", TypeError)
@@ -77,7 +77,7 @@ def to_token_ids(name: str, token_ids: TokenIds, vocab_size: int) -> NDArray[num
 
 
 def as_many(name: str, values: Sequence[Any] | None, count: int, default: Any) -> Sequence[Any]:
-    """One value for each request."""
+    """Returns one value for each request, or raises: those given, or the default for all."""
     if values is None:
         return [default] * count
     if len(values) != count:
@@ -87,14 +87,14 @@ def as_many(name: str, values: Sequence[Any] | None, count: int, default: Any) -
 
 
 def check_params(params: object) -> None:
-    """A request is one."""
+    """Raises unless params are `SamplingParams`."""
     if not isinstance(params, SamplingParams):
         remedy = "Use SamplingParams.from_mapping()."
         refuse(OWNER, "params", "be SamplingParams", type(params).__name__, remedy, TypeError)
 
 
 def check_generator(generator: object) -> None:
-    """A generator is one, on the host."""
+    """Raises unless a generator is None or a torch.Generator on the host."""
     if generator is None:
         return
     if not isinstance(generator, torch.Generator):
@@ -106,7 +106,7 @@ def check_generator(generator: object) -> None:
 
 
 def check_token_ids(token_ids: object, count: int, device: torch.device) -> None:
-    """int64 [count] on the device."""
+    """Raises unless token ids are int64 [count] on the device."""
     if not isinstance(token_ids, Tensor) or token_ids.dtype != torch.int64:
         remedy = "Convert it with .to(torch.int64)."
         refuse(OWNER, "token_ids", "be an int64 tensor", _kind(token_ids), remedy, TypeError)
@@ -117,7 +117,7 @@ def check_token_ids(token_ids: object, count: int, device: torch.device) -> None
 
 
 def check_logits(logits: object, count: int, vocab_size: int, device: torch.device) -> None:
-    """Floats [count, vocab_size] on the device."""
+    """Raises unless logits are floats [count, vocab_size] on the device."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         remedy = "Give the model's output."
         refuse(OWNER, "logits", "be a floating-point tensor", _kind(logits), remedy, TypeError)

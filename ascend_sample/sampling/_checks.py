@@ -26,16 +26,16 @@ LARGEST_COUNT: Final = 2**31 - 1
 
 
 def refuse_field(field: str, rule: str, value: object, remedy: str, error: type[Exception] = ValueError) -> NoReturn:
-    """Raise an error that names a field, its rule, the value, and what to do."""
+    """Raises an error that names a field, its rule, the value, and what to do."""
     refuse(OWNER, field, rule, show(value), remedy, error)
 
 
 def to_real(value: object, field: str, rule: str, remedy: str) -> float:
-    """A number as a Python float, with no sign on a zero.
+    """Returns a number as a Python float, with no sign on a zero.
 
     Raises:
-        TypeError: It is no real number, or a bool.
-        ValueError: It is NaN or infinite, or too large for a float.
+        TypeError: it is no real number, or a bool.
+        ValueError: it is NaN or infinite, or too large for a float.
     """
     if not is_real(value):
         refuse_field(field, f"be a float, {rule}", value, "Convert it with float().", TypeError)
@@ -46,11 +46,11 @@ def to_real(value: object, field: str, rule: str, remedy: str) -> float:
 
 
 def to_integer(value: object, field: str, low: int, high: int, remedy: str) -> int:
-    """An integer in [low, high] as a Python int.
+    """Returns an integer in [low, high] as a Python int.
 
     Raises:
-        TypeError: It is no integer (numpy's are), or a bool.
-        ValueError: It is out of range.
+        TypeError: it is no integer (numpy's are), or a bool.
+        ValueError: it is out of range.
     """
     rule = f"be an int in [{low}, {show_bound(high)}]"
     if not is_integer(value):
@@ -62,11 +62,11 @@ def to_integer(value: object, field: str, low: int, high: int, remedy: str) -> i
 
 
 def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...]:
-    """Distinct vocabulary ids, sorted.
+    """Returns distinct vocabulary ids, sorted.
 
     Raises:
-        TypeError: No collection of integers.
-        ValueError: An id is out of range or occurs twice.
+        TypeError: no collection of integers.
+        ValueError: an id is out of range or occurs twice.
     """
     if isinstance(values, numpy.ndarray):
         values = values.tolist()
@@ -85,7 +85,7 @@ def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...
 
 
 def to_id(value: object, field: str, vocab_size: int | None) -> int:
-    """One vocabulary id as a Python int; without a vocabulary's size it may be any that the operators take."""
+    """Returns one vocabulary id as a Python int; without a vocabulary's size it may be any that the operators take."""
     if not is_integer(value):
         refuse_field(field, "hold ints", value, "Give vocabulary ids.", TypeError)
     number = int(value)
@@ -97,11 +97,11 @@ def to_id(value: object, field: str, vocab_size: int | None) -> int:
 
 
 def to_bias(values: object, field: str, vocab_size: int | None) -> dict[int, float]:
-    """A bias for each of some ids, sorted by id.
+    """Returns a bias for each of some ids, sorted by id.
 
     Raises:
-        TypeError: No mapping of ints to floats.
-        ValueError: An id is out of range, a bias is not finite or too large for float32.
+        TypeError: no mapping of ints to floats.
+        ValueError: an id is out of range, a bias is not finite or too large for float32.
     """
     if not isinstance(values, Mapping):
         refuse_field(field, "be a mapping of vocabulary ids to floats", values, "Give a dict.", TypeError)
@@ -117,12 +117,12 @@ def to_bias(values: object, field: str, vocab_size: int | None) -> dict[int, flo
 
 
 def to_fraction(number: float) -> numpy.float32:
-    """A number of [0, 1] in float32: what is below 1 stays below 1, where rounding would switch a filter off."""
+    """Returns a number of [0, 1] in float32: what is below 1 stays so, where rounding would switch a filter off."""
     return numpy.float32(min(number, LARGEST_FRACTION) if number < 1.0 else 1.0)
 
 
 def show_bound(number: float) -> str:
-    """A bound of a range as a person writes it: 2**-126, 2**64 - 1, 3.4e+38."""
+    """Returns a bound of a range as a person writes it: 2**-126, 2**64 - 1, 3.4e+38."""
     if number == SMALLEST_POSITIVE:
         return "2**-126"
     if isinstance(number, int) and number >= LARGEST_COUNT:

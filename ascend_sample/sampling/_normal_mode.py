@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 def in_normal_mode(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Make a function's tensors usable, and writable, inside and outside of `torch.inference_mode`.
+    """Makes a function's tensors usable, and writable, inside and outside of `torch.inference_mode`.
 
     Engines step inside of it, and may add, remove and append outside. A tensor that is made inside can be written
     there alone. There are no gradients either: leaving inference mode would switch them on, in `torch.no_grad` too.

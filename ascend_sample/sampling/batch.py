@@ -36,7 +36,7 @@ class ProcessedRows(NamedTuple):
     Attributes:
         logits: float32 [processed rows, vocab_size], what becomes of their logits.
         rows: int64 [processed rows] on the device, which rows of the batch they are, each once and in no order.
-        host_rows: The same on the host.
+        host_rows: the same on the host.
     """
 
     logits: Tensor
@@ -51,13 +51,13 @@ class SamplingBatch:
     gets what has changed at the next `flush`, which every reading method calls. Nothing here waits for the device.
 
     Args:
-        vocab_size: The number of columns of the logits.
-        device: Where the logits are.
-        capacity: For how many rows there is room at first; it doubles when it is exceeded.
-        generator: Where the seeds of requests without one come from, on the CPU; None is torch's default one.
+        vocab_size: the number of columns of the logits.
+        device: where the logits are.
+        capacity: for how many rows there is room at first; it doubles when it is exceeded.
+        generator: where the seeds of requests without one come from, on the CPU; None is torch's default one.
 
     Attributes:
-        host: Numpy mirrors of the per-row tensors, and what only the host needs; valid at once.
+        host: numpy mirrors of the per-row tensors, and what only the host needs; valid at once.
         temperature: float32 [rows] on the device, as all that follow: views, which are renewed by reading the attribute
             again. 0 is greedy.
         top_k: int32 [rows]; SKIP_TOP_K where top-k is off, also because it keeps the whole vocabulary.
@@ -68,13 +68,13 @@ class SamplingBatch:
         frequency_penalty: float32 [rows]; 0 where it is off.
         seed: int64 [rows]: the 64 bits of the seed, as two's complement.
         position: int64 [rows]: how many tokens the sequence has, prompt and output.
-        version: Changes whenever something changes that a plan for the batch may depend on: which rows there are, their
+        version: changes whenever something changes that a plan for the batch may depend on: which rows there are, their
             order, their parameters, and the end of a `min_tokens`.
-        plans: What samplers keep for the batch as it is: emptied when `version` changes, and gone with the batch.
+        plans: what samplers keep for the batch as it is: emptied when `version` changes, and gone with the batch.
 
     Raises:
-        TypeError: An argument has the wrong type.
-        ValueError: An argument is out of range.
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range.
 
     Example:
         >>> batch = SamplingBatch(vocab_size=4)
@@ -122,17 +122,17 @@ class SamplingBatch:
 
     @property
     def host(self) -> HostMirrors:
-        """The host's view of the rows."""
+        """Returns the host's view of the rows."""
         return self._table.host
 
     @property
     def slot_bytes(self) -> int:
-        """How much device memory masks, biases and counts take at the moment."""
+        """Returns how many bytes of device memory masks, biases and counts take at the moment."""
         return self._addends.bytes + self._penalties.bytes
 
     @property
     def params(self) -> Sequence[SamplingParams]:
-        """The request of each row; a view, to be read only."""
+        """Returns the request of each row: a view, to be read only."""
         return self._params
 
     temperature = DeviceField("float32", "temperature")
@@ -153,21 +153,21 @@ class SamplingBatch:
         output_ids: TokenIds = (),
         position: int | None = None,
     ) -> int:
-        """Append a row.
+        """Appends a row.
 
         Args:
-            params: The request.
-            prompt_ids: The tokens of its prompt. They are looked at only where the row has a repetition penalty.
-            output_ids: The tokens that were generated already, of a request that comes back. They are looked at only
+            params: the request.
+            prompt_ids: the tokens of its prompt. They are looked at only where the row has a repetition penalty.
+            output_ids: the tokens that were generated already, of a request that comes back. They are looked at only
                 where the row has penalties.
-            position: How many tokens the sequence has; None for as many as the two name.
+            position: how many tokens the sequence has; None for as many as the two name.
 
         Returns:
             The row's number.
 
         Raises:
-            TypeError: An argument has the wrong type.
-            ValueError: Something does not fit the batch's vocabulary; the batch has not changed then.
+            TypeError: an argument has the wrong type.
+            ValueError: something does not fit the batch's vocabulary; the batch has not changed then.
         """
         return self.extend([params], [prompt_ids], output_ids=[output_ids], positions=[position]).start
 
@@ -179,14 +179,14 @@ class SamplingBatch:
         output_ids: Sequence[TokenIds] | None = None,
         positions: Sequence[int | None] | None = None,
     ) -> range:
-        """Append several rows, as `add` does one by one.
+        """Appends several rows, as `add` does one by one.
 
         Returns:
             Their numbers.
 
         Raises:
-            TypeError: An argument has the wrong type.
-            ValueError: The arguments have different lengths, or as for `add`; the batch has not changed then.
+            TypeError: an argument has the wrong type.
+            ValueError: the arguments have different lengths, or as for `add`; the batch has not changed then.
         """
         count = len(params)
         prompts = _arguments.as_many("prompt_ids", prompt_ids, count, ())
@@ -214,13 +214,13 @@ class SamplingBatch:
         return rows
 
     def remove(self, row: int) -> int | None:
-        """Remove a row. The last row takes its place.
+        """Removes a row, whose place the last row takes.
 
         Returns:
             Where the row came from that is now at `row`, or None if `row` was the last one.
 
         Raises:
-            IndexError: There is no such row.
+            IndexError: there is no such row.
         """
         row = _arguments.to_row(row, len(self))
         last = len(self) - 1
@@ -234,20 +234,20 @@ class SamplingBatch:
         return moved
 
     def swap(self, first: int, second: int) -> None:
-        """Let two rows change places.
+        """Lets two rows change places.
 
         Raises:
-            IndexError: There is no such row.
+            IndexError: there is no such row.
         """
         first, second = _arguments.to_row(first, len(self)), _arguments.to_row(second, len(self))
         if first != second:
             self._permute(numpy.array([first, second]), numpy.array([second, first]))
 
     def reorder(self, permutation: Sequence[int] | NDArray[Any]) -> None:
-        """Put the rows in another order: row i becomes what row `permutation[i]` is now. Rows that stay cost nothing.
+        """Puts the rows in another order: row i becomes what row `permutation[i]` is now; rows that stay cost nothing.
 
         Raises:
-            ValueError: It is no permutation of the rows.
+            ValueError: it is no permutation of the rows.
         """
         source = _arguments.to_permutation(permutation, len(self))
         moved = numpy.flatnonzero(source != numpy.arange(len(self)))
@@ -255,18 +255,18 @@ class SamplingBatch:
             self._permute(moved, source[moved])
 
     def append(self, token_ids: Tensor, rows: Iterable[int] | NDArray[Any] | Tensor | None = None) -> None:
-        """Take in the tokens that were drawn: positions, the counts of penalised rows, and `min_tokens`.
+        """Takes in the tokens that were drawn: updates positions, the counts of penalised rows, and `min_tokens`.
 
         Args:
             token_ids: int64 [tokens] on the batch's device. What is no id of the vocabulary counts as a token, but
                 for no penalty.
-            rows: The row of each token, on the host, because the host counts `min_tokens`; a row may occur several
+            rows: the row of each token, on the host, because the host counts `min_tokens`; a row may occur several
                 times, with as many tokens. None: one token for each row.
 
         Raises:
-            TypeError: An argument has the wrong type.
-            ValueError: An argument has the wrong shape or device.
-            IndexError: There is no such row.
+            TypeError: an argument has the wrong type.
+            ValueError: an argument has the wrong shape or device.
+            IndexError: there is no such row.
         """
         host_rows = None if rows is None else _arguments.to_rows(rows, len(self))
         count = len(self) if host_rows is None else len(host_rows)
@@ -290,13 +290,13 @@ class SamplingBatch:
             self._allow_stop_ids(row)
 
     def row_tensor(self, dtype: str, name: str) -> Tensor:
-        """One of the per-row tensors, after a flush."""
+        """Returns one of the per-row tensors, after a flush."""
         self.flush()
         return self._table.field(dtype, name)
 
     @in_normal_mode
     def flush(self) -> None:
-        """Write what has changed since the last call to the device, without waiting for it."""
+        """Writes what has changed since the last call to the device, without waiting for it."""
         self._table.flush()
         self._addends.flush()
         self._penalties.flush()
@@ -306,7 +306,7 @@ class SamplingBatch:
 
     @in_normal_mode
     def process(self, logits: Tensor) -> ProcessedRows | None:
-        """Apply masks, biases and penalties to the rows that have any.
+        """Applies masks, biases and penalties to the rows that have any.
 
         Args:
             logits: float32, float16 or bfloat16 [rows, vocab_size] on the batch's device. They stay as they are.
@@ -315,8 +315,8 @@ class SamplingBatch:
             The rows that change, in float32; None if none does.
 
         Raises:
-            TypeError: The logits are no tensor of floats.
-            ValueError: They have the wrong shape or device.
+            TypeError: the logits are no tensor of floats.
+            ValueError: they have the wrong shape or device.
         """
         _arguments.check_logits(logits, len(self), self.vocab_size, self.device)
         self.flush()
@@ -326,7 +326,7 @@ class SamplingBatch:
         return ProcessedRows(plan.apply(logits, self._addends, self._penalties), plan.rows, list(plan.host_rows))
 
     def _check(self, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds) -> Occurrences | None:
-        """Check a request against the vocabulary; the tokens that it has seen, if it has penalties."""
+        """Checks a request against the vocabulary; returns the tokens that it has seen, or None without penalties."""
         _arguments.check_params(params)
         params.check_vocab_size(self.vocab_size)
         repeats = params.repetition_penalty != 1.0
@@ -336,7 +336,7 @@ class SamplingBatch:
         return Occurrences(prompt, _arguments.to_token_ids("output_ids", output_ids, self.vocab_size))
 
     def _seeds(self, params: Sequence[SamplingParams]) -> NDArray[numpy.int64]:
-        """The seeds as int64; the missing ones are drawn at once, so that their order is that of the rows."""
+        """Returns the seeds as int64; the missing ones are drawn at once, so that their order is that of the rows."""
         given = [one.seed for one in params]
         seeds = numpy.array([seed or 0 for seed in given], numpy.uint64).view(numpy.int64)
         missing = [index for index, seed in enumerate(given) if seed is None]
@@ -366,7 +366,7 @@ class SamplingBatch:
         return bool(self._slots_of(row))
 
     def _allow_stop_ids(self, row: int) -> None:
-        """The row has its `min_tokens`: its addend is written again without the stop ids, or is gone."""
+        """Writes a row's addend again without the stop ids, or releases it: the row has its `min_tokens`."""
         params, slot = self._params[row], int(self.host.addend_slot[row])
         if has_addend(params):
             self._addends.write(slot, params, False)
@@ -384,7 +384,7 @@ class SamplingBatch:
         self._changed(bool(processed))
 
     def _changed(self, processed: bool) -> None:
-        """Note that a plan made before is stale: the caller's, and ours if a processed row was concerned."""
+        """Notes that a plan made before is stale: the caller's, and ours if a processed row was concerned."""
         self.version += 1
         self.plans.clear()
         self._plan_is_stale |= processed

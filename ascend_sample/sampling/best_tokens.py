@@ -17,17 +17,17 @@ MOST_NATIVE: Final = 1024
 
 
 def without_nan(values: Tensor) -> Tensor:
-    """Float32 values with -inf where they are NaN."""
+    """Returns the values as float32, with -inf where they are NaN."""
     return values.to(torch.float32).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 def are_known_to_be_finite(maxima: Tensor) -> bool:
-    """A look that costs nothing on a CPU, and saves passes over whole rows."""
+    """Tells whether maxima are known to be finite: a look that costs nothing on a CPU, and saves passes over rows."""
     return maxima.is_cpu and bool(maxima.isfinite().all())
 
 
 def best_entries(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The best entries of each row: value descending, then place ascending, so that equals never share a place.
+    """Returns the best entries of each row: value descending, then place ascending, so that equals never share a place.
 
     Args:
         values: float32 [rows, entries] without NaN.
@@ -59,7 +59,7 @@ def best_entries(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def best_tokens(logits: Tensor, count: int, softmax_smoothing: float = 1.0) -> tuple[Tensor, Tensor]:
-    """The most probable tokens of each row, in the order of `best_entries` of the divided logits.
+    """Returns the most probable tokens of each row, in the order of `best_entries` of the divided logits.
 
     On a CPU a native operator reads the logits once, and no other log-probability is made.
 
@@ -87,7 +87,7 @@ def best_tokens(logits: Tensor, count: int, softmax_smoothing: float = 1.0) -> t
 
 
 def all_log_probs(logits: Tensor, softmax_smoothing: float) -> Tensor:
-    """Log-probabilities, float32 [rows, vocab_size], of logits / softmax_smoothing; never NaN.
+    """Returns log-probabilities, float32 [rows, vocab_size], of logits / softmax_smoothing; they are never NaN.
 
     NaN counts as -inf, and entries of +inf share the mass. Where all are -inf, all stay so.
     """
@@ -95,9 +95,9 @@ def all_log_probs(logits: Tensor, softmax_smoothing: float) -> Tensor:
 
 
 def log_prob_of_best(logits: Tensor, softmax_smoothing: float) -> Tensor:
-    """Each row's largest log-probability, float32 [rows, 1]: all that a device may round otherwise than a CPU.
+    """Returns each row's largest log-probability, float32 [rows, 1]: all that a device may round otherwise than a CPU.
 
-    A function of the row alone, whatever the batch is.
+    It is a function of the row alone, whatever the batch is.
     """
     if has_native_operator(logits):
         return native_best_tokens(logits, 1, softmax_smoothing)[0]
@@ -108,7 +108,7 @@ def log_prob_of_best(logits: Tensor, softmax_smoothing: float) -> Tensor:
 
 
 def sum_of_rows(values: Tensor) -> Tensor:
-    """Sum each row, by halves that are added to one another.
+    """Adds up each row, by halves that are added to one another.
 
     Torch's own sums choose an order by the shape of the whole tensor, so the last bits of a row's sum depend on how
     many other rows there are. Here each addition is rounded by itself, the same way on every device.
@@ -133,9 +133,9 @@ def sum_of_rows(values: Tensor) -> Tensor:
 
 
 def relative_to_best(divided: Tensor, of_best: Tensor) -> Tensor:
-    """Log-probabilities of divided logits, float32 [rows, n], the best of each row among them.
+    """Returns log-probabilities of divided logits, float32 [rows, n], the best of each row being among them.
 
-    Never the logarithm of a softmax, which is -inf where the softmax is too small for a float32.
+    They are never the logarithm of a softmax, which is -inf where the softmax is too small for a float32.
     """
     maxima = divided.amax(dim=1, keepdim=True)
     differences = divided - maxima
@@ -145,7 +145,7 @@ def relative_to_best(divided: Tensor, of_best: Tensor) -> Tensor:
 
 
 def divide(logits: Tensor, softmax_smoothing: float) -> Tensor:
-    """Float32 logits / softmax_smoothing, but for a constant of the row: large quotients would lose digits.
+    """Returns float32 logits / softmax_smoothing, but for a constant of the row: large quotients would lose digits.
 
     NaN becomes -inf. A row whose maximum is infinite is not divided: +inf decides alone.
     """
@@ -159,12 +159,12 @@ def divide(logits: Tensor, softmax_smoothing: float) -> Tensor:
 
 
 def has_native_operator(logits: Tensor) -> bool:
-    """Whether `native_best_tokens` takes them."""
+    """Tells whether `native_best_tokens` takes the logits."""
     return logits.is_cpu and logits.shape[1] <= MAX_VOCAB_SIZE
 
 
 def native_best_tokens(logits: Tensor, count: int, softmax_smoothing: float) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and tokens of the best; its sums are float64, and functions of a row of one dtype alone."""
+    """Returns log-probabilities and tokens of the best, from float64 sums that depend on a row and its dtype alone."""
     rows = logits.to(torch.float32) if logits.dtype == torch.float64 else logits
     found: tuple[Tensor, Tensor] = torch.ops.ascend_sample.best_tokens(rows, count, softmax_smoothing)
     return found

@@ -18,7 +18,7 @@ def filter_logits(
     min_p: Tensor | None = None,
     keep_ties: bool = False,
 ) -> Tensor:
-    """Logits / temperature where top-k, top-p and min-p keep an entry, -inf elsewhere.
+    """Returns logits / temperature where top-k, top-p and min-p keep an entry, and -inf elsewhere.
 
     A softmax of the result is the distribution that `sample_rows` draws from.
 
@@ -61,7 +61,7 @@ def filter_logits(
 
 
 def _is_in_nucleus(weights: Tensor, values: Tensor, top_p: Tensor) -> Tensor:
-    """Whether the weights before an entry, in the total order, are no more than top_p of all."""
+    """Tells of each entry whether the weights before it, in the total order, are no more than top_p of all."""
     _, order = values.sort(dim=1, descending=True, stable=True)
     # Devices whose float64 is missing or emulated use float32.
     ranked = weights.gather(1, order).to(torch.float64 if values.is_cpu or values.is_cuda else torch.float32)

@@ -33,7 +33,7 @@ def sample_rows(
     keep_ties: bool = False,
     facts: RowFacts | None = None,
 ) -> RowsOutput:
-    """Draw one token a row from the exact distribution, whatever the device and the dtype of the logits.
+    """Draws one token a row from the exact distribution, whatever the device and the dtype of the logits.
 
     The distribution of a row: logits / temperature, top-k, softmax, top-p (until the sum exceeds it), min-p (weights
     below min_p times the largest go), renormalised. The noise of a row is a function of its seed, its position and the
@@ -92,7 +92,7 @@ def sample_rows(
 
 
 def _universal_group(logits: Tensor, parameters: RowParameters, masks_first: bool) -> PlacedGroup:
-    """All rows, by a route that serves whatever their parameters are; without ``masks_first``, no top-k above 1."""
+    """Groups all rows for a route that serves any parameters; without ``masks_first``, no top-k may be above 1."""
     rows, vocab_size = logits.shape
     has_v2 = routes.abilities_of(logits.device, logits.dtype).fused_v2
     route = SamplingRoute.FUSED_V2 if has_v2 else SamplingRoute.COMPOSITE

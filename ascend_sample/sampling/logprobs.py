@@ -25,12 +25,12 @@ class LogprobsMode(str, enum.Enum):
 
     @property
     def is_processed(self) -> bool:
-        """Whether the numbers are those after processing."""
+        """Tells whether the numbers are those after processing."""
         return self in (LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS)
 
     @property
     def is_normalised(self) -> bool:
-        """Whether the numbers are logarithms of probabilities."""
+        """Tells whether the numbers are logarithms of probabilities."""
         return self in (LogprobsMode.RAW_LOGPROBS, LogprobsMode.PROCESSED_LOGPROBS)
 
 
@@ -52,7 +52,7 @@ class Logprobs(NamedTuple):
 
 
 def gather_logprobs(rows: list[int], logits: Tensor, mode: LogprobsMode, token_ids: Tensor, most: int) -> Logprobs:
-    """Pick the sampled token's number, its rank, and the ``most`` best.
+    """Picks the sampled token's number, its rank, and the ``most`` best.
 
     The best are the first of the total order of the logits, so they do not depend on how many are asked for, and each
     number is a function of its row alone. A row whose logits are all -inf has no distribution: its logprobs are -inf.

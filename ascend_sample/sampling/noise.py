@@ -53,7 +53,7 @@ class Stream(enum.IntEnum):
 def exponential_noise(
     seed: Tensor, position: Tensor, lanes: int, *, stream: Stream = Stream.DRAW, first_lane: int = 0
 ) -> Tensor:
-    """Draw exponentially distributed numbers, the same ones whatever the batch, the place in it and the device.
+    """Draws exponentially distributed numbers, the same ones whatever the batch, the place in it and the device.
 
     Args:
         seed: int64 [batch], of each request.
@@ -89,7 +89,7 @@ def exponential_noise(
 
 
 def _exponential_noise_torch(seed: Tensor, position: Tensor, lanes: int, stream: int, first_lane: int) -> Tensor:
-    """The specification, on any device."""
+    """Draws the noise by its specification in torch, on any device."""
     pairs = torch.arange(first_lane // 2, (first_lane + lanes + 1) // 2, dtype=torch.int64, device=seed.device)
     counter = (pairs, torch.full_like(pairs, stream), *_words(position[:, None]))
     even_high, even_low, odd_high, odd_low = _philox(counter, _words(seed[:, None]))
@@ -98,17 +98,20 @@ def _exponential_noise_torch(seed: Tensor, position: Tensor, lanes: int, stream:
 
 
 def _words(number: Tensor) -> tuple[Tensor, Tensor]:
-    """The low and the high 32 bits of int64, as int64 that are not negative."""
+    """Returns the low and the high 32 bits of int64, as int64 that are not negative."""
     return number & _WORD, _high_word(number) & _WORD
 
 
 def _high_word(number: Tensor) -> Tensor:
-    """The signed high half of int64. On an NPU a shift by a number would copy that number to the device each time."""
+    """Returns the signed high half of int64.
+
+    There is no shift: on an NPU a shift by a number would copy that number to the device each time.
+    """
     return number.view(torch.int32)[..., 1::2].to(torch.int64)
 
 
 def _philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Philox 4x32-10 on words of 32 bits in int64, broadcast."""
+    """Applies Philox 4x32-10 to words of 32 bits in int64, which are broadcast."""
     word_0, word_1, word_2, word_3 = counter
     key_0, key_1 = key
     for _ in range(_ROUNDS):
@@ -121,7 +124,7 @@ def _philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, T
 
 
 def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-    """The high and the low 32 bits of a product, for a multiplier above 2^31.
+    """Returns the high and the low 32 bits of a product, for a multiplier above 2^31.
 
     The product itself would not fit: word * multiplier = word * 2^32 - rest, and the rest is below 2^62.
     """
@@ -131,7 +134,7 @@ def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
 
 
 def _exponential(high: Tensor, low: Tensor) -> Tensor:
-    """``-log1p(-u)`` for u = (2 i + 1) / 2^64, i being the first 63 of the 64 bits of the two words.
+    """Returns ``-log1p(-u)`` for u = (2 i + 1) / 2^64, i being the first 63 of the 64 bits of the two words.
 
     Of u and 1 - u the smaller one is t, so that neither end of the interval is rounded.
     """
@@ -153,7 +156,10 @@ def _exponential(high: Tensor, low: Tensor) -> Tensor:
 
 
 def _fraction(high: Tensor, low: Tensor) -> Tensor:
-    """(high * 2^32 + low) / 2^64 as float32, for high < 2^31: from parts of at most 24 bits, which convert exactly."""
+    """Returns (high * 2^32 + low) / 2^64 as float32, for high < 2^31.
+
+    It is made of parts of at most 24 bits, which convert exactly.
+    """
     least_of_high, least_of_low = high & 0xFF, low & 0xFFFF
     first = (high - least_of_high).to(torch.float32) * 2.0**-32
     second = (least_of_high * 2**32 + (low - least_of_low)).to(torch.float32) * 2.0**-64

@@ -39,28 +39,28 @@ class SamplingParams:
     Args:
         temperature: 0, which is greedy (the best id, the lowest one of several), or the divisor of the logits, within
             float32's normal numbers [2**-126, 3.4028235e38].
-        top_k: How many of the best ids stay, from 1; None is off, as is whatever reaches the vocabulary's size.
-        top_p: In (0, 1], at least 2**-126: the best ids stay until the sum of their probabilities exceeds it; 1 is
+        top_k: how many of the best ids stay, from 1; None is off, as is whatever reaches the vocabulary's size.
+        top_p: in (0, 1], at least 2**-126: the best ids stay until the sum of their probabilities exceeds it; 1 is
             off. In float32 it stays below 1 when it is below 1.
         min_p: 0, which is off, or in [2**-126, 1]: ids with less than this share of the best one's probability go.
-        repetition_penalty: In [2**-126, 3.4028235e38]: divides positive logits of ids that occur in the prompt or the
+        repetition_penalty: in [2**-126, 3.4028235e38]: divides positive logits of ids that occur in the prompt or the
             output, and multiplies the others; 1 is off.
-        presence_penalty: In [-2, 2]: is subtracted from the logits of ids that occur in the output; 0 is off.
-        frequency_penalty: In [-2, 2]: is subtracted as often as the id occurs in the output; 0 is off.
-        logit_bias: What is added to the logits of some ids: finite, within float32's range, for no id that is
+        presence_penalty: in [-2, 2]: is subtracted from the logits of ids that occur in the output; 0 is off.
+        frequency_penalty: in [-2, 2]: is subtracted as often as the id occurs in the output; 0 is off.
+        logit_bias: what is added to the logits of some ids: finite, within float32's range, for no id that is
             forbidden by `allowed_ids` or `bad_ids`. It is copied.
-        allowed_ids: The only ids that may be drawn, less `bad_ids`; None allows all. Kept as a sorted tuple.
-        bad_ids: Ids that are never drawn. Kept as a sorted tuple.
-        min_tokens: As long as fewer tokens than this were generated, no id of `stop_ids` is drawn.
-        stop_ids: The ids that end the sequence. They matter for `min_tokens` alone. Kept as a sorted tuple.
-        seed: In [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
+        allowed_ids: the only ids that may be drawn, less `bad_ids`; None allows all. Kept as a sorted tuple.
+        bad_ids: ids that are never drawn. Kept as a sorted tuple.
+        min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn.
+        stop_ids: the ids that end the sequence. They matter for `min_tokens` alone. Kept as a sorted tuple.
+        seed: in [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
             draw one from its generator.
         logprobs: None, or how many of the best ids are reported with their log-probabilities, beside the drawn one.
-        vocab_size: When given, ids are checked against it now; otherwise when a batch takes the request.
+        vocab_size: when given, ids are checked against it now; otherwise when a batch takes the request.
 
     Raises:
-        TypeError: A value has the wrong type. A bool is no number here.
-        ValueError: A value is out of range, or two contradict each other.
+        TypeError: a value has the wrong type. A bool is no number here.
+        ValueError: a value is out of range, or two contradict each other.
 
     Example:
         >>> params = SamplingParams(temperature=0.7, top_k=50, bad_ids=[7, 3])
@@ -101,14 +101,14 @@ class SamplingParams:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SamplingParams:
-        """The parameters of a request that arrives as a dict, such as parsed JSON.
+        """Makes the parameters of a request that arrives as a dict, such as parsed JSON.
 
         Args:
-            values: Fields by name; those that are absent have their defaults.
+            values: fields by name; those that are absent have their defaults.
 
         Raises:
-            TypeError: Not a mapping, or its keys are not strings, or as for the constructor.
-            ValueError: A field does not exist (the message names the nearest one that does), or as for the constructor.
+            TypeError: not a mapping, or its keys are not strings, or as for the constructor.
+            ValueError: a field does not exist (the message names the nearest one that does), or as for the constructor.
 
         Example:
             >>> SamplingParams.from_mapping({"temprature": 0.5})
@@ -129,18 +129,18 @@ class SamplingParams:
         return cls(**values)
 
     def to_mapping(self) -> dict[str, Any]:
-        """All fields by name, in a dict of its own: what `from_mapping` takes."""
+        """Returns all fields by name, in a dict of its own: what `from_mapping` takes."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return values | {"logit_bias": dict(self.logit_bias)}
 
     def check_vocab_size(self, vocab_size: int) -> None:
-        """Check the request against the vocabulary of the batch that is to take it.
+        """Checks the request against the vocabulary of the batch that is to take it.
 
         Args:
-            vocab_size: How many columns the logits have.
+            vocab_size: how many columns the logits have.
 
         Raises:
-            ValueError: The request's own `vocab_size` is another one, an id is out of range, or nothing could be drawn.
+            ValueError: the request's own `vocab_size` is another one, an id is out of range, or nothing could be drawn.
         """
         if self.vocab_size is not None:
             if self.vocab_size != vocab_size:
@@ -164,7 +164,7 @@ class SamplingParams:
         return type(self).from_mapping, (self.to_mapping(),)
 
     def _set(self, name: str, value: object) -> None:
-        """Put the normal form of a field in its place: the class is frozen for everybody else."""
+        """Puts the normal form of a field in its place: the class is frozen for everybody else."""
         object.__setattr__(self, name, value)
 
     def _check_scalars(self) -> None:
@@ -188,7 +188,7 @@ class SamplingParams:
         self._check_logprobs(self.vocab_size)
 
     def _set_real(self, name: str, low: float, high: float, remedy: str, zero: bool = False) -> None:
-        """Check a float against its range, in which a `zero` stands apart from the smallest positive number."""
+        """Checks a float against its range, to which `zero` adds 0, and sets its normal form."""
         value = getattr(self, name)
         lowest = SMALLEST_POSITIVE if zero else low
         rule = f"{'be 0 or lie' if zero else 'lie'} in [{show_bound(lowest)}, {show_bound(high)}]"
@@ -215,7 +215,7 @@ class SamplingParams:
             refuse_field("logit_bias", rule, min(in_vain), "Drop the bias, or allow the id.")
 
     def _check_something_is_allowed(self, vocab_size: int | None) -> None:
-        """Some id can be drawn, at first too, while `min_tokens` forbids the stop ids."""
+        """Raises unless some id can be drawn, at first too, while `min_tokens` forbids the stop ids."""
         if self.min_tokens > 0 and not self.stop_ids:
             rule = "be 0 where stop_ids is empty"
             refuse_field("min_tokens", rule, self.min_tokens, "Name the ids that end the sequence in stop_ids.")

@@ -23,12 +23,12 @@ class ProcessingPlan:
     So either kind is one slice of the gathered logits.
 
     Attributes:
-        host_rows: The rows, on the host.
+        host_rows: the rows, on the host.
         rows: int64, the same on the device.
         addend_slots: int64, the slots of the first rows.
         penalty_slots: int64, the slots of the last rows.
         penalties: float32 [3, penalised rows]: repetition, presence, frequency.
-        has_repetition: Whether a row has a repetition penalty, so that prompts matter.
+        has_repetition: whether a row has a repetition penalty, so that prompts matter.
     """
 
     host_rows: list[int]
@@ -40,13 +40,13 @@ class ProcessingPlan:
 
     @property
     def penalized_rows(self) -> Tensor:
-        """int64, the rows with penalties."""
+        """Returns the rows with penalties, int64."""
         return self.rows[len(self.host_rows) - self.penalty_slots.shape[0] :]
 
     def apply(self, logits: Tensor, addends: AddendSlots, penalties: PenaltySlots) -> Tensor:
-        """What becomes of the rows' logits: float32 [processed rows, vocab_size].
+        """Returns what becomes of the rows' logits: float32 [processed rows, vocab_size].
 
-        On a CPU a few rows at a time, so that what lies between two operators stays in its cache.
+        On a CPU it takes a few rows at a time, so that what lies between two operators stays in its cache.
         """
         count, vocab_size = len(self.host_rows), logits.shape[1]
         at_once = max(1, CACHED_LOGITS // vocab_size) if logits.is_cpu else count
@@ -59,7 +59,7 @@ class ProcessingPlan:
         return processed
 
     def _apply_to(self, start: int, stop: int, logits: Tensor, addends: AddendSlots, penalties: PenaltySlots) -> Tensor:
-        """The same for the processed rows from ``start`` to ``stop``."""
+        """Does what `apply` does, for the processed rows from ``start`` to ``stop``."""
         part = logits.index_select(0, self.rows[start:stop]).to(torch.float32)
         addend_slots = self.addend_slots[start:stop]
         first_penalized = len(self.host_rows) - self.penalty_slots.shape[0]
@@ -80,7 +80,7 @@ class ProcessingPlan:
 
 
 def make_plan(host: HostMirrors, device: torch.device) -> ProcessingPlan | None:
-    """The plan for the rows as they are, or None if none is processed."""
+    """Makes the plan for the rows as they are; returns None if none is processed."""
     biased, penalized = host.addend_slot != NO_SLOT, host.penalty_slot != NO_SLOT
     only_biased, both, only_penalized = (
         numpy.flatnonzero(kind) for kind in (biased & ~penalized, biased & penalized, penalized & ~biased)

@@ -16,7 +16,7 @@ MASKED: Final = float("-inf")
 
 
 def add_bias(logits: Tensor, addend: Tensor) -> Tensor:
-    """Add a bias to every logit; an addend of -inf forbids the id.
+    """Adds a bias to every logit; an addend of -inf forbids the id.
 
     A plain sum would not forbid a logit of +inf or NaN: inf - inf and NaN - inf are NaN.
 
@@ -44,7 +44,7 @@ def apply_penalties(
     presence_penalty: Tensor,
     frequency_penalty: Tensor,
 ) -> Tensor:
-    """Make ids that have occurred less likely (or more, with a repetition penalty below 1 or negative others).
+    """Makes ids that have occurred less likely (or more, with a repetition penalty below 1 or negative others).
 
     In this order: the repetition penalty r turns the logit x of an id of the prompt or the output into x / r where
     x > 0 and x * r elsewhere; then, for ids of the output alone, x - frequency * count - presence. Neutral penalties

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 def process_row(
     logits: npt.ArrayLike, params: SamplingParams, prompt_ids: Sequence[int] = (), output_ids: Sequence[int] = ()
 ) -> Floats:
-    """Mask, bias, penalties: what the request's own rules make of its logits.
+    """Applies mask, bias and penalties: returns what the request's own rules make of its logits.
 
     Args:
         logits: [vocab_size]. NaN counts as -inf.
@@ -49,7 +49,7 @@ def process_row(
 
 
 def kept_ids(processed: Floats, params: SamplingParams, keep_ties: bool = False) -> list[int]:
-    """The ids that top-k, top-p and min-p keep, in the total order.
+    """Returns the ids that top-k, top-p and min-p keep, in the total order.
 
     Args:
         processed: from `process_row`.
@@ -80,7 +80,7 @@ def target_distribution(
     output_ids: Sequence[int] = (),
     keep_ties: bool = False,
 ) -> Floats:
-    """The probability of each id.
+    """Returns the probability of each id.
 
     Args:
         logits: [vocab_size].
@@ -109,7 +109,7 @@ def target_distribution(
 
 
 def _weights(logits: Floats, temperature: float) -> Floats:
-    """Proportional to the probabilities, 1 for the first: in float64, of logits in descending order.
+    """Returns weights proportional to the probabilities, 1 for the first: in float64, of logits in descending order.
 
     Entries of +inf share the whole; a row of -inf is even.
     """

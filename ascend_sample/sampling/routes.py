@@ -54,7 +54,7 @@ class RowFacts:
     min_p: npt.NDArray[np.float32]
 
     def select(self, rows: npt.NDArray[np.int64]) -> RowFacts:
-        """The facts of some rows, in their order."""
+        """Returns the facts of some rows, in their order."""
         return RowFacts(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows])
 
 
@@ -75,7 +75,7 @@ class Abilities(NamedTuple):
 
 
 def abilities_of(device: torch.device, dtype: torch.dtype, round_float32: bool = False) -> Abilities:
-    """Ask the package what serves logits of ``dtype`` on ``device``.
+    """Asks the package what serves logits of ``dtype`` on ``device``.
 
     Args:
         device: of the logits.
@@ -225,7 +225,7 @@ def _in_terms_of_rules(facts: RowFacts, vocab_size: int, dtype: torch.dtype, kee
 def choose_rules(
     facts: RowFacts, vocab_size: int, dtype: torch.dtype, abilities: Abilities, keep_ties: bool
 ) -> npt.NDArray[np.int64]:
-    """The index in `RULES` of each row's rule.
+    """Returns the index in `RULES` of each row's rule.
 
     Args:
         facts: of the rows.
@@ -271,7 +271,7 @@ class Group(NamedTuple):
 def group_rows(
     facts: RowFacts, vocab_size: int, dtype: torch.dtype, abilities: Abilities, keep_ties: bool
 ) -> Sequence[Group]:
-    """Split a batch into as few groups as its rows' routes allow: one launch of the operator each.
+    """Splits a batch into as few groups as its rows' routes allow: one launch of the operator each.
 
     Args:
         facts: of the rows.

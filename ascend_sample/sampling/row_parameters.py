@@ -57,11 +57,11 @@ class RowParameters:
     position: Tensor
 
     def select(self, rows: Tensor | slice) -> RowParameters:
-        """Those of some rows, in their order."""
+        """Returns the parameters of some rows, in their order."""
         return RowParameters(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     def for_operators(self, vocab_size: int) -> RowParameters:
-        """The same requests in the operators' terms.
+        """Returns the same requests in the operators' terms.
 
         Greedy rows get a top_k of 1. A top_k of the whole vocabulary is off. A min_p of 1 keeps every logit that is
         equal to the best: to the operators, a min_p just below 1 says that, and 1 keeps a single entry.
@@ -74,13 +74,13 @@ class RowParameters:
         )
 
     def at(self, position: Tensor) -> RowParameters:
-        """The same at another position."""
+        """Returns the same parameters at another position."""
         # Once a step: dataclasses.replace takes longer than the rest of it.
         return RowParameters(self.temperature, self.top_k, self.top_p, self.min_p, self.seed, position)
 
 
 def facts_of(parameters: RowParameters) -> RowFacts:
-    """The facts of tensors on the CPU."""
+    """Returns the facts of parameters whose tensors are on the CPU."""
     return RowFacts(
         parameters.temperature.numpy(), parameters.top_k.numpy(), parameters.top_p.numpy(), parameters.min_p.numpy()
     )
@@ -97,7 +97,7 @@ PARAMETER_DTYPES = {
 
 
 def check_logits(name: str, logits: object) -> None:
-    """Raise unless logits are a [rows, vocab_size] tensor that can be sampled from.
+    """Raises unless logits are a [rows, vocab_size] tensor that can be sampled from.
 
     Args:
         name: of the function that messages begin with.
@@ -118,7 +118,7 @@ def check_logits(name: str, logits: object) -> None:
 
 
 def check_parameters(name: str, parameters: RowParameters, logits: Tensor) -> None:
-    """Raise unless every per-row tensor fits the logits.
+    """Raises unless every per-row tensor fits the logits.
 
     Args:
         name: of the function that messages begin with.

@@ -53,7 +53,7 @@ class HasRowTensors(Protocol):
     """What keeps rows on a device."""
 
     def row_tensor(self, dtype: str, name: str) -> Tensor:
-        """One field of all rows."""
+        """Returns one field of all rows."""
 
 
 class DeviceField:
@@ -83,8 +83,8 @@ class HostMirrors:
         min_tokens_left: int64, for how many more tokens the stop ids are forbidden.
         is_processed: bool, whether the row has a mask, a bias or penalties, or an unexpired `min_tokens`.
         addend_slot, penalty_slot: int64, where the row's mask and bias, and its counts, lie; -1 for none.
-        buffers: The arrays themselves, by dtype, [fields, capacity].
-        length: How many rows exist.
+        buffers: the arrays themselves, by dtype, [fields, capacity].
+        length: how many rows exist.
     """
 
     temperature = _Field[numpy.float32]("float32", 0)
@@ -111,7 +111,7 @@ class HostMirrors:
 
     @property
     def is_processed(self) -> NDArray[numpy.bool_]:
-        """Whether the logits of a row change before temperature."""
+        """Tells of each row whether its logits change before temperature."""
         processed: NDArray[numpy.bool_] = numpy.maximum(self.addend_slot, self.penalty_slot) != NO_SLOT
         return processed
 
@@ -127,21 +127,21 @@ class RowTable:
 
     @property
     def capacity(self) -> int:
-        """For how many rows there is room."""
+        """Returns for how many rows there is room."""
         return int(self.host.buffers["int64"].shape[1])
 
     def field(self, dtype: str, name: str) -> Tensor:
-        """One field on the device, [rows]: a view, which sees later flushes until the table grows."""
+        """Returns one field on the device, [rows]: a view, which sees later flushes until the table grows."""
         names = {"float32": FLOAT32_FIELDS, "int32": INT32_FIELDS, "int64": INT64_FIELDS}[dtype]
         return self._tensors[dtype][names.index(name), : self.host.length]
 
     def extend(self, float32: Sequence[Sequence[Any]], int32: Sequence[Sequence[int]], int64: NDArray[Any]) -> range:
-        """Append rows.
+        """Appends rows and returns their numbers.
 
         Args:
-            float32: For each row its float32 fields.
-            int32: For each row its int32 fields.
-            int64: The int64 fields, [fields, rows].
+            float32: for each row its float32 fields.
+            int32: for each row its int32 fields.
+            int64: the int64 fields, [fields, rows].
         """
         start = self.host.length
         stop = start + len(float32)
@@ -155,7 +155,7 @@ class RowTable:
         return range(start, stop)
 
     def remove(self, row: int) -> int | None:
-        """Let the last row take the place of `row`; where it was, or None if `row` was the last one."""
+        """Lets the last row take the place of `row`; returns where it was, or None if `row` was the last one."""
         last = self.host.length - 1
         if row != last:
             for buffer in self.host.buffers.values():
@@ -166,17 +166,17 @@ class RowTable:
         return None if row == last else last
 
     def permute(self, to: NDArray[numpy.int64], source: NDArray[numpy.int64]) -> None:
-        """Let the rows `to` become what the rows `source`, the same ones in another order, are now."""
+        """Lets the rows `to` become what the rows `source`, the same ones in another order, are now."""
         for buffer in self.host.buffers.values():
             buffer[:, to] = buffer[:, source]
         self._changed.update(to.tolist())
 
     def set_int64(self, name: str, row: int, value: int) -> None:
-        """Set a field that the device does not have."""
+        """Sets a row's value of an int64 field that the device does not have."""
         self.host.buffers["int64"][INT64_FIELDS.index(name), row] = value
 
     def flush(self) -> None:
-        """Write the rows that have changed to the device: three copies and three scatters, whatever their number."""
+        """Writes the rows that have changed to the device: three copies and three scatters, whatever their number."""
         if not self._changed:
             return
         rows = numpy.array(sorted(self._changed), numpy.int64)
@@ -192,11 +192,11 @@ class RowTable:
         self._changed.clear()
 
     def advance(self, rows: NDArray[numpy.int64] | None, rows_there: Tensor | None) -> NDArray[numpy.int64]:
-        """Count one more token of `rows` (None: of all), on both sides; the rows whose `min_tokens` this fulfils.
+        """Counts one more token of `rows` (None: all) on both sides; returns the rows whose `min_tokens` this fulfils.
 
         Args:
             rows: int64; a row may occur several times.
-            rows_there: The same on the device.
+            rows_there: the same on the device.
         """
         int64, length = self.host.buffers["int64"], self.host.length
         position, left = int64[1, :length], int64[2, :length]
@@ -213,10 +213,10 @@ class RowTable:
         return numpy.flatnonzero(was_counting & (left == 0))
 
     def reserve(self, length: int) -> None:
-        """Make room for `length` rows, by doubling: a growing batch copies each row a constant number of times.
+        """Makes room for `length` rows, by doubling: a growing batch copies each row a constant number of times.
 
         Raises:
-            torch.OutOfMemoryError: The device has no room; the table is as it was.
+            torch.OutOfMemoryError: the device has no room; the table is as it was.
         """
         capacity = old = self.capacity
         while capacity < length:
@@ -240,13 +240,13 @@ class RowTable:
 
 
 def float32_values(params: SamplingParams) -> tuple[float | numpy.float32, ...]:
-    """The float32 fields of a request, in the order of `FLOAT32_FIELDS`."""
+    """Returns the float32 fields of a request, in the order of `FLOAT32_FIELDS`."""
     penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
     return params.temperature, to_fraction(params.top_p), to_fraction(params.min_p), *penalties
 
 
 def int32_values(params: SamplingParams, vocab_size: int) -> tuple[int, int]:
-    """The int32 fields. A top-k of the whole vocabulary is off, so that routes need not know the vocabulary."""
+    """Returns the int32 fields; a top-k of the whole vocabulary is off, so that routes need not know the vocabulary."""
     top_k, logprobs = params.top_k, params.logprobs
     return (
         SKIP_TOP_K if top_k is None or top_k >= vocab_size else top_k,
@@ -255,7 +255,7 @@ def int32_values(params: SamplingParams, vocab_size: int) -> tuple[int, int]:
 
 
 def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to the device without waiting for it.
+    """Copies an array to the device without waiting for it.
 
     The copy reads pinned memory later, so every call takes new pinned memory: torch's allocator hands it out again only
     when the copy is done.

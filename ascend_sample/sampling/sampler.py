@@ -125,7 +125,7 @@ class Sampler:
     def __call__(
         self, logits: Tensor, batch: SamplingBatch, *, stream: Stream = Stream.DRAW, advance: bool = True
     ) -> SamplerOutput:
-        """Sample one token for each row of the batch.
+        """Samples one token for each row of the batch.
 
         Args:
             logits: float32, float16 or bfloat16 [batch, vocab_size] on the device of the batch.
@@ -158,7 +158,7 @@ class Sampler:
         return SamplerOutput(output.token_ids, output.status, logprobs)
 
     def explain(self, batch: SamplingBatch, dtype: torch.dtype) -> list[RowRoute]:
-        """Tell which route each row of the batch takes, and why.
+        """Tells which route each row of the batch takes, and why.
 
         Args:
             batch: the requests.
@@ -235,7 +235,7 @@ class Sampler:
         plan: _Plan,
         batch: SamplingBatch,
     ) -> Logprobs | None:
-        """Of the rows that ask for them, before the batch advances."""
+        """Returns the logprobs of the rows that ask for them, before the batch advances."""
         rows = plan.logprobs_rows
         if rows is None:
             return None

@@ -13,7 +13,7 @@ _WORD: Final = 2**64 - 1
 
 
 def random_seeds(count: int, generator: torch.Generator | None = None) -> Tensor:
-    """Draw seeds for rows that were given none, all at once.
+    """Draws seeds for rows that were given none, all at once.
 
     Args:
         count: how many.
@@ -32,7 +32,7 @@ def random_seeds(count: int, generator: torch.Generator | None = None) -> Tensor
 
 
 def seed_bits(seed: int) -> int:
-    """The int64 with the bits of a seed in [0, 2^64); a negative seed is taken as the bits it has.
+    """Returns the int64 with the bits of a seed in [0, 2^64); a negative seed is taken as the bits it has.
 
     Example:
         >>> seed_bits(7), seed_bits(2**64 - 1)
@@ -43,7 +43,7 @@ def seed_bits(seed: int) -> int:
 
 
 def derived_seeds(seed: int, rows: int) -> Tensor:
-    """Seeds for rows that share one: the first is the seed itself, so that one row alone draws as it does in a batch.
+    """Derives seeds for rows that share one: the first is the seed itself, so that a row alone draws as in a batch.
 
     The others are far from it and from those of neighbouring seeds: were they seed + 1, seed + 2, ..., then a second
     request with seed + 1 would repeat them.

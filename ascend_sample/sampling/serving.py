@@ -50,7 +50,7 @@ def place_groups(
     is_gathered: bool = False,
     round_float32: bool = False,
 ) -> Sequence[PlacedGroup]:
-    """Choose the routes of rows and put on the device what serving them needs.
+    """Chooses the routes of rows and puts on the device what serving them needs.
 
     Args:
         facts: of the whole batch.
@@ -69,7 +69,7 @@ def place_groups(
     rows = every if rows is None else rows
 
     def indices(values: npt.NDArray[np.int64], count: int) -> Tensor | None:
-        """On the device; None for what is all of ``count``, in order."""
+        """Returns the values on the device, or None for what is all of ``count``, in order."""
         return None if np.array_equal(values, np.arange(count)) else to_device(values, device)
 
     placed = []
@@ -91,7 +91,7 @@ def place_groups(
 
 
 def serve(work: Sequence[tuple[Tensor, PlacedGroup]], position: Tensor, keep_ties: bool, stream: Stream) -> RowsOutput:
-    """Sample every row of a batch by the route that was chosen for it.
+    """Samples every row of a batch by the route that was chosen for it.
 
     Args:
         work: groups that hold each row of the batch once, each with the logits that it is sampled from.
@@ -173,7 +173,7 @@ class CleanedRows(NamedTuple):
 
 
 def cleaned_rows(logits: Tensor) -> CleanedRows:
-    """Find what is wrong with each row, and let NaN count as -inf.
+    """Finds what is wrong with each row, and lets NaN count as -inf.
 
     Args:
         logits: of any floating dtype, [rows, vocab_size].
@@ -193,7 +193,7 @@ def cleaned_rows(logits: Tensor) -> CleanedRows:
 
 
 def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor) -> Tensor:
-    """(logits - maximum) / temperature, which never overflows; 0 for the maximum, also where that is infinite.
+    """Returns (logits - maximum) / temperature, which never overflows: 0 for the maximum, even where that is infinite.
 
     Args:
         logits: float32 [rows, columns] without NaN.
@@ -208,12 +208,12 @@ def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor)
 
 
 def exceeded(top_p: Tensor) -> Tensor:
-    """What a float32 sum has to reach in order to exceed top_p: V2 keeps until a sum reaches its p."""
+    """Returns what a float32 sum has to reach in order to exceed top_p: V2 keeps until a sum reaches its p."""
     return (top_p.view(torch.int32) + 1).view(torch.float32)  # the next float32
 
 
 def _sample_by_operator_v2(scaled: Tensor, parameters: RowParameters, noise: Tensor, is_composite: bool) -> Tensor:
-    """One call of top_k_top_p_sample_v2, or of its composite; the ids, int64 [rows]."""
+    """Calls top_k_top_p_sample_v2, or its composite, once and returns the ids, int64 [rows]."""
     name = "top_k_top_p_sample_v2_composite" if is_composite else "top_k_top_p_sample_v2"
     operator = getattr(torch.ops.ascend_sample, name)
     # eps is 0: noise is never 0, and an eps of 1e-8 would halve the draws of a token 18 nats below the best.
@@ -225,7 +225,7 @@ def _sample_by_operator_v2(scaled: Tensor, parameters: RowParameters, noise: Ten
 
 
 def _sample_candidates(cleaned: CleanedRows, parameters: RowParameters, group: Group, stream: Stream) -> RowsOutput:
-    """Every row has a top_k up to `LARGEST_FUSED_K`: its candidates, in order, are a small row of their own."""
+    """Samples rows with a top_k up to `LARGEST_FUSED_K`: the candidates, in order, are a small row of their own."""
     width = min(group.most_k, cleaned.logits.shape[1])
     values, ids = first_of_total_order(cleaned.logits, width)
     scaled = divided_by_temperature(values, cleaned.maximum, parameters.temperature)
@@ -247,12 +247,12 @@ def _sample_whole_rows(
 
 
 def _or_first(token_ids: Tensor, cleaned: CleanedRows) -> Tensor:
-    """0 where a row has nothing to draw."""
+    """Returns the ids, with 0 where a row has nothing to draw."""
     return token_ids.masked_fill(cleaned.maximum[:, 0] == -torch.inf, 0)
 
 
 def _noise_that_is_read(parameters: RowParameters, placed: PlacedGroup, vocab_size: int, stream: Stream) -> Tensor:
-    """float32 [rows, vocab_size], of which rows with a top-k get that many lanes and the others all."""
+    """Draws noise, float32 [rows, vocab_size], of which rows with a top-k get that many lanes and the others all."""
     rows = parameters.seed.shape[0]
     noise = torch.empty(rows, vocab_size, dtype=torch.float32, device=parameters.seed.device)
     width = min(placed.group.most_k + placed.group.most_k % 2, vocab_size)
@@ -273,7 +273,7 @@ def _noise_that_is_read(parameters: RowParameters, placed: PlacedGroup, vocab_si
 
 
 def _sample_fused(logits: Tensor, parameters: RowParameters, group: Group, stream: Stream) -> RowsOutput:
-    """The first operator on 16-bit logits as they came.
+    """Samples by the first operator, on 16-bit logits as they came.
 
     A draw from softmax(x / t) is argmax of w^(1/t) / q, where w = softmax(x); the same entry has the largest w / q^t.
     """
@@ -285,7 +285,7 @@ def _sample_fused(logits: Tensor, parameters: RowParameters, group: Group, strea
 
 
 def _sample_rounded(cleaned: CleanedRows, parameters: RowParameters, group: Group, stream: Stream) -> RowsOutput:
-    """The first operator on float32 logits, rounded to float16 after the shift that brings the best ones close to 0."""
+    """Samples by the first operator, on float32 logits rounded to float16 after a shift of the best ones to near 0."""
     rounded = divided_by_temperature(cleaned.logits, cleaned.maximum, parameters.temperature).to(torch.float16)
     noise = exponential_noise(parameters.seed, parameters.position, group.most_k, stream=stream)
     token_ids = _sample_by_operator(rounded, parameters, noise)
@@ -293,7 +293,7 @@ def _sample_rounded(cleaned: CleanedRows, parameters: RowParameters, group: Grou
 
 
 def _sample_by_operator(logits: Tensor, parameters: RowParameters, first_lanes: Tensor) -> Tensor:
-    """One call of top_k_top_p_sample, whose rows all have a top_k: it reads no lane beyond the first ones."""
+    """Calls top_k_top_p_sample once, on rows that all have a top_k: it reads no lane beyond the first ones."""
     noise = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     noise[:, : first_lanes.shape[1]] = first_lanes
     top_p = convert_p(parameters.top_p, logits)  # what is below 1 stays below 1

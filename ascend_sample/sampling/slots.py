@@ -31,7 +31,7 @@ class Slots:
         self._free: list[int] = []
 
     def allocate(self) -> int:
-        """A slot that nobody has; its contents are undefined until it is written."""
+        """Hands out a slot that nobody has; its contents are undefined until it is written."""
         if not self._free:
             grown = max(1, 2 * self.capacity)
             self._free = list(range(self.capacity, grown))
@@ -39,7 +39,7 @@ class Slots:
         return heapq.heappop(self._free)
 
     def release(self, slot: int) -> None:
-        """Take a slot back."""
+        """Takes a slot back."""
         heapq.heappush(self._free, slot)
         if len(self._free) == self.capacity:
             self.capacity = 0
@@ -47,16 +47,16 @@ class Slots:
             self.drop()
 
     def drop(self) -> None:
-        """Give the device's memory back: no slot is in use."""
+        """Gives the device's memory back, when no slot is in use."""
         raise NotImplementedError
 
     @property
     def bytes(self) -> int:
-        """How much device memory the slots take."""
+        """Returns how many bytes of device memory the slots take."""
         raise NotImplementedError
 
     def grown(self, tensor: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """The tensor [capacity, vocab_size], which keeps the slots that it has; new ones hold zeros."""
+        """Returns the tensor as [capacity, vocab_size]: it keeps the slots that it has, and new ones hold zeros."""
         if tensor is not None and tensor.shape[0] == self.capacity:
             return tensor
         larger = torch.zeros((self.capacity, self.vocab_size), dtype=dtype, device=self.device)
@@ -65,7 +65,7 @@ class Slots:
         return larger
 
     def flat(self, slot: int, ids: Ids) -> Ids:
-        """Where ids of a slot lie in the flattened tensor."""
+        """Returns where ids of a slot lie in the flattened tensor."""
         return ids + slot * self.vocab_size
 
 
@@ -78,25 +78,25 @@ class AddendSlots(Slots):
         self._changed: dict[int, tuple[SamplingParams, bool]] = {}
 
     def write(self, slot: int, params: SamplingParams, stop_ids_forbidden: bool) -> None:
-        """Note what the slot is to hold from the next flush on."""
+        """Notes what the slot is to hold from the next flush on."""
         self._changed[slot] = (params, stop_ids_forbidden)
 
     def release(self, slot: int) -> None:
-        """Take a slot back, with what was to be written to it."""
+        """Takes a slot back, and forgets what was to be written to it."""
         self._changed.pop(slot, None)
         super().release(slot)
 
     def drop(self) -> None:
-        """Give the device's memory back."""
+        """Gives the device's memory back."""
         self.addend = None
 
     @property
     def bytes(self) -> int:
-        """How much device memory the slots take."""
+        """Returns how many bytes of device memory the slots take."""
         return _bytes(self.addend)
 
     def flush(self) -> None:
-        """Write the slots that were noted: two copies, whatever their number, and a fill for each."""
+        """Writes the slots that were noted: two copies, whatever their number, and a fill for each."""
         if not self._changed:
             return
         self.addend = self.grown(self.addend, torch.float32)
@@ -117,12 +117,12 @@ def _bytes(tensor: Tensor | None) -> int:
 
 
 def has_addend(params: SamplingParams) -> bool:
-    """Whether the request masks or biases, apart from `min_tokens`."""
+    """Tells whether the request masks or biases, apart from `min_tokens`."""
     return params.allowed_ids is not None or bool(params.bad_ids) or any(params.logit_bias.values())
 
 
 def addend_of(params: SamplingParams, stop_ids_forbidden: bool) -> tuple[float, Ids, NDArray[numpy.float32]]:
-    """The addend of a request, as one value for all ids and other ones for some.
+    """Returns the addend of a request, as one value for all ids and other ones for some.
 
     Returns:
         The value of the ids that are not named; ids, each once; their values.
@@ -167,13 +167,13 @@ class PenaltySlots(Slots):
         self._changed: dict[int, Occurrences] = {}
 
     def write(self, slot: int, occurrences: Occurrences) -> None:
-        """Note what the slot is to hold from the next flush on."""
+        """Notes what the slot is to hold from the next flush on."""
         self._changed[slot] = occurrences
         if occurrences.prompt_ids is not None:
             self._with_prompt.add(slot)
 
     def release(self, slot: int) -> None:
-        """Take a slot back, with what was to be written to it."""
+        """Takes a slot back, and forgets what was to be written to it."""
         self._changed.pop(slot, None)
         self._with_prompt.discard(slot)
         if not self._with_prompt:
@@ -181,16 +181,16 @@ class PenaltySlots(Slots):
         super().release(slot)
 
     def drop(self) -> None:
-        """Give the device's memory back."""
+        """Gives the device's memory back."""
         self.output_counts = self.in_prompt = None
 
     @property
     def bytes(self) -> int:
-        """How much device memory the slots take."""
+        """Returns how many bytes of device memory the slots take."""
         return _bytes(self.output_counts) + _bytes(self.in_prompt)
 
     def flush(self) -> None:
-        """Write the slots that were noted: two copies, whatever their number, and a fill for each."""
+        """Writes the slots that were noted: two copies, whatever their number, and a fill for each."""
         if not self._changed:
             return
         self.output_counts = self.grown(self.output_counts, torch.int32)
@@ -217,7 +217,7 @@ class PenaltySlots(Slots):
         self._changed.clear()
 
     def count(self, token_ids: Tensor, slots: Tensor) -> None:
-        """Count one token in each of `slots`, in which a slot may occur several times.
+        """Counts one token in each of `slots`, in which a slot may occur several times.
 
         Args:
             token_ids: int64 [tokens]; what is no id of the vocabulary, such as a placeholder of -1, counts for nothing.

@@ -16,7 +16,7 @@ MAGNITUDE_MASK = 0x7FFFFFFF  # the bits of a float32 but for its sign
 
 
 def order_keys(logits: Tensor) -> Tensor:
-    """One integer per logit, unequal within a row: the larger one comes first in the total order.
+    """Returns one integer per logit, unequal within a row: the larger one comes first in the total order.
 
     Args:
         logits: float32 [rows, vocab_size] without NaN.
@@ -35,7 +35,7 @@ def order_keys(logits: Tensor) -> Tensor:
 
 
 def first_of_total_order(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The first ``count`` entries of each row, in order.
+    """Returns the first ``count`` entries of each row, in the total order.
 
     Args:
         logits: float32 [rows, vocab_size] without NaN.
@@ -49,7 +49,7 @@ def first_of_total_order(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def mask_below_top_k(logits: Tensor, top_k: Tensor, keep_ties: bool, most: int | None = None) -> Tensor:
-    """Replace by -inf what top-k does not keep.
+    """Replaces by -inf what top-k does not keep.
 
     Args:
         logits: float32 [rows, vocab_size] without NaN.

@@ -163,7 +163,7 @@ class TestSeeds:
         assert torch.equal(run(3), run(3))
         assert not torch.equal(run(3), run(4))
 
-    @pytest.mark.parametrize("seeds", [[1, 2], "123", [1.0, 2.0, 3.0], 1.5])
+    @pytest.mark.parametrize("seeds", [[1, 2], "123", [1.0, 2.0, 3.0], [True, 1, 2], 1.5])
     def test_wrong_seeds(self, llama: Any, seeds: Any) -> None:
         with pytest.raises(ValueError, match=r"fused_sampling: seeds must be None, an int, or 3 ints"):
             llama.generate(**padded(prompts()), **SAMPLING, custom_generate=fused_sampling, seeds=seeds)
@@ -279,6 +279,13 @@ class TestSplitWarpers:
 
 class TestKeptSets:
     ROWS, COLUMNS = 10_000, 100
+
+    def test_a_larger_vocabulary_after_a_smaller_one(self) -> None:
+        """What was made for as many rows before holds no more than the parameters."""
+        processor = SamplingLogitsProcessor(top_k=20)
+        for columns, kept in ((5, 5), (50, 20), (5, 5)):
+            found = processor(None, torch.arange(2.0 * columns).view(2, columns))
+            assert (found > -torch.inf).sum(dim=1).tolist() == [kept, kept]
 
     def test_equal_those_of_the_warpers(self) -> None:
         """On random rows without ties; a row is left out where rounding decides whether a filter keeps an entry."""

@@ -37,7 +37,7 @@ def export_onnx(
     example: Mapping[str, Tensor] | None = None,
     dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
 ) -> None:
-    """Write a model's two graphs, `encoder.onnx` and `decoder.onnx`.
+    """Writes a model's two graphs, `encoder.onnx` and `decoder.onnx`.
 
     The encoder maps its inputs to `cross_keys` and `cross_values`, floats [layers, memory rows, memory length,
     hidden_size], zero at padding, and `memory_lengths`, int64 [memory rows].
@@ -92,7 +92,7 @@ def _checked_parts(
     example: Mapping[str, Tensor] | None,
     dynamic_axes: Mapping[str, Mapping[int, str]] | None,
 ) -> Parts:
-    """The parts of a model that can be exported."""
+    """Returns the parts of a model, if it is one that can be exported."""
     if not isinstance(model, EncoderDecoder) and not is_supported(model):
         rule = f"be an EncoderDecoder or, of transformers, one of {', '.join(DECODERS)}"
         remedy = "Put an encoder and a Decoder with the model's weights into an EncoderDecoder."
@@ -115,7 +115,7 @@ def _checked_parts(
 def _checked_axes(
     name: str, example: Mapping[str, Tensor], dynamic_axes: Mapping[str, Mapping[int, str]]
 ) -> dict[str, dict[int, str]]:
-    """What each dynamic dimension of each of the encoder's inputs is called."""
+    """Returns what each dynamic dimension of each of the encoder's inputs is called."""
     if not isinstance(example, Mapping) or not example:
         refuse_type(name, "example", "be a dict of tensors", example, "Give the encoder's inputs by name.")
     unknown = sorted(set(dynamic_axes) - set(example))
@@ -162,7 +162,7 @@ def _export(
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Without what torch's exporter says of itself: torchvision's absence, its own deprecated calls, shared names."""
+    """Silences what torch's exporter says of itself: torchvision's absence, its own deprecated calls, shared names."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
     with warnings.catch_warnings():

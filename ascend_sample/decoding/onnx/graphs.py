@@ -93,7 +93,7 @@ class DecoderGraph(nn.Module):
 
 
 def decoder_example(keys: Tensor) -> tuple[tuple[Tensor, ...], tuple[dict[int, Any], ...]]:
-    """Inputs to trace a step with, whose dynamic sizes differ and are above 1, and which of them are dynamic.
+    """Returns inputs to trace a step with, whose dynamic sizes differ and are above 1, and which of them are dynamic.
 
     Args:
         keys: what the encoder's graph returned, floats [layers, memory rows, memory length, hidden_size].

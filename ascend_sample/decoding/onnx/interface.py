@@ -25,7 +25,7 @@ ENCODER_FEATURES: Final = "encoder_input_features"
 
 
 def require(module: str) -> Any:
-    """Import what the extra installs.
+    """Imports a module that the extra installs.
 
     Raises:
         ImportError: it is not installed.

@@ -45,7 +45,7 @@ class _TextEncoder(nn.Module):
         self.encoder = encoder
 
     def forward(self, encoder_input_ids: Tensor, encoder_attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Both [rows, length]; the mask is bool, False at padding."""
+        """Encodes ids under a mask, both [rows, length]; the mask is bool, False at padding."""
         hidden = torch.finfo(torch.float32).min  # added, which every implementation of attention takes
         added = torch.where(encoder_attention_mask, 0.0, hidden)[:, None, None]
         memory = self.encoder(input_ids=encoder_input_ids, attention_mask=added).last_hidden_state
@@ -66,7 +66,7 @@ class _SpeechEncoder(nn.Module):
         self.encoder = encoder
 
     def forward(self, encoder_input_features: Tensor) -> tuple[Tensor, Tensor]:
-        """Floats [rows, bins, frames]."""
+        """Encodes features, floats [rows, bins, frames]."""
         memory = self.encoder(encoder_input_features).last_hidden_state
         return memory, torch.full((memory.shape[0],), memory.shape[1])
 
@@ -114,14 +114,14 @@ class _Decoder(nn.Module, ABC):
 
     @abstractmethod
     def _memory_projections(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Of each layer: what makes the memory's keys, and its values."""
+        """Returns, for each layer, what makes the memory's keys, and its values."""
 
     @abstractmethod
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Vectors of tokens at places, int64 [rows, count] both."""
+        """Returns the vectors of tokens at places, int64 [rows, count] both."""
 
     def _visible(self, places: Tensor, extent: int) -> Tensor:
-        """What is told to attention of the steps that each token sees, [rows, 1 or heads, count, extent]."""
+        """Returns what attention is told of the steps that each token sees, [rows, 1 or heads, count, extent]."""
         return visible_steps(places, extent)
 
     @abstractmethod
@@ -134,10 +134,10 @@ class _Decoder(nn.Module, ABC):
         memory: tuple[Tensor, Tensor],
         memory_visible: Tensor,
     ) -> Tensor:
-        """As `DecoderLayer.forward`."""
+        """Runs a layer, as `DecoderLayer.forward` does."""
 
     def _finish(self, hidden: Tensor) -> Tensor:
-        """What the last layer's states go through before `head`."""
+        """Applies what the last layer's states go through before `head`."""
         return hidden
 
 
@@ -288,13 +288,13 @@ DECODERS: Final[Mapping[str, type[_Decoder]]] = {
 
 
 def is_supported(model: object) -> bool:
-    """Whether `parts_of` knows the class. Classes derived from those that it knows may compute otherwise."""
+    """Tells whether `parts_of` knows the class; classes derived from those that it knows may compute otherwise."""
     kind = type(model)
     return kind.__name__ in DECODERS and kind.__module__.startswith("transformers.")
 
 
 def parts_of(model: Any) -> Parts:
-    """Take a model apart that is supported."""
+    """Takes a supported model apart."""
     decoder = DECODERS[type(model).__name__](model)
     if isinstance(decoder, _WhisperDecoder):
         features = torch.zeros(2, model.config.num_mel_bins, 2 * model.config.max_source_positions)
