@@ -170,9 +170,13 @@ def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor, op: str = OPER
     if k is None:
         number = SKIP_TOP_K
     else:
-        if isinstance(k, bool) or not hasattr(k, "__index__"):
+        try:
+            if isinstance(k, bool):
+                raise TypeError
+            number = k if isinstance(k, int) else operator.index(k)
+        except TypeError:
             refuse(op, "k", K_RULE, show(k), "None skips top-k.", TypeError)
-        number = max(-1, min(operator.index(k), SKIP_TOP_K))
+        number = max(-1, min(number, SKIP_TOP_K))
     return torch.full(logits.shape[:1], number, dtype=torch.int32, device=logits.device)
 
 

@@ -258,7 +258,7 @@ def _explain(model: RowModel, result: _RowResult, preferred: int) -> int:
         counts = counts[:2]  # where q is read by rank, a larger cut only adds rivals
     problem = "entries of one value are parted"
     for count in counts:
-        if least <= count <= most and not model.cuts_ties(count):
+        if least <= count <= most and (count == preferred or not model.cuts_ties(count)):
             problem = _dense_problem(model, result, count) or _draw_problem(model, result.token, count)
             if not problem:
                 return count
