@@ -178,7 +178,8 @@ def table(part: dict[str, Any]) -> list[str]:
     """In Markdown."""
     lines = [
         "Beside transformers' assisted generation (`python -m benchmarks.speculative --part assisted`): a Llama of "
-        f"{part['parameters'] / 1e6:.0f} M parameters whose upper layers add nothing, so that all drafts are accepted; gamma {GAMMA}, batch 1, "
+        f"{part['parameters'] / 1e6:.0f} M parameters whose upper layers add nothing, so that all drafts are accepted; "
+        f"gamma {GAMMA}, batch 1, "
         f"{NEW_TOKENS} tokens, medians of {ROUNDS} rounds.",
         "",
         "| mode | library | a token, plain | with a draft | speed-up | others' share of the processors |",
