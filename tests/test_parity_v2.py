@@ -107,6 +107,11 @@ class TestJudge:
         assert kind(row, (0, [0, 1]), (0, [0]), min_p=0.5, input_is_logits=False) is Kind.FAILED
         assert kind(row, (0, [0]), (0, [0, 1]), min_p=1.0, input_is_logits=False) is Kind.FAILED
 
+    def test_min_p_of_one_keeps_one_of_equal_entries(self) -> None:
+        """Below 1 it keeps equal ones together; the reference's own result must be admissible."""
+        verdict = judge([0.0, 0.0], (0, [0]), (0, [0, 1]), min_p=1.0).verdicts[0]
+        assert verdict.reason.startswith("2 entries are kept instead of 1 to 1")
+
     def test_q_of_min_p_alone_is_by_place(self) -> None:
         row = [0.25, 0.0, 0.5]
         options = {"min_p": 0.5, "input_is_logits": False, "q": [1.0, 0.1, 1e-3]}

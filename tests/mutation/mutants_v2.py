@@ -101,14 +101,14 @@ MUTANTS_V2 = (
     Mutant(
         "validate: eps is not tried as a float",
         VALIDATE,
-        '        _as_float(eps, "eps", "Use the default, 1e-8.", op)\n',
-        "",
+        '        _as_float(eps, "eps", "be a float", "Use the default, 1e-8.", op)\n',
+        "        pass\n",
         IN_BAD_INPUT,
     ),
     Mutant(
         "validate: a p that no float holds is a bare OverflowError",
         VALIDATE,
-        'number = _as_float(value, name, f"None skips {skipped}.", op)',
+        'number = value if type(value) is float else _as_float(value, name, FRACTION_RULE, f"None skips {skipped}.", op)',
         "number = float(value)",
         IN_BAD_INPUT,
     ),
