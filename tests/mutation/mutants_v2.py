@@ -108,8 +108,8 @@ MUTANTS_V2 = (
     Mutant(
         "validate: a p that no float holds is a bare OverflowError",
         VALIDATE,
-        'number = value if type(value) is float else _as_float(value, name, FRACTION_RULE, f"None skips {skipped}.", op)',
-        "number = float(value)",
+        'else _as_float(value, name, FRACTION_RULE, f"None skips {skipped}.", op)',
+        "else float(value)",
         IN_BAD_INPUT,
     ),
     Mutant(
