@@ -113,6 +113,7 @@ class ModelDrafter:
 
     def draft(self, state: ModelDraftState, texts: Round) -> tuple[Draft, ModelDraftState]:
         """See `Drafter.draft`. One pass a token; the first one also reads what is new in the texts."""
+        # Where nothing is new, the last token is read again: a step gives the logits, not the prefill.
         known, count, sampling = max(1, state.missing + texts.unseen), texts.size, texts.sampling
         # A row that wants fewer starts earlier, by tokens that it has already: no row goes beyond what it wants.
         first = (texts.lengths - known - (count - texts.wanted)).clamp(min=0)

@@ -95,10 +95,12 @@ class StepModel(Protocol):
 
 
 class DraftReader(StepModel, Protocol):
-    """A model that reads drafts together with the prompts, which saves speculation a pass.
+    """A model that reads drafts together with the prompts, which saves greedy speculation a pass. It has no encoder.
 
     Attributes:
         vocab_size: of the logits.
+
+    Source: docs/decoding.md, section "Models".
     """
 
     vocab_size: int

@@ -165,13 +165,14 @@ class _Run:
         """Judges count drafts a row in the pass that reads the prompts, which saves one; returns whether it did.
 
         It does where that changes nothing but the time: all rows are greedy and have the same room, nobody listens for
-        the first token, and the drafter and the model can.
+        the first token, there is no encoder, and the drafter and the model can.
         """
         request, size = self.request, getattr(self.model, "vocab_size", None)
         may_wait = (
             count > 0
             and self.least_room == self.most_room
             and request.on_tokens is None
+            and not request.encoder
             and isinstance(self.drafter, ModelDrafter)
             and all(params.temperature == 0 for params in self.params)
             and has_methods(self.model, ("prefill_with_drafts",))

@@ -468,14 +468,35 @@ def test_drafts_are_read_with_the_prompts_where_that_changes_nothing(kind: str) 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"params": SamplingParams(seed=3)}, {"max_new_tokens": [5, 5, 4, 5]}, {"gamma": 0}, {"gamma": "adaptive"}],
+    [
+        {"params": SamplingParams(seed=3)},
+        {"max_new_tokens": [5, 5, 4, 5]},
+        {"gamma": 0},
+        {"gamma": "adaptive"},
+        {"on_tokens": lambda tokens, counts: None},
+        {"kind": "t5"},
+    ],
 )
 def test_elsewhere_the_prompts_are_read_alone(changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    target = step_model("llama")
-    monkeypatch.setattr(target, "prefill_with_drafts", None)
+    def fail(*inputs: Tensor) -> StepOutput:
+        raise AssertionError("drafts were read with the prompts")
+
+    kind = changed.get("kind", "llama")
+    target = step_model(kind)
+    monkeypatch.setattr(target, "prefill_with_drafts", fail, raising=False)
     given: dict[str, Any] = {"params": GREEDY, "max_new_tokens": 5, "gamma": 3, "attention_mask": MASK, **changed}
-    output = speculative_sample(target, PROMPTS, drafter=step_model("llama", 1), **given)
+    given |= {"encoder": encoder_inputs(given.pop("kind", kind), len(PROMPTS))}
+    output = speculative_sample(target, PROMPTS, drafter=ModelDrafter(step_model(kind, 1)), **given)
     assert output.lengths.max() == 5
+
+
+def test_a_drafts_reader_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above forbids does happen elsewhere."""
+    target, asked = step_model("llama"), []
+    read = target.prefill_with_drafts
+    monkeypatch.setattr(target, "prefill_with_drafts", lambda *inputs: asked.append(inputs) or read(*inputs))
+    speculative_sample(target, PROMPTS, GREEDY, drafter=step_model("llama", 1), max_new_tokens=5, attention_mask=MASK)
+    assert len(asked) == 1
 
 
 def test_a_drafter_of_another_vocabulary_is_refused_before_the_target_reads_its_drafts() -> None:
