@@ -32,7 +32,10 @@ MODULES = sorted(
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LARGEST_PICTURE = 150_000  # bytes
-NOUNS = {"Floats", "Ids", "Lengths", "Logits", "Places", "Rows", "Scores", "Seeds", "This", "Tokens", "Weights"}
+NOUNS = {
+    *("Answers", "Bytes", "Floats", "Ids", "Lengths", "Lines", "Logits", "Places", "Rows", "Scores", "Seeds", "This"),
+    *("Contiguous", "Hypotheses", "Inputs", "Keys", "Process", "Tokens", "Vectors", "Weights"),
+}
 """Words that a docstring could begin with and that only look like verbs."""
 
 

@@ -300,7 +300,7 @@ PROBES_V2 = (
     ),
     Probe(
         "top-p after top-k, of probabilities",
-        (0.25, 0.5, 0.125, 0.125),
+        _HALF_QUARTERS,
         2,
         0.7,
         None,
