@@ -284,6 +284,7 @@ def load_or_train(config: NetworkConfig, directory: Path, fingerprint: str, text
 
 
 def _train(network: Network, texts: Tensor) -> dict[str, Any]:
+    # Of the folder of examples, which whoever has the texts has found.
     from language_model.muon import Muon
     from language_model.training import has_bfloat16_instructions
 
