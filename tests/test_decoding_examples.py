@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-from test_examples import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user
-
-sys.path.insert(0, str(EXAMPLES))
-
 import number_speller
+import pytest
+
+from tests.support.user_process import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user
 
 
 @pytest.mark.parametrize(
