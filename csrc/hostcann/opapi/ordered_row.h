@@ -59,6 +59,11 @@ inline Floats row_of(const Operand& operand, const std::byte* base, int64_t inde
   return {base + index * operand.strides[0] * bytes, operand.strides[1], operand.data_type};
 }
 
+/// The entries of a vector.
+inline Floats entries_of(const Operand& operand) {
+  return {operand.resolve(), operand.strides[0], operand.data_type};
+}
+
 /// The most entries that top-k and the guess of top-p can have.
 inline constexpr int64_t kMaximumTopK = 1024;
 

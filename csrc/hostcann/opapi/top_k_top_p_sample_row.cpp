@@ -5,7 +5,7 @@
 
 namespace hostcann::opapi {
 
-int64_t RowSampler::sample(const SampleArguments& arguments, std::byte* scratch) {
+int64_t RowSampler::sample(const RowArguments& arguments, std::byte* scratch) {
   arguments_ = arguments;
   lay_out(scratch, arguments.vocab_size);
   decode();

@@ -1,27 +1,16 @@
 // One row of the emulated aclnnTopKTopPSample: docs/semantics.md, written down once more.
 #pragma once
 
-#include "hostcann/opapi/ordered_row.h"
+#include "hostcann/opapi/sampler.h"
 
 namespace hostcann::opapi {
-
-struct SampleArguments {
-  Floats logits;
-  int64_t vocab_size = 0;
-  int64_t top_k = 0;
-  float top_p = 1.0f;
-  StridedRow<const float> q;  // data == nullptr: no draw
-  double eps = 0.0;
-  int64_t top_k_guess = 0;
-  StridedRow<float> selected_logits;  // data == nullptr: not wanted
-};
 
 class RowSampler : OrderedRow {
  public:
   /// Returns the drawn id and writes selected_logits. `scratch` has kScratchBytesPerLogit *
   /// vocab_size bytes, aligned to 8. Should others write to it meanwhile, the result is wrong or
   /// ScratchChanged is thrown, but memory stays safe.
-  int64_t sample(const SampleArguments& arguments, std::byte* scratch);
+  int64_t sample(const RowArguments& arguments, std::byte* scratch);
 
  private:
   void decode();
@@ -34,7 +23,7 @@ class RowSampler : OrderedRow {
   template <typename Id>
   void write_selected(int64_t kept, Id id) const;
 
-  SampleArguments arguments_;
+  RowArguments arguments_;
   float largest_ = 0.0f;
 };
 

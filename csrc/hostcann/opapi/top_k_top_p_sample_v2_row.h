@@ -1,23 +1,18 @@
 // One row of the emulated aclnnTopKTopPSampleV2: docs/semantics_v2.md, written down once more.
 #pragma once
 
-#include "hostcann/opapi/ordered_row.h"
+#include "hostcann/opapi/sampler.h"
 
 namespace hostcann::opapi {
 
-struct SampleV2Arguments {
-  Floats logits;  // or probabilities
-  int64_t vocab_size = 0;
-  int64_t top_k = 0;
-  float top_p = 1.0f;
+/// The logits are probabilities where `input_is_logits` is false.
+struct SampleV2Arguments : RowArguments {
+  explicit SampleV2Arguments(const RowArguments& common = {}) : RowArguments(common) {}
+
   float min_p = 0.0f;
-  StridedRow<const float> q;  // data == nullptr: no draw
-  double eps = 0.0;
-  int64_t top_k_guess = 0;
   int64_t ks_max = 0;
   bool input_is_logits = true;
   // data == nullptr: not wanted
-  StridedRow<float> selected_logits;
   StridedRow<int64_t> dense_ids;
   StridedRow<float> dense_weights;
 };
