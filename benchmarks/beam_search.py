@@ -12,7 +12,6 @@ search. Rates are those of a step in the middle of its quartiles.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -280,8 +279,7 @@ def main() -> int:
         for each in finished
     ]
     found = {"environment": environment.describe(), "options": vars(options), "records": records}
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    environment.keep(OUTPUT, found)
     show(found)
     return 0
 

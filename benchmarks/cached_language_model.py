@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from ascend_sample.decoding.model import StepOutput
-from benchmarks.draft_and_target import LayerStore, Store
+from benchmarks.cached_steps import CachedSteps, LayerStore, Store
 
 
-class CachedLanguageModel:
+class CachedLanguageModel(CachedSteps):
     """The first layers of a `language_model.LanguageModel`, or all; its own cache grows by the same for all rows.
 
     Args:
@@ -22,18 +22,7 @@ class CachedLanguageModel:
 
     def __init__(self, network: Any, layers: int | None = None) -> None:
         self.network = network
-        self.blocks = list(network.blocks)[:layers]
-
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
-        """See `StepModel.prefill`."""
-        config, batch = self.network.config, len(input_ids)
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        to_the_left = torch.argsort((~mask).int(), dim=1, stable=True)
-        shape = (len(self.blocks), batch, config.heads, config.context_size, config.head_size)
-        store = Store(torch.zeros(shape), torch.zeros(shape), torch.zeros(batch, dtype=torch.int64))
-        logits, store, _ = self.decode(input_ids.gather(1, to_the_left), store)
-        lengths = mask.sum(dim=1)
-        return StepOutput(logits[torch.arange(batch), lengths - 1], store._replace(lengths=lengths))
+        self.layers = list(network.blocks)[:layers]
 
     @torch.no_grad()
     def decode(self, tokens: Tensor, cache: Store) -> StepOutput:
@@ -45,7 +34,7 @@ class CachedLanguageModel:
         mask = (columns <= places[:, :, None])[:, None]
         rows = torch.arange(batch)[:, None]
         hidden = network.embedding(tokens)
-        for number, block in enumerate(self.blocks):
+        for number, block in enumerate(self.layers):
             parts = block.attention.query_key_value(block.attention_norm(hidden))
             query, key, value = parts.view(batch, count, 3, network.config.heads, -1).permute(2, 0, 3, 1, 4)
             store = LayerStore(cache.keys[number], cache.values[number], rows, places, mask)
@@ -56,18 +45,6 @@ class CachedLanguageModel:
             hidden = hidden + block.feed_forward(block.feed_forward_norm(hidden))
         logits = functional.linear(network.norm(hidden), network.embedding.weight)
         return StepOutput(logits, cache._replace(lengths=cache.lengths + count))
-
-    def expand(self, cache: Store, count: int) -> Store:
-        """See `StepModel.expand`."""
-        return self.reorder(cache, torch.arange(len(cache.lengths)).repeat_interleave(count))
-
-    def reorder(self, cache: Store, index: Tensor) -> Store:
-        """See `StepModel.reorder`."""
-        return Store(cache.keys[:, index], cache.values[:, index], cache.lengths[index])
-
-    def rollback(self, cache: Store, lengths: Tensor) -> Store:
-        """See `StepModel.rollback`."""
-        return cache._replace(lengths=lengths)
 
 
 def _rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ logits. Each decodes the same texts, by turns; a time is the median of all steps
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
@@ -214,8 +213,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     found = {"environment": environment.describe(), **measure(options.repeats)}
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    environment.keep(OUTPUT, found)
     print("\n".join(tables(found)))
     if options.docs:
         publish(found)

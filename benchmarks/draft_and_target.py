@@ -27,6 +27,7 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from ascend_sample.decoding.model import StepOutput
+from benchmarks.cached_steps import CachedSteps, LayerStore, Store
 
 ROTARY_BASE = 10000.0
 PACKED_FOR_TOKENS = 8
@@ -82,31 +83,6 @@ class Layer(nn.Module):
         return result
 
 
-class LayerStore(NamedTuple):
-    """Keys and values of a layer during a pass.
-
-    Attributes:
-        keys: [batch, heads, context_size, head_size]; row r's tokens are in its first columns.
-        values: the same.
-        rows: int64 [batch, 1].
-        places: int64 [batch, tokens], where the new tokens go.
-        mask: bool [batch, 1, tokens, columns], what each of them sees.
-    """
-
-    keys: Tensor
-    values: Tensor
-    rows: Tensor
-    places: Tensor
-    mask: Tensor
-
-    def with_new(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write those of the new tokens; returns the columns that matter."""
-        self.keys[self.rows, :, self.places] = key.transpose(1, 2)
-        self.values[self.rows, :, self.places] = value.transpose(1, 2)
-        columns = self.mask.shape[3]
-        return self.keys[:, :, :columns], self.values[:, :, :columns]
-
-
 class Network(nn.Module):
     """Embedding, layers, and an answer after the first `draft_layers` and after all."""
 
@@ -145,17 +121,6 @@ def _rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1)
 
 
-class Store(NamedTuple):
-    """The cache: keys and values of all layers, [layers, batch, heads, context_size, head_size], and lengths [batch].
-
-    It is written in place: rolling a row back is forgetting a number.
-    """
-
-    keys: Tensor
-    values: Tensor
-    lengths: Tensor
-
-
 class PackedLinear(nn.Module):
     """A linear layer whose weight is laid out for oneDNN beforehand, as engines do.
 
@@ -182,7 +147,7 @@ def packed(layer: Layer) -> Layer:
     return copied
 
 
-class CachedNetwork:
+class CachedNetwork(CachedSteps):
     """A `StepModel` of the first layers of a network, with the answer that belongs to them.
 
     Args:
@@ -196,17 +161,6 @@ class CachedNetwork:
         self.layers = [packed(layer) for layer in list(network.layers)[:count]]
         self.head = PackedLinear(network.embedding.weight)
         self.norm = network.draft_norm if is_draft else network.norm
-
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
-        """See `StepModel.prefill`."""
-        config, batch = self.network.config, len(input_ids)
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        to_the_left = torch.argsort((~mask).int(), dim=1, stable=True)
-        shape = (len(self.layers), batch, config.heads, config.context_size, config.width // config.heads)
-        store = Store(torch.zeros(shape), torch.zeros(shape), torch.zeros(batch, dtype=torch.int64))
-        logits, store, _ = self.decode(input_ids.gather(1, to_the_left), store)
-        lengths = mask.sum(dim=1)
-        return StepOutput(logits[torch.arange(batch), lengths - 1], store._replace(lengths=lengths))
 
     @torch.no_grad()
     def decode(self, tokens: Tensor, cache: Store) -> StepOutput:
@@ -222,18 +176,6 @@ class CachedNetwork:
             hidden = layer(hidden, rotary, LayerStore(cache.keys[number], cache.values[number], rows, places, mask))
         logits = self.head(self.norm(hidden))
         return StepOutput(logits, cache._replace(lengths=cache.lengths + count))
-
-    def expand(self, cache: Store, count: int) -> Store:
-        """See `StepModel.expand`."""
-        return self.reorder(cache, torch.arange(len(cache.lengths)).repeat_interleave(count))
-
-    def reorder(self, cache: Store, index: Tensor) -> Store:
-        """See `StepModel.reorder`."""
-        return Store(cache.keys[:, index], cache.values[:, index], cache.lengths[index])
-
-    def rollback(self, cache: Store, lengths: Tensor) -> Store:
-        """See `StepModel.rollback`."""
-        return cache._replace(lengths=lengths)
 
 
 class Trained(NamedTuple):

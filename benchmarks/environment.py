@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import re
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,6 +18,12 @@ from benchmarks import native
 
 PACKAGES = ("torch", "numpy", "transformers")
 VARIABLES = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "OMP_PROC_BIND", "ASCEND_SAMPLE_CPU_CAPABILITY")
+
+
+def keep(file: Path, found: dict[str, Any]) -> None:
+    """Writes what a run has measured, for the documentation."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 def describe() -> dict[str, str]:

@@ -295,8 +295,7 @@ def main() -> int:
         publish(json.loads(OUTPUT.read_text(encoding="utf-8")))
         return 0
     found = run(options.seconds)
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    environment.keep(OUTPUT, found)
     show(found)
     return 0
 

@@ -15,7 +15,6 @@ language model, 1,000 prompts, with its own greedy ones. `assisted` is speculati
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -413,8 +412,7 @@ def main() -> int:
         found[part] = measured[part]()
     gates = judge(found)
     found["gates"] = [gate.to_json() for gate in gates]
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    environment.keep(OUTPUT, found)
     show(found, gates)
     return 0
 

@@ -129,13 +129,15 @@ def cann_is_installed() -> bool:
     return True
 
 
-def prepare_npu() -> str:
-    """Makes the device `npu` available; returns a description of what it is.
+def prepare(devices: list[str]) -> None:
+    """Makes the device `npu` available where it is one of the devices, and prints what it is.
 
     Raises:
         SystemExit: torch_npu is not installed.
         RuntimeError: there is no CANN, and hostcann was not built.
     """
+    if not any(device.startswith("npu") for device in devices):
+        return
     try:
         importlib.metadata.version("torch_npu")  # ascend_sample hides the module itself as long as there is no CANN
     except importlib.metadata.PackageNotFoundError:
@@ -145,12 +147,14 @@ def prepare_npu() -> str:
     import torch_npu  # registers the device
 
     if hostcann.is_active():
-        return (
+        description = (
             "The NPU is EMULATED on this host by hostcann: there is no Ascend hardware behind npu:0. The real "
             "torch_npu runs on it, and the results are those that the operator's documentation describes; the speed "
             "says nothing about an NPU."
         )
-    return f"The NPU is a real device: {torch_npu.npu.get_device_name(0)}."
+    else:
+        description = f"The NPU is a real device: {torch_npu.npu.get_device_name(0)}."
+    print(textwrap.fill(description, TEXT_WIDTH), end="\n\n", flush=True)
 
 
 def refuse(message: str) -> NoReturn:
@@ -213,9 +217,7 @@ def main() -> int:
     """Runs the demo; returns the exit status."""
     arguments = parse_arguments()
     devices: list[str] = arguments.device
-    npu_description = prepare_npu() if any(device.startswith("npu") for device in devices) else None
-    if npu_description:
-        print(textwrap.fill(npu_description, TEXT_WIDTH), end="\n\n", flush=True)
+    prepare(devices)
     model, tokenizer = load_or_train(retrain=arguments.retrain)
     request = make_request(arguments, model, [encode_prompt(tokenizer, prompt) for prompt in arguments.prompts])
     generations = {}

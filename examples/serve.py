@@ -27,7 +27,7 @@ import textwrap
 from collections import Counter
 from typing import NamedTuple
 
-from demo import PROMPTS, TEXT_WIDTH, prepare_npu, refuse, texts_must_agree  # isort: skip  imports torch safely
+from demo import PROMPTS, TEXT_WIDTH, prepare, refuse, texts_must_agree  # isort: skip  imports torch safely
 
 import torch
 from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
@@ -238,9 +238,7 @@ def main() -> int:
     """Serves the requests in each way on each device; returns the exit status."""
     arguments = parse_arguments()
     devices: list[str] = arguments.device
-    npu_description = prepare_npu() if any(device.startswith("npu") for device in devices) else None
-    if npu_description:
-        print(textwrap.fill(npu_description, TEXT_WIDTH), end="\n\n", flush=True)
+    prepare(devices)
     model, tokenizer = load_or_train()
     requests = make_requests(tokenizer, arguments.tokens)
     longest = max(len(request.prompt_ids) for request in requests) + arguments.tokens

@@ -88,21 +88,23 @@ def test_library_of_another_user_is_not_loaded(cann: Path, monkeypatch: pytest.M
     assert libraries.operator_libraries() == ["libopapi.so"]
 
 
-def test_first_library_that_has_the_function(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def broken_and_good(cann: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Two custom libraries in the order in which they are searched; the first is none."""
     monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", f"{cann}/broken:{cann}/good")
     broken = custom_library(cann / "broken")
     broken.parent.mkdir(parents=True)
     broken.write_text("not a library")
-    good = install(custom_library(cann / "good"))
+    return broken, install(custom_library(cann / "good"))
+
+
+def test_first_library_that_has_the_function(broken_and_good: tuple[Path, Path]) -> None:
+    _, good = broken_and_good
     assert libraries.find_operator_symbol(FUNCTION) == libraries.Symbol(FUNCTION, str(good))
 
 
-def test_missing_function_says_where_it_was_looked_for(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", f"{cann}/broken:{cann}/good")
-    broken = custom_library(cann / "broken")
-    broken.parent.mkdir(parents=True)
-    broken.write_text("not a library")
-    good = install(custom_library(cann / "good"))
+def test_missing_function_says_where_it_was_looked_for(broken_and_good: tuple[Path, Path]) -> None:
+    broken, good = broken_and_good
     with pytest.raises(NotImplementedError) as caught:
         libraries.find_operator_symbol("aclnnNoSuchOperator")
     text = str(caught.value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -108,30 +110,33 @@ def check_workspaces_are_kept_apart() -> None:
         check_equal(result, host.expected())
 
 
+def run_in_threads(work: Callable[[int], None], count: int) -> None:
+    """Runs `work` of each number in a new thread of its own, all at once; raises what one of them raises."""
+    start = threading.Barrier(count)
+
+    def when_all_are_there(number: int) -> None:
+        start.wait()
+        work(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(when_all_are_there, range(count)))
+
+
 def check_threads() -> None:
     """Threads that have never seen the device, each with a stream of its own, and one on the default stream."""
     hosts = [make_batch(seed=seed, batch_size=4, vocab_size=600) for seed in range(4)]
     expected = [host.expected() for host in hosts]
-    problems: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            stream = torch.npu.Stream() if number else torch.npu.default_stream()
-            with torch.npu.stream(stream):
-                batch = produce(hosts[number])
-                results = [batch.sample() for _ in range(4)]
-                stream.synchronize()
-            for result in results:
-                check_equal(result, expected[number])
-        except BaseException as problem:
-            problems.append(problem)
+        stream = torch.npu.Stream() if number else torch.npu.default_stream()
+        with torch.npu.stream(stream):
+            batch = produce(hosts[number])
+            results = [batch.sample() for _ in range(4)]
+            stream.synchronize()
+        for result in results:
+            check_equal(result, expected[number])
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(hosts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
+    run_in_threads(work, len(hosts))
 
 
 def check_threads_on_one_stream() -> None:
@@ -140,22 +145,13 @@ def check_threads_on_one_stream() -> None:
     expected = [host.expected() for host in hosts]
     batches = [produce(host) for host in hosts]
     torch.npu.synchronize()
-    problems: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            results = [batches[number].sample(is_need_logits=False) for _ in range(12)]
-            for result in results:
-                check_equal(result, expected[number])
-        except BaseException as problem:
-            problems.append(problem)
+        results = [batches[number].sample(is_need_logits=False) for _ in range(12)]
+        for result in results:
+            check_equal(result, expected[number])
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(hosts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
+    run_in_threads(work, len(hosts))
 
 
 CHECKS = (

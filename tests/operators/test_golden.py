@@ -1,34 +1,28 @@
-"""The golden rows: computed in float64 by an implementation that this project shares nothing with.
+"""The golden rows of the first operator.
 
 Every row is unambiguous (no near tie, no near boundary), so ids and kept sets must be equal, with no tolerance.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
 
 import ascend_sample
-from tests.operators.golden import CASES, arrays, floats
+from tests.operators.golden import V1 as GOLDEN
+from tests.operators.golden import Case, name_of
 
 ROWS = 710
+CASES = pytest.mark.parametrize("case", GOLDEN.cases, ids=name_of)
 
 
-def check(case: dict[str, Any], device: str, backend: str | None) -> None:
+def check(case: Case, device: str, backend: str | None) -> None:
     """Runs one case by one backend and compares ids and kept logits, bit for bit."""
-    index = case["case"]
-    logits = floats(f"{index}.logits_bits", case["dtype"])
-    p = floats(f"{index}.p_bits", case["dtype"])
-    k = torch.from_numpy(arrays()[f"{index}.k"])
-    q = torch.from_numpy(arrays()[f"{index}.q"]).to(device) if case["has_q"] else None
-    expected_ids = arrays()[f"{index}.ids"].tolist()
-    packed = arrays()[f"{index}.kept_packed"]
-    kept = torch.from_numpy(np.unpackbits(packed, axis=1)[:, : case["vocab"]].astype(bool))
-    expected_select = logits.float().masked_fill(~kept, -float("inf"))
-    inputs = (logits.to(device), k.to(device), p.to(device), q, case["eps"])
+    logits, p = (GOLDEN.floats(case, f"{name}_bits") for name in ("logits", "p"))
+    q = GOLDEN.tensor(case, "q").to(device) if case["has_q"] else None
+    expected_ids = GOLDEN.ids(case)
+    expected_select = logits.float().masked_fill(~GOLDEN.kept(case), -float("inf"))
+    inputs = (logits.to(device), GOLDEN.tensor(case, "k").to(device), p.to(device), q, case["eps"])
     with ascend_sample.use_backend(backend):
         ids, select = ascend_sample.top_k_top_p_sample(*inputs, is_need_logits=True)
         ids_alone, nothing = ascend_sample.top_k_top_p_sample(*inputs)
@@ -41,26 +35,22 @@ def check(case: dict[str, Any], device: str, backend: str | None) -> None:
     assert ids_of_one_guess.tolist() == expected_ids
 
 
-def name(case: dict[str, Any]) -> str:
-    return f"{case['case']}-{case['name']}"
-
-
 def test_file_is_complete() -> None:
-    assert sum(case["rows"] for case in CASES) == ROWS
-    scenarios = {scenario for case in CASES for scenario in case["scenario"]}
+    assert sum(case["rows"] for case in GOLDEN.cases) == ROWS
+    scenarios = {scenario for case in GOLDEN.cases for scenario in case["scenario"]}
     assert scenarios == {"A", "Ap", "Aq", "Apq", "Bp", "Bpq", "C", "Cq"}
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_device(case: dict[str, Any], device: str) -> None:
+@CASES
+def test_device(case: Case, device: str) -> None:
     check(case, device, None)
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_composite(case: dict[str, Any], device: str) -> None:
+@CASES
+def test_composite(case: Case, device: str) -> None:
     check(case, device, "composite")
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_reference(case: dict[str, Any]) -> None:
+@CASES
+def test_reference(case: Case) -> None:
     check(case, "cpu", "reference")

@@ -3,52 +3,34 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import ascend_sample
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_trace
+from tests.operators.golden import DTYPES, Case, name_of
+from tests.operators.golden import V2 as GOLDEN
 
-FILE = Path(__file__).parent / "data" / "operator_v2.npz"
 ROWS = 633
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+CASES = pytest.mark.parametrize("case", GOLDEN.cases, ids=name_of)
 
 
-@functools.cache
-def arrays() -> dict[str, np.ndarray]:
-    with np.load(FILE) as file:
-        return dict(file)
-
-
-CASES: list[dict[str, Any]] = json.loads(arrays()["manifest"].tobytes())
-
-
-def floats(name: str, dtype: str) -> torch.Tensor:
-    """The values stored under a name: the bits of 16-bit floats, or float32."""
-    stored = torch.from_numpy(arrays()[name].view(np.int16 if dtype != "float32" else np.float32))
-    return stored.view(DTYPES[dtype])
-
-
-def inputs(case: dict[str, Any]) -> tuple[tuple[torch.Tensor | None, ...], dict[str, Any]]:
+def inputs(case: Case) -> tuple[tuple[torch.Tensor | None, ...], dict[str, Any]]:
     """Logits, k, p, q and min_p, and the options."""
-    index, dtype = case["case"], case["dtype"]
     tensors = (
-        floats(f"{index}.logits", dtype),
-        torch.from_numpy(arrays()[f"{index}.k"]),
-        floats(f"{index}.p", dtype),
-        torch.from_numpy(arrays()[f"{index}.q"]) if case["has_q"] else None,
-        floats(f"{index}.min_p", dtype) if case["has_min_p"] else None,
+        GOLDEN.floats(case, "logits"),
+        GOLDEN.tensor(case, "k"),
+        GOLDEN.floats(case, "p"),
+        GOLDEN.tensor(case, "q") if case["has_q"] else None,
+        GOLDEN.floats(case, "min_p") if case["has_min_p"] else None,
     )
     return tensors, {name: case[name] for name in ("eps", "ks_max", "input_is_logits")}
 
 
-def check_sample_result(case: dict[str, Any], kept: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
+def check_sample_result(case: Case, kept: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> None:
     """Densely the kept ids, in the order of the row or of the vocabulary, and the weights that define that order."""
     (logits, *_), _ = inputs(case)
     assert logits is not None
@@ -64,7 +46,7 @@ def check_sample_result(case: dict[str, Any], kept: torch.Tensor, ids: torch.Ten
         if not case["input_is_logits"]:
             assert torch.equal(weights[b, :n].double(), values[b, members])
             continue
-        k = int(arrays()[f"{case['case']}.k"][b])
+        k = int(GOLDEN.tensor(case, "k")[b])
         among = torch.sort(values[b], descending=True).values[:k] if scenario[0] == "A" else values[b]
         if scenario[0] == "1":  # which says nothing of top-k
             assert 0 < float(weights[b, 0]) <= 1.0
@@ -73,17 +55,15 @@ def check_sample_result(case: dict[str, Any], kept: torch.Tensor, ids: torch.Ten
             assert torch.allclose(weights[b, :n].double(), expected, rtol=1e-6, atol=1e-38)
 
 
-def check(case: dict[str, Any], device: str, backend: str | None) -> None:
+def check(case: Case, device: str, backend: str | None) -> None:
     """Runs one case by one backend and compares everything that the operator returns."""
-    index = case["case"]
     tensors, options = inputs(case)
     on_device = [None if tensor is None else tensor.to(device) for tensor in tensors]
-    packed = arrays()[f"{index}.kept_packed"]
-    kept = torch.from_numpy(np.unpackbits(packed, axis=1)[:, : case["vocab"]].astype(bool))
+    kept = GOLDEN.kept(case)
     logits = tensors[0]
     assert logits is not None
     expected_select = logits.float().masked_fill(~kept, -math.inf if case["input_is_logits"] else 0.0)
-    expected_ids = arrays()[f"{index}.ids"].tolist()
+    expected_ids = GOLDEN.ids(case)
     with ascend_sample.use_backend(backend):
         sample = functools.partial(ascend_sample.top_k_top_p_sample_v2, *on_device, **options)
         full = sample(is_need_logits=True, is_need_sample_result=not case["has_q"])
@@ -96,39 +76,35 @@ def check(case: dict[str, Any], device: str, backend: str | None) -> None:
         check_sample_result(case, kept, full.logits_idx.cpu(), full.logits_sort_masked.cpu())
 
 
-def name(case: dict[str, Any]) -> str:
-    return f"{case['case']}-{case['name']}"
-
-
 def test_file_is_complete() -> None:
-    assert sum(case["rows"] for case in CASES) == ROWS
-    filters = {scenario.removesuffix("q") for case in CASES for scenario in case["scenario"]}
+    assert sum(case["rows"] for case in GOLDEN.cases) == ROWS
+    filters = {scenario.removesuffix("q") for case in GOLDEN.cases for scenario in case["scenario"]}
     assert filters == {"-", "-m", "-p", "-pm", "1", "A", "Am", "Ap", "Apm"}
-    assert {case["dtype"] for case in CASES} == set(DTYPES)
-    assert {case["input_is_logits"] for case in CASES} == {True, False}
+    assert {case["dtype"] for case in GOLDEN.cases} == set(DTYPES)
+    assert {case["input_is_logits"] for case in GOLDEN.cases} == {True, False}
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_device(case: dict[str, Any], device: str) -> None:
+@CASES
+def test_device(case: Case, device: str) -> None:
     check(case, device, None)
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_cffi(case: dict[str, Any], npu: str) -> None:
+@CASES
+def test_cffi(case: Case, npu: str) -> None:
     check(case, npu, "cffi")
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_composite(case: dict[str, Any], device: str) -> None:
+@CASES
+def test_composite(case: Case, device: str) -> None:
     check(case, device, "composite")
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_reference(case: dict[str, Any]) -> None:
+@CASES
+def test_reference(case: Case) -> None:
     check(case, "cpu", "reference")
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_scenarios_of_the_trace(case: dict[str, Any]) -> None:
+@CASES
+def test_scenarios_of_the_trace(case: Case) -> None:
     tensors, options = inputs(case)
     assert [row.scenario for row in top_k_top_p_sample_v2_trace(*tensors, **options)] == case["scenario"]

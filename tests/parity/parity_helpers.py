@@ -10,8 +10,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from ascend_sample.parity.cases import shape_of
+from ascend_sample.parity.compare import Comparison, Result, compare
+from ascend_sample.parity.row_model import V1, V2, Rules
 
 MAX_TOP_K = 1024
+SKIPS_TOP_K = 0
 
 
 def places_of(rows: int, largest: int) -> Iterator[int]:
@@ -24,6 +27,43 @@ def places_of(rows: int, largest: int) -> Iterator[int]:
         made += batch_size
         if vocab_size <= largest:
             yield index
+
+
+def judge(
+    logits: list[float],
+    expected: int | tuple[int, list[int]],
+    actual: int | tuple[int, list[int]],
+    k: int = SKIPS_TOP_K,
+    p: float = 1.0,
+    q: list[float] | None = None,
+    min_p: float = 0.0,
+    input_is_logits: bool = True,
+    rules: Rules = V1,
+    device_sorts_probabilities: bool = False,
+) -> Comparison:
+    """Judges one float32 row; a result is an id, or an id with the kept ids."""
+    values = torch.tensor([logits])
+
+    def result(drawn: int | tuple[int, list[int]]) -> Result:
+        if isinstance(drawn, int):
+            return Result(torch.tensor([drawn]), None)
+        kept = torch.full_like(values, -math.inf if input_is_logits else 0.0)
+        kept[0, drawn[1]] = values[0, drawn[1]]
+        return Result(torch.tensor([drawn[0]]), kept)
+
+    return compare(
+        values,
+        torch.tensor([k], dtype=torch.int32),
+        torch.tensor([p]),
+        None if q is None else torch.tensor([q]),
+        1e-8,
+        result(expected),
+        result(actual),
+        rules=rules,
+        min_p=torch.tensor([min_p]) if rules is V2 else None,
+        input_is_logits=input_is_logits,
+        device_sorts_probabilities=device_sorts_probabilities,
+    )
 
 
 @dataclass(frozen=True)

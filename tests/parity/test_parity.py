@@ -12,8 +12,9 @@ import torch
 from ascend_sample.parity import Comparison, Kind, Result, compare
 from ascend_sample.parity.cases import Batch, stream
 from ascend_sample.parity.row_model import Row, model_row
-from tests.operators.golden import CASES, arrays, floats
-from tests.parity.parity_helpers import CONTRACT, Reading, mutant
+from tests.operators.golden import V1 as GOLDEN
+from tests.operators.golden import Case
+from tests.parity.parity_helpers import CONTRACT, Reading, judge, mutant
 
 INF = math.inf
 NAN = math.nan
@@ -32,25 +33,7 @@ def row(
     device_sorts_probabilities: bool = False,
 ) -> Comparison:
     """Judges one float32 row; a result is an id, or an id with the kept ids."""
-    values = torch.tensor([logits])
-
-    def result(drawn: int | tuple[int, list[int]]) -> Result:
-        if isinstance(drawn, int):
-            return Result(torch.tensor([drawn]), None)
-        kept = torch.full_like(values, -INF)
-        kept[0, drawn[1]] = values[0, drawn[1]]
-        return Result(torch.tensor([drawn[0]]), kept)
-
-    return compare(
-        values,
-        torch.tensor([k], dtype=torch.int32),
-        torch.tensor([p]),
-        None if q is None else torch.tensor([q]),
-        1e-8,
-        result(expected),
-        result(actual),
-        device_sorts_probabilities=device_sorts_probabilities,
-    )
+    return judge(logits, expected, actual, k, p, q, device_sorts_probabilities=device_sorts_probabilities)
 
 
 def kind(*arguments: object, **options: object) -> Kind:
@@ -206,17 +189,16 @@ class TestFailed:
         assert compare(logits, k, p, None, 1e-8, expected, actual).kinds == [Kind.EXACT, Kind.FAILED, Kind.EXACT]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["case"]))
-def test_row_model_gives_the_golden_rows(case: dict[str, object]) -> None:
+@pytest.mark.parametrize("case", GOLDEN.cases, ids=lambda case: str(case["case"]))
+def test_row_model_gives_the_golden_rows(case: Case) -> None:
     """The yardstick itself, against rows that somebody else computed."""
-    index, dtype = case["case"], str(case["dtype"])
-    logits = floats(f"{index}.logits_bits", dtype).float().numpy()
-    p = floats(f"{index}.p_bits", dtype).float().tolist()
-    k, ids = arrays()[f"{index}.k"].tolist(), arrays()[f"{index}.ids"].tolist()
-    kept = np.unpackbits(arrays()[f"{index}.kept_packed"], axis=1)[:, : case["vocab"]].astype(bool)
-    q = arrays()[f"{index}.q"] if case["has_q"] else [None] * len(ids)
+    logits = GOLDEN.floats(case, "logits_bits").float().numpy()
+    p = GOLDEN.floats(case, "p_bits").float().tolist()
+    k, ids = GOLDEN.tensor(case, "k").tolist(), GOLDEN.ids(case)
+    kept = GOLDEN.kept(case).numpy()
+    q = GOLDEN.tensor(case, "q").numpy() if case["has_q"] else [None] * len(ids)
     for b, token in enumerate(ids):
-        model = model_row(Row(logits[b], k[b], p[b], q[b], float(str(case["eps"]))))
+        model = model_row(Row(logits[b], k[b], p[b], q[b], case["eps"]))
         ids_kept, scores = model.scores(model.strict)
         shown = np.zeros_like(kept[b])
         shown[ids_kept] = True

@@ -13,13 +13,13 @@ from ascend_sample import top_k_top_p_sample_v2
 from ascend_sample.parity import Kind, verify
 from ascend_sample.parity.cases import stream
 from ascend_sample.parity.cases_v2 import SCENARIOS, make_batch_v2
-from ascend_sample.parity.compare import Comparison, Result, compare
+from ascend_sample.parity.compare import Result, compare
 from ascend_sample.parity.probe import PROBES_V2
 from ascend_sample.parity.row_model import V2
 from ascend_sample.parity.run import COVERING_ROWS
 from ascend_sample.parity.subjects import SAMPLE_V2, SUBJECTS
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_trace
-from tests.parity.parity_helpers import places_of
+from tests.parity.parity_helpers import judge, places_of
 
 OFF, ALL = 0, 1.0
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -27,40 +27,8 @@ NAMES = ("bfloat16", "float16", "float32")
 HALVES = [math.log(probability) for probability in (0.5, 0.3, 0.2)]
 
 
-def judge(
-    row: list[float],
-    expected: tuple[int, list[int]],
-    actual: tuple[int, list[int]],
-    k: int = OFF,
-    p: float = ALL,
-    min_p: float = 0.0,
-    q: list[float] | None = None,
-    input_is_logits: bool = True,
-) -> Comparison:
-    """Judges one float32 row; a result is an id and the kept ids."""
-    values = torch.tensor([row])
-
-    def result(drawn: tuple[int, list[int]]) -> Result:
-        kept = torch.full_like(values, -math.inf if input_is_logits else 0.0)
-        kept[0, drawn[1]] = values[0, drawn[1]]
-        return Result(torch.tensor([drawn[0]]), kept)
-
-    return compare(
-        values,
-        torch.tensor([k], dtype=torch.int32),
-        torch.tensor([p]),
-        None if q is None else torch.tensor([q]),
-        1e-8,
-        result(expected),
-        result(actual),
-        rules=V2,
-        min_p=torch.tensor([min_p]),
-        input_is_logits=input_is_logits,
-    )
-
-
 def kind(*arguments: object, **options: object) -> Kind:
-    return judge(*arguments, **options).kinds[0]  # type: ignore[arg-type]
+    return judge(*arguments, rules=V2, **options).kinds[0]  # type: ignore[arg-type]
 
 
 class TestJudge:
@@ -109,7 +77,7 @@ class TestJudge:
 
     def test_min_p_of_one_keeps_one_of_equal_entries(self) -> None:
         """Below 1 it keeps equal ones together; the reference's own result must be admissible."""
-        verdict = judge([0.0, 0.0], (0, [0]), (0, [0, 1]), min_p=1.0).verdicts[0]
+        verdict = judge([0.0, 0.0], (0, [0]), (0, [0, 1]), min_p=1.0, rules=V2).verdicts[0]
         assert verdict.reason.startswith("2 entries are kept instead of 1 to 1")
 
     def test_q_of_min_p_alone_is_by_place(self) -> None:
