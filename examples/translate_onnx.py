@@ -37,7 +37,7 @@ from number_speller import (  # isort: skip  imports torch safely
 
 import torch
 
-from ascend_sample.decoding.beam import beam_search
+from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.onnx import OnnxModel, export_onnx
 

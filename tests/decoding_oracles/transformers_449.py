@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import transformers
-from generate_parity import STOP_TOKENS, Comparison, Configuration, Found, Parity, Prompts
+from decoding.generate_parity import STOP_TOKENS, Comparison, Configuration, Found, Parity, Prompts
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 

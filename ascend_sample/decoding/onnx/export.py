@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ascend_sample._errors import refuse, refuse_type
+from ascend_sample.decoding.models.transformer_decoder import EncoderDecoder
 from ascend_sample.decoding.onnx.graphs import DecoderGraph, EncoderGraph, decoder_example
 from ascend_sample.decoding.onnx.interface import (
     DECODER_FILE,
@@ -24,7 +25,6 @@ from ascend_sample.decoding.onnx.interface import (
     require,
 )
 from ascend_sample.decoding.onnx.transformers_parts import DECODERS, Parts, is_supported, parts_of
-from ascend_sample.decoding.transformer_decoder import EncoderDecoder
 
 OPSET: Final = 20
 LARGEST_SINGLE_FILE = 1_500_000_000

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ascend_sample.decoding.decoder_layer import attend, visible_steps
 from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK
+from ascend_sample.decoding.models.decoder_layer import attend, visible_steps
 from ascend_sample.decoding.onnx.graphs import DecoderParts
 from ascend_sample.decoding.onnx.interface import ENCODER_FEATURES
 

@@ -1,0 +1,1 @@
+"""Speculative sampling: who drafts, and how much; which drafts stay; rows that grow by different numbers of tokens."""
