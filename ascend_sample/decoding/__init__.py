@@ -1,8 +1,13 @@
-"""Decoding: search and sampling strategies, batched, over any model that computes steps. See docs/decoding.md.
+"""This package has strategies of search and sampling, batched, over any model that computes steps.
 
 A model is a `StepModel`: `ModuleModel` makes one of a plain torch module, `CausalModel` and `EncoderDecoderModel` of
 models of transformers, which is imported when one of these is asked for; `ascend_sample.decoding.onnx` has one for
 onnxruntime.
+
+The strategies lie in `strategies`, `beams` and `speculation`, the models in `models` and `onnx`. What these share lies
+in the modules beside them, which know of none of them.
+
+Source: docs/decoding.md.
 """
 
 from __future__ import annotations

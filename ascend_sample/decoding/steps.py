@@ -1,4 +1,4 @@
-"""What a step of any strategy is made of: the pass over the prompts, processors, criteria, and what is warned of."""
+"""Every strategy reads the prompts, applies processors and criteria, and warns of impossible texts in the same way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_THE_CALLERS: Final = ("ascend_sample.decoding", "torch.utils._contextlib")
 def read_prompts(model: StepModel, request: Request, drafts: Tensor | None = None) -> StepOutput:
     """Processes the prompts; returns logits [batch, vocab_size], as the model gives them, and their cache.
 
-    With drafts, int64 [batch, count], which only a `DraftReader` reads: logits [batch, 1 + count, vocab_size].
+    With drafts, int64 [batch, count], which only a `DraftReader` reads, logits are [batch, 1 + count, vocab_size].
     """
     input_ids, mask = request.input_ids, request.attention_mask
     places = () if drafts is None else (1 + drafts.shape[1],)
@@ -66,7 +66,7 @@ def prefilled(model: StepModel, request: Request, copies: int = 1) -> StepOutput
 
 
 def steps_of(request: Request) -> Iterator[int]:
-    """Yields 0 to the last step that any row may take, with a bar if the request asks for one."""
+    """Yields the numbers of the steps that any row may take, from 0, with a bar if the request asks for one."""
     with tqdm(total=request.max_steps, desc=request.strategy, unit="step", disable=not request.progress) as bar:
         for step in range(request.max_steps):
             yield step

@@ -1,1 +1,1 @@
-"""The beam searches, and what they share: rows and scores, where finished hypotheses go, the way back."""
+"""The beam searches share rows and scores, a pool for finished hypotheses, and the way back from the last tokens."""

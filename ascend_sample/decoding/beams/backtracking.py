@@ -1,4 +1,4 @@
-"""From a beam search's tokens and parents, step by step, to whole sequences: backtracking."""
+"""Backtracking leads from the tokens and parents of a beam search's steps to whole sequences."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def gather_tree(step_ids: Tensor, parent_ids: Tensor, lengths: Tensor, end_token
 
 
 def trace_beams(step_ids: Tensor, parent_ids: Tensor, beams: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Traces the hypotheses that end at any step, backwards, all at once.
+    """Traces hypotheses that may end at different steps backwards, all at once.
 
     Args:
         step_ids: int64 [steps, batch, beams], the token that each step gave each beam.
         parent_ids: int64 [steps, batch, beams], the beam of the step before that it was appended to.
         beams: int64 [batch, hypotheses], the beam where each hypothesis has its last token.
-        lengths: int64 [batch, hypotheses], the number of its tokens, from 0 to steps.
+        lengths: int64 [batch, hypotheses], the number of tokens of each, from 0 to steps.
 
     Returns:
-        Its tokens, and the beams that these were appended to, int64 [steps, batch, hypotheses] each. What stands after
-        a hypothesis' length is undefined.
+        The tokens of the hypotheses, and the beams that these were appended to, int64 [steps, batch, hypotheses] each.
+        What stands after a hypothesis' length is undefined.
     """
     tokens, parents = [], []
     slots = beams

@@ -1,4 +1,4 @@
-"""Beam search: the most probable sequences, by keeping the best few of each length."""
+"""Beam search finds probable sequences by keeping the best few of each length."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def beam_search(
     logits, or by log-probabilities where processors or eos_penalty change these, and equal ones by their tokens.
 
     Args:
-        model: what is searched.
+        model: the model that computes steps.
         input_ids: int64 [batch, length], the prompts.
         max_new_tokens: at least 1, for all prompts or for each. With 0, each prompt's is the length of what its encoder
             takes: the sum of its row of encoder["encoder_attention_mask"], or, without that, the second size of the
@@ -58,13 +58,13 @@ def beam_search(
         finished: "pool" or "in_beam".
         length_penalty: the exponent in the formulas above, in which a length is the number of generated tokens, the
             stop token included and the prompt not. None: 1 for a pool, 0 in the beam.
-        early_stopping: of a pool: when a prompt with num_beams ended hypotheses is done. True: at once. False: when the
+        early_stopping: when a prompt is done whose pool has num_beams ended hypotheses. True: at once. False: when the
             best beam's score at its present length is no better than the pool's worst. "never": when it could not get
             better, as far as its length alone decides.
-        softmax_smoothing: a float32 above 0, divides the logits.
+        softmax_smoothing: a float32 above 0 that divides the logits.
         eos_penalty: in (0, 1], what the probabilities of stop tokens are multiplied by: its logarithm is added, after
             the processors, to their log-probabilities. The smaller, the longer are the sequences.
-        common: see `CommonOptions`.
+        **common: see `CommonOptions`.
 
     Returns:
         Rows of a prompt follow one another, the best first. Where there are fewer hypotheses than were asked for, rows
@@ -114,7 +114,7 @@ def beam_search(
 
 
 def checked_smoothing(strategy: str, softmax_smoothing: float) -> float:
-    """Returns the float32 nearest to softmax_smoothing, in which logits are divided."""
+    """Returns the float32 nearest to softmax_smoothing, because logits are divided in float32."""
     check_number(strategy, "softmax_smoothing", softmax_smoothing, low=0.0, above=True)
     nearest = torch.tensor(float(softmax_smoothing), dtype=torch.float32).item()
     if nearest in (0.0, float("inf")):

@@ -1,4 +1,4 @@
-"""Beam search in groups that avoid one another's tokens, so that what is found differs."""
+"""Group beam search has groups that avoid one another's tokens, so that what they find differs."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def group_beam_search(
     group is done.
 
     Args:
-        model: what is searched.
+        model: the model that computes steps.
         input_ids: int64 [batch, length], the prompts.
         max_new_tokens: at least 1, for all prompts or for each.
-        num_beams: of all groups of a prompt together; a multiple of num_beam_groups.
-        num_beam_groups: how many groups.
-        diversity_penalty: at least 0.
+        num_beams: how many beams all groups of a prompt have together; a multiple of num_beam_groups.
+        num_beam_groups: how many groups each prompt has.
+        diversity_penalty: what is subtracted for each earlier choice of a token; at least 0.
         num_return_sequences: how many are returned of each prompt, the best of all groups; at most num_beams.
         length_penalty: the exponent of the length that sums of log-probabilities are divided by, see `beam_search`.
         early_stopping: when a group with enough ended hypotheses is done, see `beam_search`.
-        common: see `CommonOptions`. Processors are called for each group, with its rows.
+        **common: see `CommonOptions`. Processors are called for each group, with its rows.
 
     Returns:
-        As `beam_search`. Groups may have found the same sequence with different scores.
+        What `beam_search` returns. Groups may have found the same sequence with different scores.
 
     Raises:
         TypeError: an argument has a wrong type or dtype.
@@ -147,10 +147,10 @@ def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penal
         log_probs: float32 [batch, beams, vocab_size].
         earlier_tokens: int64 [batch, n], what was chosen already; n may be 0. What is beyond the vocabulary, as a
             padding token may be, lowers nothing.
-        diversity_penalty: what is subtracted for each time.
+        diversity_penalty: what is subtracted for each time that a token was chosen.
 
     Returns:
-        float32 [batch, beams, vocab_size].
+        The lowered log-probabilities, float32 [batch, beams, vocab_size].
 
     Example:
         >>> hamming_diversity(torch.zeros(1, 1, 4), torch.tensor([[2, 0, 2]]), 0.5)
@@ -175,7 +175,7 @@ def _process(run: BeamRun, log_probs: Tensor, group: int) -> Tensor:
 
 
 def _choose(scores: Tensor, log_probs: Tensor, count: int) -> Candidates:
-    """Returns the best continuations of a group."""
+    """Returns the best continuations of a group, from float32 [batch, size] and [batch, size, vocab_size]."""
     each = min(count, log_probs.shape[2])
     values, tokens = best_entries(log_probs.flatten(0, 1), each)
     shape = (*log_probs.shape[:2], each)

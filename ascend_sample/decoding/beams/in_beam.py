@@ -1,4 +1,4 @@
-"""Beam search where finished hypotheses keep their beam, and compete there with those that go on."""
+"""In this beam search finished hypotheses keep their beams, and compete there with those that go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The finished hypotheses of a prompt, apart from the beams that are still searched: a pool of the best ones."""
+"""A pool keeps the best finished hypotheses of a prompt, apart from the beams that are still searched."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def check_early_stopping(strategy: str, early_stopping: object) -> None:
 
 
 class Hypotheses(NamedTuple):
-    """Sequences that have ended, [batch, count] each.
+    """Holds sequences that have ended, [batch, count] in each tensor.
 
     Attributes:
         scores: float32, sums of log-probabilities / length ** length_penalty; NOTHING where there is none.
-        lengths: int64, how many tokens, the last one included.
+        lengths: int64, how many tokens each has, the last one included.
         beams: int64, the beam that the last token was appended to.
         tokens: int64, the last token.
     """
@@ -42,17 +42,17 @@ class Hypotheses(NamedTuple):
 
 
 class FinishedPool:
-    """The best finished hypotheses of each prompt.
+    """Keeps the best finished hypotheses of each prompt.
 
     Args:
-        request: checked.
-        size: how many a prompt keeps.
-        length_penalty: the exponent of the length, that sums of log-probabilities are divided by.
-        early_stopping: True: done when size hypotheses are there. False: done when the best beam, at its present
-            length, is no better than the worst of them. "never": the same, at the length that is best for the beam.
+        request: what was asked for.
+        size: how many hypotheses each prompt keeps.
+        length_penalty: the exponent of the length that sums of log-probabilities are divided by.
+        early_stopping: when a prompt is done. True: when size hypotheses are there. False: when the best beam, at its
+            present length, is no better than the worst of them. "never": as False, at the length that is best for it.
 
     Attributes:
-        hypotheses: [batch, size], the best first.
+        hypotheses: what is in the pool, [batch, size], the best first.
         done: bool [batch], the prompts whose pool does not change any more.
     """
 
@@ -74,11 +74,11 @@ class FinishedPool:
         self.hypotheses = best_hypotheses([self.hypotheses, new], self.size)
 
     def update_done(self, best_sums: Tensor, length: int) -> None:
-        """Notes the prompts whose pool could not get better, or need not.
+        """Notes which prompts are done because their pools could not get better, or need not.
 
         Args:
-            best_sums: float32 [batch], the sum of log-probabilities of the best that could still get better.
-            length: how many tokens it has.
+            best_sums: float32 [batch], the sum of log-probabilities of the best hypothesis that could still get better.
+            length: how many tokens that has.
         """
         worst = self.hypotheses.scores[:, -1]
         is_full = exists(worst)
@@ -89,18 +89,18 @@ class FinishedPool:
         self.done = self.done | stops | ~exists(best_sums)
 
     def close(self, length: int) -> None:
-        """Notes the prompts that may have no more than length tokens."""
+        """Notes that prompts are done which may have no more than length tokens."""
         self.done = self.done | (length >= self.max_new_tokens)
 
     def _best_length(self, length: int) -> Tensor | float:
-        """Returns at which length a beam of length tokens is given its chance, in [batch] or for all."""
+        """Returns the length at which a beam of length tokens is compared with the pool, for each prompt or for all."""
         if self.early_stopping == "never" and self.length_penalty > 0.0:
             return self.max_new_tokens.to(torch.float32)
         return float(length)
 
 
 def best_hypotheses(hypotheses: list[Hypotheses], count: int) -> Hypotheses:
-    """Returns the best hypotheses of several sets; of equals the first."""
+    """Returns the best hypotheses of several sets, and of equal ones those that come first."""
     merged = Hypotheses(*(torch.cat(values, dim=1) for values in zip(*hypotheses, strict=True)))
     order = merged.scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
     return Hypotheses(*(value.gather(1, order) for value in merged))
@@ -124,11 +124,11 @@ def search_with_pool(
     """Searches until no prompt's pool can change.
 
     Args:
-        run: begun.
-        pool: empty.
-        num_return_sequences: how many of each prompt.
-        pick: given the step, the beams' scores, float32 [batch, num_beams], and a count, that many continuations of
-            each prompt, the best first.
+        run: the search, which has read the prompts.
+        pool: where finished hypotheses go; empty.
+        num_return_sequences: how many hypotheses of each prompt are returned.
+        pick: (step, the beams' scores, float32 [batch, num_beams], count) -> count continuations of each prompt, the
+            best first.
     """
     request, num_beams = run.request, run.num_beams
     scores = first_beams_alone(request.batch_size, num_beams, request.device)
@@ -150,12 +150,12 @@ def search_with_pool(
 
 
 def candidates_of(num_beams: int, request: Request) -> int:
-    """Returns how many let num_beams go on whichever end, as each beam may end with each of the stop tokens."""
+    """Returns how many candidates let num_beams go on whichever end: each beam may end with each of the stop tokens."""
     return max(2, 1 + len(request.eos_token_ids)) * num_beams
 
 
 def finish_from_pool(run: BeamRun, hypotheses: Hypotheses) -> DecodeOutput:
-    """Backtracks the hypotheses, whichever step they ended at."""
+    """Returns the hypotheses as the strategy's answer, each backtracked from the step where it ended."""
     step_tokens, step_beams = run.recorded()
     tokens, beams = trace_beams(step_tokens, step_beams, hypotheses.beams, hypotheses.lengths - 1)
     last = (hypotheses.lengths - 1).clamp_min(0)[None]

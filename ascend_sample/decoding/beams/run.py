@@ -1,4 +1,4 @@
-"""What all beam searches share: the model's rows, the scores of a step, the choice among them, the record of it."""
+"""All beam searches share the model's rows, the scores of a step, the choice among them, and the record of it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ascend_sample.decoding.streaming import refuse_listener
 from ascend_sample.sampling.best_tokens import all_log_probs, best_entries, best_tokens
 
 NOTHING: Final = -1e30
-"""The score of a beam without a hypothesis: below each sum of log-probabilities, and finite, so that no sum or product
-of it is NaN. Log-probabilities of -inf end here too."""
+"""The score of a beam without a hypothesis. It is below each sum of log-probabilities, and finite, so that no sum or
+product of it is NaN. Log-probabilities of -inf become it too."""
 
 
 class Candidates(NamedTuple):
-    """Continuations of a prompt's beams, the best first.
+    """Holds continuations of a prompt's beams, the best first.
 
     Attributes:
         scores: float32 [batch, count], sums of log-probabilities; NOTHING where there is no continuation.
-        beams: int64 [batch, count], what each continues, within its prompt.
-        tokens: int64 [batch, count], with what.
+        beams: int64 [batch, count], the beam that each continues, counted within its prompt.
+        tokens: int64 [batch, count], the token with which it does.
     """
 
     scores: Tensor
@@ -40,7 +40,7 @@ class Candidates(NamedTuple):
 
 
 def exists(scores: Tensor) -> Tensor:
-    """Tells where there is a hypothesis."""
+    """Tells which scores, of any shape, are those of hypotheses."""
     return scores > NOTHING / 2
 
 
@@ -64,9 +64,9 @@ def choose(beam_scores: Tensor, log_probs: Tensor, tokens: Tensor, count: int) -
 
     Args:
         beam_scores: float32 [batch, beams].
-        log_probs: float32 [batch, beams, n], of each beam's n best tokens.
+        log_probs: float32 [batch, beams, n], the log-probabilities of each beam's n best tokens.
         tokens: int64 [batch, beams, n], those tokens.
-        count: how many, or all where there are fewer.
+        count: how many continuations are returned, or all where there are fewer.
     """
     each = tokens.shape[2]
     totals = at_least_nothing(beam_scores[:, :, None] + log_probs).flatten(1)
@@ -85,13 +85,13 @@ def check_beams(strategy: str, num_beams: int, num_return_sequences: int) -> Non
 
 
 class BeamRun:
-    """A model with num_beams rows for each prompt, and what was chosen so far.
+    """Steps a model with num_beams rows for each prompt, and records what was chosen so far.
 
     Args:
-        model: what computes logits.
-        request: checked.
-        num_beams: rows for each prompt.
-        softmax_smoothing: divides the logits; a positive float32.
+        model: the model that computes steps.
+        request: what was asked for.
+        num_beams: how many rows each prompt has.
+        softmax_smoothing: a positive float32 that divides the logits.
         eos_penalty: what the stop tokens' probabilities are multiplied by.
     """
 
@@ -127,7 +127,7 @@ class BeamRun:
         return self.logits.shape[1]
 
     def best_of_each_beam(self, count: int) -> tuple[Tensor, Tensor]:
-        """Returns the most probable tokens of each beam, after all that changes probabilities.
+        """Returns the most probable tokens of each beam, by probabilities that processors and the penalty have changed.
 
         Returns:
             Log-probabilities, float32 [batch, beams, n], and tokens, int64 [batch, beams, n], with n as count, or
@@ -138,14 +138,14 @@ class BeamRun:
         if request.logits_processor or self.log_eos_penalty != 0.0:
             log_probs, tokens = best_entries(self.log_probs(), count)
         else:
-            if self.keeps_scores:
+            if request.needs_scores:
                 self.log_probs()  # beside the choice: whoever looks at them must not change it
             log_probs, tokens = best_tokens(self.logits, count, self.softmax_smoothing)
         shape = (request.batch_size, self.num_beams, count)
         return log_probs.view(shape), tokens.view(shape)
 
     def log_probs(self) -> Tensor:
-        """Returns log-probabilities of all tokens, float32 [batch * beams, vocab_size], after all that changes them."""
+        """Returns the log-probabilities of all tokens, float32 [batch * beams, vocab_size], processed and penalised."""
         scores = self.process(all_log_probs(self.logits, self.softmax_smoothing), self.sequences)
         self.keep_scores(scores)
         return scores
@@ -159,17 +159,12 @@ class BeamRun:
             log_probs[:, self.penalized_tokens] += self.log_eos_penalty
         return log_probs
 
-    @property
-    def keeps_scores(self) -> bool:
-        """Tells whether anyone looks at a step's scores."""
-        return self.request.return_scores or len(self.request.stopping_criteria) > 0
-
     def keep_scores(self, scores: Tensor) -> None:
         """Keeps a step's scores for `DecodeOutput.scores`, if asked for, and for stopping criteria.
 
         Where no scores are to be returned, stopping criteria see those of the last step alone.
         """
-        if self.keeps_scores:
+        if self.request.needs_scores:
             self.step_scores = [*self.step_scores, scores] if self.request.return_scores else [scores]
 
     def has_ended(self, candidates: Candidates) -> Tensor:
@@ -189,18 +184,17 @@ class BeamRun:
         self.step_tokens.append(tokens)
 
     def is_over(self, length: int, done: Tensor) -> bool:
-        """Tells whether no prompt needs more than length tokens, done being bool [batch].
+        """Tells whether no prompt needs more than length tokens, when those of done, bool [batch], are.
 
-        The one place of a step that waits for the device, and only where something may end early.
+        No other place of a step waits for the device, and this one does only where something may end early.
         """
         request = self.request
         if length == request.max_steps:
             return True
-        may_end = len(request.eos_token_ids) > 0 or len(request.stopping_criteria) > 0
-        return may_end and bool(done.all())
+        return request.has_ends and bool(done.all())
 
     def advance(self, done: Tensor) -> None:
-        """Computes the next logits after what was recorded last; of prompts that are done, bool [batch], they are void.
+        """Computes the logits that follow what was recorded last, except for the prompts that are done, bool [batch].
 
         Rows of a prompt that is done must not grow, or they could run out of the model's positions: they become copies
         of rows that go on.
@@ -225,9 +219,9 @@ class BeamRun:
 
         Args:
             scores: float32 [batch, count], the best first; NOTHING where there is no hypothesis.
-            lengths: int64 [batch, count].
+            lengths: int64 [batch, count], the number of tokens of each.
             tokens: int64 [steps, batch, count]; what is above the lengths does not matter.
-            beams: int64 [steps, batch, count], what each token was appended to, within its prompt.
+            beams: int64 [steps, batch, count], the beam that each token was appended to, counted within its prompt.
         """
         request = self.request
         found = exists(scores)

@@ -1,4 +1,4 @@
-"""Beam search whose continuations are drawn instead of the best ones."""
+"""Beam sample is a beam search whose continuations are drawn, and not the best ones."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def beam_sample(
     again, so a score is the sum of what processors, temperature and filters made of the log-probabilities.
 
     Args:
-        model: what is searched.
+        model: the model that computes steps.
         input_ids: int64 [batch, length], the prompts.
         params: temperature above 0, top_k, top_p, min_p and seed for each prompt, or for all. None: nothing is
             changed. Other fields must be off.
         max_new_tokens: at least 1, for all prompts or for each.
         num_beams: how many hypotheses go on, of each prompt.
-        num_return_sequences: how many are returned of each prompt, at most num_beams.
+        num_return_sequences: how many hypotheses are returned of each prompt, at most num_beams.
         length_penalty: the exponent of the length that sums are divided by, see `beam_search`.
         early_stopping: when a prompt with num_beams ended hypotheses is done, see `beam_search`.
         generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
-        common: see `CommonOptions`.
+        **common: see `CommonOptions`.
 
     Returns:
-        As `beam_search`.
+        What `beam_search` returns.
 
     Raises:
         TypeError: an argument has a wrong type or dtype.
@@ -108,11 +108,11 @@ def draw(beam_scores: Tensor, log_probs: Tensor, seeds: Tensor, positions: Tenso
         beam_scores: float32 [batch, beams].
         log_probs: float32 [batch, beams, vocab_size].
         seeds: int64 [batch].
-        positions: int64 [batch], of the tokens that are drawn.
-        count: how many, or all where there are fewer.
+        positions: int64 [batch], the position of the tokens that are drawn.
+        count: how many continuations are drawn, or all where there are fewer.
 
     Returns:
-        What was drawn, in the order of the sums. Where too few have a probability, the rest has the score NOTHING.
+        The continuations in the order of their sums. Where too few have a probability, the rest has the score NOTHING.
     """
     vocab_size = log_probs.shape[2]
     totals = at_least_nothing(beam_scores[:, :, None] + log_probs).flatten(1)
@@ -125,7 +125,7 @@ def draw(beam_scores: Tensor, log_probs: Tensor, seeds: Tensor, positions: Tenso
 
 
 def _warper(batch: SamplingBatch, rows: list[SamplingParams], num_beams: int) -> Callable[[Tensor], Tensor]:
-    """Returns what applies temperature and filters to num_beams rows a prompt; what is off for all is left out."""
+    """Returns what applies temperature and filters to num_beams rows a prompt, except those that are off for all."""
 
     def of_beams(values: Tensor, is_on: bool) -> Tensor | None:
         return values.repeat_interleave(num_beams) if is_on else None

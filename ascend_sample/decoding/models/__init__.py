@@ -1,1 +1,1 @@
-"""Implementations of `StepModel`. Those of transformers import it, so they are imported when they are asked for."""
+"""These modules implement `StepModel`. Those of transformers import it, so `decoding` imports them on demand."""

@@ -1,4 +1,4 @@
-"""One layer of a decoder over a memory, and its attention."""
+"""A decoder over a memory consists of such layers; here are the layer and its attention."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ FEED_FORWARD_FACTOR: Final = 4
 ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {"relu": functional.relu, "gelu": functional.gelu}
 
 Append: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(keys, values of the new tokens [rows, count, hidden_size]) -> those of all tokens [rows, steps, hidden_size]."""
+"""(keys, values of the new tokens [rows, count, hidden_size]) -> keys, values of all [rows, steps, hidden_size]."""
 
 
 class DecoderLayer(nn.Module):
-    """Self attention, attention to the memory, and a feed-forward network of 4 h, each on a normalised copy, added.
+    """Adds self attention, attention to the memory and a feed-forward network of 4 h, each of a normalised copy.
 
     Args:
-        hidden_size: h, of the tokens' vectors.
-        heads: of both attentions; hidden_size is a multiple of it.
-        memory_size: of the memory's vectors; hidden_size unless given.
+        hidden_size: h, the size of the tokens' vectors.
+        heads: how many heads both attentions have; hidden_size is a multiple of it.
+        memory_size: the size of the memory's vectors; hidden_size unless given.
         layer_norm_eps: what is added to variances.
-        activation: of the feed-forward network.
+        activation: the activation of the feed-forward network.
 
     Example:
         >>> layer = DecoderLayer(hidden_size=8, heads=2)
@@ -74,7 +74,7 @@ class DecoderLayer(nn.Module):
             append: takes the new keys and values, returns those of all steps.
             visible: bool, broadcast to [rows, heads, count, steps]: which steps each token sees; at least one.
             memory: the memory's keys and values [rows, memory length, hidden_size], from `project_memory`.
-            memory_visible: bool, broadcast to [rows, heads, count, memory length], likewise.
+            memory_visible: bool, broadcast to [rows, heads, count, memory length]: which places each token sees.
 
         Returns:
             Floats [rows, count, hidden_size].
@@ -94,11 +94,11 @@ def attend(
     """Computes the attention of several heads.
 
     Args:
-        heads: how many.
+        heads: how many heads there are.
         query: floats [rows, count, size].
         keys: floats [rows, steps, size].
         values: floats [rows, steps, size].
-        visible: broadcast to [rows, heads, count, steps]: bool, what each query sees; or floats that are added.
+        visible: bool or floats, broadcast to [rows, heads, count, steps]: what each query sees, or what is added.
         scale: what scores are multiplied by; 1 / sqrt(size / heads) unless given.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Plain torch modules as models to decode with. No cache, all is computed anew: short, slow, and so an oracle."""
+"""Plain torch modules become models to decode with. They compute all anew, which is slow, and so an oracle."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from torch import Tensor
 from ascend_sample._errors import refuse, refuse_result
 from ascend_sample.decoding.checks import check_arguments, name_of
 from ascend_sample.decoding.model import StepOutput
+from ascend_sample.decoding.places import at_places, mask_of, repeated_rows, tokens_first
 
 
 class TokenHistory(NamedTuple):
-    """The tokens so far, which is all the cache that recomputation needs.
+    """Keeps the tokens so far, which is all the cache that recomputation needs.
 
     Attributes:
         tokens: int64 [batch, length], from the left; what follows a row's end is undefined.
-        lengths: int64 [batch].
-        encoder: what the encoder takes, [batch, ...] each.
+        lengths: int64 [batch], the number of tokens of each row.
+        encoder: what the encoder takes, by name, [batch, ...] each.
     """
 
     tokens: Tensor
@@ -28,10 +29,10 @@ class TokenHistory(NamedTuple):
 
 
 class ModuleModel:
-    """A `StepModel` of anything that maps tokens to logits.
+    """Makes a `StepModel` of anything that maps tokens to logits.
 
     Args:
-        module: called with input_ids int64 [batch, length] and the encoder's tensors by name; returns logits
+        module: what is called with input_ids int64 [batch, length] and the encoder's tensors by name; returns logits
             [batch, length, vocab_size]. It must be causal: what it returns at a place depends on the tokens up to
             there. If it returns a tuple, that is (logits, hidden states [batch, length, hidden_size]).
 
@@ -52,14 +53,13 @@ class ModuleModel:
         if encoder:
             called = self.module.forward if isinstance(self.module, torch.nn.Module) else self.module
             check_arguments("ModuleModel", "encoder", called, (input_ids,), encoder)
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        to_the_left = torch.argsort(~mask, dim=1, stable=True)
-        history = TokenHistory(input_ids.gather(1, to_the_left), mask.sum(dim=1), encoder)
+        mask = mask_of(input_ids, attention_mask)
+        order = tokens_first(mask)
+        history = TokenHistory(input_ids.gather(1, order), mask.sum(dim=1), encoder)
         logits, hidden_states = self._run(history)
         if hidden_states is not None:
-            back = torch.argsort(to_the_left, dim=1)
-            hidden_states = hidden_states.gather(1, _over_last(back, hidden_states))
-        return StepOutput(_take(logits, history.lengths[:, None] - 1).squeeze(1), history, hidden_states)
+            hidden_states = at_places(hidden_states, torch.argsort(order, dim=1))
+        return StepOutput(at_places(logits, history.lengths[:, None] - 1).squeeze(1), history, hidden_states)
 
     def decode(self, tokens: Tensor, cache: TokenHistory) -> StepOutput:
         """See `StepModel.decode`."""
@@ -68,14 +68,12 @@ class ModuleModel:
         widened = torch.nn.functional.pad(cache.tokens, (0, count)).scatter(1, places, tokens)
         history = TokenHistory(widened, cache.lengths + count, cache.encoder)
         logits, hidden_states = self._run(history)
-        return StepOutput(
-            _take(logits, places), history, None if hidden_states is None else _take(hidden_states, places)
-        )
+        states = None if hidden_states is None else at_places(hidden_states, places)
+        return StepOutput(at_places(logits, places), history, states)
 
     def expand(self, cache: TokenHistory, count: int) -> TokenHistory:
         """See `StepModel.expand`."""
-        rows = torch.arange(len(cache.tokens), device=cache.tokens.device)
-        return self.reorder(cache, rows.repeat_interleave(count))
+        return self.reorder(cache, repeated_rows(cache.lengths, count))
 
     def reorder(self, cache: TokenHistory, index: Tensor) -> TokenHistory:
         """See `StepModel.reorder`."""
@@ -102,12 +100,3 @@ class ModuleModel:
             rule = f"return {what} [{', '.join(map(str, tokens.shape))}, {last}], those of each token"
             remedy = "Wrap it into a function that does; a model of transformers into CausalModel."
             refuse_result("ModuleModel", name, rule, value, remedy)
-
-
-def _take(values: Tensor, places: Tensor) -> Tensor:
-    """Takes, of values [batch, length, n], those at places [batch, m]."""
-    return values.gather(1, _over_last(places, values))
-
-
-def _over_last(places: Tensor, values: Tensor) -> Tensor:
-    return places[:, :, None].expand(-1, -1, values.shape[2])

@@ -1,4 +1,4 @@
-"""What a `Decoder` remembers: keys and values of its own tokens, step by step, and of the memory, projected once."""
+"""A `Decoder` remembers keys and values of its own tokens, step by step, and of the memory, projected once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 MOST_CHANGED: Final = 0.5
-"""Of the places of a cache: where more change, all are moved."""
+"""The share of a cache's places beyond which a reorder moves all of them, and not only those that change."""
 
 
 @dataclass(frozen=True)
 class DecoderCache:
-    """The keys and values of a batch, for all layers.
+    """Holds the keys and values of a batch, for all layers.
 
     Those of the tokens are step-major: a step of all rows lies together, so that a step is written, and the steps so
     far are taken into another order of rows, without touching the room for later ones. A row's tokens are its first
@@ -27,14 +27,14 @@ class DecoderCache:
 
     Attributes:
         tokens: floats [layers, 2 (keys, values), capacity, rows, hidden_size].
-        lengths: int64 [rows], the tokens of each row.
-        extent: no row is longer; known without a look at the device.
+        lengths: int64 [rows], the number of tokens of each row.
+        extent: a length that no row exceeds; known without a look at the device.
         memory: floats [layers, 2, memory rows, memory length, hidden_size], zero at padding.
         memory_visible: bool [memory rows, memory length], False at padding.
         memory_rows: int64 [rows], the memory that each row looks at; None where row r looks at memory r.
         spare: another buffer in the shape of `tokens`, which the next whole reorder writes to; None before the first.
-        origins: int64 [capacity, rows], equal where keys and values are; None on a device.
-        written: numbers up to this were given.
+        origins: int64 [capacity, rows], numbers that are equal where keys and values are; None on a device.
+        written: the number up to which numbers were given.
 
     Source: docs/decoding.md, section "FasterTransformer's decoder".
     """

@@ -1,4 +1,4 @@
-"""A decoder of pre-norm layers over a memory, with step-major keys and values: FasterTransformer v2's, and its like.
+"""FasterTransformer v2's decoder has pre-norm layers over a memory, and step-major keys and values.
 
     python examples/faster_transformer.py
 
@@ -22,6 +22,7 @@ from ascend_sample._errors import check_bool, check_integer, check_number, refus
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.models.decoder_layer import ACTIVATIONS, DecoderLayer, visible_steps
 from ascend_sample.decoding.models.step_major_cache import DecoderCache
+from ascend_sample.decoding.places import at_places, repeated_rows, tokens_first
 
 LONGEST_WAVELENGTH = 10000.0
 POSITIONS: Final = ("halves", "interleaved")
@@ -29,18 +30,18 @@ POSITIONS: Final = ("halves", "interleaved")
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The shape of a `Decoder`.
+    """Describes the shape of a `Decoder`.
 
     Attributes:
         vocab_size: how many tokens there are.
-        hidden_size: of the layers; even, at least 4 and a multiple of heads.
-        heads: of each attention.
-        layers: how many.
-        memory_size: of the memory's vectors; hidden_size unless given.
+        hidden_size: the size of the layers' vectors; even, at least 4 and a multiple of heads.
+        heads: how many heads each attention has.
+        layers: how many layers there are.
+        memory_size: the size of the memory's vectors; hidden_size unless given.
         layer_norm_eps: what is added to variances.
         initial_steps: for how many tokens a cache has room at first, beyond the prompt; it grows.
-        hidden_states: give the last layer's hidden states with each step.
-        activation: of the feed-forward networks, "relu" or "gelu" (the exact one).
+        hidden_states: whether each step returns the last layer's hidden states.
+        activation: the activation of the feed-forward networks, "relu" or "gelu" (the exact one).
         positions: "halves", sines and then cosines of steps from 1 on, as FasterTransformer has them; "interleaved", a
             sine and a cosine in turn of steps from 0 on, as in "Attention is all you need" (Vaswani et al., 2017).
 
@@ -79,7 +80,7 @@ class DecoderConfig:
 
 
 class Decoder(nn.Module):
-    """Embedding, positions, layers, a last norm and logits: a `StepModel`, and a module to train.
+    """Computes embedding, positions, layers, a last norm and logits; is a `StepModel`, and a module to train.
 
     The vector of token t at step s = 1, 2, ... is `embedding[t] * sqrt(h)` plus the sines of `s * r ** i` and then
     their cosines, i = 0 to h / 2 - 1, with `r ** (h / 2 - 1) = 1 / 10000`, unless the config says otherwise. There is
@@ -89,7 +90,7 @@ class Decoder(nn.Module):
     with int64 [rows, length] returns logits [rows, length, vocab_size].
 
     Args:
-        config: its shape.
+        config: the decoder's shape.
 
     Example:
         >>> decoder = Decoder(DecoderConfig(vocab_size=11, hidden_size=8, heads=2, layers=2)).eval()
@@ -165,12 +166,12 @@ class Decoder(nn.Module):
             hidden, cache = self._advance(input_ids, cache)
             last, states = hidden[:, -1], hidden
         else:
-            order = torch.argsort(~attention_mask.bool(), dim=1, stable=True)  # a row's tokens are its first steps
+            order = tokens_first(attention_mask.bool())  # a row's tokens are its first steps
             tokens = input_ids.where(attention_mask.bool(), 0)  # a masked id may be none of the vocabulary
             hidden, cache = self._advance(tokens.gather(1, order), cache)
             cache = replace(cache, lengths=attention_mask.sum(dim=1))
-            last = hidden[torch.arange(rows, device=hidden.device), cache.lengths - 1]
-            states = hidden.gather(1, torch.argsort(order, dim=1)[:, :, None].expand_as(hidden))
+            last = at_places(hidden, cache.lengths[:, None] - 1).squeeze(1)
+            states = at_places(hidden, torch.argsort(order, dim=1))
         return StepOutput(self.head(last), cache, states if self.config.hidden_states else None)
 
     @torch.no_grad()
@@ -181,8 +182,7 @@ class Decoder(nn.Module):
 
     def expand(self, cache: DecoderCache, count: int) -> DecoderCache:
         """See `StepModel.expand`."""
-        rows = torch.arange(len(cache.lengths), device=cache.lengths.device)
-        return self.reorder(cache, rows.repeat_interleave(count))
+        return self.reorder(cache, repeated_rows(cache.lengths, count))
 
     @torch.no_grad()
     def reorder(self, cache: DecoderCache, index: Tensor) -> DecoderCache:
@@ -222,9 +222,9 @@ class Decoder(nn.Module):
             tokens: int64 [rows, count].
             places: int64 [rows or 1, count], how many tokens are in front of each.
             extent: how many steps append returns.
-            append: as `Append`, with the layer's number in front.
-            memory_of: of a layer's number, its keys and values of the memory, [rows, memory length, hidden_size].
-            memory_visible: bool [rows, memory length].
+            append: a function like `Append`, with the layer's number in front.
+            memory_of: (layer's number) -> its keys and values of the memory, [rows, memory length, hidden_size] each.
+            memory_visible: bool [rows, memory length], False at padding.
 
         Returns:
             The normalised hidden states, floats [rows, count, hidden_size].
@@ -296,12 +296,12 @@ class Decoder(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """A `StepModel` of an encoder and a `Decoder`.
+    """Makes a `StepModel` of an encoder and a `Decoder`.
 
     Args:
-        encoder: called with what `prefill` is given by name, [rows, ...] each; returns a memory, floats
-            [rows, memory length, memory_size], and its lengths, int64 [rows].
-        decoder: looks at that memory.
+        encoder: a module that is called with what `prefill` is given by name, [rows, ...] each; it returns a memory,
+            floats [rows, memory length, memory_size], and its lengths, int64 [rows].
+        decoder: the decoder that looks at that memory.
     """
 
     def __init__(self, encoder: nn.Module, decoder: Decoder) -> None:

@@ -1,4 +1,4 @@
-"""Caches of transformers for rows of different lengths: aligned at the right, so that holes are at the left only."""
+"""Caches of transformers serve rows of different lengths when these are aligned at the right, holes at the left."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 from transformers.modeling_outputs import BaseModelOutput
 
 from ascend_sample._errors import refuse
+from ascend_sample.decoding.places import repeated_rows
 
 ROLLBACKS_BEFORE_TRIM: Final = 8
-"""On a device, lengths are read to trim the store at every n-th ragged rollback only: reading waits for the device."""
+"""On a device, lengths are read to trim the store at every n-th ragged rollback only, because that waits for it."""
 
 _SUPPORTED_LAYERS: Final = (DynamicLayer, DynamicSlidingWindowLayer)
 
 
 @dataclass(frozen=True)
 class AlignedCache:
-    """Keys and values as one rectangle, [batch, heads, width, head_size] a layer, in which rows end together.
+    """Holds keys and values as one rectangle, [batch, heads, width, head_size] a layer, in which rows end together.
 
     The tokens of row r are in its last lengths[r] columns. What is left of them are holes, which the attention mask
     hides. That is left padding as transformers knows it, so distances between tokens are distances between columns,
@@ -31,8 +32,8 @@ class AlignedCache:
         past: transformers' cache; an EncoderDecoderCache holds the keys and values of the encoder too.
         lengths: int64 [batch], how many tokens each row has.
         width: how many columns there are, at least the largest length.
-        has_holes: some row may be shorter than the width; known on the host.
-        rollbacks: ragged rollbacks since the store was trimmed.
+        has_holes: whether some row may be shorter than the width; known on the host.
+        rollbacks: how many ragged rollbacks there were since the store was trimmed.
         encoder_states: what the encoder returned, [batch, source length, hidden_size]; None for a causal model.
         encoder_mask: the encoder's attention mask; None where none was given.
     """
@@ -65,10 +66,9 @@ class AlignedCache:
 
     def expanded(self, count: int) -> AlignedCache:
         """Returns a cache of each row count times, in the same store."""
-        rows = torch.arange(len(self.lengths), device=self.lengths.device)
-        return self.selected(rows.repeat_interleave(count))
+        return self.reordered(repeated_rows(self.lengths, count))
 
-    def selected(self, index: Tensor) -> AlignedCache:
+    def reordered(self, index: Tensor) -> AlignedCache:
         """Returns a cache of the rows of index, in the same store."""
         for layer in _all_layers(self.past):
             layer.keys = layer.keys.index_select(0, index)
@@ -152,5 +152,5 @@ def _all_layers(past: Cache) -> Iterator[Any]:
 
 
 def _take_columns(values: Tensor, columns: Tensor) -> Tensor:
-    """Takes, of values [batch, heads, width, size], row r's columns[r]; columns is [batch, new width]."""
+    """Takes from each row of values, [batch, heads, width, size], its columns, int64 [batch, new width]."""
     return values.gather(2, columns[:, None, :, None].expand(-1, values.shape[1], -1, values.shape[3]))

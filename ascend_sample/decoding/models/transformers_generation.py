@@ -1,4 +1,4 @@
-"""What a GenerationConfig of transformers says about possible tokens and ends, for the strategies of this layer."""
+"""A GenerationConfig of transformers tells the strategies which tokens are possible, and where texts end."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ascend_sample.decoding.request import LogitsProcessor, Request
 
 
 class _Group(NamedTuple):
-    """Prompts of one length, which transformers may be told of as a batch without padding.
+    """Holds prompts of one length, which transformers may be told of as a batch without padding.
 
     Attributes:
-        prompts: their numbers, int64 [n].
-        input_ids: int64 [n, length], without padding.
-        source_ids: int64 [n, source length], likewise: what the encoder reads, or where there is none, the prompts.
+        prompts: int64 [n], their numbers.
+        input_ids: int64 [n, length], their tokens without padding.
+        source_ids: int64 [n, source length], what the encoder reads, without padding; the prompts where there is none.
         most: the length of the texts at their max_new_tokens, prompts included.
         eos: the stop tokens of the request.
         begin: the length of the texts when the first token is chosen that nothing forces.
@@ -111,7 +111,7 @@ def start_tokens(config: GenerationConfig | None) -> list[int]:
 
 
 def _tokens(value: int | Sequence[int] | None) -> list[int]:
-    """Returns the tokens that there may be: some configurations say -1 for none."""
+    """Returns the tokens that value names, where some configurations say -1 for none."""
     values = [] if value is None else [value] if isinstance(value, int) else list(value)
     return [token for token in values if token >= 0]
 
@@ -123,14 +123,15 @@ def _is_on(name: str, value: Any) -> bool:
 
 
 class _OfEachLength:
-    """A logits processor: those of transformers, told of each row as if it were alone and not padded.
+    """Applies logits processors of transformers, which are told of each row as if it were alone and not padded.
 
     transformers counts columns: beside a longer prompt, a row's padding would count as a part of its text. So the
     prompts of each length have processors of their own, and so have those of each max_new_tokens.
 
     Args:
-        settings: what asks for processors, by name.
-        request: what they serve. Where its own logits_processor has one of the same class, that one replaces it.
+        settings: the settings that ask for processors, by name.
+        request: the request that they serve. Where its own logits_processor has one of the same class, that one
+            replaces it.
     """
 
     def __init__(self, settings: dict[str, Any], request: Request) -> None:

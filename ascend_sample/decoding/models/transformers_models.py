@@ -1,4 +1,4 @@
-"""Models of transformers 5 as models to decode with, each row at its own length."""
+"""Models of transformers 5 become models to decode with, in which each row has its own length."""
 
 from __future__ import annotations
 
@@ -24,17 +24,23 @@ from ascend_sample.decoding.models.transformers_positions import (
     positions_of_rows,
     takes_positions,
 )
+from ascend_sample.decoding.places import mask_of
 
 ENCODER_PREFIX: Final = "encoder_"
 
 
 class _TransformersModel(ABC):
-    """What the two kinds of models share."""
+    """Does what the two kinds of models have in common."""
 
     def __init__(
-        self, model: Any, hidden_states: bool, generation_config: GenerationConfig | Literal[False] | None
+        self,
+        model: Any,
+        hidden_states: bool = False,
+        *,
+        generation_config: GenerationConfig | Literal[False] | None = None,
     ) -> None:
         self.name = type(self).__name__
+        self._check_kind(model)
         if not isinstance(model, nn.Module) or not hasattr(model, "config"):
             kind = type(model).__name__
             refuse(self.name, "model", "be one of transformers", kind, "Use ModuleModel for others.", TypeError)
@@ -59,7 +65,7 @@ class _TransformersModel(ABC):
 
     @property
     def generation_config(self) -> GenerationConfig | None:
-        """Returns what counts: the given configuration, or the model's as it is now; None if it is to be left aside."""
+        """Returns the configuration that counts: what was given, or the model's as it is now; None if none does."""
         given = self._generation_config
         return getattr(self.model, "generation_config", None) if given is None else given or None
 
@@ -81,7 +87,7 @@ class _TransformersModel(ABC):
 
     def reorder(self, cache: AlignedCache, index: Tensor) -> AlignedCache:
         """See `StepModel.reorder`."""
-        return cache.selected(index)
+        return cache.reordered(index)
 
     def rollback(self, cache: AlignedCache, lengths: Tensor) -> AlignedCache:
         """See `StepModel.rollback`."""
@@ -104,7 +110,7 @@ class _TransformersModel(ABC):
             Logits after the last token, [batch, vocab_size], or after the last kept tokens, [batch, kept, vocab_size].
         """
         batch_size, given_width = input_ids.shape
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        mask = mask_of(input_ids, attention_mask)
         lengths = mask.sum(dim=1)
         shortest, width = torch.stack((lengths.min(), lengths.max())).tolist()
         to_the_right = torch.argsort(mask.to(torch.int8), dim=1, stable=True)[:, given_width - width :]
@@ -126,7 +132,7 @@ class _TransformersModel(ABC):
     def _forward(
         self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor, logits_to_keep: int = 0
     ) -> Any:
-        """Runs one pass; mask bool [batch, width + new] and positions [batch, new]."""
+        """Runs a pass, where mask is bool [batch, width + new] and positions int64 [batch, new]."""
         arguments: dict[str, Any] = {"past_key_values": cache.past, "use_cache": True, "return_dict": True}
         if self.hidden_states:
             arguments["output_hidden_states"] = True
@@ -139,8 +145,12 @@ class _TransformersModel(ABC):
         return self.model(**arguments)
 
     @abstractmethod
+    def _check_kind(self, model: Any) -> None:
+        """Raises where the other class is the one for this model."""
+
+    @abstractmethod
     def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
-        """Returns what a pass takes beside the cache; mask bool [batch, width + new], positions int64 [batch, new]."""
+        """Returns what a pass takes beside the cache; see `_forward`."""
 
     @abstractmethod
     def _position_source(self) -> PositionSource:
@@ -159,14 +169,14 @@ class _TransformersModel(ABC):
 
 
 class CausalModel(_TransformersModel):
-    """A `StepModel` of a causal language model of transformers, with its DynamicCache.
+    """Makes a `StepModel` of a causal language model of transformers, with its DynamicCache.
 
     Rows may have any lengths, and prompts may be padded on any side: the cache is aligned at the right, its holes are
     hidden by the attention mask, and each row has positions of its own.
 
     Args:
-        model: for example of `AutoModelForCausalLM`, in evaluation mode.
-        hidden_states: return the hidden states of the last layer too, which contrastive search needs.
+        model: a causal model, for example of `AutoModelForCausalLM`, in evaluation mode.
+        hidden_states: whether to return the hidden states of the last layer too, which contrastive search needs.
         generation_config: what says which tokens are possible and where a text ends, for callers of strategies who do
             not: a `GenerationConfig`; None: the model's own; False: nothing does.
 
@@ -186,18 +196,6 @@ class CausalModel(_TransformersModel):
     Source: docs/decoding.md, section "Models".
     """
 
-    def __init__(
-        self,
-        model: Any,
-        hidden_states: bool = False,
-        *,
-        generation_config: GenerationConfig | Literal[False] | None = None,
-    ) -> None:
-        if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-            kind = f"the encoder-decoder {type(model).__name__}"
-            refuse("CausalModel", "model", "be causal", kind, "Use EncoderDecoderModel.", TypeError)
-        super().__init__(model, hidden_states, generation_config)
-
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`.
 
@@ -213,6 +211,11 @@ class CausalModel(_TransformersModel):
         tokens = torch.cat((input_ids, drafts), dim=1)
         mask = torch.nn.functional.pad(attention_mask.bool(), (0, drafts.shape[1]), value=True)
         return self._prefill(tokens, mask, DynamicCache(), kept=1 + drafts.shape[1])
+
+    def _check_kind(self, model: Any) -> None:
+        if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+            kind = f"the encoder-decoder {type(model).__name__}"
+            refuse(self.name, "model", "be causal", kind, "Use EncoderDecoderModel.", TypeError)
 
     def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
         inputs = {"input_ids": tokens, "attention_mask": None if mask is None else mask.long()}
@@ -231,7 +234,7 @@ class CausalModel(_TransformersModel):
 
 
 class EncoderDecoderModel(_TransformersModel):
-    """A `StepModel` of an encoder-decoder of transformers, with its EncoderDecoderCache.
+    """Makes a `StepModel` of an encoder-decoder of transformers, with its EncoderDecoderCache.
 
     The encoder runs once, in `prefill`. Its inputs have the model's names with `encoder_` before them:
     encoder_input_ids, encoder_attention_mask, encoder_input_features. The names without it are those of the decoder,
@@ -242,8 +245,8 @@ class EncoderDecoderModel(_TransformersModel):
     each row's own positions. A decoder that allows neither is refused as soon as lengths differ.
 
     Args:
-        model: for example of `AutoModelForSeq2SeqLM`, in evaluation mode.
-        hidden_states: return the hidden states of the decoder's last layer too.
+        model: an encoder-decoder, for example of `AutoModelForSeq2SeqLM`, in evaluation mode.
+        hidden_states: whether to return the hidden states of the decoder's last layer too.
         generation_config: what says which tokens are possible, and where a text begins and ends, for callers of
             strategies who do not: a `GenerationConfig`; None: the model's own; False: nothing does.
 
@@ -265,21 +268,8 @@ class EncoderDecoderModel(_TransformersModel):
     Source: docs/decoding.md, section "Models".
     """
 
-    def __init__(
-        self,
-        model: Any,
-        hidden_states: bool = False,
-        *,
-        generation_config: GenerationConfig | Literal[False] | None = None,
-    ) -> None:
-        if hasattr(model, "config") and not getattr(model.config, "is_encoder_decoder", False):
-            refuse(
-                "EncoderDecoderModel", "model", "have an encoder", type(model).__name__, "Use CausalModel.", TypeError
-            )
-        super().__init__(model, hidden_states, generation_config)
-
     def start(self, batch_size: int) -> Tensor:
-        """Returns what the decoder starts with, by the generation_config: int64 [batch_size, 1], where the model is.
+        """Returns the tokens that the decoder starts with by the generation_config, int64 [batch_size, 1].
 
         Raises:
             ValueError: it names no decoder_start_token_id and no bos_token_id, or several and not batch_size.
@@ -310,6 +300,10 @@ class EncoderDecoderModel(_TransformersModel):
             states = self.model.get_encoder()(**inputs, return_dict=True).last_hidden_state
         past = EncoderDecoderCache(DynamicCache(), DynamicCache())
         return self._prefill(input_ids, attention_mask, past, states, mask)
+
+    def _check_kind(self, model: Any) -> None:
+        if hasattr(model, "config") and not getattr(model.config, "is_encoder_decoder", False):
+            refuse(self.name, "model", "have an encoder", type(model).__name__, "Use CausalModel.", TypeError)
 
     def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
         inputs: dict[str, Any] = {"decoder_input_ids": tokens, "encoder_outputs": cache.encoder_output()}

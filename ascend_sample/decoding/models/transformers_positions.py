@@ -1,4 +1,4 @@
-"""Where models of transformers have positions from, how many there are, and how each row is given its own."""
+"""Models of transformers differ in where they have positions from; each row is given its own ones here."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 POSITION_TABLES: Final = ("wpe", "embed_positions", "position_embeddings", "positions_embed", "pos_emb")
-"""What modules of transformers call a table with a row for each position."""
+"""The names that modules of transformers give to a table with a row for each position."""
 
 
 class PositionSource(Enum):
-    """Where a model has the positions of a row's tokens from."""
+    """Tells where a model has the positions of a row's tokens from."""
 
     ARGUMENT = "it takes position_ids"
     EMBEDDING = "its decoder.embed_positions takes position_ids, which the decoder counts from the cache's width"
@@ -33,7 +33,7 @@ def most_positions(model: Any) -> int | None:
     """Returns how many tokens a row may have, where a table of positions sets such a limit; None where none does.
 
     Args:
-        model: of transformers. Of an encoder-decoder the decoder counts.
+        model: a model of transformers; of an encoder-decoder, the decoder counts.
     """
     decoder = model.get_decoder()
     sizes = [len(table) for name, table in decoder.named_buffers() if name.rpartition(".")[2] in POSITION_TABLES]
@@ -59,8 +59,9 @@ def positions_of_rows(embedding: nn.Module, positions: Tensor) -> Iterator[None]
     where they are, once for all, and what a call wants is known in that call's context alone.
 
     Args:
-        embedding: `takes_positions`. The model gives it int64 [new], and gets what it returns for positions.
-        positions: int64 [batch, new].
+        embedding: a module that `takes_positions`. The model gives it int64 [new], and gets what it returns for
+            positions.
+        positions: int64 [batch, new], those of each row.
     """
     with _INSTALLING:
         if _give_positions not in embedding._forward_pre_hooks.values():

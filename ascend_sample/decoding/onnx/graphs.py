@@ -1,4 +1,4 @@
-"""The two graphs as torch modules, over any decoder that offers its parts."""
+"""The two graphs are torch modules over any decoder that offers its parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class DecoderParts(Protocol):
-    """What the graphs are made of: `Decoder`, and the adapters of models of transformers. All are torch modules.
+    """Is what the graphs are made of: a `Decoder`, or an adapter of a model of transformers, all torch modules.
 
     Attributes:
         head: floats [rows, count, hidden_size] of `run_layers` -> logits [rows, count, vocab_size].
@@ -18,7 +18,7 @@ class DecoderParts(Protocol):
 
     @property
     def head(self) -> Callable[[Tensor], Tensor]:
-        """See above."""
+        """Computes logits; see the attribute."""
 
     def project_memory(self, memory: Tensor, visible: Tensor) -> Tensor:
         """See `Decoder.project_memory`."""
@@ -36,7 +36,7 @@ class DecoderParts(Protocol):
 
 
 class EncoderGraph(nn.Module):
-    """The encoder, and what all layers of the decoder need of its memory."""
+    """Computes the encoder, and what all layers of the decoder need of its memory."""
 
     def __init__(self, encoder: nn.Module, decoder: DecoderParts, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class EncoderGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """A step without side effects: the cache goes in and comes out."""
+    """Computes a step without side effects: the cache goes in and comes out."""
 
     def __init__(self, decoder: DecoderParts) -> None:
         super().__init__()

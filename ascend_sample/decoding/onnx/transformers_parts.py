@@ -1,4 +1,4 @@
-"""Encoders and decoders of models of transformers 5, taken apart into what the two graphs are made of.
+"""Encoders and decoders of models of transformers 5 are taken apart here into what the two graphs are made of.
 
 The decoders' layers keep their projections, norms and feed-forward networks. What connects these is written here, with
 keys, values and positions that come from outside: the caches of transformers are objects, which no graph can take, and
@@ -22,11 +22,12 @@ from ascend_sample.decoding.onnx.interface import ENCODER_FEATURES
 
 
 class Parts(NamedTuple):
-    """What is exported of a model.
+    """Holds what is exported of a model.
 
     Attributes:
-        encoder: called with what example names; returns a memory and its lengths, as `EncoderDecoder` says.
-        decoder: looks at that memory.
+        encoder: a module that is called with what example names; it returns a memory and its lengths, as
+            `EncoderDecoder` says.
+        decoder: the decoder that looks at that memory.
         example: see `export_onnx`.
         dynamic_axes: see `export_onnx`.
     """
@@ -38,7 +39,7 @@ class Parts(NamedTuple):
 
 
 class _TextEncoder(nn.Module):
-    """An encoder of token ids. Padding, wherever it is, goes to the end of the memory."""
+    """Encodes token ids. Padding, wherever it is, goes to the end of the memory."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ class _TextEncoder(nn.Module):
 
 
 class _SpeechEncoder(nn.Module):
-    """An encoder of features of one length, without padding."""
+    """Encodes features of one length, without padding."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -72,7 +73,7 @@ class _SpeechEncoder(nn.Module):
 
 
 class _Decoder(nn.Module, ABC):
-    """A decoder of transformers as `DecoderParts`."""
+    """Makes `DecoderParts` of a decoder of transformers."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -142,7 +143,7 @@ class _Decoder(nn.Module, ABC):
 
 
 class _BartDecoder(_Decoder):
-    """Norms after each part of a layer; learned positions from 2 on, and a norm of the embeddings."""
+    """Has norms after each part of a layer, learned positions from 2 on, and a norm of the embeddings."""
 
     norm_first = False
     bias: Tensor
@@ -204,7 +205,7 @@ class _BartDecoder(_Decoder):
 
 
 class _MarianDecoder(_BartDecoder):
-    """As BART's, with scaled embeddings and a table of sines and cosines."""
+    """Differs from BART's by scaled embeddings and a table of sines and cosines."""
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         embedded: Tensor = self.decoder.embed_tokens(tokens) * self.decoder.embed_scale
@@ -212,7 +213,7 @@ class _MarianDecoder(_BartDecoder):
 
 
 class _WhisperDecoder(_BartDecoder):
-    """Norms in front of each part of a layer, and a last one."""
+    """Has norms in front of each part of a layer, and a last one."""
 
     norm_first = True
 
@@ -226,7 +227,7 @@ class _WhisperDecoder(_BartDecoder):
 
 
 class _T5Decoder(_Decoder):
-    """No positions, but a bias for each distance, which the first layer has for all; scores are not scaled."""
+    """Has no positions, but a bias for each distance, which the first layer has for all; scores are not scaled."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -284,7 +285,7 @@ DECODERS: Final[Mapping[str, type[_Decoder]]] = {
     "T5ForConditionalGeneration": _T5Decoder,
     "WhisperForConditionalGeneration": _WhisperDecoder,
 }
-"""By the class of the model, whose name is enough: who has such a model has transformers."""
+"""The decoders by the name of the model's class. The name is enough, because who has such a model has transformers."""
 
 
 def is_supported(model: object) -> bool:

@@ -1,1 +1,1 @@
-"""Speculative sampling: who drafts, and how much; which drafts stay; rows that grow by different numbers of tokens."""
+"""Speculative sampling drafts tokens, judges them, and has rows that grow by different numbers of tokens."""

@@ -1,4 +1,4 @@
-"""The heart of speculative sampling: which draft tokens stay, and what follows the last of them."""
+"""The heart of speculative sampling decides which draft tokens stay, and what follows the last of them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import torch
 from torch import Tensor
 
 from ascend_sample.decoding.distributions import RowSampling, draw_from
+from ascend_sample.decoding.places import at_places
 from ascend_sample.sampling import Stream, exponential_noise
 
 
 class Draft(NamedTuple):
-    """What a drafter proposes.
+    """Holds what a drafter proposes.
 
     Attributes:
         tokens: int64 [batch, count], all of the model's vocabulary; what follows a row's own count is any of them. On a
-            CPU others are refused. On a device nothing is checked, because a round would have to wait for it.
+            CPU other tokens are refused. On a device nothing is checked, because a round would have to wait for it.
         counts: int64 [batch], how many of them each row proposes, 0 to count.
         probabilities: float32 [batch, count, vocab_size], the distribution that each token was drawn from; None where
             tokens are not drawn: each then counts as drawn from a distribution that has nothing else.
-        passes: forward passes that it took.
+        passes: how many forward passes it took.
     """
 
     tokens: Tensor
@@ -30,11 +31,11 @@ class Draft(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What becomes of a draft.
+    """Says what becomes of a draft.
 
     Attributes:
         accepted: int64 [batch], how many of the row's first draft tokens stay.
-        token: int64 [batch], what follows these: in place of the first that was rejected, or after all, where none was.
+        token: int64 [batch], the token that follows these, in place of the first one that was rejected, if any was.
     """
 
     accepted: Tensor
@@ -52,9 +53,9 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
     The randomness of a place is a function of the row's seed and the place, so no other row changes what a row gets.
 
     Args:
-        logits: floats [batch, count + 1, vocab_size], the target's in place of each draft token and after the last;
+        logits: floats [batch, count + 1, vocab_size], the target's at the place of each draft token and after the last;
             what follows a row's own count is not used. They stay as they are.
-        draft: of count tokens a row, which may be 0.
+        draft: a draft of count tokens a row, which may be 0.
         sampling: how each row of the target is sampled.
         position: int64 [batch], the number of tokens before the row's first draft token.
 
@@ -100,7 +101,7 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
 
 
 def _first_rejected(stays: Tensor, places: Tensor) -> Tensor:
-    """Returns each row's first place in stays [batch, count] whose draft token does not stay; count if all do."""
+    """Returns each row's first place in stays, bool [batch, count], that is False; count if none is."""
     return torch.where(stays, len(places), places).amin(dim=1)
 
 
@@ -115,10 +116,10 @@ def _residual(p: Tensor, draft: Draft, place: Tensor) -> Tensor:
 
 
 def _at_tokens(probabilities: Tensor, tokens: Tensor) -> Tensor:
-    """Takes, of [batch, count, vocab_size], the values of tokens [batch, count]."""
+    """Takes the probabilities, [batch, count, vocab_size], of tokens [batch, count]."""
     return probabilities.gather(2, tokens[:, :, None]).squeeze(2)
 
 
 def _at_place(values: Tensor, place: Tensor) -> Tensor:
-    """Takes, of [batch, places, vocab_size], the rows at place [batch]."""
-    return values.gather(1, place[:, None, None].expand(-1, 1, values.shape[2])).squeeze(1)
+    """Takes from each row of values, [batch, places, vocab_size], what is at its place, int64 [batch]."""
+    return at_places(values, place[:, None]).squeeze(1)

@@ -1,4 +1,4 @@
-"""How many tokens to draft: as many as make the time for a token least, by what was measured so far."""
+"""Adaptive gamma drafts as many tokens as make the time for a token least, by what was measured so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ascend_sample._errors import check_integer, check_number, refuse
 
 WINDOW = 256
-"""Draft tokens after which a look at one counts 1/e as much."""
+"""The number of draft tokens after which a look at one counts 1/e as much."""
 FIRST_GUESS = 0.7
 GUESSED_LOOKS = 4.0
 TIMES_KEPT = 9
@@ -19,15 +19,15 @@ PLAIN_ROUNDS_FIRST = 2
 SPECULATIVE_ROUNDS_FIRST = 2
 FIRST_GAMMA = 3
 FIRST_GAMMA_OF_A_BATCH = 1
-"""Of several rows, where a pass over more tokens may cost much more."""
+"""The first gamma of several rows is smaller, because a pass over more of their tokens may cost much more."""
 ROW_WEIGHT = 16.0
-"""Looks at the draft tokens of one row after which they count as much as those of all rows."""
+"""The number of looks at draft tokens of one row after which they count as much as those of all rows."""
 LEAST_GAIN = 1.03
 """Drafting must promise this much more speed than plain decoding, for estimates are not sure."""
 PROBING_SHARE = 0.01
-"""Of the time, what may be lost by trying to draft where plain decoding seems better."""
+"""The share of the time that may be lost by trying to draft where plain decoding seems better."""
 READING_SHARE = 0.03
-"""Of the time, what the drafter may need to read the tokens that it missed, for such a try."""
+"""The share of the time that the drafter may need for such a try, to read the tokens that it missed."""
 CERTAINTY = 2.0
 """What drafting again promises to gain must be this many times what it costs to begin with."""
 FEWEST_ROUNDS_BETWEEN_PROBES = 32

@@ -1,4 +1,4 @@
-"""What proposes tokens for a target to judge: a smaller model, or the text so far."""
+"""Drafters propose tokens for a target to judge, by a smaller model or by the text so far."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from torch import Tensor
 from ascend_sample._errors import check_bool, check_integer
 from ascend_sample.decoding.distributions import RowSampling, draw_from
 from ascend_sample.decoding.model import StepModel, checked, decoded, entered
+from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.request import check_model
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.sampling import Stream
 
 
 class Round(NamedTuple):
-    """What a drafter is told about the texts and what is wanted.
+    """Tells a drafter about the texts and what is wanted.
 
     Attributes:
         tokens: int64 [batch, capacity], prompts without padding and what was generated, from the left; what follows a
             row's end is undefined.
-        lengths: int64 [batch].
+        lengths: int64 [batch], the number of tokens of each row.
         wanted: int64 [batch], the most tokens that each row may propose, up to size; a model must not see places
             beyond lengths + wanted.
         size: the largest of wanted, or more.
@@ -42,7 +43,7 @@ class Round(NamedTuple):
 
 
 DRAFTER_METHODS: Final = ("start", "draft")
-"""Of `Drafter`."""
+"""The methods of `Drafter`."""
 
 
 class Drafter(Protocol):
@@ -64,12 +65,12 @@ class Drafter(Protocol):
 
 
 class ModelDraftState(NamedTuple):
-    """Where a `ModelDrafter` is.
+    """Holds the state of a `ModelDrafter`.
 
     Attributes:
-        cache: of its model.
+        cache: the cache of its model.
         missing: how many of the last tokens of a text the cache may lack, or have wrong.
-        vocab_size: of its model.
+        vocab_size: how many tokens its model knows.
     """
 
     cache: Any
@@ -81,7 +82,7 @@ class ModelDrafter:
     """Drafts with a model: draws from it as the target is drawn from, with the filters of each row.
 
     Args:
-        model: of the target's vocabulary, cheaper than the target.
+        model: a model of the target's vocabulary that is cheaper than the target.
         uses_encoder: whether it takes the encoder's tensors that the target takes.
 
     Example:
@@ -112,7 +113,7 @@ class ModelDrafter:
         return ModelDraftState(output.cache, 0, output.logits.shape[1])
 
     def draft(self, state: ModelDraftState, texts: Round) -> tuple[Draft, ModelDraftState]:
-        """See `Drafter.draft`. One pass a token; the first one also reads what is new in the texts."""
+        """See `Drafter.draft`. Each token takes a pass; the first one also reads what is new in the texts."""
         # Where nothing is new, the last token is read again: a step gives the logits, not the prefill.
         known, count, sampling = max(1, state.missing + texts.unseen), texts.size, texts.sampling
         # A row that wants fewer starts earlier, by tokens that it has already: no row goes beyond what it wants.
@@ -141,7 +142,7 @@ class ModelDrafter:
             place = (texts.lengths - first - known)[:, None] + torch.arange(count, device=first.device)
             place = place.clamp(min=0, max=count - 1)  # of a row that is done anything will do
             drafted = drafted.gather(1, place)
-            q = None if q is None else q.gather(1, place[:, :, None].expand(-1, -1, q.shape[2]))
+            q = None if q is None else at_places(q, place)
         # It lacks its own last token and the target's, where all were accepted.
         return Draft(drafted, texts.wanted, q, count), state._replace(cache=cache, missing=2)
 

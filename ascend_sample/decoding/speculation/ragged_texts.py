@@ -1,4 +1,4 @@
-"""The texts of a batch whose rows grow by different numbers of tokens."""
+"""`RaggedTexts` keeps the texts of a batch whose rows grow by different numbers of tokens."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from torch import Tensor
 
 from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
+from ascend_sample.decoding.places import tokens_first
 from ascend_sample.decoding.request import Request
 from ascend_sample.decoding.steps import warn_of_impossible
 from ascend_sample.decoding.streaming import Listening
 
 
 class RaggedTexts:
-    """Prompts and what is generated, each row from the left.
+    """Keeps prompts and what is generated, each row from the left.
 
     Args:
         request: the prompts, the stop tokens, and how many tokens each row may get.
@@ -21,15 +22,14 @@ class RaggedTexts:
     Attributes:
         tokens: int64 [batch, prompt + max_steps + 1]; what follows a row's end is undefined. The last column is where
             everything goes that is not to be kept.
-        lengths: int64 [batch].
+        lengths: int64 [batch], the number of tokens of each row, its prompt included.
         room: int64 [batch], how many tokens each row may still get; 0 for a row that is done.
         scores: float32 [batch], the sums of the log-probabilities of what was generated.
     """
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        to_the_left = torch.argsort((~request.attention_mask).int(), dim=1, stable=True)
-        prompts = request.input_ids.gather(1, to_the_left)
+        prompts = request.input_ids.gather(1, tokens_first(request.attention_mask))
         self.tokens = torch.nn.functional.pad(prompts, (0, request.max_steps + 1))
         self.lengths = request.prompt_lengths()
         self.room = request.max_new_tokens.clone()
@@ -62,12 +62,12 @@ class RaggedTexts:
         return counts
 
     def window(self, start: Tensor, draft: Tensor, counts: Tensor) -> Tensor:
-        """Returns what a model reads from start [batch] on: text tokens, then draft tokens; int64 [batch, 1 + drafted].
+        """Returns the text tokens from start on and the draft tokens behind them, int64 [batch, 1 + drafted].
 
         Args:
             start: int64 [batch], at least draft.shape[1] - counts before the row's last token, or 0.
-            draft: int64 [batch, drafted]; of row r the first counts[r] are put behind its end.
-            counts: int64 [batch].
+            draft: int64 [batch, drafted], tokens of which row r gets the first counts[r] behind its end.
+            counts: int64 [batch], how many draft tokens each row gets.
         """
         self._put(draft, counts)
         return self.tokens.gather(1, start[:, None] + torch.arange(draft.shape[1] + 1, device=start.device))

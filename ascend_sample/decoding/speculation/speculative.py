@@ -1,4 +1,4 @@
-"""Speculative sampling: a drafter proposes tokens, the target judges all of them in one pass. Exact, and batched."""
+"""In speculative sampling a drafter proposes tokens, and the target judges all of them in one pass, exactly."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.model import StepModel, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
+from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.request import CommonOptions, Request, check_model, check_positions, check_request
 from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
@@ -50,11 +51,11 @@ def speculative_sample(
     as the models' logits are the same bits).
 
     Args:
-        model: the target.
+        model: the model that is sampled from, the target.
         input_ids: int64 [batch, length], the prompts.
-        params: temperature, top_k, top_p, min_p and seed, one for each prompt or one for all; target and draft are
-            sampled with them alike. None: the model's distribution as it is. Other parameters are refused. Prompts
-            that share a seed share their noise.
+        params: one `SamplingParams` for each prompt, or one for all, with temperature, top_k, top_p, min_p and seed;
+            target and draft are sampled with them alike. None: the model's distribution as it is. Other parameters are
+            refused. Prompts that share a seed share their noise.
         drafter: a model of the same vocabulary, or a `Drafter`.
         max_new_tokens: the most tokens that are generated, for all rows or for each. No cache ever holds more than a
             row's prompt and this many tokens, but for prompts shorter than gamma.
@@ -115,7 +116,7 @@ def speculative_sample(
 
 
 class _Run:
-    """A call: the texts, the caches, and what a round does with them.
+    """Does the rounds of a call, and keeps its texts and caches.
 
     Attributes:
         room_of_rows: how many tokens each row may still get; 0 for a row that is done.
@@ -162,7 +163,7 @@ class _Run:
         self._read(self.nothing, self.nothing)
 
     def start_with_drafts(self, count: int) -> bool:
-        """Judges count drafts a row in the pass that reads the prompts, which saves one; returns whether it did.
+        """Judges count drafts a row in the pass that reads the prompts, which saves a pass; returns whether it did.
 
         It does where that changes nothing but the time: all rows are greedy and have the same room, nobody listens for
         the first token, there is no encoder, and the drafter and the model can.
@@ -220,7 +221,7 @@ class _Run:
         return self._read(looked.sum(dim=1), kept.sum(dim=1))
 
     def rows_to_go(self) -> list[tuple[int, int]]:
-        """Returns, of each row that is not done, how many of its draft tokens were looked at, and accepted."""
+        """Returns how many draft tokens were looked at, and accepted, of each row that is not done."""
         rows = zip(self.room_of_rows, self.looked_of_rows, self.accepted_of_rows, strict=True)
         return [(looked, accepted) for room, looked, accepted in rows if room > 0]
 
@@ -277,7 +278,7 @@ class _Run:
             refuse(STRATEGY, "drafter", rule, size, "Draft with a model of its family.")
 
     def _read(self, looked: Tensor, accepted: Tensor) -> tuple[int, int]:
-        """Notes the room of each row and what its round was like: the one time that a round waits for the device.
+        """Notes the room of each row and what its round was like. A round waits for the device here alone.
 
         Returns:
             How many draft tokens were looked at, and accepted, in all rows.
@@ -290,10 +291,9 @@ class _Run:
 
 
 def _from_place(logits: Tensor, first: Tensor) -> Tensor:
-    """Returns, of each row of [batch, places, vocab_size], what is from first [batch] on; then the last, repeated."""
+    """Returns each row of logits, [batch, places, vocab_size], from its first on, filled up with its last place."""
     places = first[:, None] + torch.arange(logits.shape[1], device=logits.device)
-    places = places.clamp(max=logits.shape[1] - 1)
-    return logits.gather(1, places[:, :, None].expand(-1, -1, logits.shape[2]))
+    return at_places(logits, places.clamp(max=logits.shape[1] - 1))
 
 
 def _refuse_what_needs_steps(request: Request, model: StepModel) -> None:

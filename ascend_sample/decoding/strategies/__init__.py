@@ -1,1 +1,1 @@
-"""The strategies that append one token to each row in each step: greedy search, sampling, contrastive search."""
+"""These strategies append one token to each row in each step: greedy search, sampling, contrastive search."""

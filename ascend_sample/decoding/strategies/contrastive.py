@@ -1,4 +1,4 @@
-"""Contrastive search: probable tokens that do not lead back to where the text has been."""
+"""Contrastive search takes probable tokens that do not lead back to where the text has been."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def contrastive_search(
     Each step decodes top_k candidates a row, and keeps the cache of the one that is taken.
 
     Args:
-        model: what computes steps; it must return hidden states (`CausalModel(model, hidden_states=True)`).
+        model: the model that computes steps; it must return hidden states (`CausalModel(model, hidden_states=True)`).
         input_ids: int64 [batch, length], the prompts.
         max_new_tokens: how many tokens are appended at most; one number, or one for each prompt.
-        top_k: how many candidates there are; 1 is greedy search. More than the vocabulary has are all of it.
+        top_k: how many candidates there are, at most as many as the vocabulary has; 1 is greedy search.
         penalty_alpha: from 0, the most probable token, to 1, the one least like what was before.
         **common: see `CommonOptions`.
 
@@ -96,11 +96,11 @@ def contrastive_search(
 
 
 class _Context:
-    """The hidden states of all tokens so far, float32 of length 1, with room for those that come.
+    """Keeps the hidden states of all tokens so far, float32 of length 1, with room for those that come.
 
     Args:
         request: what was asked for.
-        hidden_states: of the prompts, float32 [batch, length, hidden_size].
+        hidden_states: those of the prompts, float32 [batch, length, hidden_size].
     """
 
     def __init__(self, request: Request, hidden_states: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Greedy search: the most probable token at every step."""
+"""Greedy search appends the most probable token at every step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ascend_sample.decoding.strategies.loop import Choice, Texts, append_tokens
 from ascend_sample.sampling import RowStatus, SamplingParams
 
 GREEDY: Final = SamplingParams(temperature=0, seed=0)
-"""With a seed, so that none is taken from torch's generator."""
+"""The parameters of a greedy row. They have a seed, so that none is taken from torch's generator."""
 
 
 @torch.no_grad()
@@ -33,7 +33,7 @@ def greedy_search(
     """Appends the token with the largest logit at every step, the lowest id among equals.
 
     Args:
-        model: what computes steps.
+        model: the model that computes steps.
         input_ids: int64 [batch, length], the prompts.
         max_new_tokens: how many tokens are appended at most; one number, or one for each prompt.
         **common: see `CommonOptions`.

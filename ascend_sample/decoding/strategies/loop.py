@@ -1,4 +1,4 @@
-"""The loop of the strategies that append one token a row and step, and what they keep of their rows."""
+"""Strategies that append one token a row and step share a loop, and what they keep of their rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from ascend_sample.decoding.streaming import Listening
 
 
 class Choice(NamedTuple):
-    """What a strategy does in a step.
+    """Holds what a strategy has chosen in a step.
 
     Attributes:
-        tokens: int64 [rows].
-        log_probs: float32 [rows], of the tokens; -inf where is_impossible.
-        is_impossible: bool [rows], where no token was left to choose: all logits are -inf, and the token is arbitrary.
+        tokens: int64 [rows], the token of each row.
+        log_probs: float32 [rows], the log-probabilities of the tokens; -inf where is_impossible.
+        is_impossible: bool [rows], True where no token was left to choose: all logits are -inf, and the token is
+            arbitrary.
         scores: float32 [rows, vocab_size], what was chosen from; it is kept if the request asks for it.
     """
 
@@ -32,19 +33,19 @@ class Choice(NamedTuple):
 
 
 class Texts:
-    """The rows of a search: their tokens, which of them are done, and their scores.
+    """Keeps the rows of a search: their tokens, their scores, and which of them are done.
 
     Args:
         request: what was asked for.
         copies: how many rows each prompt has; they follow one another.
-        named: what a warning gives the numbers of.
+        named: whether a warning numbers rows or prompts.
 
     Attributes:
-        is_done: bool [rows].
-        stand_in: after `are_done` said no: which row of the model's cache is to take the place of each, int64 [rows];
-            None where all stay. A row that is done is decoded along with the others, because processors and criteria
-            may know the batch. It must not grow, or it could run out of the model's positions; so it becomes a second
-            copy of a row that goes on.
+        is_done: bool [rows], True where a row gets no more tokens.
+        stand_in: int64 [rows], after `are_done` said no: the row of the model's cache that is to take the place of
+            each; None where all stay. A row that is done is decoded along with the others, because processors and
+            criteria may know the batch. It must not grow, or it could run out of the model's positions; so it becomes a
+            second copy of a row that goes on.
     """
 
     def __init__(self, request: Request, copies: int = 1, named: Literal["rows", "prompts"] = "rows") -> None:
@@ -60,9 +61,7 @@ class Texts:
         self._is_impossible = torch.zeros(rows, dtype=torch.bool, device=request.device)
         self._scores: list[Tensor] = []
         self._done_count = 0
-        shortest = int(request.max_new_tokens.min())
-        has_ends = len(request.eos_token_ids) > 0 or len(request.stopping_criteria) > 0
-        self._may_end_early = has_ends or shortest < request.max_steps
+        self._may_end_early = request.has_ends or int(request.max_new_tokens.min()) < request.max_steps
         self.is_done = torch.zeros(rows, dtype=torch.bool, device=request.device)
         self.stand_in: Tensor | None = None
         self._listening = Listening(
@@ -80,7 +79,7 @@ class Texts:
         return apply_processors(self.request, self.ids, scores)
 
     def append(self, choice: Choice) -> None:
-        """Gives each row that is not done its token; some may be done with it."""
+        """Appends its token to each row that is not done, and notes which rows are done with it."""
         request, was_done = self.request, self.is_done
         tokens = choice.tokens.masked_fill(was_done, request.pad_token_id)
         self._ids[:, self._prompt_width + self._steps] = tokens
@@ -98,7 +97,7 @@ class Texts:
             self._listening.tell(tokens[:, None], (~was_done).to(torch.int64), is_done)
 
     def are_done(self) -> bool:
-        """Tells whether all rows are done, and waits for the device only where that is not known without."""
+        """Tells whether all rows are done, and waits for the device only where the host does not know."""
         self.stand_in = None
         if self._steps >= self.request.max_steps:
             return True
@@ -132,10 +131,10 @@ def append_tokens(
     """Chooses, appends and decodes until all rows are done.
 
     Args:
-        model: what start came from.
-        start: the prompts' logits [rows, vocab_size] and cache.
-        texts: of the same rows.
-        choose: what to append, of the model's logits [rows, vocab_size].
+        model: the model that computes steps.
+        start: the logits [rows, vocab_size] and the cache that it has returned for the prompts.
+        texts: the texts of the same rows.
+        choose: a function that chooses what to append from the model's logits [rows, vocab_size].
     """
     logits, cache = start.logits, start.cache
     for _ in steps_of(texts.request):

@@ -1,4 +1,4 @@
-"""Sampling, and ranking what was sampled."""
+"""Sampling draws texts; `sample_and_rank` ranks what was drawn."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingPa
 from ascend_sample.sampling.seeds import derived_seeds
 
 DEFAULT_SAMPLES: Final = 20
-"""As in Adiwardana et al., "Towards a Human-like Open-Domain Chatbot", 2020."""
+"""The number of samples in Adiwardana et al., "Towards a Human-like Open-Domain Chatbot", 2020."""
 
 
 @torch.no_grad()
@@ -45,7 +45,7 @@ def sample(
     logits.
 
     Args:
-        model: what computes steps.
+        model: the model that computes steps.
         input_ids: int64 [batch, length], the prompts.
         params: one `SamplingParams` for each prompt, or one for all. None: the model's distribution as it is. Prompts
             that share a seed share their noise, so equal ones have equal texts; those without a seed never do. Rows
@@ -104,14 +104,14 @@ def sample_and_rank(
     stop token.
 
     Args:
-        model: what computes steps.
+        model: the model that computes steps.
         input_ids: int64 [batch, length], the prompts.
-        params: as for `sample`. With a temperature of 0 all texts of a prompt are equal.
+        params: see `sample`. With a temperature of 0 all texts of a prompt are equal.
         max_new_tokens: how many tokens are appended at most; one number, or one for each prompt.
         num_samples: how many texts are drawn for each prompt, with seeds as in `sample`.
         num_return_sequences: how many of them are returned, at most num_samples. Equal texts are not merged.
         length_penalty: 1 ranks by the mean log-probability, 0 by the probability of the text, which prefers short ones.
-        generator: as for `sample`.
+        generator: see `sample`.
         **common: see `CommonOptions`. on_tokens is refused, because no text is sure to be returned before all are
             drawn; return_scores keeps those of all that were.
 
@@ -166,17 +166,13 @@ def _sampled(
 
     def choose(logits: Tensor) -> Choice:
         processed = texts.processed(logits) if request.logits_processor else logits
-        scores = _drawn_from(processed, batch) if _needs_scores(request) else processed
+        scores = _drawn_from(processed, batch) if request.needs_scores else processed
         drawn = sampler(processed, batch)
         is_impossible = drawn.status == RowStatus.ALL_MASKED
         log_probs = log_probs_of(logits, drawn.token_ids).masked_fill(is_impossible, -torch.inf)
         return Choice(drawn.token_ids, log_probs, is_impossible, scores)
 
     return append_tokens(model, start, texts, choose)
-
-
-def _needs_scores(request: Request) -> bool:
-    return request.return_scores or len(request.stopping_criteria) > 0
 
 
 def _drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:

@@ -41,7 +41,7 @@ def tokens_in(cache: AlignedCache) -> list[list[int]]:
 def test_rows_move_and_are_rolled_back(device: str) -> None:
     cache = store([3, 1, 4], device)
     assert tokens_in(cache) == [[0, 1, 2], [10], [20, 21, 22, 23]]
-    cache = cache.selected(torch.tensor([2, 0, 1, 2], device=device))
+    cache = cache.reordered(torch.tensor([2, 0, 1, 2], device=device))
     assert tokens_in(cache) == [[20, 21, 22, 23], [0, 1, 2], [10], [20, 21, 22, 23]]
     assert cache.past.cross_attention_cache.layers[0].keys.flatten().tolist() == [2, 0, 1, 2]
     cache = cache.rolled_back(torch.tensor([2, 3, 0, 1], device=device))
@@ -78,7 +78,7 @@ def test_a_device_is_read_at_every_eighth_rollback_only(npu: str) -> None:
 
 
 def test_columns_that_no_row_uses_any_more_are_cut(device: str) -> None:
-    cache = store([4, 2], device).selected(torch.tensor([1], device=device))
+    cache = store([4, 2], device).reordered(torch.tensor([1], device=device))
     assert cache.width == 4
     cache = cache.rolled_back(torch.tensor([1], device=device))
     assert tokens_in(cache) == [[10]]
