@@ -19,11 +19,9 @@ from number_speller import END, MOST_DIGITS, START, WORDS, SpellerConfig, decode
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.beams.backtracking import gather_tree
+from ascend_sample.decoding import DecodeOutput, EncoderDecoder, gather_tree
 from ascend_sample.decoding.beams.in_beam import search_in_beam
 from ascend_sample.decoding.beams.run import BeamRun
-from ascend_sample.decoding.models.transformer_decoder import EncoderDecoder
-from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import check_request
 
 MOST_STEPS = 16

@@ -11,16 +11,17 @@ Source: docs/decoding.md, section "FasterTransformer's decoder".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ascend_sample._errors import check_bool, check_integer, check_number, refuse, refuse_type
 from ascend_sample.decoding.model import StepOutput
-from ascend_sample.decoding.models.decoder_layer import ACTIVATIONS, DecoderLayer, visible_steps
+from ascend_sample.decoding.models.decoder_layer import ACTIVATIONS, DecoderLayer
+from ascend_sample.decoding.models.layered_decoder import LayeredDecoder
 from ascend_sample.decoding.models.step_major_cache import DecoderCache
 from ascend_sample.decoding.places import at_places, repeated_rows, tokens_first
 
@@ -79,7 +80,7 @@ class DecoderConfig:
                 refuse(name, field, f"be one of {', '.join(values)}", getattr(self, field), remedy)
 
 
-class Decoder(nn.Module):
+class Decoder(LayeredDecoder):
     """Computes embedding, positions, layers, a last norm and logits; is a `StepModel`, and a module to train.
 
     The vector of token t at step s = 1, 2, ... is `embedding[t] * sqrt(h)` plus the sines of `s * r ** i` and then
@@ -193,57 +194,6 @@ class Decoder(nn.Module):
         """See `StepModel.rollback`."""
         return replace(cache, lengths=lengths)
 
-    def project_memory(self, memory: Tensor, visible: Tensor) -> Tensor:
-        """Returns each layer's keys and values of a memory.
-
-        Args:
-            memory: floats [rows, memory length, memory_size].
-            visible: bool [rows, memory length], False at padding.
-
-        Returns:
-            Floats [layers, 2 (keys, values), rows, memory length, hidden_size], zero at padding: a weight of zero
-            does not make a NaN go away that the encoder left there.
-        """
-        projected = [torch.stack(layer.project_memory(memory)) for layer in self._layers()]
-        return torch.stack(projected).masked_fill(~visible[:, :, None], 0)
-
-    def run_layers(
-        self,
-        tokens: Tensor,
-        places: Tensor,
-        extent: int,
-        append: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
-        memory_of: Callable[[int], tuple[Tensor, Tensor] | Tensor],
-        memory_visible: Tensor,
-    ) -> Tensor:
-        """Runs the layers over tokens: what `forward`, `decode` and the exported graph have in common.
-
-        Args:
-            tokens: int64 [rows, count].
-            places: int64 [rows or 1, count], how many tokens are in front of each.
-            extent: how many steps append returns.
-            append: a function like `Append`, with the layer's number in front.
-            memory_of: (layer's number) -> its keys and values of the memory, [rows, memory length, hidden_size] each.
-            memory_visible: bool [rows, memory length], False at padding.
-
-        Returns:
-            The normalised hidden states, floats [rows, count, hidden_size].
-        """
-        hidden = self.embedding(tokens) * math.sqrt(self.config.hidden_size)
-        hidden = hidden + self._encode_steps(places + 1).to(hidden.dtype)
-        visible = visible_steps(places, extent)
-        for number, layer in enumerate(self._layers()):
-            keys, values = memory_of(number)
-            hidden = layer(
-                hidden,
-                lambda keys, values, number=number: append(number, keys, values),
-                visible,
-                (keys, values),
-                memory_visible[:, None, None],
-            )
-        normalised: Tensor = self.norm(hidden)
-        return normalised
-
     def _advance(self, tokens: Tensor, cache: DecoderCache) -> tuple[Tensor, DecoderCache]:
         """Returns hidden states of the tokens after the cached ones, and the cache with them."""
         count = tokens.shape[1]
@@ -260,6 +210,25 @@ class Decoder(nn.Module):
         )
         return hidden, replace(grown, lengths=grown.lengths + count)
 
+    def _layers(self) -> Iterable[Any]:
+        return self.layers
+
+    def _project(self, layer: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
+        projected: tuple[Tensor, Tensor] = layer.project_memory(memory)
+        return projected
+
+    def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
+        hidden: Tensor = self.embedding(tokens) * math.sqrt(self.config.hidden_size)
+        return hidden + self._encode_steps(places + 1).to(hidden.dtype)
+
+    def _run_layer(self, layer: Any, *inputs: Any) -> Tensor:
+        result: Tensor = layer(*inputs)
+        return result
+
+    def _finish(self, hidden: Tensor) -> Tensor:
+        normalised: Tensor = self.norm(hidden)
+        return normalised
+
     def _encode_steps(self, steps: Tensor) -> Tensor:
         """Returns sines and cosines, float32 [..., hidden_size], of int64 steps, the first of which is 1."""
         half = self.config.hidden_size // 2
@@ -269,9 +238,6 @@ class Decoder(nn.Module):
         exponents = torch.arange(half, device=steps.device) / (half - 1)
         angles = steps[..., None] * LONGEST_WAVELENGTH**-exponents
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
-
-    def _layers(self) -> list[DecoderLayer]:
-        return [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def _check_memory(self, input_ids: Tensor, memory: Tensor, lengths: Tensor | None) -> Tensor:
         """Returns which places of the memory are no padding, bool [rows, memory length]."""

@@ -32,6 +32,8 @@ ENCODER_PREFIX: Final = "encoder_"
 class _TransformersModel(ABC):
     """Does what the two kinds of models have in common."""
 
+    _states_name = "hidden_states"
+
     def __init__(
         self,
         model: Any,
@@ -156,9 +158,9 @@ class _TransformersModel(ABC):
     def _position_source(self) -> PositionSource:
         """Returns where the model has positions from."""
 
-    @abstractmethod
     def _last_hidden_states(self, output: Any) -> Tensor | None:
         """Returns the last layer's hidden states, [batch, new, hidden_size]; None where they were not asked for."""
+        return getattr(output, self._states_name)[-1] if self.hidden_states else None
 
     def _check_holes(self, cache: AlignedCache) -> None:
         if cache.has_holes and self.position_source is PositionSource.WIDTH:
@@ -229,9 +231,6 @@ class CausalModel(_TransformersModel):
         is_relative = self.model.config.model_type in RELATIVE_CAUSAL_MODELS
         return PositionSource.RELATIVE if is_relative else PositionSource.WIDTH
 
-    def _last_hidden_states(self, output: Any) -> Tensor | None:
-        return output.hidden_states[-1] if self.hidden_states else None
-
 
 class EncoderDecoderModel(_TransformersModel):
     """Makes a `StepModel` of an encoder-decoder of transformers, with its EncoderDecoderCache.
@@ -267,6 +266,8 @@ class EncoderDecoderModel(_TransformersModel):
 
     Source: docs/decoding.md, section "Models".
     """
+
+    _states_name = "decoder_hidden_states"
 
     def start(self, batch_size: int) -> Tensor:
         """Returns the tokens that the decoder starts with by the generation_config, int64 [batch_size, 1].
@@ -322,6 +323,3 @@ class EncoderDecoderModel(_TransformersModel):
             return PositionSource.RELATIVE
         is_open = takes_positions(getattr(self.model.get_decoder(), "embed_positions", None))
         return PositionSource.EMBEDDING if is_open else PositionSource.WIDTH
-
-    def _last_hidden_states(self, output: Any) -> Tensor | None:
-        return output.decoder_hidden_states[-1] if self.hidden_states else None

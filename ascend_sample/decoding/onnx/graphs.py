@@ -1,44 +1,19 @@
-"""The two graphs are torch modules over any decoder that offers its parts."""
+"""The two graphs are torch modules over any `LayeredDecoder`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-
-class DecoderParts(Protocol):
-    """Is what the graphs are made of: a `Decoder`, or an adapter of a model of transformers, all torch modules.
-
-    Attributes:
-        head: floats [rows, count, hidden_size] of `run_layers` -> logits [rows, count, vocab_size].
-    """
-
-    @property
-    def head(self) -> Callable[[Tensor], Tensor]:
-        """Computes logits; see the attribute."""
-
-    def project_memory(self, memory: Tensor, visible: Tensor) -> Tensor:
-        """See `Decoder.project_memory`."""
-
-    def run_layers(
-        self,
-        tokens: Tensor,
-        places: Tensor,
-        extent: int,
-        append: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
-        memory_of: Callable[[int], tuple[Tensor, Tensor]],
-        memory_visible: Tensor,
-    ) -> Tensor:
-        """See `Decoder.run_layers`."""
+from ascend_sample.decoding.models.layered_decoder import LayeredDecoder
 
 
 class EncoderGraph(nn.Module):
     """Computes the encoder, and what all layers of the decoder need of its memory."""
 
-    def __init__(self, encoder: nn.Module, decoder: DecoderParts, names: tuple[str, ...]) -> None:
+    def __init__(self, encoder: nn.Module, decoder: LayeredDecoder, names: tuple[str, ...]) -> None:
         super().__init__()
         self.encoder, self.decoder, self.names = encoder, decoder, names
 
@@ -53,7 +28,7 @@ class EncoderGraph(nn.Module):
 class DecoderGraph(nn.Module):
     """Computes a step without side effects: the cache goes in and comes out."""
 
-    def __init__(self, decoder: DecoderParts) -> None:
+    def __init__(self, decoder: LayeredDecoder) -> None:
         super().__init__()
         self.decoder = decoder
 

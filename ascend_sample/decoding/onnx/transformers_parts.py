@@ -7,8 +7,7 @@ its positions are those of the whole batch.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -16,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK
-from ascend_sample.decoding.models.decoder_layer import attend, visible_steps
-from ascend_sample.decoding.onnx.graphs import DecoderParts
+from ascend_sample.decoding.models.decoder_layer import Append, attend, visible_steps
+from ascend_sample.decoding.models.layered_decoder import LayeredDecoder
 from ascend_sample.decoding.onnx.interface import ENCODER_FEATURES
 
 
@@ -33,7 +32,7 @@ class Parts(NamedTuple):
     """
 
     encoder: nn.Module
-    decoder: DecoderParts
+    decoder: LayeredDecoder
     example: Mapping[str, Tensor]
     dynamic_axes: Mapping[str, Mapping[int, str]]
 
@@ -72,8 +71,8 @@ class _SpeechEncoder(nn.Module):
         return memory, torch.full((memory.shape[0],), memory.shape[1])
 
 
-class _Decoder(nn.Module, ABC):
-    """Makes `DecoderParts` of a decoder of transformers."""
+class _Decoder(LayeredDecoder):
+    """Runs the layers of a decoder of transformers."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -81,64 +80,11 @@ class _Decoder(nn.Module, ABC):
         self.output: Any = model.get_output_embeddings()
 
     def head(self, hidden: Tensor) -> Tensor:
-        """See `DecoderParts`."""
+        """See `LayeredDecoder`."""
         logits: Tensor = self.output(hidden)
         return logits
 
-    def project_memory(self, memory: Tensor, visible: Tensor) -> Tensor:
-        """See `Decoder.project_memory`."""
-        projected = [torch.stack([project(memory) for project in pair]) for pair in self._memory_projections()]
-        return torch.stack(projected).masked_fill(~visible[:, :, None], 0)
-
-    def run_layers(
-        self,
-        tokens: Tensor,
-        places: Tensor,
-        extent: int,
-        append: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
-        memory_of: Callable[[int], tuple[Tensor, Tensor]],
-        memory_visible: Tensor,
-    ) -> Tensor:
-        """See `Decoder.run_layers`."""
-        hidden = self._embed(tokens, places)
-        visible = self._visible(places, extent)
-        for number, layer in enumerate(self._layers()):
-
-            def grow(keys: Tensor, values: Tensor, number: int = number) -> tuple[Tensor, Tensor]:
-                return append(number, keys, values)
-
-            hidden = self._run_layer(layer, hidden, grow, visible, memory_of(number), memory_visible[:, None, None])
-        return self._finish(hidden)
-
-    @abstractmethod
-    def _layers(self) -> Iterable[Any]: ...
-
-    @abstractmethod
-    def _memory_projections(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Returns, for each layer, what makes the memory's keys, and its values."""
-
-    @abstractmethod
-    def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Returns the vectors of tokens at places, int64 [rows, count] both."""
-
-    def _visible(self, places: Tensor, extent: int) -> Tensor:
-        """Returns what attention is told of the steps that each token sees, [rows, 1 or heads, count, extent]."""
-        return visible_steps(places, extent)
-
-    @abstractmethod
-    def _run_layer(
-        self,
-        layer: Any,
-        hidden: Tensor,
-        append: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-        visible: Tensor,
-        memory: tuple[Tensor, Tensor],
-        memory_visible: Tensor,
-    ) -> Tensor:
-        """Runs a layer, as `DecoderLayer.forward` does."""
-
     def _finish(self, hidden: Tensor) -> Tensor:
-        """Applies what the last layer's states go through before `head`."""
         return hidden
 
 
@@ -153,15 +99,15 @@ class _BartDecoder(_Decoder):
         self.register_buffer("bias", getattr(model, "final_logits_bias", torch.zeros(())))
 
     def head(self, hidden: Tensor) -> Tensor:
-        """See `DecoderParts`."""
+        """See `LayeredDecoder`."""
         return super().head(hidden) + self.bias
 
     def _layers(self) -> Iterable[Any]:
         layers: nn.ModuleList = self.decoder.layers
         return layers
 
-    def _memory_projections(self) -> list[tuple[nn.Module, nn.Module]]:
-        return [(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in self._layers()]
+    def _project(self, layer: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
+        return layer.encoder_attn.k_proj(memory), layer.encoder_attn.v_proj(memory)
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         embedded = self.decoder.embed_tokens(tokens) + self._positions(places + self.decoder.embed_positions.offset)
@@ -175,7 +121,7 @@ class _BartDecoder(_Decoder):
         self,
         layer: Any,
         hidden: Tensor,
-        append: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+        append: Append,
         visible: Tensor,
         memory: tuple[Tensor, Tensor],
         memory_visible: Tensor,
@@ -237,9 +183,9 @@ class _T5Decoder(_Decoder):
         layers: nn.ModuleList = self.decoder.block
         return layers
 
-    def _memory_projections(self) -> list[tuple[nn.Module, nn.Module]]:
-        attentions = [block.layer[1].EncDecAttention for block in self.decoder.block]
-        return [(attention.k, attention.v) for attention in attentions]
+    def _project(self, layer: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
+        attention = layer.layer[1].EncDecAttention
+        return attention.k(memory), attention.v(memory)
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         embedded: Tensor = self.decoder.embed_tokens(tokens)
@@ -260,7 +206,7 @@ class _T5Decoder(_Decoder):
         self,
         layer: Any,
         hidden: Tensor,
-        append: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+        append: Append,
         visible: Tensor,
         memory: tuple[Tensor, Tensor],
         memory_visible: Tensor,

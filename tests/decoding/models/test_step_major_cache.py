@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.decoding import Decoder, ModuleModel
-from ascend_sample.decoding.models import decoder_layer, step_major_cache, transformer_decoder
+from ascend_sample.decoding.models import decoder_layer, layered_decoder, step_major_cache
 from decoding.decoder_models import make_batch, random_decoder
 from decoding.planting import Trap, assert_caught
 
@@ -119,7 +119,7 @@ TRAPS = [
     ),
     Trap(
         "a weight of zero times what an encoder left at padding",
-        transformer_decoder,
+        layered_decoder,
         ".masked_fill(~visible[:, :, None], 0)",
         "",
         check_operations,

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ascend_sample.decoding.model import StepModel
-from ascend_sample.decoding.onnx.graphs import DecoderGraph, DecoderParts, EncoderGraph
+from ascend_sample.decoding.models.layered_decoder import LayeredDecoder
+from ascend_sample.decoding.onnx.graphs import DecoderGraph, EncoderGraph
 from ascend_sample.decoding.onnx.interface import DECODER_INPUTS
 from ascend_sample.decoding.onnx.runtime import OnnxModel
 
@@ -29,7 +30,7 @@ class EagerSession:
         return [result.numpy() for result in results]
 
 
-def eager(encoder: nn.Module, decoder: DecoderParts, example: Mapping[str, Tensor]) -> OnnxModel:
+def eager(encoder: nn.Module, decoder: LayeredDecoder, example: Mapping[str, Tensor]) -> OnnxModel:
     """An `OnnxModel` of graphs that were not exported."""
     found = object.__new__(OnnxModel)
     names = tuple(example)
