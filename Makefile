@@ -63,16 +63,16 @@ mutation: $(BIN)/.built  ## plant faults in the sources, one after the other, an
 	$(RUN) tests/mutation/run.py
 
 test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
-	$(RUN) tests/install/run.py
+	$(RUN) -m tests.install.run
 
 test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
-	$(RUN) tests/integrations/run.py
+	$(RUN) -m tests.integrations.run
 
 test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers: minutes
 	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/models/test_transformers_models.py
 
 test-decoding-oracles: $(BIN)/.built  ## group beam and contrastive search beside transformers 4.49, in an environment of its own
-	$(RUN) tests/decoding_oracles/run.py
+	$(RUN) -m tests.decoding_oracles.run
 
 bench: $(BIN)/.built  ## time the CPU kernel beside its peers and beside one read of its input: some minutes
 	$(RUN) -m benchmarks prepare

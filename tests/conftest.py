@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +29,6 @@ import torch  # noqa: E402
 from ascend_sample.npu import scratch  # noqa: E402
 
 # Beside pytest-xdist's workers the process that reports collects no tests, so it reads no conftest.py but this one.
-sys.path.insert(0, str(Path(__file__).parent / "statistics"))
 pytest_plugins = ("ledger_report",)
 
 LEFT_BEHIND = ("tensor", "scalar", "array", "tensor_list", "executor", "block")

@@ -3,7 +3,7 @@
 python docs/pictures/make.py [FOLDER]
 
 The numbers in a picture are computed by the package when it is drawn. The same versions of matplotlib and of the
-package give the same files; `tests/test_docs.py` draws them again and compares.
+package give the same files; `tests/package/test_docs.py` draws them again and compares.
 """
 
 from __future__ import annotations

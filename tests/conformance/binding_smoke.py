@@ -1,19 +1,16 @@
 """Calls both bindings through torch_npu once in every way that allocates or fails; for `run_sanitized.py`."""
 
 import os
-import sys
 from pathlib import Path
 
 import torch
 import torch_npu  # noqa: F401  registers the device
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu import scratch
 from ascend_sample.npu.operators import OPERATORS
-from conformance.hand_worked import SCENARIOS
+from tests.conformance.hand_worked import SCENARIOS
 
 
 def check_scenarios(backend: str, dtype: torch.dtype) -> None:

@@ -103,7 +103,10 @@ def main() -> int:
         commands.append((PACKAGE, [sys.executable, "-m", "ascend_sample.hostcann", "run", sys.executable, str(script)]))
     failed = False
     for folder, command in commands:
-        variables = {"PYTHONPATH": str(PACKAGE), "ASCEND_SAMPLE_EXPECTED_PACKAGE": str(PACKAGE)}
+        variables = {
+            "PYTHONPATH": os.pathsep.join([str(PACKAGE), str(ROOT)]),
+            "ASCEND_SAMPLE_EXPECTED_PACKAGE": str(PACKAGE),
+        }
         status = subprocess.run(command, cwd=folder, env=environment() | variables, check=False)
         failed |= status.returncode != 0
     found = findings()

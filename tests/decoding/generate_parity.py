@@ -17,7 +17,7 @@ from transformers import (
 
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from decoding.tiny_transformers import (
+from tests.decoding.tiny_transformers import (
     KINDS,
     PAD,
     START,

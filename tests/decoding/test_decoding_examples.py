@@ -9,7 +9,8 @@ from typing import Any
 
 import number_speller
 import pytest
-from test_examples import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user
+
+from tests.support.user_process import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user
 
 
 @pytest.mark.parametrize(

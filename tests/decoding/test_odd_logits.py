@@ -27,8 +27,8 @@ from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams
-from decoding.planting import Trap, assert_caught
-from decoding.table_models import random_table
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.table_models import random_table
 
 INF, NAN = math.inf, math.nan
 VOCAB_SIZE = 7

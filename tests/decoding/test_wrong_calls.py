@@ -22,9 +22,9 @@ from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
-from decoding.planting import Trap, assert_caught
-from decoding.table_models import random_table, table_model
-from decoding.tiny_transformers import step_model, tiny_transformer
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.table_models import random_table, table_model
+from tests.decoding.tiny_transformers import step_model, tiny_transformer
 
 Strategy = Callable[..., Any]
 GROUPS: dict[str, Any] = {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 0.5}

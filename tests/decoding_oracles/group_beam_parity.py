@@ -6,12 +6,12 @@ import random
 from types import ModuleType
 
 import pytest
-from decoding.generate_parity import MODELS, Configuration, choose_common, scores_of_beams
-from decoding.planting import planted
 from transformers_449 import STOP_TOKENS_OR_NONE, Parity449, assert_all_endings
 
 from ascend_sample.decoding.beams import group_beam as strategy
 from ascend_sample.decoding.beams.group_beam import group_beam_search
+from tests.decoding.generate_parity import MODELS, Configuration, choose_common, scores_of_beams
+from tests.decoding.planting import planted
 
 CONFIGURATIONS = 300
 

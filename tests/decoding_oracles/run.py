@@ -9,13 +9,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.support.environments import environment_of, passes, variables
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "decoding_oracles"
-sys.path.insert(0, str(ROOT / "tests"))
-
-from environments import environment_of, passes, variables  # noqa: E402
-
 TESTS = ("group_beam_parity.py", "contrastive_parity.py")
 """Not named test_*: every other run of pytest has transformers 5, and must not collect them."""
 
@@ -24,7 +22,7 @@ def main() -> int:
     """Run the tests in the environment."""
     BUILD.mkdir(parents=True, exist_ok=True)
     python = environment_of(HERE / "requirements.txt", BUILD / "environment")
-    environment = variables(BUILD, (ROOT, HERE, ROOT / "tests"))
+    environment = variables(BUILD, (ROOT, HERE))
     failed = []
     for test in TESTS:
         print(test, flush=True)

@@ -16,11 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.support.environments import PIP_INSTALL, create
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from environments import PIP_INSTALL, create  # noqa: E402
-
 PINS = dict(line.split("==") for line in (ROOT / "requirements.txt").read_text().split() if "==" in line)
 
 

@@ -13,13 +13,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from ascend_sample.integrations import sglang, vllm
+from tests.support.environments import PIP_INSTALL, environment_of, must, passes, run, variables
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "integrations"
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from environments import PIP_INSTALL, environment_of, must, passes, run, variables  # noqa: E402
-
-from ascend_sample.integrations import sglang, vllm  # noqa: E402  from this checkout
 
 
 class Engine(NamedTuple):

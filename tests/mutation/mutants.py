@@ -38,11 +38,11 @@ LIBRARIES = {
 }
 """Which extension of setup.py must be built again, by the beginning of a file's path."""
 
-IN_REFERENCE = ("tests/test_reference.py", "tests/test_operator.py", "-k", "reference")
-IN_COMPOSITE = ("tests/test_operator.py", "-k", "composite and cpu")
-IN_HOSTCANN = ("tests/test_operator.py", "-k", "default and npu")
-IN_CONVERSION = ("tests/test_convert.py",)
-IN_PARITY = ("tests/test_parity.py",)
+IN_REFERENCE = ("tests/operators/test_reference.py", "tests/operators/test_operator.py", "-k", "reference")
+IN_COMPOSITE = ("tests/operators/test_operator.py", "-k", "composite and cpu")
+IN_HOSTCANN = ("tests/operators/test_operator.py", "-k", "default and npu")
+IN_CONVERSION = ("tests/operators/test_convert.py",)
+IN_PARITY = ("tests/parity/test_parity.py",)
 IN_ABI = ("tests/npu/test_abi.py",)
 IN_BUILTIN = ("tests/npu/test_builtin.py",)
 IN_MEMORY = ("tests/npu/test_memory.py",)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from mutants import CPU_DISPATCH, CPU_KERNEL, Mutant
 
-IN_CPU_KERNEL = ("tests/test_operator.py::TestShapesAndStrides", "-k", "default and cpu")
-IN_CAPABILITY = ("tests/test_backend.py::test_info_shows_the_code_path_of_the_cpu_kernel",)
+IN_CPU_KERNEL = ("tests/operators/test_operator.py::TestShapesAndStrides", "-k", "default and cpu")
+IN_CAPABILITY = ("tests/package/test_backend.py::test_info_shows_the_code_path_of_the_cpu_kernel",)
 IN_FUZZ = ("tests/cpu/test_fuzz.py::test_short_run",)
-IN_PROBABILITIES = ("tests/test_operator_v2.py::TestProbabilities", "-k", "default and cpu")
+IN_PROBABILITIES = ("tests/operators/test_operator_v2.py::TestProbabilities", "-k", "default and cpu")
 IN_ROWS_BY_HAND = ("tests/cpu/test_rows_by_hand.py",)
-IN_MIN_P = ("tests/test_operator_v2.py::TestMinP", "-k", "default and cpu")
+IN_MIN_P = ("tests/operators/test_operator_v2.py::TestMinP", "-k", "default and cpu")
 
 MUTANTS_CPU = (
     # ---- the CPU kernel: the operator, then its core ----

@@ -28,11 +28,22 @@ NPU_SCRATCH = "csrc/npu/scratch.cpp"
 HOST_ROW = "csrc/hostcann/opapi/top_k_top_p_sample_v2_row.cpp"
 HOST_API = "csrc/hostcann/opapi/top_k_top_p_sample_v2_api.cpp"
 
-IN_REFERENCE = ("tests/test_operator_v2.py", "tests/test_golden_v2.py", "-k", "reference")
-IN_COMPOSITE = ("tests/test_operator_v2.py", "tests/test_golden_v2.py", "-k", "cpu and not reference")
-IN_HOSTCANN = ("tests/test_operator_v2.py", "tests/test_golden_v2.py", "-k", "npu and not composite")
-IN_PARITY = ("tests/test_parity_v2.py",)
-IN_BAD_INPUT = ("tests/test_bad_input.py", "-k", "v2")
+IN_OPERATOR = ("tests/operators/test_operator_v2.py", "tests/operators/test_golden_v2.py")
+IN_REFERENCE = (*IN_OPERATOR, "-k", "reference")
+IN_COMPOSITE = (
+    "tests/operators/test_operator_v2.py",
+    "tests/operators/test_golden_v2.py",
+    "-k",
+    "cpu and not reference",
+)
+IN_HOSTCANN = (
+    "tests/operators/test_operator_v2.py",
+    "tests/operators/test_golden_v2.py",
+    "-k",
+    "npu and not composite",
+)
+IN_PARITY = ("tests/parity/test_parity_v2.py",)
+IN_BAD_INPUT = ("tests/operators/test_bad_input.py", "-k", "v2")
 IN_CAPTURE = ("tests/npu/test_capture.py", "-k", "V2")
 IN_STREAMS = ("tests/npu/test_streams.py::test_order", "tests/npu/test_memory.py", "-k", "V2")
 
@@ -89,7 +100,7 @@ MUTANTS_V2 = (
         VALIDATE,
         "return None if min_p is None else _convert",
         "return None if True else _convert",
-        (*IN_BAD_INPUT[:-2], "tests/test_operator_v2.py", "-k", "v2 or MinP"),
+        (*IN_BAD_INPUT[:-2], "tests/operators/test_operator_v2.py", "-k", "v2 or MinP"),
     ),
     Mutant(
         "validate: a number that int64 does not hold is passed on",
@@ -117,7 +128,7 @@ MUTANTS_V2 = (
         AUTOGRAD,
         "context->set_materialize_grads(false);",
         "context->set_materialize_grads(true);",
-        ("tests/test_dispatch.py", "-k", "derivative"),
+        ("tests/operators/test_dispatch.py", "-k", "derivative"),
     ),
     # ---- the composite ----
     Mutant(
@@ -154,7 +165,7 @@ MUTANTS_V2 = (
         COMPOSITE,
         "at::where(is_infinite, infinite, finite)",
         "at::where(is_infinite, infinite, infinite)",
-        ("tests/test_operator.py", "-k", "composite and cpu"),
+        ("tests/operators/test_operator.py", "-k", "composite and cpu"),
     ),
     # ---- the NPU binding ----
     Mutant(
@@ -279,7 +290,7 @@ MUTANTS_V2 = (
         CFFI,
         "        best.run(eps, False,",
         "        False and best.run(eps, False,",
-        ("tests/test_golden_v2.py", "-k", "cffi"),
+        ("tests/operators/test_golden_v2.py", "-k", "cffi"),
     ),
     Mutant(
         "cffi V2: the launch for the id has the k of the call",

@@ -17,7 +17,6 @@ import ascend_sample
 from ascend_sample import hostcann
 
 TIMEOUT_SECONDS = 300
-TESTS = Path(__file__).parents[1]
 PACKAGE_PARENT = Path(ascend_sample.__file__).parents[1]
 OWN_HANDLES = ("tensor", "scalar", "array", "tensor_list", "executor")
 """The kinds of objects that a caller of CANN must destroy itself; torch_npu keeps streams, events and blocks."""
@@ -62,7 +61,7 @@ def run_isolated(
     """
     hidden = ("HOSTCANN_", "TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "ASCEND_SAMPLE_", "TORCH_DEVICE_BACKEND")
     base = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    base["PYTHONPATH"] = os.pathsep.join([str(PACKAGE_PARENT), str(TESTS), os.environ.get("PYTHONPATH", "")])
+    base["PYTHONPATH"] = os.pathsep.join([str(PACKAGE_PARENT), *sys.path])
     with tempfile.TemporaryDirectory() as folder:
         report, result = Path(folder) / "report.json", Path(folder) / "result.json"
         # What `python -m ascend_sample.hostcann run` sets, without a process that imports torch only to set it.

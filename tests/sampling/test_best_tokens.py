@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from code_paths import assert_same_on_all_code_paths
 from torch import Tensor
 
 from ascend_sample.sampling import best_tokens
 from ascend_sample.sampling.best_tokens import best_entries
+from tests.support.code_paths import assert_same_on_all_code_paths
 
 
 @pytest.mark.parametrize("entries", [1, 127, 128, 129, 1000, 5000, 40001])

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from code_paths import assert_same_on_all_code_paths
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.reference import target_distribution
+from tests.support.code_paths import assert_same_on_all_code_paths
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 REQUESTS = [

@@ -8,12 +8,12 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from code_paths import assert_same_on_all_code_paths
 from native_rows import DTYPES, GRID, KS, MIN_PS, PS, ROUTES, keys, make_logits, sample_rows
 from row_reference import ALL_MASKED, INF_SEEN, NAN_SEEN, OK, Expected, Request, sample
 from torch import Tensor
 
 from ascend_sample.sampling.noise import Stream, exponential_noise
+from tests.support.code_paths import assert_same_on_all_code_paths
 
 
 def expect(logits: Tensor, requests: list[Request], stream: int = Stream.DRAW, **key: Tensor) -> list[Expected]:

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from code_paths import assert_same_on_all_code_paths
 from torch import Tensor
 
 from ascend_sample.sampling.noise import Stream, _exponential, _exponential_noise_torch, _philox, exponential_noise
+from tests.support.code_paths import assert_same_on_all_code_paths
 
 WORD = 2**32 - 1
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

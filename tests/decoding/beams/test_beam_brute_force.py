@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.models.module_model import ModuleModel
-from decoding.tiny_models import TinyCausal
+from tests.decoding.tiny_models import TinyCausal
 
 MODELS = 120
 """Of each way to treat what has ended; each model with two prompts."""

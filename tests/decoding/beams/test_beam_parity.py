@@ -13,8 +13,16 @@ from ascend_sample.decoding.beams.group_beam import group_beam_search
 from ascend_sample.decoding.beams.sampled_beam import beam_sample
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
-from decoding.generate_parity import MODELS, SPREAD, Configuration, Parity, choose_common, make_prompts, scores_of_beams
-from decoding.tiny_transformers import PAD, recomputing_model, step_model
+from tests.decoding.generate_parity import (
+    MODELS,
+    SPREAD,
+    Configuration,
+    Parity,
+    choose_common,
+    make_prompts,
+    scores_of_beams,
+)
+from tests.decoding.tiny_transformers import PAD, recomputing_model, step_model
 
 CONFIGURATIONS = 220
 """A quarter of them without a cache."""

@@ -18,7 +18,7 @@ from ascend_sample.decoding.models.module_model import ModuleModel, TokenHistory
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.best_tokens import log_prob_of_best
-from decoding.beams.probability_models import random_table, table_model
+from tests.decoding.beams.probability_models import random_table, table_model
 
 SEARCHES: dict[str, Callable[..., DecodeOutput]] = {
     "pool": beam_search,

@@ -15,8 +15,8 @@ from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.beams.run import NOTHING
 from ascend_sample.decoding.beams.sampled_beam import beam_sample, draw
 from ascend_sample.sampling import SamplingParams, filter_logits
-from decoding.beams.probability_models import random_table, table_model
-from decoding.tiny_models import tiny_model
+from tests.decoding.beams.probability_models import random_table, table_model
+from tests.decoding.tiny_models import tiny_model
 
 DRAWS = 20_000
 ALPHA = 1e-6

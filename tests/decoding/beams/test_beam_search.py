@@ -12,8 +12,8 @@ from torch import Tensor
 from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
-from decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
-from decoding.tiny_models import tiny_model
+from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
+from tests.decoding.tiny_models import tiny_model
 
 BOTH = pytest.mark.parametrize("finished", ["pool", "in_beam"])
 ONE = torch.tensor([[START]])

@@ -15,10 +15,10 @@ from ascend_sample.decoding.beams import beam, group_beam, in_beam, pool, run, s
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams, best_tokens
-from decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
-from decoding.beams.test_beam_brute_force import assert_best_two
-from decoding.planting import Trap, assert_caught
-from decoding.tiny_models import TinyCausal, tiny_model
+from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
+from tests.decoding.beams.test_beam_brute_force import assert_best_two
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.tiny_models import TinyCausal, tiny_model
 
 
 def letters(**options: Any) -> DecodeOutput:

@@ -14,8 +14,8 @@ from torch import Tensor
 from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.beams.group_beam import group_beam_search, hamming_diversity
 from ascend_sample.decoding.models.module_model import ModuleModel
-from decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
-from decoding.tiny_models import TinyCausal, tiny_model
+from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
+from tests.decoding.tiny_models import TinyCausal, tiny_model
 
 CONFIGURATIONS = (*range(60), 81)
 """In the last one a group's best continuation ends, and is what keeps the group going."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ascend_sample.decoding import Decoder, DecoderConfig
-from decoding.decoder_models import randomise
+from tests.decoding.decoder_models import randomise
 
 HIDDEN, HEADS, LAYERS, VOCAB_SIZE = 12, 3, 2, 17
 

@@ -26,8 +26,8 @@ from ascend_sample.decoding import request as request_module
 from ascend_sample.decoding.models import transformers_generation
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
-from decoding.planting import Trap, assert_caught
-from decoding.tiny_transformers import KINDS, PAD, START, VOCAB_SIZE, encoder_inputs, tiny_transformer
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.tiny_transformers import KINDS, PAD, START, VOCAB_SIZE, encoder_inputs, tiny_transformer
 
 STOPS = [2, 5, 12]
 """Which the models say."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ascend_sample.decoding.models.module_model import ModuleModel
-from decoding.tiny_models import TinyCausal
+from tests.decoding.tiny_models import TinyCausal
 
 
 def test_prefill_ignores_padding_on_either_side() -> None:

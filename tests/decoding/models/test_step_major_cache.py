@@ -11,8 +11,8 @@ from torch import Tensor
 from ascend_sample import hostcann
 from ascend_sample.decoding import Decoder, ModuleModel
 from ascend_sample.decoding.models import decoder_layer, layered_decoder, step_major_cache
-from decoding.decoder_models import make_batch, random_decoder
-from decoding.planting import Trap, assert_caught
+from tests.decoding.decoder_models import make_batch, random_decoder
+from tests.decoding.planting import Trap, assert_caught
 
 SEQUENCES = 150  # of random operations
 

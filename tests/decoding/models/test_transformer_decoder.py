@@ -14,8 +14,8 @@ from ascend_sample.decoding import (
     DecoderLayer,
 )
 from ascend_sample.decoding.models import transformer_decoder
-from decoding.decoder_models import make_batch, random_decoder, random_encoder_decoder, randomise, torch_layer
-from decoding.planting import Trap, assert_caught
+from tests.decoding.decoder_models import make_batch, random_decoder, random_encoder_decoder, randomise, torch_layer
+from tests.decoding.planting import Trap, assert_caught
 
 LAYER_TOLERANCE = 1e-5
 

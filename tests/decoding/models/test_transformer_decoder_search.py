@@ -15,7 +15,7 @@ from ascend_sample.decoding.beams.run import BeamRun
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import check_request
-from decoding.decoder_models import random_decoder
+from tests.decoding.decoder_models import random_decoder
 
 END = 8
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from ascend_sample.decoding.models import transformers_cache, transformers_models, transformers_positions
 from ascend_sample.decoding.models.transformers_models import CausalModel, EncoderDecoderModel
 from ascend_sample.decoding.models.transformers_positions import PositionSource
-from decoding.planting import Trap, assert_caught
-from decoding.tiny_transformers import (
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.tiny_transformers import (
     KINDS,
     VOCAB_SIZE,
     encoder_inputs,

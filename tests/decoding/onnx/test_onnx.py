@@ -21,10 +21,10 @@ from ascend_sample.decoding.models.transformer_decoder import EncoderDecoder
 from ascend_sample.decoding.onnx import OnnxModel, export, export_onnx, graphs
 from ascend_sample.decoding.onnx import runtime as onnx_runtime
 from ascend_sample.decoding.output import DecodeOutput
-from decoding.concurrent_calls import MAX_NEW_TOKENS, Prompts, check_concurrent_calls
-from decoding.decoder_models import random_encoder_decoder
-from decoding.onnx.onnx_checks import TOLERANCE, compare_operations, eager
-from decoding.planting import Trap, assert_caught
+from tests.decoding.concurrent_calls import MAX_NEW_TOKENS, Prompts, check_concurrent_calls
+from tests.decoding.decoder_models import random_encoder_decoder
+from tests.decoding.onnx.onnx_checks import TOLERANCE, compare_operations, eager
+from tests.decoding.planting import Trap, assert_caught
 
 SEQUENCES = 60  # of random operations
 ENDS = [8, 13]

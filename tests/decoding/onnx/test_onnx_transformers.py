@@ -17,9 +17,9 @@ from ascend_sample.decoding import EncoderDecoderModel, beam_search, greedy_sear
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.onnx import OnnxModel, export_onnx, transformers_parts
 from ascend_sample.decoding.onnx.transformers_parts import parts_of
-from decoding.onnx.onnx_checks import TOLERANCE, compare_operations, eager
-from decoding.planting import Trap, assert_caught
-from decoding.tiny_transformers import KINDS, START, VOCAB_SIZE, encoder_inputs, tiny_transformer
+from tests.decoding.onnx.onnx_checks import TOLERANCE, compare_operations, eager
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.tiny_transformers import KINDS, START, VOCAB_SIZE, encoder_inputs, tiny_transformer
 
 FAMILIES = ("bart", "marian", "t5", "whisper")
 OTHERS = ("m2m100", "pegasus", "umt5")

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ascend_sample.decoding import ModelDrafter, ModuleModel, NGramDrafter, StepOutput, speculative_sample
 from ascend_sample.sampling import SamplingParams
-from decoding.speculation.test_speculative import GREEDY, MASK, PROMPTS
-from decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
+from tests.decoding.speculation.test_speculative import GREEDY, MASK, PROMPTS
+from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bloom"])

@@ -16,8 +16,8 @@ from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import ModelDrafter, NGramDrafter, Round
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams
-from decoding.speculation.test_speculative import MASK, PROMPTS
-from decoding.tiny_models import tiny_model
+from tests.decoding.speculation.test_speculative import MASK, PROMPTS
+from tests.decoding.tiny_models import tiny_model
 
 SAMPLING = SamplingParams(temperature=0.9, top_k=6)
 

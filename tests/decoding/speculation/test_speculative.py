@@ -17,9 +17,9 @@ from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, N
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.decoding.strategies.sampled import sample
 from ascend_sample.sampling import SamplingParams
-from decoding.speculation.speculative_worlds import VOCAB_SIZE, make_worlds, random_table, rows_of, table_model
-from decoding.tiny_models import tiny_model
-from decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
+from tests.decoding.speculation.speculative_worlds import VOCAB_SIZE, make_worlds, random_table, rows_of, table_model
+from tests.decoding.tiny_models import tiny_model
+from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
 GREEDY = SamplingParams(temperature=0)
 PROMPTS = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 0, 7], [0, 8, 0, 9]])

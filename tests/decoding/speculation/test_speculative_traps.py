@@ -7,11 +7,11 @@ import torch
 
 from ascend_sample.decoding import distributions
 from ascend_sample.decoding.speculation import acceptance, drafters, ragged_texts, speculative
-from decoding.planting import Trap, assert_caught
-from decoding.speculation import test_acceptance, test_drafters, test_speculative
-from decoding.speculation.speculative_worlds import make_worlds
-from decoding.speculation.test_speculative_exact import assert_exact
-from decoding.tiny_models import tiny_model
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.speculation import test_acceptance, test_drafters, test_speculative
+from tests.decoding.speculation.speculative_worlds import make_worlds
+from tests.decoding.speculation.test_speculative_exact import assert_exact
+from tests.decoding.tiny_models import tiny_model
 
 ROWS_EACH = 1500
 

@@ -9,8 +9,8 @@ import torch
 
 from ascend_sample.decoding import AdaptiveGamma, ModelDrafter, ModuleModel, NGramDrafter, speculative_sample
 from ascend_sample.sampling import SamplingParams
-from decoding.speculation.test_speculative import GREEDY, PROMPTS, Wrong
-from decoding.tiny_models import tiny_model
+from tests.decoding.speculation.test_speculative import GREEDY, PROMPTS, Wrong
+from tests.decoding.tiny_models import tiny_model
 
 
 def after_rounds(*gammas: int) -> AdaptiveGamma:

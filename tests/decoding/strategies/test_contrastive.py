@@ -14,10 +14,10 @@ from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.strategies import contrastive
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
-from decoding.planting import Trap, assert_caught
-from decoding.table_models import random_table
-from decoding.tiny_models import tiny_model
-from decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.table_models import random_table
+from tests.decoding.tiny_models import tiny_model
+from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
 LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
 

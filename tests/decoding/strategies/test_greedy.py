@@ -22,11 +22,11 @@ from ascend_sample.decoding import request as request_module
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.strategies import loop
 from ascend_sample.decoding.strategies.greedy import greedy_search
-from decoding.generate_parity import MODELS, generate, log_probabilities, make_prompts
-from decoding.planting import Trap, assert_caught
-from decoding.table_models import probability_table, random_table, table_model
-from decoding.tiny_models import tiny_model
-from decoding.tiny_transformers import PAD, step_model, tiny_transformer
+from tests.decoding.generate_parity import MODELS, generate, log_probabilities, make_prompts
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.table_models import probability_table, random_table, table_model
+from tests.decoding.tiny_models import tiny_model
+from tests.decoding.tiny_transformers import PAD, step_model, tiny_transformer
 
 # 0 -> 1 (0.7), 1 -> 2 (0.6), 2 -> 3 (0.5) or 0 (0.5), 3 -> 3.
 CHAIN = probability_table([[0.1, 0.7, 0.1, 0.1], [0.2, 0.1, 0.6, 0.1], [0.5, 0.0, 0.0, 0.5], [0.1, 0.1, 0.1, 0.7]])

@@ -14,7 +14,7 @@ from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample
 from ascend_sample.sampling import SamplingParams
-from decoding.table_models import random_table
+from tests.decoding.table_models import random_table
 
 STRATEGIES: dict[str, Callable[..., Any]] = {
     "greedy": greedy_search,

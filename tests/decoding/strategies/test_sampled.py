@@ -16,9 +16,9 @@ from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams, exponential_noise
 from ascend_sample.sampling import params as params_module
 from ascend_sample.sampling.seeds import derived_seeds
-from decoding.planting import Trap, assert_caught
-from decoding.table_models import probability_table, random_table, table_model
-from decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.table_models import probability_table, random_table, table_model
+from tests.decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model
 
 COIN = table_model(probability_table([[0.5, 0.5], [0.5, 0.5]]))
 # After 0: 0.5, 0.25, 0.25; after 1: 2 for sure, nearly; after 2: 0.1, 0.1, 0.8.

@@ -8,7 +8,6 @@ from collections import Counter
 
 import pytest
 import torch
-from parity_helpers import places_of
 
 from ascend_sample import top_k_top_p_sample_v2
 from ascend_sample.parity import Kind, verify
@@ -20,6 +19,7 @@ from ascend_sample.parity.row_model import V2
 from ascend_sample.parity.run import COVERING_ROWS
 from ascend_sample.parity.subjects import SAMPLE_V2, SUBJECTS
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_trace
+from tests.parity.parity_helpers import places_of
 
 OFF, ALL = 0, 1.0
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)

@@ -22,7 +22,7 @@ from benchmarks.cases import Case, Cell
 from benchmarks.contestants import Noise, make_batch
 from benchmarks.quiet import Watch
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TINY = Budget(seconds=0.01, sample_seconds=1e-4, most_rounds=3)
 VOCAB_SIZE = 5000  # larger than the demo's model has tokens, and than the 1024 that torch.topk tries first
 

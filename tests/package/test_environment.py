@@ -6,9 +6,9 @@ import doctest
 import sys
 
 import pytest
-from test_backend import run_python
-from test_docs import DOCUMENTS, code_blocks
-from test_examples import run_as_user, skip_beside_a_real_cann
+from documents import DOCUMENTS, code_blocks
+
+from tests.support.user_process import run_as_user, run_python, skip_beside_a_real_cann
 
 TRANSFORMERS = "from transformers import GPT2Config, GPT2LMHeadModel"
 GENERATE = f"""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bad_inputs import BadInput, bad_inputs, good_arguments
 
 import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu.operators import OPERATORS
+from tests.operators.bad_inputs import BadInput, bad_inputs, good_arguments
 
 EACH = pytest.mark.parametrize(
     ("operator", "on", "bad"),

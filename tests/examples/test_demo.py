@@ -10,21 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_examples import TRAINING_LIMIT_SECONDS
 
 import ascend_sample
-
-ROOT = Path(__file__).resolve().parents[1]
-EXAMPLES = ROOT / "examples"
-sys.path.insert(0, str(EXAMPLES))
+from tests.support.user_process import EXAMPLES, TRAINING_LIMIT_SECONDS
 
 pytest.importorskip("tokenizers", reason="the demo's subword vocabulary needs the tokenizers package")
 
-import demo  # noqa: E402
-import language_model  # noqa: E402
-from language_model import corpus, training  # noqa: E402
-from language_model.cache import cache_key  # noqa: E402
-from language_model.tokenizer import encode_documents, train_tokenizer  # noqa: E402
+import demo
+import language_model
+from language_model import corpus, training
+from language_model.cache import cache_key
+from language_model.tokenizer import encode_documents, train_tokenizer
 
 TINY_MODEL = language_model.ModelConfig(
     vocab_size=512, context_size=32, width=32, layers=2, heads=2, feed_forward_width=64

@@ -13,34 +13,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from documents import DOCUMENTS, FENCE, ROOT, code_blocks
 from matplotlib.image import imread
-from test_examples import run_as_user, skip_beside_a_real_cann
 
 import ascend_sample
 from ascend_sample import cli, sampling
 from ascend_sample.hostcann import __main__ as hostcann_cli
 from ascend_sample.sampling.routes import RULES
+from tests.support.user_process import run_as_user, skip_beside_a_real_cann
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = Path(ascend_sample.__file__).parent
 PICTURES = ROOT / "docs" / "pictures"
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODULES = sorted(
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
     for path in PACKAGE.rglob("*.py")
     if path.name not in ("__init__.py", "__main__.py")
 )
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LARGEST_PICTURE = 150_000  # bytes
 NOUNS = {
     *("Answers", "Bytes", "Floats", "Ids", "Lengths", "Lines", "Logits", "Places", "Rows", "Scores", "Seeds", "This"),
     *("Contiguous", "Hypotheses", "Inputs", "Keys", "Process", "Tokens", "Vectors", "Weights"),
 }
 """Words that a docstring could begin with and that only look like verbs."""
-
-
-def code_blocks(document: Path, language: str) -> list[str]:
-    return [code for name, code in FENCE.findall(document.read_text()) if name == language]
 
 
 def code(document: Path) -> list[str]:

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import ascend_sample
 from ascend_sample import backend, info
-
-
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter, without this process's CANN."""
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE"))
-    }
-    return subprocess.run(
-        [sys.executable, "-c", code], env=clean | environment, capture_output=True, text=True, timeout=300
-    )
+from tests.support.user_process import run_python
 
 
 @pytest.mark.parametrize("operator", ["top_k_top_p_sample", "top_k_top_p_sample_v2"])

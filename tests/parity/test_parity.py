@@ -8,12 +8,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from parity_helpers import CONTRACT, Reading, mutant
-from test_golden import CASES, arrays, floats
 
 from ascend_sample.parity import Comparison, Kind, Result, compare
 from ascend_sample.parity.cases import Batch, stream
 from ascend_sample.parity.row_model import Row, model_row
+from tests.operators.golden import CASES, arrays, floats
+from tests.parity.parity_helpers import CONTRACT, Reading, mutant
 
 INF = math.inf
 NAN = math.nan

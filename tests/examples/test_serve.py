@@ -8,13 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from test_examples import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user, skip_beside_a_real_cann
 from torch import Tensor
 from tqdm import tqdm
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams
+from tests.support.user_process import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user, skip_beside_a_real_cann
 
-sys.path.insert(0, str(EXAMPLES))
 pytest.importorskip("tokenizers", reason="the language model's subword vocabulary needs the tokenizers package")
 
 import serve

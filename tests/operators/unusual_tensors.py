@@ -1,4 +1,4 @@
-"""Tensors of kinds that no operator takes, for the table of tests/bad_inputs.py: name, message, how to make one."""
+"""Tensors of kinds that no operator takes, for the table of bad_inputs.py: name, message, how to make one."""
 
 from __future__ import annotations
 

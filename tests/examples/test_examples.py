@@ -3,41 +3,9 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-import pytest
-
-import ascend_sample
-from ascend_sample import hostcann
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
-TRAINING_LIMIT_SECONDS = 1800
-"""For examples that train a model where no other test has: minutes on an idle machine, many on a slow and busy one."""
-
-
-def run_as_user(*arguments: str, seconds: float = 300) -> str:
-    """What Python prints in a user's environment: without the CANN that the tests have activated for themselves."""
-    environment = {
-        variable: value
-        for variable, value in os.environ.items()
-        if not variable.startswith(("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE"))
-    }
-    environment["PYTHONPATH"] = str(Path(ascend_sample.__file__).parents[1])
-    finished = subprocess.run(
-        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=seconds
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
-
-
-def skip_beside_a_real_cann() -> None:
-    """Where there is a CANN, the tests have not activated hostcann, and it would refuse to be activated."""
-    if not hostcann.is_active():
-        pytest.skip("there is a real CANN, beside which hostcann refuses to run")
+from tests.support.user_process import EXAMPLES, run_as_user, skip_beside_a_real_cann
 
 
 def run_example(name: str) -> str:

@@ -12,9 +12,9 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from unusual_tensors import unusual_tensors
 
 from ascend_sample.npu.operators import OPERATORS
+from tests.operators.unusual_tensors import unusual_tensors
 
 SAMPLE, SAMPLE_V2 = OPERATORS
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from test_examples import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user
 
 from ascend_sample.reference import top_k_top_p_sample_trace
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.reference import target_distribution
+from tests.support.user_process import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_user
 
-sys.path.insert(0, str(EXAMPLES))
 pytest.importorskip("tokenizers", reason="the language model's subword vocabulary needs the tokenizers package")
 
 import flattening

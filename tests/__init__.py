@@ -1,0 +1,1 @@
+"""The tests. Helpers of several folders are in tests.support."""

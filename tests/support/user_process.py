@@ -1,0 +1,43 @@
+"""Runs programs as a user does: in processes without the CANN that the tests have activated for themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ascend_sample
+from ascend_sample import hostcann
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TRAINING_LIMIT_SECONDS = 1800
+"""For examples that train a model where no other test has: minutes on an idle machine, many on a slow and busy one."""
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a fresh interpreter, whatever its end."""
+    return _run("-c", code, environment=environment, seconds=300)
+
+
+def run_as_user(*arguments: str, seconds: float = 300) -> str:
+    """Returns what Python prints."""
+    package = {"PYTHONPATH": str(Path(ascend_sample.__file__).parents[1])}
+    finished = _run(*arguments, environment=package, seconds=seconds)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def _run(*arguments: str, environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    hidden = ("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, timeout=seconds)
+
+
+def skip_beside_a_real_cann() -> None:
+    """Skips where the tests have not activated hostcann, because it would refuse to be activated beside a CANN."""
+    if not hostcann.is_active():
+        pytest.skip("there is a real CANN, beside which hostcann refuses to run")
