@@ -34,7 +34,7 @@ def read_prompts(model: StepModel, request: Request, drafts: Tensor | None = Non
             output = model.prefill(input_ids, mask, **request.encoder)
         else:
             output = cast(DraftReader, model).prefill_with_drafts(input_ids, mask, drafts)
-    except IndexError as error:  # of an embedding, which does not say what was wrong
+    except IndexError as error:  # raised by an embedding, which does not say what was wrong
         value = f"tokens up to {int(input_ids.max())} in {input_ids.shape[1]} columns, and IndexError: {error}"
         remedy = "Use the model's own tokenizer, and prompts within its positions."
         refuse(request.strategy, "input_ids", f"be what {name_of(model)} can read", value, remedy)

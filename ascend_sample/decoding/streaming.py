@@ -88,7 +88,7 @@ class Listening:
         self, strategy: str, listener: OnTokens | tuple[Streamer, ...] | None, prompts: Tensor, mask: Tensor
     ) -> None:
         self._function = None if isinstance(listener, tuple) else listener
-        self._streamers: dict[int, Streamer] = {}  # of the rows that are not done
+        self._streamers: dict[int, Streamer] = {}  # those of the rows that are not done
         if isinstance(listener, tuple):
             if len(listener) != len(prompts):
                 rule, remedy = f"be one streamer for each of {len(prompts)} rows", "Give a list with one for each."
@@ -108,7 +108,7 @@ class Listening:
         if self._function is not None:
             self._function(tokens, counts)
         if self._streamers:
-            facts = torch.cat((tokens, counts[:, None], is_done[:, None]), dim=1).cpu()  # one read for all
+            facts = torch.cat((tokens, counts[:, None], is_done[:, None]), dim=1).cpu()  # one read for all rows
             for row, streamer in list(self._streamers.items()):
                 *_, count, is_last = facts[row].tolist()
                 if count:

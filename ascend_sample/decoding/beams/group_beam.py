@@ -111,7 +111,7 @@ def group_beam_search(
         length = step + 1
         at_the_end = (length >= request.max_new_tokens)[:, None]
         log_probs = all_log_probs(run.logits, 1.0)
-        run.keep_scores(log_probs)  # as far as groups have been processed
+        run.keep_scores(log_probs)  # each group changes its part, so criteria see what groups have done so far
         log_probs = log_probs.unflatten(0, (request.batch_size, num_beam_groups, size))
         chosen: list[Candidates] = []
         seen = request.input_ids[:, :0]

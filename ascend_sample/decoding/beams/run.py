@@ -139,7 +139,7 @@ class BeamRun:
             log_probs, tokens = best_entries(self.log_probs(), count)
         else:
             if request.needs_scores:
-                self.log_probs()  # beside the choice: whoever looks at them must not change it
+                self.log_probs()  # the choice is made without them, so that a look at them does not change it
             log_probs, tokens = best_tokens(self.logits, count, self.softmax_smoothing)
         shape = (request.batch_size, self.num_beams, count)
         return log_probs.view(shape), tokens.view(shape)
@@ -155,7 +155,7 @@ class BeamRun:
         if sequences is not None:
             log_probs = apply_processors(self.request, sequences, log_probs)
         if self.log_eos_penalty != 0.0:
-            # Added, it lowers them. A factor below 1 would bring negative numbers nearer to 0.
+            # The logarithm is added, which lowers them; a factor below 1 would bring negative numbers nearer to 0.
             log_probs[:, self.penalized_tokens] += self.log_eos_penalty
         return log_probs
 

@@ -117,7 +117,7 @@ def draw(beam_scores: Tensor, log_probs: Tensor, seeds: Tensor, positions: Tenso
     vocab_size = log_probs.shape[2]
     totals = at_least_nothing(beam_scores[:, :, None] + log_probs).flatten(1)
     noise = exponential_noise(seeds, positions, totals.shape[1])
-    # exp(total) / noise is largest: the race of `ascend_sample.sampling`, on a scale where nothing underflows.
+    # The largest exp(total) / noise wins: the race of `ascend_sample.sampling`, on a scale where nothing underflows.
     _, places = best_entries(totals - noise.log(), min(count, totals.shape[1]))
     scores, order = totals.gather(1, places).sort(dim=1, descending=True, stable=True)
     places = places.gather(1, order)
@@ -125,7 +125,7 @@ def draw(beam_scores: Tensor, log_probs: Tensor, seeds: Tensor, positions: Tenso
 
 
 def _warper(batch: SamplingBatch, rows: list[SamplingParams], num_beams: int) -> Callable[[Tensor], Tensor]:
-    """Returns what applies temperature and filters to num_beams rows a prompt, except those that are off for all."""
+    """Returns what applies temperature and filters to num_beams rows a prompt; what is off for all is left out."""
 
     def of_beams(values: Tensor, is_on: bool) -> Tensor | None:
         return values.repeat_interleave(num_beams) if is_on else None

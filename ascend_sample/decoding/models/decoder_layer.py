@@ -30,7 +30,7 @@ class DecoderLayer(nn.Module):
         >>> layer = DecoderLayer(hidden_size=8, heads=2)
         >>> keys, values = layer.project_memory(torch.randn(3, 5, 8))
         >>> causal = torch.ones(4, 4, dtype=torch.bool).tril()
-        >>> alone = lambda keys, values: (keys, values)  # of the tokens that are given, without any before them
+        >>> alone = lambda keys, values: (keys, values)  # there are no tokens before those that are given
         >>> layer(torch.randn(3, 4, 8), alone, causal, (keys, values), torch.ones(1, 1, 1, 5, dtype=torch.bool)).shape
         torch.Size([3, 4, 8])
 

@@ -109,7 +109,7 @@ class Decoder(LayeredDecoder):
         self.config = config
         self.memory_size = config.memory_size or config.hidden_size
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        # Vectors of unit length: multiplied by sqrt(h) they are as large as the positions are.
+        # Vectors have unit length, so that multiplied by sqrt(h) they are as large as the positions are.
         nn.init.normal_(self.embedding.weight, std=config.hidden_size**-0.5)
         self.layers = nn.ModuleList(
             DecoderLayer(config.hidden_size, config.heads, config.memory_size, config.layer_norm_eps, config.activation)

@@ -39,10 +39,10 @@ def most_positions(model: Any) -> int | None:
     sizes = [len(table) for name, table in decoder.named_buffers() if name.rpartition(".")[2] in POSITION_TABLES]
     for name, table in decoder.named_modules():
         is_table = name.rpartition(".")[2] in POSITION_TABLES and isinstance(table, nn.Embedding)
-        if is_table and not hasattr(table, "make_weight"):  # FSMT's grows
+        if is_table and not hasattr(table, "make_weight"):  # FSMT's table grows
             sizes.append(table.num_embeddings - getattr(table, "offset", 0))
     if model.config.model_type == "mpt":
-        sizes.append(model.config.max_seq_len)  # ALiBi, but of a table
+        sizes.append(model.config.max_seq_len)  # it has ALiBi, but reads it from a table
     return min(sizes, default=None)
 
 

@@ -127,8 +127,8 @@ class OnnxModel:
                 "OnnxModel", "encoder", "have a length of at least 1 in each row", lengths, "Leave out empty inputs."
             )
         rows = torch.arange(len(input_ids))
-        nothing = memory["cross_keys"][:, :, :0]
-        cache = OnnxCache((nothing, nothing), torch.zeros_like(rows), rows, memory, rows)
+        empty = memory["cross_keys"][:, :, :0]
+        cache = OnnxCache((empty, empty), torch.zeros_like(rows), rows, memory, rows)
         mask = mask_of(input_ids, attention_mask)
         tokens = input_ids.where(mask, 0)  # a masked id may be anything
         output = self.decode(tokens.gather(1, tokens_first(mask)), cache)

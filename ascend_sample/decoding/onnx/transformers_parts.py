@@ -46,7 +46,7 @@ class _TextEncoder(nn.Module):
 
     def forward(self, encoder_input_ids: Tensor, encoder_attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encodes ids under a mask, both [rows, length]; the mask is bool, False at padding."""
-        hidden = torch.finfo(torch.float32).min  # added, which every implementation of attention takes
+        hidden = torch.finfo(torch.float32).min  # every implementation of attention takes a mask that is added
         added = torch.where(encoder_attention_mask, 0.0, hidden)[:, None, None]
         memory = self.encoder(input_ids=encoder_input_ids, attention_mask=added).last_hidden_state
         lengths = encoder_attention_mask.sum(dim=1)

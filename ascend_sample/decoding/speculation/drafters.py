@@ -140,7 +140,7 @@ class ModelDrafter:
         q = torch.stack(probabilities, dim=1) if probabilities else None
         if texts.is_ragged:
             place = (texts.lengths - first - known)[:, None] + torch.arange(count, device=first.device)
-            place = place.clamp(min=0, max=count - 1)  # of a row that is done anything will do
+            place = place.clamp(min=0, max=count - 1)  # anything will do for a row that is done
             drafted = drafted.gather(1, place)
             q = None if q is None else at_places(q, place)
         # It lacks its own last token and the target's, where all were accepted.
@@ -179,7 +179,7 @@ class NGramDrafter:
         """See `Drafter.draft`."""
         tokens, lengths = texts.tokens, texts.lengths
         capacity, device = tokens.shape[1], tokens.device
-        follows = torch.zeros_like(lengths)  # where the match ends, and what followed it begins; 0: no match
+        follows = torch.zeros_like(lengths)  # where the match ends and what followed it begins; 0 without a match
         for size in range(self.shortest, min(self.longest, capacity - 1) + 1):
             place = (lengths[:, None] - size + torch.arange(size, device=device)).clamp(min=0)
             wanted = tokens.gather(1, place)

@@ -142,8 +142,8 @@ class _Run:
         self.cache: Any = None
         self.looked_of_rows = [0] * request.batch_size
         self.accepted_of_rows = [0] * request.batch_size
-        self.nothing = torch.zeros_like(self.texts.lengths)
-        self._read(self.nothing, self.nothing)
+        self.zeros = torch.zeros_like(self.texts.lengths)
+        self._read(self.zeros, self.zeros)
         self.is_drafter_started = False
         self.state: Any = None
         self.unseen = 0
@@ -153,14 +153,14 @@ class _Run:
         self.target_passes = self.draft_passes = 0
 
     def start(self) -> None:
-        """Processes the prompts, which gives the first token for nothing: a row's cache lacks its last token alone."""
+        """Processes the prompts, which gives the first token too; then a row's cache lacks its last token alone."""
         output = prefilled(self.model, self.request)
         self.cache = output.cache
         self._sample_from(output.logits.shape[1])
         token = self.sampling.draw(output.logits, self.texts.lengths)
         self.texts.append(token[:, None], torch.ones_like(token), output.logits[:, None])
         self.unseen = 1
-        self._read(self.nothing, self.nothing)
+        self._read(self.zeros, self.zeros)
 
     def start_with_drafts(self, count: int) -> bool:
         """Judges count drafts a row in the pass that reads the prompts, which saves a pass; returns whether it did.
@@ -181,7 +181,7 @@ class _Run:
         if not (may_wait and isinstance(size, int)):
             return False
         self._sample_from(size)
-        draft = self._draft(torch.full_like(self.nothing, count), count, is_ragged=False)
+        draft = self._draft(torch.full_like(self.zeros, count), count, is_ragged=False)
         output = entered(read_prompts(self.model, request, draft.tokens))
         self.cache = output.cache
         self._judge(draft, output.logits)
@@ -237,7 +237,7 @@ class _Run:
             request = self.request
             try:
                 self.state = self.drafter.start(request.input_ids, request.attention_mask, request.encoder)
-            except IndexError as error:  # most likely a token beyond its vocabulary, which it has not told yet
+            except IndexError as error:  # most likely of a token beyond its vocabulary, which it has not told yet
                 remedy = f"Draft with a model of the same vocabulary of {self.vocab_size} tokens."
                 refuse(STRATEGY, "drafter", "be able to read the prompts", f"IndexError: {error}", remedy)
             if isinstance(self.state, ModelDraftState):

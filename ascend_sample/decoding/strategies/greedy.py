@@ -57,13 +57,13 @@ def greedy_search(
     """
     request = check_request("greedy_search", model, input_ids, max_new_tokens, **common)
     texts, start = Texts(request), prefilled(model, request)
-    # The lowest id among equals, NaN as -inf, 16-bit logits as they are.
+    # It takes the lowest id among equals, NaN as -inf, and 16-bit logits as they are.
     sampling = RowSampling([GREEDY] * request.batch_size, start.logits.shape[1], request.device)
-    nothing = torch.zeros_like(sampling.seed)  # is drawn, so the position does not matter
+    position = torch.zeros_like(sampling.seed)  # no noise is made, so it does not matter
 
     def choose(logits: Tensor) -> Choice:
         scores = texts.processed(logits) if request.logits_processor or request.return_scores else logits
-        best = sampling.draw_with_status(scores, nothing)
+        best = sampling.draw_with_status(scores, position)
         log_probs = log_probs_of(scores, best.token_ids)
         return Choice(best.token_ids, log_probs, best.status == RowStatus.ALL_MASKED, scores)
 
