@@ -14,6 +14,8 @@ ACTIVATIONS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = {"relu": function
 
 Append: TypeAlias = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(keys, values of the new tokens [rows, count, hidden_size]) -> keys, values of all [rows, steps, hidden_size]."""
+Memory: TypeAlias = tuple[Tensor, Tensor]
+"""The keys and values of a memory for a layer, [rows, memory length, hidden_size] each."""
 
 
 class DecoderLayer(nn.Module):
@@ -65,7 +67,7 @@ class DecoderLayer(nn.Module):
         return keys, values
 
     def forward(
-        self, hidden: Tensor, append: Append, visible: Tensor, memory: tuple[Tensor, Tensor], memory_visible: Tensor
+        self, hidden: Tensor, append: Append, visible: Tensor, memory: Memory, memory_visible: Tensor
     ) -> Tensor:
         """Processes tokens.
 

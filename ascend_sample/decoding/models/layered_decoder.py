@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ascend_sample.decoding.models.decoder_layer import Append, visible_steps
+from ascend_sample.decoding.models.decoder_layer import Append, Memory, visible_steps
 
 
 class LayeredDecoder(nn.Module, ABC):
@@ -41,7 +41,7 @@ class LayeredDecoder(nn.Module, ABC):
         places: Tensor,
         extent: int,
         append: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
-        memory_of: Callable[[int], tuple[Tensor, Tensor] | Tensor],
+        memory_of: Callable[[int], Memory | Tensor],
         memory_visible: Tensor,
     ) -> Tensor:
         """Runs the layers over tokens.
@@ -51,7 +51,7 @@ class LayeredDecoder(nn.Module, ABC):
             places: int64 [rows or 1, count], how many tokens are in front of each.
             extent: how many steps append returns.
             append: a function like `Append`, with the layer's number in front.
-            memory_of: (layer's number) -> its keys and values of the memory, [rows, memory length, hidden_size] each.
+            memory_of: (layer's number) -> its keys and values of the memory, see `Memory`.
             memory_visible: bool [rows, memory length], False at padding.
 
         Returns:
@@ -72,8 +72,8 @@ class LayeredDecoder(nn.Module, ABC):
     def _layers(self) -> Iterable[Any]: ...
 
     @abstractmethod
-    def _project(self, layer: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns a layer's keys and values of a memory, floats [rows, memory length, hidden_size] each."""
+    def _project(self, layer: Any, memory: Tensor) -> Memory:
+        """Returns a layer's keys and values of a memory."""
 
     @abstractmethod
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
@@ -85,16 +85,10 @@ class LayeredDecoder(nn.Module, ABC):
 
     @abstractmethod
     def _run_layer(
-        self,
-        layer: Any,
-        hidden: Tensor,
-        append: Append,
-        visible: Tensor,
-        memory: tuple[Tensor, Tensor],
-        memory_visible: Tensor,
+        self, layer: Any, hidden: Tensor, append: Append, visible: Tensor, memory: Memory, memory_visible: Tensor
     ) -> Tensor:
         """Runs a layer, as `DecoderLayer.forward` does."""
 
-    @abstractmethod
     def _finish(self, hidden: Tensor) -> Tensor:
         """Applies what the last layer's states go through before `head`."""
+        return hidden

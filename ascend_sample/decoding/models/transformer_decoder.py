@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ascend_sample._errors import check_bool, check_integer, check_number, refuse, refuse_type
 from ascend_sample.decoding.model import StepOutput
-from ascend_sample.decoding.models.decoder_layer import ACTIVATIONS, DecoderLayer
+from ascend_sample.decoding.models.decoder_layer import ACTIVATIONS, DecoderLayer, Memory
 from ascend_sample.decoding.models.layered_decoder import LayeredDecoder
 from ascend_sample.decoding.models.step_major_cache import DecoderCache
 from ascend_sample.decoding.places import at_places, repeated_rows, tokens_first
@@ -213,8 +213,8 @@ class Decoder(LayeredDecoder):
     def _layers(self) -> Iterable[Any]:
         return self.layers
 
-    def _project(self, layer: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
-        projected: tuple[Tensor, Tensor] = layer.project_memory(memory)
+    def _project(self, layer: Any, memory: Tensor) -> Memory:
+        projected: Memory = layer.project_memory(memory)
         return projected
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:

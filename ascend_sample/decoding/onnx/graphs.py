@@ -83,14 +83,5 @@ def decoder_example(keys: Tensor) -> tuple[tuple[Tensor, ...], tuple[dict[int, A
     tokens = ids[:, None].repeat(1, sizes["count"])
     tensors = (tokens, ids, cached, cached, ids, memory, memory, lengths, ids)
     of_ids, of_cached, of_memory = {0: rows}, {1: past_rows, 2: past}, {1: memory_rows, 2: memory_length}
-    return tensors, (
-        {0: rows, 1: count},
-        of_ids,
-        of_cached,
-        of_cached,
-        of_ids,
-        of_memory,
-        of_memory,
-        {0: memory_rows},
-        of_ids,
-    )
+    axes = ({0: rows, 1: count}, of_ids, of_cached, of_cached, of_ids, of_memory, of_memory, {0: memory_rows}, of_ids)
+    return tensors, axes

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK
-from ascend_sample.decoding.models.decoder_layer import Append, attend, visible_steps
+from ascend_sample.decoding.models.decoder_layer import Append, Memory, attend, visible_steps
 from ascend_sample.decoding.models.layered_decoder import LayeredDecoder
 from ascend_sample.decoding.onnx.interface import ENCODER_FEATURES
 
@@ -84,9 +84,6 @@ class _Decoder(LayeredDecoder):
         logits: Tensor = self.output(hidden)
         return logits
 
-    def _finish(self, hidden: Tensor) -> Tensor:
-        return hidden
-
 
 class _BartDecoder(_Decoder):
     """Has norms after each part of a layer, learned positions from 2 on, and a norm of the embeddings."""
@@ -106,7 +103,7 @@ class _BartDecoder(_Decoder):
         layers: nn.ModuleList = self.decoder.layers
         return layers
 
-    def _project(self, layer: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def _project(self, layer: Any, memory: Tensor) -> Memory:
         return layer.encoder_attn.k_proj(memory), layer.encoder_attn.v_proj(memory)
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
@@ -118,13 +115,7 @@ class _BartDecoder(_Decoder):
         return functional.embedding(places, self.decoder.embed_positions.weight)
 
     def _run_layer(
-        self,
-        layer: Any,
-        hidden: Tensor,
-        append: Append,
-        visible: Tensor,
-        memory: tuple[Tensor, Tensor],
-        memory_visible: Tensor,
+        self, layer: Any, hidden: Tensor, append: Append, visible: Tensor, memory: Memory, memory_visible: Tensor
     ) -> Tensor:
         own, cross = layer.self_attn, layer.encoder_attn
 
@@ -183,7 +174,7 @@ class _T5Decoder(_Decoder):
         layers: nn.ModuleList = self.decoder.block
         return layers
 
-    def _project(self, layer: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def _project(self, layer: Any, memory: Tensor) -> Memory:
         attention = layer.layer[1].EncDecAttention
         return attention.k(memory), attention.v(memory)
 
@@ -203,13 +194,7 @@ class _T5Decoder(_Decoder):
         return bias.masked_fill(~visible_steps(places, extent), -torch.inf)
 
     def _run_layer(
-        self,
-        layer: Any,
-        hidden: Tensor,
-        append: Append,
-        visible: Tensor,
-        memory: tuple[Tensor, Tensor],
-        memory_visible: Tensor,
+        self, layer: Any, hidden: Tensor, append: Append, visible: Tensor, memory: Memory, memory_visible: Tensor
     ) -> Tensor:
         own, cross = layer.layer[0].SelfAttention, layer.layer[1].EncDecAttention
         normalised = layer.layer[0].layer_norm(hidden)
