@@ -69,7 +69,7 @@ test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in env
 	$(RUN) -m tests.integrations.run
 
 test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers: minutes
-	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/test_transformers_models.py
+	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/models/test_transformers_models.py
 
 test-decoding-oracles: $(BIN)/.built  ## group beam and contrastive search beside transformers 4.49, in an environment of its own
 	$(RUN) -m tests.decoding_oracles.run

@@ -21,9 +21,9 @@ from rich.console import Console
 from torch import Tensor
 from tqdm import tqdm
 
-from ascend_sample.decoding.greedy import greedy_search
-from ascend_sample.decoding.sampled import sample
-from ascend_sample.decoding.speculative import speculative_sample
+from ascend_sample.decoding.speculation.speculative import speculative_sample
+from ascend_sample.decoding.strategies.greedy import greedy_search
+from ascend_sample.decoding.strategies.sampled import sample
 from ascend_sample.sampling import SamplingParams
 from benchmarks.draft_and_target import NetworkConfig
 from benchmarks.gates import AT_LEAST, Gate
@@ -87,7 +87,7 @@ def agreeing_pair(config: NetworkConfig) -> tuple[Any, Any]:
 
 def ways_of(mode: str, target: Any, draft: Any, prompt: Tensor, seed: int) -> Ways:
     """What is compared."""
-    from ascend_sample.decoding.transformers_models import CausalModel
+    from ascend_sample.decoding.models.transformers_models import CausalModel
 
     model, drafter = CausalModel(target), CausalModel(draft)
     params = SamplingParams(temperature=0 if mode == "greedy" else 1, seed=seed)

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from ascend_sample.decoding.beam import beam_search
+from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.model import StepOutput
-from ascend_sample.decoding.step_major_cache import move_places
+from ascend_sample.decoding.models.step_major_cache import move_places
 from benchmarks import environment
 from benchmarks.native import ROOT
 from benchmarks.quiet import MOST_DISTURBED, Watch

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ascend_sample.decoding.drafters import Drafter, NGramDrafter
 from ascend_sample.decoding.model import StepModel
-from ascend_sample.decoding.speculative import speculative_sample
+from ascend_sample.decoding.speculation.drafters import Drafter, NGramDrafter
+from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams
 from benchmarks.cached_language_model import CachedLanguageModel
 from benchmarks.native import ROOT

@@ -29,11 +29,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ascend_sample.bench.timing import Budget, measure, repeat
-from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
-from ascend_sample.decoding.speculative import speculative_sample
+from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
+from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import RowFacts, SamplingParams, sample_rows
 from benchmarks import assisted, environment
 from benchmarks.draft_and_target import CachedNetwork, NetworkConfig, Trained, load_or_train

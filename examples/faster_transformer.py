@@ -19,12 +19,10 @@ from number_speller import END, MOST_DIGITS, START, WORDS, SpellerConfig, decode
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.backtracking import gather_tree
-from ascend_sample.decoding.beam_run import BeamRun
-from ascend_sample.decoding.in_beam import search_in_beam
-from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding import DecodeOutput, EncoderDecoder, gather_tree
+from ascend_sample.decoding.beams.in_beam import search_in_beam
+from ascend_sample.decoding.beams.run import BeamRun
 from ascend_sample.decoding.request import check_request
-from ascend_sample.decoding.transformer_decoder import EncoderDecoder
 
 MOST_STEPS = 16
 

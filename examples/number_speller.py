@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
 
-from ascend_sample.decoding.transformer_decoder import Decoder, DecoderConfig, EncoderDecoder
+from ascend_sample.decoding import Decoder, DecoderConfig, EncoderDecoder
 
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "

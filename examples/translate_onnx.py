@@ -37,8 +37,7 @@ from number_speller import (  # isort: skip  imports torch safely
 
 import torch
 
-from ascend_sample.decoding.beam import beam_search
-from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding import StepModel, beam_search
 from ascend_sample.decoding.onnx import OnnxModel, export_onnx
 
 NUMBERS = [405, 1999, 2034]

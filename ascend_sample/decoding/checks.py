@@ -1,4 +1,4 @@
-"""Checks arguments that decoding strategies and models have in common."""
+"""These functions check arguments that decoding strategies and models have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, Final, TypeGuard
 from ascend_sample._errors import check_number, refuse
 
 LARGEST_POWER: Final = 1e20
-"""Of a length: sums of log-probabilities, in float32 and above beam_run.NOTHING, may be divided or multiplied by it."""
+"""The largest power of a length: sums of log-probabilities, which are float32 and above the beams' NOTHING, may be
+divided or multiplied by it."""
 
 
 def is_list(value: object) -> TypeGuard[Sequence[Any]]:

@@ -1,4 +1,4 @@
-"""What a model itself says about its texts: used where a caller says nothing else."""
+"""A model may say something about its texts itself, which counts where a caller says nothing else."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What a `StepModel` may have as its attribute `generation_defaults`.
+    """Says what a `StepModel` wants of its texts; the type of its attribute `generation_defaults`.
 
     Attributes:
         eos_token_id: the tokens that end a text, unless the caller names others, or none with ().
-        pad_token_id: what fills rows, unless the caller names another one.
-        rules: what the processors come from, for messages: "repetition_penalty=1.2".
-        processors: of a request whose tokens and prompts are checked, what comes before the caller's logits_processor.
-            It is asked anew for each request, so what it returns may know the prompts.
+        pad_token_id: the token that fills rows, unless the caller names another one.
+        rules: the settings that the processors come from, for messages: "repetition_penalty=1.2".
+        processors: a function of the request, whose tokens and prompts are checked, that returns what comes before the
+            caller's logits_processor. It is called for each request, so what it returns may know the prompts.
 
     Source: docs/decoding.md, section "Models".
     """

@@ -1,4 +1,4 @@
-"""Log-probabilities of whatever a model's logits are, NaN and infinities included."""
+"""Log-probabilities are defined for whatever a model's logits are, NaN and infinities included."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 def log_probs_of(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Returns the log-probabilities of tokens, float32 in the shape of tokens; what `log_softmax` has at them.
+    """Returns what `log_softmax` has at tokens, float32 in the shape of tokens.
 
     Args:
         logits: floats [..., vocab_size].
-        tokens: int64 [...].
+        tokens: int64 [...], one for each vector of logits.
 
     Example:
         >>> log_probs_of(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([1])).exp()

@@ -1,4 +1,4 @@
-"""What a model must offer to be decoded with: five methods, and a cache that only the model looks into."""
+"""A model that is decoded with offers five methods, and a cache that only the model looks into."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from ascend_sample._export import exportable
 from ascend_sample.decoding.checks import name_of
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
-"""What the sampling layer takes as it is."""
+"""The dtypes that the sampling layer takes as they are."""
 ENCODER_IDS: Final = "encoder_input_ids"
 ENCODER_MASK: Final = "encoder_attention_mask"
-"""What adapters of models of transformers call two inputs of their encoders."""
+"""The names that adapters of models of transformers give two inputs of their encoders."""
 
 
 @exportable
 class StepOutput(NamedTuple):
-    """What a model returns for some tokens.
+    """Holds what a model returns for some tokens.
 
     Attributes:
-        logits: floats [batch, vocab_size] after a prefill, [batch, tokens, vocab_size] after a step: what follows each
-            of the tokens. Dtypes other than float32, float16 and bfloat16 are converted to float32. NaN counts as -inf;
-            entries of +inf share the whole mass.
-        cache: what the next step needs, opaque to its callers. The cache that was passed in must not be used again.
-        hidden_states: floats [batch, tokens, hidden_size], the last layer's, of the same tokens (after a prefill of
-            every place of input_ids, padding included); None unless the model was made to return them. Contrastive
-            search needs them.
+        logits: floats [batch, vocab_size] after a prefill, [batch, tokens, vocab_size] after a step, for what
+            follows each of the tokens. Dtypes other than float32, float16 and bfloat16 are converted to float32. NaN
+            counts as -inf; entries of +inf share the whole mass.
+        cache: what the next step needs, which its callers do not look into. The cache that was passed in must not be
+            used again.
+        hidden_states: floats [batch, tokens, hidden_size], those of the last layer for the same tokens (after a
+            prefill, for every place of input_ids, padding included); None unless the model was made to return them.
+            Contrastive search needs them.
     """
 
     logits: Tensor
@@ -39,7 +40,7 @@ class StepOutput(NamedTuple):
 
 
 class StepModel(Protocol):
-    """A causal model, or the decoder of an encoder-decoder, seen as steps.
+    """Computes the steps of a causal model, or of the decoder of an encoder-decoder.
 
     Rows are independent: what a row gets must not depend on the other rows, nor on how far these are. A cache has a
     length for each row, the number of its tokens, in which padding does not count, and a row's tokens have the
@@ -74,7 +75,7 @@ class StepModel(Protocol):
 
         Args:
             tokens: int64 [batch, tokens]. To append fewer to some row, append anything and roll the row back.
-            cache: of the step before.
+            cache: what the step before has returned.
 
         Returns:
             Logits [batch, tokens, vocab_size].
@@ -95,10 +96,10 @@ class StepModel(Protocol):
 
 
 class DraftReader(StepModel, Protocol):
-    """A model that reads drafts together with the prompts, which saves greedy speculation a pass. It has no encoder.
+    """Reads drafts together with the prompts, which saves greedy speculation a pass. It has no encoder.
 
     Attributes:
-        vocab_size: of the logits.
+        vocab_size: how many tokens the logits are for.
 
     Source: docs/decoding.md, section "Models".
     """
@@ -119,9 +120,9 @@ def checked(asker: str, model: object, output: StepOutput, *places: int) -> Step
 
     Args:
         asker: the name of the function, for messages.
-        model: what returned it.
-        output: that.
-        places: what stands before vocab_size in the shape of the logits.
+        model: the model that returned it.
+        output: what it returned.
+        places: the sizes before vocab_size in the shape of the logits.
 
     Raises:
         TypeError: it is no `StepOutput` of tensors.
@@ -142,7 +143,7 @@ def checked(asker: str, model: object, output: StepOutput, *places: int) -> Step
 
 
 def decoded(asker: str, model: StepModel, tokens: Tensor, cache: Any) -> StepOutput:
-    """Returns what a model computes for tokens, int64 [batch, tokens], `checked`."""
+    """Returns what a model computes for tokens, int64 [batch, tokens], after `checked` has seen it."""
     return checked(asker, model, model.decode(tokens, cache), *tokens.shape)
 
 

@@ -1,4 +1,4 @@
-"""What every strategy returns."""
+"""Every strategy returns a `DecodeOutput`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Tensor
 
 
 class SpeculativeStats(NamedTuple):
-    """How speculation went.
+    """Tells how speculation went.
 
     Attributes:
         drafted: int64 [batch, gamma], how often each row's n-th draft token of a round was looked at by the target:
             it was drafted, and the ones before it were accepted.
         accepted: int64 [batch, gamma], how often it was accepted.
-        target_passes: forward passes of the target, the prefill not counted.
-        draft_passes: the same of the drafter.
+        target_passes: how many forward passes the target made, the prefill not counted.
+        draft_passes: how many forward passes the drafter made, its prefill not counted.
     """
 
     drafted: Tensor
@@ -29,19 +29,18 @@ class SpeculativeStats(NamedTuple):
 
 
 class DecodeOutput(NamedTuple):
-    """What a strategy returns. A row is one sequence; those of a prompt follow one another, the best first.
+    """Holds what a strategy returns. A row is one sequence; those of a prompt follow one another, the best first.
 
     Attributes:
         sequences: int64 [rows, longest], the tokens that were generated (without the prompt), each row's stop token
             included, then padding.
-        sequences_scores: float32 [rows]. Of a beam search, the hypothesis' score; of the others, the sum of the log
-            probabilities of the tokens.
-        lengths: int64 [rows], the tokens of each sequence, its stop token included.
-        beam_indices: int64 [rows, longest], of a beam search: the beam, batch index * num_beams + its number, whose
+        sequences_scores: float32 [rows], the hypothesis' score of a beam search; for the others, the sum of the
+            log-probabilities of the tokens.
+        lengths: int64 [rows], the number of tokens of each sequence, its stop token included.
+        beam_indices: int64 [rows, longest], for a beam search: the beam, batch index * num_beams + its number, whose
             extension each token is; -1 at padding. None for the others.
-        scores: for each step float32 [batch * num_beams, vocab_size], what was drawn or searched from; None unless
-            asked for.
-        stats: of a speculative strategy.
+        scores: what each step drew or chose from, float32 [batch * num_beams, vocab_size]; None unless asked for.
+        stats: how speculation went; None for the other strategies.
     """
 
     sequences: Tensor

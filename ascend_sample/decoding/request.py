@@ -1,4 +1,4 @@
-"""What all strategies are asked for, checked and converted once: prompts, stop tokens, lengths, callbacks."""
+"""Prompts, stop tokens, lengths and callbacks are checked and converted here, once for all strategies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_sample.decoding.streaming import Listener, OnTokens, Streamer, check
 from ascend_sample.sampling import SamplingParams
 
 STEP_METHODS: Final = ("prefill", "decode", "expand", "reorder", "rollback")
-"""Of `StepModel`."""
+"""The methods of `StepModel`."""
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
 """(input_ids int64 [rows, length], scores float32 [rows, vocab_size]) -> scores; transformers' classes are such.
@@ -28,21 +28,23 @@ StoppingCriterion = Callable[..., Any]
 
 
 class CommonOptions(TypedDict, total=False):
-    """The keyword arguments that every strategy takes.
+    """Names the keyword arguments that every strategy takes.
 
     Attributes:
         attention_mask: bool or int64 [batch, length], 0 at padding, on whichever side; None: no padding.
-        encoder: what the model's encoder takes, by the model's names, each [batch, ...].
+        encoder: what the model's encoder takes, by the model's names, [batch, ...] each.
         eos_token_id: a token, or several, after which a row is done; it is part of the sequence. None: those that the
             model names (`GenerationDefaults`), if it does; (): none.
-        pad_token_id: what fills the rows after their ends; unless given, the model's, the first stop token, or 0.
-        logits_processor: called one after the other on each step's float32 logits (log-probabilities in a beam
-            search), before anything is drawn. Those that the model asks for come first.
-        stopping_criteria: a row for which one is true is done.
-        on_tokens: for streaming: a function, see `OnTokens`, or a streamer of transformers, of several rows a list with
-            one for each. Refused by beam searches and sample_and_rank, where no token is final before the end.
-        progress: show a bar (tqdm) of the steps.
-        return_scores: keep what each step drew from, in `DecodeOutput.scores`.
+        pad_token_id: the token that fills the rows after their ends; unless given, the model's, the first stop token,
+            or 0.
+        logits_processor: functions that are called one after the other on each step's float32 logits (log-probabilities
+            in a beam search), before anything is drawn. Those that the model asks for come first.
+        stopping_criteria: functions that end a row when one is true for it.
+        on_tokens: who listens to the tokens: a function, see `OnTokens`, or a streamer of transformers, for several
+            rows a list with one for each. Beam searches and sample_and_rank, where no token is final before the end,
+            refuse it.
+        progress: whether to show a bar (tqdm) of the steps.
+        return_scores: whether to keep what each step drew from, in `DecodeOutput.scores`.
     """
 
     attention_mask: Tensor | None
@@ -58,22 +60,22 @@ class CommonOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """`CommonOptions` and the prompts, checked.
+    """Holds the prompts and `CommonOptions` after they were checked.
 
     Attributes:
         strategy: the name of the function, for messages.
         input_ids: int64 [batch, length].
         attention_mask: bool [batch, length], no row without a True.
-        encoder: as given.
+        encoder: what the model's encoder takes, as given.
         max_new_tokens: int64 [batch] on the device, each at least 1.
         max_steps: the largest of them, on the host.
-        eos_token_ids: int64 [n] on the device, n may be 0.
-        pad_token_id: what fills rows.
+        eos_token_ids: int64 [n] on the device; n may be 0.
+        pad_token_id: the token that fills rows.
         logits_processor: the model's, then those that were given.
-        stopping_criteria: as given.
-        on_tokens: a function, or streamers, one alone too, in a tuple.
-        progress: as given.
-        return_scores: as given.
+        stopping_criteria: those that were given.
+        on_tokens: a function, or streamers in a tuple, also one alone.
+        progress: whether to show a bar of the steps.
+        return_scores: whether to keep what each step drew from.
     """
 
     strategy: str
@@ -103,6 +105,16 @@ class Request:
     def prompt_lengths(self) -> Tensor:
         """Returns the lengths of the prompts, int64 [batch], padding not counted."""
         return self.attention_mask.sum(dim=1)
+
+    @property
+    def has_ends(self) -> bool:
+        """Tells whether a text may end before its max_new_tokens."""
+        return len(self.eos_token_ids) > 0 or len(self.stopping_criteria) > 0
+
+    @property
+    def needs_scores(self) -> bool:
+        """Tells whether anyone looks at what each step drew from."""
+        return self.return_scores or len(self.stopping_criteria) > 0
 
     def is_eos(self, tokens: Tensor) -> Tensor:
         """Tells which tokens end their row, bool in the shape of tokens."""
@@ -186,8 +198,8 @@ def check_positions(request: Request, model: object, name: str = "model", more: 
 
     Args:
         request: the prompts, and how many tokens they get. The last of these is never read.
-        model: what reads the others.
-        name: the argument that the model is.
+        model: the model that reads the others.
+        name: the name of the argument that the model is.
         more: how many tokens more the strategy lets it read.
     """
     most = getattr(model, "max_positions", None)
@@ -204,7 +216,7 @@ def check_positions(request: Request, model: object, name: str = "model", more: 
 
 
 def check_model(strategy: str, name: str, model: object, kind: str = "a StepModel") -> None:
-    """Raises unless model computes steps."""
+    """Raises unless model is a `StepModel`."""
     if not has_methods(model, STEP_METHODS):
         missing = [method for method in STEP_METHODS if not callable(getattr(model, method, None))]
         value = f"{type(model).__name__} without {', '.join(missing)}"

@@ -1,4 +1,4 @@
-"""Tokens as they come, for whoever listens: a function, or the streamers of transformers, one for each text."""
+"""Tokens are told, as they come, to whoever listens: to a function, or to one streamer of transformers a text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ascend_sample._errors import refuse, refuse_type, show_with_type
 from ascend_sample.decoding.checks import has_methods, is_list
 
 STREAMER_METHODS: Final = ("put", "end")
-"""Of `Streamer`."""
+"""The methods of `Streamer`."""
 
 OnTokens = Callable[[Tensor, Tensor], None]
 """(tokens int64 [rows, n], counts int64 [rows]): called after each step with what it appended.
@@ -21,7 +21,7 @@ Of row r the first counts[r] tokens are new; 0 for a row that is done."""
 
 
 class Streamer(Protocol):
-    """What the tokens of one text go to while it grows; `BaseStreamer` of transformers and its heirs are such.
+    """Takes the tokens of one text while it grows; `BaseStreamer` of transformers and its heirs are such.
 
     Source: docs/decoding.md, section "Streaming".
     """
@@ -40,7 +40,7 @@ Listener = OnTokens | Streamer | Sequence[Streamer]
 
 
 def checked_listener(strategy: str, listener: Listener | None) -> OnTokens | tuple[Streamer, ...] | None:
-    """Returns a function, or streamers, one alone in a tuple too; how many there must be, `Listening` knows."""
+    """Returns a function, or streamers in a tuple, also one alone; `Listening` checks how many there are."""
     if listener is None:
         return None
     streamers = listener if is_list(listener) else [listener]
@@ -60,7 +60,7 @@ def _are_streamers(values: Sequence[object]) -> TypeGuard[Sequence[Streamer]]:
 
 
 def refuse_listener(strategy: str, listener: OnTokens | tuple[Streamer, ...] | None) -> None:
-    """Raises if someone listens to a strategy that knows its texts at its end alone."""
+    """Raises if someone listens to a strategy that knows its texts only at its end."""
     if listener is not None:
         remedy = (
             "No token is sure to be returned before the end: use what is returned, or stream with greedy_search, "
@@ -75,9 +75,9 @@ class Listening:
     Without a listener nothing is done; a function is given what is on the device; for streamers each step is read.
 
     Args:
-        strategy: for messages.
-        listener: from `checked_listener`.
-        prompts: int64 [rows, length].
+        strategy: the name of the function, for messages.
+        listener: what `checked_listener` has returned.
+        prompts: int64 [rows, length], the prompt of each row.
         mask: bool [rows, length], False at padding.
 
     Raises:
@@ -88,7 +88,7 @@ class Listening:
         self, strategy: str, listener: OnTokens | tuple[Streamer, ...] | None, prompts: Tensor, mask: Tensor
     ) -> None:
         self._function = None if isinstance(listener, tuple) else listener
-        self._streamers: dict[int, Streamer] = {}  # of the rows that are not done
+        self._streamers: dict[int, Streamer] = {}  # those of the rows that are not done
         if isinstance(listener, tuple):
             if len(listener) != len(prompts):
                 rule, remedy = f"be one streamer for each of {len(prompts)} rows", "Give a list with one for each."
@@ -108,7 +108,7 @@ class Listening:
         if self._function is not None:
             self._function(tokens, counts)
         if self._streamers:
-            facts = torch.cat((tokens, counts[:, None], is_done[:, None]), dim=1).cpu()  # one read for all
+            facts = torch.cat((tokens, counts[:, None], is_done[:, None]), dim=1).cpu()  # one read for all rows
             for row, streamer in list(self._streamers.items()):
                 *_, count, is_last = facts[row].tolist()
                 if count:

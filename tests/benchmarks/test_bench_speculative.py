@@ -10,8 +10,8 @@ import language_model
 import pytest
 import torch
 
-from ascend_sample.decoding.adaptive_gamma import AdaptiveGamma
-from ascend_sample.decoding.speculative import speculative_sample
+from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
+from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams
 from benchmarks import assisted, decoding_docs, greedy_identity, speculative
 from benchmarks.cached_language_model import CachedLanguageModel

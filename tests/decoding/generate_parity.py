@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from tiny_transformers import KINDS, PAD, START, VOCAB_SIZE, encoder_inputs, recomputing_model, tiny_transformer
 from torch import Tensor
 from transformers import (
     MinNewTokensLengthLogitsProcessor,
@@ -18,6 +17,15 @@ from transformers import (
 
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
+from tests.decoding.tiny_transformers import (
+    KINDS,
+    PAD,
+    START,
+    VOCAB_SIZE,
+    encoder_inputs,
+    recomputing_model,
+    tiny_transformer,
+)
 
 MODELS = ("gpt2", "llama", "t5", "bart", "marian")
 SEEDS, SPREAD = 8, 0.7

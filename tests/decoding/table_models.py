@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.module_model import ModuleModel
+from ascend_sample.decoding.models.module_model import ModuleModel
 
 
 def table_model(table: Tensor) -> ModuleModel:

@@ -11,22 +11,24 @@ from typing import Any
 
 import pytest
 import torch
-from planting import Trap, assert_caught
-from table_models import random_table
 from torch import Tensor
 
-from ascend_sample.decoding import beam_run, contrastive, loop, sampled
 from ascend_sample.decoding import model as model_module
-from ascend_sample.decoding.beam import beam_search
-from ascend_sample.decoding.contrastive import contrastive_search
-from ascend_sample.decoding.greedy import greedy_search
-from ascend_sample.decoding.group_beam import group_beam_search
+from ascend_sample.decoding import steps
+from ascend_sample.decoding.beams import run
+from ascend_sample.decoding.beams.beam import beam_search
+from ascend_sample.decoding.beams.group_beam import group_beam_search
+from ascend_sample.decoding.beams.sampled_beam import beam_sample
 from ascend_sample.decoding.model import StepOutput, entered
-from ascend_sample.decoding.module_model import ModuleModel
-from ascend_sample.decoding.sampled import sample, sample_and_rank
-from ascend_sample.decoding.sampled_beam import beam_sample
-from ascend_sample.decoding.speculative import speculative_sample
+from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.speculation.speculative import speculative_sample
+from ascend_sample.decoding.strategies import contrastive, sampled
+from ascend_sample.decoding.strategies.contrastive import contrastive_search
+from ascend_sample.decoding.strategies.greedy import greedy_search
+from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.table_models import random_table
 
 INF, NAN = math.inf, math.nan
 VOCAB_SIZE = 7
@@ -245,11 +247,11 @@ TRAPS = [
          "values == -torch.inf, -torch.inf", test_a_token_without_probability_is_not_taken_for_being_new),
     Trap("+inf - +inf is NaN", contrastive, "log_softmax(scores).gather(1, candidates)",
          "values - scores.logsumexp(dim=1, keepdim=True)", plus_infinity_is_whole_in_contrastive_search),
-    Trap("beams that find nothing do so quietly", beam_run, '~found[:, 0], "prompts"', 'found[:, 0] & False, "prompts"',
+    Trap("beams that find nothing do so quietly", run, '~found[:, 0], "prompts"', 'found[:, 0] & False, "prompts"',
          lambda: test_prompts_whose_beams_find_nothing_are_named("beam_search", NAN, 3, "cpu")),
-    Trap("a warning points at the layer", loop, "stacklevel=_level_of_the_caller()", "stacklevel=2",
+    Trap("a warning points at the layer", steps, "stacklevel=_level_of_the_caller()", "stacklevel=2",
          lambda: test_rows_with_nothing_to_choose_are_named_at_the_callers_line("greedy_search", NAN)),
-    Trap("a warning points at torch.no_grad", loop, ".startswith(NOT_THE_CALLERS)", ".startswith(NOT_THE_CALLERS[:1])",
+    Trap("a warning points at torch.no_grad", steps, ".startswith(NOT_THE_CALLERS)", ".startswith(NOT_THE_CALLERS[:1])",
          lambda: test_rows_with_nothing_to_choose_are_named_at_the_callers_line("greedy_search", NAN)),
 ]  # fmt: skip
 

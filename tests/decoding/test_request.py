@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.generation import BaseStreamer
 
-from ascend_sample.decoding.module_model import ModuleModel
+from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.request import check_request
 
 IDS = torch.tensor([[1, 2], [3, 0]])

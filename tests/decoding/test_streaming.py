@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 import torch
-from planting import Trap, assert_caught
-from table_models import table_model
-from test_loop import counted, skip_beside_a_real_cann, waits_of_one_read
-from tiny_transformers import START, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
 from torch import Tensor
 from transformers import TextIteratorStreamer, TextStreamer
 
 from ascend_sample.decoding import streaming
-from ascend_sample.decoding.beam import beam_search
-from ascend_sample.decoding.contrastive import contrastive_search
-from ascend_sample.decoding.greedy import greedy_search
-from ascend_sample.decoding.group_beam import group_beam_search
-from ascend_sample.decoding.module_model import ModuleModel
-from ascend_sample.decoding.sampled import sample, sample_and_rank
-from ascend_sample.decoding.sampled_beam import beam_sample
-from ascend_sample.decoding.speculative import speculative_sample
+from ascend_sample.decoding.beams.beam import beam_search
+from ascend_sample.decoding.beams.group_beam import group_beam_search
+from ascend_sample.decoding.beams.sampled_beam import beam_sample
+from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.speculation.speculative import speculative_sample
+from ascend_sample.decoding.strategies.contrastive import contrastive_search
+from ascend_sample.decoding.strategies.greedy import greedy_search
+from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.strategies.test_loop import counted, skip_beside_a_real_cann, waits_of_one_read
+from tests.decoding.table_models import table_model
+from tests.decoding.tiny_transformers import START, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
 
 GREEDY = SamplingParams(temperature=0)
 STRATEGIES: dict[str, Callable[..., Any]] = {

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from concurrent_calls import MAX_NEW_TOKENS, Prompts, check_concurrent_calls, ragged_prompts
-from decoder_models import random_decoder, random_encoder_decoder
-from tiny_models import tiny_model
-from tiny_transformers import KINDS, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
 from torch import Tensor
 
 from ascend_sample.decoding import CausalModel, EncoderDecoderModel
 from ascend_sample.decoding.model import StepModel, StepOutput
+from tests.decoding.concurrent_calls import MAX_NEW_TOKENS, Prompts, check_concurrent_calls, ragged_prompts
+from tests.decoding.decoder_models import random_decoder, random_encoder_decoder
+from tests.decoding.tiny_models import tiny_model
+from tests.decoding.tiny_transformers import KINDS, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
 
 ROWS = len(MAX_NEW_TOKENS)
 FUSED_VOCAB_SIZE = 17

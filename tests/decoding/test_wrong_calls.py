@@ -7,23 +7,24 @@ from typing import Any
 
 import pytest
 import torch
-from planting import Trap, assert_caught
-from table_models import random_table, table_model
-from tiny_transformers import step_model, tiny_transformer
 from torch import Tensor
 
-from ascend_sample.decoding import beam_run, loop
 from ascend_sample.decoding import model as model_module
-from ascend_sample.decoding.beam import beam_search
-from ascend_sample.decoding.contrastive import contrastive_search
-from ascend_sample.decoding.drafters import ModelDrafter, NGramDrafter
-from ascend_sample.decoding.greedy import greedy_search
-from ascend_sample.decoding.group_beam import group_beam_search
+from ascend_sample.decoding import steps
+from ascend_sample.decoding.beams import run
+from ascend_sample.decoding.beams.beam import beam_search
+from ascend_sample.decoding.beams.group_beam import group_beam_search
+from ascend_sample.decoding.beams.sampled_beam import beam_sample
 from ascend_sample.decoding.model import StepOutput
-from ascend_sample.decoding.module_model import ModuleModel
-from ascend_sample.decoding.sampled import sample, sample_and_rank
-from ascend_sample.decoding.sampled_beam import beam_sample
-from ascend_sample.decoding.speculative import speculative_sample
+from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.speculation.drafters import ModelDrafter, NGramDrafter
+from ascend_sample.decoding.speculation.speculative import speculative_sample
+from ascend_sample.decoding.strategies.contrastive import contrastive_search
+from ascend_sample.decoding.strategies.greedy import greedy_search
+from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.table_models import random_table, table_model
+from tests.decoding.tiny_transformers import step_model, tiny_transformer
 
 Strategy = Callable[..., Any]
 GROUPS: dict[str, Any] = {"num_beams": 2, "num_beam_groups": 2, "diversity_penalty": 0.5}
@@ -218,9 +219,9 @@ def beams_refuse_a_processors_none() -> None:
 
 
 TRAPS = [
-    Trap("a processor of beams is not checked", beam_run, "apply_processors(self.request, sequences, log_probs)",
+    Trap("a processor of beams is not checked", run, "apply_processors(self.request, sequences, log_probs)",
          "self.request.logits_processor[0](sequences, log_probs)", beams_refuse_a_processors_none),
-    Trap("one criterion's row is spread over all", loop, "met.shape not in ((), (rows,))", "met.dim() > 1",
+    Trap("one criterion's row is spread over all", steps, "met.shape not in ((), (rows,))", "met.dim() > 1",
          lambda: test_what_a_callback_returns_is_checked("greedy_search", *RESULTS[6])),
     Trap("any shape passes", model_module, "logits.shape[:-1] == places", "True",
          lambda: test_what_is_wrong_with_a_model_is_said("greedy_search", *MODELS[5])),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ascend_sample.decoding.module_model import ModuleModel
+from ascend_sample.decoding.models.module_model import ModuleModel
 
 
 class TinyCausal(nn.Module):

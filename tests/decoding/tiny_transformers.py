@@ -10,7 +10,7 @@ import transformers
 from torch import Tensor
 
 from ascend_sample import decoding
-from ascend_sample.decoding.module_model import ModuleModel
+from ascend_sample.decoding.models.module_model import ModuleModel
 
 VOCAB_SIZE = 13
 PAD = 0

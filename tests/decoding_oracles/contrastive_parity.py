@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from generate_parity import MODELS, Configuration, choose_common, log_probabilities, make_prompts
-from planting import planted
-from tiny_transformers import VOCAB_SIZE, recomputing_model, tiny_transformer
 from transformers import SuppressTokensLogitsProcessor
 from transformers_449 import STOP_TOKENS_OR_NONE, Parity449, assert_all_endings
 
-from ascend_sample.decoding import contrastive as strategy
-from ascend_sample.decoding.contrastive import contrastive_search
+from ascend_sample.decoding.strategies import contrastive as strategy
+from ascend_sample.decoding.strategies.contrastive import contrastive_search
+from tests.decoding.generate_parity import MODELS, Configuration, choose_common, log_probabilities, make_prompts
+from tests.decoding.planting import planted
+from tests.decoding.tiny_transformers import VOCAB_SIZE, recomputing_model, tiny_transformer
 
 CONFIGURATIONS = 300
 

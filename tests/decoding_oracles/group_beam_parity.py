@@ -6,13 +6,12 @@ import random
 from types import ModuleType
 
 import pytest
-from generate_parity import MODELS, Configuration, choose_common, scores_of_beams
-from planting import planted
 from transformers_449 import STOP_TOKENS_OR_NONE, Parity449, assert_all_endings
 
-from ascend_sample.decoding import group_beam as strategy
-from ascend_sample.decoding import processors as diversity
-from ascend_sample.decoding.group_beam import group_beam_search
+from ascend_sample.decoding.beams import group_beam as strategy
+from ascend_sample.decoding.beams.group_beam import group_beam_search
+from tests.decoding.generate_parity import MODELS, Configuration, choose_common, scores_of_beams
+from tests.decoding.planting import planted
 
 CONFIGURATIONS = 300
 
@@ -51,7 +50,7 @@ def test_sequences_and_scores_are_those_of_generate(first: int) -> None:
     ("module", "right", "wrong"),
     [
         pytest.param(strategy, "seen, diversity_penalty)", "seen, 0.0)", id="no diversity penalty"),
-        pytest.param(diversity, "scatter_add_(", "scatter_(", id="a token that was chosen twice counts once"),
+        pytest.param(strategy, "scatter_add_(", "scatter_(", id="a token that was chosen twice counts once"),
         pytest.param(
             strategy,
             "early_stopping) for _ in range(num_beam_groups)]",

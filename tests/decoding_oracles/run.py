@@ -22,7 +22,7 @@ def main() -> int:
     """Run the tests in the environment."""
     BUILD.mkdir(parents=True, exist_ok=True)
     python = environment_of(HERE / "requirements.txt", BUILD / "environment")
-    environment = variables(BUILD, (ROOT, HERE, ROOT / "tests" / "decoding"))
+    environment = variables(BUILD, (ROOT, HERE))
     failed = []
     for test in TESTS:
         print(test, flush=True)

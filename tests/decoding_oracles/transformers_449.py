@@ -7,9 +7,10 @@ from typing import Any
 from unittest.mock import patch
 
 import transformers
-from generate_parity import STOP_TOKENS, Comparison, Configuration, Found, Parity, Prompts
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
+
+from tests.decoding.generate_parity import STOP_TOKENS, Comparison, Configuration, Found, Parity, Prompts
 
 if transformers.__version__ != "4.49.0":
     raise ImportError(

@@ -1,4 +1,4 @@
-"""An encoder-decoder as two ONNX graphs, and the same searches over them with onnxruntime.
+"""An encoder-decoder becomes two ONNX graphs, and the same searches go over them with onnxruntime.
 
 `export_onnx` writes the encoder, which ends with each layer's keys and values of the memory, and one step of the
 decoder, which takes the rows of its cache by a beam index inside the graph. `OnnxModel` is a `StepModel` of the two

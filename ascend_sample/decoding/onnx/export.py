@@ -1,4 +1,4 @@
-"""Writing the two graphs."""
+"""`export_onnx` writes the two graphs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ascend_sample._errors import refuse, refuse_type
+from ascend_sample.decoding.models.transformer_decoder import EncoderDecoder
 from ascend_sample.decoding.onnx.graphs import DecoderGraph, EncoderGraph, decoder_example
 from ascend_sample.decoding.onnx.interface import (
     DECODER_FILE,
@@ -24,11 +25,10 @@ from ascend_sample.decoding.onnx.interface import (
     require,
 )
 from ascend_sample.decoding.onnx.transformers_parts import DECODERS, Parts, is_supported, parts_of
-from ascend_sample.decoding.transformer_decoder import EncoderDecoder
 
 OPSET: Final = 20
 LARGEST_SINGLE_FILE = 1_500_000_000
-"""Bytes of weights up to which they are inside the graph's file. Protobuf's own limit is 2 GiB."""
+"""The most bytes of weights that are put inside the graph's file. Protobuf's own limit is 2 GiB."""
 
 
 def export_onnx(
@@ -52,13 +52,13 @@ def export_onnx(
     Args:
         model: an `EncoderDecoder`, or of transformers a BartForConditionalGeneration, MarianMTModel,
             T5ForConditionalGeneration or WhisperForConditionalGeneration; in evaluation mode, on the CPU, float32.
-        directory: where the files go; made if it is not there.
+        directory: the folder of the files, which is made if it is not there.
         example: what the encoder takes, by name, [batch, ...] each, to trace it with. The batch and the dynamic axes
             must be 2 at least: torch takes a size of 1 for a constant. Left out with models of transformers, whose
             graphs take encoder_input_ids int64 and encoder_attention_mask bool [batch, source] (Whisper's:
             encoder_input_features float32 [batch, bins, frames]), as `EncoderDecoderModel` does.
         dynamic_axes: by name and dimension, what to call the dimensions that vary; equal names vary together. The
-            batch, dimension 0, always does. Left out likewise.
+            batch, dimension 0, always does. Left out where example is.
 
     Raises:
         ImportError: onnx or onnxscript is not installed.

@@ -1,44 +1,19 @@
-"""The two graphs as torch modules, over any decoder that offers its parts."""
+"""The two graphs are torch modules over any `LayeredDecoder`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-
-class DecoderParts(Protocol):
-    """What the graphs are made of: `Decoder`, and the adapters of models of transformers. All are torch modules.
-
-    Attributes:
-        head: floats [rows, count, hidden_size] of `run_layers` -> logits [rows, count, vocab_size].
-    """
-
-    @property
-    def head(self) -> Callable[[Tensor], Tensor]:
-        """See above."""
-
-    def project_memory(self, memory: Tensor, visible: Tensor) -> Tensor:
-        """See `Decoder.project_memory`."""
-
-    def run_layers(
-        self,
-        tokens: Tensor,
-        places: Tensor,
-        extent: int,
-        append: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
-        memory_of: Callable[[int], tuple[Tensor, Tensor]],
-        memory_visible: Tensor,
-    ) -> Tensor:
-        """See `Decoder.run_layers`."""
+from ascend_sample.decoding.models.layered_decoder import LayeredDecoder
 
 
 class EncoderGraph(nn.Module):
-    """The encoder, and what all layers of the decoder need of its memory."""
+    """Computes the encoder, and what all layers of the decoder need of its memory."""
 
-    def __init__(self, encoder: nn.Module, decoder: DecoderParts, names: tuple[str, ...]) -> None:
+    def __init__(self, encoder: nn.Module, decoder: LayeredDecoder, names: tuple[str, ...]) -> None:
         super().__init__()
         self.encoder, self.decoder, self.names = encoder, decoder, names
 
@@ -51,9 +26,9 @@ class EncoderGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """A step without side effects: the cache goes in and comes out."""
+    """Computes a step without side effects: the cache goes in and comes out."""
 
-    def __init__(self, decoder: DecoderParts) -> None:
+    def __init__(self, decoder: LayeredDecoder) -> None:
         super().__init__()
         self.decoder = decoder
 
@@ -108,14 +83,5 @@ def decoder_example(keys: Tensor) -> tuple[tuple[Tensor, ...], tuple[dict[int, A
     tokens = ids[:, None].repeat(1, sizes["count"])
     tensors = (tokens, ids, cached, cached, ids, memory, memory, lengths, ids)
     of_ids, of_cached, of_memory = {0: rows}, {1: past_rows, 2: past}, {1: memory_rows, 2: memory_length}
-    return tensors, (
-        {0: rows, 1: count},
-        of_ids,
-        of_cached,
-        of_cached,
-        of_ids,
-        of_memory,
-        of_memory,
-        {0: memory_rows},
-        of_ids,
-    )
+    axes = ({0: rows, 1: count}, of_ids, of_cached, of_cached, of_ids, of_memory, of_memory, {0: memory_rows}, of_ids)
+    return tensors, axes

@@ -1,4 +1,4 @@
-"""What the two graphs are called, take and return: what the export and the runtime agree on."""
+"""The export and the runtime agree on what the two graphs are called, take and return."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECODER_INPUTS: Final = (
 DECODER_OUTPUTS: Final = ("logits", "new_self_keys", "new_self_values")
 MEMORY_OUTPUTS: Final = ("cross_keys", "cross_values", "memory_lengths")
 ENCODER_FEATURES: Final = "encoder_input_features"
-"""The input of Whisper's encoder, as `EncoderDecoderModel` calls it."""
+"""The name that `EncoderDecoderModel` gives the input of Whisper's encoder."""
 
 
 def require(module: str) -> Any:

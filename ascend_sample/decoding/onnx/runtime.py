@@ -1,4 +1,4 @@
-"""The exported graphs as a model to decode with, on onnxruntime."""
+"""The exported graphs become a model to decode with, on onnxruntime."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ascend_sample.decoding.onnx.interface import (
     MEMORY_OUTPUTS,
     require,
 )
+from ascend_sample.decoding.places import at_places, mask_of, repeated_rows, tokens_first
 
 ONNX_TYPES = {
     "tensor(float)": torch.float32,
@@ -34,15 +35,15 @@ ONNX_TYPES = {
 
 @dataclass(frozen=True)
 class OnnxCache:
-    """What an `OnnxModel` remembers, on the host.
+    """Holds what an `OnnxModel` remembers, on the host.
 
     Rows are taken when the next step runs: until then a reorder changes the indices alone.
 
     Attributes:
         keys_values: numpy floats [layers, past rows, past, hidden_size], the keys, and the values.
-        lengths: int64 [rows], the tokens of each row.
+        lengths: int64 [rows], the number of tokens of each row.
         beam_index: int64 [rows], the past row of each row.
-        memory: what the encoder returned, by name, numpy.
+        memory: what the encoder returned, numpy arrays by name.
         memory_index: int64 [rows], the memory of each row.
     """
 
@@ -54,12 +55,12 @@ class OnnxCache:
 
 
 class OnnxModel:
-    """A `StepModel` of the graphs that `export_onnx` wrote.
+    """Makes a `StepModel` of the graphs that `export_onnx` wrote.
 
     Args:
-        directory: where they are.
+        directory: the folder where they are.
         providers: onnxruntime's execution providers, in the order of preference.
-        threads: for each operator; onnxruntime's choice unless given.
+        threads: how many threads each operator has; onnxruntime's choice unless given.
 
     Raises:
         ImportError: onnxruntime is not installed.
@@ -126,13 +127,13 @@ class OnnxModel:
                 "OnnxModel", "encoder", "have a length of at least 1 in each row", lengths, "Leave out empty inputs."
             )
         rows = torch.arange(len(input_ids))
-        nothing = memory["cross_keys"][:, :, :0]
-        cache = OnnxCache((nothing, nothing), torch.zeros_like(rows), rows, memory, rows)
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        order = torch.argsort(~mask, dim=1, stable=True)  # a row's tokens are its first steps
-        output = self.decode(input_ids.where(mask, 0).gather(1, order), cache)  # a masked id may be anything
+        empty = memory["cross_keys"][:, :, :0]
+        cache = OnnxCache((empty, empty), torch.zeros_like(rows), rows, memory, rows)
+        mask = mask_of(input_ids, attention_mask)
+        tokens = input_ids.where(mask, 0)  # a masked id may be anything
+        output = self.decode(tokens.gather(1, tokens_first(mask)), cache)
         lengths = mask.sum(dim=1)
-        logits = output.logits[torch.arange(len(lengths), device=lengths.device), lengths - 1]
+        logits = at_places(output.logits, lengths[:, None] - 1).squeeze(1)
         return StepOutput(logits, self.rollback(output.cache, lengths))
 
     def decode(self, tokens: Tensor, cache: OnnxCache) -> StepOutput:
@@ -159,7 +160,7 @@ class OnnxModel:
 
     def expand(self, cache: OnnxCache, count: int) -> OnnxCache:
         """See `StepModel.expand`."""
-        return self.reorder(cache, torch.arange(len(cache.lengths)).repeat_interleave(count))
+        return self.reorder(cache, repeated_rows(cache.lengths, count))
 
     def reorder(self, cache: OnnxCache, index: Tensor) -> OnnxCache:
         """See `StepModel.reorder`. Nothing is copied here: the next step's graph takes the rows."""

@@ -1,4 +1,4 @@
-"""Encoders and decoders of models of transformers 5, taken apart into what the two graphs are made of.
+"""Encoders and decoders of models of transformers 5 are taken apart here into what the two graphs are made of.
 
 The decoders' layers keep their projections, norms and feed-forward networks. What connects these is written here, with
 keys, values and positions that come from outside: the caches of transformers are objects, which no graph can take, and
@@ -7,38 +7,38 @@ its positions are those of the whole batch.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ascend_sample.decoding.decoder_layer import attend, visible_steps
 from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK
-from ascend_sample.decoding.onnx.graphs import DecoderParts
+from ascend_sample.decoding.models.decoder_layer import Append, Memory, attend, visible_steps
+from ascend_sample.decoding.models.layered_decoder import LayeredDecoder
 from ascend_sample.decoding.onnx.interface import ENCODER_FEATURES
 
 
 class Parts(NamedTuple):
-    """What is exported of a model.
+    """Holds what is exported of a model.
 
     Attributes:
-        encoder: called with what example names; returns a memory and its lengths, as `EncoderDecoder` says.
-        decoder: looks at that memory.
+        encoder: a module that is called with what example names; it returns a memory and its lengths, as
+            `EncoderDecoder` says.
+        decoder: the decoder that looks at that memory.
         example: see `export_onnx`.
         dynamic_axes: see `export_onnx`.
     """
 
     encoder: nn.Module
-    decoder: DecoderParts
+    decoder: LayeredDecoder
     example: Mapping[str, Tensor]
     dynamic_axes: Mapping[str, Mapping[int, str]]
 
 
 class _TextEncoder(nn.Module):
-    """An encoder of token ids. Padding, wherever it is, goes to the end of the memory."""
+    """Encodes token ids. Padding, wherever it is, goes to the end of the memory."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class _TextEncoder(nn.Module):
 
     def forward(self, encoder_input_ids: Tensor, encoder_attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encodes ids under a mask, both [rows, length]; the mask is bool, False at padding."""
-        hidden = torch.finfo(torch.float32).min  # added, which every implementation of attention takes
+        hidden = torch.finfo(torch.float32).min  # every implementation of attention takes a mask that is added
         added = torch.where(encoder_attention_mask, 0.0, hidden)[:, None, None]
         memory = self.encoder(input_ids=encoder_input_ids, attention_mask=added).last_hidden_state
         lengths = encoder_attention_mask.sum(dim=1)
@@ -59,7 +59,7 @@ class _TextEncoder(nn.Module):
 
 
 class _SpeechEncoder(nn.Module):
-    """An encoder of features of one length, without padding."""
+    """Encodes features of one length, without padding."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -71,8 +71,8 @@ class _SpeechEncoder(nn.Module):
         return memory, torch.full((memory.shape[0],), memory.shape[1])
 
 
-class _Decoder(nn.Module, ABC):
-    """A decoder of transformers as `DecoderParts`."""
+class _Decoder(LayeredDecoder):
+    """Runs the layers of a decoder of transformers."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -80,69 +80,13 @@ class _Decoder(nn.Module, ABC):
         self.output: Any = model.get_output_embeddings()
 
     def head(self, hidden: Tensor) -> Tensor:
-        """See `DecoderParts`."""
+        """See `LayeredDecoder`."""
         logits: Tensor = self.output(hidden)
         return logits
 
-    def project_memory(self, memory: Tensor, visible: Tensor) -> Tensor:
-        """See `Decoder.project_memory`."""
-        projected = [torch.stack([project(memory) for project in pair]) for pair in self._memory_projections()]
-        return torch.stack(projected).masked_fill(~visible[:, :, None], 0)
-
-    def run_layers(
-        self,
-        tokens: Tensor,
-        places: Tensor,
-        extent: int,
-        append: Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]],
-        memory_of: Callable[[int], tuple[Tensor, Tensor]],
-        memory_visible: Tensor,
-    ) -> Tensor:
-        """See `Decoder.run_layers`."""
-        hidden = self._embed(tokens, places)
-        visible = self._visible(places, extent)
-        for number, layer in enumerate(self._layers()):
-
-            def grow(keys: Tensor, values: Tensor, number: int = number) -> tuple[Tensor, Tensor]:
-                return append(number, keys, values)
-
-            hidden = self._run_layer(layer, hidden, grow, visible, memory_of(number), memory_visible[:, None, None])
-        return self._finish(hidden)
-
-    @abstractmethod
-    def _layers(self) -> Iterable[Any]: ...
-
-    @abstractmethod
-    def _memory_projections(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Returns, for each layer, what makes the memory's keys, and its values."""
-
-    @abstractmethod
-    def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Returns the vectors of tokens at places, int64 [rows, count] both."""
-
-    def _visible(self, places: Tensor, extent: int) -> Tensor:
-        """Returns what attention is told of the steps that each token sees, [rows, 1 or heads, count, extent]."""
-        return visible_steps(places, extent)
-
-    @abstractmethod
-    def _run_layer(
-        self,
-        layer: Any,
-        hidden: Tensor,
-        append: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-        visible: Tensor,
-        memory: tuple[Tensor, Tensor],
-        memory_visible: Tensor,
-    ) -> Tensor:
-        """Runs a layer, as `DecoderLayer.forward` does."""
-
-    def _finish(self, hidden: Tensor) -> Tensor:
-        """Applies what the last layer's states go through before `head`."""
-        return hidden
-
 
 class _BartDecoder(_Decoder):
-    """Norms after each part of a layer; learned positions from 2 on, and a norm of the embeddings."""
+    """Has norms after each part of a layer, learned positions from 2 on, and a norm of the embeddings."""
 
     norm_first = False
     bias: Tensor
@@ -152,15 +96,15 @@ class _BartDecoder(_Decoder):
         self.register_buffer("bias", getattr(model, "final_logits_bias", torch.zeros(())))
 
     def head(self, hidden: Tensor) -> Tensor:
-        """See `DecoderParts`."""
+        """See `LayeredDecoder`."""
         return super().head(hidden) + self.bias
 
     def _layers(self) -> Iterable[Any]:
         layers: nn.ModuleList = self.decoder.layers
         return layers
 
-    def _memory_projections(self) -> list[tuple[nn.Module, nn.Module]]:
-        return [(layer.encoder_attn.k_proj, layer.encoder_attn.v_proj) for layer in self._layers()]
+    def _project(self, layer: Any, memory: Tensor) -> Memory:
+        return layer.encoder_attn.k_proj(memory), layer.encoder_attn.v_proj(memory)
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         embedded = self.decoder.embed_tokens(tokens) + self._positions(places + self.decoder.embed_positions.offset)
@@ -171,13 +115,7 @@ class _BartDecoder(_Decoder):
         return functional.embedding(places, self.decoder.embed_positions.weight)
 
     def _run_layer(
-        self,
-        layer: Any,
-        hidden: Tensor,
-        append: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-        visible: Tensor,
-        memory: tuple[Tensor, Tensor],
-        memory_visible: Tensor,
+        self, layer: Any, hidden: Tensor, append: Append, visible: Tensor, memory: Memory, memory_visible: Tensor
     ) -> Tensor:
         own, cross = layer.self_attn, layer.encoder_attn
 
@@ -204,7 +142,7 @@ class _BartDecoder(_Decoder):
 
 
 class _MarianDecoder(_BartDecoder):
-    """As BART's, with scaled embeddings and a table of sines and cosines."""
+    """Differs from BART's by scaled embeddings and a table of sines and cosines."""
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         embedded: Tensor = self.decoder.embed_tokens(tokens) * self.decoder.embed_scale
@@ -212,7 +150,7 @@ class _MarianDecoder(_BartDecoder):
 
 
 class _WhisperDecoder(_BartDecoder):
-    """Norms in front of each part of a layer, and a last one."""
+    """Has norms in front of each part of a layer, and a last one."""
 
     norm_first = True
 
@@ -226,7 +164,7 @@ class _WhisperDecoder(_BartDecoder):
 
 
 class _T5Decoder(_Decoder):
-    """No positions, but a bias for each distance, which the first layer has for all; scores are not scaled."""
+    """Has no positions, but a bias for each distance, which the first layer has for all; scores are not scaled."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -236,9 +174,9 @@ class _T5Decoder(_Decoder):
         layers: nn.ModuleList = self.decoder.block
         return layers
 
-    def _memory_projections(self) -> list[tuple[nn.Module, nn.Module]]:
-        attentions = [block.layer[1].EncDecAttention for block in self.decoder.block]
-        return [(attention.k, attention.v) for attention in attentions]
+    def _project(self, layer: Any, memory: Tensor) -> Memory:
+        attention = layer.layer[1].EncDecAttention
+        return attention.k(memory), attention.v(memory)
 
     def _embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         embedded: Tensor = self.decoder.embed_tokens(tokens)
@@ -256,13 +194,7 @@ class _T5Decoder(_Decoder):
         return bias.masked_fill(~visible_steps(places, extent), -torch.inf)
 
     def _run_layer(
-        self,
-        layer: Any,
-        hidden: Tensor,
-        append: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-        visible: Tensor,
-        memory: tuple[Tensor, Tensor],
-        memory_visible: Tensor,
+        self, layer: Any, hidden: Tensor, append: Append, visible: Tensor, memory: Memory, memory_visible: Tensor
     ) -> Tensor:
         own, cross = layer.layer[0].SelfAttention, layer.layer[1].EncDecAttention
         normalised = layer.layer[0].layer_norm(hidden)
@@ -284,7 +216,7 @@ DECODERS: Final[Mapping[str, type[_Decoder]]] = {
     "T5ForConditionalGeneration": _T5Decoder,
     "WhisperForConditionalGeneration": _WhisperDecoder,
 }
-"""By the class of the model, whose name is enough: who has such a model has transformers."""
+"""The decoders by the name of the model's class. The name is enough, because who has such a model has transformers."""
 
 
 def is_supported(model: object) -> bool:

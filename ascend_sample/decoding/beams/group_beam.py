@@ -1,0 +1,182 @@
+"""Group beam search has groups that avoid one another's tokens, so that what they find differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from ascend_sample._errors import check_integer, check_number, refuse
+from ascend_sample.decoding.beams.pool import (
+    EarlyStopping,
+    FinishedPool,
+    among_best,
+    best_hypotheses,
+    candidates_of,
+    check_early_stopping,
+    finish_from_pool,
+    going_on,
+)
+from ascend_sample.decoding.beams.run import BeamRun, Candidates, check_beams, choose, first_beams_alone
+from ascend_sample.decoding.checks import check_length_penalty
+from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.request import CommonOptions, check_request
+from ascend_sample.decoding.steps import steps_of
+from ascend_sample.sampling.best_tokens import all_log_probs, best_entries
+
+
+@torch.no_grad()
+def group_beam_search(
+    model: StepModel,
+    input_ids: Tensor,
+    *,
+    max_new_tokens: int | Sequence[int] | Tensor,
+    num_beams: int,
+    num_beam_groups: int,
+    diversity_penalty: float,
+    num_return_sequences: int = 1,
+    length_penalty: float = 1.0,
+    early_stopping: EarlyStopping = False,
+    **common: Unpack[CommonOptions],
+) -> DecodeOutput:
+    """Searches with num_beam_groups groups of beams for each prompt, one group after the other in each step.
+
+    A group is a beam search of its own, with its own pool of num_beams / num_beam_groups ended hypotheses. Before it
+    chooses, diversity_penalty is subtracted from a token's log-probability for each beam of the groups before it, of
+    the same prompt, that has chosen the token in this step; the processors come after that. The penalty is part of the
+    scores. A group that is done counts as beams that choose the padding token, as in transformers 4.49.
+
+    Two rules of transformers 4.49 differ from `beam_search`'s: a group's chance to get better is that of its best
+    continuation, also where this one ends; and at max_new_tokens all beams that go on come into the pool, unless the
+    group is done.
+
+    Args:
+        model: the model that computes steps.
+        input_ids: int64 [batch, length], the prompts.
+        max_new_tokens: at least 1, for all prompts or for each.
+        num_beams: how many beams all groups of a prompt have together; a multiple of num_beam_groups.
+        num_beam_groups: how many groups each prompt has.
+        diversity_penalty: what is subtracted for each earlier choice of a token; at least 0.
+        num_return_sequences: how many are returned of each prompt, the best of all groups; at most num_beams.
+        length_penalty: the exponent of the length that sums of log-probabilities are divided by, see `beam_search`.
+        early_stopping: when a group with enough ended hypotheses is done, see `beam_search`.
+        **common: see `CommonOptions`. Processors are called for each group, with its rows.
+
+    Returns:
+        What `beam_search` returns. Groups may have found the same sequence with different scores.
+
+    Raises:
+        TypeError: an argument has a wrong type or dtype.
+        ValueError: an argument has a wrong shape, device or value.
+
+    Example:
+        The second group avoids what the first has chosen.
+
+        >>> from ascend_sample.decoding import ModuleModel
+        >>> model = ModuleModel(lambda input_ids: torch.tensor([0.5, 0.3, 0.2]).log().expand(*input_ids.shape, 3))
+        >>> found = group_beam_search(
+        ...     model,
+        ...     torch.tensor([[0]]),
+        ...     max_new_tokens=2,
+        ...     num_beams=2,
+        ...     num_beam_groups=2,
+        ...     diversity_penalty=1.0,
+        ...     num_return_sequences=2,
+        ... )
+        >>> found.to_lists()
+        [[0, 0], [1, 1]]
+
+    Source: docs/decoding.md, section "Group beam search".
+    """
+    name = "group_beam_search"
+    request = check_request(name, model, input_ids, max_new_tokens, **common)
+    check_beams(name, num_beams, num_return_sequences)
+    check_integer(name, "num_beam_groups", num_beam_groups, low=1)
+    if num_beams % num_beam_groups != 0:
+        rule = f"be a multiple of num_beam_groups, {num_beam_groups}"
+        refuse(name, "num_beams", rule, num_beams, "All groups have the same number of beams.")
+    check_number(name, "diversity_penalty", diversity_penalty, low=0.0)
+    check_length_penalty(name, length_penalty, request.max_steps)
+    check_early_stopping(name, early_stopping)
+
+    run = BeamRun(model, request, num_beams)
+    size = num_beams // num_beam_groups
+    count = candidates_of(size, request)
+    pools = [FinishedPool(request, size, length_penalty, early_stopping) for _ in range(num_beam_groups)]
+    scores = [first_beams_alone(request.batch_size, size, request.device) for _ in pools]
+    for step in steps_of(run.request):
+        length = step + 1
+        at_the_end = (length >= request.max_new_tokens)[:, None]
+        log_probs = all_log_probs(run.logits, 1.0)
+        run.keep_scores(log_probs)  # each group changes its part, so criteria see what groups have done so far
+        log_probs = log_probs.unflatten(0, (request.batch_size, num_beam_groups, size))
+        chosen: list[Candidates] = []
+        seen = request.input_ids[:, :0]
+        for group, pool in enumerate(pools):
+            diverse = hamming_diversity(log_probs[:, group], seen, diversity_penalty)
+            log_probs[:, group] = _process(run, diverse, group)
+            candidates = _choose(scores[group], log_probs[:, group], count)
+            # Beams are counted within their prompt, not their group.
+            candidates = candidates._replace(beams=candidates.beams + group * size)
+            had_ended = pool.done[:, None]
+            has_ended = run.has_ended(candidates)
+            running = going_on(candidates, has_ended, size)
+            pool.add(candidates, has_ended & among_best(candidates, size), length)
+            pool.update_done(candidates.scores[:, 0], length)
+            pool.add(running, at_the_end.expand_as(running.scores), length)
+            pool.close(length)
+            scores[group] = running.scores
+            chosen.append(running)
+            seen = torch.cat((seen, running.tokens.where(~had_ended, request.pad_token_id)), dim=1)
+        merged = Candidates(*(torch.cat(values, dim=1) for values in zip(*chosen, strict=True)))
+        run.record(merged.beams, merged.tokens)
+        done = torch.stack([pool.done for pool in pools]).all(dim=0)
+        if run.is_over(length, done):
+            break
+        run.advance(done)
+    return finish_from_pool(run, best_hypotheses([pool.hypotheses for pool in pools], num_return_sequences))
+
+
+def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penalty: float) -> Tensor:
+    """Lowers the log-probabilities of what other beams of the prompt have chosen in this step, as often as they have.
+
+    Args:
+        log_probs: float32 [batch, beams, vocab_size].
+        earlier_tokens: int64 [batch, n], what was chosen already; n may be 0. What is beyond the vocabulary, as a
+            padding token may be, lowers nothing.
+        diversity_penalty: what is subtracted for each time that a token was chosen.
+
+    Returns:
+        The lowered log-probabilities, float32 [batch, beams, vocab_size].
+
+    Example:
+        >>> hamming_diversity(torch.zeros(1, 1, 4), torch.tensor([[2, 0, 2]]), 0.5)
+        tensor([[[-0.5000,  0.0000, -1.0000,  0.0000]]])
+
+    Source: docs/decoding.md, section "Group beam search"; Vijayakumar et al., "Diverse beam search", 2016.
+    """
+    batch, _, vocab_size = log_probs.shape
+    is_token = earlier_tokens < vocab_size
+    penalties = is_token.to(torch.float32) * diversity_penalty
+    of_tokens = torch.zeros(batch, vocab_size, device=log_probs.device)
+    of_tokens.scatter_add_(1, earlier_tokens.where(is_token, 0), penalties)
+    return log_probs - of_tokens[:, None]
+
+
+def _process(run: BeamRun, log_probs: Tensor, group: int) -> Tensor:
+    """Returns what the processors make of a group's log-probabilities, float32 [batch, size, vocab_size]."""
+    sequences = run.sequences
+    if sequences is not None:
+        sequences = sequences.unflatten(0, (log_probs.shape[0], -1, log_probs.shape[1]))[:, group].flatten(0, 1)
+    return run.process(log_probs.flatten(0, 1), sequences).view(log_probs.shape)
+
+
+def _choose(scores: Tensor, log_probs: Tensor, count: int) -> Candidates:
+    """Returns the best continuations of a group, from float32 [batch, size] and [batch, size, vocab_size]."""
+    each = min(count, log_probs.shape[2])
+    values, tokens = best_entries(log_probs.flatten(0, 1), each)
+    shape = (*log_probs.shape[:2], each)
+    return choose(scores, values.view(shape), tokens.view(shape), count)

@@ -1,0 +1,1 @@
+"""These modules implement `StepModel`. Those of transformers import it, so `decoding` imports them on demand."""

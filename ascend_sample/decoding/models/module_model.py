@@ -1,0 +1,102 @@
+"""Plain torch modules become models to decode with. They compute all anew, which is slow, and so an oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascend_sample._errors import refuse, refuse_result
+from ascend_sample.decoding.checks import check_arguments, name_of
+from ascend_sample.decoding.model import StepOutput
+from ascend_sample.decoding.places import at_places, mask_of, repeated_rows, tokens_first
+
+
+class TokenHistory(NamedTuple):
+    """Keeps the tokens so far, which is all the cache that recomputation needs.
+
+    Attributes:
+        tokens: int64 [batch, length], from the left; what follows a row's end is undefined.
+        lengths: int64 [batch], the number of tokens of each row.
+        encoder: what the encoder takes, by name, [batch, ...] each.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    encoder: dict[str, Tensor]
+
+
+class ModuleModel:
+    """Makes a `StepModel` of anything that maps tokens to logits.
+
+    Args:
+        module: what is called with input_ids int64 [batch, length] and the encoder's tensors by name; returns logits
+            [batch, length, vocab_size]. It must be causal: what it returns at a place depends on the tokens up to
+            there. If it returns a tuple, that is (logits, hidden states [batch, length, hidden_size]).
+
+    Example:
+        >>> successor = ModuleModel(lambda input_ids: torch.nn.functional.one_hot((input_ids + 1) % 5, 5).float())
+        >>> output = successor.prefill(torch.tensor([[1, 2], [4, 0]]), torch.tensor([[True, True], [True, False]]))
+        >>> output.logits.argmax(dim=1)
+        tensor([3, 0])
+    """
+
+    def __init__(self, module: Callable[..., Tensor | tuple[Tensor, Tensor]]) -> None:
+        if not callable(module):
+            refuse("ModuleModel", "module", "be callable", type(module).__name__, "Give a torch module.", TypeError)
+        self.module = module
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
+        """See `StepModel.prefill`."""
+        if encoder:
+            called = self.module.forward if isinstance(self.module, torch.nn.Module) else self.module
+            check_arguments("ModuleModel", "encoder", called, (input_ids,), encoder)
+        mask = mask_of(input_ids, attention_mask)
+        order = tokens_first(mask)
+        history = TokenHistory(input_ids.gather(1, order), mask.sum(dim=1), encoder)
+        logits, hidden_states = self._run(history)
+        if hidden_states is not None:
+            hidden_states = at_places(hidden_states, torch.argsort(order, dim=1))
+        return StepOutput(at_places(logits, history.lengths[:, None] - 1).squeeze(1), history, hidden_states)
+
+    def decode(self, tokens: Tensor, cache: TokenHistory) -> StepOutput:
+        """See `StepModel.decode`."""
+        count = tokens.shape[1]
+        places = cache.lengths[:, None] + torch.arange(count, device=tokens.device)
+        widened = torch.nn.functional.pad(cache.tokens, (0, count)).scatter(1, places, tokens)
+        history = TokenHistory(widened, cache.lengths + count, cache.encoder)
+        logits, hidden_states = self._run(history)
+        states = None if hidden_states is None else at_places(hidden_states, places)
+        return StepOutput(at_places(logits, places), history, states)
+
+    def expand(self, cache: TokenHistory, count: int) -> TokenHistory:
+        """See `StepModel.expand`."""
+        return self.reorder(cache, repeated_rows(cache.lengths, count))
+
+    def reorder(self, cache: TokenHistory, index: Tensor) -> TokenHistory:
+        """See `StepModel.reorder`."""
+        encoder = {name: value[index] for name, value in cache.encoder.items()}
+        return TokenHistory(cache.tokens[index], cache.lengths[index], encoder)
+
+    def rollback(self, cache: TokenHistory, lengths: Tensor) -> TokenHistory:
+        """See `StepModel.rollback`."""
+        return cache._replace(lengths=lengths)
+
+    @torch.no_grad()
+    def _run(self, history: TokenHistory) -> tuple[Tensor, Tensor | None]:
+        inside = torch.arange(history.tokens.shape[1], device=history.tokens.device) < history.lengths[:, None]
+        output = self.module(history.tokens.where(inside, 0), **history.encoder)
+        logits, hidden_states = output if isinstance(output, tuple) and len(output) == 2 else (output, None)
+        self._check("logits", logits, history.tokens, "vocab_size")
+        if hidden_states is not None:
+            self._check("hidden states", hidden_states, history.tokens, "hidden_size")
+        return logits, hidden_states
+
+    def _check(self, what: str, value: object, tokens: Tensor, last: str) -> None:
+        if not isinstance(value, Tensor) or value.dim() != 3 or value.shape[:2] != tokens.shape:
+            name = f"module {name_of(self.module)}"
+            rule = f"return {what} [{', '.join(map(str, tokens.shape))}, {last}], those of each token"
+            remedy = "Wrap it into a function that does; a model of transformers into CausalModel."
+            refuse_result("ModuleModel", name, rule, value, remedy)

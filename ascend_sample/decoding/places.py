@@ -1,0 +1,36 @@
+"""The places of tokens in rows that have different lengths, and of padding among them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def mask_of(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Returns attention_mask as bool [batch, length]; without one, a mask that is True everywhere."""
+    return torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+
+
+def tokens_first(mask: Tensor) -> Tensor:
+    """Returns the order that puts each row's tokens in front of its padding, int64 [batch, length].
+
+    Example:
+        >>> tokens_first(torch.tensor([[False, True, False, True]]))
+        tensor([[1, 3, 0, 2]])
+    """
+    return torch.argsort((~mask).int(), dim=1, stable=True)
+
+
+def at_places(values: Tensor, places: Tensor) -> Tensor:
+    """Takes from each row of values, [batch, length, n], what is at its places, int64 [batch, m]: [batch, m, n]."""
+    return values.gather(1, places[:, :, None].expand(-1, -1, values.shape[2]))
+
+
+def repeated_rows(lengths: Tensor, count: int) -> Tensor:
+    """Returns the index that takes each row count times, one after the other, where lengths has an entry for each row.
+
+    Example:
+        >>> repeated_rows(torch.tensor([5, 2]), 3)
+        tensor([0, 0, 0, 1, 1, 1])
+    """
+    return torch.arange(len(lengths), device=lengths.device).repeat_interleave(count)

@@ -1,0 +1,1 @@
+"""Speculative sampling drafts tokens, judges them, and has rows that grow by different numbers of tokens."""

@@ -1,0 +1,195 @@
+"""Drafters propose tokens for a target to judge, by a smaller model or by the text so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ascend_sample._errors import check_bool, check_integer
+from ascend_sample.decoding.distributions import RowSampling, draw_from
+from ascend_sample.decoding.model import StepModel, checked, decoded, entered
+from ascend_sample.decoding.places import at_places
+from ascend_sample.decoding.request import check_model
+from ascend_sample.decoding.speculation.acceptance import Draft
+from ascend_sample.sampling import Stream
+
+
+class Round(NamedTuple):
+    """Tells a drafter about the texts and what is wanted.
+
+    Attributes:
+        tokens: int64 [batch, capacity], prompts without padding and what was generated, from the left; what follows a
+            row's end is undefined.
+        lengths: int64 [batch], the number of tokens of each row.
+        wanted: int64 [batch], the most tokens that each row may propose, up to size; a model must not see places
+            beyond lengths + wanted.
+        size: the largest of wanted, or more.
+        unseen: how many tokens a row got, at most, since the round of the last call was over (since the prompt, at
+            first). In that round it got the accepted draft tokens and one more.
+        is_ragged: False only if every row wants size tokens.
+        sampling: how the target is sampled: whoever draws from the same filters proposes what the target can draw.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    wanted: Tensor
+    size: int
+    unseen: int
+    is_ragged: bool
+    sampling: RowSampling
+
+
+DRAFTER_METHODS: Final = ("start", "draft")
+"""The methods of `Drafter`."""
+
+
+class Drafter(Protocol):
+    """Proposes tokens. Its state, which is opaque to its callers, belongs to one batch of texts.
+
+    Whatever it proposes, results are exact as long as `Draft.probabilities` are what the tokens were drawn from, by
+    noise that nothing else uses (`Stream.DRAFT`). Good proposals make it fast, nothing more.
+
+    Source: docs/decoding.md, section "Drafters".
+    """
+
+    def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> Any:
+        """Reads the prompts, int64 [batch, length], with a mask that is False at padding; returns the state."""
+        ...
+
+    def draft(self, state: Any, texts: Round) -> tuple[Draft, Any]:
+        """Proposes texts.size tokens a row, fewer where a row has fewer or wants fewer; returns the next state too."""
+        ...
+
+
+class ModelDraftState(NamedTuple):
+    """Holds the state of a `ModelDrafter`.
+
+    Attributes:
+        cache: the cache of its model.
+        missing: how many of the last tokens of a text the cache may lack, or have wrong.
+        vocab_size: how many tokens its model knows.
+    """
+
+    cache: Any
+    missing: int
+    vocab_size: int
+
+
+class ModelDrafter:
+    """Drafts with a model: draws from it as the target is drawn from, with the filters of each row.
+
+    Args:
+        model: a model of the target's vocabulary that is cheaper than the target.
+        uses_encoder: whether it takes the encoder's tensors that the target takes.
+
+    Example:
+        >>> from ascend_sample.decoding import ModuleModel
+        >>> from ascend_sample.sampling import SamplingParams
+        >>> model = ModuleModel(lambda ids: torch.nn.functional.one_hot((ids + 1) % 5, 5) * 50.0)
+        >>> prompt = torch.tensor([[1, 2]])
+        >>> drafter = ModelDrafter(model)
+        >>> state = drafter.start(prompt[:, :1], torch.ones(1, 1, dtype=torch.bool), {})
+        >>> sampling = RowSampling([SamplingParams(seed=1)], 5, prompt.device)
+        >>> texts = Round(prompt, torch.tensor([2]), torch.tensor([3]), 3, 1, False, sampling)
+        >>> drafter.draft(state, texts)[0].tokens
+        tensor([[3, 4, 0]])
+    """
+
+    def __init__(self, model: StepModel, *, uses_encoder: bool = True) -> None:
+        check_model("ModelDrafter", "model", model)
+        check_bool("ModelDrafter", "uses_encoder", uses_encoder)
+        self.model = model
+        self.uses_encoder = uses_encoder
+
+    def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> ModelDraftState:
+        """See `Drafter.start`."""
+        given = encoder if self.uses_encoder else {}
+        output = checked(
+            "ModelDrafter", self.model, self.model.prefill(input_ids, attention_mask, **given), len(input_ids)
+        )
+        return ModelDraftState(output.cache, 0, output.logits.shape[1])
+
+    def draft(self, state: ModelDraftState, texts: Round) -> tuple[Draft, ModelDraftState]:
+        """See `Drafter.draft`. Each token takes a pass; the first one also reads what is new in the texts."""
+        # Where nothing is new, the last token is read again: a step gives the logits, not the prefill.
+        known, count, sampling = max(1, state.missing + texts.unseen), texts.size, texts.sampling
+        # A row that wants fewer starts earlier, by tokens that it has already: no row goes beyond what it wants.
+        first = (texts.lengths - known - (count - texts.wanted)).clamp(min=0)
+        cache = self.model.rollback(state.cache, first)
+        given = texts.tokens.gather(1, first[:, None] + torch.arange(known, device=first.device))
+        position = first + known
+        tokens: list[Tensor] = []
+        probabilities: list[Tensor] = []
+        for _ in range(count):
+            logits, cache, _ = entered(decoded("ModelDrafter", self.model, given, cache))
+            if sampling.is_greedy:  # nothing is drawn, so there is nothing to judge by
+                token = sampling.draw(logits[:, -1], position)
+            else:
+                probabilities.append(sampling.probabilities(logits[:, -1]))
+                token = draw_from(probabilities[-1], sampling.seed, position, Stream.DRAFT)
+            if texts.is_ragged:
+                old = texts.tokens.gather(1, position.clamp(max=texts.tokens.shape[1] - 1)[:, None]).squeeze(1)
+                token = torch.where(position < texts.lengths, old, token)
+            tokens.append(token)
+            given = token[:, None]
+            position = position + 1
+        drafted = torch.stack(tokens, dim=1)
+        q = torch.stack(probabilities, dim=1) if probabilities else None
+        if texts.is_ragged:
+            place = (texts.lengths - first - known)[:, None] + torch.arange(count, device=first.device)
+            place = place.clamp(min=0, max=count - 1)  # anything will do for a row that is done
+            drafted = drafted.gather(1, place)
+            q = None if q is None else at_places(q, place)
+        # It lacks its own last token and the target's, where all were accepted.
+        return Draft(drafted, texts.wanted, q, count), state._replace(cache=cache, missing=2)
+
+
+class NGramDrafter:
+    """Drafts what followed the last tokens when they occurred before in the text (prompt lookup). It needs no model.
+
+    Of several occurrences of the longest possible match the latest counts. Where what followed reaches the end of the
+    text, it is repeated, as a text is that has begun to repeat itself.
+
+    Args:
+        longest: how many tokens are looked for at first.
+        shortest: how many must match at least; below that, a row has no draft.
+
+    Example:
+        >>> from ascend_sample.sampling import SamplingParams
+        >>> text = torch.tensor([[7, 1, 2, 3, 4, 1, 2]])
+        >>> sampling = RowSampling([SamplingParams()], 8, text.device)
+        >>> texts = Round(text, torch.tensor([7]), torch.tensor([6]), 6, 1, False, sampling)
+        >>> NGramDrafter().draft(None, texts)[0].tokens
+        tensor([[3, 4, 1, 2, 3, 4]])
+    """
+
+    def __init__(self, longest: int = 3, shortest: int = 1) -> None:
+        check_integer("NGramDrafter", "shortest", shortest, low=1)
+        check_integer("NGramDrafter", "longest", longest, low=int(shortest))
+        self.longest = int(longest)
+        self.shortest = int(shortest)
+
+    def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> None:
+        """Keeps nothing, because a round brings the texts."""
+
+    def draft(self, state: None, texts: Round) -> tuple[Draft, None]:
+        """See `Drafter.draft`."""
+        tokens, lengths = texts.tokens, texts.lengths
+        capacity, device = tokens.shape[1], tokens.device
+        follows = torch.zeros_like(lengths)  # where the match ends and what followed it begins; 0 without a match
+        for size in range(self.shortest, min(self.longest, capacity - 1) + 1):
+            place = (lengths[:, None] - size + torch.arange(size, device=device)).clamp(min=0)
+            wanted = tokens.gather(1, place)
+            starts = torch.arange(capacity - size, device=device)
+            is_match = (starts + size < lengths[:, None]) & (lengths > size)[:, None]
+            for offset in range(size):
+                is_match &= tokens[:, offset : offset + capacity - size] == wanted[:, offset : offset + 1]
+            latest = torch.where(is_match, starts + size, 0).amax(dim=1)
+            follows = torch.where(latest > 0, latest, follows)  # a longer match counts more
+        period = (lengths - follows).clamp(min=1)
+        steps = torch.arange(texts.size, device=device)
+        drafted = tokens.gather(1, follows[:, None] + steps % period[:, None])
+        return Draft(drafted, torch.where(follows > 0, texts.wanted, 0)), None

@@ -1,0 +1,1 @@
+"""These strategies append one token to each row in each step: greedy search, sampling, contrastive search."""

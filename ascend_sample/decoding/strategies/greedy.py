@@ -1,0 +1,70 @@
+"""Greedy search appends the most probable token at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from ascend_sample.decoding.distributions import RowSampling
+from ascend_sample.decoding.log_probs import log_probs_of
+from ascend_sample.decoding.model import StepModel
+from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.request import CommonOptions, check_request
+from ascend_sample.decoding.steps import prefilled
+from ascend_sample.decoding.strategies.loop import Choice, Texts, append_tokens
+from ascend_sample.sampling import RowStatus, SamplingParams
+
+GREEDY: Final = SamplingParams(temperature=0, seed=0)
+"""The parameters of a greedy row. They have a seed, so that none is taken from torch's generator."""
+
+
+@torch.no_grad()
+def greedy_search(
+    model: StepModel,
+    input_ids: Tensor,
+    *,
+    max_new_tokens: int | Sequence[int] | Tensor,
+    **common: Unpack[CommonOptions],
+) -> DecodeOutput:
+    """Appends the token with the largest logit at every step, the lowest id among equals.
+
+    Args:
+        model: the model that computes steps.
+        input_ids: int64 [batch, length], the prompts.
+        max_new_tokens: how many tokens are appended at most; one number, or one for each prompt.
+        **common: see `CommonOptions`.
+
+    Returns:
+        One row a prompt. Its score is the sum of its tokens' log-probabilities, in a softmax of the logits after
+        logits_processor. A row that had no token left to choose has -inf, and a RuntimeWarning names it.
+
+    Raises:
+        TypeError: an argument has a wrong type or dtype.
+        ValueError: an argument has a wrong shape, device or value.
+
+    Example:
+        >>> from ascend_sample.decoding import ModuleModel
+        >>> successor = ModuleModel(lambda input_ids: torch.nn.functional.one_hot((input_ids + 1) % 7, 7) * 5.0)
+        >>> output = greedy_search(successor, torch.tensor([[1], [4]]), max_new_tokens=4, eos_token_id=[3, 0])
+        >>> output.to_lists(), output.sequences_scores
+        ([[2, 3], [5, 6, 0]], tensor([-0.0793, -0.1189]))
+
+    Source: docs/decoding.md, section "Greedy search and sampling".
+    """
+    request = check_request("greedy_search", model, input_ids, max_new_tokens, **common)
+    texts, start = Texts(request), prefilled(model, request)
+    # It takes the lowest id among equals, NaN as -inf, and 16-bit logits as they are.
+    sampling = RowSampling([GREEDY] * request.batch_size, start.logits.shape[1], request.device)
+    position = torch.zeros_like(sampling.seed)  # no noise is made, so it does not matter
+
+    def choose(logits: Tensor) -> Choice:
+        scores = texts.processed(logits) if request.logits_processor or request.return_scores else logits
+        best = sampling.draw_with_status(scores, position)
+        log_probs = log_probs_of(scores, best.token_ids)
+        return Choice(best.token_ids, log_probs, best.status == RowStatus.ALL_MASKED, scores)
+
+    return append_tokens(model, start, texts, choose)

@@ -1,0 +1,215 @@
+"""Beam sample: the exact distribution of what it draws and of what it returns, seeds, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+
+from ascend_sample.decoding.beams.beam import beam_search
+from ascend_sample.decoding.beams.run import NOTHING
+from ascend_sample.decoding.beams.sampled_beam import beam_sample, draw
+from ascend_sample.sampling import SamplingParams, filter_logits
+from tests.decoding.beams.probability_models import random_table, table_model
+from tests.decoding.tiny_models import tiny_model
+
+DRAWS = 20_000
+ALPHA = 1e-6
+"""The chance of a false alarm of one test; the seeds are fixed, so that there is none."""
+
+
+def plackett_luce(weights: dict[Any, float], chosen: Iterable[Any]) -> float:
+    """The probability that drawing without replacement gives this set."""
+    total, found = sum(weights.values()), 0.0
+    for order in itertools.permutations(chosen):
+        rest, probability = total, 1.0
+        for one in order:
+            probability *= weights[one] / rest
+            rest -= weights[one]
+        found += probability
+    return found
+
+
+def assert_distributed(counts: Counter[Any], probabilities: dict[Any, float]) -> None:
+    """Chi-square; outcomes that are expected fewer than 8 times are taken together."""
+    total = sum(counts.values())
+    assert not set(counts) - set(probabilities), "something impossible was returned"
+    assert sum(probabilities.values()) == pytest.approx(1.0)
+    often = [outcome for outcome, probability in probabilities.items() if probability * total >= 8]
+    expected = [probabilities[outcome] * total for outcome in often]
+    found = [float(counts[outcome]) for outcome in often]
+    expected.append(total - sum(expected))
+    found.append(total - sum(found))
+    statistic = sum((f - e) ** 2 / e for f, e in zip(found, expected, strict=True) if e > 1.0)
+    half = torch.tensor([(len(often) - 1) / 2, statistic / 2], dtype=torch.float64)
+    assert len(often) > 3
+    assert torch.special.gammaincc(half[0], half[1]) > ALPHA
+
+
+def test_sets_of_continuations_are_plackett_luces() -> None:
+    beam_scores = torch.tensor([-3.0, -2.5, NOTHING])
+    log_probs = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0], [0.5, 0.5, 0.0]]).log()
+    drawn = draw(
+        beam_scores.expand(DRAWS, 3), log_probs.expand(DRAWS, 3, 3), torch.arange(DRAWS), torch.full((DRAWS,), 5), 3
+    )
+    counts = Counter(frozenset(row) for row in (drawn.beams * 3 + drawn.tokens).tolist())
+    totals = (beam_scores[:2, None] + log_probs[:2]).exp().flatten().tolist()
+    weights = {place: weight for place, weight in enumerate(totals) if weight > 0}
+    assert_distributed(
+        counts, {frozenset(chosen): plackett_luce(weights, chosen) for chosen in itertools.combinations(weights, 3)}
+    )
+    assert (drawn.scores.diff(dim=1) <= 0).all()
+
+
+def test_what_has_no_probability_is_not_drawn_even_where_too_few_have_one() -> None:
+    log_probs = torch.tensor([[[0.0, -torch.inf, -200.0, -torch.inf]]]).expand(500, 1, 4)
+    drawn = draw(torch.zeros(500, 1), log_probs, torch.arange(500), torch.zeros(500, dtype=torch.int64), 3)
+    assert drawn.tokens[:, :2].tolist() == [[0, 2]] * 500
+    assert (drawn.scores[:, 2] == NOTHING).all()
+    # Two hypotheses and no third, though three candidates were asked for.
+    table = torch.tensor([[0.5, 0.5, 0, 0]] * 4)
+    model = table_model(table)
+    model.module = lambda input_ids: table.log()[input_ids]
+    found = beam_sample(model, torch.tensor([[0]]), max_new_tokens=1, num_beams=3, num_return_sequences=3)
+    assert sorted(found.to_lists()) == [[], [0], [1]]
+    assert found.sequences_scores[2] == -torch.inf
+
+
+def returned(table: torch.Tensor, temperature: float, top_k: int, num_beams: int) -> dict[tuple[int, ...], float]:
+    """The exact distribution of the best sequence of two steps after token 0, by enumeration."""
+    rows = filter_logits(
+        table.log(),
+        temperature=torch.full((len(table),), temperature),
+        top_k=torch.full((len(table),), top_k, dtype=torch.int32),
+    ).double()
+    found: Counter[tuple[int, ...]] = Counter()
+    first = {token: float(score) for token, score in enumerate(rows[0]) if score > -math.inf}
+    for some in itertools.combinations(first, 2 * num_beams):
+        beams = sorted(some, key=lambda token: -first[token])[:num_beams]
+        probability = plackett_luce({token: math.exp(score) for token, score in first.items()}, some)
+        second = {
+            (beam, token): first[beam] + float(score)
+            for beam in beams
+            for token, score in enumerate(rows[beam])
+            if score > -math.inf
+        }
+        weights = {pair: math.exp(score) for pair, score in second.items()}
+        for pairs in itertools.combinations(second, 2 * num_beams):
+            best = max(pairs, key=lambda pair: second[pair])
+            found[best] += probability * plackett_luce(weights, pairs)
+    return dict(found)
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "num_beams"), [(1.0, 6, 1), (0.6, 6, 1), (1.7, 6, 2), (0.8, 5, 2)])
+def test_the_best_of_two_steps_is_exactly_distributed(temperature: float, top_k: int, num_beams: int) -> None:
+    table = random_table(6, seed=2, sharpness=1.0)
+    found = beam_sample(
+        table_model(table),
+        torch.zeros(DRAWS, 1, dtype=torch.int64),
+        [SamplingParams(temperature=temperature, top_k=top_k, seed=seed) for seed in range(DRAWS)],
+        max_new_tokens=2,
+        num_beams=num_beams,
+    )
+    counts = Counter(map(tuple, found.to_lists()))
+    assert_distributed(counts, returned(table, temperature, top_k, num_beams))
+
+
+def test_a_score_is_the_sum_of_what_temperature_and_filters_made() -> None:
+    table = random_table(7, seed=4)
+    params = SamplingParams(temperature=0.5, top_k=4, top_p=0.9, seed=3)
+    found = beam_sample(
+        table_model(table), torch.tensor([[1]]), params, max_new_tokens=4, num_beams=2, length_penalty=2.0
+    )
+    path = [1, *found.to_lists()[0]]
+    score = sum(2 * float(table[a, b].log()) for a, b in itertools.pairwise(path)) / 4**2
+    assert found.sequences_scores.item() == pytest.approx(score, abs=1e-5)
+
+
+def test_where_everything_is_drawn_it_is_beam_search() -> None:
+    model, prompts = tiny_model(vocab_size=4, sharpness=1.0), torch.tensor([[1], [2], [3]])
+    options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 4, "num_return_sequences": 2}
+    # Of 4 tokens of one beam 8 are drawn; later 8 of 16, so with a temperature near 0 the 8 best.
+    found = beam_sample(model, prompts, SamplingParams(temperature=1e-4), **options)
+    expected = beam_search(model, prompts, **options)
+    assert found.to_lists() == expected.to_lists()
+
+
+def test_a_seed_draws_the_same_alone_and_in_a_batch() -> None:
+    model = tiny_model(vocab_size=30, sharpness=0.5)
+    ids = torch.randint(0, 30, (5, 4), generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([4, 2, 1, 3, 4])
+    mask = torch.arange(4) >= 4 - lengths[:, None]
+    ids[4] = ids[0]
+    params = [SamplingParams(seed=seed, top_p=0.9) for seed in (1, 2, 3, 2**64 - 1, 2)]
+    options: dict[str, Any] = {"max_new_tokens": 6, "num_beams": 3, "num_return_sequences": 2, "eos_token_id": 0}
+    together = beam_sample(model, ids, params, attention_mask=mask, **options)
+    for row in range(5):
+        alone = beam_sample(model, ids[row][mask[row]][None], params[row], **options)
+        assert alone.to_lists() == together.to_lists()[2 * row : 2 * row + 2]
+    assert together.to_lists()[:2] != together.to_lists()[8:], "another seed must draw something else"
+
+
+def test_seeds_come_from_the_generator_where_none_is_given() -> None:
+    model, ids = tiny_model(vocab_size=30, sharpness=0.5), torch.tensor([[1, 2]] * 4)
+
+    def drawn(seed: int) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(seed)
+        return beam_sample(model, ids, max_new_tokens=5, num_beams=2, generator=generator).to_lists()
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+    assert len(set(map(tuple, drawn(1)))) > 1, "each prompt must have a seed of its own"
+
+
+def test_processors_come_before_the_filters() -> None:
+    def forbid_the_best(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores.masked_fill(scores == scores.amax(dim=1, keepdim=True), -torch.inf)
+
+    table = random_table(8, seed=6)
+    found = beam_sample(
+        table_model(table),
+        torch.tensor([[0]]),
+        SamplingParams(top_k=1, seed=0),
+        max_new_tokens=1,
+        num_beams=1,
+        logits_processor=[forbid_the_best],
+    )
+    assert found.to_lists() == [[int(table[0].argsort(descending=True)[1])]]
+
+
+def test_the_devices_draw_the_same(device: str) -> None:
+    table = random_table(200, seed=5, sharpness=1.0)
+    prompts, params = torch.tensor([[3], [4]]), [SamplingParams(seed=8, temperature=0.9), SamplingParams(seed=9)]
+    options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 3, "eos_token_id": 7}
+    found = beam_sample(table_model(table, device), prompts.to(device), params, **options)
+    expected = beam_sample(table_model(table), prompts, params, **options)
+    assert torch.equal(found.sequences.cpu(), expected.sequences)
+
+
+BAD = [
+    ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
+    ({"params": [SamplingParams()] * 3}, ValueError, "params must be one, or one for each of 1 prompts, got 3 of them"),
+    ({"params": SamplingParams(temperature=0)}, ValueError, "params must have a temperature above 0, got 0.0"),
+    (
+        {"params": SamplingParams(bad_ids=[3])},
+        ValueError,
+        r"params must leave bad_ids at its default, got bad_ids=\(3,\)",
+    ),
+    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default, got logprobs=1"),
+    ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
+    ({"num_beams": 0}, ValueError, "num_beams must be at least 1, got 0"),
+    ({"early_stopping": None}, ValueError, 'early_stopping must be True, False or "never", got None'),
+    ({"length_penalty": None}, TypeError, "length_penalty must be a float"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
+def test_bad_input_is_named(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments = {"max_new_tokens": 3, "num_beams": 2, **wrong}
+    with pytest.raises(error, match=rf"^beam_sample: {message}.*\. [A-Z]"):
+        beam_sample(tiny_model(), torch.tensor([[1]]), **arguments)

@@ -1,0 +1,90 @@
+"""Backtracking: by hand, against a loop over each beam, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding.beams.backtracking import gather_tree, trace_beams
+
+END = 9
+STEPS = [[1, 2, 3], [4, 5, 6], [7, END, 8], [1, END, 2]]
+PARENTS = [[0, 0, 0], [1, 0, 2], [2, 0, 1], [2, 1, 0]]
+TREE = torch.tensor(STEPS)[:, None], torch.tensor(PARENTS)[:, None]
+
+
+def test_a_tree_by_hand() -> None:
+    # Beam 0: 1 <- (2) 8 <- (1) 5 <- (0) 1. Beam 1: 9 <- (1) 9 <- (0) 4 <- (1) 2. Beam 2: 2 <- (0) 7 <- (2) 6 <- (2) 3.
+    found = gather_tree(*TREE, torch.tensor([4]), END)
+    assert found[:, 0].T.tolist() == [[1, 5, 8, 1], [2, 4, END, END], [3, 6, 7, 2]]
+
+
+def test_what_is_above_a_length_is_the_end_token() -> None:
+    assert gather_tree(*TREE, torch.tensor([2]), END)[:, 0].T.tolist() == [[2, 4, 9, 9], [1, 5, 9, 9], [3, 6, 9, 9]]
+    each = gather_tree(*TREE, torch.tensor([[1, 3, 0]]), END)
+    assert each[:, 0].T.tolist() == [[1, 9, 9, 9], [2, 4, END, 9], [9, 9, 9, 9]]
+
+
+def test_what_follows_the_first_end_token_is_the_end_token() -> None:
+    step_ids = torch.tensor([[[1]], [[END]], [[2]], [[3]]])
+    assert gather_tree(step_ids, torch.zeros_like(step_ids), torch.tensor([8]), END).flatten().tolist() == [1, 9, 9, 9]
+
+
+def by_loops(step_ids: Tensor, parent_ids: Tensor, lengths: Tensor, end: int) -> Tensor:
+    steps, batch, beams = step_ids.shape
+    found = torch.full_like(step_ids, end)
+    for prompt in range(batch):
+        for beam in range(beams):
+            slot = beam
+            for step in range(min(int(lengths[prompt]), steps) - 1, -1, -1):
+                found[step, prompt, beam] = step_ids[step, prompt, slot]
+                slot = int(parent_ids[step, prompt, slot])
+            row = found[:, prompt, beam].tolist()
+            if end in row:
+                found[row.index(end) :, prompt, beam] = end
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_trees_equal_loops(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    steps, batch, beams = (int(torch.randint(1, 7, (), generator=generator)) for _ in range(3))
+    step_ids = torch.randint(0, 30, (steps, batch, beams), generator=generator)
+    parent_ids = torch.randint(0, beams, (steps, batch, beams), generator=generator)
+    lengths = torch.randint(0, steps + 3, (batch,), generator=generator)
+    expected = by_loops(step_ids, parent_ids, lengths, 3)
+    assert torch.equal(gather_tree(step_ids, parent_ids, lengths, 3), expected)
+
+
+def test_the_devices_agree(device: str) -> None:
+    found = gather_tree(*(value.to(device) for value in TREE), torch.tensor([4], device=device), END)
+    assert torch.equal(found.cpu(), gather_tree(*TREE, torch.tensor([4]), END))
+
+
+def test_hypotheses_that_end_at_different_steps() -> None:
+    beams, lengths = torch.tensor([[1, 2, 0, 0]]), torch.tensor([[4, 3, 1, 0]])
+    tokens, parents = trace_beams(*TREE, beams, lengths)
+    assert tokens[:4, 0, 0].tolist() == [2, 4, END, END]
+    assert tokens[:3, 0, 1].tolist() == [1, 5, 8]
+    assert tokens[:1, 0, 2].tolist() == [1]
+    assert parents[:3, 0, 1].tolist() == [0, 0, 1]
+
+
+BAD = [
+    ({"step_ids": [[1]]}, TypeError, "step_ids must be an int64 tensor, got list"),
+    ({"lengths": torch.tensor([4.0])}, TypeError, "lengths must be an int64 tensor, got a tensor of torch.float32"),
+    ({"step_ids": TREE[0][0]}, ValueError, r"step_ids must be \[steps, batch, beams\] and not empty, got \[1, 3\]"),
+    ({"parent_ids": TREE[1][:3]}, ValueError, r"parent_ids must have the shape of step_ids, \[4, 1, 3\]"),
+    ({"lengths": torch.tensor([4, 4])}, ValueError, r"lengths must be \[1\] or \[1, 3\], got \[2\]"),
+    ({"end_token": -1}, ValueError, "end_token must be at least 0, got -1"),
+    ({"parent_ids": TREE[1] + 1}, ValueError, r"parent_ids must be in \[0, 3\), got 3"),
+    ({"parent_ids": TREE[1] - 1}, ValueError, r"parent_ids must be in \[0, 3\), got -1"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
+def test_bad_input_is_named(wrong: dict[str, object], error: type[Exception], message: str) -> None:
+    good = {"step_ids": TREE[0], "parent_ids": TREE[1], "lengths": torch.tensor([4]), "end_token": END}
+    with pytest.raises(error, match=rf"^gather_tree: {message}.*\. [A-Z]"):
+        gather_tree(**{**good, **wrong})

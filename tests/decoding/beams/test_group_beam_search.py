@@ -1,0 +1,272 @@
+"""Group beam search: by hand, against plain loops with the rules of transformers 4.49, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding.beams.beam import beam_search
+from ascend_sample.decoding.beams.group_beam import group_beam_search, hamming_diversity
+from ascend_sample.decoding.models.module_model import ModuleModel
+from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
+from tests.decoding.tiny_models import TinyCausal, tiny_model
+
+CONFIGURATIONS = (*range(60), 81)
+"""In the last one a group's best continuation ends, and is what keeps the group going."""
+
+
+def test_penalties_are_counted_prompt_by_prompt() -> None:
+    found = hamming_diversity(torch.zeros(2, 1, 3), torch.tensor([[0, 0, 2], [1, 1, 1]]), 0.5)
+    assert found.tolist() == [[[-1.0, 0.0, -0.5]], [[0.0, -1.5, 0.0]]]
+    beyond = hamming_diversity(torch.zeros(1, 1, 3), torch.tensor([[3, 1, 99]]), 0.5)
+    assert beyond.tolist() == [[[0.0, -0.5, 0.0]]]
+    log_probs = torch.randn(2, 3, 4)
+    assert torch.equal(hamming_diversity(log_probs, torch.empty(2, 0, dtype=torch.int64), 9.0), log_probs)
+
+
+def test_two_groups_by_hand() -> None:
+    # The first group is greedy: a, then b, then the end. The second group avoids it: with a penalty of 0.5 b has
+    # log(0.4), more than log(0.5) - 0.5; then the end, 0.9, which the first group's b does not touch.
+    found = group_beam_search(
+        table_model(LETTERS),
+        torch.tensor([[START]]),
+        max_new_tokens=3,
+        num_beams=2,
+        num_beam_groups=2,
+        diversity_penalty=0.5,
+        num_return_sequences=2,
+        length_penalty=0.0,
+        eos_token_id=EOS,
+    )
+    assert found.to_lists() == [[B, EOS], [A, B, EOS]]
+    torch.testing.assert_close(found.sequences_scores.exp(), torch.tensor([0.36, 0.225]))
+    assert found.beam_indices is not None
+    assert found.beam_indices.tolist() == [[1, 1, -1], [0, 0, 0]]
+
+
+def test_the_penalty_is_part_of_the_score() -> None:
+    found = group_beam_search(
+        table_model([[0.9, 0.1], [0.9, 0.1]]),
+        torch.tensor([[0]]),
+        max_new_tokens=1,
+        num_beams=2,
+        num_beam_groups=2,
+        diversity_penalty=0.25,
+        num_return_sequences=2,
+    )
+    assert found.to_lists() == [[0], [0]]
+    assert (found.sequences_scores - torch.tensor(0.9).log()).tolist() == pytest.approx([0.0, -0.25], abs=1e-6)
+
+
+def test_scores_are_those_after_penalties_and_processors() -> None:
+    found = group_beam_search(
+        table_model(LETTERS),
+        torch.tensor([[A]]),
+        max_new_tokens=1,
+        num_beams=2,
+        num_beam_groups=2,
+        diversity_penalty=0.5,
+        logits_processor=[lambda input_ids, scores: scores.index_fill(1, torch.tensor([EOS]), -torch.inf)],
+        return_scores=True,
+    )
+    assert found.to_lists() == [[B]]
+    assert found.scores is not None
+    expected = torch.tensor(LETTERS[A]).log().expand(2, 4).clone()
+    expected[:, EOS] = -torch.inf
+    expected[1, B] -= 0.5
+    torch.testing.assert_close(found.scores[0][:, 1:], expected[:, 1:])
+
+
+@dataclass
+class Group:
+    """One group of one prompt, as transformers 4.49 keeps it."""
+
+    beams: list[tuple[list[int], float]]
+    pool: list[tuple[float, list[int]]] = field(default_factory=list)
+    done: bool = False
+
+
+def by_loops(model: TinyCausal, prompt: list[int], asked: dict[str, Any]) -> list[tuple[float, list[int]]]:
+    """The rules of transformers 4.49 for one prompt, one beam after the other."""
+    size = asked["num_beams"] // asked["num_beam_groups"]
+    penalty, steps = asked["length_penalty"], asked["max_new_tokens"]
+    nothing = [([], -1e9)] * (size - 1)
+    groups = [Group([([], 0.0), *nothing]) for _ in range(asked["num_beam_groups"])]
+
+    def add(group: Group, tokens: list[int], total: float) -> None:
+        score = total / len(tokens) ** penalty
+        if len(group.pool) < size or score > min(group.pool)[0]:
+            group.pool.append((score, tokens))
+            if len(group.pool) > size:
+                group.pool.remove(min(group.pool, key=lambda entry: entry[0]))
+
+    for length in range(1, steps + 1):
+        seen: Counter[int] = Counter()
+        for group in groups:
+            if group.done:
+                seen.update([asked["pad_token_id"]] * size)
+                continue
+            every = []
+            for beam, (tokens, total) in enumerate(group.beams):
+                with torch.no_grad():
+                    log_probs = model(torch.tensor([prompt + tokens]))[0][0, -1].log_softmax(dim=0).double()
+                for token, count in seen.items():
+                    log_probs[token] -= asked["diversity_penalty"] * count
+                if asked["forbidden"] is not None:
+                    log_probs[asked["forbidden"]] = -torch.inf
+                every += [(total + float(value), beam, token) for token, value in enumerate(log_probs)]
+            every.sort(key=lambda entry: -entry[0])
+            kept = every[: max(2, 1 + len(asked["eos_token_id"])) * size]
+            running = []
+            for rank, (total, beam, token) in enumerate(kept):
+                tokens = [*group.beams[beam][0], token]
+                if token not in asked["eos_token_id"]:
+                    running.append((tokens, total))
+                elif rank < size:
+                    add(group, tokens, total)
+            group.beams = running[:size]
+            if len(group.pool) == size:
+                best_length = length
+                if asked["early_stopping"] == "never" and penalty > 0:
+                    best_length = steps
+                attainable = kept[0][0] / best_length**penalty
+                group.done = asked["early_stopping"] is True or min(group.pool)[0] >= attainable
+            seen.update(tokens[-1] for tokens, _ in group.beams)
+    for group in groups:
+        if not group.done:
+            for tokens, total in group.beams:
+                add(group, tokens, total)
+    found = sorted((entry for group in groups for entry in group.pool), key=lambda entry: -entry[0])
+    return found[: asked["num_return_sequences"]]
+
+
+def configuration(number: int) -> dict[str, Any]:
+    choice = random.Random(number)
+    groups, size = choice.choice([(2, 1), (2, 2), (3, 1), (3, 2), (2, 3), (1, 3)])
+    return {
+        "num_beams": groups * size,
+        "num_beam_groups": groups,
+        "diversity_penalty": choice.choice([0.0, 0.3, 1.0, 3.0]),
+        "num_return_sequences": choice.randint(1, groups * size),
+        "max_new_tokens": choice.choice([1, 3, 6]),
+        "length_penalty": choice.choice([0.0, 1.0, -0.5, 2.0]),
+        "early_stopping": [False, True, "never"][number % 3],
+        "eos_token_id": choice.choice([[2], [2, 5]]),
+        "pad_token_id": 7,
+        "forbidden": choice.choice([None, 3]),
+    }
+
+
+@pytest.mark.parametrize("start", range(3))
+def test_random_searches_are_those_of_plain_loops(start: int) -> None:
+    ends = set()
+    for number in CONFIGURATIONS[start::3]:
+        asked = configuration(number)
+        model = TinyCausal(11, seed=number, sharpness=1.0)
+        prompts = torch.randint(0, 11, (2, 3), generator=torch.Generator().manual_seed(number))
+
+        def forbid(input_ids: Tensor, scores: Tensor) -> Tensor:
+            return scores.index_fill(1, torch.tensor([3]), -torch.inf)
+
+        options = {key: value for key, value in asked.items() if key != "forbidden"}
+        processors = [] if asked["forbidden"] is None else [forbid]
+        found = group_beam_search(ModuleModel(model), prompts, logits_processor=processors, **options)
+        count = asked["num_return_sequences"]
+        for row, prompt in enumerate(prompts.tolist()):
+            expected = by_loops(model, prompt, asked)
+            rows = slice(row * count, row * count + count)
+            assert found.to_lists()[rows] == [tokens for _, tokens in expected], asked
+            scores = torch.tensor([score for score, _ in expected])
+            torch.testing.assert_close(found.sequences_scores[rows], scores, atol=1e-4, rtol=0)
+            ends |= {len(tokens) for _, tokens in expected}
+    assert len(ends) > 3, "the searches must have hypotheses that end early"
+
+
+def test_without_a_penalty_every_group_finds_the_same() -> None:
+    prompts = torch.tensor([[1, 2], [3, 4]])
+    options: dict[str, Any] = {"max_new_tokens": 5, "eos_token_id": 0}
+    model = tiny_model(vocab_size=9, sharpness=1.0)
+    one = beam_search(model, prompts, num_beams=2, num_return_sequences=1, **options)
+    found = group_beam_search(
+        model, prompts, num_beams=6, num_beam_groups=3, diversity_penalty=0.0, num_return_sequences=3, **options
+    )
+    assert found.to_lists() == [row for row in one.to_lists() for _ in range(3)]
+
+
+def test_a_prompt_alone_finds_what_it_finds_in_a_batch() -> None:
+    model = tiny_model(vocab_size=11, sharpness=1.0)
+    ids = torch.randint(1, 11, (3, 4), generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(4) >= 4 - torch.tensor([[4], [1], [2]])
+    options: dict[str, Any] = {
+        "num_beams": 4,
+        "num_beam_groups": 2,
+        "diversity_penalty": 0.7,
+        "num_return_sequences": 4,
+        "eos_token_id": [0, 5],
+        "return_scores": True,
+    }
+    together = group_beam_search(model, ids, attention_mask=mask, max_new_tokens=[6, 2, 5], **options)
+    for row, maximum in enumerate([6, 2, 5]):
+        alone = group_beam_search(model, ids[row][mask[row]][None], max_new_tokens=maximum, **options)
+        assert alone.to_lists() == together.to_lists()[4 * row : 4 * row + 4]
+        assert alone.scores is not None
+        assert together.scores is not None
+        torch.testing.assert_close(alone.scores[1], together.scores[1][4 * row : 4 * row + 4])
+
+
+def test_a_processor_sees_the_rows_of_its_group() -> None:
+    seen = []
+
+    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
+        seen.append(input_ids.tolist())
+        return scores
+
+    group_beam_search(
+        table_model(LETTERS),
+        torch.tensor([[START], [B]]),
+        max_new_tokens=2,
+        num_beams=2,
+        num_beam_groups=2,
+        diversity_penalty=9.0,
+        logits_processor=[look],
+    )
+    start = [[START], [B]]
+    assert seen == [start, start, [[START, A], [B, EOS]], [[START, B], [B, A]]]
+
+
+def test_the_devices_find_the_same(device: str) -> None:
+    table = random_table(100, seed=5)
+    prompts = torch.tensor([[3], [4]])
+    options: dict[str, Any] = {
+        "max_new_tokens": 4,
+        "num_beams": 4,
+        "num_beam_groups": 2,
+        "diversity_penalty": 1.0,
+        "eos_token_id": 7,
+    }
+    found = group_beam_search(table_model(table, device), prompts.to(device), **options)
+    expected = group_beam_search(table_model(table), prompts, **options)
+    assert torch.equal(found.sequences.cpu(), expected.sequences)
+
+
+BAD = [
+    ({"num_beam_groups": 0}, ValueError, "num_beam_groups must be at least 1, got 0"),
+    ({"num_beam_groups": 3}, ValueError, "num_beams must be a multiple of num_beam_groups, 3, got 4"),
+    ({"diversity_penalty": -1.0}, ValueError, "diversity_penalty must be a finite number of at least 0, got -1.0"),
+    ({"num_return_sequences": 5}, ValueError, "num_return_sequences must be at most num_beams, 4, got 5"),
+    ({"early_stopping": "yes"}, ValueError, "early_stopping must be True, False or \"never\", got 'yes'"),
+    ({"length_penalty": float("inf")}, ValueError, "length_penalty must be a finite number"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
+def test_bad_input_is_named(wrong: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments = {"max_new_tokens": 3, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1.0, **wrong}
+    with pytest.raises(error, match=rf"^group_beam_search: {message}.*\. [A-Z]"):
+        group_beam_search(tiny_model(), torch.tensor([[1]]), **arguments)

@@ -1,0 +1,129 @@
+"""A decoder of speech recognition, with the names of FireRedASR's: its weights in a `Decoder`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ascend_sample.decoding import Decoder, DecoderConfig
+from tests.decoding.decoder_models import randomise
+
+HIDDEN, HEADS, LAYERS, VOCAB_SIZE = 12, 3, 2, 17
+
+
+class Attention(nn.Module):
+    """Three projections, that of the keys without a bias, and softmax written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w_qs, self.w_vs, self.fc = (nn.Linear(HIDDEN, HIDDEN) for _ in range(3))
+        self.w_ks = nn.Linear(HIDDEN, HIDDEN, bias=False)
+
+    def forward(self, queries: Tensor, others: Tensor, visible: Tensor) -> Tensor:
+        query, key, value = (
+            part.view(*part.shape[:2], HEADS, -1).transpose(1, 2)
+            for part in (self.w_qs(queries), self.w_ks(others), self.w_vs(others))
+        )
+        scores = (query @ key.mT / math.sqrt(HIDDEN // HEADS)).masked_fill(~visible, -math.inf)
+        return self.fc((scores.softmax(-1) @ value).transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    """Norms first, and GELU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attn_norm, self.cross_attn_norm, self.mlp_norm = (nn.LayerNorm(HIDDEN) for _ in range(3))
+        self.self_attn, self.cross_attn = Attention(), Attention()
+        self.mlp = nn.ModuleDict({"w_1": nn.Linear(HIDDEN, 4 * HIDDEN), "w_2": nn.Linear(4 * HIDDEN, HIDDEN)})
+
+    def forward(self, x: Tensor, memory: Tensor, visible: Tensor, memory_visible: Tensor) -> Tensor:
+        normalised = self.self_attn_norm(x)
+        x = x + self.self_attn(normalised, normalised, visible)
+        x = x + self.cross_attn(self.cross_attn_norm(x), memory, memory_visible)
+        return x + self.mlp["w_2"](nn.functional.gelu(self.mlp["w_1"](self.mlp_norm(x))))
+
+
+class SpeechDecoder(nn.Module):
+    """Sines and cosines in turn from step 0 on; the embedding is the last layer, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tgt_word_emb = nn.Embedding(VOCAB_SIZE, HIDDEN)
+        self.layer_stack = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.layer_norm_out = nn.LayerNorm(HIDDEN)
+
+    def forward(self, tokens: Tensor, memory: Tensor, lengths: Tensor) -> Tensor:
+        x = self.tgt_word_emb(tokens) * HIDDEN**0.5
+        for step in range(tokens.shape[1]):
+            for place in range(HIDDEN):
+                angle = step / 10000 ** (place // 2 * 2 / HIDDEN)
+                x[:, step, place] += math.cos(angle) if place % 2 else math.sin(angle)
+        visible = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).tril()
+        memory_visible = (torch.arange(memory.shape[1]) < lengths[:, None])[:, None, None]
+        for layer in self.layer_stack:
+            x = layer(x, memory, visible, memory_visible)
+        return self.layer_norm_out(x) @ self.tgt_word_emb.weight.T
+
+
+def weights_of(source: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The names of `Decoder`, as docs/decoding.md lists them."""
+    found = {
+        "embedding.weight": source["tgt_word_emb.weight"],
+        "head.weight": source["tgt_word_emb.weight"],
+        "head.bias": torch.zeros(VOCAB_SIZE),
+    }
+    for kind in ("weight", "bias"):
+        found[f"norm.{kind}"] = source[f"layer_norm_out.{kind}"]
+        for number in range(LAYERS):
+            theirs, mine = f"layer_stack.{number}", f"layers.{number}"
+
+            def of(attention: str, *parts: str, kind: str = kind, theirs: str = theirs) -> Tensor:
+                values = [source.get(f"{theirs}.{attention}.{part}.{kind}") for part in parts]
+                return torch.cat([torch.zeros(HIDDEN) if value is None else value for value in values])
+
+            found[f"{mine}.query_key_value.{kind}"] = of("self_attn", "w_qs", "w_ks", "w_vs")
+            found[f"{mine}.self_output.{kind}"] = of("self_attn", "fc")
+            found[f"{mine}.cross_query.{kind}"] = of("cross_attn", "w_qs")
+            found[f"{mine}.memory_key_value.{kind}"] = of("cross_attn", "w_ks", "w_vs")
+            found[f"{mine}.cross_output.{kind}"] = of("cross_attn", "fc")
+            found[f"{mine}.feed_forward_inner.{kind}"] = of("mlp", "w_1")
+            found[f"{mine}.feed_forward_output.{kind}"] = of("mlp", "w_2")
+            for my_norm, norm in (("self", "self_attn"), ("cross", "cross_attn"), ("feed_forward", "mlp")):
+                found[f"{mine}.{my_norm}_norm.{kind}"] = source[f"{theirs}.{norm}_norm.{kind}"]
+    return found
+
+
+def test_a_speech_decoders_weights() -> None:
+    source = SpeechDecoder().eval()
+    randomise(source)
+    config = DecoderConfig(
+        VOCAB_SIZE, HIDDEN, HEADS, LAYERS, layer_norm_eps=1e-5, activation="gelu", positions="interleaved"
+    )
+    decoder = Decoder(config).eval()
+    decoder.load_state_dict(weights_of(source.state_dict()))
+    tokens, memory, lengths = torch.randint(VOCAB_SIZE, (3, 6)), torch.randn(3, 5, HIDDEN), torch.tensor([5, 1, 3])
+    with torch.no_grad():
+        expected = source(tokens, memory, lengths)
+        torch.testing.assert_close(decoder(tokens, memory, lengths), expected, rtol=1e-4, atol=1e-4)
+    output = decoder.prefill(tokens[:, :2], memory=memory, memory_lengths=lengths)
+    steps = [output.logits]
+    for step in range(2, 6):
+        output = decoder.decode(tokens[:, step : step + 1], output.cache)
+        steps.append(output.logits[:, 0])
+    torch.testing.assert_close(torch.stack(steps, dim=1), expected[:, 1:], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation": "swish"}, "activation must be one of relu, gelu, got swish. Write a StepModel"),
+        ({"positions": "learned"}, "positions must be one of halves, interleaved, got learned. Write a StepModel"),
+    ],
+)
+def test_others_are_refused_by_name(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=f"DecoderConfig: {message}"):
+        DecoderConfig(VOCAB_SIZE, **changes)

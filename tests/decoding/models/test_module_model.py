@@ -1,0 +1,34 @@
+"""The model without a cache: padding on any side, ragged appends and rollbacks mean the tokens alone."""
+
+from __future__ import annotations
+
+import torch
+
+from ascend_sample.decoding.models.module_model import ModuleModel
+from tests.decoding.tiny_models import TinyCausal
+
+
+def test_prefill_ignores_padding_on_either_side() -> None:
+    model = ModuleModel(TinyCausal())
+    alone = model.prefill(torch.tensor([[3, 7]]))
+    padded = model.prefill(
+        torch.tensor([[3, 7, 9, 9], [9, 9, 3, 7], [9, 3, 9, 7]]),
+        torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 1]]),
+    )
+    torch.testing.assert_close(padded.logits, alone.logits.expand(3, -1))
+    assert alone.hidden_states is not None
+    assert padded.hidden_states is not None
+    torch.testing.assert_close(padded.hidden_states[1, 2:], alone.hidden_states[0])
+    torch.testing.assert_close(padded.hidden_states[2, [1, 3]], alone.hidden_states[0])
+
+
+def test_decode_after_reorder_and_ragged_rollback_equals_the_tokens_alone() -> None:
+    model = ModuleModel(TinyCausal())
+    cache = model.prefill(torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])).cache
+    cache = model.decode(torch.tensor([[6, 7], [8, 9]]), cache).cache
+    cache = model.rollback(cache, torch.tensor([3, 3]))
+    cache = model.reorder(model.expand(cache, 2), torch.tensor([3, 0]))
+    logits = model.decode(torch.tensor([[10, 11], [12, 1]]), cache).logits
+    first = model.prefill(torch.tensor([[4, 5, 8, 10, 11]])).logits
+    second = model.prefill(torch.tensor([[1, 2, 3, 12, 1]])).logits
+    torch.testing.assert_close(logits[:, -1], torch.cat((first, second)))

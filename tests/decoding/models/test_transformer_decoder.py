@@ -1,0 +1,276 @@
+"""FasterTransformer's decoder: its layer beside torch's, positions by hand, both devices, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ascend_sample.decoding import (
+    Decoder,
+    DecoderConfig,
+    DecoderLayer,
+)
+from ascend_sample.decoding.models import transformer_decoder
+from tests.decoding.decoder_models import make_batch, random_decoder, random_encoder_decoder, randomise, torch_layer
+from tests.decoding.planting import Trap, assert_caught
+
+LAYER_TOLERANCE = 1e-5
+
+
+def run_layer(layer: DecoderLayer, hidden: Tensor, memory: Tensor, memory_visible: Tensor) -> Tensor:
+    """All places at once."""
+    causal = torch.ones(hidden.shape[1], hidden.shape[1], dtype=torch.bool).tril()
+    projected = layer.project_memory(memory)
+    return layer(hidden, lambda keys, values: (keys, values), causal, projected, memory_visible[:, None, None])
+
+
+class TestLayer:
+    @pytest.mark.parametrize(("hidden_size", "heads", "eps"), [(8, 1, 1e-6), (12, 3, 1e-5), (64, 8, 1e-6)])
+    def test_is_torchs_layer(self, hidden_size: int, heads: int, eps: float) -> None:
+        layer = DecoderLayer(hidden_size, heads, layer_norm_eps=eps).eval()
+        randomise(layer)
+        hidden, memory = torch.randn(3, 6, hidden_size), torch.randn(3, 9, hidden_size)
+        visible = torch.arange(9) < torch.tensor([9, 1, 5])[:, None]
+        expected = torch_layer(layer)(
+            hidden,
+            memory,
+            tgt_mask=nn.Transformer.generate_square_subsequent_mask(6),
+            memory_key_padding_mask=torch.where(visible, 0.0, -math.inf),
+        )
+        measured = run_layer(layer, hidden, memory, visible)
+        scale = expected.abs().max()
+        assert (measured - expected).abs().max() < LAYER_TOLERANCE * scale
+
+    def test_memory_of_another_size_equals_one_that_was_mapped_before(self) -> None:
+        layer, mapped = DecoderLayer(8, 2, memory_size=5).eval(), DecoderLayer(8, 2).eval()
+        randomise(layer)
+        mapped.load_state_dict(layer.state_dict() | {"memory_key_value.weight": mapped.memory_key_value.weight})
+        lift = torch.randn(8, 5)
+        with torch.no_grad():
+            layer.memory_key_value.weight.copy_(mapped.memory_key_value.weight @ lift)
+        hidden, memory = torch.randn(2, 3, 8), torch.randn(2, 4, 5)
+        visible = torch.ones(2, 4, dtype=torch.bool)
+        torch.testing.assert_close(
+            run_layer(layer, hidden, memory, visible), run_layer(mapped, hidden, memory @ lift.T, visible)
+        )
+
+
+class WithoutLayers:
+    """A decoder whose layers do nothing, so that its hidden states are the last norm of embedding and position."""
+
+    def __init__(self) -> None:
+        self.decoder = Decoder(DecoderConfig(5, hidden_size=4, heads=1, layers=1, hidden_states=True)).eval()
+        with torch.no_grad():
+            for name, parameter in self.decoder.layers.named_parameters():
+                if "output" in name:
+                    parameter.zero_()
+
+    def expected(self, token: int, step: int) -> Tensor:
+        # Four places: the rates are 1 and 1 / 10000.
+        position = [math.sin(step), math.sin(step / 10000), math.cos(step), math.cos(step / 10000)]
+        vector = 2 * self.decoder.embedding.weight[token].detach() + torch.tensor(position)
+        return nn.functional.layer_norm(vector, (4,), eps=1e-6)
+
+
+def check_positions() -> None:
+    by_hand = WithoutLayers()
+    memory = torch.randn(2, 1, 4)
+    mask = torch.tensor([[False, True], [True, True]])
+    output = by_hand.decoder.prefill(torch.tensor([[0, 3], [1, 2]]), mask, memory=memory)
+    assert output.hidden_states is not None
+    torch.testing.assert_close(output.hidden_states[0, 1], by_hand.expected(3, step=1))
+    torch.testing.assert_close(output.hidden_states[1, 0], by_hand.expected(1, step=1))
+    torch.testing.assert_close(output.hidden_states[1, 1], by_hand.expected(2, step=2))
+    output = by_hand.decoder.decode(torch.tensor([[4], [4]]), output.cache)
+    assert output.hidden_states is not None
+    torch.testing.assert_close(
+        output.hidden_states[:, 0], torch.stack([by_hand.expected(4, 2), by_hand.expected(4, 3)])
+    )
+    torch.testing.assert_close(by_hand.decoder.head(output.hidden_states), output.logits)
+
+
+def test_embedding_and_positions_by_hand() -> None:
+    check_positions()
+
+
+def check_long_memory() -> None:
+    """A memory longer than all that is decoded, whose last place decides."""
+    decoder = random_decoder()
+    memory = torch.randn(1, 200, 10)
+    changed = memory.clone()
+    changed[:, -1] += 5
+    start = torch.tensor([[1]])
+    logits = [decoder.prefill(start, memory=value).logits for value in (memory, changed)]
+    assert (logits[0] - logits[1]).abs().max() > 1e-3
+    torch.testing.assert_close(logits[1], decoder(start, changed)[:, -1])
+
+
+TRAPS = [
+    Trap(
+        "002: the memory's cache is sized by the decoder's length",
+        transformer_decoder,
+        "memory=projected,",
+        "memory=projected[:, :, :, :capacity],",
+        check_long_memory,
+    ),
+    Trap(
+        "002: the first step is 1",
+        transformer_decoder,
+        "_encode_steps(places + 1)",
+        "_encode_steps(places)",
+        check_positions,
+    ),
+    Trap("the rates end at 1 / 10000", transformer_decoder, "/ (half - 1)", "/ half", check_positions),
+    Trap(
+        "sines and cosines take turns",
+        transformer_decoder,
+        "torch.cat((angles.sin(), angles.cos()), dim=-1)",
+        "torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)",
+        check_positions,
+    ),
+    Trap(
+        "the embedding is not scaled",
+        transformer_decoder,
+        "math.sqrt(self.config.hidden_size)",
+        "1",
+        check_positions,
+    ),
+]
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
+def test_trap(trap: Trap) -> None:
+    assert_caught(trap)
+
+
+def test_hidden_states_have_the_places_of_the_prompt() -> None:
+    decoder = random_decoder(hidden_states=True)
+    memory = torch.randn(1, 3, 10).expand(2, -1, -1)
+    padded = decoder.prefill(
+        torch.tensor([[0, 5, 0, 6], [5, 6, 0, 0]]), torch.tensor([[0, 1, 0, 1], [1, 1, 0, 0]]), memory=memory
+    )
+    assert padded.hidden_states is not None
+    torch.testing.assert_close(padded.hidden_states[0, [1, 3]], padded.hidden_states[1, :2])
+    torch.testing.assert_close(padded.logits, decoder.head(padded.hidden_states[[0, 1], [3, 1]]))
+
+
+def test_more_than_the_document_allows() -> None:
+    """200 beams of a vocabulary of 40000 at step 300 and later; the document stops at 5, 30000 and 128."""
+    decoder = random_decoder(vocab_size=40000)
+    memory = torch.randn(1, 150, 10)
+    prompt = torch.randint(40000, (1, 300))
+    cache = decoder.expand(decoder.prefill(prompt, memory=memory).cache, 200)
+    tokens = torch.randint(40000, (200, 1))
+    logits = decoder.decode(tokens, cache).logits
+    alone = decoder(torch.cat((prompt, tokens[150:151]), dim=1), memory)[0, -1]
+    torch.testing.assert_close(logits[150, 0], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_types_of_16_bits(dtype: torch.dtype, device: str) -> None:
+    decoder = random_decoder()
+    memory = torch.randn(2, 3, 10)
+    exact = decoder(torch.tensor([[1, 2, 3]] * 2), memory)
+    decoder.to(device, dtype)
+    output = decoder.prefill(torch.tensor([[1, 2]], device=device), memory=memory[:1].to(device, dtype))
+    logits = decoder.decode(torch.tensor([[3]], device=device), output.cache).logits
+    assert logits.dtype == dtype
+    error = (logits[0, 0].cpu().float() - exact[0, 2]).abs().max()
+    assert error < 16 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+def test_same_on_each_device(device: str) -> None:
+    decoder = random_decoder()
+    input_ids, mask, encoder = make_batch(2, 3, seed=5)
+    logits = []
+    for place in ("cpu", device):
+        decoder.to(place)
+        output = decoder.prefill(
+            input_ids.to(place), mask.to(place), **{name: value.to(place) for name, value in encoder.items()}
+        )
+        cache = decoder.reorder(decoder.expand(output.cache, 2), torch.tensor([3, 0, 0], device=place))
+        cache = decoder.decode(torch.tensor([[1, 2]] * 3, device=place), cache).cache
+        cache = decoder.rollback(cache, cache.lengths - torch.tensor([1, 2, 0], device=place))
+        logits.append(decoder.decode(torch.tensor([[4]] * 3, device=place), cache).logits.cpu())
+    torch.testing.assert_close(*logits)
+
+
+def test_encoder_and_decoder_are_one_model() -> None:
+    model = random_encoder_decoder()
+    features, lengths = torch.randn(2, 4, 6), torch.tensor([4, 2])
+    start = torch.tensor([[1], [2]])
+    output = model.prefill(start, features=features, lengths=lengths)
+    memory, _ = model.encoder(features, lengths)
+    torch.testing.assert_close(output.logits, model.decoder(start, memory, lengths)[:, -1])
+    cache = model.rollback(model.reorder(model.expand(output.cache, 2), torch.tensor([3, 1])), torch.tensor([1, 1]))
+    logits = model.decode(torch.tensor([[3], [3]]), cache).logits
+    expected = model(torch.tensor([[2, 3], [1, 3]]), features=features.flip(0), lengths=lengths.flip(0))
+    torch.testing.assert_close(logits[:, 0], expected[:, -1])
+
+
+MEMORY = torch.zeros(2, 3, 10)
+BAD_MEMORIES = {
+    "no tensor": ({"memory": [1.0]}, TypeError, r"memory must be a tensor of floats, got list"),
+    "integers": (
+        {"memory": MEMORY.long()},
+        TypeError,
+        r"memory must be a tensor of floats, got a tensor of torch.int64",
+    ),
+    "too few rows": ({"memory": MEMORY[:1]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[1, 3, 10\]"),
+    "empty": ({"memory": MEMORY[:, :0]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[2, 0, 10\]"),
+    "another size": ({"memory": MEMORY[..., :9]}, ValueError, r"memory must be \[2, at least 1, 10\]"),
+    "two dimensions": ({"memory": MEMORY[0]}, ValueError, r"memory must be \[2, at least 1, 10\], got \[3, 10\]"),
+    "lengths as a list": ({"memory": MEMORY, "memory_lengths": [3, 3]}, TypeError, "memory_lengths must be an int64"),
+    "lengths of another type": (
+        {"memory": MEMORY, "memory_lengths": torch.tensor([3, 3], dtype=torch.int32)},
+        TypeError,
+        "memory_lengths must be an int64 tensor, got a tensor of torch.int32",
+    ),
+    "too many lengths": (
+        {"memory": MEMORY, "memory_lengths": torch.tensor([3, 3, 3])},
+        ValueError,
+        r"memory_lengths must be \[2\], got \[3\]",
+    ),
+    "no length": (
+        {"memory": MEMORY, "memory_lengths": torch.tensor([0, 3])},
+        ValueError,
+        r"memory_lengths must be from 1 to 3, the memory's length, got \[0, 3\]",
+    ),
+    "too long": (
+        {"memory": MEMORY, "memory_lengths": torch.tensor([4, 3])},
+        ValueError,
+        r"memory_lengths must be from 1 to 3, the memory's length, got \[4, 3\]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD_MEMORIES.values(), ids=BAD_MEMORIES.keys())
+def test_bad_memories(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=rf"Decoder: {message}"):
+        random_decoder().prefill(torch.tensor([[1], [2]]), **arguments)  # type: ignore[arg-type]
+
+
+BAD_CONFIGS = {
+    "no words": ({"vocab_size": 0}, ValueError, "vocab_size must be at least 1, got 0"),
+    "half a layer": ({"layers": 1.5}, TypeError, "layers must be an int, got float"),
+    "odd": ({"hidden_size": 9, "heads": 3}, ValueError, "hidden_size must be even and a multiple of heads = 3, got 9"),
+    "not divisible": (
+        {"hidden_size": 10, "heads": 3},
+        ValueError,
+        "hidden_size must be even and a multiple of heads = 3",
+    ),
+    "one rate": ({"hidden_size": 2, "heads": 1}, ValueError, "hidden_size must be at least 4, got 2"),
+    "no memory": ({"memory_size": 0}, ValueError, "memory_size must be at least 1, got 0"),
+    "eps": ({"layer_norm_eps": 0.0}, ValueError, "layer_norm_eps must be a finite number above 0, got 0.0"),
+    "no room": ({"initial_steps": 0}, ValueError, "initial_steps must be at least 1, got 0"),
+    "states": ({"hidden_states": 1}, TypeError, "hidden_states must be True or False, got int 1"),
+}
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), BAD_CONFIGS.values(), ids=BAD_CONFIGS.keys())
+def test_bad_configs(changes: dict[str, int], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"DecoderConfig: {message}"):
+        DecoderConfig(**{"vocab_size": 5, **changes})

@@ -1,0 +1,190 @@
+"""What becomes of a draft: cases by hand, then the distribution of each place, which must be the target's."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding.distributions import RowSampling, draw_from
+from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
+from ascend_sample.sampling import SamplingParams, Stream, filter_logits
+from ascend_sample.sampling.reference import target_distribution
+from tests.decoding.speculation.speculative_worlds import SMALLEST_P_VALUE, VOCAB_SIZE, p_value, with_seed
+
+ROWS = 20_000
+FROM_THE_MODEL = SamplingParams()
+TARGET = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.0, 0.25, 0.25], [0.7, 0.1, 0.1, 0.1]])
+DRAFT = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.1, 0.4, 0.1, 0.4]])
+
+
+def rows_with(seeds: Tensor) -> RowSampling:
+    """Rows without filters."""
+    return _rows_with(tuple(seeds.tolist()))
+
+
+@functools.lru_cache
+def _rows_with(seeds: tuple[int, ...]) -> RowSampling:
+    return RowSampling([with_seed(FROM_THE_MODEL, seed) for seed in seeds], VOCAB_SIZE, torch.device("cpu"))
+
+
+def judged_places(
+    target: Tensor, q: Tensor, counts: int = 2, *, draws: bool = True, seed: Tensor | None = None
+) -> list[np.ndarray]:
+    """Counts of the tokens that rows got at each place, of the rows that got one there."""
+    number = torch.arange(ROWS)
+    seeds = number if seed is None else seed
+    position = number * 5 if seed is not None else torch.full((ROWS,), 7)
+    tokens = torch.stack(
+        [
+            draw_from(row.expand(ROWS, -1), seeds, position + place, Stream.DRAFT) if draws else torch.full((ROWS,), 2)
+            for place, row in enumerate(q)
+        ],
+        dim=1,
+    )
+    given = q.expand(ROWS, -1, -1) if draws else None
+    draft = Draft(tokens, torch.full((ROWS,), counts), given)
+    accepted, token = judge_draft(target.log().expand(ROWS, -1, -1), draft, rows_with(seeds), position)
+    assert int(accepted.max()) <= counts
+    places = torch.arange(3)
+    got = torch.nn.functional.pad(tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
+    return [torch.bincount(got[places[place] <= accepted, place], minlength=4).numpy() for place in range(counts + 1)]
+
+
+def assert_places_are_the_targets(places: list[np.ndarray], target: Tensor) -> None:
+    for counts, expected in zip(places, target.double().numpy(), strict=False):
+        assert counts.sum() > 0
+        assert p_value(counts, expected) > SMALLEST_P_VALUE, counts
+
+
+def test_by_hand() -> None:
+    one_hot = torch.eye(4)
+    target = torch.stack((one_hot[[2, 1, 0]], one_hot[[2, 1, 0]], one_hot[[3, 1, 0]], one_hot[[2, 1, 0]]))
+    draft = Draft(torch.tensor([[2, 1], [2, 3], [2, 1], [2, 1]]), torch.tensor([2, 2, 2, 1]))
+    accepted, token = judge_draft(target.log(), draft, rows_with(torch.arange(4)), torch.zeros(4, dtype=torch.int64))
+    assert accepted.tolist() == [2, 1, 0, 1]
+    assert token.tolist() == [0, 1, 3, 1]
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_each_place_has_the_targets_distribution(draws: bool) -> None:
+    assert_places_are_the_targets(judged_places(TARGET, DRAFT, draws=draws), TARGET)
+
+
+def test_greedy_rows_by_hand() -> None:
+    """By their best tokens alone, the lowest among equals; NaN is no token, and q does not matter."""
+    nan = float("nan")
+    target = torch.tensor([[[0.0, 2.0, 2.0], [nan, 0.0, 1.0], [5.0, 0.0, 0.0]]]).expand(4, -1, -1)
+    draft = Draft(torch.tensor([[1, 2], [2, 2], [1, 0], [1, 2]]), torch.tensor([2, 2, 2, 1]))
+    rows = RowSampling([SamplingParams(temperature=0)] * 4, 3, target.device)
+    for q in (None, torch.full((4, 2, 3), 1 / 3)):
+        accepted, token = judge_draft(target, draft._replace(probabilities=q), rows, torch.zeros(4).long())
+        assert accepted.tolist() == [2, 0, 1, 1]
+        assert token.tolist() == [0, 1, 2, 2]
+
+
+def test_fewer_tokens_than_the_widest_row() -> None:
+    assert_places_are_the_targets(judged_places(TARGET, DRAFT, 1), TARGET)
+    (only,) = judged_places(TARGET, DRAFT, 0)
+    assert p_value(only, TARGET[0].double().numpy()) > SMALLEST_P_VALUE
+
+
+def test_acceptance_is_what_the_distributions_have_in_common() -> None:
+    places = judged_places(TARGET, DRAFT)
+    common = torch.minimum(TARGET[0], DRAFT[0]).sum().item()
+    assert places[1].sum() / ROWS == pytest.approx(common, abs=5 * 0.5 / ROWS**0.5)
+    assert judged_places(TARGET, TARGET[:2])[2].sum() >= ROWS - 1, "what is drawn from the target itself stays"
+
+
+def test_one_seed_at_many_positions_is_as_random_as_many_seeds() -> None:
+    """Seed 0 is a seed as any."""
+    for seed in (0, 5):
+        assert_places_are_the_targets(judged_places(TARGET, DRAFT, seed=torch.full((ROWS,), seed)), TARGET)
+
+
+def test_supports_without_a_common_token() -> None:
+    target = torch.tensor([[0.0, 0.0, 0.4, 0.6]]).repeat(3, 1)
+    places = judged_places(target, torch.tensor([[0.3, 0.7, 0.0, 0.0]]).repeat(2, 1))
+    assert [int(counts.sum()) for counts in places] == [ROWS, 0, 0]
+    assert p_value(places[0], target[0].double().numpy()) > SMALLEST_P_VALUE
+
+
+def test_an_empty_residual_gives_a_draw_from_the_target() -> None:
+    """Rounding can make p <= q everywhere though the draft was rejected; here it is q that says too much."""
+    target, q = TARGET[:2].expand(ROWS, -1, -1), torch.ones(ROWS, 1, 4)
+    draft = Draft(torch.zeros(ROWS, 1, dtype=torch.int64), torch.ones(ROWS, dtype=torch.int64), q)
+    accepted, token = judge_draft(target.log(), draft, rows_with(torch.arange(ROWS)), torch.zeros(ROWS).long())
+    counts = torch.bincount(token[accepted == 0], minlength=4).numpy()
+    assert p_value(counts, TARGET[0].double().numpy()) > SMALLEST_P_VALUE
+
+
+def test_rows_do_not_depend_on_their_batch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    target = torch.rand(64, 4, VOCAB_SIZE, generator=generator).softmax(2)
+    q = torch.rand(64, 3, VOCAB_SIZE, generator=generator).softmax(2)
+    tokens = torch.randint(VOCAB_SIZE, (64, 3), generator=generator)
+    counts, seed, position = torch.arange(64) % 4, torch.arange(64) * 77, torch.arange(64) % 5
+    whole = judge_draft(target.log(), Draft(tokens, counts, q), rows_with(seed), position)
+    for row in range(64):
+        one = slice(row, row + 1)
+        draft = Draft(tokens[one], counts[one], q[one])
+        alone = judge_draft(target[one].log(), draft, rows_with(seed[one]), position[one])
+        assert (alone.accepted.item(), alone.token.item()) == (whole.accepted[row].item(), whole.token[row].item())
+
+
+PARAMS = [
+    SamplingParams(),
+    SamplingParams(temperature=0),
+    SamplingParams(temperature=1e-6),
+    SamplingParams(temperature=0.7, top_k=3),
+    SamplingParams(top_p=0.6),
+    SamplingParams(top_k=5, top_p=0.5, min_p=0.1, temperature=1.5),
+    SamplingParams(min_p=0.3),
+    SamplingParams(top_k=100),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_probabilities_of_all_places_at_once_are_those_of_each(dtype: torch.dtype, device: str) -> None:
+    logits = (torch.randn(len(PARAMS), 3, 9, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
+    rows = RowSampling(PARAMS, 9, torch.device(device))
+    before = logits.clone()
+    found = rows.probabilities(logits.to(device)).cpu()
+    for row, params in enumerate(PARAMS):
+        for place in range(3):
+            expected = target_distribution(logits[row, place].float().numpy(), params)
+            np.testing.assert_allclose(found[row, place].numpy(), expected, atol=2e-6)
+    assert logits.equal(before)
+
+
+def test_probabilities_leave_the_logits_as_they_are() -> None:
+    logits = torch.tensor([[[1.0, float("nan"), 3.0], [float("inf"), 2.0, -float("inf")]]])
+    before = logits.clone()
+    RowSampling([SamplingParams(temperature=0.5, top_k=2)], 3, logits.device).probabilities(logits)
+    torch.testing.assert_close(logits, before, equal_nan=True, rtol=0, atol=0)
+
+
+def test_probabilities_of_a_large_top_k_and_of_strange_rows() -> None:
+    many = torch.randn(1, 2, 3000, generator=torch.Generator().manual_seed(2))
+    rows = RowSampling([SamplingParams(top_k=2000, temperature=0.8)], 3000, many.device)
+    found = rows.probabilities(many)
+    assert (found > 0).sum(dim=2).tolist() == [[2000, 2000]]
+    expected = filter_logits(many[0], temperature=torch.full((2,), 0.8), top_k=torch.full((2,), 2000)).softmax(1)
+    torch.testing.assert_close(found[0], expected)
+    nan, inf = float("nan"), float("inf")
+    strange = torch.tensor([[[0.0, nan, 0.0], [inf, 0.0, inf], [-inf, -inf, 5.0], [3e38, -3e38, -inf]]])
+    plain = RowSampling([SamplingParams(temperature=0.01)], 3, strange.device)
+    expected = torch.tensor([[[0.5, 0.0, 0.5], [0.5, 0.0, 0.5], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]])
+    torch.testing.assert_close(plain.probabilities(strange), expected)
+
+
+def test_rows_without_a_seed_get_different_ones_from_the_generator() -> None:
+    first, again = (
+        RowSampling([SamplingParams()] * 2, 4, torch.device("cpu"), torch.Generator().manual_seed(1)).seed
+        for _ in range(2)
+    )
+    assert first[0] != first[1]
+    assert first.equal(again)

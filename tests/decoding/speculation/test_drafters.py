@@ -1,0 +1,167 @@
+"""What drafters propose: from the right distribution, for rows that are at different places, and from the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding.distributions import RowSampling
+from ascend_sample.decoding.speculation.acceptance import Draft
+from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
+from ascend_sample.decoding.speculation.drafters import ModelDrafter, NGramDrafter, Round
+from ascend_sample.decoding.speculation.speculative import speculative_sample
+from ascend_sample.sampling import SamplingParams
+from tests.decoding.speculation.test_speculative import MASK, PROMPTS
+from tests.decoding.tiny_models import tiny_model
+
+SAMPLING = SamplingParams(temperature=0.9, top_k=6)
+
+
+class Checked(ModelDrafter):
+    """Compares each draft with what the model gives when it reads the whole text anew."""
+
+    def __init__(self) -> None:
+        super().__init__(tiny_model(sharpness=3.0))
+        self.drafts = 0
+        self.unseen: list[int] = []
+
+    def draft(self, state: Any, texts: Round) -> tuple[Draft, Any]:
+        draft, after = super().draft(state, texts)
+        self.unseen.append(texts.unseen)
+        assert draft.probabilities is not None
+        assert draft.tokens.shape == (len(PROMPTS), texts.size)
+        assert draft.counts.equal(texts.wanted)
+        for row, (length, count) in enumerate(zip(texts.lengths.tolist(), draft.counts.tolist(), strict=True)):
+            for place in range(count):
+                text = torch.cat((texts.tokens[row, :length], draft.tokens[row, :place]))
+                logits = self.model.prefill(text[None]).logits[:, None]
+                sampling = RowSampling([SAMPLING], logits.shape[2], logits.device)
+                torch.testing.assert_close(draft.probabilities[row, place], sampling.probabilities(logits)[0, 0])
+                assert draft.probabilities[row, place, draft.tokens[row, place]] > 0
+                self.drafts += 1
+        return draft, after
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 4, AdaptiveGamma(5, cost=0.1)])
+def test_a_model_drafts_from_its_own_distribution_wherever_rows_are(gamma: Any) -> None:
+    drafter = Checked()
+    speculative_sample(
+        tiny_model(),
+        PROMPTS,
+        attention_mask=MASK,
+        drafter=drafter,
+        params=[replace(SAMPLING, seed=4 + row) for row in range(len(PROMPTS))],
+        gamma=gamma,
+        max_new_tokens=[24, 9, 2, 17],
+        eos_token_id=5,
+    )
+    assert drafter.drafts > 5
+
+
+class Scripted(AdaptiveGamma):
+    """Plain rounds between others."""
+
+    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = (), unread: int = 0) -> int:
+        self.round = getattr(self, "round", -1) + 1
+        return min((0, 2, 0, 0, 0, 1, 3, 0)[self.round % 8], limit)
+
+
+def test_a_model_catches_up_after_rounds_without_it() -> None:
+    drafter = Checked()
+    output = speculative_sample(
+        tiny_model(),
+        PROMPTS,
+        attention_mask=MASK,
+        drafter=drafter,
+        params=[replace(SAMPLING, seed=4 + row) for row in range(len(PROMPTS))],
+        gamma=Scripted(),
+        max_new_tokens=[30, 2, 25, 11],
+    )
+    assert output.lengths.tolist() == [30, 2, 25, 11]
+    assert drafter.unseen[:4] == [2, 3, 0, 2]
+
+
+class Noting(Scripted):
+    """The same, noting what it is told about reading."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+        self.read: list[tuple[bool, int]] = []
+        self.told: list[int] = []
+
+    def choose(self, limit: int, rows: Sequence[tuple[int, int]] = (), unread: int = 0) -> int:
+        self.asked.append(unread)
+        return super().choose(limit, rows, unread)
+
+    def observe_reading(self, seconds: float, length: int) -> None:
+        self.read.append((seconds > 0, length))
+
+    def observe(self, gamma: int, seconds: float, looked: int, accepted: int, unread: int = 0) -> None:
+        self.told.append(unread)
+
+
+def test_adaptive_gamma_is_told_what_a_drafter_has_to_read() -> None:
+    control = Noting()
+    speculative_sample(
+        tiny_model(),
+        PROMPTS,
+        attention_mask=MASK,
+        drafter=Checked(),
+        params=[replace(SAMPLING, seed=4 + row) for row in range(len(PROMPTS))],
+        gamma=control,
+        max_new_tokens=40,
+    )
+    length = PROMPTS.shape[1]
+    # 0, 2, 0, 0, 0, 1, 3, 0, ... tokens are drafted: before the first the prompts are unread, too.
+    assert control.asked[:9] == [length + 1, length + 2, 0, 1, 2, 3, 0, 0, 1]
+    assert control.told[:9] == [1, 2, 0, 1, 2, 3, 0, 0, 1]
+    assert control.read == [(True, length)]
+
+
+def follow_up(text: list[int], longest: int, shortest: int, count: int) -> list[int]:
+    """Prompt lookup of one row, naively."""
+    for size in range(min(longest, len(text) - 1), shortest - 1, -1):
+        for start in range(len(text) - size - 1, -1, -1):
+            if text[start : start + size] == text[-size:]:
+                grown = list(text)
+                for _ in range(count):
+                    grown.append(grown[start + size + len(grown) - len(text)])
+                return grown[len(text) :]
+    return []
+
+
+@pytest.mark.parametrize(("longest", "shortest"), [(3, 1), (2, 2), (5, 1), (1, 1), (4, 3)])
+def test_n_grams_are_the_latest_and_longest_ones(longest: int, shortest: int) -> None:
+    generator = torch.Generator().manual_seed(longest)
+    rows, capacity, size = 300, 14, 5
+    tokens = torch.randint(3, (rows, capacity), generator=generator)
+    lengths = torch.randint(1, capacity - 1, (rows,), generator=generator)
+    wanted = torch.randint(0, size + 1, (rows,), generator=generator)
+    before = tokens.clone()
+    draft, _ = NGramDrafter(longest, shortest).draft(None, _texts(tokens, lengths, wanted, size))
+    assert tokens.equal(before)
+    assert draft.probabilities is None
+    assert draft.passes == 0
+    found = 0
+    for row in range(rows):
+        expected = follow_up(tokens[row, : lengths[row]].tolist(), longest, shortest, int(wanted[row]))
+        assert draft.tokens[row, : draft.counts[row]].tolist() == expected
+        found += bool(expected)
+    assert found > 20
+
+
+def test_n_grams_of_texts_that_are_shorter_than_any() -> None:
+    tokens = torch.tensor([[4, 0], [4, 4]])
+    draft, _ = NGramDrafter(9, 3).draft(None, _texts(tokens, torch.tensor([1, 2]), torch.tensor([2, 2]), 2))
+    assert draft.counts.tolist() == [0, 0]
+
+
+def _texts(tokens: Tensor, lengths: Tensor, wanted: Tensor, size: int) -> Round:
+    sampling = RowSampling([SamplingParams()] * len(tokens), 9, tokens.device)
+    return Round(tokens, lengths, wanted, size, 1, True, sampling)

@@ -1,0 +1,347 @@
+"""Speculative sampling of whole texts: greedy is greedy, rows stop by themselves, none overshoots, stats are true."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.decoding.model import StepModel, StepOutput
+from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
+from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, NGramDrafter
+from ascend_sample.decoding.speculation.speculative import speculative_sample
+from ascend_sample.decoding.strategies.sampled import sample
+from ascend_sample.sampling import SamplingParams
+from tests.decoding.speculation.speculative_worlds import VOCAB_SIZE, make_worlds, random_table, rows_of, table_model
+from tests.decoding.tiny_models import tiny_model
+from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
+
+GREEDY = SamplingParams(temperature=0)
+PROMPTS = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 0, 7], [0, 8, 0, 9]])
+MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1], [0, 1, 1, 1]])
+
+
+class Bounded:
+    """A model that fails when a row's tokens, or a rollback, go beyond what they may; and counts what it reads."""
+
+    def __init__(self, inner: ModuleModel, longest: list[int]) -> None:
+        self.inner = inner
+        self.longest = torch.tensor(longest)
+        self.widths: list[int] = []
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
+        return self.inner.prefill(input_ids, attention_mask, **encoder)
+
+    def decode(self, tokens: Tensor, cache: Any) -> StepOutput:
+        self.widths.append(tokens.shape[1])
+        assert (cache.lengths + tokens.shape[1] <= self.longest).all(), "beyond the row's end"
+        return self.inner.decode(tokens, cache)
+
+    def expand(self, cache: Any, count: int) -> Any:
+        return self.inner.expand(cache, count)
+
+    def reorder(self, cache: Any, index: Tensor) -> Any:
+        return self.inner.reorder(cache, index)
+
+    def rollback(self, cache: Any, lengths: Tensor) -> Any:
+        assert (lengths <= cache.lengths).all(), "a rollback cannot add tokens"
+        assert (lengths >= 0).all()
+        return self.inner.rollback(cache, lengths)
+
+
+def greedy(model: StepModel, prompt: Tensor, most: int, eos: tuple[int, ...] = ()) -> list[int]:
+    """The target's own, one row, recomputed at each step."""
+    text = prompt[None]
+    tokens: list[int] = []
+    while len(tokens) < most and not (tokens and tokens[-1] in eos):
+        best = model.prefill(text).logits.argmax(dim=1)
+        tokens.append(int(best))
+        text = torch.cat((text, best[:, None]), dim=1)
+    return tokens
+
+
+def drafters() -> list[tuple[str, StepModel | Drafter]]:
+    return [
+        ("itself", tiny_model()),
+        ("another", tiny_model(seed=1)),
+        ("nearly", tiny_model(sharpness=2.0)),
+        ("n-gram", NGramDrafter()),
+    ]
+
+
+@pytest.mark.parametrize("gamma", [0, 1, 2, 5, 20, "adaptive"])
+@pytest.mark.parametrize(("name", "drafter"), drafters())
+def test_greedy_is_the_targets_greedy(name: str, drafter: StepModel | Drafter, gamma: Any) -> None:
+    model = tiny_model()
+    most, eos = [14, 9, 1, 11], (3, 12)
+    expected = [greedy(model, PROMPTS[row][MASK[row] == 1], most[row], eos) for row in range(4)]
+    output = speculative_sample(
+        model,
+        PROMPTS,
+        attention_mask=MASK,
+        drafter=drafter,
+        params=GREEDY,
+        gamma=gamma,
+        max_new_tokens=most,
+        eos_token_id=eos,
+        pad_token_id=0,
+    )
+    assert output.to_lists() == expected
+    assert (output.sequences[torch.arange(output.sequences.shape[1]) >= output.lengths[:, None]] == 0).all()
+    assert output.stats is not None
+    if gamma != "adaptive" and name == "itself" and gamma:
+        assert output.stats.acceptance_rate() == 1.0
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_greedy_row_beside_a_drawn_one_is_greedy(seed: int) -> None:
+    """Then the batch goes by distributions, which greedy rows alone have no need of."""
+    model, drafter = tiny_model(), tiny_model(seed=seed)
+    params = [GREEDY, SamplingParams(seed=5), SamplingParams(temperature=0, top_p=0.5), SamplingParams(seed=6)]
+    given: dict[str, Any] = {"drafter": drafter, "gamma": 3, "max_new_tokens": 12, "attention_mask": MASK}
+    mixed = speculative_sample(model, PROMPTS, params, **given).to_lists()
+    alone = speculative_sample(model, PROMPTS, GREEDY, **given).to_lists()
+    for row in (0, 2):
+        assert mixed[row] == alone[row] == greedy(model, PROMPTS[row][MASK[row] == 1], 12)
+
+
+def test_no_model_sees_a_place_beyond_a_rows_end() -> None:
+    most = [14, 9, 1, 11]
+    ends = (MASK.sum(dim=1) + torch.tensor(most)).tolist()
+    for gamma in (1, 3, 6, 12):
+        # A window of gamma + 1 tokens does not fit into a shorter row: there it begins at its first token.
+        longest = [max(end, gamma + 2) for end in ends]
+        target, draft = Bounded(tiny_model(), longest), Bounded(tiny_model(seed=1), longest)
+        output = speculative_sample(
+            target, PROMPTS, attention_mask=MASK, drafter=draft, gamma=gamma, max_new_tokens=most
+        )
+        assert output.lengths.tolist() == most
+        assert max(target.widths) == gamma + 1
+
+
+def test_stop_tokens_inside_a_draft_end_the_row_there() -> None:
+    successor = ModuleModel(lambda ids: torch.nn.functional.one_hot((ids + 1) % 10, 10) * 90.0)
+    streamed: list[tuple[Tensor, Tensor]] = []
+    output = speculative_sample(
+        successor,
+        torch.tensor([[0], [5], [8]]),
+        drafter=successor,
+        gamma=4,
+        max_new_tokens=[12, 12, 3],
+        eos_token_id=[4, 8],
+        pad_token_id=9,
+        on_tokens=lambda tokens, counts: streamed.append((tokens.clone(), counts.clone())),
+    )
+    assert output.to_lists() == [[1, 2, 3, 4], [6, 7, 8], [9, 0, 1]]
+    assert output.sequences[1, 3].item() == 9
+    assert [counts.tolist() for _, counts in streamed] == [[1, 1, 1], [3, 2, 2]]
+    joined = [torch.cat([tokens[row, : counts[row]] for tokens, counts in streamed]).tolist() for row in range(3)]
+    assert joined == output.to_lists()
+    assert output.stats is not None
+    assert output.stats.accepted.tolist() == [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
+    assert output.stats.drafted.tolist() == output.stats.accepted.tolist()
+    assert (output.stats.target_passes, output.stats.draft_passes) == (1, 4)
+
+
+def test_passes_are_saved_and_counted() -> None:
+    model = tiny_model()
+    for gamma, rounds in ((1, 6), (3, 3), (5, 2), (11, 1)):
+        output = speculative_sample(model, PROMPTS[:1], drafter=model, params=GREEDY, gamma=gamma, max_new_tokens=13)
+        assert output.stats is not None
+        assert output.stats.target_passes == rounds, "each round gives gamma tokens and one more"
+        assert int(output.stats.accepted.sum()) + rounds + 1 == 13
+    expected = greedy(model, PROMPTS[0], 13)
+    unsaid = next(token for token in range(13) if token not in expected)
+    never = speculative_sample(model, PROMPTS[:1], drafter=Wrong(unsaid), params=GREEDY, gamma=3, max_new_tokens=13)
+    assert never.stats is not None
+    assert never.stats.drafted.tolist() == [[11, 0, 0]], "one of 12 tokens has no room for a draft before it"
+    assert int(never.stats.accepted.sum()) == 0
+    assert never.to_lists() == [expected]
+
+
+class Wrong(NGramDrafter):
+    """Proposes one token alone."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__()
+        self.token = token
+
+    def draft(self, state: None, texts: Any) -> Any:
+        draft, state = super().draft(state, texts)
+        return draft._replace(tokens=torch.full_like(draft.tokens, self.token), counts=texts.wanted), state
+
+
+@pytest.mark.parametrize("gamma", [0, 1, 3])
+@pytest.mark.parametrize("drafter", ["model", "n-gram"])
+def test_a_row_alone_gets_what_it_gets_in_a_batch(gamma: int, drafter: str) -> None:
+    worlds = make_worlds()
+    rows = rows_of(worlds, 3, longest=12)
+    target = table_model(torch.stack([world.target for world in worlds]))
+    draft: Any = NGramDrafter()
+    if drafter == "model":
+        draft = table_model(torch.stack([world.draft for world in worlds]))
+
+    def run(chosen: Tensor) -> DecodeOutput:
+        return speculative_sample(
+            target,
+            rows.input_ids[chosen],
+            attention_mask=rows.attention_mask[chosen],
+            encoder={"world": rows.world[chosen]},
+            drafter=draft,
+            params=[rows.params[row] for row in chosen.tolist()],
+            gamma=gamma,
+            max_new_tokens=rows.max_new_tokens[chosen],
+            eos_token_id=2,
+        )
+
+    everything = torch.arange(len(rows.world))
+    whole = run(everything)
+    backwards = run(everything.flip(0))
+    assert backwards.to_lists() == whole.to_lists()[::-1]
+    for row in range(0, len(everything), 2):
+        alone = run(everything[row : row + 1])
+        assert alone.to_lists() == whole.to_lists()[row : row + 1]
+        assert alone.stats is not None
+        assert whole.stats is not None
+        limit = alone.stats.drafted.shape[1]
+        assert alone.stats.drafted[0].equal(whole.stats.drafted[row, :limit])
+        torch.testing.assert_close(alone.sequences_scores[0], whole.sequences_scores[row])
+
+
+def test_scores_are_the_models_log_probabilities() -> None:
+    model = tiny_model()
+    output = speculative_sample(
+        model,
+        PROMPTS,
+        attention_mask=MASK,
+        drafter=tiny_model(seed=1),
+        params=SamplingParams(seed=3, temperature=0.7, top_k=5),
+        gamma=3,
+        max_new_tokens=[6, 9, 3, 1],
+    )
+    for row, tokens in enumerate(output.to_lists()):
+        text = torch.cat((PROMPTS[row][MASK[row] == 1], torch.tensor(tokens)))
+        score = sum(
+            model.prefill(text[None, :end]).logits.log_softmax(1)[0, text[end]].item()
+            for end in range(len(text) - len(tokens), len(text))
+        )
+        assert output.sequences_scores[row].item() == pytest.approx(score, abs=1e-4)
+
+
+def test_plain_decoding_and_its_seeds() -> None:
+    """Gamma 0 needs no draft, and draws what is drawn one token at a time."""
+    model = tiny_model()
+    given = {"params": SamplingParams(seed=9, top_p=0.9), "max_new_tokens": 8}
+    first = speculative_sample(model, PROMPTS, attention_mask=MASK, drafter=_Failing(), gamma=0, **given)
+    again = speculative_sample(model, PROMPTS, attention_mask=MASK, drafter=model, gamma=0, **given)
+    assert first.to_lists() == again.to_lists()
+    assert first.to_lists() == sample(model, PROMPTS, attention_mask=MASK, **given).to_lists()
+    other = speculative_sample(model, PROMPTS, attention_mask=MASK, drafter=model, gamma=3, **given)
+    assert other.to_lists() != first.to_lists(), "the same distribution, other noise"
+    assert first.sequences[:, 0].equal(other.sequences[:, 0]), "the first token comes with the prompt"
+
+
+def test_a_row_without_any_token_to_draw_is_named() -> None:
+    dead = ModuleModel(lambda ids: torch.where(ids[:, :, None] == 1, -torch.inf, torch.zeros(3)))
+    with pytest.warns(RuntimeWarning, match=r"speculative_sample: in the rows \[1\] some step had no token left"):
+        output = speculative_sample(
+            dead, torch.tensor([[0], [1]]), SamplingParams(seed=3), drafter=dead, gamma=2, max_new_tokens=1
+        )
+    assert output.sequences_scores.tolist() == [pytest.approx(-(torch.tensor(3.0).log().item())), -torch.inf]
+
+
+@pytest.mark.parametrize("params", [SamplingParams(seed=1, top_p=0.9), GREEDY], ids=["drawn", "greedy"])
+@pytest.mark.parametrize("gamma", [0, 2])
+def test_a_round_waits_for_the_device_once_and_sends_nothing(npu: str, gamma: int, params: SamplingParams) -> None:
+    if not hostcann.is_active():
+        pytest.skip("hostcann counts; a real CANN does not")
+    tables = random_table(1)[None].to(npu)
+    counted = []
+    for most in (7, 19):
+        prompts = torch.ones(2, 3, dtype=torch.int64, device=npu)
+        model = table_model(tables)
+        encoder = {"world": torch.zeros(2, dtype=torch.int64, device=npu)}
+        torch.npu.synchronize()
+        hostcann.reset_counters()
+        output = speculative_sample(
+            model, prompts, params, drafter=model, encoder=encoder, gamma=gamma, max_new_tokens=most
+        )
+        counters = hostcann.counters()
+        assert output.stats is not None
+        counted.append((output.stats.target_passes, counters.copies.get("d2h", 0), counters.copies.get("h2d", 0)))
+    (few, few_reads, few_sent), (many, many_reads, many_sent) = counted
+    assert many_reads - few_reads == many - few
+    assert many_sent == few_sent
+
+
+class _Failing(NGramDrafter):
+    def draft(self, state: None, texts: Any) -> Any:
+        raise AssertionError("not to be called")
+
+
+def test_the_same_tokens_on_each_device(device: str) -> None:
+    """Integer noise and float32 tables: the emulated device gives what the CPU gives, filtered and greedy rows too."""
+    tables = torch.stack([random_table(1), random_table(1) + 0.3 * random_table(2)])
+    ids, mask = torch.tensor([[1, 2, 3], [3, 0, 0], [2, 1, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
+    params = [
+        SamplingParams(seed=1),
+        SamplingParams(seed=2, temperature=0.8, top_k=3, top_p=0.95),
+        SamplingParams(temperature=0),
+    ]
+
+    def run(where: str) -> DecodeOutput:
+        return speculative_sample(
+            table_model(tables[:1].to(where)),
+            ids.to(where),
+            attention_mask=mask.to(where),
+            encoder={"world": torch.zeros(3, dtype=torch.int64, device=where)},
+            drafter=table_model(tables[1:].to(where)),
+            params=params,
+            gamma=2,
+            max_new_tokens=[7, 5, 6],
+            eos_token_id=[3],
+            pad_token_id=0,
+        )
+
+    found, expected = run(device), run("cpu")
+    assert found.sequences.device.type == device
+    assert found.to_lists() == expected.to_lists()
+    assert found.stats is not None
+    assert expected.stats is not None
+    assert found.stats.accepted.cpu().equal(expected.stats.accepted)
+
+
+def test_progress_ends_full(capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny_model()
+    speculative_sample(model, PROMPTS, attention_mask=MASK, drafter=model, max_new_tokens=7, progress=True)
+    assert "7/7" in capsys.readouterr().err
+
+
+def test_token_0_is_a_token() -> None:
+    zero = ModuleModel(lambda ids: torch.nn.functional.one_hot(0 * ids, VOCAB_SIZE) * 90.0)
+    output = speculative_sample(zero, torch.tensor([[1]]), drafter=zero, max_new_tokens=5)
+    assert output.to_lists() == [[0] * 5]
+
+
+@pytest.mark.parametrize("kind", ["llama", "bloom", "t5", "bart"])
+def test_models_of_transformers_with_their_caches(kind: str) -> None:
+    """Ragged rollbacks of real caches, of target and draft: greedy texts are those of the model without a cache."""
+    given: dict[str, Any] = {
+        "attention_mask": MASK,
+        "encoder": encoder_inputs(kind, len(PROMPTS)),
+        "max_new_tokens": [20, 9, 1, 14],
+        "eos_token_id": [11, 12],
+    }
+    plain = speculative_sample(recomputing_model(kind), PROMPTS, GREEDY, drafter=NGramDrafter(), gamma=0, **given)
+    for seed, gamma in ((0, 3), (1, 2), (1, AdaptiveGamma(5, cost=0.05))):
+        drafter = ModelDrafter(step_model(kind, seed))
+        output = speculative_sample(step_model(kind), PROMPTS, GREEDY, drafter=drafter, gamma=gamma, **given)
+        assert output.to_lists() == plain.to_lists()
+        torch.testing.assert_close(output.sequences_scores, plain.sequences_scores, atol=1e-4, rtol=1e-4)
+        assert output.stats is not None
+        assert seed or output.stats.acceptance_rate() == 1.0

@@ -1,0 +1,110 @@
+"""What may be wrong with a call of speculative sampling, and with its parts: it is named before anything is drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ascend_sample.decoding import AdaptiveGamma, ModelDrafter, ModuleModel, NGramDrafter, speculative_sample
+from ascend_sample.sampling import SamplingParams
+from tests.decoding.speculation.test_speculative import GREEDY, PROMPTS, Wrong
+from tests.decoding.tiny_models import tiny_model
+
+
+def after_rounds(*gammas: int) -> AdaptiveGamma:
+    control = AdaptiveGamma()
+    for gamma in gammas:
+        control.observe(gamma, 1.0, looked=gamma, accepted=0)
+    return control
+
+
+BAD = [
+    ({"drafter": 3}, TypeError, "drafter must be a StepModel or a Drafter, got int without prefill"),
+    (
+        {"drafter": ModuleModel(lambda ids: torch.zeros(*ids.shape, 9))},
+        ValueError,
+        "drafter must have the model's vocab",
+    ),
+    (
+        {"drafter": ModuleModel(lambda ids: torch.zeros(9, 9)[ids])},
+        ValueError,
+        "drafter must be able to read the prompts, got IndexError: index 9 is out of bounds",
+    ),
+    ({"drafter": Wrong(99)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got 99"),
+    ({"drafter": Wrong(-1)}, ValueError, "drafter must propose tokens of the model's vocabulary, 0 to 12, got -1"),
+    ({"gamma": -1}, ValueError, "gamma must be at least 0, got -1"),
+    ({"gamma": 1.5}, TypeError, "gamma must be an int, got float 1.5"),
+    ({"gamma": True}, TypeError, "gamma must be an int, got bool True"),
+    ({"gamma": "auto"}, ValueError, "gamma must be an int, 'adaptive' or an AdaptiveGamma, got 'auto'"),
+    ({"params": 0.7}, TypeError, "params must be SamplingParams, or a list of them, got float 0.7"),
+    ({"params": [GREEDY]}, ValueError, "params must be one, or one for each of 4 prompts, got 1"),
+    (
+        {"params": SamplingParams(bad_ids=[1])},
+        ValueError,
+        "params must leave bad_ids at its default, got bad_ids=\\(1,\\)",
+    ),
+    (
+        {"params": [GREEDY] * 3 + [SamplingParams(repetition_penalty=1.1)]},
+        ValueError,
+        "params must leave repetition_pen",
+    ),
+    ({"params": SamplingParams(vocab_size=5)}, ValueError, None),
+    ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
+    ({"logits_processor": [print]}, ValueError, "logits_processor must be empty, got 1"),
+    ({"stopping_criteria": [print]}, ValueError, "stopping_criteria must be empty, got 1"),
+    ({"return_scores": True}, ValueError, "return_scores must be False, got True"),
+    ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1, got 0"),
+    ({"eos_token_id": -1}, ValueError, "eos_token_id must be at least 0"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
+def test_bad_input_is_named(wrong: dict[str, Any], error: type[Exception], message: str | None) -> None:
+    model = tiny_model()
+    given: dict[str, Any] = {"drafter": model, "max_new_tokens": 4, **wrong}
+    match = "^SamplingParams: vocab_size" if message is None else rf"^speculative_sample: {message}.*\. [A-Z]"
+    with pytest.raises(error, match=match):
+        speculative_sample(model, PROMPTS, **given)
+
+
+@pytest.mark.parametrize("gamma", [2, "adaptive"])
+def test_a_drafter_of_fewer_tokens_is_refused_before_it_reads_what_it_does_not_know(gamma: Any) -> None:
+    """It can read the prompts, which say how many tokens it has; but not token 12, which follows everything."""
+    model = ModuleModel(lambda ids: torch.nn.functional.one_hot(0 * ids + 12, 13) * 90.0)
+    drafter = ModuleModel(lambda ids: torch.zeros(10, 10)[ids])
+    message = "^speculative_sample: drafter must have the model's vocabulary of 13 tokens, got 10"
+    with pytest.raises(ValueError, match=message):
+        speculative_sample(model, PROMPTS, drafter=drafter, gamma=gamma, max_new_tokens=9)
+
+
+BAD_PARTS = [
+    (lambda: NGramDrafter(shortest=0), ValueError, "NGramDrafter: shortest must be at least 1, got 0"),
+    (lambda: NGramDrafter(longest=1, shortest=2), ValueError, "NGramDrafter: longest must be at least 2, got 1"),
+    (lambda: ModelDrafter(tiny_model(), uses_encoder=1), TypeError, "ModelDrafter: uses_encoder must be True or"),
+    (lambda: AdaptiveGamma(0), ValueError, "AdaptiveGamma: largest must be at least 1, got 0"),
+    (lambda: AdaptiveGamma(cost=-0.1), ValueError, "AdaptiveGamma: cost must be a finite number of at least 0"),
+    (lambda: AdaptiveGamma(cost="c"), TypeError, "AdaptiveGamma: cost must be a float, got str 'c'"),
+    (
+        lambda: AdaptiveGamma().relative_costs(3),
+        ValueError,
+        "AdaptiveGamma: relative_costs must come after rounds of both kinds, got 0 plain rounds and 0 other gammas",
+    ),
+    (
+        lambda: after_rounds(0, 0).relative_costs(3),
+        ValueError,
+        "AdaptiveGamma: relative_costs must come after rounds of both kinds, got 2 plain rounds and 0 other gammas",
+    ),
+    (
+        lambda: after_rounds(3).relative_costs(3),
+        ValueError,
+        "AdaptiveGamma: relative_costs must come after rounds of both kinds, got 0 plain rounds and 1 other gammas",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "error", "message"), BAD_PARTS)
+def test_bad_parts_are_named(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()

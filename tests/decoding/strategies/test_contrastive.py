@@ -1,0 +1,220 @@
+"""Contrastive search: worked by hand, beside a plain loop over single texts, and on both devices."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import NoRepeatNGramLogitsProcessor
+
+from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.strategies import contrastive
+from ascend_sample.decoding.strategies.contrastive import contrastive_search
+from ascend_sample.decoding.strategies.greedy import greedy_search
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.table_models import random_table
+from tests.decoding.tiny_models import tiny_model
+from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
+
+LOGITS = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+
+
+def seen_before() -> ModuleModel:
+    """The same probabilities everywhere; the cosine is 1 with a token that was seen before, else 0."""
+    return ModuleModel(lambda input_ids: (LOGITS.expand(*input_ids.shape, 4), torch.eye(4)[input_ids]))
+
+
+def test_by_hand() -> None:
+    """With alpha 0.5 a token costs 1 once it was seen: 0, 1, 2, then all of the three were seen and 0 is best."""
+    output = contrastive_search(seen_before(), torch.tensor([[3], [0]]), max_new_tokens=4, top_k=3, penalty_alpha=0.5)
+    assert output.to_lists() == [[0, 1, 2, 0], [1, 2, 0, 0]]
+    expected = torch.tensor([0.5 * 0.3 * 0.15 * 0.5, 0.3 * 0.15 * 0.5 * 0.5])
+    torch.testing.assert_close(output.sequences_scores.exp(), expected)
+    # With alpha 0.1 the first of them is worth its penalty: 0.9 * 0.5 - 0.1 > 0.9 * 0.3.
+    output = contrastive_search(seen_before(), torch.tensor([[0]]), max_new_tokens=2, top_k=3, penalty_alpha=0.1)
+    assert output.to_lists() == [[0, 0]]
+
+
+def test_padding_is_no_context() -> None:
+    """Token 0 stands in the padding, and is not seen; the states there are large."""
+    prompts, mask = torch.tensor([[0, 3], [3, 0], [0, 3]]), torch.tensor([[0, 1], [1, 0], [1, 1]])
+    output = contrastive_search(
+        seen_before(), prompts, max_new_tokens=2, top_k=3, penalty_alpha=0.5, attention_mask=mask
+    )
+    assert output.to_lists() == [[0, 1], [0, 1], [1, 2]]
+
+
+def test_a_forbidden_token_is_not_taken_for_being_new() -> None:
+    """With alpha 1 probability counts for nothing, and 0 was seen; but 1 and 2 are forbidden."""
+
+    def forbid(input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores.index_fill(1, torch.tensor([1, 2]), -torch.inf)
+
+    options: dict[str, Any] = {"max_new_tokens": 2, "top_k": 4, "penalty_alpha": 1.0, "logits_processor": [forbid]}
+    assert contrastive_search(seen_before(), torch.tensor([[0, 3]]), **options).to_lists() == [[0, 0]]
+
+
+def test_one_candidate_or_no_penalty_is_greedy() -> None:
+    prompts, mask = torch.tensor([[3, 9, 1], [4, 2, 8]]), torch.tensor([[0, 1, 1], [1, 1, 1]])
+    options: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": [5, 8], "eos_token_id": [2, 7]}
+    model = tiny_model(seed=1)
+    greedy = greedy_search(model, prompts, **options)
+    for own in ({"top_k": 1}, {"penalty_alpha": 0.0}, {"top_k": 1000, "penalty_alpha": 0.0}):
+        output = contrastive_search(model, prompts, **own, **options)
+        assert output.to_lists() == greedy.to_lists()
+        torch.testing.assert_close(output.sequences_scores, greedy.sequences_scores)
+
+
+def one_text(
+    model: Any,
+    prompt: Tensor,
+    encoder: dict[str, Tensor],
+    new_tokens: int,
+    top_k: int,
+    alpha: float,
+    eos: list[int],
+    processors: list[Any],
+) -> tuple[list[int], float]:
+    """The definition: a text without padding and cache, candidate by candidate."""
+    ids, total, text = prompt[None], 0.0, []
+    for _ in range(new_tokens):
+        logits = model.prefill(ids, None, **encoder).logits
+        for processor in processors:
+            logits = processor(ids, logits)
+        probabilities = logits.softmax(dim=1)[0]
+        scored = []
+        for token in probabilities.argsort(descending=True, stable=True)[:top_k].tolist():
+            longer = torch.cat((ids, torch.tensor([[token]])), dim=1)
+            states = model.prefill(longer, None, **encoder).hidden_states[0]
+            penalty = max(float(torch.cosine_similarity(states[-1], state, dim=0)) for state in states[:-1])
+            scored.append(((1 - alpha) * float(probabilities[token]) - alpha * penalty, token))
+        token = max(scored, key=lambda it: it[0])[1]
+        total += float(probabilities[token].log())
+        text.append(token)
+        ids = torch.cat((ids, torch.tensor([[token]])), dim=1)
+        if token in eos:
+            break
+    return text, total
+
+
+PROMPTS = torch.tensor([[0, 0, 5, 1], [7, 2, 9, 4], [6, 0, 3, 0]])
+MASK = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1], [1, 0, 1, 0]])
+NEW_TOKENS = [6, 4, 5]
+
+
+@pytest.mark.parametrize("kind", ["tiny", "gpt2", "llama", "t5", "bart"])
+def test_the_texts_of_a_loop_over_single_texts(kind: str) -> None:
+    tried = itertools.product((2, 4), (0.4, 0.8)) if kind == "tiny" else ((3, 0.4), (2, 0.8))
+    for seed, (top_k, alpha) in enumerate(tried):
+        if kind == "tiny":
+            cached: Any = tiny_model(seed=seed)
+            plain: Any = cached
+        else:
+            cached, plain = step_model(kind, seed % 2), recomputing_model(kind, seed % 2)
+        encoder = {} if kind == "tiny" else encoder_inputs(kind, 3, seed)
+        processors = [NoRepeatNGramLogitsProcessor(3)] if seed % 2 else []
+        output = contrastive_search(
+            cached, PROMPTS, max_new_tokens=NEW_TOKENS, top_k=top_k, penalty_alpha=alpha, attention_mask=MASK,
+            encoder=encoder, eos_token_id=[2, 8],
+            logits_processor=[lambda ids, scores, made=processors: without_padding(made, ids, scores)],
+        )  # fmt: skip
+        for row in range(3):
+            own = {name: value[row : row + 1] for name, value in encoder.items()}
+            prompt = PROMPTS[row, MASK[row].bool()]
+            text, total = one_text(plain, prompt, own, NEW_TOKENS[row], top_k, alpha, [2, 8], processors)
+            assert output.to_lists()[row] == text
+            torch.testing.assert_close(float(output.sequences_scores[row]), total, atol=1e-4, rtol=0)
+
+
+def without_padding(processors: list[Any], ids: Tensor, scores: Tensor) -> Tensor:
+    """A processor of transformers, given each row's tokens alone."""
+    is_live = torch.nn.functional.pad(MASK.bool(), (0, ids.shape[1] - MASK.shape[1]), value=True)
+    for processor in processors:
+        rows = [processor(ids[row : row + 1, is_live[row]], scores[row : row + 1]) for row in range(len(ids))]
+        scores = torch.cat(rows)
+    return scores
+
+
+def test_the_same_tokens_on_both_devices(device: str) -> None:
+    """The table and the states have the same bits everywhere, and nothing is close."""
+    table, states = random_table(), random_table(seed=1).sign()
+    options: dict[str, Any] = {"max_new_tokens": [6, 3, 5], "eos_token_id": [2, 9], "penalty_alpha": 0.5}
+
+    def search(place: str) -> list[list[int]]:
+        logits, hidden = table.to(place), states.to(place)
+        model = ModuleModel(lambda input_ids: (logits[input_ids], hidden[input_ids]))
+        return contrastive_search(model, PROMPTS.to(place), attention_mask=MASK.to(place), **options).to_lists()
+
+    assert search(device) == search("cpu")
+
+
+def test_16_bit_states_are_compared_in_float32() -> None:
+    """Tokens 0 and 1 are equally probable; the cosines with the prompt are 1 and 0.99995, which float16 has not."""
+    states = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.0]]).half()
+    logits = torch.tensor([0.4, 0.4, 0.2]).log().half()
+    model = ModuleModel(lambda input_ids: (logits.expand(*input_ids.shape, 3), states[input_ids]))
+    output = contrastive_search(model, torch.tensor([[2]]), max_new_tokens=1, top_k=2)
+    assert output.to_lists() == [[1]]
+    assert output.sequences_scores.dtype == torch.float32
+
+
+def a_finished_row_does_not_grow() -> None:
+    """The model has 96 positions; both rows need fewer, but not the long prompt with the long text."""
+    prompts, mask = torch.ones(2, 90, dtype=torch.int64), torch.ones(2, 90, dtype=torch.int64)
+    mask[0, 2:] = 0
+    output = contrastive_search(step_model("gpt2"), prompts, max_new_tokens=[12, 2], attention_mask=mask, top_k=2)
+    assert output.lengths.tolist() == [12, 2]
+
+
+TRAPS = [
+    Trap("padding counts as context", contrastive, "~request.attention_mask", "request.attention_mask & False",
+         test_padding_is_no_context),
+    Trap("the prompt is no context", contrastive, "~request.attention_mask", "request.attention_mask | True",
+         test_by_hand),
+    Trap("finished rows run out of positions", contrastive, "rows if texts.stand_in is None else rows[texts.stand_in]",
+         "rows", a_finished_row_does_not_grow),
+    Trap("new tokens are no context", contrastive, "self._length += 1", "self._length += 0", test_by_hand),
+    Trap("a forbidden token is taken for being new", contrastive,
+         "contrast.masked_fill(log_probs == -torch.inf, -torch.inf)", "contrast",
+         test_a_forbidden_token_is_not_taken_for_being_new),
+    Trap("the cache of another candidate is kept", contrastive,
+         "model.reorder(output.cache, rows if", "model.reorder(output.cache, first_candidates if",
+         lambda: test_the_texts_of_a_loop_over_single_texts("gpt2")),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:contrastive_search")
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
+def test_trap(trap: Trap) -> None:
+    assert_caught(trap)
+
+
+BAD = [
+    ({"top_k": 0}, ValueError, "top_k must be at least 1, got 0"),
+    ({"top_k": 2.5}, TypeError, "top_k must be an int, got float 2.5"),
+    ({"penalty_alpha": 1.5}, ValueError, "penalty_alpha must be a finite number of at least 0 and at most 1, got 1.5"),
+    ({"penalty_alpha": -0.1}, ValueError, "penalty_alpha must be a finite number of at least 0 and at most 1"),
+    ({"penalty_alpha": None}, TypeError, "penalty_alpha must be a float, got NoneType"),
+    ({"max_new_tokens": -1}, ValueError, "max_new_tokens must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), BAD)
+def test_bad_input_is_named_before_the_model_is_called(
+    wrong: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    def never(input_ids: Tensor) -> Tensor:
+        raise AssertionError("the model was called")
+
+    with pytest.raises(error, match=rf"^contrastive_search: {message}.*\. [A-Z]"):
+        contrastive_search(ModuleModel(never), torch.tensor([[0]]), **{"max_new_tokens": 2, **wrong})
+
+
+def test_a_model_without_hidden_states_is_refused() -> None:
+    model = ModuleModel(lambda input_ids: LOGITS.expand(*input_ids.shape, 4))
+    message = r"contrastive_search: model must return hidden states, got none\. Make it with hidden_states=True"
+    with pytest.raises(ValueError, match=message):
+        contrastive_search(model, torch.tensor([[0]]), max_new_tokens=2)

@@ -1,0 +1,77 @@
+"""The loop of the strategies: what it costs on a device, and what it promises of finished rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ascend_sample import hostcann
+from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.strategies.contrastive import contrastive_search
+from ascend_sample.decoding.strategies.greedy import greedy_search
+from ascend_sample.decoding.strategies.sampled import sample
+from ascend_sample.sampling import SamplingParams
+from tests.decoding.table_models import random_table
+
+STRATEGIES: dict[str, Callable[..., Any]] = {
+    "greedy": greedy_search,
+    "sample": lambda *inputs, **options: sample(*inputs, SamplingParams(top_k=3, seed=1), **options),
+    "contrastive": contrastive_search,
+}
+
+
+def counted(strategy: Callable[..., Any], npu: str, steps: int, **options: Any) -> hostcann.Counters:
+    """What a run of so many steps did."""
+    table, states = random_table(16).to(npu), random_table(16, seed=1).to(npu)
+    model = ModuleModel(lambda input_ids: (table[input_ids], states[input_ids]))
+    prompts = torch.ones(4, 3, dtype=torch.int64, device=npu)
+    torch.npu.synchronize()
+    hostcann.reset_counters()
+    output = strategy(model, prompts, max_new_tokens=steps, **options)
+    counters = hostcann.counters()
+    assert output.sequences.shape[1] == steps
+    return counters
+
+
+def skip_beside_a_real_cann() -> None:
+    if not hostcann.is_active():
+        pytest.skip("hostcann counts; a real CANN does not")
+
+
+def waits_of_one_read(npu: str) -> int:
+    value = torch.ones(1, device=npu)
+    torch.npu.synchronize()
+    hostcann.reset_counters()
+    value.item()
+    return sum(hostcann.counters().synchronizations.values())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_step_reads_from_the_device_at_most_once(npu: str, name: str) -> None:
+    """Whether all rows are done must be read where a stop token may come, and nowhere else."""
+    skip_beside_a_real_cann()
+    for options, reads in (({}, 0), ({"eos_token_id": 99}, 1)):
+        few, many = (counted(STRATEGIES[name], npu, steps, **options) for steps in (3, 9))
+        waits = [sum(counters.synchronizations.values()) for counters in (few, many)]
+        assert waits[1] - waits[0] == 6 * reads * waits_of_one_read(npu)
+        assert many.copies.get("d2h", 0) - few.copies.get("d2h", 0) == 6 * reads
+
+
+def test_a_step_sends_nothing_to_the_device(npu: str) -> None:
+    skip_beside_a_real_cann()
+    sent = [counted(greedy_search, npu, steps, eos_token_id=99).copies.get("h2d", 0) for steps in (3, 9)]
+    assert sent[0] == sent[1]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_rows_end_each_at_their_own_step(name: str) -> None:
+    """Every row of a batch in which another row ends at each step has the text that it has alone."""
+    table, states = random_table(), random_table(seed=1)
+    model = ModuleModel(lambda input_ids: (table[input_ids], states[input_ids]))
+    prompts, limits = torch.arange(6)[:, None], [4, 1, 6, 3, 2, 5]
+    together = STRATEGIES[name](model, prompts, max_new_tokens=limits).to_lists()
+    for row, limit in enumerate(limits):
+        assert STRATEGIES[name](model, prompts[row : row + 1], max_new_tokens=limit).to_lists() == [together[row]]

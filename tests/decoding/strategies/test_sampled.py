@@ -1,0 +1,369 @@
+"""Sampling and ranking: worked by hand, alone and in batches, and on both devices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.strategies import loop, sampled
+from ascend_sample.decoding.strategies.greedy import greedy_search
+from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
+from ascend_sample.sampling import SamplingParams, exponential_noise
+from ascend_sample.sampling import params as params_module
+from ascend_sample.sampling.seeds import derived_seeds
+from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.table_models import probability_table, random_table, table_model
+from tests.decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model
+
+COIN = table_model(probability_table([[0.5, 0.5], [0.5, 0.5]]))
+# After 0: 0.5, 0.25, 0.25; after 1: 2 for sure, nearly; after 2: 0.1, 0.1, 0.8.
+TABLE = probability_table([[0.5, 0.25, 0.25], [0.01, 0.01, 0.98], [0.1, 0.1, 0.8]])
+MIXED = [
+    SamplingParams(temperature=0.7, top_k=5, seed=11),
+    SamplingParams(top_p=0.9, repetition_penalty=1.3, seed=2**64 - 1),
+    SamplingParams(min_p=0.05, bad_ids=[3], seed=0),
+    SamplingParams(temperature=0),
+    SamplingParams(frequency_penalty=0.4, min_tokens=3, stop_ids=[2, 5], seed=5),
+]
+PROMPTS = torch.tensor([[9, 3, 1], [4, 9, 2], [5, 6, 7], [9, 9, 0], [1, 9, 9]])
+MASK = torch.tensor([[0, 1, 1], [1, 0, 1], [1, 1, 1], [0, 0, 1], [1, 0, 0]])
+
+
+@pytest.mark.parametrize(("seed", "bits"), [(7, 7), (2**64 - 3, -3)])
+def test_a_draw_by_hand(seed: int, bits: int) -> None:
+    """Two tokens of one half each: the one with the smaller noise at the lane of its id."""
+    tokens = sample(COIN, torch.tensor([[0, 1, 1]]), SamplingParams(seed=seed), max_new_tokens=9).sequences[0]
+    noise = exponential_noise(torch.tensor([bits]).expand(9), torch.arange(3, 12), 2)
+    assert tokens.tolist() == noise.argmin(dim=1).tolist()
+    assert len(set(tokens.tolist())) == 2
+
+
+def test_scores_are_those_of_the_model_alone() -> None:
+    prompts = torch.tensor([[1], [1]])
+    output = sample(
+        table_model(TABLE),
+        prompts,
+        SamplingParams(bad_ids=[2], top_k=1),
+        max_new_tokens=2,
+        logits_processor=[lambda ids, scores: scores + torch.tensor([0.0, 5.0, 0.0])],
+    )
+    assert output.to_lists() == [[1, 1], [1, 1]]
+    torch.testing.assert_close(output.sequences_scores.exp(), torch.tensor([1e-4, 1e-4]))
+
+
+def test_temperature_0_is_greedy() -> None:
+    model = table_model(random_table(seed=2))
+    options: dict[str, Any] = {"max_new_tokens": [6, 3, 5, 9, 1], "eos_token_id": [2, 6], "attention_mask": MASK}
+    drawn = sample(model, PROMPTS, SamplingParams(temperature=0), **options)
+    found = greedy_search(model, PROMPTS, **options)
+    assert drawn.to_lists() == found.to_lists()
+    torch.testing.assert_close(drawn.sequences_scores, found.sequences_scores)
+
+
+def drawn_from_mixed(model: ModuleModel, rows: list[int], **options: Any) -> list[list[int]]:
+    return sample(
+        model,
+        PROMPTS[rows],
+        [MIXED[row] for row in rows],
+        max_new_tokens=8,
+        attention_mask=MASK[rows],
+        eos_token_id=[2, 5],
+        **options,
+    ).to_lists()
+
+
+def test_a_seeded_prompt_has_the_same_tokens_alone_and_in_any_batch() -> None:
+    model = table_model(random_table())
+    together = drawn_from_mixed(model, [0, 1, 2, 3, 4])
+    assert drawn_from_mixed(model, [3, 1, 4, 0, 2]) == [together[row] for row in (3, 1, 4, 0, 2)]
+    for row in range(5):
+        assert drawn_from_mixed(model, [row]) == [together[row]]
+        prompt = PROMPTS[row : row + 1, MASK[row].bool()]
+        assert sample(model, prompt, MIXED[row], max_new_tokens=8, eos_token_id=[2, 5]).to_lists() == [together[row]]
+    copies = drawn_from_mixed(model, [0, 1, 2], num_return_sequences=3)
+    assert copies[::3] == together[:3]
+
+
+def test_the_same_tokens_on_both_devices(device: str) -> None:
+    table = random_table()
+    expected = drawn_from_mixed(table_model(table), [0, 1, 2, 3, 4])
+    options: dict[str, Any] = {"max_new_tokens": 8, "eos_token_id": [2, 5], "attention_mask": MASK.to(device)}
+    found = sample(table_model(table.to(device)), PROMPTS.to(device), MIXED, **options)
+    assert found.sequences.device.type == device
+    assert found.to_lists() == expected
+
+
+def test_16_bit_logits_are_drawn_from_as_they_are(device: str) -> None:
+    """The table's values are small integers, the same in every dtype, so the tokens are too."""
+    table = random_table(spread=3.0).round()
+    options: dict[str, Any] = {"max_new_tokens": 6, "attention_mask": MASK}
+    params = SamplingParams(top_k=4, seed=9)
+    expected = sample(table_model(table), PROMPTS, params, **options)
+    options["attention_mask"] = MASK.to(device)
+    found = sample(table_model(table.bfloat16().to(device)), PROMPTS.to(device), params, **options)
+    assert found.to_lists() == expected.to_lists()
+    torch.testing.assert_close(found.sequences_scores.cpu(), expected.sequences_scores)
+
+
+def test_copies_have_seeds_of_their_own() -> None:
+    prompts = torch.tensor([[0], [0]])
+    params = [SamplingParams(seed=3), SamplingParams(seed=4)]
+    texts = sample(COIN, prompts, params, max_new_tokens=30, num_return_sequences=20).to_lists()
+    assert len(set(map(tuple, texts))) == 40
+    alone = [SamplingParams(seed=seed % 2**64) for seed in derived_seeds(3, 20).tolist()]
+    assert sample(COIN, torch.zeros(20, 1, dtype=torch.int64), alone, max_new_tokens=30).to_lists() == texts[:20]
+
+
+def test_copies_have_the_prompt_and_the_length_of_theirs() -> None:
+    seen = []
+
+    def look(input_ids: Tensor, scores: Tensor) -> Tensor:
+        seen.append(input_ids[:, 0].tolist())
+        return scores
+
+    output = sample(
+        COIN, torch.tensor([[0], [1]]), max_new_tokens=[1, 3], num_return_sequences=2, logits_processor=[look]
+    )
+    assert seen == [[0, 0, 1, 1]] * 3
+    assert output.lengths.tolist() == [1, 1, 3, 3]
+
+
+def test_unseeded_prompts_follow_the_generator() -> None:
+    def draw(seed: int) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(seed)
+        return sample(COIN, torch.zeros(2, 1, dtype=torch.int64), max_new_tokens=30, generator=generator).to_lists()
+
+    first = draw(0)
+    assert first == draw(0)
+    assert first != draw(1)
+    assert first[0] != first[1]
+
+
+def test_the_joint_distribution_of_two_tokens() -> None:
+    """A chi-square over 6,000 copies, at an error of 1e-6."""
+    copies = 6_000
+    table = TABLE.double().exp()
+    output = sample(table_model(TABLE), torch.tensor([[0]]), SamplingParams(seed=1), max_new_tokens=2,
+                    num_return_sequences=copies)  # fmt: skip
+    expected = (table[0][:, None] * table).flatten() * copies
+    counts = torch.bincount(output.sequences[:, 0] * 3 + output.sequences[:, 1], minlength=9)
+    degrees, statistic = 8, float(((counts - expected) ** 2 / expected).sum())
+    spread = 2 / (9 * degrees)  # Wilson and Hilferty's approximation
+    assert ((statistic / degrees) ** (1 / 3) - (1 - spread)) / math.sqrt(spread) < 4.75
+
+
+def test_kept_scores_are_what_was_drawn_from() -> None:
+    params = [
+        SamplingParams(temperature=0.5, top_k=2, seed=1),
+        SamplingParams(bad_ids=[0], seed=1),
+        SamplingParams(top_p=0.6, seed=1),
+        SamplingParams(min_p=0.2, seed=1),
+    ]
+    prompts = torch.tensor([[2], [0], [0], [2]])
+    output = sample(table_model(TABLE), prompts, params, max_new_tokens=1, return_scores=True)
+    assert output.scores is not None
+    expected = torch.tensor([[1 / 65, 0.0, 64 / 65], [0.0, 0.5, 0.5], [2 / 3, 1 / 3, 0.0], [0.0, 0.0, 1.0]])
+    torch.testing.assert_close(output.scores[0].softmax(dim=1), expected)
+
+
+def test_min_tokens_and_streaming() -> None:
+    streamed: list[int] = []
+
+    def take(tokens: Tensor, counts: Tensor) -> None:
+        streamed.extend(tokens[0, : int(counts[0])].tolist())
+
+    params = SamplingParams(min_tokens=4, stop_ids=[0], seed=3)
+    output = sample(COIN, torch.tensor([[1]]), params, max_new_tokens=60, eos_token_id=0, on_tokens=take)
+    assert output.to_lists()[0][:4] == [1, 1, 1, 1]
+    assert output.to_lists() == [streamed]
+    assert streamed[-1] == 0
+
+
+def test_a_transformer_with_copies_and_padding() -> None:
+    """Sampled through its cache; with temperature 0 both copies are the greedy text."""
+    for kind in ("llama", "bart"):
+        model = step_model(kind)
+        prompts, mask = torch.tensor([[9, 3, 1], [4, 9, 9]]), torch.tensor([[0, 1, 1], [1, 0, 0]])
+        options: dict[str, Any] = {"max_new_tokens": [5, 7], "attention_mask": mask}
+        options["encoder"] = encoder_inputs(kind, 2)
+        greedy = greedy_search(model, prompts, **options).to_lists()
+        drawn = sample(model, prompts, SamplingParams(temperature=0), num_return_sequences=2, **options).to_lists()
+        assert drawn == [greedy[0], greedy[0], greedy[1], greedy[1]]
+        drawn = sample(model, prompts, SamplingParams(seed=1, bad_ids=[3]), **options).to_lists()
+        assert all(token < VOCAB_SIZE and token != 3 for text in drawn for token in text)
+
+
+def test_ranking_by_hand() -> None:
+    """The texts are [1, 2] after 0, or [0], and so on: ranked by the mean log-probability, stop token included."""
+    drawn = sample(table_model(TABLE), torch.tensor([[0, 0, 0]]), SamplingParams(seed=2), max_new_tokens=3,
+                   eos_token_id=2, num_return_sequences=12)  # fmt: skip
+    table = TABLE.log_softmax(dim=1)
+    for penalty in (0.0, 1.0, 2.0):
+        scored = []
+        for text in drawn.to_lists():
+            pairs = zip([0, *text[:-1]], text, strict=True)
+            scored.append((sum(float(table[before, after]) for before, after in pairs) / len(text) ** penalty, text))
+        scored.sort(key=lambda it: -it[0])
+        ranked = sample_and_rank(table_model(TABLE), torch.tensor([[0, 0, 0]]), SamplingParams(seed=2),
+                                 max_new_tokens=3, eos_token_id=2, num_samples=12, num_return_sequences=5,
+                                 length_penalty=penalty)  # fmt: skip
+        torch.testing.assert_close(ranked.sequences_scores, torch.tensor([score for score, _ in scored[:5]]))
+        assert len(ranked.to_lists()[0]) == len(scored[0][1])
+        assert ranked.sequences.shape[1] == int(ranked.lengths.max())
+
+
+def test_ranking_keeps_prompts_apart() -> None:
+    prompts, params = torch.tensor([[0], [2]]), [SamplingParams(seed=1), SamplingParams(bad_ids=[2], seed=1)]
+    options: dict[str, Any] = {"max_new_tokens": 3, "num_samples": 6, "num_return_sequences": 2}
+    output = sample_and_rank(table_model(TABLE), prompts, params, **options)
+    assert output.sequences.shape == (4, 3)
+    assert (output.sequences_scores[::2] >= output.sequences_scores[1::2]).all()
+    for row in range(2):
+        alone = sample_and_rank(table_model(TABLE), prompts[row : row + 1], params[row], **options)
+        assert alone.to_lists() == output.to_lists()[2 * row : 2 * row + 2]
+
+
+def test_top_p_0_is_refused_and_the_smallest_keeps_the_best_token() -> None:
+    with pytest.raises(ValueError, match="top_p must lie in"):
+        SamplingParams(top_p=0.0)
+    output = sample(table_model(TABLE), torch.tensor([[0]]), SamplingParams(top_p=2**-126, seed=1), max_new_tokens=3)
+    assert output.to_lists() == [[0, 0, 0]]
+
+
+def test_a_row_without_candidates_is_named() -> None:
+    def only_token_1(input_ids: Tensor, scores: Tensor) -> Tensor:
+        return torch.full_like(scores, -torch.inf).index_copy(1, torch.tensor([1]), scores[:, 1:2])
+
+    params = [SamplingParams(allowed_ids=[0, 2], seed=1), SamplingParams(top_k=3, seed=1)]
+    with pytest.warns(RuntimeWarning, match=r"sample: in the rows \[0\] some step had no token left to choose"):
+        output = sample(
+            table_model(TABLE), torch.tensor([[0], [0]]), params, max_new_tokens=2, logits_processor=[only_token_1]
+        )
+    assert output.sequences_scores.isneginf().tolist() == [True, False]
+    assert output.to_lists()[1] == [1, 1]  # fewer candidates than top-k: never one without probability
+
+
+def each_position_has_its_own_noise() -> None:
+    text = sample(COIN, torch.tensor([[0]]), SamplingParams(seed=3), max_new_tokens=40).to_lists()[0]
+    assert len(set(text)) == 2
+
+
+def seed_0_is_a_seed() -> None:
+    def draw() -> list[list[int]]:
+        return sample(COIN, torch.tensor([[0]]), SamplingParams(seed=0), max_new_tokens=40).to_lists()
+
+    assert draw() == draw()
+    assert len(set(draw()[0])) == 2
+
+
+def padding_does_not_count() -> None:
+    prompts, mask = torch.tensor([[0, 0, 1]]), torch.tensor([[0, 0, 1]])
+    params = SamplingParams(seed=3)
+    padded = sample(COIN, prompts, params, max_new_tokens=30, attention_mask=mask).to_lists()
+    assert padded == sample(COIN, prompts[:, 2:], params, max_new_tokens=30).to_lists()
+
+
+def a_processor_does_not_change_the_model() -> None:
+    def write_into(input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores.fill_(0.0)
+
+    output = sample(
+        table_model(TABLE), torch.tensor([[1]]), SamplingParams(top_k=1), max_new_tokens=1,
+        logits_processor=[write_into],
+    )  # fmt: skip
+    torch.testing.assert_close(output.sequences_scores.exp(), torch.tensor([0.01]))
+
+
+TRAPS = [
+    Trap(
+        "a draw without candidates is silent (001)",
+        sampled,
+        "is_impossible = drawn.status == RowStatus.ALL_MASKED",
+        "is_impossible = drawn.status != drawn.status",
+        test_a_row_without_candidates_is_named,
+    ),
+    Trap(
+        "top-p 0 masks everything (001)",
+        params_module,
+        '"top_p", SMALLEST_POSITIVE, 1.0',
+        '"top_p", 0.0, 1.0',
+        test_top_p_0_is_refused_and_the_smallest_keeps_the_best_token,
+    ),
+    Trap(
+        "the length penalty counts the prompt (001)",
+        sampled,
+        "drawn.lengths.float() ** length_penalty",
+        "(drawn.lengths.float() + request.input_ids.shape[1]) ** length_penalty",
+        test_ranking_by_hand,
+    ),
+    Trap(
+        "the noise is the same at every step (003)",
+        sampled,
+        "drawn = sampler(processed, batch)",
+        "drawn = sampler(processed, batch, advance=False)",
+        each_position_has_its_own_noise,
+    ),
+    Trap("seed 0 is no seed (003)", sampled, "if one.seed is None else derived", "if not one.seed else derived",
+         seed_0_is_a_seed),
+    Trap(
+        "a processor changes the model's logits (003)",
+        loop,
+        "copy=bool(self.request.logits_processor)",
+        "copy=False",
+        a_processor_does_not_change_the_model,
+    ),
+    Trap(
+        "positions count padding",
+        sampled,
+        "positions=[len(prompt) for prompt in of_rows]",
+        "positions=[request.input_ids.shape[1]] * len(of_rows)",
+        padding_does_not_count,
+    ),
+    Trap(
+        "copies share a seed",
+        sampled,
+        "derived_seeds(one.seed, copies).tolist()",
+        "[one.seed] * copies",
+        test_copies_have_seeds_of_their_own,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
+def test_trap(trap: Trap) -> None:
+    assert_caught(trap)
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"params": {"top_k": 3}}, TypeError, "params must be SamplingParams, or a list of them, got dict"),
+    ({"params": [SamplingParams(), 3]}, TypeError, "params must be SamplingParams, or a list of them, got list"),
+    ({"params": [SamplingParams()] * 2}, ValueError, "params must be one, or one for each of 1 prompts, got 2 of them"),
+    ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default"),
+    ({"num_return_sequences": 0}, ValueError, "num_return_sequences must be"),
+    ({"num_return_sequences": 2.0}, TypeError, "num_return_sequences must be an int"),
+    ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
+    ({"max_new_tokens": 0}, ValueError, "max_new_tokens must be at least 1"),
+]
+BAD_RANKING: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"num_samples": 0}, ValueError, "num_samples must be at least 1, got 0"),
+    ({"num_samples": 2, "num_return_sequences": 3}, ValueError, r"num_return_sequences must be in \[1, 2\], got 3"),
+    ({"length_penalty": -1.0}, ValueError, "length_penalty must be a finite number of at least 0"),
+    ({"length_penalty": "long"}, TypeError, "length_penalty must be a float, got str"),
+    ({"length_penalty": 100.0}, ValueError, r"length_penalty must be in \[0, [0-9.]+\] with that many new tokens"),
+]
+CALLS = [("sample", sample, it) for it in BAD] + [("sample_and_rank", sample_and_rank, it) for it in BAD + BAD_RANKING]
+
+
+@pytest.mark.parametrize(("name", "strategy", "case"), CALLS)
+def test_bad_input_is_named_before_the_model_is_called(name: str, strategy: Any, case: Any) -> None:
+    def never(input_ids: Tensor) -> Tensor:
+        raise AssertionError("the model was called")
+
+    wrong, error, message = case
+    with pytest.raises(error, match=rf"^{name}: {message}.*\. [A-Z]"):
+        strategy(ModuleModel(never), torch.tensor([[0]]), **{"max_new_tokens": 2, **wrong})
