@@ -19,7 +19,8 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, Request, check_request
 from ascend_sample.decoding.row_params import check_generator, checked_params
 from ascend_sample.decoding.streaming import refuse_listener
-from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, filter_logits
+from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.distribution import drawn_from
 from ascend_sample.sampling.seeds import derived_seeds
 
 DEFAULT_SAMPLES: Final = 20
@@ -165,7 +166,7 @@ def _sampled(
 
     def choose(logits: Tensor) -> Choice:
         processed = texts.processed(logits) if request.logits_processor else logits
-        scores = _drawn_from(processed, batch) if _needs_scores(request) else processed
+        scores = drawn_from(processed, batch) if _needs_scores(request) else processed
         drawn = sampler(processed, batch)
         is_impossible = drawn.status == RowStatus.ALL_MASKED
         log_probs = log_probs_of(logits, drawn.token_ids).masked_fill(is_impossible, -torch.inf)
@@ -176,15 +177,6 @@ def _sampled(
 
 def _needs_scores(request: Request) -> bool:
     return request.return_scores or len(request.stopping_criteria) > 0
-
-
-def _drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
-    """Returns what is left of logits after masks, penalties, temperature and filters, float32 [rows, vocab_size]."""
-    processed = batch.process(logits)
-    whole = logits.float()
-    if processed is not None:
-        whole = whole.index_copy(0, processed.rows, processed.logits)
-    return filter_logits(whole, temperature=batch.temperature, top_k=batch.top_k, top_p=batch.top_p, min_p=batch.min_p)
 
 
 def _batch_of(
