@@ -11,7 +11,7 @@ from torch import Tensor
 from ascend_sample.sampling import row_table, sample_rows
 from ascend_sample.sampling.distribution import kept_logits
 from ascend_sample.sampling.functional import sample_with
-from ascend_sample.sampling.row_parameters import COLUMNS, Facts, RowParameters, check_logits
+from ascend_sample.sampling.row_parameters import DTYPES, Facts, RowParameters, check_logits
 
 
 def draw(
@@ -37,8 +37,7 @@ def draw(
         int64 [rows].
     """
     converted: dict[str, Any] = {
-        name: None if tensor is None else tensor.to(getattr(torch, COLUMNS[name].dtype))
-        for name, tensor in parameters.items()
+        name: None if tensor is None else tensor.to(DTYPES[name]) for name, tensor in parameters.items()
     }
     seed, position = to_device(seed, logits.device), to_device(position, logits.device)
     return sample_rows(logits, **converted, seed=seed, position=position, keep_ties=keep_ties, facts=facts).token_ids

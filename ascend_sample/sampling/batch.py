@@ -194,7 +194,7 @@ class SamplingBatch:
         addend_slots = [self._addend_slot(one, forbidden > 0) for one, forbidden in zip(params, left, strict=True)]
         penalty_slots = [self._penalty_slot(one) for one in occurrences]
         columns: dict[str, Iterable[Any]] = {
-            name: [declaration.column.number(getattr(one, name), self.vocab_size) for one in params]
+            name: declaration.column.numbers([getattr(one, name) for one in params], self.vocab_size)
             for name, declaration in FIELDS.items()
             if declaration.column is not None
         }

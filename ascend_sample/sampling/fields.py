@@ -37,17 +37,21 @@ class Column(NamedTuple):
         dtype: the name that numpy and torch give it.
         off: the number of a row for which the field does nothing; None: the field's default.
         is_on_device: whether the device has it, beside the host.
-        convert: turns a value other than None into the number, given the number of columns of the logits.
+        convert: turns a value other than None into the number, given the number of columns of the logits; None: it is
+            the number.
     """
 
     dtype: str
     off: Any = None
     is_on_device: bool = True
-    convert: Callable[[Any, int], Any] = lambda value, vocab_size: value
+    convert: Callable[[Any, int], Any] | None = None
 
-    def number(self, value: Any, vocab_size: int) -> Any:
-        """Returns the number that stands for a value of the field."""
-        return self.off if value is None else self.convert(value, vocab_size)
+    def numbers(self, values: list[Any], vocab_size: int) -> list[Any]:
+        """Returns the numbers that stand for values of the field, of which None are off."""
+        off, convert = self.off, self.convert
+        if convert is not None:
+            return [off if value is None else convert(value, vocab_size) for value in values]
+        return [off if value is None else value for value in values] if None in values else values
 
 
 class Declaration(NamedTuple):

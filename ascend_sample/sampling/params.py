@@ -124,7 +124,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name in ("vocab_size", *FIELDS):  # ids are checked against it
             value = getattr(self, name)
-            if value is not None or DEFAULTS[name] is not None:
+            if value is not DEFAULTS[name]:  # a default is in its normal form
                 normal = FIELDS[name].check(value, name, self.vocab_size)
                 object.__setattr__(self, name, normal)  # the class is frozen for everybody else
         self._check_bias_is_not_forbidden()
@@ -176,10 +176,10 @@ class SamplingParams:
                 remedy = "Leave it out, or give the batch's."
                 refuse_field("vocab_size", f"be the batch's, {vocab_size}", self.vocab_size, remedy)
             return  # everything was checked against it at construction
-        for name in FIELDS:
-            value = getattr(self, name)
-            if isinstance(value, tuple | Mapping) and value:
-                to_id(max(value), name, vocab_size)
+        for name in WITH_IDS:
+            ids = getattr(self, name)
+            if ids:
+                to_id(max(ids), name, vocab_size)
         if self.logprobs is not None:
             FIELDS["logprobs"].check(self.logprobs, "logprobs", vocab_size)
         self._check_something_is_allowed(vocab_size)
@@ -228,6 +228,8 @@ class SamplingParams:
 FIELDS: Final[Mapping[str, Declaration]] = {entry.name: entry.metadata[KEY] for entry in fields(SamplingParams)}
 """The declaration of each field, in the order of the fields."""
 DEFAULTS: Final[Mapping[str, Any]] = {entry.name: entry.default for entry in fields(SamplingParams)}
+"""Theirs, but for `logit_bias`, which gets a new one each time."""
+WITH_IDS: Final = [name for name, declaration in FIELDS.items() if declaration.check in (to_ids, to_bias)]
 
 
 def fields_of(*stages: Stage) -> tuple[str, ...]:

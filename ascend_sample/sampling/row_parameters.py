@@ -27,6 +27,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
 """The numbers that a row has: those of its request, and where it is."""
 TENSORS: Final = (*DISTRIBUTION, "seed", "position")
 """Those that a draw goes by."""
+DTYPES: Final = {name: getattr(torch, COLUMNS[name].dtype) for name in TENSORS}
 
 
 class RowStatus(enum.IntEnum):
@@ -110,7 +111,7 @@ class RowParameters:
     def uniform(cls, values: Mapping[str, Any], logits: Tensor) -> RowParameters:
         """Makes parameters of rows that share theirs: values of `SamplingParams`; what is not named is off, or 0."""
         rows, vocab_size = logits.shape
-        numbers = {name: COLUMNS[name].number(values.get(name), vocab_size) for name in TENSORS}
+        numbers = {name: COLUMNS[name].numbers([values.get(name)], vocab_size)[0] for name in TENSORS}
         tensors = {name: uniform(name, number, rows, logits.device) for name, number in numbers.items()}
         facts = {name: np.full(rows, numbers[name], COLUMNS[name].dtype) for name in DISTRIBUTION}
         return cls(**tensors, facts=facts)
@@ -125,7 +126,9 @@ class RowParameters:
 
     def at(self, position: Tensor) -> RowParameters:
         """Returns the same parameters at another position."""
-        return RowParameters(**{**vars(self), "position": position})  # faster than dataclasses.replace
+        other = object.__new__(RowParameters)  # once a step: dataclasses.replace takes longer than the rest of it
+        vars(other).update(vars(self), position=position)
+        return other
 
     def for_operators(self, vocab_size: int) -> RowParameters:
         """Returns the same requests in the operators' terms.
@@ -158,7 +161,7 @@ class RowParameters:
 
 def uniform(field: str, number: Any, rows: int, device: torch.device) -> Tensor:
     """Returns a field's tensor for rows that all have the same number."""
-    return torch.full((rows,), number, dtype=getattr(torch, COLUMNS[field].dtype), device=device)
+    return torch.full((rows,), number, dtype=DTYPES[field], device=device)
 
 
 def check_logits(name: str, logits: object) -> None:
@@ -184,7 +187,7 @@ def check_logits(name: str, logits: object) -> None:
 
 def _check_tensor(name: str, field: str, tensor: object, logits: Tensor) -> None:
     """Raises unless the tensor of a field fits the logits."""
-    dtype = getattr(torch, COLUMNS[field].dtype)
+    dtype = DTYPES[field]
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
         got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
         refuse(name, field, f"be a tensor of {dtype}", got, f"Convert with .to({dtype}).", TypeError)

@@ -33,6 +33,8 @@ NAMES: Final = {
 """Which columns lie in the buffer of each dtype, in order: the device has the first ones too."""
 ON_DEVICE: Final = {dtype: sum(TABLE[name].is_on_device for name in names) for dtype, names in NAMES.items()}
 PLACES: Final = {name: (dtype, names.index(name)) for dtype, names in NAMES.items() for name in names}
+POSITION: Final = PLACES["position"][1]
+MIN_TOKENS_LEFT: Final = PLACES["min_tokens_left"][1]
 
 
 class DeviceColumn:
@@ -156,18 +158,17 @@ class RowTable:
             rows_there: the same on the device.
         """
         host, tensors, length = self.host.buffers["int64"], self._tensors["int64"], self.host.length
-        place = NAMES["int64"].index("position")
-        position, left = host[place, :length], host[NAMES["int64"].index("min_tokens_left"), :length]
+        position, left = host[POSITION, :length], host[MIN_TOKENS_LEFT, :length]
         was_counting = left > 0
         if rows is None or rows_there is None:
             position += 1
             left -= was_counting
-            tensors[place, :length].add_(1)
+            tensors[POSITION, :length].add_(1)
         else:
             numpy.add.at(position, rows, 1)
             numpy.subtract.at(left, rows, 1)
             numpy.maximum(left, 0, out=left)
-            tensors[place].index_add_(0, rows_there, torch.ones_like(rows_there))
+            tensors[POSITION].index_add_(0, rows_there, torch.ones_like(rows_there))
         return numpy.flatnonzero(was_counting & (left == 0))
 
     def reserve(self, length: int) -> None:
