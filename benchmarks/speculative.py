@@ -34,7 +34,7 @@ from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.speculative import speculative_sample
-from ascend_sample.sampling import RowFacts, SamplingParams, sample_rows
+from ascend_sample.sampling import SamplingParams, sample_rows
 from benchmarks import assisted, environment
 from benchmarks.draft_and_target import CachedNetwork, NetworkConfig, Trained, load_or_train
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate
@@ -106,9 +106,7 @@ def decode_plainly(model: StepModel, prompts: Tensor, tokens: int, params: list[
     """What speculation is measured against: one token a step, and nothing else."""
     temperature = torch.tensor([one.temperature for one in params])
     seed = torch.tensor([one.seed for one in params])
-    off = torch.zeros(len(params), dtype=torch.int32).numpy()
-    zero = torch.zeros(len(params)).numpy()
-    facts = RowFacts(temperature.numpy(), off, zero + 1, zero)
+    facts = {"temperature": temperature.numpy()}
 
     def draw(logits: Tensor, position: int) -> Tensor:
         at = torch.full_like(seed, position)

@@ -9,8 +9,10 @@ import torch
 from ascend_sample._errors import refuse, refuse_type
 from ascend_sample.decoding.request import Request
 from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling.fields import Stage
+from ascend_sample.sampling.params import fields_of
 
-DRAW_FIELDS = ("temperature", "top_k", "top_p", "min_p", "seed")
+DRAW_FIELDS = fields_of(Stage.DISTRIBUTION, Stage.DRAW)
 """The fields of `SamplingParams` whose meaning does not depend on the tokens before."""
 
 
@@ -53,7 +55,7 @@ def checked_params(
 
 def all_but_draw_fields() -> tuple[str, ...]:
     """Returns the fields that only a strategy can honour that appends one token after the other to each text."""
-    return tuple(name for name in SamplingParams().to_mapping() if name not in (*DRAW_FIELDS, "vocab_size"))
+    return fields_of(Stage.LOGITS, Stage.REPORT)
 
 
 def check_generator(request: Request, generator: object) -> None:

@@ -10,29 +10,27 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ascend_sample._contract import SKIP_TOP_K
-from ascend_sample.sampling import RowFacts
+from ascend_sample.sampling.row_parameters import Facts
 
 
 class _Noted(NamedTuple):
     """What a tensor held at one of its versions."""
 
     version: int
-    facts: RowFacts
+    facts: Facts
 
 
 _noted: Final[WeakTensorKeyDictionary] = WeakTensorKeyDictionary()
 
 
-def note(facts: RowFacts, *tensors: Tensor | None) -> None:
+def note(facts: Facts, *tensors: Tensor | None) -> None:
     """Keeps facts for as long as these tensors live and hold what they hold now.
 
     Args:
-        facts: of the rows, in arrays that nobody writes to.
+        facts: of the rows, in arrays that nobody writes to: the temperature, and what the tensors hold.
         tensors: those in which an engine will hand the rows over. None, and an inference tensor, whose writes torch
             does not count, are passed over.
     """
@@ -41,39 +39,22 @@ def note(facts: RowFacts, *tensors: Tensor | None) -> None:
             _noted[tensor] = _Noted(tensor._version, facts)
 
 
-def facts_of(rows: int, top_k: Tensor | None, top_p: Tensor | None) -> RowFacts | None:
+def facts_of(rows: int, *tensors: Tensor | None) -> Facts | None:
     """Returns the facts that were noted for these very tensors; None where there are none, or they may not hold now.
 
     Args:
         rows: how many rows there are.
-        top_k: a tensor as it was noted; None: off for all rows, whatever was noted.
-        top_p: the same.
+        tensors: as they were noted; None for a filter that is off for all rows, whatever was noted. Of None alone all
+            is known: nothing is on.
     """
-    found = []
-    for tensor in (top_k, top_p):
+    found: list[Facts] = []
+    for tensor in tensors:
         if tensor is not None:
             noted = _noted.get(tensor)
             if noted is None or noted.version != tensor._version:
                 return None
             found.append(noted.facts)
-    facts = found[0] if found else unfiltered(rows)
-    if any(other is not facts for other in found) or len(facts.temperature) != rows:
-        return None
-    return with_absent_filters(facts, top_k, top_p)
-
-
-def unfiltered(rows: int) -> RowFacts:
-    """Returns the facts of rows that are drawn from as they are."""
-    ones: npt.NDArray[np.float32] = np.ones(rows, np.float32)
-    return RowFacts(ones, np.full(rows, SKIP_TOP_K, np.int32), ones, np.zeros(rows, np.float32))
-
-
-def with_absent_filters(facts: RowFacts, top_k: Tensor | None, top_p: Tensor | None) -> RowFacts:
-    """Returns the same facts, with each filter that comes as None switched off."""
-    off = unfiltered(len(facts.temperature))
-    return RowFacts(
-        facts.temperature,
-        off.top_k if top_k is None else facts.top_k,
-        off.top_p if top_p is None else facts.top_p,
-        facts.min_p,
-    )
+    if not found:
+        return {"temperature": np.ones(rows, np.float32)}
+    is_one = all(facts is found[0] for facts in found)
+    return found[0] if is_one and len(found[0]["temperature"]) == rows else None

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ascend_sample.integrations._rows import draw
-from ascend_sample.sampling import RowFacts, routes
+from ascend_sample.sampling import routes
+from ascend_sample.sampling.row_parameters import Facts
 from ascend_sample.sampling.seeds import random_seeds
 
 TESTED_VERSIONS: Final = ("0.5.23",)
@@ -108,7 +109,7 @@ def _forward(
     return token_ids, (logits.float() / temperature.unsqueeze(1)).log_softmax(dim=1)
 
 
-def _facts(logits: Tensor, largest_top_k: int | None) -> RowFacts | None:
+def _facts(logits: Tensor, largest_top_k: int | None) -> Facts | None:
     """Returns what SGLang's bound of all top-k says about rows that one operator serves whatever else they ask for.
 
     Elsewhere a row's route depends on its own parameters, of which the host knows nothing. Nor does a bound say which
@@ -123,4 +124,5 @@ def _facts(logits: Tensor, largest_top_k: int | None) -> RowFacts | None:
     if not routes.abilities_of(logits.device, logits.dtype).fused_v2:
         return None
     ones = np.ones(len(logits), np.float32)
-    return RowFacts(ones, np.full(len(logits), largest_top_k, np.int32), ones, 0 * ones)
+    bounds = np.full(len(logits), largest_top_k, np.int32)
+    return {"temperature": ones, "top_k": bounds, "top_p": ones, "min_p": 0 * ones}

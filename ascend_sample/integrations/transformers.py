@@ -25,6 +25,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from ascend_sample._errors import is_integer, refuse, show
 from ascend_sample.integrations._rows import UniformRows, to_device
 from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.seeds import derived_seeds, random_seeds, seed_bits
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "fused_sampling"
 FUSED_ORDER: Final = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
-"""The order in which `generate` puts its warpers; it is the sampling layer's too."""
+"""The order in which `generate` puts its warpers; it is the sampling layer's too, of the fields of `DISTRIBUTION`."""
+SMALLEST_TOP_P: Final = 2.0**-126  # keeps one token, as a top_p of 0 does where transformers allows that
 
 
 def fused_sampling(
@@ -97,7 +99,7 @@ def fused_sampling(
     if mode is GenerationMode.GREEDY_SEARCH:
         remaining, parameters = list(logits_processor), {"temperature": 0.0}
     chooser = _Chooser(
-        UniformRows(**parameters, keep_ties=keep_ties),
+        UniformRows(keep_ties, **parameters),
         to_device(_seeds_of_rows(seeds, rows), input_ids.device),
         _positions_after(input_ids, generation_config, model_kwargs, model.config.is_encoder_decoder),
         input_ids.shape[1],
@@ -152,8 +154,9 @@ class SamplingLogitsProcessor(LogitsProcessor):
         min_p: float = 0.0,
         keep_ties: bool = False,
     ) -> None:
-        SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-        self._rows = UniformRows(temperature, top_k, top_p, min_p, keep_ties)
+        values: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        SamplingParams(**values)
+        self._rows = UniformRows(keep_ties, **values)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Returns the kept scores divided by the temperature, and -inf elsewhere: float32 [rows, vocab_size]."""
@@ -180,8 +183,10 @@ def split_warpers(processors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]
     while remaining and type(remaining[-1]) in FUSED_ORDER[:last] and _is_plain(remaining[-1]):
         warper = remaining.pop()
         last = FUSED_ORDER.index(type(warper))
-        name = ("temperature", "top_k", "top_p", "min_p")[last]
+        name = DISTRIBUTION[last]
         parameters[name] = getattr(warper, name)
+    if "top_p" in parameters:
+        parameters["top_p"] = max(parameters["top_p"], SMALLEST_TOP_P)
     return remaining, parameters
 
 
@@ -238,7 +243,7 @@ class _Chooser(LogitsProcessor):
         self.check_taken()
         position = self._first_position + (input_ids.shape[1] - self._first_length)
         token_ids = self._rows.draw(scores, self._seed, position)
-        if self._are_scores_kept and self._rows.temperature > 0:
+        if self._are_scores_kept and not self._rows.is_greedy:
             scores = self._rows.filter(scores)
         self._last = scores.as_subclass(_DrawnScores)
         self._last.token_ids = token_ids

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from ascend_sample.integrations._host_values import facts_of, note, with_absent_filters
-from ascend_sample.integrations._rows import draw, kept_logits, to_device
-from ascend_sample.sampling import RowFacts
+from ascend_sample.integrations._host_values import facts_of, note
+from ascend_sample.integrations._rows import draw, to_device
+from ascend_sample.sampling import filter_logits
 from ascend_sample.sampling.seeds import random_seeds, seed_bits
 
 TESTED_VERSIONS: Final = ("0.23.0", "0.32.0", "0.33.0")
@@ -109,14 +109,14 @@ def sample(
     seed, position = sampler.seed_source.take(len(logits), generators)
     ones = torch.ones(len(logits), device=logits.device)
     filters: dict[str, Any] = {"temperature": ones, "top_k": k, "top_p": p, "keep_ties": sampler.keep_ties}
-    drawn: dict[str, Any] = filters | {"min_p": None, "seed": seed, "position": position}
+    drawn: dict[str, Any] = filters | {"seed": seed, "position": position}
     facts = facts_of(len(logits), k, p)
-    if facts is not None and not facts.temperature.all():
-        drawn["temperature"] = to_device(torch.from_numpy(facts.temperature), logits.device)
+    if facts is not None and not facts["temperature"].all():
+        drawn["temperature"] = to_device(torch.from_numpy(facts["temperature"]), logits.device)
     token_ids = draw(logits, **drawn, facts=facts)
     if sampler.logprobs_mode not in ("processed_logits", "processed_logprobs"):
         return token_ids, None
-    processed = kept_logits(logits, **filters)
+    processed = filter_logits(logits, **filters)
     return token_ids, processed if sampler.logprobs_mode == "processed_logits" else processed.log_softmax(dim=1)
 
 
@@ -228,19 +228,17 @@ def _sample_v2(
     filters: dict[str, Any] = {"temperature": (~is_greedy).float(), "top_k": top_k, "top_p": top_p}
     facts = None
     if expanded_idx_mapping is idx_mapping:  # a row a request: those whose host values these are
-        host = RowFacts(
-            (states.temperature.np[idx_mapping_np] != 0).astype(np.float32),
-            states.top_k.np[idx_mapping_np],
-            states.top_p.np[idx_mapping_np],
-            np.zeros(len(idx_mapping_np), np.float32),
-        )
-        facts = with_absent_filters(host, top_k, top_p)
+        facts = {
+            "temperature": (states.temperature.np[idx_mapping_np] != 0).astype(np.float32),
+            "top_k": states.top_k.np[idx_mapping_np],
+            "top_p": states.top_p.np[idx_mapping_np],
+        }
     seeds = states.seeds.gpu[expanded_idx_mapping]
-    token_ids = draw(processed, **filters, min_p=None, seed=seeds, position=pos, facts=facts)
+    token_ids = draw(processed, **filters, seed=seeds, position=pos, facts=facts)
     if (top_k is not None or top_p is not None) and (
         return_logprobs or getattr(sampler, "return_sampling_mask", False)
     ):
-        processed = kept_logits(processed, **(filters | {"temperature": torch.ones_like(filters["temperature"])}))
+        processed = filter_logits(processed, **(filters | {"temperature": torch.ones_like(filters["temperature"])}))
     return token_ids, processed
 
 
@@ -304,12 +302,11 @@ def _note_host_values(input_batch: type[Any]) -> None:
     def replacement(self: Any) -> Any:
         metadata = original(self)
         rows = slice(self.num_reqs)
-        facts = RowFacts(
-            (self.temperature_cpu[rows] != 0).astype(np.float32),
-            self.top_k_cpu[rows].copy(),
-            self.top_p_cpu[rows].copy(),
-            np.zeros(self.num_reqs, np.float32),
-        )
+        facts = {
+            "temperature": (self.temperature_cpu[rows] != 0).astype(np.float32),
+            "top_k": self.top_k_cpu[rows].copy(),
+            "top_p": self.top_p_cpu[rows].copy(),
+        }
         note(facts, metadata.top_k, metadata.top_p)
         return metadata
 

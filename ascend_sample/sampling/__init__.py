@@ -5,19 +5,19 @@
 """
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.filters import filter_logits
+from ascend_sample.sampling.distribution import filter_logits
 from ascend_sample.sampling.functional import sample_rows
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode
-from ascend_sample.sampling.noise import Stream, exponential_noise
+from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.routes import RowFacts, SamplingRoute
+from ascend_sample.sampling.routes import SamplingRoute
 from ascend_sample.sampling.row_parameters import RowsOutput, RowStatus
 from ascend_sample.sampling.sampler import RowRoute, Sampler, SamplerOutput
 
 __all__ = [
     "Logprobs",
     "LogprobsMode",
-    "RowFacts",
+    "Purpose",
     "RowRoute",
     "RowStatus",
     "RowsOutput",
@@ -26,7 +26,6 @@ __all__ = [
     "SamplingBatch",
     "SamplingParams",
     "SamplingRoute",
-    "Stream",
     "exponential_noise",
     "filter_logits",
     "sample_rows",

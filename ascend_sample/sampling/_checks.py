@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Final, NoReturn
 
 import numpy
@@ -30,35 +31,37 @@ def refuse_field(field: str, rule: str, value: object, remedy: str, error: type[
     refuse(OWNER, field, rule, show(value), remedy, error)
 
 
-def to_real(value: object, field: str, rule: str, remedy: str) -> float:
-    """Returns a number as a Python float, with no sign on a zero.
+def real(low: float, high: float, remedy: str, or_zero: bool = False) -> Callable[..., float]:
+    """Makes a check of real numbers in [low, high], or 0 where that is taken; a zero comes back without a sign."""
+    rule = f"{'be 0 or lie' if or_zero else 'lie'} in [{show_bound(low)}, {show_bound(high)}]"
 
-    Raises:
-        TypeError: it is no real number, or a bool.
-        ValueError: it is NaN or infinite, or too large for a float.
-    """
-    if not is_real(value):
-        refuse_field(field, f"be a float, {rule}", value, "Convert it with float().", TypeError)
-    number = to_float(value)
-    if not math.isfinite(number):
-        refuse_field(field, f"be finite, {rule}", value, remedy)
-    return number + 0.0
+    def to_real(value: object, field: str, vocab_size: int | None = None) -> float:
+        if not is_real(value):
+            refuse_field(field, f"be a float, {rule}", value, "Convert it with float().", TypeError)
+        number = to_float(value)
+        if not math.isfinite(number):
+            refuse_field(field, f"be finite, {rule}", value, remedy)
+        if not (low <= number <= high or (or_zero and number == 0.0)):
+            refuse_field(field, rule, value, remedy)
+        return number + 0.0
+
+    return to_real
 
 
-def to_integer(value: object, field: str, low: int, high: int, remedy: str) -> int:
-    """Returns an integer in [low, high] as a Python int.
+def integer(low: int, high: int | None, remedy: str) -> Callable[..., int]:
+    """Makes a check of integers (numpy's are) in [low, high]; a high of None is the vocabulary's size, as in {high}."""
 
-    Raises:
-        TypeError: it is no integer (numpy's are), or a bool.
-        ValueError: it is out of range.
-    """
-    rule = f"be an int in [{low}, {show_bound(high)}]"
-    if not is_integer(value):
-        refuse_field(field, rule, value, "Convert it with int().", TypeError)
-    number = int(value)
-    if not low <= number <= high:
-        refuse_field(field, rule, number, remedy)
-    return number
+    def to_integer(value: object, field: str, vocab_size: int | None) -> int:
+        highest = high or vocab_size or MAX_VOCAB_SIZE
+        rule = f"be an int in [{low}, {show_bound(highest)}]"
+        if not is_integer(value):
+            refuse_field(field, rule, value, "Convert it with int().", TypeError)
+        number = int(value)
+        if not low <= number <= highest:
+            refuse_field(field, rule, number, remedy.format(high=highest))
+        return number
+
+    return to_integer
 
 
 def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...]:
@@ -79,7 +82,7 @@ def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...
     else:
         ids = sorted(to_id(value, field, vocab_size) for value in values)
     if len(set(ids)) != len(ids):
-        twice = next(first for first, second in itertools.pairwise(ids) if first == second)
+        twice = next(one for one, following in itertools.pairwise(ids) if one == following)
         refuse_field(field, "name each id once", twice, "Remove the duplicates, as with set().")
     return tuple(ids)
 
@@ -96,8 +99,8 @@ def to_id(value: object, field: str, vocab_size: int | None) -> int:
     return number
 
 
-def to_bias(values: object, field: str, vocab_size: int | None) -> dict[int, float]:
-    """Returns a bias for each of some ids, sorted by id.
+def to_bias(values: object, field: str, vocab_size: int | None) -> Mapping[int, float]:
+    """Returns a bias for each of some ids, sorted by id, in a copy that nobody can change.
 
     Raises:
         TypeError: no mapping of ints to floats.
@@ -105,20 +108,12 @@ def to_bias(values: object, field: str, vocab_size: int | None) -> dict[int, flo
     """
     if not isinstance(values, Mapping):
         refuse_field(field, "be a mapping of vocabulary ids to floats", values, "Give a dict.", TypeError)
-    rule, remedy = "lie in [-3.40282e+38, 3.40282e+38]", "Use bad_ids or allowed_ids to decide about an id."
+    finite = real(-LARGEST, LARGEST, "Use bad_ids or allowed_ids to decide about an id.")
     biases = {}
     for key, value in values.items():
         token_id = to_id(key, field, vocab_size)
-        bias = to_real(value, f"{field}[{token_id}]", rule, remedy)
-        if abs(bias) > LARGEST:
-            refuse_field(f"{field}[{token_id}]", rule, value, remedy)
-        biases[token_id] = bias
-    return dict(sorted(biases.items()))
-
-
-def to_fraction(number: float) -> numpy.float32:
-    """Returns a number of [0, 1] in float32: what is below 1 stays so, where rounding would switch a filter off."""
-    return numpy.float32(min(number, LARGEST_FRACTION) if number < 1.0 else 1.0)
+        biases[token_id] = finite(value, f"{field}[{token_id}]")
+    return MappingProxyType(dict(sorted(biases.items())))
 
 
 def show_bound(number: float) -> str:

@@ -15,17 +15,10 @@ from ascend_sample.sampling import _arguments
 from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling._checks import LARGEST_COUNT
 from ascend_sample.sampling._normal_mode import in_normal_mode
-from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.params import DISTRIBUTION, FIELDS, SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, make_plan
-from ascend_sample.sampling.row_table import (
-    NO_SLOT,
-    DeviceField,
-    HostMirrors,
-    RowTable,
-    float32_values,
-    int32_values,
-    to_device,
-)
+from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
+from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable, to_device
 from ascend_sample.sampling.seeds import random_seeds
 from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots, has_addend
 
@@ -43,6 +36,10 @@ class ProcessedRows(NamedTuple):
     rows: Tensor
     host_rows: list[int]
 
+    def put_into(self, logits: Tensor) -> Tensor:
+        """Returns a float32 copy of the batch's logits, with these rows in their places."""
+        return logits.float().index_copy(0, self.rows, self.logits)
+
 
 class SamplingBatch:
     """The requests that a serving engine samples for together, as rows 0 to len - 1 without gaps.
@@ -58,16 +55,9 @@ class SamplingBatch:
 
     Attributes:
         host: numpy mirrors of the per-row tensors, and what only the host needs; valid at once.
-        temperature: float32 [rows] on the device, as all that follow: views, which are renewed by reading the attribute
-            again. 0 is greedy.
-        top_k: int32 [rows]; SKIP_TOP_K where top-k is off, also because it keeps the whole vocabulary.
-        top_p: float32 [rows]; 1 where top-p is off, and only there.
-        min_p: float32 [rows]; 0 where min-p is off.
-        repetition_penalty: float32 [rows]; 1 where it is off.
-        presence_penalty: float32 [rows]; 0 where it is off.
-        frequency_penalty: float32 [rows]; 0 where it is off.
-        seed: int64 [rows]: the 64 bits of the seed, as two's complement.
-        position: int64 [rows]: how many tokens the sequence has, prompt and output.
+        temperature, top_k, top_p, min_p, seed, position: tensors [rows] on the device, as `RowParameters` has them:
+            views, which are renewed by reading the attribute again.
+        repetition_penalty, presence_penalty, frequency_penalty: the same, float32; 1, 0 and 0 where they are off.
         version: changes whenever something changes that a plan for the batch may depend on: which rows there are, their
             order, their parameters, and the end of a `min_tokens`.
         plans: what samplers keep for the batch as it is: emptied when `version` changes, and gone with the batch.
@@ -135,15 +125,15 @@ class SamplingBatch:
         """Returns the request of each row: a view, to be read only."""
         return self._params
 
-    temperature = DeviceField("float32", "temperature")
-    top_k = DeviceField("int32", "top_k")
-    top_p = DeviceField("float32", "top_p")
-    min_p = DeviceField("float32", "min_p")
-    repetition_penalty = DeviceField("float32", "repetition_penalty")
-    presence_penalty = DeviceField("float32", "presence_penalty")
-    frequency_penalty = DeviceField("float32", "frequency_penalty")
-    seed = DeviceField("int64", "seed")
-    position = DeviceField("int64", "position")
+    temperature = DeviceColumn()
+    top_k = DeviceColumn()
+    top_p = DeviceColumn()
+    min_p = DeviceColumn()
+    repetition_penalty = DeviceColumn()
+    presence_penalty = DeviceColumn()
+    frequency_penalty = DeviceColumn()
+    seed = DeviceColumn()
+    position = DeviceColumn()
 
     def add(
         self,
@@ -203,12 +193,14 @@ class SamplingBatch:
         left = [max(0, one.min_tokens - len(output)) for one, output in zip(params, outputs, strict=True)]
         addend_slots = [self._addend_slot(one, forbidden > 0) for one, forbidden in zip(params, left, strict=True)]
         penalty_slots = [self._penalty_slot(one) for one in occurrences]
-        host_only = (numpy.array(it, numpy.int64) for it in (position, left, addend_slots, penalty_slots))
-        rows = self._table.extend(
-            [float32_values(one) for one in params],
-            [int32_values(one, self.vocab_size) for one in params],
-            numpy.stack([self._seeds(params), *host_only]),
-        )
+        columns: dict[str, Iterable[Any]] = {
+            name: declaration.column.numbers([getattr(one, name) for one in params], self.vocab_size)
+            for name, declaration in FIELDS.items()
+            if declaration.column is not None
+        }
+        columns |= {"seed": self._seeds(params), "position": position, "min_tokens_left": left}
+        columns |= {"addend_slot": addend_slots, "penalty_slot": penalty_slots}
+        rows = self._table.extend(columns)
         self._params.extend(params)
         self._changed(max(*addend_slots, *penalty_slots) != NO_SLOT)
         return rows
@@ -289,10 +281,15 @@ class SamplingBatch:
         for row in fulfilled.tolist():
             self._allow_stop_ids(row)
 
-    def row_tensor(self, dtype: str, name: str) -> Tensor:
+    def row_tensor(self, name: str) -> Tensor:
         """Returns one of the per-row tensors, after a flush."""
         self.flush()
-        return self._table.field(dtype, name)
+        return self._table.column(name)
+
+    def row_parameters(self) -> RowParameters:
+        """Returns what the rows are sampled with: views of what the device and the host have."""
+        facts = {name: getattr(self.host, name) for name in DISTRIBUTION}
+        return RowParameters(**{name: getattr(self, name) for name in TENSORS}, facts=facts)
 
     @in_normal_mode
     def flush(self) -> None:
@@ -372,7 +369,7 @@ class SamplingBatch:
             self._addends.write(slot, params, False)
         else:
             self._addends.release(slot)
-            self._table.set_int64("addend_slot", row, NO_SLOT)
+            self._table.set("addend_slot", row, NO_SLOT)
         self._changed(True)
 
     def _permute(self, to: NDArray[numpy.int64], source: NDArray[numpy.int64]) -> None:

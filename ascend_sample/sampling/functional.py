@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import routes
-from ascend_sample.sampling.noise import Stream
-from ascend_sample.sampling.routes import Group, RowFacts, SamplingRoute
-from ascend_sample.sampling.row_parameters import (
-    RowParameters,
-    RowsOutput,
-    check_logits,
-    check_parameters,
-    facts_of,
-)
+from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.routes import Group, SamplingRoute
+from ascend_sample.sampling.row_parameters import Facts, RowParameters, RowsOutput, check_logits
 from ascend_sample.sampling.serving import PlacedGroup, place_groups, serve
+
+NAME: Final = "sample_rows"
 
 
 def sample_rows(
@@ -29,15 +26,15 @@ def sample_rows(
     min_p: Tensor | None = None,
     seed: Tensor,
     position: Tensor,
-    stream: Stream = Stream.DRAW,
+    purpose: Purpose = Purpose.DRAW,
     keep_ties: bool = False,
-    facts: RowFacts | None = None,
+    facts: Facts | None = None,
 ) -> RowsOutput:
     """Draws one token a row from the exact distribution, whatever the device and the dtype of the logits.
 
     The distribution of a row: logits / temperature, top-k, softmax, top-p (until the sum exceeds it), min-p (weights
     below min_p times the largest go), renormalised. The noise of a row is a function of its seed, its position and the
-    stream, so its token does not depend on the other rows.
+    purpose, so its token does not depend on the other rows.
 
     Args:
         logits: float32, float16 or bfloat16 [rows, vocab_size], vocab_size up to 2^20.
@@ -47,10 +44,11 @@ def sample_rows(
         min_p: float32 [rows] in [0, 1]; 0 means off. None: off for all.
         seed: int64 [rows], the bits of 64-bit seeds.
         position: int64 [rows] >= 0, for example the number of tokens before the one that is drawn.
-        stream: which of the independent noises of a seed and a position.
+        purpose: which of the independent noises of a seed and a position.
         keep_ties: top-k keeps every logit that is equal to the k-th, as vLLM and transformers do.
-        facts: what the host knows about temperature, top_k, top_p and min_p of each row, so that a fused operator can
-            serve those for which it is exact. Without it, rows on a device take a route that serves every row.
+        facts: what the host knows of these: numpy arrays [rows] by the names temperature, top_k, top_p and min_p, of
+            all that are given, so that a fused operator can serve the rows for which it is exact. Without it, rows on a
+            device take a route that serves every row.
 
     Returns:
         The ids and a status a row.
@@ -69,26 +67,30 @@ def sample_rows(
 
     Source: docs/sampling.md, section 1 "What is drawn".
     """
-    check_logits("sample_rows", logits)
-    rows, device = len(logits), logits.device
-    parameters = RowParameters(
-        temperature=temperature,
-        top_k=torch.full((rows,), SKIP_TOP_K, dtype=torch.int32, device=device) if top_k is None else top_k,
-        top_p=torch.ones(rows, device=device) if top_p is None else top_p,
-        min_p=torch.zeros(rows, device=device) if min_p is None else min_p,
-        seed=seed,
-        position=position,
-    )
-    check_parameters("sample_rows", parameters, logits)
-    if rows == 0:
+    check_logits(NAME, logits)
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    given |= {"seed": seed, "position": position}
+    parameters = RowParameters.of_tensors(NAME, logits, given, facts)
+    return sample_with(logits, parameters, purpose, keep_ties, has_top_k=top_k is not None)
+
+
+def sample_with(
+    logits: Tensor,
+    parameters: RowParameters,
+    purpose: Purpose = Purpose.DRAW,
+    keep_ties: bool = False,
+    *,
+    has_top_k: bool = True,
+) -> RowsOutput:
+    """Does what `sample_rows` does, with parameters that suit the logits; without ``has_top_k``, no row has a top-k."""
+    position = parameters.position
+    if len(logits) == 0:
         return RowsOutput(torch.empty_like(position), torch.empty_like(position, dtype=torch.int8))
-    if facts is None and logits.is_cpu:
-        facts = facts_of(parameters)
-    if facts is not None:
-        groups = place_groups(facts, parameters, logits, keep_ties)
+    if parameters.facts is not None:
+        groups = place_groups(parameters, logits, keep_ties)
     else:
-        groups = [_universal_group(logits, parameters, masks_first=top_k is not None)]
-    return serve([(logits, group) for group in groups], position, keep_ties, stream)
+        groups = [_universal_group(logits, parameters, masks_first=has_top_k)]
+    return serve([(logits, group) for group in groups], position, keep_ties, purpose)
 
 
 def _universal_group(logits: Tensor, parameters: RowParameters, masks_first: bool) -> PlacedGroup:

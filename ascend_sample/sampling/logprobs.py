@@ -35,7 +35,7 @@ class LogprobsMode(str, enum.Enum):
 
 
 class Logprobs(NamedTuple):
-    """Of the rows that asked for logprobs.
+    """The log-probabilities of the rows that asked for them.
 
     Attributes:
         rows: their places in the batch, ascending.

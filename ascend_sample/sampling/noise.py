@@ -3,7 +3,7 @@
 Counter-based: Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns
 
     key      seed, its low and its high 32 bits
-    counter  lane // 2, stream, position: its low and its high 32 bits
+    counter  lane // 2, purpose, position: its low and its high 32 bits
 
 into four words of 32 bits, two for the even lane and two for the odd one. Two words are a uniform number with 63
 random bits, strictly between 0 and 1, and that is an exponential one, ``-log1p(-u)``, from 2^-64 to 64 ln 2. So the
@@ -41,8 +41,8 @@ _LN2_LOW: Final = float.fromhex("0x1.7f7d1cp-20")
 _ATANH: Final = tuple(map(float.fromhex, ("0x1.555500p-2", "0x1.99d27cp-3", "0x1.1eb612p-3", "0x1.1ef870p-3")))
 
 
-class Stream(enum.IntEnum):
-    """What noise is for. Equal seeds, positions and lanes of two streams have nothing to do with one another."""
+class Purpose(enum.IntEnum):
+    """What noise is for. Equal seeds, positions and lanes of two purposes have nothing to do with one another."""
 
     DRAW = 0
     DRAFT = 1
@@ -51,7 +51,7 @@ class Stream(enum.IntEnum):
 
 
 def exponential_noise(
-    seed: Tensor, position: Tensor, lanes: int, *, stream: Stream = Stream.DRAW, first_lane: int = 0
+    seed: Tensor, position: Tensor, lanes: int, *, purpose: Purpose = Purpose.DRAW, first_lane: int = 0
 ) -> Tensor:
     """Draws exponentially distributed numbers, the same ones whatever the batch, the place in it and the device.
 
@@ -59,7 +59,7 @@ def exponential_noise(
         seed: int64 [batch], of each request.
         position: int64 [batch], of the token in its sequence.
         lanes: how many numbers a row gets.
-        stream: what they are for.
+        purpose: what they are for.
         first_lane: the lane of the first one, even; a row can be drawn in parts.
 
     Returns:
@@ -82,16 +82,16 @@ def exponential_noise(
     for name, value in (("seed", seed), ("position", position)):
         check_tensor(OPERATOR_NAME, name, value)
     if seed.device.type in ("cpu", "meta"):
-        noise: Tensor = torch.ops.ascend_sample.exponential_noise(seed, position, lanes, int(stream), first_lane)
+        noise: Tensor = torch.ops.ascend_sample.exponential_noise(seed, position, lanes, int(purpose), first_lane)
         return noise
-    torch.ops.ascend_sample.check_exponential_noise(seed, position, lanes, int(stream), first_lane)
-    return _exponential_noise_torch(seed, position, lanes, int(stream), first_lane)
+    torch.ops.ascend_sample.check_exponential_noise(seed, position, lanes, int(purpose), first_lane)
+    return _exponential_noise_torch(seed, position, lanes, int(purpose), first_lane)
 
 
-def _exponential_noise_torch(seed: Tensor, position: Tensor, lanes: int, stream: int, first_lane: int) -> Tensor:
+def _exponential_noise_torch(seed: Tensor, position: Tensor, lanes: int, purpose: int, first_lane: int) -> Tensor:
     """Draws the noise by its specification in torch, on any device."""
     pairs = torch.arange(first_lane // 2, (first_lane + lanes + 1) // 2, dtype=torch.int64, device=seed.device)
-    counter = (pairs, torch.full_like(pairs, stream), *_words(position[:, None]))
+    counter = (pairs, torch.full_like(pairs, purpose), *_words(position[:, None]))
     even_high, even_low, odd_high, odd_low = _philox(counter, _words(seed[:, None]))
     noise = torch.stack((_exponential(even_high, even_low), _exponential(odd_high, odd_low)), dim=-1)
     return noise.flatten(1)[:, :lanes].contiguous()

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
-from types import MappingProxyType
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from ascend_sample._contract import MAX_VOCAB_SIZE
+from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
 from ascend_sample._errors import refuse, show
 from ascend_sample.sampling._checks import (
     LARGEST,
     LARGEST_COUNT,
     OWNER,
     SMALLEST_POSITIVE,
+    integer,
+    real,
     refuse_field,
-    show_bound,
     to_bias,
     to_id,
     to_ids,
-    to_integer,
-    to_real,
 )
+from ascend_sample.sampling.fields import KEY, Column, Declaration, Stage, declared, to_fraction
 
 LARGEST_SEED: Final = 2**64 - 1
-ID_FIELDS: Final = ("allowed_ids", "bad_ids", "stop_ids")
-LARGEST_PENALTY: Final = 2.0  # of presence and frequency, as in OpenAI's interface and vLLM
+PENALTY: Final = real(-2.0, 2.0, "Use 0 to switch it off.")
+"""Of presence and frequency, as in OpenAI's interface and vLLM."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,32 +71,64 @@ class SamplingParams:
         ValueError: SamplingParams: min_p must be 0 or lie in [2**-126, 1], got 1.5. Use 0 to switch min-p off.
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    allowed_ids: Collection[int] | None = None
-    bad_ids: Collection[int] = ()
-    min_tokens: int = 0
-    stop_ids: Collection[int] = ()
-    seed: int | None = None
-    logprobs: int | None = None
-    vocab_size: int | None = None
+    temperature: float = declared(
+        1.0,
+        real(SMALLEST_POSITIVE, LARGEST, "Use 0 for greedy sampling.", or_zero=True),
+        Stage.DISTRIBUTION,
+        Column("float32"),
+    )
+    top_k: int | None = declared(
+        None,
+        integer(1, LARGEST_SEED, "Use None to switch top-k off."),
+        Stage.DISTRIBUTION,
+        Column("int32", off=SKIP_TOP_K, convert=lambda k, vocab_size: k if k < vocab_size else SKIP_TOP_K),
+    )
+    top_p: float = declared(
+        1.0,
+        real(SMALLEST_POSITIVE, 1.0, "Use 1 to switch top-p off, temperature 0 for the best id alone."),
+        Stage.DISTRIBUTION,
+        Column("float32", convert=to_fraction),
+    )
+    min_p: float = declared(
+        0.0,
+        real(SMALLEST_POSITIVE, 1.0, "Use 0 to switch min-p off.", or_zero=True),
+        Stage.DISTRIBUTION,
+        Column("float32", convert=to_fraction),
+    )
+    repetition_penalty: float = declared(
+        1.0, real(SMALLEST_POSITIVE, LARGEST, "Use 1 to switch it off."), Stage.LOGITS, Column("float32")
+    )
+    presence_penalty: float = declared(0.0, PENALTY, Stage.LOGITS, Column("float32"))
+    frequency_penalty: float = declared(0.0, PENALTY, Stage.LOGITS, Column("float32"))
+    logit_bias: Mapping[int, float] = declared(dict, to_bias, Stage.LOGITS)
+    allowed_ids: Collection[int] | None = declared(None, to_ids, Stage.LOGITS)
+    bad_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    min_tokens: int = declared(0, integer(0, LARGEST_COUNT, "Use 0 for no minimum."), Stage.LOGITS)
+    stop_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    seed: int | None = declared(
+        None,
+        integer(0, LARGEST_SEED, "Use seed % 2**64, or None for a seed that the batch draws."),
+        Stage.DRAW,
+        Column("int64", off=0),
+    )
+    logprobs: int | None = declared(
+        None,
+        integer(0, None, "Use None for none, {high} for all."),
+        Stage.REPORT,
+        Column("int32", off=-1, is_on_device=False),
+    )
+    vocab_size: int | None = declared(
+        None, integer(1, MAX_VOCAB_SIZE, "It is the number of columns of the logits."), None
+    )
 
     def __post_init__(self) -> None:
-        self._check_scalars()
-        size = self.vocab_size
-        self._set("logit_bias", MappingProxyType(to_bias(self.logit_bias, "logit_bias", size)))
-        if self.allowed_ids is not None:
-            self._set("allowed_ids", to_ids(self.allowed_ids, "allowed_ids", size))
-        self._set("bad_ids", to_ids(self.bad_ids, "bad_ids", size))
-        self._set("stop_ids", to_ids(self.stop_ids, "stop_ids", size))
+        for name in ("vocab_size", *FIELDS):  # ids are checked against it
+            value = getattr(self, name)
+            if value is not DEFAULTS[name]:  # a default is in its normal form
+                normal = FIELDS[name].check(value, name, self.vocab_size)
+                object.__setattr__(self, name, normal)  # the class is frozen for everybody else
         self._check_bias_is_not_forbidden()
-        self._check_something_is_allowed(size)
+        self._check_something_is_allowed(self.vocab_size)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SamplingParams:
@@ -118,20 +149,18 @@ class SamplingParams:
         """
         if not isinstance(values, Mapping):
             refuse(OWNER, "the fields", "be a mapping", type(values).__name__, "Give a dict.", TypeError)
-        known = [entry.name for entry in fields(cls)]
         for name in values:
             if not isinstance(name, str):
                 refuse(OWNER, "the name of a field", "be a str", show(name), "Give names as strings.", TypeError)
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-                remedy = f"Did you mean {near[0]!r}?" if near else f"The fields are {', '.join(known)}."
+            if name not in FIELDS:
+                near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
+                remedy = f"Did you mean {near[0]!r}?" if near else f"The fields are {', '.join(FIELDS)}."
                 raise ValueError(f"{OWNER}: {name!r} must be a known field. {remedy}")
         return cls(**values)
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns all fields by name, in a dict of its own: what `from_mapping` takes."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return values | {"logit_bias": dict(self.logit_bias)}
+        return {name: getattr(self, name) for name in FIELDS} | {"logit_bias": dict(self.logit_bias)}
 
     def check_vocab_size(self, vocab_size: int) -> None:
         """Checks the request against the vocabulary of the batch that is to take it.
@@ -147,13 +176,12 @@ class SamplingParams:
                 remedy = "Leave it out, or give the batch's."
                 refuse_field("vocab_size", f"be the batch's, {vocab_size}", self.vocab_size, remedy)
             return  # everything was checked against it at construction
-        for name in ID_FIELDS:
+        for name in WITH_IDS:
             ids = getattr(self, name)
             if ids:
-                to_id(ids[-1], name, vocab_size)  # they are sorted
-        if self.logit_bias:
-            to_id(max(self.logit_bias), "logit_bias", vocab_size)
-        self._check_logprobs(vocab_size)
+                to_id(max(ids), name, vocab_size)
+        if self.logprobs is not None:
+            FIELDS["logprobs"].check(self.logprobs, "logprobs", vocab_size)
         self._check_something_is_allowed(vocab_size)
 
     def __hash__(self) -> int:
@@ -162,46 +190,6 @@ class SamplingParams:
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy cannot be pickled or copied, and engines send requests from process to process.
         return type(self).from_mapping, (self.to_mapping(),)
-
-    def _set(self, name: str, value: object) -> None:
-        """Puts the normal form of a field in its place: the class is frozen for everybody else."""
-        object.__setattr__(self, name, value)
-
-    def _check_scalars(self) -> None:
-        if self.vocab_size is not None:
-            remedy = "It is the number of columns of the logits."
-            self._set("vocab_size", to_integer(self.vocab_size, "vocab_size", 1, MAX_VOCAB_SIZE, remedy))
-        self._set_real("temperature", 0.0, LARGEST, "Use 0 for greedy sampling.", zero=True)
-        self._set_real(
-            "top_p", SMALLEST_POSITIVE, 1.0, "Use 1 to switch top-p off, temperature 0 for the best id alone."
-        )
-        self._set_real("min_p", 0.0, 1.0, "Use 0 to switch min-p off.", zero=True)
-        self._set_real("repetition_penalty", SMALLEST_POSITIVE, LARGEST, "Use 1 to switch it off.")
-        for name in ("presence_penalty", "frequency_penalty"):
-            self._set_real(name, -LARGEST_PENALTY, LARGEST_PENALTY, "Use 0 to switch it off.")
-        if self.top_k is not None:
-            self._set("top_k", to_integer(self.top_k, "top_k", 1, LARGEST_SEED, "Use None to switch top-k off."))
-        self._set("min_tokens", to_integer(self.min_tokens, "min_tokens", 0, LARGEST_COUNT, "Use 0 for no minimum."))
-        if self.seed is not None:
-            remedy = "Use seed % 2**64, or None for a seed that the batch draws."
-            self._set("seed", to_integer(self.seed, "seed", 0, LARGEST_SEED, remedy))
-        self._check_logprobs(self.vocab_size)
-
-    def _set_real(self, name: str, low: float, high: float, remedy: str, zero: bool = False) -> None:
-        """Checks a float against its range, to which `zero` adds 0, and sets its normal form."""
-        value = getattr(self, name)
-        lowest = SMALLEST_POSITIVE if zero else low
-        rule = f"{'be 0 or lie' if zero else 'lie'} in [{show_bound(lowest)}, {show_bound(high)}]"
-        number = to_real(value, name, rule, remedy)
-        if not (lowest <= number <= high or (zero and number == 0.0)):
-            refuse_field(name, rule, value, remedy)
-        self._set(name, number)
-
-    def _check_logprobs(self, vocab_size: int | None) -> None:
-        if self.logprobs is not None:
-            high = MAX_VOCAB_SIZE if vocab_size is None else vocab_size
-            remedy = f"Use None for none, {high} for all."
-            self._set("logprobs", to_integer(self.logprobs, "logprobs", 0, high, remedy))
 
     def _check_bias_is_not_forbidden(self) -> None:
         if not self.logit_bias:
@@ -235,3 +223,24 @@ class SamplingParams:
         if nothing_at_first:
             rule = "be 0 where nothing but stop_ids may be drawn"
             refuse_field("min_tokens", rule, self.min_tokens, "Allow an id that does not end the sequence.")
+
+
+FIELDS: Final[Mapping[str, Declaration]] = {entry.name: entry.metadata[KEY] for entry in fields(SamplingParams)}
+"""The declaration of each field, in the order of the fields."""
+DEFAULTS: Final[Mapping[str, Any]] = {entry.name: entry.default for entry in fields(SamplingParams)}
+"""Theirs, but for `logit_bias`, which gets a new one each time."""
+WITH_IDS: Final = [name for name, declaration in FIELDS.items() if declaration.check in (to_ids, to_bias)]
+
+
+def fields_of(*stages: Stage) -> tuple[str, ...]:
+    """Returns the names of the fields that act on any of these, in the order of the fields.
+
+    Example:
+        >>> fields_of(Stage.DISTRIBUTION, Stage.DRAW)
+        ('temperature', 'top_k', 'top_p', 'min_p', 'seed')
+    """
+    return tuple(name for name, declaration in FIELDS.items() if declaration.stage in stages)
+
+
+DISTRIBUTION: Final = fields_of(Stage.DISTRIBUTION)
+"""The fields that shape what is drawn from: all that routes, filters and strategies go by."""

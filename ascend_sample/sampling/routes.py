@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 
 from ascend_sample import backend
 from ascend_sample._contract import MAX_TOP_K, OPERATOR_NAME, OPERATOR_V2_NAME
+from ascend_sample.sampling.row_parameters import Facts
 
 LARGEST_FUSED_K: Final = MAX_TOP_K
 CANDIDATE_COUNTS: Final = (64, LARGEST_FUSED_K)
@@ -35,27 +35,6 @@ class SamplingRoute(str, enum.Enum):
     FUSED_ROUNDED = "fused_rounded"  # the same, of float32 logits that are rounded to float16: where that is asked for
     TOP_K = "top_k"  # the first of the total order by torch, then the composite of V2 on those alone
     COMPOSITE = "composite"  # the composite of V2 on whole rows
-
-
-@dataclass(frozen=True)
-class RowFacts:
-    """What the host knows about rows: the parameters, one entry a row.
-
-    Attributes:
-        temperature: 0 for greedy rows.
-        top_k: outside [1, vocab_size) means off.
-        top_p: 1 means off.
-        min_p: 0 means off.
-    """
-
-    temperature: npt.NDArray[np.float32]
-    top_k: npt.NDArray[np.int32]
-    top_p: npt.NDArray[np.float32]
-    min_p: npt.NDArray[np.float32]
-
-    def select(self, rows: npt.NDArray[np.int64]) -> RowFacts:
-        """Returns the facts of some rows, in their order."""
-        return RowFacts(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows])
 
 
 class Abilities(NamedTuple):
@@ -205,30 +184,31 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-def _in_terms_of_rules(facts: RowFacts, vocab_size: int, dtype: torch.dtype, keep_ties: bool) -> _Rows:
-    is_greedy = (facts.temperature == 0) | (facts.top_k == 1)
-    has_top_k = is_greedy | ((facts.top_k >= 1) & (facts.top_k < vocab_size))
+def _in_terms_of_rules(facts: Facts, vocab_size: int, dtype: torch.dtype, keep_ties: bool) -> _Rows:
+    temperature, top_k, top_p = facts["temperature"], facts["top_k"], facts["top_p"]
+    is_greedy = (temperature == 0) | (top_k == 1)
+    has_top_k = is_greedy | ((top_k >= 1) & (top_k < vocab_size))
     lowest, highest = FOLDED_TEMPERATURES
-    as_stored = torch.from_numpy(facts.top_p).to(dtype).to(torch.float32).numpy()
+    as_stored = torch.from_numpy(top_p).to(dtype).to(torch.float32).numpy()
     return _Rows(
         is_greedy=is_greedy,
         has_top_k=has_top_k,
-        needs_mask=has_top_k & ~is_greedy & ((facts.top_k > LARGEST_FUSED_K) | keep_ties),
-        has_top_p=facts.top_p < 1,
-        is_top_p_exact=as_stored == facts.top_p,
-        has_min_p=facts.min_p > 0,
-        has_temperature=facts.temperature != 1,
-        is_temperature_folded=(facts.temperature >= lowest) & (facts.temperature <= highest),
+        needs_mask=has_top_k & ~is_greedy & ((top_k > LARGEST_FUSED_K) | keep_ties),
+        has_top_p=top_p < 1,
+        is_top_p_exact=as_stored == top_p,
+        has_min_p=facts["min_p"] > 0,
+        has_temperature=temperature != 1,
+        is_temperature_folded=(temperature >= lowest) & (temperature <= highest),
     )
 
 
 def choose_rules(
-    facts: RowFacts, vocab_size: int, dtype: torch.dtype, abilities: Abilities, keep_ties: bool
+    facts: Facts, vocab_size: int, dtype: torch.dtype, abilities: Abilities, keep_ties: bool
 ) -> npt.NDArray[np.int64]:
     """Returns the index in `RULES` of each row's rule.
 
     Args:
-        facts: of the rows.
+        facts: of the rows, all fields of `DISTRIBUTION`.
         vocab_size: the number of columns of the logits.
         dtype: of the logits.
         abilities: of the device for that dtype.
@@ -239,13 +219,13 @@ def choose_rules(
 
     Example:
         >>> one = np.ones(1, np.float32)
-        >>> facts = RowFacts(one, np.array([50], np.int32), one * np.float32(0.9), one * 0)
+        >>> facts = {"temperature": one, "top_k": 50 * one, "top_p": one * np.float32(0.9), "min_p": 0 * one}
         >>> old_cann = Abilities(native=False, fused=True, fused_v2=False)
         >>> RULES[int(choose_rules(facts, 32000, torch.bfloat16, old_cann, keep_ties=False)[0])].route.value
         'top_k'
     """
     rows = _in_terms_of_rules(facts, vocab_size, dtype, keep_ties)
-    holds = [np.broadcast_to(rule.holds(rows, abilities), facts.temperature.shape) for rule in RULES]
+    holds = [np.broadcast_to(rule.holds(rows, abilities), facts["temperature"].shape) for rule in RULES]
     return np.asarray(np.argmax(np.stack(holds), axis=0), dtype=np.int64)
 
 
@@ -269,22 +249,14 @@ class Group(NamedTuple):
 
 
 def group_rows(
-    facts: RowFacts, vocab_size: int, dtype: torch.dtype, abilities: Abilities, keep_ties: bool
+    facts: Facts, vocab_size: int, dtype: torch.dtype, abilities: Abilities, keep_ties: bool
 ) -> Sequence[Group]:
     """Splits a batch into as few groups as its rows' routes allow: one launch of the operator each.
 
-    Args:
-        facts: of the rows.
-        vocab_size: the number of columns of the logits.
-        dtype: of the logits.
-        abilities: of the device for that dtype.
-        keep_ties: top-k keeps every tie at the k-th value.
-
-    Returns:
-        The groups; every row is in one.
+    Every row is in one group. The arguments are those of `choose_rules`.
     """
     chosen = choose_rules(facts, vocab_size, dtype, abilities, keep_ties)
-    every_k = np.where(facts.temperature == 0, 1, facts.top_k)
+    every_k = np.where(facts["temperature"] == 0, 1, facts["top_k"])
     is_bounded = (every_k >= 1) & (every_k < vocab_size)
     groups = []
     for route, masks_first in sorted({(RULES[rule].route, RULES[rule].masks_first) for rule in np.unique(chosen)}):

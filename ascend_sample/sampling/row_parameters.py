@@ -1,18 +1,33 @@
-"""What rows of logits are sampled with and what comes of it, as tensors on the device of the logits."""
+"""What rows of logits are sampled with, and what comes of it."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
 from ascend_sample._errors import refuse
 from ascend_sample.sampling._checks import LARGEST_FRACTION
-from ascend_sample.sampling.routes import RowFacts
+from ascend_sample.sampling.fields import Column
+from ascend_sample.sampling.params import DISTRIBUTION, FIELDS
+
+Facts = Mapping[str, npt.NDArray[Any]]
+"""What the host knows of rows: an array [rows] for each field of `DISTRIBUTION`, or for those that are on."""
+COLUMNS: Final[Mapping[str, Column]] = {
+    **{name: declaration.column for name, declaration in FIELDS.items() if declaration.column is not None},
+    "position": Column("int64", off=0),
+}
+"""The numbers that a row has: those of its request, and where it is."""
+TENSORS: Final = (*DISTRIBUTION, "seed", "position")
+"""Those that a draw goes by."""
+DTYPES: Final = {name: getattr(torch, COLUMNS[name].dtype) for name in TENSORS}
 
 
 class RowStatus(enum.IntEnum):
@@ -38,15 +53,16 @@ class RowsOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class RowParameters:
-    """Per-row tensors on the device of the logits.
+    """The parameters of rows: tensors [rows] on the device of their logits, and what the host knows of them.
 
     Attributes:
-        temperature: float32 [rows], 0 for greedy rows.
-        top_k: int32 [rows]; outside [1, vocab_size) means off.
-        top_p: float32 [rows]; 1 means off.
-        min_p: float32 [rows]; 0 means off.
-        seed: int64 [rows], the bits of the request's 64-bit seed.
-        position: int64 [rows], the number of tokens before the one that is drawn.
+        temperature: float32, 0 for greedy rows.
+        top_k: int32; outside [1, vocab_size) means off. A batch has SKIP_TOP_K there.
+        top_p: float32; 1 means off, and nothing else does.
+        min_p: float32; 0 means off.
+        seed: int64, the 64 bits of the request's seed as two's complement.
+        position: int64, how many tokens the sequence has before the one that is drawn, prompt and output.
+        facts: the fields of `DISTRIBUTION`, all of them, on the host; None: the host does not know them.
     """
 
     temperature: Tensor
@@ -55,10 +71,64 @@ class RowParameters:
     min_p: Tensor
     seed: Tensor
     position: Tensor
+    facts: Facts | None = None
 
-    def select(self, rows: Tensor | slice) -> RowParameters:
-        """Returns the parameters of some rows, in their order."""
-        return RowParameters(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+    @classmethod
+    def of_tensors(
+        cls, name: str, logits: Tensor, given: Mapping[str, Tensor | None], facts: Facts | None
+    ) -> RowParameters:
+        """Makes parameters of what a caller has for rows of logits.
+
+        Args:
+            name: of the function that messages begin with.
+            logits: valid.
+            given: a tensor for each field; None: the field is off for all rows.
+            facts: what the caller knows on the host of the fields of `DISTRIBUTION`, at least of those that are given.
+                Tensors on the CPU need none.
+
+        Raises:
+            TypeError: a tensor is none, or of another dtype; facts are none of a field, or leave one out.
+            ValueError: a tensor has another shape or device.
+        """
+        tensors = {
+            field: uniform(field, COLUMNS[field].off, len(logits), logits.device) if tensor is None else tensor
+            for field, tensor in given.items()
+        }
+        for field, tensor in tensors.items():
+            _check_tensor(name, field, tensor, logits)
+        if facts is None and logits.is_cpu:
+            facts = {field: tensors[field].numpy() for field in DISTRIBUTION}
+        elif facts is not None:
+            known = {field for field in DISTRIBUTION if given[field] is not None}
+            if not known <= facts.keys() <= set(DISTRIBUTION):
+                rule = f"name {', '.join(sorted(known))}, and no other than {', '.join(DISTRIBUTION)}"
+                refuse(name, "facts", rule, ", ".join(facts) or "nothing", "Give an array for each.", TypeError)
+            off = {field: np.full(len(logits), COLUMNS[field].off, COLUMNS[field].dtype) for field in DISTRIBUTION}
+            facts = off | {field: facts[field] for field in known}
+        return cls(**tensors, facts=facts)
+
+    @classmethod
+    def uniform(cls, values: Mapping[str, Any], logits: Tensor) -> RowParameters:
+        """Makes parameters of rows that share theirs: values of `SamplingParams`; what is not named is off, or 0."""
+        rows, vocab_size = logits.shape
+        numbers = {name: COLUMNS[name].numbers([values.get(name)], vocab_size)[0] for name in TENSORS}
+        tensors = {name: uniform(name, number, rows, logits.device) for name, number in numbers.items()}
+        facts = {name: np.full(rows, numbers[name], COLUMNS[name].dtype) for name in DISTRIBUTION}
+        return cls(**tensors, facts=facts)
+
+    def of_rows(self, rows: npt.NDArray[np.int64], there: Tensor) -> RowParameters:
+        """Returns the parameters of some rows, in their order; ``there`` are the same rows on the device."""
+        return self._each(lambda tensor: tensor[there], lambda array: array[rows])
+
+    def repeated(self, times: int) -> RowParameters:
+        """Returns the parameters of rows that follow one another, ``times`` for each row."""
+        return self._each(lambda tensor: tensor.repeat_interleave(times), lambda array: array.repeat(times))
+
+    def at(self, position: Tensor) -> RowParameters:
+        """Returns the same parameters at another position."""
+        other = object.__new__(RowParameters)  # once a step: dataclasses.replace takes longer than the rest of it
+        vars(other).update(vars(self), position=position)
+        return other
 
     def for_operators(self, vocab_size: int) -> RowParameters:
         """Returns the same requests in the operators' terms.
@@ -73,27 +143,25 @@ class RowParameters:
             min_p=self.min_p.clamp(max=LARGEST_FRACTION),
         )
 
-    def at(self, position: Tensor) -> RowParameters:
-        """Returns the same parameters at another position."""
-        # Once a step: dataclasses.replace takes longer than the rest of it.
-        return RowParameters(self.temperature, self.top_k, self.top_p, self.min_p, self.seed, position)
+    def filters(self) -> dict[str, Tensor]:
+        """Returns the tensors that shape the distribution of some row, as far as the host knows."""
+        return {
+            field: getattr(self, field)
+            for field in DISTRIBUTION
+            if self.facts is None or (self.facts[field] != COLUMNS[field].off).any()
+        }
+
+    def _each(
+        self, on_device: Callable[[Tensor], Tensor], on_host: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+    ) -> RowParameters:
+        tensors = {name: on_device(getattr(self, name)) for name in TENSORS}
+        facts = None if self.facts is None else {name: on_host(array) for name, array in self.facts.items()}
+        return RowParameters(**tensors, facts=facts)
 
 
-def facts_of(parameters: RowParameters) -> RowFacts:
-    """Returns the facts of parameters whose tensors are on the CPU."""
-    return RowFacts(
-        parameters.temperature.numpy(), parameters.top_k.numpy(), parameters.top_p.numpy(), parameters.min_p.numpy()
-    )
-
-
-PARAMETER_DTYPES = {
-    "temperature": torch.float32,
-    "top_k": torch.int32,
-    "top_p": torch.float32,
-    "min_p": torch.float32,
-    "seed": torch.int64,
-    "position": torch.int64,
-}
+def uniform(field: str, number: Any, rows: int, device: torch.device) -> Tensor:
+    """Returns a field's tensor for rows that all have the same number."""
+    return torch.full((rows,), number, dtype=DTYPES[field], device=device)
 
 
 def check_logits(name: str, logits: object) -> None:
@@ -117,26 +185,15 @@ def check_logits(name: str, logits: object) -> None:
         refuse(name, "logits", rule, list(logits.shape), "Take the last position of each sequence.")
 
 
-def check_parameters(name: str, parameters: RowParameters, logits: Tensor) -> None:
-    """Raises unless every per-row tensor fits the logits.
-
-    Args:
-        name: of the function that messages begin with.
-        parameters: what was given.
-        logits: valid.
-
-    Raises:
-        TypeError: one is no tensor, or of another dtype.
-        ValueError: one has another shape or device.
-    """
-    for argument, dtype in PARAMETER_DTYPES.items():
-        tensor = getattr(parameters, argument)
-        if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
-            got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            refuse(name, argument, f"be a tensor of {dtype}", got, f"Convert with .to({dtype}).", TypeError)
-        if tensor.shape != logits.shape[:1]:
-            rule = f"have one value for each of the {len(logits)} rows of logits"
-            refuse(name, argument, rule, f"shape {list(tensor.shape)}", f"Expand it with .expand({len(logits)}).")
-        if tensor.device != logits.device:
-            rule = f"be on the device of logits, {logits.device}"
-            refuse(name, argument, rule, tensor.device, f"Call {argument}.to(logits.device).")
+def _check_tensor(name: str, field: str, tensor: object, logits: Tensor) -> None:
+    """Raises unless the tensor of a field fits the logits."""
+    dtype = DTYPES[field]
+    if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
+        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        refuse(name, field, f"be a tensor of {dtype}", got, f"Convert with .to({dtype}).", TypeError)
+    if tensor.shape != logits.shape[:1]:
+        rule = f"have one value for each of the {len(logits)} rows of logits"
+        refuse(name, field, rule, f"shape {list(tensor.shape)}", f"Expand it with .expand({len(logits)}).")
+    if tensor.device != logits.device:
+        rule = f"be on the device of logits, {logits.device}"
+        refuse(name, field, rule, tensor.device, f"Call {field}.to(logits.device).")

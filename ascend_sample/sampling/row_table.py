@@ -6,108 +6,73 @@ the noted rows, and nothing else, with one copy for each dtype that does not blo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar, overload
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._contract import SKIP_TOP_K
-from ascend_sample.sampling._checks import to_fraction
 from ascend_sample.sampling._normal_mode import in_normal_mode
-from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.fields import Column
+from ascend_sample.sampling.row_parameters import COLUMNS
 
-FLOAT32_FIELDS: Final = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
-INT32_FIELDS: Final = ("top_k", "logprobs")
-INT64_FIELDS: Final = ("seed", "position", "min_tokens_left", "addend_slot", "penalty_slot")
-ON_DEVICE: Final = {"float32": 6, "int32": 1, "int64": 2}
-"""How many of the fields of each dtype the device has too: the first ones."""
 NO_SLOT: Final = -1
-NO_LOGPROBS: Final = -1
-
-Number = TypeVar("Number", bound=numpy.generic)
-
-
-class _Field(Generic[Number]):
-    """A read-only view of one field of the rows that exist."""
-
-    def __init__(self, dtype: str, index: int) -> None:
-        self._dtype, self._index = dtype, index
-
-    def __get__(self, mirrors: HostMirrors, owner: type[HostMirrors]) -> NDArray[Number]:
-        view: NDArray[Number] = mirrors.buffers[self._dtype][self._index, : mirrors.length]
-        view.flags.writeable = False
-        return view
-
-
-class HasRowTensors(Protocol):
-    """What keeps rows on a device."""
-
-    def row_tensor(self, dtype: str, name: str) -> Tensor:
-        """Returns one field of all rows."""
+TABLE: Final[Mapping[str, Column]] = {
+    **COLUMNS,
+    "min_tokens_left": Column("int64", is_on_device=False),
+    "addend_slot": Column("int64", NO_SLOT, is_on_device=False),
+    "penalty_slot": Column("int64", NO_SLOT, is_on_device=False),
+}
+"""All numbers of a row: those that it is sampled with, and what only the host needs."""
+ORDERED: Final = sorted(TABLE, key=lambda name: not TABLE[name].is_on_device)
+NAMES: Final = {
+    dtype: [name for name in ORDERED if TABLE[name].dtype == dtype] for dtype in ("int64", "float32", "int32")
+}
+"""Which columns lie in the buffer of each dtype, in order: the device has the first ones too."""
+ON_DEVICE: Final = {dtype: sum(TABLE[name].is_on_device for name in names) for dtype, names in NAMES.items()}
+PLACES: Final = {name: (dtype, names.index(name)) for dtype, names in NAMES.items() for name in names}
+POSITION: Final = PLACES["position"][1]
+MIN_TOKENS_LEFT: Final = PLACES["min_tokens_left"][1]
 
 
-class DeviceField:
-    """A field of the rows on the device, [rows]."""
+class DeviceColumn:
+    """A column of a batch's rows on the device, [rows], by the name of the attribute."""
 
-    def __init__(self, dtype: str, name: str) -> None:
-        self._dtype, self._name = dtype, name
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
 
-    @overload
-    def __get__(self, batch: None, owner: type) -> DeviceField: ...
-
-    @overload
-    def __get__(self, batch: HasRowTensors, owner: type) -> Tensor: ...
-
-    def __get__(self, batch: HasRowTensors | None, owner: type) -> Tensor | DeviceField:
-        return self if batch is None else batch.row_tensor(self._dtype, self._name)
+    def __get__(self, batch: Any, owner: type) -> Tensor:
+        if batch is None:
+            return self  # type: ignore[return-value]
+        tensor: Tensor = batch.row_tensor(self._name)
+        return tensor
 
 
 class HostMirrors:
     """What the host knows of each row: numpy arrays [rows], read-only, valid after every call of the batch.
 
-    Attributes:
-        temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty: float32, as on the device.
-        top_k: int32, as on the device; SKIP_TOP_K where top-k is off.
-        seed, position: int64, as on the device.
-        logprobs: int32, how many of the best ids are asked for; -1 for no log-probabilities.
-        min_tokens_left: int64, for how many more tokens the stop ids are forbidden.
+    Attributes: each column of `TABLE` by its name, in its dtype. Those that the device has too are as there.
+        logprobs: how many of the best ids are asked for; -1 for no log-probabilities.
+        min_tokens_left: for how many more tokens the stop ids are forbidden.
+        addend_slot, penalty_slot: where the row's mask and bias, and its counts, lie; -1 for none.
         is_processed: bool, whether the row has a mask, a bias or penalties, or an unexpired `min_tokens`.
-        addend_slot, penalty_slot: int64, where the row's mask and bias, and its counts, lie; -1 for none.
-        buffers: the arrays themselves, by dtype, [fields, capacity].
+        buffers: the arrays themselves, by dtype, [columns, capacity].
         length: how many rows exist.
     """
 
-    temperature = _Field[numpy.float32]("float32", 0)
-    top_p = _Field[numpy.float32]("float32", 1)
-    min_p = _Field[numpy.float32]("float32", 2)
-    repetition_penalty = _Field[numpy.float32]("float32", 3)
-    presence_penalty = _Field[numpy.float32]("float32", 4)
-    frequency_penalty = _Field[numpy.float32]("float32", 5)
-    top_k = _Field[numpy.int32]("int32", 0)
-    logprobs = _Field[numpy.int32]("int32", 1)
-    seed = _Field[numpy.int64]("int64", 0)
-    position = _Field[numpy.int64]("int64", 1)
-    min_tokens_left = _Field[numpy.int64]("int64", 2)
-    addend_slot = _Field[numpy.int64]("int64", 3)
-    penalty_slot = _Field[numpy.int64]("int64", 4)
-
     def __init__(self, capacity: int) -> None:
         self.length = 0
-        self.buffers: dict[str, NDArray[Any]] = {
-            "float32": numpy.zeros((len(FLOAT32_FIELDS), capacity), numpy.float32),
-            "int32": numpy.zeros((len(INT32_FIELDS), capacity), numpy.int32),
-            "int64": numpy.zeros((len(INT64_FIELDS), capacity), numpy.int64),
-        }
+        self.buffers = {dtype: numpy.zeros((len(names), capacity), dtype) for dtype, names in NAMES.items()}
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        if name not in PLACES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        dtype, index = PLACES[name]
+        view: NDArray[Any] = self.buffers[dtype][index, : self.length]
+        view.flags.writeable = False
+        return view
 
     @property
     def is_processed(self) -> NDArray[numpy.bool_]:
@@ -130,26 +95,19 @@ class RowTable:
         """Returns for how many rows there is room."""
         return int(self.host.buffers["int64"].shape[1])
 
-    def field(self, dtype: str, name: str) -> Tensor:
-        """Returns one field on the device, [rows]: a view, which sees later flushes until the table grows."""
-        names = {"float32": FLOAT32_FIELDS, "int32": INT32_FIELDS, "int64": INT64_FIELDS}[dtype]
-        return self._tensors[dtype][names.index(name), : self.host.length]
+    def column(self, name: str) -> Tensor:
+        """Returns one column on the device, [rows]: a view, which sees later flushes until the table grows."""
+        dtype, index = PLACES[name]
+        return self._tensors[dtype][index, : self.host.length]
 
-    def extend(self, float32: Sequence[Sequence[Any]], int32: Sequence[Sequence[int]], int64: NDArray[Any]) -> range:
-        """Appends rows and returns their numbers.
-
-        Args:
-            float32: for each row its float32 fields.
-            int32: for each row its int32 fields.
-            int64: the int64 fields, [fields, rows].
-        """
+    def extend(self, columns: Mapping[str, Iterable[Any]]) -> range:
+        """Appends rows, of which it is given each column of `TABLE`, and returns their numbers."""
+        values = {dtype: numpy.array([columns[name] for name in names], dtype) for dtype, names in NAMES.items()}
         start = self.host.length
-        stop = start + len(float32)
+        stop = start + values["int64"].shape[1]
         self.reserve(stop)
-        buffers = self.host.buffers
-        buffers["float32"][:, start:stop] = numpy.array(float32, numpy.float32).T
-        buffers["int32"][:, start:stop] = numpy.array(int32, numpy.int32).T
-        buffers["int64"][:, start:stop] = int64
+        for dtype, buffer in self.host.buffers.items():
+            buffer[:, start:stop] = values[dtype]
         self.host.length = stop
         self._changed.update(range(start, stop))
         return range(start, stop)
@@ -171,9 +129,10 @@ class RowTable:
             buffer[:, to] = buffer[:, source]
         self._changed.update(to.tolist())
 
-    def set_int64(self, name: str, row: int, value: int) -> None:
-        """Sets a row's value of an int64 field that the device does not have."""
-        self.host.buffers["int64"][INT64_FIELDS.index(name), row] = value
+    def set(self, name: str, row: int, value: int) -> None:
+        """Sets a row's number in a column that the device does not have."""
+        dtype, index = PLACES[name]
+        self.host.buffers[dtype][index, row] = value
 
     def flush(self) -> None:
         """Writes the rows that have changed to the device: three copies and three scatters, whatever their number."""
@@ -181,7 +140,7 @@ class RowTable:
             return
         rows = numpy.array(sorted(self._changed), numpy.int64)
         index = None
-        for dtype in ("int64", "float32", "int32"):
+        for dtype in NAMES:
             values = self.host.buffers[dtype][: ON_DEVICE[dtype], rows]
             if index is None:  # the rows' numbers travel with the other int64
                 sent = to_device(numpy.concatenate((values, rows[None])), self.device)
@@ -198,18 +157,18 @@ class RowTable:
             rows: int64; a row may occur several times.
             rows_there: the same on the device.
         """
-        int64, length = self.host.buffers["int64"], self.host.length
-        position, left = int64[1, :length], int64[2, :length]
+        host, tensors, length = self.host.buffers["int64"], self._tensors["int64"], self.host.length
+        position, left = host[POSITION, :length], host[MIN_TOKENS_LEFT, :length]
         was_counting = left > 0
         if rows is None or rows_there is None:
             position += 1
             left -= was_counting
-            self._tensors["int64"][1, :length].add_(1)
+            tensors[POSITION, :length].add_(1)
         else:
             numpy.add.at(position, rows, 1)
             numpy.subtract.at(left, rows, 1)
             numpy.maximum(left, 0, out=left)
-            self._tensors["int64"][1].index_add_(0, rows_there, torch.ones_like(rows_there))
+            tensors[POSITION].index_add_(0, rows_there, torch.ones_like(rows_there))
         return numpy.flatnonzero(was_counting & (left == 0))
 
     def reserve(self, length: int) -> None:
@@ -237,21 +196,6 @@ class RowTable:
             dtype: torch.zeros((count, capacity), dtype=getattr(torch, dtype), device=self.device)
             for dtype, count in ON_DEVICE.items()
         }
-
-
-def float32_values(params: SamplingParams) -> tuple[float | numpy.float32, ...]:
-    """Returns the float32 fields of a request, in the order of `FLOAT32_FIELDS`."""
-    penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty
-    return params.temperature, to_fraction(params.top_p), to_fraction(params.min_p), *penalties
-
-
-def int32_values(params: SamplingParams, vocab_size: int) -> tuple[int, int]:
-    """Returns the int32 fields; a top-k of the whole vocabulary is off, so that routes need not know the vocabulary."""
-    top_k, logprobs = params.top_k, params.logprobs
-    return (
-        SKIP_TOP_K if top_k is None or top_k >= vocab_size else top_k,
-        NO_LOGPROBS if logprobs is None else logprobs,
-    )
 
 
 def to_device(values: NDArray[Any], device: torch.device) -> Tensor:

@@ -13,13 +13,14 @@ from ascend_sample._errors import refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import ProcessedRows, SamplingBatch
-from ascend_sample.sampling.filters import filter_logits
+from ascend_sample.sampling.distribution import cleaned_rows, kept_logits
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs
-from ascend_sample.sampling.noise import Stream
-from ascend_sample.sampling.routes import RULES, RowFacts, SamplingRoute
+from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.params import DISTRIBUTION
+from ascend_sample.sampling.routes import RULES, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits
 from ascend_sample.sampling.row_table import to_device
-from ascend_sample.sampling.serving import PlacedGroup, cleaned_rows, place_groups, serve
+from ascend_sample.sampling.serving import PlacedGroup, place_groups, serve
 
 
 class SamplerOutput(NamedTuple):
@@ -58,6 +59,7 @@ class _Plan(NamedTuple):
         processed: those of the others.
         logprobs_rows: int64 on the device, the rows that ask for logprobs; None where none does.
         logprobs_list: the same on the host.
+        logprobs_parameters: theirs.
         most_logprobs: how many of the best tokens they ask for, at most.
     """
 
@@ -65,6 +67,7 @@ class _Plan(NamedTuple):
     processed: Sequence[PlacedGroup]
     logprobs_rows: Tensor | None
     logprobs_list: list[int]
+    logprobs_parameters: RowParameters | None
     most_logprobs: int
 
 
@@ -123,14 +126,14 @@ class Sampler:
 
     @in_normal_mode
     def __call__(
-        self, logits: Tensor, batch: SamplingBatch, *, stream: Stream = Stream.DRAW, advance: bool = True
+        self, logits: Tensor, batch: SamplingBatch, *, purpose: Purpose = Purpose.DRAW, advance: bool = True
     ) -> SamplerOutput:
         """Samples one token for each row of the batch.
 
         Args:
             logits: float32, float16 or bfloat16 [batch, vocab_size] on the device of the batch.
             batch: the requests, in the order of the rows.
-            stream: which of the independent noises of a seed and a position.
+            purpose: which of the independent noises of a seed and a position.
             advance: tell the batch of the tokens, so that the next step is theirs. Without it the same step, given the
                 same logits, draws the same tokens again; `SamplingBatch.append` advances.
 
@@ -142,17 +145,19 @@ class Sampler:
             ValueError: logits do not fit the batch.
         """
         self._check(logits, batch)
-        batch.flush()
         if len(batch) == 0:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)
         processed = batch.process(logits)
-        plan = self._planned(logits, batch, processed)
+        key = (logits.dtype, self.keep_ties, self.round_float32)
+        if key not in batch.plans:
+            batch.plans[key] = self._make_plan(logits, batch, processed)
+        plan: _Plan = batch.plans[key]
         work = [(logits, group) for group in plan.raw]
         if processed is not None:
             work += [(processed.logits, group) for group in plan.processed]
-        output = serve(work, batch.position, self.keep_ties, stream)
-        logprobs = self._logprobs(logits, processed, output.token_ids, plan, batch)
+        output = serve(work, batch.position, self.keep_ties, purpose)
+        logprobs = self._logprobs(logits, processed, output.token_ids, plan)
         if advance:
             batch.append(output.token_ids)
         return SamplerOutput(output.token_ids, output.status, logprobs)
@@ -171,12 +176,12 @@ class Sampler:
             >>> Sampler().explain(batch, torch.bfloat16)[0].route.value
             'native'
         """
-        facts = _facts_of(batch)
         explained: list[RowRoute] = []
         for is_processed, kind in ((False, dtype), (True, torch.float32)):
             rows = np.flatnonzero(batch.host.is_processed == is_processed)
             abilities = routes.abilities_of(batch.device, kind, self.round_float32)
-            chosen = routes.choose_rules(facts.select(rows), batch.vocab_size, kind, abilities, self.keep_ties)
+            facts = {field: getattr(batch.host, field)[rows] for field in DISTRIBUTION}
+            chosen = routes.choose_rules(facts, batch.vocab_size, kind, abilities, self.keep_ties)
             for row, rule in zip(rows.tolist(), chosen.tolist(), strict=True):
                 reason = RULES[rule].reason + ("; its logits are processed in float32 before" if is_processed else "")
                 explained.append(RowRoute(row, RULES[rule].route, reason))
@@ -191,39 +196,25 @@ class Sampler:
             rule = f"be on the device of the batch, {batch.device}"
             refuse("Sampler", "logits", rule, logits.device, "Make the batch with device=logits.device.")
 
-    def _planned(self, logits: Tensor, batch: SamplingBatch, processed: ProcessedRows | None) -> _Plan:
-        key = (logits.dtype, self.keep_ties, self.round_float32)
-        if key not in batch.plans:
-            batch.plans[key] = self._make_plan(logits, batch, processed)
-        plan: _Plan = batch.plans[key]
-        return plan
-
     def _make_plan(self, logits: Tensor, batch: SamplingBatch, processed: ProcessedRows | None) -> _Plan:
-        facts = _facts_of(batch)
-        parameters = RowParameters(batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position)
+        parameters = batch.row_parameters()
+        options = (self.keep_ties, self.round_float32)
         raw_groups: Sequence[PlacedGroup] = ()
         processed_groups: Sequence[PlacedGroup] = ()
         raw_rows = np.flatnonzero(~batch.host.is_processed)
         if len(raw_rows) > 0:
-            raw_groups = place_groups(
-                facts, parameters, logits, self.keep_ties, raw_rows, round_float32=self.round_float32
-            )
+            raw_groups = place_groups(parameters, logits, *options, rows=raw_rows)
         if processed is not None:
-            processed_groups = place_groups(
-                facts,
-                parameters,
-                processed.logits,
-                self.keep_ties,
-                np.array(processed.host_rows),
-                is_gathered=True,
-                round_float32=self.round_float32,
-            )
+            of = np.array(processed.host_rows)
+            processed_groups = place_groups(parameters, processed.logits, *options, rows=of, is_gathered=True)
         asking = np.flatnonzero(batch.host.logprobs >= 0)
+        there = to_device(asking, batch.device) if len(asking) else None
         return _Plan(
             raw_groups,
             processed_groups,
-            to_device(asking, batch.device) if len(asking) else None,
+            there,
             asking.tolist(),
+            None if there is None else parameters.of_rows(asking, there),
             int(batch.host.logprobs.max(initial=0)),
         )
 
@@ -233,29 +224,14 @@ class Sampler:
         processed: ProcessedRows | None,
         token_ids: Tensor,
         plan: _Plan,
-        batch: SamplingBatch,
     ) -> Logprobs | None:
         """Returns the logprobs of the rows that ask for them, before the batch advances."""
-        rows = plan.logprobs_rows
-        if rows is None:
+        rows, parameters = plan.logprobs_rows, plan.logprobs_parameters
+        if rows is None or parameters is None:
             return None
-        values = cleaned_rows(logits[rows]).logits
         if self.logprobs_mode.is_processed:
-            if processed is not None:
-                whole = logits.float()
-                whole = whole.index_copy(0, processed.rows, processed.logits)
-                values = whole[rows]
-            values = filter_logits(
-                values,
-                temperature=batch.temperature[rows],
-                top_k=batch.top_k[rows],
-                top_p=batch.top_p[rows],
-                min_p=batch.min_p[rows],
-                keep_ties=self.keep_ties,
-            )
+            whole = logits if processed is None else processed.put_into(logits)
+            values = kept_logits(whole[rows], parameters, self.keep_ties)
+        else:
+            values = cleaned_rows(logits[rows]).logits
         return gather_logprobs(plan.logprobs_list, values, self.logprobs_mode, token_ids[rows], plan.most_logprobs)
-
-
-def _facts_of(batch: SamplingBatch) -> RowFacts:
-    host = batch.host
-    return RowFacts(host.temperature, host.top_k, host.top_p, host.min_p)

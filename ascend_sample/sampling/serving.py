@@ -14,9 +14,10 @@ from torch import Tensor
 from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample._validate import convert_p
 from ascend_sample.sampling import routes
-from ascend_sample.sampling.noise import Stream, exponential_noise
-from ascend_sample.sampling.routes import LARGEST_FUSED_K, Group, RowFacts, SamplingRoute
-from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, RowStatus
+from ascend_sample.sampling.distribution import CleanedRows, cleaned_rows, divided_by_temperature, exceeded
+from ascend_sample.sampling.noise import Purpose, exponential_noise
+from ascend_sample.sampling.routes import LARGEST_FUSED_K, Group, SamplingRoute
+from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.total_order import first_of_total_order, mask_below_top_k
 
@@ -42,90 +43,93 @@ class PlacedGroup(NamedTuple):
 
 
 def place_groups(
-    facts: RowFacts,
     parameters: RowParameters,
     logits: Tensor,
     keep_ties: bool,
+    round_float32: bool = False,
+    *,
     rows: npt.NDArray[np.int64] | None = None,
     is_gathered: bool = False,
-    round_float32: bool = False,
 ) -> Sequence[PlacedGroup]:
     """Chooses the routes of rows and puts on the device what serving them needs.
 
     Args:
-        facts: of the whole batch.
-        parameters: of the whole batch.
+        parameters: of the whole batch; the host knows them.
         logits: those that are sampled from; their shape, dtype and device count.
         keep_ties: top-k keeps every tie at the k-th value.
+        round_float32: float32 logits may be rounded to float16 for the first operator.
         rows: the rows that are placed, each once; None: all.
         is_gathered: logits have a row for each of ``rows``, in their order, rather than for each of the batch.
-        round_float32: float32 logits may be rounded to float16 for the first operator.
 
     Returns:
         Each of the rows is in one of the groups.
     """
     device, (height, vocab_size) = logits.device, logits.shape
-    every = np.arange(len(facts.temperature))
-    rows = every if rows is None else rows
+    assert parameters.facts is not None, "routes are chosen by them"
+    count = len(parameters.seed)
+    rows = np.arange(count) if rows is None else rows
+    facts = {field: array[rows] for field, array in parameters.facts.items()}
 
-    def indices(values: npt.NDArray[np.int64], count: int) -> Tensor | None:
-        """Returns the values on the device, or None for what is all of ``count``, in order."""
-        return None if np.array_equal(values, np.arange(count)) else to_device(values, device)
+    def indices(values: npt.NDArray[np.int64], of: int) -> Tensor | None:
+        """Returns the values on the device, or None for what is all of so many, in order."""
+        return None if np.array_equal(values, np.arange(of)) else to_device(values, device)
 
     placed = []
     parameters = parameters.for_operators(vocab_size)
     abilities = routes.abilities_of(device, logits.dtype, round_float32)
-    for group in routes.group_rows(facts.select(rows), vocab_size, logits.dtype, abilities, keep_ties):
+    for group in routes.group_rows(facts, vocab_size, logits.dtype, abilities, keep_ties):
         of_batch = rows[group.rows]
-        batch_rows = indices(of_batch, len(every))
+        batch_rows = indices(of_batch, count)
         placed.append(
             PlacedGroup(
                 group,
                 indices(group.rows if is_gathered else of_batch, height),
                 batch_rows,
                 indices(group.unbounded, len(group.rows)),
-                parameters if batch_rows is None else parameters.select(batch_rows),
+                parameters if batch_rows is None else parameters.of_rows(of_batch, batch_rows),
             )
         )
     return placed
 
 
-def serve(work: Sequence[tuple[Tensor, PlacedGroup]], position: Tensor, keep_ties: bool, stream: Stream) -> RowsOutput:
+def serve(
+    work: Sequence[tuple[Tensor, PlacedGroup]], position: Tensor, keep_ties: bool, purpose: Purpose
+) -> RowsOutput:
     """Samples every row of a batch by the route that was chosen for it.
 
     Args:
         work: groups that hold each row of the batch once, each with the logits that it is sampled from.
         position: int64 [batch].
         keep_ties: as it was given to `place_groups`.
-        stream: of the noise.
+        purpose: of the noise.
 
     Returns:
         The ids and statuses, in the order of the batch.
     """
     logits, placed = work[0]
     if placed.batch_rows is None:  # it holds the whole batch, in order; a single group in another order does not
-        return _serve_group(logits, placed, placed.parameters.at(position), keep_ties, stream)
+        return _serve_group(logits, placed, placed.parameters.at(position), keep_ties, purpose)
     token_ids = torch.empty_like(position)
     status = torch.empty_like(position, dtype=torch.int8)
     for logits, placed in work:
         rows = placed.batch_rows
         assert rows is not None  # several groups hold a part of the batch each
-        output = _serve_group(logits, placed, placed.parameters.at(position[rows]), keep_ties, stream)
+        output = _serve_group(logits, placed, placed.parameters.at(position[rows]), keep_ties, purpose)
         token_ids.index_copy_(0, rows, output.token_ids)
         status.index_copy_(0, rows, output.status)
     return RowsOutput(token_ids, status)
 
 
 def _serve_group(
-    logits: Tensor, placed: PlacedGroup, parameters: RowParameters, keep_ties: bool, stream: Stream
+    logits: Tensor, placed: PlacedGroup, parameters: RowParameters, keep_ties: bool, purpose: Purpose
 ) -> RowsOutput:
     group, rows = placed.group, placed.source_rows
     if group.route is SamplingRoute.NATIVE and not group.masks_first:
-        return _sample_natively(logits, rows, parameters, stream)
+        return _sample_natively(logits, rows, parameters, purpose)
     if rows is not None:
         logits = logits[rows]
     if group.route is SamplingRoute.FUSED:
-        return _sample_fused(logits, parameters, group, stream)
+        return _sample_fused(logits, parameters, group, purpose)
     cleaned = cleaned_rows(logits)
     if group.masks_first:
         masked = mask_below_top_k(cleaned.logits, parameters.top_k, keep_ties, group.most_k)
@@ -134,15 +138,15 @@ def _serve_group(
         parameters = replace(parameters, top_k=parameters.top_k.masked_fill(is_done, SKIP_TOP_K))
     if group.route is SamplingRoute.NATIVE:
         # The status of the row as it came: masking has hidden nothing but NaN.
-        return RowsOutput(_sample_natively(cleaned.logits, None, parameters, stream).token_ids, cleaned.status)
+        return RowsOutput(_sample_natively(cleaned.logits, None, parameters, purpose).token_ids, cleaned.status)
     if group.route is SamplingRoute.FUSED_ROUNDED:
-        return _sample_rounded(cleaned, parameters, group, stream)
+        return _sample_rounded(cleaned, parameters, group, purpose)
     if group.route is SamplingRoute.TOP_K:
-        return _sample_candidates(cleaned, parameters, group, stream)
-    return _sample_whole_rows(cleaned, parameters, placed, stream)
+        return _sample_candidates(cleaned, parameters, group, purpose)
+    return _sample_whole_rows(cleaned, parameters, placed, purpose)
 
 
-def _sample_natively(logits: Tensor, rows: Tensor | None, parameters: RowParameters, stream: Stream) -> RowsOutput:
+def _sample_natively(logits: Tensor, rows: Tensor | None, parameters: RowParameters, purpose: Purpose) -> RowsOutput:
     return RowsOutput(
         *torch.ops.ascend_sample.sample_rows(
             logits,
@@ -153,63 +157,9 @@ def _sample_natively(logits: Tensor, rows: Tensor | None, parameters: RowParamet
             parameters.min_p,
             parameters.seed,
             parameters.position,
-            int(stream),
+            int(purpose),
         )
     )
-
-
-class CleanedRows(NamedTuple):
-    """Logits without NaN, and what was found in them.
-
-    Attributes:
-        logits: float32 [rows, vocab_size], -inf for NaN.
-        maximum: float32 [rows, 1].
-        status: int8 [rows].
-    """
-
-    logits: Tensor
-    maximum: Tensor
-    status: Tensor
-
-
-def cleaned_rows(logits: Tensor) -> CleanedRows:
-    """Finds what is wrong with each row, and lets NaN count as -inf.
-
-    Args:
-        logits: of any floating dtype, [rows, vocab_size].
-
-    Example:
-        >>> cleaned_rows(torch.tensor([[1.0, torch.nan], [0.0, 2.0]])).status.tolist()
-        [2, 0]
-    """
-    values = logits.float()
-    is_nan = values.isnan()
-    values = values.masked_fill(is_nan, -torch.inf)
-    maximum = values.amax(1, keepdim=True)
-    status = torch.zeros(len(values), dtype=torch.int8, device=values.device)
-    status = status.masked_fill(maximum[:, 0] == -torch.inf, RowStatus.ALL_MASKED)
-    status = status.masked_fill(maximum[:, 0] == torch.inf, RowStatus.INF_SEEN)
-    return CleanedRows(values, maximum, status.masked_fill(is_nan.any(1), RowStatus.NAN_SEEN))
-
-
-def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor) -> Tensor:
-    """Returns (logits - maximum) / temperature, which never overflows: 0 for the maximum, even where that is infinite.
-
-    Args:
-        logits: float32 [rows, columns] without NaN.
-        maximum: float32 [rows, 1], of the logits.
-        temperature: float32 [rows]; 0 counts as 1.
-
-    Returns:
-        float32 [rows, columns].
-    """
-    divisor = torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
-    return torch.where(logits == maximum, 0.0, (logits - maximum) / divisor)
-
-
-def exceeded(top_p: Tensor) -> Tensor:
-    """Returns what a float32 sum has to reach in order to exceed top_p: V2 keeps until a sum reaches its p."""
-    return (top_p.view(torch.int32) + 1).view(torch.float32)  # the next float32
 
 
 def _sample_by_operator_v2(scaled: Tensor, parameters: RowParameters, noise: Tensor, is_composite: bool) -> Tensor:
@@ -224,23 +174,23 @@ def _sample_by_operator_v2(scaled: Tensor, parameters: RowParameters, noise: Ten
     return token_ids
 
 
-def _sample_candidates(cleaned: CleanedRows, parameters: RowParameters, group: Group, stream: Stream) -> RowsOutput:
+def _sample_candidates(cleaned: CleanedRows, parameters: RowParameters, group: Group, purpose: Purpose) -> RowsOutput:
     """Samples rows with a top_k up to `LARGEST_FUSED_K`: the candidates, in order, are a small row of their own."""
     width = min(group.most_k, cleaned.logits.shape[1])
     values, ids = first_of_total_order(cleaned.logits, width)
     scaled = divided_by_temperature(values, cleaned.maximum, parameters.temperature)
-    noise = exponential_noise(parameters.seed, parameters.position, width, stream=stream)
+    noise = exponential_noise(parameters.seed, parameters.position, width, purpose=purpose)
     ranks = _sample_by_operator_v2(scaled, parameters, noise, is_composite=True)
     token_ids = ids.gather(1, ranks.unsqueeze(1)).squeeze(1)
     return RowsOutput(_or_first(token_ids, cleaned), cleaned.status)
 
 
 def _sample_whole_rows(
-    cleaned: CleanedRows, parameters: RowParameters, placed: PlacedGroup, stream: Stream
+    cleaned: CleanedRows, parameters: RowParameters, placed: PlacedGroup, purpose: Purpose
 ) -> RowsOutput:
     vocab_size = cleaned.logits.shape[1]
     scaled = divided_by_temperature(cleaned.logits, cleaned.maximum, parameters.temperature)
-    noise = _noise_that_is_read(parameters, placed, vocab_size, stream)
+    noise = _noise_that_is_read(parameters, placed, vocab_size, purpose)
     is_composite = placed.group.route is SamplingRoute.COMPOSITE
     token_ids = _sample_by_operator_v2(scaled, parameters, noise, is_composite)
     return RowsOutput(_or_first(token_ids, cleaned), cleaned.status)
@@ -251,12 +201,12 @@ def _or_first(token_ids: Tensor, cleaned: CleanedRows) -> Tensor:
     return token_ids.masked_fill(cleaned.maximum[:, 0] == -torch.inf, 0)
 
 
-def _noise_that_is_read(parameters: RowParameters, placed: PlacedGroup, vocab_size: int, stream: Stream) -> Tensor:
+def _noise_that_is_read(parameters: RowParameters, placed: PlacedGroup, vocab_size: int, purpose: Purpose) -> Tensor:
     """Draws noise, float32 [rows, vocab_size], of which rows with a top-k get that many lanes and the others all."""
     rows = parameters.seed.shape[0]
     noise = torch.empty(rows, vocab_size, dtype=torch.float32, device=parameters.seed.device)
     width = min(placed.group.most_k + placed.group.most_k % 2, vocab_size)
-    noise[:, :width] = exponential_noise(parameters.seed, parameters.position, width, stream=stream)
+    noise[:, :width] = exponential_noise(parameters.seed, parameters.position, width, purpose=purpose)
     if len(placed.group.unbounded) == 0:
         return noise
     seed, position = parameters.seed, parameters.position
@@ -264,7 +214,7 @@ def _noise_that_is_read(parameters: RowParameters, placed: PlacedGroup, vocab_si
         seed, position = seed[placed.unbounded], position[placed.unbounded]
     for first in range(width, vocab_size, NOISE_CHUNK):
         lanes = min(NOISE_CHUNK, vocab_size - first)
-        chunk = exponential_noise(seed, position, lanes, stream=stream, first_lane=first)
+        chunk = exponential_noise(seed, position, lanes, purpose=purpose, first_lane=first)
         if placed.unbounded is None:
             noise[:, first : first + lanes] = chunk
         else:
@@ -272,22 +222,22 @@ def _noise_that_is_read(parameters: RowParameters, placed: PlacedGroup, vocab_si
     return noise
 
 
-def _sample_fused(logits: Tensor, parameters: RowParameters, group: Group, stream: Stream) -> RowsOutput:
+def _sample_fused(logits: Tensor, parameters: RowParameters, group: Group, purpose: Purpose) -> RowsOutput:
     """Samples by the first operator, on 16-bit logits as they came.
 
     A draw from softmax(x / t) is argmax of w^(1/t) / q, where w = softmax(x); the same entry has the largest w / q^t.
     """
-    noise = exponential_noise(parameters.seed, parameters.position, group.most_k, stream=stream)
+    noise = exponential_noise(parameters.seed, parameters.position, group.most_k, purpose=purpose)
     token_ids = _sample_by_operator(logits, parameters, noise ** parameters.temperature.unsqueeze(1))
     cleaned = cleaned_rows(logits)
     # What a device makes of NaN is not documented: whatever it is, the id is one of the vocabulary.
     return RowsOutput(_or_first(token_ids.clamp(0, logits.shape[1] - 1), cleaned), cleaned.status)
 
 
-def _sample_rounded(cleaned: CleanedRows, parameters: RowParameters, group: Group, stream: Stream) -> RowsOutput:
+def _sample_rounded(cleaned: CleanedRows, parameters: RowParameters, group: Group, purpose: Purpose) -> RowsOutput:
     """Samples by the first operator, on float32 logits rounded to float16 after a shift of the best ones to near 0."""
     rounded = divided_by_temperature(cleaned.logits, cleaned.maximum, parameters.temperature).to(torch.float16)
-    noise = exponential_noise(parameters.seed, parameters.position, group.most_k, stream=stream)
+    noise = exponential_noise(parameters.seed, parameters.position, group.most_k, purpose=purpose)
     token_ids = _sample_by_operator(rounded, parameters, noise)
     return RowsOutput(_or_first(token_ids, cleaned), cleaned.status)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import Any
 
 import numpy
 import torch
@@ -29,6 +30,7 @@ class Slots:
         self.vocab_size, self.device = vocab_size, device
         self.capacity = 0
         self._free: list[int] = []
+        self._changed: dict[int, Any] = {}
 
     def allocate(self) -> int:
         """Hands out a slot that nobody has; its contents are undefined until it is written."""
@@ -39,21 +41,22 @@ class Slots:
         return heapq.heappop(self._free)
 
     def release(self, slot: int) -> None:
-        """Takes a slot back."""
+        """Takes a slot back, and forgets what was to be written to it; memory is given back with the last one."""
+        self._changed.pop(slot, None)
         heapq.heappush(self._free, slot)
         if len(self._free) == self.capacity:
             self.capacity = 0
             self._free = []
-            self.drop()
-
-    def drop(self) -> None:
-        """Gives the device's memory back, when no slot is in use."""
-        raise NotImplementedError
+            for name in self._tensors():
+                setattr(self, name, None)
 
     @property
     def bytes(self) -> int:
         """Returns how many bytes of device memory the slots take."""
-        raise NotImplementedError
+        return sum(tensor.nbytes for tensor in self._tensors().values())
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def grown(self, tensor: Tensor | None, dtype: torch.dtype) -> Tensor:
         """Returns the tensor as [capacity, vocab_size]: it keeps the slots that it has, and new ones hold zeros."""
@@ -75,25 +78,10 @@ class AddendSlots(Slots):
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         super().__init__(vocab_size, device)
         self.addend: Tensor | None = None
-        self._changed: dict[int, tuple[SamplingParams, bool]] = {}
 
     def write(self, slot: int, params: SamplingParams, stop_ids_forbidden: bool) -> None:
         """Notes what the slot is to hold from the next flush on."""
         self._changed[slot] = (params, stop_ids_forbidden)
-
-    def release(self, slot: int) -> None:
-        """Takes a slot back, and forgets what was to be written to it."""
-        self._changed.pop(slot, None)
-        super().release(slot)
-
-    def drop(self) -> None:
-        """Gives the device's memory back."""
-        self.addend = None
-
-    @property
-    def bytes(self) -> int:
-        """Returns how many bytes of device memory the slots take."""
-        return _bytes(self.addend)
 
     def flush(self) -> None:
         """Writes the slots that were noted: two copies, whatever their number, and a fill for each."""
@@ -110,10 +98,6 @@ class AddendSlots(Slots):
         if there.shape[0]:
             self.addend.view(-1).index_copy_(0, there, to_device(numpy.concatenate(values), self.device))
         self._changed.clear()
-
-
-def _bytes(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.numel() * tensor.element_size()
 
 
 def has_addend(params: SamplingParams) -> bool:
@@ -164,7 +148,6 @@ class PenaltySlots(Slots):
         self.output_counts: Tensor | None = None
         self.in_prompt: Tensor | None = None
         self._with_prompt: set[int] = set()
-        self._changed: dict[int, Occurrences] = {}
 
     def write(self, slot: int, occurrences: Occurrences) -> None:
         """Notes what the slot is to hold from the next flush on."""
@@ -173,21 +156,11 @@ class PenaltySlots(Slots):
             self._with_prompt.add(slot)
 
     def release(self, slot: int) -> None:
-        """Takes a slot back, and forgets what was to be written to it."""
-        self._changed.pop(slot, None)
+        """Takes a slot back, as `Slots` does, and lets go of the prompts when none matters any more."""
         self._with_prompt.discard(slot)
         if not self._with_prompt:
             self.in_prompt = None
         super().release(slot)
-
-    def drop(self) -> None:
-        """Gives the device's memory back."""
-        self.output_counts = self.in_prompt = None
-
-    @property
-    def bytes(self) -> int:
-        """Returns how many bytes of device memory the slots take."""
-        return _bytes(self.output_counts) + _bytes(self.in_prompt)
 
     def flush(self) -> None:
         """Writes the slots that were noted: two copies, whatever their number, and a fill for each."""

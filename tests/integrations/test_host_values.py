@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ascend_sample import hostcann
 from ascend_sample.integrations import _host_values
 from ascend_sample.integrations import vllm as adapter
-from ascend_sample.integrations._host_values import facts_of, note, unfiltered
+from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations.vllm import TopKTopPSampler
-from ascend_sample.sampling import RowFacts
+from ascend_sample.sampling.row_parameters import Facts, RowParameters
 
 VOCAB_SIZE = 2000
 ROOM = 8
@@ -79,17 +79,20 @@ def batch(device: str) -> PlainInputBatch:
     return made
 
 
-def found(batch: PlainInputBatch, metadata: Any) -> RowFacts | None:
+def found(batch: PlainInputBatch, metadata: Any) -> Facts | None:
     return facts_of(batch.num_reqs, metadata.top_k, metadata.top_p)
 
 
-def assert_true(facts: RowFacts, metadata: Any) -> None:
-    """What the facts say is what the tensors hold."""
-    rows = len(facts.temperature)
-    off = unfiltered(rows)
-    top_k = off.top_k.tolist() if metadata.top_k is None else metadata.top_k.tolist()
-    top_p = off.top_p.tolist() if metadata.top_p is None else metadata.top_p.tolist()
-    assert (facts.top_k.tolist(), facts.top_p.tolist(), facts.min_p.tolist()) == (top_k, top_p, [0] * rows)
+def assert_true(facts: Facts, metadata: Any) -> None:
+    """What the facts say of a call with these tensors is what they hold."""
+    rows = len(facts["temperature"])
+    numbers = torch.zeros(rows, dtype=torch.int64)
+    given = {"temperature": torch.ones(rows), "min_p": None, "seed": numbers, "position": numbers}
+    given |= {name: None if (t := getattr(metadata, name)) is None else t.cpu() for name in ("top_k", "top_p")}
+    completed = RowParameters.of_tensors("test", torch.zeros(rows, VOCAB_SIZE), given, facts)
+    assert completed.facts is not None
+    for name in ("top_k", "top_p", "min_p"):
+        assert completed.facts[name].tolist() == getattr(completed, name).tolist()
 
 
 class TestFacts:
@@ -100,18 +103,18 @@ class TestFacts:
         facts = found(batch, metadata)
         assert facts is not None
         assert_true(facts, metadata)
-        assert facts.temperature.tolist() == [0, 1], "vLLM has divided by the others"
+        assert facts["temperature"].tolist() == [0, 1], "vLLM has divided by the others"
 
     def test_end_with_the_next_copy_though_the_slice_is_an_old_one(self, batch: PlainInputBatch) -> None:
         batch.add(1.0, 50, 0.9)
         batch.add(1.0, 7, 0.5)
         old = batch.refresh()
         batch.swap(0, 1)
-        assert_true(found(batch, old) or unfiltered(2), old)  # the device has the old values still
+        assert_true(found(batch, old) or facts_of(2, None, None), old)  # the device has the old values still
         new = batch.refresh()
         assert found(batch, old) is None
         assert old.top_k.tolist() == [7, 50]
-        assert_true(found(batch, new) or unfiltered(2), new)
+        assert_true(found(batch, new) or facts_of(2, None, None), new)
 
     @pytest.mark.parametrize("is_inside", [False, True])
     def test_end_with_any_write(self, batch: PlainInputBatch, is_inside: bool) -> None:
@@ -132,7 +135,7 @@ class TestFacts:
         assert facts_of(1, metadata.top_k.clone(), metadata.top_p) is None
         assert facts_of(1, metadata.top_k[:], metadata.top_p) is None
         assert facts_of(1, unknown.top_k, unknown.top_p) is None
-        note(RowFacts(*(np.ones(1, np.float32),) * 4), unknown.top_k, unknown.top_p)  # type: ignore[arg-type]
+        note(dict.fromkeys(("temperature", "top_k", "top_p"), np.ones(1)), unknown.top_k, unknown.top_p)
         assert facts_of(1, metadata.top_k, unknown.top_p) is None
         assert facts_of(2, metadata.top_k, metadata.top_p) is None
 
@@ -151,7 +154,7 @@ class TestFacts:
     def test_of_tensors_whose_writes_are_not_counted_are_not_kept(self, device: str) -> None:
         with torch.inference_mode():
             top_k = torch.ones(1, dtype=torch.int32, device=device)
-        note(unfiltered(1), top_k, None)
+        note({"temperature": np.ones(1, np.float32), "top_k": np.ones(1, np.int32)}, top_k, None)
         assert facts_of(1, top_k, None) is None
 
     def test_go_with_the_tensors(self, batch: PlainInputBatch) -> None:
@@ -231,7 +234,7 @@ class TestDevice:
         ids, without, counters = self.step(top_k, top_p)
         assert "aclnnTopk" in counters.launches
         ones = np.ones(self.ROWS, np.float32)
-        note(RowFacts(ones, np.full(self.ROWS, 50, np.int32), ones * np.float32(0.9), ones * 0), top_k, top_p)
+        note({"temperature": ones, "top_k": top_k.cpu().numpy(), "top_p": top_p.cpu().numpy()}, top_k, top_p)
         same, moved, counters = self.step(top_k, top_p)
         assert torch.equal(ids, same)
         assert not {"aclnnTopk", "aclnnSort"} & counters.launches.keys()
@@ -250,9 +253,8 @@ class TestDevice:
         top_k = values.npu()
         temperature = np.ones(self.ROWS, np.float32)
         temperature[::2] = 0
-        ones = np.ones(self.ROWS, np.float32)
         ids, _, _ = self.step(top_k, None)
-        note(RowFacts(temperature, values.numpy(), ones, ones * 0), top_k)
+        note({"temperature": temperature, "top_k": values.numpy()}, top_k)
         found, moved, counters = self.step(top_k, None)
         assert torch.equal(found[1::2], ids[1::2])
         best = torch.randn(self.ROWS, 32_000, generator=torch.Generator().manual_seed(1)).argmax(1)

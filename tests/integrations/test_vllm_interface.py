@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ascend_sample.integrations import vllm as adapter
 from ascend_sample.integrations.vllm import SeedSource, TopKTopPSampler
+from ascend_sample.sampling.row_parameters import RowParameters
 
 ROWS, COLUMNS = 6, 40
 
@@ -307,15 +308,16 @@ class TestV2:
         given: list[Any] = []
 
         def draw(logits: Tensor, **named: Any) -> Tensor:
-            given.append(named["facts"])
+            facts = named.pop("facts")
+            given.append(facts and RowParameters.of_tensors("draw", logits, named | {"min_p": None}, facts).facts)
             return logits.argmax(1)
 
         monkeypatch.setattr(adapter, "draw", draw)
         self.run([2, 0, 1], [1, 2, 3])
         facts = given.pop()
-        assert facts.temperature.tolist() == [1, 1, 0]
-        assert facts.top_k.tolist() == [COLUMNS, 3, COLUMNS]
-        assert facts.top_p.tolist() == [1, 1, 1]
+        assert facts["temperature"].tolist() == [1, 1, 0]
+        assert facts["top_k"].tolist() == [COLUMNS, 3, COLUMNS]
+        assert facts["top_p"].tolist() == [1, 1, 1]
         sampler, _ = adapter.custom_sampler(FakeV2Sampler())
         requests, expanded = torch.tensor([0, 2]), torch.tensor([0, 0, 2])
         sampler.sample(logits()[:3], expanded, requests, requests.numpy(), torch.arange(3), None, None, None)

@@ -237,11 +237,11 @@ class TestHostValues:
         facts = facts_of(rows, metadata.top_k, metadata.top_p)
         assert facts is not None
         if metadata.top_k is not None:
-            assert facts.top_k.tolist() == metadata.top_k.tolist()
+            assert facts["top_k"].tolist() == metadata.top_k.tolist()
         if metadata.top_p is not None:
-            assert facts.top_p.tolist() == metadata.top_p.tolist()
+            assert facts["top_p"].tolist() == metadata.top_p.tolist()
         if metadata.temperature is not None:
-            assert facts.temperature.tolist() == (metadata.temperature > 0).float().tolist()
+            assert facts["temperature"].tolist() == (metadata.temperature > 0).float().tolist()
 
     def test_through_the_life_of_a_batch(self, batch: Any) -> None:
         with torch.inference_mode():

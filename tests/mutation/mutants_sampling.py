@@ -9,7 +9,7 @@ ROUTES = f"{SAMPLING}routes.py"
 SERVING = f"{SAMPLING}serving.py"
 ROW_PARAMETERS = f"{SAMPLING}row_parameters.py"
 TOTAL_ORDER = f"{SAMPLING}total_order.py"
-FILTERS = f"{SAMPLING}filters.py"
+DISTRIBUTION = f"{SAMPLING}distribution.py"
 LOGPROBS = f"{SAMPLING}logprobs.py"
 SAMPLER = f"{SAMPLING}sampler.py"
 NOISE = f"{SAMPLING}noise.py"
@@ -64,8 +64,8 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: k above 1024 goes to the operators, which skip it",
         ROUTES,
-        "(facts.top_k > LARGEST_FUSED_K) | keep_ties",
-        "(facts.top_k > 2 * LARGEST_FUSED_K) | keep_ties",
+        "(top_k > LARGEST_FUSED_K) | keep_ties",
+        "(top_k > 2 * LARGEST_FUSED_K) | keep_ties",
         IN_FUNCTIONAL,
     ),
     Mutant(
@@ -78,7 +78,7 @@ MUTANTS_SAMPLING = (
     # ---- serving a route ----
     Mutant(
         "sampling: top-p keeps until the sum reaches p",
-        SERVING,
+        DISTRIBUTION,
         "return (top_p.view(torch.int32) + 1).view(torch.float32)",
         "return (top_p.view(torch.int32) + 0).view(torch.float32)",
         IN_FUNCTIONAL,
@@ -106,7 +106,7 @@ MUTANTS_SAMPLING = (
     ),
     Mutant(
         "sampling: NaN is not cleaned",
-        SERVING,
+        DISTRIBUTION,
         "values = values.masked_fill(is_nan, -torch.inf)",
         "values = values.masked_fill(is_nan, 0.0)",
         IN_BAD_ROWS,
@@ -156,7 +156,7 @@ MUTANTS_SAMPLING = (
     ),
     Mutant(
         "sampling: filtered logits keep until the sum reaches p",
-        FILTERS,
+        DISTRIBUTION,
         "stays = (sums - ranked <= target)",
         "stays = (sums - ranked < target * (1 - 1e-3))",
         IN_FILTERS,
@@ -178,7 +178,7 @@ MUTANTS_SAMPLING = (
     # ---- noise ----
     Mutant("sampling: nine rounds of Philox", NOISE, "_ROUNDS: Final = 10", "_ROUNDS: Final = 9", IN_NOISE),
     Mutant(
-        "sampling: the native noise has another stream",
+        "sampling: the native noise has another purpose",
         "csrc/cpu/sample_rows_kernel.cpp",
         ".stream = static_cast<uint32_t>(stream),",
         ".stream = 0,",
@@ -324,9 +324,9 @@ MUTANTS_SAMPLING = (
     ),
     Mutant(
         "vllm: what is not handed over keeps the facts that were noted",
-        HOST_VALUES,
-        "off.top_p if top_p is None else facts.top_p",
-        "facts.top_p",
+        ROW_PARAMETERS,
+        "facts = off | {field: facts[field] for field in known}",
+        "facts = off | dict(facts)",
         IN_HOST_VALUES,
     ),
 )

@@ -202,9 +202,9 @@ class TestSamplingIsDescribedInFull:
         shown = [row[0] for row in table_rows("sampling.md", "`logprobs_mode`")]
         assert shown == [mode.value for mode in sampling.LogprobsMode]
 
-    def test_streams(self) -> None:
-        shown = [row[:2] for row in table_rows("seeds.md", "`Stream`")]
-        assert shown == [[stream.name, str(stream.value)] for stream in sampling.Stream]
+    def test_purposes(self) -> None:
+        shown = [row[:2] for row in table_rows("seeds.md", "`Purpose`")]
+        assert shown == [[purpose.name, str(purpose.value)] for purpose in sampling.Purpose]
 
     def test_methods_of_the_batch(self) -> None:
         calls = {name for row in table_rows("sampling.md", "call") for name in re.findall(r"\b[a-z]+\b", row[0])}

@@ -8,7 +8,7 @@ import torch
 from row_reference import Request
 from torch import Tensor
 
-from ascend_sample.sampling.noise import Stream
+from ascend_sample.sampling.noise import Purpose
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TEMPERATURES = (0.0, 0.3, 1.0, 1.7)
@@ -42,10 +42,10 @@ def keys(count: int) -> dict[str, Tensor]:
 
 
 def sample_rows(
-    logits: Tensor, requests: list[Request], *, rows: Tensor | None = None, stream: int = Stream.DRAW, **key: Tensor
+    logits: Tensor, requests: list[Request], *, rows: Tensor | None = None, purpose: int = Purpose.DRAW, **key: Tensor
 ) -> tuple[Tensor, Tensor]:
     arguments = {**lists(requests), **(key or keys(len(requests)))}
-    result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments, stream=stream)
+    result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments, stream=purpose)
     return result
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ascend_sample.sampling.noise import Stream, exponential_noise
+from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.reference import kept_ids, process_row
 
@@ -59,7 +59,7 @@ def expected(
         return Expectation(0, {0})
     kept = kept_ids(processed, params, keep_ties)
     noise = exponential_noise(
-        torch.tensor([signed(params.seed)]), torch.tensor([position]), len(processed), stream=Stream.DRAW
+        torch.tensor([signed(params.seed)]), torch.tensor([position]), len(processed), purpose=Purpose.DRAW
     )[0].double()
     winners = []
     acceptable: set[int] = set()

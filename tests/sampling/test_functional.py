@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ascend_sample.sampling import routes
 from ascend_sample.sampling.functional import sample_rows
-from ascend_sample.sampling.noise import Stream
+from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.routes import Abilities, RowFacts, SamplingRoute, choose_rules
-from ascend_sample.sampling.row_parameters import RowsOutput
+from ascend_sample.sampling.routes import Abilities, SamplingRoute, choose_rules
+from ascend_sample.sampling.row_parameters import Facts, RowsOutput
 
 OFF = 2**20 + 1
 NATIVE = Abilities(native=True, fused=False, fused_v2=False)
@@ -52,7 +52,7 @@ def call(
         "top_p": torch.tensor([request.top_p for request in requests]),
         "min_p": torch.tensor([request.min_p for request in requests]),
     }
-    facts = RowFacts(**{name: column.numpy() for name, column in columns.items()}) if knows else None
+    facts = {name: column.numpy() for name, column in columns.items()} if knows else None
     return sample_rows(
         logits.to(device),
         **{name: column.to(device) for name, column in columns.items()},
@@ -61,6 +61,15 @@ def call(
         facts=facts,
         **options,
     )
+
+
+def facts_of(requests: list[SamplingParams]) -> Facts:
+    return {
+        "temperature": np.float32([request.temperature for request in requests]),
+        "top_k": np.int32([OFF if request.top_k is None else request.top_k for request in requests]),
+        "top_p": np.float32([request.top_p for request in requests]),
+        "min_p": np.float32([request.min_p for request in requests]),
+    }
 
 
 def grid(vocab_size: int) -> list[SamplingParams]:
@@ -132,10 +141,10 @@ class TestEveryRoute:
         output = call(logits, requests, [0] * 400, machine)
         assert set(output.token_ids.tolist()) == {0, 1, 2}
 
-    def test_streams_are_not_the_same(self, machine: str) -> None:
+    def test_purposes_are_not_the_same(self, machine: str) -> None:
         requests = [SamplingParams(seed=seed) for seed in range(50)]
         logits = torch.zeros(50, 1000)
-        drawn = [call(logits, requests, [0] * 50, machine, stream=stream).token_ids.cpu() for stream in Stream]
+        drawn = [call(logits, requests, [0] * 50, machine, purpose=purpose).token_ids.cpu() for purpose in Purpose]
         for one, other in itertools.combinations(drawn, 2):
             assert (one == other).sum() <= 3
 
@@ -168,12 +177,7 @@ class TestBadRows:
 
 class TestRoutes:
     def chosen(self, request: SamplingParams, dtype: torch.dtype, abilities: Abilities, keep_ties: bool = False) -> str:
-        facts = RowFacts(
-            np.float32([request.temperature]),
-            np.int32([OFF if request.top_k is None else request.top_k]),
-            np.float32([request.top_p]),
-            np.float32([request.min_p]),
-        )
+        facts = facts_of([request])
         rule = routes.RULES[int(choose_rules(facts, 32000, dtype, abilities, keep_ties)[0])]
         return rule.route.value + (" masked" if rule.masks_first else "")
 
@@ -208,12 +212,7 @@ class TestRoutes:
 
     def test_few_groups(self) -> None:
         requests = grid(32000)
-        facts = RowFacts(
-            np.float32([request.temperature for request in requests]),
-            np.int32([OFF if request.top_k is None else request.top_k for request in requests]),
-            np.float32([request.top_p for request in requests]),
-            np.float32([request.min_p for request in requests]),
-        )
+        facts = facts_of(requests)
         groups = routes.group_rows(facts, 32000, torch.bfloat16, NEW_CANN, keep_ties=False)
         assert [(group.route, group.masks_first) for group in groups] == [
             (SamplingRoute.FUSED_V2, False),
@@ -224,7 +223,7 @@ class TestRoutes:
     def test_the_number_of_candidates_does_not_depend_on_other_rows(self) -> None:
         top_k = np.int32([1, 64, 65, 50, 1024, 7])
         ones = np.ones(6, np.float32)
-        facts = RowFacts(ones, top_k, ones * np.float32(0.9), ones * 0)
+        facts = {"temperature": ones, "top_k": top_k, "top_p": ones * np.float32(0.9), "min_p": ones * 0}
         groups = routes.group_rows(facts, 32000, torch.float32, NO_OPERATOR, keep_ties=False)
         assert [(group.route, group.most_k, group.rows.tolist()) for group in groups] == [
             (SamplingRoute.TOP_K, 64, [0, 1, 3, 5]),

@@ -12,13 +12,13 @@ from native_rows import DTYPES, GRID, KS, MIN_PS, PS, ROUTES, keys, make_logits,
 from row_reference import ALL_MASKED, INF_SEEN, NAN_SEEN, OK, Expected, Request, sample
 from torch import Tensor
 
-from ascend_sample.sampling.noise import Stream, exponential_noise
+from ascend_sample.sampling.noise import Purpose, exponential_noise
 from tests.support.code_paths import assert_same_on_all_code_paths
 
 
-def expect(logits: Tensor, requests: list[Request], stream: int = Stream.DRAW, **key: Tensor) -> list[Expected]:
+def expect(logits: Tensor, requests: list[Request], purpose: int = Purpose.DRAW, **key: Tensor) -> list[Expected]:
     key = key or keys(len(requests))
-    noise = exponential_noise(key["seed"], key["position"], logits.shape[1], stream=Stream(stream)).numpy()
+    noise = exponential_noise(key["seed"], key["position"], logits.shape[1], purpose=Purpose(purpose)).numpy()
     values = logits.float().numpy()
     return [sample(values[i], request, noise[i]) for i, request in enumerate(requests)]
 
@@ -236,10 +236,10 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
             assert sample_rows(logits[i : i + 1], [requests[i]], **keyed)[0].item() == expected[i]
 
 
-def test_streams_differ() -> None:
+def test_purposes_differ() -> None:
     logits = make_logits(300, 500, torch.bfloat16, scale=0.5)
     requests = [Request(1.0, 0, 1.0, 0.0)] * 300
-    drawn = [sample_rows(logits, requests, stream=stream)[0] for stream in Stream]
+    drawn = [sample_rows(logits, requests, purpose=purpose)[0] for purpose in Purpose]
     assert torch.equal(drawn[0], sample_rows(logits, requests)[0])
     for one, other in itertools.combinations(drawn, 2):
         assert (one != other).float().mean() > 0.9

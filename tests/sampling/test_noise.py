@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.noise import Stream, _exponential, _exponential_noise_torch, _philox, exponential_noise
+from ascend_sample.sampling.noise import Purpose, _exponential, _exponential_noise_torch, _philox, exponential_noise
 from tests.support.code_paths import assert_same_on_all_code_paths
 
 WORD = 2**32 - 1
@@ -43,9 +43,9 @@ def column(*numbers: int) -> Tensor:
 
 def draw_one(counter: tuple[int, ...], key: tuple[int, ...], device: str = "cpu") -> Tensor:
     """The two lanes of a counter."""
-    lane, stream, low, high = counter
+    lane, purpose, low, high = counter
     seed, position = column(key[1] << 32 | key[0]).to(device), column(high << 32 | low).to(device)
-    return exponential_noise(seed, position, 2, stream=stream, first_lane=2 * lane)[0].cpu()  # type: ignore[arg-type]
+    return exponential_noise(seed, position, 2, purpose=purpose, first_lane=2 * lane)[0].cpu()  # type: ignore[arg-type]
 
 
 def counter_of(words: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,23 +103,23 @@ def test_published_vectors(device: str, counter: tuple[int, ...], key: tuple[int
 
 
 @pytest.mark.parametrize("lanes", [0, 1, 2, 3, 15, 16, 17, 50, 1001])
-@pytest.mark.parametrize("stream", [*Stream, WORD])
-def test_torch_and_native_agree(lanes: int, stream: int) -> None:
+@pytest.mark.parametrize("purpose", [*Purpose, WORD])
+def test_torch_and_native_agree(lanes: int, purpose: int) -> None:
     seeds, positions = seeds_and_positions(300)
     for first_lane in (0, 6, 2**20, 2**33 - 1024):
-        native = exponential_noise(seeds, positions, lanes, stream=stream, first_lane=first_lane)  # type: ignore[arg-type]
+        native = exponential_noise(seeds, positions, lanes, purpose=purpose, first_lane=first_lane)  # type: ignore[arg-type]
         assert native.shape == (300, lanes)
         assert native.dtype == torch.float32
         assert native.is_contiguous()
-        specified = _exponential_noise_torch(seeds, positions, lanes, stream, first_lane)
+        specified = _exponential_noise_torch(seeds, positions, lanes, purpose, first_lane)
         assert torch.equal(native.view(torch.int32), specified.view(torch.int32))
 
 
 def test_devices_agree(npu: str) -> None:
     seeds, positions = seeds_and_positions(200)
-    for lanes, stream, first_lane in ((77, Stream.DRAW, 0), (64, Stream.RESAMPLING, 2**20)):
-        here = exponential_noise(seeds, positions, lanes, stream=stream, first_lane=first_lane)
-        there = exponential_noise(seeds.to(npu), positions.to(npu), lanes, stream=stream, first_lane=first_lane)
+    for lanes, purpose, first_lane in ((77, Purpose.DRAW, 0), (64, Purpose.RESAMPLING, 2**20)):
+        here = exponential_noise(seeds, positions, lanes, purpose=purpose, first_lane=first_lane)
+        there = exponential_noise(seeds.to(npu), positions.to(npu), lanes, purpose=purpose, first_lane=first_lane)
         assert there.device.type == npu
         assert torch.equal(here, there.cpu())
 
@@ -236,9 +236,9 @@ def test_independence() -> None:
         "the next seed": exponential_noise(seeds + 1, positions, 1)[:, 0],
         "a far seed": exponential_noise(seeds + 2**32, positions, 1)[:, 0],
         **{
-            stream.name: exponential_noise(seeds, positions, 1, stream=stream)[:, 0]
-            for stream in Stream
-            if stream != Stream.DRAW
+            purpose.name: exponential_noise(seeds, positions, 1, purpose=purpose)[:, 0]
+            for purpose in Purpose
+            if purpose != Purpose.DRAW
         },
         "seed and position exchanged": exponential_noise(positions, seeds, 1)[:, 0],
         "rows": both[:, 0].roll(1),
@@ -287,8 +287,8 @@ BAD = [
     (lambda g: g | {"first_lane": 3}, ValueError, "first_lane must be even and >= 0, got 3"),
     (lambda g: g | {"first_lane": -2}, ValueError, "first_lane must be even and >= 0, got -2"),
     (lambda g: g | {"first_lane": 2**33, "lanes": 1}, ValueError, r"must end at 2\^33"),
-    (lambda g: g | {"stream": -1}, ValueError, r"stream must be between 0 and 2\^32 - 1, got -1"),
-    (lambda g: g | {"stream": 2**32}, ValueError, "stream must be between"),
+    (lambda g: g | {"purpose": -1}, ValueError, r"stream must be between 0 and 2\^32 - 1, got -1"),
+    (lambda g: g | {"purpose": 2**32}, ValueError, "stream must be between"),
 ]
 
 
@@ -298,7 +298,7 @@ def test_bad_arguments(device: str, change, error: type[Exception], message: str
         "seed": torch.arange(3, device=device),
         "position": torch.arange(3, device=device),
         "lanes": 4,
-        "stream": Stream.DRAW,
+        "purpose": Purpose.DRAW,
         "first_lane": 0,
     }
     exponential_noise(**good)  # type: ignore[arg-type]

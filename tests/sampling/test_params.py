@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 from ascend_sample.sampling import params as params_module
-from ascend_sample.sampling._checks import to_fraction
+from ascend_sample.sampling.fields import to_fraction
 from ascend_sample.sampling.params import SamplingParams
 
 

@@ -18,7 +18,7 @@ import torch
 from gate import Booleans, Floats, Integers, RowGate
 from torch import Tensor
 
-from ascend_sample.sampling import SamplingBatch, SamplingParams, Stream, routes, sample_rows
+from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams, routes, sample_rows
 from ascend_sample.sampling.reference import kept_ids, process_row, target_distribution
 from ascend_sample.sampling.routes import Abilities
 
@@ -117,7 +117,7 @@ def draw(
     position: Tensor,
     *,
     on: str = "native",
-    stream: Stream = Stream.DRAW,
+    purpose: Purpose = Purpose.DRAW,
 ) -> Tensor:
     """One token for each seed and position: int64 [draws]."""
     batch = SamplingBatch(case.vocab_size)
@@ -135,7 +135,7 @@ def draw(
                 **{name: column.repeat(len(seeds)) for name, column in columns.items()},
                 seed=seeds,
                 position=positions,
-                stream=stream,
+                purpose=purpose,
                 keep_ties=case.keep_ties,
             )
             token_ids.append(output.token_ids)

@@ -12,7 +12,7 @@ from draws import Case, count, draw, machine
 from gate import Integers, RowGate, Verdict, binomial_test, worst, z_test
 from torch import Tensor
 
-from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams, Stream
+from ascend_sample.sampling import Purpose, Sampler, SamplerOutput, SamplingBatch, SamplingParams
 
 LARGE_VOCAB_SIZE: Final = 128_256
 HEAD: Final = 77_777
@@ -124,16 +124,16 @@ def judge_seeds(draws: int, *, on: str = "native", key: int = 1) -> Verdict:
     return worst([*verdicts, judge_pairs(exchanged[0], exchanged[1], "seed and position exchanged")])
 
 
-def judge_streams(draws: int, *, on: str = "native", key: int = 1) -> Verdict:
-    """Tokens of one request and position from two streams."""
+def judge_purposes(draws: int, *, on: str = "native", key: int = 1) -> Verdict:
+    """Tokens of one request and position for two purposes."""
     seed = key * 2**32 + torch.arange(draws)
     position = torch.arange(draws) % 1000
-    of_stream = {stream: draw(PAIRED, seed, position, on=on, stream=stream) for stream in Stream}
+    drawn = {purpose: draw(PAIRED, seed, position, on=on, purpose=purpose) for purpose in Purpose}
     return worst(
         [
-            judge_pairs(of_stream[first], of_stream[second], f"streams {first.name} and {second.name}")
-            for first in Stream
-            for second in Stream
+            judge_pairs(drawn[first], drawn[second], f"purposes {first.name} and {second.name}")
+            for first in Purpose
+            for second in Purpose
             if first < second
         ]
     )
@@ -145,7 +145,7 @@ def seeded(case: Case, seed: int) -> SamplingParams:
 
 
 def step(
-    cases: Sequence[Case], seeds: Sequence[int], dtype: torch.dtype, stream: Stream = Stream.DRAW
+    cases: Sequence[Case], seeds: Sequence[int], dtype: torch.dtype, purpose: Purpose = Purpose.DRAW
 ) -> SamplerOutput:
     """One step of the `Sampler` for a batch of these requests, with positions that depend on their seeds alone."""
     batch = SamplingBatch(cases[0].vocab_size)
@@ -156,7 +156,7 @@ def step(
         positions=[100 + seed % 7 for seed in seeds],
     )
     logits = torch.stack([case.logits.to(dtype) for case in cases])
-    return Sampler()(logits, batch, stream=stream, advance=False)
+    return Sampler()(logits, batch, purpose=purpose, advance=False)
 
 
 def judge_batches(cases: Sequence[Case], *, on: str = "native", key: int = 1) -> Verdict:
@@ -195,5 +195,5 @@ JUDGES: Final[dict[str, Callable[..., Verdict]]] = {
     "nearly flat": judge_nearly_flat,
     "lags": judge_lags,
     "seeds": judge_seeds,
-    "streams": judge_streams,
+    "purposes": judge_purposes,
 }

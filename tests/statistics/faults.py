@@ -160,7 +160,7 @@ def large_rows(noise_of: Callable[[Tensor], Tensor], eps: float) -> Plant:
     """Whole rows of a large vocabulary by the operator, with another noise or eps: what engines put together."""
     original = serving.exponential_noise
 
-    def changed(logits: Tensor, rows: Any, parameters: Any, stream: Any) -> RowsOutput:
+    def changed(logits: Tensor, rows: Any, parameters: Any, purpose: Any) -> RowsOutput:
         noise = noise_of(original(parameters.seed, parameters.position, logits.shape[1]))
         token_ids = torch.ops.ascend_sample.top_k_top_p_sample_v2(
             logits, parameters.top_k, parameters.top_p, noise, None, eps, False, 32, 1024
@@ -195,7 +195,7 @@ def noise_of_the_place(noise: Noise, seed: Tensor, position: Tensor, lanes: int,
     return noise(torch.arange(len(seed)), position, lanes, **options)
 
 
-def one_stream(noise: Noise, seed: Tensor, position: Tensor, lanes: int, stream: Any, **options: Any) -> Tensor:
+def one_purpose(noise: Noise, seed: Tensor, position: Tensor, lanes: int, purpose: Any, **options: Any) -> Tensor:
     return noise(seed, position, lanes, **options)
 
 

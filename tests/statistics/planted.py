@@ -285,10 +285,10 @@ MUTANTS: Final = (
         "lags",
     ),
     Mutant(
-        "streams are one",
-        faults.around_noise(faults.one_stream),
+        "purposes are one",
+        faults.around_noise(faults.one_purpose),
         None,
-        "streams",
+        "purposes",
     ),
     Mutant(
         "noise of the row's place",

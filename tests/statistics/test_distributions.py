@@ -13,8 +13,8 @@ from draws import MACHINES, Case, count, counts_of, machine
 from experiments import step
 from ledger import IS_LONG, LEDGER, draws, hold
 
-from ascend_sample.sampling import SamplingParams, Stream
-from ascend_sample.sampling.routes import RULES, Abilities, RowFacts, SamplingRoute, choose_rules
+from ascend_sample.sampling import Purpose, SamplingParams
+from ascend_sample.sampling.routes import RULES, Abilities, SamplingRoute, choose_rules
 
 TENTHS = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
 LN_2 = math.log(2)
@@ -117,9 +117,12 @@ def test_by_the_first_operator(params: SamplingParams, dtype: torch.dtype) -> No
 
 
 def route_of(params: SamplingParams, dtype: torch.dtype, abilities: Abilities) -> SamplingRoute:
-    facts = RowFacts(
-        np.float32([params.temperature]), np.int32([params.top_k or 0]), np.float32([params.top_p]), np.float32([0])
-    )
+    facts = {
+        "temperature": np.float32([params.temperature]),
+        "top_k": np.int32([params.top_k or 0]),
+        "top_p": np.float32([params.top_p]),
+        "min_p": np.float32([0]),
+    }
     return RULES[int(choose_rules(facts, VOCAB_SIZE, dtype, abilities, keep_ties=False)[0])].route
 
 
@@ -151,9 +154,9 @@ def test_a_mixed_batch_of_the_sampler(on: str) -> None:
     with machine(on):
         for number in range(rounds):
             seeds = (10**9 * (number + 1) + order).tolist()
-            for stream in Stream:
-                tokens = step(batch, seeds, torch.float32, stream).token_ids
+            for purpose in Purpose:
+                tokens = step(batch, seeds, torch.float32, purpose).token_ids
                 for place in range(len(cases)):
                     counts[place] += count(tokens[torch.from_numpy(order % len(cases) == place)], VOCAB_SIZE)
     for case, drawn in zip(cases, counts, strict=True):
-        hold(case.gate(copies * rounds * len(Stream)).judge(drawn), f"{on}, in a mixed batch, {case.name}")
+        hold(case.gate(copies * rounds * len(Purpose)).judge(drawn), f"{on}, in a mixed batch, {case.name}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from covering import VOCAB_SIZE, covering_set
 from draws import MACHINES, Case, counts_of
-from experiments import judge_batches, judge_lags, judge_seeds, judge_streams
+from experiments import judge_batches, judge_lags, judge_purposes, judge_seeds
 from ledger import draws, hold
 
 from ascend_sample.sampling import SamplingParams
@@ -26,8 +26,8 @@ def test_seeds(on: str) -> None:
 
 
 @MACHINE
-def test_streams(on: str) -> None:
-    hold(judge_streams(draws(40_000, 1_000_000), on=on), f"streams, {on}")
+def test_purposes(on: str) -> None:
+    hold(judge_purposes(draws(40_000, 1_000_000), on=on), f"purposes, {on}")
 
 
 @MACHINE

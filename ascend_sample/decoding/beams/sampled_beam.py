@@ -16,8 +16,9 @@ from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, check_request
 from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
-from ascend_sample.sampling import SamplingBatch, SamplingParams, exponential_noise, filter_logits
+from ascend_sample.sampling import SamplingBatch, SamplingParams, exponential_noise
 from ascend_sample.sampling.best_tokens import best_entries
+from ascend_sample.sampling.distribution import kept_logits
 
 
 @torch.no_grad()
@@ -90,7 +91,7 @@ def beam_sample(
     run = BeamRun(model, request, num_beams)
     batch = SamplingBatch(run.vocab_size, request.device, capacity=len(rows), generator=generator)
     batch.extend(rows)
-    warp = _warper(batch, rows, num_beams)
+    warp = _warper(batch, num_beams)
     seeds, first_positions = batch.seed.clone(), request.prompt_lengths()
 
     def pick(step: int, scores: Tensor, count: int) -> Candidates:
@@ -124,16 +125,9 @@ def draw(beam_scores: Tensor, log_probs: Tensor, seeds: Tensor, positions: Tenso
     return Candidates(scores, places.div(vocab_size, rounding_mode="floor"), places.remainder(vocab_size))
 
 
-def _warper(batch: SamplingBatch, rows: list[SamplingParams], num_beams: int) -> Callable[[Tensor], Tensor]:
+def _warper(batch: SamplingBatch, num_beams: int) -> Callable[[Tensor], Tensor]:
     """Returns what applies temperature and filters to num_beams rows a prompt; what is off for all is left out."""
-
-    def of_beams(values: Tensor, is_on: bool) -> Tensor | None:
-        return values.repeat_interleave(num_beams) if is_on else None
-
-    temperature = of_beams(batch.temperature, any(one.temperature != 1.0 for one in rows))
-    top_k = of_beams(batch.top_k, any(one.top_k is not None for one in rows))
-    top_p = of_beams(batch.top_p, any(one.top_p != 1.0 for one in rows))
-    min_p = of_beams(batch.min_p, any(one.min_p != 0.0 for one in rows))
-    if temperature is top_k is top_p is min_p is None:
+    parameters = batch.row_parameters().repeated(num_beams)
+    if not parameters.filters():
         return lambda log_probs: log_probs
-    return lambda log_probs: filter_logits(log_probs, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    return lambda log_probs: kept_logits(log_probs, parameters)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ascend_sample.decoding.distributions import RowSampling, draw_from
 from ascend_sample.decoding.places import at_places
-from ascend_sample.sampling import Stream, exponential_noise
+from ascend_sample.sampling import Purpose, exponential_noise
 
 
 class Draft(NamedTuple):
@@ -81,7 +81,7 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
         accepted = _first_rejected(is_drafted & (draft.tokens == best[:, :count]), places)
         return Verdict(accepted, best.gather(1, accepted[:, None]).squeeze(1))
     noise = exponential_noise(
-        sampling.seed.repeat_interleave(count), (position[:, None] + places).flatten(), 1, stream=Stream.ACCEPTANCE
+        sampling.seed.repeat_interleave(count), (position[:, None] + places).flatten(), 1, purpose=Purpose.ACCEPTANCE
     )
     uniform = torch.exp(-noise).view(batch_size, count)
     target = sampling.probabilities(logits)
@@ -93,7 +93,7 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
     if position.is_cpu and not is_rejected.any():  # a look that costs nothing there
         return Verdict(accepted, sampling.draw(_at_place(logits, accepted), end))
     rest = _residual(_at_place(target, accepted), draft, accepted.clamp(max=count - 1))
-    replacement = draw_from(rest, sampling.seed, end, Stream.RESAMPLING)
+    replacement = draw_from(rest, sampling.seed, end, Purpose.RESAMPLING)
     if position.is_cpu and is_rejected.all():
         return Verdict(accepted, replacement)
     bonus = sampling.draw(_at_place(logits, accepted), end)

@@ -14,7 +14,7 @@ from ascend_sample.decoding.model import StepModel, checked, decoded, entered
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.request import check_model
 from ascend_sample.decoding.speculation.acceptance import Draft
-from ascend_sample.sampling import Stream
+from ascend_sample.sampling import Purpose
 
 
 class Round(NamedTuple):
@@ -50,7 +50,7 @@ class Drafter(Protocol):
     """Proposes tokens. Its state, which is opaque to its callers, belongs to one batch of texts.
 
     Whatever it proposes, results are exact as long as `Draft.probabilities` are what the tokens were drawn from, by
-    noise that nothing else uses (`Stream.DRAFT`). Good proposals make it fast, nothing more.
+    noise that nothing else uses (`Purpose.DRAFT`). Good proposals make it fast, nothing more.
 
     Source: docs/decoding.md, section "Drafters".
     """
@@ -129,7 +129,7 @@ class ModelDrafter:
                 token = sampling.draw(logits[:, -1], position)
             else:
                 probabilities.append(sampling.probabilities(logits[:, -1]))
-                token = draw_from(probabilities[-1], sampling.seed, position, Stream.DRAFT)
+                token = draw_from(probabilities[-1], sampling.seed, position, Purpose.DRAFT)
             if texts.is_ragged:
                 old = texts.tokens.gather(1, position.clamp(max=texts.tokens.shape[1] - 1)[:, None]).squeeze(1)
                 token = torch.where(position < texts.lengths, old, token)

@@ -20,7 +20,8 @@ from ascend_sample.decoding.row_params import check_generator, checked_params
 from ascend_sample.decoding.steps import prefilled
 from ascend_sample.decoding.strategies.loop import Choice, Texts, append_tokens
 from ascend_sample.decoding.streaming import refuse_listener
-from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, filter_logits
+from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.distribution import drawn_from
 from ascend_sample.sampling.seeds import derived_seeds
 
 DEFAULT_SAMPLES: Final = 20
@@ -166,22 +167,13 @@ def _sampled(
 
     def choose(logits: Tensor) -> Choice:
         processed = texts.processed(logits) if request.logits_processor else logits
-        scores = _drawn_from(processed, batch) if request.needs_scores else processed
+        scores = drawn_from(processed, batch) if request.needs_scores else processed
         drawn = sampler(processed, batch)
         is_impossible = drawn.status == RowStatus.ALL_MASKED
         log_probs = log_probs_of(logits, drawn.token_ids).masked_fill(is_impossible, -torch.inf)
         return Choice(drawn.token_ids, log_probs, is_impossible, scores)
 
     return append_tokens(model, start, texts, choose)
-
-
-def _drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
-    """Returns what is left of logits after masks, penalties, temperature and filters, float32 [rows, vocab_size]."""
-    processed = batch.process(logits)
-    whole = logits.float()
-    if processed is not None:
-        whole = whole.index_copy(0, processed.rows, processed.logits)
-    return filter_logits(whole, temperature=batch.temperature, top_k=batch.top_k, top_p=batch.top_p, min_p=batch.min_p)
 
 
 def _batch_of(

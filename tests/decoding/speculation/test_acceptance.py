@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ascend_sample.decoding.distributions import RowSampling, draw_from
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
-from ascend_sample.sampling import SamplingParams, Stream, filter_logits
+from ascend_sample.sampling import Purpose, SamplingParams, filter_logits
 from ascend_sample.sampling.reference import target_distribution
 from tests.decoding.speculation.speculative_worlds import SMALLEST_P_VALUE, VOCAB_SIZE, p_value, with_seed
 
@@ -40,7 +40,7 @@ def judged_places(
     position = number * 5 if seed is not None else torch.full((ROWS,), 7)
     tokens = torch.stack(
         [
-            draw_from(row.expand(ROWS, -1), seeds, position + place, Stream.DRAFT) if draws else torch.full((ROWS,), 2)
+            draw_from(row.expand(ROWS, -1), seeds, position + place, Purpose.DRAFT) if draws else torch.full((ROWS,), 2)
             for place, row in enumerate(q)
         ],
         dim=1,

@@ -7,6 +7,7 @@ import torch
 
 from ascend_sample.decoding import distributions
 from ascend_sample.decoding.speculation import acceptance, drafters, ragged_texts, speculative
+from ascend_sample.sampling import distribution
 from tests.decoding.planting import Trap, assert_caught
 from tests.decoding.speculation import test_acceptance, test_drafters, test_speculative
 from tests.decoding.speculation.speculative_worlds import make_worlds
@@ -71,7 +72,7 @@ TRAPS = [
     Trap("u is 1", acceptance, "torch.exp(-noise)", "torch.exp(0 * noise)", places_are_exact),
     Trap(
         "greedy rows are accepted by p / q of the softmax",
-        distributions,
+        distribution,
         "            logits, own.temperature, own.top_k, own.top_p, own.min_p",
         "            logits, own.temperature.clamp(min=1.0), own.top_k.clamp(min=2), own.top_p, own.min_p",
         greedy_is_greedy_in_any_batch,
@@ -92,14 +93,14 @@ TRAPS = [
     ),
     Trap(
         "top-k is hard-coded to 2",
-        distributions,
+        distribution,
         "            logits, own.temperature, own.top_k, own.top_p, own.min_p",
         "            logits, own.temperature, torch.full_like(own.top_k, 2), own.top_p, own.min_p",
         probabilities_are_right,
     ),
     Trap(
         "the filter changes the logits that it is given",
-        distributions,
+        distribution,
         "        found: Tensor = torch.ops.ascend_sample.filter_probabilities(",
         "        logits.mul_(0.5)\n        found: Tensor = torch.ops.ascend_sample.filter_probabilities(",
         test_acceptance.test_probabilities_leave_the_logits_as_they_are,
@@ -107,8 +108,8 @@ TRAPS = [
     Trap(
         "a draw of id 0 is an error",
         distributions,
-        "return (weights / exponential_noise(seed, position, weights.shape[1], stream=stream)).argmax(dim=1)",
-        "tokens = (weights / exponential_noise(seed, position, weights.shape[1], stream=stream)).argmax(dim=1)\n"
+        "return (weights / exponential_noise(seed, position, weights.shape[1], purpose=purpose)).argmax(dim=1)",
+        "tokens = (weights / exponential_noise(seed, position, weights.shape[1], purpose=purpose)).argmax(dim=1)\n"
         "    if (tokens == 0).any():\n        raise RuntimeError\n    return tokens",
         test_speculative.test_token_0_is_a_token,
     ),

@@ -290,8 +290,8 @@ TRAPS = [
     Trap(
         "top-p 0 masks everything (001)",
         params_module,
-        '"top_p", SMALLEST_POSITIVE, 1.0',
-        '"top_p", 0.0, 1.0',
+        "if value is not DEFAULTS[name]:",
+        "if value is not DEFAULTS[name] and not (name == 'top_p' and value == 0):",
         test_top_p_0_is_refused_and_the_smallest_keeps_the_best_token,
     ),
     Trap(

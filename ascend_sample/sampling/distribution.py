@@ -1,0 +1,229 @@
+"""The distribution that a row is drawn from, from its logits and parameters: the kept logits, and the probabilities.
+
+All other modules leave it to these functions which parameters there are and what each of them keeps. Nothing here reads
+a device.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling import routes
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.best_tokens import without_nan
+from ascend_sample.sampling.routes import LARGEST_FUSED_K
+from ascend_sample.sampling.row_parameters import RowParameters, RowStatus
+from ascend_sample.sampling.total_order import mask_below_top_k
+
+LARGEST: Final = torch.finfo(torch.float32).max
+
+
+def filter_logits(
+    logits: Tensor,
+    *,
+    temperature: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    keep_ties: bool = False,
+) -> Tensor:
+    """Returns logits / temperature where top-k, top-p and min-p keep an entry, and -inf elsewhere.
+
+    A softmax of the result is the distribution that `sample_rows` draws from.
+
+    Args:
+        logits: float32, float16 or bfloat16 [rows, vocab_size]. NaN counts as -inf; where there is +inf, nothing else
+            is kept.
+        temperature: float32 [rows] >= 0; a row of 0 keeps its best token alone, with its logit. None: 1.
+        top_k: int [rows]; outside [1, vocab_size) means off. None: off.
+        top_p: float32 [rows]; 1 means off. None: off.
+        min_p: float32 [rows]; 0 means off. None: off.
+        keep_ties: top-k keeps every logit that is equal to the k-th.
+
+    Returns:
+        float32 [rows, vocab_size].
+
+    Example:
+        >>> filter_logits(torch.tensor([[4.0, 2.0, 3.0]]), temperature=torch.tensor([0.5]), top_k=torch.tensor([2]))
+        tensor([[8., -inf, 6.]])
+
+    Source: docs/sampling.md, section 1 "What is drawn".
+    """
+    cleaned = cleaned_rows(logits)
+    values = cleaned.logits
+    if temperature is None:
+        temperature = torch.ones(values.shape[:1], device=values.device)
+    is_greedy = temperature == 0
+    if top_k is not None:
+        values = mask_below_top_k(values, top_k, keep_ties)
+    values = mask_below_top_k(values, is_greedy.to(torch.int32), keep_ties=False, most=1)
+    scaled = divided_by_temperature(values, cleaned.maximum, temperature)
+    weights = scaled.exp()
+    is_kept = scaled > -torch.inf
+    if top_p is not None:
+        is_kept &= _is_in_nucleus(weights, values, top_p)
+    if min_p is not None:
+        is_kept &= weights >= min_p.unsqueeze(1)
+    divisor = torch.where(is_greedy, 1.0, temperature).unsqueeze(1)
+    return (values / divisor).masked_fill(~is_kept, -torch.inf)
+
+
+def kept_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = False) -> Tensor:
+    """Does what `filter_logits` does, for parameters of which some are known to be off."""
+    return filter_logits(logits, **parameters.filters(), keep_ties=keep_ties)
+
+
+def drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
+    """Returns the logits whose softmax the rows of a batch are drawn from: after masks, penalties and filters.
+
+    Args:
+        logits: float32, float16 or bfloat16 [batch, vocab_size], the model's.
+        batch: the requests.
+
+    Returns:
+        float32 [batch, vocab_size].
+    """
+    processed = batch.process(logits)
+    whole = logits if processed is None else processed.put_into(logits)
+    return kept_logits(whole, batch.row_parameters())
+
+
+class Distributions:
+    """The distributions of rows whose parameters stay the same from step to step.
+
+    Args:
+        parameters: of the rows; the host knows them.
+        vocab_size: how many columns the logits have.
+
+    Example:
+        >>> from ascend_sample.sampling import SamplingParams
+        >>> batch = SamplingBatch(vocab_size=3)
+        >>> row = batch.add(SamplingParams(temperature=0.5, top_k=2))
+        >>> Distributions(batch.row_parameters(), 3).probabilities(torch.tensor([[0.3, 0.6, 0.1]]).log())
+        tensor([[0.2000, 0.8000, 0.0000]])
+    """
+
+    def __init__(self, parameters: RowParameters, vocab_size: int) -> None:
+        facts = parameters.facts
+        assert facts is not None, "the host has made them"
+        is_k_on = (facts["top_k"] >= 1) & (facts["top_k"] < vocab_size)
+        is_greedy = facts["temperature"] == 0
+        self._own = parameters.for_operators(vocab_size)
+        self._has_min_p = bool((facts["min_p"] > 0).any())
+        self._is_filtered = self._has_min_p or bool((is_k_on | is_greedy | (facts["top_p"] < 1)).any())
+        self._has_large_k = bool((is_k_on & (facts["top_k"] > LARGEST_FUSED_K) & ~is_greedy).any())
+        self._has_temperature = bool((facts["temperature"] != 1).any())
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Returns softmax(logits / temperature) among what the filters keep of each row.
+
+        By a native operator on the CPU, elsewhere with the fused operator's filters. A greedy row's has a single 1. NaN
+        counts as -inf; entries of +inf share the whole mass; a row without any logit above -inf is all NaN.
+
+        Args:
+            logits: floats [rows, vocab_size]. They stay as they are.
+
+        Returns:
+            float32 [rows, vocab_size].
+        """
+        return self._in_one_pass(logits) if logits.is_cpu else torch.softmax(self._scaled(logits), dim=1)
+
+    def _in_one_pass(self, logits: Tensor) -> Tensor:
+        """Reads, filters and normalises each row while it is in a cache, on the CPU."""
+        own = self._own
+        if self._has_large_k:  # the operator skips it
+            logits = mask_below_top_k(without_nan(logits), own.top_k, keep_ties=False)
+        found: Tensor = torch.ops.ascend_sample.filter_probabilities(
+            logits, own.temperature, own.top_k, own.top_p, own.min_p
+        )
+        return found
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        """Returns logits less their maximum, divided by the temperature, -inf where they are filtered out."""
+        # Finite: the difference from an infinite maximum would be NaN.
+        values = torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
+        values.sub_(values.amax(1, keepdim=True).clamp(min=-LARGEST))
+        if self._has_temperature:
+            values.div_(torch.where(self._own.temperature == 0, 1.0, self._own.temperature).unsqueeze(1))
+        return self._filtered(values) if self._is_filtered else values
+
+    def _filtered(self, values: Tensor) -> Tensor:
+        """Returns the values, with -inf in the place of what the filters do not keep."""
+        own = self._own
+        if self._has_large_k:  # the operators skip it
+            values = mask_below_top_k(values, own.top_k, keep_ties=False)
+        is_fused = routes.abilities_of(values.device, values.dtype).fused_v2
+        name = "top_k_top_p_sample_v2" if is_fused else "top_k_top_p_sample_v2_composite"
+        min_p = own.min_p if self._has_min_p else None
+        operator = getattr(torch.ops.ascend_sample, name)
+        kept: Tensor = operator(values, own.top_k, exceeded(own.top_p), None, min_p, 0.0, True, 32, LARGEST_FUSED_K)[1]
+        return kept
+
+
+class CleanedRows(NamedTuple):
+    """Logits without NaN, and what was found in them.
+
+    Attributes:
+        logits: float32 [rows, vocab_size], -inf for NaN.
+        maximum: float32 [rows, 1].
+        status: int8 [rows].
+    """
+
+    logits: Tensor
+    maximum: Tensor
+    status: Tensor
+
+
+def cleaned_rows(logits: Tensor) -> CleanedRows:
+    """Finds what is wrong with each row, and lets NaN count as -inf.
+
+    Args:
+        logits: of any floating dtype, [rows, vocab_size].
+
+    Example:
+        >>> cleaned_rows(torch.tensor([[1.0, torch.nan], [0.0, 2.0]])).status.tolist()
+        [2, 0]
+    """
+    values = logits.float()
+    is_nan = values.isnan()
+    values = values.masked_fill(is_nan, -torch.inf)
+    maximum = values.amax(1, keepdim=True)
+    status = torch.zeros(len(values), dtype=torch.int8, device=values.device)
+    status = status.masked_fill(maximum[:, 0] == -torch.inf, RowStatus.ALL_MASKED)
+    status = status.masked_fill(maximum[:, 0] == torch.inf, RowStatus.INF_SEEN)
+    return CleanedRows(values, maximum, status.masked_fill(is_nan.any(1), RowStatus.NAN_SEEN))
+
+
+def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor) -> Tensor:
+    """Returns (logits - maximum) / temperature, which never overflows: 0 for the maximum, even where that is infinite.
+
+    Args:
+        logits: float32 [rows, columns] without NaN.
+        maximum: float32 [rows, 1], of the logits.
+        temperature: float32 [rows]; 0 counts as 1.
+
+    Returns:
+        float32 [rows, columns].
+    """
+    divisor = torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
+    return torch.where(logits == maximum, 0.0, (logits - maximum) / divisor)
+
+
+def exceeded(top_p: Tensor) -> Tensor:
+    """Returns what a float32 sum has to reach in order to exceed top_p: V2 keeps until a sum reaches its p."""
+    return (top_p.view(torch.int32) + 1).view(torch.float32)  # the next float32
+
+
+def _is_in_nucleus(weights: Tensor, values: Tensor, top_p: Tensor) -> Tensor:
+    """Tells of each entry whether the weights before it, in the total order, are no more than top_p of all."""
+    _, order = values.sort(dim=1, descending=True, stable=True)
+    # Devices whose float64 is missing or emulated use float32.
+    ranked = weights.gather(1, order).to(torch.float64 if values.is_cpu or values.is_cuda else torch.float32)
+    sums = ranked.cumsum(1)
+    target = top_p.unsqueeze(1) * sums[:, -1:]  # a sum apart would be rounded by the number of rows
+    stays = (sums - ranked <= target) | (top_p.unsqueeze(1) >= 1)
+    stays[:, 0] = True
+    return torch.zeros_like(stays).scatter_(1, order, stays)
