@@ -60,7 +60,7 @@ def core_extension() -> Extension:
     flags = json.loads((ROOT / "csrc/cpu/flags.json").read_text())
     extension = cpp_extension.CppExtension(
         "ascend_sample._C",
-        sources("csrc", "csrc/cpu"),
+        sources("csrc", "csrc/cpu", "csrc/cpu/torch"),
         include_dirs=[str(ROOT / "csrc")],
         # Without OpenMP, at::parallel_for, whose loop is in a header, would run on one thread.
         extra_compile_args=[*COMPILE_ARGS, *flags["all"], "-fopenmp"],

@@ -51,9 +51,9 @@ def library() -> object:
 def core_objects() -> list[Path]:
     """Compiles the kernel's core, each file with its own flags; the files' names change with what they hold."""
     flags = json.loads((CORE / "flags.json").read_text())
-    sources = [CORE / "sample_rows.cpp", *sorted(CORE.glob("kernel_*.cpp"))]  # the others need torch
+    sources = sorted(CORE.glob("*.cpp"))  # those of its folder torch need torch
     headers = b"".join(
-        path.read_bytes() for path in sorted(ROOT.joinpath("csrc").glob("*.h")) + sorted(CORE.glob("*.h"))
+        path.read_bytes() for path in sorted(ROOT.joinpath("csrc").glob("*.h")) + sorted(CORE.rglob("*.h"))
     )
 
     def compile_one(source: Path) -> Path:

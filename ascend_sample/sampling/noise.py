@@ -10,8 +10,8 @@ random bits, strictly between 0 and 1, and that is an exponential one, ``-log1p(
 race ``argmax(weight / noise)`` can draw a token that is 44 nats below the best one; 24-bit uniforms end at 16.6.
 
 Everything here is made of integers that no operation lets overflow, of conversions that are exact, and of float32
-``+ - * /``: every device and every instruction set gives the same bits. The CPU has it natively (``csrc/cpu/noise.h``);
-what follows is its specification in torch, and what other devices run.
+``+ - * /``: every device and every instruction set gives the same bits. The CPU has it natively
+(``csrc/cpu/draws/noise.h``); what follows is its specification in torch, and what other devices run.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/sample_rows.h"
+#include "cpu/targets.h"
 
 namespace ascend_sample::benchmarks {
 namespace {
@@ -29,42 +29,44 @@ cpu::LogitsType logits_type(const at::Tensor& logits) {
 }
 
 /// What the package takes too: the widest, unless the environment names another.
-cpu::Capability capability_in_use() {
+const cpu::Target& target_in_use() {
   const char* wanted = std::getenv("ASCEND_SAMPLE_CPU_CAPABILITY");
-  const auto named = wanted == nullptr ? std::nullopt : cpu::capability_named(wanted);
-  return named.value_or(cpu::best_capability());
+  const cpu::Target* const named = wanted == nullptr ? nullptr : cpu::find_target(wanted);
+  return named == nullptr ? cpu::best_target() : *named;
 }
 
 /// Seconds that `calls` samplings of the same batch take together.
 double time_core(const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
                  const at::Tensor& q, int64_t calls) {
   std::vector<int64_t> selected(static_cast<size_t>(logits.size(0)));
-  const cpu::Batch batch{.type = logits_type(logits),
-                         .batch_size = logits.size(0),
-                         .vocab_size = logits.size(1),
-                         .logits = logits.const_data_ptr(),
-                         .logits_row_stride = logits.stride(0),
-                         .logits_column_stride = logits.stride(1),
-                         .k = k.const_data_ptr<int32_t>(),
-                         .k_stride = k.stride(0),
-                         .selected = selected.data(),
-                         .p = p.const_data_ptr(),
-                         .p_stride = p.stride(0),
-                         .q = q.const_data_ptr<float>(),
-                         .q_row_stride = q.stride(0),
-                         .q_column_stride = q.stride(1),
-                         .eps = 1e-8F};
-  const cpu::Capability capability = capability_in_use();
+  const cpu::OperatorCall sampling{
+      .logits = {.type = logits_type(logits),
+                 .vocab_size = logits.size(1),
+                 .data = logits.const_data_ptr(),
+                 .row_stride = logits.stride(0),
+                 .column_stride = logits.stride(1)},
+      .batch_size = logits.size(0),
+      .rules = cpu::kFirstOperator,
+      .k = {k.const_data_ptr<int32_t>(), k.stride(0)},
+      .p = {p.const_data_ptr(), p.stride(0)},
+      .min_p = std::nullopt,
+      .q = cpu::NoiseRows{q.const_data_ptr<float>(), q.stride(0), q.stride(1)},
+      .eps = 1e-8F,
+      .are_probabilities = false,
+      .selected = selected.data(),
+      .kept = {},
+      .sample_result = std::nullopt};
+  const cpu::Kernel& kernel = *target_in_use().kernel;
   cpu::Scratch scratch;
   const auto began = std::chrono::steady_clock::now();
   for (int64_t call = 0; call < calls; ++call) {
-    cpu::sample_rows(capability, batch, 0, batch.batch_size, scratch);
+    kernel.sample(sampling, 0, sampling.batch_size, scratch);
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
 /// The code path that the kernel takes on this machine.
-std::string capability() { return std::string(cpu::name_of(capability_in_use())); }
+std::string capability() { return std::string(target_in_use().name); }
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 // The kernel for aarch64, whose baseline has NEON.
 #if defined(__aarch64__)
 #define ASCEND_SAMPLE_TARGET neon
-#include "kernel.h"
+#include "cpu/kernel.h"
 #endif

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/sample_rows.h"
+#include "cpu/targets.h"
 
 namespace {
 std::atomic<size_t> allocations = 0;
@@ -112,27 +112,30 @@ class Rows {
     p_[0] = bits_of(kind.p);
     const void* logits = is_wide ? static_cast<const void*>(wide_.data()) : narrow_.data();
     const auto row_stride = static_cast<int64_t>(kVocabSize) * kind.column_stride;
-    batch_ = {.type = type,
-              .batch_size = kRows,
-              .vocab_size = kVocabSize,
-              .logits = logits,
-              .logits_row_stride = row_stride,
-              .logits_column_stride = kind.column_stride,
-              .k = &k_,
-              .k_stride = 0,
-              .selected = selected_.data(),
-              .kept = kept_.data(),
-              .p = p_.data(),
-              .p_stride = 0,
-              .q = kind.has_q ? q_.data() : nullptr,
-              .q_row_stride = row_stride,
-              .q_column_stride = kind.column_stride,
-              .eps = 1e-8F};
+    call_ = {.logits = {.type = type,
+                        .vocab_size = kVocabSize,
+                        .data = logits,
+                        .row_stride = row_stride,
+                        .column_stride = kind.column_stride},
+             .batch_size = kRows,
+             .rules = kFirstOperator,
+             .k = {&k_, 0},
+             .p = {p_.data(), 0},
+             .min_p = std::nullopt,
+             .q = std::nullopt,
+             .eps = 1e-8F,
+             .are_probabilities = false,
+             .selected = selected_.data(),
+             .kept = kept_,
+             .sample_result = std::nullopt};
+    if (kind.has_q) {
+      call_.q = {q_.data(), row_stride, kind.column_stride};
+    }
   }
   Rows(const Rows&) = delete;
   Rows& operator=(const Rows&) = delete;
 
-  const Batch& batch() const { return batch_; }
+  const OperatorCall& call() const { return call_; }
 
  private:
   std::vector<uint32_t> wide_;
@@ -142,20 +145,20 @@ class Rows {
   std::vector<float> kept_;
   std::vector<int64_t> selected_;
   int32_t k_;
-  Batch batch_;
+  OperatorCall call_;
 };
 
-void measure(Capability capability, const RowKind& kind, LogitsType type, const char* type_name) {
+void measure(const Target& target, const RowKind& kind, LogitsType type, const char* type_name) {
   const Rows rows(kind, type);
   Scratch scratch;
   size_t bytes = allocated_bytes;
-  sample_rows(capability, rows.batch(), 0, 1, scratch);
+  target.kernel->sample(rows.call(), 0, 1, scratch);
   bytes = allocated_bytes - bytes;
   size_t later = allocations;
-  sample_rows(capability, rows.batch(), 1, kRows, scratch);
+  target.kernel->sample(rows.call(), 1, kRows, scratch);
   later = allocations - later;
-  std::printf("%s,%s %s,%zu,%zu\n", std::string(name_of(capability)).c_str(), kind.name, type_name,
-              bytes, later);
+  std::printf("%s,%s %s,%zu,%zu\n", std::string(target.name).c_str(), kind.name, type_name, bytes,
+              later);
 }
 
 }  // namespace
@@ -164,11 +167,11 @@ void measure(Capability capability, const RowKind& kind, LogitsType type, const 
 int main() {
   using namespace ascend_sample::cpu;
   using namespace ascend_sample::cpu::testing;
-  for (const Capability capability : kCapabilities) {
+  for (const Target& target : targets()) {
     for (const RowKind& kind : kKinds) {
-      if (is_available(capability)) {
-        measure(capability, kind, LogitsType::kFloat32, "float32");
-        measure(capability, kind, LogitsType::kBFloat16, "bfloat16");
+      if (target.is_available()) {
+        measure(target, kind, LogitsType::kFloat32, "float32");
+        measure(target, kind, LogitsType::kBFloat16, "bfloat16");
       }
     }
   }

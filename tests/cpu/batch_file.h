@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/sample_rows.h"
+#include "cpu/calls.h"
 #include "placed_row.h"
 
 namespace ascend_sample::cpu::testing {
@@ -49,7 +49,7 @@ struct StoredBatch {
   std::vector<int64_t> selected;
   std::vector<float> kept;
 
-  Batch batch();
+  OperatorCall call();
 };
 
 class File {
@@ -126,25 +126,29 @@ inline StoredBatch read_batch(File& file) {
   return stored;
 }
 
-inline Batch StoredBatch::batch() {
+inline OperatorCall StoredBatch::call() {
   const auto type = static_cast<LogitsType>(header.type);
   const auto logits_offset = static_cast<size_t>(header.logits_offset) * size_of(type);
-  return {.type = type,
-          .batch_size = header.batch_size,
-          .vocab_size = header.vocab_size,
-          .logits = logits.data() + logits_offset,
-          .logits_row_stride = header.logits_row_stride,
-          .logits_column_stride = header.logits_column_stride,
-          .k = k.data(),
-          .k_stride = header.k_stride,
-          .selected = selected.data(),
-          .kept = kept.empty() ? nullptr : kept.data(),
-          .p = p.data(),
-          .p_stride = header.p_stride,
-          .q = q.empty() ? nullptr : q.data() + header.q_offset,
-          .q_row_stride = header.q_row_stride,
-          .q_column_stride = header.q_column_stride,
-          .eps = std::bit_cast<float>(static_cast<uint32_t>(header.eps_bits))};
+  OperatorCall call{.logits = {.type = type,
+                               .vocab_size = header.vocab_size,
+                               .data = logits.data() + logits_offset,
+                               .row_stride = header.logits_row_stride,
+                               .column_stride = header.logits_column_stride},
+                    .batch_size = header.batch_size,
+                    .rules = kFirstOperator,
+                    .k = {k.data(), header.k_stride},
+                    .p = {p.data(), header.p_stride},
+                    .min_p = std::nullopt,
+                    .q = std::nullopt,
+                    .eps = std::bit_cast<float>(static_cast<uint32_t>(header.eps_bits)),
+                    .are_probabilities = false,
+                    .selected = selected.data(),
+                    .kept = kept,
+                    .sample_result = std::nullopt};
+  if (!q.empty()) {
+    call.q = {q.data() + header.q_offset, header.q_row_stride, header.q_column_stride};
+  }
+  return call;
 }
 
 }  // namespace ascend_sample::cpu::testing

@@ -25,7 +25,7 @@ FIELDS = (
     *("logits_column_stride", "k_elements", "k_stride", "p_elements", "p_stride", "q_elements", "q_offset"),
     *("q_row_stride", "q_column_stride", "eps_bits", "is_need_logits"),
 )
-TYPES = (torch.float32, torch.float16, torch.bfloat16)  # LogitsType of csrc/cpu/sample_rows.h
+TYPES = (torch.float32, torch.float16, torch.bfloat16)  # LogitsType of csrc/cpu/calls.h
 _ALIGNMENTS = 32  # elements: how far from a vector's boundary a row starts is kept
 
 

@@ -25,9 +25,10 @@ ROOT = Path(__file__).parents[2]
 CORE = ROOT / "csrc"
 FOLDER = Path(__file__).parent
 CORE_OBJECTS = "the core's"
-_FUZZ = ("fuzz.cpp", "fuzz_case.cpp", "oracle.cpp")
+_ORACLE = ("oracle.cpp", "oracle_judge.cpp", "oracle_row.cpp")
+_FUZZ = ("fuzz.cpp", "fuzzer.cpp", "fuzz_case.cpp", "stored_case.cpp", *_ORACLE)
 PROGRAMS = {
-    "driver": ("driver.cpp", "oracle.cpp", CORE_OBJECTS),
+    "driver": ("driver.cpp", *_ORACLE, CORE_OBJECTS),
     "fuzz": (*_FUZZ, CORE_OBJECTS),
     "faulty_fuzz": (*_FUZZ, "faulty_core.cpp"),
     "allocations": ("allocations.cpp", CORE_OBJECTS),
@@ -72,7 +73,7 @@ VARIANTS = {variant.name: variant for variant in (NATIVE, ADDRESS, THREAD, AARCH
 
 def core_sources(core: Path = CORE) -> list[Path]:
     """The sources of the kernel that are free of torch."""
-    return [core / "cpu" / "sample_rows.cpp", *sorted((core / "cpu").glob("kernel_*.cpp"))]
+    return sorted((core / "cpu").glob("*.cpp"))
 
 
 def build(variant: Variant, programs: tuple[str, ...] = ("driver",), core: Path = CORE, jobs: int = 1) -> Path:

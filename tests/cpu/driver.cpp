@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "batch_file.h"
-#include "cpu/sample_rows.h"
+#include "cpu/targets.h"
 #include "oracle.h"
 #include "placed_row.h"
 
@@ -39,33 +39,33 @@ std::optional<Memory> memory_named(const std::string& name) {
   return std::nullopt;
 }
 
-void sample_rows_apart(Capability capability, const Batch& batch, int64_t first, int64_t last,
-                       Memory memory, Scratch& scratch) {
+void sample_apart(const Kernel& kernel, const OperatorCall& call, int64_t first, int64_t last,
+                  Memory memory, Scratch& scratch) {
+  const auto vocab_size = static_cast<size_t>(call.logits.vocab_size);
   for (int64_t row = first; row < last; ++row) {
     const Placement placement = memory == Memory::kHeap ? Placement::kHeap
                                 : row % 2 == 0          ? Placement::kBeforeGuard
                                                         : Placement::kBehindGuard;
-    const PlacedRow placed(batch, row, placement);
-    sample_rows(capability, placed.batch(), 0, 1, scratch);
-    batch.selected[row] = *placed.batch().selected;
-    if (batch.kept != nullptr) {
-      std::copy_n(placed.batch().kept, batch.vocab_size, batch.kept + row * batch.vocab_size);
-    }
+    const PlacedRow<OperatorCall> placed(call, row, placement);
+    kernel.sample(placed.call(), 0, 1, scratch);
+    call.selected[row] = *placed.call().selected;
+    std::copy(placed.call().kept.begin(), placed.call().kept.end(),
+              call.kept.begin() + row * static_cast<int64_t>(call.kept.empty() ? 0 : vocab_size));
   }
 }
 
 /// Each thread has a scratch of its own, which it keeps from batch to batch.
-void run(Capability capability, const Batch& batch, Memory memory,
+void run(const Kernel& kernel, const OperatorCall& call, Memory memory,
          std::vector<Scratch>& scratches) {
   const auto threads = static_cast<int64_t>(scratches.size());
   const auto work = [&](int64_t thread) {
-    const int64_t first = batch.batch_size * thread / threads;
-    const int64_t last = batch.batch_size * (thread + 1) / threads;
+    const int64_t first = call.batch_size * thread / threads;
+    const int64_t last = call.batch_size * (thread + 1) / threads;
     Scratch& scratch = scratches[static_cast<size_t>(thread)];
     if (memory == Memory::kTogether) {
-      sample_rows(capability, batch, first, last, scratch);
+      kernel.sample(call, first, last, scratch);
     } else {
-      sample_rows_apart(capability, batch, first, last, memory, scratch);
+      sample_apart(kernel, call, first, last, memory, scratch);
     }
   };
   std::vector<std::thread> others;
@@ -78,23 +78,23 @@ void run(Capability capability, const Batch& batch, Memory memory,
   }
 }
 
-void run_oracle(const Batch& batch) {
-  for (int64_t index = 0; index < batch.batch_size; ++index) {
-    const Row row(batch, index);
+void run_oracle(const OperatorCall& call) {
+  for (int64_t index = 0; index < call.batch_size; ++index) {
+    const Row row(call, index);
     const Oracle oracle(row);
-    batch.selected[index] = oracle.selected();
-    if (batch.kept != nullptr) {
+    call.selected[index] = oracle.selected();
+    if (!call.kept.empty()) {
       const auto kept = oracle.kept();
-      std::copy(kept.begin(), kept.end(), batch.kept + index * batch.vocab_size);
+      std::copy(kept.begin(), kept.end(), call.kept.begin() + index * call.logits.vocab_size);
     }
   }
 }
 
 int drive(const std::string& name, size_t threads, Memory memory, const char* input_path,
           const char* output_path) {
-  const auto capability = capability_named(name);
+  const Target* const target = find_target(name);
   const bool is_oracle = name == "oracle";
-  if (!is_oracle && (!capability.has_value() || !is_available(*capability))) {
+  if (!is_oracle && target == nullptr) {
     std::fprintf(stderr, "driver: capability \"%s\" is not available here\n", name.c_str());
     return kUnavailableStatus;
   }
@@ -103,11 +103,11 @@ int drive(const std::string& name, size_t threads, Memory memory, const char* in
   std::vector<Scratch> scratches(threads);
   for (int64_t left = read_batch_count(input); left > 0; --left) {
     StoredBatch stored = read_batch(input);
-    const Batch batch = stored.batch();
+    const OperatorCall call = stored.call();
     if (is_oracle) {
-      run_oracle(batch);
+      run_oracle(call);
     } else {
-      run(*capability, batch, memory, scratches);
+      run(*target->kernel, call, memory, scratches);
     }
     output.write(stored.selected.data(), stored.selected.size());
     output.write(stored.kept.data(), stored.kept.size());

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/sample_rows.h"
+#include "cpu/targets.h"
 #include "oracle.h"
 
 namespace ascend_sample::cpu {
@@ -26,19 +26,6 @@ std::byte* Scratch::reserve(Slot slot, size_t bytes) {
     block.bytes = bytes;
   }
   return block.memory.get();
-}
-
-std::string_view name_of(Capability capability) {
-  return capability == Capability::kPlain ? "plain" : "avx512";
-}
-
-bool is_available(Capability capability) {
-  return capability == Capability::kPlain || capability == Capability::kAvx512;
-}
-
-void exponential_noise(Capability /*capability*/, const NoiseKey& /*key*/, uint64_t /*first_lane*/,
-                       size_t count, float* out) {
-  std::fill_n(out, count, 1.0F);
 }
 
 namespace {
@@ -75,49 +62,85 @@ void spoil(const std::string& fault, std::vector<float>& distribution) {
   }
 }
 
-}  // namespace
+/// A row as the faulty core sees it.
+template <typename Call>
+testing::Row read(const Call& call, int64_t index, const std::string& fault) {
+  testing::Row row(call, index);
+  if (fault == "tail" && row.logits.size() % 16 == 1) {  // the last logit is not looked at
+    row.logits.back() = row.nothing();
+  }
+  while (fault == "hang" && row.logits.size() == 33) {
+    pause();
+  }
+  return row;
+}
 
-void sample_rows(Capability capability, const Batch& batch, int64_t first_row, int64_t last_row,
-                 Scratch& /*scratch*/) {
-  const std::string fault_of_all = std::getenv("FAULTY_CORE");
-  const std::string fault = capability == Capability::kPlain ? "" : fault_of_all;
+std::string fault_of(bool is_faulty) { return is_faulty ? std::getenv("FAULTY_CORE") : ""; }
+
+template <bool kIsFaulty>
+void sample(const OperatorCall& call, int64_t first_row, int64_t last_row, Scratch& /*scratch*/) {
+  const std::string fault = fault_of(kIsFaulty);
   for (int64_t index = first_row; index < last_row; ++index) {
-    testing::Row row(batch, index);
-    if (fault == "tail" && row.logits.size() % 16 == 1) {  // the last logit is not looked at
-      row.logits.back() = row.nothing();
-    }
-    while (fault == "hang" && row.logits.size() == 33) {
-      pause();
-    }
+    const testing::Row row = read(call, index, fault);
     const testing::Oracle oracle(row);
-    if (batch.filtering != nullptr) {
-      auto distribution = oracle.distribution();
-      spoil(fault_of_all, distribution);
-      std::copy(distribution.begin(), distribution.end(), batch.kept + index * batch.vocab_size);
-      if (fault_of_all == "distribution: id") {
-        batch.selected[index] = oracle.selected();
-      }
-      continue;
-    }
-    batch.selected[index] = oracle.selected();
-    if (batch.sampling != nullptr) {
-      batch.sampling->status[index] = row.status;
-    }
-    if (batch.dense_weights != nullptr) {
+    const int64_t start = index * call.logits.vocab_size;
+    call.selected[index] = oracle.selected();
+    if (call.sample_result.has_value()) {
       const auto weights = oracle.dense_weights();
       const auto ids = oracle.dense_ids();
-      std::copy(weights.begin(), weights.end(), batch.dense_weights + index * batch.vocab_size);
-      std::copy(ids.begin(), ids.end(), batch.dense_ids + index * batch.vocab_size);
+      std::copy(weights.begin(), weights.end(), call.sample_result->weights + start);
+      std::copy(ids.begin(), ids.end(), call.sample_result->ids + start);
     }
-    if (batch.kept == nullptr) {
+    if (call.kept.empty()) {
       continue;
     }
     const auto kept = oracle.kept();
-    std::copy(kept.begin(), kept.end(), batch.kept + index * batch.vocab_size);
+    std::copy(kept.begin(), kept.end(), call.kept.begin() + start);
     if (fault == "overrun") {
-      batch.kept[(index + 1) * batch.vocab_size] = 0;
+      call.kept.data()[start + call.logits.vocab_size] = 0;
     }
   }
 }
+
+template <bool kIsFaulty>
+void sample_requests(const SamplingCall& call, int64_t first_row, int64_t last_row,
+                     Scratch& /*scratch*/) {
+  for (int64_t index = first_row; index < last_row; ++index) {
+    const testing::Row row = read(call, index, fault_of(kIsFaulty));
+    call.selected[index] = testing::Oracle(row).selected();
+    call.status[index] = row.status;
+  }
+}
+
+template <bool kIsFaulty>
+void filter(const FilteringCall& call, int64_t first_row, int64_t last_row, Scratch& /*scratch*/) {
+  for (int64_t index = first_row; index < last_row; ++index) {
+    const testing::Row row = read(call, index, fault_of(kIsFaulty));
+    auto distribution = testing::Oracle(row).distribution();
+    spoil(fault_of(true), distribution);
+    std::copy(distribution.begin(), distribution.end(),
+              call.probabilities + index * call.logits.vocab_size);
+  }
+}
+
+void fill_noise(const NoiseKey& /*key*/, uint64_t /*first_lane*/, size_t count, float* out) {
+  std::fill_n(out, count, 1.0F);
+}
+
+template <bool kIsFaulty>
+constexpr Kernel kKernel{.sample = sample<kIsFaulty>,
+                         .sample_requests = sample_requests<kIsFaulty>,
+                         .filter = filter<kIsFaulty>,
+                         .rank = nullptr,
+                         .fill_noise = fill_noise};
+
+bool is_available() { return true; }
+
+constexpr Target kTargets[] = {{"plain", is_available, &kKernel<false>},
+                               {"avx512", is_available, &kKernel<true>}};
+
+}  // namespace
+
+std::span<const Target> targets() { return kTargets; }
 
 }  // namespace ascend_sample::cpu

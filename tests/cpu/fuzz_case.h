@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cpu/sample_rows.h"
+#include "cpu/calls.h"
+#include "cpu/scratch.h"
 #include "placed_row.h"
 
 namespace ascend_sample::cpu::testing {
@@ -55,31 +56,5 @@ struct FuzzCase {
 /// is of the second operator, or a row of the sampling layer, of which every third wants the
 /// distribution.
 FuzzCase make_case(uint64_t seed);
-
-/// A case in memory, as the batch of one row that it is.
-class StoredCase {
- public:
-  explicit StoredCase(const FuzzCase& fuzz_case);
-  StoredCase(const StoredCase&) = delete;
-  StoredCase& operator=(const StoredCase&) = delete;
-
-  const Batch& batch() const { return batch_; }
-
- private:
-  std::vector<std::byte> logits_;
-  std::vector<float> q_;
-  int32_t k_;
-  uint32_t p_;
-  uint32_t min_p_;
-  int64_t selected_ = 0;
-  std::vector<float> kept_;
-  std::vector<float> dense_weights_;
-  std::vector<int64_t> dense_ids_;
-  FuzzCase::Request request_;
-  RowStatus status_ = RowStatus::kOk;
-  Sampling sampling_;
-  Filtering filtering_;
-  Batch batch_;
-};
 
 }  // namespace ascend_sample::cpu::testing

@@ -8,44 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cpu/sample_rows.h"
+#include "oracle_row.h"
 
 namespace ascend_sample::cpu::testing {
-
-/// One row of a batch as numbers.
-struct Row {
-  Row(const Batch& batch, int64_t row);
-
-  /// What a value without weight is: -inf, or 0 for probabilities.
-  float nothing() const;
-  /// Whether top-k is on.
-  bool uses_k() const;
-
-  std::vector<float> logits;  // without weight what is not a number, and negative probabilities
-  int32_t k;
-  float p;
-  bool has_q;
-  std::vector<float> q;  // empty without has_q
-  float eps;
-  bool is_second;
-  int64_t most_k;
-  float min_p;  // 0: none
-  bool are_probabilities;
-  bool is_need_sample_result;
-
-  // Of the sampling layer.
-  bool is_request = false;
-  bool wants_distribution = false;  // instead of a token
-  bool is_greedy = false;
-  bool is_divided = false;            // by a temperature
-  RowStatus status = RowStatus::kOk;  // always, beside a distribution
-  std::vector<float> order;           // of top-k, where that is not the logits'; else empty
-
- private:
-  void become_draw(const Sampling& sampling, int64_t row);
-  void become_distribution(const Filtering& filtering, int64_t row);
-  void divide(float temperature);
-};
 
 /// How a result relates to the oracle's: section 7.
 enum class Kind : uint8_t { kExact, kTie, kNearDraw, kNearBoundary, kFailed };

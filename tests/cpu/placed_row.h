@@ -1,4 +1,4 @@
-// One row of a batch in memory of its own, so that a read or write outside it is seen.
+// One row of a call in memory of its own, so that a read or write outside it is seen.
 #pragma once
 
 #include <sys/mman.h>
@@ -7,11 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <stdexcept>
+#include <type_traits>
 
-#include "cpu/sample_rows.h"
+#include "cpu/calls.h"
 
 namespace ascend_sample::cpu::testing {
 
@@ -67,73 +69,96 @@ class Block {
 inline constexpr int64_t kNotSelected = std::numeric_limits<int64_t>::min();
 inline constexpr int kNotWritten = 0x7E;  // four of these are an improbable float
 
-/// A copy of one row as a batch of its own. No block is a byte larger than what may be touched.
-/// The placement is that of logits, q and what is written of a row.
+/// A copy of one row as a call of its own. No block is a byte larger than what may be touched. The
+/// placement is that of logits, q and what is written of a row.
+template <typename Call>
 class PlacedRow {
  public:
-  PlacedRow(const Batch& batch, int64_t row, Placement placement)
-      : vocab_size_(static_cast<size_t>(batch.vocab_size)),
-        logits_(span(batch.logits_column_stride) * size_of(batch.type), placement),
-        k_(sizeof(int32_t), Placement::kHeap),
-        p_(size_of(batch.type), Placement::kHeap),
-        min_p_(batch.min_p == nullptr ? 0 : size_of(batch.type), Placement::kHeap),
-        q_(batch.q == nullptr ? 0 : span(batch.q_column_stride) * sizeof(float), placement),
-        selected_(sizeof(int64_t), Placement::kHeap),
-        kept_(batch.kept == nullptr ? 0 : vocab_size_ * sizeof(float), placement),
-        dense_weights_(batch.dense_weights == nullptr ? 0 : vocab_size_ * sizeof(float), placement),
-        dense_ids_(batch.dense_ids == nullptr ? 0 : vocab_size_ * sizeof(int64_t), placement),
-        batch_(batch) {
-    const size_t size = size_of(batch.type);
-    const auto* logits = static_cast<const std::byte*>(batch.logits);
-    const auto* p = static_cast<const std::byte*>(batch.p);
-    const auto bytes = [size](int64_t elements) { return elements * static_cast<int64_t>(size); };
-    std::memcpy(logits_.data(), logits + bytes(row * batch.logits_row_stride),
-                span(batch.logits_column_stride) * size);
-    std::memcpy(k_.data(), batch.k + row * batch.k_stride, sizeof(int32_t));
-    if (p != nullptr) {
-      std::memcpy(p_.data(), p + bytes(row * batch.p_stride), size);
-    }
-    std::memcpy(selected_.data(), &kNotSelected, sizeof(kNotSelected));
-    batch_.batch_size = 1;
-    batch_.logits = logits_.data();
-    batch_.k = reinterpret_cast<const int32_t*>(k_.data());
-    batch_.p = p_.data();
-    batch_.selected = reinterpret_cast<int64_t*>(selected_.data());
-    if (batch.q != nullptr) {
-      std::memcpy(q_.data(), batch.q + row * batch.q_row_stride,
-                  span(batch.q_column_stride) * sizeof(float));
-      batch_.q = reinterpret_cast<const float*>(q_.data());
-    }
-    if (batch.kept != nullptr) {
-      std::memset(kept_.data(), kNotWritten, vocab_size_ * sizeof(float));
-      batch_.kept = reinterpret_cast<float*>(kept_.data());
-    }
-    if (batch.min_p != nullptr) {
-      const auto* min_p = static_cast<const std::byte*>(batch.min_p);
-      std::memcpy(min_p_.data(), min_p + bytes(row * batch.min_p_stride), size);
-      batch_.min_p = min_p_.data();
-    }
-    if (batch.dense_weights != nullptr) {
-      std::memset(dense_weights_.data(), kNotWritten, vocab_size_ * sizeof(float));
-      batch_.dense_weights = reinterpret_cast<float*>(dense_weights_.data());
-    }
-    if (batch.dense_ids != nullptr) {
-      std::memset(dense_ids_.data(), kNotWritten, vocab_size_ * sizeof(int64_t));
-      batch_.dense_ids = reinterpret_cast<int64_t*>(dense_ids_.data());
-    }
+  PlacedRow(const Call& call, int64_t row, Placement placement)
+      : vocab_size_(static_cast<size_t>(call.logits.vocab_size)),
+        placement_(placement),
+        call_(call) {
+    call_.batch_size = 1;
+    call_.logits.data = copy_of(call.logits.data, row * call.logits.row_stride,
+                                span(call.logits.column_stride), size(), placement);
+    place(row);
   }
+  PlacedRow(const PlacedRow&) = delete;
+  PlacedRow& operator=(const PlacedRow&) = delete;
 
-  const Batch& batch() const { return batch_; }
+  const Call& call() const { return call_; }
 
  private:
+  void place(int64_t row)
+    requires(std::is_same_v<Call, OperatorCall>)
+  {
+    place_number(call_.k, row, sizeof(int32_t));
+    place_number(call_.p, row, size());
+    if (call_.min_p.has_value()) {
+      place_number(*call_.min_p, row, size());
+    }
+    if (call_.q.has_value()) {
+      call_.q->data = static_cast<const float*>(copy_of(call_.q->data, row * call_.q->row_stride,
+                                                        span(call_.q->column_stride), sizeof(float),
+                                                        placement_));
+    }
+    call_.selected = not_selected();
+    if (!call_.kept.empty()) {
+      call_.kept = {not_written<float>(), vocab_size_};
+    }
+    if (call_.sample_result.has_value()) {
+      call_.sample_result = {not_written<float>(), not_written<int64_t>()};
+    }
+  }
+  /// The numbers are those of the first request.
+  void place(int64_t /*row*/)
+    requires(std::is_same_v<Call, SamplingCall>)
+  {
+    call_.selected = not_selected();
+    *call_.status = RowStatus{-1};  // has to be written
+  }
+  void place(int64_t /*row*/)
+    requires(std::is_same_v<Call, FilteringCall>)
+  {
+    call_.probabilities = not_written<float>();
+  }
+
+  size_t size() const { return size_of(call_.logits.type); }
+
   /// The elements from the first to the last of a row.
   size_t span(int64_t column_stride) const {
     return (vocab_size_ - 1) * static_cast<size_t>(column_stride) + 1;
   }
 
+  const void* copy_of(const void* data, int64_t start, size_t count, size_t size,
+                      Placement placement) {
+    const auto* from = static_cast<const std::byte*>(data) + start * static_cast<int64_t>(size);
+    std::byte* const to = blocks_.emplace_back(count * size, placement).data();
+    std::memcpy(to, from, count * size);
+    return to;
+  }
+  template <typename Element>
+  void place_number(Column<Element>& column, int64_t row, size_t size) {
+    column.data = static_cast<const Element*>(
+        copy_of(column.data, row * column.stride, 1, size, Placement::kHeap));
+    column.stride = 0;
+  }
+  int64_t* not_selected() {
+    return static_cast<int64_t*>(
+        std::memcpy(blocks_.emplace_back(sizeof(int64_t), Placement::kHeap).data(), &kNotSelected,
+                    sizeof(int64_t)));
+  }
+  template <typename Element>
+  Element* not_written() {
+    const size_t bytes = vocab_size_ * sizeof(Element);
+    return static_cast<Element*>(
+        std::memset(blocks_.emplace_back(bytes, placement_).data(), kNotWritten, bytes));
+  }
+
   size_t vocab_size_;
-  Block logits_, k_, p_, min_p_, q_, selected_, kept_, dense_weights_, dense_ids_;
-  Batch batch_;
+  Placement placement_;
+  Call call_;
+  std::deque<Block> blocks_;
 };
 
 }  // namespace ascend_sample::cpu::testing

@@ -56,7 +56,6 @@ def test_a_wrong_tail_is_found_and_cut_down(programs: Path) -> None:
         ("leak", r"plain is wrong: (the probability of id \d+ is 1e-30, not 0|\d+ entries are kept, not \d+ to \d+)"),
         ("short", r"plain is wrong: \d+ entries are kept, not \d+ to \d+"),
         ("zeros", r"plain is wrong: the probability of id \d+ is 0, not NaN"),
-        ("id", r"plain wrote the id \d+ beside a distribution"),
     ],
 )
 def test_a_wrong_distribution_is_found_and_cut_down(programs: Path, fault: str, finding: str) -> None:

@@ -14,9 +14,9 @@ ROW_MODEL = "ascend_sample/parity/row_model.py"
 COMPARE = "ascend_sample/parity/compare.py"
 CFFI_CALL = "ascend_sample/npu/aclnn_call.py"
 COMPOSITE = "csrc/composite.cpp"
-CPU_KERNEL = "csrc/cpu/top_k_top_p_sample_kernel.cpp"
-CPU_DISPATCH = "csrc/cpu/dispatch.cpp"
-NOT_IN_CORE = ("csrc/cpu/dispatch", "_kernel.cpp")  # what of csrc/cpu needs torch
+CPU_KERNEL = "csrc/cpu/torch/top_k_top_p_sample_kernel.cpp"
+CPU_DISPATCH = "csrc/cpu/torch/dispatch.cpp"
+NOT_IN_CORE = "csrc/cpu/torch/"
 NPU_KERNEL = "csrc/npu/top_k_top_p_sample_kernel.cpp"
 NPU_CALL = "csrc/npu/sampler_call.cpp"
 NPU_CALL_PHASES = "csrc/npu/sampler_call.h"
@@ -83,7 +83,7 @@ class Mutant:
     @property
     def is_in_core(self) -> bool:
         """Whether the fault is in the CPU kernel's core, which tests/cpu builds by itself, without torch."""
-        return self.file.startswith("csrc/cpu/") and not any(part in self.file for part in NOT_IN_CORE)
+        return self.file.startswith("csrc/cpu/") and not self.file.startswith(NOT_IN_CORE)
 
     @property
     def is_built_by_tests(self) -> bool:

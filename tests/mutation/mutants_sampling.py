@@ -19,8 +19,8 @@ PROCESSING = f"{SAMPLING}processing.py"
 NORMAL_MODE = f"{SAMPLING}_normal_mode.py"
 HOST_VALUES = "ascend_sample/integrations/_host_values.py"
 NATIVE_ROWS = "csrc/cpu/kernel.h"
-NATIVE_PROBABILITIES = "csrc/cpu/probabilities.h"
-BEST_TOKENS = "csrc/cpu/best_tokens.h"
+NATIVE_PROBABILITIES = "csrc/cpu/filters/distribution.h"
+BEST_TOKENS = "csrc/cpu/filters/best_tokens.h"
 
 IN_FUNCTIONAL = ("tests/sampling/test_functional.py",)
 IN_ROUTES = ("tests/sampling/test_functional.py::TestRoutes",)
@@ -179,7 +179,7 @@ MUTANTS_SAMPLING = (
     Mutant("sampling: nine rounds of Philox", NOISE, "_ROUNDS: Final = 10", "_ROUNDS: Final = 9", IN_NOISE),
     Mutant(
         "sampling: the native noise has another purpose",
-        "csrc/cpu/sample_rows_kernel.cpp",
+        "csrc/cpu/torch/sample_rows_kernel.cpp",
         ".stream = static_cast<uint32_t>(stream),",
         ".stream = 0,",
         IN_NATIVE_ROWS,
@@ -188,22 +188,22 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: filter_probabilities weighs divided logits by the maximum of the undivided",
         NATIVE_ROWS,
-        "normalize_kept(kept, row.vocab_size(), 0.0F);",
-        "normalize_kept(kept, row.vocab_size(), maximum);",
+        "normalize_kept(kept, 0.0F);",
+        "normalize_kept(kept, maximum);",
         IN_FILTER_PROBABILITIES,
     ),
     Mutant(
         "sampling: filter_probabilities keeps until the sum reaches p",
-        NATIVE_ROWS,
-        ".has_to_exceed_p = true};",
-        ".has_to_exceed_p = false};",
+        "csrc/cpu/calls.h",
+        "kSamplingLayer{.softmaxes_again = false,\n                                      .has_to_exceed_p = true,",
+        "kSamplingLayer{.softmaxes_again = false,\n                                      .has_to_exceed_p = false,",
         IN_FILTER_PROBABILITIES,
     ),
     Mutant(
         "sampling: filter_probabilities gives greedy rows their k",
         NATIVE_ROWS,
         "    arguments.k = 1;\n",
-        "    arguments.k = batch.k[index * batch.k_stride];\n",
+        "    arguments.k = call.requests.k[index];\n",
         IN_FILTER_PROBABILITIES,
     ),
     Mutant(
@@ -216,15 +216,15 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: filter_probabilities ignores min-p",
         NATIVE_ROWS,
-        ".min_p = filtering.min_p[index],",
+        ".min_p = requests.min_p[index],",
         ".min_p = 0.0F,",
         IN_FILTER_PROBABILITIES,
     ),
     Mutant(
         "sampling: filter_probabilities of a row without anything are 0",
         NATIVE_PROBABILITIES,
-        "fill(kept, count, std::numeric_limits<float>::quiet_NaN());",
-        "fill(kept, count, 0.0F);",
+        "fill(kept, std::numeric_limits<float>::quiet_NaN());",
+        "fill(kept, 0.0F);",
         IN_FILTER_PROBABILITIES,
     ),
     Mutant(
@@ -245,8 +245,8 @@ MUTANTS_SAMPLING = (
     Mutant(
         "decoding: best_tokens ignores the temperature",
         BEST_TOKENS,
-        "if (ranking.temperature != 1.0F) {",
-        "if (ranking.temperature < 0.0F) {",
+        "if (call.temperature != 1.0F) {",
+        "if (call.temperature < 0.0F) {",
         IN_BEST_TOKENS,
     ),
     Mutant(

@@ -1,0 +1,210 @@
+// The branches of a row: docs/semantics.md, section 3, and docs/semantics_v2.md.
+#pragma once
+
+#include <optional>
+
+#include "cpu/draws/race.h"
+#include "cpu/filters/min_p.h"
+#include "cpu/filters/top_p.h"
+#include "cpu/rows/compaction.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// Top-k: the first k of the total order, then perhaps top-p and min-p.
+template <typename Type>
+size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArguments& arguments,
+                    Scratch& scratch, Workspace& work) {
+  if constexpr (kHasFewValues<Type>) {
+    if (k > kFewSorted) {
+      return HistogramFilters<Type>(row, arguments, scratch, work).sample_top_k(k, use_p);
+    }
+  }
+  const Groups groups = groups_for(k, row.vocab_size(), work);
+  float maximum = scan_first(row, groups, arguments);
+  if (arguments.wants_kept()) {
+    fill(arguments.kept, -kInfinity);
+  }
+  if (maximum == -kInfinity) {
+    return 0;
+  }
+  const Candidates candidates = first_of_total_order(row, groups, k, work);
+  size_t count = candidates.count;
+  double total = 0;
+  if (use_p || arguments.uses_min_p() || arguments.is_drawn()) {
+    if (arguments.temperature != 1.0F) {
+      maximum = divide(candidates.values, count, maximum, arguments.temperature, candidates.values);
+    }
+    total = exp_differences(candidates.values, count, maximum, work.exponentials);
+    const auto probability_of = [&](size_t rank) {
+      return static_cast<float>(work.exponentials[rank] / total);
+    };
+    if (use_p) {
+      const size_t n = count_until_exceeding(work.exponentials, count, total, arguments.target());
+      count = n == 0 ? count : n;
+    }
+    count = arguments.count_staying(count, probability_of);
+  }
+  if (arguments.wants_kept()) {
+    for (size_t rank = 0; rank < count; ++rank) {
+      arguments.kept[candidates.ids[rank]] = candidates.values[rank];
+    }
+  }
+  if (!arguments.is_drawn()) {
+    return candidates.ids[0];
+  }
+  total = arguments.rules.softmaxes_again ? sum(work.exponentials, count) : total;
+  return candidates
+      .ids[draw(work.exponentials, count, total, *arguments.noise, arguments.eps, work.scores)];
+}
+
+/// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
+/// whole mass to the entries of +inf.
+template <typename Type>
+Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& work) {
+  auto* values =
+      reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, row.vocab_size() * sizeof(float)));
+  const Floats infinity = splat(kInfinity);
+  const size_t whole = row.vocab_size() / kLine;
+  for (size_t line = 0; line < whole; ++line) {
+    const Line logits = Type::load(row.line(line));
+    float* out = values + line * kLine;
+    store(out, select(is_equal(logits.first, infinity), Floats{}, splat(-kInfinity)));
+    store(out + kLanes, select(is_equal(logits.second, infinity), Floats{}, splat(-kInfinity)));
+  }
+  for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
+    values[id] = row.value(id) == kInfinity ? 0.0F : -kInfinity;
+  }
+  return {values, row.vocab_size(), work.last_chunk_of_copy};
+}
+
+/// Top-p alone.
+template <typename Type>
+size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+                    Workspace& work) {
+  TopP<Type> top_p(row, arguments, scratch, work);
+  if (const std::optional<size_t> selected = top_p.sample(scratch.history)) {
+    return *selected;
+  }
+  const Row<Float32> infinities = infinities_of(row, scratch, work);
+  TopP<Float32> shared(infinities, arguments, scratch, work);
+  const size_t selected = *shared.sample(scratch.history);
+  for (float& logit : arguments.kept) {
+    logit = logit == 0.0F ? kInfinity : -kInfinity;
+  }
+  return selected;
+}
+
+/// The place in `row`, which is what was left, that is drawn where there is no top-k; none where
+/// that takes a sum over whole chunks. q belongs to the rank, or without a filter to the id.
+template <typename Type>
+std::optional<size_t> draw_compacted(const Row<Type>& row, const uint32_t* ids,
+                                     const RowArguments& arguments, Scratch& scratch,
+                                     Workspace& work) {
+  if (arguments.uses_p()) {
+    TopP<Type> top_p(row, arguments, scratch, work);
+    History history;  // the next row need not be masked
+    return kHasFewValues<Type> ? top_p.sample(history) : top_p.sample_with_bounds();
+  }
+  float* const noise = work.weights;  // nothing is weighed here
+  arguments.noise->pick(ids, row.vocab_size(), noise);
+  float maximum = 0;
+  const Race race = run_race(row, noise, arguments.eps, work.last_noise, maximum);
+  return race.is_won() ? std::optional<size_t>(race[0].id) : std::nullopt;
+}
+
+/// The drawn id of a row of which little is above -inf, and its status where that is wanted; none
+/// for other rows, and where the little does not decide. Without top-k, logits are divided by the
+/// temperature first.
+template <typename Type>
+std::optional<size_t> sample_compacted(const Row<Type>& row, RowArguments arguments,
+                                       float temperature, Scratch& scratch, Workspace& work) {
+  const bool use_k = arguments.uses_k(row.vocab_size());
+  const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
+  const bool is_by_min_p = !use_k && !arguments.uses_p() && arguments.uses_min_p();
+  // Few of a row, and what min-p alone keeps, take hardly more than a pass anyway.
+  const bool is_fast = keeps_one || is_by_min_p || (use_k && arguments.k <= int32_t{kFewSorted});
+  if (!arguments.is_drawn() || arguments.wants_kept() || is_fast) {
+    return std::nullopt;
+  }
+  const std::optional<CompactedRow<Type>> compacted = compact(row, work);
+  if (!compacted.has_value()) {
+    return std::nullopt;
+  }
+  if (!arguments.status.empty()) {
+    arguments.status.front() = compacted->status;
+    arguments.status = {};
+  }
+  const size_t count = compacted->count;
+  if (count == 0) {
+    return 0;
+  }
+  using Storage = typename Type::Storage;
+  const Row<Type> rest(compacted->logits, count,
+                       reinterpret_cast<Storage*>(work.last_chunk_of_copy));
+  std::optional<size_t> place;
+  if (use_k) {
+    arguments.temperature = temperature;
+    place = sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments,
+                         scratch, work);
+  } else if (temperature == 1.0F) {
+    place = draw_compacted(rest, compacted->ids, arguments, scratch, work);
+  } else {
+    float maximum = -kInfinity;
+    float* const values = work.bin_values;  // logits of float32 are not counted
+    for (size_t i = 0; i < count; ++i) {
+      values[i] = rest.value(i);
+      maximum = values[i] > maximum ? values[i] : maximum;
+    }
+    divide(values, count, maximum, temperature, values);
+    const Row<Float32> divided(values, count, work.last_chunk_of_copy);
+    place = draw_compacted(divided, compacted->ids, arguments, scratch, work);
+  }
+  return place.has_value() ? std::optional<size_t>(compacted->ids[*place]) : std::nullopt;
+}
+
+/// No filter.
+template <typename Type>
+size_t sample_unfiltered(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+                         Workspace& work) {
+  if (arguments.wants_kept()) {
+    copy_above(row, -kInfinity, arguments.kept.data());
+  }
+  if (!arguments.is_drawn()) {
+    RowArguments best = arguments;
+    best.kept = {};
+    return sample_top_k(row, 1, false, best, scratch, work);
+  }
+  const float* q = contiguous(*arguments.noise, row.vocab_size(), scratch);
+  float maximum = 0;
+  std::optional<size_t> selected = draw_unfiltered(row, q, arguments.eps, work, maximum);
+  if (!selected.has_value() && maximum == kInfinity) {
+    float ignored = 0;
+    selected = draw_unfiltered(infinities_of(row, scratch, work), q, arguments.eps, work, ignored);
+  }
+  return selected.has_value() ? *selected
+                              : compare_all_scores(row, Noise{q, 1}, arguments.eps, maximum,
+                                                   sum_exactly(row, maximum, work), work);
+}
+
+/// A row whose logits need not be divided any more.
+template <typename Type>
+size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+                  Workspace& work) {
+  const bool use_k = arguments.uses_k(row.vocab_size());
+  const bool use_p = arguments.uses_p();
+  const bool is_best_wanted = !arguments.is_drawn() && !arguments.wants_kept();
+  if (is_best_wanted || arguments.keeps_one() || arguments.min_p >= 1.0F) {
+    // Whatever else is kept, the first of the total order is.
+    return sample_top_k(row, 1, false, arguments, scratch, work);
+  }
+  if (use_k) {
+    return sample_top_k(row, static_cast<size_t>(arguments.k), use_p, arguments, scratch, work);
+  }
+  if (use_p) {
+    return sample_top_p(row, arguments, scratch, work);
+  }
+  return arguments.uses_min_p() ? sample_min_p(row, arguments, scratch, work)
+                                : sample_unfiltered(row, arguments, scratch, work);
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

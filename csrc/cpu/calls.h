@@ -1,0 +1,123 @@
+// What the CPU kernel is asked for, free of torch: docs/semantics.md, docs/semantics_v2.md and
+// docs/sampling.md on rows in memory. Arguments are valid; strides are in elements.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "contract.h"
+
+namespace ascend_sample::cpu {
+
+enum class LogitsType : uint8_t { kFloat32, kFloat16, kBFloat16 };
+
+/// Rows of logits.
+struct Logits {
+  LogitsType type;
+  int64_t vocab_size;  // 1 to kMaxVocabSize
+  const void* data;
+  int64_t row_stride;
+  int64_t column_stride;
+};
+
+/// A number for each row. Those of void have the type of the logits.
+template <typename Element>
+struct Column {
+  const Element* data;
+  int64_t stride;
+};
+
+/// Noise for each logit.
+struct NoiseRows {
+  const float* data;
+  int64_t row_stride;
+  int64_t column_stride;
+};
+
+/// Where the operators and the sampling layer differ: docs/semantics_v2.md, "The differences".
+struct Rules {
+  bool softmaxes_again;   // what is kept, before it is drawn from
+  bool has_to_exceed_p;   // the sum of a nucleus' probabilities; else it has to reach p
+  bool keeps_one_at_p_0;  // else p <= 0 keeps everything
+  int64_t most_k;         // a larger k, or one above vocab_size, skips top-k
+};
+
+inline constexpr Rules kFirstOperator{.softmaxes_again = true,
+                                      .has_to_exceed_p = true,
+                                      .keeps_one_at_p_0 = false,
+                                      .most_k = kMaxTopK};
+inline constexpr Rules kSecondOperator{.softmaxes_again = false,
+                                       .has_to_exceed_p = false,
+                                       .keeps_one_at_p_0 = true,
+                                       .most_k = kMaxTopK};  // or what ks_max makes it
+inline constexpr Rules kSamplingLayer{.softmaxes_again = false,
+                                      .has_to_exceed_p = true,
+                                      .keeps_one_at_p_0 = true,
+                                      .most_k = kMaxTopK};
+
+/// Where the kept weights and their ids go, in the order of q: [batch_size, vocab_size] each.
+struct SampleResult {
+  float* weights;
+  int64_t* ids;
+};
+
+/// top_k_top_p_sample or top_k_top_p_sample_v2, as the rules say.
+struct OperatorCall {
+  Logits logits;
+  int64_t batch_size;
+  Rules rules;
+  Column<int32_t> k;
+  Column<void> p;
+  std::optional<Column<void>> min_p;
+  std::optional<NoiseRows> q;  // none: no draw
+  float eps;
+  bool are_probabilities;  // rather than logits
+  int64_t* selected;       // [batch_size]
+  std::span<float> kept;   // [batch_size, vocab_size]; empty: not wanted
+  std::optional<SampleResult> sample_result;
+};
+
+/// The parameters of requests: a number for each row.
+struct Requests {
+  const float* temperature;  // not above 0, or NaN: the first of the total order
+  const int32_t* k;
+  const float* p;
+  const float* min_p;
+};
+
+/// What was seen in a row: NaN before +inf, +inf before nothing but -inf.
+enum class RowStatus : int8_t { kOk = 0, kAllMasked = 1, kNanSeen = 2, kInfinitySeen = 3 };
+
+/// sample_rows: a token for each request.
+struct SamplingCall {
+  Logits logits;
+  int64_t batch_size;
+  std::span<const int64_t> rows;  // of the logits, one for each request; empty: the same
+  Requests requests;
+  const int64_t* seed;
+  const int64_t* position;
+  uint32_t stream;
+  int64_t* selected;  // [batch_size]
+  RowStatus* status;  // [batch_size]
+};
+
+/// filter_probabilities: the distribution that each request is drawn from.
+struct FilteringCall {
+  Logits logits;
+  int64_t batch_size;
+  Requests requests;
+  float* probabilities;  // [batch_size, vocab_size]
+};
+
+/// best_tokens: the best ones of each row, the first first.
+struct RankingCall {
+  Logits logits;
+  int64_t batch_size;
+  int64_t count;  // 1 to kMaxTopK, and no more than vocab_size
+  float temperature;
+  float* log_probs;    // [batch_size, count]
+  int64_t* token_ids;  // the same
+};
+
+}  // namespace ascend_sample::cpu

@@ -1,0 +1,110 @@
+// min-p alone: docs/semantics_v2.md. What it keeps stays in vocabulary order.
+#pragma once
+
+#include <optional>
+
+#include "cpu/draws/race.h"
+#include "cpu/filters/top_k.h"
+#include "cpu/rows/formats.h"
+#include "cpu/rows/kept.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// The largest value that min-p does not keep, between two bounds of it: for logits so close to it
+/// that the rounding of probabilities to float32 matters.
+template <typename Type>
+float exact_bound(const Row<Type>& row, const Groups& groups, float maximum, float lower,
+                  float upper, float min_p, Workspace& work) {
+  const RowSum row_sum = scan_sum(row, groups, work.chunk_sums);
+  const double least = double{min_p} * double{probability_of(maximum, row_sum)};
+  return last_before(lower, next_above(upper),
+                     [&](float value) { return double{probability_of(value, row_sum)} >= least; });
+}
+
+/// The id of the hit with this place among all.
+inline size_t find_hit(const Hits& hits, size_t place) {
+  for (size_t i = 0;; ++i) {
+    uint64_t bits = hits.bits[i];
+    const auto count = static_cast<size_t>(__builtin_popcountll(bits));
+    if (place >= count) {
+      place -= count;
+      continue;
+    }
+    for (; place != 0; --place) {
+      bits &= bits - 1;
+    }
+    return hits.pairs[i] * 2 * kLine + static_cast<size_t>(__builtin_ctzll(bits));
+  }
+}
+
+/// What min-p keeps: its places are the hits, its values stand side by side.
+struct KeptByMinP {
+  float bound;  // all that is above it
+  float* values;
+  size_t count;
+};
+
+template <typename Type>
+KeptByMinP keep_above(const Row<Type>& row, const Groups& groups, float bound, Scratch& scratch,
+                      Workspace& work) {
+  const size_t count = hit_above(row, groups, bound, work.hits);
+  const size_t room = work.hits.count * 2 * kLine + kLine;  // whole lines, and junk behind them
+  auto* values = reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, room * sizeof(float)));
+  copy_hit_values(row, work.hits, bound, values);
+  return {bound, values, count};
+}
+
+template <typename Type>
+KeptByMinP keep_by_min_p(const Row<Type>& row, const Groups& groups, float maximum, float min_p,
+                         Scratch& scratch, Workspace& work) {
+  if (maximum == kInfinity) {  // its entries share the whole mass
+    const KeptByMinP kept = keep_above(row, groups, next_below(maximum), scratch, work);
+    fill({kept.values, kept.count}, 0.0F);
+    return kept;
+  }
+  // Probabilities are rounded to float32 before they are compared: up to 1e-6 are not sure.
+  const float lower = below_share(maximum, double{min_p} * (1 - kUnsure));
+  const float upper = below_share(maximum, double{min_p} * (1 + kUnsure));
+  const KeptByMinP kept = keep_above(row, groups, lower, scratch, work);
+  const size_t padded = (kept.count + kLine - 1) / kLine * kLine;
+  if (count_at_least(kept.values, padded, next_above(upper)) == kept.count) {
+    return kept;
+  }
+  return keep_above(row, groups, exact_bound(row, groups, maximum, lower, upper, min_p, work),
+                    scratch, work);
+}
+
+/// min-p below 1, and nothing else.
+template <typename Type>
+size_t sample_min_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+                    Workspace& work) {
+  const Groups groups = groups_for(1, row.vocab_size(), work);
+  const float maximum = scan_maxima(row, groups);
+  if (maximum == -kInfinity) {
+    if (arguments.wants_kept()) {
+      fill(arguments.kept, -kInfinity);
+    }
+    return 0;
+  }
+  const KeptByMinP found = keep_by_min_p(row, groups, maximum, arguments.min_p, scratch, work);
+  if (arguments.wants_kept()) {
+    write_kept(row, found.bound, 0, arguments.kept.data());
+  }
+  if (!arguments.is_drawn()) {
+    return find_equal(row, maximum, 0);
+  }
+  // q belongs to the place among the kept.
+  const Row<Float32> kept(found.values, found.count, work.last_chunk_of_copy);
+  const float* q = contiguous(*arguments.noise, found.count, scratch);
+  float largest = 0;
+  const std::optional<size_t> place = draw_unfiltered(kept, q, arguments.eps, work, largest);
+  if (place.has_value()) {
+    return find_hit(work.hits, *place);
+  }
+  // Scores may overflow, so the weights are those of the whole row.
+  const double total = sum_exactly(row, maximum, work);
+  return find_hit(work.hits,
+                  compare_all_scores(kept, Noise{q, 1}, arguments.eps, largest, total, work));
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

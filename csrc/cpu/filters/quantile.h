@@ -1,0 +1,292 @@
+// Where, in a row's order, a cumulated weight exceeds a target: without sorting the row.
+//
+// A sample of the row tells between which two values the quantile must lie; one pass over the row
+// weighs what is above them and gathers what is between; the rest is a search among the gathered.
+#pragma once
+
+#include <cmath>
+
+#include "cpu/filters/weighted_set.h"
+#include "cpu/rows/hits.h"
+#include "cpu/rows/workspace.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// A part of the row.
+struct Sample {
+  WeightedSet set;
+  double lines_for_each;  // lines of the row for each of the sample's
+};
+
+template <Weight kWeight, typename Type>
+Sample take_sample(const Row<Type>& row, float maximum, WeightedSet set) {
+  const size_t lines = row.lines() < kSampleLines ? row.lines() : kSampleLines;
+  sample_lines(row, lines, set.values);
+  set.size = lines * kLine;
+  const Floats reference = splat(maximum);
+  for (size_t i = 0; i < set.size; i += kLanes) {
+    store(set.weights + i, weigh<kWeight>(load_floats(set.values + i), reference));
+  }
+  return {set, static_cast<double>(row.lines()) / static_cast<double>(lines)};
+}
+
+/// The weight of the whole row.
+template <Weight kWeight, typename Type>
+double weigh_row(const Row<Type>& row, float maximum) {
+  const Floats reference = splat(maximum);
+  Sum sum;
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    const auto* chunk = row.chunk(index);
+    for (size_t i = 0; i < kChunk; i += kLine) {
+      const Line line = Type::load_unordered(chunk + i);
+      sum.add(weigh<kWeight>(line.first, reference) + weigh<kWeight>(line.second, reference));
+    }
+  }
+  return sum.total();
+}
+
+/// A bracket that holds the quantile, if the sample's weights are off by no more than so many
+/// standard deviations of a sample at random; `within` does surely. `target` is the weight to be
+/// exceeded by what lies between within.high and the quantile. Only the lower end is narrowed
+/// unless kWithHigh.
+template <Weight kWeight, bool kWithHigh>
+Bracket narrow(const Sample& sample, Bracket within, float maximum, double target,
+               double deviations, WeightedSet inside, const WeightedSet (&rooms)[2]) {
+  const Floats lows = splat(within.low);
+  const Floats highs = splat(within.high);
+  Floats squares{};
+  double total = 0;
+  double largest_line = 0;
+  inside.size = 0;
+  for (size_t i = 0; i < sample.set.size; i += kLine) {
+    Floats line{};
+    for (const size_t half : {i, i + kLanes}) {
+      const Floats values = load_floats(sample.set.values + half);
+      const Floats weights =
+          kWeight == Weight::kOne ? splat(1.0F) : load_floats(sample.set.weights + half);
+      const Mask stays = is_at_least(values, lows) & is_at_least(highs, values);
+      const Floats counted = select(stays, weights, Floats{});
+      line = line + counted;
+      squares = fused(counted, counted, squares);
+      compress(inside.weights + inside.size, stays, weights);
+      inside.size += compress(inside.values + inside.size, stays, values);
+    }
+    const double weight = sum_lanes(line);
+    total += weight;
+    largest_line = weight > largest_line ? weight : largest_line;
+  }
+  if (inside.size == 0) {
+    return within;
+  }
+  const double wanted = target / sample.lines_for_each;
+  // In a sorted row, the logits of a line are as one: then the sample may be off by a line.
+  const double largest = weight_of_equals<kWeight>(within.high, 1, maximum);
+  const double error =
+      deviations * std::sqrt(sum_lanes(squares) + largest * largest) + largest_line;
+  Bracket bracket = within;
+  if (wanted + error < total) {
+    bracket.low = find_quantile<kWeight>(inside, maximum, wanted + error, rooms).value;
+  }
+  if (kWithHigh && wanted - error > 0) {
+    bracket.high = find_quantile<kWeight>(inside, maximum, wanted - error, rooms).value;
+  }
+  return bracket;
+}
+
+/// What is above a value that a quantile does not exceed.
+struct KnownPrefix {
+  float value;
+  size_t count;
+  double weight;
+};
+
+/// Gathers the values inside the bracket, unless it is a single value: then it counts them. With
+/// kWeighsAbove it also weighs the logits above, which are known otherwise.
+template <Weight kWeight, bool kWeighsAbove, typename Type>
+WeightedSet gather(const Row<Type>& row, Bracket bracket, float maximum, WeightedSet set) {
+  const Floats reference = splat(maximum);
+  const Floats lows = splat(bracket.low);
+  const Floats highs = splat(bracket.high);
+  const bool is_one_value = bracket.low == bracket.high;
+  Counter above;
+  Counter equal;
+  Sum weight;
+  set.size = 0;
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    const auto* chunk = row.chunk(index);
+    for (size_t i = 0; i < kChunk; i += kLine) {
+      const Line line = Type::load(chunk + i);
+      for (const Floats& values : {line.first, line.second}) {
+        const Mask is_inside = is_at_least(values, lows) & is_at_least(highs, values);
+        if constexpr (kWeighsAbove) {
+          const Mask is_above = is_greater(values, highs);
+          above.add(is_above);
+          if constexpr (kWeight != Weight::kOne) {
+            weight.add(select(is_above, weigh<kWeight>(values, reference), Floats{}));
+          }
+        }
+        if (is_one_value) {
+          equal.add(is_inside);
+        } else {
+          set.size += compress(set.values + set.size, is_inside, values);
+        }
+      }
+    }
+  }
+  set.size += equal.total();
+  if constexpr (kWeighsAbove) {
+    set.count_above = above.total();
+    set.weight_above =
+        kWeight == Weight::kOne ? static_cast<double>(set.count_above) : weight.total();
+  }
+  return set;
+}
+
+/// Searches a row for places, by this weight or by Weight::kOne. What a search gathers serves later
+/// ones where it holds their quantile.
+template <typename Type, Weight kSampled>
+class QuantileSearch {
+ public:
+  /// From `values` on, there is room for the row.
+  QuantileSearch(const Row<Type>& row, float maximum, float* values, Workspace& work)
+      : row_(row),
+        maximum_(maximum),
+        gathered_{values, work.weights},
+        inside_{work.inside_values, work.inside_weights},
+        rooms_{{work.room_values[0], work.room_weights[0]},
+               {work.room_values[1], work.room_weights[1]}},
+        sample_(take_sample<kSampled>(row, maximum, {work.sample_values, work.sample_weights})) {}
+
+  /// Gathers the logits from below the likely quantile of a target up to prefix.value, if they are
+  /// few; else null.
+  const WeightedSet* gather_few(float low, const KnownPrefix& prefix, double target) {
+    constexpr double kDeviations = 3.0;
+    const Bracket bracket =
+        narrow<kSampled, false>(sample_, {low, prefix.value}, maximum_, target - prefix.weight,
+                                kDeviations, inside_, rooms_);
+    if (!(bracket.low < prefix.value) || share_from(bracket.low) >= kFew) {
+      return nullptr;
+    }
+    gathered_.count_above = prefix.count;
+    gathered_.weight_above = prefix.weight;
+    gathered_ = gather<kSampled, false>(row_, {bracket.low, prefix.value}, maximum_, gathered_);
+    has_all_from_ = bracket.low;
+    return gathered_.size == 0 ? nullptr : &gathered_;
+  }
+
+  /// The quantile in a set of a target that it exceeds; unless for Weight::kOne, it was weighed.
+  template <Weight kWeight>
+  Quantile find_in(const WeightedSet& set, double target) const {
+    return find_quantile<kWeight>(set, maximum_, target, rooms_);
+  }
+
+  /// How many logits are above a value; where that is itself above prefix.value of the last search,
+  /// perhaps fewer.
+  size_t count_above(float bound) const {
+    if (has_all_from_ <= bound) {
+      return gathered_.count_above + count_greater(gathered_, bound);
+    }
+    const Floats bounds = splat(bound);
+    Counter first;
+    Counter second;
+    for (size_t index = 0; index < row_.chunks(); ++index) {
+      const auto* chunk = row_.chunk(index);
+      for (size_t i = 0; i < kChunk; i += kLine) {
+        const Line line = Type::load(chunk + i);
+        first.add(is_greater(line.first, bounds));
+        second.add(is_greater(line.second, bounds));
+      }
+    }
+    return first.total() + second.total();
+  }
+
+  /// Whether the last search had few enough logits above the quantile.
+  bool has_gathered_all_above() const { return has_all_from_ < kInfinity; }
+
+  /// The quantile where the cumulated weight exceeds `target`: from `low` to prefix.value.
+  template <Weight kWeight>
+  Quantile find(float low, const KnownPrefix& prefix, double target) {
+    if (kWeight == Weight::kOne && has_all_from_ <= low && gathered_.count_above <= target) {
+      return find_quantile<kWeight>(gathered_, maximum_, target, rooms_);
+    }
+    const double weight_of_prefix =
+        kWeight == Weight::kOne ? static_cast<double>(prefix.count) : prefix.weight;
+    // Where roundings differ, both might be a little beyond.
+    target = target > weight_of_prefix ? target : weight_of_prefix;
+    low = low < prefix.value ? low : prefix.value;
+    // Where the row is sorted, say, a line of the sample tells no more than one of its logits: then
+    // the first bracket may miss the quantile, and a wider one is tried.
+    double deviations = 3.0;
+    const auto narrow_with = [&] {
+      return narrow<kWeight, true>(sample_, {low, prefix.value}, maximum_,
+                                   target - weight_of_prefix, deviations, inside_, rooms_);
+    };
+    Bracket bracket = narrow_with();
+    for (int attempt = 1;; ++attempt) {
+      const bool is_last = attempt == kMostAttempts;
+      if (is_last) {
+        bracket = {kLowest, prefix.value};
+      }
+      const bool is_one_value = bracket.low == bracket.high;
+      // Where few logits are above the bracket, they are gathered with it: weighing a few of them
+      // later costs less than weighing every logit now.
+      if (!is_one_value && share_from(bracket.low) < kFew) {
+        bracket.high = prefix.value;
+      }
+      const bool is_all_above_known = bracket.high >= prefix.value;
+      if (is_all_above_known) {
+        gathered_.count_above = prefix.count;
+        gathered_.weight_above = weight_of_prefix;
+        gathered_ = gather<kWeight, false>(row_, bracket, maximum_, gathered_);
+      } else {
+        gathered_ = gather<kWeight, true>(row_, bracket, maximum_, gathered_);
+      }
+      has_all_from_ = is_all_above_known && !is_one_value ? bracket.low : kInfinity;
+      deviations *= 8;
+      if (gathered_.weight_above > target) {
+        const float low = next_above(bracket.high);
+        const float high = narrow_with().high;
+        bracket = {low, high < low ? prefix.value : high};
+        continue;
+      }
+      Quantile quantile{bracket.low, gathered_.count_above, gathered_.weight_above, gathered_.size};
+      if (!is_one_value && gathered_.size != 0) {
+        if constexpr (kWeight != Weight::kOne) {
+          weigh_set<kWeight>(gathered_, maximum_);
+        }
+        quantile = find_quantile<kWeight>(gathered_, maximum_, target, rooms_);
+      }
+      const double weight =
+          quantile.weight_above +
+          weight_of_equals<kWeight>(quantile.value, quantile.count_equal, maximum_);
+      if (weight > target || is_last) {
+        return quantile;
+      }
+      // The quantile is below the bracket.
+      const float high = next_below(bracket.low);
+      const float low = narrow_with().low;
+      bracket = {low < high ? low : kLowest, high};
+    }
+  }
+
+ private:
+  static constexpr double kFew = 0.25;     // of the sample
+  static constexpr int kMostAttempts = 4;  // the last one gathers everything
+
+  /// The share of the sample that is at least `bound`.
+  double share_from(float bound) const {
+    const auto count =
+        static_cast<double>(count_at_least(sample_.set.values, sample_.set.size, bound));
+    return count / static_cast<double>(sample_.set.size);
+  }
+
+  const Row<Type>& row_;
+  const float maximum_;
+  WeightedSet gathered_;
+  WeightedSet inside_;
+  WeightedSet rooms_[2];
+  Sample sample_;
+  float has_all_from_ = kInfinity;  // up to what is above it, gathered_ has every logit from here
+};
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,103 @@
+// What one row is sampled with.
+#pragma once
+
+#include <cmath>
+#include <optional>
+#include <span>
+
+#include "cpu/calls.h"
+#include "cpu/draws/noise.h"
+#include "cpu/vectors/exponential.h"
+#include "cpu/vectors/total_order.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// A share of the largest weight: so near to min-p, the rounding of weights to float32 matters.
+inline constexpr double kUnsure = 1e-6;
+
+/// The largest value that does not reach a share of the largest value's weight, or -inf.
+inline float below_share(float maximum, double share) {
+  return last_before(-kInfinity, maximum, [&](float value) {
+    return exp_not_positive(double{value} - double{maximum}) >= share;
+  });
+}
+
+/// What one row is sampled with, and the operator's rules for it.
+struct RowArguments {
+  Rules rules;
+  int32_t k;
+  float p;
+  float min_p;  // not above 0, or NaN: none
+  float eps;
+  std::optional<Noise> noise = std::nullopt;  // none: no draw
+  std::span<float> kept = {};                 // empty: not wanted
+
+  // Of the sampling layer alone.
+  float temperature = 1.0F;          // of top-k; other rows are divided before
+  std::span<RowStatus> status = {};  // one, of top-k; empty: not wanted
+
+  bool is_drawn() const { return noise.has_value(); }
+  bool wants_kept() const { return !kept.empty(); }
+  bool uses_min_p() const { return min_p > 0.0F; }
+
+  bool uses_k(size_t vocab_size) const {
+    return k >= 1 && k <= rules.most_k && k <= static_cast<int64_t>(vocab_size);
+  }
+  bool uses_p() const { return p > 0.0F && p < 1.0F; }
+
+  /// Whether p keeps the best entry alone.
+  bool keeps_one() const { return rules.keeps_one_at_p_0 && p <= 0.0F; }
+
+  /// What a sum of probabilities has to exceed for a nucleus.
+  double target() const {
+    const double wide{p};
+    return rules.has_to_exceed_p ? wide : std::nextafter(wide, -1.0);
+  }
+
+  /// The weight with which an entry of a nucleus without top-k is drawn, but for a common factor,
+  /// from the exponential of its logit (the largest one's is 1) and 1 / their sum.
+  double draw_weight(double exponential, double inverse_sum) const {
+    return rules.softmaxes_again ? exp_not_positive((exponential - 1.0) * inverse_sum)
+                                 : exponential;
+  }
+
+  /// The exponential to which draw_weight gives this weight, but for rounding; not above 0 where
+  /// every one has more.
+  double exponential_with(double weight, double inverse_sum) const {
+    return rules.softmaxes_again ? 1.0 + std::log(weight) / inverse_sum : weight;
+  }
+
+  /// Whether min-p keeps what has this share of the largest weight, however weights are rounded.
+  bool stays_surely(double share) const {
+    return !uses_min_p() || share >= double{min_p} * (1 + kUnsure);
+  }
+
+  /// min-p a little larger or smaller.
+  RowArguments with_min_p_times(double factor) const {
+    RowArguments result = *this;
+    result.min_p = min_p >= 1.0F ? min_p : static_cast<float>(double{min_p} * factor);
+    return result;
+  }
+
+  /// The number of first ranks that min-p leaves of `count`, whose weights do not ascend.
+  template <typename WeightOf>
+  size_t count_staying(size_t count, WeightOf weight_of) const {
+    if (!uses_min_p() || count == 0) {
+      return count;
+    }
+    const double least = double{min_p} * double{weight_of(0)};
+    size_t low = 1;
+    size_t high = min_p >= 1.0F ? 1 : count;
+    while (low < high) {
+      const size_t middle = low + (high - low) / 2;
+      if (double{weight_of(middle)} >= least) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return high;
+  }
+};
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

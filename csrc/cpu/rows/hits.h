@@ -1,0 +1,157 @@
+// The logits of a row that a pass looks for: above a value, or equal to one.
+#pragma once
+
+#include "cpu/rows/row.h"
+#include "cpu/vectors/total_order.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// Copies `count` lines spread over the row, which has as many, at places that no regular pattern
+/// shares. NaN becomes -inf.
+template <typename Type>
+void sample_lines(const Row<Type>& row, size_t count, float* values) {
+  const size_t lines = row.lines();
+  const Floats lowest = splat(-kInfinity);
+  Random random;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t first = i * lines / count;
+    const size_t last = (i + 1) * lines / count;
+    const Line line = Type::load(row.line(first + random.below(last - first)));
+    store(values + i * kLine, larger(line.first, lowest));
+    store(values + i * kLine + kLanes, larger(line.second, lowest));
+  }
+}
+
+/// Asks for two lines that will be read, perhaps behind the end of the row: often the next row.
+template <typename Storage>
+ASCEND_SAMPLE_INLINE void prefetch_pair(const Storage* data) {
+  constexpr int kForReading = 0;
+  constexpr int kIntoL2 = 2;
+  const auto* bytes = reinterpret_cast<const char*>(data);
+  for (size_t i = 0; i < 2 * kLine * sizeof(Storage); i += 64) {
+    __builtin_prefetch(bytes + i, kForReading, kIntoL2);
+  }
+}
+
+/// Finds the logits above `bound`. Returns their number. What is seen is that of a row without
+/// groups.
+template <typename Type, typename Status>
+size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits,
+                 Status& seen) {
+  constexpr size_t kLinesAhead = 64;
+  const Floats bounds = splat(bound);
+  // Without a branch on a pair: fresh rows would mispredict it.
+  size_t count = 0;
+  size_t total = 0;
+  const typename Type::Above above(bound);
+  above.test([&](auto bits_of_pair) {
+    const float* maxima = groups.maxima;
+    const size_t step = groups.lines > 2 ? groups.lines : 2;
+    for (size_t line = 0; line < row.lines(); line += step, maxima += kLine) {
+      if (groups.lines > 1 && bits_of(is_greater(load_floats(maxima), bounds) |
+                                      is_greater(load_floats(maxima + kLanes), bounds)) == 0) {
+        continue;
+      }
+      const auto* data = row.line(line);
+      for (size_t i = 0; i < step; i += 2) {
+        if (groups.lines == 1) {  // the first to read the row
+          prefetch_pair(data + kLinesAhead * kLine);
+          seen.add_pair(data + i * kLine);
+        }
+        const uint64_t bits = bits_of_pair(data + i * kLine);
+        hits.bits[count] = bits;
+        hits.pairs[count] = static_cast<uint32_t>((line + i) / 2);
+        count += bits != 0;
+        total += static_cast<size_t>(__builtin_popcountll(bits));
+      }
+    }
+  });
+  hits.count = count;
+  return total;
+}
+
+template <typename Type>
+size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits) {
+  NoStatus seen;
+  return hit_above(row, groups, bound, hits, seen);
+}
+
+/// Appends the hits, by ascending id.
+template <typename Type>
+void append_hits(const Row<Type>& row, const Hits& hits, Candidates& candidates) {
+  for (size_t i = 0; i < hits.count; ++i) {
+    const size_t pair = hits.pairs[i];
+    const auto* data = row.line(2 * pair);
+    uint64_t bits = hits.bits[i];
+    do {
+      const auto place = static_cast<size_t>(__builtin_ctzll(bits));
+      candidates.append(Type::value_of(data[place]), pair * 2 * kLine + place);
+      bits &= bits - 1;
+    } while (bits != 0);
+  }
+}
+
+/// The values of the pairs that have hits, as far as they are above `bound`; up to whole lines.
+/// Returns their number.
+template <typename Type>
+size_t copy_hit_values(const Row<Type>& row, const Hits& hits, float bound, float* values) {
+  const Floats bounds = splat(bound);
+  size_t count = 0;
+  for (size_t i = 0; i < hits.count; ++i) {
+    const auto* data = row.line(2 * hits.pairs[i]);
+    for (const size_t line : {0, 1}) {
+      const Line logits = Type::load(data + line * kLine);
+      count += compress(values + count, is_greater(logits.first, bounds), logits.first);
+      count += compress(values + count, is_greater(logits.second, bounds), logits.second);
+    }
+  }
+  pad(values, count);
+  return count;
+}
+
+/// The id of the logit with this rank among those equal to `value`, by ascending id.
+template <typename Type>
+size_t find_equal(const Row<Type>& row, float value, size_t rank) {
+  const typename Type::Equal wanted(value);
+  for (size_t line = 0; line < row.lines(); ++line) {
+    uint32_t bits = wanted.bits(row.line(line));
+    const auto count = static_cast<size_t>(__builtin_popcount(bits));
+    if (rank >= count) {
+      rank -= count;
+      continue;
+    }
+    for (; rank != 0; --rank) {
+      bits &= bits - 1;
+    }
+    return line * kLine + static_cast<size_t>(__builtin_ctz(bits));
+  }
+  __builtin_unreachable();  // the value was counted in this row
+}
+
+/// Appends the first `count` logits, by ascending id, of those equal to `value`; there are as many.
+template <typename Type>
+void collect_equal(const Row<Type>& row, const Groups& groups, float value, size_t count,
+                   Candidates& candidates) {
+  const Floats values = splat(value);
+  const typename Type::Equal equal(value);
+  const float* maxima = groups.maxima;
+  for (size_t line = 0; line < row.lines(); line += groups.lines, maxima += kLine) {
+    if (bits_of(is_at_least(load_floats(maxima), values) |
+                is_at_least(load_floats(maxima + kLanes), values)) == 0) {
+      continue;
+    }
+    const auto* data = row.line(line);
+    for (size_t i = 0; i < groups.lines; ++i) {
+      uint32_t bits = equal.bits(data + i * kLine);
+      for (; bits != 0; bits &= bits - 1) {
+        const auto place = static_cast<size_t>(__builtin_ctz(bits));
+        candidates.append(Type::value_of(data[i * kLine + place]), (line + i) * kLine + place);
+        if (--count == 0) {
+          return;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,93 @@
+// Rows cut into lines and chunks, and what a pass over one leaves behind.
+#pragma once
+
+#include <cstring>
+
+#include "cpu/vectors/simd.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+inline constexpr size_t kChunkLines = 32;  // lines
+inline constexpr size_t kChunk = kLine * kChunkLines;
+
+/// A contiguous row that can be read in whole chunks: the last one is a copy, filled up with -inf.
+template <typename Type>
+class Row {
+ public:
+  using Storage = typename Type::Storage;
+
+  /// `last_chunk` has room for kChunk logits.
+  Row(const Storage* logits, size_t vocab_size, Storage* last_chunk)
+      : logits_(logits), vocab_size_(vocab_size), last_chunk_(logits) {
+    const size_t whole = vocab_size / kChunk;
+    if (const size_t rest = vocab_size % kChunk; rest != 0) {
+      std::memcpy(last_chunk, logits + whole * kChunk, rest * sizeof(Storage));
+      for (size_t i = rest; i < kChunk; ++i) {
+        last_chunk[i] = Type::kMinusInfinity;
+      }
+      last_chunk_ = last_chunk;
+    } else {
+      last_chunk_ = logits + (whole - 1) * kChunk;
+    }
+  }
+
+  size_t vocab_size() const { return vocab_size_; }
+  size_t chunks() const { return (vocab_size_ + kChunk - 1) / kChunk; }
+  size_t lines() const { return (vocab_size_ + kLine - 1) / kLine; }
+
+  const Storage* chunk(size_t index) const {
+    return index + 1 < chunks() ? logits_ + index * kChunk : last_chunk_;
+  }
+  const Storage* line(size_t index) const {
+    return chunk(index / kChunkLines) + (index % kChunkLines) * kLine;
+  }
+
+  /// NaN counts as -inf.
+  float value(size_t id) const {
+    const float value = Type::value_of(logits_[id]);
+    return value == value ? value : -kInfinity;
+  }
+
+ private:
+  const Storage* logits_;
+  size_t vocab_size_;
+  const Storage* last_chunk_;
+};
+
+/// Types of which a row has far fewer distinct values than logits.
+template <typename Type>
+inline constexpr bool kHasFewValues = sizeof(typename Type::Storage) == sizeof(uint16_t);
+
+/// Maxima of groups of logits. A group is one lane of `lines` lines that follow one another, so
+/// that neighbours, which a sorted row puts side by side, fall into different groups.
+struct Groups {
+  size_t lines;   // a divisor of kChunkLines
+  float* maxima;  // kLine for each block of so many lines, from the first block to the last
+
+  size_t blocks_in_chunk() const { return kChunkLines / lines; }
+};
+
+/// One number a chunk for each.
+struct ChunkSums {
+  float* maxima;
+  double* sums;
+  double* exponentials;
+};
+
+/// Pairs of lines, and the bits of their logits that were found.
+struct Hits {
+  uint64_t* bits;
+  uint32_t* pairs;
+  size_t count = 0;
+};
+
+/// For a scan that need not notice what it reads (status.h).
+struct NoStatus {
+  template <typename... Lines>
+  ASCEND_SAMPLE_INLINE void add_line(const Lines&...) {}
+  template <typename... Lines>
+  ASCEND_SAMPLE_INLINE void add_extremes(const Lines&...) {}
+  ASCEND_SAMPLE_INLINE void add_pair(const void*) {}
+};
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,99 @@
+// The one pass over a row: its maximum, the maxima of groups of its logits, and its softmax's sum.
+#pragma once
+
+#include "cpu/rows/row.h"
+#include "cpu/vectors/exponential.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// Fills the maxima of a chunk's groups. Returns the chunk's maximum; NaN counts as -inf.
+template <typename Type, typename Status>
+ASCEND_SAMPLE_INLINE Floats scan_chunk(const typename Type::Storage* chunk, const Groups& groups,
+                                       float* maxima, Status& seen) {
+  Floats largest = splat(-kInfinity);
+  for (size_t line = 0; line < kChunkLines; line += groups.lines) {
+    const Line block = Type::maxima(chunk + line * kLine, groups.lines, maxima, seen);
+    maxima += kLine;
+    largest = larger(largest, larger(block.first, block.second));
+  }
+  return largest;
+}
+
+/// Fills groups.maxima and returns the row's maximum.
+template <typename Type, typename Status>
+float scan_maxima(const Row<Type>& row, const Groups& groups, Status& seen) {
+  float* maxima = groups.maxima;
+  Floats largest = splat(-kInfinity);
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    largest = larger(largest, scan_chunk<Type>(row.chunk(index), groups, maxima, seen));
+    maxima += groups.blocks_in_chunk() * kLine;
+  }
+  return largest_lane(largest);
+}
+
+template <typename Type>
+float scan_maxima(const Row<Type>& row, const Groups& groups) {
+  NoStatus seen;
+  return scan_maxima(row, groups, seen);
+}
+
+/// What a softmax needs of a row.
+struct RowSum {
+  float maximum;
+  double sum;  // of exp(logit - maximum)
+};
+
+/// The softmax's probability of a value, rounded as the reference does.
+ASCEND_SAMPLE_INLINE float probability_of(float value, const RowSum& row_sum) {
+  const double difference = static_cast<double>(value) - row_sum.maximum;
+  return static_cast<float>(exp_not_positive(difference) / row_sum.sum);
+}
+
+/// The sum of exp(logit - reference) over a chunk, the reference being its maximum.
+template <typename Type>
+ASCEND_SAMPLE_INLINE double sum_exponentials(const typename Type::Storage* chunk, float reference) {
+  const Floats shift = splat(reference);
+  const auto sum_with = [&](auto prepare) {
+    Floats first{};
+    Floats second{};
+    for (size_t line = 0; line < kChunkLines; ++line) {
+      const Line logits = Type::load_unordered(chunk + line * kLine);
+      first = first + exp_not_positive(prepare(logits.first) - shift);
+      second = second + exp_not_positive(prepare(logits.second) - shift);
+    }
+    return sum_lanes(first + second);
+  };
+  const double sum = sum_with([](const Floats& logits) { return logits; });
+  if (sum == sum) [[likely]] {
+    return sum;
+  }
+  const Floats lowest = splat(-kInfinity);  // what a NaN becomes
+  return sum_with([&](const Floats& logits) { return larger(logits, lowest); });
+}
+
+/// Fills groups.maxima, and adds up the exponentials in the same pass. Every chunk is summed
+/// relative to its own maximum, in a fixed order, so that the result is a function of the row
+/// alone. The sum means nothing for a row with +inf.
+template <typename Type>
+RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks) {
+  float* maxima = groups.maxima;
+  NoStatus seen;
+  Floats largest = splat(-kInfinity);
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    const auto* chunk = row.chunk(index);
+    const Floats chunk_largest = scan_chunk<Type>(chunk, groups, maxima, seen);
+    maxima += groups.blocks_in_chunk() * kLine;
+    largest = larger(largest, chunk_largest);
+    const float reference = largest_lane(chunk_largest);
+    chunks.maxima[index] = reference;
+    chunks.sums[index] = reference == -kInfinity ? 0.0 : sum_exponentials<Type>(chunk, reference);
+  }
+  const float maximum = largest_lane(largest);
+  exp_differences(chunks.maxima, row.chunks(), maximum, chunks.exponentials);
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    chunks.exponentials[index] *= chunks.sums[index];
+  }
+  return {maximum, sum(chunks.exponentials, row.chunks())};
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

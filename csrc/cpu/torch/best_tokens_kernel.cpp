@@ -1,0 +1,28 @@
+// best_tokens for CPU tensors: what a step of beam search looks at, by the core of targets.h.
+#include <torch/library.h>
+
+#include "dispatch.h"
+#include "sampling_checks.h"
+
+namespace ascend_sample::cpu {
+namespace {
+
+std::tuple<at::Tensor, at::Tensor> best_tokens_kernel(const at::Tensor& logits, int64_t count,
+                                                      double temperature) {
+  const BestTokensArguments arguments{logits, count, temperature};
+  check_arguments(arguments);
+  auto [log_probs, token_ids] = allocate_outputs(arguments);
+  serve(&Kernel::rank, RankingCall{.logits = logits_of(logits),
+                                   .batch_size = logits.size(0),
+                                   .count = count,
+                                   .temperature = static_cast<float>(temperature),
+                                   .log_probs = log_probs.mutable_data_ptr<float>(),
+                                   .token_ids = token_ids.mutable_data_ptr<int64_t>()});
+  return {log_probs, token_ids};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) { m.impl("best_tokens", &best_tokens_kernel); }
+
+}  // namespace ascend_sample::cpu

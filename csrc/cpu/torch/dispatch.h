@@ -1,0 +1,29 @@
+// The core as torch calls it: which code path this process takes, and on which threads.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include "cpu/targets.h"
+
+namespace ascend_sample::cpu {
+
+/// The widest that the machine has, unless the environment names another: decided once.
+const Target& target_in_use();
+
+/// The calling thread's, kept from call to call.
+Scratch& scratch_of_thread();
+
+/// Points at logits of two dimensions, whose dtype was checked.
+Logits logits_of(const at::Tensor& logits);
+
+/// Serves all rows of a call with one of the kernel's functions, on torch's threads.
+template <typename Call>
+void serve(RowsFunction<Call> Kernel::* function, const Call& call) {
+  const RowsFunction<Call> serve_rows = target_in_use().kernel->*function;
+  at::parallel_for(0, call.batch_size, 1, [&](int64_t first_row, int64_t last_row) {
+    serve_rows(call, first_row, last_row, scratch_of_thread());
+  });
+}
+
+}  // namespace ascend_sample::cpu

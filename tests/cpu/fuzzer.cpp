@@ -1,0 +1,245 @@
+#include "fuzzer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <variant>
+
+#include "placed_row.h"
+#include "stored_case.h"
+
+namespace ascend_sample::cpu::testing {
+
+namespace {
+
+constexpr int kMostShrinks = 4000;
+
+struct Output {
+  int64_t selected = kNotSelected;
+  std::vector<float> kept;  // or the distribution
+  std::vector<float> dense_weights;
+  std::vector<int64_t> dense_ids;
+  RowStatus status = RowStatus::kOk;
+  bool leaves_zeros = false;  // in the table in which logits are counted
+
+  bool operator==(const Output& other) const {
+    return selected == other.selected && status == other.status && same_bits(kept, other.kept) &&
+           same_bits(dense_weights, other.dense_weights) && dense_ids == other.dense_ids;
+  }
+
+ private:
+  static bool same_bits(const std::vector<float>& one, const std::vector<float>& other) {
+    return one.size() == other.size() &&
+           (one.empty() || std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0);
+  }
+};
+
+/// What earlier rows left in the scratch must not matter, but where they promise to leave zeros.
+void litter(Scratch& scratch, size_t vocab_size, int path_number) {
+  const size_t bytes = 16 * vocab_size + 16'384;
+  const int litter = path_number % 2 == 0 ? 0xFF : 0x42;
+  for (int slot = 0; slot < Scratch::kHistogram; ++slot) {
+    std::memset(scratch.reserve(static_cast<Scratch::Slot>(slot), bytes), litter, bytes);
+  }
+}
+
+bool leaves_zeros(Scratch& scratch) {
+  const std::span<const std::byte> table = scratch.held(Scratch::kHistogram);
+  return std::all_of(table.begin(), table.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+Output run(const Kernel& kernel, const OperatorCall& call, Scratch& scratch) {
+  kernel.sample(call, 0, 1, scratch);
+  Output output;
+  output.selected = *call.selected;
+  output.kept.assign(call.kept.begin(), call.kept.end());
+  if (call.sample_result.has_value()) {
+    const auto [weights, ids] = *call.sample_result;
+    output.dense_weights.assign(weights, weights + call.logits.vocab_size);
+    output.dense_ids.assign(ids, ids + call.logits.vocab_size);
+  }
+  return output;
+}
+
+Output run(const Kernel& kernel, const SamplingCall& call, Scratch& scratch) {
+  kernel.sample_requests(call, 0, 1, scratch);
+  Output output;
+  output.selected = *call.selected;
+  output.status = *call.status;
+  return output;
+}
+
+Output run(const Kernel& kernel, const FilteringCall& call, Scratch& scratch) {
+  kernel.filter(call, 0, 1, scratch);
+  Output output;
+  output.kept.assign(call.probabilities, call.probabilities + call.logits.vocab_size);
+  return output;
+}
+
+Verdict judge(const Row& row, const Oracle& oracle, const Output& output) {
+  const auto data_of = [](const auto& values) { return values.empty() ? nullptr : values.data(); };
+  return row.wants_distribution
+             ? oracle.judge_distribution(output.kept.data())
+             : oracle.judge(output.selected, data_of(output.kept), data_of(output.dense_weights),
+                            data_of(output.dense_ids));
+}
+
+}  // namespace
+
+Fuzzer::Fuzzer(unsigned most_seconds) : most_seconds_(most_seconds) {
+  for (const Target& target : targets()) {
+    if (target.is_available()) {
+      paths_.push_back({target, static_cast<int>(paths_.size()), std::make_unique<Scratch>()});
+    }
+  }
+}
+
+std::string Fuzzer::path_names() const {
+  std::string names;
+  for (const auto& path : paths_) {
+    names += " " + std::string(path.target.name);
+  }
+  return names;
+}
+
+Outcome Fuzzer::check(const FuzzCase& fuzz_case) {
+  alarm(most_seconds_);
+  const StoredCase stored(fuzz_case);
+  return std::visit([&](const auto& call) { return check_call(fuzz_case, call); }, stored.call());
+}
+
+template <typename Call>
+Outcome Fuzzer::check_call(const FuzzCase& fuzz_case, const Call& call) {
+  const Row row(call, 0);
+  const Oracle oracle(row);
+  Outcome outcome{oracle.scenario(), Kind::kExact, ""};
+  std::optional<Output> first;
+  for (const auto& path : paths_) {
+    const PlacedRow<Call> placed(call, 0, fuzz_case.placement);
+    Scratch new_scratch;
+    Scratch& scratch = fuzz_case.has_used_scratch ? *path.scratch : new_scratch;
+    if (fuzz_case.has_used_scratch) {
+      litter(scratch, fuzz_case.logits.size(), path.number);
+    }
+    // What is tried first must not matter: each path tries another way first.
+    scratch.history = fuzz_case.history;
+    scratch.history.first_try =
+        static_cast<History::FirstTry>((fuzz_case.history.first_try + path.number) % 3);
+    scratch.history.depth += path.number;
+    const Output output = run(*path.target.kernel, placed.call(), scratch);
+    const std::string name(path.target.name);
+    if (!leaves_zeros(scratch)) {
+      outcome.finding = name + " left numbers in the table of counts";
+      return outcome;
+    }
+    if (first.has_value()) {
+      if (!(output == *first)) {
+        outcome.finding =
+            name + " and " + std::string(paths_[0].target.name) + " differ: " +
+            (output.selected == first->selected ? "what is kept"
+                                                : "ids " + std::to_string(output.selected) +
+                                                      " and " + std::to_string(first->selected));
+        return outcome;
+      }
+      continue;
+    }
+    if (std::is_same_v<Call, SamplingCall> && output.status != row.status) {
+      outcome.finding = name + " has the status " +
+                        std::to_string(static_cast<int>(output.status)) + ", not " +
+                        std::to_string(static_cast<int>(row.status));
+      return outcome;
+    }
+    const Verdict verdict = judge(row, oracle, output);
+    outcome.kind = verdict.kind;
+    // Section 7 forgives a tie between devices; here equal scores must go to the lowest place.
+    if (verdict.kind == Kind::kFailed || verdict.kind == Kind::kTie) {
+      outcome.finding = name + " is wrong: " + verdict.reason;
+      return outcome;
+    }
+    first = output;
+  }
+  return outcome;
+}
+
+FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest) {
+  int left = kMostShrinks;
+  const auto try_case = [&](const FuzzCase& smaller) {
+    if (left <= 0) {
+      return false;
+    }
+    --left;
+    if (fuzzer.check(smaller).finding.empty()) {
+      return false;
+    }
+    smallest = smaller;
+    return true;
+  };
+  for (size_t length = smallest.logits.size() / 2; length > 0; length /= 2) {
+    for (size_t start = 0; start + length <= smallest.logits.size();) {
+      FuzzCase smaller = smallest;
+      const auto cut = [start, length](auto& values) {
+        const auto begin = values.begin() + static_cast<std::ptrdiff_t>(start);
+        values.erase(begin, begin + static_cast<std::ptrdiff_t>(length));
+      };
+      cut(smaller.logits);
+      if (smaller.q.has_value()) {
+        cut(*smaller.q);
+      }
+      if (smaller.logits.empty() || !try_case(smaller)) {
+        start += length;
+      }
+    }
+  }
+  const auto try_change = [&](auto change) {
+    FuzzCase smaller = smallest;
+    change(smaller);
+    try_case(smaller);
+  };
+  try_change([](FuzzCase& smaller) { smaller.logits_stride = smaller.q_stride = 1; });
+  try_change([](FuzzCase& smaller) { smaller.is_need_logits = smaller.wants_distribution(); });
+  try_change([](FuzzCase& smaller) { smaller.q.reset(); });
+  try_change([](FuzzCase& smaller) { smaller.is_need_sample_result = false; });
+  try_change([](FuzzCase& smaller) { smaller.min_p.reset(); });
+  try_change([](FuzzCase& smaller) { smaller.are_probabilities = false; });
+  try_change([](FuzzCase& smaller) {
+    smaller.is_second = smaller.are_probabilities = smaller.is_need_sample_result = false;
+    smaller.most_k = kMaxTopK;
+    smaller.min_p.reset();
+    smaller.request.reset();
+  });
+  try_change([](FuzzCase& smaller) {
+    if (smaller.wants_distribution()) {
+      smaller.request->wants_distribution = smaller.is_need_logits = false;
+    }
+  });
+  try_change([](FuzzCase& smaller) {
+    if (smaller.request.has_value()) {
+      smaller.request->temperature = 1.0F;
+    }
+  });
+  try_change([](FuzzCase& smaller) {
+    if (smaller.request.has_value()) {
+      smaller.request->p = 1.0F;
+    }
+  });
+  try_change([](FuzzCase& smaller) {
+    if (smaller.request.has_value()) {
+      smaller.request->min_p = 0.0F;
+    }
+  });
+  try_change([](FuzzCase& smaller) { smaller.eps = 0.0F; });
+  for (size_t lane = 0; lane < smallest.logits.size(); ++lane) {
+    try_change([lane](FuzzCase& smaller) { smaller.logits[lane] = 0; });
+    if (smallest.q.has_value()) {
+      try_change([lane](FuzzCase& smaller) { (*smaller.q)[lane] = 1.0F; });
+    }
+  }
+  return smallest;
+}
+
+}  // namespace ascend_sample::cpu::testing

@@ -1,0 +1,47 @@
+// Runs a fuzzed row on every code path, and judges the results.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cpu/targets.h"
+#include "fuzz_case.h"
+#include "oracle.h"
+
+namespace ascend_sample::cpu::testing {
+
+struct Outcome {
+  std::string scenario;
+  Kind kind;
+  std::string finding;  // empty: none
+};
+
+class Fuzzer {
+ public:
+  /// A case that takes longer raises SIGALRM.
+  explicit Fuzzer(unsigned most_seconds);
+
+  std::string path_names() const;
+
+  /// Runs a case, each path with another scratch.
+  Outcome check(const FuzzCase& fuzz_case);
+
+ private:
+  struct Path {
+    const Target& target;
+    int number;
+    std::unique_ptr<Scratch> scratch;
+  };
+
+  template <typename Call>
+  Outcome check_call(const FuzzCase& fuzz_case, const Call& call);
+
+  unsigned most_seconds_;
+  std::vector<Path> paths_;
+};
+
+/// The smallest case found that still is a finding.
+FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest);
+
+}  // namespace ascend_sample::cpu::testing

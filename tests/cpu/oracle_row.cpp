@@ -1,0 +1,129 @@
+#include "oracle_row.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "cpu/targets.h"
+
+namespace ascend_sample::cpu::testing {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// IEEE binary16, by its definition.
+float half_to_float(uint16_t bits) {
+  const float sign = (bits & 0x8000U) != 0 ? -1.0F : 1.0F;
+  const int exponent = (bits >> 10) & 0x1F;
+  const int mantissa = bits & 0x3FF;
+  if (exponent == 0x1F) {
+    return mantissa != 0 ? std::numeric_limits<float>::quiet_NaN() : sign * kInfinity;
+  }
+  if (exponent == 0) {
+    return sign * std::ldexp(static_cast<float>(mantissa), -24);
+  }
+  return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+}
+
+float load(LogitsType type, const void* data, int64_t index) {
+  if (type == LogitsType::kFloat32) {
+    return static_cast<const float*>(data)[index];
+  }
+  const uint16_t bits = static_cast<const uint16_t*>(data)[index];
+  return type == LogitsType::kFloat16 ? half_to_float(bits)
+                                      : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+}  // namespace
+
+Row::Row(const OperatorCall& call, int64_t row)
+    : k(call.k.data[row * call.k.stride]),
+      p(load(call.logits.type, call.p.data, row * call.p.stride)),
+      has_q(call.q.has_value()),
+      eps(call.eps),
+      is_second(!call.rules.softmaxes_again),
+      most_k(call.rules.most_k),
+      are_probabilities(call.are_probabilities),
+      is_need_sample_result(call.sample_result.has_value()) {
+  if (call.min_p.has_value()) {
+    min_p = load(call.logits.type, call.min_p->data, row * call.min_p->stride);
+  }
+  for (int64_t id = 0; has_q && id < call.logits.vocab_size; ++id) {
+    q.push_back(call.q->data[row * call.q->row_stride + id * call.q->column_stride]);
+  }
+  read(call.logits, row);
+}
+
+Row::Row(const SamplingCall& call, int64_t row) {
+  read(call.logits, row);
+  read(call.requests, row);
+  const float temperature = call.requests.temperature[row];
+  has_q = temperature > 0.0F && k != 1;
+  is_greedy = !has_q;
+  if (is_greedy) {
+    return;
+  }
+  // The noise has tests of its own (tests/sampling).
+  q.resize(logits.size());
+  targets()[0].kernel->fill_noise({call.seed[row], call.position[row], call.stream}, 0, q.size(),
+                                  q.data());
+  if (uses_k()) {  // by the logits, also where division makes some equal
+    order = logits;
+  }
+  divide(temperature);
+}
+
+Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
+  read(call.logits, row);
+  read(call.requests, row);
+  const float temperature = call.requests.temperature[row];
+  is_greedy = !(temperature > 0.0F);
+  if (is_greedy) {
+    k = 1;
+  } else {
+    divide(temperature);
+  }
+}
+
+void Row::read(const Logits& rows, int64_t row) {
+  for (int64_t id = 0; id < rows.vocab_size; ++id) {
+    const float value = load(rows.type, rows.data, row * rows.row_stride + id * rows.column_stride);
+    const bool has_none = std::isnan(value) || (are_probabilities && value <= 0.0F);
+    logits.push_back(has_none ? nothing() : value);
+    status = std::isnan(value)                                     ? RowStatus::kNanSeen
+             : value == kInfinity && status != RowStatus::kNanSeen ? RowStatus::kInfinitySeen
+                                                                   : status;
+  }
+  const float maximum = *std::max_element(logits.begin(), logits.end());
+  if (status == RowStatus::kOk && maximum == -kInfinity) {
+    status = RowStatus::kAllMasked;
+  }
+}
+
+void Row::read(const Requests& requests, int64_t row) {
+  is_request = true;
+  k = requests.k[row];
+  p = requests.p[row];
+  min_p = requests.min_p[row];
+}
+
+bool Row::uses_k() const {
+  return k >= 1 && k <= std::min(static_cast<int64_t>(logits.size()), most_k);
+}
+
+void Row::divide(float temperature) {
+  const float maximum = *std::max_element(logits.begin(), logits.end());
+  is_divided = temperature != 1.0F && !std::isinf(maximum);
+  for (float& logit : logits) {
+    if (is_divided) {
+      const float difference = logit - maximum;
+      const float quotient = difference / temperature;
+      logit = std::isnan(quotient) ? -kInfinity : quotient;  // -inf / inf
+    }
+  }
+}
+
+float Row::nothing() const { return are_probabilities ? 0.0F : -kInfinity; }
+
+}  // namespace ascend_sample::cpu::testing

@@ -1,0 +1,48 @@
+// One row of a call as numbers, read by no code of the kernel's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpu/calls.h"
+
+namespace ascend_sample::cpu::testing {
+
+/// A row of a call.
+struct Row {
+  Row(const OperatorCall& call, int64_t row);
+  Row(const SamplingCall& call, int64_t row);
+  Row(const FilteringCall& call, int64_t row);
+
+  /// What a value without weight is: -inf, or 0 for probabilities.
+  float nothing() const;
+  /// Whether top-k is on.
+  bool uses_k() const;
+
+  std::vector<float> logits;  // without weight what is not a number, and negative probabilities
+  int32_t k = 0;
+  float p = 0;
+  bool has_q = false;
+  std::vector<float> q;  // empty without has_q
+  float eps = 0;
+  bool is_second = true;
+  int64_t most_k = 1024;
+  float min_p = 0;  // 0: none
+  bool are_probabilities = false;
+  bool is_need_sample_result = false;
+
+  // Of the sampling layer.
+  bool is_request = false;
+  bool wants_distribution = false;  // instead of a token
+  bool is_greedy = false;
+  bool is_divided = false;            // by a temperature
+  RowStatus status = RowStatus::kOk;  // of a token
+  std::vector<float> order;           // of top-k, where that is not the logits'; else empty
+
+ private:
+  void read(const Logits& rows, int64_t row);
+  void read(const Requests& requests, int64_t row);
+  void divide(float temperature);
+};
+
+}  // namespace ascend_sample::cpu::testing

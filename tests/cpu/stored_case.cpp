@@ -1,0 +1,83 @@
+#include "stored_case.h"
+
+#include <cstring>
+
+namespace ascend_sample::cpu::testing {
+
+StoredCase::StoredCase(const FuzzCase& fuzz_case)
+    : k_(fuzz_case.k),
+      p_(fuzz_case.p),
+      min_p_(fuzz_case.min_p.value_or(0)),
+      kept_(fuzz_case.is_need_logits ? fuzz_case.logits.size() : 0),
+      weights_(fuzz_case.is_need_sample_result ? fuzz_case.logits.size() : 0),
+      ids_(weights_.size()),
+      request_(fuzz_case.request.value_or(FuzzCase::Request{})) {
+  const size_t size = size_of(fuzz_case.type);
+  const size_t vocab_size = fuzz_case.logits.size();
+  const auto spread = [vocab_size](int64_t stride) {
+    return (vocab_size - 1) * static_cast<size_t>(stride) + 1;
+  };
+  logits_.resize(spread(fuzz_case.logits_stride) * size,
+                 std::byte{0x7B});              // large between the strides
+  for (size_t id = 0; id < vocab_size; ++id) {  // the first bytes of the bits: little endian
+    std::memcpy(&logits_[id * static_cast<size_t>(fuzz_case.logits_stride) * size],
+                &fuzz_case.logits[id], size);
+  }
+  if (fuzz_case.q.has_value()) {
+    q_.resize(spread(fuzz_case.q_stride), 0.0F);  // would win
+    for (size_t lane = 0; lane < vocab_size; ++lane) {
+      q_[lane * static_cast<size_t>(fuzz_case.q_stride)] = (*fuzz_case.q)[lane];
+    }
+  }
+  const Logits logits{.type = fuzz_case.type,
+                      .vocab_size = static_cast<int64_t>(vocab_size),
+                      .data = logits_.data(),
+                      .row_stride = 0,
+                      .column_stride = fuzz_case.logits_stride};
+  const Requests requests{
+      .temperature = &request_.temperature, .k = &k_, .p = &request_.p, .min_p = &request_.min_p};
+  if (fuzz_case.wants_distribution()) {
+    call_ = FilteringCall{
+        .logits = logits, .batch_size = 1, .requests = requests, .probabilities = kept_.data()};
+  } else if (fuzz_case.request.has_value()) {
+    call_ = SamplingCall{.logits = logits,
+                         .batch_size = 1,
+                         .rows = {},
+                         .requests = requests,
+                         .seed = &request_.seed,
+                         .position = &request_.position,
+                         .stream = request_.stream,
+                         .selected = &selected_,
+                         .status = &status_};
+  } else {
+    call_ = operator_call(fuzz_case, logits);
+  }
+}
+
+OperatorCall StoredCase::operator_call(const FuzzCase& fuzz_case, const Logits& logits) {
+  OperatorCall call{.logits = logits,
+                    .batch_size = 1,
+                    .rules = fuzz_case.is_second ? kSecondOperator : kFirstOperator,
+                    .k = {&k_, 0},
+                    .p = {&p_, 0},
+                    .min_p = std::nullopt,
+                    .q = std::nullopt,
+                    .eps = fuzz_case.eps,
+                    .are_probabilities = fuzz_case.are_probabilities,
+                    .selected = &selected_,
+                    .kept = kept_,
+                    .sample_result = std::nullopt};
+  call.rules.most_k = fuzz_case.most_k;
+  if (fuzz_case.min_p.has_value()) {
+    call.min_p = {&min_p_, 0};
+  }
+  if (fuzz_case.q.has_value()) {
+    call.q = {q_.data(), 0, fuzz_case.q_stride};
+  }
+  if (fuzz_case.is_need_sample_result) {
+    call.sample_result = {weights_.data(), ids_.data()};
+  }
+  return call;
+}
+
+}  // namespace ascend_sample::cpu::testing
