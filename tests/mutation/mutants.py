@@ -25,7 +25,7 @@ NPU_OWNERS = "csrc/npu/handles.h"
 NPU_LOOKUP = "csrc/npu/cann.cpp"
 HOST_ROW = "csrc/hostcann/opapi/top_k_top_p_sample_row.cpp"
 HOST_ORDER = "csrc/hostcann/opapi/ordered_row.cpp"
-HOST_API = "csrc/hostcann/opapi/top_k_top_p_sample_api.cpp"
+HOST_ROWS = "csrc/hostcann/opapi/sampler.cpp"
 HOST_EXECUTOR = "csrc/hostcann/opapi/executor.cpp"
 
 LIBRARIES = {
@@ -409,16 +409,16 @@ MUTANTS = (
     ),
     Mutant(
         "hostcann: the strides of k are ignored",
-        HOST_API,
-        "top_k[row * launch.input(1).strides[0]]",
-        "top_k[row]",
+        HOST_ROWS,
+        "top_k_[row * launch_.input(1).strides[0]]",
+        "top_k_[row]",
         IN_BUILTIN,
     ),
     Mutant(
         "hostcann: the strides of p are ignored",
-        HOST_API,
-        "decode_float(top_p, row * launch.input(2).strides[0],",
-        "decode_float(top_p, row,",
+        HOST_ROWS,
+        ".top_p = top_p_[row],",
+        ".top_p = decode_float(top_p_.data, row, top_p_.type),",
         IN_MEMORY,
     ),
     Mutant(
