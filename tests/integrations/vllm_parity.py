@@ -279,7 +279,7 @@ class TestHostValues:
         self.add(batch, "a", temperature=0.7, top_k=50)
         batch.refresh_metadata()
         vllm_sampler.Sampler()(torch.randn(1, self.VOCAB_SIZE), batch.sampling_metadata)
-        assert given[0].top_k.tolist() == [50]
+        assert given[0]["top_k"].tolist() == [50]
 
 
 class TestPlugin:

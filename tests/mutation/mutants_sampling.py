@@ -178,7 +178,7 @@ MUTANTS_SAMPLING = (
     # ---- noise ----
     Mutant("sampling: nine rounds of Philox", NOISE, "_ROUNDS: Final = 10", "_ROUNDS: Final = 9", IN_NOISE),
     Mutant(
-        "sampling: the native noise has another purpose",
+        "sampling: the native noise has another stream",
         "csrc/cpu/torch/sample_rows_kernel.cpp",
         ".stream = static_cast<uint32_t>(stream),",
         ".stream = 0,",
