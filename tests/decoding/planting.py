@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -35,6 +35,16 @@ def assert_caught(trap: Trap) -> None:
     noticed = (Exception, pytest.fail.Exception)  # a crash counts too; pytest.raises fails with the latter
     with planted(trap.module, trap.right, trap.wrong), pytest.raises(noticed):
         trap.check()
+
+
+def noticed(traps: Sequence[Trap]) -> Callable[[Trap], None]:
+    """Returns the test of a module that each of its faults is caught."""
+
+    @pytest.mark.parametrize("trap", traps, ids=lambda trap: trap.name)
+    def test_trap(trap: Trap) -> None:
+        assert_caught(trap)
+
+    return test_trap
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 from tests.decoding.table_models import random_table
 
 INF, NAN = math.inf, math.nan
@@ -256,7 +256,4 @@ TRAPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:sample_and_rank")
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_trap(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = pytest.mark.filterwarnings("ignore:sample_and_rank")(noticed(TRAPS))

@@ -21,7 +21,7 @@ from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 from tests.decoding.strategies.test_loop import counted, skip_beside_a_real_cann, waits_of_one_read
 from tests.decoding.table_models import table_model
 from tests.decoding.tiny_transformers import START, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
@@ -263,6 +263,4 @@ TRAPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_trap(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = noticed(TRAPS)

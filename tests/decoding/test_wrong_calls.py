@@ -22,7 +22,7 @@ from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 from tests.decoding.table_models import random_table, table_model
 from tests.decoding.tiny_transformers import step_model, tiny_transformer
 
@@ -228,9 +228,7 @@ TRAPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_trap(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = noticed(TRAPS)
 
 
 def test_a_prompt_that_the_drafter_alone_cannot_read_is_its_fault() -> None:

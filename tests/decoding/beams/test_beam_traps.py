@@ -17,7 +17,7 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams, best_tokens
 from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
 from tests.decoding.beams.test_beam_brute_force import assert_best_two
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 from tests.decoding.tiny_models import TinyCausal, tiny_model
 
 
@@ -352,7 +352,4 @@ TRAPS = [
     ),
 ]
 
-
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_the_trap_is_noticed(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = noticed(TRAPS)

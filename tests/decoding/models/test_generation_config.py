@@ -26,7 +26,7 @@ from ascend_sample.decoding import request as request_module
 from ascend_sample.decoding.models import transformers_generation
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 from tests.decoding.tiny_transformers import KINDS, PAD, START, VOCAB_SIZE, encoder_inputs, tiny_transformer
 
 STOPS = [2, 5, 12]
@@ -318,7 +318,4 @@ TRAPS = [
     ),
 ]
 
-
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_trap(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = noticed(TRAPS)

@@ -12,7 +12,7 @@ from ascend_sample import hostcann
 from ascend_sample.decoding import Decoder, ModuleModel
 from ascend_sample.decoding.models import decoder_layer, layered_decoder, step_major_cache
 from tests.decoding.decoder_models import make_batch, random_decoder
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 
 SEQUENCES = 150  # of random operations
 
@@ -182,10 +182,7 @@ TRAPS = [
     ),
 ]
 
-
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_trap(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = noticed(TRAPS)
 
 
 class TestCache:

@@ -15,7 +15,7 @@ from ascend_sample.decoding import (
 )
 from ascend_sample.decoding.models import transformer_decoder
 from tests.decoding.decoder_models import make_batch, random_decoder, random_encoder_decoder, randomise, torch_layer
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 
 LAYER_TOLERANCE = 1e-5
 
@@ -140,10 +140,7 @@ TRAPS = [
     ),
 ]
 
-
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_trap(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = noticed(TRAPS)
 
 
 def test_hidden_states_have_the_places_of_the_prompt() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from ascend_sample.decoding import distributions
 from ascend_sample.decoding.speculation import acceptance, drafters, ragged_texts, speculative
 from ascend_sample.sampling import distribution
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 from tests.decoding.speculation import test_acceptance, test_drafters, test_speculative
 from tests.decoding.speculation.speculative_worlds import make_worlds
 from tests.decoding.speculation.test_speculative_exact import assert_exact
@@ -206,7 +205,4 @@ TRAPS = [
     ),
 ]
 
-
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_trap_is_caught(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = noticed(TRAPS)

@@ -14,7 +14,7 @@ from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.strategies import contrastive
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 from tests.decoding.table_models import random_table
 from tests.decoding.tiny_models import tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
@@ -186,10 +186,7 @@ TRAPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:contrastive_search")
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_trap(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = pytest.mark.filterwarnings("ignore:contrastive_search")(noticed(TRAPS))
 
 
 BAD = [

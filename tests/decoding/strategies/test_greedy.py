@@ -23,7 +23,7 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.strategies import loop
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from tests.decoding.generate_parity import MODELS, generate, log_probabilities, make_prompts
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 from tests.decoding.table_models import probability_table, random_table, table_model
 from tests.decoding.tiny_models import tiny_model
 from tests.decoding.tiny_transformers import PAD, step_model, tiny_transformer
@@ -255,10 +255,7 @@ TRAPS = [
     ),
 ]
 
-
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_trap(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = noticed(TRAPS)
 
 
 PARITY_SEEDS = 4

@@ -16,7 +16,7 @@ from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams, exponential_noise
 from ascend_sample.sampling import params as params_module
 from ascend_sample.sampling.seeds import derived_seeds
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, noticed
 from tests.decoding.table_models import probability_table, random_table, table_model
 from tests.decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model
 
@@ -334,9 +334,7 @@ TRAPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
-def test_trap(trap: Trap) -> None:
-    assert_caught(trap)
+test_trap = noticed(TRAPS)
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
