@@ -178,13 +178,7 @@ MUTANTS = (
         "at::where(only_p, values, values)",
         IN_COMPOSITE,
     ),
-    Mutant(
-        "composite: k above 1024 honoured",
-        COMPOSITE,
-        "std::min(vocab_size, kMaxTopK)",
-        "vocab_size",
-        IN_COMPOSITE,
-    ),
+    Mutant("composite: k above 1024 honoured", COMPOSITE, "std::min(vocab_size, kMaxTopK)", "vocab_size", IN_COMPOSITE),
     Mutant(
         "composite: an infinite kept logit comes back as 0",
         COMPOSITE,
@@ -303,13 +297,7 @@ MUTANTS = (
         "const_cast<void*>(tensor.const_data_ptr())",
         IN_MEMORY,
     ),
-    Mutant(
-        "binding: eps as float",
-        NPU_KERNEL,
-        "top_p, noise, eps,",
-        "top_p, noise, static_cast<float>(eps),",
-        IN_ABI,
-    ),
+    Mutant("binding: eps as float", NPU_KERNEL, "top_p, noise, eps,", "top_p, noise, static_cast<float>(eps),", IN_ABI),
     Mutant(
         "binding: top_k_guess is not passed on",
         NPU_KERNEL,
@@ -338,13 +326,7 @@ MUTANTS = (
         "logits.size(0) <= kMaxElements",
         IN_MEMORY,
     ),
-    Mutant(
-        "binding: every SoC is supported",
-        NPU_LOOKUP,
-        "reason.empty() &&",
-        "false && reason.empty() &&",
-        IN_ROUTES,
-    ),
+    Mutant("binding: every SoC is supported", NPU_LOOKUP, "reason.empty() &&", "false && reason.empty() &&", IN_ROUTES),
     # ---- the cffi binding ----
     Mutant(
         "cffi: k = 0 reaches the device",

@@ -146,13 +146,7 @@ MUTANTS_V2 = (
         IN_COMPOSITE,
     ),
     Mutant("composite V2: min-p drops an equal weight", COMPOSITE_V2, "(wide >= m *", "(wide > m *", IN_COMPOSITE),
-    Mutant(
-        "composite V2: min_p >= 1 keeps ties",
-        COMPOSITE_V2,
-        ".logical_and(m < 1)",
-        "",
-        IN_COMPOSITE,
-    ),
+    Mutant("composite V2: min_p >= 1 keeps ties", COMPOSITE_V2, ".logical_and(m < 1)", "", IN_COMPOSITE),
     Mutant(
         "composite V2: filtered probabilities are -inf",
         COMPOSITE_V2,
@@ -168,13 +162,7 @@ MUTANTS_V2 = (
         ("tests/operators/test_operator.py", "-k", "composite and cpu"),
     ),
     # ---- the NPU binding ----
-    Mutant(
-        "binding V2: min_p is not passed on",
-        NPU_KERNEL,
-        "noise, min_ps, eps",
-        "noise, nullptr, eps",
-        IN_BUILTIN,
-    ),
+    Mutant("binding V2: min_p is not passed on", NPU_KERNEL, "noise, min_ps, eps", "noise, nullptr, eps", IN_BUILTIN),
     Mutant(
         "binding V2: topP and minPs swapped",
         NPU_KERNEL,
