@@ -90,12 +90,12 @@ class RowParameters:
             TypeError: a tensor is none, or of another dtype; facts are none of a field, or leave one out.
             ValueError: a tensor has another shape or device.
         """
-        tensors = {
-            field: uniform(field, COLUMNS[field].off, len(logits), logits.device) if tensor is None else tensor
-            for field, tensor in given.items()
-        }
-        for field, tensor in tensors.items():
-            _check_tensor(name, field, tensor, logits)
+        tensors: dict[str, Any] = dict(given)
+        for field, tensor in given.items():
+            if tensor is None:
+                tensors[field] = uniform(field, COLUMNS[field].off, len(logits), logits.device)
+            else:
+                _check_tensor(name, field, tensor, logits)
         if facts is None and logits.is_cpu:
             facts = {field: tensors[field].numpy() for field in DISTRIBUTION}
         elif facts is not None:
