@@ -21,10 +21,8 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
   }
   const Groups groups = groups_for(k, row.vocab_size(), work);
   float maximum = scan_first(row, groups, arguments);
-  if (arguments.wants_kept()) {
-    fill(arguments.kept, -kInfinity);
-  }
   if (maximum == -kInfinity) {
+    fill(arguments.kept, -kInfinity);
     return 0;
   }
   const Candidates candidates = first_of_total_order(row, groups, k, work);
@@ -44,11 +42,7 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
     }
     count = arguments.count_staying(count, probability_of);
   }
-  if (arguments.wants_kept()) {
-    for (size_t rank = 0; rank < count; ++rank) {
-      arguments.kept[candidates.ids[rank]] = candidates.values[rank];
-    }
-  }
+  write_candidates(candidates, count, arguments.kept);
   if (!arguments.is_drawn()) {
     return candidates.ids[0];
   }

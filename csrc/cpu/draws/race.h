@@ -133,18 +133,25 @@ float enter_all(const Row<Type>& row, const float* q, float eps, float shift, fl
   return largest_lane(larger(first_largest, second_largest));
 }
 
+/// Fills work.values with a chunk's logits and work.exponentials with exp(logit - maximum). Returns
+/// their sum, as exactly as float64 adds.
+template <typename Type>
+double exp_chunk(const Row<Type>& row, size_t index, float maximum, Workspace& work) {
+  for (size_t line = 0; line < kChunkLines; ++line) {
+    const Line logits = Type::load(row.chunk(index) + line * kLine);
+    const Floats lowest = splat(-kInfinity);  // what a NaN becomes
+    store(work.values + line * kLine, larger(logits.first, lowest));
+    store(work.values + line * kLine + kLanes, larger(logits.second, lowest));
+  }
+  return exp_differences(work.values, kChunk, maximum, work.exponentials);
+}
+
 /// The sum of exp(logit - maximum) over a row, as exactly as float64 adds.
 template <typename Type>
 double sum_exactly(const Row<Type>& row, float maximum, Workspace& work) {
   double total = 0;
   for (size_t index = 0; index < row.chunks(); ++index) {
-    for (size_t line = 0; line < kChunkLines; ++line) {
-      const Line logits = Type::load(row.chunk(index) + line * kLine);
-      const Floats lowest = splat(-kInfinity);  // what a NaN becomes
-      store(work.values + line * kLine, larger(logits.first, lowest));
-      store(work.values + line * kLine + kLanes, larger(logits.second, lowest));
-    }
-    total += exp_differences(work.values, kChunk, maximum, work.exponentials);
+    total += exp_chunk(row, index, maximum, work);
   }
   return total;
 }
@@ -155,19 +162,10 @@ double sum_exactly(const Row<Type>& row, float maximum, Workspace& work) {
 template <typename Type>
 size_t compare_all_scores(const Row<Type>& row, const Noise& noise, float eps, float maximum,
                           double total, Workspace& work) {
-  const auto exponentials_of = [&](size_t index) {
-    for (size_t line = 0; line < kChunkLines; ++line) {
-      const Line logits = Type::load(row.chunk(index) + line * kLine);
-      const Floats lowest = splat(-kInfinity);  // what a NaN becomes
-      store(work.values + line * kLine, larger(logits.first, lowest));
-      store(work.values + line * kLine + kLanes, larger(logits.second, lowest));
-    }
-    exp_differences(work.values, kChunk, maximum, work.exponentials);
-  };
   size_t best = 0;
   float best_score = -kInfinity;
   for (size_t index = 0; index < row.chunks(); ++index) {
-    exponentials_of(index);
+    exp_chunk(row, index, maximum, work);
     const size_t start = index * kChunk;
     for (size_t i = 0; i < kChunk && start + i < row.vocab_size(); ++i) {
       const auto weight = static_cast<float>(work.exponentials[i] / total);

@@ -191,9 +191,7 @@ class HistogramFilters {
   }
 
   size_t select_nothing() {
-    if (arguments_.wants_kept()) {
-      fill(arguments_.kept, -kInfinity);
-    }
+    fill(arguments_.kept, -kInfinity);
     return 0;
   }
 

@@ -81,9 +81,7 @@ size_t sample_min_p(const Row<Type>& row, const RowArguments& arguments, Scratch
   const Groups groups = groups_for(1, row.vocab_size(), work);
   const float maximum = scan_maxima(row, groups);
   if (maximum == -kInfinity) {
-    if (arguments.wants_kept()) {
-      fill(arguments.kept, -kInfinity);
-    }
+    fill(arguments.kept, -kInfinity);
     return 0;
   }
   const KeptByMinP found = keep_by_min_p(row, groups, maximum, arguments.min_p, scratch, work);

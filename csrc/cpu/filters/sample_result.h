@@ -234,12 +234,7 @@ class ResultSampler {
   void write(size_t count) {
     const size_t rest = count > candidates_.count ? count - candidates_.count : 0;
     candidates_.count = count - rest;
-    if (arguments_.wants_kept()) {
-      fill(arguments_.kept, floor_);
-      for (size_t i = 0; i < candidates_.count; ++i) {
-        arguments_.kept[candidates_.ids[i]] = candidates_.values[i];
-      }
-    }
+    write_candidates(candidates_, candidates_.count, arguments_.kept, floor_);
     if (result_.has_value()) {
       for (size_t i = 0; i < candidates_.count; ++i) {
         result_->weights[i] = static_cast<float>(exponentials_[i] / total_);

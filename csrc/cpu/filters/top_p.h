@@ -84,9 +84,7 @@ class TopP {
     if (sum_.maximum == kInfinity) {
       return std::nullopt;
     }
-    if (arguments_.wants_kept()) {
-      fill(arguments_.kept, -kInfinity);
-    }
+    fill(arguments_.kept, -kInfinity);
     return 0;
   }
 
@@ -136,7 +134,7 @@ class TopP {
     if (!rank.has_value()) {
       return std::nullopt;
     }
-    write_candidates(sizes.least);
+    write_candidates(candidates_, sizes.least, arguments_.kept);
     return candidates_.ids[*rank];
   }
 
@@ -246,17 +244,8 @@ class TopP {
     return count == 0 ? (are_all ? staying : 0) : (count < staying ? count : staying);
   }
 
-  void write_candidates(size_t count) {
-    if (arguments_.wants_kept()) {
-      fill(arguments_.kept, -kInfinity);
-      for (size_t rank = 0; rank < count; ++rank) {
-        arguments_.kept[candidates_.ids[rank]] = candidates_.values[rank];
-      }
-    }
-  }
-
   size_t sample_candidates(size_t count) {
-    write_candidates(count);
+    write_candidates(candidates_, count, arguments_.kept);
     if (!arguments_.is_drawn()) {
       return candidates_.ids[0];
     }

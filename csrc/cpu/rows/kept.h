@@ -4,6 +4,7 @@
 #include <span>
 
 #include "cpu/rows/row.h"
+#include "cpu/vectors/total_order.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -11,6 +12,15 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 inline void fill(std::span<float> values, float value) {
   for (float& each : values) {
     each = value;
+  }
+}
+
+/// Writes the first candidates, and `lowest` for everything else; nothing where nothing is wanted.
+inline void write_candidates(const Candidates& candidates, size_t count, std::span<float> kept,
+                             float lowest = -kInfinity) {
+  fill(kept, lowest);
+  for (size_t rank = 0; !kept.empty() && rank < count; ++rank) {
+    kept[candidates.ids[rank]] = candidates.values[rank];
   }
 }
 
