@@ -23,8 +23,8 @@ MUTANTS_CPU = (
     Mutant(
         "cpu: rows of q are taken for contiguous",
         CPU_KERNEL,
-        "call.q = {q->const_data_ptr<float>(), q->stride(0), q->stride(1)};",
-        "call.q = {q->const_data_ptr<float>(), q->size(1), q->stride(1)};",
+        "call.q = {q->template const_data_ptr<float>(), q->stride(0), q->stride(1)};",
+        "call.q = {q->template const_data_ptr<float>(), q->size(1), q->stride(1)};",
         IN_CPU_KERNEL,
     ),
     Mutant(

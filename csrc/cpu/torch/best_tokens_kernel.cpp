@@ -1,15 +1,15 @@
 // best_tokens for CPU tensors: what a step of beam search looks at, by the core of targets.h.
 #include <torch/library.h>
 
+#include "adapter.h"
 #include "dispatch.h"
 #include "sampling_checks.h"
 
 namespace ascend_sample::cpu {
 namespace {
 
-std::tuple<at::Tensor, at::Tensor> best_tokens_kernel(const at::Tensor& logits, int64_t count,
-                                                      double temperature) {
-  const BestTokensArguments arguments{logits, count, temperature};
+BestTokensArguments::Results best_tokens_kernel(const BestTokensArguments& arguments) {
+  const auto& [logits, count, temperature] = arguments;
   check_arguments(arguments);
   auto [log_probs, token_ids] = allocate_outputs(arguments);
   serve(&Kernel::rank, RankingCall{.logits = logits_of(logits),
@@ -23,6 +23,8 @@ std::tuple<at::Tensor, at::Tensor> best_tokens_kernel(const at::Tensor& logits, 
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) { m.impl("best_tokens", &best_tokens_kernel); }
+TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
+  m.impl(BestTokensArguments::kName, adapted<&best_tokens_kernel>);
+}
 
 }  // namespace ascend_sample::cpu

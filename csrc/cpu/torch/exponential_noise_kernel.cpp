@@ -3,18 +3,18 @@
 
 #include <algorithm>
 
+#include "adapter.h"
 #include "dispatch.h"
 #include "sampling_checks.h"
 
 namespace ascend_sample::cpu {
 namespace {
 
-at::Tensor exponential_noise_kernel(const at::Tensor& seed, const at::Tensor& position,
-                                    int64_t lanes, int64_t stream, int64_t first_lane) {
+at::Tensor exponential_noise_kernel(const NoiseArguments& arguments) {
   constexpr int64_t kPart = 1 << 14;  // lanes, even
-  const NoiseArguments arguments{seed, position, lanes, stream, first_lane};
+  const auto& [seed, position, lanes, stream, first_lane] = arguments;
   check_arguments(arguments);
-  at::Tensor noise = allocate_output(arguments);
+  at::Tensor noise = allocate_outputs(arguments);
   auto* const out = noise.mutable_data_ptr<float>();
   const auto* const seeds = seed.const_data_ptr<int64_t>();
   const auto* const positions = position.const_data_ptr<int64_t>();
@@ -38,7 +38,7 @@ at::Tensor exponential_noise_kernel(const at::Tensor& seed, const at::Tensor& po
 }  // namespace
 
 TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
-  m.impl("exponential_noise", &exponential_noise_kernel);
+  m.impl(NoiseArguments::kName, adapted<&exponential_noise_kernel>);
 }
 
 }  // namespace ascend_sample::cpu

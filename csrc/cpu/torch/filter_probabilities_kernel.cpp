@@ -1,20 +1,19 @@
 // filter_probabilities for CPU tensors: whole distributions of rows, by the core of targets.h.
 #include <torch/library.h>
 
+#include "adapter.h"
 #include "dispatch.h"
 #include "sampling_checks.h"
 
 namespace ascend_sample::cpu {
 namespace {
 
-at::Tensor filter_probabilities_kernel(const at::Tensor& logits, const at::Tensor& temperature,
-                                       const at::Tensor& k, const at::Tensor& p,
-                                       const at::Tensor& min_p) {
-  const FilterArguments arguments{logits, temperature, k, p, min_p};
+at::Tensor filter_probabilities_kernel(const FilterArguments& arguments) {
+  const auto& [logits, temperature, k, p, min_p] = arguments;
   check_arguments(arguments);
   const at::Tensor lists[] = {temperature.contiguous(), k.contiguous(), p.contiguous(),
                               min_p.contiguous()};
-  at::Tensor probabilities = allocate_output(arguments);
+  at::Tensor probabilities = allocate_outputs(arguments);
   serve(&Kernel::filter, FilteringCall{.logits = logits_of(logits),
                                        .batch_size = logits.size(0),
                                        .requests = {.temperature = lists[0].const_data_ptr<float>(),
@@ -28,7 +27,7 @@ at::Tensor filter_probabilities_kernel(const at::Tensor& logits, const at::Tenso
 }  // namespace
 
 TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
-  m.impl("filter_probabilities", &filter_probabilities_kernel);
+  m.impl(FilterArguments::kName, adapted<&filter_probabilities_kernel>);
 }
 
 }  // namespace ascend_sample::cpu

@@ -1,6 +1,7 @@
 // sample_rows for CPU tensors: the sampling layer's rows, each by the core of targets.h.
 #include <torch/library.h>
 
+#include "adapter.h"
 #include "dispatch.h"
 #include "sampling_checks.h"
 
@@ -17,12 +18,8 @@ void check_places(const at::Tensor& rows, int64_t batch_size) {
   }
 }
 
-std::tuple<at::Tensor, at::Tensor> sample_rows_kernel(
-    const at::Tensor& logits, const std::optional<at::Tensor>& rows, const at::Tensor& temperature,
-    const at::Tensor& k, const at::Tensor& p, const at::Tensor& min_p, const at::Tensor& seed,
-    const at::Tensor& position, int64_t stream) {
-  const SampleRowsArguments arguments{logits, rows, temperature, k,     p,
-                                      min_p,  seed, position,    stream};
+SampleRowsArguments::Results sample_rows_kernel(const SampleRowsArguments& arguments) {
+  const auto& [logits, rows, temperature, k, p, min_p, seed, position, stream] = arguments;
   check_arguments(arguments);
   // A few numbers a row: not worth a stride each.
   const at::Tensor lists[] = {temperature.contiguous(), k.contiguous(),    p.contiguous(),
@@ -54,6 +51,8 @@ std::tuple<at::Tensor, at::Tensor> sample_rows_kernel(
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) { m.impl("sample_rows", &sample_rows_kernel); }
+TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
+  m.impl(SampleRowsArguments::kName, adapted<&sample_rows_kernel>);
+}
 
 }  // namespace ascend_sample::cpu

@@ -3,32 +3,34 @@
 
 #include <string>
 
+#include "adapter.h"
 #include "checks.h"
 #include "dispatch.h"
 
 namespace ascend_sample::cpu {
 namespace {
 
-/// The arguments that both operators have, checked. The tensors outlive the call.
-OperatorCall call_of(const Rules& rules, const at::Tensor& logits, const at::Tensor& k,
-                     const at::Tensor& p, const std::optional<at::Tensor>& q, double eps,
-                     const at::Tensor& selected, const at::Tensor& kept, bool is_need_logits) {
+/// What both operators are asked, checked. The tensors outlive the call.
+template <typename Arguments>
+OperatorCall call_of(const Rules& rules, const Arguments& arguments, const at::Tensor& selected,
+                     const at::Tensor& kept) {
+  const auto& [logits, k, p, q] = std::tie(arguments.logits, arguments.k, arguments.p, arguments.q);
   OperatorCall call{.logits = logits_of(logits),
                     .batch_size = logits.size(0),
                     .rules = rules,
-                    .k = {k.const_data_ptr<int32_t>(), k.stride(0)},
+                    .k = {k.template const_data_ptr<int32_t>(), k.stride(0)},
                     .p = {p.const_data_ptr(), p.stride(0)},
                     .min_p = std::nullopt,
                     .q = std::nullopt,
-                    .eps = static_cast<float>(eps),
+                    .eps = static_cast<float>(arguments.eps),
                     .are_probabilities = false,
                     .selected = selected.mutable_data_ptr<int64_t>(),
                     .kept = {},
                     .sample_result = std::nullopt};
   if (q.has_value()) {
-    call.q = {q->const_data_ptr<float>(), q->stride(0), q->stride(1)};
+    call.q = {q->template const_data_ptr<float>(), q->stride(0), q->stride(1)};
   }
-  if (is_need_logits) {
+  if (arguments.is_need_logits) {
     call.kept = {kept.mutable_data_ptr<float>(), static_cast<size_t>(kept.numel())};
   }
   return call;
@@ -37,45 +39,24 @@ OperatorCall call_of(const Rules& rules, const at::Tensor& logits, const at::Ten
 /// The code path in use: "avx512".
 std::string cpu_capability() { return std::string(target_in_use().name); }
 
-std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
-    const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
-    const std::optional<at::Tensor>& q, double eps, bool is_need_logits, int64_t top_k_guess) {
-  const SampleArguments arguments{logits, k, p, q, eps, is_need_logits, top_k_guess};
+SampleArguments::Results top_k_top_p_sample_kernel(const SampleArguments& arguments) {
   check_arguments(arguments);
   auto [selected, kept] = allocate_outputs(arguments);
-  serve(&Kernel::sample,
-        call_of(kFirstOperator, logits, k, p, q, eps, selected, kept, is_need_logits));
+  serve(&Kernel::sample, call_of(kFirstOperator, arguments, selected, kept));
   return {selected, kept};
 }
 
-SampleV2Outputs top_k_top_p_sample_v2_kernel(const at::Tensor& logits, const at::Tensor& k,
-                                             const at::Tensor& p,
-                                             const std::optional<at::Tensor>& q,
-                                             const std::optional<at::Tensor>& min_p, double eps,
-                                             bool is_need_logits, int64_t top_k_guess,
-                                             int64_t ks_max, bool input_is_logits,
-                                             bool is_need_sample_result) {
-  const SampleV2Arguments arguments{logits,
-                                    k,
-                                    p,
-                                    q,
-                                    min_p,
-                                    eps,
-                                    is_need_logits,
-                                    top_k_guess,
-                                    ks_max,
-                                    input_is_logits,
-                                    is_need_sample_result};
+SampleV2Arguments::Results top_k_top_p_sample_v2_kernel(const SampleV2Arguments& arguments) {
   check_arguments(arguments);
   auto [selected, kept, dense_ids, dense_weights] = allocate_outputs(arguments);
   Rules rules = kSecondOperator;
-  rules.most_k = largest_k(ks_max, logits.size(1));
-  OperatorCall call = call_of(rules, logits, k, p, q, eps, selected, kept, is_need_logits);
-  if (min_p.has_value()) {
+  rules.most_k = largest_k(arguments.ks_max, arguments.logits.size(1));
+  OperatorCall call = call_of(rules, arguments, selected, kept);
+  if (const auto& min_p = arguments.min_p; min_p.has_value()) {
     call.min_p = {min_p->const_data_ptr(), min_p->stride(0)};
   }
-  call.are_probabilities = !input_is_logits;
-  if (is_need_sample_result) {
+  call.are_probabilities = !arguments.input_is_logits;
+  if (arguments.is_need_sample_result) {
     call.sample_result = {dense_weights.mutable_data_ptr<float>(),
                           dense_ids.mutable_data_ptr<int64_t>()};
   }
@@ -91,8 +72,8 @@ TORCH_LIBRARY_FRAGMENT(ascend_sample, m) {
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
-  m.impl("top_k_top_p_sample", &top_k_top_p_sample_kernel);
-  m.impl("top_k_top_p_sample_v2", &top_k_top_p_sample_v2_kernel);
+  m.impl(SampleArguments::kName, adapted<&top_k_top_p_sample_kernel>);
+  m.impl(SampleV2Arguments::kName, adapted<&top_k_top_p_sample_v2_kernel>);
 }
 
 }  // namespace ascend_sample::cpu
