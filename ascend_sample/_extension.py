@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -61,11 +62,11 @@ def _register_cffi_kernel() -> None:
     """Registers the kernels that serve tensors on an NPU through cffi where there is no compiled binding."""
     global _cffi_library
     if _cffi_library is None:
-        from ascend_sample.npu import aclnn_cffi
+        from ascend_sample.npu import aclnn_cffi, operators
 
         _cffi_library = torch.library.Library("ascend_sample", "IMPL")
-        _cffi_library.impl("top_k_top_p_sample", aclnn_cffi.top_k_top_p_sample_kernel, "PrivateUse1")
-        _cffi_library.impl("top_k_top_p_sample_v2", aclnn_cffi.top_k_top_p_sample_v2_kernel, "PrivateUse1")
+        for operator in operators.OPERATORS:
+            _cffi_library.impl(operator, functools.partial(aclnn_cffi.serve, operator), "PrivateUse1")
 
 
 def _load(path: Path, partner: str) -> None:

@@ -16,6 +16,7 @@ logits alone.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ascend_sample import _extension
-from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME
+from ascend_sample._contract import OPERATOR_NAME
 from ascend_sample._errors import refuse, show
 from ascend_sample.npu.operators import OPERATORS
 
@@ -35,13 +36,9 @@ NPU = "npu"
 Implementation = Callable[..., tuple[Any, ...]]
 
 _ops = torch.ops.ascend_sample
-_dispatcher_operators: dict[str, Implementation] = {
-    OPERATOR_NAME: _ops.top_k_top_p_sample.default,
-    OPERATOR_V2_NAME: _ops.top_k_top_p_sample_v2.default,
-}
+_dispatcher_operators: dict[str, Implementation] = {name: getattr(_ops, name).default for name in OPERATORS}
 _composite_operators: dict[str, Implementation] = {
-    OPERATOR_NAME: _ops.top_k_top_p_sample_composite.default,
-    OPERATOR_V2_NAME: _ops.top_k_top_p_sample_v2_composite.default,
+    name: getattr(_ops, f"{name}_composite").default for name in OPERATORS
 }
 
 
@@ -135,7 +132,7 @@ def _implementation_of(backend: str, operator: str) -> Implementation:
     if backend == "cffi":
         from ascend_sample.npu import aclnn_cffi
 
-        return aclnn_cffi.top_k_top_p_sample if operator == OPERATOR_NAME else aclnn_cffi.top_k_top_p_sample_v2
+        return functools.partial(aclnn_cffi.launch, operator)
     if backend == "composite":
         return _composite_operators[operator]
     return _dispatcher_operators[operator]

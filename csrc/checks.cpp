@@ -19,18 +19,20 @@ class Rules {
   explicit Rules(const char* op) : op_(op) {}
 
   /// What both operators take, in the order in which it is checked.
-  void check_common(const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
-                    const std::optional<at::Tensor>& q, double eps, int64_t top_k_guess) const {
+  template <typename Arguments>
+  void check_common(const Arguments& arguments) const {
+    const auto& logits = arguments.logits;
     check_logits(logits);
-    check_k(k, logits);
-    check_in_dtype_of_logits(p, "p", logits);
-    if (q.has_value()) {
-      check_q(*q, logits);
+    check_k(arguments.k, logits);
+    check_in_dtype_of_logits(arguments.p, "p", logits);
+    if (arguments.q.has_value()) {
+      check_q(*arguments.q, logits);
     }
-    TORCH_CHECK_VALUE(std::isfinite(eps) && eps >= 0, op_, ": eps must be finite and >= 0, got ",
-                      eps, ". Use the default, 1e-8.");
-    TORCH_CHECK_VALUE(top_k_guess >= 1, op_, ": top_k_guess must be >= 1, got ", top_k_guess,
-                      ". It is a hint for speed: use the default, 32.");
+    TORCH_CHECK_VALUE(std::isfinite(arguments.eps) && arguments.eps >= 0, op_,
+                      ": eps must be finite and >= 0, got ", arguments.eps,
+                      ". Use the default, 1e-8.");
+    TORCH_CHECK_VALUE(arguments.top_k_guess >= 1, op_, ": top_k_guess must be >= 1, got ",
+                      arguments.top_k_guess, ". It is a hint for speed: use the default, 32.");
   }
 
   void check_in_dtype_of_logits(const at::Tensor& tensor, const char* name,
@@ -153,31 +155,30 @@ void check_layout(const char* op, const at::Tensor& tensor, const char* name) {
 }
 
 void check_arguments(const SampleArguments& arguments) {
-  const auto& [logits, k, p, q, eps, is_need_logits, top_k_guess] = arguments;
-  Rules(kOperatorName).check_common(logits, k, p, q, eps, top_k_guess);
+  Rules(SampleArguments::kName).check_common(arguments);
 }
 
 void check_arguments(const SampleV2Arguments& arguments) {
-  const Rules rules(kOperatorV2Name);
-  rules.check_common(arguments.logits, arguments.k, arguments.p, arguments.q, arguments.eps,
-                     arguments.top_k_guess);
+  constexpr const char* kOperator = SampleV2Arguments::kName;
+  const Rules rules(kOperator);
+  rules.check_common(arguments);
   if (arguments.min_p.has_value()) {
     rules.check_in_dtype_of_logits(*arguments.min_p, "min_p", arguments.logits);
   }
-  TORCH_CHECK_VALUE(arguments.ks_max >= 1 && arguments.ks_max <= kMaxKsMax, kOperatorV2Name,
+  TORCH_CHECK_VALUE(arguments.ks_max >= 1 && arguments.ks_max <= kMaxKsMax, kOperator,
                     ": ks_max must be between 1 and ", kMaxKsMax, ", got ", arguments.ks_max,
                     ". It bounds the k that is honoured: use the default, 1024.");
-  TORCH_CHECK_VALUE(!(arguments.is_need_sample_result && arguments.q.has_value()), kOperatorV2Name,
+  TORCH_CHECK_VALUE(!(arguments.is_need_sample_result && arguments.q.has_value()), kOperator,
                     ": q must be None when is_need_sample_result is True, got a tensor. Draw from "
                     "logits_sort_masked yourself, or leave is_need_sample_result out.");
 }
 
-std::tuple<at::Tensor, at::Tensor> allocate_outputs(const SampleArguments& arguments) {
+SampleArguments::Results allocate_outputs(const SampleArguments& arguments) {
   const auto& logits = arguments.logits;
   return {allocate_ids(logits), allocate_by_logits(logits, c10::kFloat, arguments.is_need_logits)};
 }
 
-SampleV2Outputs allocate_outputs(const SampleV2Arguments& arguments) {
+SampleV2Arguments::Results allocate_outputs(const SampleV2Arguments& arguments) {
   const auto& logits = arguments.logits;
   return {allocate_ids(logits), allocate_by_logits(logits, c10::kFloat, arguments.is_need_logits),
           allocate_by_logits(logits, c10::kLong, arguments.is_need_sample_result),

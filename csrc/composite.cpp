@@ -1,37 +1,72 @@
-// The operator for devices that have no kernel of their own: whole-batch ATen calls, every branch
-// computed and selected by masks. Section numbers are those of docs/semantics.md.
-#include "composite.h"
-
+// The operators for devices that have no kernel of their own: whole-batch ATen calls, no loop over
+// rows and no synchronisation; every branch is computed and selected by masks. Section numbers are
+// those of docs/semantics.md and docs/semantics_v2.md, which have the same ones.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
-namespace ascend_sample {
-namespace composite {
+#include <limits>
 
+#include "adapter.h"
+#include "checks.h"
+
+namespace ascend_sample {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// Where the operators differ, and what the second has beyond the first: here as the first has it.
+struct Rules {
+  bool is_second = false;
+  int64_t ks_max = kMaxTopK;
+  std::optional<at::Tensor> min_p;
+  bool input_is_logits = true;
+  bool is_need_sample_result = false;
+};
+
+Rules rules_of(const SampleArguments&) { return {}; }
+
+Rules rules_of(const SampleV2Arguments& arguments) {
+  return {.is_second = true,
+          .ks_max = arguments.ks_max,
+          .min_p = arguments.min_p,
+          .input_is_logits = arguments.input_is_logits,
+          .is_need_sample_result = arguments.is_need_sample_result};
+}
+
+/// The precision of exponentials and of sums. Devices whose float64 is missing or emulated use
+/// float32.
 at::ScalarType accumulate_dtype(const at::Tensor& tensor) {
   const bool has_double = tensor.is_cpu() || tensor.is_cuda();
   return has_double ? at::kDouble : at::kFloat;
 }
 
+/// `tensor` where `condition` holds, `other` elsewhere; in the dtype of `tensor`.
 at::Tensor where_or(const at::Tensor& condition, const at::Tensor& tensor, c10::Scalar other) {
   return at::where(condition, tensor, at::full({}, other, tensor.options()));
 }
 
+/// Entries of +inf share the whole mass: in a row, sorted descending, that has one they become
+/// `infinite` and all others `finite`.
 at::Tensor share_infinities(const at::Tensor& sorted, double infinite, double finite) {
   const auto is_infinite = sorted == kInfinity;
   return at::where(is_infinite.narrow(1, 0, 1),
                    at::where(is_infinite, infinite, finite).to(at::kFloat), sorted);
 }
 
+/// softmax over the last dimension, rounded to float32; a row of -inf has weight 0 everywhere
+/// instead of NaN.
 at::Tensor softmax_or_zero(const at::Tensor& values) {
   const auto weights = at::softmax(values, -1, accumulate_dtype(values)).to(at::kFloat);
   return weights.masked_fill(values == -kInfinity, 0.0);
 }
 
+/// The sums of the weights before each entry but the first; undefined for a single column.
 at::Tensor sums_before(const at::Tensor& weights) {
   return weights.cumsum(-1, accumulate_dtype(weights)).narrow(1, 0, weights.size(1) - 1);
 }
 
+/// q-weighted score of every candidate (section 4), with the special values of section 5.
+/// `massless` entries lose against all others.
 at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& massless, const at::Tensor& q,
                        double eps) {
   auto scores = weights / (q.abs() + static_cast<float>(eps));
@@ -41,74 +76,152 @@ at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& massless, co
   return scores.masked_fill(massless, -kInfinity);
 }
 
-}  // namespace composite
+/// The rows in the total order.
+struct Sorted {
+  at::Tensor original;  // float32 by id, with what section 5 makes of special values
+  at::Tensor values;    // original, by rank
+  at::Tensor ids;       // of the entry at each rank
+  at::Tensor shared;    // values, where entries of +inf share the whole mass
+  at::Tensor massless;  // by rank: no weight, and never drawn while another entry is there
+};
 
-using namespace composite;  // NOLINT: the other half of this file
+Sorted sort_rows(const at::Tensor& logits, const Rules& rules) {
+  Sorted rows;
+  rows.original = logits.to(at::kFloat);
+  // A probability that is not above 0, or NaN, counts as 0, as such a logit counts as -inf.
+  const auto usable =
+      rules.input_is_logits ? rows.original.isnan().logical_not() : rows.original > 0;
+  const double nothing = rules.input_is_logits ? -kInfinity : 0.0;
+  rows.original = where_or(usable, rows.original, nothing);
+  std::tie(rows.values, rows.ids) =
+      rows.original.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true);
+  rows.shared = share_infinities(rows.values, rules.input_is_logits ? 0.0 : 1.0, nothing);
+  rows.massless = (rules.is_second ? rows.values : rows.shared) == nothing;
+  return rows;
+}
 
-std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_composite(
-    const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
-    const std::optional<at::Tensor>& q, double eps, bool is_need_logits, int64_t top_k_guess) {
-  const SampleArguments arguments{logits, k, p, q, eps, is_need_logits, top_k_guess};
-  check_arguments(arguments);
-  const auto batch_size = logits.size(0);
-  const auto vocab_size = logits.size(1);
-  if (batch_size == 0) {
-    return allocate_outputs(arguments);
+/// By rank; 0 for what is no candidate (section 3).
+at::Tensor weights_of(const Sorted& rows, const at::Tensor& candidate, const Rules& rules) {
+  const auto excluded = candidate.logical_not();
+  if (rules.input_is_logits) {
+    return softmax_or_zero(rows.shared.masked_fill(excluded, -kInfinity));
   }
+  const auto weights = rows.shared.masked_fill(excluded, 0.0);
+  const auto infinite = (rows.values == kInfinity).logical_and(candidate);
+  return at::where(infinite, weights / infinite.sum(-1, /*keepdim=*/true), weights);
+}
 
-  // Section 2: what is on, for each row; the total order.
-  const auto p_float = p.to(at::kFloat).unsqueeze(1);
-  const auto k_column = k.unsqueeze(1);
-  const auto use_k = (k_column >= 1).logical_and(k_column <= std::min(vocab_size, kMaxTopK));
-  const auto use_p = (p_float > 0).logical_and(p_float < 1);
-  auto original = logits.to(at::kFloat);
-  original = where_or(original.isnan().logical_not(), original, -kInfinity);
-  const auto [sorted, ids] = original.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true);
+/// Of each entry, by rank, its position among the kept ids of the row in the order of the
+/// vocabulary; of no meaning for an entry that is not kept.
+at::Tensor position_among_kept(const at::Tensor& ids, const at::Tensor& kept) {
+  const auto by_id =
+      at::zeros_like(kept, kept.options().dtype(at::kFloat)).scatter_(1, ids, kept.to(at::kFloat));
+  const auto count = by_id.cumsum(-1).gather(1, ids);  // exact in float32: at most 2^20
+  return (count - 1).clamp_min(0).to(at::kLong);
+}
 
-  // Section 5: entries of +inf share the whole mass.
-  const auto values = share_infinities(sorted, 0.0, -kInfinity);
+template <typename Arguments>
+SampleV2Arguments::Results sample(const Arguments& arguments) {
+  const auto& logits = arguments.logits;
+  const auto vocab_size = logits.size(1);
+  const Rules rules = rules_of(arguments);
 
-  // Section 3: candidates, top-p, weights.
+  // Section 2: what is on, for each row.
+  const auto p = arguments.p.to(at::kFloat).unsqueeze(1);
+  const auto k = arguments.k.unsqueeze(1);
+  const auto use_k = (k >= 1).logical_and(k <= largest_k(rules.ks_max, vocab_size));
+  // The second operator keeps one entry where p <= 0. False for NaN.
+  const auto use_p = rules.is_second ? p < 1 : (p > 0).logical_and(p < 1);
+  const auto by_rank = use_k.logical_or(use_p);
+  const auto rows = sort_rows(logits, rules);
+  const auto& ids = rows.ids;
+
+  // Section 3: candidates, weights, top-p, min-p. Every kept set is a prefix of the order.
   const auto rank = at::arange(vocab_size, ids.options()).unsqueeze(0);
-  const auto limit = where_or(use_k, k_column.to(at::kLong), vocab_size);
-  const auto candidate = rank < limit;
-  const auto probabilities =
-      softmax_or_zero(values.masked_fill(candidate.logical_not(), -kInfinity));
+  const auto candidate = rank < where_or(use_k, k.to(at::kLong), vocab_size);
+  auto weights = weights_of(rows, candidate, rules);
   auto kept = candidate.clone();
   if (vocab_size > 1) {
-    kept.narrow(1, 1, vocab_size - 1)
-        .logical_and_((sums_before(probabilities) <= p_float).logical_or(use_p.logical_not()));
+    // An entry but the first stays while the sum before it is at most p: below p, of the second.
+    const auto sums = sums_before(weights);
+    const auto is_below = rules.is_second ? sums < p.clamp_min(0) : sums <= p;
+    kept.narrow(1, 1, vocab_size - 1).logical_and_(is_below.logical_or(use_p.logical_not()));
   }
+  if (rules.min_p.has_value()) {
+    const auto m = rules.min_p->to(accumulate_dtype(weights)).unsqueeze(1);
+    const auto wide = weights.to(accumulate_dtype(weights));
+    const auto reaches = (wide >= m * wide.narrow(1, 0, 1)).logical_and(m < 1);
+    kept.logical_and_(reaches.logical_or((m > 0).logical_not()).logical_or(rank == 0));
+  }
+  const auto dropped = kept.logical_not();
+
+  // Section 4: the draw. `place` is that of an entry's noise, and decides ties.
+  const auto place = at::where(by_rank, rank, ids);
   at::Tensor selected;
-  if (q.has_value()) {
-    const auto only_p = use_p.logical_and(use_k.logical_not());
-    const auto neither = use_p.logical_or(use_k).logical_not();
-    // In branch B the operator softmaxes the probabilities a second time.
-    const auto exponents =
-        at::where(only_p, probabilities, values).masked_fill(kept.logical_not(), -kInfinity);
-    const auto kept_values = values.masked_fill(kept.logical_not(), -kInfinity);
-    const auto weights = softmax_or_zero(exponents).masked_fill(kept_values == -kInfinity, 0.0);
-    const auto noise = at::where(neither, q->gather(1, ids), *q);
-    const auto scores = draw_scores(weights, kept_values == -kInfinity, noise, eps);
-    // The lowest i on ties: i is the vocabulary id in branch C and the rank in A and B.
-    const auto index = at::where(neither, ids, rank);
-    const auto best = scores == scores.amax(-1, /*keepdim=*/true);
-    const auto winner = where_or(best, index, vocab_size).amin(-1, /*keepdim=*/true);
-    selected = at::where(neither, winner, ids.gather(1, winner)).squeeze(1);
+  if (arguments.q.has_value()) {
+    if (!rules.is_second) {
+      // The first operator's softmax is among the kept; with top-p alone, of the probabilities.
+      const auto only_p = use_p.logical_and(use_k.logical_not());
+      const auto exponents = at::where(only_p, weights, rows.shared);
+      weights = softmax_or_zero(exponents.masked_fill(dropped, -kInfinity));
+    }
+    const auto noise_place =
+        rules.min_p.has_value() ? at::where(by_rank, rank, position_among_kept(ids, kept)) : place;
+    const auto massless = rows.massless.logical_or(dropped);
+    const auto scores = draw_scores(weights.masked_fill(massless, 0.0), massless,
+                                    arguments.q->gather(1, noise_place), arguments.eps);
+    const auto best = (scores == scores.amax(-1, /*keepdim=*/true)).logical_and(kept);
+    const auto winner = where_or(best, place, vocab_size).amin(-1, /*keepdim=*/true);
+    selected = at::where(by_rank, ids.gather(1, winner), winner).squeeze(1);
   } else {
     selected = ids.select(1, 0).contiguous();
   }
-  if (!is_need_logits) {
-    return {selected, at::empty({0}, original.options())};
+
+  // What else is wanted.
+  auto select = at::empty({0}, rows.original.options());
+  auto dense_ids = at::empty({0}, ids.options());
+  auto dense_weights = at::empty({0}, rows.original.options());
+  if (arguments.is_need_logits) {
+    const double filler = rules.input_is_logits ? -kInfinity : 0.0;
+    select = at::full_like(rows.original, filler, at::MemoryFormat::Contiguous)
+                 .scatter_(1, ids, rows.values.masked_fill(dropped, filler));
   }
-  const auto select = at::full_like(original, -kInfinity, at::MemoryFormat::Contiguous)
-                          .scatter_(1, ids, sorted.masked_fill(kept.logical_not(), -kInfinity));
-  return {selected, select};
+  if (rules.is_need_sample_result) {
+    const auto dense = std::get<1>(at::where(kept, place, place + vocab_size).sort(-1));
+    dense_ids = ids.gather(1, dense);
+    dense_weights = weights.gather(1, dense).masked_fill(dropped.gather(1, dense), 0.0);
+  }
+  return {selected, select, dense_ids, dense_weights};
 }
 
+/// The results of an operator that has the first of these.
+template <typename Results>
+Results first_of(const SampleV2Arguments::Results& results) {
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    return Results{std::get<I>(results)...};
+  }(std::make_index_sequence<std::tuple_size_v<Results>>());
+}
+
+template <typename Arguments>
+typename Arguments::Results composite(const Arguments& arguments) {
+  check_arguments(arguments);
+  if (arguments.logits.size(0) == 0) {
+    return allocate_outputs(arguments);
+  }
+  return first_of<typename Arguments::Results>(sample(arguments));
+}
+
+template <typename Arguments>
+void implement(torch::Library& m) {
+  m.impl(Arguments::kName, adapted<&composite<Arguments>>);
+  m.impl(composite_name<Arguments>().c_str(), adapted<&composite<Arguments>>);
+}
+
+}  // namespace
+
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {
-  m.impl("top_k_top_p_sample", &top_k_top_p_sample_composite);
-  m.impl("top_k_top_p_sample_composite", &top_k_top_p_sample_composite);
+  implement<SampleArguments>(m);
+  implement<SampleV2Arguments>(m);
 }
 
 }  // namespace ascend_sample

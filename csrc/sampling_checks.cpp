@@ -47,7 +47,7 @@ void check_stream(const char* op, int64_t stream) {
 }  // namespace
 
 void check_arguments(const NoiseArguments& arguments) {
-  constexpr const char* kOperator = "exponential_noise";
+  constexpr const char* kOperator = NoiseArguments::kName;
   constexpr int64_t kMostLanes = int64_t{1} << 33;
   const auto& [seed, position, lanes, stream, first_lane] = arguments;
   check_list(kOperator, seed, "seed", ScalarType::Long, seed, "seed");
@@ -64,7 +64,7 @@ void check_arguments(const NoiseArguments& arguments) {
 }
 
 void check_arguments(const SampleRowsArguments& arguments) {
-  constexpr const char* kOperator = "sample_rows";
+  constexpr const char* kOperator = SampleRowsArguments::kName;
   const auto& [logits, rows, temperature, k, p, min_p, seed, position, stream] = arguments;
   check_logits(kOperator, logits);
   if (rows.has_value()) {
@@ -84,7 +84,7 @@ void check_arguments(const SampleRowsArguments& arguments) {
 }
 
 void check_arguments(const FilterArguments& arguments) {
-  constexpr const char* kOperator = "filter_probabilities";
+  constexpr const char* kOperator = FilterArguments::kName;
   const auto& [logits, temperature, k, p, min_p] = arguments;
   check_logits(kOperator, logits);
   const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
@@ -97,7 +97,7 @@ void check_arguments(const FilterArguments& arguments) {
 }
 
 void check_arguments(const BestTokensArguments& arguments) {
-  constexpr const char* kOperator = "best_tokens";
+  constexpr const char* kOperator = BestTokensArguments::kName;
   const auto& [logits, count, temperature] = arguments;
   check_logits(kOperator, logits);
   TORCH_CHECK_VALUE(count >= 1 && count <= kMaxTopK, kOperator, ": count must be between 1 and ",
@@ -111,13 +111,13 @@ void check_arguments(const BestTokensArguments& arguments) {
                     ". Pass 1 to leave the logits as they are.");
 }
 
-at::Tensor allocate_output(const FilterArguments& arguments) {
+at::Tensor allocate_outputs(const FilterArguments& arguments) {
   const auto options =
       arguments.logits.options().requires_grad(false).layout(c10::kStrided).dtype(c10::kFloat);
   return at::empty_symint(arguments.logits.sym_sizes(), options);
 }
 
-at::Tensor allocate_output(const NoiseArguments& arguments) {
+at::Tensor allocate_outputs(const NoiseArguments& arguments) {
   const auto options =
       arguments.seed.options().requires_grad(false).layout(c10::kStrided).dtype(c10::kFloat);
   return at::empty_symint({arguments.seed.sym_size(0), c10::SymInt(arguments.lanes)}, options);

@@ -19,7 +19,7 @@ silently. The error then comes from here if this call is the next to wait for th
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
@@ -34,8 +34,6 @@ from ascend_sample.npu.operators import OPERATORS
 from ascend_sample.npu.scratch import Scratch, take_scratch
 
 _INT32_BYTES: Final = 4
-FLOAT_BYTES: Final = 4
-INT64_BYTES: Final = 8
 _DTYPE_LABELS: Final = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
@@ -86,37 +84,43 @@ def cann_of(op: str) -> _Cann:
 
 
 class Call:
-    """One call of an operator: its tensors in CANN's order, then both phases."""
+    """One call of an operator: its tensors in CANN's order, then both phases.
 
-    def __init__(self, op: str, logits: torch.Tensor, unwanted_bytes: int, with_ones: bool = False) -> None:
-        """Prepares a call of our operator `op`, with `unwanted_bytes` a logit for the outputs that nobody wants.
+    Attributes:
+        results: a tensor for each: empty [0] where it is not asked for.
+    """
 
-        Every k is 1 `with_ones`. Else k <= 0, which is undefined on the device, becomes one that skips top-k.
+    def __init__(
+        self,
+        op: str,
+        tensors: Mapping[str, torch.Tensor | None],
+        options: Mapping[str, float],
+        best_into: torch.Tensor | None = None,
+    ) -> None:
+        """Prepares a call of our operator `op`, whose arguments are the tensors and then the options.
+
+        With `best_into`, every k is 1 and the ids are written there. Else k <= 0, which is undefined on the device,
+        becomes one that skips top-k.
         """
+        logits = tensors["logits"]
+        assert logits is not None
         if logits.numel() > _abi.MAX_ELEMENTS:
             refuse(op, "logits", "have fewer than 2^32 elements on an NPU", _label(logits), "Split the batch.")
         self.op = op
         self.logits = logits
-        self.inputs: list[tuple[str, torch.Tensor | None]] = []
-        self.outputs: list[tuple[str, torch.Tensor]] = []
-        self.unwanted_bytes = unwanted_bytes
-        self.replaced_up_to, self.replacement = (torch.iinfo(torch.int32).max, 1) if with_ones else (0, SKIP_TOP_K)
+        self.tensors = tensors
+        self.options = options
+        self.results = [] if best_into is None else [best_into]
+        for result in OPERATORS[op].results[len(self.results) :]:
+            if result.option is None:
+                shape: tuple[int, ...] = logits.shape[:1]
+            else:  # CANN checks its shape also when it is not wanted: those share one memory then
+                shape = logits.shape if options[result.option] else (0,)
+            self.results.append(logits.new_empty(shape, dtype=getattr(torch, result.dtype)))
+        is_for_best = best_into is not None
+        self.replaced_up_to, self.replacement = (torch.iinfo(torch.int32).max, 1) if is_for_best else (0, SKIP_TOP_K)
 
-    def result(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """Adds an output of one value a row, and returns it."""
-        self.outputs.append((name, self.logits.new_empty(self.logits.shape[0], dtype=dtype)))
-        return self.outputs[-1][1]
-
-    def result_of_logits(self, name: str, dtype: torch.dtype, is_wanted: bool) -> torch.Tensor:
-        """Adds an output of the shape of logits, and returns it: an empty tensor when it is not wanted.
-
-        CANN checks its shape even then, and writes nothing to it: those that are not wanted share one memory.
-        """
-        wanted = self.logits.new_empty(self.logits.shape if is_wanted else 0, dtype=dtype)
-        self.outputs.append((name, wanted))
-        return wanted
-
-    def run(self, *options: float, workspace: torch.Tensor | None = None) -> torch.Tensor | None:
+    def run(self, workspace: torch.Tensor | None = None) -> torch.Tensor | None:
         """Runs phase 1 and phase 2, or nothing for an empty batch.
 
         Returns:
@@ -133,16 +137,17 @@ class Call:
             except NotImplementedError as reason:
                 raise NotImplementedError(f"{self.op}: {reason}.") from None
             k_bytes = _aligned(batch_size * _INT32_BYTES)
-            scratch = take_scratch(k_bytes + self.logits.numel() * self.unwanted_bytes, self.logits.device)
+            unwanted_bytes = max((result.itemsize for result in self.results if result.numel() == 0), default=0)
+            scratch = take_scratch(k_bytes + self.logits.numel() * unwanted_bytes, self.logits.device)
             # Until the launch is on the stream: no other call's may come between the two operators of this one.
             owners.enter_context(scratch.order)
             handles = [
                 owners.enter_context(_acl_tensor(cann, name, tensor))
                 for name, tensor in self._described(scratch, k_bytes)
             ]
-            inputs, outputs = handles[: len(self.inputs)], handles[len(self.inputs) :]
+            inputs, outputs = handles[: len(self.tensors)], handles[len(self.tensors) :]
             size, executor = ffi.new("uint64_t *"), ffi.new("aclOpExecutor **")
-            status = cann.get_workspace_size(*inputs, *options, *outputs, size, executor)
+            status = cann.get_workspace_size(*inputs, *self.options.values(), *outputs, size, executor)
             cann.check(status, cann.operator.phase_1, "workspace", self.logits)
             with _unused_executor_destroyed(cann, executor, self.logits):
                 if workspace is None or workspace.numel() < size[0]:
@@ -165,16 +170,16 @@ class Call:
     def _described(self, scratch: Scratch, k_bytes: int) -> Iterator[tuple[str, torch.Tensor | None]]:
         """Yields the tensors as CANN gets them, by name: a valid k, and scratch in the place of what is not wanted."""
         batch_size, _ = self.logits.shape
-        for name, tensor in self.inputs:
+        for name, tensor in self.tensors.items():
             if name == "k" and tensor is not None:
                 valid_k = scratch.memory[: batch_size * _INT32_BYTES].view(torch.int32)
                 tensor = torch.threshold(tensor, self.replaced_up_to, self.replacement, out=valid_k)
             yield name, tensor
-        for name, tensor in self.outputs:
-            if tensor.numel() == 0:
-                size = self.logits.numel() * tensor.element_size()
-                tensor = scratch.memory[k_bytes : k_bytes + size].view(tensor.dtype).view(self.logits.shape)
-            yield name, tensor
+        for described, result in zip(OPERATORS[self.op].results, self.results, strict=True):
+            if result.numel() == 0:
+                size = self.logits.numel() * result.element_size()
+                result = scratch.memory[k_bytes : k_bytes + size].view(result.dtype).view(self.logits.shape)
+            yield described.name, result
 
 
 @contextmanager

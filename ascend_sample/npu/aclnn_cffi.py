@@ -5,12 +5,13 @@
 
 import functools
 import warnings
+from typing import Any
 
 import torch
 
-from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME
-from ascend_sample.npu.aclnn_call import FLOAT_BYTES, INT64_BYTES, Call, cann_of
-from ascend_sample.npu.operators import OPERATORS, AclnnOperator
+from ascend_sample._contract import OPERATOR_NAME
+from ascend_sample.npu.aclnn_call import Call, cann_of
+from ascend_sample.npu.operators import OPERATORS
 
 
 def obstacle(op: str = OPERATOR_NAME) -> str | None:
@@ -26,31 +27,17 @@ def obstacle(op: str = OPERATOR_NAME) -> str | None:
     return None
 
 
-def top_k_top_p_sample(
-    logits: torch.Tensor,
-    k: torch.Tensor,
-    p: torch.Tensor,
-    q: torch.Tensor | None = None,
-    eps: float = 1e-8,
-    is_need_logits: bool = False,
-    top_k_guess: int = 32,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Launches aclnnTopKTopPSample on the current stream of the logits' device.
-
-    The arguments are those of the dispatcher operator, with the same rules, which are checked first.
+def launch(op: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, ...]:
+    """Launches CANN's operator that is our `op` on the current stream of the logits' device.
 
     Args:
-        logits: [batch, vocab_size], float16 or bfloat16, on an NPU; any strides and storage offset.
-        k: [batch], int32. A row's k <= 0 skips top-k.
-        p: [batch], the dtype of logits.
-        q: [batch, vocab_size], float32, or None for no draw.
-        eps: added to the absolute value of q before the division.
-        is_need_logits: whether to return the kept logits.
-        top_k_guess: how many of the best tokens to try before a full sort; changes no result.
+        op: the name of our operator.
+        arguments: those of the dispatcher operator, with the same rules, which are checked first. CANN takes them in
+            the same order. The logits are on an NPU, with any strides and storage offset.
+        keywords: the same by name.
 
     Returns:
-        The sampled ids, int64 [batch], and the kept logits, float32 [batch, vocab_size] with -inf elsewhere, or an
-        empty tensor [0] when they were not asked for.
+        The dispatcher operator's results: an empty tensor [0] for what was not asked for.
 
     Raises:
         NotImplementedError: see `obstacle`; nothing has been launched.
@@ -59,121 +46,52 @@ def top_k_top_p_sample(
         torch.OutOfMemoryError: the workspace cannot be allocated.
         RuntimeError: CANN refused a phase; the text carries its code and message.
     """
-    torch.ops.ascend_sample.check_top_k_top_p_sample(logits, k, p, q, eps, is_need_logits, top_k_guess)
-    call = Call(OPERATOR_NAME, logits, 0 if is_need_logits else FLOAT_BYTES)
-    call.inputs = [("logits", logits), ("k", k), ("p", p), ("q", q)]
-    ids = call.result("logits_select_idx", torch.int64)
-    kept = call.result_of_logits("logits_top_kp_select", torch.float32, is_need_logits)
-    call.run(eps, is_need_logits, top_k_guess)
-    return ids, kept
-
-
-def top_k_top_p_sample_v2(
-    logits: torch.Tensor,
-    k: torch.Tensor,
-    p: torch.Tensor,
-    q: torch.Tensor | None = None,
-    min_p: torch.Tensor | None = None,
-    eps: float = 1e-8,
-    is_need_logits: bool = False,
-    top_k_guess: int = 32,
-    ks_max: int = 1024,
-    input_is_logits: bool = True,
-    is_need_sample_result: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Launches aclnnTopKTopPSampleV2 on the current stream of the logits' device.
-
-    The arguments are those of the dispatcher operator, with the same rules, which are checked first.
-
-    Args:
-        logits: [batch, vocab_size], float16, bfloat16 or float32, on an NPU; any strides and storage offset.
-        k: [batch], int32. A row's k <= 0 skips top-k.
-        p: [batch], the dtype of logits.
-        q: [batch, vocab_size], float32, or None for no draw.
-        min_p: [batch], the dtype of logits, or None for no min-p.
-        eps: added to the absolute value of q before the division.
-        is_need_logits: whether to return the kept logits.
-        top_k_guess: how many of the best tokens to try before a full sort; changes no result.
-        ks_max: the largest k that is honoured, before it is rounded up to a multiple of 8.
-        input_is_logits: False where logits are probabilities.
-        is_need_sample_result: whether to return the kept ids and their weights.
-
-    Returns:
-        The sampled ids, int64 [batch]; the kept logits, float32 [batch, vocab_size]; the kept ids, int64, and their
-        weights, float32, both [batch, vocab_size]. An empty tensor [0] for what was not asked for.
-
-    Raises:
-        NotImplementedError: see `obstacle`; nothing has been launched.
-        TypeError, ValueError, torch.OutOfMemoryError, RuntimeError: as `top_k_top_p_sample`.
-    """
-    options = (eps, is_need_logits, top_k_guess, ks_max, input_is_logits, is_need_sample_result)
-    torch.ops.ascend_sample.check_top_k_top_p_sample_v2(logits, k, p, q, min_p, *options)
-    call = Call(OPERATOR_V2_NAME, logits, INT64_BYTES)
-    call.inputs = [("logits", logits), ("k", k), ("p", p), ("q", q), ("min_p", min_p)]
-    ids = call.result("logits_select_idx", torch.int64)
-    kept = call.result_of_logits("logits_top_kp_select", torch.float32, is_need_logits)
-    dense_ids = call.result_of_logits("logits_idx", torch.int64, is_need_sample_result)
-    dense_weights = call.result_of_logits("logits_sort_masked", torch.float32, is_need_sample_result)
-    workspace = call.run(*options)
-    if is_need_sample_result:
+    getattr(torch.ops.ascend_sample, f"check_{op}")(*arguments, **keywords)
+    tensors, options = _by_name(op, arguments, keywords)
+    call = Call(op, tensors, options)
+    workspace = call.run()
+    if options.get("is_need_sample_result"):
         # CANN's documentation promises no id then. The one without q is the first of the total order, whatever the
         # filters: a second launch finds it as the best 1.
-        best = Call(OPERATOR_V2_NAME, logits, INT64_BYTES, with_ones=True)
-        best.inputs = call.inputs
-        best.outputs = [(name, tensor if tensor is ids else tensor[:0]) for name, tensor in call.outputs]
-        best.run(eps, False, top_k_guess, ks_max, input_is_logits, False, workspace=workspace)
-    return ids, kept, dense_ids, dense_weights
+        options |= {"is_need_logits": False, "is_need_sample_result": False}
+        Call(op, tensors, options, best_into=call.results[0]).run(workspace)
+    return tuple(call.results)
 
 
-def top_k_top_p_sample_kernel(
-    logits: torch.Tensor,
-    k: torch.Tensor,
-    p: torch.Tensor,
-    q: torch.Tensor | None = None,
-    eps: float = 1e-8,
-    is_need_logits: bool = False,
-    top_k_guess: int = 32,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Serves as the dispatcher's NPU kernel where the compiled binding is missing.
+def serve(op: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, ...]:
+    """Serves as the dispatcher's NPU kernel of our `op` where the compiled binding is missing.
 
-    As the compiled one does, it leaves to the composite of torch operators what aclnnTopKTopPSample does not serve, and
+    As the compiled one does, it leaves to the composite of torch operators what CANN's operator does not serve, and
     warns once for each reason.
     """
-    arguments = (logits, k, p, q, eps, is_need_logits, top_k_guess)
-    reason = _reason_for_composite(OPERATOR_NAME, logits)
+    reason = _reason_for_composite(op, arguments[0] if arguments else keywords["logits"])
     if reason is None:
-        return top_k_top_p_sample(*arguments)
-    _warn_of_composite(OPERATOR_NAME, reason)
-    selected, kept = torch.ops.ascend_sample.top_k_top_p_sample_composite(*arguments)
-    return selected, kept
+        return launch(op, *arguments, **keywords)
+    _warn_of_composite(op, reason)
+    return tuple(getattr(torch.ops.ascend_sample, f"{op}_composite")(*arguments, **keywords))
 
 
-def top_k_top_p_sample_v2_kernel(
-    logits: torch.Tensor,
-    k: torch.Tensor,
-    p: torch.Tensor,
-    q: torch.Tensor | None = None,
-    min_p: torch.Tensor | None = None,
-    eps: float = 1e-8,
-    is_need_logits: bool = False,
-    top_k_guess: int = 32,
-    ks_max: int = 1024,
-    input_is_logits: bool = True,
-    is_need_sample_result: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Serves as `top_k_top_p_sample_kernel` does, for the second operator."""
-    options = (eps, is_need_logits, top_k_guess, ks_max, input_is_logits, is_need_sample_result)
-    reason = _reason_for_composite(OPERATOR_V2_NAME, logits)
-    if reason is None:
-        return top_k_top_p_sample_v2(logits, k, p, q, min_p, *options)
-    _warn_of_composite(OPERATOR_V2_NAME, reason)
-    composite = torch.ops.ascend_sample.top_k_top_p_sample_v2_composite
-    selected, kept, dense_ids, dense_weights = composite(logits, k, p, q, min_p, *options)
-    return selected, kept, dense_ids, dense_weights
+def _by_name(
+    op: str, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[dict[str, torch.Tensor | None], dict[str, float]]:
+    """Returns the tensors and the numbers of a call, each in the order of the operator's schema."""
+    tensors: dict[str, torch.Tensor | None] = {}
+    options: dict[str, float] = {}
+    for place, (name, default, is_tensor) in enumerate(_parameters(op)):
+        value = arguments[place] if place < len(arguments) else keywords.get(name, default)
+        (tensors if is_tensor else options)[name] = value
+    return tensors, options
+
+
+@functools.cache
+def _parameters(op: str) -> tuple[tuple[str, Any, bool], ...]:
+    """Returns what the operator's schema says of each argument: its name, its default, whether it is a tensor."""
+    schema = getattr(torch.ops.ascend_sample, op).default._schema
+    return tuple((each.name, each.default_value, "Tensor" in str(each.type)) for each in schema.arguments)
 
 
 def _reason_for_composite(op: str, logits: torch.Tensor) -> str | None:
-    operator: AclnnOperator = OPERATORS[op]
+    operator = OPERATORS[op]
     if operator.takes(logits.dtype):
         return obstacle(op)
     return f"{operator.name} takes {' and '.join(operator.dtypes)} logits, not {logits.dtype}"

@@ -7,14 +7,19 @@ from ascend_sample.npu.operators import OPERATORS
 
 
 def configure() -> None:
-    """Hands the libraries, the supported SoCs, the memory formats and the names of statuses to the loaded binding."""
+    """Hands the operators, the libraries, the memory formats and the names of statuses to the loaded binding."""
+    for name, operator in OPERATORS.items():
+        torch.ops.ascend_sample.describe_aclnn_operator(
+            name,
+            operator.name,
+            operator.supported_soc.pattern,
+            operator.devices,
+            list(operator.dtypes),
+            operator.found_in,
+        )
     torch.ops.ascend_sample.configure_aclnn(
         libraries.operator_libraries(),
         libraries.RUNTIME_LIBRARY,
-        list(OPERATORS),
-        [operator.supported_soc.pattern for operator in OPERATORS.values()],
-        [operator.devices for operator in OPERATORS.values()],
-        [operator.found_in for operator in OPERATORS.values()],
         list(_abi.PLAIN_FORMATS),
         list(_abi.STATUS_NAMES),
         list(_abi.STATUS_NAMES.values()),

@@ -1,11 +1,25 @@
-"""The two operators of CANN that this project calls: what each takes, where it runs, which CANN has it.
+"""The operators of CANN that are one of this project's: what each takes and gives, where it runs, which CANN has it.
 
 Written from CANN's public documents. Needs neither torch, cffi nor a CANN.
 """
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+
+class Result(NamedTuple):
+    """One result of an operator.
+
+    Attributes:
+        name: as in the operator's schema.
+        dtype: as torch names it.
+        option: the argument that asks for it, [batch, vocab_size]; None for one value a row, always there.
+    """
+
+    name: str
+    dtype: str
+    option: str | None = None
 
 
 @dataclass(frozen=True)
@@ -18,6 +32,7 @@ class AclnnOperator:
         devices: those SoCs in words.
         dtypes: the dtypes that its logits may have, as torch names them.
         found_in: which CANN has it, a sentence for errors.
+        results: what it gives, in order.
     """
 
     name: str
@@ -25,6 +40,7 @@ class AclnnOperator:
     devices: str
     dtypes: tuple[str, ...]
     found_in: str
+    results: tuple[Result, ...]
 
     @property
     def phase_1(self) -> str:
@@ -48,6 +64,7 @@ SAMPLE: Final = AclnnOperator(
     devices="Atlas A2 (Ascend910B1 to B4) and A3 (Ascend910_93)",
     dtypes=("float16", "bfloat16"),
     found_in="It is documented for CANN 8.3 and later",
+    results=(Result("logits_select_idx", "int64"), Result("logits_top_kp_select", "float32", "is_need_logits")),
 )
 SAMPLE_V2: Final = AclnnOperator(
     name="aclnnTopKTopPSampleV2",
@@ -55,6 +72,11 @@ SAMPLE_V2: Final = AclnnOperator(
     devices="Atlas A2 (Ascend910B1 to B4), A3 (Ascend910_93) and Ascend 950",
     dtypes=("float16", "bfloat16", "float32"),
     found_in="It comes with CANN 9.0 or later: the documentation of 8.5 has aclnnTopKTopPSample alone",
+    results=(
+        *SAMPLE.results,
+        Result("logits_idx", "int64", "is_need_sample_result"),
+        Result("logits_sort_masked", "float32", "is_need_sample_result"),
+    ),
 )
 OPERATORS: Final = {"top_k_top_p_sample": SAMPLE, "top_k_top_p_sample_v2": SAMPLE_V2}
 """By the name of our function."""

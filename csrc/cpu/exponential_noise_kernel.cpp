@@ -15,7 +15,7 @@ at::Tensor exponential_noise_kernel(const at::Tensor& seed, const at::Tensor& po
   constexpr int64_t kPart = 1 << 14;  // lanes, even
   const NoiseArguments arguments{seed, position, lanes, stream, first_lane};
   check_arguments(arguments);
-  at::Tensor noise = allocate_output(arguments);
+  at::Tensor noise = allocate_outputs(arguments);
   auto* const out = noise.mutable_data_ptr<float>();
   const auto* const seeds = seed.const_data_ptr<int64_t>();
   const auto* const positions = position.const_data_ptr<int64_t>();

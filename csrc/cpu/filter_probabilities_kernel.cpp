@@ -14,7 +14,7 @@ at::Tensor filter_probabilities_kernel(const at::Tensor& logits, const at::Tenso
   check_arguments(arguments);
   const at::Tensor lists[] = {temperature.contiguous(), k.contiguous(), p.contiguous(),
                               min_p.contiguous()};
-  at::Tensor probabilities = allocate_output(arguments);
+  at::Tensor probabilities = allocate_outputs(arguments);
   const Filtering filtering{.temperature = lists[0].const_data_ptr<float>(),
                             .p = lists[2].const_data_ptr<float>(),
                             .min_p = lists[3].const_data_ptr<float>()};

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "adapter.h"
 #include "checks.h"
 #include "dispatch.h"
 
@@ -10,71 +11,52 @@ namespace ascend_sample::cpu {
 namespace {
 
 /// The arguments that both operators have, checked. The tensors outlive the batch.
-Batch batch_of(const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
-               const std::optional<at::Tensor>& q, double eps) {
+template <typename Arguments>
+Batch batch_of(const Arguments& arguments) {
+  const auto& [logits, k, p, q] = std::tie(arguments.logits, arguments.k, arguments.p, arguments.q);
   return {.type = type_of(logits.scalar_type()),
           .batch_size = logits.size(0),
           .vocab_size = logits.size(1),
           .logits = logits.const_data_ptr(),
           .logits_row_stride = logits.stride(0),
           .logits_column_stride = logits.stride(1),
-          .k = k.const_data_ptr<int32_t>(),
+          .k = k.template const_data_ptr<int32_t>(),
           .k_stride = k.stride(0),
           .p = p.const_data_ptr(),
           .p_stride = p.stride(0),
-          .q = q.has_value() ? q->const_data_ptr<float>() : nullptr,
+          .q = q.has_value() ? q->template const_data_ptr<float>() : nullptr,
           .q_row_stride = q.has_value() ? q->stride(0) : 0,
           .q_column_stride = q.has_value() ? q->stride(1) : 0,
-          .eps = static_cast<float>(eps)};
+          .eps = static_cast<float>(arguments.eps)};
 }
 
 /// The code path in use: "avx512".
 std::string cpu_capability() { return std::string(name_of(capability_in_use())); }
 
-std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
-    const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
-    const std::optional<at::Tensor>& q, double eps, bool is_need_logits, int64_t top_k_guess) {
-  const SampleArguments arguments{logits, k, p, q, eps, is_need_logits, top_k_guess};
+SampleArguments::Results top_k_top_p_sample_kernel(const SampleArguments& arguments) {
   check_arguments(arguments);
   auto [selected, kept] = allocate_outputs(arguments);
-  Batch batch = batch_of(logits, k, p, q, eps);
+  Batch batch = batch_of(arguments);
   batch.selected = selected.mutable_data_ptr<int64_t>();
-  batch.kept = is_need_logits ? kept.mutable_data_ptr<float>() : nullptr;
+  batch.kept = arguments.is_need_logits ? kept.mutable_data_ptr<float>() : nullptr;
   sample_batch(batch);
   return {selected, kept};
 }
 
-SampleV2Outputs top_k_top_p_sample_v2_kernel(const at::Tensor& logits, const at::Tensor& k,
-                                             const at::Tensor& p,
-                                             const std::optional<at::Tensor>& q,
-                                             const std::optional<at::Tensor>& min_p, double eps,
-                                             bool is_need_logits, int64_t top_k_guess,
-                                             int64_t ks_max, bool input_is_logits,
-                                             bool is_need_sample_result) {
-  const SampleV2Arguments arguments{logits,
-                                    k,
-                                    p,
-                                    q,
-                                    min_p,
-                                    eps,
-                                    is_need_logits,
-                                    top_k_guess,
-                                    ks_max,
-                                    input_is_logits,
-                                    is_need_sample_result};
+SampleV2Arguments::Results top_k_top_p_sample_v2_kernel(const SampleV2Arguments& arguments) {
   check_arguments(arguments);
   auto [selected, kept, dense_ids, dense_weights] = allocate_outputs(arguments);
-  Batch batch = batch_of(logits, k, p, q, eps);
+  Batch batch = batch_of(arguments);
   batch.selected = selected.mutable_data_ptr<int64_t>();
-  batch.kept = is_need_logits ? kept.mutable_data_ptr<float>() : nullptr;
+  batch.kept = arguments.is_need_logits ? kept.mutable_data_ptr<float>() : nullptr;
   batch.is_second = true;
-  batch.most_k = largest_k(ks_max, logits.size(1));
-  if (min_p.has_value()) {
-    batch.min_p = min_p->const_data_ptr();
-    batch.min_p_stride = min_p->stride(0);
+  batch.most_k = largest_k(arguments.ks_max, arguments.logits.size(1));
+  if (arguments.min_p.has_value()) {
+    batch.min_p = arguments.min_p->const_data_ptr();
+    batch.min_p_stride = arguments.min_p->stride(0);
   }
-  batch.are_probabilities = !input_is_logits;
-  if (is_need_sample_result) {
+  batch.are_probabilities = !arguments.input_is_logits;
+  if (arguments.is_need_sample_result) {
     batch.dense_weights = dense_weights.mutable_data_ptr<float>();
     batch.dense_ids = dense_ids.mutable_data_ptr<int64_t>();
   }
@@ -90,8 +72,8 @@ TORCH_LIBRARY_FRAGMENT(ascend_sample, m) {
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
-  m.impl("top_k_top_p_sample", &top_k_top_p_sample_kernel);
-  m.impl("top_k_top_p_sample_v2", &top_k_top_p_sample_v2_kernel);
+  m.impl(SampleArguments::kName, adapted<&top_k_top_p_sample_kernel>);
+  m.impl(SampleV2Arguments::kName, adapted<&top_k_top_p_sample_v2_kernel>);
 }
 
 }  // namespace ascend_sample::cpu

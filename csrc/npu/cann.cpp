@@ -3,12 +3,11 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <regex>
 #include <sstream>
-
-#include "checks.h"
 
 namespace ascend_sample::npu {
 namespace {
@@ -28,7 +27,8 @@ class Finder {
       : obstacle_(obstacle), found_in_(found_in) {}
 
   template <typename Function>
-  void find(Function*& function, const char* name, const std::vector<std::string>& libraries) {
+  void find(Function*& function, const std::string& name,
+            const std::vector<std::string>& libraries) {
     std::ostringstream tried;
     for (const auto& library : libraries) {
       void* handle = dlopen(library.c_str(),
@@ -37,7 +37,7 @@ class Finder {
         tried << (tried.tellp() > 0 ? ", " : "") << library << " (" << dlerror() << ')';
         continue;
       }
-      if (void* symbol = dlsym(handle, name); symbol != nullptr) {
+      if (void* symbol = dlsym(handle, name.c_str()); symbol != nullptr) {
         function = reinterpret_cast<Function*>(symbol);
         return;
       }
@@ -45,7 +45,7 @@ class Finder {
     }
     if (obstacle_.empty()) {
       obstacle_ =
-          std::string(name) + " was not found in any of: " + tried.str() +
+          name + " was not found in any of: " + tried.str() +
           ". Install a CANN toolkit and operator package that have it and source their set_env.sh";
       if (!found_in_.empty()) {
         obstacle_ += ". " + found_in_;
@@ -57,6 +57,32 @@ class Finder {
   std::string& obstacle_;
   const std::string& found_in_;
 };
+
+AclnnOperator look_up_operator(const OperatorFacts& facts,
+                               const std::vector<std::string>& libraries,
+                               const std::string& common_obstacle, const std::string& soc) {
+  AclnnOperator found;
+  found.phase1_name = facts.name + "GetWorkspaceSize";
+  found.phase2_name = facts.name;
+  found.obstacle = common_obstacle;
+  Finder finder(found.obstacle, facts.found_in);
+  finder.find(found.phase1, found.phase1_name, libraries);
+  finder.find(found.phase2, found.phase2_name, libraries);
+  if (found.obstacle.empty() &&
+      !std::regex_search(soc, std::regex("^(?:" + facts.supported_soc + ")"))) {
+    found.obstacle = facts.name + " runs on " + facts.devices + ", not on SoC " + soc;
+  }
+  for (const auto dtype : {c10::kFloat, c10::kHalf, c10::kBFloat16}) {
+    if (std::find(facts.dtypes.begin(), facts.dtypes.end(), c10::getDtypeNames(dtype).first) !=
+        facts.dtypes.end()) {
+      found.dtypes.push_back(dtype);
+    }
+  }
+  for (const auto& dtype : facts.dtypes) {
+    found.dtypes_in_words += (found.dtypes_in_words.empty() ? "" : " and ") + dtype;
+  }
+  return found;
+}
 
 const Aclnn* look_up(const Configuration& configuration) {
   auto* functions = new Aclnn{};
@@ -79,28 +105,12 @@ const Aclnn* look_up(const Configuration& configuration) {
   std::string no_obstacle;
   Finder optional(no_obstacle, nothing);
   ASCEND_SAMPLE_FIND(optional, aclmdlRICaptureGetInfo, runtime);
-
-  functions->obstacles = {{kOperatorName, obstacle}, {kOperatorV2Name, obstacle}};
-  Finder first(functions->obstacles[kOperatorName],
-               functions->configuration.operators[kOperatorName].found_in);
-  ASCEND_SAMPLE_FIND(first, aclnnTopKTopPSampleGetWorkspaceSize, operators);
-  ASCEND_SAMPLE_FIND(first, aclnnTopKTopPSample, operators);
-  Finder second(functions->obstacles[kOperatorV2Name],
-                functions->configuration.operators[kOperatorV2Name].found_in);
-  ASCEND_SAMPLE_FIND(second, aclnnTopKTopPSampleV2GetWorkspaceSize, operators);
-  ASCEND_SAMPLE_FIND(second, aclnnTopKTopPSampleV2, operators);
 #undef ASCEND_SAMPLE_FIND
 
   const char* soc = functions->aclrtGetSocName == nullptr ? nullptr : functions->aclrtGetSocName();
-  const std::string name = soc == nullptr ? "(unknown)" : soc;
-  for (const auto& [op, aclnn_name] : {std::pair{kOperatorName, "aclnnTopKTopPSample"},
-                                       {kOperatorV2Name, "aclnnTopKTopPSampleV2"}}) {
-    const auto& facts = functions->configuration.operators[op];
-    auto& reason = functions->obstacles[op];
-    if (reason.empty() &&
-        !std::regex_search(name, std::regex("^(?:" + facts.supported_soc + ")"))) {
-      reason = std::string(aclnn_name) + " runs on " + facts.devices + ", not on SoC " + name;
-    }
+  for (const auto& [op, facts] : configuration.operators) {
+    functions->operators[op] =
+        look_up_operator(facts, operators, obstacle, soc == nullptr ? "(unknown)" : soc);
   }
   return functions;
 }
@@ -122,6 +132,13 @@ const Aclnn& aclnn() {
     found.store(look_up(configured), std::memory_order_release);
   }
   return *found.load();
+}
+
+std::string AclnnOperator::obstacle_for(c10::ScalarType dtype) const {
+  if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) {
+    return phase2_name + " takes " + dtypes_in_words + " logits, not " + c10::toString(dtype);
+  }
+  return obstacle;
 }
 
 std::ostream& operator<<(std::ostream& stream, const CallLabel& label) {

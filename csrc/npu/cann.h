@@ -20,11 +20,13 @@ namespace ascend_sample::npu {
 
 using aclnnStatus = int32_t;
 
-/// One of the two operators of CANN, as ascend_sample/npu/operators.py describes it.
+/// One operator of CANN that is one of ours, as ascend_sample/npu/operators.py describes it.
 struct OperatorFacts {
-  std::string supported_soc;  // a regular expression that the SoC's name starts with
-  std::string devices;        // those SoCs in words
-  std::string found_in;       // which CANN has it
+  std::string name;
+  std::string supported_soc;        // a regular expression that the SoC's name starts with
+  std::string devices;              // those SoCs in words
+  std::vector<std::string> dtypes;  // that its logits may have, as torch names them
+  std::string found_in;             // which CANN has it
 };
 
 /// What ascend_sample/npu knows about CANN and tells the binding once, so that it stands in one
@@ -43,6 +45,21 @@ void configure(Configuration configuration);
 using Phase2 = aclnnStatus(void* workspace, uint64_t workspaceSize, aclOpExecutor* executor,
                            void* stream);
 
+/// An operator of CANN in this process.
+struct AclnnOperator {
+  std::string phase1_name;
+  std::string phase2_name;
+  void* phase1 = nullptr;  // its arguments are those of our operator
+  Phase2* phase2 = nullptr;
+  std::vector<c10::ScalarType> dtypes;
+  std::string dtypes_in_words;
+  /// Why it cannot be called: a library, a symbol or the SoC; empty when it can.
+  std::string obstacle;
+
+  /// The same for logits of this dtype.
+  std::string obstacle_for(c10::ScalarType dtype) const;
+};
+
 struct Aclnn {
   const char* (*aclGetRecentErrMsg)();
   const char* (*aclrtGetSocName)();
@@ -57,27 +74,11 @@ struct Aclnn {
                                                 const aclScalar* value, aclTensor* out,
                                                 uint64_t* workspaceSize, aclOpExecutor** executor);
   Phase2* aclnnThreshold;
-  aclnnStatus (*aclnnTopKTopPSampleGetWorkspaceSize)(
-      const aclTensor* logits, const aclTensor* topK, const aclTensor* topP,
-      const aclTensor* qOptional, double eps, bool isNeedLogits, int64_t topKGuess,
-      const aclTensor* logitsSelectIdxOut, const aclTensor* logitsTopKpSelectOut,
-      uint64_t* workspaceSize, aclOpExecutor** executor);
-  Phase2* aclnnTopKTopPSample;
-  aclnnStatus (*aclnnTopKTopPSampleV2GetWorkspaceSize)(
-      const aclTensor* logits, const aclTensor* topK, const aclTensor* topP,
-      const aclTensor* qOptional, const aclTensor* minPsOptional, double eps, bool isNeedLogits,
-      int64_t topKGuess, int64_t ksMax, bool inputIsLogits, bool isNeedSampleResult,
-      const aclTensor* logitsSelectIdxOut, const aclTensor* logitsTopKpSelectOut,
-      const aclTensor* logitsIdxOut, const aclTensor* logitsSortMaskedOut, uint64_t* workspaceSize,
-      aclOpExecutor** executor);
-  Phase2* aclnnTopKTopPSampleV2;
   /// Null where CANN does not have it: it cannot capture then.
   aclnnStatus (*aclmdlRICaptureGetInfo)(void* stream, int* status, void** model);
 
   Configuration configuration;
-  /// Why an operator (by our name) cannot be called in this process: a library, a symbol or the
-  /// SoC; empty when it can.
-  std::unordered_map<std::string, std::string> obstacles;
+  std::unordered_map<std::string, AclnnOperator> operators;  // by the name of ours
 };
 
 /// The functions of CANN, looked up at the first call.

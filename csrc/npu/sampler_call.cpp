@@ -61,15 +61,11 @@ const aclTensor* SamplerCall::describe(const char* name, const at::Tensor& tenso
   return own(describe_to_cann(launch_->label.op, name, tensor));
 }
 
-const aclTensor* SamplerCall::describe_result(const char* name, const at::Tensor& tensor) {
-  return own(describe_memory(launch_->label.op, name, tensor.mutable_data_ptr(), tensor.sizes(),
-                             tensor.scalar_type()));
-}
-
 const aclTensor* SamplerCall::describe_result(const char* name, const at::Tensor& tensor,
                                               bool is_wanted) {
   if (is_wanted) {
-    return describe_result(name, tensor);
+    return own(describe_memory(launch_->label.op, name, tensor.mutable_data_ptr(), tensor.sizes(),
+                               tensor.scalar_type()));
   }
   return own(describe_memory(launch_->label.op, name,
                              scratch_address() + valid_k_bytes(logits_.size(0)), logits_.sizes(),

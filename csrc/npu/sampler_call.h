@@ -51,11 +51,8 @@ class SamplerCall {
   /// CANN's description of an input; null for an undefined tensor.
   const aclTensor* describe(const char* name, const at::Tensor& tensor);
 
-  /// CANN's description of an output of ours.
-  const aclTensor* describe_result(const char* name, const at::Tensor& tensor);
-
-  /// The same for a [batch, vocab_size] output, or for the scratch where it is not wanted. CANN
-  /// checks its shape even then, and writes nothing to it; all share one memory.
+  /// CANN's description of an output of ours, or of the scratch as [batch, vocab_size] where it is
+  /// not wanted. CANN checks its shape even then, and writes nothing to it; all share one memory.
   const aclTensor* describe_result(const char* name, const at::Tensor& tensor, bool is_wanted);
 
   /// k = 0 is undefined on the device: k <= 0 becomes one that skips top-k, without reading it

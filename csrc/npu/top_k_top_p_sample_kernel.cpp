@@ -1,73 +1,126 @@
-// The NPU kernel of top_k_top_p_sample: aclnnTopKTopPSample on the current stream.
+// The NPU kernels: an operator of ours is one of CANN on the current stream.
 #include <ATen/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
+#include "adapter.h"
 #include "checks.h"
 #include "sampler_call.h"
 
 namespace ascend_sample::npu {
 namespace {
 
-/// Why these logits are served by the composite instead; empty when they are served here.
-std::string obstacle(at::ScalarType dtype) {
-  if (dtype != at::kHalf && dtype != at::kBFloat16) {
-    return std::string("aclnnTopKTopPSample takes float16 and bfloat16 logits, not ") +
-           c10::toString(dtype);
+/// One call of an operator whose arguments CANN takes in the order of ours, and then the results.
+template <typename Arguments>
+class OperatorCall {
+ public:
+  using Results = typename Arguments::Results;
+
+  OperatorCall(const AclnnOperator& aclnn_operator, const c10::FunctionSchema& schema,
+               const Arguments& arguments, const Results& results)
+      : operator_(aclnn_operator),
+        schema_(schema),
+        results_(results),
+        call_(Arguments::kName, arguments.logits, unwanted_bytes(arguments)) {
+    plan(arguments, call_.make_valid(arguments.k), /*is_for_id=*/false);
+    if constexpr (requires { arguments.is_need_sample_result; }) {
+      if (arguments.is_need_sample_result) {
+        // CANN's documentation promises no id then. The one without q is the first of the total
+        // order, whatever the filters: a second launch finds it as the best 1.
+        Arguments best = arguments;
+        best.is_need_logits = false;
+        best.is_need_sample_result = false;
+        plan(best, call_.make_ones(arguments.k), /*is_for_id=*/true);
+      }
+    }
   }
-  return aclnn().obstacles.at(kOperatorName);
-}
 
-std::tuple<at::Tensor, at::Tensor> sample_by_composite(const SampleArguments& arguments) {
-  static const auto composite =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("ascend_sample::top_k_top_p_sample_composite", "")
-          .typed<std::tuple<at::Tensor, at::Tensor>(
-              const at::Tensor&, const at::Tensor&, const at::Tensor&,
-              const std::optional<at::Tensor>&, double, bool, int64_t)>();
-  const auto& [logits, k, p, q, eps, is_need_logits, top_k_guess] = arguments;
-  return composite.call(logits, k, p, q, eps, is_need_logits, top_k_guess);
-}
+  void enqueue() { call_.enqueue(operator_.phase2_name.c_str()); }
 
-std::tuple<at::Tensor, at::Tensor> top_k_top_p_sample_kernel(
-    const at::Tensor& logits, const at::Tensor& k, const at::Tensor& p,
-    const std::optional<at::Tensor>& q, double eps, bool is_need_logits, int64_t top_k_guess) {
-  const SampleArguments arguments{logits, k, p, q, eps, is_need_logits, top_k_guess};
+ private:
+  /// A logit, for the outputs that nobody wants of one of the launches.
+  int64_t unwanted_bytes(const Arguments& arguments) const {
+    bool has_launch_for_id = false;
+    if constexpr (requires { arguments.is_need_sample_result; }) {
+      has_launch_for_id = arguments.is_need_sample_result;
+    }
+    return std::apply(
+        [&](const auto& /*ids*/, const auto&... results) {
+          return std::max({has_launch_for_id || results.numel() == 0
+                               ? static_cast<int64_t>(results.itemsize())
+                               : int64_t{0}...});
+        },
+        results_);
+  }
+
+  void plan(const Arguments& arguments, const aclTensor* k, bool is_for_id) {
+    size_t place = 0;
+    const auto input = [&]<typename Field>(const Field& field) {
+      [[maybe_unused]] const char* name = schema_.arguments()[place++].name().c_str();
+      if constexpr (std::is_same_v<Field, at::Tensor>) {
+        return &field == &arguments.k ? k : call_.describe(name, field);
+      } else if constexpr (std::is_same_v<Field, std::optional<at::Tensor>>) {
+        return call_.describe(name, field.value_or(at::Tensor()));
+      } else {
+        return field;
+      }
+    };
+    // What stands in braces is evaluated from left to right.
+    const auto inputs = std::apply(
+        [&](const auto&... fields) { return std::tuple{input(fields)...}; }, fields_of(arguments));
+    place = 0;
+    const auto output = [&](const at::Tensor& result) {
+      const bool is_wanted = place == 0 || (!is_for_id && result.numel() > 0);
+      const char* name = schema_.returns()[place++].name().c_str();
+      return call_.describe_result(name, result, is_wanted);
+    };
+    const auto outputs = std::apply(
+        [&](const auto&... results) { return std::tuple{output(results)...}; }, results_);
+    const auto phase1 = [&](uint64_t* size, aclOpExecutor** executor) {
+      const auto call = [&]<typename... Values>(const Values&... values) {
+        using Phase1 = aclnnStatus(Values..., uint64_t*, aclOpExecutor**);
+        return reinterpret_cast<Phase1*>(operator_.phase1)(values..., size, executor);
+      };
+      return std::apply(call, std::tuple_cat(inputs, outputs));
+    };
+    call_.plan({operator_.phase1_name.c_str(), operator_.phase2_name.c_str(), operator_.phase2},
+               phase1);
+  }
+
+  const AclnnOperator& operator_;
+  const c10::FunctionSchema& schema_;
+  const Results& results_;
+  SamplerCall call_;
+};
+
+template <typename Arguments>
+typename Arguments::Results sample(const Arguments& arguments) {
+  static const Dispatched<Arguments> composite(composite_name<Arguments>());
   check_arguments(arguments);
-  if (const auto reason = obstacle(logits.scalar_type()); !reason.empty()) {
-    TORCH_WARN_ONCE(kOperatorName,
+  const auto& logits = arguments.logits;
+  const auto& aclnn_operator = aclnn().operators.at(Arguments::kName);
+  if (const auto reason = aclnn_operator.obstacle_for(logits.scalar_type()); !reason.empty()) {
+    TORCH_WARN_ONCE(Arguments::kName,
                     ": served by the composite of torch operators, which is much slower: ", reason,
                     ". (Warned once.)");
-    return sample_by_composite(arguments);
+    return composite(arguments);
   }
-  check_size(kOperatorName, logits);
+  check_size(Arguments::kName, logits);
 
   const c10::DeviceGuard guard(logits.device());
-  auto [selected, kept] = allocate_outputs(arguments);
-  if (logits.size(0) == 0) {
-    return {selected, kept};
+  const auto results = allocate_outputs(arguments);
+  if (logits.size(0) > 0) {
+    OperatorCall<Arguments>(aclnn_operator, composite.schema(), arguments, results).enqueue();
   }
-  SamplerCall call(kOperatorName, logits, is_need_logits ? 0 : sizeof(float));
-  const auto* x = call.describe("logits", logits);
-  const auto* valid_k = call.make_valid(k);
-  const auto* top_p = call.describe("p", p);
-  const auto* noise = call.describe("q", q.value_or(at::Tensor()));
-  const auto* ids = call.describe_result("logits_select_idx", selected);
-  const auto* select = call.describe_result("logits_top_kp_select", kept, is_need_logits);
-  call.plan(
-      {"aclnnTopKTopPSampleGetWorkspaceSize", "aclnnTopKTopPSample", aclnn().aclnnTopKTopPSample},
-      [&](uint64_t* size, aclOpExecutor** executor) {
-        return aclnn().aclnnTopKTopPSampleGetWorkspaceSize(x, valid_k, top_p, noise, eps,
-                                                           is_need_logits, top_k_guess, ids, select,
-                                                           size, executor);
-      });
-  call.enqueue("aclnnTopKTopPSample");
-  return {selected, kept};
+  return results;
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(ascend_sample, PrivateUse1, m) {
-  m.impl("top_k_top_p_sample", &top_k_top_p_sample_kernel);
+  for_each_of_cann(
+      [&]<typename Arguments>() { m.impl(Arguments::kName, adapted<&sample<Arguments>>); });
 }
 
 }  // namespace ascend_sample::npu

@@ -1,5 +1,6 @@
 """The cffi binding through the real torch_npu: results, order, lifetimes, errors."""
 
+import functools
 import os
 import re
 import threading
@@ -39,8 +40,7 @@ def tensors_of(rows: list[Row], dtype: torch.dtype = torch.float16) -> Tensors:
 
 def function(operator: str) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The binding's function for one of our operators."""
-    found: Callable[..., tuple[torch.Tensor, ...]] = getattr(aclnn_cffi, operator)
-    return found
+    return functools.partial(aclnn_cffi.launch, operator)
 
 
 def check_rows(rows: list[Row], result: tuple[torch.Tensor, ...]) -> None:
@@ -238,7 +238,7 @@ class TestErrors:
         yield
         torch.npu.synchronize()  # torch's own operators hold tensors and executors while they are queued
         assert [hostcann.live()[kind] for kind in kinds] == before
-        check_rows(WITH_Q[SAMPLE], aclnn_cffi.top_k_top_p_sample(*arguments, is_need_logits=True))
+        check_rows(WITH_Q[SAMPLE], aclnn_cffi.launch(SAMPLE, *arguments, is_need_logits=True))
         assert hostcann.violations() == []
 
     @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ class TestErrors:
         fractal_nz = 29
         monkeypatch.setattr(torch_npu, "get_npu_format", lambda tensor: fractal_nz)
         with pytest.raises(ValueError, match=r"logits must have a plain memory format.*got format 29.*npu_format_cast"):
-            aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q[SAMPLE]))
+            aclnn_cffi.launch(SAMPLE, *tensors_of(WITH_Q[SAMPLE]))
 
     def test_storage_between_two_elements(self) -> None:
         logits, k, p, q = tensors_of(WITH_Q[SAMPLE])
@@ -318,14 +318,14 @@ class TestErrors:
         storage = torch.zeros(logits.numel() + 1, dtype=logits.dtype).npu().untyped_storage()[2:]
         shifted.set_(storage, 0, logits.shape)
         with pytest.raises(ValueError, match=r"logits must have a storage address that is a multiple of 32, got 0x"):
-            aclnn_cffi.top_k_top_p_sample(shifted, k, p, q)
+            aclnn_cffi.launch(SAMPLE, shifted, k, p, q)
 
     def test_no_stream_after_a_failed_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # What some versions of torch_npu return instead of raising. A null stream would be CANN's default one.
         stream = SimpleNamespace(npu_stream=0, stream_id=0, device_index=0, device_type=0)
         monkeypatch.setattr(torch.npu, "current_stream", lambda: stream)
         with pytest.raises(RuntimeError, match=r"must follow torch_npu's task queue, got a queue that has failed"):
-            aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q[SAMPLE]))
+            aclnn_cffi.launch(SAMPLE, *tensors_of(WITH_Q[SAMPLE]))
 
 
 def run(test: Callable[..., None], **environment: str) -> None:
@@ -340,11 +340,11 @@ def check_everything_works() -> None:
     import torch_npu  # noqa: F401
 
     for rows in (WITH_Q[SAMPLE], WITHOUT_Q[SAMPLE]):
-        check_rows(rows, aclnn_cffi.top_k_top_p_sample(*tensors_of(rows), is_need_logits=True))
+        check_rows(rows, aclnn_cffi.launch(SAMPLE, *tensors_of(rows), is_need_logits=True))
     hostcann.inject("phase2", OPERATORS[SAMPLE].name)
     with pytest.raises(RuntimeError, match="failed in launch: 361001"):
-        aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q[SAMPLE]))
-    check_rows(WITH_Q[SAMPLE], aclnn_cffi.top_k_top_p_sample(*tensors_of(WITH_Q[SAMPLE]), is_need_logits=True))
+        aclnn_cffi.launch(SAMPLE, *tensors_of(WITH_Q[SAMPLE]))
+    check_rows(WITH_Q[SAMPLE], aclnn_cffi.launch(SAMPLE, *tensors_of(WITH_Q[SAMPLE]), is_need_logits=True))
 
 
 @pytest.mark.parametrize("queue", ["0", "1", "2"])
@@ -362,9 +362,9 @@ def fail_in_the_kernel() -> None:
     if os.environ["ASCEND_LAUNCH_BLOCKING"] == "1":
         pattern = r"aclrtSynchronizeStream failed in sync: 507035 ACL_ERROR_RT_VECTOR_CORE_EXCEPTION: .*logits=\[4, 8\]"
         with pytest.raises(RuntimeError, match=pattern):
-            aclnn_cffi.top_k_top_p_sample(*arguments)
+            aclnn_cffi.launch(SAMPLE, *arguments)
     else:
-        aclnn_cffi.top_k_top_p_sample(*arguments)
+        aclnn_cffi.launch(SAMPLE, *arguments)
         with pytest.raises(RuntimeError, match="507035"):
             torch.npu.synchronize()
     os._exit(0)  # the context is lost, and torch_npu's own clean-up with it
@@ -383,7 +383,7 @@ def fail_in_the_queue_before() -> None:
     torch.npu.synchronize()
     hostcann.inject("phase2", "aclnnThreshold")
     with pytest.raises(RuntimeError, match="aclnnThreshold"):
-        aclnn_cffi.top_k_top_p_sample(*arguments)
+        aclnn_cffi.launch(SAMPLE, *arguments)
     assert hostcann.live()["executor"] == 0
     assert OPERATORS[SAMPLE].name not in hostcann.counters().launches
     os._exit(0)  # the queue is dead
@@ -406,7 +406,7 @@ def fall_back() -> None:
     with pytest.raises(NotImplementedError) as caught:
         function(operator)(*arguments)
     assert str(caught.value) == f"{operator}: {obstacle}."
-    serve = function(f"{operator}_kernel")
+    serve = functools.partial(aclnn_cffi.serve, operator)
     warning = (
         f"{operator}: served by the composite of torch operators, which is much slower: {obstacle}. (Warned once.)"
     )
@@ -437,5 +437,5 @@ def test_missing_symbol(emulated: None, operator: str, phase: str) -> None:
 def test_float32_goes_to_the_composite(npu: str) -> None:
     logits, k, p, _ = tensors_of([Row("", MIXED, 4, NO_P, ONES, 1, ())])
     with pytest.warns(UserWarning, match="not torch.float32"):
-        ids, _ = aclnn_cffi.top_k_top_p_sample_kernel(logits.float(), k, p.float())
+        ids, _ = aclnn_cffi.serve(SAMPLE, logits.float(), k, p.float())
     assert ids.tolist() == [1]

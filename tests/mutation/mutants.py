@@ -160,44 +160,44 @@ MUTANTS = (
     Mutant(
         "composite: kept while the sum is < p, instead of <= p",
         COMPOSITE,
-        "(sums_before(probabilities) <= p_float)",
-        "(sums_before(probabilities) < p_float)",
+        ": sums <= p;",
+        ": sums < p;",
         IN_COMPOSITE,
     ),
     Mutant(
         "composite: q by rank in branch C",
         COMPOSITE,
-        "at::where(neither, q->gather(1, ids), *q)",
-        "at::where(neither, *q, *q)",
+        "const auto place = at::where(by_rank, rank, ids);",
+        "const auto place = at::where(by_rank, rank, rank);",
         IN_COMPOSITE,
     ),
     Mutant(
         "composite: no second softmax",
         COMPOSITE,
-        "at::where(only_p, probabilities, values)",
-        "at::where(only_p, values, values)",
+        "at::where(only_p, weights, rows.shared)",
+        "at::where(only_p, rows.shared, rows.shared)",
         IN_COMPOSITE,
     ),
     Mutant(
         "composite: k above 1024 honoured",
         COMPOSITE,
-        "std::min(vocab_size, kMaxTopK)",
+        "largest_k(rules.ks_max, vocab_size)",
         "vocab_size",
         IN_COMPOSITE,
     ),
     Mutant(
         "composite: an infinite kept logit comes back as 0",
         COMPOSITE,
-        "ids, sorted.masked_fill(kept",
-        "ids, values.masked_fill(kept",
+        "ids, rows.values.masked_fill(dropped",
+        "ids, rows.shared.masked_fill(dropped",
         IN_COMPOSITE,
     ),
     # ---- the compiled binding ----
     Mutant(
-        "binding: topK and topP swapped",
+        "binding: the valid k goes where logits and topP belong",
         NPU_KERNEL,
-        "x, valid_k, top_p, noise, eps,",
-        "x, top_p, valid_k, noise, eps,",
+        "return &field == &arguments.k ? k",
+        "return &field != &arguments.k ? k",
         IN_ABI,
     ),
     Mutant(
@@ -278,8 +278,8 @@ MUTANTS = (
     Mutant(
         "binding: k is passed on as it is",
         NPU_KERNEL,
-        "const auto* valid_k = call.make_valid(k);",
-        'const auto* valid_k = (call.make_valid(k), call.describe("k", k));',
+        "return &field == &arguments.k ? k",
+        "return false ? k",
         IN_ABI,
     ),
     Mutant(
@@ -306,15 +306,15 @@ MUTANTS = (
     Mutant(
         "binding: eps as float",
         NPU_KERNEL,
-        "top_p, noise, eps,",
-        "top_p, noise, static_cast<float>(eps),",
+        "      return field;\n",
+        "        return static_cast<Field>(static_cast<float>(field));\n",
         IN_ABI,
     ),
     Mutant(
         "binding: top_k_guess is not passed on",
         NPU_KERNEL,
-        "is_need_logits, top_k_guess, ids, select",
-        "is_need_logits, int64_t{32}, ids, select",
+        "      return field;\n",
+        "        return std::is_same_v<Field, int64_t> ? static_cast<Field>(32) : field;\n",
         IN_ABI,
     ),
     Mutant(
@@ -341,8 +341,8 @@ MUTANTS = (
     Mutant(
         "binding: every SoC is supported",
         NPU_LOOKUP,
-        "reason.empty() &&",
-        "false && reason.empty() &&",
+        "if (found.obstacle.empty() &&",
+        "if (false && found.obstacle.empty() &&",
         IN_ROUTES,
     ),
     # ---- the cffi binding ----

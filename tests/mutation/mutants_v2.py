@@ -10,6 +10,7 @@ from mutants import (
     IN_CONFORMANCE,
     IN_MEMORY,
     NPU_CALL,
+    NPU_KERNEL,
     NPU_LOOKUP,
     Mutant,
 )
@@ -22,8 +23,6 @@ CFFI = "ascend_sample/npu/aclnn_cffi.py"
 CFFI_SCRATCH = "ascend_sample/npu/scratch.py"
 AUTOGRAD = "csrc/autograd.cpp"
 CHECKS = "csrc/checks.cpp"
-COMPOSITE_V2 = "csrc/composite_v2.cpp"
-NPU_KERNEL = "csrc/npu/top_k_top_p_sample_v2_kernel.cpp"
 NPU_SCRATCH = "csrc/npu/scratch.cpp"
 HOST_ROW = "csrc/hostcann/opapi/top_k_top_p_sample_v2_row.cpp"
 HOST_API = "csrc/hostcann/opapi/top_k_top_p_sample_v2_api.cpp"
@@ -122,30 +121,30 @@ MUTANTS_V2 = (
     # ---- the composite ----
     Mutant(
         "composite V2: kept while the sum is <= p",
-        COMPOSITE_V2,
-        "(sums_before(weights) < p_float.clamp_min(0))",
-        "(sums_before(weights) <= p_float.clamp_min(0))",
+        COMPOSITE,
+        "sums < p.clamp_min(0)",
+        "sums <= p.clamp_min(0)",
         IN_COMPOSITE,
     ),
     Mutant(
         "composite V2: q by rank with min-p alone",
-        COMPOSITE_V2,
-        "at::where(by_rank, rank, rows.ids)",
+        COMPOSITE,
+        "at::where(by_rank, rank, position_among_kept(ids, kept))",
         "at::where(by_rank, rank, rank)",
         IN_COMPOSITE,
     ),
-    Mutant("composite V2: min-p drops an equal weight", COMPOSITE_V2, "(wide >= m *", "(wide > m *", IN_COMPOSITE),
+    Mutant("composite V2: min-p drops an equal weight", COMPOSITE, "(wide >= m *", "(wide > m *", IN_COMPOSITE),
     Mutant(
         "composite V2: min_p >= 1 keeps ties",
-        COMPOSITE_V2,
+        COMPOSITE,
         ".logical_and(m < 1)",
         "",
         IN_COMPOSITE,
     ),
     Mutant(
         "composite V2: filtered probabilities are -inf",
-        COMPOSITE_V2,
-        "const double filler = input_is_logits ? -kInfinity : 0.0;",
+        COMPOSITE,
+        "const double filler = rules.input_is_logits ? -kInfinity : 0.0;",
         "const double filler = -kInfinity;",
         IN_COMPOSITE,
     ),
@@ -160,47 +159,50 @@ MUTANTS_V2 = (
     Mutant(
         "binding V2: min_p is not passed on",
         NPU_KERNEL,
-        "noise, min_ps, eps",
-        "noise, nullptr, eps",
+        "field.value_or(at::Tensor())",
+        "at::Tensor()",
         IN_BUILTIN,
     ),
     Mutant(
-        "binding V2: topP and minPs swapped",
+        "binding: the results come before the arguments",
         NPU_KERNEL,
-        "x, top_k, top_p, noise, min_ps, eps",
-        "x, top_k, min_ps, noise, top_p, eps",
+        "std::tuple_cat(inputs, outputs)",
+        "std::tuple_cat(outputs, inputs)",
         IN_BUILTIN,
     ),
     Mutant(
         "binding V2: ks_max is not passed on",
         NPU_KERNEL,
-        "top_k_guess, ks_max,\n                    input_is_logits",
-        "top_k_guess, int64_t{1024},\n                    input_is_logits",
+        "      return field;\n",
+        "        return std::is_same_v<Field, int64_t> ? static_cast<Field>(1024) : field;\n",
         IN_BUILTIN,
     ),
     Mutant(
         "binding V2: the id that CANN does not promise is returned",
         NPU_KERNEL,
-        "    plan(call.make_ones(k), /*needs_logits=*/false, /*needs_result=*/false);\n",
+        "        plan(best, call_.make_ones(arguments.k), /*is_for_id=*/true);\n",
         "",
         IN_HOSTCANN,
     ),
     Mutant(
         "binding V2: the id beside a sample result is that of the heaviest kept entry",
         NPU_KERNEL,
-        '  call.enqueue("aclnnTopKTopPSampleV2");\n',
-        '  call.enqueue("aclnnTopKTopPSampleV2");\n'
-        "  if (is_need_sample_result) {\n"
-        "    selected = dense_ids.gather(1, dense_weights.argmax(-1, true)).squeeze(1);\n"
-        "  }\n",
+        "  return results;\n",
+        "  if constexpr (requires { arguments.is_need_sample_result; }) {\n"
+        "    if (arguments.is_need_sample_result) {\n"
+        "      const auto heaviest = std::get<3>(results).argmax(-1, true);\n"
+        "      std::get<0>(results).copy_(std::get<2>(results).gather(1, heaviest).squeeze(1));\n"
+        "    }\n"
+        "  }\n"
+        "  return results;\n",
         IN_HOSTCANN,
         include="ATen/ATen.h",
     ),
     Mutant(
         "binding V2: the launch for the id writes the sample result again",
         NPU_KERNEL,
-        "/*needs_result=*/false);",
-        "/*needs_result=*/true);",
+        "        best.is_need_sample_result = false;\n",
+        "",
         IN_HOSTCANN,
     ),
     Mutant(
@@ -213,8 +215,8 @@ MUTANTS_V2 = (
     Mutant(
         "binding V2: too little memory for the unwanted outputs",
         NPU_KERNEL,
-        "/*unwanted_bytes=*/sizeof(int64_t)",
-        "/*unwanted_bytes=*/sizeof(float)",
+        "static_cast<int64_t>(results.itemsize())",
+        "int64_t{sizeof(float)}",
         IN_MEMORY,
     ),
     Mutant(
@@ -234,8 +236,8 @@ MUTANTS_V2 = (
     Mutant(
         "binding: a missing second operator is an obstacle of the first",
         NPU_LOOKUP,
-        "Finder second(functions->obstacles[kOperatorV2Name],",
-        "Finder second(functions->obstacles[kOperatorName],",
+        "    functions->operators[op] =\n",
+        "    obstacle = functions->operators[op].obstacle;\n    functions->operators[op] =\n",
         ("tests/npu/test_routes.py::test_the_other_operator_is_not_needed",),
     ),
     Mutant(
@@ -277,22 +279,22 @@ MUTANTS_V2 = (
     Mutant(
         "cffi V2: the id that CANN does not promise is returned",
         CFFI,
-        "        best.run(eps, False,",
-        "        False and best.run(eps, False,",
+        '    if options.get("is_need_sample_result"):\n',
+        "    if False:\n",
         ("tests/test_golden_v2.py", "-k", "cffi"),
     ),
     Mutant(
         "cffi V2: the launch for the id has the k of the call",
-        CFFI,
-        "INT64_BYTES, with_ones=True)",
-        "INT64_BYTES)",
+        CFFI_CALL,
+        "is_for_best = best_into is not None",
+        "is_for_best = False",
         IN_ABI,
     ),
     Mutant(
         "cffi V2: a second workspace for the id",
         CFFI,
-        "input_is_logits, False, workspace=workspace)",
-        "input_is_logits, False)",
+        "best_into=call.results[0]).run(workspace)",
+        "best_into=call.results[0]).run()",
         IN_MEMORY,
     ),
     Mutant(

@@ -1,0 +1,141 @@
+// The operators that this project defines, each once: its name, its schema, its results, and the
+// struct of its arguments, in the order of the schema. Every kernel takes the struct (adapter.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace ascend_sample {
+
+struct SampleArguments {
+  static constexpr const char* kName = "top_k_top_p_sample";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor k, Tensor p, Tensor? q=None, float eps=1e-08, "
+      "bool is_need_logits=False, int top_k_guess=32)";
+  /// int64 [B], float32 [B, V].
+  static constexpr const char* kResults = "(Tensor logits_select_idx, Tensor logits_top_kp_select)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const at::Tensor& k;
+  const at::Tensor& p;
+  const std::optional<at::Tensor>& q;
+  double eps;
+  bool is_need_logits;
+  int64_t top_k_guess;
+};
+
+struct SampleV2Arguments {
+  static constexpr const char* kName = "top_k_top_p_sample_v2";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor k, Tensor p, Tensor? q=None, Tensor? min_p=None, float eps=1e-08, "
+      "bool is_need_logits=False, int top_k_guess=32, int ks_max=1024, bool input_is_logits=True, "
+      "bool is_need_sample_result=False)";
+  /// int64 [B], float32 [B, V], int64 [B, V], float32 [B, V].
+  static constexpr const char* kResults =
+      "(Tensor logits_select_idx, Tensor logits_top_kp_select, Tensor logits_idx, "
+      "Tensor logits_sort_masked)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const at::Tensor& k;
+  const at::Tensor& p;
+  const std::optional<at::Tensor>& q;
+  const std::optional<at::Tensor>& min_p;
+  double eps;
+  bool is_need_logits;
+  int64_t top_k_guess;
+  int64_t ks_max;
+  bool input_is_logits;
+  bool is_need_sample_result;
+};
+
+/// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
+/// at shapes, dtypes, devices and numbers on the host only: works on fake tensors with symbolic
+/// shapes, and never synchronises with a device.
+void check_arguments(const SampleArguments& arguments);
+void check_arguments(const SampleV2Arguments& arguments);
+
+/// The results, not initialised. What is not wanted has the shape [0].
+SampleArguments::Results allocate_outputs(const SampleArguments& arguments);
+SampleV2Arguments::Results allocate_outputs(const SampleV2Arguments& arguments);
+
+/// Calls `visit` for each operator that is one of CANN's.
+template <typename Visit>
+void for_each_of_cann(Visit visit) {
+  visit.template operator()<SampleArguments>();
+  visit.template operator()<SampleV2Arguments>();
+}
+
+/// The same operator by vectorised ATen calls on any device has a name of its own: to force it, and
+/// to test it.
+template <typename Arguments>
+std::string composite_name() {
+  return std::string(Arguments::kName) + "_composite";
+}
+
+// What the sampling layer is made of on the CPU. Other devices take its routes in torch.
+
+struct NoiseArguments {
+  static constexpr const char* kName = "exponential_noise";
+  static constexpr const char* kSchema =
+      "(Tensor seed, Tensor position, int lanes, int stream=0, int first_lane=0)";
+  static constexpr const char* kResults = "Tensor";
+  using Results = at::Tensor;
+
+  const at::Tensor& seed;
+  const at::Tensor& position;
+  int64_t lanes;
+  int64_t stream;
+  int64_t first_lane;
+};
+
+struct SampleRowsArguments {
+  static constexpr const char* kName = "sample_rows";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor? rows, Tensor temperature, Tensor k, Tensor p, Tensor min_p, "
+      "Tensor seed, Tensor position, int stream=0)";
+  static constexpr const char* kResults = "(Tensor token_ids, Tensor status)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& temperature;
+  const at::Tensor& k;
+  const at::Tensor& p;
+  const at::Tensor& min_p;
+  const at::Tensor& seed;
+  const at::Tensor& position;
+  int64_t stream;
+};
+
+struct FilterArguments {
+  static constexpr const char* kName = "filter_probabilities";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor temperature, Tensor k, Tensor p, Tensor min_p)";
+  static constexpr const char* kResults = "Tensor";
+  using Results = at::Tensor;
+
+  const at::Tensor& logits;
+  const at::Tensor& temperature;
+  const at::Tensor& k;
+  const at::Tensor& p;
+  const at::Tensor& min_p;
+};
+
+struct BestTokensArguments {
+  static constexpr const char* kName = "best_tokens";
+  static constexpr const char* kSchema = "(Tensor logits, int count, float temperature=1.0)";
+  static constexpr const char* kResults = "(Tensor log_probs, Tensor token_ids)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  int64_t count;
+  double temperature;
+};
+
+}  // namespace ascend_sample
