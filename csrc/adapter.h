@@ -40,6 +40,9 @@ auto fields_of(const Arguments& arguments) {
   if constexpr (kCount == 3) {
     const auto& [a, b, c] = arguments;
     return tie(a, b, c);
+  } else if constexpr (kCount == 4) {
+    const auto& [a, b, c, d] = arguments;
+    return tie(a, b, c, d);
   } else if constexpr (kCount == 5) {
     const auto& [a, b, c, d, e] = arguments;
     return tie(a, b, c, d, e);

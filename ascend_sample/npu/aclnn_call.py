@@ -112,10 +112,9 @@ class Call:
         self.options = options
         self.results = [] if best_into is None else [best_into]
         for result in OPERATORS[op].results[len(self.results) :]:
-            if result.option is None:
-                shape: tuple[int, ...] = logits.shape[:1]
-            else:  # CANN checks its shape also when it is not wanted: those share one memory then
-                shape = logits.shape if options[result.option] else (0,)
+            shape: tuple[int, ...] = logits.shape[:1] if result.is_per_row else logits.shape
+            if result.option is not None and not options[result.option]:
+                shape = (0,)  # CANN checks its shape all the same: those share one memory then
             self.results.append(logits.new_empty(shape, dtype=getattr(torch, result.dtype)))
         is_for_best = best_into is not None
         self.replaced_up_to, self.replacement = (torch.iinfo(torch.int32).max, 1) if is_for_best else (0, SKIP_TOP_K)

@@ -14,11 +14,13 @@ class Result(NamedTuple):
     Attributes:
         name: as in the operator's schema.
         dtype: as torch names it.
-        option: the argument that asks for it, [batch, vocab_size]; None for one value a row, always there.
+        is_per_row: whether it has shape [batch], else [batch, vocab_size].
+        option: the argument that asks for it; None where it is always there.
     """
 
     name: str
     dtype: str
+    is_per_row: bool = False
     option: str | None = None
 
 
@@ -64,7 +66,10 @@ SAMPLE: Final = AclnnOperator(
     devices="Atlas A2 (Ascend910B1 to B4) and A3 (Ascend910_93)",
     dtypes=("float16", "bfloat16"),
     found_in="It is documented for CANN 8.3 and later",
-    results=(Result("logits_select_idx", "int64"), Result("logits_top_kp_select", "float32", "is_need_logits")),
+    results=(
+        Result("logits_select_idx", "int64", is_per_row=True),
+        Result("logits_top_kp_select", "float32", option="is_need_logits"),
+    ),
 )
 SAMPLE_V2: Final = AclnnOperator(
     name="aclnnTopKTopPSampleV2",
@@ -74,8 +79,8 @@ SAMPLE_V2: Final = AclnnOperator(
     found_in="It comes with CANN 9.0 or later: the documentation of 8.5 has aclnnTopKTopPSample alone",
     results=(
         *SAMPLE.results,
-        Result("logits_idx", "int64", "is_need_sample_result"),
-        Result("logits_sort_masked", "float32", "is_need_sample_result"),
+        Result("logits_idx", "int64", option="is_need_sample_result"),
+        Result("logits_sort_masked", "float32", option="is_need_sample_result"),
     ),
 )
 OPERATORS: Final = {"top_k_top_p_sample": SAMPLE, "top_k_top_p_sample_v2": SAMPLE_V2}

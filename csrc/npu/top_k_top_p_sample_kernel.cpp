@@ -47,9 +47,9 @@ class OperatorCall {
     }
     return std::apply(
         [&](const auto& /*ids*/, const auto&... results) {
-          return std::max({has_launch_for_id || results.numel() == 0
-                               ? static_cast<int64_t>(results.itemsize())
-                               : int64_t{0}...});
+          return std::max({int64_t{0}, has_launch_for_id || results.numel() == 0
+                                           ? static_cast<int64_t>(results.itemsize())
+                                           : int64_t{0}...});
         },
         results_);
   }
@@ -71,7 +71,7 @@ class OperatorCall {
         [&](const auto&... fields) { return std::tuple{input(fields)...}; }, fields_of(arguments));
     place = 0;
     const auto output = [&](const at::Tensor& result) {
-      const bool is_wanted = place == 0 || (!is_for_id && result.numel() > 0);
+      const bool is_wanted = is_for_id ? place == 0 : result.numel() > 0;
       const char* name = schema_.returns()[place++].name().c_str();
       return call_.describe_result(name, result, is_wanted);
     };
