@@ -145,17 +145,7 @@ MUTANTS_V2 = (
         IN_COMPOSITE,
     ),
     Mutant("composite V2: min-p drops an equal weight", COMPOSITE, "(wide >= m *", "(wide > m *", IN_COMPOSITE),
-<<<<<<< HEAD
     Mutant("composite V2: min_p >= 1 keeps ties", COMPOSITE, ".logical_and(m < 1)", "", IN_COMPOSITE),
-=======
-    Mutant(
-        "composite V2: min_p >= 1 keeps ties",
-        COMPOSITE,
-        ".logical_and(m < 1)",
-        "",
-        IN_COMPOSITE,
-    ),
->>>>>>> binding
     Mutant(
         "composite V2: filtered probabilities are -inf",
         COMPOSITE,
@@ -296,11 +286,7 @@ MUTANTS_V2 = (
         CFFI,
         '    if options.get("is_need_sample_result"):\n',
         "    if False:\n",
-<<<<<<< HEAD
         ("tests/operators/test_golden_v2.py", "-k", "cffi"),
-=======
-        ("tests/test_golden_v2.py", "-k", "cffi"),
->>>>>>> binding
     ),
     Mutant(
         "cffi V2: the launch for the id has the k of the call",
