@@ -19,7 +19,7 @@ struct AnyField {
 
 /// The number of fields of a struct of arguments: the largest with which it can be made.
 template <typename Arguments, size_t kMost = 16>
-consteval size_t count_fields() {
+constexpr size_t count_fields() {
   const auto makes_one = []<size_t... I>(std::index_sequence<I...>) {
     return requires { Arguments{(static_cast<void>(I), AnyField{})...}; };
   };

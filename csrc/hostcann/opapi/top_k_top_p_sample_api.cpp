@@ -12,15 +12,13 @@ HOSTCANN_ACLNN(aclnnTopKTopPSample, const aclTensor* logits, const aclTensor* to
                const aclTensor* top_p, const aclTensor* q_optional, double eps, bool is_need_logits,
                int64_t top_k_guess, const aclTensor* logits_select_idx_out,
                const aclTensor* logits_top_kp_select_out) {
-  using enum DataType;
-  using enum Extent;
   const SamplerArguments arguments{
-      {{{"logits", logits}, kLogits, {kFloat16, kBFloat16}},
-       {{"topK", top_k}, kBatch, {kInt32}},
-       {{"topP", top_p}, kBatch, {}},
-       {{"qOptional", q_optional, true}, kLogits, {kFloat}}},
-      {{{"logitsSelectIdxOut", logits_select_idx_out}, kBatch, {kInt64}},
-       {{"logitsTopKpSelectOut", logits_top_kp_select_out}, kLogits, {kFloat}}},
+      {{{"logits", logits}, Extent::kLogits, {DataType::kFloat16, DataType::kBFloat16}},
+       {{"topK", top_k}, Extent::kBatch, {DataType::kInt32}},
+       {{"topP", top_p}, Extent::kBatch, {}},
+       {{"qOptional", q_optional, true}, Extent::kLogits, {DataType::kFloat}}},
+      {{{"logitsSelectIdxOut", logits_select_idx_out}, Extent::kBatch, {DataType::kInt64}},
+       {{"logitsTopKpSelectOut", logits_top_kp_select_out}, Extent::kLogits, {DataType::kFloat}}},
   };
   // Atlas A2 and A3. The SoC names of A2 are Ascend910B1, Ascend910B2C, ...
   if (int status = check_sampler(__func__, arguments, {"Ascend910B", "Ascend910_93"})) {

@@ -61,18 +61,18 @@ HOSTCANN_ACLNN(aclnnTopKTopPSampleV2, const aclTensor* logits, const aclTensor* 
                bool is_need_sample_result, const aclTensor* logits_select_idx_out,
                const aclTensor* logits_top_kp_select_out, const aclTensor* logits_idx_out,
                const aclTensor* logits_sort_masked_out) {
-  using enum DataType;
-  using enum Extent;
   const SamplerArguments arguments{
-      {{{"logits", logits}, kLogits, {kFloat16, kBFloat16, kFloat}},
-       {{"topK", top_k}, kBatch, {kInt32}},
-       {{"topP", top_p}, kBatch, {}},
-       {{"qOptional", q_optional, true}, kLogits, {kFloat}},
-       {{"minPsOptional", min_ps_optional, true}, kBatch, {}}},
-      {{{"logitsSelectIdxOut", logits_select_idx_out}, kBatch, {kInt64}},
-       {{"logitsTopKpSelectOut", logits_top_kp_select_out}, kLogits, {kFloat}},
-       {{"logitsIdxOut", logits_idx_out}, kLogits, {kInt64}},
-       {{"logitsSortMaskedOut", logits_sort_masked_out}, kLogits, {kFloat}}},
+      {{{"logits", logits},
+        Extent::kLogits,
+        {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat}},
+       {{"topK", top_k}, Extent::kBatch, {DataType::kInt32}},
+       {{"topP", top_p}, Extent::kBatch, {}},
+       {{"qOptional", q_optional, true}, Extent::kLogits, {DataType::kFloat}},
+       {{"minPsOptional", min_ps_optional, true}, Extent::kBatch, {}}},
+      {{{"logitsSelectIdxOut", logits_select_idx_out}, Extent::kBatch, {DataType::kInt64}},
+       {{"logitsTopKpSelectOut", logits_top_kp_select_out}, Extent::kLogits, {DataType::kFloat}},
+       {{"logitsIdxOut", logits_idx_out}, Extent::kLogits, {DataType::kInt64}},
+       {{"logitsSortMaskedOut", logits_sort_masked_out}, Extent::kLogits, {DataType::kFloat}}},
   };
   const Options options{eps,    is_need_logits,  top_k_guess,
                         ks_max, input_is_logits, is_need_sample_result};
