@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import unittest.mock
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+import torch.utils._pytree
 
 
 class Trap(NamedTuple):
@@ -54,7 +56,9 @@ def planted(module: ModuleType, right: str, wrong: str) -> Iterator[None]:
     if source.count(right) != 1:
         raise ValueError(f"planted: right must occur once in {module.__name__}, got {source.count(right)}: {right!r}.")
     changed: dict[str, Any] = {"__name__": module.__name__, "__file__": module.__file__}
-    exec(compile(source.replace(right, wrong), str(module.__file__), "exec"), changed)
+    # The copy's classes must not take the names of the module's, by which exported programs find them again.
+    with unittest.mock.patch.object(torch.utils._pytree, "_register_namedtuple"):
+        exec(compile(source.replace(right, wrong), str(module.__file__), "exec"), changed)
     before = {function: function.__code__ for function in _functions(vars(module), module.__name__).values()}
     after = _functions(changed, module.__name__)
     differs = False
