@@ -25,6 +25,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from ascend_sample._errors import is_integer, refuse, show
 from ascend_sample.integrations._rows import UniformRows, to_device
 from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling._checks import SMALLEST_POSITIVE
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.seeds import derived_seeds, random_seeds, seed_bits
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 NAME: Final = "fused_sampling"
 FUSED_ORDER: Final = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
 """The order in which `generate` puts its warpers; it is the sampling layer's too, of the fields of `DISTRIBUTION`."""
-SMALLEST_TOP_P: Final = 2.0**-126  # keeps one token, as a top_p of 0 does where transformers allows that
 
 
 def fused_sampling(
@@ -185,8 +185,8 @@ def split_warpers(processors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]
         last = FUSED_ORDER.index(type(warper))
         name = DISTRIBUTION[last]
         parameters[name] = getattr(warper, name)
-    if "top_p" in parameters:
-        parameters["top_p"] = max(parameters["top_p"], SMALLEST_TOP_P)
+    if "top_p" in parameters:  # 0, which transformers allows, keeps one token, as the smallest of ours does
+        parameters["top_p"] = max(parameters["top_p"], SMALLEST_POSITIVE)
     return remaining, parameters
 
 
