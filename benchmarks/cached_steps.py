@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.decoding.model import StepOutput
+from ascend_sample.decoding.places import mask_of, repeated_rows, tokens_first
 
 
 class LayerStore(NamedTuple):
@@ -61,11 +62,10 @@ class CachedSteps(abc.ABC):
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`."""
         config, batch = self.network.config, len(input_ids)
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        to_the_left = torch.argsort((~mask).int(), dim=1, stable=True)
+        mask = mask_of(input_ids, attention_mask)
         shape = (len(self.layers), batch, config.heads, config.context_size, config.width // config.heads)
         store = Store(torch.zeros(shape), torch.zeros(shape), torch.zeros(batch, dtype=torch.int64))
-        logits, store, _ = self.decode(input_ids.gather(1, to_the_left), store)
+        logits, store, _ = self.decode(input_ids.gather(1, tokens_first(mask)), store)
         lengths = mask.sum(dim=1)
         return StepOutput(logits[torch.arange(batch), lengths - 1], store._replace(lengths=lengths))
 
@@ -75,7 +75,7 @@ class CachedSteps(abc.ABC):
 
     def expand(self, cache: Store, count: int) -> Store:
         """See `StepModel.expand`."""
-        return self.reorder(cache, torch.arange(len(cache.lengths)).repeat_interleave(count))
+        return self.reorder(cache, repeated_rows(cache.lengths, count))
 
     def reorder(self, cache: Store, index: Tensor) -> Store:
         """See `StepModel.reorder`."""
