@@ -16,6 +16,7 @@ std::byte* Scratch::reserve(Slot slot, size_t bytes) {
   Block& block = blocks_[slot];
   if (block.bytes < bytes) {
     block.memory.reset();
+    block.bytes = 0;  // in case there is no memory: the next call must not think that it has some
     block.memory.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
     block.bytes = bytes;
   }
