@@ -19,6 +19,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
+OBJECTS = ROOT / "build" / "objects"  # of the sources built in place: kept, so that only what changed is compiled again
 
 
 def make_environment_importable() -> None:
@@ -134,14 +135,21 @@ def hostcann_extensions() -> list[Extension]:
 class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suffix=True)):
     """hostcann's libraries link to one another, in the order in which they are built."""
 
+    def run(self) -> None:
+        if self.inplace or self.editable_mode:
+            self.build_temp = str(OBJECTS)
+        self.objects = Path(self.build_temp).absolute()
+        super().run()
+
     def build_extension(self, ext: Extension) -> None:
+        self.build_temp = str(self.objects / ext.name.split(".")[-1])  # two may compile one source, with other flags
         if ".hostcann." in ext.name:
             ext.library_dirs.append(str(Path(self.get_ext_fullpath(ext.name)).parent))
         for source, args in getattr(ext, "source_args", {}).items():
             ext.sources.remove(source)
             ext.extra_objects += self.compiler.compile(
                 [source],
-                output_dir=str(Path(self.build_temp).absolute()),
+                output_dir=self.build_temp,
                 include_dirs=ext.include_dirs,
                 extra_postargs=[*ext.extra_compile_args, *args],
                 depends=ext.depends,

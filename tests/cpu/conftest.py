@@ -17,7 +17,7 @@ UNAVAILABLE_STATUS = 3
 
 @pytest.fixture(scope="session")
 def programs() -> Path:
-    """The folder of the programs, and of their object files, as the package is built."""
+    """The folder of the programs, with the package's own objects in them."""
     return build_programs.build(build_programs.NATIVE, ("driver", "fuzz", "faulty_fuzz", "allocations"))
 
 

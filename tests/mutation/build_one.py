@@ -19,6 +19,5 @@ def setup_one(**arguments: Any) -> object:
 
 
 setuptools.setup = setup_one
-# Into the package at once, where hostcann's libraries find one another.
-sys.argv = ["setup.py", "--quiet", "build_ext", "--build-lib", ".", "--build-temp", f"build/{name}"]
+sys.argv = ["setup.py", "--quiet", "build_ext", "--inplace"]
 runpy.run_path("setup.py", run_name="__main__")

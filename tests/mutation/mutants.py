@@ -16,7 +16,6 @@ CFFI_CALL = "ascend_sample/npu/aclnn_call.py"
 COMPOSITE = "csrc/composite.cpp"
 CPU_KERNEL = "csrc/cpu/torch/top_k_top_p_sample_kernel.cpp"
 CPU_DISPATCH = "csrc/cpu/torch/dispatch.cpp"
-NOT_IN_CORE = "csrc/cpu/torch/"
 NPU_KERNEL = "csrc/npu/top_k_top_p_sample_kernel.cpp"
 NPU_CALL = "csrc/npu/sampler_call.cpp"
 NPU_CALL_PHASES = "csrc/npu/sampler_call.h"
@@ -79,16 +78,6 @@ class Mutant:
     def library(self) -> str | None:
         """The extension that holds the fault; None for Python."""
         return next((library for start, library in LIBRARIES.items() if self.file.startswith(start)), None)
-
-    @property
-    def is_in_core(self) -> bool:
-        """Whether the fault is in the CPU kernel's core, which tests/cpu builds by itself, without torch."""
-        return self.file.startswith("csrc/cpu/") and not self.file.startswith(NOT_IN_CORE)
-
-    @property
-    def is_built_by_tests(self) -> bool:
-        """Whether the first tests build what holds the fault."""
-        return self.is_in_core and self.tests[0].startswith("tests/cpu/")
 
 
 MUTANTS = (

@@ -7,9 +7,6 @@
 The copy lies in build/mutation and is kept, so that a second run compiles only what has changed. A fault is caught when
 a test fails, or when the tests end with something left on the emulated device or with a misuse of CANN's interface:
 first by the tests that its entry names for it, then by all. Exit status 1 when one survives.
-
-A fault in the CPU kernel's core is built by the tests of tests/cpu, in seconds; where they are the first, the extension
-gets it only when these do not see it.
 """
 
 from __future__ import annotations
@@ -119,17 +116,18 @@ def planted(mutant: Mutant) -> Iterator[None]:
     original = path.read_text()
     text = original.replace(mutant.old, mutant.new)
     path.write_text(f"#include <{mutant.include}>\n{text}" if mutant.include else text)
-    libraries = []
+    built = []
     if mutant.library is not None:
-        pattern = f"{mutant.library}.so"
-        libraries = [(file, file.read_bytes()) for file in (TREE / "ascend_sample").rglob(pattern)]
+        objects = (TREE / "build" / "objects" / mutant.library).rglob("*.o")  # tests/cpu links some of them
+        libraries = (TREE / "ascend_sample").rglob(f"{mutant.library}.so")
+        built = [(file, file.read_bytes()) for file in (*objects, *libraries)]
     try:
-        if mutant.library is not None and not mutant.is_built_by_tests:
+        if mutant.library is not None:
             build(mutant.library)
         yield
     finally:
         path.write_text(original)
-        for file, content in libraries:
+        for file, content in built:
             file.unlink(missing_ok=True)  # a new file: another process may still have the old one mapped
             file.write_bytes(content)
             file.chmod(0o755)
@@ -191,8 +189,6 @@ def try_mutant(mutant: Mutant) -> Outcome:
         caught_by = first_failure(mutant.tests)
         is_late = caught_by is None
         if is_late:
-            if mutant.library is not None and mutant.is_built_by_tests:
-                build(mutant.library)
             caught_by = first_failure(ALL_TESTS)
     if is_late and caught_by is not None and "::" in caught_by and first_failure((caught_by,)) is not None:
         raise MutationError(f"{caught_by} seemed to catch {mutant.name!r}, but it fails without the fault as well")
