@@ -11,8 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.segmented import SEGMENT, segments_of
 
 Floats = npt.NDArray[np.float64]
+
+MOST_RANKED = 1024
+"""A row with a larger top_k is drawn by segments."""
 
 
 def process_row(
@@ -71,6 +75,49 @@ def kept_ids(processed: Floats, params: SamplingParams, keep_ties: bool = False)
     floor = np.float64(np.float32(params.min_p)) * weights[0]
     staying: list[int] = kept[weights >= floor].tolist()
     return staying
+
+
+def is_ranked(params: SamplingParams, vocab_size: int, keep_ties: bool = False) -> bool:
+    """Tells whether the noise of a row belongs to ranks, rather than to segments and places.
+
+    Args:
+        params: the request, not a greedy one.
+        vocab_size: how many logits a row has.
+        keep_ties: top-k keeps every logit that is equal to the k-th.
+    """
+    return params.top_k is not None and params.top_k < vocab_size and params.top_k <= MOST_RANKED and not keep_ties
+
+
+def drawn_id(
+    processed: Floats, kept: Sequence[int], params: SamplingParams, noise: npt.ArrayLike, keep_ties: bool = False
+) -> int:
+    """Draws: returns the id that wins its races.
+
+    Args:
+        processed: from `process_row`.
+        kept: from `kept_ids`.
+        params: the request.
+        noise: the row's lanes, as many as it reads: one for each kept id where they are ranked, else `lanes_of`.
+        keep_ties: top-k keeps every logit that is equal to the k-th.
+
+    Example:
+        >>> processed, params = np.log([0.1, 0.2, 0.3, 0.4]), SamplingParams(top_k=3)
+        >>> drawn_id(processed, kept_ids(processed, params), params, noise=[0.5, 0.1, 0.4])
+        2
+    """
+    if np.isneginf(processed).all():
+        return 0
+    if params.temperature == 0 or params.top_k == 1:
+        return kept[0]
+    weights, q = _weights(processed[list(kept)], params.temperature), np.asarray(noise, np.float64)
+    if is_ranked(params, len(processed), keep_ties):
+        return kept[int(np.argmax(weights / q[: len(kept)]))]
+    segments = segments_of(len(processed))
+    by_segment = np.zeros((segments, SEGMENT))
+    by_segment.reshape(-1)[list(kept)] = weights
+    places, of_segments = q[:SEGMENT], q[SEGMENT : SEGMENT + segments]
+    segment = int(np.argmax(by_segment.sum(1) / of_segments))
+    return segment * SEGMENT + int(np.argmax(by_segment[segment] / places))
 
 
 def target_distribution(

@@ -10,7 +10,8 @@ import torch
 
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.reference import kept_ids, process_row
+from ascend_sample.sampling.reference import drawn_id, is_ranked, kept_ids, process_row
+from ascend_sample.sampling.segmented import SEGMENT, lanes_of
 
 NEAR_TIE = 1e-5  # relative: docs/semantics.md, section 7
 NEAR_BOUNDARY = 2e-5
@@ -26,18 +27,6 @@ class Expectation(NamedTuple):
 def signed(seed: int) -> int:
     """The int64 with the bits of an unsigned seed."""
     return seed - 2**64 if seed >= 2**63 else seed
-
-
-def lanes_of(kept: list[int], vocab_size: int, params: SamplingParams, keep_ties: bool) -> list[int]:
-    """The lane of the noise that each kept id reads: docs/seeds.md, "Lanes"."""
-    is_greedy = params.temperature == 0 or params.top_k == 1
-    has_top_k = params.top_k is not None and params.top_k < vocab_size and params.top_k <= 1024 and not keep_ties
-    if is_greedy or has_top_k or params.top_p < 1:
-        return list(range(len(kept)))
-    if params.min_p > 0:
-        places = {token_id: place for place, token_id in enumerate(sorted(kept))}
-        return [places[token_id] for token_id in kept]
-    return kept
 
 
 def expected(
@@ -58,24 +47,44 @@ def expected(
     if np.isneginf(processed).all():
         return Expectation(0, {0})
     kept = kept_ids(processed, params, keep_ties)
-    noise = exponential_noise(
-        torch.tensor([signed(params.seed)]), torch.tensor([position]), len(processed), purpose=Purpose.DRAW
-    )[0].double()
-    winners = []
+    lanes = max(len(kept), lanes_of(len(processed)))
+    noise = (
+        exponential_noise(torch.tensor([signed(params.seed)]), torch.tensor([position]), lanes, purpose=Purpose.DRAW)[0]
+        .double()
+        .numpy()
+    )
     acceptable: set[int] = set()
     for each in [kept, *_near_sets(processed, params, kept, keep_ties)]:
-        scores = [
-            _weight(processed, token_id, each[0], params) / float(noise[lane])
-            for token_id, lane in zip(each, lanes_of(each, len(processed), params, keep_ties), strict=True)
-        ]
-        best = int(np.argmax(scores))
-        winners.append(each[best])
-        acceptable |= {
-            token_id
-            for token_id, score in zip(each, scores, strict=True)
-            if score >= scores[best] * (1 - NEAR_TIE) and score > 0
-        } | {each[best]}
-    return Expectation(winners[0], acceptable)
+        acceptable |= _near_winners(processed, each, params, noise, keep_ties)
+    return Expectation(drawn_id(processed, kept, params, noise, keep_ties), acceptable)
+
+
+def _near_winners(
+    processed: npt.NDArray[np.float64],
+    kept: list[int],
+    params: SamplingParams,
+    noise: npt.NDArray[np.float64],
+    keep_ties: bool,
+) -> set[int]:
+    """The ids whose races end within `NEAR_TIE` of the winners'."""
+    if params.temperature == 0 or params.top_k == 1:
+        return {kept[0]}
+    weights = np.array([_weight(processed, token_id, kept[0], params) for token_id in kept])
+    ids = np.array(kept)
+    if is_ranked(params, len(processed), keep_ties):
+        return set(ids[_are_near(weights / noise[: len(kept)])].tolist())
+    sums = np.bincount(ids // SEGMENT, weights)
+    winners: set[int] = set()
+    for segment in np.flatnonzero(_are_near(sums / noise[SEGMENT : SEGMENT + len(sums)])):
+        inside = ids // SEGMENT == segment
+        scores = weights[inside] / noise[ids[inside] % SEGMENT]
+        winners |= set(ids[inside][_are_near(scores)].tolist())
+    return winners
+
+
+def _are_near(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    near: npt.NDArray[np.bool_] = (scores >= scores.max() * (1 - NEAR_TIE)) & (scores > 0)
+    return near
 
 
 def _weight(processed: npt.NDArray[np.float64], token_id: int, best: int, params: SamplingParams) -> float:

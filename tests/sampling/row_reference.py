@@ -1,6 +1,6 @@
 """One row of the sampling layer in float64, written for being read; and which ids it may draw.
 
-It shares no code with the package. The noise is an argument: every lane of the row.
+It shares no code with the package. The noise is an argument: every lane that the row reads.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MOST_K = 1024
+SEGMENT = 256
 OK, ALL_MASKED, NAN_SEEN, INF_SEEN = range(4)
 BOUNDARY = 2e-5  # of a sum of probabilities: docs/semantics.md, section 7
 NEAR_DRAW = 1e-5  # of a score, relative
@@ -43,15 +44,16 @@ def status_of(logits: np.ndarray) -> int:
 
 
 def sample(logits: np.ndarray, request: Request, noise: np.ndarray) -> Expected:
-    """Args: logits float32 [vocab_size]; noise float32 [vocab_size]."""
+    """Args: logits float32 [vocab_size]; noise float32, the ranks' or at least 256 + the number of segments."""
     status = status_of(logits)
     x = np.where(np.isnan(logits), np.float32(-np.inf), logits)
     maximum = x.max()
     best = int(x.argmax())
-    uses_k = 1 <= request.k <= min(x.size, MOST_K)
+    is_ranked = 1 <= request.k <= min(x.size, MOST_K)
+    uses_k = 1 <= request.k <= x.size
     if status == ALL_MASKED or maximum == -np.inf:
         return Expected(0, frozenset({0}), status)
-    if not request.temperature > 0 or (uses_k and request.k == 1):
+    if not request.temperature > 0 or request.k == 1:
         return Expected(best, frozenset({best}), status)
     with np.errstate(all="ignore"):
         if maximum == np.inf:
@@ -75,8 +77,7 @@ def sample(logits: np.ndarray, request: Request, noise: np.ndarray) -> Expected:
         for delta, factor in ((0, 1), (-BOUNDARY, 1), (BOUNDARY, 1), (0, 1 - 1e-5), (0, 1 + 1e-5))
     ]
     by_id = dict(zip(ids.tolist(), weights.tolist(), strict=True))
-    is_filtered = uses_k or uses_p or request.min_p > 0
-    winners = [_draw(each, by_id, noise[: each.size] if is_filtered else noise) for each in kept]
+    winners = [(_draw if is_ranked else _draw_by_segments)(each, by_id, noise) for each in kept]
     return Expected(winners[0][0], frozenset().union(*(near for _, near in winners)), status)
 
 
@@ -100,6 +101,25 @@ def _stays(
 
 def _draw(ids: np.ndarray, weights: dict[int, float], noise: np.ndarray) -> tuple[int, set[int]]:
     """The id with the largest score, the first on ties; and those whose scores are as good as equal."""
-    scores = np.array([weights[int(each)] for each in ids]) / noise.astype(np.float64)
+    scores = np.array([weights[int(each)] for each in ids]) / noise[: ids.size].astype(np.float64)
     near = ids[scores >= scores.max() * (1 - NEAR_DRAW)]
     return int(ids[scores.argmax()]), set(near.tolist())
+
+
+def _draw_by_segments(ids: np.ndarray, weights: dict[int, float], noise: np.ndarray) -> tuple[int, set[int]]:
+    """First a segment by the sum of its weights, then a place in it; and what else the two races may come to."""
+    q = noise.astype(np.float64)
+    sums: dict[int, float] = {}
+    for each in ids.tolist():
+        sums[each // SEGMENT] = sums.get(each // SEGMENT, 0.0) + weights[each]
+    scores = {segment: total / q[SEGMENT + segment] for segment, total in sums.items()}
+    highest = max(scores.values())
+    drawn, near = -1, set[int]()
+    for segment in sorted(scores, key=lambda each: (-scores[each], each)):
+        if scores[segment] < highest * (1 - NEAR_DRAW):
+            break
+        inside = np.sort(ids[ids // SEGMENT == segment])
+        winner, close = _draw(inside, weights, q[inside % SEGMENT])
+        drawn = winner if drawn < 0 else drawn
+        near |= close
+    return drawn, near

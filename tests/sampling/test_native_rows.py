@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from native_rows import DTYPES, GRID, KS, MIN_PS, PS, ROUTES, keys, make_logits, sample_rows
-from row_reference import ALL_MASKED, INF_SEEN, NAN_SEEN, OK, Expected, Request, sample
+from row_reference import ALL_MASKED, INF_SEEN, MOST_K, NAN_SEEN, OK, Expected, Request, sample
 from torch import Tensor
 
 from ascend_sample.sampling.noise import Purpose, exponential_noise
@@ -18,7 +18,8 @@ from tests.support.code_paths import assert_same_on_all_code_paths
 
 def expect(logits: Tensor, requests: list[Request], purpose: int = Purpose.DRAW, **key: Tensor) -> list[Expected]:
     key = key or keys(len(requests))
-    noise = exponential_noise(key["seed"], key["position"], logits.shape[1], purpose=Purpose(purpose)).numpy()
+    lanes = max(MOST_K, 256 + logits.shape[1] // 256 + 1)
+    noise = exponential_noise(key["seed"], key["position"], lanes, purpose=Purpose(purpose)).numpy()
     values = logits.float().numpy()
     return [sample(values[i], request, noise[i]) for i, request in enumerate(requests)]
 
