@@ -98,7 +98,7 @@ struct SampleRowsArguments {
   static constexpr const char* kName = "sample_rows";
   static constexpr const char* kSchema =
       "(Tensor logits, Tensor? rows, Tensor temperature, Tensor k, Tensor p, Tensor min_p, "
-      "Tensor seed, Tensor position, int stream=0)";
+      "Tensor seed, Tensor position, int stream=0, bool keep_ties=False)";
   static constexpr const char* kResults = "(Tensor token_ids, Tensor status)";
   using Results = std::tuple<at::Tensor, at::Tensor>;
 
@@ -111,6 +111,7 @@ struct SampleRowsArguments {
   const at::Tensor& seed;
   const at::Tensor& position;
   int64_t stream;
+  bool keep_ties;
 };
 
 struct FilterArguments {

@@ -65,7 +65,8 @@ void check_arguments(const NoiseArguments& arguments) {
 
 void check_arguments(const SampleRowsArguments& arguments) {
   constexpr const char* kOperator = SampleRowsArguments::kName;
-  const auto& [logits, rows, temperature, k, p, min_p, seed, position, stream] = arguments;
+  const auto& [logits, rows, temperature, k, p, min_p, seed, position, stream, keep_ties] =
+      arguments;
   check_logits(kOperator, logits);
   if (rows.has_value()) {
     check_list(kOperator, *rows, "rows", ScalarType::Long, logits, "logits");

@@ -98,6 +98,7 @@ struct SamplingCall {
   const int64_t* seed;
   const int64_t* position;
   uint32_t stream;
+  bool keeps_ties;    // of top-k
   int64_t* selected;  // [batch_size]
   RowStatus* status;  // [batch_size]
 };

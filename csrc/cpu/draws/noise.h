@@ -143,19 +143,6 @@ class LazyNoise {
     }
   }
 
-  /// Makes that of some lanes alone, which ascend.
-  void pick(const uint32_t* chosen, size_t count, float* out) const {
-    float made[kLanes];
-    uint32_t first = 0;
-    for (size_t i = 0; i < count; ++i) {
-      if (i == 0 || chosen[i] - first >= kLanes) {
-        first = chosen[i] / kLanes * kLanes;
-        store(made, exponential_of(philox_.bits_from(first)));
-      }
-      out[i] = made[chosen[i] - first];
-    }
-  }
-
  private:
   Philox philox_;
   float* lanes_;
@@ -176,11 +163,8 @@ class Noise {
     }
   }
 
-  /// Copies that of some lanes, which ascend. No other is needed for it.
+  /// Copies that of some lanes of given noise.
   void pick(const uint32_t* chosen, size_t count, float* out) const {
-    if (lanes_ != nullptr) {
-      return lanes_->pick(chosen, count, out);
-    }
     for (size_t i = 0; i < count; ++i) {
       out[i] = (*this)[chosen[i]];
     }
