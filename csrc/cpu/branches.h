@@ -200,8 +200,8 @@ inline Cut cut_of_min_p(float min_p, float maximum, float temperature, size_t vo
 }
 
 /// A row of the sampling layer whose kept logits are not ranked, drawn by segments. Logits are
-/// divided by the temperature where they are looked at, and for top-p before: which then takes what
-/// the division has made equal by the id.
+/// divided by the temperature where they are looked at, but for top-p before: it then takes by the
+/// id what the division has made equal.
 template <typename Type>
 size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch& scratch,
                           Workspace& work) {
@@ -211,13 +211,12 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
   if (maximum == -kInfinity) {
     return 0;
   }
-  const bool has_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
   const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
   Cut cut = kNoCut;
-  if (has_k && !keeps_one) {
+  if (arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size()) {
     const TopKEnd end =
         find_top_k_end(row, static_cast<size_t>(arguments.k), arguments.keeps_ties, maximum, work);
-    if (arguments.uses_p() || maximum == kInfinity) {
+    if (keeps_one || arguments.uses_p() || maximum == kInfinity) {
       arguments.k = 0;
       return sample_by_segments(keep_top_k(row, end, scratch, work), arguments, scratch, work);
     }
@@ -228,7 +227,7 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
     if (keeps_one) {
       arguments.segments.reset();
     }
-    return temperature == 1.0F || maximum == kInfinity || has_k
+    return temperature == 1.0F || maximum == kInfinity
                ? sample_row(row, arguments, scratch, work)
                : sample_row(divide(row, maximum, temperature, scratch, work), arguments, scratch,
                             work);

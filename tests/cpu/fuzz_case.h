@@ -42,6 +42,7 @@ struct FuzzCase {
     int64_t seed;
     int64_t position;
     uint32_t stream;
+    bool keeps_ties;
     bool wants_distribution;  // instead of a token
   };
   std::optional<Request> request;

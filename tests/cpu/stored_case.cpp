@@ -47,6 +47,7 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
                          .seed = &request_.seed,
                          .position = &request_.position,
                          .stream = request_.stream,
+                         .keeps_ties = request_.keeps_ties,
                          .selected = &selected_,
                          .status = &status_};
   } else {

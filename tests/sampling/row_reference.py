@@ -68,7 +68,7 @@ def sample(logits: np.ndarray, request: Request, noise: np.ndarray, keep_ties: b
     if uses_k:
         ids = np.lexsort((ids, -x))
         ids = ids[x[ids] >= x[ids[request.k - 1]]] if keep_ties else ids[: request.k]
-    if not is_ranked and uses_p:  # what division has made equal, by id
+    if not is_ranked:  # what division has made equal, by id
         ids = ids[np.lexsort((ids, -divided[ids]))]
     scaled = divided[ids].astype(np.float64)
     weights = np.exp(scaled - scaled.max())
