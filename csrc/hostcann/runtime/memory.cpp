@@ -155,8 +155,7 @@ int allocate(const char* function, void** address, size_t bytes) {
   if (address == nullptr) return fail(function, kInvalidParam, "devPtr must not be null");
   *address = nullptr;
   if (bytes == 0) return fail(function, kInvalidParam, "size must be greater than 0, got 0");
-  int status = kSuccess;
-  if (!runtime::require_context(function, &status)) return status;
+  if (int status = runtime::require_context(function).status) return status;
   if (auto fault = take_injected_fault("malloc", function)) {
     if (fault->code == 0 || fault->code == kOutOfMemory)
       return out_of_memory(function, bytes, fault->message);

@@ -179,15 +179,13 @@ CANN_API int aclrtSetOpExecuteTimeOutV2(uint64_t microseconds, uint64_t* actual)
 
 CANN_API int aclrtSetStreamOverflowSwitch(void* handle, uint32_t flag) {
   (void)flag;
-  int status = kSuccess;
-  return find_stream(__func__, handle, &status) ? kSuccess : status;
+  return find_stream(__func__, handle).status;
 }
 
 CANN_API int aclrtGetStreamOverflowSwitch(void* handle, uint32_t* flag) {
   if (flag == nullptr) return fail(__func__, kInvalidParam, "flag must not be null");
   *flag = 0;
-  int status = kSuccess;
-  return find_stream(__func__, handle, &status) ? kSuccess : status;
+  return find_stream(__func__, handle).status;
 }
 
 /// CANN writes to its log files; here HOSTCANN_LOG=LEVEL (0 debug ... 3 error) prints to the
