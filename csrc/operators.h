@@ -83,14 +83,14 @@ std::string composite_name() {
 struct NoiseArguments {
   static constexpr const char* kName = "exponential_noise";
   static constexpr const char* kSchema =
-      "(Tensor seed, Tensor position, int lanes, int stream=0, int first_lane=0)";
+      "(Tensor seed, Tensor position, int lanes, int purpose=0, int first_lane=0)";
   static constexpr const char* kResults = "Tensor";
   using Results = at::Tensor;
 
   const at::Tensor& seed;
   const at::Tensor& position;
   int64_t lanes;
-  int64_t stream;
+  int64_t purpose;
   int64_t first_lane;
 };
 
@@ -98,7 +98,7 @@ struct SampleRowsArguments {
   static constexpr const char* kName = "sample_rows";
   static constexpr const char* kSchema =
       "(Tensor logits, Tensor? rows, Tensor temperature, Tensor k, Tensor p, Tensor min_p, "
-      "Tensor seed, Tensor position, int stream=0)";
+      "Tensor seed, Tensor position, int purpose=0)";
   static constexpr const char* kResults = "(Tensor token_ids, Tensor status)";
   using Results = std::tuple<at::Tensor, at::Tensor>;
 
@@ -110,7 +110,7 @@ struct SampleRowsArguments {
   const at::Tensor& min_p;
   const at::Tensor& seed;
   const at::Tensor& position;
-  int64_t stream;
+  int64_t purpose;
 };
 
 struct FilterArguments {

@@ -37,11 +37,11 @@ void check_per_row(const char* op, const at::Tensor& tensor, const char* name, S
                     ". Expand it to the number of rows.");
 }
 
-void check_stream(const char* op, int64_t stream) {
-  constexpr int64_t kStreams = int64_t{1} << 32;
-  TORCH_CHECK_VALUE(stream >= 0 && stream < kStreams, op,
-                    ": stream must be between 0 and 2^32 - 1, got ", stream,
-                    ". Use a member of ascend_sample.sampling.noise.Stream.");
+void check_purpose(const char* op, int64_t purpose) {
+  constexpr int64_t kPurposes = int64_t{1} << 32;
+  TORCH_CHECK_VALUE(purpose >= 0 && purpose < kPurposes, op,
+                    ": purpose must be between 0 and 2^32 - 1, got ", purpose,
+                    ". Use a member of ascend_sample.sampling.noise.Purpose.");
 }
 
 }  // namespace
@@ -49,23 +49,23 @@ void check_stream(const char* op, int64_t stream) {
 void check_arguments(const NoiseArguments& arguments) {
   constexpr const char* kOperator = NoiseArguments::kName;
   constexpr int64_t kMostLanes = int64_t{1} << 33;
-  const auto& [seed, position, lanes, stream, first_lane] = arguments;
+  const auto& [seed, position, lanes, purpose, first_lane] = arguments;
   check_list(kOperator, seed, "seed", ScalarType::Long, seed, "seed");
   check_per_row(kOperator, position, "position", ScalarType::Long, seed.sym_size(0), seed, "seed");
   TORCH_CHECK_VALUE(lanes >= 0, kOperator, ": lanes must be >= 0, got ", lanes,
                     ". It is the number of values a row gets.");
-  check_stream(kOperator, stream);
+  check_purpose(kOperator, purpose);
   TORCH_CHECK_VALUE(first_lane >= 0 && first_lane % 2 == 0, kOperator,
                     ": first_lane must be even and >= 0, got ", first_lane,
                     ". Two lanes share a counter: begin one earlier.");
   TORCH_CHECK_VALUE(first_lane <= kMostLanes && lanes <= kMostLanes - first_lane, kOperator,
                     ": lanes must end at 2^33, got lanes ", lanes, " from first_lane ", first_lane,
-                    ". Use another stream.");
+                    ". Use another purpose.");
 }
 
 void check_arguments(const SampleRowsArguments& arguments) {
   constexpr const char* kOperator = SampleRowsArguments::kName;
-  const auto& [logits, rows, temperature, k, p, min_p, seed, position, stream] = arguments;
+  const auto& [logits, rows, temperature, k, p, min_p, seed, position, purpose] = arguments;
   check_logits(kOperator, logits);
   if (rows.has_value()) {
     check_list(kOperator, *rows, "rows", ScalarType::Long, logits, "logits");
@@ -80,7 +80,7 @@ void check_arguments(const SampleRowsArguments& arguments) {
   check(min_p, "min_p", ScalarType::Float);
   check(seed, "seed", ScalarType::Long);
   check(position, "position", ScalarType::Long);
-  check_stream(kOperator, stream);
+  check_purpose(kOperator, purpose);
 }
 
 void check_arguments(const FilterArguments& arguments) {

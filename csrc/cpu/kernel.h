@@ -106,7 +106,7 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
   if (!(temperature > 0.0F) || arguments.k == 1) {
     return sample_top_k(row, 1, false, arguments, scratch, work);
   }
-  LazyNoise noise({call.seed[index], call.position[index], call.stream},
+  LazyNoise noise({call.seed[index], call.position[index], call.purpose},
                   reinterpret_cast<float*>(
                       scratch.reserve(Scratch::kNoise, row.lines() * kLine * sizeof(float))));
   arguments.noise.emplace(noise);

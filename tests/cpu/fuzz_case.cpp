@@ -122,7 +122,7 @@ class Maker : RowMaker {
                           .min_p = one_in(2) ? 0.0F : value_of(min_p(as_float32, values)),
                           .seed = numbers(),
                           .position = numbers(),
-                          .stream = static_cast<uint32_t>(bits()),
+                          .purpose = static_cast<uint32_t>(bits()),
                           .wants_distribution = one_in(3)};
     made.is_need_logits = made.request->wants_distribution;
     made.is_need_sample_result = false;
@@ -271,8 +271,8 @@ std::string FuzzCase::describe() const {
            static_cast<double>(request->temperature), static_cast<double>(request->temperature),
            static_cast<double>(request->p), static_cast<double>(request->p),
            static_cast<double>(request->min_p), static_cast<double>(request->min_p));
-    append(text, "seed %lld, position %lld, stream %u\n", static_cast<long long>(request->seed),
-           static_cast<long long>(request->position), request->stream);
+    append(text, "seed %lld, position %lld, purpose %u\n", static_cast<long long>(request->seed),
+           static_cast<long long>(request->position), request->purpose);
   }
   text += "  logits (bits):";
   for (size_t id = 0; id < std::min(kShown, logits.size()); ++id) {

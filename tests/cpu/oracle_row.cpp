@@ -66,7 +66,7 @@ Row::Row(const SamplingCall& call, int64_t row) {
   }
   // The noise has tests of its own (tests/sampling).
   q.resize(logits.size());
-  targets()[0].kernel->fill_noise({call.seed[row], call.position[row], call.stream}, 0, q.size(),
+  targets()[0].kernel->fill_noise({call.seed[row], call.position[row], call.purpose}, 0, q.size(),
                                   q.data());
   if (uses_k()) {  // by the logits, also where division makes some equal
     order = logits;

@@ -45,7 +45,7 @@ def sample_rows(
     logits: Tensor, requests: list[Request], *, rows: Tensor | None = None, purpose: int = Purpose.DRAW, **key: Tensor
 ) -> tuple[Tensor, Tensor]:
     arguments = {**lists(requests), **(key or keys(len(requests)))}
-    result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments, stream=purpose)
+    result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments, purpose=purpose)
     return result
 
 
