@@ -1,6 +1,4 @@
-#include "sampling_checks.h"
-
-#include <ATen/ops/empty.h>
+// The rules that the arguments of the sampling layer's operators obey, and their outputs.
 #include <c10/util/Exception.h>
 
 #include <cmath>
@@ -12,8 +10,6 @@ namespace ascend_sample {
 namespace {
 
 using c10::ScalarType;
-
-bool expect(const c10::SymBool& condition) { return condition.expect_true(__FILE__, __LINE__); }
 
 /// A list of one dtype, on the device of another tensor.
 void check_list(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
@@ -112,29 +108,24 @@ void check_arguments(const BestTokensArguments& arguments) {
 }
 
 at::Tensor allocate_outputs(const FilterArguments& arguments) {
-  const auto options =
-      arguments.logits.options().requires_grad(false).layout(c10::kStrided).dtype(c10::kFloat);
-  return at::empty_symint(arguments.logits.sym_sizes(), options);
+  return allocate(arguments.logits.sym_sizes(), c10::kFloat, arguments.logits);
 }
 
 at::Tensor allocate_outputs(const NoiseArguments& arguments) {
-  const auto options =
-      arguments.seed.options().requires_grad(false).layout(c10::kStrided).dtype(c10::kFloat);
-  return at::empty_symint({arguments.seed.sym_size(0), c10::SymInt(arguments.lanes)}, options);
+  const auto& seed = arguments.seed;
+  return allocate({seed.sym_size(0), c10::SymInt(arguments.lanes)}, c10::kFloat, seed);
 }
 
-std::tuple<at::Tensor, at::Tensor> allocate_outputs(const SampleRowsArguments& arguments) {
-  const auto options = arguments.logits.options().requires_grad(false).layout(c10::kStrided);
-  const c10::SymInt rows = arguments.seed.sym_size(0);
-  return {at::empty_symint({rows}, options.dtype(c10::kLong)),
-          at::empty_symint({rows}, options.dtype(c10::kChar))};
+SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& arguments) {
+  const c10::SymInt rows[] = {arguments.seed.sym_size(0)};
+  return {allocate(rows, c10::kLong, arguments.logits),
+          allocate(rows, c10::kChar, arguments.logits)};
 }
 
-std::tuple<at::Tensor, at::Tensor> allocate_outputs(const BestTokensArguments& arguments) {
-  const auto options = arguments.logits.options().requires_grad(false).layout(c10::kStrided);
+BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments) {
   const c10::SymInt shape[] = {arguments.logits.sym_size(0), arguments.count};
-  return {at::empty_symint(shape, options.dtype(c10::kFloat)),
-          at::empty_symint(shape, options.dtype(c10::kLong))};
+  return {allocate(shape, c10::kFloat, arguments.logits),
+          allocate(shape, c10::kLong, arguments.logits)};
 }
 
 }  // namespace ascend_sample
