@@ -10,12 +10,6 @@ import torch
 import ascend_sample
 
 INF = math.inf
-ROUTES = ["default", "composite", "reference"]
-
-
-@pytest.fixture(params=ROUTES)
-def route(request: pytest.FixtureRequest) -> str | None:
-    return None if request.param == "default" else str(request.param)
 
 
 def sample(

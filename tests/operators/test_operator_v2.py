@@ -14,13 +14,7 @@ from ascend_sample import TopKTopPSampleV2
 
 INF = math.inf
 NAN = math.nan
-ROUTES = ["default", "composite", "reference"]
 PROBABILITIES = [0.125, 0.5, 0.25, 0.125]
-
-
-@pytest.fixture(params=ROUTES)
-def route(request: pytest.FixtureRequest) -> str | None:
-    return None if request.param == "default" else str(request.param)
 
 
 def run(
