@@ -109,22 +109,22 @@ struct Call {
 template <typename T>
 struct Parameter;
 
+template <typename Abi_, typename Held_>
+struct Crosses {
+  using Abi = Abi_;
+  using Held = Held_;
+};
+
 template <typename T>
   requires std::is_arithmetic_v<T>
 struct Parameter<T> : Crosses<T, T> {
-  static Held hold(Call&, const char*, Abi value) { return value; }
-  static T give(Held held, const Launch&) { return held; }
+  static T hold(Call&, const char*, T value) { return value; }
+  static T give(T held, const Launch&) { return held; }
 };
 
 /// Where an operand stands in Launch.
 struct Position {
   size_t index;
-};
-
-template <typename Abi_, typename Held_>
-struct Crosses {
-  using Abi = Abi_;
-  using Held = Held_;
 };
 
 template <>
