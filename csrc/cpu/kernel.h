@@ -106,7 +106,7 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
   if (!(temperature > 0.0F) || arguments.k == 1) {
     return sample_top_k(row, 1, false, arguments, scratch, work);
   }
-  const NoiseKey key{call.seed[index], call.position[index], call.stream};
+  const NoiseKey key{call.seed[index], call.position[index], call.purpose};
   if (arguments.uses_k(row.vocab_size())) {
     LazyNoise noise(key, reinterpret_cast<float*>(scratch.reserve(
                              Scratch::kNoise, row.lines() * kLine * sizeof(float))));

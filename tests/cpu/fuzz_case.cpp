@@ -123,7 +123,7 @@ class Maker : RowMaker {
                           .min_p = one_in(2) ? 0.0F : value_of(min_p(as_float32, values)),
                           .seed = numbers(),
                           .position = numbers(),
-                          .stream = static_cast<uint32_t>(bits()),
+                          .purpose = static_cast<uint32_t>(bits()),
                           .keeps_ties = one_in(4),
                           .wants_distribution = one_in(3)};
     made.is_need_logits = made.request->wants_distribution;
@@ -276,8 +276,8 @@ std::string FuzzCase::describe() const {
            static_cast<double>(request->temperature), static_cast<double>(request->temperature),
            static_cast<double>(request->p), static_cast<double>(request->p),
            static_cast<double>(request->min_p), static_cast<double>(request->min_p));
-    append(text, "seed %lld, position %lld, stream %u%s\n", static_cast<long long>(request->seed),
-           static_cast<long long>(request->position), request->stream,
+    append(text, "seed %lld, position %lld, purpose %u%s\n", static_cast<long long>(request->seed),
+           static_cast<long long>(request->position), request->purpose,
            request->keeps_ties ? ", ties kept" : "");
   }
   text += "  logits (bits):";

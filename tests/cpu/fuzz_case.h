@@ -41,7 +41,7 @@ struct FuzzCase {
     float min_p;
     int64_t seed;
     int64_t position;
-    uint32_t stream;
+    uint32_t purpose;
     bool keeps_ties;
     bool wants_distribution;  // instead of a token
   };

@@ -68,7 +68,7 @@ Row::Row(const SamplingCall& call, int64_t row) {
   // The noise has tests of its own (tests/sampling).
   is_segmented = call.keeps_ties || !uses_k();
   q.resize(is_segmented ? 256 + (logits.size() + 255) / 256 : logits.size());
-  targets()[0].kernel->fill_noise({call.seed[row], call.position[row], call.stream}, 0, q.size(),
+  targets()[0].kernel->fill_noise({call.seed[row], call.position[row], call.purpose}, 0, q.size(),
                                   q.data());
   if (is_segmented) {
     cut_at_k(call.keeps_ties);

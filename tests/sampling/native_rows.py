@@ -51,7 +51,7 @@ def sample_rows(
     keep_ties: bool = False,
     **key: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    arguments = {**lists(requests), **(key or keys(len(requests))), "stream": purpose, "keep_ties": keep_ties}
+    arguments = {**lists(requests), **(key or keys(len(requests))), "purpose": purpose, "keep_ties": keep_ties}
     result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments)
     return result
 
