@@ -13,7 +13,7 @@ from torch import Tensor
 from ascend_sample.sampling import Purpose, RowsOutput, SamplingBatch, SamplingParams, exponential_noise
 from ascend_sample.sampling.distribution import Distributions
 from ascend_sample.sampling.row_parameters import RowParameters
-from ascend_sample.sampling.serving import PlacedGroup, place_groups, serve
+from ascend_sample.sampling.serving import Placement, place_groups, serve
 
 
 class RowSampling:
@@ -49,7 +49,7 @@ class RowSampling:
         batch.extend(params)
         self._parameters = {1: batch.row_parameters()}  # by places
         self._distributions: dict[int, Distributions] = {}
-        self._groups: dict[tuple[torch.dtype, int], Sequence[PlacedGroup]] = {}
+        self._placements: dict[tuple[torch.dtype, int], Placement] = {}
         self._vocab_size = vocab_size
         self._batch_size = len(params)
         self.seed = batch.seed
@@ -72,9 +72,11 @@ class RowSampling:
     def draw_with_status(self, logits: Tensor, position: Tensor) -> RowsOutput:
         """Draws from logits [batch * places, vocab_size] at position [batch * places], those of a row together."""
         key = (logits.dtype, logits.shape[0] // self._batch_size)
-        if key not in self._groups:
-            self._groups[key] = place_groups(self._of_places(key[1]), logits, keep_ties=False)
-        return serve([(logits, group) for group in self._groups[key]], position, False, Purpose.DRAW)
+        if key not in self._placements:
+            groups = place_groups(self._of_places(key[1]), logits, keep_ties=False)
+            self._placements[key] = Placement.of(groups, logits.device)
+        placement = self._placements[key]
+        return serve([logits] * len(placement.groups), placement, position, False, Purpose.DRAW)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Returns the distribution that each place is drawn from, of all places of all rows at once.

@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import routes
+from ascend_sample.sampling.device_routes import AnyRows, Rows
 from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.routes import Group, SamplingRoute
 from ascend_sample.sampling.row_parameters import Facts, RowParameters, RowsOutput, check_logits
-from ascend_sample.sampling.serving import PlacedGroup, place_groups, serve
+from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve
 
 NAME: Final = "sample_rows"
 
@@ -71,7 +70,7 @@ def sample_rows(
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given |= {"seed": seed, "position": position}
     parameters = RowParameters.of_tensors(NAME, logits, given, facts)
-    return sample_with(logits, parameters, purpose, keep_ties, has_top_k=top_k is not None)
+    return sample_with(logits, parameters, purpose, keep_ties)
 
 
 def sample_with(
@@ -79,30 +78,20 @@ def sample_with(
     parameters: RowParameters,
     purpose: Purpose = Purpose.DRAW,
     keep_ties: bool = False,
-    *,
-    has_top_k: bool = True,
 ) -> RowsOutput:
-    """Does what `sample_rows` does, with parameters that suit the logits; without ``has_top_k``, no row has a top-k."""
+    """Does what `sample_rows` does, with parameters that suit the logits."""
     position = parameters.position
     if len(logits) == 0:
         return RowsOutput(torch.empty_like(position), torch.empty_like(position, dtype=torch.int8))
     if parameters.facts is not None:
         groups = place_groups(parameters, logits, keep_ties)
     else:
-        groups = [_universal_group(logits, parameters, masks_first=has_top_k)]
-    return serve([(logits, group) for group in groups], position, keep_ties, purpose)
+        groups = [_any_rows(logits, parameters, keep_ties)]
+    return serve([logits] * len(groups), Placement.of(groups, logits.device), position, keep_ties, purpose)
 
 
-def _universal_group(logits: Tensor, parameters: RowParameters, masks_first: bool) -> PlacedGroup:
-    """Groups all rows for a route that serves any parameters; without ``masks_first``, no top-k may be above 1."""
-    rows, vocab_size = logits.shape
-    has_v2 = routes.abilities_of(logits.device, logits.dtype).fused_v2
-    route = SamplingRoute.FUSED_V2 if has_v2 else SamplingRoute.COMPOSITE
-    all_rows = np.arange(rows)
-    return PlacedGroup(
-        Group(route, masks_first, all_rows, vocab_size if masks_first else 1, all_rows),
-        None,
-        None,
-        None,
-        parameters.for_operators(vocab_size),
-    )
+def _any_rows(logits: Tensor, parameters: RowParameters, keep_ties: bool) -> PlacedGroup:
+    """Groups all rows for a route that serves any parameters."""
+    own = parameters.for_operators(logits.shape[1])
+    rows = Rows(own, logits, logits.shape[1], keep_ties, has_v2=False)
+    return PlacedGroup(AnyRows(rows), False, logits.shape[1], None, None, np.arange(len(logits)), own)

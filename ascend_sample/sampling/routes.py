@@ -30,11 +30,14 @@ class SamplingRoute(str, enum.Enum):
     """What serves a row."""
 
     NATIVE = "native"  # the CPU kernel of the sampling layer
+    GREEDY = "greedy"  # the argmax by torch
     FUSED_V2 = "fused_v2"  # top_k_top_p_sample_v2 on the device, once for all such rows
     FUSED = "fused"  # top_k_top_p_sample on the device, once for all such rows
     FUSED_ROUNDED = "fused_rounded"  # the same, of float32 logits that are rounded to float16: where that is asked for
-    TOP_K = "top_k"  # the first of the total order by torch, then the composite of V2 on those alone
-    COMPOSITE = "composite"  # the composite of V2 on whole rows
+    TOP_K = "top_k"  # the first of the sorted row by torch, and their race by rank
+    SEGMENTS = "segments"  # the weights of whole rows by torch, and their races by segment and place
+    FUSED_SEGMENTS = "fused_segments"  # the same of what one of the two operators keeps
+    SORTED_SEGMENTS = "sorted_segments"  # the same of what the sorted row keeps
 
 
 class Abilities(NamedTuple):
@@ -75,7 +78,7 @@ class _Rows(NamedTuple):
     """Facts in the terms of the rules, an array each."""
 
     is_greedy: Booleans
-    has_top_k: Booleans
+    is_ranked: Booleans
     needs_mask: Booleans
     has_top_p: Booleans
     is_top_p_exact: Booleans
@@ -114,71 +117,69 @@ RULES: Final[tuple[Rule, ...]] = (
         lambda rows, has: has.native,
     ),
     Rule(
-        SamplingRoute.FUSED_V2,
+        SamplingRoute.GREEDY,
         False,
-        "aclnnTopKTopPSampleV2 draws from the exact distribution of float32 logits divided by the temperature",
-        lambda rows, has: has.fused_v2 & ~rows.needs_mask,
+        "greedy: the argmax, which needs no noise",
+        lambda rows, has: rows.is_greedy,
     ),
     Rule(
         SamplingRoute.FUSED_V2,
-        True,
-        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks first, aclnnTopKTopPSampleV2 does the rest",
-        lambda rows, has: has.fused_v2,
-    ),
-    Rule(
-        SamplingRoute.FUSED,
         False,
-        "greedy: aclnnTopKTopPSample with k = 1",
-        lambda rows, has: has.fused & rows.is_greedy,
+        "top-k: aclnnTopKTopPSampleV2 draws from the exact distribution of float32 logits divided by the temperature",
+        lambda rows, has: has.fused_v2 & rows.is_ranked,
     ),
     Rule(
         SamplingRoute.FUSED,
         False,
         "top-k alone: aclnnTopKTopPSample, the temperature being an exponent of the noise",
-        lambda rows, has: (
-            has.fused
-            & rows.has_top_k
-            & ~rows.needs_mask
-            & ~rows.has_top_p
-            & ~rows.has_min_p
-            & rows.is_temperature_folded
-        ),
+        lambda rows, has: has.fused & rows.is_ranked & ~rows.has_top_p & ~rows.has_min_p & rows.is_temperature_folded,
     ),
     Rule(
         SamplingRoute.FUSED,
         False,
         "top-k, and a top_p that the dtype of the logits represents, at temperature 1: aclnnTopKTopPSample",
-        lambda rows, has: (
-            has.fused
-            & rows.has_top_k
-            & ~rows.needs_mask
-            & rows.is_top_p_exact
-            & ~rows.has_min_p
-            & ~rows.has_temperature
-        ),
+        lambda rows, has: has.fused & rows.is_ranked & rows.is_top_p_exact & ~rows.has_min_p & ~rows.has_temperature,
     ),
     Rule(
         SamplingRoute.FUSED_ROUNDED,
         False,
         "top-k of float32 logits, which round_float32 allows to round to float16: aclnnTopKTopPSample",
-        lambda rows, has: has.rounds & rows.has_top_k & ~rows.is_greedy & ~rows.needs_mask & ~rows.has_min_p,
+        lambda rows, has: has.rounds & rows.is_ranked & ~rows.has_min_p,
     ),
     Rule(
         SamplingRoute.TOP_K,
         False,
         "no fused operator here is exact for it; top_k bounds the candidates, so the rest is done on these alone",
-        lambda rows, has: rows.has_top_k & ~rows.needs_mask,
+        lambda rows, has: rows.is_ranked,
     ),
     Rule(
-        SamplingRoute.COMPOSITE,
-        True,
-        f"no fused operator here is exact for it, and top_k is above {LARGEST_FUSED_K} or keeps ties",
+        SamplingRoute.SORTED_SEGMENTS,
+        False,
+        f"top_k is above {LARGEST_FUSED_K} or keeps ties: a sort finds what is kept, and segments race",
         lambda rows, has: rows.needs_mask,
     ),
     Rule(
-        SamplingRoute.COMPOSITE,
+        SamplingRoute.SEGMENTS,
         False,
-        "no fused operator here is exact for it, and no top_k bounds the candidates",
+        "nothing is ranked: segments race, of whole rows less what min_p drops",
+        lambda rows, has: ~rows.has_top_p,
+    ),
+    Rule(
+        SamplingRoute.FUSED_SEGMENTS,
+        False,
+        "top-p alone: aclnnTopKTopPSampleV2 tells what is kept, and segments race",
+        lambda rows, has: has.fused_v2,
+    ),
+    Rule(
+        SamplingRoute.FUSED_SEGMENTS,
+        False,
+        "top-p alone, which the dtype of the logits represents, at temperature 1: aclnnTopKTopPSample keeps, segments race",
+        lambda rows, has: has.fused & rows.is_top_p_exact & ~rows.has_temperature,
+    ),
+    Rule(
+        SamplingRoute.SORTED_SEGMENTS,
+        False,
+        "top-p alone, for which no fused operator here is exact: a sort finds what is kept, and segments race",
         lambda rows, has: np.True_,
     ),
 )
@@ -187,13 +188,14 @@ RULES: Final[tuple[Rule, ...]] = (
 def _in_terms_of_rules(facts: Facts, vocab_size: int, dtype: torch.dtype, keep_ties: bool) -> _Rows:
     temperature, top_k, top_p = facts["temperature"], facts["top_k"], facts["top_p"]
     is_greedy = (temperature == 0) | (top_k == 1)
-    has_top_k = is_greedy | ((top_k >= 1) & (top_k < vocab_size))
+    has_top_k = (top_k >= 1) & (top_k < vocab_size) & ~is_greedy
+    needs_mask = has_top_k & ((top_k > LARGEST_FUSED_K) | keep_ties)
     lowest, highest = FOLDED_TEMPERATURES
     as_stored = torch.from_numpy(top_p).to(dtype).to(torch.float32).numpy()
     return _Rows(
         is_greedy=is_greedy,
-        has_top_k=has_top_k,
-        needs_mask=has_top_k & ~is_greedy & ((top_k > LARGEST_FUSED_K) | keep_ties),
+        is_ranked=has_top_k & ~needs_mask,
+        needs_mask=needs_mask,
         has_top_p=top_p < 1,
         is_top_p_exact=as_stored == top_p,
         has_min_p=facts["min_p"] > 0,
@@ -238,14 +240,12 @@ class Group(NamedTuple):
         rows: their places in the batch, ascending, on the host.
         most_k: no top_k among them that is on is larger. For `SamplingRoute.TOP_K` it is one of `CANDIDATE_COUNTS`, as
             each of its rows alone would have it: how sums are rounded must not depend on the other rows.
-        unbounded: which of ``rows`` read noise beyond ``most_k``, since no top-k bounds them: indices into ``rows``.
     """
 
     route: SamplingRoute
     masks_first: bool
     rows: npt.NDArray[np.int64]
     most_k: int
-    unbounded: npt.NDArray[np.int64]
 
 
 def group_rows(
@@ -258,18 +258,31 @@ def group_rows(
     chosen = choose_rules(facts, vocab_size, dtype, abilities, keep_ties)
     every_k = np.where(facts["temperature"] == 0, 1, facts["top_k"])
     is_bounded = (every_k >= 1) & (every_k < vocab_size)
+    rows_of = {
+        kind: np.flatnonzero(np.isin(chosen, [index for index, rule in enumerate(RULES) if _kind(rule) == kind]))
+        for kind in sorted({_kind(RULES[rule]) for rule in np.unique(chosen)})
+    }
+    whole, fused = (SamplingRoute.SEGMENTS, False), (SamplingRoute.FUSED_SEGMENTS, False)
+    if whole in rows_of and fused in rows_of:  # the operator keeps all of a row without top_p, bit for bit
+        rows_of[fused] = np.sort(np.concatenate((rows_of.pop(whole), rows_of[fused])))
     groups = []
-    for route, masks_first in sorted({(RULES[rule].route, RULES[rule].masks_first) for rule in np.unique(chosen)}):
-        of_kind = [index for index, rule in enumerate(RULES) if (rule.route, rule.masks_first) == (route, masks_first)]
-        rows = np.flatnonzero(np.isin(chosen, of_kind))
+    for (route, masks_first), rows in rows_of.items():
         if route is SamplingRoute.TOP_K:
             least = np.searchsorted(CANDIDATE_COUNTS, every_k[rows])
             parts = [(rows[least == place], count) for place, count in enumerate(CANDIDATE_COUNTS)]
         else:
-            parts = [(rows, int(every_k[rows][is_bounded[rows]].max(initial=1)))]
-        groups += [
-            Group(route, masks_first, part, most_k, np.flatnonzero(~is_bounded[part] | masks_first))
-            for part, most_k in parts
-            if len(part) > 0
-        ]
+            parts = [(part, int(every_k[part][is_bounded[part]].max(initial=1))) for part in _parts(route, rows, facts)]
+        groups += [Group(route, masks_first, part, most_k) for part, most_k in parts if len(part) > 0]
     return groups
+
+
+def _kind(rule: Rule) -> tuple[SamplingRoute, bool]:
+    return rule.route, rule.masks_first
+
+
+def _parts(route: SamplingRoute, rows: npt.NDArray[np.int64], facts: Facts) -> Sequence[npt.NDArray[np.int64]]:
+    """Splits rows of a route by what the other rows must not make different for them."""
+    if route is SamplingRoute.FUSED_V2:  # at temperature 1 logits are taken as they are, without rounding a shift
+        is_plain = facts["temperature"][rows] == 1
+        return rows[is_plain], rows[~is_plain]
+    return (rows,)

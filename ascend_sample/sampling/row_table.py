@@ -89,6 +89,7 @@ class RowTable:
         self.host = HostMirrors(capacity)
         self._tensors = self._new_tensors(capacity)
         self._changed: set[int] = set()
+        self._behind = 0  # by how many tokens of every row the device's positions are
 
     @property
     def capacity(self) -> int:
@@ -98,6 +99,8 @@ class RowTable:
     def column(self, name: str) -> Tensor:
         """Returns one column on the device, [rows]: a view, which sees later flushes until the table grows."""
         dtype, index = PLACES[name]
+        if name == "position":
+            self._catch_up()
         return self._tensors[dtype][index, : self.host.length]
 
     def extend(self, columns: Mapping[str, Iterable[Any]]) -> range:
@@ -138,6 +141,7 @@ class RowTable:
         """Writes the rows that have changed to the device: three copies and three scatters, whatever their number."""
         if not self._changed:
             return
+        self._catch_up()
         rows = numpy.array(sorted(self._changed), numpy.int64)
         index = None
         for dtype in NAMES:
@@ -163,13 +167,21 @@ class RowTable:
         if rows is None or rows_there is None:
             position += 1
             left -= was_counting
-            tensors[POSITION, :length].add_(1)
+            self._behind += 1
         else:
+            self._catch_up()
             numpy.add.at(position, rows, 1)
             numpy.subtract.at(left, rows, 1)
             numpy.maximum(left, 0, out=left)
             tensors[POSITION].index_add_(0, rows_there, torch.ones_like(rows_there))
         return numpy.flatnonzero(was_counting & (left == 0))
+
+    @in_normal_mode
+    def _catch_up(self) -> None:
+        """Counts on the device the tokens of `advance` that it has not seen: steps themselves do not read positions."""
+        if self._behind:
+            self._tensors["int64"][POSITION].add_(self._behind)
+            self._behind = 0
 
     def reserve(self, length: int) -> None:
         """Makes room for `length` rows, by doubling: a growing batch copies each row a constant number of times.
@@ -182,6 +194,7 @@ class RowTable:
             capacity *= 2
         if capacity == old:
             return
+        self._catch_up()
         tensors = self._new_tensors(capacity)
         for dtype, tensor in tensors.items():
             tensor[:, :old] = self._tensors[dtype]

@@ -17,10 +17,11 @@ from ascend_sample.sampling.distribution import cleaned_rows, kept_logits
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
+from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.routes import RULES, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits
 from ascend_sample.sampling.row_table import to_device
-from ascend_sample.sampling.serving import PlacedGroup, place_groups, serve
+from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve
 
 
 class SamplerOutput(NamedTuple):
@@ -55,16 +56,16 @@ class _Plan(NamedTuple):
     """What stays the same from step to step while the batch does.
 
     Attributes:
-        raw: the groups of rows whose logits are sampled from as they come.
-        processed: those of the others.
+        placement: how the rows are served: first those whose logits are sampled from as they come.
+        raw_groups: how many groups these are.
         logprobs_rows: int64 on the device, the rows that ask for logprobs; None where none does.
         logprobs_list: the same on the host.
         logprobs_parameters: theirs.
         most_logprobs: how many of the best tokens they ask for, at most.
     """
 
-    raw: Sequence[PlacedGroup]
-    processed: Sequence[PlacedGroup]
+    placement: Placement
+    raw_groups: int
     logprobs_rows: Tensor | None
     logprobs_list: list[int]
     logprobs_parameters: RowParameters | None
@@ -86,7 +87,8 @@ class Sampler:
     5. Top-p keeps, in that order, until the sum of the normalised weights exceeds p.
     6. Min-p drops weights below min_p times the largest.
     7. The token is the argmax of weight / noise, where the noise is exponential and a function of the request's seed,
-       its position and the rank of the entry (docs/seeds.md): an exact draw that no other row can change.
+       its position and the rank of the entry: an exact draw that no other row can change. Where no top-k ranks the
+       entries, a race of segments of the vocabulary and one of places in a segment are the same (docs/seeds.md).
 
     On which route a row takes these steps, `explain` tells. It is chosen on the host from what `SamplingBatch` knows
     there; no step waits for the device.
@@ -153,10 +155,12 @@ class Sampler:
         if key not in batch.plans:
             batch.plans[key] = self._make_plan(logits, batch, processed)
         plan: _Plan = batch.plans[key]
-        work = [(logits, group) for group in plan.raw]
+        sources = [logits] * plan.raw_groups
         if processed is not None:
-            work += [(processed.logits, group) for group in plan.processed]
-        output = serve(work, batch.position, self.keep_ties, purpose)
+            sources += [processed.logits] * (len(plan.placement.groups) - plan.raw_groups)
+        position = batch.position if logits.is_cpu else None
+        keys = DrawKeys(batch.host.seed, batch.host.position)
+        output = serve(sources, plan.placement, position, self.keep_ties, purpose, keys)
         logprobs = self._logprobs(logits, processed, output.token_ids, plan)
         if advance:
             batch.append(output.token_ids)
@@ -210,8 +214,8 @@ class Sampler:
         asking = np.flatnonzero(batch.host.logprobs >= 0)
         there = to_device(asking, batch.device) if len(asking) else None
         return _Plan(
-            raw_groups,
-            processed_groups,
+            Placement.of([*raw_groups, *processed_groups], batch.device),
+            len(raw_groups),
             there,
             asking.tolist(),
             None if there is None else parameters.of_rows(asking, there),

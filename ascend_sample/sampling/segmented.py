@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import torch
+from torch import Tensor
+
 SEGMENT: Final = 256
 """How many ids a segment has: segment s begins at id 256 s, and the vocabulary's last one may be shorter."""
 
@@ -32,3 +35,49 @@ def lanes_of(vocab_size: int) -> int:
         850
     """
     return SEGMENT + segments_of(vocab_size)
+
+
+def whole_segments(rows: int, vocab_size: int, device: torch.device) -> Tensor:
+    """Allocates room for weights: float32 [rows, 256 segments], of which the first vocab_size columns are ids.
+
+    The last segment is full as well, so that one view cuts all rows into segments; `draw_from_segments` clears what is
+    beyond the vocabulary.
+    """
+    return torch.empty(rows, segments_of(vocab_size) * SEGMENT, dtype=torch.float32, device=device)
+
+
+def segmented_draw(weights: Tensor, noise: Tensor) -> Tensor:
+    """Draws one id a row.
+
+    Args:
+        weights: float32 [rows, vocab_size], 0 for what must not be drawn.
+        noise: float32 [rows, lanes_of(vocab_size)] > 0: the places', then the segments'.
+
+    Returns:
+        int64 [rows]; 0 for a row without any weight.
+
+    Example:
+        >>> weights, noise = torch.zeros(1, 600), torch.ones(1, lanes_of(600))
+        >>> weights[0, 7], weights[0, 300], weights[0, 301] = 2.0, 1.0, 1.5
+        >>> segmented_draw(weights, noise)  # 1 + 1.5 is more than 2, and 1.5 more than 1
+        tensor([301])
+    """
+    rows, vocab_size = weights.shape
+    segments = whole_segments(rows, vocab_size, weights.device)
+    segments[:, :vocab_size] = weights
+    return draw_from_segments(segments, vocab_size, noise)
+
+
+def draw_from_segments(weights: Tensor, vocab_size: int, noise: Tensor) -> Tensor:
+    """Does what `segmented_draw` does, with weights that lie in `whole_segments` already: eight launches.
+
+    Each segment is summed by itself, so its sum does not depend on how many other segments and rows there are.
+    """
+    rows, columns = weights.shape
+    if columns > vocab_size:
+        weights[:, vocab_size:] = 0
+    segments = weights.view(rows, -1, SEGMENT)
+    winner = (segments.sum(2) / noise[:, SEGMENT:]).argmax(1)
+    inside = segments.gather(1, winner.view(rows, 1, 1).expand(-1, 1, SEGMENT)).squeeze(1)
+    place = (inside / noise[:, :SEGMENT]).argmax(1)
+    return torch.add(place, winner, alpha=SEGMENT)

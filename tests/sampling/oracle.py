@@ -10,7 +10,7 @@ import torch
 
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.reference import drawn_id, is_ranked, kept_ids, process_row
+from ascend_sample.sampling.reference import MOST_RANKED, drawn_id, is_ranked, kept_ids, process_row
 from ascend_sample.sampling.segmented import SEGMENT, lanes_of
 
 NEAR_TIE = 1e-5  # relative: docs/semantics.md, section 7
@@ -47,7 +47,7 @@ def expected(
     if np.isneginf(processed).all():
         return Expectation(0, {0})
     kept = kept_ids(processed, params, keep_ties)
-    lanes = max(len(kept), lanes_of(len(processed)))
+    lanes = max(MOST_RANKED, lanes_of(len(processed)))
     noise = (
         exponential_noise(torch.tensor([signed(params.seed)]), torch.tensor([position]), lanes, purpose=Purpose.DRAW)[0]
         .double()

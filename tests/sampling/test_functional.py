@@ -184,8 +184,9 @@ class TestRoutes:
     @pytest.mark.parametrize(
         ("request_", "dtype", "old", "new"),
         [
-            (SamplingParams(temperature=0), torch.bfloat16, "fused", "fused_v2"),
-            (SamplingParams(temperature=0), torch.float32, "top_k", "fused_v2"),
+            (SamplingParams(temperature=0), torch.bfloat16, "greedy", "greedy"),
+            (SamplingParams(temperature=0), torch.float32, "greedy", "greedy"),
+            (SamplingParams(top_k=1), torch.float32, "greedy", "greedy"),
             (SamplingParams(top_k=50), torch.bfloat16, "fused", "fused_v2"),
             (SamplingParams(top_k=50, temperature=0.7), torch.bfloat16, "fused", "fused_v2"),
             (SamplingParams(top_k=50, temperature=7), torch.bfloat16, "top_k", "fused_v2"),
@@ -195,10 +196,14 @@ class TestRoutes:
             (SamplingParams(top_k=50, top_p=0.75, temperature=0.7), torch.bfloat16, "top_k", "fused_v2"),
             (SamplingParams(top_k=50, min_p=0.1), torch.float16, "top_k", "fused_v2"),
             (SamplingParams(top_k=50), torch.float32, "top_k", "fused_v2"),
-            (SamplingParams(top_p=0.9), torch.bfloat16, "composite", "fused_v2"),
-            (SamplingParams(), torch.bfloat16, "composite", "fused_v2"),
-            (SamplingParams(top_k=1025), torch.bfloat16, "composite masked", "fused_v2 masked"),
-            (SamplingParams(top_k=32000), torch.bfloat16, "composite", "fused_v2"),
+            (SamplingParams(top_p=0.75), torch.bfloat16, "fused_segments", "fused_segments"),
+            (SamplingParams(top_p=0.9), torch.bfloat16, "sorted_segments", "fused_segments"),
+            (SamplingParams(top_p=0.75, temperature=0.7), torch.bfloat16, "sorted_segments", "fused_segments"),
+            (SamplingParams(top_p=0.75), torch.float32, "sorted_segments", "fused_segments"),
+            (SamplingParams(), torch.bfloat16, "segments", "segments"),
+            (SamplingParams(min_p=0.1, temperature=0.7), torch.float32, "segments", "segments"),
+            (SamplingParams(top_k=1025), torch.bfloat16, "sorted_segments", "sorted_segments"),
+            (SamplingParams(top_k=32000), torch.bfloat16, "segments", "segments"),
         ],
     )
     def test_of_a_request(self, request_: SamplingParams, dtype: torch.dtype, old: str, new: str) -> None:
@@ -214,9 +219,12 @@ class TestRoutes:
         requests = grid(32000)
         facts = facts_of(requests)
         groups = routes.group_rows(facts, 32000, torch.bfloat16, NEW_CANN, keep_ties=False)
-        assert [(group.route, group.masks_first) for group in groups] == [
-            (SamplingRoute.FUSED_V2, False),
-            (SamplingRoute.FUSED_V2, True),
+        assert [group.route for group in groups] == [
+            SamplingRoute.FUSED_SEGMENTS,  # with the rows that no filter cuts
+            SamplingRoute.FUSED_V2,  # at temperature 1
+            SamplingRoute.FUSED_V2,
+            SamplingRoute.GREEDY,
+            SamplingRoute.SORTED_SEGMENTS,
         ]
         assert sorted(np.concatenate([group.rows for group in groups])) == list(range(len(requests)))
 
@@ -226,7 +234,8 @@ class TestRoutes:
         facts = {"temperature": ones, "top_k": top_k, "top_p": ones * np.float32(0.9), "min_p": ones * 0}
         groups = routes.group_rows(facts, 32000, torch.float32, NO_OPERATOR, keep_ties=False)
         assert [(group.route, group.most_k, group.rows.tolist()) for group in groups] == [
-            (SamplingRoute.TOP_K, 64, [0, 1, 3, 5]),
+            (SamplingRoute.GREEDY, 1, [0]),
+            (SamplingRoute.TOP_K, 64, [1, 3, 5]),
             (SamplingRoute.TOP_K, 1024, [2, 4]),
         ]
 

@@ -258,7 +258,7 @@ class TestExplain:
         batch = SamplingBatch(32000, npu)
         batch.add(SamplingParams(top_p=0.9))
         explained = Sampler().explain(batch, torch.bfloat16)
-        assert explained[0].route is SamplingRoute.FUSED_V2
+        assert explained[0].route is SamplingRoute.FUSED_SEGMENTS
 
 
 class TestArguments:

@@ -1,0 +1,320 @@
+"""Each device route's few operators. What stays the same from step to step is made when a route is chosen.
+
+A route is a class: it is made with the parameters of its rows, and called with their logits and noise in every step.
+Nothing here reads a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ascend_sample._validate import convert_p
+from ascend_sample.sampling.distribution import exceeded
+from ascend_sample.sampling.routes import LARGEST_FUSED_K, SamplingRoute
+from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput
+from ascend_sample.sampling.segmented import draw_from_segments, lanes_of, whole_segments
+from ascend_sample.sampling.weights import (
+    StatusConstants,
+    base_of,
+    cleaned,
+    drop_below_min_p,
+    drop_outside_nucleus,
+    largest_of,
+    scaled,
+    status_beside,
+    status_of,
+)
+
+
+class Rows(NamedTuple):
+    """The rows that a route is made for.
+
+    Attributes:
+        parameters: theirs, in the operators' terms.
+        logits: of the dtype, on the device and with the columns of those that they are sampled from.
+        most_k: no top_k among them that is on is larger.
+        keep_ties: top-k keeps every tie at the k-th value.
+        has_v2: the device has the second operator.
+    """
+
+    parameters: RowParameters
+    logits: Tensor
+    most_k: int
+    keep_ties: bool
+    has_v2: bool
+
+    @property
+    def vocab_size(self) -> int:
+        """Returns the number of columns."""
+        return self.logits.shape[1]
+
+    def divisor(self) -> Tensor | None:
+        """Returns the temperatures, float32 [rows, 1] with 1 for 0; None where all are 1."""
+        temperature = self.parameters.filters().get("temperature")
+        return None if temperature is None else torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
+
+    def column(self, field: str) -> Tensor | None:
+        """Returns a parameter, [rows, 1]; None where it is off for all."""
+        tensor = self.parameters.filters().get(field)
+        return None if tensor is None else tensor.unsqueeze(1)
+
+
+class Route(Protocol):
+    """What serves rows.
+
+    Attributes:
+        lanes: how many numbers of noise each row reads.
+    """
+
+    lanes: int
+
+    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+        """Draws one token a row.
+
+        Args:
+            logits: [rows, vocab_size]. They stay as they are.
+            noise: float32 [rows, lanes]; None for no lanes.
+        """
+
+
+class Greedy:
+    """The best id of each row: the lowest among equals."""
+
+    lanes = 0
+
+    def __init__(self, rows: Rows) -> None:
+        self._constants = StatusConstants.like(rows.logits)
+
+    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+        status = status_of(largest_of(logits), self._constants)
+        values = torch.nan_to_num(logits, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        return RowsOutput(values.argmax(1), status)
+
+
+class FusedV2:
+    """The second operator, for rows that all have a top_k that it honours, and all or none the temperature 1."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.lanes = min(rows.most_k, rows.vocab_size)
+        self._top_k, self._min_p = rows.parameters.top_k, rows.parameters.min_p
+        self._top_p = exceeded(rows.parameters.top_p)
+        self._divisor = rows.divisor()
+        self._constants = StatusConstants.like(rows.logits)
+
+    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+        assert noise is not None, "each row reads its ranks"
+        largest = largest_of(logits)
+        if self._divisor is None:
+            values = logits.float()
+            values = cleaned(values, out=None if values is logits else values)
+            status = status_of(largest, self._constants)
+        else:
+            values = cleaned(logits)
+            base = base_of(largest_of(values))
+            values = scaled(values, base, self._divisor, out=values if values.dtype == torch.float32 else None)
+            status = status_beside(largest, base)
+        return RowsOutput(self._draw(values, noise), status)
+
+    def _draw(self, values: Tensor, noise: Tensor) -> Tensor:
+        # eps is 0: noise is never 0, and an eps of 1e-8 would halve the draws of a token 18 nats below the best.
+        token_ids: Tensor = torch.ops.ascend_sample.top_k_top_p_sample_v2(
+            values, self._top_k, self._top_p, widened(noise, values), self._min_p, 0.0, False, 32, LARGEST_FUSED_K
+        )[0]
+        return an_id(token_ids, values)
+
+
+class Fused:
+    """The first operator, on 16-bit logits, for rows that all have a top_k that it honours.
+
+    A draw from softmax(x / t) is argmax of w^(1/t) / q, where w = softmax(x); the same entry has the largest w / q^t.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.lanes = min(rows.most_k, rows.vocab_size)
+        self._top_k = rows.parameters.top_k
+        self._top_p = convert_p(rows.parameters.top_p, rows.logits)
+        self._exponent = rows.divisor()
+        self._constants = StatusConstants.like(rows.logits)
+
+    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+        assert noise is not None, "each row reads its ranks"
+        if self._exponent is not None:
+            noise = noise**self._exponent
+        token_ids = draw_by_operator(cleaned(logits), self._top_k, self._top_p, noise)
+        return RowsOutput(token_ids, status_of(largest_of(logits), self._constants))
+
+
+class FusedRounded:
+    """The first operator, on float32 logits rounded to float16 after a shift of the best ones to 0."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.lanes = min(rows.most_k, rows.vocab_size)
+        self._top_k = rows.parameters.top_k
+        # What is below 1 stays below 1.
+        self._top_p = convert_p(rows.parameters.top_p, rows.logits.new_empty(0, dtype=torch.float16))
+        self._divisor = rows.divisor()
+
+    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+        assert noise is not None, "each row reads its ranks"
+        values = cleaned(logits)
+        base = base_of(largest_of(values))
+        rounded = scaled(values, base, self._divisor, out=values).to(torch.float16)
+        token_ids = draw_by_operator(rounded, self._top_k, self._top_p, noise)
+        return RowsOutput(token_ids, status_beside(largest_of(logits), base))
+
+
+class Segments:
+    """The weights of whole rows: an operator drops what is outside the nucleus, and min-p drops what weighs little."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.lanes = lanes_of(rows.vocab_size)
+        self._divisor, self._min_p = rows.divisor(), rows.column("min_p")
+        self._top_k = rows.parameters.top_k  # off for all
+        top_p = rows.column("top_p")
+        self._exceeded = exceeded(rows.parameters.top_p) if top_p is not None and rows.has_v2 else None
+        self._top_p = convert_p(rows.parameters.top_p, rows.logits) if top_p is not None and not rows.has_v2 else None
+
+    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+        assert noise is not None, "each row reads its places and segments"
+        vocab_size = logits.shape[1]
+        segments = whole_segments(len(logits), vocab_size, logits.device)
+        weights = segments[:, :vocab_size]
+        values = cleaned(logits, out=weights if logits.dtype == torch.float32 else None)
+        base = base_of(largest_of(values))
+        if self._top_p is not None:
+            operator = torch.ops.ascend_sample.top_k_top_p_sample
+            values = operator(values, self._top_k, self._top_p, None, 0.0, True, 32)[1]
+        scaled(values, base, self._divisor, out=weights)
+        self._weigh(weights)
+        return RowsOutput(draw_from_segments(segments, vocab_size, noise), status_beside(largest_of(logits), base))
+
+    def _weigh(self, weights: Tensor) -> None:
+        """Turns scaled logits into weights, in place."""
+        values = weights
+        if self._exceeded is not None:
+            operator = torch.ops.ascend_sample.top_k_top_p_sample_v2
+            values = operator(values, self._top_k, self._exceeded, None, None, 0.0, True, 32, LARGEST_FUSED_K)[1]
+        torch.exp(values, out=weights)
+        drop_below_min_p(weights, self._min_p)
+
+
+class Sorted:
+    """The weights of the first of each sorted row, less what the filters drop: they race by rank.
+
+    Args:
+        rows: theirs.
+        width: how many of the first; what top-k keeps is among them.
+    """
+
+    def __init__(self, rows: Rows, width: int | None = None) -> None:
+        top_k, vocab_size = rows.parameters.top_k, rows.vocab_size
+        self._width = self.lanes = min(rows.most_k, vocab_size) if width is None else width
+        self._divisor, self._min_p, self._top_p = rows.divisor(), rows.column("min_p"), rows.column("top_p")
+        is_on = (top_k >= 1) & (top_k < vocab_size)
+        ends = torch.where(is_on, top_k, vocab_size).unsqueeze(1)
+        self._last_rank = ends.to(torch.int64) - 1 if rows.keep_ties else None
+        if rows.keep_ties:  # but for rows that are greedy
+            ends = torch.where(ends == 1, 1, vocab_size)
+        self._is_beyond_k = torch.arange(self._width, device=top_k.device) >= ends
+
+    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+        assert noise is not None, "each row reads its ranks"
+        weights, ids, status = self._weigh(logits)
+        return RowsOutput(drawn_by_rank(weights, ids, noise), status)
+
+    def _weigh(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns weights [rows, width] in the order of their logits, their ids, and the statuses of the rows."""
+        values, ids = (found[:, : self._width] for found in cleaned(logits).sort(dim=1, descending=True, stable=True))
+        base = base_of(values[:, :1])
+        weights = scaled(values, base, self._divisor).exp_()
+        if self._last_rank is not None:
+            weights.masked_fill_(values < values.gather(1, self._last_rank), 0)
+        weights.masked_fill_(self._is_beyond_k, 0)
+        drop_outside_nucleus(weights, self._top_p)
+        drop_below_min_p(weights, self._min_p)
+        return weights, ids, status_beside(largest_of(logits), base)
+
+
+class SortedSegments(Sorted):
+    """What a sorted row keeps, back in the places of its ids: it races by segment."""
+
+    def __init__(self, rows: Rows) -> None:
+        facts, vocab_size = rows.parameters.facts, rows.vocab_size
+        is_bounded = (
+            facts is not None
+            and not rows.keep_ties
+            and bool(((facts["top_k"] >= 1) & (facts["top_k"] < vocab_size)).all())
+        )
+        super().__init__(rows, min(rows.most_k, vocab_size) if is_bounded else vocab_size)
+        self.lanes = lanes_of(vocab_size)
+
+    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+        assert noise is not None, "each row reads its places and segments"
+        weights, ids, status = self._weigh(logits)
+        return RowsOutput(drawn_from_places(weights, ids, noise, logits.shape[1]), status)
+
+
+class AnyRows(Sorted):
+    """Rows of which the host knows nothing: both races are run, and the parameters choose."""
+
+    def __init__(self, rows: Rows) -> None:
+        top_k, vocab_size = rows.parameters.top_k, rows.vocab_size
+        super().__init__(rows, vocab_size)
+        self._most_k = min(LARGEST_FUSED_K, vocab_size)
+        self.lanes = max(self._most_k, lanes_of(vocab_size))
+        self._is_ranked = (top_k >= 1) & (top_k < vocab_size) & (top_k <= (1 if rows.keep_ties else LARGEST_FUSED_K))
+
+    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+        assert noise is not None, "each row reads ranks, or places and segments"
+        weights, ids, status = self._weigh(logits)
+        vocab_size = logits.shape[1]
+        by_rank = drawn_by_rank(weights[:, : self._most_k], ids, noise[:, : self._most_k])
+        by_segment = drawn_from_places(weights, ids, noise[:, : lanes_of(vocab_size)], vocab_size)
+        return RowsOutput(torch.where(self._is_ranked, by_rank, by_segment), status)
+
+
+def drawn_by_rank(weights: Tensor, ids: Tensor, noise: Tensor) -> Tensor:
+    """Returns the ids whose weights win, int64 [rows]; the first of the row where none has any."""
+    ranks = (weights / noise).argmax(1)
+    return ids.gather(1, ranks.unsqueeze(1)).squeeze(1)
+
+
+def drawn_from_places(weights: Tensor, ids: Tensor, noise: Tensor, vocab_size: int) -> Tensor:
+    """Draws by segments from weights of ids; what is not among them has none."""
+    segments = whole_segments(len(weights), vocab_size, weights.device)
+    segments.zero_().scatter_(1, ids, weights)
+    return draw_from_segments(segments, vocab_size, noise)
+
+
+def draw_by_operator(logits: Tensor, top_k: Tensor, top_p: Tensor, noise: Tensor) -> Tensor:
+    """Calls top_k_top_p_sample once, on rows that all have a top_k: it reads no lane beyond the first ones."""
+    operator = torch.ops.ascend_sample.top_k_top_p_sample
+    return an_id(operator(logits, top_k, top_p, widened(noise, logits), 0.0, False, 32)[0], logits)
+
+
+def widened(noise: Tensor, logits: Tensor) -> Tensor:
+    """Returns the noise in the shape of the logits, for operators that read the first lanes alone."""
+    wide = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    wide[:, : noise.shape[1]] = noise
+    return wide
+
+
+def an_id(token_ids: Tensor, logits: Tensor) -> Tensor:
+    """Returns ids of the vocabulary: what a device's operator makes of a row of -inf is not documented."""
+    return token_ids.clamp_(0, logits.shape[1] - 1)
+
+
+ROUTES: Final[Mapping[SamplingRoute, Callable[[Rows], Route]]] = {
+    SamplingRoute.GREEDY: Greedy,
+    SamplingRoute.FUSED_V2: FusedV2,
+    SamplingRoute.FUSED: Fused,
+    SamplingRoute.FUSED_ROUNDED: FusedRounded,
+    SamplingRoute.TOP_K: Sorted,
+    SamplingRoute.SEGMENTS: Segments,
+    SamplingRoute.FUSED_SEGMENTS: Segments,
+    SamplingRoute.SORTED_SEGMENTS: SortedSegments,
+}
