@@ -13,7 +13,7 @@ from ascend_sample._errors import refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import ProcessedRows, SamplingBatch
-from ascend_sample.sampling.distribution import cleaned_rows, kept_logits
+from ascend_sample.sampling.distribution import kept_logits
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
@@ -214,7 +214,9 @@ class Sampler:
         raw_rows = np.flatnonzero(~batch.host.is_processed)
         is_put_together = processed is not None and len(raw_rows) > 0 and _is_served_alike_in_float32(logits)
         if is_put_together:
-            raw_groups = place_groups(parameters, logits.new_empty((), dtype=torch.float32).expand(logits.shape), *options)
+            raw_groups = place_groups(
+                parameters, logits.new_empty((), dtype=torch.float32).expand(logits.shape), *options
+            )
         elif len(raw_rows) > 0:
             raw_groups = place_groups(parameters, logits, *options, rows=raw_rows)
         if processed is not None and not is_put_together:
@@ -247,8 +249,10 @@ class Sampler:
             whole = logits if processed is None else processed.put_into(logits)
             values = kept_logits(whole[rows], parameters, self.keep_ties)
         else:
-            values = cleaned_rows(logits[rows]).logits
-        return gather_logprobs(plan.logprobs_list, values, self.logprobs_mode, token_ids[rows], plan.most_logprobs)
+            values = logits if len(plan.logprobs_list) == len(logits) else logits[rows]
+        if len(plan.logprobs_list) < len(token_ids):
+            token_ids = token_ids[rows]
+        return gather_logprobs(plan.logprobs_list, values, self.logprobs_mode, token_ids, plan.most_logprobs)
 
 
 def _is_served_alike_in_float32(logits: Tensor) -> bool:
