@@ -38,7 +38,7 @@ class ProcessedRows(NamedTuple):
 
     def put_into(self, logits: Tensor) -> Tensor:
         """Returns a float32 copy of the batch's logits, with these rows in their places."""
-        return logits.float().index_copy(0, self.rows, self.logits)
+        return logits.to(torch.float32, copy=True).index_copy_(0, self.rows, self.logits)
 
 
 class SamplingBatch:

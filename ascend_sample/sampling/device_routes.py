@@ -6,7 +6,7 @@ Nothing here reads a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from ascend_sample.sampling.weights import (
     StatusConstants,
     base_of,
     cleaned,
+    cleaned_in_float32,
     drop_below_min_p,
     drop_outside_nucleus,
     largest_of,
@@ -108,14 +109,12 @@ class FusedV2:
     def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
         assert noise is not None, "each row reads its ranks"
         largest = largest_of(logits)
+        values = cleaned_in_float32(logits)
         if self._divisor is None:
-            values = logits.float()
-            values = cleaned(values, out=None if values is logits else values)
             status = status_of(largest, self._constants)
         else:
-            values = cleaned(logits)
             base = base_of(largest_of(values))
-            values = scaled(values, base, self._divisor, out=values if values.dtype == torch.float32 else None)
+            values = scaled(values, base, self._divisor, out=values)
             status = status_beside(largest, base)
         return RowsOutput(self._draw(values, noise), status)
 
@@ -183,11 +182,11 @@ class Segments:
         vocab_size = logits.shape[1]
         segments = whole_segments(len(logits), vocab_size, logits.device)
         weights = segments[:, :vocab_size]
-        values = cleaned(logits, out=weights if logits.dtype == torch.float32 else None)
+        values = cleaned_in_float32(logits, out=weights)
         base = base_of(largest_of(values))
         if self._top_p is not None:
             operator = torch.ops.ascend_sample.top_k_top_p_sample
-            values = operator(values, self._top_k, self._top_p, None, 0.0, True, 32)[1]
+            values = operator(cleaned(logits), self._top_k, self._top_p, None, 0.0, True, 32)[1]
         scaled(values, base, self._divisor, out=weights)
         self._weigh(weights)
         return RowsOutput(draw_from_segments(segments, vocab_size, noise), status_beside(largest_of(logits), base))
@@ -308,7 +307,7 @@ def an_id(token_ids: Tensor, logits: Tensor) -> Tensor:
     return token_ids.clamp_(0, logits.shape[1] - 1)
 
 
-ROUTES: Final[Mapping[SamplingRoute, Callable[[Rows], Route]]] = {
+ROUTES: Final[dict[SamplingRoute, Callable[[Rows], Route]]] = {
     SamplingRoute.GREEDY: Greedy,
     SamplingRoute.FUSED_V2: FusedV2,
     SamplingRoute.FUSED: Fused,

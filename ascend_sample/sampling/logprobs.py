@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.best_tokens import best_entries, best_tokens, relative_to_best
+from ascend_sample.sampling.distribution import cleaned_rows
+from ascend_sample.sampling.segmented import SEGMENT, whole_segments
 
 
 class LogprobsMode(str, enum.Enum):
@@ -60,7 +62,7 @@ def gather_logprobs(rows: list[int], logits: Tensor, mode: LogprobsMode, token_i
 
     Args:
         rows: the places of these rows in the batch.
-        logits: float32 [rows, vocab_size] without NaN, raw or processed.
+        logits: floats [rows, vocab_size], raw or processed; NaN counts as -inf.
         mode: which numbers are reported of them.
         token_ids: int64 [rows], the sampled ones.
         most: how many of the best.
@@ -70,12 +72,61 @@ def gather_logprobs(rows: list[int], logits: Tensor, mode: LogprobsMode, token_i
         >>> gather_logprobs([0], logits, LogprobsMode.RAW_LOGITS, drawn, most=2)
         Logprobs(rows=[0], token_ids=tensor([[0, 1, 2]]), values=tensor([[0., 2., 2.]]), ranks=tensor([3]))
     """
+    if not logits.is_cpu:
+        return _gather_on_device(rows, logits, mode, token_ids, most)
+    logits = cleaned_rows(logits).logits
     if mode.is_normalised:
         best, best_ids = best_tokens(logits, max(1, most))
         numbers = relative_to_best(logits, best[:, :1])
     else:
         best_ids = best_entries(logits, most)[1]
         numbers = logits
-    ids = torch.cat((token_ids.unsqueeze(1), best_ids[:, :most]), dim=1)
+    return _picked(rows, numbers, torch.cat((token_ids.unsqueeze(1), best_ids), dim=1), most)
+
+
+def _gather_on_device(rows: list[int], logits: Tensor, mode: LogprobsMode, token_ids: Tensor, most: int) -> Logprobs:
+    """Does what `gather_logprobs` does in few launches."""
+    vocab_size = logits.shape[1]
+    segments = whole_segments(len(logits), vocab_size, logits.device)
+    numbers = segments[:, :vocab_size]
+    numbers.copy_(logits)
+    segments[:, vocab_size:] = -torch.inf
+    segments.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    best_ids = _best_ids(segments, vocab_size, max(1, most))
+    ids = torch.cat((token_ids.unsqueeze(1), best_ids), dim=1)
+    if not mode.is_normalised:
+        return _picked(rows, numbers, ids, most)
+    largest = numbers.gather(1, best_ids[:, :1])
+    # The difference from an infinite maximum is NaN: of +inf, which shares the mass. That of a row of -inf is -inf.
+    segments.sub_(largest.clamp_(min=torch.finfo(torch.float32).min)).nan_to_num_(nan=0.0, neginf=-torch.inf)
+    # By segments, so that a row is added up in the same way whatever other rows there are.
+    log_sum = segments.view(len(logits), -1, SEGMENT).logsumexp(2).logsumexp(1, keepdim=True).clamp_(min=0)
+    segments.sub_(log_sum)
+    return _picked(rows, numbers, ids, most)
+
+
+def _picked(rows: list[int], numbers: Tensor, ids: Tensor, most: int) -> Logprobs:
+    """Reports the numbers of the first ids, of which the very first are the sampled ones."""
+    ids = ids[:, : 1 + most]
     values = numbers.gather(1, ids)
     return Logprobs(rows, ids, values, (numbers >= values[:, :1]).sum(1))
+
+
+def _best_ids(segments: Tensor, vocab_size: int, count: int) -> Tensor:
+    """Returns the first ids of the total order, int64 [rows, count]: they lie in as many segments with the best maxima.
+
+    Args:
+        segments: float32 [rows, whole segments] without NaN, -inf beyond the vocabulary.
+        vocab_size: how many columns are ids.
+        count: how many ids.
+    """
+    by_segment = segments.view(len(segments), -1, SEGMENT)
+    if 2 * count >= by_segment.shape[1]:
+        return segments[:, :vocab_size].sort(dim=1, descending=True, stable=True).indices[:, :count]
+    leading = by_segment.amax(2).sort(dim=1, descending=True, stable=True).indices[:, :count]
+    # In ascending order again, so that what is gathered keeps the order of the ids.
+    leading = leading.sort(dim=1).values
+    gathered = by_segment.gather(1, leading.unsqueeze(2).expand(-1, -1, SEGMENT)).flatten(1)
+    places = gathered.sort(dim=1, descending=True, stable=True).indices[:, :count]
+    of_segment = leading.gather(1, places.div(SEGMENT, rounding_mode="floor"))
+    return torch.add(places.remainder(SEGMENT), of_segment, alpha=SEGMENT)

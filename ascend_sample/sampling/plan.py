@@ -29,6 +29,7 @@ class ProcessingPlan:
         penalty_slots: int64, the slots of the last rows.
         penalties: float32 [3, penalised rows]: repetition, presence, frequency.
         has_repetition: whether a row has a repetition penalty, so that prompts matter.
+        has_presence, has_frequency: whether a row has such a penalty.
     """
 
     host_rows: list[int]
@@ -37,6 +38,8 @@ class ProcessingPlan:
     penalty_slots: Tensor
     penalties: Tensor
     has_repetition: bool
+    has_presence: bool
+    has_frequency: bool
 
     @property
     def penalized_rows(self) -> Tensor:
@@ -75,7 +78,18 @@ class ProcessingPlan:
                 assert penalties.in_prompt is not None, "prompts are written before they are read"
                 in_prompt = penalties.in_prompt.index_select(0, penalty_slots)
             counts = penalties.output_counts.index_select(0, penalty_slots)
-            part[-penalized:] = apply_penalties(part[-penalized:], in_prompt, counts, *self.penalties[:, columns])
+            repetition, presence, frequency = self.penalties[:, columns]
+            changed = apply_penalties(
+                part[-penalized:],
+                in_prompt,
+                counts,
+                repetition,
+                presence if self.has_presence else None,
+                frequency if self.has_frequency else None,
+            )
+            if penalized == len(part):
+                return changed
+            part[-penalized:] = changed
         return part
 
 
@@ -101,4 +115,6 @@ def make_plan(host: HostMirrors, device: torch.device) -> ProcessingPlan | None:
         penalty_slots=penalties_there,
         penalties=to_device(penalties, device),
         has_repetition=bool((penalties[0] != 1.0).any()),
+        has_presence=bool((penalties[1] != 0.0).any()),
+        has_frequency=bool((penalties[2] != 0.0).any()),
     )

@@ -41,8 +41,8 @@ def apply_penalties(
     in_prompt: Tensor | None,
     output_counts: Tensor,
     repetition_penalty: Tensor,
-    presence_penalty: Tensor,
-    frequency_penalty: Tensor,
+    presence_penalty: Tensor | None,
+    frequency_penalty: Tensor | None,
 ) -> Tensor:
     """Makes ids that have occurred less likely (or more, with a repetition penalty below 1 or negative others).
 
@@ -56,8 +56,8 @@ def apply_penalties(
             no row has a repetition penalty.
         output_counts: int32 [rows, vocab_size], how often each id occurs in the output.
         repetition_penalty: float32 [rows], greater than 0.
-        presence_penalty: float32 [rows].
-        frequency_penalty: float32 [rows].
+        presence_penalty: float32 [rows]; None when no row has any.
+        frequency_penalty: float32 [rows]; None when no row has any.
 
     Returns:
         float32 [rows, vocab_size]. -inf stays -inf (a forbidden id stays forbidden), +inf stays +inf, NaN stays NaN.
@@ -77,5 +77,6 @@ def apply_penalties(
         divisor = repetition_penalty.unsqueeze(-1)
         scaled = torch.where(logits > 0, logits / divisor, logits * divisor)
         logits = torch.where(in_prompt | in_output, scaled, logits)
-    penalized = logits - frequency_penalty.unsqueeze(-1) * output_counts
-    return penalized - presence_penalty.unsqueeze(-1) * in_output
+    if frequency_penalty is not None:
+        logits = logits - frequency_penalty.unsqueeze(-1) * output_counts
+    return logits if presence_penalty is None else logits - presence_penalty.unsqueeze(-1) * in_output

@@ -154,8 +154,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         SamplingRoute.FUSED_SEGMENTS,
-        "top-p alone, which the dtype of the logits represents, at temperature 1: aclnnTopKTopPSample keeps, "
-        "segments race",
+        "top-p alone, as the dtype of the logits has it, at temperature 1: aclnnTopKTopPSample keeps, segments race",
         lambda rows, has: has.fused & rows.is_top_p_exact & ~rows.has_temperature,
     ),
     Rule(

@@ -13,7 +13,7 @@ from ascend_sample._errors import refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import ProcessedRows, SamplingBatch
-from ascend_sample.sampling.distribution import cleaned_rows, kept_logits
+from ascend_sample.sampling.distribution import kept_logits
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
@@ -58,6 +58,8 @@ class _Plan(NamedTuple):
     Attributes:
         placement: how the rows are served: first those whose logits are sampled from as they come.
         raw_groups: how many groups these are.
+        is_put_together: the processed rows are put among the others, in float32, so that one call of an operator serves
+            both. They come to the same token there; each call costs a device more than the copy.
         logprobs_rows: int64 on the device, the rows that ask for logprobs; None where none does.
         logprobs_list: the same on the host.
         logprobs_parameters: theirs.
@@ -66,6 +68,7 @@ class _Plan(NamedTuple):
 
     placement: Placement
     raw_groups: int
+    is_put_together: bool
     logprobs_rows: Tensor | None
     logprobs_list: list[int]
     logprobs_parameters: RowParameters | None
@@ -155,9 +158,12 @@ class Sampler:
         if key not in batch.plans:
             batch.plans[key] = self._make_plan(logits, batch, processed)
         plan: _Plan = batch.plans[key]
-        sources = [logits] * plan.raw_groups
-        if processed is not None:
-            sources += [processed.logits] * (len(plan.placement.groups) - plan.raw_groups)
+        if processed is not None and plan.is_put_together:
+            sources = [processed.put_into(logits)] * len(plan.placement.groups)
+        else:
+            sources = [logits] * plan.raw_groups
+            if processed is not None:
+                sources += [processed.logits] * (len(plan.placement.groups) - plan.raw_groups)
         position = batch.position if logits.is_cpu else None
         keys = DrawKeys(batch.host.seed, batch.host.position)
         output = serve(sources, plan.placement, position, self.keep_ties, purpose, keys)
@@ -206,9 +212,14 @@ class Sampler:
         raw_groups: Sequence[PlacedGroup] = ()
         processed_groups: Sequence[PlacedGroup] = ()
         raw_rows = np.flatnonzero(~batch.host.is_processed)
-        if len(raw_rows) > 0:
+        is_put_together = processed is not None and len(raw_rows) > 0 and _is_served_alike_in_float32(logits)
+        if is_put_together:
+            raw_groups = place_groups(
+                parameters, logits.new_empty((), dtype=torch.float32).expand(logits.shape), *options
+            )
+        elif len(raw_rows) > 0:
             raw_groups = place_groups(parameters, logits, *options, rows=raw_rows)
-        if processed is not None:
+        if processed is not None and not is_put_together:
             of = np.array(processed.host_rows)
             processed_groups = place_groups(parameters, processed.logits, *options, rows=of, is_gathered=True)
         asking = np.flatnonzero(batch.host.logprobs >= 0)
@@ -216,6 +227,7 @@ class Sampler:
         return _Plan(
             Placement.of([*raw_groups, *processed_groups], batch.device),
             len(raw_groups),
+            is_put_together,
             there,
             asking.tolist(),
             None if there is None else parameters.of_rows(asking, there),
@@ -237,5 +249,15 @@ class Sampler:
             whole = logits if processed is None else processed.put_into(logits)
             values = kept_logits(whole[rows], parameters, self.keep_ties)
         else:
-            values = cleaned_rows(logits[rows]).logits
-        return gather_logprobs(plan.logprobs_list, values, self.logprobs_mode, token_ids[rows], plan.most_logprobs)
+            values = logits if len(plan.logprobs_list) == len(logits) else logits[rows]
+        if len(plan.logprobs_list) < len(token_ids):
+            token_ids = token_ids[rows]
+        return gather_logprobs(plan.logprobs_list, values, self.logprobs_mode, token_ids, plan.most_logprobs)
+
+
+def _is_served_alike_in_float32(logits: Tensor) -> bool:
+    """Tells whether rows of a device have the same routes when their logits are converted to float32."""
+    if logits.is_cpu:
+        return False  # where rows are read in place, and a copy of them costs more than a call
+    has = routes.abilities_of(logits.device, logits.dtype)
+    return logits.dtype == torch.float32 or has.fused_v2 or not has.fused

@@ -197,6 +197,7 @@ class PenaltySlots(Slots):
             slots: int64 [tokens].
         """
         assert self.output_counts is not None, "slots are written before they count"
-        valid = (token_ids >= 0) & (token_ids < self.vocab_size)
-        positions = slots * self.vocab_size + token_ids.clamp(0, self.vocab_size - 1)
-        self.output_counts.view(-1).index_add_(0, positions, valid.to(torch.int32))
+        places = token_ids.clamp(0, self.vocab_size - 1)
+        is_valid = places == token_ids
+        positions = torch.add(places, slots, alpha=self.vocab_size)
+        self.output_counts.view(-1).index_add_(0, positions, is_valid.to(torch.int32))

@@ -46,6 +46,19 @@ def cleaned(logits: Tensor, out: Tensor | None = None) -> Tensor:
     return torch.nan_to_num(logits, nan=-torch.inf, posinf=largest, neginf=-torch.inf, out=out)
 
 
+def cleaned_in_float32(logits: Tensor, out: Tensor | None = None) -> Tensor:
+    """Returns the logits in float32, cleaned: with no other memory than that of the result.
+
+    Args:
+        logits: [rows, vocab_size]. They stay as they are.
+        out: float32 [rows, vocab_size], where the result is written.
+    """
+    if logits.dtype == torch.float32:
+        return cleaned(logits, out)
+    wide = logits.float() if out is None else out.copy_(logits)
+    return cleaned(wide, wide)
+
+
 def base_of(largest: Tensor) -> Tensor:
     """Returns what is subtracted from rows: their largest logit after cleaning, finite, as float32 [rows, 1]."""
     return largest.float().clamp(min=torch.finfo(largest.dtype).min)

@@ -7,6 +7,10 @@ from mutants import Mutant
 SAMPLING = "ascend_sample/sampling/"
 ROUTES = f"{SAMPLING}routes.py"
 SERVING = f"{SAMPLING}serving.py"
+DEVICE_ROUTES = f"{SAMPLING}device_routes.py"
+WEIGHTS = f"{SAMPLING}weights.py"
+SEGMENTED = f"{SAMPLING}segmented.py"
+PLACED_NOISE = f"{SAMPLING}placed_noise.py"
 ROW_PARAMETERS = f"{SAMPLING}row_parameters.py"
 TOTAL_ORDER = f"{SAMPLING}total_order.py"
 DISTRIBUTION = f"{SAMPLING}distribution.py"
@@ -43,22 +47,22 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: a fused route rounds top_p to the dtype of the logits",
         ROUTES,
-        "            & rows.is_top_p_exact\n",
-        "",
+        "rows.is_ranked & rows.is_top_p_exact",
+        "rows.is_ranked",
         IN_ROUTES,
     ),
     Mutant(
         "sampling: a fused route forgets the temperature",
         ROUTES,
-        "            & ~rows.has_temperature\n",
-        "",
+        "rows.is_top_p_exact & ~rows.has_min_p & ~rows.has_temperature",
+        "rows.is_top_p_exact & ~rows.has_min_p",
         IN_ROUTES,
     ),
     Mutant(
         "sampling: a fused route forgets min-p",
         ROUTES,
-        "            & ~rows.has_min_p\n            & rows",
-        "            & rows",
+        "& ~rows.has_min_p & rows.is_temperature_folded",
+        "& rows.is_temperature_folded",
         IN_ROUTES,
     ),
     Mutant(
@@ -86,44 +90,65 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: a single group is taken for the whole batch in order",
         SERVING,
-        "if placed.batch_rows is None:",
-        "if len(work) == 1:",
+        "if groups[0].batch_rows is None:",
+        "if len(groups) == 1:",
         IN_SAMPLER,
     ),
     Mutant(
         "sampling: the temperature is no exponent of the noise",
-        SERVING,
-        "noise ** parameters.temperature.unsqueeze(1)",
-        "noise",
+        DEVICE_ROUTES,
+        "noise = noise**self._exponent",
+        "pass",
         IN_FUNCTIONAL,
     ),
     Mutant(
         "sampling: rounding to float16 switches a top_p just below 1 off",
-        SERVING,
-        "top_p = convert_p(parameters.top_p, logits)",
-        "top_p = parameters.top_p.to(logits.dtype)",
+        DEVICE_ROUTES,
+        "convert_p(rows.parameters.top_p, rows.logits.new_empty(0, dtype=torch.float16))",
+        "rows.parameters.top_p.to(torch.float16)",
         ("tests/sampling/test_rounding.py",),
     ),
     Mutant(
         "sampling: NaN is not cleaned",
-        DISTRIBUTION,
-        "values = values.masked_fill(is_nan, -torch.inf)",
-        "values = values.masked_fill(is_nan, 0.0)",
+        WEIGHTS,
+        "nan=-torch.inf, posinf=largest",
+        "nan=0.0, posinf=largest",
         IN_BAD_ROWS,
     ),
     Mutant(
-        "sampling: an empty row draws any id",
-        SERVING,
-        "return token_ids.masked_fill(cleaned.maximum[:, 0] == -torch.inf, 0)",
-        "return token_ids",
+        "sampling: an empty row has the weights of an even one",
+        WEIGHTS,
+        "clamp(min=torch.finfo(largest.dtype).min)",
+        "clamp(min=-torch.inf)",
         IN_BAD_ROWS,
     ),
     Mutant(
-        "sampling: rows without top-k read noise that was not made",
-        SERVING,
-        "for first in range(width, vocab_size, NOISE_CHUNK):",
-        "for first in range(width, vocab_size - 2, NOISE_CHUNK):",
+        "sampling: the second race reads the noise of segments",
+        SEGMENTED,
+        "place = (inside / noise[:, :SEGMENT]).argmax(1)",
+        "place = (inside / noise[:, -SEGMENT:]).argmax(1)",
         IN_FUNCTIONAL,
+    ),
+    Mutant(
+        "sampling: what is beyond the vocabulary has weights",
+        SEGMENTED,
+        "weights[:, vocab_size:] = 0",
+        "weights[:, vocab_size:] = 1",
+        IN_FUNCTIONAL,
+    ),
+    Mutant(
+        "sampling: every step's noise is made in the same pinned memory",
+        PLACED_NOISE,
+        "return torch.empty(count, dtype=torch.float32, pin_memory=True)",
+        "return vars(_pinned).setdefault(count, torch.empty(count, dtype=torch.float32, pin_memory=True))",
+        ("tests/sampling/test_placed_noise.py",),
+    ),
+    Mutant(
+        "sampling: groups read each other's noise",
+        PLACED_NOISE,
+        "there[end - len(group.rows) * group.lanes : end].view(-1, group.lanes)",
+        "there[: len(group.rows) * group.lanes].view(-1, group.lanes)",
+        ("tests/sampling/test_placed_noise.py",),
     ),
     Mutant(
         "sampling: a min_p of 1 keeps one of several equal logits",

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
-from ascend_sample.sampling import RowsOutput, plan, serving
+from ascend_sample.sampling import RowsOutput, SamplingRoute, device_routes, placed_noise, plan, serving
+from ascend_sample.sampling.device_routes import Rows
 from ascend_sample.sampling.total_order import mask_below_top_k
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -20,23 +21,43 @@ Noise = Callable[..., Tensor]
 
 
 def around_operator(change: Callable[..., tuple[Any, Any, Tensor]]) -> Plant:
-    """Lets something happen to the operator's logits, parameters and noise just before it."""
-    original = serving._sample_by_operator_v2
+    """Lets something happen to scaled logits, parameters and noise just before an operator or a softmax takes them."""
 
-    def changed(scaled: Tensor, parameters: Any, noise: Tensor, is_composite: bool) -> Tensor:
-        return original(*change(scaled, parameters, noise), is_composite)
+    class Ranked(device_routes.FusedV2):
+        def __init__(self, rows: Rows) -> None:
+            super().__init__(rows)
+            self.rows = rows
 
-    return lambda patch: patch.setattr(serving, "_sample_by_operator_v2", changed)
+        def _draw(self, values: Tensor, noise: Tensor) -> Tensor:
+            values, parameters, noise = change(values, self.rows.parameters, device_routes.widened(noise, values))
+            return device_routes.FusedV2(self.rows._replace(parameters=parameters))._draw(values, noise)
+
+    class Unranked(device_routes.Segments):
+        def __init__(self, rows: Rows) -> None:
+            super().__init__(rows)
+            self.rows = rows
+
+        def _weigh(self, weights: Tensor) -> None:
+            values, parameters, _ = change(weights.clone(), self.rows.parameters, torch.ones_like(weights))
+            weights.copy_(values)
+            device_routes.Segments(self.rows._replace(parameters=parameters))._weigh(weights)
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setitem(device_routes.ROUTES, SamplingRoute.FUSED_V2, Ranked)
+        for route in (SamplingRoute.SEGMENTS, SamplingRoute.FUSED_SEGMENTS):
+            patch.setitem(device_routes.ROUTES, route, Unranked)
+
+    return plant
 
 
 def around_noise(change: Callable[..., Tensor]) -> Plant:
     """Replaces the noise; ``change`` gets the right function first."""
-    original = serving.exponential_noise
+    original = placed_noise.exponential_noise
 
     def changed(seed: Tensor, position: Tensor, lanes: int, **options: Any) -> Tensor:
         return change(original, seed, position, lanes, **options)
 
-    return lambda patch: patch.setattr(serving, "exponential_noise", changed)
+    return lambda patch: patch.setattr(placed_noise, "exponential_noise", changed)
 
 
 def without(parameters: Any, *names: str) -> Any:
@@ -80,15 +101,15 @@ def rounded_p(scaled: Tensor, parameters: Any, noise: Tensor) -> tuple[Tensor, A
 
 
 def divided_in_16_bits(patch: pytest.MonkeyPatch) -> None:
-    def divided(logits: Tensor, maximum: Tensor, temperature: Tensor) -> Tensor:
-        return (logits / temperature.unsqueeze(1)).bfloat16().float()
+    def divided(values: Tensor, base: Tensor, divisor: Tensor, out: Tensor) -> Tensor:
+        return out.copy_((values / divisor).bfloat16())
 
-    patch.setattr(serving, "divided_by_temperature", divided)
+    patch.setattr(device_routes, "scaled", divided)
 
 
 def every_lane(scaled: Tensor, parameters: Any) -> Tensor:
     """All of the noise: of a row with top-k, the layer draws no more than k lanes."""
-    return serving.exponential_noise(parameters.seed, parameters.position, scaled.shape[1])
+    return placed_noise.exponential_noise(parameters.seed, parameters.position, scaled.shape[1])
 
 
 def one_more_k(scaled: Tensor, parameters: Any, noise: Tensor) -> tuple[Tensor, Any, Tensor]:
@@ -126,12 +147,12 @@ def filter_before_temperature(name: str) -> Plant:
         warm = kept_only(scaled, kept) / parameters.temperature.unsqueeze(1)
         return warm, without(parameters, name), noise
 
-    def undivided(logits: Tensor, maximum: Tensor, temperature: Tensor) -> Tensor:
-        return logits - maximum
+    def undivided(values: Tensor, base: Tensor, divisor: Tensor, out: Tensor) -> Tensor:
+        return torch.sub(values, base, out=out)
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         around_operator(change)(patch)
-        patch.setattr(serving, "divided_by_temperature", undivided)
+        patch.setattr(device_routes, "scaled", undivided)
 
     return plant
 
@@ -139,12 +160,17 @@ def filter_before_temperature(name: str) -> Plant:
 def second_softmax(patch: pytest.MonkeyPatch) -> None:
     """The first operator for rows of top-p alone: it takes the softmax of the kept probabilities again."""
 
-    def changed(scaled: Tensor, parameters: Any, noise: Tensor, is_composite: bool) -> Tensor:
-        operator = torch.ops.ascend_sample.top_k_top_p_sample
-        token_ids: Tensor = operator(scaled, parameters.top_k, parameters.top_p, noise, 0.0, False, 32)[0]
-        return token_ids
+    class Flattened(device_routes.Segments):
+        def __init__(self, rows: Rows) -> None:
+            super().__init__(rows)
+            self.parameters = rows.parameters
 
-    patch.setattr(serving, "_sample_by_operator_v2", changed)
+        def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+            own, operator = self.parameters, torch.ops.ascend_sample.top_k_top_p_sample
+            token_ids = operator(logits, own.top_k, own.top_p, every_lane(logits, own), 0.0, False, 32)[0]
+            return RowsOutput(token_ids, torch.zeros_like(token_ids, dtype=torch.int8))
+
+    patch.setitem(device_routes.ROUTES, SamplingRoute.FUSED_SEGMENTS, Flattened)
 
 
 def penalties(change: Callable[..., tuple[Any, Tensor]]) -> Plant:
@@ -158,7 +184,7 @@ def penalties(change: Callable[..., tuple[Any, Tensor]]) -> Plant:
 
 def large_rows(noise_of: Callable[[Tensor], Tensor], eps: float) -> Plant:
     """Whole rows of a large vocabulary by the operator, with another noise or eps: what engines put together."""
-    original = serving.exponential_noise
+    original = placed_noise.exponential_noise
 
     def changed(logits: Tensor, rows: Any, parameters: Any, purpose: Any) -> RowsOutput:
         noise = noise_of(original(parameters.seed, parameters.position, logits.shape[1]))

@@ -1,0 +1,125 @@
+"""What a step of the sampler costs on the emulated NPU, in counts: launches, copies, synchronisations, memory.
+
+As a program it prints them all as JSON, for a process in which CANN lacks the second operator.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+VOCAB_SIZES = (32000, 151936)
+BATCH_SIZES = (1, 8, 64)
+
+
+OPERATORS = {"aclnnTopKTopPSample", "aclnnTopKTopPSampleV2"}
+
+
+class Budget(NamedTuple):
+    """Rows of a batch, in turns, and what a step of them may cost.
+
+    Attributes:
+        launches: of kernels, with the second operator; with the first alone twice as many.
+        memory: the peak above the logits, in bytes a logit, beside the workspace of an operator; with the second one.
+        requests: the rows.
+    """
+
+    launches: int
+    memory: float
+    requests: tuple[SamplingParams, ...]
+
+
+def _all_alike(launches: int, memory: float, **params: Any) -> Budget:
+    return Budget(launches, memory, (SamplingParams(seed=1, **params),))
+
+
+SIX_KINDS = (
+    SamplingParams(temperature=0),
+    SamplingParams(seed=1, top_k=50, top_p=0.9),
+    SamplingParams(seed=2, top_k=50, temperature=0.7),
+    SamplingParams(seed=3),
+    SamplingParams(seed=4, min_p=0.1),
+    SamplingParams(seed=5, top_p=0.9, temperature=0.7),
+)
+FLOAT, MARK = 4, 1
+"""Bytes a logit: of a float32, and of a comparison's result."""
+BUDGETS = {
+    "greedy": _all_alike(6, FLOAT, temperature=0.0),
+    "top-k": _all_alike(10, 2 * FLOAT, top_k=50),  # the operator's noise is as wide as the logits
+    "top-k, top-p": _all_alike(10, 2 * FLOAT, top_k=50, top_p=0.9),
+    "top-k, top-p, temperature": _all_alike(14, 2 * FLOAT, top_k=50, top_p=0.9, temperature=0.7),
+    "no filter": _all_alike(20, FLOAT),
+    "temperature alone": _all_alike(20, FLOAT, temperature=0.7),
+    "min-p": _all_alike(28, FLOAT + MARK, min_p=0.1),
+    "top-p": _all_alike(28, 2 * FLOAT, top_p=0.9),  # one of them is the operator's result
+    "top-p that 16 bits represent": _all_alike(28, 2 * FLOAT, top_p=0.75),
+    "top-p, temperature": _all_alike(28, 2 * FLOAT, top_p=0.9, temperature=0.7),
+    "k = 5000": _all_alike(28, 5 * FLOAT, top_k=5000),  # a sort's values and ids are 3 of them
+    "six kinds mixed": Budget(80, math.inf, SIX_KINDS),  # the operator serves some of the rows: no workspace to compare
+}
+
+
+def measured(name: str, batch_size: int, vocab_size: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Counts a step that is not the first. Kernels are counted and dropped: counts do not depend on numbers."""
+    batch = SamplingBatch(vocab_size, "npu")
+    batch.extend(
+        [params for params, _ in zip(itertools.cycle(BUDGETS[name].requests), range(batch_size), strict=False)]
+    )
+    sampler = Sampler()
+    with hostcann.null_kernels():
+        logits = torch.empty(batch_size, vocab_size, dtype=dtype, device="npu")
+        sampler(logits, batch)
+        before = _peak_begins()
+        hostcann.reset_counters()
+        sampler(logits, batch)
+        waits = sum(hostcann.counters().synchronizations.values())
+        torch.npu.synchronize()
+        counters = hostcann.counters()
+        memory = torch.npu.max_memory_allocated() - before
+        if OPERATORS & counters.launches.keys():
+            memory -= _workspace(logits)
+    return {
+        "launches": sum(counters.launches.values()),
+        "copies": dict(counters.copies),
+        "waits": waits,
+        "memory": memory / logits.numel(),
+    }
+
+
+def _peak_begins() -> int:
+    torch.npu.synchronize()
+    torch.npu.reset_peak_memory_stats()
+    return int(torch.npu.memory_allocated())
+
+
+def _workspace(logits: Tensor) -> int:
+    """The bytes that an operator takes beside its arguments and results, for as many rows."""
+    values = torch.empty(logits.shape, dtype=torch.bfloat16, device=logits.device)
+    top_k = torch.ones(len(values), dtype=torch.int32, device=logits.device)
+    top_p = torch.ones(len(values), dtype=values.dtype, device=logits.device)
+    noise = torch.empty(logits.shape, device=logits.device)
+    before = _peak_begins()
+    torch.ops.ascend_sample.top_k_top_p_sample(values, top_k, top_p, noise, 0.0, False, 32)
+    torch.npu.synchronize()
+    return int(torch.npu.max_memory_allocated()) - before
+
+
+def all_measured() -> dict[str, dict[str, Any]]:
+    """All budgets, for all sizes, by name, batch size, vocabulary and dtype."""
+    return {
+        f"{name} {batch_size} {vocab_size} {dtype}": measured(name, batch_size, vocab_size, DTYPES[dtype])
+        for name, batch_size, vocab_size, dtype in itertools.product(BUDGETS, BATCH_SIZES, VOCAB_SIZES, DTYPES)
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(all_measured()))

@@ -1,0 +1,66 @@
+"""What a step of the sampler may cost on an NPU, in counts: launches, copies, synchronisations and memory.
+
+The limits are asserted for CANN with the second operator, and for one with the first alone in a process of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import step_costs
+from step_costs import BATCH_SIZES, BUDGETS, DTYPES, VOCAB_SIZES
+
+from ascend_sample import hostcann
+
+MOST_COPIES = 2
+"""To the device: noise, and what has changed in the batch."""
+ROUNDING = 1.1
+"""The allocator hands out multiples of 512 bytes, and rows of segments are a little longer than the vocabulary."""
+
+
+@pytest.fixture
+def counting(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+
+
+def check(name: str, cost: dict[str, Any], times: int = 1) -> None:
+    assert cost["launches"] <= times * BUDGETS[name].launches, (name, cost)
+    assert cost["waits"] == 0, (name, cost)
+    assert set(cost["copies"]) <= {"h2d"}, (name, cost)
+    assert cost["copies"].get("h2d", 0) <= MOST_COPIES, (name, cost)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab_size", VOCAB_SIZES)
+@pytest.mark.parametrize("name", BUDGETS)
+def test_with_the_second_operator(counting: None, name: str, vocab_size: int, dtype: str) -> None:
+    for batch_size in BATCH_SIZES:
+        cost = step_costs.measured(name, batch_size, vocab_size, DTYPES[dtype])
+        check(name, cost)
+    assert cost["memory"] <= BUDGETS[name].memory * ROUNDING, cost
+
+
+def test_with_the_first_operator_alone(counting: None) -> None:
+    """Twice the launches at most."""
+    here = Path(step_costs.__file__)
+    emulated = [sys.executable, "-m", "ascend_sample.hostcann", "run", "--without", "aclnnTopKTopPSampleV2"]
+    path = os.pathsep.join([str(here.parents[2]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*emulated, sys.executable, str(here)], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    costs = json.loads(done.stdout.splitlines()[-1])
+    for name, batch_size, vocab_size, dtype in itertools.product(BUDGETS, BATCH_SIZES, VOCAB_SIZES, DTYPES):
+        check(name, costs[f"{name} {batch_size} {vocab_size} {dtype}"], times=2)
+
+
+def test_a_greedy_step_makes_no_noise(counting: None) -> None:
+    assert step_costs.measured("greedy", 8, 32000, DTYPES["bfloat16"])["copies"] == {}
