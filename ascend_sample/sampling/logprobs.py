@@ -87,7 +87,7 @@ def gather_logprobs(rows: list[int], logits: Tensor, mode: LogprobsMode, token_i
 def _gather_on_device(rows: list[int], logits: Tensor, mode: LogprobsMode, token_ids: Tensor, most: int) -> Logprobs:
     """Does what `gather_logprobs` does in few launches."""
     vocab_size = logits.shape[1]
-    segments = whole_segments(*logits.shape, logits.device)
+    segments = whole_segments(len(logits), vocab_size, logits.device)
     numbers = segments[:, :vocab_size]
     numbers.copy_(logits)
     segments[:, vocab_size:] = -torch.inf
