@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 import torch
 
 from ascend_sample._export import exportable
+from ascend_sample.npu.operators import OPERATORS
 
-OPERATOR_NAME: Final = "top_k_top_p_sample"
-OPERATOR_V2_NAME: Final = "top_k_top_p_sample_v2"
+OPERATOR_NAME, OPERATOR_V2_NAME = OPERATORS
 MAX_VOCAB_SIZE: Final = 2**20
 MAX_TOP_K: Final = 1024
 """A larger k skips top-k; a larger top_k_guess is capped."""

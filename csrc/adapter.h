@@ -49,9 +49,9 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 7) {
     const auto& [a, b, c, d, e, f, g] = arguments;
     return tie(a, b, c, d, e, f, g);
-  } else if constexpr (kCount == 9) {
-    const auto& [a, b, c, d, e, f, g, h, i] = arguments;
-    return tie(a, b, c, d, e, f, g, h, i);
+  } else if constexpr (kCount == 10) {
+    const auto& [a, b, c, d, e, f, g, h, i, j] = arguments;
+    return tie(a, b, c, d, e, f, g, h, i, j);
   } else {
     static_assert(kCount == 11, "a struct of so many arguments needs a line here");
     const auto& [a, b, c, d, e, f, g, h, i, j, k] = arguments;

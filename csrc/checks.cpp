@@ -11,8 +11,6 @@ namespace {
 
 using c10::ScalarType;
 
-bool expect(const c10::SymBool& condition) { return condition.expect_true(__FILE__, __LINE__); }
-
 /// The rules of one operator, whose name each message begins with.
 class Rules {
  public:
@@ -128,16 +126,11 @@ class Rules {
 
 /// [B, V], or [0] for an output that is not wanted.
 at::Tensor allocate_by_logits(const at::Tensor& logits, ScalarType dtype, bool is_wanted) {
-  const auto options = logits.options().requires_grad(false).layout(c10::kStrided).dtype(dtype);
-  const c10::SymDimVector shape = is_wanted
-                                      ? c10::SymDimVector{logits.sym_size(0), logits.sym_size(1)}
-                                      : c10::SymDimVector{c10::SymInt(0)};
-  return at::empty_symint(shape, options);
+  return is_wanted ? allocate(logits.sym_sizes(), dtype, logits) : allocate({0}, dtype, logits);
 }
 
 at::Tensor allocate_ids(const at::Tensor& logits) {
-  const auto options = logits.options().requires_grad(false).layout(c10::kStrided);
-  return at::empty_symint({logits.sym_size(0)}, options.dtype(c10::kLong));
+  return allocate({logits.sym_size(0)}, c10::kLong, logits);
 }
 
 }  // namespace
@@ -146,6 +139,11 @@ std::string describe(const at::Tensor& tensor) {
   std::ostringstream text;
   text << tensor.sym_sizes() << ' ' << tensor.scalar_type() << " on " << tensor.device();
   return text.str();
+}
+
+at::Tensor allocate(c10::SymIntArrayRef shape, ScalarType dtype, const at::Tensor& model) {
+  const auto options = model.options().requires_grad(false).layout(c10::kStrided);
+  return at::empty_symint(shape, options.dtype(dtype));
 }
 
 void check_logits(const char* op, const at::Tensor& logits) { Rules(op).check_logits(logits); }

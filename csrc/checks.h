@@ -16,6 +16,14 @@ void check_logits(const char* op, const at::Tensor& logits);
 /// The rule for any tensor: it is dense and strided; `name` is the argument's.
 void check_layout(const char* op, const at::Tensor& tensor, const char* name);
 
+/// Whether a comparison of sizes holds; of symbolic ones it becomes a guard.
+inline bool expect(const c10::SymBool& condition) {
+  return condition.expect_true(__FILE__, __LINE__);
+}
+
+/// A dense result beside `model`, not initialised.
+at::Tensor allocate(c10::SymIntArrayRef shape, c10::ScalarType dtype, const at::Tensor& model);
+
 /// "[4, 32000] BFloat16 on cpu": how errors describe a tensor.
 std::string describe(const at::Tensor& tensor);
 

@@ -211,17 +211,13 @@ typename Arguments::Results composite(const Arguments& arguments) {
   return first_of<typename Arguments::Results>(sample(arguments));
 }
 
-template <typename Arguments>
-void implement(torch::Library& m) {
-  m.impl(Arguments::kName, adapted<&composite<Arguments>>);
-  m.impl(composite_name<Arguments>().c_str(), adapted<&composite<Arguments>>);
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {
-  implement<SampleArguments>(m);
-  implement<SampleV2Arguments>(m);
+  for_each_of_cann([&]<typename Arguments>() {
+    m.impl(Arguments::kName, adapted<&composite<Arguments>>);
+    m.impl(composite_name<Arguments>().c_str(), adapted<&composite<Arguments>>);
+  });
 }
 
 }  // namespace ascend_sample

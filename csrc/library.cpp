@@ -4,7 +4,6 @@
 
 #include "adapter.h"
 #include "checks.h"
-#include "sampling_checks.h"
 
 namespace ascend_sample {
 namespace {

@@ -54,16 +54,6 @@ struct SampleV2Arguments {
   bool is_need_sample_result;
 };
 
-/// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
-/// at shapes, dtypes, devices and numbers on the host only: works on fake tensors with symbolic
-/// shapes, and never synchronises with a device.
-void check_arguments(const SampleArguments& arguments);
-void check_arguments(const SampleV2Arguments& arguments);
-
-/// The results, not initialised. What is not wanted has the shape [0].
-SampleArguments::Results allocate_outputs(const SampleArguments& arguments);
-SampleV2Arguments::Results allocate_outputs(const SampleV2Arguments& arguments);
-
 /// Calls `visit` for each operator that is one of CANN's.
 template <typename Visit>
 void for_each_of_cann(Visit visit) {
@@ -83,14 +73,14 @@ std::string composite_name() {
 struct NoiseArguments {
   static constexpr const char* kName = "exponential_noise";
   static constexpr const char* kSchema =
-      "(Tensor seed, Tensor position, int lanes, int stream=0, int first_lane=0)";
-  static constexpr const char* kResults = "Tensor";
+      "(Tensor seed, Tensor position, int lanes, int purpose=0, int first_lane=0)";
+  static constexpr const char* kResults = "Tensor";  // float32 [batch, lanes]
   using Results = at::Tensor;
 
   const at::Tensor& seed;
   const at::Tensor& position;
   int64_t lanes;
-  int64_t stream;
+  int64_t purpose;
   int64_t first_lane;
 };
 
@@ -98,7 +88,8 @@ struct SampleRowsArguments {
   static constexpr const char* kName = "sample_rows";
   static constexpr const char* kSchema =
       "(Tensor logits, Tensor? rows, Tensor temperature, Tensor k, Tensor p, Tensor min_p, "
-      "Tensor seed, Tensor position, int stream=0)";
+      "Tensor seed, Tensor position, int purpose=0, bool keep_ties=False)";
+  /// int64 [rows], int8 [rows].
   static constexpr const char* kResults = "(Tensor token_ids, Tensor status)";
   using Results = std::tuple<at::Tensor, at::Tensor>;
 
@@ -110,14 +101,15 @@ struct SampleRowsArguments {
   const at::Tensor& min_p;
   const at::Tensor& seed;
   const at::Tensor& position;
-  int64_t stream;
+  int64_t purpose;
+  bool keep_ties;
 };
 
 struct FilterArguments {
   static constexpr const char* kName = "filter_probabilities";
   static constexpr const char* kSchema =
       "(Tensor logits, Tensor temperature, Tensor k, Tensor p, Tensor min_p)";
-  static constexpr const char* kResults = "Tensor";
+  static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
   using Results = at::Tensor;
 
   const at::Tensor& logits;
@@ -130,6 +122,7 @@ struct FilterArguments {
 struct BestTokensArguments {
   static constexpr const char* kName = "best_tokens";
   static constexpr const char* kSchema = "(Tensor logits, int count, float temperature=1.0)";
+  /// float32 [batch, count], int64 [batch, count].
   static constexpr const char* kResults = "(Tensor log_probs, Tensor token_ids)";
   using Results = std::tuple<at::Tensor, at::Tensor>;
 
@@ -137,5 +130,23 @@ struct BestTokensArguments {
   int64_t count;
   double temperature;
 };
+
+/// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
+/// at shapes, dtypes, devices and numbers on the host only: works on fake tensors with symbolic
+/// shapes, and never synchronises with a device.
+void check_arguments(const SampleArguments& arguments);
+void check_arguments(const SampleV2Arguments& arguments);
+void check_arguments(const NoiseArguments& arguments);
+void check_arguments(const SampleRowsArguments& arguments);
+void check_arguments(const FilterArguments& arguments);
+void check_arguments(const BestTokensArguments& arguments);
+
+/// The results, not initialised. What is not wanted has the shape [0].
+SampleArguments::Results allocate_outputs(const SampleArguments& arguments);
+SampleV2Arguments::Results allocate_outputs(const SampleV2Arguments& arguments);
+NoiseArguments::Results allocate_outputs(const NoiseArguments& arguments);
+SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& arguments);
+FilterArguments::Results allocate_outputs(const FilterArguments& arguments);
+BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments);
 
 }  // namespace ascend_sample

@@ -99,7 +99,7 @@ def verify(
         The report.
     """
     operator = operator or subject.operator
-    dtypes = subject.dtypes[device]
+    dtypes = subject.dtypes(device)
     choice = "" if subject is SAMPLE else f" --operator {subject.name}"
     routes = find_routes(device, subject.name, dtypes)
     report = Report(

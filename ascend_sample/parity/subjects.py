@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 import ascend_sample
+from ascend_sample.npu.operators import OPERATORS
 from ascend_sample.reference import top_k_top_p_sample_reference
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_reference
 
@@ -24,24 +25,30 @@ class Subject:
     """One operator, and how it is verified.
 
     Attributes:
-        name: of the public function.
         operator: the public function.
         reference: what it is compared with.
         make_batch: the stream of batches, by seed, index and dtypes.
         rules: of the operator.
         probes: the questions that are put to a device.
         scenarios: the names of the scenarios in reports, in their order, by what `Batch.scenarios` gives.
-        dtypes: of logits, by device.
     """
 
-    name: str
     operator: Operator
     reference: Operator
     make_batch: Callable[[int, int, tuple[torch.dtype, ...]], Batch]
     rules: Rules
     probes: tuple[Probe, ...]
     scenarios: dict[str, str]
-    dtypes: dict[str, tuple[torch.dtype, ...]]
+
+    @property
+    def name(self) -> str:
+        """Returns the name of the public function."""
+        return self.operator.__name__
+
+    def dtypes(self, device: str) -> tuple[torch.dtype, ...]:
+        """Returns the dtypes that logits may have on a device."""
+        all_dtypes = (torch.bfloat16, torch.float16, torch.float32)
+        return tuple(dtype for dtype in all_dtypes if device == "cpu" or OPERATORS[self.name].takes(dtype))
 
     def judge(self, batch: Batch, expected: Result, actual: Result, device_sorts_probabilities: bool) -> Comparison:
         """Compares two results of a batch."""
@@ -57,26 +64,20 @@ class Subject:
         )
 
 
-_ALL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-
 SAMPLE: Final = Subject(
-    name="top_k_top_p_sample",
     operator=ascend_sample.top_k_top_p_sample,
     reference=top_k_top_p_sample_reference,
     make_batch=cases.make_batch,
     rules=V1,
     probes=PROBES,
     scenarios=cases.SCENARIO_NAMES,
-    dtypes={"cpu": _ALL_DTYPES, "npu": (torch.bfloat16, torch.float16)},
 )
 SAMPLE_V2: Final = Subject(
-    name="top_k_top_p_sample_v2",
     operator=ascend_sample.top_k_top_p_sample_v2,
     reference=top_k_top_p_sample_v2_reference,
     make_batch=cases_v2.make_batch_v2,
     rules=V2,
     probes=PROBES_V2,
     scenarios=cases_v2.SCENARIOS,
-    dtypes={"cpu": _ALL_DTYPES, "npu": _ALL_DTYPES},
 )
 SUBJECTS: Final = {subject.name: subject for subject in (SAMPLE, SAMPLE_V2)}

@@ -92,13 +92,11 @@ class Rule(NamedTuple):
 
     Attributes:
         route: what serves the rows for which ``holds`` does.
-        masks_first: top-k is applied to the logits before, by torch.
         reason: why, a sentence for `Sampler.explain`.
         holds: from facts about the rows and the device's abilities.
     """
 
     route: SamplingRoute
-    masks_first: bool
     reason: str
     holds: Callable[[_Rows, Abilities], Any]
 
@@ -106,79 +104,61 @@ class Rule(NamedTuple):
 RULES: Final[tuple[Rule, ...]] = (
     Rule(
         SamplingRoute.NATIVE,
-        False,
-        "the CPU kernel serves it, whatever its temperature, top_p and min_p",
-        lambda rows, has: has.native & ~rows.needs_mask,
-    ),
-    Rule(
-        SamplingRoute.NATIVE,
-        True,
-        f"top_k is above {LARGEST_FUSED_K} or keeps ties: torch masks first, the CPU kernel does the rest",
+        "the CPU kernel serves it, whatever its parameters are",
         lambda rows, has: has.native,
     ),
     Rule(
         SamplingRoute.GREEDY,
-        False,
         "greedy: the argmax, which needs no noise",
         lambda rows, has: rows.is_greedy,
     ),
     Rule(
         SamplingRoute.FUSED_V2,
-        False,
         "top-k: aclnnTopKTopPSampleV2 draws from the exact distribution of float32 logits divided by the temperature",
         lambda rows, has: has.fused_v2 & rows.is_ranked,
     ),
     Rule(
         SamplingRoute.FUSED,
-        False,
         "top-k alone: aclnnTopKTopPSample, the temperature being an exponent of the noise",
         lambda rows, has: has.fused & rows.is_ranked & ~rows.has_top_p & ~rows.has_min_p & rows.is_temperature_folded,
     ),
     Rule(
         SamplingRoute.FUSED,
-        False,
         "top-k, and a top_p that the dtype of the logits represents, at temperature 1: aclnnTopKTopPSample",
         lambda rows, has: has.fused & rows.is_ranked & rows.is_top_p_exact & ~rows.has_min_p & ~rows.has_temperature,
     ),
     Rule(
         SamplingRoute.FUSED_ROUNDED,
-        False,
         "top-k of float32 logits, which round_float32 allows to round to float16: aclnnTopKTopPSample",
         lambda rows, has: has.rounds & rows.is_ranked & ~rows.has_min_p,
     ),
     Rule(
         SamplingRoute.TOP_K,
-        False,
         "no fused operator here is exact for it; top_k bounds the candidates, so the rest is done on these alone",
         lambda rows, has: rows.is_ranked,
     ),
     Rule(
         SamplingRoute.SORTED_SEGMENTS,
-        False,
         f"top_k is above {LARGEST_FUSED_K} or keeps ties: a sort finds what is kept, and segments race",
         lambda rows, has: rows.needs_mask,
     ),
     Rule(
         SamplingRoute.SEGMENTS,
-        False,
         "nothing is ranked: segments race, of whole rows less what min_p drops",
         lambda rows, has: ~rows.has_top_p,
     ),
     Rule(
         SamplingRoute.FUSED_SEGMENTS,
-        False,
         "top-p alone: aclnnTopKTopPSampleV2 tells what is kept, and segments race",
         lambda rows, has: has.fused_v2,
     ),
     Rule(
         SamplingRoute.FUSED_SEGMENTS,
-        False,
         "top-p alone, as the dtype of the logits has it, at temperature 1: aclnnTopKTopPSample keeps, segments race",
         lambda rows, has: has.fused & rows.is_top_p_exact & ~rows.has_temperature,
     ),
     Rule(
         SamplingRoute.SORTED_SEGMENTS,
-        False,
         "top-p alone, for which no fused operator here is exact: a sort finds what is kept, and segments race",
         lambda rows, has: np.True_,
     ),
@@ -236,14 +216,12 @@ class Group(NamedTuple):
 
     Attributes:
         route: what serves them.
-        masks_first: top-k is applied to the logits before.
         rows: their places in the batch, ascending, on the host.
         most_k: no top_k among them that is on is larger. For `SamplingRoute.TOP_K` it is one of `CANDIDATE_COUNTS`, as
             each of its rows alone would have it: how sums are rounded must not depend on the other rows.
     """
 
     route: SamplingRoute
-    masks_first: bool
     rows: npt.NDArray[np.int64]
     most_k: int
 
@@ -259,25 +237,21 @@ def group_rows(
     every_k = np.where(facts["temperature"] == 0, 1, facts["top_k"])
     is_bounded = (every_k >= 1) & (every_k < vocab_size)
     rows_of = {
-        kind: np.flatnonzero(np.isin(chosen, [index for index, rule in enumerate(RULES) if _kind(rule) == kind]))
-        for kind in sorted({_kind(RULES[rule]) for rule in np.unique(chosen)})
+        route: np.flatnonzero(np.isin(chosen, [index for index, rule in enumerate(RULES) if rule.route == route]))
+        for route in sorted({RULES[rule].route for rule in np.unique(chosen)})
     }
-    whole, fused = (SamplingRoute.SEGMENTS, False), (SamplingRoute.FUSED_SEGMENTS, False)
+    whole, fused = SamplingRoute.SEGMENTS, SamplingRoute.FUSED_SEGMENTS
     if whole in rows_of and fused in rows_of:  # the operator keeps all of a row without top_p, bit for bit
         rows_of[fused] = np.sort(np.concatenate((rows_of.pop(whole), rows_of[fused])))
     groups = []
-    for (route, masks_first), rows in rows_of.items():
+    for route, rows in rows_of.items():
         if route is SamplingRoute.TOP_K:
             least = np.searchsorted(CANDIDATE_COUNTS, every_k[rows])
             parts = [(rows[least == place], count) for place, count in enumerate(CANDIDATE_COUNTS)]
         else:
             parts = [(part, int(every_k[part][is_bounded[part]].max(initial=1))) for part in _parts(route, rows, facts)]
-        groups += [Group(route, masks_first, part, most_k) for part, most_k in parts if len(part) > 0]
+        groups += [Group(route, part, most_k) for part, most_k in parts if len(part) > 0]
     return groups
-
-
-def _kind(rule: Rule) -> tuple[SamplingRoute, bool]:
-    return rule.route, rule.masks_first
 
 
 def _parts(route: SamplingRoute, rows: npt.NDArray[np.int64], facts: Facts) -> Sequence[npt.NDArray[np.int64]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,16 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import routes
 from ascend_sample.sampling.device_routes import ROUTES, Route, Rows
-from ascend_sample.sampling.distribution import cleaned_rows
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
-from ascend_sample.sampling.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput
 from ascend_sample.sampling.row_table import to_device
-from ascend_sample.sampling.total_order import mask_below_top_k
 
 
 class PlacedGroup(NamedTuple):
@@ -28,8 +23,6 @@ class PlacedGroup(NamedTuple):
 
     Attributes:
         route: draws their tokens; None for the CPU kernel.
-        masks_first: top-k is applied to the logits before it.
-        most_k: no top_k among them that is on is larger.
         source_rows: int64, their rows in the logits that they are sampled from; None: all of those, in order.
         batch_rows: int64, their rows in the batch; None: all, in order.
         host_rows: the same on the host.
@@ -37,8 +30,6 @@ class PlacedGroup(NamedTuple):
     """
 
     route: Route | None
-    masks_first: bool
-    most_k: int
     source_rows: Tensor | None
     batch_rows: Tensor | None
     host_rows: npt.NDArray[np.int64]
@@ -108,8 +99,6 @@ def place_groups(
         placed.append(
             PlacedGroup(
                 None if route is None else route(Rows(own, logits, group.most_k, keep_ties, abilities.fused_v2)),
-                group.masks_first,
-                group.most_k,
                 indices(group.rows if is_gathered else of_batch, height),
                 batch_rows,
                 of_batch,
@@ -166,21 +155,10 @@ def _serve_group(
         return group.route(logits if group.source_rows is None else logits[group.source_rows], noise)
     assert position is not None, "the CPU kernel makes its noise itself"
     parameters = group.parameters.at(position if group.batch_rows is None else position[group.batch_rows])
-    if not group.masks_first:
-        return _sample_natively(logits, group.source_rows, parameters, purpose)
-    cleaned = cleaned_rows(logits if group.source_rows is None else logits[group.source_rows])
-    masked = mask_below_top_k(cleaned.logits, parameters.top_k, keep_ties, group.most_k)
-    is_done = (parameters.top_k != 1) & ((parameters.top_k > LARGEST_FUSED_K) | keep_ties)
-    parameters = replace(parameters, top_k=parameters.top_k.masked_fill(is_done, SKIP_TOP_K))
-    # The status of the row as it came: masking has hidden nothing but NaN.
-    return RowsOutput(_sample_natively(masked, None, parameters, purpose).token_ids, cleaned.status)
-
-
-def _sample_natively(logits: Tensor, rows: Tensor | None, parameters: RowParameters, purpose: Purpose) -> RowsOutput:
     return RowsOutput(
         *torch.ops.ascend_sample.sample_rows(
             logits,
-            rows,
+            group.source_rows,
             parameters.temperature,
             parameters.top_k,
             parameters.top_p,
@@ -188,5 +166,6 @@ def _sample_natively(logits: Tensor, rows: Tensor | None, parameters: RowParamet
             parameters.seed,
             parameters.position,
             int(purpose),
+            keep_ties,
         )
     )

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "cpu/draws/race.h"
+#include "cpu/filters/large_k.h"
 #include "cpu/filters/min_p.h"
 #include "cpu/filters/top_p.h"
 #include "cpu/rows/compaction.h"
@@ -107,11 +109,10 @@ std::optional<size_t> draw_compacted(const Row<Type>& row, const uint32_t* ids,
 }
 
 /// The drawn id of a row of which little is above -inf, and its status where that is wanted; none
-/// for other rows, and where the little does not decide. Without top-k, logits are divided by the
-/// temperature first.
+/// for other rows, and where the little does not decide.
 template <typename Type>
 std::optional<size_t> sample_compacted(const Row<Type>& row, RowArguments arguments,
-                                       float temperature, Scratch& scratch, Workspace& work) {
+                                       Scratch& scratch, Workspace& work) {
   const bool use_k = arguments.uses_k(row.vocab_size());
   const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
   const bool is_by_min_p = !use_k && !arguments.uses_p() && arguments.uses_min_p();
@@ -135,24 +136,10 @@ std::optional<size_t> sample_compacted(const Row<Type>& row, RowArguments argume
   using Storage = typename Type::Storage;
   const Row<Type> rest(compacted->logits, count,
                        reinterpret_cast<Storage*>(work.last_chunk_of_copy));
-  std::optional<size_t> place;
-  if (use_k) {
-    arguments.temperature = temperature;
-    place = sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments,
-                         scratch, work);
-  } else if (temperature == 1.0F) {
-    place = draw_compacted(rest, compacted->ids, arguments, scratch, work);
-  } else {
-    float maximum = -kInfinity;
-    float* const values = work.bin_values;  // logits of float32 are not counted
-    for (size_t i = 0; i < count; ++i) {
-      values[i] = rest.value(i);
-      maximum = values[i] > maximum ? values[i] : maximum;
-    }
-    divide(values, count, maximum, temperature, values);
-    const Row<Float32> divided(values, count, work.last_chunk_of_copy);
-    place = draw_compacted(divided, compacted->ids, arguments, scratch, work);
-  }
+  const std::optional<size_t> place =
+      use_k ? sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments,
+                           scratch, work)
+            : draw_compacted(rest, compacted->ids, arguments, scratch, work);
   return place.has_value() ? std::optional<size_t>(compacted->ids[*place]) : std::nullopt;
 }
 
@@ -199,6 +186,64 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Scratch& 
   }
   return arguments.uses_min_p() ? sample_min_p(row, arguments, scratch, work)
                                 : sample_unfiltered(row, arguments, scratch, work);
+}
+
+/// Where min-p alone would end: by weights in float64.
+inline Cut cut_of_min_p(float min_p, float maximum, float temperature, size_t vocab_size) {
+  const auto stays = [&](float value) {
+    float quotient = value;
+    const float shift =
+        temperature == 1.0F ? maximum : divide(&value, 1, maximum, temperature, &quotient);
+    return exp_not_positive(double{quotient} - double{shift}) >= double{min_p};
+  };
+  return {next_above(last_before(-kInfinity, maximum, stays)), vocab_size - 1};
+}
+
+/// A row of the sampling layer whose kept logits are not ranked, drawn by segments. Logits are
+/// divided by the temperature where they are looked at, but for top-p before: it then takes by the
+/// id what the division has made equal.
+template <typename Type>
+size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch& scratch,
+                          Workspace& work) {
+  const Groups groups{kSegmentLines, work.maxima};
+  const float maximum = scan_first(row, groups, arguments);
+  arguments.status = {};
+  if (maximum == -kInfinity) {
+    return 0;
+  }
+  const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
+  Cut cut = kNoCut;
+  if (arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size()) {
+    const TopKEnd end =
+        find_top_k_end(row, static_cast<size_t>(arguments.k), arguments.keeps_ties, maximum, work);
+    if (keeps_one || arguments.uses_p() || maximum == kInfinity) {
+      arguments.k = 0;
+      return sample_by_segments(keep_top_k(row, end, scratch, work), arguments, scratch, work);
+    }
+    cut = cut_of(row, end);
+  }
+  if (keeps_one || arguments.uses_p()) {
+    const float temperature = std::exchange(arguments.temperature, 1.0F);
+    if (keeps_one) {
+      arguments.segments.reset();
+    }
+    return temperature == 1.0F || maximum == kInfinity
+               ? sample_row(row, arguments, scratch, work)
+               : sample_row(divide(row, maximum, temperature, scratch, work), arguments, scratch,
+                            work);
+  }
+  const NoiseKey& key = *arguments.segments;
+  if (maximum == kInfinity) {
+    const Row<Float32> infinities = infinities_of(row, scratch, work);
+    scan_maxima(infinities, groups);
+    return SegmentedDraw<Float32>(infinities, groups, 0.0F, 1.0F, key, work).draw(kNoCut);
+  }
+  if (arguments.uses_min_p()) {
+    const Cut other =
+        cut_of_min_p(arguments.min_p, maximum, arguments.temperature, row.vocab_size());
+    cut = other.value > cut.value ? other : cut;
+  }
+  return SegmentedDraw<Type>(row, groups, maximum, arguments.temperature, key, work).draw(cut);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -97,7 +97,8 @@ struct SamplingCall {
   Requests requests;
   const int64_t* seed;
   const int64_t* position;
-  uint32_t stream;
+  uint32_t purpose;
+  bool keeps_ties;    // of top-k
   int64_t* selected;  // [batch_size]
   RowStatus* status;  // [batch_size]
 };

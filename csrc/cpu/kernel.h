@@ -82,8 +82,7 @@ size_t sample_for_operator(const Row<Type>& row, const OperatorCall& call, int64
   if (result.has_value() || call.are_probabilities) {
     return sample_with_result(row, arguments, call.are_probabilities, result, scratch, work);
   }
-  const std::optional<size_t> drawn =
-      sample_compacted(row, arguments, arguments.temperature, scratch, work);
+  const std::optional<size_t> drawn = sample_compacted(row, arguments, scratch, work);
   return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);
 }
 
@@ -95,37 +94,28 @@ inline RowArguments arguments_of(const Requests& requests, int64_t index) {
           .eps = 0.0F};
 }
 
-/// A row of the sampling layer. Where division by the temperature makes logits
-/// equal, top-k rows still take them by the logits, the others by the id; their weights are equal.
+/// A row of the sampling layer.
 template <typename Type>
 size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t index,
                       Scratch& scratch, Workspace& work) {
   const float temperature = call.requests.temperature[index];
   RowArguments arguments = arguments_of(call.requests, index);
   arguments.status = {call.status + index, 1};
+  arguments.keeps_ties = call.keeps_ties;
+  arguments.temperature = temperature;
   if (!(temperature > 0.0F) || arguments.k == 1) {
     return sample_top_k(row, 1, false, arguments, scratch, work);
   }
-  LazyNoise noise({call.seed[index], call.position[index], call.stream},
-                  reinterpret_cast<float*>(
-                      scratch.reserve(Scratch::kNoise, row.lines() * kLine * sizeof(float))));
-  arguments.noise.emplace(noise);
-  if (const std::optional<size_t> drawn =
-          sample_compacted(row, arguments, temperature, scratch, work)) {
-    return *drawn;
-  }
+  const NoiseKey key{call.seed[index], call.position[index], call.purpose};
   if (arguments.uses_k(row.vocab_size())) {
-    arguments.temperature = temperature;
-    return sample_row(row, arguments, scratch, work);
+    LazyNoise noise(key, reinterpret_cast<float*>(scratch.reserve(
+                             Scratch::kNoise, row.lines() * kLine * sizeof(float))));
+    arguments.noise.emplace(noise);
+    const std::optional<size_t> drawn = sample_compacted(row, arguments, scratch, work);
+    return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);
   }
-  const FloatStatus seen = scan_status(row);
-  arguments.status.front() = seen.status();
-  arguments.status = {};
-  const float maximum = seen.maximum();
-  if (temperature == 1.0F || maximum == kInfinity || maximum == -kInfinity) {
-    return sample_row(row, arguments, scratch, work);
-  }
-  return sample_row(divide(row, maximum, temperature, scratch, work), arguments, scratch, work);
+  arguments.segments = key;
+  return sample_by_segments(row, arguments, scratch, work);
 }
 
 /// The distribution of a row of the sampling layer. Rows are divided by the temperature first.

@@ -9,7 +9,7 @@ namespace ascend_sample::cpu {
 struct NoiseKey {
   int64_t seed;
   int64_t position;
-  uint32_t stream;
+  uint32_t purpose;
 };
 
 }  // namespace ascend_sample::cpu

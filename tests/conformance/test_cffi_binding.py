@@ -16,6 +16,7 @@ import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu import aclnn_cffi, scratch
 from ascend_sample.npu.operators import OPERATORS
+from tests.support.emulation import emulation
 
 from .hand_worked import MIXED, NO_K, NO_P, ONES, SCENARIOS, Row
 from .isolation import run_in_process
@@ -60,11 +61,7 @@ WITHOUT_Q = {operator: [row for row in rows if row.q is None] for operator, rows
 @pytest.fixture
 def emulated(npu: str) -> Iterator[None]:
     """For tests that inject faults or read counters."""
-    if not hostcann.is_active():
-        pytest.skip("the NPU is a real one")
-    yield
-    hostcann.clear_faults()
-    hostcann.set_stream_mode("normal")
+    yield from emulation()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

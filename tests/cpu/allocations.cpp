@@ -2,6 +2,7 @@
 // of a large vocabulary and the allocations for the rows after it.
 //
 //     allocations        prints lines of: capability, kind, bytes, later allocations
+//     allocations fail   what a scratch holds after an allocation has failed, and after the next
 #include <array>
 #include <atomic>
 #include <bit>
@@ -9,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -17,6 +20,7 @@
 namespace {
 std::atomic<size_t> allocations = 0;
 std::atomic<size_t> allocated_bytes = 0;
+std::atomic<bool> is_exhausted = false;
 
 void count(size_t bytes) {
   ++allocations;
@@ -45,6 +49,9 @@ void* realloc(void* memory, size_t bytes) {
   return __libc_realloc(memory, bytes);
 }
 void* aligned_alloc(size_t alignment, size_t bytes) {
+  if (is_exhausted) {
+    return nullptr;
+  }
   count(bytes);
   return __libc_memalign(alignment, bytes);
 }
@@ -161,12 +168,32 @@ void measure(const Target& target, const RowKind& kind, LogitsType type, const c
               later);
 }
 
+void fail_to_grow() {
+  Scratch scratch;
+  scratch.reserve(Scratch::kRow, 64);
+  is_exhausted = true;
+  try {
+    scratch.reserve(Scratch::kRow, 128);
+  } catch (const std::bad_alloc&) {
+    std::printf("bad_alloc,");
+  }
+  is_exhausted = false;
+  const auto held = scratch.held(Scratch::kRow);
+  std::printf("%s,%zu,", held.data() == nullptr ? "empty" : "kept", held.size());
+  std::memset(scratch.reserve(Scratch::kRow, 64), 1, 64);  // faults where nothing is allocated
+  std::printf("%zu\n", scratch.held(Scratch::kRow).size());
+}
+
 }  // namespace
 }  // namespace ascend_sample::cpu::testing
 
-int main() {
+int main(int count, char**) {
   using namespace ascend_sample::cpu;
   using namespace ascend_sample::cpu::testing;
+  if (count > 1) {
+    fail_to_grow();
+    return 0;
+  }
   for (const Target& target : targets()) {
     for (const RowKind& kind : kKinds) {
       if (target.is_available()) {

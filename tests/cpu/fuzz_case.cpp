@@ -112,6 +112,7 @@ class Maker : RowMaker {
 
   /// What the sampling layer has instead.
   void make_request(FuzzCase& made, const std::vector<float>& values) {
+    const auto size = static_cast<int64_t>(values.size());
     const auto value_of = [](uint32_t bits) { return std::bit_cast<float>(bits); };
     FuzzCase as_float32 = made;
     as_float32.type = LogitsType::kFloat32;
@@ -122,13 +123,17 @@ class Maker : RowMaker {
                           .min_p = one_in(2) ? 0.0F : value_of(min_p(as_float32, values)),
                           .seed = numbers(),
                           .position = numbers(),
-                          .stream = static_cast<uint32_t>(bits()),
+                          .purpose = static_cast<uint32_t>(bits()),
+                          .keeps_ties = one_in(4),
                           .wants_distribution = one_in(3)};
     made.is_need_logits = made.request->wants_distribution;
     made.is_need_sample_result = false;
     made.min_p.reset();
     made.q.reset();
     made.most_k = kMaxTopK;
+    if (one_in(4)) {
+      made.k = static_cast<int32_t>(1 + below(size));  // perhaps one that is not ranked
+    }
   }
 
   float temperature() {
@@ -271,8 +276,9 @@ std::string FuzzCase::describe() const {
            static_cast<double>(request->temperature), static_cast<double>(request->temperature),
            static_cast<double>(request->p), static_cast<double>(request->p),
            static_cast<double>(request->min_p), static_cast<double>(request->min_p));
-    append(text, "seed %lld, position %lld, stream %u\n", static_cast<long long>(request->seed),
-           static_cast<long long>(request->position), request->stream);
+    append(text, "seed %lld, position %lld, purpose %u%s\n", static_cast<long long>(request->seed),
+           static_cast<long long>(request->position), request->purpose,
+           request->keeps_ties ? ", ties kept" : "");
   }
   text += "  logits (bits):";
   for (size_t id = 0; id < std::min(kShown, logits.size()); ++id) {

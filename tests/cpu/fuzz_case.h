@@ -41,7 +41,8 @@ struct FuzzCase {
     float min_p;
     int64_t seed;
     int64_t position;
-    uint32_t stream;
+    uint32_t purpose;
+    bool keeps_ties;
     bool wants_distribution;  // instead of a token
   };
   std::optional<Request> request;

@@ -78,6 +78,10 @@ Oracle::Oracle(const Row& row) : row_(row) {
     selected_ = ids_[0];
     return;
   }
+  if (row_.is_segmented) {
+    selected_ = draw_by_segments(cut_.strict);
+    return;
+  }
   const auto all = scores(cut_.strict);
   const auto best = std::max_element(
       all.begin(), all.end(), [](Score one, Score other) { return one.nominal < other.nominal; });
@@ -198,6 +202,39 @@ std::vector<double> Oracle::weights(size_t count) const {
     }
   }
   return result;
+}
+
+/// The sums of the weights of the first `count` candidates, by segment: docs/seeds.md, "Lanes".
+std::vector<double> Oracle::segment_weights(size_t count) const {
+  std::vector<double> sums(row_.q.size() - 256);
+  for (size_t rank = 0; rank < count; ++rank) {
+    sums[static_cast<size_t>(ids_[rank] / 256)] += has_mass(rank) ? probabilities_[rank] : 0.0;
+  }
+  return sums;
+}
+
+int64_t Oracle::draw_by_segments(size_t count) const {
+  const auto sums = segment_weights(count);
+  size_t segment = 0;
+  for (size_t other = 1; other < sums.size(); ++other) {
+    const bool is_better =
+        sums[other] / row_.q[256 + other] > sums[segment] / row_.q[256 + segment];
+    segment = is_better ? other : segment;
+  }
+  int64_t drawn = 0;
+  double best = 0;
+  for (size_t rank = 0; rank < count; ++rank) {
+    const int64_t id = ids_[rank];
+    if (static_cast<size_t>(id / 256) != segment || !has_mass(rank)) {
+      continue;
+    }
+    const double score = probabilities_[rank] / row_.q[static_cast<size_t>(id % 256)];
+    if (score > best || (score == best && id < drawn)) {
+      drawn = id;
+      best = score;
+    }
+  }
+  return drawn;
 }
 
 /// The distribution, by id, where the first `count` candidates are kept.

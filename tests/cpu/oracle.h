@@ -80,6 +80,9 @@ class Oracle {
   std::vector<Score> scores(size_t count) const;
   Score score(double weight, size_t rank, size_t place) const;
   bool wins(size_t rank, size_t count) const;
+  bool wins_by_segments(size_t rank, size_t count) const;
+  std::vector<double> segment_weights(size_t count) const;
+  int64_t draw_by_segments(size_t count) const;
   bool wins_by_some_cut(size_t rank, const Cut& cut) const;
   bool is_tie(int64_t selected) const;
   std::string narrow(const float* kept, Cut& cut) const;

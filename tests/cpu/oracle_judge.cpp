@@ -29,6 +29,9 @@ std::string text_of(double value) {
 /// Whether a candidate may be drawn from the first `count`: none surely has a higher score, and
 /// none before it surely has the same.
 bool Oracle::wins(size_t rank, size_t count) const {
+  if (row_.is_segmented) {
+    return wins_by_segments(rank, count);
+  }
   const auto all = scores(count);
   const auto ranks = places(count);
   const auto place =
@@ -45,13 +48,40 @@ bool Oracle::wins(size_t rank, size_t count) const {
   return true;
 }
 
+/// The same of both races: no other segment, and no other place, surely has a higher score.
+bool Oracle::wins_by_segments(size_t rank, size_t count) const {
+  const auto is_beaten = [](double own, double own_noise, double other, double noise) {
+    return other * (1 - kWeightTolerance / 2) / noise >
+           own * (1 + kWeightTolerance / 2) / own_noise;
+  };
+  const auto sums = segment_weights(count);
+  const auto segment = static_cast<size_t>(ids_[rank] / 256);
+  for (size_t other = 0; other < sums.size(); ++other) {
+    if (is_beaten(sums[segment], row_.q[256 + segment], sums[other], row_.q[256 + other])) {
+      return false;
+    }
+  }
+  const auto noise_of = [this](size_t each) {
+    return row_.q[static_cast<size_t>(ids_[each] % 256)];
+  };
+  for (size_t other = 0; other < count; ++other) {
+    if (static_cast<size_t>(ids_[other] / 256) == segment && has_mass(other) &&
+        is_beaten(probabilities_[rank], noise_of(rank), probabilities_[other], noise_of(other))) {
+      return false;
+    }
+  }
+  return has_mass(rank);
+}
+
 bool Oracle::wins_by_some_cut(size_t rank, const Cut& cut) const {
   const size_t first = std::max(cut.least, rank + 1);
-  if (branch_ != 'C') {  // a larger cut only adds rivals: the smallest is the kindest
-    return wins(rank, first);
+  if (branch_ != 'C' && !row_.is_segmented) {
+    return wins(rank, first);  // a larger cut only adds rivals: the smallest is the kindest
   }
-  for (size_t count = first; count <= cut.most; ++count) {  // each gives q to other entries
-    const bool is_between_equals = count < ids_.size() && value(count) == value(count - 1);
+  // Each gives q to other entries, or adds to a segment.
+  for (size_t count = first; count <= cut.most; ++count) {
+    const bool is_between_equals =
+        branch_ == 'C' && count < ids_.size() && value(count) == value(count - 1);
     if (!is_between_equals && wins(rank, count)) {
       return true;
     }
@@ -204,6 +234,13 @@ Verdict Oracle::judge_distribution(const float* distribution) const {
 
 /// Whether an id ties with the drawn one: equal logits and equal noise.
 bool Oracle::is_tie(int64_t selected) const {
+  if (row_.is_segmented) {
+    return selected / 256 == selected_ / 256 &&
+           row_.logits[static_cast<size_t>(selected)] ==
+               row_.logits[static_cast<size_t>(selected_)] &&
+           row_.q[static_cast<size_t>(selected % 256)] ==
+               row_.q[static_cast<size_t>(selected_ % 256)];
+  }
   const auto ranks = places(cut_.strict);
   const auto noise_of = [&](int64_t id) {
     const auto place =

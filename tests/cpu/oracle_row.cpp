@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "cpu/targets.h"
 
@@ -65,10 +66,13 @@ Row::Row(const SamplingCall& call, int64_t row) {
     return;
   }
   // The noise has tests of its own (tests/sampling).
-  q.resize(logits.size());
-  targets()[0].kernel->fill_noise({call.seed[row], call.position[row], call.stream}, 0, q.size(),
+  is_segmented = call.keeps_ties || !uses_k();
+  q.resize(is_segmented ? 256 + (logits.size() + 255) / 256 : logits.size());
+  targets()[0].kernel->fill_noise({call.seed[row], call.position[row], call.purpose}, 0, q.size(),
                                   q.data());
-  if (uses_k()) {  // by the logits, also where division makes some equal
+  if (is_segmented) {
+    cut_at_k(call.keeps_ties);
+  } else {  // by the logits, also where division makes some equal
     order = logits;
   }
   divide(temperature);
@@ -110,6 +114,22 @@ void Row::read(const Requests& requests, int64_t row) {
 
 bool Row::uses_k() const {
   return k >= 1 && k <= std::min(static_cast<int64_t>(logits.size()), most_k);
+}
+
+/// Any k of the vocabulary, before all else.
+void Row::cut_at_k(bool keeps_ties) {
+  if (k >= 1 && static_cast<size_t>(k) < logits.size()) {
+    std::vector<size_t> ids(logits.size());
+    std::iota(ids.begin(), ids.end(), size_t{0});
+    std::stable_sort(ids.begin(), ids.end(),
+                     [this](size_t one, size_t other) { return logits[one] > logits[other]; });
+    const float last = logits[ids[static_cast<size_t>(k) - 1]];
+    for (size_t rank = static_cast<size_t>(k); rank < ids.size(); ++rank) {
+      float& logit = logits[ids[rank]];
+      logit = keeps_ties && logit == last ? logit : -kInfinity;
+    }
+  }
+  k = 0;
 }
 
 void Row::divide(float temperature) {

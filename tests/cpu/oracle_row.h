@@ -36,12 +36,14 @@ struct Row {
   bool wants_distribution = false;  // instead of a token
   bool is_greedy = false;
   bool is_divided = false;            // by a temperature
+  bool is_segmented = false;          // q is that of 256 places, then that of segments
   RowStatus status = RowStatus::kOk;  // of a token
   std::vector<float> order;           // of top-k, where that is not the logits'; else empty
 
  private:
   void read(const Logits& rows, int64_t row);
   void read(const Requests& requests, int64_t row);
+  void cut_at_k(bool keeps_ties);
   void divide(float temperature);
 };
 

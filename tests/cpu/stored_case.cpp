@@ -46,7 +46,8 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
                          .requests = requests,
                          .seed = &request_.seed,
                          .position = &request_.position,
-                         .stream = request_.stream,
+                         .purpose = request_.purpose,
+                         .keeps_ties = request_.keeps_ties,
                          .selected = &selected_,
                          .status = &status_};
   } else {

@@ -51,6 +51,11 @@ def test_scratch_is_bounded_and_reused(programs: Path) -> None:
         assert int(later) == 0, f"{case}: {later} allocations after the first row"
 
 
+def test_after_a_failed_allocation_the_scratch_is_empty_and_says_so(programs: Path) -> None:
+    run = subprocess.run([programs / "allocations", "fail"], check=True, capture_output=True, text=True)
+    assert run.stdout == "bad_alloc,empty,0,64\n"
+
+
 PEAK_SCRIPT = """
 import resource, sys
 import ascend_sample, torch

@@ -15,6 +15,14 @@ def table_model(table: Tensor) -> ModuleModel:
     return ModuleModel(lambda input_ids: table[input_ids])
 
 
+def _never(input_ids: Tensor) -> Tensor:
+    raise AssertionError("the model was called")
+
+
+UNCALLED = ModuleModel(_never)
+"""A model that must not be called."""
+
+
 def random_table(vocab_size: int = 11, seed: int = 0, spread: float = 2.0) -> Tensor:
     """Random logits, float32 [vocab_size, vocab_size]."""
     return torch.randn(vocab_size, vocab_size, generator=torch.Generator().manual_seed(seed)) * spread

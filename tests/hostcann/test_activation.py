@@ -1,7 +1,6 @@
 """How hostcann gets into CANN's place, and the real torch_npu on top of it. Each test starts programs of its own."""
 
 import json
-import os
 import shutil
 import stat
 import subprocess
@@ -10,57 +9,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from activation_programs import LIBRARY, emulated, execute, needs_hostcann, needs_torch_npu, output, python, run
 
-from ascend_sample import _environment
 from ascend_sample.hostcann._elf import exported_symbols, hide_symbols
 from ascend_sample.hostcann._home import PACKAGE_HOME, prepare_home
 
-LIBRARY = PACKAGE_HOME / "lib64" / "libascendcl.so"
-PACKAGE = PACKAGE_HOME.parent.parent
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
-needs_torch_npu = pytest.mark.skipif(not _environment.torch_npu_is_installed(), reason="torch_npu is not installed")
-
-KNOWN_MESSAGES = ("32 padding size",)
-"""What torch_npu 2.13 prints by itself, on every CANN."""
-
-
-def clean_environment(**variables: str) -> dict[str, str]:
-    """The environment without what an active hostcann has put into it."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("HOSTCANN_", "ASCEND_")) and name != "LD_LIBRARY_PATH"
-    }
-    return kept | {"PYTHONPATH": str(PACKAGE.parent)} | variables
-
-
-def execute(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=clean_environment(**variables), capture_output=True, text=True, timeout=120)
-
-
-def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return execute(sys.executable, "-c", textwrap.dedent(program), **variables)
-
-
-def run(program: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The program under `python -m ascend_sample.hostcann run`."""
-    command = [sys.executable, "-m", "ascend_sample.hostcann", "run", *options]
-    return execute(*command, sys.executable, "-c", textwrap.dedent(program), **variables)
-
-
-def emulated(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The same in the environment that `run` sets, without waiting for the command line to start."""
-    home = prepare_home()
-    paths = {"HOSTCANN_HOME": home, "ASCEND_HOME_PATH": home, "ASCEND_OPP_PATH": home / "opp"}
-    strings = {name: str(path) for name, path in paths.items()} | {"LD_LIBRARY_PATH": str(home / "lib64")}
-    return python(program, **strings, HOSTCANN_STRICT="1", **variables)
-
-
-def output(done: subprocess.CompletedProcess[str]) -> str:
-    """What a program that must succeed quietly has printed."""
-    noise = [line for line in done.stderr.splitlines() if not any(known in line for known in KNOWN_MESSAGES)]
-    assert (done.returncode, noise) == (0, []), done.stderr
-    return done.stdout.strip()
+pytestmark = needs_hostcann
 
 
 def stand_in_for_real_cann(folder: Path) -> Path:
@@ -292,130 +246,3 @@ def test_an_unbuilt_hostcann_says_how_to_build_it(tmp_path, monkeypatch):
     monkeypatch.setattr("ascend_sample.hostcann._home.PACKAGE_HOME", tmp_path)
     with pytest.raises(RuntimeError, match=r"must exist, but it was not built.*build_ext --inplace"):
         prepare_home()
-
-
-# ---- torch_npu's own machinery on the emulated runtime ----
-
-
-@needs_torch_npu
-@pytest.mark.parametrize(
-    ("mode", "queue"), [("normal", "1"), ("delayed:3", "0"), ("delayed:3", "1"), ("lazy", "1"), ("lazy", "2")]
-)
-def test_copies_streams_and_events_of_torch_npu(mode, queue):
-    program = """
-        import torch
-        from ascend_sample import hostcann
-        side, done = torch.npu.Stream(), torch.npu.Event()
-        pinned = torch.arange(8.).pin_memory()
-        a, b = torch.empty(8, device="npu"), torch.empty(8, device="npu")
-        a.copy_(pinned, non_blocking=True)
-        side.wait_stream(torch.npu.current_stream())
-        with torch.npu.stream(side):
-            b.copy_(a)
-            done.record()
-        done.synchronize()
-        assert done.query()
-        back = b.cpu()
-        assert back.tolist() == list(range(8)), back
-        begin, end = torch.npu.Event(enable_timing=True), torch.npu.Event(enable_timing=True)
-        begin.record(); a.copy_(b); end.record(); end.synchronize()
-        assert begin.elapsed_time(end) >= 0
-        del a, b
-        torch.npu.empty_cache()
-        print(hostcann.live()["block"], hostcann.violations(), torch.npu.memory_allocated())
-    """
-    assert output(emulated(program, HOSTCANN_STREAM_MODE=mode, TASK_QUEUE_ENABLE=queue)) == "0 [] 0"
-
-
-@needs_torch_npu
-@pytest.mark.parametrize("mode", ["normal", "lazy"])
-def test_a_graph_of_torch_npu_replays(mode):
-    program = """
-        import torch
-        from ascend_sample import hostcann
-        pinned, a, b = torch.ones(4).pin_memory(), torch.empty(4, device="npu"), torch.empty(4, device="npu")
-        graph, side = torch.npu.NPUGraph(), torch.npu.Stream()
-        with torch.npu.graph(graph):
-            a.copy_(pinned, non_blocking=True)
-            side.wait_stream(torch.npu.current_stream())
-            with torch.npu.stream(side):
-                b.copy_(a)
-            torch.npu.current_stream().wait_stream(side)
-        for value in (2., 3.):
-            pinned.fill_(value)
-            graph.replay()
-            torch.npu.synchronize()
-            assert b.cpu().tolist() == [value] * 4
-        hostcann.reset_counters()
-        graph.replay()
-        print(hostcann.counters().replays, hostcann.counters().synchronizations)
-        torch.npu.synchronize()
-    """
-    assert output(emulated(program, HOSTCANN_STREAM_MODE=mode)) == "1 {}"
-
-
-@needs_torch_npu
-def test_synchronising_inside_a_capture_is_an_error_with_its_reason():
-    program = """
-        import torch
-        graph = torch.npu.NPUGraph()
-        try:
-            with torch.npu.graph(graph):
-                torch.npu.synchronize()
-        except RuntimeError as error:
-            print(error)
-    """
-    done = emulated(program)
-    assert "the capture is invalid since aclrtSynchronizeDevice" in done.stdout
-
-
-@needs_torch_npu
-def test_out_of_memory_becomes_torchs_own_error_and_can_be_survived():
-    done = emulated(
-        """
-        import torch
-        from ascend_sample import hostcann
-        try:
-            torch.empty(100 << 20, dtype=torch.uint8, device="npu")
-        except torch.OutOfMemoryError as error:
-            print("out of memory" in str(error))
-        print(torch.ones(3).npu().cpu().sum().item())
-        hostcann.set_memory_capacity(1 << 30)
-        print(torch.empty(100 << 20, dtype=torch.uint8, device="npu").numel() >> 20)
-        hostcann.inject("malloc", count=10)
-        try:
-            torch.empty(200 << 20, dtype=torch.uint8, device="npu")
-        except torch.OutOfMemoryError:
-            print("injected")
-        """,
-        HOSTCANN_MEMORY="64M",
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["True", "3.0", "100", "injected"]
-
-
-@needs_torch_npu
-@pytest.mark.parametrize(
-    ("site", "name", "call"),
-    [
-        ("memcpy", "", "x.npu()"),
-        ("synchronize", "", "torch.npu.synchronize()"),
-        ("synchronize", "", "event.synchronize()"),
-    ],
-)
-def test_an_injected_fault_reaches_torch_with_its_message_and_the_next_call_works(site, name, call):
-    program = f"""
-        import torch
-        from ascend_sample import hostcann
-        x, event = torch.ones(3), torch.npu.Event()
-        event.record()
-        torch.npu.synchronize()
-        hostcann.inject({site!r}, {name!r}, message="the planted message")
-        try:
-            {call}
-        except RuntimeError as error:
-            print("the planted message" in str(error))
-        hostcann.clear_faults()
-        print(x.npu().cpu().sum().item(), hostcann.violations())
-    """
-    assert output(emulated(program)) == "True\n3.0 []"

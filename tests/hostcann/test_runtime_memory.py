@@ -62,27 +62,23 @@ def test_wrong_arguments_of_memory_calls_are_named():
     """)
 
 
-def test_using_freed_memory_is_a_violation_when_the_copy_runs():
-    check("""
+@pytest.mark.parametrize(
+    ("free", "message"),
+    [
+        ('"aclrtFree", block', "lies in memory that was freed"),
+        ('"aclrtFreeHost", data', "pinned host memory was freed"),
+    ],
+    ids=["device", "pinned"],
+)
+def test_using_freed_memory_is_a_violation_when_the_copy_runs(free, message):
+    check(f"""
         start()
         block, queue, data = malloc(8), stream(), pinned(b"12345678")
         mode("lazy")
         copy(block, data, 8, H2D, queue)
-        ok("aclrtFree", block)
+        ok({free})
         assert violations() == []
-        fails(507035, "lies in memory that was freed", "aclrtSynchronizeStream", queue)
-        assert violations() == ["freed_operand"]
-    """)
-
-
-def test_freeing_pinned_memory_before_its_copy_is_a_violation():
-    check("""
-        start()
-        block, queue, data = malloc(8), stream(), pinned(b"12345678")
-        mode("lazy")
-        copy(block, data, 8, H2D, queue)
-        ok("aclrtFreeHost", data)
-        fails(507035, "pinned host memory was freed", "aclrtSynchronizeStream", queue)
+        fails(507035, "{message}", "aclrtSynchronizeStream", queue)
         assert violations() == ["freed_operand"]
     """)
 

@@ -35,18 +35,17 @@ SAMPLING = {"do_sample": True, "max_new_tokens": 10, "pad_token_id": PAD, "top_k
 
 def make_model(kind: str) -> Any:
     torch.manual_seed(1)
-    sizes = {"vocab_size": VOCAB_SIZE, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": PAD}
+    sizes = {
+        "vocab_size": VOCAB_SIZE,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": PAD,
+        "initializer_range": 0.5,
+    }
     if kind == "gpt2":
-        config = GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.5, **sizes)
+        config = GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **sizes)
         return GPT2LMHeadModel(config).eval()
-    config = LlamaConfig(
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        initializer_range=0.5,
-        **sizes,
-    )
+    config = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, **sizes)
     return LlamaForCausalLM(config).eval()
 
 

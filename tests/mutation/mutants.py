@@ -413,7 +413,7 @@ MUTANTS = (
     Mutant(
         "hostcann: an executor serves twice",
         HOST_EXECUTOR,
-        "if (found != nullptr && !*found->repeatable) found = executor_table().take(executor);",
+        "if (found != nullptr && !*found->repeatable) found = table<aclOpExecutor>().take(executor);",
         "",
         IN_CONFORMANCE,
     ),

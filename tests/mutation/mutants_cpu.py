@@ -392,13 +392,6 @@ MUTANTS_CPU = (
         IN_FUZZ,
     ),
     Mutant(
-        "cpu: masked: what is left gets noise of the next vector",
-        "csrc/cpu/draws/noise.h",
-        "philox_.bits_from(first))",
-        "philox_.bits_from(first + kLanes))",
-        IN_FUZZ,
-    ),
-    Mutant(
         "cpu: masked: a place among what is left is taken for an id",
         "csrc/cpu/branches.h",
         "std::optional<size_t>(compacted->ids[*place])",
@@ -417,13 +410,6 @@ MUTANTS_CPU = (
         "csrc/cpu/branches.h",
         "arguments.status.front() = compacted->status;",
         "arguments.status.front() = RowStatus::kOk;",
-        IN_FUZZ,
-    ),
-    Mutant(
-        "cpu: masked: the temperature is left out",
-        "csrc/cpu/branches.h",
-        "divide(values, count, maximum, temperature, values);",
-        "divide(values, count, maximum, 1.0F, values);",
         IN_FUZZ,
     ),
     Mutant(

@@ -203,10 +203,10 @@ MUTANTS_SAMPLING = (
     # ---- noise ----
     Mutant("sampling: nine rounds of Philox", NOISE, "_ROUNDS: Final = 10", "_ROUNDS: Final = 9", IN_NOISE),
     Mutant(
-        "sampling: the native noise has another stream",
+        "sampling: the native noise has another purpose",
         "csrc/cpu/torch/sample_rows_kernel.cpp",
-        ".stream = static_cast<uint32_t>(stream),",
-        ".stream = 0,",
+        ".purpose = static_cast<uint32_t>(purpose),",
+        ".purpose = 0,",
         IN_NATIVE_ROWS,
     ),
     # ---- filter_probabilities ----

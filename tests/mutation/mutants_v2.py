@@ -29,18 +29,8 @@ HOST_API = "csrc/hostcann/opapi/top_k_top_p_sample_v2_api.cpp"
 
 IN_OPERATOR = ("tests/operators/test_operator_v2.py", "tests/operators/test_golden_v2.py")
 IN_REFERENCE = (*IN_OPERATOR, "-k", "reference")
-IN_COMPOSITE = (
-    "tests/operators/test_operator_v2.py",
-    "tests/operators/test_golden_v2.py",
-    "-k",
-    "cpu and not reference",
-)
-IN_HOSTCANN = (
-    "tests/operators/test_operator_v2.py",
-    "tests/operators/test_golden_v2.py",
-    "-k",
-    "npu and not composite",
-)
+IN_COMPOSITE = (*IN_OPERATOR, "-k", "cpu and not reference")
+IN_HOSTCANN = (*IN_OPERATOR, "-k", "npu and not composite")
 IN_PARITY = ("tests/parity/test_parity_v2.py",)
 IN_BAD_INPUT = ("tests/operators/test_bad_input.py", "-k", "v2")
 IN_CAPTURE = ("tests/npu/test_capture.py", "-k", "V2")

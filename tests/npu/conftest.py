@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ascend_sample
-from ascend_sample import hostcann
+from tests.support.emulation import emulation
 
 from .batches import SAMPLE, SAMPLE_RESULT, SAMPLE_V2, VARIANTS, use_variant
 
@@ -36,9 +36,5 @@ def route(npu: str, request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture
 def emulated(npu: str) -> Iterator[None]:
     """For tests that need hostcann's faults, modes or counters."""
-    if not hostcann.is_active():
-        pytest.skip("the NPU is a real one: nothing can be injected or counted")
-    yield
-    hostcann.clear_faults()
-    hostcann.set_stream_mode("normal")
+    yield from emulation()
     torch.npu.synchronize()

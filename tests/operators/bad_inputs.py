@@ -75,16 +75,59 @@ def _parser(argument: str) -> str:
 
 
 V, T = ValueError, TypeError
+
+
+def _unparsed(error: type[Exception], argument: str, what: str, rule: str, bad: Callable[[Any], Any]) -> BadInput:
+    """A case that the dispatcher's parser refuses before the operator's rules do."""
+    return BadInput(f"{argument} {what}", error, f"{argument} {rule}", {argument: bad}, _parser(argument), RuntimeError)
+
+
+def _bad_fractions(argument: str, skipped: str) -> list[BadInput]:
+    """The cases of p and of min_p."""
+    kind = "must be a floating-point tensor, a float or None, got"
+    large = "must fit in a float, got"
+
+    def case(error: type[Exception], what: str, rule: str, make: Callable[[Any], Any], *of_operator: Any) -> BadInput:
+        return BadInput(f"{argument} {what}", error, f"{argument} {rule}", {argument: make}, *of_operator)
+
+    return [
+        _unparsed(T, argument, "a string", f"{kind} '0.9'", _always("0.9")),
+        _unparsed(T, argument, "a bool", f"{kind} True. None skips {skipped}", _always(True)),
+        _unparsed(T, argument, "complex", f"{kind} 1j", _always(1j)),
+        _unparsed(T, argument, "a list", kind, lambda p: p.tolist()),
+        _unparsed(
+            V,
+            argument,
+            "an int that no float holds",
+            f"{large} an int of 1329 bits. None skips {skipped}",
+            _always(10**400),
+        ),
+        _unparsed(
+            V,
+            argument,
+            "a fraction that no float holds",
+            f"{large} a Fraction. None skips {skipped}",
+            _always(Fraction(10**400)),
+        ),
+        case(
+            T,
+            "int32",
+            f"{kind} a tensor of torch.int32",
+            lambda p: p.int(),
+            rf"{argument} must have the dtype of logits \(BFloat16\), got Int",
+            T,
+        ),
+        case(V, "too short", r"must have one value for each row of logits \(4\), got 1", lambda p: p[:1]),
+        case(V, "a row", r"must have shape \[batch\], got 2 dimensions", lambda p: p[None]),
+        case(V, "a column", r"must have shape \[batch\], got 2 dimensions", lambda p: p[:, None]),
+        case(V, "elsewhere", "must be on the device of logits .*, got meta", lambda p: p.to("meta")),
+        case(T, "sparse", "must be a dense strided tensor, got layout Sparse", lambda p: p.cpu().to_sparse()),
+    ]
+
+
 BAD_INPUTS = [
     # logits
-    BadInput(
-        "logits a list",
-        T,
-        "logits must be a torch.Tensor, got list",
-        {"logits": lambda x: x.tolist()},
-        _parser("logits"),
-        RuntimeError,
-    ),
+    _unparsed(T, "logits", "a list", "must be a torch.Tensor, got list", lambda x: x.tolist()),
     BadInput(
         "logits None",
         T,
@@ -137,38 +180,10 @@ BAD_INPUTS = [
         {"logits": lambda x: x.cpu().float().to_sparse()},
     ),
     # k
-    BadInput(
-        "k a float",
-        T,
-        "k must be an integer tensor, an int or None, got 3.5",
-        {"k": _always(3.5)},
-        _parser("k"),
-        RuntimeError,
-    ),
-    BadInput(
-        "k a string",
-        T,
-        "k must be an integer tensor, an int or None, got '3'",
-        {"k": _always("3")},
-        _parser("k"),
-        RuntimeError,
-    ),
-    BadInput(
-        "k a bool",
-        T,
-        "k must be an integer tensor, an int or None, got True",
-        {"k": _always(True)},
-        _parser("k"),
-        RuntimeError,
-    ),
-    BadInput(
-        "k a list",
-        T,
-        r"k must be an integer tensor, an int or None, got \[3, 3, 3, 3\]",
-        {"k": lambda k: k.tolist()},
-        _parser("k"),
-        RuntimeError,
-    ),
+    _unparsed(T, "k", "a float", "must be an integer tensor, an int or None, got 3.5", _always(3.5)),
+    _unparsed(T, "k", "a string", "must be an integer tensor, an int or None, got '3'", _always("3")),
+    _unparsed(T, "k", "a bool", "must be an integer tensor, an int or None, got True", _always(True)),
+    _unparsed(T, "k", "a list", r"must be an integer tensor, an int or None, got \[3, 3, 3, 3\]", lambda k: k.tolist()),
     BadInput(
         "k float32",
         T,
@@ -206,71 +221,9 @@ BAD_INPUTS = [
     BadInput(
         "k sparse", T, "k must be a dense strided tensor, got layout Sparse", {"k": lambda k: k.cpu().to_sparse()}
     ),
-    # p
-    BadInput(
-        "p a string",
-        T,
-        "p must be a floating-point tensor, a float or None, got '0.9'",
-        {"p": _always("0.9")},
-        _parser("p"),
-        RuntimeError,
-    ),
-    BadInput(
-        "p a bool",
-        T,
-        "p must be a floating-point tensor, a float or None, got True",
-        {"p": _always(True)},
-        _parser("p"),
-        RuntimeError,
-    ),
-    BadInput(
-        "p complex",
-        T,
-        "p must be a floating-point tensor, a float or None, got 1j",
-        {"p": _always(1j)},
-        _parser("p"),
-        RuntimeError,
-    ),
-    BadInput(
-        "p a list",
-        T,
-        "p must be a floating-point tensor, a float or None, got",
-        {"p": lambda p: p.tolist()},
-        _parser("p"),
-        RuntimeError,
-    ),
-    BadInput(
-        "p int32",
-        T,
-        "p must be a floating-point tensor, a float or None, got a tensor of torch.int32",
-        {"p": lambda p: p.int()},
-        r"p must have the dtype of logits \(BFloat16\), got Int",
-        T,
-    ),
-    BadInput(
-        "p an int that no float holds",
-        V,
-        "p must fit in a float, got an int of 1329 bits. None skips top-p",
-        {"p": _always(10**400)},
-        _parser("p"),
-        RuntimeError,
-    ),
-    BadInput(
-        "p a fraction that no float holds",
-        V,
-        "p must fit in a float, got a Fraction. None skips top-p",
-        {"p": _always(Fraction(10**400))},
-        _parser("p"),
-        RuntimeError,
-    ),
-    BadInput("p too short", V, r"p must have one value for each row of logits \(4\), got 1", {"p": lambda p: p[:1]}),
-    BadInput("p a row", V, r"p must have shape \[batch\], got 2 dimensions", {"p": lambda p: p[None]}),
-    BadInput("p elsewhere", V, "p must be on the device of logits .*, got meta", {"p": lambda p: p.to("meta")}),
-    BadInput(
-        "p sparse", T, "p must be a dense strided tensor, got layout Sparse", {"p": lambda p: p.cpu().to_sparse()}
-    ),
+    *_bad_fractions("p", "top-p"),
     # q
-    BadInput("q a number", T, "q must be a torch.Tensor, got float", {"q": _always(1.0)}, _parser("q"), RuntimeError),
+    _unparsed(T, "q", "a number", "must be a torch.Tensor, got float", _always(1.0)),
     BadInput("q bfloat16", T, "q must be float32, got BFloat16", {"q": lambda q: q.to(torch.bfloat16)}),
     BadInput("q float64", T, "q must be float32, got Double", {"q": lambda q: q.double()}, needs_float64=True),
     BadInput("q int64", T, "q must be float32, got Long", {"q": lambda q: q.long()}),
@@ -283,148 +236,57 @@ BAD_INPUTS = [
         "q sparse", T, "q must be a dense strided tensor, got layout Sparse", {"q": lambda q: q.cpu().to_sparse()}
     ),
     # options
-    BadInput(
-        "eps an int that no float holds",
+    _unparsed(
         V,
-        "eps must fit in a float, got an int of 1329 bits. Use the default, 1e-8",
-        {"eps": _always(10**400)},
-        _parser("eps"),
-        RuntimeError,
+        "eps",
+        "an int that no float holds",
+        "must fit in a float, got an int of 1329 bits. Use the default, 1e-8",
+        _always(10**400),
     ),
     BadInput("eps negative", V, "eps must be finite and >= 0, got -1e-08", {"eps": _always(-1e-8)}),
     BadInput("eps infinite", V, "eps must be finite and >= 0, got inf", {"eps": _always(math.inf)}),
     BadInput("eps NaN", V, "eps must be finite and >= 0, got nan", {"eps": _always(math.nan)}),
-    BadInput(
-        "eps a string", T, "eps must be a float, got '1e-8'", {"eps": _always("1e-8")}, _parser("eps"), RuntimeError
-    ),
-    BadInput("eps None", T, "eps must be a float, got None", {"eps": _always(None)}, _parser("eps"), RuntimeError),
+    _unparsed(T, "eps", "a string", "must be a float, got '1e-8'", _always("1e-8")),
+    _unparsed(T, "eps", "None", "must be a float, got None", _always(None)),
     BadInput("top_k_guess 0", V, "top_k_guess must be >= 1, got 0", {"top_k_guess": _always(0)}),
     BadInput("top_k_guess negative", V, "top_k_guess must be >= 1, got -5", {"top_k_guess": _always(-5)}),
-    BadInput(
-        "top_k_guess beyond int64",
+    _unparsed(
         V,
-        "top_k_guess must fit in int64, got 9223372036854775808. Use the default, 32",
-        {"top_k_guess": _always(2**63)},
-        _parser("top_k_guess"),
-        RuntimeError,
+        "top_k_guess",
+        "beyond int64",
+        "must fit in int64, got 9223372036854775808. Use the default, 32",
+        _always(2**63),
     ),
-    BadInput(
-        "top_k_guess a float",
-        T,
-        "top_k_guess must be an int, got 1.5",
-        {"top_k_guess": _always(1.5)},
-        _parser("top_k_guess"),
-        RuntimeError,
-    ),
-    BadInput(
-        "is_need_logits a string",
-        T,
-        "is_need_logits must be True or False, got 'yes'",
-        {"is_need_logits": _always("yes")},
-        _parser("is_need_logits"),
-        RuntimeError,
-    ),
-    BadInput(
-        "is_need_logits a tensor",
-        T,
-        "is_need_logits must be True or False, got a tensor",
-        {"is_need_logits": _always(torch.tensor([True, False]))},
-        _parser("is_need_logits"),
-        RuntimeError,
+    _unparsed(T, "top_k_guess", "a float", "must be an int, got 1.5", _always(1.5)),
+    _unparsed(T, "is_need_logits", "a string", "must be True or False, got 'yes'", _always("yes")),
+    _unparsed(
+        T, "is_need_logits", "a tensor", "must be True or False, got a tensor", _always(torch.tensor([True, False]))
     ),
 ]
 
 
 BAD_INPUTS_OF_V2 = [
-    # min_p
-    BadInput(
-        "min_p a string",
-        T,
-        "min_p must be a floating-point tensor, a float or None, got '0.1'",
-        {"min_p": _always("0.1")},
-        _parser("min_p"),
-        RuntimeError,
-    ),
-    BadInput(
-        "min_p a bool",
-        T,
-        "min_p must be a floating-point tensor, a float or None, got True. None skips min-p",
-        {"min_p": _always(True)},
-        _parser("min_p"),
-        RuntimeError,
-    ),
-    BadInput(
-        "min_p int32",
-        T,
-        "min_p must be a floating-point tensor, a float or None, got a tensor of torch.int32",
-        {"min_p": lambda m: m.int()},
-        r"min_p must have the dtype of logits \(BFloat16\), got Int",
-        T,
-    ),
-    BadInput(
-        "min_p an int that no float holds",
-        V,
-        "min_p must fit in a float, got an int of 1329 bits. None skips min-p",
-        {"min_p": _always(10**400)},
-        _parser("min_p"),
-        RuntimeError,
-    ),
-    BadInput(
-        "min_p too short",
-        V,
-        r"min_p must have one value for each row of logits \(4\), got 2",
-        {"min_p": lambda m: m[:2]},
-    ),
-    BadInput(
-        "min_p a column", V, r"min_p must have shape \[batch\], got 2 dimensions", {"min_p": lambda m: m[:, None]}
-    ),
-    BadInput(
-        "min_p elsewhere", V, "min_p must be on the device of logits .*, got meta", {"min_p": lambda m: m.to("meta")}
-    ),
-    BadInput(
-        "min_p sparse",
-        T,
-        "min_p must be a dense strided tensor, got layout Sparse",
-        {"min_p": lambda m: m.cpu().to_sparse()},
-    ),
+    *_bad_fractions("min_p", "min-p"),
     # options
-    BadInput(
-        "ks_max beyond int64",
+    _unparsed(
         V,
-        "ks_max must fit in int64, got 1180591620717411303424. Use the default, 1024",
-        {"ks_max": _always(2**70)},
-        _parser("ks_max"),
-        RuntimeError,
+        "ks_max",
+        "beyond int64",
+        "must fit in int64, got 1180591620717411303424. Use the default, 1024",
+        _always(2**70),
     ),
-    BadInput(
-        "ks_max below int64",
+    _unparsed(
         V,
-        "ks_max must fit in int64, got -9223372036854775809. Use the default, 1024",
-        {"ks_max": _always(-(2**63) - 1)},
-        _parser("ks_max"),
-        RuntimeError,
+        "ks_max",
+        "below int64",
+        "must fit in int64, got -9223372036854775809. Use the default, 1024",
+        _always(-(2**63) - 1),
     ),
     BadInput("ks_max 0", V, "ks_max must be between 1 and 1024, got 0", {"ks_max": _always(0)}),
     BadInput("ks_max 1025", V, "ks_max must be between 1 and 1024, got 1025", {"ks_max": _always(1025)}),
-    BadInput(
-        "ks_max a float", T, "ks_max must be an int, got 8.5", {"ks_max": _always(8.5)}, _parser("ks_max"), RuntimeError
-    ),
-    BadInput(
-        "input_is_logits a string",
-        T,
-        "input_is_logits must be True or False, got 'no'",
-        {"input_is_logits": _always("no")},
-        _parser("input_is_logits"),
-        RuntimeError,
-    ),
-    BadInput(
-        "is_need_sample_result a string",
-        T,
-        "is_need_sample_result must be True or False, got 'no'",
-        {"is_need_sample_result": _always("no")},
-        _parser("is_need_sample_result"),
-        RuntimeError,
-    ),
+    _unparsed(T, "ks_max", "a float", "must be an int, got 8.5", _always(8.5)),
+    _unparsed(T, "input_is_logits", "a string", "must be True or False, got 'no'", _always("no")),
+    _unparsed(T, "is_need_sample_result", "a string", "must be True or False, got 'no'", _always("no")),
     BadInput(
         "q beside a sample result",
         V,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -50,6 +51,10 @@ class Golden:
 V1, V2 = Golden("operator_v1"), Golden("operator_v2")
 
 
-def name_of(case: Case) -> str:
-    """Returns the id of a test."""
-    return f"{case['case']}-{case['name']}"
+def each_case(golden: Golden) -> pytest.MarkDecorator:
+    """Parametrises a test with the cases of an operator."""
+    return pytest.mark.parametrize("case", golden.cases, ids=lambda case: f"{case['case']}-{case['name']}")
+
+
+ON_DEVICES = pytest.mark.parametrize("backend", [None, "composite"], ids=["default", "composite"])
+"""The backends that run on every device."""

@@ -5,15 +5,14 @@ Every row is unambiguous (no near tie, no near boundary), so ids and kept sets m
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 import ascend_sample
+from tests.operators.golden import ON_DEVICES, Case, each_case
 from tests.operators.golden import V1 as GOLDEN
-from tests.operators.golden import Case, name_of
 
 ROWS = 710
-CASES = pytest.mark.parametrize("case", GOLDEN.cases, ids=name_of)
+CASES = each_case(GOLDEN)
 
 
 def check(case: Case, device: str, backend: str | None) -> None:
@@ -41,14 +40,10 @@ def test_file_is_complete() -> None:
     assert scenarios == {"A", "Ap", "Aq", "Apq", "Bp", "Bpq", "C", "Cq"}
 
 
+@ON_DEVICES
 @CASES
-def test_device(case: Case, device: str) -> None:
-    check(case, device, None)
-
-
-@CASES
-def test_composite(case: Case, device: str) -> None:
-    check(case, device, "composite")
+def test_rows(case: Case, device: str, backend: str | None) -> None:
+    check(case, device, backend)
 
 
 @CASES

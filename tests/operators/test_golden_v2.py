@@ -6,16 +6,15 @@ import functools
 import math
 from typing import Any
 
-import pytest
 import torch
 
 import ascend_sample
 from ascend_sample.reference_v2 import top_k_top_p_sample_v2_trace
-from tests.operators.golden import DTYPES, Case, name_of
+from tests.operators.golden import DTYPES, ON_DEVICES, Case, each_case
 from tests.operators.golden import V2 as GOLDEN
 
 ROWS = 633
-CASES = pytest.mark.parametrize("case", GOLDEN.cases, ids=name_of)
+CASES = each_case(GOLDEN)
 
 
 def inputs(case: Case) -> tuple[tuple[torch.Tensor | None, ...], dict[str, Any]]:
@@ -84,19 +83,15 @@ def test_file_is_complete() -> None:
     assert {case["input_is_logits"] for case in GOLDEN.cases} == {True, False}
 
 
+@ON_DEVICES
 @CASES
-def test_device(case: Case, device: str) -> None:
-    check(case, device, None)
+def test_rows(case: Case, device: str, backend: str | None) -> None:
+    check(case, device, backend)
 
 
 @CASES
 def test_cffi(case: Case, npu: str) -> None:
     check(case, npu, "cffi")
-
-
-@CASES
-def test_composite(case: Case, device: str) -> None:
-    check(case, device, "composite")
 
 
 @CASES

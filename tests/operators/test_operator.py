@@ -8,14 +8,9 @@ import pytest
 import torch
 
 import ascend_sample
+from tests.operators.guesses import GUESSED, GUESSES, ROW
 
 INF = math.inf
-ROUTES = ["default", "composite", "reference"]
-
-
-@pytest.fixture(params=ROUTES)
-def route(request: pytest.FixtureRequest) -> str | None:
-    return None if request.param == "default" else str(request.param)
 
 
 def sample(
@@ -128,11 +123,10 @@ class TestBoundaries:
         assert [len(kept) for kept in sample(device, route, rows, k=1024)[1]] == [1024]
         assert [len(kept) for kept in sample(device, route, rows, k=1025)[1]] == [2000]
 
-    @pytest.mark.parametrize("guess", [1, 2, 32, 1024, 5000])
+    @GUESSES
     def test_guess_never_changes_a_result(self, device: str, route: str | None, guess: int) -> None:
-        row = [math.sin(i) * 3 for i in range(3000)]
-        expected = sample("cpu", "reference", [row], p=0.9, q=[[1.0] * 3000])
-        assert sample(device, route, [row], p=0.9, q=[[1.0] * 3000], top_k_guess=guess) == expected
+        expected = sample("cpu", "reference", [ROW], **GUESSED)
+        assert sample(device, route, [ROW], **GUESSED, top_k_guess=guess) == expected
 
 
 class TestSpecialValues:

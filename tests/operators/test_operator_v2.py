@@ -11,16 +11,11 @@ import torch
 
 import ascend_sample
 from ascend_sample import TopKTopPSampleV2
+from tests.operators.guesses import GUESSED, GUESSES, ROW
 
 INF = math.inf
 NAN = math.nan
-ROUTES = ["default", "composite", "reference"]
 PROBABILITIES = [0.125, 0.5, 0.25, 0.125]
-
-
-@pytest.fixture(params=ROUTES)
-def route(request: pytest.FixtureRequest) -> str | None:
-    return None if request.param == "default" else str(request.param)
 
 
 def run(
@@ -104,11 +99,10 @@ class TestTopP:
         q[later] = 1.2 * weights[later] / weights[rank]
         assert sample(device, route, [log(*weights)], p=0.95, q=[q], dtype=torch.float32)[0] == [rank]
 
-    @pytest.mark.parametrize("guess", [1, 2, 32, 1024, 5000])
+    @GUESSES
     def test_guess_never_changes_a_result(self, device: str, route: str | None, guess: int) -> None:
-        row = [math.sin(i) * 3 for i in range(3000)]
-        expected = sample("cpu", "reference", [row], p=0.9, q=[[1.0] * 3000])
-        assert sample(device, route, [row], p=0.9, q=[[1.0] * 3000], top_k_guess=guess) == expected
+        expected = sample("cpu", "reference", [ROW], **GUESSED)
+        assert sample(device, route, [ROW], **GUESSED, top_k_guess=guess) == expected
 
 
 class TestTopK:

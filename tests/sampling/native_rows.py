@@ -12,7 +12,7 @@ from ascend_sample.sampling.noise import Purpose
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TEMPERATURES = (0.0, 0.3, 1.0, 1.7)
-KS = (0, 1, 20, 1024)
+KS = (0, 1, 20, 1024, 1500)
 PS = (1.0, 0.1, 0.9, 0.999)
 MIN_PS = (0.0, 0.05, 1.0)
 GRID = [Request(*each) for each in itertools.product(TEMPERATURES, KS, PS, MIN_PS)]
@@ -24,6 +24,7 @@ ROUTES = [
 ]
 ROUTES += [Request(1.0, 0, 1.0, 0.05), Request(0.7, 0, 1.0, 0.05), Request(1.0, 0, 1.0, 0.0), Request(0.7, 0, 1.0, 0.0)]
 ROUTES += [Request(0.7, 20, 0.9, 0.0), Request(0.7, 300, 1.0, 0.0)]
+ROUTES += [Request(1.0, 1500, 1.0, 0.0), Request(0.7, 1500, 0.9, 0.01)]
 ROUTES += [Request(0.0, 20, 0.9, 0.0), Request(0.7, 1, 0.9, 0.0), Request(1.0, 0, 0.5, 1.0), Request(0.7, 20, 0.5, 1.0)]
 
 
@@ -42,10 +43,16 @@ def keys(count: int) -> dict[str, Tensor]:
 
 
 def sample_rows(
-    logits: Tensor, requests: list[Request], *, rows: Tensor | None = None, purpose: int = Purpose.DRAW, **key: Tensor
+    logits: Tensor,
+    requests: list[Request],
+    *,
+    rows: Tensor | None = None,
+    purpose: int = Purpose.DRAW,
+    keep_ties: bool = False,
+    **key: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    arguments = {**lists(requests), **(key or keys(len(requests)))}
-    result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments, stream=purpose)
+    arguments = {**lists(requests), **(key or keys(len(requests))), "purpose": purpose, "keep_ties": keep_ties}
+    result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments)
     return result
 
 

@@ -43,13 +43,13 @@ def status_of(logits: np.ndarray) -> int:
     return ALL_MASKED if np.isneginf(logits).all() else OK
 
 
-def sample(logits: np.ndarray, request: Request, noise: np.ndarray) -> Expected:
+def sample(logits: np.ndarray, request: Request, noise: np.ndarray, keep_ties: bool = False) -> Expected:
     """Args: logits float32 [vocab_size]; noise float32, the ranks' or at least 256 + the number of segments."""
     status = status_of(logits)
     x = np.where(np.isnan(logits), np.float32(-np.inf), logits)
     maximum = x.max()
     best = int(x.argmax())
-    is_ranked = 1 <= request.k <= min(x.size, MOST_K)
+    is_ranked = 1 <= request.k <= min(x.size, MOST_K) and not keep_ties
     uses_k = 1 <= request.k <= x.size
     if status == ALL_MASKED or maximum == -np.inf:
         return Expected(0, frozenset({0}), status)
@@ -65,10 +65,11 @@ def sample(logits: np.ndarray, request: Request, noise: np.ndarray) -> Expected:
             divided[x == -np.inf] = -np.inf
     uses_p = request.p < 1
     ids = np.arange(x.size)
-    if uses_k or uses_p:
-        ids = np.lexsort((ids, -(x if uses_k else divided)))
     if uses_k:
-        ids = ids[: request.k]
+        ids = np.lexsort((ids, -x))
+        ids = ids[x[ids] >= x[ids[request.k - 1]]] if keep_ties else ids[: request.k]
+    if not is_ranked:  # what division has made equal, by id
+        ids = ids[np.lexsort((ids, -divided[ids]))]
     scaled = divided[ids].astype(np.float64)
     weights = np.exp(scaled - scaled.max())
     probabilities = weights / weights.sum()

@@ -16,18 +16,20 @@ from ascend_sample.sampling.noise import Purpose, exponential_noise
 from tests.support.code_paths import assert_same_on_all_code_paths
 
 
-def expect(logits: Tensor, requests: list[Request], purpose: int = Purpose.DRAW, **key: Tensor) -> list[Expected]:
+def expect(
+    logits: Tensor, requests: list[Request], purpose: int = Purpose.DRAW, keep_ties: bool = False, **key: Tensor
+) -> list[Expected]:
     key = key or keys(len(requests))
     lanes = max(MOST_K, 256 + logits.shape[1] // 256 + 1)
     noise = exponential_noise(key["seed"], key["position"], lanes, purpose=Purpose(purpose)).numpy()
     values = logits.float().numpy()
-    return [sample(values[i], request, noise[i]) for i, request in enumerate(requests)]
+    return [sample(values[i], request, noise[i], keep_ties) for i, request in enumerate(requests)]
 
 
-def check(logits: Tensor, requests: list[Request], least_exact: float = 0.99) -> None:
+def check(logits: Tensor, requests: list[Request], least_exact: float = 0.99, keep_ties: bool = False) -> None:
     """Every id is one that the reference allows, and nearly every one is its own."""
-    token_ids, status = sample_rows(logits, requests)
-    expected = expect(logits, requests)
+    token_ids, status = sample_rows(logits, requests, keep_ties=keep_ties)
+    expected = expect(logits, requests, keep_ties=keep_ties)
     assert status.tolist() == [each.status for each in expected]
     kinds: Counter[bool] = Counter()
     for i, (token_id, each) in enumerate(zip(token_ids.tolist(), expected, strict=True)):
@@ -199,6 +201,27 @@ def test_equals_dividing_first_where_that_keeps_logits_apart() -> None:
         tempered = [Request(temperature, request.k, request.p, request.min_p) for request in requests]
         token_ids, _ = sample_rows(logits, tempered)
         assert (divided != token_ids).sum() <= 1  # a near tie
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab_size", [255, 256, 257, 2000, 4097])
+def test_ties_that_top_k_keeps(dtype: torch.dtype, vocab_size: int) -> None:
+    """All that is equal to the k-th, in rows of a few values, some of which are masked."""
+    requests = [request for request in GRID if request.k != 1] * 2
+    logits = make_logits(len(requests), vocab_size, dtype).round()
+    logits[::2, ::3] = -torch.inf
+    check(logits, requests, keep_ties=True)
+    logits[:, vocab_size // 2] = torch.inf
+    check(logits, requests, keep_ties=True)
+
+
+@pytest.mark.parametrize("vocab_size", [255, 256, 257, 511, 513, 1023, 1025, 8191, 8193])
+def test_last_segments_of_any_length(vocab_size: int) -> None:
+    """Half of the weight is on the last ids."""
+    requests = [request for request in ROUTES if request.k in (0, 1500)] * 20
+    logits = make_logits(len(requests), vocab_size, torch.float32, scale=0.5)
+    logits[:, -7:] += float(np.log(vocab_size / 7))
+    check(logits, requests, 1.0)
 
 
 def test_division_rounds_as_division_does() -> None:

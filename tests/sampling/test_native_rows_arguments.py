@@ -73,14 +73,14 @@ BAD = [
     ({"seed": lambda x: x.int()}, TypeError, "seed must be Long, got Int"),
     ({"position": lambda x: x.float()}, TypeError, "position must be Long, got Float"),
     ({"position": lambda x: x.to("meta")}, ValueError, r"position must be on the device of logits \(cpu\), got meta"),
-    ({"stream": lambda x: -1}, ValueError, r"stream must be between 0 and 2\^32 - 1, got -1"),
+    ({"purpose": lambda x: -1}, ValueError, r"purpose must be between 0 and 2\^32 - 1, got -1"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "error", "message"), BAD)
 def test_bad_arguments(changes: dict, error: type[Exception], message: str) -> None:
     requests = [Request(1.0, 2, 0.9, 0.1)] * 4
-    arguments = {"logits": make_logits(4, 10, torch.float32), "rows": None, **lists(requests), **keys(4), "stream": 0}
+    arguments = {"logits": make_logits(4, 10, torch.float32), "rows": None, **lists(requests), **keys(4), "purpose": 0}
     torch.ops.ascend_sample.sample_rows(**arguments)
     for name, change in changes.items():
         arguments[name] = change(arguments[name])

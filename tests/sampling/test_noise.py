@@ -287,8 +287,8 @@ BAD = [
     (lambda g: g | {"first_lane": 3}, ValueError, "first_lane must be even and >= 0, got 3"),
     (lambda g: g | {"first_lane": -2}, ValueError, "first_lane must be even and >= 0, got -2"),
     (lambda g: g | {"first_lane": 2**33, "lanes": 1}, ValueError, r"must end at 2\^33"),
-    (lambda g: g | {"purpose": -1}, ValueError, r"stream must be between 0 and 2\^32 - 1, got -1"),
-    (lambda g: g | {"purpose": 2**32}, ValueError, "stream must be between"),
+    (lambda g: g | {"purpose": -1}, ValueError, r"purpose must be between 0 and 2\^32 - 1, got -1"),
+    (lambda g: g | {"purpose": 2**32}, ValueError, "purpose must be between"),
 ]
 
 

@@ -15,15 +15,8 @@ from torch import Tensor, nn
 
 from ascend_sample._errors import refuse, refuse_type
 from ascend_sample.decoding.models.transformer_decoder import EncoderDecoder
+from ascend_sample.decoding.onnx import interface
 from ascend_sample.decoding.onnx.graphs import DecoderGraph, EncoderGraph, decoder_example
-from ascend_sample.decoding.onnx.interface import (
-    DECODER_FILE,
-    DECODER_INPUTS,
-    DECODER_OUTPUTS,
-    ENCODER_FILE,
-    MEMORY_OUTPUTS,
-    require,
-)
 from ascend_sample.decoding.onnx.transformers_parts import DECODERS, Parts, is_supported, parts_of
 
 OPSET: Final = 20
@@ -69,8 +62,8 @@ def export_onnx(
         >>> export_onnx(model, "speech", {"features": features, "lengths": lengths}, {"features": {1: "frames"}})
         ... # doctest: +SKIP
     """
-    require("onnx")
-    require("onnxscript")
+    interface.require("onnx")
+    interface.require("onnxscript")
     name = "export_onnx"
     encoder, decoder, example, dynamic_axes = _checked_parts(name, model, example, dynamic_axes)
     axes = _checked_axes(name, example, dynamic_axes)
@@ -82,8 +75,14 @@ def export_onnx(
         keys, _, _ = start(*tensors)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    _export(start, tensors, (shapes,), tuple(example), MEMORY_OUTPUTS, directory / ENCODER_FILE)
-    _export(step, *decoder_example(keys), DECODER_INPUTS, DECODER_OUTPUTS, directory / DECODER_FILE)
+    _export(start, tensors, (shapes,), tuple(example), interface.MEMORY_OUTPUTS, directory / interface.ENCODER_FILE)
+    _export(
+        step,
+        *decoder_example(keys),
+        interface.DECODER_INPUTS,
+        interface.DECODER_OUTPUTS,
+        directory / interface.DECODER_FILE,
+    )
 
 
 def _checked_parts(

@@ -13,14 +13,7 @@ from torch import Tensor
 
 from ascend_sample._errors import check_integer, refuse, refuse_type
 from ascend_sample.decoding.model import ENCODER_IDS, ENCODER_MASK, StepOutput
-from ascend_sample.decoding.onnx.interface import (
-    DECODER_FILE,
-    DECODER_INPUTS,
-    DECODER_OUTPUTS,
-    ENCODER_FILE,
-    MEMORY_OUTPUTS,
-    require,
-)
+from ascend_sample.decoding.onnx import interface
 from ascend_sample.decoding.places import at_places, mask_of, repeated_rows, tokens_first
 
 ONNX_TYPES = {
@@ -79,13 +72,13 @@ class OnnxModel:
         providers: Sequence[str] = ("CPUExecutionProvider",),
         threads: int | None = None,
     ) -> None:
-        onnxruntime = require("onnxruntime")
+        onnxruntime = interface.require("onnxruntime")
         options = onnxruntime.SessionOptions()
         if threads is not None:
             check_integer("OnnxModel", "threads", threads, low=1)
             options.intra_op_num_threads = threads
         sessions = []
-        for file in (ENCODER_FILE, DECODER_FILE):
+        for file in (interface.ENCODER_FILE, interface.DECODER_FILE):
             path = Path(directory) / file
             if not path.is_file():
                 remedy = "Write it with export_onnx."
@@ -94,8 +87,8 @@ class OnnxModel:
         self.encoder, self.decoder = sessions
         self.encoder_inputs = {value.name: ONNX_TYPES.get(value.type) for value in self.encoder.get_inputs()}
         for session, names in (
-            (self.encoder.get_outputs(), MEMORY_OUTPUTS),
-            (self.decoder.get_inputs(), DECODER_INPUTS),
+            (self.encoder.get_outputs(), interface.MEMORY_OUTPUTS),
+            (self.decoder.get_inputs(), interface.DECODER_INPUTS),
         ):
             found = tuple(value.name for value in session)
             if found != names:
@@ -120,7 +113,7 @@ class OnnxModel:
             if encoder[name].dtype != dtype:
                 refuse_type("OnnxModel", f"encoder[{name!r}]", f"be a tensor of {dtype}", encoder[name], "Convert it.")
         outputs = self.encoder.run(None, {name: value.cpu().numpy() for name, value in encoder.items()})
-        memory = dict(zip(MEMORY_OUTPUTS, outputs, strict=True))
+        memory = dict(zip(interface.MEMORY_OUTPUTS, outputs, strict=True))
         if memory["memory_lengths"].min() < 1:
             lengths = memory["memory_lengths"].tolist()
             refuse(
@@ -149,7 +142,7 @@ class OnnxModel:
             "memory_index": cache.memory_index.numpy(),
             **cache.memory,
         }
-        logits, *keys_values = self.decoder.run(list(DECODER_OUTPUTS), inputs)
+        logits, *keys_values = self.decoder.run(list(interface.DECODER_OUTPUTS), inputs)
         grown = replace(
             cache,
             keys_values=tuple(keys_values),

@@ -44,7 +44,7 @@ class Philox {
   explicit Philox(const NoiseKey& key)
       : seed_{static_cast<uint32_t>(key.seed),
               static_cast<uint32_t>(static_cast<uint64_t>(key.seed) >> 32)},
-        stream_(key.stream),
+        purpose_(key.purpose),
         position_{static_cast<uint32_t>(key.position),
                   static_cast<uint32_t>(static_cast<uint64_t>(key.position) >> 32)} {}
 
@@ -63,7 +63,7 @@ class Philox {
       }
     }
     const WidePart first = first_lane / 2 - WidePart{};
-    Words words[4] = {map([&](WidePart x) { return x + first; }, counters), splat_word(stream_),
+    Words words[4] = {map([&](WidePart x) { return x + first; }, counters), splat_word(purpose_),
                       splat_word(position_[0]), splat_word(position_[1])};
     uint32_t keys[2] = {seed_[0], seed_[1]};
 #pragma GCC unroll 10
@@ -90,7 +90,7 @@ class Philox {
 
  private:
   uint32_t seed_[2];
-  uint32_t stream_;
+  uint32_t purpose_;
   uint32_t position_[2];
 };
 
@@ -143,19 +143,6 @@ class LazyNoise {
     }
   }
 
-  /// Makes that of some lanes alone, which ascend.
-  void pick(const uint32_t* chosen, size_t count, float* out) const {
-    float made[kLanes];
-    uint32_t first = 0;
-    for (size_t i = 0; i < count; ++i) {
-      if (i == 0 || chosen[i] - first >= kLanes) {
-        first = chosen[i] / kLanes * kLanes;
-        store(made, exponential_of(philox_.bits_from(first)));
-      }
-      out[i] = made[chosen[i] - first];
-    }
-  }
-
  private:
   Philox philox_;
   float* lanes_;
@@ -176,11 +163,8 @@ class Noise {
     }
   }
 
-  /// Copies that of some lanes, which ascend. No other is needed for it.
+  /// Copies that of some lanes of given noise.
   void pick(const uint32_t* chosen, size_t count, float* out) const {
-    if (lanes_ != nullptr) {
-      return lanes_->pick(chosen, count, out);
-    }
     for (size_t i = 0; i < count; ++i) {
       out[i] = (*this)[chosen[i]];
     }

@@ -6,6 +6,7 @@
 
 #include "cpu/draws/contenders.h"
 #include "cpu/draws/draw.h"
+#include "cpu/draws/segments.h"
 #include "cpu/filters/histogram.h"
 #include "cpu/filters/sum_bounds.h"
 #include "cpu/filters/top_k.h"
@@ -78,8 +79,8 @@ class HistogramFilters {
     return id_of(draw(total, noise_of(count)));
   }
 
-  /// Top-p alone, whatever the row.
-  size_t sample_top_p(History& history) {
+  /// Top-p alone, whatever the row. For a draw by segments, groups were scanned.
+  size_t sample_top_p(const Groups& groups, History& history) {
     histogram_.add(row_);
     histogram_.take(work_.bin_patterns, bins_);
     if (bins_.size == 0) {
@@ -94,6 +95,9 @@ class HistogramFilters {
     write_kept();
     if (!arguments_.is_drawn()) {
       return id_of(0);
+    }
+    if (arguments_.segments.has_value()) {
+      return segmented_draw(groups, bins_.values[0]).draw(cut_of(count));
     }
     const float* q = noise_of(count);
     if (count > kMostCandidates) {
@@ -149,6 +153,10 @@ class HistogramFilters {
       return std::nullopt;
     }
     bins_.keep(*most);
+    if (arguments_.segments.has_value()) {
+      return segmented_draw(groups, approximate.maximum)
+          .draw_between(cut_of(least->ranks), cut_of(most->ranks));
+    }
     std::optional<size_t> rank = 0;
     if (arguments_.is_drawn()) {
       const auto exponential_of_rank = [&](size_t rank) {
@@ -294,6 +302,15 @@ class HistogramFilters {
       values = work_.values;
     }
     exp_differences(values, bins_.size, maximum, bins_.exponentials);
+  }
+
+  SegmentedDraw<Type> segmented_draw(const Groups& groups, float maximum) const {
+    return {row_, groups, maximum, 1.0F, *arguments_.segments, work_};
+  }
+
+  /// What the first ranks are of the row.
+  Cut cut_of(size_t count) const {
+    return {bins_.values[prefix_to(bins_, count - 1).bin], id_of(count - 1)};
   }
 
   /// The id of a rank.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cpu/draws/draw.h"
+#include "cpu/draws/segments.h"
 #include "cpu/filters/quantile.h"
 #include "cpu/filters/sum_bounds.h"
 #include "cpu/filters/top_k.h"
@@ -103,6 +104,11 @@ class LargeNucleus {
       least_count = staying;
       end = exponential_of(lower);
     }
+    if (arguments_.segments.has_value()) {
+      return least_count == 0
+                 ? std::nullopt
+                 : segmented_draw().draw_between(cut_of(least_count), cut_of(nucleus_.count()));
+    }
     const float* q = contiguous(*arguments_.noise, nucleus_.count(), scratch_);
     size_t found_rank = 0;
     Quantile found;
@@ -135,6 +141,9 @@ class LargeNucleus {
       write_kept(row_, nucleus_.end.value, nucleus_.equals, arguments_.kept.data(),
                  kWeight == Weight::kValue ? 0.0F : -kInfinity);
     }
+    if (arguments_.segments.has_value()) {
+      return segmented_draw().draw(cut_of(nucleus_.count()));
+    }
     return arguments_.is_drawn() ? draw_with(sum) : candidates_.ids[0];
   }
 
@@ -145,6 +154,16 @@ class LargeNucleus {
   /// Behind the values and the padding that makes them up to whole lines.
   static float* behind(const WeightedSet& set) {
     return set.values + (set.size + kLine - 1) / kLine * kLine;
+  }
+
+  SegmentedDraw<Type> segmented_draw() const {
+    return {row_, groups_, maximum_, 1.0F, *arguments_.segments, work_};
+  }
+
+  /// What the first ranks are of the row.
+  Cut cut_of(size_t count) {
+    const Quantile last = quantile_of(count - 1);
+    return {last.value, id_of(count - 1, last)};
   }
 
   double exponential_of(float value) const {

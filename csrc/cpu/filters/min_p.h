@@ -23,18 +23,8 @@ float exact_bound(const Row<Type>& row, const Groups& groups, float maximum, flo
 
 /// The id of the hit with this place among all.
 inline size_t find_hit(const Hits& hits, size_t place) {
-  for (size_t i = 0;; ++i) {
-    uint64_t bits = hits.bits[i];
-    const auto count = static_cast<size_t>(__builtin_popcountll(bits));
-    if (place >= count) {
-      place -= count;
-      continue;
-    }
-    for (; place != 0; --place) {
-      bits &= bits - 1;
-    }
-    return hits.pairs[i] * 2 * kLine + static_cast<size_t>(__builtin_ctzll(bits));
-  }
+  const auto [pair, bit] = find_bit(place, [&](size_t i) { return hits.bits[i]; });
+  return hits.pairs[pair] * 2 * kLine + bit;
 }
 
 /// What min-p keeps: its places are the hits, its values stand side by side.

@@ -29,19 +29,21 @@ struct RowArguments {
   float p;
   float min_p;  // not above 0, or NaN: none
   float eps;
-  std::optional<Noise> noise = std::nullopt;  // none: no draw
-  std::span<float> kept = {};                 // empty: not wanted
+  std::optional<Noise> noise = std::nullopt;
+  std::optional<NoiseKey> segments = std::nullopt;  // the draw is by segments; neither: no draw
+  std::span<float> kept = {};                       // empty: not wanted
 
   // Of the sampling layer alone.
+  bool keeps_ties = false;           // of top-k: then what it keeps is not ranked
   float temperature = 1.0F;          // of top-k; other rows are divided before
   std::span<RowStatus> status = {};  // one, of top-k; empty: not wanted
 
-  bool is_drawn() const { return noise.has_value(); }
+  bool is_drawn() const { return noise.has_value() || segments.has_value(); }
   bool wants_kept() const { return !kept.empty(); }
   bool uses_min_p() const { return min_p > 0.0F; }
 
   bool uses_k(size_t vocab_size) const {
-    return k >= 1 && k <= rules.most_k && k <= static_cast<int64_t>(vocab_size);
+    return k >= 1 && k <= rules.most_k && !keeps_ties && k <= static_cast<int64_t>(vocab_size);
   }
   bool uses_p() const { return p > 0.0F && p < 1.0F; }
 

@@ -56,10 +56,11 @@ class TopP {
     size_t most;
   };
 
-  size_t sample_by_histogram(History& history) {
+  std::optional<size_t> sample_by_histogram(History& history) {
     HistogramFilters<Type> histogram(row_, arguments_, scratch_, work_);
     if (history.first_try == History::kExactSum) {
-      return histogram.sample_top_p(history);
+      return sample_counted(
+          histogram, arguments_.segments.has_value() ? scan_maxima(row_, groups_) : 0.0F, history);
     }
     const ApproximateSum approximate = scan_approximate_sum(row_, groups_);
     if (is_within_range(approximate)) {
@@ -76,7 +77,16 @@ class TopP {
         return *selected;
       }
     }
-    return histogram.sample_top_p(history);
+    return sample_counted(histogram, approximate.maximum, history);
+  }
+
+  /// None where segments of infinities would be weighed.
+  std::optional<size_t> sample_counted(HistogramFilters<Type>& histogram, float maximum,
+                                       History& history) {
+    if (arguments_.segments.has_value() && maximum == kInfinity) {
+      return std::nullopt;
+    }
+    return histogram.sample_top_p(groups_, history);
   }
 
   /// Where the maximum is -inf: nothing has weight; none where it is +inf.
@@ -130,12 +140,24 @@ class TopP {
     if (arguments_.wants_kept() && sizes.least != sizes.most) {
       return std::nullopt;
     }
+    if (arguments_.segments.has_value()) {
+      return segmented_draw().draw_between(cut_of(sizes.least), cut_of(sizes.most));
+    }
     const std::optional<size_t> rank = draw_between(sizes, sum);
     if (!rank.has_value()) {
       return std::nullopt;
     }
     write_candidates(candidates_, sizes.least, arguments_.kept);
     return candidates_.ids[*rank];
+  }
+
+  SegmentedDraw<Type> segmented_draw() const {
+    return {row_, groups_, sum_.maximum, 1.0F, *arguments_.segments, work_};
+  }
+
+  /// What the first candidates are of the row.
+  Cut cut_of(size_t count) const {
+    return {candidates_.values[count - 1], candidates_.ids[count - 1]};
   }
 
   PartialSum know_candidates() {
@@ -248,6 +270,9 @@ class TopP {
     write_candidates(candidates_, count, arguments_.kept);
     if (!arguments_.is_drawn()) {
       return candidates_.ids[0];
+    }
+    if (arguments_.segments.has_value()) {
+      return segmented_draw().draw(cut_of(count));
     }
     double total = sum_.sum;
     if (arguments_.rules.softmaxes_again) {

@@ -109,13 +109,18 @@ size_t copy_hit_values(const Row<Type>& row, const Hits& hits, float bound, floa
   return count;
 }
 
-/// The id of the logit with this rank among those equal to `value`, by ascending id.
-template <typename Type>
-size_t find_equal(const Row<Type>& row, float value, size_t rank) {
-  const typename Type::Equal wanted(value);
-  for (size_t line = 0; line < row.lines(); ++line) {
-    uint32_t bits = wanted.bits(row.line(line));
-    const auto count = static_cast<size_t>(__builtin_popcount(bits));
+/// A bit of a sequence of words.
+struct BitPlace {
+  size_t word;
+  size_t bit;
+};
+
+/// The set bit with this rank, which there is; `bits_of` gives the words.
+template <typename BitsOf>
+BitPlace find_bit(size_t rank, BitsOf bits_of) {
+  for (size_t word = 0;; ++word) {
+    uint64_t bits = bits_of(word);
+    const auto count = static_cast<size_t>(__builtin_popcountll(bits));
     if (rank >= count) {
       rank -= count;
       continue;
@@ -123,9 +128,18 @@ size_t find_equal(const Row<Type>& row, float value, size_t rank) {
     for (; rank != 0; --rank) {
       bits &= bits - 1;
     }
-    return line * kLine + static_cast<size_t>(__builtin_ctz(bits));
+    return {word, static_cast<size_t>(__builtin_ctzll(bits))};
   }
-  __builtin_unreachable();  // the value was counted in this row
+}
+
+/// The id of the logit with this rank among those equal to `value`, by ascending id. The value was
+/// counted in this row.
+template <typename Type>
+size_t find_equal(const Row<Type>& row, float value, size_t rank) {
+  const typename Type::Equal wanted(value);
+  const auto [line, bit] =
+      find_bit(rank, [&](size_t number) { return uint64_t{wanted.bits(row.line(number))}; });
+  return line * kLine + bit;
 }
 
 /// Appends the first `count` logits, by ascending id, of those equal to `value`; there are as many.

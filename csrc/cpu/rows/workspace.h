@@ -49,6 +49,8 @@ struct Workspace {
   float* inside_values;
   float* inside_weights;
   float* noise_minima;
+  float* segment_noise;
+  float* segment_scores;
   float* bin_values;
   uint32_t* bin_counts;
   double* bin_exponentials;
@@ -100,6 +102,8 @@ struct Workspace {
     place(inside_values, memory, kSampleLines * kLine + kLine);
     place(inside_weights, memory, kSampleLines * kLine + kLine);
     place(noise_minima, memory, padded / kChunk + 1);
+    place(segment_noise, memory, padded / kSegment + kLanes);
+    place(segment_scores, memory, padded / kSegment + kLanes);
     place(bin_values, memory, padded);
     place(bin_counts, memory, padded);
     place(bin_exponentials, memory, padded);

@@ -5,14 +5,14 @@
 
 #include "adapter.h"
 #include "dispatch.h"
-#include "sampling_checks.h"
+#include "operators.h"
 
 namespace ascend_sample::cpu {
 namespace {
 
 at::Tensor exponential_noise_kernel(const NoiseArguments& arguments) {
   constexpr int64_t kPart = 1 << 14;  // lanes, even
-  const auto& [seed, position, lanes, stream, first_lane] = arguments;
+  const auto& [seed, position, lanes, purpose, first_lane] = arguments;
   check_arguments(arguments);
   at::Tensor noise = allocate_outputs(arguments);
   auto* const out = noise.mutable_data_ptr<float>();
@@ -26,7 +26,7 @@ at::Tensor exponential_noise_kernel(const NoiseArguments& arguments) {
       const int64_t row = index / parts;
       const int64_t start = index % parts * kPart;
       const NoiseKey key{seeds[row * seed.stride(0)], positions[row * position.stride(0)],
-                         static_cast<uint32_t>(stream)};
+                         static_cast<uint32_t>(purpose)};
       kernel.fill_noise(key, static_cast<uint64_t>(first_lane + start),
                         static_cast<size_t>(std::min(kPart, lanes - start)),
                         out + row * lanes + start);

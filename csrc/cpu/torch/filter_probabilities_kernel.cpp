@@ -3,7 +3,7 @@
 
 #include "adapter.h"
 #include "dispatch.h"
-#include "sampling_checks.h"
+#include "operators.h"
 
 namespace ascend_sample::cpu {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "adapter.h"
 #include "dispatch.h"
-#include "sampling_checks.h"
+#include "operators.h"
 
 namespace ascend_sample::cpu {
 namespace {
@@ -19,7 +19,8 @@ void check_places(const at::Tensor& rows, int64_t batch_size) {
 }
 
 SampleRowsArguments::Results sample_rows_kernel(const SampleRowsArguments& arguments) {
-  const auto& [logits, rows, temperature, k, p, min_p, seed, position, stream] = arguments;
+  const auto& [logits, rows, temperature, k, p, min_p, seed, position, purpose, keep_ties] =
+      arguments;
   check_arguments(arguments);
   // A few numbers a row: not worth a stride each.
   const at::Tensor lists[] = {temperature.contiguous(), k.contiguous(),    p.contiguous(),
@@ -39,7 +40,8 @@ SampleRowsArguments::Results sample_rows_kernel(const SampleRowsArguments& argum
                                  .min_p = lists[3].const_data_ptr<float>()},
                     .seed = lists[4].const_data_ptr<int64_t>(),
                     .position = lists[5].const_data_ptr<int64_t>(),
-                    .stream = static_cast<uint32_t>(stream),
+                    .purpose = static_cast<uint32_t>(purpose),
+                    .keeps_ties = keep_ties,
                     .selected = token_ids.mutable_data_ptr<int64_t>(),
                     .status = reinterpret_cast<RowStatus*>(status.mutable_data_ptr<int8_t>())};
   if (places.defined()) {

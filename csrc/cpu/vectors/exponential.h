@@ -35,6 +35,20 @@ ASCEND_SAMPLE_INLINE Floats exp_not_positive(const Floats& x) {
 #endif
 }
 
+/// exp(x) within the factors below, in four operations: an integer that grows like x log2(e), taken
+/// as the exponent and mantissa of a float, interpolates 2^t between whole t. 0 for NaN and below
+/// -88.03, where a row with a maximum in the range below has nothing that counts.
+ASCEND_SAMPLE_INLINE Floats approximate_exp(const Floats& x) {
+  constexpr float kOne = 0x1p23F;      // of the exponent
+  constexpr float kBias = 127 * kOne;  // of the exponent
+  return floats_of(convert_not_negative(fused(x, splat(0x1.715476p+0F * kOne), splat(kBias))));
+}
+
+/// approximate_exp(x) / exp(x) is at most 1.0615 (the chord over the curve, at t = 0.53) and at
+/// least 1, but for rounding, 1e-5.
+inline constexpr double kLargestRatio = 1.062;
+inline constexpr double kLeastRatio = 0.9999;
+
 /// exp(x) for x <= 0 in float64, to about an ulp; 0 below -708, and for -inf.
 ASCEND_SAMPLE_INLINE double exp_not_positive(double x) {
   constexpr double kRounder = 6755399441055744.0;  // 1.5 * 2^52

@@ -109,13 +109,17 @@ struct Call {
 template <typename T>
 struct Parameter;
 
+template <typename Abi_, typename Held_>
+struct Crosses {
+  using Abi = Abi_;
+  using Held = Held_;
+};
+
 template <typename T>
   requires std::is_arithmetic_v<T>
-struct Parameter<T> {
-  using Abi = T;
-  using Held = T;
-  static Held hold(Call&, const char*, Abi value) { return value; }
-  static T give(Held held, const Launch&) { return held; }
+struct Parameter<T> : Crosses<T, T> {
+  static T hold(Call&, const char*, T value) { return value; }
+  static T give(T held, const Launch&) { return held; }
 };
 
 /// Where an operand stands in Launch.
@@ -124,49 +128,37 @@ struct Position {
 };
 
 template <>
-struct Parameter<Input> {
-  using Abi = const aclTensor*;
-  using Held = Position;
+struct Parameter<Input> : Crosses<const aclTensor*, Position> {
   static Held hold(Call& call, const char* name, Abi value);
   static at::Tensor give(Held held, const Launch& launch);
 };
 
 template <>
-struct Parameter<OptionalInput> {
-  using Abi = const aclTensor*;
-  using Held = Position;
+struct Parameter<OptionalInput> : Crosses<const aclTensor*, Position> {
   static Held hold(Call& call, const char* name, Abi value);
   static std::optional<at::Tensor> give(Held held, const Launch& launch);
 };
 
 template <>
-struct Parameter<Inputs> {
-  using Abi = const aclTensorList*;
-  using Held = std::vector<Position>;
+struct Parameter<Inputs> : Crosses<const aclTensorList*, std::vector<Position>> {
   static Held hold(Call& call, const char* name, Abi value);
   static std::vector<at::Tensor> give(const Held& held, const Launch& launch);
 };
 
 template <>
-struct Parameter<OptionalInputs> {
-  using Abi = const aclTensorList*;
-  using Held = std::vector<Position>;
+struct Parameter<OptionalInputs> : Crosses<const aclTensorList*, std::vector<Position>> {
   static Held hold(Call& call, const char* name, Abi value);
   static std::vector<std::optional<at::Tensor>> give(const Held& held, const Launch& launch);
 };
 
 template <>
-struct Parameter<Output> {
-  using Abi = const aclTensor*;
-  using Held = Position;
+struct Parameter<Output> : Crosses<const aclTensor*, Position> {
   static Held hold(Call& call, const char* name, Abi value);
   static Output give(Held held, const Launch& launch);
 };
 
 template <>
-struct Parameter<SizedOutput> {
-  using Abi = const aclTensor*;
-  using Held = Position;
+struct Parameter<SizedOutput> : Crosses<const aclTensor*, Position> {
   static Held hold(Call& call, const char* name, Abi value) {
     return Parameter<Output>::hold(call, name, value);
   }
@@ -176,41 +168,32 @@ struct Parameter<SizedOutput> {
 };
 
 template <>
-struct Parameter<OptionalOutput> {
-  using Abi = const aclTensor*;
-  using Held = Position;
+struct Parameter<OptionalOutput> : Crosses<const aclTensor*, Position> {
   static Held hold(Call& call, const char* name, Abi value);
   static OptionalOutput give(Held held, const Launch& launch);
 };
 
 template <>
-struct Parameter<Number> {
-  using Abi = const aclScalar*;
-  using Held = at::Scalar;
+struct Parameter<Number> : Crosses<const aclScalar*, at::Scalar> {
   static Held hold(Call& call, const char* name, Abi value);
   static const at::Scalar& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
-struct Parameter<OptionalNumber> {
-  using Abi = const aclScalar*;
-  using Held = std::optional<at::Scalar>;
+struct Parameter<OptionalNumber> : Crosses<const aclScalar*, std::optional<at::Scalar>> {
   static Held hold(Call& call, const char* name, Abi value);
   static const std::optional<at::Scalar>& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
-struct Parameter<Integers> {
-  using Abi = const aclIntArray*;
-  using Held = std::vector<int64_t>;
+struct Parameter<Integers> : Crosses<const aclIntArray*, std::vector<int64_t>> {
   static Held hold(Call& call, const char* name, Abi value);
   static const std::vector<int64_t>& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
-struct Parameter<OptionalIntegers> {
-  using Abi = const aclIntArray*;
-  using Held = std::optional<std::vector<int64_t>>;
+struct Parameter<OptionalIntegers>
+    : Crosses<const aclIntArray*, std::optional<std::vector<int64_t>>> {
   static Held hold(Call& call, const char* name, Abi value) {
     if (value == nullptr) return std::nullopt;
     return Parameter<Integers>::hold(call, name, value);
@@ -219,17 +202,13 @@ struct Parameter<OptionalIntegers> {
 };
 
 template <>
-struct Parameter<Text> {
-  using Abi = const char*;
-  using Held = std::string;
+struct Parameter<Text> : Crosses<const char*, std::string> {
   static Held hold(Call& call, const char* name, Abi value);
   static const std::string& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
-struct Parameter<DataType> {
-  using Abi = int;  // aclDataType
-  using Held = DataType;
+struct Parameter<DataType> : Crosses<int, DataType> {  // aclDataType
   static Held hold(Call& call, const char* name, Abi value);
   static DataType give(Held held, const Launch&) { return held; }
 };

@@ -101,7 +101,7 @@ int check_workspace(const Plan& plan, const void* workspace, uint64_t workspace_
 int check_tensors_alive(const Plan& plan) {
   for (const auto* operands : {&plan.inputs, &plan.outputs}) {
     for (const Operand& operand : *operands) {
-      if (!operand.defined() || tensor_table().state(reinterpret_cast<const aclTensor*>(
+      if (!operand.defined() || table<aclTensor>().state(reinterpret_cast<const aclTensor*>(
                                     operand.tensor)) == HandleState::kAlive) {
         continue;
       }
@@ -165,18 +165,18 @@ int make_executor(const char* op, const std::vector<Argument>& inputs,
   plan->kernel = std::move(kernel);
   *workspace_size = take_fault("workspace", plan->op) ? kAbsurdWorkspace : plan->workspace_total;
   *executor =
-      executor_table().insert({std::move(plan), std::make_shared<std::atomic<bool>>(false)});
+      table<aclOpExecutor>().insert({std::move(plan), std::make_shared<std::atomic<bool>>(false)});
   return kSuccess;
 }
 
 int run_executor(const char* op, void* workspace, uint64_t workspace_size, aclOpExecutor* executor,
                  aclrtStream stream) {
   if (executor == nullptr) return reject(kAclnnNullptr, op, "executor", "must not be null");
-  auto found = executor_table().find(executor);
+  auto found = table<aclOpExecutor>().find(executor);
   // take() decides between two threads that bring the same executor.
-  if (found != nullptr && !*found->repeatable) found = executor_table().take(executor);
+  if (found != nullptr && !*found->repeatable) found = table<aclOpExecutor>().take(executor);
   if (found == nullptr) {
-    if (executor_table().state(executor) == HandleState::kForeign) {
+    if (table<aclOpExecutor>().state(executor) == HandleState::kForeign) {
       return reject(kAclnnInvalid, op, "executor",
                     "must be an executor made by phase 1, got " + hexadecimal(executor));
     }
@@ -207,7 +207,7 @@ HOSTCANN_API int aclSetAclOpExecutorRepeatable(aclOpExecutor* executor) {
     return hostcann::set_error(hostcann::kAclnnNullptr,
                                "aclSetAclOpExecutorRepeatable: executor must not be null");
   }
-  const auto found = executor_table().find(executor);
+  const auto found = table<aclOpExecutor>().find(executor);
   if (found == nullptr) {
     return hostcann::set_error(hostcann::kAclnnInvalid,
                                "aclSetAclOpExecutorRepeatable: " + hexadecimal(executor) +
@@ -218,10 +218,11 @@ HOSTCANN_API int aclSetAclOpExecutorRepeatable(aclOpExecutor* executor) {
 }
 
 HOSTCANN_API int aclDestroyAclOpExecutor(aclOpExecutor* executor) {
-  if (executor == nullptr || executor_table().take(executor) != nullptr) return hostcann::kSuccess;
+  if (executor == nullptr || table<aclOpExecutor>().take(executor) != nullptr)
+    return hostcann::kSuccess;
   const std::string message =
       "aclDestroyAclOpExecutor: " + hexadecimal(executor) + " is no executor that is alive";
-  if (executor_table().state(executor) == HandleState::kGone) {
+  if (table<aclOpExecutor>().state(executor) == HandleState::kGone) {
     report_violation(hostcann::Violation::kExecutorReused, message);
   }
   return hostcann::set_error(hostcann::kAclnnInvalid, message);

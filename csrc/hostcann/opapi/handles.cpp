@@ -6,39 +6,6 @@
 
 namespace hostcann::opapi {
 
-TensorTable& tensor_table() {
-  static auto* table = new TensorTable(0xAC01, Live::kTensor);
-  return *table;
-}
-ScalarTable& scalar_table() {
-  static auto* table = new ScalarTable(0xAC02, Live::kScalar);
-  return *table;
-}
-IntArrayTable& int_array_table() {
-  static auto* table = new IntArrayTable(0xAC03, Live::kArray);
-  return *table;
-}
-FloatArrayTable& float_array_table() {
-  static auto* table = new FloatArrayTable(0xAC04, Live::kArray);
-  return *table;
-}
-BoolArrayTable& bool_array_table() {
-  static auto* table = new BoolArrayTable(0xAC05, Live::kArray);
-  return *table;
-}
-TensorListTable& tensor_list_table() {
-  static auto* table = new TensorListTable(0xAC06, Live::kTensorList);
-  return *table;
-}
-ScalarListTable& scalar_list_table() {
-  static auto* table = new ScalarListTable(0xAC07, Live::kTensorList);
-  return *table;
-}
-ExecutorTable& executor_table() {
-  static auto* table = new ExecutorTable(0xAC08, Live::kExecutor);
-  return *table;
-}
-
 namespace {
 
 template <typename Handle>
@@ -49,10 +16,10 @@ Handle* fail_to_create(const char* function, const std::string& rule) {
 
 /// A null handle is accepted, as `delete` does: torch_npu passes the optional arguments that it
 /// left out.
-template <typename Handle, typename Object>
-int destroy(const char* function, HandleTable<Handle, Object>& table, const Handle* handle) {
-  if (handle == nullptr || table.take(handle) != nullptr) return kSuccess;
-  if (table.state(handle) == HandleState::kGone) {
+template <typename Handle>
+int destroy(const char* function, const Handle* handle) {
+  if (handle == nullptr || table<Handle>().take(handle) != nullptr) return kSuccess;
+  if (table<Handle>().state(handle) == HandleState::kGone) {
     const std::string message =
         std::string(function) + ": " + hexadecimal(handle) + " was destroyed before";
     report_violation(Violation::kTensorDestroyedTwice, message);
@@ -62,36 +29,68 @@ int destroy(const char* function, HandleTable<Handle, Object>& table, const Hand
                                       " is no handle of the type that this function destroys");
 }
 
-/// The object of a handle for a getter, whose other pointers must not be null.
-template <typename Handle, typename Object>
-int look_up(const char* function, HandleTable<Handle, Object>& table, const Handle* handle,
-            bool results_given, std::shared_ptr<const Object>* object) {
-  if (handle == nullptr || !results_given) {
+/// Destroys a list and its members.
+template <typename Handle>
+int destroy_list(const char* function, const Handle* list) {
+  const auto members = table<Handle>().find(list);
+  int status = destroy(function, list);
+  if (status != kSuccess || members == nullptr) return status;
+  for (const auto* member : *members) {
+    if (int failed = destroy(function, member)) status = failed;
+  }
+  return status;
+}
+
+template <typename Handle, typename Element>
+Handle* create_vector(const char* function, const Element* value, uint64_t size) {
+  if (value == nullptr && size != 0) {
+    return fail_to_create<Handle>(function, "value must not be null");
+  }
+  return table<Handle>().insert(ObjectOf<Handle>(value, value + size));
+}
+
+/// Hands what `read` takes from the object of a handle; the results must not be null.
+template <typename Handle, typename Read, typename... Results>
+int get(const char* function, const Handle* handle, Read read, Results*... results) {
+  if (handle == nullptr || ((results == nullptr) || ...)) {
     return set_error(kAclnnNullptr, std::string(function) + ": an argument is null");
   }
-  *object = table.find(handle);
-  if (*object != nullptr) return kSuccess;
+  const auto object = table<Handle>().find(handle);
+  if (object != nullptr) {
+    read(*object, results...);
+    return kSuccess;
+  }
   return set_error(kAclnnInvalid, std::string(function) + ": " + hexadecimal(handle) +
-                                      (table.state(handle) == HandleState::kGone
+                                      (table<Handle>().state(handle) == HandleState::kGone
                                            ? " was destroyed"
                                            : " is no handle of the type that this function reads"));
 }
 
 /// CANN's convention: the caller frees the copy with delete[].
-int copy_out(const std::vector<int64_t>& values, int64_t** out, uint64_t* count) {
-  *out = new int64_t[values.size()];
-  std::copy(values.begin(), values.end(), *out);
-  *count = values.size();
-  return kSuccess;
+int get_copy(const char* function, const aclTensor* tensor, std::vector<int64_t> Operand::* member,
+             int64_t** out, uint64_t* count) {
+  const auto copy = [member](const Operand& operand, int64_t** values, uint64_t* size) {
+    const std::vector<int64_t>& source = operand.*member;
+    *values = new int64_t[source.size()];
+    std::copy(source.begin(), source.end(), *values);
+    *size = source.size();
+  };
+  return get(function, tensor, copy, out, count);
 }
 
-template <typename Handle, typename Object>
-int get_size(const char* function, HandleTable<Handle, Object>& table, const Handle* handle,
-             uint64_t* size) {
-  std::shared_ptr<const Object> object;
-  if (int status = look_up(function, table, handle, size != nullptr, &object)) return status;
-  *size = object->size();
-  return kSuccess;
+template <typename Member, typename Result>
+int get_member(const char* function, const aclTensor* tensor, Member Operand::* member,
+               Result* out) {
+  const auto read = [member](const Operand& operand, Result* value) {
+    *value = static_cast<Result>(operand.*member);
+  };
+  return get(function, tensor, read, out);
+}
+
+template <typename Handle>
+int get_size(const char* function, const Handle* handle, uint64_t* size) {
+  return get(
+      function, handle, [](const auto& object, uint64_t* count) { *count = object.size(); }, size);
 }
 
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
@@ -131,12 +130,12 @@ bool is_countable(const std::vector<int64_t>& sizes, const std::vector<int64_t>&
 
 void Launch::set_output_sizes(size_t index, std::vector<int64_t> sizes) const {
   const auto* tensor = reinterpret_cast<const aclTensor*>(outputs_->at(index).tensor);
-  const std::shared_ptr<const Operand> found = tensor_table().find(tensor);
+  const std::shared_ptr<const Operand> found = table<aclTensor>().find(tensor);
   if (found == nullptr) return;
   Operand resized = *found;
   resized.strides = contiguous_strides(sizes);
   resized.sizes = std::move(sizes);
-  tensor_table().replace(tensor, std::move(resized));
+  table<aclTensor>().replace(tensor, std::move(resized));
 }
 
 }  // namespace hostcann::opapi
@@ -177,62 +176,36 @@ HOSTCANN_API aclTensor* aclCreateTensor(const int64_t* view_dims, uint64_t view_
             name_of(tensor.sizes) + ", stride " + name_of(tensor.strides) + ", offset " +
             std::to_string(offset) + ", storageDims " + name_of(tensor.storage_sizes));
   }
-  return tensor_table().insert(std::move(tensor));
+  return table<aclTensor>().insert(std::move(tensor));
 }
 
-HOSTCANN_API int aclDestroyTensor(const aclTensor* tensor) {
-  return destroy(__func__, tensor_table(), tensor);
-}
+HOSTCANN_API int aclDestroyTensor(const aclTensor* tensor) { return destroy(__func__, tensor); }
 
 HOSTCANN_API int aclGetViewShape(const aclTensor* tensor, int64_t** view_dims,
                                  uint64_t* view_dims_num) {
-  std::shared_ptr<const Operand> found;
-  const bool given = view_dims != nullptr && view_dims_num != nullptr;
-  if (int status = look_up(__func__, tensor_table(), tensor, given, &found)) return status;
-  return copy_out(found->sizes, view_dims, view_dims_num);
+  return get_copy(__func__, tensor, &Operand::sizes, view_dims, view_dims_num);
 }
 
 HOSTCANN_API int aclGetViewStrides(const aclTensor* tensor, int64_t** strides,
                                    uint64_t* strides_num) {
-  std::shared_ptr<const Operand> found;
-  const bool given = strides != nullptr && strides_num != nullptr;
-  if (int status = look_up(__func__, tensor_table(), tensor, given, &found)) return status;
-  return copy_out(found->strides, strides, strides_num);
+  return get_copy(__func__, tensor, &Operand::strides, strides, strides_num);
 }
 
 HOSTCANN_API int aclGetStorageShape(const aclTensor* tensor, int64_t** storage_dims,
                                     uint64_t* storage_dims_num) {
-  std::shared_ptr<const Operand> found;
-  const bool given = storage_dims != nullptr && storage_dims_num != nullptr;
-  if (int status = look_up(__func__, tensor_table(), tensor, given, &found)) return status;
-  return copy_out(found->storage_sizes, storage_dims, storage_dims_num);
+  return get_copy(__func__, tensor, &Operand::storage_sizes, storage_dims, storage_dims_num);
 }
 
 HOSTCANN_API int aclGetViewOffset(const aclTensor* tensor, int64_t* offset) {
-  std::shared_ptr<const Operand> found;
-  if (int status = look_up(__func__, tensor_table(), tensor, offset != nullptr, &found)) {
-    return status;
-  }
-  *offset = found->offset;
-  return kSuccess;
+  return get_member(__func__, tensor, &Operand::offset, offset);
 }
 
 HOSTCANN_API int aclGetDataType(const aclTensor* tensor, int* data_type) {
-  std::shared_ptr<const Operand> found;
-  if (int status = look_up(__func__, tensor_table(), tensor, data_type != nullptr, &found)) {
-    return status;
-  }
-  *data_type = static_cast<int>(found->data_type);
-  return kSuccess;
+  return get_member(__func__, tensor, &Operand::data_type, data_type);
 }
 
 HOSTCANN_API int aclGetFormat(const aclTensor* tensor, int* format) {
-  std::shared_ptr<const Operand> found;
-  if (int status = look_up(__func__, tensor_table(), tensor, format != nullptr, &found)) {
-    return status;
-  }
-  *format = found->format;
-  return kSuccess;
+  return get_member(__func__, tensor, &Operand::format, format);
 }
 
 // ---- scalars and arrays ----
@@ -244,94 +217,61 @@ HOSTCANN_API aclScalar* aclCreateScalar(void* value, int data_type) {
     return fail_to_create<aclScalar>(__func__, "dataType must be a number's or bool's, got " +
                                                    name_of(static_cast<DataType>(data_type)));
   }
-  return scalar_table().insert(scalar);
+  return table<aclScalar>().insert(scalar);
 }
 
-HOSTCANN_API int aclDestroyScalar(const aclScalar* scalar) {
-  return destroy(__func__, scalar_table(), scalar);
-}
+HOSTCANN_API int aclDestroyScalar(const aclScalar* scalar) { return destroy(__func__, scalar); }
 
 HOSTCANN_API aclIntArray* aclCreateIntArray(const int64_t* value, uint64_t size) {
-  if (value == nullptr && size != 0) {
-    return fail_to_create<aclIntArray>(__func__, "value must not be null");
-  }
-  return int_array_table().insert(std::vector<int64_t>(value, value + size));
+  return create_vector<aclIntArray>(__func__, value, size);
 }
 
 HOSTCANN_API aclFloatArray* aclCreateFloatArray(const float* value, uint64_t size) {
-  if (value == nullptr && size != 0) {
-    return fail_to_create<aclFloatArray>(__func__, "value must not be null");
-  }
-  return float_array_table().insert(std::vector<float>(value, value + size));
+  return create_vector<aclFloatArray>(__func__, value, size);
 }
 
 HOSTCANN_API aclBoolArray* aclCreateBoolArray(const bool* value, uint64_t size) {
-  if (value == nullptr && size != 0) {
-    return fail_to_create<aclBoolArray>(__func__, "value must not be null");
-  }
-  return bool_array_table().insert(std::vector<bool>(value, value + size));
+  return create_vector<aclBoolArray>(__func__, value, size);
 }
 
-HOSTCANN_API int aclDestroyIntArray(const aclIntArray* array) {
-  return destroy(__func__, int_array_table(), array);
-}
+HOSTCANN_API int aclDestroyIntArray(const aclIntArray* array) { return destroy(__func__, array); }
 HOSTCANN_API int aclDestroyFloatArray(const aclFloatArray* array) {
-  return destroy(__func__, float_array_table(), array);
+  return destroy(__func__, array);
 }
-HOSTCANN_API int aclDestroyBoolArray(const aclBoolArray* array) {
-  return destroy(__func__, bool_array_table(), array);
-}
+HOSTCANN_API int aclDestroyBoolArray(const aclBoolArray* array) { return destroy(__func__, array); }
 HOSTCANN_API int aclGetIntArraySize(const aclIntArray* array, uint64_t* size) {
-  return get_size(__func__, int_array_table(), array, size);
+  return get_size(__func__, array, size);
 }
 HOSTCANN_API int aclGetFloatArraySize(const aclFloatArray* array, uint64_t* size) {
-  return get_size(__func__, float_array_table(), array, size);
+  return get_size(__func__, array, size);
 }
 HOSTCANN_API int aclGetBoolArraySize(const aclBoolArray* array, uint64_t* size) {
-  return get_size(__func__, bool_array_table(), array, size);
+  return get_size(__func__, array, size);
 }
 
 // ---- lists: they own their members from creation on, as CANN's do ----
 
 HOSTCANN_API aclTensorList* aclCreateTensorList(const aclTensor* const* value, uint64_t size) {
-  if (value == nullptr && size != 0) {
-    return fail_to_create<aclTensorList>(__func__, "value must not be null");
-  }
-  return tensor_list_table().insert(std::vector<const aclTensor*>(value, value + size));
+  return create_vector<aclTensorList>(__func__, value, size);
 }
 
 HOSTCANN_API aclScalarList* aclCreateScalarList(const aclScalar* const* value, uint64_t size) {
-  if (value == nullptr && size != 0) {
-    return fail_to_create<aclScalarList>(__func__, "value must not be null");
-  }
-  return scalar_list_table().insert(std::vector<const aclScalar*>(value, value + size));
+  return create_vector<aclScalarList>(__func__, value, size);
 }
 
 HOSTCANN_API int aclDestroyTensorList(const aclTensorList* list) {
-  const auto members = tensor_list_table().find(list);
-  int status = destroy(__func__, tensor_list_table(), list);
-  if (status != kSuccess || members == nullptr) return status;
-  for (const aclTensor* member : *members) {
-    if (int failed = destroy(__func__, tensor_table(), member)) status = failed;
-  }
-  return status;
+  return destroy_list(__func__, list);
 }
 
 HOSTCANN_API int aclDestroyScalarList(const aclScalarList* list) {
-  const auto members = scalar_list_table().find(list);
-  int status = destroy(__func__, scalar_list_table(), list);
-  if (status != kSuccess || members == nullptr) return status;
-  for (const aclScalar* member : *members) {
-    if (int failed = destroy(__func__, scalar_table(), member)) status = failed;
-  }
-  return status;
+  return destroy_list(__func__, list);
 }
 
 HOSTCANN_API int aclGetTensorListSize(const aclTensorList* list, uint64_t* size) {
-  return get_size(__func__, tensor_list_table(), list, size);
+  return get_size(__func__, list, size);
 }
 HOSTCANN_API int aclGetScalarListSize(const aclScalarList* list, uint64_t* size) {
-  return get_size(__func__, scalar_list_table(), list, size);
+  return get_size(__func__, list, size);
 }
 
 }  // extern "C"

@@ -93,25 +93,43 @@ struct Executor {
   std::shared_ptr<std::atomic<bool>> repeatable;
 };
 
-using TensorTable = HandleTable<aclTensor, Operand>;
-using ScalarTable = HandleTable<aclScalar, Scalar>;
-using IntArrayTable = HandleTable<aclIntArray, std::vector<int64_t>>;
-using FloatArrayTable = HandleTable<aclFloatArray, std::vector<float>>;
-using BoolArrayTable = HandleTable<aclBoolArray, std::vector<bool>>;
-using TensorListTable = HandleTable<aclTensorList, std::vector<const aclTensor*>>;
-using ScalarListTable = HandleTable<aclScalarList, std::vector<const aclScalar*>>;
-using ExecutorTable = HandleTable<aclOpExecutor, Executor>;
+/// What stands behind a handle of each type, and what it is counted as.
+template <typename Handle>
+struct Behind;
+template <typename Object_, uint16_t tag, Live live>
+struct Kind {
+  using Object = Object_;
+  static constexpr uint16_t kTag = tag;
+  static constexpr Live kLive = live;
+};
+template <>
+struct Behind<aclTensor> : Kind<Operand, 0xAC01, Live::kTensor> {};
+template <>
+struct Behind<aclScalar> : Kind<Scalar, 0xAC02, Live::kScalar> {};
+template <>
+struct Behind<aclIntArray> : Kind<std::vector<int64_t>, 0xAC03, Live::kArray> {};
+template <>
+struct Behind<aclFloatArray> : Kind<std::vector<float>, 0xAC04, Live::kArray> {};
+template <>
+struct Behind<aclBoolArray> : Kind<std::vector<bool>, 0xAC05, Live::kArray> {};
+template <>
+struct Behind<aclTensorList> : Kind<std::vector<const aclTensor*>, 0xAC06, Live::kTensorList> {};
+template <>
+struct Behind<aclScalarList> : Kind<std::vector<const aclScalar*>, 0xAC07, Live::kTensorList> {};
+template <>
+struct Behind<aclOpExecutor> : Kind<Executor, 0xAC08, Live::kExecutor> {};
 
-// Never destroyed: torch_npu's queue thread may release tensors while the process is already
-// exiting.
-TensorTable& tensor_table();
-ScalarTable& scalar_table();
-IntArrayTable& int_array_table();
-FloatArrayTable& float_array_table();
-BoolArrayTable& bool_array_table();
-TensorListTable& tensor_list_table();
-ScalarListTable& scalar_list_table();
-ExecutorTable& executor_table();
+template <typename Handle>
+using ObjectOf = typename Behind<Handle>::Object;
+
+/// The table of a type. Never destroyed: torch_npu's queue thread may release tensors while the
+/// process is already exiting.
+template <typename Handle>
+HandleTable<Handle, ObjectOf<Handle>>& table() {
+  static auto* table =
+      new HandleTable<Handle, ObjectOf<Handle>>(Behind<Handle>::kTag, Behind<Handle>::kLive);
+  return *table;
+}
 
 /// "0xac01000000000010".
 std::string hexadecimal(const void* handle);

@@ -167,8 +167,6 @@ class HOSTCANN_API Launch {
  public:
   const Operand& input(size_t index) const { return inputs_->at(index); }
   const Operand& output(size_t index) const { return outputs_->at(index); }
-  size_t input_count() const { return inputs_->size(); }
-  size_t output_count() const { return outputs_->size(); }
 
   /// The workspace_bytes asked for in phase 1, resolved; null when none were. Its contents are
   /// undefined.

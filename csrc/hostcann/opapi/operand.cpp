@@ -68,10 +68,17 @@ int64_t saturate(double value) {
 }
 
 template <typename T>
-void set_integer(const void* value, Scalar* scalar) {
+bool set_integer(const void* value, Scalar* scalar) {
   const T integer = read_as<T>(value);
   scalar->integer_value = static_cast<int64_t>(integer);
   scalar->complex_value = static_cast<double>(integer);
+  return true;
+}
+
+bool set_number(std::complex<double> value, Scalar* scalar) {
+  scalar->complex_value = value;
+  scalar->integer_value = saturate(scalar->real());
+  return true;
 }
 
 }  // namespace
@@ -179,52 +186,36 @@ bool read_scalar(const void* value, DataType data_type, Scalar* scalar) {
   switch (data_type) {
     case DataType::kBool:
     case DataType::kUInt8:
-      set_integer<uint8_t>(value, scalar);
-      return true;
+      return set_integer<uint8_t>(value, scalar);
     case DataType::kInt8:
-      set_integer<int8_t>(value, scalar);
-      return true;
+      return set_integer<int8_t>(value, scalar);
     case DataType::kInt16:
-      set_integer<int16_t>(value, scalar);
-      return true;
+      return set_integer<int16_t>(value, scalar);
     case DataType::kUInt16:
-      set_integer<uint16_t>(value, scalar);
-      return true;
+      return set_integer<uint16_t>(value, scalar);
     case DataType::kInt32:
-      set_integer<int32_t>(value, scalar);
-      return true;
+      return set_integer<int32_t>(value, scalar);
     case DataType::kUInt32:
-      set_integer<uint32_t>(value, scalar);
-      return true;
+      return set_integer<uint32_t>(value, scalar);
     case DataType::kInt64:
-      set_integer<int64_t>(value, scalar);
-      return true;
+      return set_integer<int64_t>(value, scalar);
     case DataType::kUInt64:
-      set_integer<uint64_t>(value, scalar);
-      return true;
+      return set_integer<uint64_t>(value, scalar);
     case DataType::kFloat16:
-      scalar->complex_value = float_of_float16(read_as<uint16_t>(value));
-      break;
+      return set_number(float_of_float16(read_as<uint16_t>(value)), scalar);
     case DataType::kBFloat16:
-      scalar->complex_value = float_of_bfloat16(read_as<uint16_t>(value));
-      break;
+      return set_number(float_of_bfloat16(read_as<uint16_t>(value)), scalar);
     case DataType::kFloat:
-      scalar->complex_value = read_as<float>(value);
-      break;
+      return set_number(read_as<float>(value), scalar);
     case DataType::kDouble:
-      scalar->complex_value = read_as<double>(value);
-      break;
+      return set_number(read_as<double>(value), scalar);
     case DataType::kComplex64:
-      scalar->complex_value = std::complex<double>(read_as<std::complex<float>>(value));
-      break;
+      return set_number(read_as<std::complex<float>>(value), scalar);
     case DataType::kComplex128:
-      scalar->complex_value = read_as<std::complex<double>>(value);
-      break;
+      return set_number(read_as<std::complex<double>>(value), scalar);
     default:
       return false;
   }
-  scalar->integer_value = saturate(scalar->real());
-  return true;
 }
 
 }  // namespace hostcann::opapi

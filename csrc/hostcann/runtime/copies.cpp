@@ -82,19 +82,21 @@ int check_copy(const char* function, void* destination, size_t capacity, const v
   return kSuccess;
 }
 
-int take_copy_fault(const char* function) {
-  auto fault = take_injected_fault("memcpy", function);
-  if (!fault) return kSuccess;
-  return fail(function, fault->code == 0 ? runtime::kCopyFailed : fault->code, fault->message);
+int check_fill(const char* function, size_t capacity, size_t bytes) {
+  if (int status = runtime::check_usable(function)) return status;
+  if (bytes <= capacity) return kSuccess;
+  return fail(function, kInvalidParam,
+              "count must be at most maxCount (" + std::to_string(capacity) + "), got " +
+                  std::to_string(bytes));
 }
 
 /// Runs `work` now, on the calling thread. CANN's blocking copies do not wait for streams; neither
 /// do these.
 int run_now(const char* function, const std::function<void()>& work) {
   if (int status = runtime::refuse_in_capture(function)) return status;
-  int status = kSuccess;
-  if (!runtime::require_context(function, &status)) return status;
-  if (int injected = take_copy_fault(function)) return injected;
+  if (int status = runtime::require_context(function).status) return status;
+  if (int injected = runtime::take_call_fault("memcpy", function, runtime::kCopyFailed))
+    return injected;
   runtime::count_synchronization("memcpy");
   try {
     runtime::TaskScope scope(function);
@@ -131,10 +133,10 @@ CANN_API int aclrtMemcpyAsync(void* destination, size_t capacity, const void* so
   Copy copy;
   if (int status = check_copy(__func__, destination, capacity, source, bytes, kind, &copy))
     return status;
-  int status = kSuccess;
-  std::shared_ptr<runtime::Stream> stream = runtime::find_stream(__func__, stream_handle, &status);
-  if (!stream) return status;
-  if (int injected = take_copy_fault(__func__)) return injected;
+  const runtime::Found<runtime::Stream> stream = runtime::find_stream(__func__, stream_handle);
+  if (!stream) return stream.status;
+  if (int injected = runtime::take_call_fault("memcpy", __func__, runtime::kCopyFailed))
+    return injected;
   bool waits = needs_waiting(copy);
   if (waits && stream->capture()) {
     stream->capture()->invalidate("aclrtMemcpyAsync on host memory that is not pinned");
@@ -143,19 +145,14 @@ CANN_API int aclrtMemcpyAsync(void* destination, size_t capacity, const void* so
                 "block; pin it");
   }
   runtime::count_copy(copy.name(), bytes);
-  status = runtime::submit(__func__, *stream,
-                           {"aclrtMemcpyAsync", [copy] { copy.run("aclrtMemcpyAsync"); }});
+  const int status = runtime::submit(
+      __func__, *stream, {"aclrtMemcpyAsync", [copy] { copy.run("aclrtMemcpyAsync"); }});
   if (status != kSuccess || !waits) return status;
   return runtime::synchronize(__func__, "pageable_memcpy", *stream, -1);
 }
 
 CANN_API int aclrtMemset(void* device_pointer, size_t capacity, int32_t value, size_t bytes) {
-  if (int status = runtime::check_usable(__func__)) return status;
-  if (bytes > capacity) {
-    return fail(__func__, kInvalidParam,
-                "count must be at most maxCount (" + std::to_string(capacity) + "), got " +
-                    std::to_string(bytes));
-  }
+  if (int status = check_fill(__func__, capacity, bytes)) return status;
   return run_now(__func__, [=] {
     std::memset(resolve(device_pointer, bytes, "aclrtMemset: devPtr"), value, bytes);
   });
@@ -163,15 +160,9 @@ CANN_API int aclrtMemset(void* device_pointer, size_t capacity, int32_t value, s
 
 CANN_API int aclrtMemsetAsync(void* device_pointer, size_t capacity, int32_t value, size_t bytes,
                               void* stream_handle) {
-  if (int status = runtime::check_usable(__func__)) return status;
-  if (bytes > capacity) {
-    return fail(__func__, kInvalidParam,
-                "count must be at most maxCount (" + std::to_string(capacity) + "), got " +
-                    std::to_string(bytes));
-  }
-  int status = kSuccess;
-  std::shared_ptr<runtime::Stream> stream = runtime::find_stream(__func__, stream_handle, &status);
-  if (!stream) return status;
+  if (int status = check_fill(__func__, capacity, bytes)) return status;
+  const runtime::Found<runtime::Stream> stream = runtime::find_stream(__func__, stream_handle);
+  if (!stream) return stream.status;
   return runtime::submit(__func__, *stream,
                          {"aclrtMemsetAsync", [=] {
                             std::memset(resolve(device_pointer, bytes, "aclrtMemsetAsync: devPtr"),

@@ -98,16 +98,15 @@ Failure Context::reported_failure() const {
   return reported_ ? failure_ : Failure{};
 }
 
-std::shared_ptr<Context> current_context() {
-  return current_handle == nullptr ? nullptr : contexts().find(current_handle);
+Found<Context> require_context(const char* function) {
+  return find_handle(contexts(), current_handle, function, kContextNull,
+                     "this thread has no context; call aclrtSetDevice first");
 }
 
-std::shared_ptr<Context> require_context(const char* function, int* status) {
-  std::shared_ptr<Context> context = current_context();
-  if (!context) {
-    *status = fail(function, kContextNull, "this thread has no context; call aclrtSetDevice first");
-  }
-  return context;
+int finish_waiting(Context& context) {
+  check_red_zones();
+  const Failure failure = context.report_failure();
+  return failure.code == kSuccess ? kSuccess : set_error(failure.code, failure.message);
 }
 
 std::vector<std::shared_ptr<Stream>> default_streams() {
@@ -171,9 +170,8 @@ CANN_API int aclrtSetDevice(int32_t number) {
 
 CANN_API int aclrtGetDevice(int32_t* number) {
   if (number == nullptr) return fail(__func__, kInvalidParam, "deviceId must not be null");
-  int status = kSuccess;
-  std::shared_ptr<Context> context = require_context(__func__, &status);
-  if (!context) return status;
+  const Found<Context> context = require_context(__func__);
+  if (!context) return context.status;
   *number = context->device();
   return kSuccess;
 }
@@ -213,8 +211,7 @@ CANN_API int aclrtDestroyContext(void* context) {
 
 CANN_API int aclrtGetCurrentContext(void** context) {
   if (context == nullptr) return fail(__func__, kInvalidParam, "context must not be null");
-  int status = kSuccess;
-  if (!require_context(__func__, &status)) return status;
+  if (int status = require_context(__func__).status) return status;
   *context = current_handle;
   return kSuccess;
 }
@@ -240,14 +237,11 @@ namespace {
 
 int synchronize_device(const char* function, int timeout_ms) {
   if (int status = check_usable(function)) return status;
-  int status = kSuccess;
-  std::shared_ptr<Context> context = require_context(function, &status);
-  if (!context) return status;
+  const Found<Context> context = require_context(function);
+  if (!context) return context.status;
   if (int refused = refuse_in_capture(function)) return refused;
   count_synchronization("device");
-  if (auto fault = take_injected_fault("synchronize", function)) {
-    return fail(function, fault->code == 0 ? kSchedulerError : fault->code, fault->message);
-  }
+  if (int injected = take_call_fault("synchronize", function, kSchedulerError)) return injected;
   auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   for (const std::shared_ptr<Stream>& stream : all_streams()) {
     int left = timeout_ms;
@@ -261,9 +255,7 @@ int synchronize_device(const char* function, int timeout_ms) {
                   "the device was not done within " + std::to_string(timeout_ms) + " ms");
     }
   }
-  check_red_zones();
-  Failure failure = context->report_failure();
-  return failure.code == kSuccess ? kSuccess : set_error(failure.code, failure.message);
+  return finish_waiting(*context);
 }
 
 }  // namespace

@@ -68,10 +68,8 @@ CANN_API const char* aclGetRecentErrMsg() {
   return thread_error.read;
 }
 
-CANN_API int aclrtPeekAtLastError(int level) {
-  (void)level;  // CANN has one level, the thread's
-  return hostcann::thread_error.code;
-}
+/// CANN has one level, the thread's.
+CANN_API int aclrtPeekAtLastError(int /*level*/) { return hostcann::thread_error.code; }
 
 CANN_API int aclrtGetLastError(int level) {
   int code = aclrtPeekAtLastError(level);

@@ -30,6 +30,11 @@ struct Event {
   std::shared_ptr<EventRecord> record;  // null: never recorded, or reset
   std::optional<CapturedRecord> captured;
   int pending_waits = 0;  // aclrtStreamWaitEvent calls whose task has not finished
+
+  std::shared_ptr<EventRecord> latest_record() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return record;
+  }
 };
 
 /// All records share one lock and one condition: their number changes fast, the number of waiters
@@ -77,12 +82,11 @@ void wait_for(const EventRecord& record, const Stream& waiting) {
                      [&] { return record.done || record.stream.expired() || waiting.stopping(); });
 }
 
-std::shared_ptr<Event> find_event(const char* function, void* handle, int* status) {
-  *status = check_usable(function);
-  if (*status != kSuccess) return nullptr;
-  std::shared_ptr<Event> event = events().find(handle);
-  if (!event) *status = fail(function, kInvalidHandle, "the event is gone, or never was one");
-  return event;
+constexpr const char* kNoEvent = "the event is gone, or never was one";
+
+Found<Event> find_event(const char* function, void* handle) {
+  if (int status = check_usable(function)) return {nullptr, status};
+  return find_handle(events(), handle, function, kInvalidHandle, kNoEvent);
 }
 
 int refuse_captured(const char* function, Event& event) {
@@ -132,11 +136,7 @@ int record_in_capture(const char* function, const std::shared_ptr<Event>& event,
 /// A record that `event` has at the time the task runs: what an external event means inside a
 /// graph.
 void wait_for_external(const std::shared_ptr<Event>& event, const std::weak_ptr<Stream>& waiting) {
-  std::shared_ptr<EventRecord> record;
-  {
-    std::lock_guard<std::mutex> lock(event->mutex);
-    record = event->record;
-  }
+  const std::shared_ptr<EventRecord> record = event->latest_record();
   std::shared_ptr<Stream> stream = waiting.lock();
   if (record && stream) wait_for(*record, *stream);
 }
@@ -166,18 +166,16 @@ CANN_API int aclrtCreateEventExWithFlag(void** event, uint32_t flags) {
 
 CANN_API int aclrtDestroyEvent(void* handle) {
   if (int status = check_usable(__func__)) return status;
-  if (!events().remove(handle))
-    return fail(__func__, kInvalidHandle, "the event is gone, or never was one");
+  if (!events().remove(handle)) return fail(__func__, kInvalidHandle, kNoEvent);
   count_live(Live::kEvent, -1);
   return kSuccess;
 }
 
 CANN_API int aclrtRecordEvent(void* handle, void* stream_handle) {
-  int status = kSuccess;
-  std::shared_ptr<Event> event = find_event(__func__, handle, &status);
-  if (!event) return status;
-  std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
-  if (!stream) return status;
+  const Found<Event> event = find_event(__func__, handle);
+  if (!event) return event.status;
+  const Found<Stream> stream = find_stream(__func__, stream_handle);
+  if (!stream) return stream.status;
   if (std::shared_ptr<Graph> graph = stream->capture())
     return record_in_capture(__func__, event, *stream, graph);
   auto record = std::make_shared<EventRecord>();
@@ -196,11 +194,10 @@ CANN_API int aclrtRecordEvent(void* handle, void* stream_handle) {
 }
 
 CANN_API int aclrtStreamWaitEvent(void* stream_handle, void* handle) {
-  int status = kSuccess;
-  std::shared_ptr<Event> event = find_event(__func__, handle, &status);
-  if (!event) return status;
-  std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
-  if (!stream) return status;
+  const Found<Event> event = find_event(__func__, handle);
+  if (!event) return event.status;
+  const Found<Stream> stream = find_stream(__func__, stream_handle);
+  if (!stream) return stream.status;
   std::shared_ptr<EventRecord> record;
   std::optional<CapturedRecord> captured;
   {
@@ -242,19 +239,12 @@ CANN_API int aclrtStreamWaitEvent(void* stream_handle, void* handle) {
 }
 
 CANN_API int aclrtSynchronizeEvent(void* handle) {
-  int status = kSuccess;
-  std::shared_ptr<Event> event = find_event(__func__, handle, &status);
-  if (!event) return status;
+  const Found<Event> event = find_event(__func__, handle);
+  if (!event) return event.status;
   if (int captured = refuse_captured(__func__, *event)) return captured;
   count_synchronization("event");
-  if (auto fault = take_injected_fault("synchronize", __func__)) {
-    return fail(__func__, fault->code == 0 ? kSchedulerError : fault->code, fault->message);
-  }
-  std::shared_ptr<EventRecord> record;
-  {
-    std::lock_guard<std::mutex> lock(event->mutex);
-    record = event->record;
-  }
+  if (int injected = take_call_fault("synchronize", __func__, kSchedulerError)) return injected;
+  const std::shared_ptr<EventRecord> record = event->latest_record();
   if (!record) return kSuccess;
   permit(*record);
   std::shared_ptr<Stream> stream;
@@ -263,37 +253,28 @@ CANN_API int aclrtSynchronizeEvent(void* handle) {
     hub().changed.wait(lock, [&] { return record->done || record->stream.expired(); });
     stream = record->stream.lock();
   }
+  if (stream) return finish_waiting(*stream->context());
   check_red_zones();
-  if (!stream) return kSuccess;
-  Failure failure = stream->context()->report_failure();
-  return failure.code == kSuccess ? kSuccess : set_error(failure.code, failure.message);
+  return kSuccess;
 }
 
 CANN_API int aclrtQueryEventStatus(void* handle, int* event_status) {
   if (event_status == nullptr) return fail(__func__, kInvalidParam, "status must not be null");
-  int status = kSuccess;
-  std::shared_ptr<Event> event = find_event(__func__, handle, &status);
-  if (!event) return status;
+  const Found<Event> event = find_event(__func__, handle);
+  if (!event) return event.status;
   if (int captured = refuse_captured(__func__, *event)) return captured;
-  constexpr int kNotReady = 0;
-  constexpr int kComplete = 1;
-  std::shared_ptr<EventRecord> record;
-  {
-    std::lock_guard<std::mutex> lock(event->mutex);
-    record = event->record;
-  }
+  constexpr int kNotRecorded = 0;  // aclrtEventRecordedStatus
+  constexpr int kRecorded = 1;
+  const std::shared_ptr<EventRecord> record = event->latest_record();
   std::lock_guard<std::mutex> lock(hub().mutex);
-  *event_status = record && record->done ? kComplete : kNotReady;
+  *event_status = record && record->done ? kRecorded : kNotRecorded;
   return kSuccess;
 }
 
 CANN_API int aclrtQueryEventWaitStatus(void* handle, int* wait_status) {
   if (wait_status == nullptr) return fail(__func__, kInvalidParam, "status must not be null");
-  int status = kSuccess;
-  std::shared_ptr<Event> event = find_event(__func__, handle, &status);
-  if (!event) return status;
-  constexpr int kComplete = 0;
-  constexpr int kNotReady = 1;
+  const Found<Event> event = find_event(__func__, handle);
+  if (!event) return event.status;
   std::lock_guard<std::mutex> lock(event->mutex);
   *wait_status = event->pending_waits == 0 ? kComplete : kNotReady;
   return kSuccess;
@@ -301,18 +282,13 @@ CANN_API int aclrtQueryEventWaitStatus(void* handle, int* wait_status) {
 
 CANN_API int aclrtEventElapsedTime(float* milliseconds, void* start_handle, void* end_handle) {
   if (milliseconds == nullptr) return fail(__func__, kInvalidParam, "ms must not be null");
-  int status = kSuccess;
   std::chrono::steady_clock::time_point times[2];
   void* handles[2] = {start_handle, end_handle};
   for (int i = 0; i < 2; ++i) {
     const char* which = i == 0 ? "start" : "end";
-    std::shared_ptr<Event> event = find_event(__func__, handles[i], &status);
-    if (!event) return status;
-    std::shared_ptr<EventRecord> record;
-    {
-      std::lock_guard<std::mutex> lock(event->mutex);
-      record = event->record;
-    }
+    const Found<Event> event = find_event(__func__, handles[i]);
+    if (!event) return event.status;
+    const std::shared_ptr<EventRecord> record = event->latest_record();
     if ((event->flags & kFlagTimeline) == 0) {
       return fail(__func__, kEventTimestampInvalid,
                   std::string(which) + " event was made without ACL_EVENT_TIME_LINE");
@@ -329,11 +305,10 @@ CANN_API int aclrtEventElapsedTime(float* milliseconds, void* start_handle, void
 }
 
 CANN_API int aclrtResetEvent(void* handle, void* stream_handle) {
-  int status = kSuccess;
-  std::shared_ptr<Event> event = find_event(__func__, handle, &status);
-  if (!event) return status;
-  std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
-  if (!stream) return status;
+  const Found<Event> event = find_event(__func__, handle);
+  if (!event) return event.status;
+  const Found<Stream> stream = find_stream(__func__, stream_handle);
+  if (!stream) return stream.status;
   return submit(__func__, *stream, {"aclrtResetEvent", [event] {
                                       std::lock_guard<std::mutex> lock(event->mutex);
                                       event->record = nullptr;

@@ -97,6 +97,11 @@ std::string inject_from_text(const std::string& text) {
   return "";
 }
 
+int take_call_fault(const char* site, const char* function, int code) {
+  auto fault = take_injected_fault(site, function);
+  return fault ? fail(function, fault->code == 0 ? code : fault->code, fault->message) : kSuccess;
+}
+
 void clear_faults() {
   Faults& all = faults();
   std::lock_guard<std::mutex> lock(all.mutex);

@@ -16,12 +16,16 @@ thread_local int thread_mode = kGlobal;
 std::atomic<int> captures_running{0};
 std::atomic<uint32_t> next_graph_id{1};
 
-std::shared_ptr<Graph> find_graph(const char* function, void* handle, int* status) {
-  *status = check_usable(function);
-  if (*status != kSuccess) return nullptr;
-  std::shared_ptr<Graph> graph = graphs().find(handle);
-  if (!graph) *status = fail(function, kInvalidHandle, "the model is gone, or never was one");
-  return graph;
+Found<Graph> find_graph(const char* function, void* handle) {
+  if (int status = check_usable(function)) return {nullptr, status};
+  return find_handle(graphs(), handle, function, kInvalidHandle,
+                     "the model is gone, or never was one");
+}
+
+Found<Graph> find_captured_graph(const char* function, void* handle) {
+  Found<Graph> graph = find_graph(function, handle);
+  if (!graph || !graph->capturing()) return graph;
+  return {nullptr, fail(function, kInvalidHandle, "the model is still being captured")};
 }
 
 }  // namespace
@@ -142,9 +146,8 @@ CANN_API int aclmdlRICaptureBegin(void* stream_handle, int mode) {
   }
   if (stream_handle == nullptr)
     return fail(__func__, kInvalidParam, "the default stream cannot be captured");
-  int status = kSuccess;
-  std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
-  if (!stream) return status;
+  const Found<Stream> stream = find_stream(__func__, stream_handle);
+  if (!stream) return stream.status;
   if (stream->capture())
     return fail(__func__, kStreamCaptured, "the stream is being captured already");
   auto graph = std::make_shared<Graph>(stream, mode, next_graph_id.fetch_add(1));
@@ -156,9 +159,8 @@ CANN_API int aclmdlRICaptureBegin(void* stream_handle, int mode) {
 
 CANN_API int aclmdlRICaptureGetInfo(void* stream_handle, int* capture_status, void** model) {
   if (capture_status == nullptr) return fail(__func__, kInvalidParam, "status must not be null");
-  int status = kSuccess;
-  std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
-  if (!stream) return status;
+  const Found<Stream> stream = find_stream(__func__, stream_handle);
+  if (!stream) return stream.status;
   constexpr int kNone = 0;
   constexpr int kActive = 1;
   constexpr int kInvalidated = 2;
@@ -171,12 +173,11 @@ CANN_API int aclmdlRICaptureGetInfo(void* stream_handle, int* capture_status, vo
 CANN_API int aclmdlRICaptureEnd(void* stream_handle, void** model) {
   if (model == nullptr) return fail(__func__, kInvalidParam, "modelRI must not be null");
   *model = nullptr;
-  int status = kSuccess;
-  std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
-  if (!stream) return status;
+  const Found<Stream> stream = find_stream(__func__, stream_handle);
+  if (!stream) return stream.status;
   std::shared_ptr<Graph> graph = stream->capture();
   if (!graph) return fail(__func__, kStreamNotCaptured, "the stream is not being captured");
-  status = graph->finish(__func__, *stream);
+  const int status = graph->finish(__func__, *stream);
   if (graph->capturing()) return status;  // called wrongly: the capture goes on
   graph->release_streams();
   --captures_running;
@@ -199,21 +200,17 @@ CANN_API int aclmdlRICaptureThreadExchangeMode(int* mode) {
 
 CANN_API int aclmdlRIGetId(void* model, uint32_t* id) {
   if (id == nullptr) return fail(__func__, kInvalidParam, "modelRIId must not be null");
-  int status = kSuccess;
-  std::shared_ptr<Graph> graph = find_graph(__func__, model, &status);
-  if (!graph) return status;
+  const Found<Graph> graph = find_graph(__func__, model);
+  if (!graph) return graph.status;
   *id = graph->id();
   return kSuccess;
 }
 
 CANN_API int aclmdlRIExecuteAsync(void* model, void* stream_handle) {
-  int status = kSuccess;
-  std::shared_ptr<Graph> graph = find_graph(__func__, model, &status);
-  if (!graph) return status;
-  if (graph->capturing())
-    return fail(__func__, kInvalidHandle, "the model is still being captured");
-  std::shared_ptr<Stream> stream = find_stream(__func__, stream_handle, &status);
-  if (!stream) return status;
+  const Found<Graph> graph = find_captured_graph(__func__, model);
+  if (!graph) return graph.status;
+  const Found<Stream> stream = find_stream(__func__, stream_handle);
+  if (!stream) return stream.status;
   if (stream->capture()) {
     return fail(__func__, kFeatureNotSupported, "a model inside a captured stream is not emulated");
   }
@@ -229,11 +226,8 @@ CANN_API int aclmdlRIExecuteAsync(void* model, void* stream_handle) {
 }
 
 CANN_API int aclmdlRIDestroy(void* model) {
-  int status = kSuccess;
-  std::shared_ptr<Graph> graph = find_graph(__func__, model, &status);
-  if (!graph) return status;
-  if (graph->capturing())
-    return fail(__func__, kInvalidHandle, "the model is still being captured");
+  const Found<Graph> graph = find_captured_graph(__func__, model);
+  if (!graph) return graph.status;
   graphs().remove(model);
   return kSuccess;
 }

@@ -103,8 +103,7 @@ struct HostBlock {
 struct Memory {
   std::shared_mutex mutex;
   std::map<uintptr_t, std::shared_ptr<Block>> blocks;
-  std::map<uintptr_t, size_t>
-      freed;  // for messages; addresses are not reused, so it never goes stale
+  std::map<uintptr_t, size_t> freed;  // for messages; addresses are never reused
   uint64_t used = 0;
   uint64_t capacity = kDefaultCapacity;
   std::shared_mutex host_mutex;
@@ -155,8 +154,7 @@ int allocate(const char* function, void** address, size_t bytes) {
   if (address == nullptr) return fail(function, kInvalidParam, "devPtr must not be null");
   *address = nullptr;
   if (bytes == 0) return fail(function, kInvalidParam, "size must be greater than 0, got 0");
-  int status = kSuccess;
-  if (!runtime::require_context(function, &status)) return status;
+  if (int status = runtime::require_context(function).status) return status;
   if (auto fault = take_injected_fault("malloc", function)) {
     if (fault->code == 0 || fault->code == kOutOfMemory)
       return out_of_memory(function, bytes, fault->message);
@@ -312,13 +310,12 @@ bool is_pinned(const void* address, size_t bytes) {
 
 using namespace hostcann;  // NOLINT: this file ends with CANN's C functions
 
-CANN_API int aclrtMalloc(void** device_pointer, size_t bytes, int policy) {
-  (void)policy;  // huge pages and the like: nothing to emulate
+/// Policies ask for huge pages and the like: nothing to emulate.
+CANN_API int aclrtMalloc(void** device_pointer, size_t bytes, int /*policy*/) {
   return allocate(__func__, device_pointer, bytes);
 }
 
-CANN_API int aclrtMallocAlign32(void** device_pointer, size_t bytes, int policy) {
-  (void)policy;
+CANN_API int aclrtMallocAlign32(void** device_pointer, size_t bytes, int /*policy*/) {
   return allocate(__func__, device_pointer, bytes);
 }
 
@@ -362,8 +359,8 @@ CANN_API int aclrtFreeHost(void* host_pointer) {
   return kSuccess;
 }
 
-CANN_API int aclrtGetMemInfo(int kind, size_t* free_bytes, size_t* total_bytes) {
-  (void)kind;  // one kind of memory is emulated
+/// One kind of memory is emulated.
+CANN_API int aclrtGetMemInfo(int /*kind*/, size_t* free_bytes, size_t* total_bytes) {
   if (free_bytes == nullptr || total_bytes == nullptr) {
     return fail(__func__, kInvalidParam, "free and total must not be null");
   }

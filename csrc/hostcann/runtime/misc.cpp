@@ -41,16 +41,15 @@ Options& system_options() {
 
 CANN_API const char* aclrtGetSocName() { return soc_name(); }
 
-CANN_API int aclsysGetVersionStr(char* package, char* version) {
-  (void)package;  // all of hostcann has one version
+/// All of hostcann has one version.
+CANN_API int aclsysGetVersionStr(char* /*package*/, char* version) {
   if (version == nullptr) return fail(__func__, kInvalidParam, "versionStr must not be null");
   constexpr size_t kVersionBytes = 128;
   std::snprintf(version, kVersionBytes, "%s", settings().cann_version.c_str());
   return kSuccess;
 }
 
-CANN_API int aclsysGetCANNVersion(int package, PackageVersion* version) {
-  (void)package;
+CANN_API int aclsysGetCANNVersion(int /*package*/, PackageVersion* version) {
   if (version == nullptr) return fail(__func__, kInvalidParam, "version must not be null");
   *version = {};
   std::snprintf(version->version, sizeof(version->version), "%s", settings().cann_version.c_str());
@@ -59,8 +58,7 @@ CANN_API int aclsysGetCANNVersion(int package, PackageVersion* version) {
   return kSuccess;
 }
 
-CANN_API int aclGetDeviceCapability(uint32_t device, int what, int64_t* value) {
-  (void)device;
+CANN_API int aclGetDeviceCapability(uint32_t /*device*/, int what, int64_t* value) {
   if (value == nullptr) return fail(__func__, kInvalidParam, "value must not be null");
   constexpr int64_t kValues[] = {kCubeCores, kVectorCores, kL2Bytes};
   if (what < 0 || what > 2) {
@@ -72,8 +70,7 @@ CANN_API int aclGetDeviceCapability(uint32_t device, int what, int64_t* value) {
 }
 
 /// aclrtDevAttr: the attributes that torch_npu asks for.
-CANN_API int aclrtGetDeviceInfo(uint32_t device, int attribute, int64_t* value) {
-  (void)device;
+CANN_API int aclrtGetDeviceInfo(uint32_t /*device*/, int attribute, int64_t* value) {
   if (value == nullptr) return fail(__func__, kInvalidParam, "value must not be null");
   constexpr int kAiCores = 101, kCube = 102, kVector = 201, kMemory = 301, kL2 = 302;
   switch (attribute) {
@@ -122,8 +119,7 @@ CANN_API int aclrtDeviceCanAccessPeer(int32_t* can_access, int32_t device, int32
   return kSuccess;
 }
 
-CANN_API int aclrtDeviceEnablePeerAccess(int32_t peer, uint32_t flags) {
-  (void)flags;
+CANN_API int aclrtDeviceEnablePeerAccess(int32_t peer, uint32_t /*flags*/) {
   return fail(__func__, kInvalidDevice,
               "there is no device " + std::to_string(peer) + " to access");
 }
@@ -162,32 +158,23 @@ CANN_API int aclrtSetDeviceSatMode(int mode) {
   return fail(__func__, kInvalidParam, "mode must be 0, 1 or 2, got " + std::to_string(mode));
 }
 
-CANN_API int aclrtSetOpWaitTimeout(uint32_t seconds) {
-  (void)seconds;
-  return kSuccess;
-}
+CANN_API int aclrtSetOpWaitTimeout(uint32_t /*seconds*/) { return kSuccess; }
 
-CANN_API int aclrtSetOpExecuteTimeOut(uint32_t seconds) {
-  (void)seconds;
-  return kSuccess;
-}
+CANN_API int aclrtSetOpExecuteTimeOut(uint32_t /*seconds*/) { return kSuccess; }
 
 CANN_API int aclrtSetOpExecuteTimeOutV2(uint64_t microseconds, uint64_t* actual) {
   if (actual != nullptr) *actual = microseconds;
   return kSuccess;
 }
 
-CANN_API int aclrtSetStreamOverflowSwitch(void* handle, uint32_t flag) {
-  (void)flag;
-  int status = kSuccess;
-  return find_stream(__func__, handle, &status) ? kSuccess : status;
+CANN_API int aclrtSetStreamOverflowSwitch(void* handle, uint32_t /*flag*/) {
+  return find_stream(__func__, handle).status;
 }
 
 CANN_API int aclrtGetStreamOverflowSwitch(void* handle, uint32_t* flag) {
   if (flag == nullptr) return fail(__func__, kInvalidParam, "flag must not be null");
   *flag = 0;
-  int status = kSuccess;
-  return find_stream(__func__, handle, &status) ? kSuccess : status;
+  return find_stream(__func__, handle).status;
 }
 
 /// CANN writes to its log files; here HOSTCANN_LOG=LEVEL (0 debug ... 3 error) prints to the
@@ -206,9 +193,7 @@ CANN_API void aclAppLog(int level, const char* function, const char* file, uint3
 
 // torch_npu registers itself with the profiler when it is loaded, and asks for a time at every
 // launch.
-CANN_API int32_t MsprofRegisterCallback(uint32_t module, void* callback) {
-  (void)module;
-  (void)callback;
+CANN_API int32_t MsprofRegisterCallback(uint32_t /*module*/, void* /*callback*/) {
   return kSuccess;
 }
 

@@ -87,6 +87,21 @@ class HandleTable {
 /// set_error() with "{function}: " in front of the message.
 int fail(const char* function, int code, const std::string& message);
 
+/// What a handle or a thread stands for. Null after an error, whose status the caller returns.
+template <typename T>
+struct Found : std::shared_ptr<T> {
+  int status = kSuccess;
+};
+
+/// What `table` has behind a handle, or fail() with the code and the message.
+template <typename T>
+Found<T> find_handle(const HandleTable<T>& table, void* handle, const char* function, int code,
+                     const char* message) {
+  std::shared_ptr<T> object = table.find(handle);
+  const int status = object ? kSuccess : fail(function, code, message);
+  return {std::move(object), status};
+}
+
 /// The answer of a name that exists only so that programs link: says which one it was.
 int not_emulated(const char* function);
 
@@ -96,6 +111,10 @@ int not_emulated(const char* function);
 int check_usable(const char* function);
 
 // ---- settings from the environment (settings.cpp) ----
+
+/// aclrtStreamStatus and aclrtEventWaitStatus.
+inline constexpr int kComplete = 0;
+inline constexpr int kNotReady = 1;
 
 enum class StreamMode { kNormal, kDelayed, kLazy };
 
@@ -149,10 +168,11 @@ class Context : public std::enable_shared_from_this<Context> {
   std::atomic<bool> failed_{false};
 };
 
-std::shared_ptr<Context> current_context();
+/// The calling thread's context.
+Found<Context> require_context(const char* function);
 
-/// The calling thread's context, or null after an error that names `function`.
-std::shared_ptr<Context> require_context(const char* function, int* status);
+/// What ends every wait for tasks of a context: looks at the red zones and reports its failure.
+int finish_waiting(Context& context);
 
 // ---- streams (streams.cpp) ----
 
@@ -218,9 +238,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
 HandleTable<Stream>& streams();
 std::shared_ptr<Stream> make_stream(std::shared_ptr<Context> context);
 
-/// The stream behind a handle (null: the context's default stream); null after an error, and a
-/// violation when the handle is of no living stream.
-std::shared_ptr<Stream> find_stream(const char* function, void* handle, int* status);
+/// The stream behind a handle (null: the context's default stream). A handle of no living stream is
+/// a violation too.
+Found<Stream> find_stream(const char* function, void* handle);
 
 /// Queues a task, or appends it to the graph that the stream is being captured into.
 int submit(const char* function, Stream& stream, Task task);
@@ -319,6 +339,9 @@ std::string inject_from_text(const std::string& text);
 std::string inject(const std::string& site, const std::string& name, int nth, int code,
                    const std::string& message, int count);
 void clear_faults();
+
+/// 0, or the error of a fault that was injected into this call; `code` where it names none.
+int take_call_fault(const char* site, const char* function, int code);
 
 void count_launch(const std::string& name);
 void count_replay();

@@ -86,8 +86,7 @@ CANN_API int aclSetTensorShape(aclTensorDesc* description, int rank, const int64
   return kSuccess;
 }
 
-CANN_API int aclSetTensorPlaceMent(aclTensorDesc* description, int memory_type) {
-  (void)memory_type;
+CANN_API int aclSetTensorPlaceMent(aclTensorDesc* description, int /*memory_type*/) {
   return description == nullptr ? fail(__func__, kInvalidParam, "desc must not be null") : kSuccess;
 }
 

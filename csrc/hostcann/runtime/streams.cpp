@@ -18,6 +18,13 @@ Mode current_mode;
 
 std::atomic<int> next_stream_id{0};
 
+Found<Stream> living(const char* function, std::shared_ptr<Stream> stream) {
+  if (stream) return {std::move(stream), kSuccess};
+  const char* message = "the stream is gone, or never was one";
+  report_violation(Violation::kDeadStream, std::string(function) + ": " + message);
+  return {nullptr, fail(function, kStreamContext, message)};
+}
+
 }  // namespace
 
 HandleTable<Stream>& streams() {
@@ -148,20 +155,11 @@ std::shared_ptr<Stream> make_stream(std::shared_ptr<Context> context) {
   return std::make_shared<Stream>(std::move(context), next_stream_id.fetch_add(1));
 }
 
-std::shared_ptr<Stream> find_stream(const char* function, void* handle, int* status) {
-  *status = check_usable(function);
-  if (*status != kSuccess) return nullptr;
-  if (handle == nullptr) {
-    std::shared_ptr<Context> context = require_context(function, status);
-    return context ? context->default_stream() : nullptr;
-  }
-  std::shared_ptr<Stream> stream = streams().find(handle);
-  if (!stream) {
-    std::string message = "the stream is gone, or never was one";
-    report_violation(Violation::kDeadStream, std::string(function) + ": " + message);
-    *status = fail(function, kStreamContext, message);
-  }
-  return stream;
+Found<Stream> find_stream(const char* function, void* handle) {
+  if (int status = check_usable(function)) return {nullptr, status};
+  if (handle != nullptr) return living(function, streams().find(handle));
+  const Found<Context> context = require_context(function);
+  return {context ? context->default_stream() : nullptr, context.status};
 }
 
 int submit(const char* function, Stream& stream, Task task) {
@@ -185,16 +183,12 @@ int synchronize(const char* function, const char* kind, Stream& stream, int time
                 "the stream is being captured, and what is captured has not run");
   }
   count_synchronization(kind);
-  if (auto fault = take_injected_fault("synchronize", function)) {
-    return fail(function, fault->code == 0 ? kSchedulerError : fault->code, fault->message);
-  }
+  if (int injected = take_call_fault("synchronize", function, kSchedulerError)) return injected;
   if (!stream.wait(stream.last_number(), timeout_ms)) {
     return fail(function, kStreamSyncTimeout,
                 "the stream was not done within " + std::to_string(timeout_ms) + " ms");
   }
-  check_red_zones();
-  Failure failure = stream.context()->report_failure();
-  return failure.code == kSuccess ? kSuccess : set_error(failure.code, failure.message);
+  return finish_waiting(*stream.context());
 }
 
 std::vector<std::shared_ptr<Stream>> all_streams() {
@@ -221,10 +215,8 @@ void set_stream_mode(StreamMode mode, int delay_ms) {
 
 int launch(void* stream_handle, const std::string& name, std::function<void()> task,
            bool is_kernel) {
-  int status = kSuccess;
-  std::shared_ptr<runtime::Stream> stream =
-      runtime::find_stream(name.c_str(), stream_handle, &status);
-  if (!stream) return status;
+  const runtime::Found<runtime::Stream> stream = runtime::find_stream(name.c_str(), stream_handle);
+  if (!stream) return stream.status;
   if (is_kernel) runtime::count_launch(name);
   if (is_kernel && null_kernels()) return kSuccess;
   return runtime::submit(name.c_str(), *stream, {name, std::move(task), is_kernel});
@@ -240,22 +232,17 @@ namespace {
 int create_stream(const char* function, void** stream) {
   if (int status = check_usable(function)) return status;
   if (stream == nullptr) return fail(function, kInvalidParam, "stream must not be null");
-  int status = kSuccess;
-  std::shared_ptr<Context> context = require_context(function, &status);
-  if (!context) return status;
-  *stream = streams().add(make_stream(std::move(context)));
+  const Found<Context> context = require_context(function);
+  if (!context) return context.status;
+  *stream = streams().add(make_stream(context));
   count_live(Live::kStream, 1);
   return kSuccess;
 }
 
 int destroy_stream(const char* function, void* handle, bool drain) {
   if (int status = check_usable(function)) return status;
-  std::shared_ptr<Stream> stream = streams().remove(handle);
-  if (!stream) {
-    report_violation(Violation::kDeadStream,
-                     std::string(function) + ": the stream is gone, or never was one");
-    return fail(function, kStreamContext, "the stream is gone, or never was one");
-  }
+  const Found<Stream> stream = living(function, streams().remove(handle));
+  if (!stream) return stream.status;
   if (std::shared_ptr<Graph> graph = stream->capture())
     graph->invalidate("a captured stream was destroyed");
   stream->stop(drain);
@@ -264,9 +251,8 @@ int destroy_stream(const char* function, void* handle, bool drain) {
 }
 
 int synchronize_stream(const char* function, void* handle, int timeout_ms) {
-  int status = kSuccess;
-  std::shared_ptr<Stream> stream = find_stream(function, handle, &status);
-  return stream ? synchronize(function, "stream", *stream, timeout_ms) : status;
+  const Found<Stream> stream = find_stream(function, handle);
+  return stream ? synchronize(function, "stream", *stream, timeout_ms) : stream.status;
 }
 
 }  // namespace
@@ -301,20 +287,16 @@ CANN_API int aclrtSynchronizeStreamWithTimeout(void* stream, int32_t timeout_ms)
 
 CANN_API int aclrtStreamQuery(void* handle, int* stream_status) {
   if (stream_status == nullptr) return fail(__func__, kInvalidParam, "status must not be null");
-  int status = kSuccess;
-  std::shared_ptr<Stream> stream = find_stream(__func__, handle, &status);
-  if (!stream) return status;
-  constexpr int kComplete = 0;
-  constexpr int kNotReady = 1;
+  const Found<Stream> stream = find_stream(__func__, handle);
+  if (!stream) return stream.status;
   *stream_status = stream->idle() ? kComplete : kNotReady;
   return kSuccess;
 }
 
 CANN_API int aclrtStreamGetId(void* handle, int32_t* id) {
   if (id == nullptr) return fail(__func__, kInvalidParam, "streamId must not be null");
-  int status = kSuccess;
-  std::shared_ptr<Stream> stream = find_stream(__func__, handle, &status);
-  if (!stream) return status;
+  const Found<Stream> stream = find_stream(__func__, handle);
+  if (!stream) return stream.status;
   *id = stream->id();
   return kSuccess;
 }
@@ -322,8 +304,7 @@ CANN_API int aclrtStreamGetId(void* handle, int32_t* id) {
 /// Every context here stops on failure. That is what mode 1 asks for; mode 0 (carry on) is not
 /// emulated.
 CANN_API int aclrtSetStreamFailureMode(void* handle, uint64_t mode) {
-  int status = kSuccess;
-  if (!find_stream(__func__, handle, &status)) return status;
+  if (int status = find_stream(__func__, handle).status) return status;
   constexpr uint64_t kStopOnFailure = 1;
   if (mode == kStopOnFailure) return kSuccess;
   return fail(__func__, kFeatureNotSupported,
@@ -336,18 +317,14 @@ CANN_API int aclrtSetStreamAttribute(void* handle, int attribute, const void* va
   constexpr int kFailureMode = 1;
   if (attribute == kFailureMode)
     return aclrtSetStreamFailureMode(handle, *static_cast<const uint64_t*>(value));
-  int status = kSuccess;
-  return find_stream(__func__, handle, &status)
-             ? kSuccess
-             : status;  // tags, profiling, priorities: no effect here
+  return find_stream(__func__, handle).status;  // tags, profiling, priorities: no effect here
 }
 
 CANN_API int aclrtLaunchHostFunc(void* handle, void (*function)(void*), void* arguments) {
   if (int status = check_usable(__func__)) return status;
   if (function == nullptr) return fail(__func__, kInvalidParam, "fn must not be null");
-  int status = kSuccess;
-  std::shared_ptr<Stream> stream = find_stream(__func__, handle, &status);
-  if (!stream) return status;
+  const Found<Stream> stream = find_stream(__func__, handle);
+  if (!stream) return stream.status;
   return submit(__func__, *stream,
                 {"aclrtLaunchHostFunc", [function, arguments] { function(arguments); }});
 }

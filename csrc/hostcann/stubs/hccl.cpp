@@ -7,9 +7,7 @@ constexpr int kHcclNotSupported = 5;  // HCCL_E_NOT_SUPPORT
 }
 
 /// torch_npu sets options (determinism) when it starts; without communication they have no effect.
-extern "C" HOSTCANN_API int HcclSetConfig(int option, long long value) {
-  (void)option;
-  (void)value;
+extern "C" HOSTCANN_API int HcclSetConfig(int /*option*/, long long /*value*/) {
   return hostcann::kSuccess;
 }
 

@@ -19,6 +19,7 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.best_tokens import log_prob_of_best
 from tests.decoding.beams.probability_models import random_table, table_model
+from tests.decoding.table_models import UNCALLED
 
 SEARCHES: dict[str, Callable[..., DecodeOutput]] = {
     "pool": beam_search,
@@ -80,10 +81,6 @@ def spoilt_table(spoilt: float, dtype: torch.dtype, seed: int) -> Tensor:
     places = torch.arange(9)
     table[places, places * 2 % 9] = spoilt
     return table.to(dtype)
-
-
-def never(input_ids: Tensor) -> Tensor:
-    raise AssertionError("the model was called")
 
 
 def of_table(table: Tensor) -> ModuleModel:
@@ -262,7 +259,7 @@ def test_a_length_penalty_leaves_the_range_of_float32(search: Callable[..., Deco
         with pytest.raises(
             ValueError, match=r"length_penalty must be in \[-.*\] with that many new tokens, got .*\. [A-Z]"
         ):
-            search(ModuleModel(never), prompt, max_new_tokens=40, num_beams=2, length_penalty=penalty)
+            search(UNCALLED, prompt, max_new_tokens=40, num_beams=2, length_penalty=penalty)
     assert search(model, prompt, max_new_tokens=1, num_beams=2, length_penalty=1e300).lengths.tolist() == [1]
 
 

@@ -13,6 +13,7 @@ from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.output import DecodeOutput
 from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
+from tests.decoding.table_models import UNCALLED
 from tests.decoding.tiny_models import tiny_model
 
 BOTH = pytest.mark.parametrize("finished", ["pool", "in_beam"])
@@ -360,9 +361,6 @@ BAD = [
 def test_bad_input_is_named_before_the_model_is_called(
     wrong: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    def never(input_ids: Tensor) -> Tensor:
-        raise AssertionError("the model was called")
-
     arguments = {"max_new_tokens": 3, "num_beams": 2, **wrong}
     with pytest.raises(error, match=rf"^beam_search: {message}.*\. [A-Z]"):
-        beam_search(ModuleModel(never), ONE, **arguments)
+        beam_search(UNCALLED, ONE, **arguments)

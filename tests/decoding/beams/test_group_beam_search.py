@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.beams.group_beam import group_beam_search, hamming_diversity
 from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.output import DecodeOutput
 from tests.decoding.beams.probability_models import EOS, LETTERS, START, A, B, random_table, table_model
 from tests.decoding.tiny_models import TinyCausal, tiny_model
 
@@ -30,15 +32,18 @@ def test_penalties_are_counted_prompt_by_prompt() -> None:
     assert torch.equal(hamming_diversity(log_probs, torch.empty(2, 0, dtype=torch.int64), 9.0), log_probs)
 
 
+def two_groups(table: Sequence[Sequence[float]], token: int, **options: Any) -> DecodeOutput:
+    """What two groups of one beam each find after a token."""
+    return group_beam_search(table_model(table), torch.tensor([[token]]), num_beams=2, num_beam_groups=2, **options)
+
+
 def test_two_groups_by_hand() -> None:
     # The first group is greedy: a, then b, then the end. The second group avoids it: with a penalty of 0.5 b has
     # log(0.4), more than log(0.5) - 0.5; then the end, 0.9, which the first group's b does not touch.
-    found = group_beam_search(
-        table_model(LETTERS),
-        torch.tensor([[START]]),
+    found = two_groups(
+        LETTERS,
+        START,
         max_new_tokens=3,
-        num_beams=2,
-        num_beam_groups=2,
         diversity_penalty=0.5,
         num_return_sequences=2,
         length_penalty=0.0,
@@ -51,12 +56,10 @@ def test_two_groups_by_hand() -> None:
 
 
 def test_the_penalty_is_part_of_the_score() -> None:
-    found = group_beam_search(
-        table_model([[0.9, 0.1], [0.9, 0.1]]),
-        torch.tensor([[0]]),
+    found = two_groups(
+        [[0.9, 0.1], [0.9, 0.1]],
+        0,
         max_new_tokens=1,
-        num_beams=2,
-        num_beam_groups=2,
         diversity_penalty=0.25,
         num_return_sequences=2,
     )
@@ -65,12 +68,10 @@ def test_the_penalty_is_part_of_the_score() -> None:
 
 
 def test_scores_are_those_after_penalties_and_processors() -> None:
-    found = group_beam_search(
-        table_model(LETTERS),
-        torch.tensor([[A]]),
+    found = two_groups(
+        LETTERS,
+        A,
         max_new_tokens=1,
-        num_beams=2,
-        num_beam_groups=2,
         diversity_penalty=0.5,
         logits_processor=[lambda input_ids, scores: scores.index_fill(1, torch.tensor([EOS]), -torch.inf)],
         return_scores=True,

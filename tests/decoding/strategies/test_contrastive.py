@@ -15,7 +15,7 @@ from ascend_sample.decoding.strategies import contrastive
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from tests.decoding.planting import Trap, noticed
-from tests.decoding.table_models import random_table
+from tests.decoding.table_models import UNCALLED, random_table
 from tests.decoding.tiny_models import tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
 
@@ -203,11 +203,8 @@ BAD = [
 def test_bad_input_is_named_before_the_model_is_called(
     wrong: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    def never(input_ids: Tensor) -> Tensor:
-        raise AssertionError("the model was called")
-
     with pytest.raises(error, match=rf"^contrastive_search: {message}.*\. [A-Z]"):
-        contrastive_search(ModuleModel(never), torch.tensor([[0]]), **{"max_new_tokens": 2, **wrong})
+        contrastive_search(UNCALLED, torch.tensor([[0]]), **{"max_new_tokens": 2, **wrong})
 
 
 def test_a_model_without_hidden_states_is_refused() -> None:

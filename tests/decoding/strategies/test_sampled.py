@@ -17,7 +17,7 @@ from ascend_sample.sampling import SamplingParams, exponential_noise
 from ascend_sample.sampling import params as params_module
 from ascend_sample.sampling.seeds import derived_seeds
 from tests.decoding.planting import Trap, noticed
-from tests.decoding.table_models import probability_table, random_table, table_model
+from tests.decoding.table_models import UNCALLED, probability_table, random_table, table_model
 from tests.decoding.tiny_transformers import VOCAB_SIZE, encoder_inputs, step_model
 
 COIN = table_model(probability_table([[0.5, 0.5], [0.5, 0.5]]))
@@ -359,9 +359,6 @@ CALLS = [("sample", sample, it) for it in BAD] + [("sample_and_rank", sample_and
 
 @pytest.mark.parametrize(("name", "strategy", "case"), CALLS)
 def test_bad_input_is_named_before_the_model_is_called(name: str, strategy: Any, case: Any) -> None:
-    def never(input_ids: Tensor) -> Tensor:
-        raise AssertionError("the model was called")
-
     wrong, error, message = case
     with pytest.raises(error, match=rf"^{name}: {message}.*\. [A-Z]"):
-        strategy(ModuleModel(never), torch.tensor([[0]]), **{"max_new_tokens": 2, **wrong})
+        strategy(UNCALLED, torch.tensor([[0]]), **{"max_new_tokens": 2, **wrong})

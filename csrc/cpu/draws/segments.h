@@ -1,0 +1,200 @@
+// The draw of rows whose kept logits are not ranked: docs/seeds.md, "Lanes". First a segment of the
+// vocabulary is drawn by the sums of its weights, then a place in it.
+//
+// Of most segments only the largest logit is looked at: noise alone leaves few of them a chance.
+#pragma once
+
+#include <optional>
+
+#include "cpu/draws/noise.h"
+#include "cpu/rows/row.h"
+#include "cpu/rows/workspace.h"
+#include "cpu/vectors/exponential.h"
+#include "cpu/vectors/total_order.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+inline constexpr size_t kSegmentLines = kSegment / kLine;
+
+/// What is kept of a row: all above `value`, and up to `last_id` what is equal to it.
+struct Cut {
+  float value;
+  size_t last_id;
+
+  bool operator==(const Cut&) const = default;
+};
+
+inline constexpr Cut kNoCut{-kInfinity, 0};
+
+template <typename Type>
+class SegmentedDraw {
+ public:
+  /// `groups` were scanned; the row's maximum is finite, and its logits are to be divided by the
+  /// temperature.
+  SegmentedDraw(const Row<Type>& row, const Groups& groups, float maximum, float temperature,
+                const NoiseKey& key, Workspace& work)
+      : row_(row),
+        groups_(groups),
+        maximum_(maximum),
+        temperature_(temperature),
+        key_(key),
+        noise_(work.segment_noise),
+        scores_(work.segment_scores) {
+    fill_exponential(key, kSegment, padded_segments(), noise_);
+  }
+
+  /// The drawn id.
+  size_t draw(const Cut& cut) { return *draw_between(cut, cut); }
+
+  /// The id that is drawn whatever lies between what the two cuts keep; none where that matters.
+  std::optional<size_t> draw_between(const Cut& least, const Cut& most) {
+    const std::optional<size_t> segment = draw_segment(least, most);
+    return segment.has_value() ? draw_place(*segment, least, most) : std::nullopt;
+  }
+
+ private:
+  size_t segments() const { return (row_.vocab_size() + kSegment - 1) / kSegment; }
+  size_t padded_segments() const { return (segments() + kLanes - 1) / kLanes * kLanes; }
+
+  Floats divided(const Floats& logits) const {
+    const Floats difference = logits - splat(maximum_);
+    return temperature_ == 1.0F ? difference : difference / splat(temperature_);
+  }
+
+  /// Fills scores_ with what a segment's score cannot exceed: 0 where nothing of it is kept.
+  void bound_scores(const Cut& most) {
+    const size_t blocks = kSegmentLines / groups_.lines;  // 0: two segments are of one block
+    for (size_t segment = 0; segment < segments(); ++segment) {
+      const float* maxima = groups_.maxima + segment * kSegmentLines / groups_.lines * kLine;
+      Floats largest = larger(load_floats(maxima), load_floats(maxima + kLanes));
+      for (size_t block = 1; block < blocks; ++block) {
+        maxima += kLine;
+        largest = larger(largest, larger(load_floats(maxima), load_floats(maxima + kLanes)));
+      }
+      scores_[segment] = largest_lane(largest);
+    }
+    const Floats factor = splat(static_cast<float>(kSegment * kBeyond));
+    for (size_t segment = 0; segment < segments(); segment += kLanes) {
+      const Floats weight = weigh_approximately(load_floats(scores_ + segment), most);
+      store(scores_ + segment, weight * factor / load_floats(noise_ + segment));
+    }
+  }
+
+  /// What a segment's weights do not exceed together.
+  double bound_sum(size_t segment, const Cut& most) const {
+    Floats sum{};
+    for (size_t i = 0; i < kSegmentLines; ++i) {
+      const Line line = Type::load(row_.line(segment * kSegmentLines + i));
+      sum = sum + weigh_approximately(line.first, most);
+      sum = sum + weigh_approximately(line.second, most);
+    }
+    return double{sum_lanes(sum)} * kBeyond;
+  }
+
+  Floats weigh_approximately(const Floats& logits, const Cut& most) const {
+    const Mask is_kept = is_at_least(logits, splat(most.value));
+    return select(is_kept, approximate_exp(divided(logits)), Floats{});
+  }
+
+  /// Fills `weights` with a segment's, which are 0 where the cut does not keep a logit. Returns
+  /// their sum, always added in the same order.
+  double weigh(size_t segment, const Cut& cut, double* weights) const {
+    const size_t start = segment * kSegment;
+    // Whether equals are kept is the same in a whole segment, but for one.
+    const bool has_last = cut.last_id >= start && cut.last_id < start + kSegment;
+    const bool keeps_equals = cut.last_id >= start;
+    const Floats bounds = splat(keeps_equals ? cut.value : next_above(cut.value));
+    float values[kSegment];
+    for (size_t i = 0; i < kSegmentLines; ++i) {
+      const Line line = Type::load(row_.line(segment * kSegmentLines + i));
+      const Floats lowest = splat(-kInfinity);
+      store(values + i * kLine, select(is_at_least(line.first, bounds), line.first, lowest));
+      store(values + i * kLine + kLanes,
+            select(is_at_least(line.second, bounds), line.second, lowest));
+    }
+    for (size_t i = has_last ? cut.last_id - start + 1 : kSegment; i < kSegment; ++i) {
+      values[i] = values[i] == cut.value ? -kInfinity : values[i];
+    }
+    if (temperature_ == 1.0F) {
+      return exp_differences(values, kSegment, maximum_, weights);
+    }
+    for (size_t i = 0; i < kSegment; i += kLanes) {
+      const Floats quotients = divided(load_floats(values + i));
+      store(values + i, larger(quotients, splat(-kInfinity)));  // -inf / +inf is NaN
+    }
+    return exp_differences(values, kSegment, 0.0F, weights);
+  }
+
+  /// The segment that is drawn with both cuts and any between them; none where it is not one.
+  std::optional<size_t> draw_segment(const Cut& least, const Cut& most) {
+    double weights[kSegment];
+    bound_scores(most);
+    size_t best = first_of_largest_bound();
+    double best_score = weigh(best, least, weights) / noise_[best];
+    double best_most = least == most ? best_score : weigh(best, most, weights) / noise_[best];
+    double highest_other = 0;
+    for (size_t segment = 0, first = best; segment < segments(); ++segment) {
+      if (segment == first || scores_[segment] < best_score) {
+        continue;
+      }
+      const double noise = noise_[segment];
+      if (bound_sum(segment, most) / noise < best_score) {
+        continue;
+      }
+      const double score = weigh(segment, least, weights) / noise;
+      const double score_with_most = least == most ? score : weigh(segment, most, weights) / noise;
+      const bool is_better = score > best_score || (score == best_score && segment < best);
+      const double loser = is_better ? best_most : score_with_most;
+      highest_other = loser > highest_other ? loser : highest_other;
+      if (is_better) {
+        best = segment;
+        best_score = score;
+        best_most = score_with_most;
+      }
+    }
+    const bool is_certain = least == most || highest_other < best_score;
+    return is_certain ? std::optional<size_t>(best) : std::nullopt;
+  }
+
+  size_t first_of_largest_bound() const {
+    size_t best = 0;
+    for (size_t segment = 1; segment < segments(); ++segment) {
+      best = scores_[segment] > scores_[best] ? segment : best;
+    }
+    return best;
+  }
+
+  /// The id that is drawn from a segment; none where not both cuts keep it.
+  std::optional<size_t> draw_place(size_t segment, const Cut& least, const Cut& most) {
+    double weights[kSegment];
+    float noise[kSegment];
+    weigh(segment, most, weights);
+    fill_exponential(key_, 0, kSegment, noise);
+    size_t best = 0;
+    double best_score = -1;
+    for (size_t i = 0; i < kSegment; ++i) {
+      const double score = weights[i] / noise[i];
+      if (score > best_score) {
+        best = i;
+        best_score = score;
+      }
+    }
+    const size_t id = segment * kSegment + best;
+    const float value = row_.value(id);
+    const bool is_kept = value > least.value || (value == least.value && id <= least.last_id);
+    return is_kept ? std::optional<size_t>(id) : std::nullopt;
+  }
+
+  // A weight or a sum of weights is less than this times what approximate_exp makes of it.
+  static constexpr double kBeyond = 1.0 / kLeastRatio * (1 + 1e-5);
+
+  const Row<Type>& row_;
+  const Groups& groups_;
+  const float maximum_;
+  const float temperature_;
+  const NoiseKey key_;
+  float* const noise_;   // of segments
+  float* const scores_;  // bounds
+};
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

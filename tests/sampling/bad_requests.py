@@ -1,0 +1,211 @@
+"""Requests that must be refused, with what is said of each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+
+@dataclass(frozen=True)
+class BadRequest:
+    """Fields that must be refused.
+
+    Attributes:
+        name: what is wrong.
+        fields: the arguments.
+        error: the error's type.
+        says: what its message says, in this order: the field, the rule, the value, the remedy.
+    """
+
+    name: str
+    fields: dict[str, Any]
+    error: type[Exception]
+    says: tuple[str, ...]
+
+
+def of_value(name: str, field: str, value: object, rule: str, shown: str, remedy: str) -> BadRequest:
+    return BadRequest(name, {field: value}, ValueError, (f": {field} must {rule}", f"got {shown}", remedy))
+
+
+def of_type(name: str, field: str, value: object, rule: str, shown: str, remedy: str) -> BadRequest:
+    return BadRequest(name, {field: value}, TypeError, (f": {field} must {rule}", f"got {shown}", remedy))
+
+
+NORMAL = "[2**-126, 3.40282e+38]"
+GREEDY, NO_TOP_P, NO_MIN_P, NO_PENALTY = "0 for greedy", "1 to switch top-p off", "0 to switch min-p off", "1 to switch"
+REAL_FIELDS = {
+    "temperature": (f"be 0 or lie in {NORMAL}", GREEDY),
+    "top_p": ("lie in [2**-126, 1]", NO_TOP_P),
+    "min_p": ("be 0 or lie in [2**-126, 1]", NO_MIN_P),
+    "repetition_penalty": (f"lie in {NORMAL}", NO_PENALTY),
+    "presence_penalty": ("lie in [-2, 2]", "0 to switch"),
+    "frequency_penalty": ("lie in [-2, 2]", "0 to switch"),
+}
+OUT_OF_RANGE = {
+    "temperature": (-0.1, 1e-40, 5e-324, 1e39, 3.5e38, numpy.float32(-1)),
+    "top_p": (0, 0.0, -0.5, 1.0000001, 2, 1e-46, 1e-39),
+    "min_p": (-1e-9, 1.5, 1e-40),
+    "repetition_penalty": (0, -1.0, 1e-39, 1e300),
+    "presence_penalty": (-2.1, 2.0000001, 100),
+    "frequency_penalty": (-3, 2.5),
+}
+BAD_REQUESTS = [
+    *(
+        of_value(f"{field}_of_{value!r}", field, value, rule, repr(value), remedy)
+        for field, (rule, remedy) in REAL_FIELDS.items()
+        for value in OUT_OF_RANGE[field]
+    ),
+    *(
+        of_value(f"{field}_{value}", field, value, f"be finite, {rule}", repr(value), remedy)
+        for field, (rule, remedy) in REAL_FIELDS.items()
+        for value in (math.nan, math.inf, -math.inf)
+    ),
+    of_value("temperature_beyond_float", "temperature", 10**400, "be finite", "an int of 1329 bits. ", GREEDY),
+    *(
+        of_type(f"{field}_{type(value).__name__}", field, value, "be a float, ", repr(value), "float()")
+        for field in REAL_FIELDS
+        for value in (True, "0.5", None)
+    ),
+    of_value("seed_unprintable", "seed", 10**5000, "be an int in [0, ", "an int of 16610 bits. ", "seed % 2**64"),
+    of_type("complex", "temperature", 1j, "be a float", "1j", "float()"),
+    of_type("array_for_float", "top_p", numpy.array(0.5), "be a float", "array(0.5)", "float()"),
+    of_type("numpy_bool_for_float", "min_p", numpy.True_, "be a float", "np.True_", "float()"),
+    # Integers.
+    of_value("top_k_0", "top_k", 0, "be an int in [1, 2**64 - 1]", "0", "None to switch top-k off"),
+    of_value("top_k_negative", "top_k", -1, "be an int in [1, ", "-1", "None to switch top-k off"),
+    of_value("top_k_huge", "top_k", 2**64, "be an int in [1, ", "18446744073709551616", "None"),
+    of_value("min_tokens_negative", "min_tokens", -1, "be an int in [0, 2**31 - 1]", "-1", "0 for no minimum"),
+    of_value("min_tokens_huge", "min_tokens", 2**31, "be an int in [0, ", "2147483648", "0 for no minimum"),
+    of_value("seed_negative", "seed", -1, "be an int in [0, 2**64 - 1]", "-1", "seed % 2**64"),
+    of_value("seed_huge", "seed", 2**64, "be an int in [0, 2**64 - 1]", "18446744073709551616", "seed % 2**64"),
+    of_value("logprobs_negative", "logprobs", -1, "be an int in [0, 1048576]", "-1", "1048576 for all"),
+    of_value("logprobs_huge", "logprobs", 2**20 + 1, "be an int in [0, 1048576]", "1048577", "None for none"),
+    of_value("vocab_size_0", "vocab_size", 0, "be an int in [1, 1048576]", "0", "columns of the logits"),
+    of_value("vocab_size_huge", "vocab_size", 2**20 + 1, "be an int in [1, 1048576]", "1048577", "columns"),
+    *(
+        of_type(f"{field}_of_{value!r}", field, value, "be an int in [", repr(value), "int()")
+        for field in ("top_k", "min_tokens", "seed", "logprobs", "vocab_size")
+        for value in (True, 3.0, "3", numpy.float32(3.0), numpy.True_, numpy.array(3), [3])
+    ),
+    of_type("min_tokens_none", "min_tokens", None, "be an int in [", "None", "int()"),
+    # Collections of ids.
+    *(
+        of_type(f"{field}_{name}", field, value, rule, shown, remedy)
+        for field in ("allowed_ids", "bad_ids", "stop_ids")
+        for name, value, rule, shown, remedy in (
+            ("int", 3, "be a collection of vocabulary ids", "3", "a list of ints"),
+            ("str", "3", "be a collection of vocabulary ids", "'3'", "a list of ints"),
+            ("bytes", b"\x03", "be a collection", "b'\\x03'", "a list of ints"),
+            ("dict", {3: 1}, "be a collection", "{3: 1}", "a list of ints"),
+            ("iterator", iter([3]), "be a collection", "<list_iterator", "a list of ints"),
+            ("of_bool", [1, True], "hold ints", "True", "vocabulary ids"),
+            ("of_float", [1.0], "hold ints", "1.0", "vocabulary ids"),
+            ("of_str", ["a", 2], "hold ints", "'a'", "vocabulary ids"),
+            ("of_lists", [[1], [2]], "hold ints", "[1]", "vocabulary ids"),
+            ("of_none", [None], "hold ints", "None", "vocabulary ids"),
+            ("array_of_floats", numpy.array([1.0]), "hold ints", "1.0", "vocabulary ids"),
+            ("array_of_bool", numpy.array([True]), "hold ints", "True", "vocabulary ids"),
+            ("matrix", numpy.array([[1]]), "hold ints", "[1]", "vocabulary ids"),
+        )
+    ),
+    of_type("bad_ids_none", "bad_ids", None, "be a collection", "None", "a list of ints"),
+    *(
+        of_value(f"{field}_{name}", field, value, rule, shown, remedy)
+        for field in ("allowed_ids", "bad_ids", "stop_ids")
+        for name, value, rule, shown, remedy in (
+            ("negative", [3, -1], "hold ids in [0, 1048576)", "-1", "model's own vocabulary"),
+            ("huge", [2**20], "hold ids in [0, 1048576)", "1048576", "model's own vocabulary"),
+            ("huge_numpy", [1, numpy.int64(2**40)], "hold ids in [0, ", "1099511627776", "model's own vocabulary"),
+            ("duplicated", [7, 3, 7], "name each id once", "7", "Remove the duplicates"),
+            ("duplicated_numpy", [3, numpy.int32(3)], "name each id once", "3", "Remove the duplicates"),
+        )
+    ),
+    # Bias.
+    of_type("bias_none", "logit_bias", None, "be a mapping of vocabulary ids to floats", "None", "Give a dict"),
+    of_type("bias_list", "logit_bias", [(3, 1.0)], "be a mapping", "[(3, 1.0)]", "Give a dict"),
+    of_type("bias_str_key", "logit_bias", {"3": 1.0}, "hold ints", "'3'", "vocabulary ids"),
+    of_type("bias_float_key", "logit_bias", {3.0: 1.0}, "hold ints", "3.0", "vocabulary ids"),
+    of_type("bias_bool_key", "logit_bias", {True: 1.0}, "hold ints", "True", "vocabulary ids"),
+    of_value("bias_negative_key", "logit_bias", {-1: 1.0}, "hold ids in [0, 1048576)", "-1", "own vocabulary"),
+    of_value("bias_huge_key", "logit_bias", {2**20: 1.0}, "hold ids in [0, 1048576)", "1048576", "own vocabulary"),
+    *(
+        BadRequest(f"bias_{bias}", {"logit_bias": {3: bias}}, error, (": logit_bias[3] must ", f"got {bias!r}. ", says))
+        for bias, error, says in (
+            (math.nan, ValueError, "bad_ids"),
+            (math.inf, ValueError, "allowed_ids"),
+            (-math.inf, ValueError, "bad_ids"),
+            (1e39, ValueError, "bad_ids"),
+            (-3.5e38, ValueError, "bad_ids"),
+            ("1", TypeError, "float()"),
+            (True, TypeError, "float()"),
+            (None, TypeError, "float()"),
+        )
+    ),
+]
+CONTRADICTIONS = [
+    BadRequest(
+        "nothing_allowed", {"allowed_ids": []}, ValueError, (": allowed_ids must name at least one", "()", "None")
+    ),
+    BadRequest(
+        "allowed_all_bad",
+        {"allowed_ids": [3, 5], "bad_ids": [5, 4, 3]},
+        ValueError,
+        (": allowed_ids must name at least one id that is not in bad_ids", "got (3, 5). ", "None to allow all"),
+    ),
+    BadRequest(
+        "min_tokens_alone", {"min_tokens": 2}, ValueError, (": min_tokens must be 0 where", "got 2. ", "stop_ids")
+    ),
+    BadRequest(
+        "only_stop_ids",
+        {"allowed_ids": [3, 5], "bad_ids": [5], "stop_ids": [3, 9], "min_tokens": 1},
+        ValueError,
+        (": min_tokens must be 0 where nothing but stop_ids may be drawn", "got 1. ", "Allow an id"),
+    ),
+    BadRequest(
+        "only_stop_ids_of_vocabulary",
+        {"vocab_size": 3, "bad_ids": [0], "stop_ids": [1, 2], "min_tokens": 1},
+        ValueError,
+        (": min_tokens must be 0 where nothing but stop_ids may be drawn", "got 1. ", "Allow an id"),
+    ),
+    BadRequest(
+        "vocabulary_all_bad",
+        {"vocab_size": 3, "bad_ids": [0, 1, 2]},
+        ValueError,
+        (": bad_ids must leave at least one of the 3 ids", "got (0, 1, 2). ", "Forbid fewer"),
+    ),
+    BadRequest(
+        "bias_of_bad_id",
+        {"logit_bias": {3: 1.0, 4: 2.0}, "bad_ids": [4]},
+        ValueError,
+        (": logit_bias must bias only ids that allowed_ids and bad_ids allow", "got 4. ", "Drop the bias"),
+    ),
+    BadRequest(
+        "bias_of_id_not_allowed",
+        {"logit_bias": {3: 1.0, 4: 2.0}, "allowed_ids": [4, 5]},
+        ValueError,
+        (": logit_bias must bias only ids that allowed_ids and bad_ids allow", "got 3. ", "allow the id"),
+    ),
+    *(
+        BadRequest(
+            f"{field}_beyond_vocabulary",
+            {field: value, "vocab_size": 10},
+            ValueError,
+            (f": {field} must hold ids in [0, 10)", "got 10. "),
+        )
+        for field, value in (
+            ("allowed_ids", [1, 10]),
+            ("bad_ids", [10]),
+            ("stop_ids", {10}),
+            ("logit_bias", {10: 1.0}),
+        )
+    ),
+    BadRequest(
+        "logprobs_beyond_vocabulary",
+        {"logprobs": 11, "vocab_size": 10},
+        ValueError,
+        (": logprobs must be an int in [0, 10]", "got 11. ", "10 for all"),
+    ),
+]
