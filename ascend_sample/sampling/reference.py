@@ -91,7 +91,7 @@ def is_ranked(params: SamplingParams, vocab_size: int, keep_ties: bool = False) 
 def drawn_id(
     processed: Floats, kept: Sequence[int], params: SamplingParams, noise: npt.ArrayLike, keep_ties: bool = False
 ) -> int:
-    """Draws: returns the id that wins its races.
+    """Draws the id that wins its races.
 
     Args:
         processed: from `process_row`.
