@@ -185,7 +185,9 @@ def test_wrong_arguments_of_the_control_functions_are_named():
             assert "capacity must be greater than 0, got 0" in error(hostcann.set_memory_capacity, 0)
             with hostcann.null_kernels():
                 pass
-            print(hostcann.violations(), hostcann.counters().launches, hostcann.live()["tensor"])
+            with hostcann.profile() as counted:
+                pass
+            print(hostcann.violations(), counted.launches, hostcann.live()["tensor"])
         """)
         )
         == "[] {} 0"
@@ -346,9 +348,9 @@ def test_a_graph_of_torch_npu_replays(mode):
             graph.replay()
             torch.npu.synchronize()
             assert b.cpu().tolist() == [value] * 4
-        hostcann.reset_counters()
-        graph.replay()
-        print(hostcann.counters().replays, hostcann.counters().synchronizations)
+        with hostcann.profile() as counted:
+            graph.replay()
+        print(counted.replays, counted.synchronizations)
         torch.npu.synchronize()
     """
     assert output(emulated(program, HOSTCANN_STREAM_MODE=mode)) == "1 {}"

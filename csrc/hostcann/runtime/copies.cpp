@@ -27,6 +27,11 @@ struct Copy {
                                   : (to_device ? kHostToDevice : kHostToHost)];
   }
 
+  runtime::Activity activity() const {
+    const uint64_t moved = to_device && from_device ? bytes : 0;  // inside the device's memory
+    return {runtime::Activity::Kind::kCopy, name(), {moved, moved}, bytes};
+  }
+
   void run(const std::string& task) const {
     if (bytes == 0) return;
     const void* from = from_device ? resolve(source, bytes, task + ": source") : source;
@@ -105,6 +110,10 @@ int run_now(const char* function, const std::function<void()>& work) {
   return kSuccess;
 }
 
+runtime::Activity fill(const char* function, uint64_t bytes) {
+  return {runtime::Activity::Kind::kFill, function, {0, bytes}};
+}
+
 /// Host memory that is not pinned cannot be read later: CANN then makes the asynchronous copy a
 /// blocking one.
 bool needs_waiting(const Copy& copy) {
@@ -122,7 +131,7 @@ CANN_API int aclrtMemcpy(void* destination, size_t capacity, const void* source,
   Copy copy;
   if (int status = check_copy(__func__, destination, capacity, source, bytes, kind, &copy))
     return status;
-  runtime::count_copy(copy.name(), bytes);
+  runtime::count(copy.activity(), find_caller());
   return run_now(__func__, [&copy] { copy.run("aclrtMemcpy"); });
 }
 
@@ -142,9 +151,10 @@ CANN_API int aclrtMemcpyAsync(void* destination, size_t capacity, const void* so
                 "the stream is being captured, and a copy of host memory that is not pinned would "
                 "block; pin it");
   }
-  runtime::count_copy(copy.name(), bytes);
-  status = runtime::submit(__func__, *stream,
-                           {"aclrtMemcpyAsync", [copy] { copy.run("aclrtMemcpyAsync"); }});
+  status = runtime::submit(
+      __func__, *stream,
+      {"aclrtMemcpyAsync", [copy] { copy.run("aclrtMemcpyAsync"); }, copy.activity()},
+      find_caller());
   if (status != kSuccess || !waits) return status;
   return runtime::synchronize(__func__, "pageable_memcpy", *stream, -1);
 }
@@ -156,6 +166,7 @@ CANN_API int aclrtMemset(void* device_pointer, size_t capacity, int32_t value, s
                 "count must be at most maxCount (" + std::to_string(capacity) + "), got " +
                     std::to_string(bytes));
   }
+  runtime::count(fill(__func__, bytes), find_caller());
   return run_now(__func__, [=] {
     std::memset(resolve(device_pointer, bytes, "aclrtMemset: devPtr"), value, bytes);
   });
@@ -173,8 +184,11 @@ CANN_API int aclrtMemsetAsync(void* device_pointer, size_t capacity, int32_t val
   std::shared_ptr<runtime::Stream> stream = runtime::find_stream(__func__, stream_handle, &status);
   if (!stream) return status;
   return runtime::submit(__func__, *stream,
-                         {"aclrtMemsetAsync", [=] {
+                         {"aclrtMemsetAsync",
+                          [=] {
                             std::memset(resolve(device_pointer, bytes, "aclrtMemsetAsync: devPtr"),
                                         value, bytes);
-                          }});
+                          },
+                          fill(__func__, bytes)},
+                         find_caller());
 }
