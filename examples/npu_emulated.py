@@ -25,7 +25,8 @@ p = torch.tensor([1.0, 0.5, 0.9, 0.99, 0.9, 0.3, 1.0, 1.0])
 results = {}
 for device in ("cpu", "npu:0"):
     moved = [tensor.to(device) for tensor in (logits, k, p, q)]
-    results[device] = ascend_sample.top_k_top_p_sample(*moved, is_need_logits=True)
+    with hostcann.profile() as counted:
+        results[device] = ascend_sample.top_k_top_p_sample(*moved, is_need_logits=True)
     backend, reason = ascend_sample.which_backend(moved[0])
     print(f"{device:<6} ids {results[device].logits_select_idx.tolist()}  by {backend}: {reason}")
 
@@ -34,4 +35,4 @@ print("npu:0 is EMULATED by hostcann:", torch.npu.get_device_name(0), "is only t
 same_ids = torch.equal(results["cpu"].logits_select_idx, results["npu:0"].logits_select_idx.cpu())
 same_kept = torch.equal(results["cpu"].logits_top_kp_select, results["npu:0"].logits_top_kp_select.cpu())
 print(f"the same ids: {same_ids}; the same kept logits, bit for bit: {same_kept}")
-print("kernels launched:", hostcann.counters().launches.get("aclnnTopKTopPSample", 0), "x aclnnTopKTopPSample")
+print("kernels launched:", counted.launches.get("aclnnTopKTopPSample", 0), "x aclnnTopKTopPSample")

@@ -9,39 +9,39 @@ it, of which the first needs no change to the program:
     hostcann.activate()
     import torch_npu
 
-The functions beside `activate` read its counters and make it misbehave on purpose, for tests. Each has an environment
-variable of the same meaning, for programs that are started: HOSTCANN_SOC, HOSTCANN_CANN_VERSION, HOSTCANN_MEMORY,
-HOSTCANN_STREAM_MODE, HOSTCANN_NULL_KERNELS, HOSTCANN_FAULTS, HOSTCANN_REPORT, HOSTCANN_STRICT.
+`profile` counts what a program asks of the device, by operator and by line; `python -m ascend_sample.hostcann profile`
+does so for a whole program. The other functions look for misuse, or make hostcann misbehave on purpose, for tests. They
+have environment variables of the same meaning, for programs that are started: HOSTCANN_SOC, HOSTCANN_CANN_VERSION,
+HOSTCANN_MEMORY, HOSTCANN_STREAM_MODE, HOSTCANN_NULL_KERNELS, HOSTCANN_FAULTS, HOSTCANN_REPORT, HOSTCANN_STRICT.
 """
 
 from ascend_sample.hostcann._activation import activate, environment, is_active
 from ascend_sample.hostcann._control import (
-    Counters,
     Violation,
     clear_faults,
-    counters,
     inject,
     live,
     null_kernels,
-    reset_counters,
     reset_violations,
     set_memory_capacity,
     set_stream_mode,
     violations,
 )
+from ascend_sample.hostcann._profile import Activity, Profile, Totals, profile
 
 __all__ = [
-    "Counters",
+    "Activity",
+    "Profile",
+    "Totals",
     "Violation",
     "activate",
     "clear_faults",
-    "counters",
     "environment",
     "inject",
     "is_active",
     "live",
     "null_kernels",
-    "reset_counters",
+    "profile",
     "reset_violations",
     "set_memory_capacity",
     "set_stream_mode",

@@ -1,4 +1,4 @@
-"""The tests' way into hostcann: faults, stream modes, limits, counters. Called through ctypes; no torch needed."""
+"""The tests' way into hostcann: faults, stream modes, limits, violations. Called through ctypes; no torch needed."""
 
 import ctypes
 import functools
@@ -18,29 +18,10 @@ class Violation(NamedTuple):
     message: str
 
 
-class Counters(NamedTuple):
-    """What was called since `reset_counters`.
-
-    Attributes:
-        launches: kernels put on a stream, by operator ("aclnnTopKTopPSample").
-        synchronizations: calls that made the host wait, by kind: "stream", "device", "event", "memcpy" (a blocking copy
-            or fill) and "pageable_memcpy" (an asynchronous copy of memory that is not pinned, which blocks).
-        copies: copies by direction: "h2d", "d2h", "d2d", "h2h".
-        copied_bytes: their bytes.
-        replays: runs of captured graphs.
-    """
-
-    launches: dict[str, int]
-    synchronizations: dict[str, int]
-    copies: dict[str, int]
-    copied_bytes: dict[str, int]
-    replays: int
-
-
 @functools.cache
 def _load(path: str) -> ctypes.CDLL:
     library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    for name in ("settings_error", "inject", "violations", "live", "counters"):
+    for name in ("settings_error", "inject", "violations", "live", "profile"):
         getattr(library, f"hostcann_{name}").restype = ctypes.c_char_p
     library.hostcann_inject.argtypes = [
         ctypes.c_char_p,
@@ -59,7 +40,8 @@ def _load(path: str) -> ctypes.CDLL:
     return library
 
 
-def _runtime() -> ctypes.CDLL:
+def load_runtime() -> ctypes.CDLL:
+    """Returns the runtime's library, with the types of the functions that it has for tests."""
     return _load(str(active_home() / "lib64" / RUNTIME_LIBRARY))
 
 
@@ -81,7 +63,7 @@ def inject(
         ValueError: an argument breaks its rule.
         RuntimeError: hostcann is not active.
     """
-    error = _runtime().hostcann_inject(
+    error = load_runtime().hostcann_inject(
         site.encode(), name.encode(), nth, 0 if code is None else code, (message or "").encode(), count
     )
     if error:
@@ -90,7 +72,7 @@ def inject(
 
 def clear_faults() -> None:
     """Forgets every injected fault."""
-    _runtime().hostcann_clear_faults()
+    load_runtime().hostcann_clear_faults()
 
 
 def set_stream_mode(mode: str, delay_ms: int = 2) -> None:
@@ -106,7 +88,7 @@ def set_stream_mode(mode: str, delay_ms: int = 2) -> None:
     """
     if delay_ms < 0:
         refuse("hostcann.set_stream_mode", "delay_ms", "be at least 0", delay_ms, "Use 0 for no delay.")
-    if _runtime().hostcann_set_stream_mode(mode.encode(), delay_ms) != 0:
+    if load_runtime().hostcann_set_stream_mode(mode.encode(), delay_ms) != 0:
         rule = "be 'normal', 'delayed' or 'lazy'"
         refuse("hostcann.set_stream_mode", "mode", rule, show(mode), "Use 'normal' to run tasks at once.")
 
@@ -119,7 +101,7 @@ def set_memory_capacity(capacity: int) -> None:
     """
     if capacity <= 0:
         refuse("hostcann.set_memory_capacity", "capacity", "be greater than 0", capacity, "Give a number of bytes.")
-    _runtime().hostcann_set_memory_capacity(capacity)
+    load_runtime().hostcann_set_memory_capacity(capacity)
 
 
 class null_kernels:
@@ -134,8 +116,8 @@ class null_kernels:
     """
 
     def __init__(self, enabled: bool = True) -> None:
-        self._before = bool(_runtime().hostcann_null_kernels())
-        _runtime().hostcann_set_null_kernels(int(enabled))
+        self._before = bool(load_runtime().hostcann_null_kernels())
+        load_runtime().hostcann_set_null_kernels(int(enabled))
 
     def __enter__(self) -> None:
         pass
@@ -143,29 +125,19 @@ class null_kernels:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _runtime().hostcann_set_null_kernels(int(self._before))
+        load_runtime().hostcann_set_null_kernels(int(self._before))
 
 
 def violations() -> list[Violation]:
     """Returns the misuses noticed since the start or `reset_violations`, the first thousand of them."""
-    return [Violation(**entry) for entry in json.loads(_runtime().hostcann_violations())]
+    return [Violation(**entry) for entry in json.loads(load_runtime().hostcann_violations())]
 
 
 def reset_violations() -> None:
     """Forgets the violations so far."""
-    _runtime().hostcann_reset_violations()
+    load_runtime().hostcann_reset_violations()
 
 
 def live() -> dict[str, int]:
     """Returns how many tensors, scalars, arrays, lists, executors, streams, events, blocks and host blocks exist."""
-    return dict(json.loads(_runtime().hostcann_live()))
-
-
-def counters() -> Counters:
-    """Returns what was called since the start or `reset_counters`."""
-    return Counters(**json.loads(_runtime().hostcann_counters()))
-
-
-def reset_counters() -> None:
-    """Sets all counters to zero."""
-    _runtime().hostcann_reset_counters()
+    return dict(json.loads(load_runtime().hostcann_live()))

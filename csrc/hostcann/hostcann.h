@@ -72,15 +72,35 @@ HOSTCANN_API std::byte* resolve(const void* device_address, size_t bytes, const 
 /// anything.
 HOSTCANN_API size_t bytes_available(const void* device_address);
 
+// ---- who asks for what ----
+
+/// Where the program was when it asked for something, and what it held then.
+struct Caller {
+  int64_t line = 0;    // of hostcann_line(); 0: none is known
+  int64_t memory = 0;  // bytes of device memory in use
+};
+
+/// The calling thread's, as it is now. Calls into Python where a program has asked for lines, so no
+/// lock may be held that a thread with Python's lock could be waiting for.
+HOSTCANN_API Caller find_caller();
+
+/// Bytes of device memory that a kernel touches.
+struct Traffic {
+  uint64_t read = 0;
+  uint64_t written = 0;
+};
+
 // ---- streams ----
 
 /// Puts a task at the end of `stream` (null = the context's default stream); captured instead of
 /// run while the stream is being captured. Under null_kernels() a task whose `is_kernel` is true is
 /// accepted and never run. Returns a status; a gone stream is a violation and an error. `name` is
 /// the operator's name: task faults are matched against it. A captured task runs once per replay of
-/// its graph, and is copied and destroyed on any thread.
+/// its graph, and is copied and destroyed on any thread. Of a kernel, `traffic` and `caller` are
+/// counted.
 HOSTCANN_API int launch(void* stream, const std::string& name, std::function<void()> task,
-                        bool is_kernel = true);
+                        bool is_kernel = true, const Traffic& traffic = {},
+                        const Caller& caller = {});
 
 /// Launches of kernels are accepted and dropped: host-side overhead can be measured alone.
 HOSTCANN_API bool null_kernels();

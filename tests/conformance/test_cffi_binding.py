@@ -109,9 +109,9 @@ def test_views(npu: str, operator: str, dtype: torch.dtype) -> None:
 @each_operator
 def test_empty_batch_launches_nothing(emulated: None, operator: str, is_need_logits: bool) -> None:
     logits, k, p, q = (tensor[:0] for tensor in tensors_of(WITH_Q[operator]) if tensor is not None)
-    hostcann.reset_counters()
-    ids, kept, *_ = function(operator)(logits, k, p, q, is_need_logits=is_need_logits)
-    assert hostcann.counters().launches == {}
+    with hostcann.profile() as counted:
+        ids, kept, *_ = function(operator)(logits, k, p, q, is_need_logits=is_need_logits)
+    assert counted.launches == {}
     assert (ids.shape, ids.dtype) == ((0,), torch.int64)
     assert kept.shape == ((0, len(MIXED)) if is_need_logits else (0,))
 
@@ -129,11 +129,10 @@ def test_k_below_one_skips_top_k(npu: str, operator: str) -> None:
 def test_nothing_synchronises(emulated: None, operator: str) -> None:
     arguments = tensors_of(WITH_Q[operator])
     function(operator)(*arguments)
-    torch.npu.synchronize()
-    hostcann.reset_counters()
-    function(operator)(*arguments, is_need_logits=True)
-    assert hostcann.counters().synchronizations == {}
-    assert hostcann.counters().launches == {OPERATORS[operator].name: 1, "aclnnThreshold": 1}
+    with hostcann.profile() as counted:
+        function(operator)(*arguments, is_need_logits=True)
+    assert counted.synchronizations == {}
+    assert counted.launches == {OPERATORS[operator].name: 1, "aclnnThreshold": 1}
 
 
 @pytest.mark.parametrize("mode", ["normal", "delayed", "lazy"])
@@ -379,11 +378,12 @@ def fail_in_the_queue_before() -> None:
     arguments = tensors_of(WITH_Q[SAMPLE])
     torch.npu.synchronize()
     hostcann.inject("phase2", "aclnnThreshold")
-    with pytest.raises(RuntimeError, match="aclnnThreshold"):
-        aclnn_cffi.launch(SAMPLE, *arguments)
-    assert hostcann.live()["executor"] == 0
-    assert OPERATORS[SAMPLE].name not in hostcann.counters().launches
-    os._exit(0)  # the queue is dead
+    with hostcann.profile() as counted:
+        with pytest.raises(RuntimeError, match="aclnnThreshold"):
+            aclnn_cffi.launch(SAMPLE, *arguments)
+        assert hostcann.live()["executor"] == 0
+        assert OPERATORS[SAMPLE].name not in counted.launches
+        os._exit(0)  # the queue is dead
 
 
 def test_failing_queue(emulated: None) -> None:

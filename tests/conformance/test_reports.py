@@ -1,4 +1,4 @@
-"""What is said at the end of the process: leaks, violations, counters, in a file and by the exit status."""
+"""What is said at the end of the process: leaks, violations, activities, in a file and by the exit status."""
 
 import json
 from pathlib import Path
@@ -41,8 +41,9 @@ def test_correct_process(tmp_path: Path) -> None:
     assert status == 0
     assert report["violations"] == []
     assert not any(report["live"].values()), report["live"]
-    assert report["counters"]["launches"] == {"aclnnTopKTopPSample": 1}
-    assert report["counters"]["synchronizations"] == {"memcpy": 6, "stream": 1}
+    counts = {(entry["kind"], entry["name"]): entry["count"] for entry in report["activities"]}
+    assert counts.pop(("launch", "aclnnTopKTopPSample")) == 1
+    assert {name: count for (kind, name), count in counts.items() if kind == "wait"} == {"memcpy": 6, "stream": 1}
 
 
 @pytest.mark.parametrize(("what", "kind"), [("executor", "executor_leaked"), ("tensor", "leak")])

@@ -20,7 +20,7 @@ PRELUDE = """
 import ctypes, json, sys, threading, time
 acl = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
 acl.aclGetRecentErrMsg.restype = ctypes.c_char_p
-for name in ("violations", "live", "counters", "inject", "settings_error"):
+for name in ("violations", "live", "profile", "inject", "settings_error"):
     getattr(acl, "hostcann_" + name).restype = ctypes.c_char_p
 H2D, D2H, D2D, H2H = 1, 2, 3, 0
 size_t, handle = ctypes.c_size_t, ctypes.c_void_p
@@ -41,8 +41,9 @@ def violations():
 def live():
     return json.loads(acl.hostcann_live())
 
-def counters():
-    return json.loads(acl.hostcann_counters())
+def counted(kind, profile=0):
+    entries = json.loads(acl.hostcann_profile(profile))
+    return {entry["name"]: entry["count"] for entry in entries if entry["kind"] == kind}
 
 def made(name, *arguments):
     result = handle()

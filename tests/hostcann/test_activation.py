@@ -139,7 +139,9 @@ def test_wrong_arguments_of_the_control_functions_are_named():
             assert "capacity must be greater than 0, got 0" in error(hostcann.set_memory_capacity, 0)
             with hostcann.null_kernels():
                 pass
-            print(hostcann.violations(), hostcann.counters().launches, hostcann.live()["tensor"])
+            with hostcann.profile() as counted:
+                pass
+            print(hostcann.violations(), counted.launches, hostcann.live()["tensor"])
         """)
         )
         == "[] {} 0"

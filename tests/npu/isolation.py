@@ -29,12 +29,17 @@ class Finished:
     Attributes:
         result: what the function returned.
         stderr: everything that was logged.
-        report: hostcann's report at exit: violations, live objects, counters.
+        report: hostcann's report at exit: violations, live objects, activities.
     """
 
     result: Any
     stderr: str
     report: dict[str, Any]
+
+    @property
+    def launches(self) -> dict[str, int]:
+        """How often each operator was launched."""
+        return hostcann.Profile.of_reports(self.report).launches
 
     def check_clean(self) -> None:
         """No misuse of CANN's interface, and nothing left alive at exit."""

@@ -216,14 +216,13 @@ def test_slices_of_rows_and_columns(route: str) -> None:
 def test_single_entry_and_empty_batch(route: str, emulated: None) -> None:
     batch = make_batch(vocab_size=1).to("npu")
     assert batch.sample().logits_select_idx.tolist() == [0] * 8
-    torch.npu.synchronize()
-    hostcann.reset_counters()
-    empty = Batch(*(tensor[:0] for tensor in (batch.logits, batch.k, batch.p, batch.q)))  # type: ignore[index]
-    result = empty.sample()
+    with hostcann.profile() as counted:
+        empty = Batch(*(tensor[:0] for tensor in (batch.logits, batch.k, batch.p, batch.q)))  # type: ignore[index]
+        result = empty.sample()
     assert result.logits_select_idx.shape == (0,)
     assert result.logits_top_kp_select is not None
     assert result.logits_top_kp_select.shape == (0, 1)
-    assert aclnn_name() not in hostcann.counters().launches
+    assert aclnn_name() not in counted.launches
 
 
 # ---- what must not reach CANN ----
@@ -235,13 +234,10 @@ def test_misaligned_storage(route: str, emulated: None) -> None:
     wide = torch.cat([batch.logits, batch.logits], dim=1)
     slice_of_wide = torch.from_dlpack(wide[:, 1:1501])
     assert slice_of_wide.storage_offset() == 0
-    torch.npu.synchronize()
-    hostcann.reset_counters()
-    with pytest.raises(
-        ValueError, match=rf"^{operator_name()}: logits must have a storage address that is a multiple of 32, got 0x"
-    ):
+    must = f"{operator_name()}: logits must have a storage address that is a multiple of 32, got 0x"
+    with hostcann.profile() as counted, pytest.raises(ValueError, match=f"^{must}"):
         Batch(slice_of_wide, batch.k, batch.p, batch.q).sample()
-    assert aclnn_name() not in hostcann.counters().launches
+    assert aclnn_name() not in counted.launches
     assert hostcann.violations() == []
     view = Batch(wide[:, 1:1501], batch.k, batch.p, batch.q)
     check_equal(view.sample(), view.expected())
@@ -250,19 +246,15 @@ def test_misaligned_storage(route: str, emulated: None) -> None:
 def test_too_many_logits(route: str, emulated: None) -> None:
     """2^32 of them overflow inside CANN. They are rejected; one row less is only more than the memory."""
     logits = torch.zeros(1, 1 << 20, dtype=torch.float16, device="npu").expand(1 << 12, 1 << 20)
-    torch.npu.synchronize()
-    hostcann.reset_counters()
-    before = allocated()
-    with pytest.raises(
-        ValueError,
-        match=rf"{operator_name()}: logits must have fewer than 2\^32 elements on an NPU, got .* Split the batch",
-    ):
-        sample(logits, 5, 0.5)
-    scratch.release()
-    before = allocated()
-    with pytest.raises(torch.OutOfMemoryError):
-        sample(logits[1:], 5, 0.5)
-    assert aclnn_name() not in hostcann.counters().launches
+    must = rf"{operator_name()}: logits must have fewer than 2\^32 elements on an NPU, got .* Split the batch"
+    with hostcann.profile() as counted:
+        with pytest.raises(ValueError, match=must):
+            sample(logits, 5, 0.5)
+        scratch.release()
+        before = allocated()
+        with pytest.raises(torch.OutOfMemoryError):
+            sample(logits[1:], 5, 0.5)
+    assert aclnn_name() not in counted.launches
     assert allocated() == before
 
 

@@ -87,7 +87,7 @@ def check_fallback(finished: Finished, operator: str, *words: str) -> None:
     said = [line for line in finished.stderr.splitlines() if "served by the composite" in line]
     assert len(said) == 1, finished.stderr
     assert all(word in said[0] for word in words), said
-    assert OPERATORS[operator].name not in finished.report["counters"]["launches"]
+    assert OPERATORS[operator].name not in finished.launches
 
 
 @each_operator
@@ -108,8 +108,8 @@ def test_the_other_operator_is_not_needed(operator: str) -> None:
     finished.check_clean()
     assert (finished.result["backend"], finished.result["errors"]) == ("aclnn", {})
     assert "served by the composite" not in finished.stderr
-    assert finished.report["counters"]["launches"][OPERATORS[operator].name] == 3
-    assert OPERATORS[other].name not in finished.report["counters"]["launches"]
+    assert finished.launches[OPERATORS[operator].name] == 3
+    assert OPERATORS[other].name not in finished.launches
 
 
 def facts_of_info() -> dict[str, object]:

@@ -8,6 +8,7 @@ import doctest
 import importlib
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import ascend_sample
 from ascend_sample import cli, sampling
 from ascend_sample.hostcann import __main__ as hostcann_cli
 from ascend_sample.sampling.routes import RULES
-from tests.support.user_process import run_as_user, skip_beside_a_real_cann
+from tests.support.user_process import run_as_user, run_python, skip_beside_a_real_cann
 
 PACKAGE = Path(ascend_sample.__file__).parent
 PICTURES = ROOT / "docs" / "pictures"
@@ -122,7 +123,7 @@ class TestNames:
         for command in (["info"], ["verify"], ["bench"]):
             with pytest.raises(SystemExit):
                 cli.main([*command, "--help"])
-        for action in ("run", "env", "info"):
+        for action in ("run", "profile", "env", "info"):
             with pytest.raises(SystemExit):
                 hostcann_cli.main([action, "--help"])
         assert named <= set(re.findall(r"--[a-z0-9-]+", capsys.readouterr().out))
@@ -158,6 +159,18 @@ class TestHostcannIsDescribedInFull:
         names = self.listed("faults.cpp", "kSites")
         assert names
         assert [name for name in names if f"`{name}`" not in self.TEXT] == []
+
+    def test_profile(self, npu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The table is what the command prints."""
+        skip_beside_a_real_cann()
+        shown = re.search(r"\$ cat steps.py\n(.*?)\$ python (.*?) python steps.py\n(.*?)```", self.TEXT, re.DOTALL)
+        assert shown
+        program, command, table = shown.groups()
+        monkeypatch.chdir(tmp_path)
+        Path("steps.py").write_text(program)
+        arguments = [sys.executable, *command.split(), sys.executable, "steps.py"]
+        finished = run_python(f"import subprocess; subprocess.run({arguments})", PYTHONPATH=str(PACKAGE.parent))
+        assert finished.stderr.endswith(f"steps.py\n\n{table}")
 
     def test_variables(self) -> None:
         sources = "\n".join(path.read_text() for path in self.RUNTIME.glob("*.cpp"))

@@ -61,31 +61,18 @@ def test_an_expired_min_tokens_gives_its_slot_back(device: str) -> None:
     assert batch.slot_bytes == 0
 
 
-class Traffic:
-    """What hostcann saw since the start: synchronisations, and bytes sent to the device."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        torch.npu.synchronize()
-        hostcann.reset_counters()
-
-    def sent(self) -> int:
-        """Bytes to the device so far; nothing may have waited for it, or read from it."""
-        counters = hostcann.counters()
-        assert not any(counters.synchronizations.values()), counters.synchronizations
-        torch.npu.synchronize()  # copies are counted when they run
-        counters = hostcann.counters()
-        assert counters.copies.get("d2h", 0) == 0
-        return counters.copied_bytes.get("h2d", 0)
+def sent(counted: hostcann.Profile) -> int:
+    """Bytes to the device; nothing may have waited for it, or read from it."""
+    assert counted.synchronizations == {}
+    assert counted.copies.get("d2h", 0) == 0
+    return counted.copied_bytes.get("h2d", 0)
 
 
 @pytest.fixture
-def traffic(npu: str) -> Traffic:
+def counting_npu(npu: str) -> str:
     if not hostcann.is_active():
         pytest.skip("the emulated device counts, a real one does not")
-    return Traffic()
+    return npu
 
 
 ROW_BYTES = 8 * 3 + 4 * 6 + 4
@@ -100,36 +87,36 @@ MIXED = (
 )
 
 
-def test_a_step_never_waits_for_the_device(traffic: Traffic) -> None:
+def test_a_step_never_waits_for_the_device(counting_npu: str) -> None:
     batch = SamplingBatch(64, "npu", capacity=2)
     logits = torch.randn(24, 64).npu()
     tokens = torch.randint(0, 64, (24,)).npu()
-    traffic.reset()
-    batch.extend([*MIXED * 4], [[1, 2]] * 24)
-    for step in range(5):
-        batch.process(logits[: len(batch)])
-        batch.append(tokens[: len(batch)])
-        batch.append(tokens[:3], rows=[0, 2, 2])
-        batch.swap(0, 5)
-        batch.remove(3)
-        batch.add(MIXED[step], [7])
-        batch.reorder(list(reversed(range(len(batch)))))
-        batch.flush()
-    assert traffic.sent() > 0
+    with hostcann.profile() as counted:
+        batch.extend([*MIXED * 4], [[1, 2]] * 24)
+        for step in range(5):
+            batch.process(logits[: len(batch)])
+            batch.append(tokens[: len(batch)])
+            batch.append(tokens[:3], rows=[0, 2, 2])
+            batch.swap(0, 5)
+            batch.remove(3)
+            batch.add(MIXED[step], [7])
+            batch.reorder(list(reversed(range(len(batch)))))
+            batch.flush()
+    assert sent(counted) > 0
 
 
-def test_a_step_without_changes_sends_nothing(traffic: Traffic) -> None:
+def test_a_step_without_changes_sends_nothing(counting_npu: str) -> None:
     batch = SamplingBatch(64, "npu")
     batch.extend([*MIXED * 2], [[1, 2]] * 12)
     logits, tokens = torch.randn(12, 64).npu(), torch.randint(0, 64, (12,)).npu()
     for _ in range(3):  # until min_tokens is over
         batch.append(tokens)
     batch.process(logits)
-    traffic.reset()
-    for _ in range(3):
-        batch.process(logits)
-        batch.append(tokens)
-    assert traffic.sent() == 0
+    with hostcann.profile() as counted:
+        for _ in range(3):
+            batch.process(logits)
+            batch.append(tokens)
+    assert sent(counted) == 0
 
 
 @pytest.mark.parametrize("count", [10, 1000])
@@ -147,7 +134,7 @@ def test_a_step_without_changes_sends_nothing(traffic: Traffic) -> None:
     ],
 )
 def test_a_change_sends_the_rows_that_change(
-    traffic: Traffic, count: int, change: Callable[[SamplingBatch], Any], rows: int
+    counting_npu: str, count: int, change: Callable[[SamplingBatch], Any], rows: int
 ) -> None:
     batch = SamplingBatch(64, "npu", capacity=2048)
     batch.extend([SamplingParams(seed=seed) for seed in range(count - 2)])
@@ -156,30 +143,30 @@ def test_a_change_sends_the_rows_that_change(
     batch.swap(0, count - 2)
     batch.swap(1, count - 1)
     batch.flush()
-    traffic.reset()
-    change(batch)
-    batch.flush()
-    assert traffic.sent() == rows * ROW_BYTES
+    with hostcann.profile() as counted:
+        change(batch)
+        batch.flush()
+    assert sent(counted) == rows * ROW_BYTES
 
 
-def test_a_processed_row_sends_its_ids_and_not_the_vocabulary(traffic: Traffic) -> None:
+def test_a_processed_row_sends_its_ids_and_not_the_vocabulary(counting_npu: str) -> None:
     batch = SamplingBatch(100_000, "npu", capacity=64)
     batch.extend([SamplingParams()] * 20)
     batch.flush()
-    traffic.reset()
-    batch.add(SamplingParams(bad_ids=[1, 2], frequency_penalty=0.5), output_ids=[3])
-    batch.flush()
-    assert traffic.sent() < 300
-
-
-def test_growth_copies_rows_a_constant_number_of_times(traffic: Traffic) -> None:
-    batch = SamplingBatch(8, "npu", capacity=1)
-    traffic.reset()
-    for seed in range(256):
-        batch.add(SamplingParams(seed=seed))
+    with hostcann.profile() as counted:
+        batch.add(SamplingParams(bad_ids=[1, 2], frequency_penalty=0.5), output_ids=[3])
         batch.flush()
-    assert traffic.sent() == 256 * ROW_BYTES
-    copied = hostcann.counters().copied_bytes.get("d2d", 0)
+    assert sent(counted) < 300
+
+
+def test_growth_copies_rows_a_constant_number_of_times(counting_npu: str) -> None:
+    batch = SamplingBatch(8, "npu", capacity=1)
+    with hostcann.profile() as counted:
+        for seed in range(256):
+            batch.add(SamplingParams(seed=seed))
+            batch.flush()
+    assert sent(counted) == 256 * ROW_BYTES
+    copied = counted.copied_bytes.get("d2d", 0)
     assert copied <= 2 * 256 * ROW_BYTES
     assert batch.seed.tolist() == list(range(256))
 

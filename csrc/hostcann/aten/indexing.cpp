@@ -42,42 +42,43 @@ static at::Tensor scatter(Input self, int64_t dim, Input index, const Source& so
 
 // ---- by index ----
 
-OPERATOR(aclnnIndex, (Input self, OptionalInputs indices, Output out),
+OPERATOR(aclnnIndex, (ReadInPart self, OptionalInputs indices, Output out),
          if (!selects_nothing(indices)) out = at::index(self, index_list(indices)))
 OPERATOR(
     aclnnIndexPutImpl,
-    (Output selfRef, OptionalInputs indices, Input values, bool accumulate, bool unsafe),
+    (WrittenInPart selfRef, OptionalInputs indices, Input values, bool accumulate, bool unsafe),
     if (!selects_nothing(indices)) {
       selfRef = at::index_put(selfRef, index_list(indices), values, accumulate);
     })
-OPERATOR(aclnnIndexSelect, (Input self, int64_t dim, Input index, Output out),
+OPERATOR(aclnnIndexSelect, (ReadInPart self, int64_t dim, Input index, Output out),
          out = at::index_select(self, dim, index))
 OPERATOR(aclnnIndexAdd,
          (Input self, int64_t dim, Input index, Input source, Number alpha, Output out),
          out = at::index_add(self, dim, index, source, alpha))
 OPERATOR(aclnnIndexCopy, (Input self, int64_t dim, Input index, Input source, Output out),
          out = at::index_copy(self, dim, index, source))
-OPERATOR(aclnnInplaceIndexCopy, (Output selfRef, int64_t dim, Input index, Input source),
+OPERATOR(aclnnInplaceIndexCopy, (WrittenInPart selfRef, int64_t dim, Input index, Input source),
          selfRef = at::index_copy(selfRef, dim, index, source))
 OPERATOR(aclnnIndexFillTensor, (Input self, int64_t dim, Integers index, Number value, Output out),
          out = at::index_fill(self, dim, at::tensor(index, at::kLong), value))
-OPERATOR(aclnnInplaceIndexFillTensor, (Output selfRef, int64_t dim, Integers index, Number value),
+OPERATOR(aclnnInplaceIndexFillTensor, (Updated selfRef, int64_t dim, Integers index, Number value),
          selfRef = at::index_fill(selfRef, dim, at::tensor(index, at::kLong), value))
-OPERATOR(aclnnEmbedding, (Input weight, Input indices, Output out),
+OPERATOR(aclnnEmbedding, (ReadInPart weight, Input indices, Output out),
          out = at::embedding(weight, indices))
-OPERATOR(aclnnTake, (Input self, Input index, Output out), out = at::take(self, index))
-OPERATOR(aclnnGather, (Input self, int64_t dim, Input index, Output out),
+OPERATOR(aclnnTake, (ReadInPart self, Input index, Output out), out = at::take(self, index))
+OPERATOR(aclnnGather, (ReadInPart self, int64_t dim, Input index, Output out),
          out = at::gather(self, dim, index))
 OPERATOR(aclnnScatter,
          (Input self, int64_t dim, Input index, Input src, int64_t reduce, Output out),
          out = scatter(self, dim, index, src, reduce))
-OPERATOR(aclnnInplaceScatter, (Output selfRef, int64_t dim, Input index, Input src, int64_t reduce),
+OPERATOR(aclnnInplaceScatter,
+         (WrittenInPart selfRef, int64_t dim, Input index, Input src, int64_t reduce),
          selfRef = scatter(selfRef, dim, index, src, reduce))
 OPERATOR(aclnnScatterValue,
          (Input self, int64_t dim, Input index, Number value, int64_t reduce, Output out),
          out = scatter(self, dim, index, value, reduce))
 OPERATOR(aclnnInplaceScatterValue,
-         (Output selfRef, int64_t dim, Input index, Number value, int64_t reduce),
+         (WrittenInPart selfRef, int64_t dim, Input index, Number value, int64_t reduce),
          selfRef = scatter(selfRef, dim, index, value, reduce))
 OPERATOR(aclnnScatterAdd, (Input self, int64_t dim, Input index, Input src, Output out),
          out = at::scatter_add(self, dim, index, src))
@@ -92,9 +93,9 @@ OPERATOR(aclnnOneHot,
 
 OPERATOR(aclnnSWhere, (Input condition, Input self, Input other, Output out),
          out = at::where(condition, self, other))
-OPERATOR(aclnnInplaceMaskedFillScalar, (Output selfRef, Input mask, Number value),
+OPERATOR(aclnnInplaceMaskedFillScalar, (Updated selfRef, Input mask, Number value),
          selfRef = at::masked_fill(selfRef, mask.to(at::kBool), value))
-OPERATOR(aclnnInplaceMaskedFillTensor, (Output selfRef, Input mask, Input value),
+OPERATOR(aclnnInplaceMaskedFillTensor, (Updated selfRef, Input mask, Input value),
          selfRef = at::masked_fill(selfRef, mask.to(at::kBool), value.reshape({})))
-OPERATOR(aclnnInplaceMaskedScatter, (Output selfRef, Input mask, Input source),
+OPERATOR(aclnnInplaceMaskedScatter, (Updated selfRef, Input mask, Input source),
          selfRef = at::masked_scatter(selfRef, mask.to(at::kBool), source))

@@ -15,7 +15,7 @@ OPERATOR(aclnnAddmm,
           int8_t cubeMathType),
          out = at::addmm(self, mat1, mat2, beta, alpha))
 OPERATOR(aclnnInplaceAddmm,
-         (Output selfRef, Input mat1, Input mat2, Number beta, Number alpha, int8_t cubeMathType),
+         (Updated selfRef, Input mat1, Input mat2, Number beta, Number alpha, int8_t cubeMathType),
          selfRef = at::addmm(selfRef, mat1, mat2, beta, alpha))
 OPERATOR(aclnnBaddbmm,
          (Input self, Input batch1, Input batch2, Number beta, Number alpha, Output out,

@@ -61,9 +61,8 @@ at::Tensor tensor_of(const opapi::Operand& operand) {
   return at::from_blob(data, operand.sizes, operand.strides, options);
 }
 
-Position add(std::vector<opapi::Argument>& list, const char* name, const aclTensor* tensor,
-             bool optional) {
-  list.push_back({name, tensor, optional});
+Position add(std::vector<opapi::Argument>& list, const opapi::Argument& argument) {
+  list.push_back(argument);
   return {list.size() - 1};
 }
 
@@ -75,7 +74,7 @@ std::vector<Position> add_all(Call& call, const char* name, const aclTensorList*
   }
   std::vector<Position> positions;
   for (const aclTensor* tensor : tensors) {
-    positions.push_back(add(call.inputs, name, tensor, optional));
+    positions.push_back(add(call.inputs, {name, tensor, optional}));
   }
   return positions;
 }
@@ -111,7 +110,7 @@ void SizedOutput::operator=(const at::Tensor& value) const {
 }
 
 Position Parameter<Input>::hold(Call& call, const char* name, Abi value) {
-  return add(call.inputs, name, value, /*optional=*/false);
+  return add(call.inputs, {name, value, /*optional=*/false});
 }
 
 at::Tensor Parameter<Input>::give(Held held, const Launch& launch) {
@@ -119,7 +118,7 @@ at::Tensor Parameter<Input>::give(Held held, const Launch& launch) {
 }
 
 Position Parameter<OptionalInput>::hold(Call& call, const char* name, Abi value) {
-  return add(call.inputs, name, value, /*optional=*/true);
+  return add(call.inputs, {name, value, /*optional=*/true});
 }
 
 std::optional<at::Tensor> Parameter<OptionalInput>::give(Held held, const Launch& launch) {
@@ -151,7 +150,7 @@ std::vector<std::optional<at::Tensor>> Parameter<OptionalInputs>::give(const Hel
 }
 
 Position Parameter<Output>::hold(Call& call, const char* name, Abi value) {
-  return add(call.outputs, name, value, /*optional=*/false);
+  return add(call.outputs, {name, value, /*optional=*/false});
 }
 
 Output Parameter<Output>::give(Held held, const Launch& launch) {
@@ -159,8 +158,21 @@ Output Parameter<Output>::give(Held held, const Launch& launch) {
   return {tensor_of(operand), operand.name};
 }
 
+Position Parameter<ReadInPart>::hold(Call& call, const char* name, Abi value) {
+  return add(call.inputs, {name, value, /*optional=*/false, opapi::Touched::kWhatIsNamed});
+}
+
+Position Parameter<Updated>::hold(Call& call, const char* name, Abi value) {
+  return add(call.outputs,
+             {name, value, /*optional=*/false, opapi::Touched::kAll, /*is_read_too=*/true});
+}
+
+Position Parameter<WrittenInPart>::hold(Call& call, const char* name, Abi value) {
+  return add(call.outputs, {name, value, /*optional=*/false, opapi::Touched::kWhatIsNamed});
+}
+
 Position Parameter<OptionalOutput>::hold(Call& call, const char* name, Abi value) {
-  return add(call.outputs, name, value, /*optional=*/true);
+  return add(call.outputs, {name, value, /*optional=*/true});
 }
 
 OptionalOutput Parameter<OptionalOutput>::give(Held held, const Launch& launch) {

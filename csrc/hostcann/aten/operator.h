@@ -9,7 +9,7 @@
 // thread, with tensors over the operands' host bytes.
 //
 // Assigning to an Output copies into the operand's memory, with its strides and its type. An
-// operand that is read and written (CANN's selfRef) is an Output too: it converts to at::Tensor.
+// operand that is read and written (CANN's selfRef) is an Updated, which converts to at::Tensor.
 // Because results are computed first and copied then, an output may overlap an input, as in
 // torch_npu's own out= calls.
 #pragma once
@@ -44,7 +44,7 @@ using Integers = const std::vector<int64_t>&;  // aclIntArray
 using OptionalIntegers = const std::optional<std::vector<int64_t>>&;
 using Text = const std::string&;  // char*
 
-/// An operand that is written, or read and written.
+/// An operand that is written.
 class Output {
  public:
   Output(at::Tensor tensor, std::string name)
@@ -64,6 +64,30 @@ class Output {
  private:
   at::Tensor tensor_;
   std::string name_;
+};
+
+/// An operand that is read and written (CANN's selfRef).
+class Updated : public Output {
+ public:
+  explicit Updated(Output output) : Output(std::move(output)) {}
+  using Output::operator=;
+};
+
+/// An operand of which indices name what is written.
+class WrittenInPart : public Output {
+ public:
+  explicit WrittenInPart(Output output) : Output(std::move(output)) {}
+  using Output::operator=;
+};
+
+/// An operand of which indices name what is read.
+class ReadInPart {
+ public:
+  explicit ReadInPart(at::Tensor tensor) : tensor_(std::move(tensor)) {}
+  operator const at::Tensor&() const { return tensor_; }
+
+ private:
+  at::Tensor tensor_;
 };
 
 /// An output whose sizes depend on data: a contiguous buffer for the largest result. Assigning
@@ -155,6 +179,30 @@ template <>
 struct Parameter<Output> : Crosses<const aclTensor*, Position> {
   static Held hold(Call& call, const char* name, Abi value);
   static Output give(Held held, const Launch& launch);
+};
+
+template <>
+struct Parameter<ReadInPart> : Crosses<const aclTensor*, Position> {
+  static Held hold(Call& call, const char* name, Abi value);
+  static ReadInPart give(Held held, const Launch& launch) {
+    return ReadInPart(Parameter<Input>::give(held, launch));
+  }
+};
+
+template <>
+struct Parameter<Updated> : Crosses<const aclTensor*, Position> {
+  static Held hold(Call& call, const char* name, Abi value);
+  static Updated give(Held held, const Launch& launch) {
+    return Updated(Parameter<Output>::give(held, launch));
+  }
+};
+
+template <>
+struct Parameter<WrittenInPart> : Crosses<const aclTensor*, Position> {
+  static Held hold(Call& call, const char* name, Abi value);
+  static WrittenInPart give(Held held, const Launch& launch) {
+    return WrittenInPart(Parameter<Output>::give(held, launch));
+  }
 };
 
 template <>

@@ -7,11 +7,11 @@
 #define TENSOR_NUMBER(name, function) \
   OPERATOR(aclnn##name, (Input self, Number other, Output out), out = at::function(self, other))
 // aclnnInplaceX(selfRef, other)
-#define INPLACE_TENSOR(name, function)                        \
-  OPERATOR(aclnnInplace##name, (Output selfRef, Input other), \
+#define INPLACE_TENSOR(name, function)                         \
+  OPERATOR(aclnnInplace##name, (Updated selfRef, Input other), \
            selfRef = at::function(selfRef.tensor(), other))
-#define INPLACE_NUMBER(name, function)                         \
-  OPERATOR(aclnnInplace##name, (Output selfRef, Number other), \
+#define INPLACE_NUMBER(name, function)                          \
+  OPERATOR(aclnnInplace##name, (Updated selfRef, Number other), \
            selfRef = at::function(selfRef.tensor(), other))
 
 // ---- arithmetic; integers wrap, as ATen's do ----
@@ -22,17 +22,17 @@ OPERATOR(aclnnAdds, (Input self, Number other, Number alpha, Output out),
          out = at::add(self, other, alpha))
 OPERATOR(aclnnAddV3, (Number self, Input other, Number alpha, Output out),
          out = at::add(at::mul(other, alpha), self))
-OPERATOR(aclnnInplaceAdd, (Output selfRef, Input other, Number alpha),
+OPERATOR(aclnnInplaceAdd, (Updated selfRef, Input other, Number alpha),
          selfRef = at::add(selfRef, other, alpha))
-OPERATOR(aclnnInplaceAdds, (Output selfRef, Number other, Number alpha),
+OPERATOR(aclnnInplaceAdds, (Updated selfRef, Number other, Number alpha),
          selfRef = at::add(selfRef, other, alpha))
 OPERATOR(aclnnSub, (Input self, Input other, Number alpha, Output out),
          out = at::sub(self, other, alpha))
 OPERATOR(aclnnSubs, (Input self, Number other, Number alpha, Output out),
          out = at::sub(self, other, alpha))
-OPERATOR(aclnnInplaceSub, (Output selfRef, Input other, Number alpha),
+OPERATOR(aclnnInplaceSub, (Updated selfRef, Input other, Number alpha),
          selfRef = at::sub(selfRef, other, alpha))
-OPERATOR(aclnnInplaceSubs, (Output selfRef, Number other, Number alpha),
+OPERATOR(aclnnInplaceSubs, (Updated selfRef, Number other, Number alpha),
          selfRef = at::sub(selfRef, other, alpha))
 OPERATOR(aclnnRsub, (Input self, Input other, Number alpha, Output out),
          out = at::rsub(self, other, alpha))
@@ -60,9 +60,9 @@ OPERATOR(aclnnDivMod, (Input self, Input other, int mode, Output out),
          out = at::div(self, other, rounding(mode)))
 OPERATOR(aclnnDivMods, (Input self, Number other, int mode, Output out),
          out = at::div(self, other, rounding(mode)))
-OPERATOR(aclnnInplaceDivMod, (Output selfRef, Input other, int mode),
+OPERATOR(aclnnInplaceDivMod, (Updated selfRef, Input other, int mode),
          selfRef = at::div(selfRef, other, rounding(mode)))
-OPERATOR(aclnnInplaceDivMods, (Output selfRef, Number other, int mode),
+OPERATOR(aclnnInplaceDivMods, (Updated selfRef, Number other, int mode),
          selfRef = at::div(selfRef, other, rounding(mode)))
 TENSOR_TENSOR(FloorDivide, floor_divide)
 TENSOR_NUMBER(FloorDivides, floor_divide)
@@ -99,19 +99,19 @@ INPLACE_TENSOR(ClampMinTensor, clamp_min)
 INPLACE_TENSOR(ClampMaxTensor, clamp_max)
 OPERATOR(aclnnAddcmul, (Input self, Input tensor1, Input tensor2, Number value, Output out),
          out = at::addcmul(self, tensor1, tensor2, value))
-OPERATOR(aclnnInplaceAddcmul, (Output selfRef, Input tensor1, Input tensor2, Number value),
+OPERATOR(aclnnInplaceAddcmul, (Updated selfRef, Input tensor1, Input tensor2, Number value),
          selfRef = at::addcmul(selfRef, tensor1, tensor2, value))
 OPERATOR(aclnnAddcdiv, (Input self, Input tensor1, Input tensor2, Number value, Output out),
          out = at::addcdiv(self, tensor1, tensor2, value))
-OPERATOR(aclnnInplaceAddcdiv, (Output selfRef, Input tensor1, Input tensor2, Number value),
+OPERATOR(aclnnInplaceAddcdiv, (Updated selfRef, Input tensor1, Input tensor2, Number value),
          selfRef = at::addcdiv(selfRef, tensor1, tensor2, value))
 OPERATOR(aclnnLerp, (Input self, Input end, Input weight, Output out),
          out = at::lerp(self, end, weight))
 OPERATOR(aclnnLerps, (Input self, Input end, Number weight, Output out),
          out = at::lerp(self, end, weight))
-OPERATOR(aclnnInplaceLerp, (Output selfRef, Input end, Input weight),
+OPERATOR(aclnnInplaceLerp, (Updated selfRef, Input end, Input weight),
          selfRef = at::lerp(selfRef, end, weight))
-OPERATOR(aclnnInplaceLerps, (Output selfRef, Input end, Number weight),
+OPERATOR(aclnnInplaceLerps, (Updated selfRef, Input end, Number weight),
          selfRef = at::lerp(selfRef, end, weight))
 
 // ---- bits ----

@@ -6,7 +6,7 @@
   OPERATOR(aclnn##name, (Input self, Output out), out = at::function(self))
 // aclnnInplaceX(selfRef)
 #define UNARY_INPLACE(name, function) \
-  OPERATOR(aclnnInplace##name, (Output selfRef), selfRef = at::function(selfRef))
+  OPERATOR(aclnnInplace##name, (Updated selfRef), selfRef = at::function(selfRef))
 #define UNARY_BOTH(name, function) \
   UNARY(name, function)            \
   UNARY_INPLACE(name, function)
@@ -70,21 +70,21 @@ UNARY_BOTH(Hardswish, hardswish)
 UNARY_BOTH(Hardsigmoid, hardsigmoid)
 OPERATOR(aclnnHardtanh, (Input self, Number minimum, Number maximum, Output out),
          out = at::hardtanh(self, minimum, maximum))
-OPERATOR(aclnnInplaceHardtanh, (Output selfRef, Number minimum, Number maximum),
+OPERATOR(aclnnInplaceHardtanh, (Updated selfRef, Number minimum, Number maximum),
          selfRef = at::hardtanh(selfRef, minimum, maximum))
 OPERATOR(aclnnElu, (Input self, Number alpha, Number scale, Number inputScale, Output out),
          out = at::elu(self, alpha, scale, inputScale))
-OPERATOR(aclnnInplaceElu, (Output selfRef, Number alpha, Number scale, Number inputScale),
+OPERATOR(aclnnInplaceElu, (Updated selfRef, Number alpha, Number scale, Number inputScale),
          selfRef = at::elu(selfRef, alpha, scale, inputScale))
 OPERATOR(aclnnLeakyRelu, (Input self, Number negativeSlope, Output out),
          out = at::leaky_relu(self, negativeSlope))
-OPERATOR(aclnnInplaceLeakyRelu, (Output selfRef, Number negativeSlope),
+OPERATOR(aclnnInplaceLeakyRelu, (Updated selfRef, Number negativeSlope),
          selfRef = at::leaky_relu(selfRef, negativeSlope))
 OPERATOR(aclnnSoftplus, (Input self, Number beta, Number threshold, Output out),
          out = at::softplus(self, beta, threshold))
 OPERATOR(aclnnThreshold, (Input self, Number threshold, Number value, Output out),
          out = at::threshold(self, threshold, value))
-OPERATOR(aclnnInplaceThreshold, (Output selfRef, Number threshold, Number value),
+OPERATOR(aclnnInplaceThreshold, (Updated selfRef, Number threshold, Number value),
          selfRef = at::threshold(selfRef, threshold, value))
 
 // ---- with numbers ----
@@ -93,12 +93,12 @@ OPERATOR(aclnnClamp, (Input self, OptionalNumber min, OptionalNumber max, Output
          out = at::clamp(self, min, max))
 OPERATOR(aclnnClampMin, (Input self, Number min, Output out), out = at::clamp_min(self, min))
 OPERATOR(aclnnClampMax, (Input self, Number max, Output out), out = at::clamp_max(self, max))
-OPERATOR(aclnnInplaceClampMax, (Output selfRef, Number max), selfRef = at::clamp_max(selfRef, max))
+OPERATOR(aclnnInplaceClampMax, (Updated selfRef, Number max), selfRef = at::clamp_max(selfRef, max))
 OPERATOR(aclnnNanToNum, (Input self, float nan, float posinf, float neginf, Output out),
          out = at::nan_to_num(self, nan, posinf, neginf))
-OPERATOR(aclnnInplaceNanToNum, (Output selfRef, float nan, float posinf, float neginf),
+OPERATOR(aclnnInplaceNanToNum, (Updated selfRef, float nan, float posinf, float neginf),
          selfRef = at::nan_to_num(selfRef, nan, posinf, neginf))
 OPERATOR(aclnnRoundDecimals, (Input self, int64_t decimals, Output out),
          out = at::round(self, decimals))
-OPERATOR(aclnnInplaceRoundDecimals, (Output selfRef, int64_t decimals),
+OPERATOR(aclnnInplaceRoundDecimals, (Updated selfRef, int64_t decimals),
          selfRef = at::round(selfRef, decimals))

@@ -11,9 +11,9 @@ OPERATOR(aclnnConstantPadNd, (Input self, Integers pad, Number value, Output out
          out = at::constant_pad_nd(self, pad, value))
 OPERATOR(aclnnTril, (Input self, int64_t diagonal, Output out), out = at::tril(self, diagonal))
 OPERATOR(aclnnTriu, (Input self, int64_t diagonal, Output out), out = at::triu(self, diagonal))
-OPERATOR(aclnnInplaceTril, (Output selfRef, int64_t diagonal),
+OPERATOR(aclnnInplaceTril, (Updated selfRef, int64_t diagonal),
          selfRef = at::tril(selfRef, diagonal))
-OPERATOR(aclnnInplaceTriu, (Output selfRef, int64_t diagonal),
+OPERATOR(aclnnInplaceTriu, (Updated selfRef, int64_t diagonal),
          selfRef = at::triu(selfRef, diagonal))
 
 // outputSize repeats what out's sizes say.

@@ -76,6 +76,35 @@ int describe_all(const char* op, const std::vector<Argument>& arguments,
   return kSuccess;
 }
 
+/// What a kernel reads and writes of its operands.
+Traffic traffic_of(const Plan& plan, const std::vector<Argument>& inputs,
+                   const std::vector<Argument>& outputs) {
+  int64_t named = 0;
+  auto look = [&named](const std::vector<Argument>& arguments,
+                       const std::vector<Operand>& operands) {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (arguments[i].touched == Touched::kAll && operands[i].defined())
+        named = std::max(named, operands[i].numel());
+    }
+  };
+  look(inputs, plan.inputs);
+  look(outputs, plan.outputs);
+  auto bytes = [named](const Argument& argument, const Operand& operand) -> uint64_t {
+    if (!operand.defined() || argument.touched == Touched::kNothing) return 0;
+    int64_t elements = operand.distinct_numel();
+    if (argument.touched == Touched::kWhatIsNamed) elements = std::min(elements, named);
+    return static_cast<uint64_t>(elements) * operand.item_size();
+  };
+  Traffic traffic;
+  for (size_t i = 0; i < inputs.size(); ++i) traffic.read += bytes(inputs[i], plan.inputs[i]);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const uint64_t touched = bytes(outputs[i], plan.outputs[i]);
+    traffic.written += touched;
+    if (outputs[i].is_read_too) traffic.read += touched;
+  }
+  return traffic;
+}
+
 int check_workspace(const Plan& plan, const void* workspace, uint64_t workspace_size) {
   const char* op = plan.op.c_str();
   if (plan.workspace_total == 0) return kSuccess;
@@ -163,6 +192,9 @@ int make_executor(const char* op, const std::vector<Argument>& inputs,
   if (int status = injected_status("phase1", plan->op)) return status;
   plan->workspace_total = workspace_bytes == 0 ? 0 : workspace_bytes + kSystemWorkspaceBytes;
   plan->kernel = std::move(kernel);
+  plan->traffic = traffic_of(*plan, inputs, outputs);
+  plan->caller = find_caller();
+  plan->caller.memory += static_cast<int64_t>(plan->workspace_total);
   *workspace_size = take_fault("workspace", plan->op) ? kAbsurdWorkspace : plan->workspace_total;
   *executor =
       table<aclOpExecutor>().insert({std::move(plan), std::make_shared<std::atomic<bool>>(false)});
@@ -193,7 +225,9 @@ int run_executor(const char* op, void* workspace, uint64_t workspace_size, aclOp
   if (int status = check_tensors_alive(*plan)) return status;
   if (int status = injected_status("phase2", plan->op)) return status;
   if (int status = check_workspace(*plan, workspace, workspace_size)) return status;
-  return launch(stream, plan->op, [plan, workspace] { run_kernel(*plan, workspace); });
+  return launch(
+      stream, plan->op, [plan, workspace] { run_kernel(*plan, workspace); },
+      /*is_kernel=*/true, plan->traffic, plan->caller);
 }
 
 }  // namespace hostcann::opapi

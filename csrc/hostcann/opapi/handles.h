@@ -86,6 +86,8 @@ struct Plan {
   std::vector<Operand> outputs;
   uint64_t workspace_total = 0;  // the kernel's part and the system part; 0 when it needs none
   Kernel kernel;
+  Traffic traffic;
+  Caller caller;  // of phase 1: torch_npu calls phase 2 on a thread of its own
 };
 
 struct Executor {

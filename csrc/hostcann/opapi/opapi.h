@@ -102,6 +102,7 @@ struct HOSTCANN_API Operand {
   int64_t numel() const;          // 1 for rank 0
   int64_t storage_numel() const;  // of storage_sizes
   size_t item_size() const { return opapi::item_size(data_type); }
+  int64_t distinct_numel() const;  // without those that are repeated by a stride of 0
   bool is_contiguous() const;
 
   /// Bytes from `address` to the first byte that the view touches / to one past the last. Equal
@@ -155,11 +156,20 @@ HOSTCANN_API int scalars_of(const char* op, const char* argument, const aclScala
 ///   return reject(kAclnnInvalid, __func__, "dim", "must be in [-2, 1], got 5");
 HOSTCANN_API int reject(int code, const char* op, const char* argument, const std::string& rule);
 
+/// How much of an operand a kernel touches. Only a profile asks for it.
+enum class Touched {
+  kAll,
+  kWhatIsNamed,  // by indices: as many elements as the largest of the other operands has
+  kNothing,
+};
+
 /// One tensor argument of an operator, as make_executor takes it.
 struct Argument {
   const char* name;
   const aclTensor* tensor;
   bool optional = false;  // null is allowed and gives an undefined Operand
+  Touched touched = Touched::kAll;
+  bool is_read_too = false;  // of an output
 };
 
 /// What a kernel sees when it runs.

@@ -112,6 +112,14 @@ int64_t Operand::numel() const { return product(sizes); }
 
 int64_t Operand::storage_numel() const { return product(storage_sizes); }
 
+int64_t Operand::distinct_numel() const {
+  int64_t count = 1;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (strides[i] != 0 || sizes[i] == 0) count *= sizes[i];
+  }
+  return count;
+}
+
 bool Operand::is_contiguous() const {
   int64_t expected = 1;
   for (size_t i = sizes.size(); i-- > 0;) {

@@ -13,6 +13,9 @@ namespace hostcann::opapi {
 /// The shape of an argument.
 enum class Extent { kBatch, kLogits };  // [batch], [batch, vocab_size]
 
+/// Of an output that may not be wanted.
+inline Touched touched_if(bool wanted) { return wanted ? Touched::kAll : Touched::kNothing; }
+
 /// An argument of a sampling operator, and what it has to be.
 struct SamplerArgument : Argument {
   Extent extent;

@@ -18,7 +18,9 @@ HOSTCANN_ACLNN(aclnnTopKTopPSample, const aclTensor* logits, const aclTensor* to
        {{"topP", top_p}, Extent::kBatch, {}},
        {{"qOptional", q_optional, true}, Extent::kLogits, {DataType::kFloat}}},
       {{{"logitsSelectIdxOut", logits_select_idx_out}, Extent::kBatch, {DataType::kInt64}},
-       {{"logitsTopKpSelectOut", logits_top_kp_select_out}, Extent::kLogits, {DataType::kFloat}}},
+       {{"logitsTopKpSelectOut", logits_top_kp_select_out, false, touched_if(is_need_logits)},
+        Extent::kLogits,
+        {DataType::kFloat}}},
   };
   // Atlas A2 and A3. The SoC names of A2 are Ascend910B1, Ascend910B2C, ...
   if (int status = check_sampler(__func__, arguments, {"Ascend910B", "Ascend910_93"})) {

@@ -50,5 +50,8 @@ CANN_API const char* hostcann_violations() {
 
 CANN_API void hostcann_reset_violations() { reset_violations(); }
 CANN_API const char* hostcann_live() { return keep(live_json()); }
-CANN_API const char* hostcann_counters() { return keep(counters_json()); }
-CANN_API void hostcann_reset_counters() { reset_counters(); }
+
+/// Profiles have numbers; 0 is that of the whole process.
+CANN_API int hostcann_open_profile() { return open_profile(); }
+CANN_API void hostcann_close_profile(int number) { close_profile(number); }
+CANN_API const char* hostcann_profile(int number) { return keep(profile_json(number)); }

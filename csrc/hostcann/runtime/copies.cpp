@@ -27,6 +27,11 @@ struct Copy {
                                   : (to_device ? kHostToDevice : kHostToHost)];
   }
 
+  runtime::Activity activity() const {
+    const uint64_t moved = to_device && from_device ? bytes : 0;  // inside the device's memory
+    return {runtime::Activity::Kind::kCopy, name(), {moved, moved}, bytes};
+  }
+
   void run(const std::string& task) const {
     if (bytes == 0) return;
     const void* from = from_device ? resolve(source, bytes, task + ": source") : source;
@@ -107,6 +112,10 @@ int run_now(const char* function, const std::function<void()>& work) {
   return kSuccess;
 }
 
+runtime::Activity fill(const char* function, uint64_t bytes) {
+  return {runtime::Activity::Kind::kFill, function, {0, bytes}};
+}
+
 /// Host memory that is not pinned cannot be read later: CANN then makes the asynchronous copy a
 /// blocking one.
 bool needs_waiting(const Copy& copy) {
@@ -124,7 +133,7 @@ CANN_API int aclrtMemcpy(void* destination, size_t capacity, const void* source,
   Copy copy;
   if (int status = check_copy(__func__, destination, capacity, source, bytes, kind, &copy))
     return status;
-  runtime::count_copy(copy.name(), bytes);
+  runtime::count(copy.activity(), find_caller());
   return run_now(__func__, [&copy] { copy.run("aclrtMemcpy"); });
 }
 
@@ -144,15 +153,17 @@ CANN_API int aclrtMemcpyAsync(void* destination, size_t capacity, const void* so
                 "the stream is being captured, and a copy of host memory that is not pinned would "
                 "block; pin it");
   }
-  runtime::count_copy(copy.name(), bytes);
   const int status = runtime::submit(
-      __func__, *stream, {"aclrtMemcpyAsync", [copy] { copy.run("aclrtMemcpyAsync"); }});
+      __func__, *stream,
+      {"aclrtMemcpyAsync", [copy] { copy.run("aclrtMemcpyAsync"); }, copy.activity()},
+      find_caller());
   if (status != kSuccess || !waits) return status;
   return runtime::synchronize(__func__, "pageable_memcpy", *stream, -1);
 }
 
 CANN_API int aclrtMemset(void* device_pointer, size_t capacity, int32_t value, size_t bytes) {
   if (int status = check_fill(__func__, capacity, bytes)) return status;
+  runtime::count(fill(__func__, bytes), find_caller());
   return run_now(__func__, [=] {
     std::memset(resolve(device_pointer, bytes, "aclrtMemset: devPtr"), value, bytes);
   });
@@ -164,8 +175,11 @@ CANN_API int aclrtMemsetAsync(void* device_pointer, size_t capacity, int32_t val
   const runtime::Found<runtime::Stream> stream = runtime::find_stream(__func__, stream_handle);
   if (!stream) return stream.status;
   return runtime::submit(__func__, *stream,
-                         {"aclrtMemsetAsync", [=] {
+                         {"aclrtMemsetAsync",
+                          [=] {
                             std::memset(resolve(device_pointer, bytes, "aclrtMemsetAsync: devPtr"),
                                         value, bytes);
-                          }});
+                          },
+                          fill(__func__, bytes)},
+                         find_caller());
 }

@@ -1,4 +1,4 @@
-// What is counted: violations, live objects, launches, copies, synchronisations.
+// Violations, and how many objects are alive.
 #include <array>
 #include <cstdio>
 
@@ -32,11 +32,6 @@ struct ViolationRecord {
 
 struct Counters {
   std::mutex mutex;
-  std::map<std::string, uint64_t> launches;
-  std::map<std::string, uint64_t> synchronizations;
-  std::map<std::string, uint64_t> copies;
-  std::map<std::string, uint64_t> copied_bytes;
-  uint64_t replays = 0;
   std::vector<ViolationRecord> violations;
   size_t violation_count = 0;
 };
@@ -52,15 +47,6 @@ std::array<std::atomic<int64_t>, kLiveKinds>& live_counts() {
 }
 
 std::atomic<bool> null_kernels_enabled{false};
-
-std::string json(const std::map<std::string, uint64_t>& values) {
-  std::string text = "{";
-  for (const auto& [name, value] : values) {
-    if (text.size() > 1) text += ", ";
-    text += runtime::quote_json(name) + ": " + std::to_string(value);
-  }
-  return text + "}";
-}
 
 }  // namespace
 
@@ -87,37 +73,6 @@ int64_t live_count(Live kind) {
   return live_counts()[static_cast<size_t>(kind)].load(std::memory_order_relaxed);
 }
 
-void count_launch(const std::string& name) {
-  std::lock_guard<std::mutex> lock(counters().mutex);
-  ++counters().launches[name];
-}
-
-void count_replay() {
-  std::lock_guard<std::mutex> lock(counters().mutex);
-  ++counters().replays;
-}
-
-void count_synchronization(const std::string& kind) {
-  std::lock_guard<std::mutex> lock(counters().mutex);
-  ++counters().synchronizations[kind];
-}
-
-void count_copy(const std::string& kind, uint64_t bytes) {
-  std::lock_guard<std::mutex> lock(counters().mutex);
-  ++counters().copies[kind];
-  counters().copied_bytes[kind] += bytes;
-}
-
-void reset_counters() {
-  Counters& all = counters();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  all.launches.clear();
-  all.synchronizations.clear();
-  all.copies.clear();
-  all.copied_bytes.clear();
-  all.replays = 0;
-}
-
 void reset_violations() {
   Counters& all = counters();
   std::lock_guard<std::mutex> lock(all.mutex);
@@ -128,15 +83,6 @@ void reset_violations() {
 size_t violation_count() {
   std::lock_guard<std::mutex> lock(counters().mutex);
   return counters().violation_count;
-}
-
-std::string counters_json() {
-  Counters& all = counters();
-  std::lock_guard<std::mutex> lock(all.mutex);
-  return "{\"launches\": " + json(all.launches) +
-         ", \"synchronizations\": " + json(all.synchronizations) +
-         ", \"copies\": " + json(all.copies) + ", \"copied_bytes\": " + json(all.copied_bytes) +
-         ", \"replays\": " + std::to_string(all.replays) + "}";
 }
 
 std::string violations_json() {

@@ -129,9 +129,12 @@ CANN_API int aclInit(const char* config_path) {
   if (config_path != nullptr && *config_path != '\0' && access(config_path, R_OK) != 0) {
     return fail(__func__, kInvalidFile, std::string("configPath cannot be read: ") + config_path);
   }
-  std::lock_guard<std::mutex> lock(device().mutex);
-  if (device().initialized) return fail(__func__, kRepeatInitialize, "aclInit was called before");
-  device().initialized = true;
+  {
+    std::lock_guard<std::mutex> lock(device().mutex);
+    if (device().initialized) return fail(__func__, kRepeatInitialize, "aclInit was called before");
+    device().initialized = true;
+  }
+  run_startup();
   return kSuccess;
 }
 

@@ -217,8 +217,8 @@ CANN_API int aclmdlRIExecuteAsync(void* model, void* stream_handle) {
   Failure failure = stream->context()->reported_failure();
   if (failure.code != kSuccess)
     return fail(__func__, failure.code, "the context has failed before: " + failure.message);
-  count_replay();
   std::vector<std::shared_ptr<const Task>> nodes = graph->nodes();
+  count_replay(nodes);
   if (!nodes.empty() && stream->enqueue(nodes) == 0) {
     return fail(__func__, kStreamContext, "the stream is being destroyed");
   }

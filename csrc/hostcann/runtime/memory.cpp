@@ -285,6 +285,11 @@ uint64_t memory_capacity() {
   return memory().capacity;
 }
 
+int64_t memory_in_use() {
+  std::shared_lock<std::shared_mutex> lock(memory().mutex);
+  return static_cast<int64_t>(memory().used);
+}
+
 void free_all_blocks() {
   Memory& all = memory();
   std::vector<uintptr_t> addresses;

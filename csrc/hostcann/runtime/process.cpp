@@ -11,6 +11,7 @@ namespace hostcann::runtime {
 namespace {
 
 constexpr int kViolationsExitStatus = 97;
+constexpr std::string_view kProcessMark = "%p";  // in the name of the report: the process's number
 
 /// Only what a program must destroy itself: aclFinalize and torch's caches account for streams,
 /// events and blocks.
@@ -33,8 +34,10 @@ void look_for_leaks() {
 }
 
 void write_report(int exit_status) {
-  const std::string& path = settings().report_path;
+  std::string path = settings().report_path;
   if (path.empty()) return;
+  if (size_t mark = path.find(kProcessMark); mark != std::string::npos)
+    path.replace(mark, kProcessMark.size(), std::to_string(getpid()));
   std::FILE* file = std::fopen(path.c_str(), "w");
   if (file == nullptr) {
     std::fprintf(stderr,
@@ -44,9 +47,9 @@ void write_report(int exit_status) {
   }
   std::fprintf(file,
                "{\"exit_status\": %d, \"violation_count\": %zu, \"violations\": %s, \"live\": %s, "
-               "\"counters\": %s}\n",
+               "\"activities\": %s}\n",
                exit_status, violation_count(), violations_json().c_str(), live_json().c_str(),
-               counters_json().c_str());
+               profile_json(kProcessProfile).c_str());
   std::fclose(file);
 }
 

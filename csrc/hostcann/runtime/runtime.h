@@ -122,6 +122,7 @@ struct Settings {
   std::string soc_name;
   std::string cann_version;
   std::string report_path;
+  std::string startup;  // a line of Python
   bool strict = false;
   std::string error;  // what is wrong with the environment; empty when nothing is
 };
@@ -176,11 +177,21 @@ int finish_waiting(Context& context);
 
 // ---- streams (streams.cpp) ----
 
+/// Something that the host asked of the device, and that is counted.
+struct Activity {
+  enum class Kind { kLaunch, kCopy, kFill, kWait, kReplay, kReplayed };
+  Kind kind;
+  std::string name;  // the operator, the direction of a copy, what was waited for
+  Traffic traffic{};
+  uint64_t copied = 0;
+};
+
 struct Task {
   std::string name;
   std::function<void()> run;
-  bool is_kernel = false;      // injected faults of site "task" and null_kernels() apply
-  bool after_failure = false;  // also run in a failed context: others wait for it
+  std::optional<Activity> activity{};  // counted when the task is queued, or its graph replayed
+  bool is_kernel = false;              // injected faults of site "task" and null_kernels() apply
+  bool after_failure = false;          // also run in a failed context: others wait for it
 };
 
 class Graph;
@@ -243,7 +254,7 @@ std::shared_ptr<Stream> make_stream(std::shared_ptr<Context> context);
 Found<Stream> find_stream(const char* function, void* handle);
 
 /// Queues a task, or appends it to the graph that the stream is being captured into.
-int submit(const char* function, Stream& stream, Task task);
+int submit(const char* function, Stream& stream, Task task, const Caller& caller = {});
 
 /// Waits for everything queued on `stream` and reports a failure of its context.
 int synchronize(const char* function, const char* kind, Stream& stream, int timeout_ms);
@@ -326,12 +337,36 @@ class TaskScope {
 void check_red_zones();
 void set_memory_capacity(uint64_t bytes);
 uint64_t memory_capacity();
+int64_t memory_in_use();
 void free_all_blocks();
 
 /// Whether [address, address + bytes) is host memory from aclrtMallocHost.
 bool is_pinned(const void* address, size_t bytes);
 
-// ---- faults, violations, counters (faults.cpp, counters.cpp) ----
+// ---- what is counted (activities.cpp), and whose it is (callers.cpp) ----
+
+void count(const Activity& activity, const Caller& caller);
+
+/// The host waits: for "stream", "device", "event", "memcpy" or "pageable_memcpy".
+void count_synchronization(const char* kind);
+void end_counting();  // nothing is counted from now on
+void count_replay(const std::vector<std::shared_ptr<const Task>>& tasks);
+
+/// A profile has what is counted from its opening to its closing.
+inline constexpr int kProcessProfile = 0;
+int open_profile();
+bool is_profiling();  // by more than the profile of the process
+void close_profile(int number);
+std::string profile_json(int number);
+
+/// find_caller() of a thread that may hold torch_npu's locks, without the memory.
+Caller find_waiting_caller();
+/// "file" and "line", as members of an object.
+std::string line_json(int64_t number);
+/// Runs the line of Python in HOSTCANN_STARTUP, in a Python program.
+void run_startup();
+
+// ---- faults, violations (faults.cpp, counters.cpp) ----
 
 /// "" or why the text is not a list of faults (site:name:nth[:code],...); faults before the wrong
 /// one are injected.
@@ -343,17 +378,11 @@ void clear_faults();
 /// 0, or the error of a fault that was injected into this call; `code` where it names none.
 int take_call_fault(const char* site, const char* function, int code);
 
-void count_launch(const std::string& name);
-void count_replay();
-void count_synchronization(const std::string& kind);
-void count_copy(const std::string& kind, uint64_t bytes);
-void reset_counters();
 void reset_violations();
 size_t violation_count();
 void set_null_kernels(bool enabled);
 int64_t live_count(Live kind);
 
-std::string counters_json();
 std::string violations_json();
 std::string live_json();
 std::string quote_json(const std::string& text);

@@ -53,6 +53,7 @@ Settings* read_settings() {
   settings->soc_name = variable("HOSTCANN_SOC", kDefaultSocName);
   settings->cann_version = variable("HOSTCANN_CANN_VERSION", kDefaultCannVersion);
   settings->report_path = variable("HOSTCANN_REPORT");
+  settings->startup = variable("HOSTCANN_STARTUP");
 
   std::optional<bool> strict = parse_flag(variable("HOSTCANN_STRICT"));
   if (!strict) complain(wrong("HOSTCANN_STRICT", "be 0 or 1"));

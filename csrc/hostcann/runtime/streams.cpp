@@ -162,9 +162,12 @@ Found<Stream> find_stream(const char* function, void* handle) {
   return {context ? context->default_stream() : nullptr, context.status};
 }
 
-int submit(const char* function, Stream& stream, Task task) {
-  if (std::shared_ptr<Graph> graph = stream.capture())
-    return graph->append(function, stream, std::move(task));
+int submit(const char* function, Stream& stream, Task task, const Caller& caller) {
+  const bool dropped = task.is_kernel && null_kernels();
+  std::shared_ptr<Graph> graph = stream.capture();
+  if (!graph && task.activity) count(*task.activity, caller);
+  if (dropped) return kSuccess;
+  if (graph) return graph->append(function, stream, std::move(task));
   Failure failure = stream.context()->reported_failure();
   if (failure.code != kSuccess) {
     return fail(function, failure.code,
@@ -213,13 +216,14 @@ void set_stream_mode(StreamMode mode, int delay_ms) {
 
 }  // namespace runtime
 
-int launch(void* stream_handle, const std::string& name, std::function<void()> task,
-           bool is_kernel) {
+int launch(void* stream_handle, const std::string& name, std::function<void()> task, bool is_kernel,
+           const Traffic& traffic, const Caller& caller) {
   const runtime::Found<runtime::Stream> stream = runtime::find_stream(name.c_str(), stream_handle);
   if (!stream) return stream.status;
-  if (is_kernel) runtime::count_launch(name);
-  if (is_kernel && null_kernels()) return kSuccess;
-  return runtime::submit(name.c_str(), *stream, {name, std::move(task), is_kernel});
+  std::optional<runtime::Activity> activity;
+  if (is_kernel) activity = {runtime::Activity::Kind::kLaunch, name, traffic};
+  return runtime::submit(name.c_str(), *stream, {name, std::move(task), activity, is_kernel},
+                         caller);
 }
 
 }  // namespace hostcann

@@ -32,14 +32,12 @@ SEARCHES: dict[str, Callable[..., DecodeOutput]] = {
 EACH = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 
 
-def counted(search: Callable[..., DecodeOutput], npu: str, steps: int, **options: Any) -> hostcann.Counters:
+def counted(search: Callable[..., DecodeOutput], npu: str, steps: int, **options: Any) -> hostcann.Profile:
     """What a search of so many steps did."""
     model = table_model(random_table(16, seed=0, sharpness=0.3), npu)
     prompts = torch.ones(3, 2, dtype=torch.int64, device=npu)
-    torch.npu.synchronize()
-    hostcann.reset_counters()
-    output = search(model, prompts, max_new_tokens=steps, num_beams=4, **options)
-    counters = hostcann.counters()
+    with hostcann.profile() as counters:
+        output = search(model, prompts, max_new_tokens=steps, num_beams=4, **options)
     assert output.lengths.tolist() == [steps] * 3
     return counters
 

@@ -23,15 +23,13 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
 }
 
 
-def counted(strategy: Callable[..., Any], npu: str, steps: int, **options: Any) -> hostcann.Counters:
+def counted(strategy: Callable[..., Any], npu: str, steps: int, **options: Any) -> hostcann.Profile:
     """What a run of so many steps did."""
     table, states = random_table(16).to(npu), random_table(16, seed=1).to(npu)
     model = ModuleModel(lambda input_ids: (table[input_ids], states[input_ids]))
     prompts = torch.ones(4, 3, dtype=torch.int64, device=npu)
-    torch.npu.synchronize()
-    hostcann.reset_counters()
-    output = strategy(model, prompts, max_new_tokens=steps, **options)
-    counters = hostcann.counters()
+    with hostcann.profile() as counters:
+        output = strategy(model, prompts, max_new_tokens=steps, **options)
     assert output.sequences.shape[1] == steps
     return counters
 
@@ -43,10 +41,9 @@ def skip_beside_a_real_cann() -> None:
 
 def waits_of_one_read(npu: str) -> int:
     value = torch.ones(1, device=npu)
-    torch.npu.synchronize()
-    hostcann.reset_counters()
-    value.item()
-    return sum(hostcann.counters().synchronizations.values())
+    with hostcann.profile() as counters:
+        value.item()
+    return sum(counters.synchronizations.values())
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
