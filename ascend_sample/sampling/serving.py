@@ -130,7 +130,9 @@ def serve(
         The ids and statuses, in the order of the batch.
     """
     groups, order = placement
-    noise = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose)
+    noise: Sequence[Tensor | None] = [None] * len(groups)
+    if groups[0].route is not None:
+        noise = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose)
     outputs = [_serve_group(*each, position, keep_ties, purpose) for each in zip(logits, groups, noise, strict=True)]
     if order is None:
         return outputs[0]
