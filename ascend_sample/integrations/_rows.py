@@ -11,6 +11,8 @@ from torch import Tensor
 from ascend_sample.sampling import row_table, sample_rows
 from ascend_sample.sampling.distribution import kept_logits
 from ascend_sample.sampling.functional import sample_with
+from ascend_sample.sampling.params import DISTRIBUTION
+from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.row_parameters import DTYPES, Facts, RowParameters, check_logits
 
 
@@ -39,8 +41,17 @@ def draw(
     converted: dict[str, Any] = {
         name: None if tensor is None else tensor.to(DTYPES[name]) for name, tensor in parameters.items()
     }
-    seed, position = to_device(seed, logits.device), to_device(position, logits.device)
-    return sample_rows(logits, **converted, seed=seed, position=position, keep_ties=keep_ties, facts=facts).token_ids
+    keys = _keys(seed, position, logits)
+    if keys is None:
+        seed, position = to_device(seed, logits.device), to_device(position, logits.device)
+        return sample_rows(
+            logits, **converted, seed=seed, position=position, keep_ties=keep_ties, facts=facts
+        ).token_ids
+    check_logits("sample_rows", logits)
+    unread = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    given = dict.fromkeys(DISTRIBUTION) | converted | {"seed": unread, "position": unread}
+    rows = RowParameters.of_tensors("sample_rows", logits, given, facts)
+    return sample_with(logits, rows, keep_ties=keep_ties, keys=keys).token_ids
 
 
 class UniformRows:
@@ -60,9 +71,11 @@ class UniformRows:
     def draw(self, logits: Tensor, seed: Tensor, position: Tensor) -> Tensor:
         """Draws one token a row, int64 [rows]."""
         check_logits("sample_rows", logits)
-        seed, position = to_device(seed, logits.device), to_device(position, logits.device)
-        parameters = replace(self._parameters(logits), seed=seed, position=position)
-        return sample_with(logits, parameters, keep_ties=self.keep_ties).token_ids
+        parameters, keys = self._parameters(logits), _keys(seed, position, logits)
+        if keys is None:
+            seed, position = to_device(seed, logits.device), to_device(position, logits.device)
+            parameters = replace(parameters, seed=seed, position=position)
+        return sample_with(logits, parameters, keep_ties=self.keep_ties, keys=keys).token_ids
 
     def filter(self, logits: Tensor) -> Tensor:
         """Returns what is drawn from: float32 [rows, vocab_size], -inf where a filter drops an entry."""
@@ -74,6 +87,13 @@ class UniformRows:
         if self._made is None or self._made[0] != made_for:
             self._made = (made_for, RowParameters.uniform(self._values, logits))
         return self._made[1]
+
+
+def _keys(seed: Tensor, position: Tensor, logits: Tensor) -> DrawKeys | None:
+    """Returns seeds and positions that the host has, for rows on a device: it makes their noise then."""
+    if logits.is_cpu or not (seed.is_cpu and position.is_cpu):
+        return None
+    return DrawKeys(seed.numpy(), position.numpy())
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

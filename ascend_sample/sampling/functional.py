@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ascend_sample.sampling.device_routes import AnyRows, Rows
 from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.row_parameters import Facts, RowParameters, RowsOutput, check_logits
 from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve
 
@@ -78,8 +79,12 @@ def sample_with(
     parameters: RowParameters,
     purpose: Purpose = Purpose.DRAW,
     keep_ties: bool = False,
+    keys: DrawKeys | None = None,
 ) -> RowsOutput:
-    """Does what `sample_rows` does, with parameters that suit the logits."""
+    """Does what `sample_rows` does, with parameters that suit the logits.
+
+    Where ``keys`` are given, of rows on a device, they take the place of the parameters' seeds and positions.
+    """
     position = parameters.position
     if len(logits) == 0:
         return RowsOutput(torch.empty_like(position), torch.empty_like(position, dtype=torch.int8))
@@ -87,7 +92,7 @@ def sample_with(
         groups = place_groups(parameters, logits, keep_ties)
     else:
         groups = [_any_rows(logits, parameters, keep_ties)]
-    return serve([logits] * len(groups), Placement.of(groups, logits.device), position, keep_ties, purpose)
+    return serve([logits] * len(groups), Placement.of(groups, logits.device), position, keep_ties, purpose, keys)
 
 
 def _any_rows(logits: Tensor, parameters: RowParameters, keep_ties: bool) -> PlacedGroup:

@@ -214,15 +214,15 @@ class TestDevice:
         top_k = torch.full((self.ROWS,), 50, dtype=torch.int32).npu()
         top_p = torch.full((self.ROWS,), 0.9).npu()
         ids, without, counters = self.step(top_k, top_p)
-        assert "aclnnTopk" in counters.launches
+        assert "aclnnSort" in counters.launches
         ones = np.ones(self.ROWS, np.float32)
         note({"temperature": ones, "top_k": top_k.cpu().numpy(), "top_p": top_p.cpu().numpy()}, top_k, top_p)
         same, moved, counters = self.step(top_k, top_p)
         assert torch.equal(ids, same)
         assert not {"aclnnTopk", "aclnnSort"} & counters.launches.keys()
-        assert sum(counters.launches.values()) <= 360
-        assert moved <= 30
-        assert without > 500
+        assert sum(counters.launches.values()) <= 40
+        assert moved <= 10
+        assert without > 4 * moved
 
     def test_without_filters_nothing_is_sorted(self) -> None:
         _, _, counters = self.step(None, None)

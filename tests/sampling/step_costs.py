@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -42,6 +43,7 @@ def _all_alike(launches: int, memory: float, **params: Any) -> Budget:
     return Budget(launches, memory, (SamplingParams(seed=1, **params),))
 
 
+FILTERED = SamplingParams(seed=1, top_k=50, top_p=0.9, temperature=0.7)
 SIX_KINDS = (
     SamplingParams(temperature=0),
     SamplingParams(seed=1, top_k=50, top_p=0.9),
@@ -63,6 +65,12 @@ BUDGETS = {
     "top-p": _all_alike(28, 2 * FLOAT, top_p=0.9),  # one of them is the operator's result
     "top-p that 16 bits represent": _all_alike(28, 2 * FLOAT, top_p=0.75),
     "top-p, temperature": _all_alike(28, 2 * FLOAT, top_p=0.9, temperature=0.7),
+    "a bias and a ban on some rows": Budget(
+        14 + 16,
+        math.inf,  # with rows of their own in float32
+        (replace(FILTERED, logit_bias={3: 1.0}, bad_ids=[5]), FILTERED, FILTERED),
+    ),
+    "a repetition penalty": Budget(14 + 16, math.inf, (replace(FILTERED, repetition_penalty=1.05),)),
     "k = 5000": _all_alike(28, 5 * FLOAT, top_k=5000),  # a sort's values and ids are 3 of them
     "six kinds mixed": Budget(80, math.inf, SIX_KINDS),  # the operator serves some of the rows: no workspace to compare
 }
@@ -79,18 +87,16 @@ def measured(name: str, batch_size: int, vocab_size: int, dtype: torch.dtype) ->
         logits = torch.empty(batch_size, vocab_size, dtype=dtype, device="npu")
         sampler(logits, batch)
         before = _peak_begins()
-        hostcann.reset_counters()
-        sampler(logits, batch)
-        waits = sum(hostcann.counters().synchronizations.values())
+        with hostcann.profile() as counted:
+            sampler(logits, batch)
         torch.npu.synchronize()
-        counters = hostcann.counters()
         memory = torch.npu.max_memory_allocated() - before
-        if OPERATORS & counters.launches.keys():
+        if OPERATORS & counted.launches.keys():
             memory -= _workspace(logits)
     return {
-        "launches": sum(counters.launches.values()),
-        "copies": dict(counters.copies),
-        "waits": waits,
+        "launches": counted.totals.launches,
+        "copies": counted.copies,
+        "waits": counted.totals.waits,
         "memory": memory / logits.numel(),
     }
 
