@@ -50,12 +50,12 @@ class Activity:
 
     @property
     def operator(self) -> str:
-        """The row of the table by operator that it belongs to."""
+        """Returns the row of the table by operator that it belongs to."""
         return {"copy": f"copy {self.name}", "wait": f"wait for {self.name}"}.get(self.kind, self.name)
 
     @property
     def place(self) -> str:
-        """The row of the table by line that it belongs to."""
+        """Returns the row of the table by line that it belongs to."""
         return f"{self.file}:{self.line}" if self.file else NO_LINE
 
 
@@ -117,17 +117,17 @@ class Profile:
 
     @property
     def activities(self) -> list[Activity]:
-        """Everything, as hostcann counted it."""
+        """Returns everything, as hostcann counted it."""
         return self._read()
 
     @property
     def launches(self) -> dict[str, int]:
-        """How often each operator was launched. What a graph captures is counted when it is replayed."""
+        """Returns how often each operator was launched; what a graph captures is no launch."""
         return self._sums("launch")
 
     @property
     def synchronizations(self) -> dict[str, int]:
-        """How often the host waited, by kind.
+        """Returns how often the host waited, by kind.
 
         "stream", "device", "event", "memcpy" (a blocking copy or fill) and "pageable_memcpy" (an asynchronous copy of
         memory that is not pinned, which blocks).
@@ -136,32 +136,32 @@ class Profile:
 
     @property
     def copies(self) -> dict[str, int]:
-        """How many copies there were, by direction: "h2d", "d2h", "d2d", "h2h"."""
+        """Returns how many copies there were, by direction: "h2d", "d2h", "d2d", "h2h"."""
         return self._sums("copy")
 
     @property
     def copied_bytes(self) -> dict[str, int]:
-        """The bytes of the copies, by direction."""
+        """Returns the bytes of the copies, by direction."""
         return self._sums("copy", "copied")
 
     @property
     def replays(self) -> int:
-        """How often graphs were replayed."""
+        """Returns how often graphs were replayed."""
         return self.totals.replays
 
     @property
     def totals(self) -> Totals:
-        """The sums of all."""
+        """Returns the sums of all."""
         return Totals.of(self.activities)
 
     @property
     def by_operator(self) -> dict[str, Totals]:
-        """The sums by operator, direction of copies and kind of waits."""
+        """Returns the sums by operator, direction of copies and kind of waits."""
         return self._grouped(lambda activity: activity.operator)
 
     @property
     def by_line(self) -> dict[str, Totals]:
-        """The sums by line of the program, "file:line": the innermost that is not of an installed library."""
+        """Returns the sums by line of the program, "file:line": the innermost that is of no installed library."""
         return self._grouped(lambda activity: activity.place)
 
     def _sums(self, kind: str, field: str = "count") -> dict[str, int]:
