@@ -198,7 +198,8 @@ def test_as_a_user_runs_it(npu: str) -> None:
     skip_beside_a_real_cann()
     output = run_as_user(str(EXAMPLES / "serve.py"), "--tokens", "10", seconds=TRAINING_LIMIT_SECONDS)
     assert "The NPU is EMULATED" in output
-    assert "npu:0, EMULATED, bfloat16 logits; routes of the requests: 12 by fused_v2" in output
+    routes = "4 by segments, 3 by fused_v2, 2 by greedy, 2 by fused_segments, 1 by sorted_segments"
+    assert f"npu:0, EMULATED, bfloat16 logits; routes of the requests: {routes}" in output
     assert len(re.findall("12 of 12 texts are the same, token by token", output)) == 2 * 5 - 1
     assert "The texts are THE SAME in every batch and on every device." in output
     assert len(re.findall(r"^  [A-L] ", output, re.MULTILINE)) == 12
