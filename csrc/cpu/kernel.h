@@ -115,10 +115,9 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
       arguments.segments = key;
     }
   }
-  const Edits& edits = call.edits;
-  const RowMask mask(edits, index, row.vocab_size());
-  if (slot_of(edits.addends, index).has_value() || slot_of(edits.penalties, index).has_value()) {
-    return sample_edited(edit(row, edits, index, mask, scratch, work), arguments, scratch, work);
+  const RowMask mask(call.edits, index, row.vocab_size());
+  if (const auto edited = edit(row, call.edits, index, mask, scratch, work)) {
+    return sample_edited(*edited, arguments, scratch, work);
   }
   if (!mask.is_there()) {
     return sample_edited(row, arguments, scratch, work);

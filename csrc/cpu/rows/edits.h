@@ -25,22 +25,16 @@ class RowMask {
  public:
   RowMask(const Edits& edits, int64_t index, size_t vocab_size)
       : first_(words_of(edits.masks, index, vocab_size)),
-        second_(words_of(edits.bitmask, index, vocab_size)),
-        last_line_((vocab_size - 1) / kLine),
-        bits_of_last_line_(~uint32_t{0} >> (kLine - 1 - (vocab_size - 1) % kLine)) {}
+        second_(words_of(edits.bitmask, index, vocab_size)) {}
 
   /// Whether there is any.
   bool is_there() const { return !first_.empty() || !second_.empty(); }
 
-  /// Bit i: that of id i of a line; not set beyond the vocabulary.
+  /// Bit i: that of id i of a line. Beyond the vocabulary it is any, where rows have -inf.
   uint32_t bits(size_t line) const {
     const uint32_t first = first_.empty() ? ~uint32_t{0} : static_cast<uint32_t>(first_[line]);
     const uint32_t second = second_.empty() ? ~uint32_t{0} : static_cast<uint32_t>(second_[line]);
-    return first & second & (line == last_line_ ? bits_of_last_line_ : ~uint32_t{0});
-  }
-
-  bool allows(int64_t id) const {
-    return (bits(static_cast<size_t>(id) / kLine) >> (static_cast<size_t>(id) % kLine) & 1U) != 0;
+    return first & second;
   }
 
  private:
@@ -53,8 +47,6 @@ class RowMask {
 
   std::span<const int32_t> first_;
   std::span<const int32_t> second_;
-  size_t last_line_;
-  uint32_t bits_of_last_line_;
 };
 
 /// Copies a row, perhaps widened, with -inf for what the mask forbids. Lines of nothing else are
@@ -114,8 +106,8 @@ std::optional<size_t> gather_allowed(const Row<Type>& row, const RowMask& mask, 
 }
 
 /// What penalties make of a logit.
-inline float penalize(float logit, int32_t occurrences, float repetition, float presence,
-                      float frequency) {
+inline float penalized(float logit, int32_t occurrences, float repetition, float presence,
+                       float frequency) {
   const int32_t count = occurrences >> 1;
   const bool is_in_prompt = (occurrences & 1) != 0;
   const bool is_in_output = count > 0;
@@ -126,41 +118,66 @@ inline float penalize(float logit, int32_t occurrences, float repetition, float 
   return logit - presence * (is_in_output ? 1.0F : 0.0F);
 }
 
-/// The row as float32 with its addends, its penalties and then its mask. The row itself is not to
-/// be read any more.
-template <typename Type>
-Row<Float32> edit(const Row<Type>& row, const Edits& edits, int64_t index, const RowMask& mask,
-                  Scratch& scratch, Workspace& work) {
-  auto* const logits = reinterpret_cast<float*>(
-      scratch.reserve(Scratch::kEdited, row.lines() * kLine * sizeof(float)));
-  copy_allowed<Float32>(row, mask, logits);
-  // All are read before any is written: an id may be listed several times.
-  const auto edit_listed = [&](std::span<const int64_t> ids, auto edited_one) {
-    auto* const edited =
-        reinterpret_cast<float*>(scratch.reserve(Scratch::kEdits, ids.size() * sizeof(float)));
-    for (size_t i = 0; i < ids.size(); ++i) {
-      edited[i] = edited_one(i, logits[ids[i]]);
-    }
-    for (size_t i = 0; i < ids.size(); ++i) {
-      logits[ids[i]] = mask.allows(ids[i]) ? edited[i] : -kInfinity;
-    }
-  };
-  if (const std::optional<int64_t> slot = slot_of(edits.addends, index)) {
-    const float* const addends = edits.addends->addends.row(*slot);
-    edit_listed(edits.addends->lists.of(*slot), [&](size_t i, float logit) {
+/// A float32 row whose edits are being done. What a mask has made -inf stays that.
+class EditedRow {
+ public:
+  EditedRow(float* logits, Scratch& scratch) : logits_(logits), scratch_(scratch) {}
+
+  void add(const Addends& edits, int64_t slot) {
+    const float* const addends = edits.addends.row(slot);
+    edit(edits.lists.of(slot), [=](size_t i, float logit) {
       return addends[i] == -kInfinity ? -kInfinity : logit + addends[i];
     });
   }
-  if (const std::optional<int64_t> slot = slot_of(edits.penalties, index)) {
-    const Penalties& penalties = *edits.penalties;
-    const std::span<const int64_t> ids = penalties.lists.of(*slot);
-    const int32_t* const occurrences = penalties.occurrences.row(*slot);
-    edit_listed(ids, [&](size_t i, float logit) {
-      return penalize(logit, occurrences[ids[i]], penalties.repetition[index],
-                      penalties.presence[index], penalties.frequency[index]);
+
+  void penalize(const Penalties& penalties, int64_t slot, int64_t index) {
+    const std::span<const int64_t> ids = penalties.lists.of(slot);
+    const int32_t* const occurrences = penalties.occurrences.row(slot);
+    edit(ids, [&](size_t i, float logit) {
+      return penalized(logit, occurrences[ids[i]], penalties.repetition[index],
+                       penalties.presence[index], penalties.frequency[index]);
     });
   }
-  return {logits, row.vocab_size(), work.last_chunk};
+
+ private:
+  /// Reads all logits of a list before it writes any: an id may be listed several times.
+  template <typename Edited>
+  void edit(std::span<const int64_t> ids, Edited edited_one) {
+    auto* const edited =
+        reinterpret_cast<float*>(scratch_.reserve(Scratch::kEdits, ids.size() * sizeof(float)));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      edited[i] = edited_one(i, logits_[ids[i]]);
+    }
+    for (size_t i = 0; i < ids.size(); ++i) {
+      logits_[ids[i]] = edited[i];
+    }
+  }
+
+  float* logits_;
+  Scratch& scratch_;
+};
+
+/// The row as float32 with its addends, its penalties and its mask, or none where it has no more
+/// than a mask. The row itself is not to be read any more.
+template <typename Type>
+std::optional<Row<Float32>> edit(const Row<Type>& row, const Edits& edits, int64_t index,
+                                 const RowMask& mask, Scratch& scratch, Workspace& work) {
+  const std::optional<int64_t> addends = slot_of(edits.addends, index);
+  const std::optional<int64_t> penalties = slot_of(edits.penalties, index);
+  if (!addends.has_value() && !penalties.has_value()) {
+    return std::nullopt;
+  }
+  auto* const logits = reinterpret_cast<float*>(
+      scratch.reserve(Scratch::kEdited, row.lines() * kLine * sizeof(float)));
+  copy_allowed<Float32>(row, mask, logits);
+  EditedRow edited(logits, scratch);
+  if (addends.has_value()) {
+    edited.add(*edits.addends, *addends);
+  }
+  if (penalties.has_value()) {
+    edited.penalize(*edits.penalties, *penalties, index);
+  }
+  return Row<Float32>(logits, row.vocab_size(), work.last_chunk);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
