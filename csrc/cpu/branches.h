@@ -265,10 +265,13 @@ size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Scratc
 /// rows, and where more than ranks decides. What is forbidden is not read.
 template <typename Type>
 std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
-                                     const RowArguments& arguments, Scratch& scratch,
-                                     Workspace& work) {
+                                     RowArguments arguments, Scratch& scratch, Workspace& work) {
   const bool takes_one = !arguments.is_drawn() || arguments.keeps_one() || arguments.min_p >= 1.0F;
-  if (!takes_one && !arguments.noise.has_value()) {
+  if (takes_one) {
+    arguments.k = 1;
+    arguments.noise.reset();
+    arguments.segments.reset();
+  } else if (arguments.segments.has_value()) {
     return std::nullopt;
   }
   const std::optional<size_t> count = gather_allowed(row, mask, work);
@@ -282,9 +285,8 @@ std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
   using Storage = typename Type::Storage;
   const Row<Type> rest(reinterpret_cast<const Storage*>(work.compacted), *count,
                        reinterpret_cast<Storage*>(work.last_chunk_of_copy));
-  const auto k = takes_one ? size_t{1} : static_cast<size_t>(arguments.k);
-  const size_t place =
-      sample_top_k(rest, k, !takes_one && arguments.uses_p(), arguments, scratch, work);
+  const size_t place = sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(),
+                                    arguments, scratch, work);
   return rest.value(place) == -kInfinity ? 0 : work.compacted_ids[place];
 }
 

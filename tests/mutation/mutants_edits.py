@@ -76,10 +76,10 @@ MUTANTS_EDITS = (
                 "arguments.status.front() = RowStatus::kOk;",
             ),
             (
-                "min-p and top-p are forgotten where little is allowed",
+                "top-p is forgotten where little is allowed",
                 BRANCHES,
-                "!takes_one && arguments.uses_p()",
-                "false",
+                "place = sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(),",
+                "place = sample_top_k(rest, static_cast<size_t>(arguments.k), false,",
             ),
         )
     ),

@@ -1,7 +1,7 @@
 // Lanes chosen by the bits of a word.
 #pragma once
 
-#include "cpu/vectors/shorts.h"
+#include "cpu/vectors/simd.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
