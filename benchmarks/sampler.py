@@ -28,23 +28,26 @@ from rich.table import Table
 from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rotate
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from benchmarks import cases, contestants, distributions, environment
+from benchmarks import cases, contestants, distributions, environment, step_launches, step_rows
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate
 from benchmarks.native import ROOT
 from benchmarks.quiet import MOST_DISTURBED, Watch
+from benchmarks.step_rows import KINDS, MIXED, MIXED_FACTOR, PEER, READ, SMALL_SHAPE_FACTOR, STEP, Kind
 
 OUTPUT = ROOT / "build" / "performance" / "sampler.json"
 PUBLISHED = ROOT / "docs" / "sampling_speed.json"
 DOCUMENT = ROOT / "docs" / "sampling.md"
 BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
 
-VOCAB_SIZE = 151936
+VOCAB_SIZE, SMALL_VOCAB_SIZE = 151936, 32000
 COLD_BYTES = 256 * 2**20  # of logits that a cold cell goes through before it comes back
 SECONDS = 4.0
 
-STEP, FUSED, PEER = "Sampler", "fused kernel alone", "vLLM's sampler in torch"
+FUSED = "fused kernel alone"
 ADAPTER, UNMASKED = "vLLM's sampler, this package's", "the same without a mask"
 MIN_P = 0.05
+AHEAD, EDITED_AHEAD = 500.0, 100.0
+"""How many times as long as a step the peer takes at least: where nothing edits logits, and where something does."""
 EQUAL, DISTINCT = "equal parameters", "all-distinct parameters"
 
 
@@ -58,6 +61,8 @@ class Cell:
         is_cold: each step finds its logits in memory, not in a cache.
         make: the contestants, from the cell.
         dtype: of the logits, in short.
+        vocab_size: columns.
+        kind: of rows of which a step has a budget.
     """
 
     name: str
@@ -65,23 +70,25 @@ class Cell:
     is_cold: bool
     make: Callable[[Cell], dict[str, Callable[[], object]]]
     dtype: str = "bf16"
+    vocab_size: int = VOCAB_SIZE
+    kind: Kind | None = None
 
     def describe(self) -> str:
         """One line."""
-        return f"{self.name}, [{self.batch_size}, {VOCAB_SIZE}] {self.dtype}, {'cold' if self.is_cold else 'warm'}"
+        return f"{self.name}, [{self.batch_size}, {self.vocab_size}] {self.dtype}, {'cold' if self.is_cold else 'warm'}"
 
 
 def logits_of(cell: Cell) -> list[torch.Tensor]:
     """A batch, or as many as caches cannot hold."""
-    bytes_of_one = cell.batch_size * VOCAB_SIZE * 2
+    bytes_of_one = cell.batch_size * cell.vocab_size * 2
     count = max(2, COLD_BYTES // bytes_of_one) if cell.is_cold else 1
-    rows = distributions.make(distributions.LANGUAGE_MODEL, cell.batch_size * count, VOCAB_SIZE)
+    rows = distributions.make(distributions.LANGUAGE_MODEL, cell.batch_size * count, cell.vocab_size)
     return list(rows.to(torch.bfloat16).split(cell.batch_size))
 
 
 def step_of(params: Sequence[SamplingParams], batches: list[torch.Tensor]) -> Callable[[], object]:
     """A step of the sampler, which advances as it does when it serves."""
-    batch = SamplingBatch(VOCAB_SIZE)
+    batch = SamplingBatch(batches[0].shape[1])
     batch.extend(list(params))
     sampler = Sampler()
     return rotate(lambda logits: sampler(logits, batch), [(logits,) for logits in batches])
@@ -93,7 +100,7 @@ def filtered(temperature: float) -> Callable[[Cell], dict[str, Callable[[], obje
     def make(cell: Cell) -> dict[str, Callable[[], object]]:
         batches = logits_of(cell)
         case = cases.TOP_K_AND_P
-        noise = torch.empty(cell.batch_size, VOCAB_SIZE).exponential_()
+        noise = torch.empty(cell.batch_size, cell.vocab_size).exponential_()
         given = [tuple(contestants.make_batch(logits, case, noise)) for logits in batches]
         fused = contestants.CONTESTANTS[cases.OPERATOR].prepare(case)
         peer = contestants.CONTESTANTS[cases.VLLM].prepare(case)
@@ -166,9 +173,16 @@ def equal_and_distinct(cell: Cell) -> dict[str, Callable[[], object]]:
     return {EQUAL: step_of(equal, batches), DISTINCT: step_of(distinct, batches)}
 
 
-def others(params: Callable[[int], SamplingParams]) -> Callable[[Cell], dict[str, Callable[[], object]]]:
-    """Steps of one kind of request, for the table alone."""
-    return lambda cell: {STEP: step_of([params(row) for row in range(cell.batch_size)], logits_of(cell))}
+def of_kind(cell: Cell) -> dict[str, Callable[[], object]]:
+    """Rows of which a step has a budget."""
+    assert cell.kind is not None, "the cell is made for one"
+    return step_rows.contestants_of(cell.kind, logits_of(cell)[0])
+
+
+def of_all_kinds(cell: Cell) -> dict[str, Callable[[], object]]:
+    """Rows of all of them in one batch."""
+    logits = logits_of(cell)[0]
+    return {STEP: step_rows.make_step(KINDS, logits), READ: step_rows.make_read(logits)}
 
 
 CELLS = (
@@ -177,11 +191,9 @@ CELLS = (
     Cell("k=50 p=0.9 T=0.8", 64, False, filtered(0.8)),
     Cell("k=50 p=0.9 T=0.8", 64, True, filtered(0.8)),
     Cell("all of k, p, min-p, T", 256, False, equal_and_distinct),
-    Cell("greedy", 64, False, others(lambda row: SamplingParams(temperature=0))),
-    Cell("p=0.9 T=0.8", 64, False, others(lambda row: SamplingParams(temperature=0.8, top_p=0.9, seed=row))),
-    Cell("no filter", 64, False, others(lambda row: SamplingParams(seed=row))),
-    Cell("k=5000", 4, False, others(lambda row: SamplingParams(top_k=5000, seed=row))),
-    Cell("k=50, repetition penalty", 64, False, others(lambda row: SamplingParams(top_k=50, repetition_penalty=1.1))),
+    *(Cell(kind.name, 64, False, of_kind, kind=kind) for kind in KINDS),
+    Cell(MIXED, 64, False, of_all_kinds),
+    *(Cell(kind.name, 1, False, of_kind, vocab_size=SMALL_VOCAB_SIZE, kind=kind) for kind in KINDS),
     Cell("masked to 5 tokens", 32, False, masked(cases.NO_FILTER, all_but_five), "fp32"),
     Cell("min-p applied before", 32, False, masked(cases.NO_FILTER, below_min_p), "fp32"),
     Cell("min-p applied before, p=0.9", 32, False, masked(cases.TOP_P, below_min_p), "fp32"),
@@ -198,6 +210,7 @@ def run(seconds: float) -> dict[str, Any]:
         records.append(
             {
                 "cell": cell.describe(),
+                "kind": None if cell.kind is None else cell.kind.name,
                 "batch_size": cell.batch_size,
                 "disturbed": watch.share_of_others(),
                 "results": {name: result.to_json() for name, result in results.items()},
@@ -210,11 +223,11 @@ def run(seconds: float) -> dict[str, Any]:
 def judge(records: list[dict[str, Any]]) -> list[Gate]:
     """What the layer promises of its speed."""
 
-    def worst(name: str, bound: str, limit: float, above: str, below: str) -> Gate:
+    def worst(name: str, bound: str, limit: float, above: str, below: str, beside: str = "") -> Gate:
         found = [
             (record["results"][above]["median"] / record["results"][below]["median"], record)
             for record in records
-            if above in record["results"] and below in record["results"]
+            if record["results"].keys() >= {above, below, beside or below}
         ]
         if not found:
             return Gate("sampler", name, bound, limit, None)
@@ -224,11 +237,41 @@ def judge(records: list[dict[str, Any]]) -> list[Gate]:
 
     return [
         worst("a step / the fused kernel alone", AT_MOST, 1.5, STEP, FUSED),
-        worst("vLLM's sampler with its noise / a step", AT_LEAST, 500.0, PEER, STEP),
+        worst("vLLM's sampler with its noise / a step", AT_LEAST, 500.0, PEER, STEP, beside=FUSED),
         worst("a step with all-distinct parameters / with equal ones", AT_MOST, 1.3, DISTINCT, EQUAL),
         worst("masked rows: vLLM's sampler with its noise / the adapter", AT_LEAST, 1.0, PEER, ADAPTER),
         worst("masked rows / the same without a mask", AT_MOST, 0.35, ADAPTER, UNMASKED),
+        *_budgets(records),
     ]
+
+
+def _budgets(records: list[dict[str, Any]]) -> list[Gate]:
+    """What a step of each kind may cost, and what it must be ahead of."""
+
+    def ratio(record: dict[str, Any], above: str, below: str) -> float:
+        return float(record["results"][above]["median"] / record["results"][below]["median"])
+
+    kinds, gates, reads = {kind.name: kind for kind in KINDS}, [], []
+    for record in records:
+        results, kind = record["results"], kinds.get(record.get("kind"))
+        is_disturbed = (record["disturbed"] or 0.0) > MOST_DISTURBED
+        described = {"worst": record["cell"], "is_disturbed": is_disturbed}
+        if kind is not None:
+            is_small = record["batch_size"] == 1
+            limit = kind.reads * (SMALL_SHAPE_FACTOR if is_small else 1)
+            name = f"{kind.name}: a step / {READ}" + (", one row of a small vocabulary" if is_small else "")
+            gates.append(Gate("sampler", name, AT_MOST, limit, ratio(record, STEP, READ), **described))
+            if not is_small:
+                reads.append(gates[-1].value or 0.0)
+                ahead = EDITED_AHEAD if kind.is_edited else AHEAD
+                name = f"{kind.name}: {PEER} / a step"
+                gates.append(Gate("sampler", name, AT_LEAST, ahead, ratio(record, PEER, STEP), **described))
+        elif READ in results and reads:
+            limit = MIXED_FACTOR * sum(reads) / len(reads)
+            gates.append(
+                Gate("sampler", f"{MIXED}: a step / {READ}", AT_MOST, limit, ratio(record, STEP, READ), **described)
+            )
+    return gates
 
 
 def tables(found: dict[str, Any]) -> str:
@@ -254,6 +297,13 @@ def tables(found: dict[str, Any]) -> str:
     for gate in found["gates"]:
         value = "" if gate["value"] is None else f"{_ratio(gate['value'])} ({gate['worst']})"
         lines.append(f"| {gate['name']} | {gate['bound']} {gate['limit']:g}x | {value} | {gate['verdict']} |")
+    if "device" in found:
+        lines += ["", "Counted on the emulated NPU, the worst of all sizes:", ""]
+        lines += ["| step | counted | limit | |", "|---|---|---|---|"]
+        lines += [
+            f"| {gate['name']} | {gate['value']:.3g} | {gate['limit']:.3g} | {gate['verdict']} |"
+            for gate in found["device"]
+        ]
     return "\n".join(lines)
 
 
@@ -283,6 +333,7 @@ def show(found: dict[str, Any]) -> None:
     for gate in found["gates"]:
         value = "" if gate["value"] is None else f"{gate['value']:.3g}"
         console.print(f"{gate['verdict']:<12} {gate['name']}: {value} ({gate['bound']} {gate['limit']:g})")
+    console.print(step_launches.table(found["device"]))
 
 
 def main() -> int:
@@ -295,6 +346,7 @@ def main() -> int:
         publish(json.loads(OUTPUT.read_text(encoding="utf-8")))
         return 0
     found = run(options.seconds)
+    found["device"] = [gate.to_json() for gate in step_launches.judge(step_launches.run())]
     environment.keep(OUTPUT, found)
     show(found)
     return 0

@@ -13,6 +13,7 @@ from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.routes import SamplingRoute
 from ascend_sample.sampling.row_parameters import RowsOutput, RowStatus
 from ascend_sample.sampling.sampler import RowRoute, Sampler, SamplerOutput
+from ascend_sample.sampling.static_step import StaticStep
 
 __all__ = [
     "Logprobs",
@@ -26,6 +27,7 @@ __all__ = [
     "SamplingBatch",
     "SamplingParams",
     "SamplingRoute",
+    "StaticStep",
     "exponential_noise",
     "filter_logits",
     "sample_rows",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import distributions, environment, sampler
-from benchmarks.sampler import ADAPTER, CELLS, DISTINCT, EQUAL, FUSED, PEER, STEP, UNMASKED
+from benchmarks.sampler import ADAPTER, CELLS, DISTINCT, EQUAL, FUSED, UNMASKED
+from benchmarks.step_rows import KINDS, PEER, READ, STEP
 
 MADE_UP = (
     {STEP: 1.4, FUSED: 1.0, PEER: 900.0},
@@ -39,6 +41,36 @@ def test_promises_are_those_of_the_worst_cell() -> None:
     assert [gate.verdict for gate in gates] == ["pass", "FAIL", "pass", "FAIL", "FAIL"]
 
 
+def test_budgets_are_of_the_kinds() -> None:
+    found = [
+        {"cell": kind.name, "kind": kind.name, "batch_size": rows, "disturbed": 0.0, "results": results(step)}
+        for kind in KINDS
+        for rows, step in ((64, kind.reads), (1, 3.1 * kind.reads))
+    ]
+    mean = sum(kind.reads for kind in KINDS) / len(KINDS)
+    found.append({"cell": "mixed", "kind": None, "batch_size": 64, "disturbed": 0.0, "results": results(1.16 * mean)})
+    gates = [gate for gate in sampler.judge(found) if gate.value is not None]
+    assert {gate.verdict for gate in gates if READ in gate.name and gate.worst in {kind.name for kind in KINDS}} == {
+        "pass",
+        "FAIL",
+    }
+    assert all(
+        (gate.verdict == "FAIL") == ("small" in gate.name or "mixed" in gate.name)
+        for gate in gates
+        if READ in gate.name
+    )
+    ahead = {gate.name: gate for gate in gates if gate.bound == "at least"}
+    assert len(ahead) == len(KINDS)
+    for kind in KINDS:
+        gate = ahead[f"{kind.name}: {PEER} / a step"]
+        assert gate.value == pytest.approx(300 / kind.reads)
+        assert gate.limit == (100 if kind.is_edited else 500)
+
+
+def results(step: float) -> dict[str, dict[str, float]]:
+    return {name: {"median": value} for name, value in ((STEP, step), (READ, 1.0), (PEER, 300.0))}
+
+
 def test_a_disturbed_cell_says_nothing() -> None:
     assert {gate.verdict for gate in sampler.judge(records(disturbed=0.4))} == {"disturbed"}
 
@@ -47,10 +79,10 @@ def test_a_disturbed_cell_says_nothing() -> None:
 def test_every_cell_runs(cell: sampler.Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small: what is timed are valid steps, and the contestants sample the same batches."""
     monkeypatch.setattr(distributions, "language_model_rows", lambda: torch.randn(64, 4096))
-    monkeypatch.setattr(sampler, "VOCAB_SIZE", 6000)
     monkeypatch.setattr(sampler, "COLD_BYTES", 2**22)
-    for call in cell.make(cell).values():
-        for _ in range(3):
+    cell = replace(cell, vocab_size=6000)
+    for name, call in cell.make(cell).items():
+        for _ in range(3 if name != READ else 0):
             result = call()
             ids = result if isinstance(result, torch.Tensor) else result.token_ids  # type: ignore[attr-defined]
             assert ids.shape == (cell.batch_size,)

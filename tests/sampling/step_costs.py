@@ -20,7 +20,10 @@ from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 VOCAB_SIZES = (32000, 151936)
 BATCH_SIZES = (1, 8, 64)
-
+MOST_COPIES = 2
+"""To the device: noise, and what has changed in the batch."""
+ROUNDING = 1.1
+"""The allocator hands out multiples of 512 bytes, and rows of segments are a little longer than the vocabulary."""
 
 OPERATORS = {"aclnnTopKTopPSample", "aclnnTopKTopPSampleV2"}
 

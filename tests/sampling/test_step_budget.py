@@ -15,14 +15,9 @@ from typing import Any
 
 import pytest
 import step_costs
-from step_costs import BATCH_SIZES, BUDGETS, DTYPES, VOCAB_SIZES
+from step_costs import BATCH_SIZES, BUDGETS, DTYPES, MOST_COPIES, ROUNDING, VOCAB_SIZES
 
 from ascend_sample import hostcann
-
-MOST_COPIES = 2
-"""To the device: noise, and what has changed in the batch."""
-ROUNDING = 1.1
-"""The allocator hands out multiples of 512 bytes, and rows of segments are a little longer than the vocabulary."""
 
 
 @pytest.fixture

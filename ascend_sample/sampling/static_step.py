@@ -1,0 +1,202 @@
+"""A step of the sampler at fixed addresses, so that a device's graph can hold it and replay it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
+from ascend_sample._errors import check_integer, refuse, show
+from ascend_sample.sampling import routes
+from ascend_sample.sampling._normal_mode import in_normal_mode
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.device_routes import AnyRows, Rows, Segments, an_id, widened
+from ascend_sample.sampling.distribution import exceeded
+from ascend_sample.sampling.noise import Purpose, exponential_noise
+from ascend_sample.sampling.placed_noise import ALIGNMENT
+from ascend_sample.sampling.routes import LARGEST_FUSED_K
+from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, check_logits
+from ascend_sample.sampling.segmented import lanes_of
+from ascend_sample.sampling.weights import base_of, cleaned_in_float32, largest_of, scaled, status_beside
+
+NAME: Final = "StaticStep"
+SENT: Final = ("temperature", "top_p", "min_p", "top_k")
+"""The parameters that a step needs: four bytes each, and they travel with the noise."""
+
+
+class StaticStep:
+    """A step of so many rows, whatever is asked of them: the same operators on the same memory every time.
+
+    `prepare` writes what changes from step to step, in one copy: parameters and noise of the batch's rows. `run` draws,
+    from `logits`, and is what a graph captures, with the model in front of it if that is wanted. Requests may join,
+    leave and change between two steps, as long as there are no more than ``rows``. Rows that no request has are greedy
+    and mean nothing.
+
+    A graph cannot choose routes, so every row takes two: the race by rank, and that by segments. With
+    aclnnTopKTopPSampleV2 on the device the operator is called twice a step, and tokens are those of `Sampler` bit for
+    bit. Elsewhere, and with ``largest_k`` above 1024 or ``keep_ties``, rows are sorted; a row for which `Sampler` would
+    have had an operator then gets the same token but where two scores are closer than float32 tells.
+
+    Args:
+        rows: how many there is room for.
+        vocab_size: the number of columns.
+        dtype: of the logits: float32, float16 or bfloat16.
+        device: where the model is.
+        largest_k: no request's top_k, where it is on, is larger.
+        keep_ties: as for `Sampler`.
+
+    Attributes:
+        logits: [rows, vocab_size], which the model writes; the batch's rows are the first ones.
+        token_ids: int64 [rows], written by `run`.
+        status: int8 [rows], the same.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: an argument is out of range.
+
+    Example:
+        >>> from ascend_sample.sampling import SamplingParams
+        >>> step, batch = StaticStep(rows=4, vocab_size=3, dtype=torch.float32, device="cpu"), SamplingBatch(3)
+        >>> row = batch.add(SamplingParams(temperature=0))
+        >>> step.prepare(batch)
+        >>> _ = step.logits.copy_(torch.tensor([[1.0, 3.0, 2.0]]))
+        >>> step.run()  # on a device: graph.replay()
+        >>> step.token_ids[:1], step.status[:1]
+        (tensor([1]), tensor([0], dtype=torch.int8))
+
+    Source: docs/sampling.md, section 4 "Routes", "A step in a graph".
+    """
+
+    @in_normal_mode
+    def __init__(
+        self,
+        rows: int,
+        vocab_size: int,
+        dtype: torch.dtype,
+        device: str | torch.device,
+        *,
+        largest_k: int = LARGEST_FUSED_K,
+        keep_ties: bool = False,
+    ) -> None:
+        rows = check_integer(NAME, "rows", rows, low=1)
+        vocab_size = check_integer(NAME, "vocab_size", vocab_size, low=1, high=MAX_VOCAB_SIZE)
+        self.largest_k = min(check_integer(NAME, "largest_k", largest_k, low=1), vocab_size)
+        if not isinstance(keep_ties, bool):
+            refuse(NAME, "keep_ties", "be True or False", show(keep_ties), "Use bool().", TypeError)
+        check_logits(NAME, torch.empty(1, vocab_size, dtype=dtype, device="meta"))
+        self.keep_ties = keep_ties
+        self.logits = torch.zeros(rows, vocab_size, dtype=dtype, device=device)
+        self.token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.status = torch.zeros(rows, dtype=torch.int8, device=device)
+        abilities = routes.abilities_of(self.logits.device, dtype)
+        self._is_sorted = not abilities.fused_v2 or keep_ties or self.largest_k > LARGEST_FUSED_K
+        ranks = min(LARGEST_FUSED_K, vocab_size) if self._is_sorted else self.largest_k
+        self._lanes = max(ranks, lanes_of(vocab_size))
+        self._start = -(-len(SENT) * rows // ALIGNMENT) * ALIGNMENT  # of the noise in what is sent
+        self._sent = torch.ones(self._start + rows * self._lanes, device=device)
+
+    @in_normal_mode
+    def prepare(self, batch: SamplingBatch, *, purpose: Purpose = Purpose.DRAW, is_edited: bool = False) -> None:
+        """Writes the parameters and the noise of a batch's rows: one copy, which nobody waits for.
+
+        Args:
+            batch: the requests, as they are now. The step does not tell it of the tokens: `SamplingBatch.append` does.
+            purpose: which of the independent noises of a seed and a position.
+            is_edited: the logits will be what `SamplingBatch.process` makes of them, where a request masks, biases or
+                penalises. A step does not do that itself.
+
+        Raises:
+            ValueError: the batch has too many rows, another vocabulary or device, a top_k above ``largest_k``, or
+                requests that edit logits although the logits are not edited.
+        """
+        self._check(batch, is_edited)
+        host, count = batch.host, len(batch)
+        staged = torch.empty(self._sent.shape, pin_memory=self.logits.device.type != "cpu")
+        parameters, noise = self._parts(staged)
+        parameters.zero_()
+        noise.fill_(1)
+        columns = parameters.numpy()
+        for place, name in enumerate(SENT):
+            columns[place, :count] = getattr(host, name).view(np.float32)
+        is_ranked = host.temperature != 0
+        has_top_k = (host.top_k >= 1) & (host.top_k < batch.vocab_size)
+        ranks = int(host.top_k[has_top_k & is_ranked].max(initial=0))
+        lanes = self._lanes if not (has_top_k | ~is_ranked).all() or self._is_sorted else ranks
+        if count and lanes:
+            seed, position = torch.from_numpy(host.seed.copy()), torch.from_numpy(host.position.copy())
+            noise[:count, :lanes] = exponential_noise(seed, position, lanes, purpose=purpose)
+        self._sent.copy_(staged, non_blocking=True)
+
+    @in_normal_mode
+    def run(self) -> None:
+        """Draws a token for each row from `logits` into `token_ids` and `status`: no waiting, no new addresses."""
+        parameters, noise = self._parts(self._sent)
+        temperature, top_p, min_p = parameters[:3]
+        nothing = self.token_ids  # neither seeds nor positions are read
+        given = RowParameters(temperature, parameters[3].view(torch.int32), top_p, min_p, nothing, nothing)
+        own = given.for_operators(self.logits.shape[1])
+        if self._is_sorted:
+            output = AnyRows(Rows(own, self.logits, self.logits.shape[1], self.keep_ties, False))(self.logits, noise)
+        else:
+            output = self._by_operator(own, noise)
+        self.token_ids.copy_(output.token_ids)
+        self.status.copy_(output.status)
+
+    def _parts(self, sent: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns parameters [4, rows] and noise [rows, lanes], as they lie in what is sent."""
+        rows = len(self.logits)
+        return sent[: len(SENT) * rows].view(len(SENT), rows), sent[self._start :].view(rows, self._lanes)
+
+    def _by_operator(self, own: RowParameters, noise: Tensor) -> RowsOutput:
+        """Draws every row by rank and by segment, and takes what its parameters ask for."""
+        vocab_size = self.logits.shape[1]
+        is_ranked = (own.top_k >= 1) & (own.top_k < vocab_size)
+        largest = largest_of(self.logits)
+        values = cleaned_in_float32(self.logits)
+        base = base_of(largest_of(values))
+        # A row of temperature 1, and one that keeps its best logit alone, is taken as it is, without a shift.
+        is_plain = (own.temperature == 1) | (own.top_k == 1)
+        shift = base.masked_fill(is_plain.unsqueeze(1), 0)
+        divisor = own.temperature.masked_fill(is_plain, 1).unsqueeze(1)
+        operator = torch.ops.ascend_sample.top_k_top_p_sample_v2
+        top_k = own.top_k.masked_fill(~is_ranked, 1)
+        ranks = widened(noise[:, : self.largest_k], values)
+        by_rank = operator(
+            scaled(values, shift, divisor, out=values),
+            top_k,
+            exceeded(own.top_p),
+            ranks,
+            own.min_p,
+            0.0,
+            False,
+            32,
+            LARGEST_FUSED_K,
+        )[0]
+        unranked = RowParameters(
+            own.temperature, torch.full_like(top_k, SKIP_TOP_K), own.top_p, own.min_p, own.seed, own.position
+        )
+        segments = Segments(Rows(unranked, self.logits, vocab_size, False, has_v2=True))
+        by_segment = segments(self.logits, noise[:, : segments.lanes])
+        token_ids = torch.where(is_ranked, an_id(by_rank, self.logits), by_segment.token_ids)
+        return RowsOutput(token_ids, status_beside(largest, base))
+
+    def _check(self, batch: SamplingBatch, is_edited: bool) -> None:
+        rows, vocab_size = self.logits.shape
+        if len(batch) > rows or batch.vocab_size != vocab_size:
+            rule = f"have at most {rows} rows of {vocab_size} ids"
+            refuse(NAME, "batch", rule, f"{len(batch)} of {batch.vocab_size}", "Make a step for it.")
+        if batch.device != self.logits.device:
+            rule = f"be on the device of the step, {self.logits.device}"
+            refuse(NAME, "batch", rule, batch.device, "Make the batch with device=step.logits.device.")
+        top_k = batch.host.top_k
+        most = int(top_k[top_k < vocab_size].max(initial=0))
+        if most > self.largest_k:
+            refuse(NAME, "top_k", f"be at most {self.largest_k}", most, "Make the step with that largest_k.")
+        if not is_edited and bool(batch.host.is_processed.any()):
+            row = int(np.flatnonzero(batch.host.is_processed)[0])
+            rule = "have no request that masks, biases or penalises"
+            remedy = "Write what SamplingBatch.process returns into the step's logits, and pass is_edited=True."
+            refuse(NAME, "batch", rule, f"row {row}", remedy)

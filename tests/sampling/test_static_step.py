@@ -1,0 +1,152 @@
+"""A step in a graph: replayed for a thousand steps of a batch that changes, it draws the tokens of eager steps."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.sampling import Purpose, RowStatus, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.static_step import StaticStep
+
+ROWS, VOCAB_SIZE, STEPS = 6, 700, 1000
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0},
+    {"top_k": 1, "temperature": 0.7},
+    {"top_k": 20},
+    {"top_k": 50, "top_p": 0.9, "temperature": 0.8},
+    {"top_k": 5, "min_p": 0.1, "temperature": 1.5},
+    {},
+    {"temperature": 0.6},
+    {"min_p": 0.05},
+    {"top_p": 0.8, "temperature": 1.2},
+    {"top_p": 0.95},
+]
+
+
+def captured(step: StaticStep) -> torch.npu.NPUGraph:
+    step.run()  # what is looked up or allocated once is no part of the graph
+    torch.npu.synchronize()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        step.run()
+    return graph
+
+
+def change(batch: SamplingBatch, choice: random.Random) -> None:
+    """Lets requests leave and join."""
+    while len(batch) and choice.random() < 0.3:
+        batch.remove(choice.randrange(len(batch)))
+    while len(batch) < ROWS and (not len(batch) or choice.random() < 0.5):
+        params = SamplingParams(**choice.choice(KINDS), seed=choice.getrandbits(64))
+        batch.add(params, position=choice.randrange(1000))
+
+
+def test_a_thousand_replays_are_eager_steps(npu: str) -> None:
+    step = StaticStep(ROWS, VOCAB_SIZE, torch.bfloat16, npu, largest_k=64)
+    graph, sampler, batch, choice = captured(step), Sampler(), SamplingBatch(VOCAB_SIZE, npu), random.Random(1)
+    noise = (torch.randn(8, ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(1)) * 3).to(torch.bfloat16)
+    noise[3, 2, 5], noise[4, 1] = torch.nan, -torch.inf
+    noise[5, 0, 9:11] = torch.inf
+    logits = noise.to(npu)
+    replayed, eager = [], []
+    for _ in range(STEPS):
+        change(batch, choice)
+        step.logits.copy_(logits[choice.randrange(len(logits))])
+        step.prepare(batch)
+        graph.replay()
+        replayed.append(torch.stack((step.token_ids, step.status.long()))[:, : len(batch)])
+        output = sampler(step.logits[: len(batch)], batch)
+        eager.append(torch.stack((output.token_ids, output.status.long())))
+    assert torch.equal(torch.cat(replayed, 1).cpu(), torch.cat(eager, 1).cpu())
+    assert len({int(status) for status in torch.cat(eager, 1)[1].cpu()}) == len(RowStatus)
+
+
+@pytest.mark.parametrize("options", [{"largest_k": 2000}, {"keep_ties": True}])
+def test_rows_that_are_sorted(device: str, options: dict[str, Any]) -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(64, 3000, generator=generator).mul_(4).round_().div_(2).to(device)
+    batch = SamplingBatch(3000, device)
+    kinds = [{"top_k": 1500, "top_p": 0.99}, {"top_k": 40}, {"top_k": 3}, {}, {"top_p": 0.7}]
+    batch.extend([SamplingParams(**kinds[row % 5], seed=row) for row in range(50)])
+    step = StaticStep(64, 3000, torch.float32, device, **({"largest_k": 2000} | options))
+    step.prepare(batch)
+    step.logits.copy_(logits)
+    step.run()
+    eager = Sampler(keep_ties=options.get("keep_ties", False))(logits[:50], batch)
+    assert torch.equal(step.token_ids[:50].cpu(), eager.token_ids.cpu())
+
+
+def test_other_purposes_draw_other_tokens(device: str) -> None:
+    batch, step = SamplingBatch(VOCAB_SIZE, device), StaticStep(32, VOCAB_SIZE, torch.float32, device)
+    batch.extend([SamplingParams(seed=seed) for seed in range(32)])
+    drawn: list[Tensor] = []
+    for purpose in (Purpose.DRAW, Purpose.RESAMPLING, Purpose.DRAW):
+        step.prepare(batch, purpose=purpose)
+        step.run()
+        drawn.append(step.token_ids.clone())
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_edited_logits(device: str) -> None:
+    batch, step = SamplingBatch(4, device), StaticStep(2, 4, torch.float32, device)
+    batch.add(SamplingParams(temperature=0, bad_ids=[2]))
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]], device=device)
+    step.prepare(batch, is_edited=True)
+    processed = batch.process(logits)
+    assert processed is not None
+    step.logits[:1] = processed.put_into(logits)
+    step.run()
+    assert step.token_ids[:1].tolist() == [1]
+
+
+def test_a_step_is_one_copy_and_one_replay(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    step, batch = StaticStep(4, 512, torch.bfloat16, npu), SamplingBatch(512, npu)
+    batch.extend([SamplingParams(**kind, seed=1) for kind in KINDS[2:6]])
+    graph = captured(step)
+    with hostcann.profile() as counted:
+        step.prepare(batch)
+        graph.replay()
+    assert (counted.launches, dict(counted.copies), counted.synchronizations) == ({}, {"h2d": 1}, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"rows": 0}, ValueError, "StaticStep: rows must be at least 1, got 0."),
+        ({"vocab_size": 2**21}, ValueError, "StaticStep: vocab_size must be in"),
+        ({"largest_k": "5"}, TypeError, "StaticStep: largest_k must be an int, got str '5'."),
+        ({"keep_ties": 1}, TypeError, "StaticStep: keep_ties must be True or False, got 1."),
+        ({"dtype": torch.float64}, TypeError, "StaticStep: logits must be float32, float16 or bfloat16"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"rows": 2, "vocab_size": 9, "dtype": torch.float32, "device": "cpu"}
+    with pytest.raises(error, match=message):
+        StaticStep(**(given | arguments))
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (SamplingBatch(8), "StaticStep: batch must have at most 2 rows of 9 ids, got 0 of 8."),
+        ([{}, {}, {}], "StaticStep: batch must have at most 2 rows of 9 ids, got 3 of 9."),
+        (SamplingBatch(9, "meta"), "StaticStep: batch must be on the device of the step, cpu, got meta."),
+        ([{"top_k": 5}], "StaticStep: top_k must be at most 4, got 5. Make the step with that largest_k."),
+        ([{}, {"bad_ids": [1]}], "request that masks, biases or penalises, got row 1."),
+    ],
+)
+def test_batches_that_do_not_fit(batch: SamplingBatch | list[dict[str, Any]], message: str) -> None:
+    if isinstance(batch, list):
+        params = [SamplingParams(**kind) for kind in batch]
+        batch = SamplingBatch(9)
+        batch.extend(params)
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        StaticStep(2, 9, torch.float32, "cpu", largest_k=4).prepare(batch)
