@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 
 from tests.support.user_process import EXAMPLES, run_as_user, skip_beside_a_real_cann
@@ -52,3 +53,16 @@ def test_npu_emulated(npu: str) -> None:
     assert "npu:0 is EMULATED by hostcann" in output
     assert "the same ids: True; the same kept logits, bit for bit: True" in output
     assert "kernels launched: 1 x aclnnTopKTopPSample" in output
+
+
+def test_valid_json() -> None:
+    lines = run_example("valid_json.py").splitlines()
+    objects = [json.loads(line) for line in lines if line.startswith("{")]
+    assert len(objects) == 6
+    for value in objects:
+        assert set(value) == {"function", "returns", "arguments", "since", "deprecated"}
+        assert re.fullmatch("[a-z_]{3,12}", value["function"])
+        assert value["returns"] in ("int", "str", "list", "None")
+        assert len(value["arguments"]) <= 3
+        assert 2 <= value["since"] <= 4
+        assert isinstance(value["deprecated"], bool)
