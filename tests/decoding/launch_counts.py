@@ -177,7 +177,8 @@ def counted(run: Run, vocab_size: int, prompts: int = PROMPTS) -> tuple[hostcann
     watch = Watch()
     model = TableModel(vocab_size, watch)
     run(model, torch.arange(2, 2 + 3 * prompts).view(prompts, 3).npu())
-    assert watch.found is not None and watch.passes >= LAST_PASS, "the run was too short"
+    assert watch.found is not None
+    assert watch.passes >= LAST_PASS, "the run was too short"
     beyond = _counts(watch.found)
     beyond.subtract(watch.own)
     steps = LAST_PASS - FIRST_PASS
@@ -191,9 +192,7 @@ def cost_of(name: str, vocab_size: int, prompts: int = PROMPTS) -> Cost:
 
 def _counts(profile: hostcann.Profile) -> Counter[str]:
     totals, copies = profile.totals, profile.copies
-    return Counter(
-        launches=totals.launches, waits=totals.waits, d2h=copies.get("d2h", 0), h2d=copies.get("h2d", 0)
-    )
+    return Counter(launches=totals.launches, waits=totals.waits, d2h=copies.get("d2h", 0), h2d=copies.get("h2d", 0))
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ class BeamRun:
         output = read_prompts(model, request)
         self.logits = output.logits.repeat_interleave(num_beams, dim=0)
         self.cache = model.expand(output.cache, num_beams)
-        self.penalized_tokens = request.eos_token_ids[request.eos_token_ids < self.vocab_size]
+        self.penalized_tokens = request.eos_token_ids[request.eos_token_ids < self.vocab_size].to(request.device)
         self.step_tokens: list[Tensor] = []
         self.step_beams: list[Tensor] = []
         self.step_scores: list[Tensor] = []
