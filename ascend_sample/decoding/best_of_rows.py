@@ -1,4 +1,4 @@
-"""The best tokens of rows in few launches: on a device what costs is how many operators are asked for, not how many bits.
+"""The best tokens of rows in few launches: on a device it costs how many operators are asked for, not how many bits.
 
 On a CPU it is `ascend_sample.sampling.best_tokens` that serves; elsewhere the same bits come from what is here.
 """

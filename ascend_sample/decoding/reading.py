@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ascend_sample.sampling.row_table import to_device
+
 WORD = torch.int32
 """What all is cut into, so that one tensor holds it."""
 
@@ -24,3 +26,25 @@ def read_together(*values: Tensor) -> list[Tensor]:
     # A copy of each, as eight bytes must begin at a multiple of eight.
     read = [part.clone().view(word.dtype) for part, word in zip(parts, words, strict=True)]
     return [part.view(value.shape).to(value.dtype) for part, value in zip(read, values, strict=True)]
+
+
+class SeldomTrue:
+    """Keeps on a device what the host knows of rows and is seldom true, and sends it when it changes.
+
+    Args:
+        device: where it is wanted.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._here: Tensor | None = None
+        self._there: Tensor | None = None
+
+    def there(self, values: Tensor) -> Tensor | None:
+        """Returns bool values on the device, or None where the host knows that none is True."""
+        if not values.is_cpu or self._device.type == "cpu":
+            return values
+        if self._here is None or not torch.equal(values, self._here):
+            self._here = values
+            self._there = to_device(values.numpy(), self._device) if values.any() else None
+        return self._there
