@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import best_tokens as on_cpu
-from ascend_sample.sampling.best_tokens import CHUNK, divide
+from ascend_sample.sampling.best_tokens import CHUNK, divide, without_nan
 
 _LEAST: Final = torch.finfo(torch.float32).min
 
@@ -57,7 +57,7 @@ def best_tokens(logits: Tensor, count: int, softmax_smoothing: float) -> tuple[T
     """
     if logits.is_cpu:
         return on_cpu.best_tokens(logits, count, softmax_smoothing)
-    divided = divide(logits, softmax_smoothing)
+    divided = _divide(logits, softmax_smoothing)
     best, tokens = best_entries(divided, count)
     differences, of_best = _relative(divided, best[:, :1])
     return differences.gather(1, tokens).sub_(of_best), tokens
@@ -67,9 +67,13 @@ def all_log_probs(logits: Tensor, softmax_smoothing: float) -> Tensor:
     """Returns what `ascend_sample.sampling.best_tokens.all_log_probs` does."""
     if logits.is_cpu:
         return on_cpu.all_log_probs(logits, softmax_smoothing)
-    divided = divide(logits, softmax_smoothing)
+    divided = _divide(logits, softmax_smoothing)
     differences, of_best = _relative(divided, divided.amax(dim=1, keepdim=True))
     return differences.sub_(of_best).nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def _divide(logits: Tensor, softmax_smoothing: float) -> Tensor:
+    return without_nan(logits) if softmax_smoothing == 1.0 else divide(logits, softmax_smoothing)
 
 
 def _first(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

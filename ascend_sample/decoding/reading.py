@@ -12,20 +12,27 @@ WORD = torch.int32
 
 
 def read_together(*values: Tensor) -> list[Tensor]:
-    """Brings tensors of float32, int32, int64 and bool from one device to the host, all in one copy.
+    """Brings tensors of float32, int64 and bool from one device to the host, all in one copy.
+
+    Args:
+        values: each [rows] or [rows, n], of the same number of rows.
 
     Example:
-        >>> read_together(torch.tensor([1, 2]), torch.tensor([[True]]))
-        [tensor([1, 2]), tensor([[True]])]
+        >>> read_together(torch.tensor([1, 2]), torch.tensor([[True], [False]]))
+        [tensor([1, 2]), tensor([[ True],
+                [False]])]
     """
     if values[0].is_cpu:
         return list(values)
-    words = [(value.to(WORD) if value.dtype == torch.bool else value.contiguous()).view(-1) for value in values]
-    packed = torch.cat([word.view(WORD) for word in words]).cpu()
-    parts = packed.split([word.numel() * word.element_size() // WORD.itemsize for word in words])
-    # A copy of each, as eight bytes must begin at a multiple of eight.
-    read = [part.clone().view(word.dtype) for part, word in zip(parts, words, strict=True)]
-    return [part.view(value.shape).to(value.dtype) for part, value in zip(read, values, strict=True)]
+    words = [(value.to(WORD) if value.dtype == torch.bool else value).unsqueeze(1).flatten(1) for value in values]
+    parts = [word.view(WORD) for word in words]
+    read = torch.cat(parts, dim=1).cpu().split([part.shape[1] for part in parts], dim=1)
+    # A copy of each, because what has eight bytes must begin at a multiple of eight.
+    typed = [
+        part.clone(memory_format=torch.contiguous_format).view(word.dtype)
+        for part, word in zip(read, words, strict=True)
+    ]
+    return [one.view(value.shape).to(value.dtype) for one, value in zip(typed, values, strict=True)]
 
 
 class SeldomTrue:

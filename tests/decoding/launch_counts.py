@@ -35,7 +35,7 @@ from ascend_sample.sampling import SamplingParams
 
 PROMPTS: Final = 8
 BEAMS: Final = 4
-FIRST_PASS, LAST_PASS = 3, 7
+FIRST_PASS, LAST_PASS = 3, 5
 """What is counted lies between the beginnings of these passes of the model: the prompts and the end are not in it."""
 STOP: Final = 1
 """A stop token, which is looked for in each step and never comes."""
