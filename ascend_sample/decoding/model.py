@@ -156,5 +156,5 @@ def entered(output: StepOutput) -> StepOutput:
     """
     logits = output.logits
     if not logits.is_cpu or math.isnan(logits.amax().item()):  # on a CPU a look is cheaper than a copy
-        logits = logits.masked_fill(logits.isnan(), -torch.inf)
+        logits = logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     return output if logits is output.logits else output._replace(logits=logits)

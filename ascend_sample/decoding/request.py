@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypedDict
@@ -69,7 +70,7 @@ class Request:
         encoder: what the model's encoder takes, as given.
         max_new_tokens: int64 [batch] on the device, each at least 1.
         max_steps: the largest of them, on the host.
-        eos_token_ids: int64 [n] on the device; n may be 0.
+        eos_token_ids: int64 [n] on the host; n may be 0.
         pad_token_id: the token that fills rows.
         logits_processor: the model's, then those that were given.
         stopping_criteria: those that were given.
@@ -118,7 +119,11 @@ class Request:
 
     def is_eos(self, tokens: Tensor) -> Tensor:
         """Tells which tokens end their row, bool in the shape of tokens."""
-        return torch.isin(tokens, self.eos_token_ids)
+        if tokens.is_cpu:
+            return torch.isin(tokens, self.eos_token_ids)
+        # On a device one launch compares with a number of the host, and torch.isin takes four.
+        each = [tokens == token for token in self.eos_token_ids.tolist()]
+        return functools.reduce(torch.bitwise_or, each) if each else torch.zeros_like(tokens, dtype=torch.bool)
 
 
 def check_request(
@@ -181,7 +186,7 @@ def check_request(
         encoder=encoder,
         max_new_tokens=torch.tensor(lengths, dtype=torch.int64, device=device),
         max_steps=max(lengths),
-        eos_token_ids=torch.tensor(eos, dtype=torch.int64, device=device),
+        eos_token_ids=torch.tensor(eos, dtype=torch.int64),
         pad_token_id=pad_token_id,
         logits_processor=logits_processor,
         stopping_criteria=stopping_criteria,

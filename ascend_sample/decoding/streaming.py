@@ -87,6 +87,7 @@ class Listening:
     def __init__(
         self, strategy: str, listener: OnTokens | tuple[Streamer, ...] | None, prompts: Tensor, mask: Tensor
     ) -> None:
+        self.has_streamers = isinstance(listener, tuple)
         self._function = None if isinstance(listener, tuple) else listener
         self._streamers: dict[int, Streamer] = {}  # those of the rows that are not done
         if isinstance(listener, tuple):
@@ -98,7 +99,7 @@ class Listening:
                 streamer.put(prompt[is_token][None])
 
     def tell(self, tokens: Tensor, counts: Tensor, is_done: Tensor) -> None:
-        """Passes on what a step appended.
+        """Passes on what a step appended, from whatever device it is on.
 
         Args:
             tokens: int64 [rows, n].

@@ -20,12 +20,13 @@ from ascend_sample.decoding.beams.pool import (
     going_on,
 )
 from ascend_sample.decoding.beams.run import BeamRun, Candidates, check_beams, choose, first_beams_alone
+from ascend_sample.decoding.best_of_rows import all_log_probs, best_entries
 from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.reading import SeldomTrue
 from ascend_sample.decoding.request import CommonOptions, check_request
 from ascend_sample.decoding.steps import steps_of
-from ascend_sample.sampling.best_tokens import all_log_probs, best_entries
 
 
 @torch.no_grad()
@@ -106,38 +107,64 @@ def group_beam_search(
     size = num_beams // num_beam_groups
     count = candidates_of(size, request)
     pools = [FinishedPool(request, size, length_penalty, early_stopping) for _ in range(num_beam_groups)]
+    done_there = SeldomTrue(request.device)
     scores = [first_beams_alone(request.batch_size, size, request.device) for _ in pools]
     for step in steps_of(run.request):
         length = step + 1
-        at_the_end = (length >= request.max_new_tokens)[:, None]
+        are_done = torch.stack([pool.done for pool in pools], dim=1)
+        had_ended = done_there.there(are_done)
         log_probs = all_log_probs(run.logits, 1.0)
         run.keep_scores(log_probs)  # each group changes its part, so criteria see what groups have done so far
         log_probs = log_probs.unflatten(0, (request.batch_size, num_beam_groups, size))
+        steps: list[Candidates] = []
+        stops: list[Tensor] = []
         chosen: list[Candidates] = []
         seen = request.input_ids[:, :0]
-        for group, pool in enumerate(pools):
-            diverse = hamming_diversity(log_probs[:, group], seen, diversity_penalty)
-            log_probs[:, group] = _process(run, diverse, group)
-            candidates = _choose(scores[group], log_probs[:, group], count)
+        for group in range(num_beam_groups):
+            own = log_probs[:, group]
+            if group > 0:
+                own = hamming_diversity(own, seen, diversity_penalty)
+            if run.sequences is not None:
+                own = _process(run, own, group)
+            if request.needs_scores:
+                log_probs[:, group] = own
+            candidates = _choose(scores[group], own, count)
             # Beams are counted within their prompt, not their group.
             candidates = candidates._replace(beams=candidates.beams + group * size)
-            had_ended = pool.done[:, None]
-            has_ended = run.has_ended(candidates)
-            running = going_on(candidates, has_ended, size)
-            pool.add(candidates, has_ended & among_best(candidates, size), length)
-            pool.update_done(candidates.scores[:, 0], length)
-            pool.add(running, at_the_end.expand_as(running.scores), length)
-            pool.close(length)
+            is_stopped = run.is_stopped(candidates)
+            running = going_on(candidates, is_stopped, size)
             scores[group] = running.scores
+            steps.append(candidates)
+            stops += [] if is_stopped is None else [is_stopped]
             chosen.append(running)
-            seen = torch.cat((seen, running.tokens.where(~had_ended, request.pad_token_id)), dim=1)
+            told = running.tokens
+            if had_ended is not None:
+                told = told.masked_fill(had_ended[:, group, None], request.pad_token_id)
+            seen = torch.cat((seen, told), dim=1)
+        if stops or length >= run.shortest:
+            read = run.read_if_asked(*(value for candidates in steps for value in candidates), *stops)
+            for group, pool in enumerate(pools):
+                candidates = Candidates(*read[3 * group : 3 * group + 3])
+                is_stopped = read[3 * num_beam_groups + group] if stops else None
+                _take_step(pool, candidates, is_stopped, size, length)
         merged = Candidates(*(torch.cat(values, dim=1) for values in zip(*chosen, strict=True)))
         run.record(merged.beams, merged.tokens)
-        done = torch.stack([pool.done for pool in pools]).all(dim=0)
+        done = torch.stack([pool.done for pool in pools], dim=1).all(dim=1)
         if run.is_over(length, done):
             break
         run.advance(done)
     return finish_from_pool(run, best_hypotheses([pool.hypotheses for pool in pools], num_return_sequences))
+
+
+def _take_step(pool: FinishedPool, candidates: Candidates, is_stopped: Tensor | None, size: int, length: int) -> None:
+    """Lets a group's pool take of its candidates what is stopped, and at the end what goes on."""
+    if is_stopped is not None:
+        pool.add(candidates, is_stopped & among_best(candidates, size), length)
+    pool.update_done(candidates.scores[:, 0], length)
+    running = going_on(candidates, is_stopped, size)
+    at_the_end = (length >= pool.max_new_tokens)[:, None]
+    pool.add(running, at_the_end.expand_as(running.scores), length)
+    pool.close(length)
 
 
 def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penalty: float) -> Tensor:

@@ -17,20 +17,22 @@ def search_in_beam(run: BeamRun, num_return_sequences: int, length_penalty: floa
     scores = first_beams_alone(batch, num_beams, request.device)
     ended = torch.zeros(batch, num_beams, dtype=torch.bool, device=request.device)
     lengths = torch.zeros(batch, num_beams, dtype=torch.int64, device=request.device)
+    # What has ended has one continuation, which is itself: no token counts, and the score stays.
+    itself = first_beams_alone(1, min(num_beams, run.vocab_size), request.device)
+    padding = torch.tensor(request.pad_token_id, device=request.device)
     for step in steps_of(run.request):
         log_probs, tokens = run.best_of_each_beam(num_beams)
-        # What has ended has one continuation, which is itself: no token counts, and the score stays.
-        itself = first_beams_alone(1, log_probs.shape[2], request.device)
         log_probs = torch.where(ended[:, :, None], itself, log_probs)
-        tokens = tokens.where(~ended[:, :, None], request.pad_token_id)
+        tokens = torch.where(ended[:, :, None], padding, tokens)
         chosen = choose(scores, log_probs, tokens, num_beams)
         scores = chosen.scores
         # All that belongs to a hypothesis moves with it.
         had_ended = ended.gather(1, chosen.beams)
         lengths = lengths.gather(1, chosen.beams) + ~had_ended
-        ended = had_ended | run.has_ended(chosen) | (step + 1 >= request.max_new_tokens[:, None])
+        has_ended = run.has_ended(chosen, step + 1)
+        ended = had_ended if has_ended is None else had_ended | has_ended
         run.record(chosen.beams, chosen.tokens)
-        done = (ended | ~exists(scores)).all(dim=1)
+        done = run.read_if_asked((ended | ~exists(scores)).all(dim=1))[0]
         if run.is_over(step + 1, done):
             break
         run.advance(done)

@@ -57,14 +57,22 @@ class FinishedPool:
     """
 
     def __init__(self, request: Request, size: int, length_penalty: float, early_stopping: EarlyStopping) -> None:
-        shape, device = (request.batch_size, size), request.device
+        # What is read in each step is kept where it is read.
+        device = torch.device("cpu") if request.has_ends else request.device
+        shape = (request.batch_size, size)
         nowhere = torch.zeros(shape, dtype=torch.int64, device=device)
         self.hypotheses = Hypotheses(torch.full(shape, NOTHING, device=device), nowhere, nowhere, nowhere)
         self.done = torch.zeros(request.batch_size, dtype=torch.bool, device=device)
         self.size = size
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
-        self.max_new_tokens = request.max_new_tokens
+        self.max_new_tokens = request.max_new_tokens.to(device)
+
+    def take_step(self, candidates: Candidates, has_ended: Tensor, num_beams: int, length: int) -> None:
+        """Takes of a step's candidates, of length tokens, those that have ended, bool [batch, count]."""
+        self.add(candidates, has_ended & among_best(candidates, num_beams), length)
+        self.update_done(candidates.scores.where(~has_ended, NOTHING).amax(dim=1), length)
+        self.close(length)
 
     def add(self, candidates: Candidates, is_finished: Tensor, length: int) -> None:
         """Takes the candidates of length tokens that are finished, bool [batch, count], and good enough."""
@@ -106,11 +114,13 @@ def best_hypotheses(hypotheses: list[Hypotheses], count: int) -> Hypotheses:
     return Hypotheses(*(value.gather(1, order) for value in merged))
 
 
-def going_on(candidates: Candidates, is_stop: Tensor, num_beams: int) -> Candidates:
+def going_on(candidates: Candidates, is_stop: Tensor | None, num_beams: int) -> Candidates:
     """Returns the best num_beams candidates that have not ended; where there are fewer, beams without a hypothesis."""
-    scores = candidates.scores.where(~is_stop, NOTHING)
-    order = scores.sort(dim=1, descending=True, stable=True).indices[:, :num_beams]
-    return candidates._replace(scores=scores).take(order)
+    if is_stop is None:
+        return Candidates(*(value[:, :num_beams] for value in candidates))
+    scores, order = candidates.scores.masked_fill(is_stop, NOTHING).sort(dim=1, descending=True, stable=True)
+    beams, tokens = (value.gather(1, order[:, :num_beams]) for value in (candidates.beams, candidates.tokens))
+    return Candidates(scores[:, :num_beams], beams, tokens)
 
 
 def among_best(candidates: Candidates, num_beams: int) -> Tensor:
@@ -136,11 +146,11 @@ def search_with_pool(
     for step in steps_of(run.request):
         length = step + 1
         candidates = pick(step, scores, count)
-        has_ended = run.has_ended(candidates) | (length >= request.max_new_tokens[:, None])
+        has_ended = run.has_ended(candidates, length)
         running = going_on(candidates, has_ended, num_beams)
-        pool.add(candidates, has_ended & among_best(candidates, num_beams), length)
-        pool.update_done(running.scores[:, 0], length)
-        pool.close(length)
+        if has_ended is not None:
+            *seen, has_ended = run.read_if_asked(*candidates, has_ended)
+            pool.take_step(Candidates(*seen), has_ended, num_beams, length)
         scores = running.scores
         run.record(running.beams, running.tokens)
         if run.is_over(length, pool.done):
@@ -157,6 +167,7 @@ def candidates_of(num_beams: int, request: Request) -> int:
 def finish_from_pool(run: BeamRun, hypotheses: Hypotheses) -> DecodeOutput:
     """Returns the hypotheses as the strategy's answer, each backtracked from the step where it ended."""
     step_tokens, step_beams = run.recorded()
+    hypotheses = Hypotheses(*(value.to(step_tokens.device) for value in hypotheses))
     tokens, beams = trace_beams(step_tokens, step_beams, hypotheses.beams, hypotheses.lengths - 1)
     last = (hypotheses.lengths - 1).clamp_min(0)[None]
     tokens = tokens.scatter(0, last, hypotheses.tokens[None])

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from ascend_sample._errors import check_integer, refuse
+from ascend_sample.decoding.best_of_rows import all_log_probs, best_entries, best_tokens
 from ascend_sample.decoding.model import StepModel, decoded
 from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.reading import SeldomTrue, read_together
 from ascend_sample.decoding.request import Request
 from ascend_sample.decoding.steps import apply_processors, meets, read_prompts, warn_of_impossible
 from ascend_sample.decoding.streaming import refuse_listener
-from ascend_sample.sampling.best_tokens import all_log_probs, best_entries, best_tokens
 
 NOTHING: Final = -1e30
 """The score of a beam without a hypothesis. It is below each sum of log-probabilities, and finite, so that no sum or
@@ -45,8 +46,8 @@ def exists(scores: Tensor) -> Tensor:
 
 
 def at_least_nothing(scores: Tensor) -> Tensor:
-    """Returns the scores, with NOTHING in place of -inf and NaN."""
-    return scores.where(scores > NOTHING, NOTHING)
+    """Returns the scores, which are written over, with NOTHING in place of -inf and NaN."""
+    return scores.nan_to_num_(nan=NOTHING, posinf=torch.inf, neginf=NOTHING).clamp_(min=NOTHING)
 
 
 def first_beams_alone(batch: int, beams: int, device: torch.device) -> Tensor:
@@ -112,12 +113,13 @@ class BeamRun:
         output = read_prompts(model, request)
         self.logits = output.logits.repeat_interleave(num_beams, dim=0)
         self.cache = model.expand(output.cache, num_beams)
-        self.penalized_tokens = request.eos_token_ids[request.eos_token_ids < self.vocab_size]
+        self.penalized_tokens = request.eos_token_ids[request.eos_token_ids < self.vocab_size].to(request.device)
         self.step_tokens: list[Tensor] = []
         self.step_beams: list[Tensor] = []
         self.step_scores: list[Tensor] = []
-        first = torch.arange(request.batch_size, device=request.device)[:, None] * num_beams
-        self.first_rows = first
+        self.first_rows = torch.arange(request.batch_size, device=request.device)[:, None] * num_beams
+        self.shortest = int(request.max_new_tokens.min())
+        self._done = SeldomTrue(request.device)
         reads_sequences = bool(request.logits_processor or request.stopping_criteria)
         self.sequences = request.input_ids.repeat_interleave(num_beams, dim=0) if reads_sequences else None
 
@@ -141,8 +143,8 @@ class BeamRun:
             if request.needs_scores:
                 self.log_probs()  # the choice is made without them, so that a look at them does not change it
             log_probs, tokens = best_tokens(self.logits, count, self.softmax_smoothing)
-        shape = (request.batch_size, self.num_beams, count)
-        return log_probs.view(shape), tokens.view(shape)
+        shape = (request.batch_size, self.num_beams)
+        return log_probs.unflatten(0, shape), tokens.unflatten(0, shape)
 
     def log_probs(self) -> Tensor:
         """Returns the log-probabilities of all tokens, float32 [batch * beams, vocab_size], processed and penalised."""
@@ -167,16 +169,36 @@ class BeamRun:
         if self.request.needs_scores:
             self.step_scores = [*self.step_scores, scores] if self.request.return_scores else [scores]
 
-    def has_ended(self, candidates: Candidates) -> Tensor:
-        """Tells which candidates end with a stop token, or meet a stopping criterion, bool [batch, count]."""
+    def has_ended(self, candidates: Candidates, length: int) -> Tensor | None:
+        """Tells which candidates of length tokens are stopped or as long as they may be, as `is_stopped` does."""
+        stopped = self.is_stopped(candidates)
+        if length < self.shortest:
+            return stopped
+        at_the_end = length >= self.request.max_new_tokens[:, None]
+        return at_the_end.expand_as(candidates.tokens) if stopped is None else stopped | at_the_end
+
+    def is_stopped(self, candidates: Candidates) -> Tensor | None:
+        """Tells which candidates end with a stop token or meet a stopping criterion, bool [batch, count].
+
+        None where the host knows that none does.
+        """
+        if not self.request.has_ends:
+            return None
         ended = self.request.is_eos(candidates.tokens)
         if self.sequences is not None:
             rows = (self.first_rows + candidates.beams).flatten()
-            sequences = torch.cat((self.sequences[rows], candidates.tokens.view(-1, 1)), dim=1)
+            sequences = torch.cat((self.sequences[rows], candidates.tokens.reshape(-1, 1)), dim=1)
             for criterion in self.request.stopping_criteria:
                 met = meets(self.request, criterion, sequences, tuple(self.step_scores))
                 ended = ended | (met.view(ended.shape) if met.dim() else met)
         return ended
+
+    def read_if_asked(self, *values: Tensor) -> list[Tensor]:
+        """Returns the values, on the host where something may end early: whether all has ended must be read there.
+
+        No other place of a step waits for the device.
+        """
+        return read_together(*values) if self.request.has_ends else list(values)
 
     def record(self, beams: Tensor, tokens: Tensor) -> None:
         """Notes the step's choice, int64 [batch, num_beams] each."""
@@ -186,7 +208,7 @@ class BeamRun:
     def is_over(self, length: int, done: Tensor) -> bool:
         """Tells whether no prompt needs more than length tokens, when those of done, bool [batch], are.
 
-        No other place of a step waits for the device, and this one does only where something may end early.
+        Where that depends on done, `read_if_asked` has read it.
         """
         request = self.request
         if length == request.max_steps:
@@ -196,17 +218,22 @@ class BeamRun:
     def advance(self, done: Tensor) -> None:
         """Computes the logits that follow what was recorded last, except for the prompts that are done, bool [batch].
 
+        They are known on the host or on the device.
+
         Rows of a prompt that is done must not grow, or they could run out of the model's positions: they become copies
         of rows that go on.
         """
         own_rows = self.first_rows + self.step_beams[-1]
-        tokens = self.step_tokens[-1].view(-1, 1)
+        tokens = self.step_tokens[-1].reshape(-1, 1)
         if self.sequences is not None:
             self.sequences = torch.cat((self.sequences[own_rows.flatten()], tokens), dim=1)
         if self.request.pad_token_id >= self.vocab_size:
             tokens = tokens.where(tokens < self.vocab_size, 0)  # a model may not take it, and nothing depends on it
-        stand_ins = own_rows.index_select(0, done.to(torch.int8).argmin(dim=0, keepdim=True))
-        rows = torch.where(done[:, None], stand_ins, own_rows).flatten()
+        rows = own_rows.flatten()
+        is_done = self._done.there(done)
+        if is_done is not None:
+            stand_ins = own_rows.index_select(0, is_done.to(torch.int8).argmin(dim=0, keepdim=True))
+            rows = torch.where(is_done[:, None], stand_ins, own_rows).flatten()
         output = decoded(self.request.strategy, self.model, tokens, self.model.reorder(self.cache, rows))
         self.logits, self.cache = output.logits[:, -1], output.cache
 

@@ -181,7 +181,7 @@ def _groups_of(request: Request, settings: dict[str, Any]) -> list[_Group]:
                 input_ids=request.input_ids[prompts][mask[prompts]].view(-1, length),
                 source_ids=cast(torch.LongTensor, source_ids[prompts][source_mask[prompts]].view(-1, source_length)),
                 most=length + room,
-                eos=request.eos_token_ids,
+                eos=request.eos_token_ids.to(request.device),
                 begin=length + first_is_forced,
             )
         )

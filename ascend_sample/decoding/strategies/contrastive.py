@@ -10,13 +10,13 @@ from torch.nn.functional import normalize, pad
 from typing_extensions import Unpack
 
 from ascend_sample._errors import check_integer, check_number, refuse
-from ascend_sample.decoding.log_probs import log_softmax
+from ascend_sample.decoding.best_of_rows import best_entries
+from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.model import StepModel, decoded
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, Request, check_positions, check_request
 from ascend_sample.decoding.steps import prefilled, steps_of
 from ascend_sample.decoding.strategies.loop import Choice, Texts
-from ascend_sample.sampling.total_order import first_of_total_order
 
 
 @torch.no_grad()
@@ -76,16 +76,16 @@ def contrastive_search(
     first_candidates = torch.arange(request.batch_size, device=request.device) * count
     for _ in steps_of(request):
         scores = texts.processed(logits)
-        values, candidates = first_of_total_order(scores, count)
-        log_probs = log_softmax(scores).gather(1, candidates)
-        output = decoded(request.strategy, model, candidates.view(-1, 1), model.expand(cache, count))
+        candidates = best_entries(scores, count)[1]
+        log_probs = log_probs_of(scores, candidates)
+        output = decoded(request.strategy, model, candidates.reshape(-1, 1), model.expand(cache, count))
         hidden_states = normalize(
             _hidden_states(request, output.hidden_states).view(request.batch_size, count, -1), dim=2
         )
         contrast = (1 - penalty_alpha) * log_probs.exp() - penalty_alpha * context.largest_cosines(hidden_states)
-        taken = contrast.masked_fill(log_probs == -torch.inf, -torch.inf).argmax(dim=1, keepdim=True)
+        taken = contrast.masked_fill_(log_probs == -torch.inf, -torch.inf).argmax(dim=1, keepdim=True)
         tokens = candidates.gather(1, taken).squeeze(1)
-        texts.append(Choice(tokens, log_probs.gather(1, taken).squeeze(1), values[:, 0] == -torch.inf, scores))
+        texts.append(Choice(tokens, scores, scores, log_probs=log_probs.gather(1, taken).squeeze(1)))
         if texts.are_done():
             break
         rows = first_candidates + taken.squeeze(1)
@@ -114,7 +114,7 @@ class _Context:
         Candidates are [batch, count, hidden_size], of length 1.
         """
         cosines = candidates @ self._states[:, : self._length].transpose(1, 2)
-        return cosines.masked_fill(self._is_padding[:, None, : self._length], -torch.inf).amax(dim=2)
+        return cosines.masked_fill_(self._is_padding[:, None, : self._length], -torch.inf).amax(dim=2)
 
     def append(self, states: Tensor) -> None:
         """Appends the states of one token a row, [batch, hidden_size], of length 1."""

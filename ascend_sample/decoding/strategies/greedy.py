@@ -10,13 +10,12 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ascend_sample.decoding.distributions import RowSampling
-from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, check_request
 from ascend_sample.decoding.steps import prefilled
 from ascend_sample.decoding.strategies.loop import Choice, Texts, append_tokens
-from ascend_sample.sampling import RowStatus, SamplingParams
+from ascend_sample.sampling import SamplingParams
 
 GREEDY: Final = SamplingParams(temperature=0, seed=0)
 """The parameters of a greedy row. They have a seed, so that none is taken from torch's generator."""
@@ -63,8 +62,6 @@ def greedy_search(
 
     def choose(logits: Tensor) -> Choice:
         scores = texts.processed(logits) if request.logits_processor or request.return_scores else logits
-        best = sampling.draw_with_status(scores, position)
-        log_probs = log_probs_of(scores, best.token_ids)
-        return Choice(best.token_ids, log_probs, best.status == RowStatus.ALL_MASKED, scores)
+        return Choice(sampling.draw(scores, position), scores, scores)
 
     return append_tokens(model, start, texts, choose)

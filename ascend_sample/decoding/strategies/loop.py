@@ -8,11 +8,16 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from ascend_sample.decoding.log_probs import log_probs_of, log_probs_of_usual
 from ascend_sample.decoding.model import StepModel, StepOutput, decoded, entered
 from ascend_sample.decoding.output import DecodeOutput
+from ascend_sample.decoding.reading import read_together
 from ascend_sample.decoding.request import Request
 from ascend_sample.decoding.steps import apply_processors, meets, steps_of, warn_of_impossible
 from ascend_sample.decoding.streaming import Listening
+from ascend_sample.sampling import RowStatus
+from ascend_sample.sampling.best_tokens import without_nan
+from ascend_sample.sampling.row_table import to_device
 
 
 class Choice(NamedTuple):
@@ -20,20 +25,25 @@ class Choice(NamedTuple):
 
     Attributes:
         tokens: int64 [rows], the token of each row.
-        log_probs: float32 [rows], the log-probabilities of the tokens; -inf where is_impossible.
-        is_impossible: bool [rows], True where no token was left to choose: all logits are -inf, and the token is
-            arbitrary.
+        logits: floats [rows, vocab_size], those that the tokens' log-probabilities are of.
         scores: float32 [rows, vocab_size], what was chosen from; it is kept if the request asks for it.
+        status: int8 [rows], ALL_MASKED where no token was left to choose: the token is arbitrary. None where the
+            tokens' log-probabilities tell: they are -inf there, and nowhere else.
+        log_probs: float32 [rows], the log-probabilities of the tokens, where they are known already.
     """
 
     tokens: Tensor
-    log_probs: Tensor
-    is_impossible: Tensor
+    logits: Tensor
     scores: Tensor
+    status: Tensor | None = None
+    log_probs: Tensor | None = None
 
 
 class Texts:
     """Keeps the rows of a search: their tokens, their scores, and which of them are done.
+
+    What is known of rows is kept on the host. A step is read where a row may end early, in one read that brings what
+    else is to be known of it; elsewhere nothing is read before the end. So a step launches hardly anything for it.
 
     Args:
         request: what was asked for.
@@ -41,7 +51,7 @@ class Texts:
         named: whether a warning numbers rows or prompts.
 
     Attributes:
-        is_done: bool [rows], True where a row gets no more tokens.
+        is_done: bool [rows] on the host, True where a row gets no more tokens.
         stand_in: int64 [rows], after `are_done` said no: the row of the model's cache that is to take the place of
             each; None where all stay. A row that is done is decoded along with the others, because processors and
             criteria may know the batch. It must not grow, or it could run out of the model's positions; so it becomes a
@@ -53,76 +63,140 @@ class Texts:
         rows, self._prompt_width = prompts.shape
         self.request = request
         self._named = named
-        self._ids = torch.nn.functional.pad(prompts, (0, request.max_steps))
-        self._steps = 0
-        self._max_new_tokens = request.max_new_tokens.repeat_interleave(copies)
-        self._lengths = torch.zeros(rows, dtype=torch.int64, device=request.device)
-        self._log_probs = torch.zeros(rows, device=request.device)
-        self._is_impossible = torch.zeros(rows, dtype=torch.bool, device=request.device)
+        reads_ids = request.logits_processor or request.stopping_criteria
+        self._ids = torch.nn.functional.pad(prompts, (0, request.max_steps)) if reads_ids else None
+        self._tokens: list[Tensor] = []
+        self._unread_log_probs: list[Tensor] = []
+        self._statuses: list[Tensor] = []
         self._scores: list[Tensor] = []
+        self._max_new_tokens = request.max_new_tokens.cpu().repeat_interleave(copies)
+        self._lengths = torch.zeros(rows, dtype=torch.int64)
+        self._log_probs = torch.zeros(rows)
+        self.is_done = torch.zeros(rows, dtype=torch.bool)
         self._done_count = 0
-        self._may_end_early = request.has_ends or int(request.max_new_tokens.min()) < request.max_steps
-        self.is_done = torch.zeros(rows, dtype=torch.bool, device=request.device)
+        self._is_done_there: Tensor | None = None  # None: no row is
         self.stand_in: Tensor | None = None
         self._listening = Listening(
             request.strategy, request.on_tokens, prompts, request.attention_mask.repeat_interleave(copies, dim=0)
         )
 
-    @property
-    def ids(self) -> Tensor:
-        """Returns the prompts as they were given, and what was appended: int64 [rows, prompt width + steps]."""
-        return self._ids[:, : self._prompt_width + self._steps]
-
     def processed(self, logits: Tensor) -> Tensor:
         """Returns the logits after the request's processors, float32 [rows, vocab_size]; NaN becomes -inf."""
+        if self._ids is None:
+            return without_nan(logits)
         scores = logits.to(torch.float32, copy=bool(self.request.logits_processor))  # a processor may write into it
-        return apply_processors(self.request, self.ids, scores)
+        return apply_processors(self.request, self._ids_so_far(self._ids), scores)
+
+    @property
+    def cleans(self) -> bool:
+        """Tells whether somebody looks at the logits who does not know that NaN counts as -inf."""
+        request = self.request
+        return bool(request.logits_processor) or request.needs_scores
 
     def append(self, choice: Choice) -> None:
         """Appends its token to each row that is not done, and notes which rows are done with it."""
         request, was_done = self.request, self.is_done
-        tokens = choice.tokens.masked_fill(was_done, request.pad_token_id)
-        self._ids[:, self._prompt_width + self._steps] = tokens
-        self._steps += 1
-        self._lengths += ~was_done
-        self._log_probs += choice.log_probs.masked_fill(was_done, 0.0)
-        self._is_impossible |= choice.is_impossible & ~was_done
+        found = tokens = choice.tokens
+        if self._is_done_there is not None:
+            tokens = tokens.masked_fill(self._is_done_there, request.pad_token_id)
+        if self._ids is not None:
+            self._ids[:, self._prompt_width + len(self._tokens)] = tokens
+        self._tokens.append(tokens)
+        if choice.status is not None:
+            self._statuses.append(choice.status)
         if request.return_scores:
             self._scores.append(choice.scores)
-        is_done = was_done | request.is_eos(tokens) | (self._lengths >= self._max_new_tokens)
-        for criterion in request.stopping_criteria:
-            is_done = is_done | meets(request, criterion, self.ids, tuple(self._scores) or (choice.scores,))
+        self._lengths += ~was_done
+        is_done = was_done | (self._lengths >= self._max_new_tokens)
+        if request.has_ends:
+            found, is_ended = self._read(choice, tokens)
+            is_done |= is_ended
+        else:
+            self._unread_log_probs.append(_log_probs_of(choice))
         self.is_done = is_done
         if request.on_tokens is not None:
-            self._listening.tell(tokens[:, None], (~was_done).to(torch.int64), is_done)
+            self._tell(found.cpu() if self._listening.has_streamers else tokens, was_done)
 
     def are_done(self) -> bool:
-        """Tells whether all rows are done, and waits for the device only where the host does not know."""
+        """Tells whether all rows are done."""
         self.stand_in = None
-        if self._steps >= self.request.max_steps:
-            return True
-        if not self._may_end_early:
-            return False
         done_count = int(self.is_done.sum())
-        if done_count > self._done_count:
-            rows = torch.arange(len(self.is_done), device=self.request.device)
+        if self._done_count < done_count < len(self.is_done):
+            rows = torch.arange(len(self.is_done))
             first_to_go_on = self.is_done.to(torch.int8).argmin()
-            self.stand_in = torch.where(self.is_done, first_to_go_on, rows)
+            stand_in = torch.where(self.is_done, first_to_go_on, rows)
+            there = to_device(torch.stack((stand_in, self.is_done.long())).numpy(), self.request.device)
+            self.stand_in, self._is_done_there = there[0], there[1].bool()
         self._done_count = done_count
         return done_count == len(self.is_done)
 
     def output(self) -> DecodeOutput:
         """Returns the rows as they are, with a warning if some had nothing to choose from."""
-        is_impossible = self._is_impossible
+        request, device = self.request, self.request.device
+        for step, log_probs in enumerate(_stacked(self._unread_log_probs)):
+            self._score(log_probs, step >= self._lengths)
+        is_impossible = self._log_probs == -torch.inf
+        if self._statuses:
+            steps = torch.arange(len(self._statuses))[:, None]
+            is_masked = (_stacked(self._statuses) == RowStatus.ALL_MASKED) & (steps < self._lengths)
+            is_impossible = is_masked.any(dim=0)
+        scores = self._log_probs.masked_fill(is_impossible, -torch.inf).to(device)
         if self._named == "prompts":
-            is_impossible = is_impossible.view(self.request.batch_size, -1).any(dim=1)
-        warn_of_impossible(self.request, is_impossible, self._named)
+            is_impossible = is_impossible.view(request.batch_size, -1).any(dim=1)
+        warn_of_impossible(request, is_impossible, self._named)
         return DecodeOutput(
-            sequences=self._ids[:, self._prompt_width : self._prompt_width + self._steps].clone(),
-            sequences_scores=self._log_probs,
-            lengths=self._lengths,
-            scores=tuple(self._scores) if self.request.return_scores else None,
+            sequences=torch.stack(self._tokens, dim=1),
+            sequences_scores=scores,
+            lengths=self._lengths.to(device),
+            scores=tuple(self._scores) if request.return_scores else None,
         )
+
+    def _ids_so_far(self, ids: Tensor) -> Tensor:
+        """Returns the prompts as they were given, and what was appended: int64 [rows, prompt width + steps]."""
+        return ids[:, : self._prompt_width + len(self._tokens)]
+
+    def _read(self, choice: Choice, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Reads a step and adds it to the scores; returns its tokens and which rows it ends, bool [rows]."""
+        log_probs = choice.log_probs
+        if log_probs is None:
+            log_probs = (log_probs_of if tokens.is_cpu else log_probs_of_usual)(choice.logits, choice.tokens)
+        met: list[Tensor] = []
+        if self._ids is not None:
+            ids, scores = self._ids_so_far(self._ids), tuple(self._scores) or (choice.scores,)
+            criteria = self.request.stopping_criteria
+            met = [meets(self.request, one, ids, scores).expand_as(tokens) for one in criteria]
+        found, log_probs, *met = read_together(tokens, log_probs, *met)
+        if log_probs.isnan().any():
+            log_probs = log_probs_of(choice.logits, choice.tokens).cpu()
+        self._score(log_probs, self.is_done)
+        is_ended = self.request.is_eos(found)
+        for one in met:
+            is_ended |= one
+        return found, is_ended
+
+    def _score(self, log_probs: Tensor, was_done: Tensor) -> None:
+        """Adds a step's log-probabilities, float32 [rows] on the host, to the rows that were not done."""
+        self._log_probs += log_probs.masked_fill(was_done, 0.0)
+
+    def _tell(self, tokens: Tensor, was_done: Tensor) -> None:
+        """Tells whoever listens what a step has appended: streamers what is on the host, a function what is not."""
+        if self._listening.has_streamers:
+            counts = ~was_done
+        elif self._is_done_there is None:
+            counts = torch.ones_like(tokens)
+        else:
+            counts = ~self._is_done_there
+        self._listening.tell(tokens[:, None], counts.to(torch.int64), self.is_done)
+
+
+def _stacked(steps: list[Tensor]) -> Tensor:
+    """Brings what there is of each step to the host: [steps, rows]."""
+    return torch.stack(steps).cpu() if steps else torch.empty(0)
+
+
+def _log_probs_of(choice: Choice) -> Tensor:
+    """Returns the tokens' log-probabilities, float32 [rows]."""
+    return log_probs_of(choice.logits, choice.tokens) if choice.log_probs is None else choice.log_probs
 
 
 def append_tokens(
@@ -137,6 +211,7 @@ def append_tokens(
         choose: a function that chooses what to append from the model's logits [rows, vocab_size].
     """
     logits, cache = start.logits, start.cache
+    is_cleaned = logits.is_cpu or texts.cleans  # where a look is cheap, or needed
     for _ in steps_of(texts.request):
         choice = choose(logits)
         texts.append(choice)
@@ -144,6 +219,6 @@ def append_tokens(
             break
         if texts.stand_in is not None:
             cache = model.reorder(cache, texts.stand_in)
-        output = entered(decoded(texts.request.strategy, model, choice.tokens[:, None], cache))
-        logits, cache = output.logits[:, -1], output.cache
+        output = decoded(texts.request.strategy, model, choice.tokens[:, None], cache)
+        logits, cache = (entered(output) if is_cleaned else output).logits[:, -1], output.cache
     return texts.output()

@@ -12,7 +12,6 @@ from typing_extensions import Unpack
 
 from ascend_sample._errors import check_integer
 from ascend_sample.decoding.checks import check_length_penalty
-from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, Request, check_request
@@ -20,7 +19,7 @@ from ascend_sample.decoding.row_params import check_generator, checked_params
 from ascend_sample.decoding.steps import prefilled
 from ascend_sample.decoding.strategies.loop import Choice, Texts, append_tokens
 from ascend_sample.decoding.streaming import refuse_listener
-from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.distribution import drawn_from
 from ascend_sample.sampling.seeds import derived_seeds
 
@@ -164,14 +163,14 @@ def _sampled(
     texts, start = Texts(request, copies, named), prefilled(model, request, copies)
     batch = _batch_of(request, _copied(params, copies), copies, start.logits.shape[1], generator)
     sampler = Sampler()
+    # Where logits are drawn from as they are, a token of probability 0 says that there was no other.
+    is_changed = bool(request.logits_processor) or bool(batch.host.is_processed.any())
 
     def choose(logits: Tensor) -> Choice:
         processed = texts.processed(logits) if request.logits_processor else logits
         scores = drawn_from(processed, batch) if request.needs_scores else processed
         drawn = sampler(processed, batch)
-        is_impossible = drawn.status == RowStatus.ALL_MASKED
-        log_probs = log_probs_of(logits, drawn.token_ids).masked_fill(is_impossible, -torch.inf)
-        return Choice(drawn.token_ids, log_probs, is_impossible, scores)
+        return Choice(drawn.token_ids, logits, scores, drawn.status if is_changed else None)
 
     return append_tokens(model, start, texts, choose)
 

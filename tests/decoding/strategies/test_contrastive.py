@@ -178,7 +178,7 @@ TRAPS = [
          "rows", a_finished_row_does_not_grow),
     Trap("new tokens are no context", contrastive, "self._length += 1", "self._length += 0", test_by_hand),
     Trap("a forbidden token is taken for being new", contrastive,
-         "contrast.masked_fill(log_probs == -torch.inf, -torch.inf)", "contrast",
+         "contrast.masked_fill_(log_probs == -torch.inf, -torch.inf)", "contrast",
          test_a_forbidden_token_is_not_taken_for_being_new),
     Trap("the cache of another candidate is kept", contrastive,
          "model.reorder(output.cache, rows if", "model.reorder(output.cache, first_candidates if",

@@ -221,7 +221,7 @@ TRAPS = [
     Trap(
         "a start token that is a stop token ends the row (000)",
         loop,
-        "self.is_done = torch.zeros(rows, dtype=torch.bool, device=request.device)",
+        "self.is_done = torch.zeros(rows, dtype=torch.bool)",
         "self.is_done = request.is_eos(prompts[:, -1])",
         test_a_stop_token_in_the_prompt_ends_nothing,
     ),
@@ -236,7 +236,7 @@ TRAPS = [
         "id 0 is taken for nothing (003)",
         loop,
         "self._lengths += ~was_done",
-        "self._lengths += ~was_done & tokens.bool()",
+        "self._lengths += ~was_done & tokens.cpu().bool()",
         id_0_is_a_token,
     ),
     Trap(
@@ -249,8 +249,8 @@ TRAPS = [
     Trap(
         "a finished row is still scored",
         loop,
-        "choice.log_probs.masked_fill(was_done, 0.0)",
-        "choice.log_probs",
+        "log_probs.masked_fill(was_done, 0.0)",
+        "log_probs",
         a_finished_row_gets_padding_alone,
     ),
 ]

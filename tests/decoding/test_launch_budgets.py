@@ -1,0 +1,86 @@
+"""What a step of each strategy may ask of an NPU beyond its model: launches, copies, and one wait where it may end.
+
+The budget is 20 launches for greedy search and sampling, and 40 for the others, at 8 prompts with 4 beams each. What is
+beyond that is held where it is, with the reason; docs/decoding.md says so too.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ascend_sample import hostcann
+from tests.decoding import launch_counts
+from tests.decoding.launch_counts import RUNS
+
+VOCAB_SIZE = 32000
+FEW = 1000
+"""A vocabulary for draws whose noise the device makes, number by number, for all of it."""
+
+WITHIN = {
+    "greedy_search": 20,
+    "sample, greedy rows": 20,
+    "sample, top-k": 20,
+    "sample, top-k, top-p, temperature": 20,
+    "sample, no filter": 20,
+    "contrastive_search": 40,
+}
+BEYOND = {
+    # The sampler takes 20 itself, its own budget being 28.
+    "sample, top-p": (22, 20),
+    # 17 of them add up the probabilities of each beam, in an order that no batch and no device changes.
+    "beam_search, pool": (46, 40),
+    "beam_search, in_beam": (50, 40),
+    # Each group waits for what the groups before it have chosen.
+    "group_beam_search, 2 groups": (90, 40),
+    "group_beam_search, 4 groups": (175, 40),
+    "speculative_sample, greedy, gamma 1": (99, 40),
+    "speculative_sample, greedy, gamma 4": (123, 40),
+    "speculative_sample, greedy, n-grams": (152, 40),
+}
+BEYOND_BY_NOISE = {
+    # The device makes the noise, in some 330 launches each time.
+    "beam_sample": (387, 40),
+    "beam_sample, top-k, temperature": (463, 40),
+    "speculative_sample, drawn, gamma 1": (1374, 40),
+    "speculative_sample, drawn, gamma 4": (2328, 40),
+    "speculative_sample, drawn, n-grams": (1115, 40),
+}
+
+
+@pytest.fixture
+def counting(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+
+
+def check(name: str, vocab_size: int, limit: int, reads: float) -> None:
+    cost = launch_counts.cost_of(name, vocab_size)
+    assert cost.launches <= limit, cost
+    assert (cost.d2h, cost.waits) == (1, reads), "it asks once whether all rows are done, and waits for nothing else"
+    assert cost.h2d == (1 if name.startswith("sample") and "greedy" not in name else 0), "noise alone is sent"
+
+
+@pytest.fixture
+def waits_of_one_read(counting: None, npu: str) -> int:
+    value = torch.ones(1, device=npu)
+    with hostcann.profile() as counters:
+        value.item()
+    return counters.totals.waits
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_within_the_budget(waits_of_one_read: int, name: str) -> None:
+    check(name, VOCAB_SIZE, WITHIN[name], waits_of_one_read)
+
+
+@pytest.mark.parametrize("name", [*BEYOND, *BEYOND_BY_NOISE])
+def test_beyond_the_budget_and_no_further(waits_of_one_read: int, name: str) -> None:
+    is_by_noise = name in BEYOND_BY_NOISE
+    limit, budget = (BEYOND_BY_NOISE if is_by_noise else BEYOND)[name]
+    check(name, FEW if is_by_noise else VOCAB_SIZE, limit, waits_of_one_read)
+    assert limit > budget, "it belongs among those within"
+
+
+def test_each_run_has_its_limit() -> None:
+    assert set(RUNS) == {*WITHIN, *BEYOND, *BEYOND_BY_NOISE}
