@@ -90,6 +90,11 @@ Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
   }
 }
 
+Row::Row(const RankingCall& call, int64_t row) {
+  read(call.logits, row);
+  divide(call.temperature);
+}
+
 void Row::read(const Logits& rows, int64_t row) {
   for (int64_t id = 0; id < rows.vocab_size; ++id) {
     const float value = load(rows.type, rows.data, row * rows.row_stride + id * rows.column_stride);

@@ -11,7 +11,7 @@
 
 namespace ascend_sample::cpu::testing {
 
-using AnyCall = std::variant<OperatorCall, SamplingCall, FilteringCall>;
+using AnyCall = std::variant<OperatorCall, SamplingCall, FilteringCall, RankingCall>;
 
 /// A case in memory, as the call of one row that it is.
 class StoredCase {
@@ -24,6 +24,7 @@ class StoredCase {
 
  private:
   OperatorCall operator_call(const FuzzCase& fuzz_case, const Logits& logits);
+  RankingCall ranking_call(const FuzzCase::Ranking& ranking, const Logits& logits);
 
   std::vector<std::byte> logits_;
   std::vector<float> q_;
@@ -36,6 +37,8 @@ class StoredCase {
   std::vector<int64_t> ids_;
   FuzzCase::Request request_;
   RowStatus status_ = RowStatus::kOk;
+  int64_t given_ = 0;
+  int64_t rank_ = 0;
   AnyCall call_;
 };
 
