@@ -75,6 +75,7 @@ TORCH_LIBRARY(ascend_sample, m) {
   define<SampleRowsArguments>(m, SampleRowsArguments::kName);
   define<FilterArguments>(m, FilterArguments::kName);
   define<BestTokensArguments>(m, BestTokensArguments::kName);
+  define<RowLogprobsArguments>(m, RowLogprobsArguments::kName);
   define_check<NoiseArguments>(m);
 }
 
@@ -84,6 +85,7 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   implement_fake<SampleRowsArguments>(m);
   implement_fake<FilterArguments>(m);
   implement_fake<BestTokensArguments>(m);
+  implement_fake<RowLogprobsArguments>(m);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {

@@ -151,6 +151,21 @@ struct BestTokensArguments {
   double temperature;
 };
 
+struct RowLogprobsArguments {
+  static constexpr const char* kName = "row_logprobs";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor? rows, Tensor token_ids, int count, bool is_normalised=True)";
+  /// float32 [rows, 1 + count], int64 [rows, 1 + count], int64 [rows].
+  static constexpr const char* kResults = "(Tensor values, Tensor token_ids, Tensor ranks)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& token_ids;
+  int64_t count;
+  bool is_normalised;
+};
+
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
 /// at shapes, dtypes, devices and numbers on the host only: works on fake tensors with symbolic
 /// shapes, and never synchronises with a device.
@@ -160,6 +175,7 @@ void check_arguments(const NoiseArguments& arguments);
 void check_arguments(const SampleRowsArguments& arguments);
 void check_arguments(const FilterArguments& arguments);
 void check_arguments(const BestTokensArguments& arguments);
+void check_arguments(const RowLogprobsArguments& arguments);
 
 /// The results, not initialised. What is not wanted has the shape [0].
 SampleArguments::Results allocate_outputs(const SampleArguments& arguments);
@@ -168,5 +184,6 @@ NoiseArguments::Results allocate_outputs(const NoiseArguments& arguments);
 SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& arguments);
 FilterArguments::Results allocate_outputs(const FilterArguments& arguments);
 BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments);
+RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& arguments);
 
 }  // namespace ascend_sample

@@ -150,6 +150,13 @@ class EditsCheck {
   c10::SymInt words_;
 };
 
+/// The rule for how many of the best are wanted.
+void check_count(const char* op, int64_t count, const at::Tensor& logits) {
+  TORCH_CHECK_VALUE(expect(logits.sym_size(1).sym_ge(count)), op,
+                    ": count must be at most the vocabulary size of logits (", logits.sym_size(1),
+                    "), got ", count, ". Ask for fewer.");
+}
+
 }  // namespace
 
 void check_arguments(const NoiseArguments& arguments) {
@@ -210,13 +217,25 @@ void check_arguments(const BestTokensArguments& arguments) {
   check_logits(kOperator, logits);
   TORCH_CHECK_VALUE(count >= 1 && count <= kMaxTopK, kOperator, ": count must be between 1 and ",
                     kMaxTopK, ", got ", count, ". Sort the logits for more.");
-  TORCH_CHECK_VALUE(expect(logits.sym_size(1).sym_ge(count)), kOperator,
-                    ": count must be at most the vocabulary size of logits (", logits.sym_size(1),
-                    "), got ", count, ". Ask for fewer.");
+  check_count(kOperator, count, logits);
   const auto divisor = static_cast<float>(temperature);
   TORCH_CHECK_VALUE(std::isfinite(divisor) && divisor > 0.0F, kOperator,
                     ": temperature must be a finite float32 above 0, got ", temperature,
                     ". Pass 1 to leave the logits as they are.");
+}
+
+void check_arguments(const RowLogprobsArguments& arguments) {
+  constexpr const char* kOperator = RowLogprobsArguments::kName;
+  const auto& [logits, rows, token_ids, count, is_normalised] = arguments;
+  check_logits(kOperator, logits);
+  if (rows.has_value()) {
+    check_list(kOperator, *rows, "rows", ScalarType::Long, logits, "logits");
+  }
+  check_per_row(kOperator, token_ids, "token_ids", ScalarType::Long,
+                rows.has_value() ? rows->sym_size(0) : logits.sym_size(0), logits, "logits");
+  TORCH_CHECK_VALUE(count >= 0, kOperator, ": count must be >= 0, got ", count,
+                    ". 0 reports the given tokens alone.");
+  check_count(kOperator, count, logits);
 }
 
 at::Tensor allocate_outputs(const FilterArguments& arguments) {
@@ -238,6 +257,13 @@ BestTokensArguments::Results allocate_outputs(const BestTokensArguments& argumen
   const c10::SymInt shape[] = {arguments.logits.sym_size(0), arguments.count};
   return {allocate(shape, c10::kFloat, arguments.logits),
           allocate(shape, c10::kLong, arguments.logits)};
+}
+
+RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& arguments) {
+  const auto& [logits, rows, token_ids, count, is_normalised] = arguments;
+  const c10::SymInt shape[] = {token_ids.sym_size(0), 1 + count};
+  return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kLong, logits),
+          allocate({shape[0]}, c10::kLong, logits)};
 }
 
 }  // namespace ascend_sample

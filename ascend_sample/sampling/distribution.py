@@ -129,7 +129,7 @@ class Distributions:
         Returns:
             float32 [rows, vocab_size].
         """
-        return self._in_one_pass(logits) if logits.is_cpu else torch.softmax(self._scaled(logits), dim=1)
+        return self._in_one_pass(logits) if logits.is_cpu else torch.softmax(self.scaled(logits), dim=1)
 
     def _in_one_pass(self, logits: Tensor) -> Tensor:
         """Reads, filters and normalises each row while it is in a cache, on the CPU."""
@@ -141,8 +141,11 @@ class Distributions:
         )
         return found
 
-    def _scaled(self, logits: Tensor) -> Tensor:
-        """Returns logits less their maximum, divided by the temperature, -inf where they are filtered out."""
+    def scaled(self, logits: Tensor) -> Tensor:
+        """Returns logits less their maximum, divided by the temperature, -inf where they are filtered out.
+
+        What is kept is what the routes of a device with the second operator draw from.
+        """
         # Finite: the difference from an infinite maximum would be NaN.
         values = torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
         values.sub_(values.amax(1, keepdim=True).clamp(min=-LARGEST))

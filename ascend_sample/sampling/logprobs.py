@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.best_tokens import best_entries, best_tokens, relative_to_best
-from ascend_sample.sampling.distribution import cleaned_rows
-from ascend_sample.sampling.segmented import SEGMENT, whole_segments
+from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.segmented import SEGMENT
+
+LARGEST: Final = torch.finfo(torch.float32).max
 
 
 class LogprobsMode(str, enum.Enum):
@@ -53,80 +56,123 @@ class Logprobs(NamedTuple):
     ranks: Tensor
 
 
-def gather_logprobs(rows: list[int], logits: Tensor, mode: LogprobsMode, token_ids: Tensor, most: int) -> Logprobs:
-    """Picks the sampled token's number, its rank, and the ``most`` best.
+class AskingRows(NamedTuple):
+    """The rows of a batch that ask for logprobs: what stays the same from step to step.
+
+    Attributes:
+        rows: their places in the batch, ascending.
+        there: int64 [rows], the same on the device; None where these are all rows of the batch.
+        most: how many of the best tokens they ask for, at most.
+        lanes: int64, the numbers from 0 to `SEGMENT` - 1 on a device that is no CPU.
+    """
+
+    rows: list[int]
+    there: Tensor | None
+    most: int
+    lanes: Tensor | None
+
+    @classmethod
+    def of(cls, rows: Sequence[int], batch_size: int, most: int, device: torch.device) -> AskingRows:
+        """Sends to the device what it has to know."""
+        there = None if len(rows) == batch_size else to_device(np.asarray(rows, dtype=np.int64), device)
+        lanes = None if device.type == "cpu" else torch.arange(SEGMENT, device=device)
+        return cls(list(rows), there, most, lanes)
+
+    def of_batch(self, tensor: Tensor) -> Tensor:
+        """Returns what a tensor has for each row of the batch, for these rows alone."""
+        return tensor if self.there is None else tensor[self.there]
+
+    def gathered(self) -> AskingRows:
+        """Returns the same rows where `of_batch` has been called for what they have."""
+        return self._replace(there=None)
+
+
+def gather_logprobs(asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor) -> Logprobs:
+    """Picks the sampled token's number, its rank, and the best tokens with theirs.
 
     The best are the first of the total order of the logits, so they do not depend on how many are asked for, and each
     number is a function of its row alone. A row whose logits are all -inf has no distribution: its logprobs are -inf.
-    Where there is +inf, its entries share the probability.
+    Where there is +inf, its entries share the probability. On a CPU a native operator reads each row once, in place.
 
     Args:
-        rows: the places of these rows in the batch.
-        logits: floats [rows, vocab_size], raw or processed; NaN counts as -inf.
+        asking: whose logprobs these are.
+        logits: float32, float16 or bfloat16 [batch, vocab_size], raw or processed; NaN counts as -inf.
         mode: which numbers are reported of them.
-        token_ids: int64 [rows], the sampled ones.
-        most: how many of the best.
+        token_ids: int64 [batch], the sampled ones.
 
     Example:
         >>> logits, drawn = torch.tensor([[0.0, 2.0, 2.0]]), torch.tensor([0])
-        >>> gather_logprobs([0], logits, LogprobsMode.RAW_LOGITS, drawn, most=2)
+        >>> asking = AskingRows.of([0], batch_size=1, most=2, device=logits.device)
+        >>> gather_logprobs(asking, logits, LogprobsMode.RAW_LOGITS, drawn)
         Logprobs(rows=[0], token_ids=tensor([[0, 1, 2]]), values=tensor([[0., 2., 2.]]), ranks=tensor([3]))
     """
-    if not logits.is_cpu:
-        return _gather_on_device(rows, logits, mode, token_ids, most)
-    logits = cleaned_rows(logits).logits
+    token_ids = asking.of_batch(token_ids)
+    if logits.is_cpu:
+        values, ids, ranks = torch.ops.ascend_sample.row_logprobs(
+            logits, asking.there, token_ids, asking.most, mode.is_normalised
+        )
+        return Logprobs(asking.rows, ids, values, ranks)
+    return Logprobs(asking.rows, *_gather_on_device(asking, asking.of_batch(logits), mode, token_ids))
+
+
+def _gather_on_device(
+    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns ids, values and ranks in few launches, from one float32 copy of the rows.
+
+    As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
+    """
+    segments = _segments_of(logits, LARGEST if mode.is_normalised else torch.inf)
+    numbers = segments.flatten(1)[:, : logits.shape[1]]
+    best, best_ids = _best(segments, numbers, max(1, asking.most), asking.lanes)
     if mode.is_normalised:
-        best, best_ids = best_tokens(logits, max(1, most))
-        numbers = relative_to_best(logits, best[:, :1])
-    else:
-        best_ids = best_entries(logits, most)[1]
-        numbers = logits
-    return _picked(rows, numbers, torch.cat((token_ids.unsqueeze(1), best_ids), dim=1), most)
-
-
-def _gather_on_device(rows: list[int], logits: Tensor, mode: LogprobsMode, token_ids: Tensor, most: int) -> Logprobs:
-    """Does what `gather_logprobs` does in few launches."""
-    vocab_size = logits.shape[1]
-    segments = whole_segments(len(logits), vocab_size, logits.device)
-    numbers = segments[:, :vocab_size]
-    numbers.copy_(logits)
-    segments[:, vocab_size:] = -torch.inf
-    segments.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    best_ids = _best_ids(segments, vocab_size, max(1, most))
-    ids = torch.cat((token_ids.unsqueeze(1), best_ids), dim=1)
-    if not mode.is_normalised:
-        return _picked(rows, numbers, ids, most)
-    largest = numbers.gather(1, best_ids[:, :1])
-    # The difference from an infinite maximum is NaN: of +inf, which shares the mass. That of a row of -inf is -inf.
-    segments.sub_(largest.clamp_(min=torch.finfo(torch.float32).min)).nan_to_num_(nan=0.0, neginf=-torch.inf)
-    # By segments, so that a row is added up in the same way whatever other rows there are.
-    log_sum = segments.view(len(logits), -1, SEGMENT).logsumexp(2).logsumexp(1, keepdim=True).clamp_(min=0)
-    segments.sub_(log_sum)
-    return _picked(rows, numbers, ids, most)
-
-
-def _picked(rows: list[int], numbers: Tensor, ids: Tensor, most: int) -> Logprobs:
-    """Reports the numbers of the first ids, of which the very first are the sampled ones."""
-    ids = ids[:, : 1 + most]
+        numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # an exact difference loses no digits of the sum below
+        # By segments, so that a row is added up in the same way whatever other rows there are. The best adds 1.
+        numbers.sub_(segments.logsumexp(2).logsumexp(1, keepdim=True).clamp_(min=0))
+    ids = torch.cat((token_ids.unsqueeze(1), best_ids[:, : asking.most]), dim=1)
     values = numbers.gather(1, ids)
-    return Logprobs(rows, ids, values, (numbers >= values[:, :1]).sum(1))
+    ranks = (numbers >= values[:, :1]).sum(1)
+    if mode.is_normalised:  # what is beside +inf
+        values = torch.nn.functional.threshold(values, -LARGEST / 2, -torch.inf)
+    return ids, values, ranks
 
 
-def _best_ids(segments: Tensor, vocab_size: int, count: int) -> Tensor:
-    """Returns the first ids of the total order, int64 [rows, count]: they lie in as many segments with the best maxima.
+def _segments_of(logits: Tensor, infinity: float) -> Tensor:
+    """Copies rows into segments, float32 [rows, segments, ids of a segment], with -inf for NaN and beyond the row."""
+    rows, vocab_size = logits.shape
+    width = next((width for width in (SEGMENT, SEGMENT // 2) if vocab_size % width == 0), SEGMENT)
+    columns = -(-vocab_size // width) * width
+    if columns == vocab_size and logits.dtype == torch.float32:
+        cleaned = logits.nan_to_num(nan=-torch.inf, posinf=infinity, neginf=-torch.inf)
+    else:
+        cleaned = torch.empty(rows, columns, dtype=torch.float32, device=logits.device)
+        cleaned[:, :vocab_size] = logits
+        if columns > vocab_size:
+            cleaned[:, vocab_size:] = -torch.inf
+        cleaned.nan_to_num_(nan=-torch.inf, posinf=infinity, neginf=-torch.inf)
+    return cleaned.view(rows, -1, width)
+
+
+def _best(segments: Tensor, logits: Tensor, count: int, lanes: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Returns the first of the total order: they lie in as many segments with the best maxima.
 
     Args:
-        segments: float32 [rows, whole segments] without NaN, -inf beyond the vocabulary.
-        vocab_size: how many columns are ids.
-        count: how many ids.
+        segments: from `_segments_of`.
+        logits: the same without what is beyond the row.
+        count: how many.
+        lanes: int64, from 0 up, as many as a segment has or more.
+
+    Returns:
+        Their logits, float32 [rows, count], and ids, int64 [rows, count].
     """
-    by_segment = segments.view(len(segments), -1, SEGMENT)
-    if 2 * count >= by_segment.shape[1]:
-        return segments[:, :vocab_size].sort(dim=1, descending=True, stable=True).indices[:, :count]
-    leading = by_segment.amax(2).sort(dim=1, descending=True, stable=True).indices[:, :count]
-    # In ascending order again, so that what is gathered keeps the order of the ids.
+    if 2 * count >= segments.shape[1]:
+        best, ids = logits.sort(dim=1, descending=True, stable=True)
+        return best[:, :count], ids[:, :count]
+    assert lanes is not None, "a device has them"
+    leading = segments.amax(2).sort(dim=1, descending=True, stable=True).indices[:, :count]
+    # In ascending order again, so that equal logits come in the order of their ids.
     leading = leading.sort(dim=1).values
-    gathered = by_segment.gather(1, leading.unsqueeze(2).expand(-1, -1, SEGMENT)).flatten(1)
-    places = gathered.sort(dim=1, descending=True, stable=True).indices[:, :count]
-    of_segment = leading.gather(1, places.div(SEGMENT, rounding_mode="floor"))
-    return torch.add(places.remainder(SEGMENT), of_segment, alpha=SEGMENT)
+    width = segments.shape[2]
+    ids = torch.add(lanes[:width], leading.unsqueeze(2), alpha=width).flatten(1)
+    best, places = logits.gather(1, ids).sort(dim=1, descending=True, stable=True)
+    return best[:, :count], ids.gather(1, places[:, :count])

@@ -13,14 +13,13 @@ from ascend_sample._errors import refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import ProcessedRows, SamplingBatch
-from ascend_sample.sampling.distribution import kept_logits
-from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, gather_logprobs
+from ascend_sample.sampling.distribution import Distributions, kept_logits
+from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.routes import RULES, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits
-from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve
 
 
@@ -60,19 +59,17 @@ class _Plan(NamedTuple):
         raw_groups: how many groups these are.
         is_put_together: the processed rows are put among the others, in float32, so that one call of an operator serves
             both. They come to the same token there; each call costs a device more than the copy.
-        logprobs_rows: int64 on the device, the rows that ask for logprobs; None where none does.
-        logprobs_list: the same on the host.
+        asking: the rows that ask for logprobs; None where none does.
         logprobs_parameters: theirs.
-        most_logprobs: how many of the best tokens they ask for, at most.
+        distributions: theirs, where the device has an operator that finds what is kept.
     """
 
     placement: Placement
     raw_groups: int
     is_put_together: bool
-    logprobs_rows: Tensor | None
-    logprobs_list: list[int]
-    logprobs_parameters: RowParameters | None
-    most_logprobs: int
+    asking: AskingRows | None
+    logprobs_parameters: RowParameters
+    distributions: Distributions | None
 
 
 class Sampler:
@@ -222,16 +219,20 @@ class Sampler:
         if processed is not None and not is_put_together:
             of = np.array(processed.host_rows)
             processed_groups = place_groups(parameters, processed.logits, *options, rows=of, is_gathered=True)
-        asking = np.flatnonzero(batch.host.logprobs >= 0)
-        there = to_device(asking, batch.device) if len(asking) else None
+        rows = np.flatnonzero(batch.host.logprobs >= 0)
+        asking, asked, distributions = None, parameters, None
+        if len(rows):
+            asking = AskingRows.of(rows.tolist(), len(batch), int(batch.host.logprobs.max()), batch.device)
+            asked = parameters if asking.there is None else parameters.of_rows(rows, asking.there)
+            if routes.abilities_of(batch.device, torch.float32).fused_v2 and not self.keep_ties:
+                distributions = Distributions(asked, batch.vocab_size)
         return _Plan(
             Placement.of([*raw_groups, *processed_groups], batch.device),
             len(raw_groups),
             is_put_together,
-            there,
-            asking.tolist(),
-            None if there is None else parameters.of_rows(asking, there),
-            int(batch.host.logprobs.max(initial=0)),
+            asking,
+            asked,
+            distributions,
         )
 
     def _logprobs(
@@ -242,17 +243,17 @@ class Sampler:
         plan: _Plan,
     ) -> Logprobs | None:
         """Returns the logprobs of the rows that ask for them, before the batch advances."""
-        rows, parameters = plan.logprobs_rows, plan.logprobs_parameters
-        if rows is None or parameters is None:
+        asking = plan.asking
+        if asking is None:
             return None
         if self.logprobs_mode.is_processed:
-            whole = logits if processed is None else processed.put_into(logits)
-            values = kept_logits(whole[rows], parameters, self.keep_ties)
-        else:
-            values = logits if len(plan.logprobs_list) == len(logits) else logits[rows]
-        if len(plan.logprobs_list) < len(token_ids):
-            token_ids = token_ids[rows]
-        return gather_logprobs(plan.logprobs_list, values, self.logprobs_mode, token_ids, plan.most_logprobs)
+            whole = asking.of_batch(logits if processed is None else processed.put_into(logits))
+            if plan.distributions is not None and self.logprobs_mode.is_normalised:
+                logits = plan.distributions.scaled(whole)
+            else:
+                logits = kept_logits(whole, plan.logprobs_parameters, self.keep_ties)
+            token_ids, asking = asking.of_batch(token_ids), asking.gathered()
+        return gather_logprobs(asking, logits, self.logprobs_mode, token_ids)
 
 
 def _is_served_alike_in_float32(logits: Tensor) -> bool:

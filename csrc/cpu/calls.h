@@ -164,14 +164,19 @@ struct FilteringCall {
   float* probabilities;  // [batch_size, vocab_size]
 };
 
-/// best_tokens: the best ones of each row, the first first.
+/// best_tokens and row_logprobs: the best ones of each row, the first first, behind one that is
+/// given.
 struct RankingCall {
   Logits logits;
   int64_t batch_size;
-  int64_t count;  // 1 to kMaxTopK, and no more than vocab_size
+  std::span<const int64_t> rows;  // of the logits, one for each of the batch; empty: the same
+  int64_t count;                  // 0 to vocab_size
   float temperature;
-  float* log_probs;    // [batch_size, count]
-  int64_t* token_ids;  // the same
+  bool is_normalised;    // logarithms of probabilities are wanted, not the logits themselves
+  const int64_t* given;  // [batch_size], ids; null: none
+  float* numbers;        // [batch_size, count], or where one is given [batch_size, 1 + count]
+  int64_t* token_ids;    // the same
+  int64_t* ranks;        // [batch_size], of those that are given
 };
 
 }  // namespace ascend_sample::cpu

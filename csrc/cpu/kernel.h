@@ -181,9 +181,12 @@ inline void filter(const FilteringCall& call, int64_t first_row, int64_t last_ro
 }
 
 inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
-  for_rows(call.logits, first_row, last_row, scratch, same_place,
+  const auto place_of = [&](int64_t index) {
+    return call.rows.empty() ? index : call.rows[static_cast<size_t>(index)];
+  };
+  for_rows(call.logits, first_row, last_row, scratch, place_of,
            [&](const auto& row, int64_t index, Workspace& work) {
-             rank_row(row, call, index, scratch, work);
+             rank_divided(row, call, index, scratch, work);
            });
 }
 

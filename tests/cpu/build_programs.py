@@ -26,7 +26,7 @@ CORE = ROOT / "csrc"
 FOLDER = Path(__file__).parent
 CORE_OBJECTS = "the core's"
 PACKAGE_OBJECTS = ROOT / "build" / "objects" / "_C" / "csrc" / "cpu"
-_ORACLE = ("oracle.cpp", "oracle_judge.cpp", "oracle_row.cpp")
+_ORACLE = ("oracle.cpp", "oracle_judge.cpp", "oracle_ranking.cpp", "oracle_row.cpp")
 _FUZZ = ("fuzz.cpp", "fuzzer.cpp", "fuzz_case.cpp", "fuzz_edits.cpp", "stored_case.cpp", *_ORACLE)
 PROGRAMS = {
     "driver": ("driver.cpp", *_ORACLE, CORE_OBJECTS),

@@ -12,6 +12,7 @@
 
 #include "cpu/targets.h"
 #include "oracle.h"
+#include "oracle_ranking.h"
 
 namespace ascend_sample::cpu {
 
@@ -123,6 +124,21 @@ void filter(const FilteringCall& call, int64_t first_row, int64_t last_row, Scra
   }
 }
 
+template <bool kIsFaulty>
+void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Scratch& /*scratch*/) {
+  for (int64_t index = first_row; index < last_row; ++index) {
+    const testing::Row row = read(call, index, fault_of(kIsFaulty));
+    const testing::RankingOracle oracle(row, call);
+    const bool is_given = call.given != nullptr;
+    const int64_t start = index * (call.count + (is_given ? 1 : 0));
+    std::copy(oracle.numbers().begin(), oracle.numbers().end(), call.numbers + start);
+    std::copy(oracle.ids().begin(), oracle.ids().end(), call.token_ids + start);
+    if (is_given) {
+      call.ranks[index] = oracle.rank() + (fault_of(true) == "rank" ? 1 : 0);
+    }
+  }
+}
+
 void fill_noise(const NoiseKey& /*key*/, uint64_t /*first_lane*/, size_t count, float* out) {
   std::fill_n(out, count, 1.0F);
 }
@@ -131,7 +147,7 @@ template <bool kIsFaulty>
 constexpr Kernel kKernel{.sample = sample<kIsFaulty>,
                          .sample_requests = sample_requests<kIsFaulty>,
                          .filter = filter<kIsFaulty>,
-                         .rank = nullptr,
+                         .rank = rank<kIsFaulty>,
                          .fill_noise = fill_noise};
 
 bool is_available() { return true; }

@@ -89,6 +89,9 @@ class Maker : RowMaker {
     if (made.is_second && !made.are_probabilities && one_in(2)) {
       make_request(made, values);
     }
+    if (!made.is_second && one_in(8)) {
+      make_ranking(made);
+    }
     return made;
   }
 
@@ -139,6 +142,20 @@ class Maker : RowMaker {
     if (!made.request->wants_distribution && one_in(3)) {
       made.request->edits = make_edits(*this, size);
     }
+  }
+
+  /// What is asked of a row's best tokens. A token that is given is often a large logit.
+  void make_ranking(FuzzCase& made) {
+    const auto size = static_cast<int64_t>(made.logits.size());
+    const int64_t count = std::min(size, pick<int64_t>({0, 1, 5, 1 + below(64), 1 + below(2000)}));
+    const bool is_divided = one_in(3);
+    made.ranking = FuzzCase::Ranking{
+        .count = is_divided ? std::max<int64_t>(count, 1) : count,
+        .temperature = is_divided ? pick({0.1F, 0.5F, 0.7F, 1.7F, 1e-38F, 1e38F}) : 1.0F,
+        .is_normalised = is_divided || !one_in(4),
+        .given = is_divided ? -1 : below(size)};
+    made.is_need_logits = false;
+    made.q.reset();
   }
 
   float temperature() {
@@ -279,6 +296,12 @@ std::string FuzzCase::describe() const {
            request->keeps_ties ? ", ties kept" : "");
   }
   text += request.has_value() ? request->edits.describe() : "";
+  if (ranking.has_value()) {
+    append(text, "  ranking: the best %lld, temperature %a, %s, token %lld given\n",
+           static_cast<long long>(ranking->count), static_cast<double>(ranking->temperature),
+           ranking->is_normalised ? "normalised" : "logits",
+           static_cast<long long>(ranking->given));
+  }
   text += "  logits (bits):";
   for (size_t id = 0; id < std::min(kShown, logits.size()); ++id) {
     append(text, " %#x", logits[id]);

@@ -49,6 +49,15 @@ struct FuzzCase {
   };
   std::optional<Request> request;
 
+  // Of the best tokens alone.
+  struct Ranking {
+    int64_t count;
+    float temperature;
+    bool is_normalised;
+    int64_t given;  // one of the ids; -1: none
+  };
+  std::optional<Ranking> ranking;
+
   bool wants_distribution() const { return request.has_value() && request->wants_distribution; }
 
   std::string describe() const;
@@ -57,7 +66,7 @@ struct FuzzCase {
 /// The case of a seed: sizes around the boundaries of vectors and chunks, families of values laid
 /// over one another, every kind of k, p, q and eps, and in each eighth row a mask. Every other one
 /// is of the second operator, or a row of the sampling layer, of which every third wants the
-/// distribution.
+/// distribution. A few of the others want their best tokens.
 FuzzCase make_case(uint64_t seed);
 
 }  // namespace ascend_sample::cpu::testing

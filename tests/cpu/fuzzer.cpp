@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "oracle_ranking.h"
 #include "placed_row.h"
 #include "stored_case.h"
 
@@ -81,6 +82,24 @@ Output run(const Kernel& kernel, const FilteringCall& call, Scratch& scratch) {
   return output;
 }
 
+Output run(const Kernel& kernel, const RankingCall& call, Scratch& scratch) {
+  kernel.rank(call, 0, 1, scratch);
+  const int64_t width = call.count + (call.given != nullptr ? 1 : 0);
+  Output output;
+  output.selected = call.given != nullptr ? *call.ranks : 0;
+  output.dense_weights.assign(call.numbers, call.numbers + width);
+  output.dense_ids.assign(call.token_ids, call.token_ids + width);
+  return output;
+}
+
+Oracle oracle_of(const Row& row, const auto& /*call*/) { return Oracle(row); }
+RankingOracle oracle_of(const Row& row, const RankingCall& call) { return {row, call}; }
+
+Verdict judge(const Row& /*row*/, const RankingOracle& oracle, const Output& output) {
+  const std::string reason = oracle.judge(output.dense_weights, output.dense_ids, output.selected);
+  return {reason.empty() ? Kind::kExact : Kind::kFailed, reason};
+}
+
 Verdict judge(const Row& row, const Oracle& oracle, const Output& output) {
   const auto data_of = [](const auto& values) { return values.empty() ? nullptr : values.data(); };
   return row.wants_distribution
@@ -116,7 +135,7 @@ Outcome Fuzzer::check(const FuzzCase& fuzz_case) {
 template <typename Call>
 Outcome Fuzzer::check_call(const FuzzCase& fuzz_case, const Call& call) {
   const Row row(call, 0);
-  const Oracle oracle(row);
+  const auto oracle = oracle_of(row, call);
   Outcome outcome{oracle.scenario(), Kind::kExact, ""};
   std::optional<Output> first;
   for (const auto& path : paths_) {
@@ -247,6 +266,11 @@ FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest) {
   try_edits([](FuzzEdits& edits) { edits.mask.reset(); });
   try_edits([](FuzzEdits& edits) { edits.bitmask.reset(); });
   try_change([](FuzzCase& smaller) { smaller.eps = 0.0F; });
+  try_change([](FuzzCase& smaller) {
+    if (smaller.ranking.has_value()) {
+      smaller.ranking->count = std::min<int64_t>(smaller.ranking->count, 1);
+    }
+  });
   for (size_t lane = 0; lane < smallest.logits.size(); ++lane) {
     try_change([lane](FuzzCase& smaller) { smaller.logits[lane] = 0; });
     if (smallest.q.has_value()) {

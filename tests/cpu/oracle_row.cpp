@@ -94,6 +94,12 @@ Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
   }
 }
 
+Row::Row(const RankingCall& call, int64_t row) {
+  load(call.logits, row);
+  settle();
+  divide(call.temperature);
+}
+
 void Row::load(const Logits& rows, int64_t row) {
   for (int64_t id = 0; id < rows.vocab_size; ++id) {
     logits.push_back(

@@ -13,6 +13,7 @@ struct Row {
   Row(const OperatorCall& call, int64_t row);
   Row(const SamplingCall& call, int64_t row);
   Row(const FilteringCall& call, int64_t row);
+  Row(const RankingCall& call, int64_t row);
 
   /// What a value without weight is: -inf, or 0 for probabilities.
   float nothing() const;

@@ -140,6 +140,17 @@ class PlacedRow {
   {
     call_.probabilities = not_written<float>();
   }
+  /// The token that is given is that of the first row.
+  void place(int64_t /*row*/)
+    requires(std::is_same_v<Call, RankingCall>)
+  {
+    const auto width = static_cast<size_t>(call_.count + (call_.given == nullptr ? 0 : 1));
+    call_.numbers = not_written<float>(width);
+    call_.token_ids = not_written<int64_t>(width);
+    if (call_.given != nullptr) {
+      call_.ranks = not_selected();
+    }
+  }
 
   size_t size() const { return size_of(call_.logits.type); }
 
@@ -175,7 +186,11 @@ class PlacedRow {
   }
   template <typename Element>
   Element* not_written() {
-    const size_t bytes = vocab_size_ * sizeof(Element);
+    return not_written<Element>(vocab_size_);
+  }
+  template <typename Element>
+  Element* not_written(size_t count) {
+    const size_t bytes = count * sizeof(Element);
     return static_cast<Element*>(
         std::memset(blocks_.emplace_back(bytes, placement_).data(), kNotWritten, bytes));
   }

@@ -1,5 +1,6 @@
 #include "stored_case.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace ascend_sample::cpu::testing {
@@ -36,7 +37,9 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
                       .column_stride = fuzz_case.logits_stride};
   const Requests requests{
       .temperature = &request_.temperature, .k = &k_, .p = &request_.p, .min_p = &request_.min_p};
-  if (fuzz_case.wants_distribution()) {
+  if (fuzz_case.ranking.has_value()) {
+    call_ = ranking_call(*fuzz_case.ranking, logits);
+  } else if (fuzz_case.wants_distribution()) {
     call_ = FilteringCall{
         .logits = logits, .batch_size = 1, .requests = requests, .probabilities = kept_.data()};
   } else if (fuzz_case.request.has_value()) {
@@ -80,6 +83,24 @@ Edits StoredCase::edits() {
   edits.masks = masks(request_.edits.mask);
   edits.bitmask = masks(request_.edits.bitmask);
   return edits;
+}
+
+RankingCall StoredCase::ranking_call(const FuzzCase::Ranking& ranking, const Logits& logits) {
+  const bool is_given = ranking.given >= 0;
+  given_ = std::min(ranking.given, logits.vocab_size - 1);  // the row may have been cut down
+  const int64_t count = std::min(ranking.count, logits.vocab_size);
+  weights_.resize(static_cast<size_t>(count + (is_given ? 1 : 0)));
+  ids_.resize(weights_.size());
+  return {.logits = logits,
+          .batch_size = 1,
+          .rows = {},
+          .count = count,
+          .temperature = ranking.temperature,
+          .is_normalised = ranking.is_normalised,
+          .given = is_given ? &given_ : nullptr,
+          .numbers = weights_.data(),
+          .token_ids = ids_.data(),
+          .ranks = is_given ? &rank_ : nullptr};
 }
 
 OperatorCall StoredCase::operator_call(const FuzzCase& fuzz_case, const Logits& logits) {

@@ -11,7 +11,7 @@
 
 namespace ascend_sample::cpu::testing {
 
-using AnyCall = std::variant<OperatorCall, SamplingCall, FilteringCall>;
+using AnyCall = std::variant<OperatorCall, SamplingCall, FilteringCall, RankingCall>;
 
 /// A case in memory, as the call of one row that it is.
 class StoredCase {
@@ -25,6 +25,7 @@ class StoredCase {
  private:
   OperatorCall operator_call(const FuzzCase& fuzz_case, const Logits& logits);
   Edits edits();
+  RankingCall ranking_call(const FuzzCase::Ranking& ranking, const Logits& logits);
 
   static constexpr int64_t kSlot = 0;
 
@@ -41,6 +42,8 @@ class StoredCase {
   int64_t addend_length_ = 0;
   int64_t penalty_length_ = 0;
   RowStatus status_ = RowStatus::kOk;
+  int64_t given_ = 0;
+  int64_t rank_ = 0;
   AnyCall call_;
 };
 

@@ -21,6 +21,7 @@ SECOND_OPERATOR = {
 }
 ROWS_OF_LAYER = {"g"} | {f"{filters}q{divided}" for filters in FILTERS for divided in ("", "t")}
 REQUESTS = {f"r:{row}{edits}" for row in ROWS_OF_LAYER for edits in ("", "/edits")}
+BEST_TOKENS = {"l:", "l:t", "l:+", "l:+raw"}
 DISTRIBUTIONS = {"f:g"} | {f"f:{filters}{divided}" for filters in FILTERS for divided in ("", "t")}
 
 
@@ -33,8 +34,8 @@ def test_short_run(programs: Path) -> None:
     run = run_fuzz(programs / "fuzz", "--rows", str(ROWS), "--seed", "1")
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"{ROWS} rows" in run.stdout
-    scenarios = {line.split()[0] for line in run.stdout.splitlines() if re.match(r"([2rf]:)?[1ABCg]", line)}
-    assert scenarios == FIRST_OPERATOR | SECOND_OPERATOR | REQUESTS | DISTRIBUTIONS
+    scenarios = {line.split()[0] for line in run.stdout.splitlines() if re.match(r"([2rf]:)?[1ABCg]|l:", line)}
+    assert scenarios == FIRST_OPERATOR | SECOND_OPERATOR | REQUESTS | DISTRIBUTIONS | BEST_TOKENS
 
 
 def test_a_wrong_tail_is_found_and_cut_down(programs: Path) -> None:
@@ -68,6 +69,14 @@ def test_a_wrong_distribution_is_found_and_cut_down(programs: Path, fault: str, 
     size = re.search(r"vocabulary (\d+),.* distribution wanted", smallest)
     assert size is not None, smallest
     assert int(size[1]) <= 16, smallest
+
+
+def test_a_wrong_rank_is_found_and_cut_down(programs: Path) -> None:
+    run = run_fuzz(programs / "faulty_fuzz", "--rows", "20000", "--seed", "1", fault="rank")
+    assert run.returncode == 1
+    smallest = run.stdout.split("cut down: ")[1]
+    assert re.match(r"plain is wrong: rank 2, not 1 to 1", smallest), smallest
+    assert "vocabulary 1," in smallest, smallest
 
 
 def test_an_access_outside_a_row_is_found(programs: Path) -> None:

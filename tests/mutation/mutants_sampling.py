@@ -291,7 +291,7 @@ MUTANTS_SAMPLING = (
     Mutant(
         "decoding: best_tokens forgets the sum",
         BEST_TOKENS,
-        "static_cast<float>(difference - log_sum)",
+        "static_cast<float>(difference - log_sum_)",
         "static_cast<float>(difference)",
         IN_BEST_TOKENS,
     ),
@@ -335,8 +335,8 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: the best tokens at ties are those that topk happens to find",
         LOGPROBS,
-        "best_entries(logits, most)[1]",
-        "logits.topk(most, dim=1).indices",
+        "logits.gather(1, ids).sort(dim=1, descending=True, stable=True)",
+        "logits.gather(1, ids).topk(count, dim=1)",
         IN_LOGPROBS,
     ),
     # ---- adapters ----

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.best_tokens import sum_of_rows
-from ascend_sample.sampling.logprobs import gather_logprobs
+from ascend_sample.sampling.logprobs import AskingRows, gather_logprobs
 
 GREEDY = SamplingParams(temperature=0, logprobs=3)
 
@@ -97,11 +97,30 @@ def test_a_best_token_is_the_greedy_one_where_logprobs_are_rounded_to_equals(dev
     assert found.ranks.tolist() == [2], "ties share the larger number"
 
 
-def test_more_than_the_native_operator_returns(device: str) -> None:
+@pytest.mark.parametrize("is_normalised", [True, False])
+@pytest.mark.parametrize("vocab_size", [7, 2048, 5001])
+def test_every_device_reports_what_the_native_operator_does(device: str, vocab_size: int, is_normalised: bool) -> None:
+    logits = torch.cat((rows_with_ties(vocab_size), torch.full((2, vocab_size), -torch.inf)))
+    logits[11, 3] = torch.nan
+    drawn = torch.randint(vocab_size, (12,), generator=torch.Generator().manual_seed(0))
+    drawn[8] = vocab_size // 3
+    values, ids, ranks = torch.ops.ascend_sample.row_logprobs(logits, None, drawn, 5, is_normalised)
+    there = logits.to(device)
+    mode = LogprobsMode.RAW_LOGPROBS if is_normalised else LogprobsMode.RAW_LOGITS
+    found = gather_logprobs(AskingRows.of(range(12), 12, 5, there.device), there, mode, drawn.to(device))
+    torch.testing.assert_close(found.values.cpu(), values, atol=2e-6, rtol=0)
+    assert torch.equal(found.token_ids.cpu(), ids)
+    assert torch.equal(found.ranks.cpu(), ranks)
+
+
+def test_more_than_any_top_k_keeps(device: str) -> None:
     logits = (torch.randn(3, 3000) * 2).bfloat16().float()
     drawn = torch.tensor([5, 6, 7])
+    there = logits.to(device)
     found = [
-        gather_logprobs([0, 1, 2], logits.to(device), LogprobsMode.RAW_LOGPROBS, drawn.to(device), most)
+        gather_logprobs(
+            AskingRows.of(range(3), 3, most, there.device), there, LogprobsMode.RAW_LOGPROBS, drawn.to(device)
+        )
         for most in (1024, 1025, 3000)
     ]
     for one in found:

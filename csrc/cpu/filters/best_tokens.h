@@ -1,4 +1,5 @@
-// The best tokens of a row with their log-probabilities: what a step of beam search looks at.
+// The best tokens of a row, what is reported of them and of one that is given, and its rank: what a
+// step of beam search looks at, and what a client asks for as logprobs.
 #pragma once
 
 #include <cmath>
@@ -18,48 +19,120 @@ size_t count_infinities(const Row<Type>& row) {
   return count;
 }
 
-/// The first `count` of the total order. What has no weight follows by ascending id, with -inf.
-template <typename Type>
-void rank_row(const Row<Type>& row, size_t count, float* log_probs, int64_t* token_ids,
-              Workspace& work) {
-  const Groups groups = groups_for(count, row.vocab_size(), work);
-  const RowSum row_sum = scan_sum(row, groups, work.chunk_sums);
-  size_t rank = 0;
-  if (row_sum.maximum > -kInfinity) {
+/// What is reported of a row's values: they themselves, or the logarithms of their probabilities. A
+/// larger value never has a smaller number.
+class Numbers {
+ public:
+  /// Scans the row, and fills groups.maxima.
+  template <typename Type>
+  Numbers(const Row<Type>& row, const Groups& groups, bool is_normalised, Workspace& work)
+      : is_normalised_(is_normalised) {
+    if (!is_normalised) {
+      maximum_ = scan_maxima(row, groups);
+      return;
+    }
+    const RowSum row_sum = scan_sum(row, groups, work.chunk_sums);
     const bool is_shared = row_sum.maximum == kInfinity;
-    const double log_sum =
-        std::log(is_shared ? static_cast<double>(count_infinities(row)) : row_sum.sum);
-    const Candidates best = first_of_total_order(row, groups, count, work);
+    maximum_ = row_sum.maximum;
+    log_sum_ = std::log(is_shared ? static_cast<double>(count_infinities(row)) : row_sum.sum);
+  }
+
+  float maximum() const { return maximum_; }
+
+  float of(float value) const {
+    if (!is_normalised_ || value == -kInfinity) {
+      return value;
+    }
+    const double difference = value == maximum_ ? 0.0 : double{value} - maximum_;
+    return static_cast<float>(difference - log_sum_);
+  }
+
+ private:
+  bool is_normalised_;
+  float maximum_;
+  double log_sum_ = 0;
+};
+
+/// The first `count` of the total order, or fewer where the row has fewer above -inf.
+template <typename Type>
+Candidates best_of_row(const Row<Type>& row, const Groups& groups, size_t count, Scratch& scratch,
+                       Workspace& work) {
+  if (count <= kMaxTopK) {
+    return first_of_total_order(row, groups, count, work);
+  }
+  Candidates best = sort_above(row, groups, -kInfinity, scratch, work).candidates;
+  best.count = best.count < count ? best.count : count;
+  return best;
+}
+
+/// How many logits have at least the number of `value`, by the numbers of the best where those
+/// tell.
+template <typename Type>
+size_t rank_of_value(const Row<Type>& row, const Groups& groups, const Numbers& numbers,
+                     float value, std::span<const float> best, Workspace& work) {
+  const float number = numbers.of(value);
+  if (number == -kInfinity) {
+    return row.vocab_size();
+  }
+  for (size_t rank = 0; rank < best.size(); ++rank) {
+    if (best[rank] < number) {
+      return rank;
+    }
+  }
+  const float below =
+      last_before(-kInfinity, value, [&](float other) { return numbers.of(other) >= number; });
+  return hit_above(row, groups, below, work.hits);
+}
+
+/// Writes the numbers and ids of the best. What has no weight follows by ascending id, with -inf.
+/// A token that is given stands before them.
+template <typename Type>
+void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scratch& scratch,
+              Workspace& work) {
+  const auto count = static_cast<size_t>(call.count);
+  const bool is_given = call.given != nullptr;
+  const int64_t start = index * (call.count + (is_given ? 1 : 0));
+  float* best_numbers = call.numbers + start;
+  int64_t* best_ids = call.token_ids + start;
+  best_numbers += is_given ? 1 : 0;
+  best_ids += is_given ? 1 : 0;
+  const Groups groups = groups_for(count, row.vocab_size(), work);
+  const Numbers numbers(row, groups, call.is_normalised, work);
+  size_t rank = 0;
+  if (count != 0 && numbers.maximum() > -kInfinity) {
+    const Candidates best = best_of_row(row, groups, count, scratch, work);
     for (; rank < best.count; ++rank) {
-      const float value = best.values[rank];
-      const double difference = value == row_sum.maximum ? 0.0 : double{value} - row_sum.maximum;
-      log_probs[rank] = static_cast<float>(difference - log_sum);
-      token_ids[rank] = best.ids[rank];
+      best_numbers[rank] = numbers.of(best.values[rank]);
+      best_ids[rank] = best.ids[rank];
     }
   }
   for (size_t id = 0; rank < count; ++id) {
     if (row.value(id) == -kInfinity) {
-      log_probs[rank] = -kInfinity;
-      token_ids[rank++] = static_cast<int64_t>(id);
+      best_numbers[rank] = -kInfinity;
+      best_ids[rank++] = static_cast<int64_t>(id);
     }
+  }
+  if (is_given) {
+    const float value = row.value(static_cast<size_t>(call.given[index]));
+    call.numbers[start] = numbers.of(value);
+    call.token_ids[start] = call.given[index];
+    call.ranks[index] = static_cast<int64_t>(
+        rank_of_value(row, groups, numbers, value, {best_numbers, count}, work));
   }
 }
 
 /// Ranks the row divided by the temperature.
 template <typename Type>
-void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scratch& scratch,
-              Workspace& work) {
-  const auto count = static_cast<size_t>(call.count);
-  float* log_probs = call.log_probs + index * call.count;
-  int64_t* token_ids = call.token_ids + index * call.count;
+void rank_divided(const Row<Type>& row, const RankingCall& call, int64_t index, Scratch& scratch,
+                  Workspace& work) {
   if (call.temperature != 1.0F) {
     const float maximum = scan_status(row).maximum();
     if (maximum != kInfinity && maximum != -kInfinity) {  // an infinite one decides alone
-      return rank_row(divide(row, maximum, call.temperature, scratch, work), count, log_probs,
-                      token_ids, work);
+      return rank_row(divide(row, maximum, call.temperature, scratch, work), call, index, scratch,
+                      work);
     }
   }
-  rank_row(row, count, log_probs, token_ids, work);
+  rank_row(row, call, index, scratch, work);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -14,10 +14,14 @@ BestTokensArguments::Results best_tokens_kernel(const BestTokensArguments& argum
   auto [log_probs, token_ids] = allocate_outputs(arguments);
   serve(&Kernel::rank, RankingCall{.logits = logits_of(logits),
                                    .batch_size = logits.size(0),
+                                   .rows = {},
                                    .count = count,
                                    .temperature = static_cast<float>(temperature),
-                                   .log_probs = log_probs.mutable_data_ptr<float>(),
-                                   .token_ids = token_ids.mutable_data_ptr<int64_t>()});
+                                   .is_normalised = true,
+                                   .given = nullptr,
+                                   .numbers = log_probs.mutable_data_ptr<float>(),
+                                   .token_ids = token_ids.mutable_data_ptr<int64_t>(),
+                                   .ranks = nullptr});
   return {log_probs, token_ids};
 }
 

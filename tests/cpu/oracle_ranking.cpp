@@ -1,0 +1,84 @@
+#include "oracle_ranking.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace ascend_sample::cpu::testing {
+namespace {
+
+/// How far a number may be off: by the sum of exponentials in float32, and by its own rounding.
+double off(double number) { return 2e-6 + std::fabs(number) * 0x1p-23; }
+
+/// Logarithms of probabilities. Entries of +inf share the mass; what has no weight stays -inf.
+std::vector<double> normalised(const std::vector<float>& logits) {
+  const double maximum = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> differences;
+  double sum = 0;
+  for (const double logit : logits) {
+    differences.push_back(logit == maximum ? 0.0 : logit - maximum);
+    sum += std::exp(differences.back());
+  }
+  for (size_t id = 0; id < logits.size(); ++id) {
+    differences[id] = std::isinf(logits[id]) && logits[id] < 0 ? double{logits[id]}
+                                                               : differences[id] - std::log(sum);
+  }
+  return differences;
+}
+
+}  // namespace
+
+RankingOracle::RankingOracle(const Row& row, const RankingCall& call)
+    : scenario_(std::string("l:") + (row.is_divided ? "t" : "") +
+                (call.given != nullptr ? "+" : "") + (call.is_normalised ? "" : "raw")) {
+  const std::vector<double> all = call.is_normalised
+                                      ? normalised(row.logits)
+                                      : std::vector<double>(row.logits.begin(), row.logits.end());
+  std::vector<int64_t> order(all.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&row](int64_t one, int64_t other) {
+    return row.logits[static_cast<size_t>(one)] > row.logits[static_cast<size_t>(other)];
+  });
+  order.resize(static_cast<size_t>(call.count));
+  if (call.given != nullptr) {
+    order.insert(order.begin(), *call.given);
+    const double number = all[static_cast<size_t>(*call.given)];
+    for (const double other : all) {
+      const bool is_near =
+          call.is_normalised && other < number && number - other <= 4 * off(number);
+      least_rank_ += other >= number ? 1 : 0;
+      most_rank_ += other >= number || is_near ? 1 : 0;
+    }
+    // What float32 cannot hold is -inf, and so is all that is less.
+    most_rank_ = number < -3.4e38 ? static_cast<int64_t>(all.size()) : most_rank_;
+  }
+  ids_ = order;
+  for (const int64_t id : ids_) {
+    numbers_.push_back(all[static_cast<size_t>(id)]);
+  }
+}
+
+std::string RankingOracle::judge(const std::vector<float>& found_numbers,
+                                 const std::vector<int64_t>& found_ids, int64_t rank) const {
+  for (size_t place = 0; place < ids_.size(); ++place) {
+    const std::string at = " at place " + std::to_string(place);
+    if (found_ids[place] != ids_[place]) {
+      return "id " + std::to_string(found_ids[place]) + at + ", not " + std::to_string(ids_[place]);
+    }
+    const double expected = numbers_[place];
+    const double found = found_numbers[place];
+    const bool is_right = std::isinf(found) || std::isinf(expected)
+                              ? found == static_cast<double>(static_cast<float>(expected))
+                              : std::fabs(found - expected) <= off(expected);
+    if (!is_right) {
+      return "number " + std::to_string(found) + at + ", not " + std::to_string(expected);
+    }
+  }
+  if (rank < least_rank_ || rank > most_rank_) {
+    return "rank " + std::to_string(rank) + ", not " + std::to_string(least_rank_) + " to " +
+           std::to_string(most_rank_);
+  }
+  return "";
+}
+
+}  // namespace ascend_sample::cpu::testing
