@@ -201,14 +201,15 @@ def large_rows(noise_of: Callable[[Tensor], Tensor], eps: float) -> Plant:
     """Whole rows of a large vocabulary by the operator, with another noise or eps: what engines put together."""
     original = placed_noise.exponential_noise
 
-    def changed(logits: Tensor, rows: Any, parameters: Any, purpose: Any) -> RowsOutput:
-        noise = noise_of(original(parameters.seed, parameters.position, logits.shape[1]))
+    def changed(logits: Tensor, group: Any, position: Tensor, *_: Any) -> RowsOutput:
+        parameters = group.parameters
+        noise = noise_of(original(parameters.seed, position, logits.shape[1]))
         token_ids = torch.ops.ascend_sample.top_k_top_p_sample_v2(
             logits, parameters.top_k, parameters.top_p, noise, None, eps, False, 32, 1024
         )[0]
         return RowsOutput(token_ids, torch.zeros_like(token_ids, dtype=torch.int8))
 
-    return lambda patch: patch.setattr(serving, "_sample_natively", changed)
+    return lambda patch: patch.setattr(serving, "_serve_natively", changed)
 
 
 def of_24_bits(noise: Tensor) -> Tensor:
