@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample.sampling.processing import add_bias, apply_penalties, mask_out
+from ascend_sample.sampling.processing import add_bias, apply_penalties, mask_out, scaling_of
 from ascend_sample.sampling.row_table import NO_SLOT, HostMirrors, to_device
 from ascend_sample.sampling.slots import AddendSlots, MaskSlots, PenaltySlots
 
@@ -82,12 +82,14 @@ class Penalties:
         is_on = (penalties != [[1.0], [0.0], [0.0]]).any(1).tolist()
         there = to_device(penalties, lists.device)
         self._penalties = [penalty if on else None for penalty, on in zip(there, is_on, strict=True)]
+        self._scaled = scaling_of(penalties[0])
         every = numpy.arange(len(self.rows))
         sent = to_device(
             numpy.stack((self.rows, self._slots, *self._entries(every), *self._bases(every))), lists.device
         )
         self._rows_there, self._slots_there = sent[:2]
         self._next = _Places(sent[2:5], sent[5:])
+        self._twos = torch.full((len(self.rows),), 2, dtype=torch.int32, device=lists.device)
         self._behind = 0  # by how many tokens of every row the next entries are
         self._is_placed = False
 
@@ -98,12 +100,12 @@ class Penalties:
         _, counted, penalized = self._parts()
         counts = torch.div(self._occurrences().index_select(0, counted.view(-1)), 2.0, rounding_mode="floor")
         seen = logits.index_select(0, penalized.view(-1)).view_as(penalized)
-        changed = apply_penalties(seen, None, counts.view_as(penalized), *self._penalties)
+        changed = apply_penalties(seen, None, counts.view_as(penalized), *self._penalties, self._scaled)
         logits.index_copy_(0, penalized.view(-1), changed.view(-1))
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:
         """Takes in a token of each row of the batch."""
-        self._write(token_ids.index_select(0, self._rows_there), self._next, self._behind, are_ids)
+        self._write(token_ids.index_select(0, self._rows_there), self._twos, self._next, self._behind, are_ids)
         self._lists.lengths[self._slots] += 1
         self._behind += 1
 
@@ -117,7 +119,8 @@ class Penalties:
         before = numpy.array([(every[:index] == row).sum() for index, row in enumerate(every)])
         parts = (tokens, every, *(self._entries(every) + before), *self._bases(every))
         sent = to_device(numpy.stack(parts), token_ids.device)
-        self._write(token_ids.index_select(0, sent[0]), _Places(sent[2:5], sent[5:]), 0, are_ids=False)
+        twos = self._twos.new_full((len(every),), 2)
+        self._write(token_ids.index_select(0, sent[0]), twos, _Places(sent[2:5], sent[5:]), 0, are_ids=False)
         self._next.entries.index_add_(1, sent[1], torch.ones_like(sent[2:5]))
         numpy.add.at(self._lists.lengths, self._slots[every], 1)
 
@@ -153,15 +156,14 @@ class Penalties:
         penalized.masked_fill_((self._occurrences().index_select(0, counted.view(-1)) == 0).view_as(ids), UNREAD)
         self._is_placed = True
 
-    def _write(self, token_ids: Tensor, places: _Places, behind: int, are_ids: bool) -> None:
+    def _write(self, token_ids: Tensor, twos: Tensor, places: _Places, behind: int, are_ids: bool) -> None:
         """Counts tokens, and writes them at the ends of the lists."""
         assert self._lists.lists is not None, "slots are written before they grow"
         places_of_ids = token_ids if are_ids else token_ids.clamp(0, self._lists.vocab_size - 1)
         entries = places_of_ids + places.bases
-        twos = torch.full_like(token_ids, 2, dtype=torch.int32)
         if not are_ids:
             is_none = places_of_ids != token_ids
-            twos.masked_fill_(is_none, 0)
+            twos = twos.masked_fill(is_none, 0)
             entries[2].masked_fill_(is_none, UNREAD)
         self._occurrences().index_add_(0, entries[1], twos)
         # The host knows how far all lists have grown: nothing has to be added on the device.

@@ -7,10 +7,12 @@ change; masks are of whole rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample.sampling.row_table import to_device
@@ -42,6 +44,23 @@ def add_bias(logits: Tensor, addend: Tensor) -> Tensor:
     return (logits + addend).masked_fill_(addend == MASKED, MASKED)
 
 
+def scaled_by_sign(logits: Tensor, penalty: Tensor) -> Tensor:
+    """Divides positive logits by a repetition penalty, and multiplies the others by it."""
+    return torch.where(logits > 0, logits / penalty, logits * penalty)
+
+
+def scaling_of(penalties: NDArray[numpy.float32]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Returns what does the same as `scaled_by_sign` for these repetition penalties, with fewer launches if it can.
+
+    With a penalty of at least 1, the smaller one of the two results is the right one, whatever the sign.
+    """
+    if (penalties >= 1).all():
+        return lambda logits, penalty: torch.minimum(logits / penalty, logits * penalty)
+    if (penalties <= 1).all():
+        return lambda logits, penalty: torch.maximum(logits / penalty, logits * penalty)
+    return scaled_by_sign
+
+
 def apply_penalties(
     logits: Tensor,
     in_prompt: Tensor | None,
@@ -49,6 +68,7 @@ def apply_penalties(
     repetition_penalty: Tensor | None,
     presence_penalty: Tensor | None,
     frequency_penalty: Tensor | None,
+    scaled: Callable[[Tensor, Tensor], Tensor] = scaled_by_sign,
 ) -> Tensor:
     """Makes ids that have occurred less likely (or more, with a repetition penalty below 1 or negative others).
 
@@ -64,6 +84,7 @@ def apply_penalties(
         repetition_penalty: float32 [rows], greater than 0; None when no row has any.
         presence_penalty: float32 [rows]; None when no row has any.
         frequency_penalty: float32 [rows]; None when no row has any.
+        scaled: what applies the repetition penalty, from `scaling_of` where the host knows the penalties.
 
     Returns:
         float32 [rows, entries]. -inf stays -inf (a forbidden id stays forbidden), +inf stays +inf, NaN stays NaN.
@@ -79,9 +100,8 @@ def apply_penalties(
         others are OpenAI's.
     """
     if repetition_penalty is not None:
-        divisor = repetition_penalty.unsqueeze(-1)
-        scaled = torch.where(logits > 0, logits / divisor, logits * divisor)
-        logits = scaled if in_prompt is None else torch.where(in_prompt | (output_counts > 0), scaled, logits)
+        repeated = scaled(logits, repetition_penalty.unsqueeze(-1))
+        logits = repeated if in_prompt is None else torch.where(in_prompt | (output_counts > 0), repeated, logits)
     if frequency_penalty is not None:
         logits = logits - frequency_penalty.unsqueeze(-1) * output_counts
     if presence_penalty is None:

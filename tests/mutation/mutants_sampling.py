@@ -342,8 +342,8 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: the repetition penalty divides negative logits",
         PROCESSING,
-        "torch.where(logits > 0, logits / divisor, logits * divisor)",
-        "logits / divisor",
+        "torch.where(logits > 0, logits / penalty, logits * penalty)",
+        "logits / penalty",
         IN_PROCESSING,
     ),
     Mutant(
