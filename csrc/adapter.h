@@ -18,7 +18,7 @@ struct AnyField {
 };
 
 /// The number of fields of a struct of arguments: the largest with which it can be made.
-template <typename Arguments, size_t kMost = 16>
+template <typename Arguments, size_t kMost = 24>
 constexpr size_t count_fields() {
   const auto makes_one = []<size_t... I>(std::index_sequence<I...>) {
     return requires { Arguments{(static_cast<void>(I), AnyField{})...}; };
@@ -52,10 +52,13 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 10) {
     const auto& [a, b, c, d, e, f, g, h, i, j] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j);
-  } else {
-    static_assert(kCount == 11, "a struct of so many arguments needs a line here");
+  } else if constexpr (kCount == 11) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k);
+  } else {
+    static_assert(kCount == 23, "a struct of so many arguments needs a line here");
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = arguments;
+    return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w);
   }
 }
 

@@ -88,7 +88,12 @@ struct SampleRowsArguments {
   static constexpr const char* kName = "sample_rows";
   static constexpr const char* kSchema =
       "(Tensor logits, Tensor? rows, Tensor temperature, Tensor k, Tensor p, Tensor min_p, "
-      "Tensor seed, Tensor position, int purpose=0, bool keep_ties=False)";
+      "Tensor seed, Tensor position, int purpose=0, bool keep_ties=False, "
+      "Tensor? addend_slot=None, Tensor? addend_ids=None, Tensor? addends=None, "
+      "Tensor? addend_lengths=None, Tensor? penalty_slot=None, Tensor? penalty_ids=None, "
+      "Tensor? penalty_lengths=None, Tensor? occurrences=None, Tensor? penalties=None, "
+      "Tensor? mask_slot=None, Tensor? masks=None, Tensor? bitmask_rows=None, "
+      "Tensor? bitmask=None)";
   /// int64 [rows], int8 [rows].
   static constexpr const char* kResults = "(Tensor token_ids, Tensor status)";
   using Results = std::tuple<at::Tensor, at::Tensor>;
@@ -103,6 +108,21 @@ struct SampleRowsArguments {
   const at::Tensor& position;
   int64_t purpose;
   bool keep_ties;
+
+  // What is done to rows first. Each family is there as a whole, or not at all.
+  const std::optional<at::Tensor>& addend_slot;
+  const std::optional<at::Tensor>& addend_ids;
+  const std::optional<at::Tensor>& addends;
+  const std::optional<at::Tensor>& addend_lengths;
+  const std::optional<at::Tensor>& penalty_slot;
+  const std::optional<at::Tensor>& penalty_ids;
+  const std::optional<at::Tensor>& penalty_lengths;
+  const std::optional<at::Tensor>& occurrences;
+  const std::optional<at::Tensor>& penalties;
+  const std::optional<at::Tensor>& mask_slot;
+  const std::optional<at::Tensor>& masks;
+  const std::optional<at::Tensor>& bitmask_rows;
+  const std::optional<at::Tensor>& bitmask;
 };
 
 struct FilterArguments {

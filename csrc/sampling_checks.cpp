@@ -1,7 +1,10 @@
 // The rules that the arguments of the sampling layer's operators obey, and their outputs.
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <utility>
 
 #include "checks.h"
 #include "contract.h"
@@ -11,17 +14,34 @@ namespace {
 
 using c10::ScalarType;
 
-/// A list of one dtype, on the device of another tensor.
-void check_list(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
-                const at::Tensor& model, const char* model_name) {
+/// How many dimensions a tensor has, and how errors say that.
+struct Shape {
+  int64_t dimensions;
+  const char* text;
+  const char* remedy;
+};
+
+constexpr Shape kList{1, "[batch]", "Give one value a row."};
+constexpr Shape kTable{2, "[slots, columns]", "Give a row for each slot."};
+
+/// A tensor of one dtype and so many dimensions, on the device of another tensor.
+void check_kind(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
+                const Shape& shape, const at::Tensor& model, const char* model_name) {
   check_layout(op, tensor, name);
   TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, op, ": ", name, " must be ", dtype, ", got ",
                    tensor.scalar_type(), ". Convert it with ", name, ".to().");
-  TORCH_CHECK_VALUE(tensor.dim() == 1, op, ": ", name, " must have shape [batch], got ",
-                    tensor.dim(), " dimensions: ", describe(tensor), ". Give one value a row.");
+  TORCH_CHECK_VALUE(tensor.dim() == shape.dimensions, op, ": ", name, " must have shape ",
+                    shape.text, ", got ", tensor.dim(), " dimensions: ", describe(tensor), ". ",
+                    shape.remedy);
   TORCH_CHECK_VALUE(tensor.device() == model.device(), op, ": ", name, " must be on the device of ",
                     model_name, " (", model.device(), "), got ", tensor.device(), ". Call ", name,
                     ".to(", model_name, ".device).");
+}
+
+/// A list of one dtype, on the device of another tensor.
+void check_list(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
+                const at::Tensor& model, const char* model_name) {
+  check_kind(op, tensor, name, dtype, kList, model, model_name);
 }
 
 /// The same, with a value for each row.
@@ -39,6 +59,96 @@ void check_purpose(const char* op, int64_t purpose) {
                     ": purpose must be between 0 and 2^32 - 1, got ", purpose,
                     ". Use a member of ascend_sample.sampling.noise.Purpose.");
 }
+
+/// The edits of rows: what sample_rows takes for them, family by family.
+class EditsCheck {
+ public:
+  EditsCheck(const char* op, const at::Tensor& logits, c10::SymInt rows)
+      : op_(op), logits_(logits), rows_(std::move(rows)), words_((logits.sym_size(1) + 31) / 32) {}
+
+  void check(const SampleRowsArguments& arguments) const {
+    if (is_given({{"addend_slot", arguments.addend_slot},
+                  {"addend_ids", arguments.addend_ids},
+                  {"addends", arguments.addends},
+                  {"addend_lengths", arguments.addend_lengths}})) {
+      const at::Tensor& ids = *arguments.addend_ids;
+      check_slots(*arguments.addend_slot, "addend_slot");
+      check_lists(ids, "addend_ids", *arguments.addend_lengths, "addend_lengths");
+      check_table(*arguments.addends, "addends", ScalarType::Float, ids.sym_size(0),
+                  ids.sym_size(1), "as addend_ids has");
+    }
+    if (is_given({{"penalty_slot", arguments.penalty_slot},
+                  {"penalty_ids", arguments.penalty_ids},
+                  {"penalty_lengths", arguments.penalty_lengths},
+                  {"occurrences", arguments.occurrences},
+                  {"penalties", arguments.penalties}})) {
+      const at::Tensor& ids = *arguments.penalty_ids;
+      check_slots(*arguments.penalty_slot, "penalty_slot");
+      check_lists(ids, "penalty_ids", *arguments.penalty_lengths, "penalty_lengths");
+      check_table(*arguments.occurrences, "occurrences", ScalarType::Int, ids.sym_size(0),
+                  logits_.sym_size(1), "a count for each id, for each slot of penalty_ids");
+      check_table(*arguments.penalties, "penalties", ScalarType::Float, 3, rows_,
+                  "repetition, presence and frequency of each row");
+    }
+    if (is_given({{"mask_slot", arguments.mask_slot}, {"masks", arguments.masks}})) {
+      check_slots(*arguments.mask_slot, "mask_slot");
+      check_words(*arguments.masks, "masks");
+    }
+    if (is_given({{"bitmask_rows", arguments.bitmask_rows}, {"bitmask", arguments.bitmask}})) {
+      check_slots(*arguments.bitmask_rows, "bitmask_rows");
+      check_words(*arguments.bitmask, "bitmask");
+    }
+  }
+
+ private:
+  struct Member {
+    const char* name;
+    const std::optional<at::Tensor>& tensor;
+  };
+
+  /// Whether a family is there; it is whole then.
+  bool is_given(std::initializer_list<Member> family) const {
+    const auto is_there = [](const Member& member) { return member.tensor.has_value(); };
+    const auto* const given = std::find_if(family.begin(), family.end(), is_there);
+    const auto* const missing = std::find_if_not(family.begin(), family.end(), is_there);
+    TORCH_CHECK_VALUE(given == family.end() || missing == family.end(), op_, ": ", missing->name,
+                      " must be given together with ", given->name,
+                      ", got None. Give both and what belongs to them, or none of it.");
+    return given != family.end();
+  }
+
+  void check_slots(const at::Tensor& slots, const char* name) const {
+    check_per_row(op_, slots, name, ScalarType::Long, rows_, logits_, "logits");
+  }
+
+  void check_lists(const at::Tensor& ids, const char* name, const at::Tensor& lengths,
+                   const char* lengths_name) const {
+    check_kind(op_, ids, name, ScalarType::Long, kTable, logits_, "logits");
+    check_list(op_, lengths, lengths_name, ScalarType::Long, logits_, "logits");
+    TORCH_CHECK_VALUE(expect(lengths.sym_size(0).sym_eq(ids.sym_size(0))), op_, ": ", lengths_name,
+                      " must have one value for each slot of ", name, " (", ids.sym_size(0),
+                      "), got ", lengths.sym_size(0), ". Give the length of each list.");
+  }
+
+  void check_table(const at::Tensor& table, const char* name, ScalarType dtype,
+                   const c10::SymInt& rows, const c10::SymInt& columns, const char* what) const {
+    check_kind(op_, table, name, dtype, kTable, logits_, "logits");
+    TORCH_CHECK_VALUE(
+        expect(table.sym_size(0).sym_eq(rows)) && expect(table.sym_size(1).sym_eq(columns)), op_,
+        ": ", name, " must have shape [", rows, ", ", columns, "], got ", describe(table),
+        ". Give it ", what, ".");
+  }
+
+  void check_words(const at::Tensor& words, const char* name) const {
+    check_table(words, name, ScalarType::Int, words.dim() == 0 ? 0 : words.sym_size(0), words_,
+                "a word for each 32 ids of the vocabulary");
+  }
+
+  const char* op_;
+  const at::Tensor& logits_;
+  c10::SymInt rows_;
+  c10::SymInt words_;
+};
 
 }  // namespace
 
@@ -61,8 +171,8 @@ void check_arguments(const NoiseArguments& arguments) {
 
 void check_arguments(const SampleRowsArguments& arguments) {
   constexpr const char* kOperator = SampleRowsArguments::kName;
-  const auto& [logits, rows, temperature, k, p, min_p, seed, position, purpose, keep_ties] =
-      arguments;
+  const at::Tensor& logits = arguments.logits;
+  const std::optional<at::Tensor>& rows = arguments.rows;
   check_logits(kOperator, logits);
   if (rows.has_value()) {
     check_list(kOperator, *rows, "rows", ScalarType::Long, logits, "logits");
@@ -71,13 +181,14 @@ void check_arguments(const SampleRowsArguments& arguments) {
   const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
     check_per_row(kOperator, tensor, name, dtype, count, logits, "logits");
   };
-  check(temperature, "temperature", ScalarType::Float);
-  check(k, "k", ScalarType::Int);
-  check(p, "p", ScalarType::Float);
-  check(min_p, "min_p", ScalarType::Float);
-  check(seed, "seed", ScalarType::Long);
-  check(position, "position", ScalarType::Long);
-  check_purpose(kOperator, purpose);
+  check(arguments.temperature, "temperature", ScalarType::Float);
+  check(arguments.k, "k", ScalarType::Int);
+  check(arguments.p, "p", ScalarType::Float);
+  check(arguments.min_p, "min_p", ScalarType::Float);
+  check(arguments.seed, "seed", ScalarType::Long);
+  check(arguments.position, "position", ScalarType::Long);
+  check_purpose(kOperator, arguments.purpose);
+  EditsCheck(kOperator, logits, count).check(arguments);
 }
 
 void check_arguments(const FilterArguments& arguments) {

@@ -9,6 +9,7 @@
 #include "cpu/filters/min_p.h"
 #include "cpu/filters/top_p.h"
 #include "cpu/rows/compaction.h"
+#include "cpu/rows/edits.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -244,6 +245,49 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
     cut = other.value > cut.value ? other : cut;
   }
   return SegmentedDraw<Type>(row, groups, maximum, arguments.temperature, key, work).draw(cut);
+}
+
+/// A row of the sampling layer whose edits are done.
+template <typename Type>
+size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
+                     Workspace& work) {
+  if (!arguments.is_drawn()) {
+    return sample_top_k(row, 1, false, arguments, scratch, work);
+  }
+  if (arguments.segments.has_value()) {
+    return sample_by_segments(row, arguments, scratch, work);
+  }
+  const std::optional<size_t> drawn = sample_compacted(row, arguments, scratch, work);
+  return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);
+}
+
+/// The drawn id of a row of the sampling layer of which the mask allows little; none for other
+/// rows, and where more than ranks decides. What is forbidden is not read.
+template <typename Type>
+std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
+                                     RowArguments arguments, Scratch& scratch, Workspace& work) {
+  const bool takes_one = !arguments.is_drawn() || arguments.keeps_one() || arguments.min_p >= 1.0F;
+  if (takes_one) {
+    arguments.k = 1;
+    arguments.noise.reset();
+    arguments.segments.reset();
+  } else if (arguments.segments.has_value()) {
+    return std::nullopt;
+  }
+  const std::optional<size_t> count = gather_allowed(row, mask, work);
+  if (!count.has_value()) {
+    return std::nullopt;
+  }
+  if (*count == 0) {
+    arguments.status.front() = RowStatus::kAllMasked;
+    return 0;
+  }
+  using Storage = typename Type::Storage;
+  const Row<Type> rest(reinterpret_cast<const Storage*>(work.compacted), *count,
+                       reinterpret_cast<Storage*>(work.last_chunk_of_copy));
+  const size_t place = sample_top_k(rest, static_cast<size_t>(arguments.k), arguments.uses_p(),
+                                    arguments, scratch, work);
+  return rest.value(place) == -kInfinity ? 0 : work.compacted_ids[place];
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -86,6 +86,58 @@ struct Requests {
   const float* min_p;
 };
 
+/// A table whose columns follow one another.
+template <typename Element>
+struct Table {
+  const Element* data;
+  int64_t row_stride;
+
+  const Element* row(int64_t index) const { return data + index * row_stride; }
+};
+
+/// Lists of ids, one for each slot. What is behind a list's length does not count.
+struct IdLists {
+  Table<int64_t> ids;
+  const int64_t* lengths;
+
+  std::span<const int64_t> of(int64_t slot) const {
+    return {ids.row(slot), static_cast<size_t>(lengths[slot])};
+  }
+};
+
+/// What is added to some logits: finite, or -inf, which forbids an id whatever its logit is.
+struct Addends {
+  const int64_t* slots;  // a slot for each row, or -1: none
+  IdLists lists;
+  Table<float> addends;  // by slot, as the lists
+};
+
+/// Penalties of ids that have occurred. A list may have an id several times.
+struct Penalties {
+  const int64_t* slots;  // as those of addends
+  IdLists lists;
+  Table<int32_t> occurrences;  // of each id: 2 * its count in the output, + 1 if in the prompt
+  const float* repetition;     // a number for each row, as the others
+  const float* presence;
+  const float* frequency;
+};
+
+/// Which ids may be drawn: bit j of word w is that of id 32 w + j. Bits beyond the vocabulary do
+/// not count.
+struct Masks {
+  const int64_t* slots;  // as those of addends
+  Table<int32_t> words;
+};
+
+/// What is done to rows before they are sampled: addends, then penalties, then masks, each of which
+/// has to allow an id.
+struct Edits {
+  std::optional<Addends> addends;
+  std::optional<Penalties> penalties;
+  std::optional<Masks> masks;
+  std::optional<Masks> bitmask;
+};
+
 /// What was seen in a row: NaN before +inf, +inf before nothing but -inf.
 enum class RowStatus : int8_t { kOk = 0, kAllMasked = 1, kNanSeen = 2, kInfinitySeen = 3 };
 
@@ -95,6 +147,7 @@ struct SamplingCall {
   int64_t batch_size;
   std::span<const int64_t> rows;  // of the logits, one for each request; empty: the same
   Requests requests;
+  Edits edits;
   const int64_t* seed;
   const int64_t* position;
   uint32_t purpose;

@@ -8,6 +8,7 @@
 #include "cpu/filters/best_tokens.h"
 #include "cpu/filters/distribution.h"
 #include "cpu/filters/sample_result.h"
+#include "cpu/rows/edits.h"
 #include "cpu/rows/formats.h"
 #include "cpu/targets.h"
 
@@ -103,19 +104,28 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
   arguments.status = {call.status + index, 1};
   arguments.keeps_ties = call.keeps_ties;
   arguments.temperature = temperature;
-  if (!(temperature > 0.0F) || arguments.k == 1) {
-    return sample_top_k(row, 1, false, arguments, scratch, work);
-  }
   const NoiseKey key{call.seed[index], call.position[index], call.purpose};
-  if (arguments.uses_k(row.vocab_size())) {
-    LazyNoise noise(key, reinterpret_cast<float*>(scratch.reserve(
+  std::optional<LazyNoise> noise;
+  if (temperature > 0.0F && arguments.k != 1) {
+    if (arguments.uses_k(row.vocab_size())) {
+      noise.emplace(key, reinterpret_cast<float*>(scratch.reserve(
                              Scratch::kNoise, row.lines() * kLine * sizeof(float))));
-    arguments.noise.emplace(noise);
-    const std::optional<size_t> drawn = sample_compacted(row, arguments, scratch, work);
-    return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);
+      arguments.noise.emplace(*noise);
+    } else {
+      arguments.segments = key;
+    }
   }
-  arguments.segments = key;
-  return sample_by_segments(row, arguments, scratch, work);
+  const RowMask mask(call.edits, index, row.vocab_size());
+  if (const auto edited = edit(row, call.edits, index, mask, scratch, work)) {
+    return sample_edited(*edited, arguments, scratch, work);
+  }
+  if (!mask.is_there()) {
+    return sample_edited(row, arguments, scratch, work);
+  }
+  const std::optional<size_t> drawn = sample_allowed(row, mask, arguments, scratch, work);
+  return drawn.has_value()
+             ? *drawn
+             : sample_edited(keep_allowed(row, mask, scratch, work), arguments, scratch, work);
 }
 
 /// The distribution of a row of the sampling layer. Rows are divided by the temperature first.

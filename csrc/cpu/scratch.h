@@ -22,7 +22,18 @@ class Scratch {
  public:
   History history;
 
-  enum Slot : uint8_t { kRow, kLogits, kNoise, kCopy, kDivided, kSort, kHistogram, kSlots };
+  enum Slot : uint8_t {
+    kRow,
+    kLogits,
+    kNoise,
+    kCopy,
+    kDivided,
+    kEdited,
+    kEdits,
+    kSort,
+    kHistogram,
+    kSlots
+  };
 
   /// At least `bytes`, aligned to 64. What the slot held before is lost when it grows.
   std::byte* reserve(Slot slot, size_t bytes);

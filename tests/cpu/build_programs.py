@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parent
 CORE_OBJECTS = "the core's"
 PACKAGE_OBJECTS = ROOT / "build" / "objects" / "_C" / "csrc" / "cpu"
 _ORACLE = ("oracle.cpp", "oracle_judge.cpp", "oracle_row.cpp")
-_FUZZ = ("fuzz.cpp", "fuzzer.cpp", "fuzz_case.cpp", "stored_case.cpp", *_ORACLE)
+_FUZZ = ("fuzz.cpp", "fuzzer.cpp", "fuzz_case.cpp", "fuzz_edits.cpp", "stored_case.cpp", *_ORACLE)
 PROGRAMS = {
     "driver": ("driver.cpp", *_ORACLE, CORE_OBJECTS),
     "fuzz": (*_FUZZ, CORE_OBJECTS),

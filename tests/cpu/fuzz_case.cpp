@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "fuzz_values.h"
+#include "text.h"
 
 namespace ascend_sample::cpu::testing {
 namespace {
@@ -125,7 +126,8 @@ class Maker : RowMaker {
                           .position = numbers(),
                           .purpose = static_cast<uint32_t>(bits()),
                           .keeps_ties = one_in(4),
-                          .wants_distribution = one_in(3)};
+                          .wants_distribution = one_in(3),
+                          .edits = {}};
     made.is_need_logits = made.request->wants_distribution;
     made.is_need_sample_result = false;
     made.min_p.reset();
@@ -133,6 +135,9 @@ class Maker : RowMaker {
     made.most_k = kMaxTopK;
     if (one_in(4)) {
       made.k = static_cast<int32_t>(1 + below(size));  // perhaps one that is not ranked
+    }
+    if (!made.request->wants_distribution && one_in(3)) {
+      made.request->edits = make_edits(*this, size);
     }
   }
 
@@ -238,13 +243,6 @@ class Maker : RowMaker {
   }
 };
 
-template <typename... Arguments>
-void append(std::string& text, const char* format, Arguments... arguments) {
-  char line[200];
-  std::snprintf(line, sizeof(line), format, arguments...);
-  text += line;
-}
-
 }  // namespace
 
 FuzzCase make_case(uint64_t seed) { return Maker(seed).make(); }
@@ -280,6 +278,7 @@ std::string FuzzCase::describe() const {
            static_cast<long long>(request->position), request->purpose,
            request->keeps_ties ? ", ties kept" : "");
   }
+  text += request.has_value() ? request->edits.describe() : "";
   text += "  logits (bits):";
   for (size_t id = 0; id < std::min(kShown, logits.size()); ++id) {
     append(text, " %#x", logits[id]);

@@ -8,6 +8,7 @@
 
 #include "cpu/calls.h"
 #include "cpu/scratch.h"
+#include "fuzz_edits.h"
 #include "placed_row.h"
 
 namespace ascend_sample::cpu::testing {
@@ -44,6 +45,7 @@ struct FuzzCase {
     uint32_t purpose;
     bool keeps_ties;
     bool wants_distribution;  // instead of a token
+    FuzzEdits edits;          // of a token
   };
   std::optional<Request> request;
 

@@ -190,6 +190,9 @@ FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest) {
       if (smaller.q.has_value()) {
         cut(*smaller.q);
       }
+      if (smaller.request.has_value()) {
+        smaller.request->edits.cut(smaller.logits.size());
+      }
       if (smaller.logits.empty() || !try_case(smaller)) {
         start += length;
       }
@@ -232,6 +235,17 @@ FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest) {
       smaller.request->min_p = 0.0F;
     }
   });
+  const auto try_edits = [&](auto change) {
+    try_change([change](FuzzCase& smaller) {
+      if (smaller.request.has_value()) {
+        change(smaller.request->edits);
+      }
+    });
+  };
+  try_edits([](FuzzEdits& edits) { edits.addends.reset(); });
+  try_edits([](FuzzEdits& edits) { edits.penalties.reset(); });
+  try_edits([](FuzzEdits& edits) { edits.mask.reset(); });
+  try_edits([](FuzzEdits& edits) { edits.bitmask.reset(); });
   try_change([](FuzzCase& smaller) { smaller.eps = 0.0F; });
   for (size_t lane = 0; lane < smallest.logits.size(); ++lane) {
     try_change([lane](FuzzCase& smaller) { smaller.logits[lane] = 0; });

@@ -64,7 +64,8 @@ Oracle::Oracle(const Row& row) : row_(row) {
   scenario_ = (row.is_second ? "2:" : "") + (keeps_one_ ? "1" : scenario_) + (row.has_q ? "q" : "");
   if (row.is_request) {
     scenario_ = (row.wants_distribution ? "f:" : "r:") +
-                (row.is_greedy ? "g" : scenario_.substr(2)) + (row.is_divided ? "t" : "");
+                (row.is_greedy ? "g" : scenario_.substr(2)) + (row.is_divided ? "t" : "") +
+                (row.is_edited ? "/edits" : "");
   }
   scenario_ += row.is_need_sample_result ? "/dense" : "";
   scenario_ += row.are_probabilities ? "/prob" : "";

@@ -28,8 +28,8 @@ class Oracle {
 
   /// "C", "A", "B" or "Ap"; with "q" where the draw is on. Of the second operator with "2:" before
   /// it, "1" where p keeps one entry, "m" for min-p, "/dense" and "/prob". Of the sampling layer
-  /// with "r:" before it, or "f:" where the distribution is wanted, "g" for greedy rows and "t"
-  /// where logits are divided.
+  /// with "r:" before it, or "f:" where the distribution is wanted, "g" for greedy rows, "t"
+  /// where logits are divided and "/edits".
   const std::string& scenario() const { return scenario_; }
   int64_t selected() const { return selected_; }
   /// The probability of each id where the distribution is wanted; all NaN where nothing has weight.

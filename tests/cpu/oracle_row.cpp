@@ -27,7 +27,7 @@ float half_to_float(uint16_t bits) {
   return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
 }
 
-float load(LogitsType type, const void* data, int64_t index) {
+float value_at(LogitsType type, const void* data, int64_t index) {
   if (type == LogitsType::kFloat32) {
     return static_cast<const float*>(data)[index];
   }
@@ -40,7 +40,7 @@ float load(LogitsType type, const void* data, int64_t index) {
 
 Row::Row(const OperatorCall& call, int64_t row)
     : k(call.k.data[row * call.k.stride]),
-      p(load(call.logits.type, call.p.data, row * call.p.stride)),
+      p(value_at(call.logits.type, call.p.data, row * call.p.stride)),
       has_q(call.q.has_value()),
       eps(call.eps),
       is_second(!call.rules.softmaxes_again),
@@ -48,16 +48,19 @@ Row::Row(const OperatorCall& call, int64_t row)
       are_probabilities(call.are_probabilities),
       is_need_sample_result(call.sample_result.has_value()) {
   if (call.min_p.has_value()) {
-    min_p = load(call.logits.type, call.min_p->data, row * call.min_p->stride);
+    min_p = value_at(call.logits.type, call.min_p->data, row * call.min_p->stride);
   }
   for (int64_t id = 0; has_q && id < call.logits.vocab_size; ++id) {
     q.push_back(call.q->data[row * call.q->row_stride + id * call.q->column_stride]);
   }
-  read(call.logits, row);
+  load(call.logits, row);
+  settle();
 }
 
 Row::Row(const SamplingCall& call, int64_t row) {
-  read(call.logits, row);
+  load(call.logits, row);
+  edit(call.edits, row);
+  settle();
   read(call.requests, row);
   const float temperature = call.requests.temperature[row];
   has_q = temperature > 0.0F && k != 1;
@@ -79,7 +82,8 @@ Row::Row(const SamplingCall& call, int64_t row) {
 }
 
 Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
-  read(call.logits, row);
+  load(call.logits, row);
+  settle();
   read(call.requests, row);
   const float temperature = call.requests.temperature[row];
   is_greedy = !(temperature > 0.0F);
@@ -90,11 +94,71 @@ Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
   }
 }
 
-void Row::read(const Logits& rows, int64_t row) {
+void Row::load(const Logits& rows, int64_t row) {
   for (int64_t id = 0; id < rows.vocab_size; ++id) {
-    const float value = load(rows.type, rows.data, row * rows.row_stride + id * rows.column_stride);
+    logits.push_back(
+        value_at(rows.type, rows.data, row * rows.row_stride + id * rows.column_stride));
+  }
+}
+
+/// Addends, penalties and masks, id by id over the whole vocabulary. What is computed of two
+/// float32 in double, and then rounded to float32, is rounded as if once.
+void Row::edit(const Edits& edits, int64_t row) {
+  const auto rounded = [](double value) { return static_cast<float>(value); };
+  if (edits.addends.has_value() && edits.addends->slots[row] >= 0) {
+    is_edited = true;
+    const int64_t slot = edits.addends->slots[row];
+    const auto& [ids, lengths] = edits.addends->lists;
+    const auto& addends = edits.addends->addends;
+    for (int64_t i = 0; i < lengths[slot]; ++i) {
+      float& logit = logits[static_cast<size_t>(ids.data[slot * ids.row_stride + i])];
+      const double addend = addends.data[slot * addends.row_stride + i];
+      logit = addend < -1e300 ? -kInfinity : rounded(logit + addend);
+    }
+  }
+  if (edits.penalties.has_value() && edits.penalties->slots[row] >= 0) {
+    is_edited = true;
+    const int64_t slot = edits.penalties->slots[row];
+    const auto& [ids, lengths] = edits.penalties->lists;
+    const auto& occurrences = edits.penalties->occurrences;
+    std::vector<bool> is_listed(logits.size());
+    for (int64_t i = 0; i < lengths[slot]; ++i) {
+      is_listed[static_cast<size_t>(ids.data[slot * ids.row_stride + i])] = true;
+    }
+    for (size_t id = 0; id < logits.size(); ++id) {
+      const int32_t seen =
+          occurrences.data[slot * occurrences.row_stride + static_cast<int64_t>(id)];
+      if (!is_listed[id] || seen == 0) {
+        continue;
+      }
+      float& logit = logits[id];
+      const double repetition = edits.penalties->repetition[row];
+      logit = rounded(logit > 0 ? logit / repetition : logit * repetition);
+      const double count = rounded(seen / 2);
+      const double loss = rounded(edits.penalties->frequency[row] * count);
+      logit = rounded(logit - loss);
+      logit = rounded(logit - (count > 0 ? double{edits.penalties->presence[row]} : 0.0));
+    }
+  }
+  for (const std::optional<Masks>* masks : {&edits.masks, &edits.bitmask}) {
+    if (masks->has_value() && (*masks)->slots[row] >= 0) {
+      is_edited = true;
+      const auto& [slots, words] = **masks;
+      for (size_t id = 0; id < logits.size(); ++id) {
+        const auto word = static_cast<uint32_t>(
+            words.data[slots[row] * words.row_stride + static_cast<int64_t>(id / 32)]);
+        logits[id] = (word & (1U << (id % 32))) != 0 ? logits[id] : -kInfinity;
+      }
+    }
+  }
+}
+
+/// The status, and numbers for what is none.
+void Row::settle() {
+  for (float& logit : logits) {
+    const float value = logit;
     const bool has_none = std::isnan(value) || (are_probabilities && value <= 0.0F);
-    logits.push_back(has_none ? nothing() : value);
+    logit = has_none ? nothing() : value;
     status = std::isnan(value)                                     ? RowStatus::kNanSeen
              : value == kInfinity && status != RowStatus::kNanSeen ? RowStatus::kInfinitySeen
                                                                    : status;

@@ -35,13 +35,16 @@ struct Row {
   bool is_request = false;
   bool wants_distribution = false;  // instead of a token
   bool is_greedy = false;
+  bool is_edited = false;             // or masked
   bool is_divided = false;            // by a temperature
   bool is_segmented = false;          // q is that of 256 places, then that of segments
   RowStatus status = RowStatus::kOk;  // of a token
   std::vector<float> order;           // of top-k, where that is not the logits'; else empty
 
  private:
-  void read(const Logits& rows, int64_t row);
+  void load(const Logits& rows, int64_t row);
+  void edit(const Edits& edits, int64_t row);
+  void settle();
   void read(const Requests& requests, int64_t row);
   void cut_at_k(bool keeps_ties);
   void divide(float temperature);

@@ -10,6 +10,7 @@
 #include <deque>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <type_traits>
 
@@ -114,6 +115,23 @@ class PlacedRow {
   void place(int64_t /*row*/)
     requires(std::is_same_v<Call, SamplingCall>)
   {
+    Edits& edits = call_.edits;
+    if (edits.addends.has_value()) {
+      const int64_t slot = edits.addends->slots[0];
+      const size_t length = edits.addends->lists.of(slot).size();
+      place_table(edits.addends->lists.ids, slot, length);
+      place_table(edits.addends->addends, slot, length);
+    }
+    if (edits.penalties.has_value()) {
+      const int64_t slot = edits.penalties->slots[0];
+      place_table(edits.penalties->lists.ids, slot, edits.penalties->lists.of(slot).size());
+      place_table(edits.penalties->occurrences, slot, vocab_size_);
+    }
+    for (std::optional<Masks>* masks : {&edits.masks, &edits.bitmask}) {
+      if (masks->has_value()) {
+        place_table((*masks)->words, (*masks)->slots[0], (vocab_size_ + 31) / 32);
+      }
+    }
     call_.selected = not_selected();
     *call_.status = RowStatus{-1};  // has to be written
   }
@@ -142,6 +160,13 @@ class PlacedRow {
     column.data = static_cast<const Element*>(
         copy_of(column.data, row * column.stride, 1, size, Placement::kHeap));
     column.stride = 0;
+  }
+  /// The row of one slot alone, which it is for every slot then.
+  template <typename Element>
+  void place_table(Table<Element>& table, int64_t slot, size_t count) {
+    table = {static_cast<const Element*>(
+                 copy_of(table.row(slot), 0, count, sizeof(Element), placement_)),
+             0};
   }
   int64_t* not_selected() {
     return static_cast<int64_t*>(

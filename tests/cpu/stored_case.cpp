@@ -44,6 +44,7 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
                          .batch_size = 1,
                          .rows = {},
                          .requests = requests,
+                         .edits = edits(),
                          .seed = &request_.seed,
                          .position = &request_.position,
                          .purpose = request_.purpose,
@@ -53,6 +54,32 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
   } else {
     call_ = operator_call(fuzz_case, logits);
   }
+}
+
+/// Those of the stored request, in slot 0 of tables of their own.
+Edits StoredCase::edits() {
+  Edits edits;
+  if (auto& addends = request_.edits.addends; addends.has_value()) {
+    addend_length_ = static_cast<int64_t>(addends->ids.size());
+    edits.addends = {.slots = &kSlot,
+                     .lists = {{addends->ids.data(), 0}, &addend_length_},
+                     .addends = {addends->addends.data(), 0}};
+  }
+  if (auto& penalties = request_.edits.penalties; penalties.has_value()) {
+    penalty_length_ = static_cast<int64_t>(penalties->ids.size());
+    edits.penalties = {.slots = &kSlot,
+                       .lists = {{penalties->ids.data(), 0}, &penalty_length_},
+                       .occurrences = {penalties->occurrences.data(), 0},
+                       .repetition = &penalties->repetition,
+                       .presence = &penalties->presence,
+                       .frequency = &penalties->frequency};
+  }
+  const auto masks = [](const std::optional<std::vector<int32_t>>& words) {
+    return words.has_value() ? std::optional(Masks{&kSlot, {words->data(), 0}}) : std::nullopt;
+  };
+  edits.masks = masks(request_.edits.mask);
+  edits.bitmask = masks(request_.edits.bitmask);
+  return edits;
 }
 
 OperatorCall StoredCase::operator_call(const FuzzCase& fuzz_case, const Logits& logits) {

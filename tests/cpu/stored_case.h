@@ -24,6 +24,9 @@ class StoredCase {
 
  private:
   OperatorCall operator_call(const FuzzCase& fuzz_case, const Logits& logits);
+  Edits edits();
+
+  static constexpr int64_t kSlot = 0;
 
   std::vector<std::byte> logits_;
   std::vector<float> q_;
@@ -35,6 +38,8 @@ class StoredCase {
   std::vector<float> weights_;
   std::vector<int64_t> ids_;
   FuzzCase::Request request_;
+  int64_t addend_length_ = 0;
+  int64_t penalty_length_ = 0;
   RowStatus status_ = RowStatus::kOk;
   AnyCall call_;
 };

@@ -19,7 +19,8 @@ FILTERS = ("1", "A", "Ap", "Am", "Apm", "Bp", "Bpm", "C", "Cm")
 SECOND_OPERATOR = {
     f"2:{filters}{draw}{values}" for filters in FILTERS for draw in ("", "q", "/dense") for values in ("", "/prob")
 }
-REQUESTS = {"r:g"} | {f"r:{filters}q{divided}" for filters in FILTERS for divided in ("", "t")}
+ROWS_OF_LAYER = {"g"} | {f"{filters}q{divided}" for filters in FILTERS for divided in ("", "t")}
+REQUESTS = {f"r:{row}{edits}" for row in ROWS_OF_LAYER for edits in ("", "/edits")}
 DISTRIBUTIONS = {"f:g"} | {f"f:{filters}{divided}" for filters in FILTERS for divided in ("", "t")}
 
 

@@ -206,7 +206,7 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: the native noise has another purpose",
         "csrc/cpu/torch/sample_rows_kernel.cpp",
-        ".purpose = static_cast<uint32_t>(purpose),",
+        ".purpose = static_cast<uint32_t>(arguments.purpose),",
         ".purpose = 0,",
         IN_NATIVE_ROWS,
     ),

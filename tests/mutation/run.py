@@ -26,6 +26,7 @@ from pathlib import Path
 
 from mutants import LIBRARIES, MUTANTS, Mutant
 from mutants_cpu import MUTANTS_CPU
+from mutants_edits import MUTANTS_EDITS
 from mutants_sampling import MUTANTS_SAMPLING
 from mutants_segments import MUTANTS_SEGMENTS
 from mutants_v2 import MUTANTS_V2
@@ -227,7 +228,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", default="", help="only the faults with this in their names")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args()
-    every = (*MUTANTS, *MUTANTS_CPU, *MUTANTS_V2, *MUTANTS_SAMPLING, *MUTANTS_SEGMENTS)
+    every = (*MUTANTS, *MUTANTS_CPU, *MUTANTS_V2, *MUTANTS_SAMPLING, *MUTANTS_SEGMENTS, *MUTANTS_EDITS)
     chosen = [mutant for mutant in every if options.only in mutant.name]
     if not chosen:
         print(f"--only must be part of a fault's name, got {options.only!r}. --list prints them.", file=sys.stderr)

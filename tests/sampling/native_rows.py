@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from row_reference import Request
@@ -49,9 +51,10 @@ def sample_rows(
     rows: Tensor | None = None,
     purpose: int = Purpose.DRAW,
     keep_ties: bool = False,
+    edits: Mapping[str, Tensor] = MappingProxyType({}),
     **key: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    arguments = {**lists(requests), **(key or keys(len(requests))), "purpose": purpose, "keep_ties": keep_ties}
+    arguments = {**lists(requests), **(key or keys(len(requests))), "purpose": purpose, "keep_ties": keep_ties, **edits}
     result: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(logits, rows, **arguments)
     return result
 

@@ -1,0 +1,159 @@
+"""Edits of rows for sample_rows, and the same by whole rows, as ascend_sample.sampling.processing has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling.processing import MASKED, add_bias, apply_penalties
+
+SPARE_SLOTS = 2  # of no row: what they hold is never looked at
+FAMILIES = {
+    "addends": ("addend_slot", "addend_ids", "addends", "addend_lengths"),
+    "penalties": ("penalty_slot", "penalty_ids", "penalty_lengths", "occurrences", "penalties"),
+    "masks": ("mask_slot", "masks"),
+    "bitmask": ("bitmask_rows", "bitmask"),
+}
+
+
+@dataclass
+class RowEdits:
+    """What is done to one row; None: nothing of that kind."""
+
+    addends: dict[int, float] | None = None
+    listed: list[int] | None = None
+    occurrences: dict[int, int] | None = None  # 2 * (how often in the output) + (1 if in the prompt), by id
+    penalties: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    mask: Tensor | None = None  # bool [vocab_size], True: allowed
+    bitmask: Tensor | None = None
+
+    @property
+    def is_widened(self) -> bool:
+        return self.addends is not None or self.listed is not None
+
+
+def random_edits(count: int, vocab_size: int, seed: int = 0) -> list[RowEdits]:
+    """Each kind in half of the rows; lists that are empty, short, or have ids several times; masks of all densities."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def below(bound: int) -> int:
+        return int(torch.randint(bound, (), generator=generator))
+
+    def pick(values: tuple[float, ...]) -> float:
+        return values[below(len(values))]
+
+    def mask() -> Tensor:
+        kind = below(5)
+        words = torch.rand(vocab_size // 32 + 1, generator=generator).repeat_interleave(32)[:vocab_size]
+        each = torch.rand(vocab_size, generator=generator)
+        return (each > 0.5, each > 0.99, each < 0.99, words > 0.95, (words > 0.1) & (each > 0.1))[kind]
+
+    rows = []
+    for _ in range(count):
+        row = RowEdits()
+        if below(2):
+            ids = torch.randint(vocab_size, (below(20),), generator=generator).unique()
+            row.addends = {int(i): pick((MASKED, 0.0, -0.0, 5.0, -100.0, 0.37, -1.21)) for i in ids}
+        if below(2):
+            row.listed = torch.randint(vocab_size, (below(120),), generator=generator).tolist()
+            row.listed += row.listed[: below(20)]
+            row.occurrences = {i: below(9) for i in row.listed}
+            row.penalties = (pick((1.0, 1.05, 1.3, 0.8)), pick((0.0, 0.7, -0.3)), pick((0.0, 0.1, -0.2)))
+        row.mask = mask() if below(2) else None
+        row.bitmask = mask() if below(2) else None
+        rows.append(row)
+    return rows
+
+
+def whole_rows(logits: Tensor, edits: list[RowEdits]) -> Tensor:
+    """The float32 logits after their edits, by functions of whole rows."""
+    count, vocab_size = logits.shape
+    addend = torch.zeros(count, vocab_size)
+    in_prompt = torch.zeros(count, vocab_size, dtype=torch.bool)
+    output_counts = torch.zeros(count, vocab_size, dtype=torch.int32)
+    allowed = torch.ones(count, vocab_size, dtype=torch.bool)
+    for i, row in enumerate(edits):
+        for token_id, value in (row.addends or {}).items():
+            addend[i, token_id] = value
+        for token_id in row.listed or ():
+            output_counts[i, token_id], in_prompt[i, token_id] = divmod(row.occurrences[token_id], 2)
+        for mask in (row.mask, row.bitmask):
+            if mask is not None:
+                allowed[i] &= mask
+    repetition, presence, frequency = torch.tensor([row.penalties for row in edits]).unbind(1)
+    values = add_bias(logits.float(), addend)
+    values = apply_penalties(values, in_prompt, output_counts, repetition, presence, frequency)
+    return values.masked_fill(~allowed, MASKED)
+
+
+def packed(masks: list[Tensor], vocab_size: int, beyond: int = 0) -> Tensor:
+    """int32 [masks, ceil(vocab_size / 32)]; bits beyond the vocabulary are `beyond`."""
+    words = (vocab_size + 31) // 32
+    bits = torch.full((len(masks), 32 * words), beyond, dtype=torch.int64)
+    for i, mask in enumerate(masks):
+        bits[i, :vocab_size] = mask
+    values = (bits.view(len(masks), words, 32) << torch.arange(32)).sum(2)
+    return torch.where(values >= 2**31, values - 2**32, values).to(torch.int32)
+
+
+def arguments_of(edits: list[RowEdits], vocab_size: int, seed: int = 0) -> dict[str, Tensor]:
+    """The operator's arguments: slots in any order, lists padded with what must not be read, words with bits beyond."""
+    generator = torch.Generator().manual_seed(seed)
+    count = len(edits)
+
+    def slots(has_any: list[bool]) -> tuple[Tensor, int]:
+        """The slot of each row, and the number of slots."""
+        number = sum(has_any) + SPARE_SLOTS
+        order = torch.randperm(number, generator=generator)
+        slot = torch.full((count,), -1)
+        slot[torch.tensor(has_any)] = order[: sum(has_any)]
+        return slot, number
+
+    arguments = {}
+    slot, number = slots([row.addends is not None for row in edits])
+    capacity = max(len(row.addends or ()) for row in edits) + 2
+    arguments["addend_slot"] = slot
+    arguments["addend_ids"] = torch.full((number, capacity), vocab_size + 7)
+    arguments["addends"] = torch.full((number, capacity), torch.nan)
+    arguments["addend_lengths"] = torch.full((number,), -3)
+    for i, row in enumerate(edits):
+        if row.addends is not None:
+            length = len(row.addends)
+            arguments["addend_ids"][slot[i], :length] = torch.tensor(list(row.addends), dtype=torch.int64)
+            arguments["addends"][slot[i], :length] = torch.tensor(list(row.addends.values()))
+            arguments["addend_lengths"][slot[i]] = length
+    slot, number = slots([row.listed is not None for row in edits])
+    capacity = max(len(row.listed or ()) for row in edits) + 2
+    arguments["penalty_slot"] = slot
+    arguments["penalty_ids"] = torch.full((number, capacity), -5)
+    arguments["penalty_lengths"] = torch.full((number,), capacity + 1)
+    arguments["occurrences"] = torch.full((number, vocab_size), 77, dtype=torch.int32)  # read at listed ids alone
+    arguments["penalties"] = torch.tensor([row.penalties for row in edits]).t().contiguous()
+    for i, row in enumerate(edits):
+        if row.listed is not None:
+            arguments["penalty_ids"][slot[i], : len(row.listed)] = torch.tensor(row.listed, dtype=torch.int64)
+            arguments["penalty_lengths"][slot[i]] = len(row.listed)
+            for token_id in row.listed:
+                arguments["occurrences"][slot[i], token_id] = row.occurrences[token_id]
+    for slot_name, name in (("mask_slot", "masks"), ("bitmask_rows", "bitmask")):
+        masks = [row.mask if name == "masks" else row.bitmask for row in edits]
+        slot, number = slots([mask is not None for mask in masks])
+        arguments[slot_name] = slot
+        arguments[name] = torch.full((number, (vocab_size + 31) // 32), 0x5A5A5A5A, dtype=torch.int32)
+        for i, mask in enumerate(masks):
+            if mask is not None:
+                arguments[name][slot[i]] = packed([mask], vocab_size, beyond=1)[0]
+    return arguments
+
+
+def of_rows(arguments: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    """The arguments of some rows, with the same tables."""
+    per_row = {"addend_slot", "penalty_slot", "mask_slot", "bitmask_rows"}
+    chosen = {name: value[rows] if name in per_row else value for name, value in arguments.items()}
+    return chosen | ({"penalties": arguments["penalties"][:, rows]} if "penalties" in arguments else {})
+
+
+def without_repeats(edits: list[RowEdits]) -> list[RowEdits]:
+    return [replace(row, listed=None if row.listed is None else sorted(set(row.listed))) for row in edits]
