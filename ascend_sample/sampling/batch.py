@@ -15,21 +15,13 @@ from ascend_sample.sampling import _arguments
 from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling._checks import LARGEST_COUNT
 from ascend_sample.sampling._normal_mode import in_normal_mode
+from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.edits import RowEdits
 from ascend_sample.sampling.params import DISTRIBUTION, FIELDS, SamplingParams
-from ascend_sample.sampling.plan import ProcessingPlan, edited
-from ascend_sample.sampling.processing import bits_of_bytes
 from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
-from ascend_sample.sampling.row_table import NO_SLOT, SLOTS, DeviceColumn, HostMirrors, RowTable, to_device
+from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable, to_device
 from ascend_sample.sampling.seeds import random_seeds
-from ascend_sample.sampling.slots import (
-    AddendSlots,
-    MaskSlots,
-    PenaltySlots,
-    Seen,
-    addend_of,
-    has_addend,
-    has_mask,
-)
+from ascend_sample.sampling.slots import Seen
 
 
 class ProcessedRows(NamedTuple):
@@ -107,12 +99,7 @@ class SamplingBatch:
         self._generator = generator
         self._params: list[SamplingParams] = []
         self._table = RowTable(self.device, capacity)
-        self._addends = AddendSlots(self.device)
-        self._penalties = PenaltySlots(self.vocab_size, self.device)
-        self._masks = MaskSlots(self.vocab_size, self.device)
-        self._bits: Tensor | None = None
-        self._plan: ProcessingPlan | None = None
-        self._plan_is_stale = False
+        self._edits = RowEdits(self._table, self.vocab_size)
 
     def __len__(self) -> int:
         return len(self._params)
@@ -125,7 +112,7 @@ class SamplingBatch:
     @property
     def slot_bytes(self) -> int:
         """Returns how many bytes of device memory masks, biases and what rows have seen take at the moment."""
-        return self._addends.bytes + self._penalties.bytes + self._masks.bytes
+        return sum(slots.bytes for slots in self._edits.slots.values())
 
     @property
     def params(self) -> Sequence[SamplingParams]:
@@ -198,11 +185,7 @@ class SamplingBatch:
             return range(len(self), len(self))
         self._table.reserve(len(self) + count)  # the last thing that can fail
         left = [max(0, one.min_tokens - len(output)) for one, output in zip(params, outputs, strict=True)]
-        slots: dict[str, list[int]] = {
-            "addend_slot": [self._addend_slot(one, forbidden > 0) for one, forbidden in zip(params, left, strict=True)],
-            "penalty_slot": [self._penalty_slot(one) for one in seen],
-            "mask_slot": [self._mask_slot(one) for one in params],
-        }
+        slots = self._edits.allocate(params, seen, left)
         columns: dict[str, Iterable[Any]] = {
             name: declaration.column.numbers([getattr(one, name) for one in params], self.vocab_size)
             for name, declaration in FIELDS.items()
@@ -226,10 +209,7 @@ class SamplingBatch:
         row = _arguments.to_row(row, len(self))
         last = len(self) - 1
         processed = bool(self.host.is_processed[[row, last]].any())
-        for slots, name in zip((self._addends, self._penalties, self._masks), SLOTS, strict=True):
-            slot = int(getattr(self.host, name)[row])
-            if slot != NO_SLOT:
-                slots.release(slot)
+        self._edits.release(row)
         self._params[row] = self._params[last]
         self._params.pop()
         moved = self._table.remove(row)
@@ -278,8 +258,7 @@ class SamplingBatch:
             self.advance(token_ids, are_ids=False)
         elif count:
             self._flush(int(numpy.bincount(host_rows).max()))
-            if self._plan is not None and self._plan.penalties is not None:
-                self._plan.penalties.append_to(host_rows, token_ids)
+            self._edits.append_to(host_rows, token_ids)
             self._allow_stop_ids(self._table.advance(host_rows, to_device(host_rows, self.device)))
 
     def advance(self, token_ids: Tensor, *, are_ids: bool = True) -> None:
@@ -290,8 +269,7 @@ class SamplingBatch:
             are_ids: whether all are known to be ids of the vocabulary, as what was drawn is.
         """
         self._flush(1)
-        if self._plan is not None and self._plan.penalties is not None:
-            self._plan.penalties.append(token_ids, are_ids)
+        self._edits.append(token_ids, are_ids)
         self._allow_stop_ids(self._table.advance(None, None))
 
     def row_tensor(self, name: str) -> Tensor:
@@ -312,13 +290,7 @@ class SamplingBatch:
     def _flush(self, more: int = 0) -> None:
         """Does what `flush` does, and makes room for so many more tokens in the lists of rows with penalties."""
         self._table.flush()
-        self._addends.flush()
-        self._masks.flush()
-        self._plan_is_stale |= not self._penalties.flush(more)
-        if self._plan_is_stale:
-            is_needed = bool(self.host.is_processed.any())
-            self._plan = ProcessingPlan(self.host, self._addends, self._penalties, self._masks) if is_needed else None
-            self._plan_is_stale = False
+        self._edits.flush(more)
 
     @in_normal_mode
     def process(self, logits: Tensor) -> ProcessedRows | None:
@@ -335,29 +307,33 @@ class SamplingBatch:
             ValueError: they have the wrong shape or device.
         """
         _arguments.check_logits(logits, len(self), self.vocab_size, self.device)
-        whole, plan = self.edited(logits), self._plan
+        whole, plan = self.edited(logits), self._edits.plan
         if whole is None or plan is None:
             return None
         changed = whole if len(plan.host_rows) == len(self) else whole.index_select(0, plan.rows)
-        return ProcessedRows(changed, plan.rows, plan.host_rows.tolist())
+        return ProcessedRows(changed.contiguous(), plan.rows, plan.host_rows.tolist())
 
     @in_normal_mode
-    def edited(self, logits: Tensor, bitmask: Tensor | None = None) -> Tensor | None:
+    def edited(self, logits: Tensor, bitmask: Bitmask | None = None, columns: int | None = None) -> Tensor | None:
         """Returns a copy of logits with all that is done to them before temperature.
 
         Args:
-            logits: as for `process`, without checks.
-            bitmask: int32 [rows, words] on the batch's device, the ids that a grammar allows as well; None: all.
+            logits: as for `process`, but not checked.
+            bitmask: the ids that a grammar allows as well; None: all.
+            columns: how far the rows of the copy are to be apart; None: as they were in the last step.
 
         Returns:
             float32 [rows, vocab_size]; None if nothing changes.
         """
+        if columns is not None:
+            self._edits.use_columns(columns)
         self.flush()
-        if self._plan is None and bitmask is None:
-            return None
-        if self._bits is None:
-            self._bits = bits_of_bytes(self.device)
-        return edited(logits, self._plan, bitmask, self._bits)
+        return self._edits.applied_to(logits, bitmask)
+
+    def native_edits(self) -> dict[str, Tensor]:
+        """Returns what the CPU kernel does to logits before temperature: arguments of its operator, by name."""
+        self.flush()
+        return self._edits.native()
 
     def _check(self, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds) -> Seen | None:
         """Checks a request against the vocabulary; returns the tokens that it has seen, or None without penalties."""
@@ -378,36 +354,10 @@ class SamplingBatch:
             seeds[missing] = random_seeds(len(missing), self._generator).numpy()
         return seeds
 
-    def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool) -> int:
-        if not (stop_ids_forbidden or has_addend(params, self.vocab_size)):
-            return NO_SLOT
-        slot = self._addends.allocate()
-        self._addends.write(slot, *addend_of(params, stop_ids_forbidden, self.vocab_size))
-        return slot
-
-    def _penalty_slot(self, seen: Seen | None) -> int:
-        if seen is None:
-            return NO_SLOT
-        slot = self._penalties.allocate()
-        self._penalties.write(slot, seen)
-        return slot
-
-    def _mask_slot(self, params: SamplingParams) -> int:
-        if not has_mask(params, self.vocab_size):
-            return NO_SLOT
-        slot = self._masks.allocate()
-        self._masks.write(slot, params)
-        return slot
-
     def _allow_stop_ids(self, rows: NDArray[numpy.int64]) -> None:
-        """Writes the addends of rows again without the stop ids, or releases them: the rows have their `min_tokens`."""
+        """Lets rows that have their `min_tokens` draw their stop ids."""
         for row in rows.tolist():
-            params, slot = self._params[row], int(self.host.addend_slot[row])
-            if has_addend(params, self.vocab_size):
-                self._addends.write(slot, *addend_of(params, False, self.vocab_size))
-            else:
-                self._addends.release(slot)
-                self._table.set("addend_slot", row, NO_SLOT)
+            self._edits.allow_stop_ids(row, self._params[row])
             self._changed(True)
 
     def _permute(self, to: NDArray[numpy.int64], source: NDArray[numpy.int64]) -> None:
@@ -422,4 +372,4 @@ class SamplingBatch:
         """Notes that a plan made before is stale: the caller's, and ours if a processed row was concerned."""
         self.version += 1
         self.plans.clear()
-        self._plan_is_stale |= processed
+        self._edits.plan_is_stale |= processed

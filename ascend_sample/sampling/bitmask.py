@@ -38,6 +38,14 @@ class Bitmask(NamedTuple):
         words = self.words.new_full((count, self.words.shape[1]), -1)
         return words.index_copy_(0, self.rows_there, self.words)
 
+    def native_edits(self, count: int) -> dict[str, Tensor]:
+        """Returns what the CPU kernel is told of it, for a batch of ``count`` rows."""
+        of_rows = numpy.arange(count)
+        if self.rows is not None:
+            of_rows[:] = -1
+            of_rows[self.rows] = numpy.arange(len(self.rows))
+        return {"bitmask_rows": torch.from_numpy(of_rows), "bitmask": self.words}
+
     def is_for(self, count: int) -> NDArray[numpy.bool_]:
         """Tells of each of ``count`` rows whether it has a mask."""
         masked = numpy.full(count, self.rows is None)

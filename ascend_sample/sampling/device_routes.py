@@ -16,7 +16,7 @@ from ascend_sample._validate import convert_p
 from ascend_sample.sampling.distribution import exceeded
 from ascend_sample.sampling.routes import LARGEST_FUSED_K, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters
-from ascend_sample.sampling.segmented import SEGMENT, draw_from_segments, lanes_of, whole_segments
+from ascend_sample.sampling.segmented import draw_from_segments, lanes_of, segments_around, whole_segments
 from ascend_sample.sampling.weights import (
     base_of,
     cleaned,
@@ -170,8 +170,9 @@ class Segments:
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         assert noise is not None, "each row reads its places and segments"
         vocab_size = logits.shape[1]
-        is_whole = is_own and logits.dtype == torch.float32 and vocab_size % SEGMENT == 0
-        segments = logits if is_whole else whole_segments(len(logits), vocab_size, logits.device)
+        segments = segments_around(logits) if is_own else None
+        if segments is None:
+            segments = whole_segments(len(logits), vocab_size, logits.device)
         weights = segments[:, :vocab_size]
         values = cleaned_in_float32(logits, is_own, out=weights)
         base = base_of(largest_of(values))

@@ -99,4 +99,4 @@ def _any_rows(logits: Tensor, parameters: RowParameters, keep_ties: bool) -> Pla
     """Groups all rows for a route that serves any parameters."""
     own = parameters.for_operators(logits.shape[1])
     rows = Rows(own, logits, logits.shape[1], keep_ties, has_v2=False)
-    return PlacedGroup(AnyRows(rows), None, np.arange(len(logits)), own)
+    return PlacedGroup(AnyRows(rows), None, np.arange(len(logits)), own, logits.shape[1])

@@ -176,16 +176,19 @@ class ProcessingPlan:
     Args:
         host: of the batch.
         addends, penalties, masks: the slots that its rows hold.
+        columns: how far the rows of the edited copy are apart.
 
     Attributes:
         host_rows: the rows, ascending.
         penalties: those with penalties; None if there are none.
     """
 
-    def __init__(self, host: HostMirrors, addends: AddendSlots, penalties: PenaltySlots, masks: MaskSlots) -> None:
+    def __init__(
+        self, host: HostMirrors, addends: AddendSlots, penalties: PenaltySlots, masks: MaskSlots, columns: int
+    ) -> None:
         self.host_rows = numpy.flatnonzero(host.is_processed)
         self._host, self._addend_slots, self._mask_slots = host, addends, masks
-        self._columns = penalties.vocab_size
+        self._columns = columns
         self._has_masks = bool((host.mask_slot != NO_SLOT).any())
         self._words: Tensor | None = None
         is_penalized = bool((host.penalty_slot != NO_SLOT).any())
@@ -214,17 +217,19 @@ class ProcessingPlan:
         return None if self._words is None else self._words[: self._host.length]
 
 
-def edited(logits: Tensor, plan: ProcessingPlan | None, bitmask: Tensor | None, bits: Tensor) -> Tensor:
+def edited(logits: Tensor, plan: ProcessingPlan | None, columns: int, bitmask: Tensor | None, bits: Tensor) -> Tensor:
     """Returns a float32 copy of a batch's logits, with all that is done to them before temperature.
 
     Args:
         logits: floats [batch, vocab_size].
         plan: what the requests change; None: nothing.
+        columns: how far rows of the copy are apart; as the plan has it.
         bitmask: int32 [batch, words], the ids that a grammar allows; None: all.
         bits: from `processing.bits_of_bytes`.
     """
-    flat = torch.empty(FRONT + logits.numel(), dtype=torch.float32, device=logits.device)
-    whole = flat[FRONT:].view(logits.shape)
+    rows, vocab_size = logits.shape
+    flat = torch.empty(FRONT + rows * columns, dtype=torch.float32, device=logits.device)
+    whole = flat[FRONT:].view(rows, columns)[:, :vocab_size]
     whole.copy_(logits)
     words = bitmask
     if plan is not None:

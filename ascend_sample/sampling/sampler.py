@@ -20,7 +20,7 @@ from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.routes import RULES, SamplingRoute
-from ascend_sample.sampling.row_parameters import RowParameters, check_logits
+from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, check_logits
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve
 
@@ -165,17 +165,9 @@ class Sampler:
         if len(batch) == 0:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)
-        words = None if allowed is None else allowed.of_all(len(batch))
-        edited = batch.edited(logits, words)
         plan = self._plan_of(logits, batch, allowed)
-        groups = plan.placement.groups
-        sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
-        position = batch.position if logits.is_cpu else None
-        keys = DrawKeys(batch.host.seed, batch.host.position)
-        output = serve(sources, plan.placement, position, self.keep_ties, purpose, keys, edited)
-        # It may be overwritten; making it again takes less memory than keeping it.
-        del sources, edited
-        logprobs = self._logprobs(logits, batch, words, output.token_ids, plan)
+        output = self._draw(logits, batch, allowed, plan, purpose)
+        logprobs = self._logprobs(logits, batch, allowed, output.token_ids, plan)
         if advance:
             batch.advance(output.token_ids)
         return SamplerOutput(output.token_ids, output.status, logprobs)
@@ -214,6 +206,21 @@ class Sampler:
             rule = f"be on the device of the batch, {batch.device}"
             refuse("Sampler", "logits", rule, logits.device, "Make the batch with device=logits.device.")
 
+    def _draw(
+        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, plan: _Plan, purpose: Purpose
+    ) -> RowsOutput:
+        """Draws the tokens of all rows: on the CPU from the logits as they are, which the kernel edits as it reads."""
+        options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
+        if logits.is_cpu:
+            edits = batch.native_edits()
+            if allowed is not None:
+                edits |= allowed.native_edits(len(batch))
+            return serve([logits], *options, native_edits=edits)
+        groups = plan.placement.groups
+        edited = batch.edited(logits, allowed, groups[0].columns if len(groups) == 1 else batch.vocab_size)
+        sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
+        return serve(sources, *options, DrawKeys(batch.host.seed, batch.host.position), edited)
+
     def _plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
         """Returns the plan for the batch as it is, made once for as long as it stays so."""
         is_edited = batch.host.is_processed
@@ -250,14 +257,14 @@ class Sampler:
         )
 
     def _logprobs(
-        self, logits: Tensor, batch: SamplingBatch, words: Tensor | None, token_ids: Tensor, plan: _Plan
+        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, token_ids: Tensor, plan: _Plan
     ) -> Logprobs | None:
         """Returns the logprobs of the rows that ask for them, before the batch advances."""
         rows, parameters = plan.logprobs_rows, plan.logprobs_parameters
         if rows is None or parameters is None:
             return None
         if self.logprobs_mode.is_processed:
-            edited = batch.edited(logits, words)
+            edited = batch.edited(logits, allowed)  # again, as a draw may overwrite what it is given
             values = kept_logits((logits if edited is None else edited)[rows], parameters, self.keep_ties)
         else:
             values = logits if len(plan.logprobs_list) == len(logits) else logits[rows]

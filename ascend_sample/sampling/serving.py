@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import routes
-from ascend_sample.sampling.device_routes import ROUTES, Route, Rows
+from ascend_sample.sampling.device_routes import ROUTES, Route, Rows, Segments
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
 from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput
 from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.segmented import whole_columns
 from ascend_sample.sampling.weights import StatusConstants, largest_of, status_of
 
 
@@ -27,12 +28,14 @@ class PlacedGroup(NamedTuple):
         batch_rows: int64, their rows in the batch; None: all, in order.
         host_rows: the same on the host.
         parameters: theirs alone, in the operators' terms; the position is replaced in each step.
+        columns: how far rows should be apart that may be overwritten.
     """
 
     route: Route | None
     batch_rows: Tensor | None
     host_rows: npt.NDArray[np.int64]
     parameters: RowParameters
+    columns: int
 
 
 class Placement(NamedTuple):
@@ -99,6 +102,7 @@ def place_groups(
                 batch_rows,
                 of_batch,
                 own,
+                whole_columns(vocab_size) if route is Segments else vocab_size,
             )
         )
     return placed
@@ -112,6 +116,7 @@ def serve(
     purpose: Purpose,
     keys: DrawKeys | None = None,
     edited: Tensor | None = None,
+    native_edits: Mapping[str, Tensor] | None = None,
 ) -> RowsOutput:
     """Samples every row of a batch by the route that was chosen for it.
 
@@ -124,16 +129,15 @@ def serve(
         keys: what the host knows of the noise; None: it is made where the seeds are.
         edited: those of the logits that have all rows as they are drawn from, and may be overwritten; None: all logits
             are as they came, and stay so.
+        native_edits: what the CPU kernel does to the logits that it reads: arguments of its operator.
 
     Returns:
         The ids and statuses, in the order of the batch.
     """
     groups, order, constants = placement
-    noise: Sequence[Tensor | None] = [None] * len(groups)
     if constants is None:
-        outputs = [_serve_natively(*each, position, keep_ties, purpose) for each in zip(logits, groups, strict=True)]
-        assert len(outputs) == 1, "the kernel serves all rows"
-        return outputs[0]
+        assert len(groups) == 1, "the kernel serves all rows"
+        return _serve_natively(logits[0], groups[0], position, keep_ties, purpose, native_edits or {})
     noise = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose)
     status = status_of(largest_of(logits[0] if edited is None else edited), constants)
     drawn = [_drawn(*each, edited) for each in zip(logits, groups, noise, strict=True)]
@@ -154,7 +158,12 @@ def _drawn(logits: Tensor, group: PlacedGroup, noise: Tensor | None, edited: Ten
 
 
 def _serve_natively(
-    logits: Tensor, group: PlacedGroup, position: Tensor | None, keep_ties: bool, purpose: Purpose
+    logits: Tensor,
+    group: PlacedGroup,
+    position: Tensor | None,
+    keep_ties: bool,
+    purpose: Purpose,
+    edits: Mapping[str, Tensor],
 ) -> RowsOutput:
     """Draws the tokens of rows on the CPU."""
     assert position is not None, "the CPU kernel makes its noise itself"
@@ -171,5 +180,6 @@ def _serve_natively(
             parameters.position,
             int(purpose),
             keep_ties,
+            **edits,
         )
     )

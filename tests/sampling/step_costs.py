@@ -91,17 +91,17 @@ BUDGETS = {
         14 + OF_PENALTIES, 2 * FLOAT, (replace(FILTERED, **PENALTIES), FILTERED, FILTERED)
     ),
     "a repetition penalty": Budget(14 + OF_PENALTIES, 2 * FLOAT, (replace(FILTERED, repetition_penalty=1.05),)),
-    "no filter, penalties": Budget(20 + OF_PENALTIES, 2 * FLOAT, (replace(UNFILTERED, **PENALTIES), UNFILTERED)),
+    "no filter, penalties": Budget(20 + OF_PENALTIES, FLOAT, (replace(UNFILTERED, **PENALTIES), UNFILTERED)),
     "greedy, biases and bans": Budget(6 + OF_BIASES, FLOAT, (replace(SIX_KINDS[0], **BIASES),)),
     "a bias and a ban on some rows": Budget(
         14 + OF_BIASES, 2 * FLOAT, (replace(FILTERED, **BIASES), FILTERED, FILTERED)
     ),
-    "no filter, biases and bans": Budget(20 + OF_BIASES, 2 * FLOAT, (replace(UNFILTERED, **BIASES),)),
+    "no filter, biases and bans": Budget(20 + OF_BIASES, FLOAT, (replace(UNFILTERED, **BIASES),)),
     "allowed ids": Budget(14 + OF_BIASES, 2 * FLOAT, (replace(FILTERED, allowed_ids=range(9)), FILTERED)),
     "greedy, bitmask": Budget(6 + OF_A_BITMASK, FLOAT + MARK, (SIX_KINDS[0],), "there"),
     "top-k, bitmask": Budget(10 + OF_A_BITMASK, 2 * FLOAT, (SIX_KINDS[1],), "there"),
     "top-k, top-p, temperature, bitmask": Budget(14 + OF_A_BITMASK, 2 * FLOAT, (FILTERED,), "sent"),
-    "no filter, bitmask": Budget(20 + OF_A_BITMASK, 2 * FLOAT, (UNFILTERED,), "sent"),
+    "no filter, bitmask": Budget(20 + OF_A_BITMASK, FLOAT + MARK, (UNFILTERED,), "sent"),
     "all edits": Budget(
         14 + OF_PENALTIES + OF_BIASES + OF_A_BITMASK,
         2 * FLOAT,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
-from ascend_sample.sampling import RowsOutput, SamplingRoute, batch, device_routes, placed_noise, plan, serving, slots
+from ascend_sample.sampling import RowsOutput, SamplingRoute, device_routes, edits, placed_noise, plan, serving, slots
 from ascend_sample.sampling.device_routes import Rows
 from ascend_sample.sampling.total_order import mask_below_top_k
 
@@ -180,12 +180,12 @@ def occurrences(change: Callable[[slots.Seen], slots.Seen]) -> Plant:
 
 
 def edits_applied_twice(patch: pytest.MonkeyPatch) -> None:
-    original = batch.edited
+    original = edits.edited
 
-    def twice(logits: Tensor, *edits: Any) -> Tensor:
-        return original(original(logits, *edits), *edits)
+    def twice(logits: Tensor, *changes: Any) -> Tensor:
+        return original(original(logits, *changes), *changes)
 
-    patch.setattr(batch, "edited", twice)
+    patch.setattr(edits, "edited", twice)
 
 
 def masks_one_word_late(patch: pytest.MonkeyPatch) -> None:
