@@ -306,7 +306,6 @@ BAD = [
     ({"masks": lambda x: x[0, 0]}, ValueError, r"masks must have shape \[slots, columns\], got 0 dimensions"),
     ({"bitmask": lambda x: x.view(torch.uint8)}, TypeError, "bitmask must be Int, got Byte"),
     ({"bitmask": lambda x: torch.cat([x, x], 1)}, ValueError, r"bitmask must have shape \[4, 3\], got \[4, 6\] Int"),
-    ({"bitmask": lambda x: x.to_sparse()}, TypeError, "bitmask must be"),
     # Values.
     ({"addend_slot": 4}, ValueError, r"addend_slot must be between -1 and the number of slots \(4\) - 1, got 4"),
     ({"penalty_slot": -2}, ValueError, r"penalty_slot must be between -1 and .* \(4\) - 1, got -2"),
