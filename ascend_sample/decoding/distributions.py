@@ -74,7 +74,7 @@ class RowSampling:
         key = (logits.dtype, logits.shape[0] // self._batch_size)
         if key not in self._placements:
             groups = place_groups(self._of_places(key[1]), logits, keep_ties=False)
-            self._placements[key] = Placement.of(groups, logits.device)
+            self._placements[key] = Placement.of(groups, logits)
         placement = self._placements[key]
         return serve([logits] * len(placement.groups), placement, position, False, Purpose.DRAW)
 

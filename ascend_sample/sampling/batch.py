@@ -15,12 +15,13 @@ from ascend_sample.sampling import _arguments
 from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling._checks import LARGEST_COUNT
 from ascend_sample.sampling._normal_mode import in_normal_mode
+from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.edits import RowEdits
 from ascend_sample.sampling.params import DISTRIBUTION, FIELDS, SamplingParams
-from ascend_sample.sampling.plan import ProcessingPlan, make_plan
 from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
 from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable, to_device
 from ascend_sample.sampling.seeds import random_seeds
-from ascend_sample.sampling.slots import AddendSlots, Occurrences, PenaltySlots, has_addend
+from ascend_sample.sampling.slots import Seen
 
 
 class ProcessedRows(NamedTuple):
@@ -28,17 +29,13 @@ class ProcessedRows(NamedTuple):
 
     Attributes:
         logits: float32 [processed rows, vocab_size], what becomes of their logits.
-        rows: int64 [processed rows] on the device, which rows of the batch they are, each once and in no order.
+        rows: int64 [processed rows] on the device, which rows of the batch they are, ascending.
         host_rows: the same on the host.
     """
 
     logits: Tensor
     rows: Tensor
     host_rows: list[int]
-
-    def put_into(self, logits: Tensor) -> Tensor:
-        """Returns a float32 copy of the batch's logits, with these rows in their places."""
-        return logits.to(torch.float32, copy=True).index_copy_(0, self.rows, self.logits)
 
 
 class SamplingBatch:
@@ -102,10 +99,7 @@ class SamplingBatch:
         self._generator = generator
         self._params: list[SamplingParams] = []
         self._table = RowTable(self.device, capacity)
-        self._addends = AddendSlots(self.vocab_size, self.device)
-        self._penalties = PenaltySlots(self.vocab_size, self.device)
-        self._plan: ProcessingPlan | None = None
-        self._plan_is_stale = False
+        self._edits = RowEdits(self._table, self.vocab_size)
 
     def __len__(self) -> int:
         return len(self._params)
@@ -117,8 +111,8 @@ class SamplingBatch:
 
     @property
     def slot_bytes(self) -> int:
-        """Returns how many bytes of device memory masks, biases and counts take at the moment."""
-        return self._addends.bytes + self._penalties.bytes
+        """Returns how many bytes of device memory masks, biases and what rows have seen take at the moment."""
+        return sum(slots.bytes for slots in self._edits.slots.values())
 
     @property
     def params(self) -> Sequence[SamplingParams]:
@@ -182,7 +176,7 @@ class SamplingBatch:
         prompts = _arguments.as_many("prompt_ids", prompt_ids, count, ())
         outputs = _arguments.as_many("output_ids", output_ids, count, ())
         places = _arguments.as_many("positions", positions, count, None)
-        occurrences = [self._check(*request) for request in zip(params, prompts, outputs, strict=True)]
+        seen = [self._check(*request) for request in zip(params, prompts, outputs, strict=True)]
         position = [
             len(prompt) + len(output) if place is None else _arguments.to_integer(place, "position", 0, 2**63 - 1)
             for prompt, output, place in zip(prompts, outputs, places, strict=True)
@@ -191,18 +185,16 @@ class SamplingBatch:
             return range(len(self), len(self))
         self._table.reserve(len(self) + count)  # the last thing that can fail
         left = [max(0, one.min_tokens - len(output)) for one, output in zip(params, outputs, strict=True)]
-        addend_slots = [self._addend_slot(one, forbidden > 0) for one, forbidden in zip(params, left, strict=True)]
-        penalty_slots = [self._penalty_slot(one) for one in occurrences]
+        slots = self._edits.allocate(params, seen, left)
         columns: dict[str, Iterable[Any]] = {
             name: declaration.column.numbers([getattr(one, name) for one in params], self.vocab_size)
             for name, declaration in FIELDS.items()
             if declaration.column is not None
         }
-        columns |= {"seed": self._seeds(params), "position": position, "min_tokens_left": left}
-        columns |= {"addend_slot": addend_slots, "penalty_slot": penalty_slots}
+        columns |= {"seed": self._seeds(params), "position": position, "min_tokens_left": left, **slots}
         rows = self._table.extend(columns)
         self._params.extend(params)
-        self._changed(max(*addend_slots, *penalty_slots) != NO_SLOT)
+        self._changed(max(map(max, slots.values())) != NO_SLOT)
         return rows
 
     def remove(self, row: int) -> int | None:
@@ -216,9 +208,8 @@ class SamplingBatch:
         """
         row = _arguments.to_row(row, len(self))
         last = len(self) - 1
-        processed = self._is_processed(row) or self._is_processed(last)
-        for slots, slot in self._slots_of(row):
-            slots.release(slot)
+        processed = bool(self.host.is_processed[[row, last]].any())
+        self._edits.release(row)
         self._params[row] = self._params[last]
         self._params.pop()
         moved = self._table.remove(row)
@@ -263,23 +254,23 @@ class SamplingBatch:
         host_rows = None if rows is None else _arguments.to_rows(rows, len(self))
         count = len(self) if host_rows is None else len(host_rows)
         _arguments.check_token_ids(token_ids, count, self.device)
-        self.flush()
         if host_rows is None:
-            if self._plan is not None and self._plan.penalty_slots.shape[0]:
-                self._penalties.count(token_ids.index_select(0, self._plan.penalized_rows), self._plan.penalty_slots)
-            fulfilled = self._table.advance(None, None)
-        elif len(host_rows):
-            slots = self.host.penalty_slot[host_rows]
-            penalized = numpy.flatnonzero(slots != NO_SLOT)
-            sent = to_device(numpy.concatenate((host_rows, penalized, slots[penalized])), self.device)
-            rows_there, tokens, slots_there = sent.split([len(host_rows), len(penalized), len(penalized)])
-            if len(penalized):
-                self._penalties.count(token_ids.index_select(0, tokens), slots_there)
-            fulfilled = self._table.advance(host_rows, rows_there)
-        else:
-            return
-        for row in fulfilled.tolist():
-            self._allow_stop_ids(row)
+            self.advance(token_ids, are_ids=False)
+        elif count:
+            self._flush(int(numpy.bincount(host_rows).max()))
+            self._edits.append_to(host_rows, token_ids)
+            self._allow_stop_ids(self._table.advance(host_rows, to_device(host_rows, self.device)))
+
+    def advance(self, token_ids: Tensor, *, are_ids: bool = True) -> None:
+        """Takes in one token for each row, as `append` does, without checks.
+
+        Args:
+            token_ids: int64 [rows] on the batch's device.
+            are_ids: whether all are known to be ids of the vocabulary, as what was drawn is.
+        """
+        self._flush(1)
+        self._edits.append(token_ids, are_ids)
+        self._allow_stop_ids(self._table.advance(None, None))
 
     def row_tensor(self, name: str) -> Tensor:
         """Returns one of the per-row tensors, after a flush."""
@@ -291,15 +282,15 @@ class SamplingBatch:
         facts = {name: getattr(self.host, name) for name in DISTRIBUTION}
         return RowParameters(**{name: getattr(self, name) for name in TENSORS}, facts=facts)
 
-    @in_normal_mode
     def flush(self) -> None:
         """Writes what has changed since the last call to the device, without waiting for it."""
+        self._flush()
+
+    @in_normal_mode
+    def _flush(self, more: int = 0) -> None:
+        """Does what `flush` does, and makes room for so many more tokens in the lists of rows with penalties."""
         self._table.flush()
-        self._addends.flush()
-        self._penalties.flush()
-        if self._plan_is_stale:
-            self._plan = make_plan(self.host, self.device)
-            self._plan_is_stale = False
+        self._edits.flush(more)
 
     @in_normal_mode
     def process(self, logits: Tensor) -> ProcessedRows | None:
@@ -316,21 +307,43 @@ class SamplingBatch:
             ValueError: they have the wrong shape or device.
         """
         _arguments.check_logits(logits, len(self), self.vocab_size, self.device)
-        self.flush()
-        plan = self._plan
-        if plan is None:
+        whole, plan = self.edited(logits), self._edits.plan
+        if whole is None or plan is None:
             return None
-        return ProcessedRows(plan.apply(logits, self._addends, self._penalties), plan.rows, list(plan.host_rows))
+        changed = whole if len(plan.host_rows) == len(self) else whole.index_select(0, plan.rows)
+        return ProcessedRows(changed.contiguous(), plan.rows, plan.host_rows.tolist())
 
-    def _check(self, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds) -> Occurrences | None:
+    @in_normal_mode
+    def edited(self, logits: Tensor, bitmask: Bitmask | None = None, columns: int | None = None) -> Tensor | None:
+        """Returns a copy of logits with all that is done to them before temperature.
+
+        Args:
+            logits: as for `process`, but not checked.
+            bitmask: the ids that a grammar allows as well; None: all.
+            columns: how far the rows of the copy are to be apart; None: as they were in the last step.
+
+        Returns:
+            float32 [rows, vocab_size]; None if nothing changes.
+        """
+        if columns is not None:
+            self._edits.use_columns(columns)
+        self.flush()
+        return self._edits.applied_to(logits, bitmask)
+
+    def native_edits(self) -> dict[str, Tensor]:
+        """Returns what the CPU kernel does to logits before temperature: arguments of its operator, by name."""
+        self.flush()
+        return self._edits.native()
+
+    def _check(self, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds) -> Seen | None:
         """Checks a request against the vocabulary; returns the tokens that it has seen, or None without penalties."""
         _arguments.check_params(params)
         params.check_vocab_size(self.vocab_size)
         repeats = params.repetition_penalty != 1.0
         if not (repeats or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0):
             return None
-        prompt = _arguments.to_token_ids("prompt_ids", prompt_ids, self.vocab_size) if repeats else None
-        return Occurrences(prompt, _arguments.to_token_ids("output_ids", output_ids, self.vocab_size))
+        prompt = _arguments.to_token_ids("prompt_ids", prompt_ids if repeats else (), self.vocab_size)
+        return Seen(numpy.unique(prompt), _arguments.to_token_ids("output_ids", output_ids, self.vocab_size))
 
     def _seeds(self, params: Sequence[SamplingParams]) -> NDArray[numpy.int64]:
         """Returns the seeds as int64; the missing ones are drawn at once, so that their order is that of the rows."""
@@ -341,42 +354,17 @@ class SamplingBatch:
             seeds[missing] = random_seeds(len(missing), self._generator).numpy()
         return seeds
 
-    def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool) -> int:
-        if not (stop_ids_forbidden or has_addend(params)):
-            return NO_SLOT
-        slot = self._addends.allocate()
-        self._addends.write(slot, params, stop_ids_forbidden)
-        return slot
-
-    def _penalty_slot(self, occurrences: Occurrences | None) -> int:
-        if occurrences is None:
-            return NO_SLOT
-        slot = self._penalties.allocate()
-        self._penalties.write(slot, occurrences)
-        return slot
-
-    def _slots_of(self, row: int) -> list[tuple[AddendSlots | PenaltySlots, int]]:
-        held = ((self._addends, self.host.addend_slot[row]), (self._penalties, self.host.penalty_slot[row]))
-        return [(slots, int(slot)) for slots, slot in held if slot != NO_SLOT]
-
-    def _is_processed(self, row: int) -> bool:
-        return bool(self._slots_of(row))
-
-    def _allow_stop_ids(self, row: int) -> None:
-        """Writes a row's addend again without the stop ids, or releases it: the row has its `min_tokens`."""
-        params, slot = self._params[row], int(self.host.addend_slot[row])
-        if has_addend(params):
-            self._addends.write(slot, params, False)
-        else:
-            self._addends.release(slot)
-            self._table.set("addend_slot", row, NO_SLOT)
-        self._changed(True)
+    def _allow_stop_ids(self, rows: NDArray[numpy.int64]) -> None:
+        """Lets rows that have their `min_tokens` draw their stop ids."""
+        for row in rows.tolist():
+            self._edits.allow_stop_ids(row, self._params[row])
+            self._changed(True)
 
     def _permute(self, to: NDArray[numpy.int64], source: NDArray[numpy.int64]) -> None:
         moved = [self._params[row] for row in source.tolist()]
         for row, params in zip(to.tolist(), moved, strict=True):
             self._params[row] = params
-        processed = self.host.addend_slot[to].max() != NO_SLOT or self.host.penalty_slot[to].max() != NO_SLOT
+        processed = self.host.is_processed[to].any()
         self._table.permute(to, source)
         self._changed(bool(processed))
 
@@ -384,4 +372,4 @@ class SamplingBatch:
         """Notes that a plan made before is stale: the caller's, and ours if a processed row was concerned."""
         self.version += 1
         self.plans.clear()
-        self._plan_is_stale |= processed
+        self._edits.plan_is_stale |= processed

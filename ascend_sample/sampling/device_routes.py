@@ -1,7 +1,7 @@
 """Each device route's few operators. What stays the same from step to step is made when a route is chosen.
 
 A route is a class: it is made with the parameters of its rows, and called with their logits and noise in every step.
-Nothing here reads a device.
+What was wrong with the logits is told elsewhere, of all routes' rows together. Nothing here reads a device.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from torch import Tensor
 from ascend_sample._validate import convert_p
 from ascend_sample.sampling.distribution import exceeded
 from ascend_sample.sampling.routes import LARGEST_FUSED_K, SamplingRoute
-from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput
-from ascend_sample.sampling.segmented import draw_from_segments, lanes_of, whole_segments
+from ascend_sample.sampling.row_parameters import RowParameters
+from ascend_sample.sampling.segmented import draw_from_segments, lanes_of, segments_around, whole_segments
 from ascend_sample.sampling.weights import (
-    StatusConstants,
     base_of,
     cleaned,
     cleaned_in_float32,
@@ -26,8 +25,6 @@ from ascend_sample.sampling.weights import (
     drop_outside_nucleus,
     largest_of,
     scaled,
-    status_beside,
-    status_of,
 )
 
 
@@ -73,12 +70,16 @@ class Route(Protocol):
 
     lanes: int
 
-    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         """Draws one token a row.
 
         Args:
-            logits: [rows, vocab_size]. They stay as they are.
+            logits: [rows, vocab_size].
             noise: float32 [rows, lanes]; None for no lanes.
+            is_own: the logits may be overwritten.
+
+        Returns:
+            int64 [rows].
         """
 
 
@@ -88,12 +89,11 @@ class Greedy:
     lanes = 0
 
     def __init__(self, rows: Rows) -> None:
-        self._constants = StatusConstants.like(rows.logits)
+        pass
 
-    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
-        status = status_of(largest_of(logits), self._constants)
-        values = torch.nan_to_num(logits, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-        return RowsOutput(values.argmax(1), status)
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
+        out = logits if is_own else None
+        return torch.nan_to_num(logits, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf, out=out).argmax(1)
 
 
 class FusedV2:
@@ -104,19 +104,13 @@ class FusedV2:
         self._top_k, self._min_p = rows.parameters.top_k, rows.parameters.min_p
         self._top_p = exceeded(rows.parameters.top_p)
         self._divisor = rows.divisor()
-        self._constants = StatusConstants.like(rows.logits)
 
-    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         assert noise is not None, "each row reads its ranks"
-        largest = largest_of(logits)
-        values = cleaned_in_float32(logits)
-        if self._divisor is None:
-            status = status_of(largest, self._constants)
-        else:
-            base = base_of(largest_of(values))
-            values = scaled(values, base, self._divisor, out=values)
-            status = status_beside(largest, base)
-        return RowsOutput(self._draw(values, noise), status)
+        values = cleaned_in_float32(logits, is_own)
+        if self._divisor is not None:
+            scaled(values, base_of(largest_of(values)), self._divisor, out=values)
+        return self._draw(values, noise)
 
     def _draw(self, values: Tensor, noise: Tensor) -> Tensor:
         # eps is 0: noise is never 0, and an eps of 1e-8 would halve the draws of a token 18 nats below the best.
@@ -137,14 +131,12 @@ class Fused:
         self._top_k = rows.parameters.top_k
         self._top_p = convert_p(rows.parameters.top_p, rows.logits)
         self._exponent = rows.divisor()
-        self._constants = StatusConstants.like(rows.logits)
 
-    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         assert noise is not None, "each row reads its ranks"
         if self._exponent is not None:
             noise = noise**self._exponent
-        token_ids = draw_by_operator(cleaned(logits), self._top_k, self._top_p, noise)
-        return RowsOutput(token_ids, status_of(largest_of(logits), self._constants))
+        return draw_by_operator(cleaned(logits, logits if is_own else None), self._top_k, self._top_p, noise)
 
 
 class FusedRounded:
@@ -157,13 +149,11 @@ class FusedRounded:
         self._top_p = convert_p(rows.parameters.top_p, rows.logits.new_empty(0, dtype=torch.float16))
         self._divisor = rows.divisor()
 
-    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         assert noise is not None, "each row reads its ranks"
-        values = cleaned(logits)
-        base = base_of(largest_of(values))
-        rounded = scaled(values, base, self._divisor, out=values).to(torch.float16)
-        token_ids = draw_by_operator(rounded, self._top_k, self._top_p, noise)
-        return RowsOutput(token_ids, status_beside(largest_of(logits), base))
+        values = cleaned_in_float32(logits, is_own)
+        rounded = scaled(values, base_of(largest_of(values)), self._divisor, out=values).to(torch.float16)
+        return draw_by_operator(rounded, self._top_k, self._top_p, noise)
 
 
 class Segments:
@@ -177,19 +167,21 @@ class Segments:
         self._exceeded = exceeded(rows.parameters.top_p) if top_p is not None and rows.has_v2 else None
         self._top_p = convert_p(rows.parameters.top_p, rows.logits) if top_p is not None and not rows.has_v2 else None
 
-    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         assert noise is not None, "each row reads its places and segments"
         vocab_size = logits.shape[1]
-        segments = whole_segments(len(logits), vocab_size, logits.device)
+        segments = segments_around(logits) if is_own else None
+        if segments is None:
+            segments = whole_segments(len(logits), vocab_size, logits.device)
         weights = segments[:, :vocab_size]
-        values = cleaned_in_float32(logits, out=weights)
+        values = cleaned_in_float32(logits, is_own, out=weights)
         base = base_of(largest_of(values))
         if self._top_p is not None:
             operator = torch.ops.ascend_sample.top_k_top_p_sample
             values = operator(cleaned(logits), self._top_k, self._top_p, None, 0.0, True, 32)[1]
         scaled(values, base, self._divisor, out=weights)
         self._weigh(weights)
-        return RowsOutput(draw_from_segments(segments, vocab_size, noise), status_beside(largest_of(logits), base))
+        return draw_from_segments(segments, vocab_size, noise)
 
     def _weigh(self, weights: Tensor) -> None:
         """Turns scaled logits into weights, in place."""
@@ -220,22 +212,21 @@ class Sorted:
             ends = torch.where(ends == 1, 1, vocab_size)
         self._is_beyond_k = torch.arange(self._width, device=top_k.device) >= ends
 
-    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         assert noise is not None, "each row reads its ranks"
-        weights, ids, status = self._weigh(logits)
-        return RowsOutput(drawn_by_rank(weights, ids, noise), status)
+        return drawn_by_rank(*self._weigh(logits, is_own), noise)
 
-    def _weigh(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns weights [rows, width] in the order of their logits, their ids, and the statuses of the rows."""
-        values, ids = (found[:, : self._width] for found in cleaned(logits).sort(dim=1, descending=True, stable=True))
-        base = base_of(values[:, :1])
-        weights = scaled(values, base, self._divisor).exp_()
+    def _weigh(self, logits: Tensor, is_own: bool) -> tuple[Tensor, Tensor]:
+        """Returns weights [rows, width] in the order of their logits, and their ids."""
+        ordered = cleaned(logits, logits if is_own else None).sort(dim=1, descending=True, stable=True)
+        values, ids = (found[:, : self._width] for found in ordered)
+        weights = scaled(values, base_of(values[:, :1]), self._divisor).exp_()
         if self._last_rank is not None:
             weights.masked_fill_(values < values.gather(1, self._last_rank), 0)
         weights.masked_fill_(self._is_beyond_k, 0)
         drop_outside_nucleus(weights, self._top_p)
         drop_below_min_p(weights, self._min_p)
-        return weights, ids, status_beside(largest_of(logits), base)
+        return weights, ids
 
 
 class SortedSegments(Sorted):
@@ -251,10 +242,9 @@ class SortedSegments(Sorted):
         super().__init__(rows, min(rows.most_k, vocab_size) if is_bounded else vocab_size)
         self.lanes = lanes_of(vocab_size)
 
-    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         assert noise is not None, "each row reads its places and segments"
-        weights, ids, status = self._weigh(logits)
-        return RowsOutput(drawn_from_places(weights, ids, noise, logits.shape[1]), status)
+        return drawn_from_places(*self._weigh(logits, is_own), noise, logits.shape[1])
 
 
 class AnyRows(Sorted):
@@ -267,13 +257,13 @@ class AnyRows(Sorted):
         self.lanes = max(self._most_k, lanes_of(vocab_size))
         self._is_ranked = (top_k >= 1) & (top_k < vocab_size) & (top_k <= (1 if rows.keep_ties else LARGEST_FUSED_K))
 
-    def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
         assert noise is not None, "each row reads ranks, or places and segments"
-        weights, ids, status = self._weigh(logits)
+        weights, ids = self._weigh(logits, is_own)
         vocab_size = logits.shape[1]
         by_rank = drawn_by_rank(weights[:, : self._most_k], ids, noise[:, : self._most_k])
         by_segment = drawn_from_places(weights, ids, noise[:, : lanes_of(vocab_size)], vocab_size)
-        return RowsOutput(torch.where(self._is_ranked, by_rank, by_segment), status)
+        return torch.where(self._is_ranked, by_rank, by_segment)
 
 
 def drawn_by_rank(weights: Tensor, ids: Tensor, noise: Tensor) -> Tensor:

@@ -86,9 +86,8 @@ def drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
     Returns:
         float32 [batch, vocab_size].
     """
-    processed = batch.process(logits)
-    whole = logits if processed is None else processed.put_into(logits)
-    return kept_logits(whole, batch.row_parameters())
+    edited = batch.edited(logits)
+    return kept_logits(logits if edited is None else edited, batch.row_parameters())
 
 
 class Distributions:

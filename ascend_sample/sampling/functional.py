@@ -92,11 +92,11 @@ def sample_with(
         groups = place_groups(parameters, logits, keep_ties)
     else:
         groups = [_any_rows(logits, parameters, keep_ties)]
-    return serve([logits] * len(groups), Placement.of(groups, logits.device), position, keep_ties, purpose, keys)
+    return serve([logits] * len(groups), Placement.of(groups, logits), position, keep_ties, purpose, keys)
 
 
 def _any_rows(logits: Tensor, parameters: RowParameters, keep_ties: bool) -> PlacedGroup:
     """Groups all rows for a route that serves any parameters."""
     own = parameters.for_operators(logits.shape[1])
     rows = Rows(own, logits, logits.shape[1], keep_ties, has_v2=False)
-    return PlacedGroup(AnyRows(rows), None, None, np.arange(len(logits)), own)
+    return PlacedGroup(AnyRows(rows), None, np.arange(len(logits)), own, logits.shape[1])

@@ -24,8 +24,10 @@ TABLE: Final[Mapping[str, Column]] = {
     "min_tokens_left": Column("int64", is_on_device=False),
     "addend_slot": Column("int64", NO_SLOT, is_on_device=False),
     "penalty_slot": Column("int64", NO_SLOT, is_on_device=False),
+    "mask_slot": Column("int64", NO_SLOT, is_on_device=False),
 }
 """All numbers of a row: those that it is sampled with, and what only the host needs."""
+SLOTS: Final = ("addend_slot", "penalty_slot", "mask_slot")
 ORDERED: Final = sorted(TABLE, key=lambda name: not TABLE[name].is_on_device)
 NAMES: Final = {
     dtype: [name for name in ORDERED if TABLE[name].dtype == dtype] for dtype in ("int64", "float32", "int32")
@@ -56,7 +58,8 @@ class HostMirrors:
     Attributes: each column of `TABLE` by its name, in its dtype. Those that the device has too are as there.
         logprobs: how many of the best ids are asked for; -1 for no log-probabilities.
         min_tokens_left: for how many more tokens the stop ids are forbidden.
-        addend_slot, penalty_slot: where the row's mask and bias, and its counts, lie; -1 for none.
+        addend_slot, penalty_slot, mask_slot: where the row's biases and bans, what it has seen, and its mask lie;
+            -1 for none.
         is_processed: bool, whether the row has a mask, a bias or penalties, or an unexpired `min_tokens`.
         buffers: the arrays themselves, by dtype, [columns, capacity].
         length: how many rows exist.
@@ -75,9 +78,15 @@ class HostMirrors:
         return view
 
     @property
+    def capacity(self) -> int:
+        """Returns for how many rows there is room."""
+        return int(self.buffers["int64"].shape[1])
+
+    @property
     def is_processed(self) -> NDArray[numpy.bool_]:
         """Tells of each row whether its logits change before temperature."""
-        processed: NDArray[numpy.bool_] = numpy.maximum(self.addend_slot, self.penalty_slot) != NO_SLOT
+        slots = [getattr(self, name) for name in SLOTS]
+        processed: NDArray[numpy.bool_] = numpy.maximum.reduce(slots) != NO_SLOT
         return processed
 
 
@@ -94,7 +103,7 @@ class RowTable:
     @property
     def capacity(self) -> int:
         """Returns for how many rows there is room."""
-        return int(self.host.buffers["int64"].shape[1])
+        return self.host.capacity
 
     def column(self, name: str) -> Tensor:
         """Returns one column on the device, [rows]: a view, which sees later flushes until the table grows."""

@@ -12,14 +12,15 @@ from torch import Tensor
 from ascend_sample._errors import refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
-from ascend_sample.sampling.batch import ProcessedRows, SamplingBatch
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.distribution import Distributions, kept_logits
 from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.routes import RULES, SamplingRoute
-from ascend_sample.sampling.row_parameters import RowParameters, check_logits
+from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, check_logits
 from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve
 
 
@@ -57,8 +58,6 @@ class _Plan(NamedTuple):
     Attributes:
         placement: how the rows are served: first those whose logits are sampled from as they come.
         raw_groups: how many groups these are.
-        is_put_together: the processed rows are put among the others, in float32, so that one call of an operator serves
-            both. They come to the same token there; each call costs a device more than the copy.
         asking: the rows that ask for logprobs; None where none does.
         logprobs_parameters: theirs.
         distributions: theirs, where the device has an operator that finds what is kept.
@@ -66,7 +65,6 @@ class _Plan(NamedTuple):
 
     placement: Placement
     raw_groups: int
-    is_put_together: bool
     asking: AskingRows | None
     logprobs_parameters: RowParameters
     distributions: Distributions | None
@@ -128,7 +126,14 @@ class Sampler:
 
     @in_normal_mode
     def __call__(
-        self, logits: Tensor, batch: SamplingBatch, *, purpose: Purpose = Purpose.DRAW, advance: bool = True
+        self,
+        logits: Tensor,
+        batch: SamplingBatch,
+        *,
+        purpose: Purpose = Purpose.DRAW,
+        advance: bool = True,
+        bitmask: Tensor | None = None,
+        bitmask_rows: Rows | None = None,
     ) -> SamplerOutput:
         """Samples one token for each row of the batch.
 
@@ -138,35 +143,30 @@ class Sampler:
             purpose: which of the independent noises of a seed and a position.
             advance: tell the batch of the tokens, so that the next step is theirs. Without it the same step, given the
                 same logits, draws the same tokens again; `SamplingBatch.append` advances.
+            bitmask: int32 [batch, ceil(vocab_size / 32)], the ids that a grammar allows in this step, 32 in a word with
+                the first in the lowest bit, as xgrammar and llguidance pack them; on the device of the batch or on the
+                CPU. A row that allows nothing gets `RowStatus.ALL_MASKED`.
+            bitmask_rows: the rows of the batch that the bitmask is for, which has a row for each of these then: ints or
+                a tensor on the CPU. None: all rows, in order.
 
         Returns:
             Ids, statuses and logprobs.
 
         Raises:
-            TypeError: logits are no tensor, or of another dtype.
-            ValueError: logits do not fit the batch.
+            TypeError: an argument is no tensor, or of another dtype.
+            ValueError: an argument does not fit the batch.
+            IndexError: the bitmask is for a row that does not exist.
         """
         self._check(logits, batch)
+        allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
         if len(batch) == 0:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)
-        processed = batch.process(logits)
-        key = (logits.dtype, self.keep_ties, self.round_float32)
-        if key not in batch.plans:
-            batch.plans[key] = self._make_plan(logits, batch, processed)
-        plan: _Plan = batch.plans[key]
-        if processed is not None and plan.is_put_together:
-            sources = [processed.put_into(logits)] * len(plan.placement.groups)
-        else:
-            sources = [logits] * plan.raw_groups
-            if processed is not None:
-                sources += [processed.logits] * (len(plan.placement.groups) - plan.raw_groups)
-        position = batch.position if logits.is_cpu else None
-        keys = DrawKeys(batch.host.seed, batch.host.position)
-        output = serve(sources, plan.placement, position, self.keep_ties, purpose, keys)
-        logprobs = self._logprobs(logits, processed, output.token_ids, plan)
+        plan = self._plan_of(logits, batch, allowed)
+        output = self._draw(logits, batch, allowed, plan, purpose)
+        logprobs = self._logprobs(logits, batch, allowed, output.token_ids, plan)
         if advance:
-            batch.append(output.token_ids)
+            batch.advance(output.token_ids)
         return SamplerOutput(output.token_ids, output.status, logprobs)
 
     def explain(self, batch: SamplingBatch, dtype: torch.dtype) -> list[RowRoute]:
@@ -203,22 +203,45 @@ class Sampler:
             rule = f"be on the device of the batch, {batch.device}"
             refuse("Sampler", "logits", rule, logits.device, "Make the batch with device=logits.device.")
 
-    def _make_plan(self, logits: Tensor, batch: SamplingBatch, processed: ProcessedRows | None) -> _Plan:
+    def _draw(
+        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, plan: _Plan, purpose: Purpose
+    ) -> RowsOutput:
+        """Draws the tokens of all rows: on the CPU from the logits as they are, which the kernel edits as it reads."""
+        options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
+        if logits.is_cpu:
+            edits = batch.native_edits()
+            if allowed is not None:
+                edits |= allowed.native_edits(len(batch))
+            return serve([logits], *options, native_edits=edits)
+        groups = plan.placement.groups
+        edited = batch.edited(logits, allowed, groups[0].columns if len(groups) == 1 else batch.vocab_size)
+        sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
+        return serve(sources, *options, DrawKeys(batch.host.seed, batch.host.position), edited)
+
+    def _plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
+        """Returns the plan for the batch as it is, made once for as long as it stays so."""
+        is_edited = batch.host.is_processed
+        if allowed is not None:
+            is_edited = is_edited | allowed.is_for(len(batch))
+        if is_edited.any() and _is_served_alike_in_float32(logits):
+            is_edited = np.ones_like(is_edited)  # one call of an operator costs a device less than two
+        key = (logits.dtype, self.keep_ties, self.round_float32, is_edited.tobytes())
+        if key not in batch.plans:
+            batch.plans[key] = self._make_plan(logits, batch, is_edited)
+        plan: _Plan = batch.plans[key]
+        return plan
+
+    def _make_plan(self, logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans) -> _Plan:
         parameters = batch.row_parameters()
         options = (self.keep_ties, self.round_float32)
+        in_float32 = logits.new_empty((), dtype=torch.float32).expand(logits.shape)
+        raw_rows, edited_rows = np.flatnonzero(~is_edited), np.flatnonzero(is_edited)
         raw_groups: Sequence[PlacedGroup] = ()
-        processed_groups: Sequence[PlacedGroup] = ()
-        raw_rows = np.flatnonzero(~batch.host.is_processed)
-        is_put_together = processed is not None and len(raw_rows) > 0 and _is_served_alike_in_float32(logits)
-        if is_put_together:
-            raw_groups = place_groups(
-                parameters, logits.new_empty((), dtype=torch.float32).expand(logits.shape), *options
-            )
-        elif len(raw_rows) > 0:
+        groups: Sequence[PlacedGroup] = ()
+        if len(raw_rows) > 0:
             raw_groups = place_groups(parameters, logits, *options, rows=raw_rows)
-        if processed is not None and not is_put_together:
-            of = np.array(processed.host_rows)
-            processed_groups = place_groups(parameters, processed.logits, *options, rows=of, is_gathered=True)
+        if len(edited_rows) > 0:
+            groups = place_groups(parameters, in_float32, *options, rows=edited_rows)
         rows = np.flatnonzero(batch.host.logprobs >= 0)
         asking, asked, distributions = None, parameters, None
         if len(rows):
@@ -227,27 +250,23 @@ class Sampler:
             if routes.abilities_of(batch.device, torch.float32).fused_v2 and not self.keep_ties:
                 distributions = Distributions(asked, batch.vocab_size)
         return _Plan(
-            Placement.of([*raw_groups, *processed_groups], batch.device),
+            Placement.of([*raw_groups, *groups], in_float32 if len(edited_rows) > 0 else logits),
             len(raw_groups),
-            is_put_together,
             asking,
             asked,
             distributions,
         )
 
     def _logprobs(
-        self,
-        logits: Tensor,
-        processed: ProcessedRows | None,
-        token_ids: Tensor,
-        plan: _Plan,
+        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, token_ids: Tensor, plan: _Plan
     ) -> Logprobs | None:
         """Returns the logprobs of the rows that ask for them, before the batch advances."""
         asking = plan.asking
         if asking is None:
             return None
         if self.logprobs_mode.is_processed:
-            whole = asking.of_batch(logits if processed is None else processed.put_into(logits))
+            edited = batch.edited(logits, allowed)  # again, as a draw may overwrite what it is given
+            whole = asking.of_batch(logits if edited is None else edited)
             if plan.distributions is not None and self.logprobs_mode.is_normalised:
                 logits = plan.distributions.scaled(whole)
             else:
@@ -257,8 +276,8 @@ class Sampler:
 
 
 def _is_served_alike_in_float32(logits: Tensor) -> bool:
-    """Tells whether rows of a device have the same routes when their logits are converted to float32."""
+    """Tells whether rows have the same routes when their logits are converted to float32."""
     if logits.is_cpu:
-        return False  # where rows are read in place, and a copy of them costs more than a call
+        return True
     has = routes.abilities_of(logits.device, logits.dtype)
     return logits.dtype == torch.float32 or has.fused_v2 or not has.fused

@@ -37,13 +37,31 @@ def lanes_of(vocab_size: int) -> int:
     return SEGMENT + segments_of(vocab_size)
 
 
+def whole_columns(vocab_size: int) -> int:
+    """Returns how many columns all segments have, were the last one full.
+
+    Example:
+        >>> whole_columns(32000), whole_columns(151936)
+        (32000, 152064)
+    """
+    return segments_of(vocab_size) * SEGMENT
+
+
+def segments_around(logits: Tensor) -> Tensor | None:
+    """Returns the whole segments that float32 logits lie in, if their rows are so far apart."""
+    columns = whole_columns(logits.shape[1])
+    if logits.dtype != torch.float32 or logits.stride() != (columns, 1):
+        return None
+    return logits.as_strided((len(logits), columns), (columns, 1))
+
+
 def whole_segments(rows: int, vocab_size: int, device: torch.device) -> Tensor:
     """Allocates room for weights: float32 [rows, 256 segments], of which the first vocab_size columns are ids.
 
     The last segment is full as well, so that one view cuts all rows into segments; `draw_from_segments` clears what is
     beyond the vocabulary.
     """
-    return torch.empty(rows, segments_of(vocab_size) * SEGMENT, dtype=torch.float32, device=device)
+    return torch.empty(rows, whole_columns(vocab_size), dtype=torch.float32, device=device)
 
 
 def segmented_draw(weights: Tensor, noise: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import routes
-from ascend_sample.sampling.device_routes import ROUTES, Route, Rows
+from ascend_sample.sampling.device_routes import ROUTES, Route, Rows, Segments
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
 from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput
 from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.segmented import whole_columns
+from ascend_sample.sampling.weights import StatusConstants, largest_of, status_of
 
 
 class PlacedGroup(NamedTuple):
@@ -23,17 +25,17 @@ class PlacedGroup(NamedTuple):
 
     Attributes:
         route: draws their tokens; None for the CPU kernel.
-        source_rows: int64, their rows in the logits that they are sampled from; None: all of those, in order.
         batch_rows: int64, their rows in the batch; None: all, in order.
         host_rows: the same on the host.
         parameters: theirs alone, in the operators' terms; the position is replaced in each step.
+        columns: how far rows should be apart that may be overwritten.
     """
 
     route: Route | None
-    source_rows: Tensor | None
     batch_rows: Tensor | None
     host_rows: npt.NDArray[np.int64]
     parameters: RowParameters
+    columns: int
 
 
 class Placement(NamedTuple):
@@ -43,17 +45,21 @@ class Placement(NamedTuple):
         groups: each row of the batch is in one of them.
         order: int64 [batch], where each row of the batch is found when the groups follow one another; None for a single
             group in the order of the batch.
+        constants: what statuses are made with; None for the CPU kernel, which tells them itself.
     """
 
     groups: Sequence[PlacedGroup]
     order: Tensor | None
+    constants: StatusConstants | None
 
     @classmethod
-    def of(cls, groups: Sequence[PlacedGroup], device: torch.device) -> Placement:
-        """Makes it of groups that hold each row of a batch once."""
+    def of(cls, groups: Sequence[PlacedGroup], logits: Tensor) -> Placement:
+        """Makes it of groups that hold each row of a batch once, and of logits like those with the rows' statuses."""
+        constants = None if groups[0].route is None else StatusConstants.like(logits)
         if groups[0].batch_rows is None:
-            return cls(groups, None)
-        return cls(groups, to_device(np.argsort(np.concatenate([group.host_rows for group in groups])), device))
+            return cls(groups, None, constants)
+        order = np.argsort(np.concatenate([group.host_rows for group in groups]))
+        return cls(groups, to_device(order, logits.device), constants)
 
 
 def place_groups(
@@ -63,7 +69,6 @@ def place_groups(
     round_float32: bool = False,
     *,
     rows: npt.NDArray[np.int64] | None = None,
-    is_gathered: bool = False,
 ) -> Sequence[PlacedGroup]:
     """Chooses the routes of rows and puts on the device what serving them needs.
 
@@ -73,36 +78,31 @@ def place_groups(
         keep_ties: top-k keeps every tie at the k-th value.
         round_float32: float32 logits may be rounded to float16 for the first operator.
         rows: the rows that are placed, each once; None: all.
-        is_gathered: logits have a row for each of ``rows``, in their order, rather than for each of the batch.
 
     Returns:
         Each of the rows is in one of the groups.
     """
-    device, (height, vocab_size) = logits.device, logits.shape
+    device, vocab_size = logits.device, logits.shape[1]
     assert parameters.facts is not None, "routes are chosen by them"
     count = len(parameters.seed)
     rows = np.arange(count) if rows is None else rows
     facts = {field: array[rows] for field, array in parameters.facts.items()}
-
-    def indices(values: npt.NDArray[np.int64], of: int) -> Tensor | None:
-        """Returns the values on the device, or None for what is all of so many, in order."""
-        return None if np.array_equal(values, np.arange(of)) else to_device(values, device)
 
     placed = []
     parameters = parameters.for_operators(vocab_size)
     abilities = routes.abilities_of(device, logits.dtype, round_float32)
     for group in routes.group_rows(facts, vocab_size, logits.dtype, abilities, keep_ties):
         of_batch = rows[group.rows]
-        batch_rows = indices(of_batch, count)
+        batch_rows = None if np.array_equal(of_batch, np.arange(count)) else to_device(of_batch, device)
         own = parameters if batch_rows is None else parameters.of_rows(of_batch, batch_rows)
         route = ROUTES.get(group.route)
         placed.append(
             PlacedGroup(
                 None if route is None else route(Rows(own, logits, group.most_k, keep_ties, abilities.fused_v2)),
-                indices(group.rows if is_gathered else of_batch, height),
                 batch_rows,
                 of_batch,
                 own,
+                whole_columns(vocab_size) if route is Segments else vocab_size,
             )
         )
     return placed
@@ -115,29 +115,33 @@ def serve(
     keep_ties: bool,
     purpose: Purpose,
     keys: DrawKeys | None = None,
+    edited: Tensor | None = None,
+    native_edits: Mapping[str, Tensor] | None = None,
 ) -> RowsOutput:
     """Samples every row of a batch by the route that was chosen for it.
 
     Args:
-        logits: of each group, those that it is sampled from.
+        logits: of each group, those of the batch that it is sampled from.
         placement: how the batch is served.
         position: int64 [batch]; None where ``keys`` are given and nothing is sampled on a CPU.
         keep_ties: as it was given to `place_groups`.
         purpose: of the noise.
         keys: what the host knows of the noise; None: it is made where the seeds are.
+        edited: those of the logits that have all rows as they are drawn from, and may be overwritten; None: all logits
+            are as they came, and stay so.
+        native_edits: what the CPU kernel does to the logits that it reads: arguments of its operator.
 
     Returns:
         The ids and statuses, in the order of the batch.
     """
-    groups, order = placement
-    noise: Sequence[Tensor | None] = [None] * len(groups)
-    if groups[0].route is not None:
-        noise = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose)
-    outputs = [_serve_group(*each, position, keep_ties, purpose) for each in zip(logits, groups, noise, strict=True)]
-    if order is None:
-        return outputs[0]
-    token_ids, status = (torch.cat(parts).index_select(0, order) for parts in zip(*outputs, strict=True))
-    return RowsOutput(token_ids, status)
+    groups, order, constants = placement
+    if constants is None:
+        assert len(groups) == 1, "the kernel serves all rows"
+        return _serve_natively(logits[0], groups[0], position, keep_ties, purpose, native_edits or {})
+    noise = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose)
+    status = status_of(largest_of(logits[0] if edited is None else edited), constants)
+    drawn = [_drawn(*each, edited) for each in zip(logits, groups, noise, strict=True)]
+    return RowsOutput(drawn[0] if order is None else torch.cat(drawn).index_select(0, order), status)
 
 
 def _noise_of(group: PlacedGroup) -> NoiseOfRows:
@@ -145,22 +149,29 @@ def _noise_of(group: PlacedGroup) -> NoiseOfRows:
     return NoiseOfRows(group.host_rows, group.batch_rows, group.parameters.seed, lanes)
 
 
-def _serve_group(
+def _drawn(logits: Tensor, group: PlacedGroup, noise: Tensor | None, edited: Tensor | None) -> Tensor:
+    """Draws the tokens of a group of rows on a device."""
+    assert group.route is not None, "it is chosen by the device"
+    if group.batch_rows is None:
+        return group.route(logits, noise, is_own=logits is edited)
+    return group.route(logits.index_select(0, group.batch_rows), noise, is_own=True)
+
+
+def _serve_natively(
     logits: Tensor,
     group: PlacedGroup,
-    noise: Tensor | None,
     position: Tensor | None,
     keep_ties: bool,
     purpose: Purpose,
+    edits: Mapping[str, Tensor],
 ) -> RowsOutput:
-    if group.route is not None:
-        return group.route(logits if group.source_rows is None else logits[group.source_rows], noise)
+    """Draws the tokens of rows on the CPU."""
     assert position is not None, "the CPU kernel makes its noise itself"
-    parameters = group.parameters.at(position if group.batch_rows is None else position[group.batch_rows])
+    parameters = group.parameters.at(position)
     return RowsOutput(
         *torch.ops.ascend_sample.sample_rows(
             logits,
-            group.source_rows,
+            group.batch_rows,
             parameters.temperature,
             parameters.top_k,
             parameters.top_p,
@@ -169,5 +180,6 @@ def _serve_group(
             parameters.position,
             int(purpose),
             keep_ties,
+            **edits,
         )
     )

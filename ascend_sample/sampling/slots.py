@@ -1,15 +1,15 @@
-"""Whole rows of the vocabulary for those requests that need them: masks with biases, and counts of tokens.
+"""What some requests change about logits, for those that need it: short lists of ids, counts of tokens, packed masks.
 
-Such a row is large, so it is a slot of its own, which a row of the batch holds as long as it needs it; a row that moves
-takes along the slot's number alone. Device memory is taken when slots are written, grows by doubling, and is given back
-when the last slot is released.
+Each kind has slots, which a row of the batch holds as long as it needs one; a row that moves takes along the slot's
+number alone. Device memory is taken when slots are written, grows by doubling, and is given back when the last slot is
+released. A list is as long as its ids; tensors of lists are as wide as the longest one needs, and what lies beyond the
+end of a list changes nothing.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy
 import torch
@@ -17,18 +17,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.processing import MASKED
+from ascend_sample.sampling.processing import MASKED, WORD, words_of
 from ascend_sample.sampling.row_table import to_device
 
 Ids = NDArray[numpy.int64]
+Floats = NDArray[numpy.float32]
+LEAST_HISTORY: Final = 16
+"""How many tokens a list of penalties has room for at first."""
+SHRINKS: Final = 4
+"""How many times too wide lists may be before they are made narrower."""
 
 
 class Slots:
-    """Numbers of slots, the lowest free one first."""
+    """Numbers of slots, the lowest free one first, and tensors that have a row for each.
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
-        self.vocab_size, self.device = vocab_size, device
-        self.capacity = 0
+    Attributes:
+        capacity: how many slots there are, free ones included.
+        width: how many entries a list has room for.
+        lengths: int64 [capacity], how many entries each slot's list has; valid at once.
+    """
+
+    def __init__(self, device: torch.device, least_width: int = 1) -> None:
+        self.device = device
+        self.capacity, self.width = 0, least_width
+        self._least_width = least_width
+        self.lengths = numpy.zeros(0, numpy.int64)
         self._free: list[int] = []
         self._changed: dict[int, Any] = {}
 
@@ -37,15 +50,18 @@ class Slots:
         if not self._free:
             grown = max(1, 2 * self.capacity)
             self._free = list(range(self.capacity, grown))
+            self.lengths = numpy.concatenate((self.lengths, numpy.zeros(grown - self.capacity, numpy.int64)))
             self.capacity = grown
         return heapq.heappop(self._free)
 
     def release(self, slot: int) -> None:
         """Takes a slot back, and forgets what was to be written to it; memory is given back with the last one."""
         self._changed.pop(slot, None)
+        self.lengths[slot] = 0
         heapq.heappush(self._free, slot)
         if len(self._free) == self.capacity:
-            self.capacity = 0
+            self.capacity, self.width = 0, self._least_width
+            self.lengths = self.lengths[:0]
             self._free = []
             for name in self._tensors():
                 setattr(self, name, None)
@@ -58,146 +74,208 @@ class Slots:
     def _tensors(self) -> dict[str, Tensor]:
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
-    def grown(self, tensor: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Returns the tensor as [capacity, vocab_size]: it keeps the slots that it has, and new ones hold zeros."""
-        if tensor is not None and tensor.shape[0] == self.capacity:
-            return tensor
-        larger = torch.zeros((self.capacity, self.vocab_size), dtype=dtype, device=self.device)
-        if tensor is not None:
-            larger[: tensor.shape[0]] = tensor
-        return larger
+    def fit_lists(self, more: int = 0) -> None:
+        """Chooses the width that the lists need with so many more entries: a power of two, which changes rarely."""
+        longest = max(self._least_width, int(self.lengths.max(initial=1)) + more)
+        wanted = 2 ** (longest - 1).bit_length()
+        if not wanted <= self.width < SHRINKS * wanted:
+            self.width = wanted
 
-    def flat(self, slot: int, ids: Ids) -> Ids:
-        """Returns where ids of a slot lie in the flattened tensor."""
-        return ids + slot * self.vocab_size
+    def sized(self, tensor: Tensor | None, width: int, dtype: torch.dtype) -> Tensor:
+        """Returns the tensor as [capacity, width]: slots keep what they have, the first entry being repeated."""
+        if tensor is not None and tensor.shape == (self.capacity, width):
+            return tensor
+        other = torch.zeros((self.capacity, width), dtype=dtype, device=self.device)
+        if tensor is not None:
+            slots, columns = len(tensor), min(tensor.shape[1], width)
+            other[:slots, :columns] = tensor[:, :columns]
+            other[:slots, columns:] = tensor[:, :1]
+        return other
+
+    def places(self, slot: int, length: int) -> Ids:
+        """Returns where the entries of a list lie in a flattened tensor."""
+        return slot * self.width + numpy.arange(length)
 
 
 class AddendSlots(Slots):
-    """What is added to the logits of a row: its bias, and -inf where an id is forbidden."""
+    """What is added to some logits of a row: its bias, and -inf where an id is forbidden.
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
-        super().__init__(vocab_size, device)
-        self.addend: Tensor | None = None
+    Attributes:
+        ids: int64 [capacity, width]; beyond a list's end its first id is repeated.
+        addends: float32 [capacity, width], theirs.
+    """
 
-    def write(self, slot: int, params: SamplingParams, stop_ids_forbidden: bool) -> None:
-        """Notes what the slot is to hold from the next flush on."""
-        self._changed[slot] = (params, stop_ids_forbidden)
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.ids: Tensor | None = None
+        self.addends: Tensor | None = None
+
+    def write(self, slot: int, ids: Ids, addends: Floats) -> None:
+        """Notes the list that the slot is to hold from the next flush on: ids, each once and at least one."""
+        self._changed[slot] = (ids, addends)
+        self.lengths[slot] = len(ids)
 
     def flush(self) -> None:
-        """Writes the slots that were noted: two copies, whatever their number, and a fill for each."""
+        """Writes the slots that were noted: two copies, whatever their number, and two fills for each."""
         if not self._changed:
             return
-        self.addend = self.grown(self.addend, torch.float32)
-        positions, values = [], []
-        for slot, (params, stop_ids_forbidden) in self._changed.items():
-            base, ids, addends = addend_of(params, stop_ids_forbidden)
-            self.addend[slot].fill_(base)  # torch_npu's index_fill_ would read the slots back from the device
-            positions.append(self.flat(slot, ids))
-            values.append(addends)
-        there = to_device(numpy.concatenate(positions), self.device)
-        if there.shape[0]:
-            self.addend.view(-1).index_copy_(0, there, to_device(numpy.concatenate(values), self.device))
+        self.fit_lists()
+        self.ids = self.sized(self.ids, self.width, torch.int64)
+        self.addends = self.sized(self.addends, self.width, torch.float32)
+        for slot, (ids, addends) in self._changed.items():
+            # torch_npu's index_fill_ would read the slots back from the device.
+            self.ids[slot].fill_(int(ids[0]))
+            self.addends[slot].fill_(float(addends[0]))
+        ids, addends = (numpy.concatenate(lists) for lists in zip(*self._changed.values(), strict=True))
+        places = numpy.concatenate([self.places(slot, len(entries)) for slot, (entries, _) in self._changed.items()])
+        places_there, ids_there = to_device(numpy.stack((places, ids)), self.device)
+        self.ids.view(-1).index_copy_(0, places_there, ids_there)
+        self.addends.view(-1).index_copy_(0, places_there, to_device(addends, self.device))
         self._changed.clear()
 
 
-def has_addend(params: SamplingParams) -> bool:
-    """Tells whether the request masks or biases, apart from `min_tokens`."""
-    return params.allowed_ids is not None or bool(params.bad_ids) or any(params.logit_bias.values())
+def has_mask(params: SamplingParams, vocab_size: int) -> bool:
+    """Tells whether the request has a mask: it allows ids, or forbids more than a mask has words."""
+    return params.allowed_ids is not None or len(params.bad_ids) > words_of(vocab_size)
 
 
-def addend_of(params: SamplingParams, stop_ids_forbidden: bool) -> tuple[float, Ids, NDArray[numpy.float32]]:
-    """Returns the addend of a request, as one value for all ids and other ones for some.
+def has_addend(params: SamplingParams, vocab_size: int) -> bool:
+    """Tells whether the request has a list of addends, apart from `min_tokens`."""
+    is_biased = any(params.logit_bias.values())
+    return is_biased or (bool(params.bad_ids) and not has_mask(params, vocab_size))
 
-    Returns:
-        The value of the ids that are not named; ids, each once; their values.
-    """
-    forbidden = numpy.array(params.bad_ids, numpy.int64)
+
+def addend_of(params: SamplingParams, stop_ids_forbidden: bool, vocab_size: int) -> tuple[Ids, Floats]:
+    """Returns the list of addends of a request: ids, each once, and what is added to their logits."""
+    forbidden = numpy.array(() if has_mask(params, vocab_size) else params.bad_ids, numpy.int64)
     if stop_ids_forbidden:
         forbidden = numpy.union1d(forbidden, numpy.array(params.stop_ids, numpy.int64))
     biased = numpy.array(list(params.logit_bias), numpy.int64)
     bias = numpy.array(list(params.logit_bias.values()), numpy.float32)
-    possible = ~numpy.isin(biased, forbidden)
-    biased, bias = biased[possible], bias[possible]
-    if params.allowed_ids is None:
-        masked = numpy.full(len(forbidden), MASKED, numpy.float32)
-        return 0.0, numpy.concatenate((biased, forbidden)), numpy.concatenate((bias, masked))
-    allowed = numpy.setdiff1d(numpy.array(params.allowed_ids, numpy.int64), forbidden, assume_unique=True)
-    values = numpy.zeros(len(allowed), numpy.float32)
-    values[numpy.searchsorted(allowed, biased)] = bias  # biased ids are allowed ones, which are sorted
-    return MASKED, allowed, values
+    is_possible = ~numpy.isin(biased, forbidden)
+    masked = numpy.full(len(forbidden), MASKED, numpy.float32)
+    return numpy.concatenate((biased[is_possible], forbidden)), numpy.concatenate((bias[is_possible], masked))
 
 
-@dataclass(frozen=True)
-class Occurrences:
-    """The tokens that a row has seen before the batch counts for it.
+class MaskSlots(Slots):
+    """Which ids of a row are allowed.
 
     Attributes:
-        prompt_ids: int64, or None for a row without a repetition penalty, for which the prompt does not matter.
-        output_ids: int64, in any order.
+        masks: int32 [capacity, words], a bit an id, set where it is allowed.
     """
 
-    prompt_ids: Ids | None
-    output_ids: Ids
-
-
-class PenaltySlots(Slots):
-    """How often each id occurs in the output of a row, and whether it occurs in the prompt."""
-
     def __init__(self, vocab_size: int, device: torch.device) -> None:
-        super().__init__(vocab_size, device)
-        self.output_counts: Tensor | None = None
-        self.in_prompt: Tensor | None = None
-        self._with_prompt: set[int] = set()
+        super().__init__(device, words_of(vocab_size))
+        self.masks: Tensor | None = None
 
-    def write(self, slot: int, occurrences: Occurrences) -> None:
+    def write(self, slot: int, params: SamplingParams) -> None:
         """Notes what the slot is to hold from the next flush on."""
-        self._changed[slot] = occurrences
-        if occurrences.prompt_ids is not None:
-            self._with_prompt.add(slot)
-
-    def release(self, slot: int) -> None:
-        """Takes a slot back, as `Slots` does, and lets go of the prompts when none matters any more."""
-        self._with_prompt.discard(slot)
-        if not self._with_prompt:
-            self.in_prompt = None
-        super().release(slot)
+        self._changed[slot] = params
 
     def flush(self) -> None:
         """Writes the slots that were noted: two copies, whatever their number, and a fill for each."""
         if not self._changed:
             return
-        self.output_counts = self.grown(self.output_counts, torch.int32)
-        if self._with_prompt:
-            self.in_prompt = self.grown(self.in_prompt, torch.bool)
-        prompts, outputs, counts = [], [], []
-        for slot, occurrences in self._changed.items():
-            self.output_counts[slot].zero_()
-            if self.in_prompt is not None:
-                self.in_prompt[slot].zero_()
-            ids, count = numpy.unique(occurrences.output_ids, return_counts=True)
-            outputs.append(self.flat(slot, ids))
-            counts.append(count.astype(numpy.int32))
-            if occurrences.prompt_ids is not None:
-                prompts.append(self.flat(slot, numpy.unique(occurrences.prompt_ids)))
-        parts = [numpy.concatenate(outputs), numpy.concatenate(prompts or [outputs[0][:0]])]
-        sent = to_device(numpy.concatenate(parts), self.device)
-        outputs_there, prompts_there = sent.split([len(part) for part in parts])
-        if outputs_there.shape[0]:
-            values = to_device(numpy.concatenate(counts), self.device)
-            self.output_counts.view(-1).index_copy_(0, outputs_there, values)
-        if self.in_prompt is not None and prompts_there.shape[0]:
-            self.in_prompt.view(-1).index_copy_(0, prompts_there, torch.ones_like(prompts_there, dtype=torch.bool))
+        self.masks = self.sized(self.masks, self.width, torch.int32)
+        places, words = [], []
+        for slot, params in self._changed.items():
+            usual = -1 if params.allowed_ids is None else 0
+            mask = self._mask_of(params)
+            named = numpy.flatnonzero(mask != usual)
+            self.masks[slot].fill_(usual)
+            places.append(slot * self.width + named)
+            words.append(mask[named])
+        there = to_device(numpy.concatenate(places), self.device)
+        self.masks.view(-1).index_copy_(0, there, to_device(numpy.concatenate(words), self.device))
         self._changed.clear()
 
-    def count(self, token_ids: Tensor, slots: Tensor) -> None:
-        """Counts one token in each of `slots`, in which a slot may occur several times.
+    def _mask_of(self, params: SamplingParams) -> NDArray[numpy.int32]:
+        is_allowed = numpy.full(self.width * WORD, params.allowed_ids is None)
+        is_allowed[list(params.allowed_ids or ())] = True
+        is_allowed[list(params.bad_ids)] = False
+        return numpy.packbits(is_allowed, bitorder="little").view(numpy.int32)
+
+
+class Seen(NamedTuple):
+    """The tokens that a row has seen before the batch counts for it.
+
+    Attributes:
+        prompt_ids: int64, each once; none of a row without a repetition penalty, for which the prompt does not matter.
+        output_ids: int64, as they came.
+    """
+
+    prompt_ids: Ids
+    output_ids: Ids
+
+
+class PenaltySlots(Slots):
+    """Which ids occur in a row's prompt and output, and how often.
+
+    Attributes:
+        lists: int64 [3, capacity, width]. The first of the three has the slots' lists: the ids of the prompt, then the
+            output's as they came, with repeats; beyond the end of a list lies any id. The others are the plan's: where
+            the same entries of its rows lie in `occurrences`, and in the logits.
+        occurrences: int32 [capacity, vocab_size], 2 * (how often in the output) + (1 if in the prompt).
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        super().__init__(device, LEAST_HISTORY)
+        self.vocab_size = vocab_size
+        self.lists: Tensor | None = None
+        self.occurrences: Tensor | None = None
+
+    def write(self, slot: int, seen: Seen) -> None:
+        """Notes what the slot is to hold from the next flush on."""
+        self._changed[slot] = seen
+        self.lengths[slot] = len(seen.prompt_ids) + len(seen.output_ids)
+
+    def flush(self, more: int = 0) -> bool:
+        """Writes the slots that were noted: two copies, whatever their number, and a fill for each.
 
         Args:
-            token_ids: int64 [tokens]; what is no id of the vocabulary, such as a placeholder of -1, counts for nothing.
-            slots: int64 [tokens].
+            more: for how many more tokens there has to be room in each list.
+
+        Returns:
+            Whether the lists lie where they lay: a plan for them is stale otherwise.
         """
-        assert self.output_counts is not None, "slots are written before they count"
-        places = token_ids.clamp(0, self.vocab_size - 1)
-        is_valid = places == token_ids
-        positions = torch.add(places, slots, alpha=self.vocab_size)
-        self.output_counts.view(-1).index_add_(0, positions, is_valid.to(torch.int32))
+        if not self.capacity:
+            return True
+        self.fit_lists(more)
+        are_there = self.lists is not None and self.lists.shape[1:] == (self.capacity, self.width)
+        if not are_there:
+            lists = torch.zeros((3, self.capacity, self.width), dtype=torch.int64, device=self.device)
+            if self.lists is not None:
+                lists[0] = self.sized(self.lists[0], self.width, torch.int64)
+            self.occurrences = self.sized(self.occurrences, self.vocab_size, torch.int32)
+            self.lists = lists  # last, as a device may have no room
+        if self._changed:
+            self._write()
+        return are_there
+
+    def _write(self) -> None:
+        assert self.lists is not None, "there are slots"
+        assert self.occurrences is not None, "there are slots"
+        ids, places, counted, codes = [], [], [], []
+        for slot, seen in self._changed.items():
+            self.occurrences[slot].zero_()
+            ids.append(numpy.concatenate(seen))
+            places.append(self.places(slot, len(ids[-1])))
+            named, code = occurrences_of(seen)
+            counted.append(slot * self.vocab_size + named)
+            codes.append(code)
+        self._changed.clear()
+        parts = [numpy.concatenate(part) for part in (ids, places, counted)]
+        ids_there, places_there, counted_there = to_device(numpy.concatenate(parts), self.device).split(
+            [len(part) for part in parts]
+        )
+        if ids_there.shape[0]:
+            self.lists.view(-1).index_copy_(0, places_there, ids_there)
+            self.occurrences.view(-1).index_copy_(0, counted_there, to_device(numpy.concatenate(codes), self.device))
+
+
+def occurrences_of(seen: Seen) -> tuple[Ids, NDArray[numpy.int32]]:
+    """Returns the ids that a row has seen, each once, and what `PenaltySlots.occurrences` has of them."""
+    ids = numpy.concatenate(seen)
+    codes = numpy.repeat(numpy.array([1, 2], numpy.int32), [len(part) for part in seen])
+    named, place = numpy.unique(ids, return_inverse=True)
+    return named, numpy.bincount(place, codes, minlength=len(named)).astype(numpy.int32)

@@ -18,9 +18,9 @@ from ascend_sample.sampling.distribution import exceeded
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import ALIGNMENT
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
-from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, check_logits
+from ascend_sample.sampling.row_parameters import RowParameters, check_logits
 from ascend_sample.sampling.segmented import lanes_of
-from ascend_sample.sampling.weights import base_of, cleaned_in_float32, largest_of, scaled, status_beside
+from ascend_sample.sampling.weights import StatusConstants, base_of, cleaned_in_float32, largest_of, scaled, status_of
 
 NAME: Final = "StaticStep"
 SENT: Final = ("temperature", "top_p", "min_p", "top_k")
@@ -91,6 +91,7 @@ class StaticStep:
         self.logits = torch.zeros(rows, vocab_size, dtype=dtype, device=device)
         self.token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self.status = torch.zeros(rows, dtype=torch.int8, device=device)
+        self._constants = StatusConstants.like(self.logits)
         abilities = routes.abilities_of(self.logits.device, dtype)
         self._is_sorted = not abilities.fused_v2 or keep_ties or self.largest_k > LARGEST_FUSED_K
         ranks = min(LARGEST_FUSED_K, vocab_size) if self._is_sorted else self.largest_k
@@ -139,22 +140,22 @@ class StaticStep:
         given = RowParameters(temperature, parameters[3].view(torch.int32), top_p, min_p, nothing, nothing)
         own = given.for_operators(self.logits.shape[1])
         if self._is_sorted:
-            output = AnyRows(Rows(own, self.logits, self.logits.shape[1], self.keep_ties, False))(self.logits, noise)
+            rows = Rows(own, self.logits, self.logits.shape[1], self.keep_ties, has_v2=False)
+            token_ids = AnyRows(rows)(self.logits, noise, is_own=False)
         else:
-            output = self._by_operator(own, noise)
-        self.token_ids.copy_(output.token_ids)
-        self.status.copy_(output.status)
+            token_ids = self._by_operator(own, noise)
+        self.token_ids.copy_(token_ids)
+        self.status.copy_(status_of(largest_of(self.logits), self._constants))
 
     def _parts(self, sent: Tensor) -> tuple[Tensor, Tensor]:
         """Returns parameters [4, rows] and noise [rows, lanes], as they lie in what is sent."""
         rows = len(self.logits)
         return sent[: len(SENT) * rows].view(len(SENT), rows), sent[self._start :].view(rows, self._lanes)
 
-    def _by_operator(self, own: RowParameters, noise: Tensor) -> RowsOutput:
+    def _by_operator(self, own: RowParameters, noise: Tensor) -> Tensor:
         """Draws every row by rank and by segment, and takes what its parameters ask for."""
         vocab_size = self.logits.shape[1]
         is_ranked = (own.top_k >= 1) & (own.top_k < vocab_size)
-        largest = largest_of(self.logits)
         values = cleaned_in_float32(self.logits)
         base = base_of(largest_of(values))
         # A row of temperature 1, and one that keeps its best logit alone, is taken as it is, without a shift.
@@ -179,9 +180,8 @@ class StaticStep:
             own.temperature, torch.full_like(top_k, SKIP_TOP_K), own.top_p, own.min_p, own.seed, own.position
         )
         segments = Segments(Rows(unranked, self.logits, vocab_size, False, has_v2=True))
-        by_segment = segments(self.logits, noise[:, : segments.lanes])
-        token_ids = torch.where(is_ranked, an_id(by_rank, self.logits), by_segment.token_ids)
-        return RowsOutput(token_ids, status_beside(largest, base))
+        by_segment = segments(self.logits, noise[:, : segments.lanes], is_own=False)
+        return torch.where(is_ranked, an_id(by_rank, self.logits), by_segment)
 
     def _check(self, batch: SamplingBatch, is_edited: bool) -> None:
         rows, vocab_size = self.logits.shape

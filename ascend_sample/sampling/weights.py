@@ -46,15 +46,16 @@ def cleaned(logits: Tensor, out: Tensor | None = None) -> Tensor:
     return torch.nan_to_num(logits, nan=-torch.inf, posinf=largest, neginf=-torch.inf, out=out)
 
 
-def cleaned_in_float32(logits: Tensor, out: Tensor | None = None) -> Tensor:
+def cleaned_in_float32(logits: Tensor, is_own: bool = False, out: Tensor | None = None) -> Tensor:
     """Returns the logits in float32, cleaned: with no other memory than that of the result.
 
     Args:
-        logits: [rows, vocab_size]. They stay as they are.
+        logits: [rows, vocab_size].
+        is_own: they may be overwritten.
         out: float32 [rows, vocab_size], where the result is written.
     """
     if logits.dtype == torch.float32:
-        return cleaned(logits, out)
+        return cleaned(logits, logits if is_own and out is None else out)
     wide = logits.float() if out is None else out.copy_(logits)
     return cleaned(wide, wide)
 
@@ -64,22 +65,11 @@ def base_of(largest: Tensor) -> Tensor:
     return largest.float().clamp(min=torch.finfo(largest.dtype).min)
 
 
-def status_beside(largest: Tensor, base: Tensor) -> Tensor:
-    """Returns statuses, int8 [rows], from the largest logits before cleaning and after: their difference tells."""
-    return _status(torch.sub(largest, base))
-
-
 def status_of(largest: Tensor, constants: StatusConstants) -> Tensor:
     """Returns statuses, int8 [rows], from the largest logits before cleaning."""
-    return _status(torch.addcmul(constants.zero, largest, constants.infinitesimal, value=_number_of(largest)))
-
-
-def _number_of(logits: Tensor) -> float:
-    return LARGEST_INFINITESIMAL[logits.dtype]
-
-
-def _status(remainder: Tensor) -> Tensor:
-    """Returns statuses of numbers that are NaN and infinite as the row's largest is, and otherwise less than 1."""
+    # NaN and infinite as the largest is, and otherwise less than 1.
+    infinitesimal = LARGEST_INFINITESIMAL[largest.dtype]
+    remainder = torch.addcmul(constants.zero, largest, constants.infinitesimal, value=infinitesimal)
     codes = remainder.nan_to_num_(
         nan=float(RowStatus.NAN_SEEN), posinf=float(RowStatus.INF_SEEN), neginf=float(RowStatus.ALL_MASKED)
     )

@@ -37,6 +37,7 @@ IN_NATIVE_ROWS = ("tests/sampling/test_native_rows.py",)
 IN_FILTER_PROBABILITIES = ("tests/sampling/test_filter_probabilities.py",)
 IN_BEST_TOKENS = ("tests/sampling/test_best_tokens.py",)
 IN_BATCH = ("tests/sampling/test_batch.py", "tests/sampling/test_batch_model.py")
+IN_BITMASK = ("tests/sampling/test_bitmask.py",)
 IN_PROCESSING = ("tests/sampling/test_processing.py",)
 IN_LOGPROBS = ("tests/sampling/test_logprobs.py",)
 IN_NORMAL_MODE = ("tests/sampling/test_normal_mode.py",)
@@ -298,23 +299,51 @@ MUTANTS_SAMPLING = (
     # ---- batch, processing ----
     Mutant(
         "sampling: a penalised row's token is counted for another row",
-        BATCH,
-        "token_ids.index_select(0, self._plan.penalized_rows)",
-        "token_ids.index_select(0, self._plan.penalized_rows.flip(0))",
+        PLAN,
+        "token_ids.index_select(0, self._rows_there)",
+        "token_ids.index_select(0, self._rows_there.flip(0))",
         IN_BATCH,
     ),
     Mutant(
         "sampling: the slots of penalties are those of the first rows",
         PLAN,
-        "columns = slice(max(start - first_penalized, 0)",
-        "columns = slice(max(start, 0)",
+        "self._slots = host.penalty_slot[self.rows]",
+        "self._slots = host.penalty_slot[host.penalty_slot != NO_SLOT][::-1].copy()",
         IN_BATCH,
+    ),
+    Mutant(
+        "sampling: each token of a list is written where the first one was",
+        PLAN,
+        ".view(-1)[behind:].index_copy_(",
+        ".view(-1)[0:].index_copy_(",
+        IN_BATCH,
+    ),
+    Mutant(
+        "sampling: a token that is no id is penalised as one",
+        PLAN,
+        "entries[2].masked_fill_(is_none, UNREAD)",
+        "entries[2].masked_fill_(is_none, FRONT)",
+        IN_BATCH,
+    ),
+    Mutant(
+        "sampling: the first id of a byte is in its highest bit",
+        PROCESSING,
+        "numpy.left_shift(1, numpy.arange(8))",
+        "numpy.left_shift(1, numpy.arange(8)[::-1])",
+        IN_BITMASK,
+    ),
+    Mutant(
+        "sampling: a bitmask replaces the request's own mask",
+        PLAN,
+        "own if bitmask is None else own & bitmask",
+        "own if bitmask is None else bitmask",
+        IN_BITMASK,
     ),
     Mutant(
         "sampling: the repetition penalty divides negative logits",
         PROCESSING,
-        "torch.where(logits > 0, logits / divisor, logits * divisor)",
-        "logits / divisor",
+        "torch.where(logits > 0, logits / penalty, logits * penalty)",
+        "logits / penalty",
         IN_PROCESSING,
     ),
     Mutant(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.processing import words_of
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 VOCAB_SIZES = (32000, 151936)
@@ -35,11 +36,13 @@ class Budget(NamedTuple):
         launches: of kernels, with the second operator; with the first alone twice as many.
         memory: the peak above the logits, in bytes a logit, beside the workspace of an operator; with the second one.
         requests: the rows.
+        bitmask: a grammar masks the rows: "there", where the bitmask is on the device, or "sent".
     """
 
     launches: int
     memory: float
     requests: tuple[SamplingParams, ...]
+    bitmask: str | None = None
 
 
 def _all_alike(launches: int, memory: float, **params: Any) -> Budget:
@@ -47,6 +50,9 @@ def _all_alike(launches: int, memory: float, **params: Any) -> Budget:
 
 
 FILTERED = SamplingParams(seed=1, top_k=50, top_p=0.9, temperature=0.7)
+UNFILTERED = SamplingParams(seed=1)
+PENALTIES: dict[str, Any] = {"repetition_penalty": 1.05, "presence_penalty": 0.5, "frequency_penalty": 0.25}
+BIASES: dict[str, Any] = {"logit_bias": {3: 1.0, 70: -2.0}, "bad_ids": [5, 6]}
 SIX_KINDS = (
     SamplingParams(temperature=0),
     SamplingParams(seed=1, top_k=50, top_p=0.9),
@@ -55,8 +61,20 @@ SIX_KINDS = (
     SamplingParams(seed=4, min_p=0.1),
     SamplingParams(seed=5, top_p=0.9, temperature=0.7),
 )
+SEVEN_KINDS = (*SIX_KINDS, SamplingParams(seed=6, top_k=5000))
 FLOAT, MARK = 4, 1
 """Bytes a logit: of a float32, and of a comparison's result."""
+OF_PENALTIES = OF_BIASES = 16
+OF_A_BITMASK = 6
+"""Launches that edits of some rows may take beside those of the rows' kinds."""
+
+
+def _penalized(kinds: tuple[SamplingParams, ...]) -> tuple[SamplingParams, ...]:
+    """The kinds in turns, so often that of 64 rows 8 have penalties."""
+    turns = tuple(itertools.islice(itertools.cycle(kinds), 64))
+    return tuple(replace(params, **PENALTIES) if row % 8 == 5 else params for row, params in enumerate(turns))
+
+
 BUDGETS = {
     "greedy": _all_alike(6, FLOAT, temperature=0.0),
     "top-k": _all_alike(10, 2 * FLOAT, top_k=50),  # the operator's noise is as wide as the logits
@@ -68,30 +86,54 @@ BUDGETS = {
     "top-p": _all_alike(28, 2 * FLOAT, top_p=0.9),  # one of them is the operator's result
     "top-p that 16 bits represent": _all_alike(28, 2 * FLOAT, top_p=0.75),
     "top-p, temperature": _all_alike(28, 2 * FLOAT, top_p=0.9, temperature=0.7),
-    "a bias and a ban on some rows": Budget(
-        14 + 16,
-        math.inf,  # with rows of their own in float32
-        (replace(FILTERED, logit_bias={3: 1.0}, bad_ids=[5]), FILTERED, FILTERED),
-    ),
-    "a repetition penalty": Budget(14 + 16, math.inf, (replace(FILTERED, repetition_penalty=1.05),)),
     "k = 5000": _all_alike(28, 5 * FLOAT, top_k=5000),  # a sort's values and ids are 3 of them
-    "six kinds mixed": Budget(80, math.inf, SIX_KINDS),  # the operator serves some of the rows: no workspace to compare
+    # Biases, bans, penalties, masks: the rows of all routes lie in one copy in float32.
+    "greedy, penalties": Budget(6 + OF_PENALTIES, FLOAT, (replace(SIX_KINDS[0], **PENALTIES),)),
+    "top-k, penalties": Budget(10 + OF_PENALTIES, 2 * FLOAT, (SamplingParams(seed=1, top_k=50, **PENALTIES),)),
+    "top-k, top-p, temperature, penalties": Budget(
+        14 + OF_PENALTIES, 2 * FLOAT, (replace(FILTERED, **PENALTIES), FILTERED, FILTERED)
+    ),
+    "a repetition penalty": Budget(14 + OF_PENALTIES, 2 * FLOAT, (replace(FILTERED, repetition_penalty=1.05),)),
+    "no filter, penalties": Budget(20 + OF_PENALTIES, FLOAT, (replace(UNFILTERED, **PENALTIES), UNFILTERED)),
+    "greedy, biases and bans": Budget(6 + OF_BIASES, FLOAT, (replace(SIX_KINDS[0], **BIASES),)),
+    "a bias and a ban on some rows": Budget(
+        14 + OF_BIASES, 2 * FLOAT, (replace(FILTERED, **BIASES), FILTERED, FILTERED)
+    ),
+    "no filter, biases and bans": Budget(20 + OF_BIASES, FLOAT, (replace(UNFILTERED, **BIASES),)),
+    "allowed ids": Budget(14 + OF_BIASES, 2 * FLOAT, (replace(FILTERED, allowed_ids=range(9)), FILTERED)),
+    "greedy, bitmask": Budget(6 + OF_A_BITMASK, FLOAT + MARK, (SIX_KINDS[0],), "there"),
+    "top-k, bitmask": Budget(10 + OF_A_BITMASK, 2 * FLOAT, (SIX_KINDS[1],), "there"),
+    "top-k, top-p, temperature, bitmask": Budget(14 + OF_A_BITMASK, 2 * FLOAT, (FILTERED,), "sent"),
+    "no filter, bitmask": Budget(20 + OF_A_BITMASK, FLOAT + MARK, (UNFILTERED,), "sent"),
+    "all edits": Budget(
+        14 + OF_PENALTIES + OF_BIASES + OF_A_BITMASK,
+        2 * FLOAT,
+        (replace(FILTERED, **PENALTIES, **BIASES), replace(FILTERED, allowed_ids=range(9)), FILTERED),
+        "sent",
+    ),
+    # The operator serves some of the rows: no workspace to compare.
+    "six kinds mixed": Budget(80, math.inf, SIX_KINDS),
+    "six kinds mixed, penalties": Budget(80, math.inf, _penalized(SIX_KINDS)),
+    "seven kinds mixed": Budget(80, math.inf, SEVEN_KINDS),
+    "seven kinds mixed, penalties": Budget(80, math.inf, _penalized(SEVEN_KINDS)),
 }
 
 
 def measured(name: str, batch_size: int, vocab_size: int, dtype: torch.dtype) -> dict[str, Any]:
     """Counts a step that is not the first. Kernels are counted and dropped: counts do not depend on numbers."""
     batch = SamplingBatch(vocab_size, "npu")
-    batch.extend(
-        [params for params, _ in zip(itertools.cycle(BUDGETS[name].requests), range(batch_size), strict=False)]
-    )
+    budget = BUDGETS[name]
+    batch.extend([params for params, _ in zip(itertools.cycle(budget.requests), range(batch_size), strict=False)])
     sampler = Sampler()
+    bitmask = None if budget.bitmask is None else torch.full((batch_size, words_of(vocab_size)), -1, dtype=torch.int32)
+    if bitmask is not None and budget.bitmask == "there":
+        bitmask = bitmask.npu()
     with hostcann.null_kernels():
         logits = torch.empty(batch_size, vocab_size, dtype=dtype, device="npu")
-        sampler(logits, batch)
+        sampler(logits, batch, bitmask=bitmask)
         before = _peak_begins()
         with hostcann.profile() as counted:
-            sampler(logits, batch)
+            sampler(logits, batch, bitmask=bitmask)
         torch.npu.synchronize()
         memory = torch.npu.max_memory_allocated() - before
         if OPERATORS & counted.launches.keys():

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import batch as batch_module
-from ascend_sample.sampling import plan as plan_module
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.slots import addend_of
@@ -227,7 +226,7 @@ def test_every_id_of_an_addend_is_named_once(allowed_ids: list[int] | None) -> N
     """Which of two values for one id is written last, no device says."""
     bias = {1: 1.0, 3: 2.0}
     params = SamplingParams(allowed_ids=allowed_ids, bad_ids=[2], stop_ids=[1, 2], min_tokens=1, logit_bias=bias)
-    _, named, values = addend_of(params, stop_ids_forbidden=True)
+    named, values = addend_of(params, stop_ids_forbidden=True, vocab_size=100)
     assert len(set(named.tolist())) == len(named)
     assert dict(zip(named.tolist(), values.tolist(), strict=True))[3] == 2.0
 
@@ -329,18 +328,25 @@ def test_masks_and_penalties_together(device: str) -> None:
     assert processed(batch, zeros(batch)) == {0: [-1, 0, 0], 1: [0, 0, -INF], 2: [1, -INF, 0]}
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3, 5, 7])
-def test_rows_that_are_processed_a_few_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Biased ones, those with both and penalised ones: whichever share a piece, each is what it is in one piece."""
-    batch = SamplingBatch(6)
+def test_rows_that_are_processed_together_are_what_they_are_alone(device: str) -> None:
+    """Biased ones, masked ones, those with both, penalised ones: of different lengths."""
     kinds = ({"logit_bias": {1: 2.5}}, {"bad_ids": [0], "presence_penalty": 0.5}, {"repetition_penalty": 1.5}, {})
-    batch.extend([SamplingParams(seed=row, **kinds[row % 4]) for row in range(9)], [[2, 3]] * 9)
-    batch.append(torch.arange(9) % 6)
-    logits = torch.randn(9, 6)
-    whole = processed(batch, logits)
-    assert sorted(whole) == [0, 1, 2, 4, 5, 6, 8]
-    monkeypatch.setattr(plan_module, "CACHED_LOGITS", 6 * at_once + 5)
-    assert processed(batch, logits) == whole
+    kinds += ({"allowed_ids": [1, 2, 5], "logit_bias": {2: 1.0}, "frequency_penalty": 0.25},)  # type: ignore[assignment]
+    params = [SamplingParams(seed=row, **kinds[row % 5]) for row in range(10)]
+    prompts = [[2, 3][: row % 3] * row for row in range(10)]
+    logits, tokens = torch.randn(10, 6), torch.arange(10) % 6
+
+    def processed_rows(of: range) -> dict[int, list[float]]:
+        batch = SamplingBatch(6, device)
+        batch.extend(params[of.start : of.stop], prompts[of.start : of.stop])
+        for _ in range(20):  # longer than lists are at first
+            batch.append(tokens[of.start : of.stop].to(device))
+        return processed(batch, logits[of.start : of.stop].to(device))
+
+    together = processed_rows(range(10))
+    assert sorted(together) == [0, 1, 2, 4, 5, 6, 7, 9]
+    for row, values in together.items():
+        assert processed_rows(range(row, row + 1)) == {0: values}
 
 
 def test_some_rows_get_tokens_and_some_get_several(device: str) -> None:

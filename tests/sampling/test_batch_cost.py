@@ -24,8 +24,14 @@ def zeros(batch: SamplingBatch) -> Tensor:
     return torch.zeros(len(batch), batch.vocab_size, device=batch.device)
 
 
+ENTRY = 8 + 4
+"""An id, and what is added to its logit."""
+HISTORY = 1000 * 4 + 3 * 16 * 8
+"""How often each of 1000 ids has occurred, and three lists that have room for 16 tokens at first."""
+
+
 def test_slots_grow_as_needed_and_are_given_back(device: str) -> None:
-    batch = SamplingBatch(8, device)
+    batch = SamplingBatch(1000, device)
     assert batch.slot_bytes == 0
     batch.extend([SamplingParams()] * 9)
     batch.flush()
@@ -33,19 +39,22 @@ def test_slots_grow_as_needed_and_are_given_back(device: str) -> None:
     biased, penalized = SamplingParams(bad_ids=[1]), SamplingParams(presence_penalty=1.0)
     batch.add(biased)
     batch.flush()
-    assert batch.slot_bytes == 8 * 4
+    assert batch.slot_bytes == ENTRY
     batch.extend([biased, biased])
     batch.flush()
-    assert batch.slot_bytes == 4 * 8 * 4, "1, 2, 4"
+    assert batch.slot_bytes == 4 * ENTRY, "1, 2, 4"
     batch.add(penalized)
     batch.flush()
-    assert batch.slot_bytes == 5 * 8 * 4, "counts, and no prompts"
+    assert batch.slot_bytes == 4 * ENTRY + HISTORY
     batch.add(SamplingParams(repetition_penalty=2.0), [1])
     batch.flush()
-    assert batch.slot_bytes == 4 * 8 * 4 + 2 * 8 * (4 + 1)
-    batch.remove(13)
-    assert batch.slot_bytes == 4 * 8 * 4 + 2 * 8 * 4, "no prompt matters any more"
-    for row in (12, 11, 10, 9):
+    assert batch.slot_bytes == 4 * ENTRY + 2 * HISTORY
+    batch.add(SamplingParams(allowed_ids=[1]))
+    batch.flush()
+    assert batch.slot_bytes == 4 * ENTRY + 2 * HISTORY + 32 * 4, "a bit an id, in whole words"
+    batch.remove(14)
+    assert batch.slot_bytes == 4 * ENTRY + 2 * HISTORY
+    for row in (13, 12, 11, 10, 9):
         batch.remove(row)
     assert batch.slot_bytes == 0
     batch.flush()
@@ -56,9 +65,26 @@ def test_an_expired_min_tokens_gives_its_slot_back(device: str) -> None:
     batch = SamplingBatch(8, device)
     batch.add(SamplingParams(stop_ids=[1], min_tokens=1))
     batch.flush()
-    assert batch.slot_bytes == 8 * 4
+    assert batch.slot_bytes == ENTRY
     batch.append(ids(device, 0))
     assert batch.slot_bytes == 0
+
+
+def test_lists_are_as_wide_as_the_longest_needs(device: str) -> None:
+    """By doubling; they become narrower when that has gone."""
+    batch = SamplingBatch(1000, device)
+    batch.add(SamplingParams(bad_ids=range(20)))
+    batch.add(SamplingParams(bad_ids=[1]))
+    batch.flush()
+    assert batch.slot_bytes == 2 * 32 * ENTRY
+    batch.add(SamplingParams(bad_ids=range(100)))
+    batch.flush()
+    assert batch.slot_bytes == 2 * 32 * ENTRY + 32 * 4, "a long list of bans is a mask"
+    batch.remove(0)
+    batch.add(SamplingParams(bad_ids=[1]))
+    batch.flush()
+    assert batch.slot_bytes == 2 * ENTRY + 32 * 4
+    assert batch.process(zeros(batch)).logits.isinf().sum(1).tolist() == [100, 1, 1]  # type: ignore[union-attr]
 
 
 def sent(counted: hostcann.Profile) -> int:

@@ -195,10 +195,12 @@ class BatchMachine(RuleBasedStateMachine):
 
     @invariant()
     def slots_are_held_by_one_row_each_and_by_no_other(self) -> None:
-        for name, needed in (("addend_slot", "is_masked_or_biased"), ("penalty_slot", "is_penalized")):
-            slots = getattr(self.batch.host, name).tolist()
-            assert [slot >= 0 for slot in slots] == [getattr(row, needed) for row in self.model.rows]
-            held = [slot for slot in slots if slot >= 0]
+        slots = {name: getattr(self.batch.host, name) for name in ("addend_slot", "mask_slot", "penalty_slot")}
+        is_masked_or_biased = (slots["addend_slot"] >= 0) | (slots["mask_slot"] >= 0)
+        assert is_masked_or_biased.tolist() == [row.is_masked_or_biased for row in self.model.rows]
+        assert (slots["penalty_slot"] >= 0).tolist() == [row.is_penalized for row in self.model.rows]
+        for some in slots.values():
+            held = some[some >= 0].tolist()
             assert len(set(held)) == len(held)
         if not any(row.is_masked_or_biased or row.is_penalized for row in self.model.rows):
             assert self.batch.slot_bytes == 0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import processing
-from ascend_sample.sampling.processing import add_bias, apply_penalties
+from ascend_sample.sampling.processing import add_bias, apply_penalties, scaled_by_sign, scaling_of
 
 INF, NAN = math.inf, math.nan
 
@@ -69,6 +69,16 @@ def test_repetition_divides_positive_logits_and_multiplies_the_others(device: st
     logits = [4.0, -4.0, 3.0, -3.0, 1.0, 5.0, -5.0]
     penalized = penalize(device, logits, [1, 1, 0, 0, 1, 0, 0], [0, 0, 1, 5, 2, 0, 0], 2.0, 0.0, 0.0)
     assert_bits(penalized, [[2.0, -8.0, 1.5, -6.0, 0.5, 5.0, -5.0]])
+
+
+@pytest.mark.parametrize("penalties", [(1.0, 1.5, 3e38), (1.0, 0.75, 2.0**-126), (0.5, 2.0, 1.0)])
+def test_a_repetition_penalty_in_fewer_launches(device: str, penalties: tuple[float, ...]) -> None:
+    """It has the same bits, whether all of them punish, all reward, or some."""
+    logits = torch.tensor([[4.0, -4.0, 0.1, -0.1, 0.0, -0.0, INF, -INF, 3e38, -3e38, 1e-38, -1e-38, NAN]]).expand(3, -1)
+    column = torch.tensor(penalties).unsqueeze(1)
+    wanted = scaled_by_sign(logits, column)
+    found = scaling_of(column.numpy())(logits.to(device), column.to(device))
+    assert_bits(found, wanted.tolist())
 
 
 def test_repetition_below_1_rewards(device: str) -> None:

@@ -100,7 +100,7 @@ def test_edited_logits(device: str) -> None:
     step.prepare(batch, is_edited=True)
     processed = batch.process(logits)
     assert processed is not None
-    step.logits[:1] = processed.put_into(logits)
+    step.logits[:1] = processed.logits
     step.run()
     assert step.token_ids[:1].tolist() == [1]
 

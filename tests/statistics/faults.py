@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
-from ascend_sample.sampling import RowsOutput, SamplingRoute, device_routes, placed_noise, plan, serving
+from ascend_sample.sampling import RowsOutput, SamplingRoute, device_routes, edits, placed_noise, plan, serving, slots
 from ascend_sample.sampling.device_routes import Rows
 from ascend_sample.sampling.total_order import mask_below_top_k
 
@@ -165,35 +165,51 @@ def second_softmax(patch: pytest.MonkeyPatch) -> None:
             super().__init__(rows)
             self.parameters = rows.parameters
 
-        def __call__(self, logits: Tensor, noise: Tensor | None) -> RowsOutput:
+        def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
             own, operator = self.parameters, torch.ops.ascend_sample.top_k_top_p_sample
-            token_ids = operator(logits, own.top_k, own.top_p, every_lane(logits, own), 0.0, False, 32)[0]
-            return RowsOutput(token_ids, torch.zeros_like(token_ids, dtype=torch.int8))
+            token_ids: Tensor = operator(logits, own.top_k, own.top_p, every_lane(logits, own), 0.0, False, 32)[0]
+            return token_ids
 
     patch.setitem(device_routes.ROUTES, SamplingRoute.FUSED_SEGMENTS, Flattened)
 
 
-def penalties(change: Callable[..., tuple[Any, Tensor]]) -> Plant:
-    original = plan.apply_penalties
+def occurrences(change: Callable[[slots.Seen], slots.Seen]) -> Plant:
+    """Lets the batch count other tokens than those that a row has seen."""
+    original = slots.occurrences_of
+    return lambda patch: patch.setattr(slots, "occurrences_of", lambda seen: original(change(seen)))
 
-    def changed(logits: Tensor, in_prompt: Any, output_counts: Tensor, *penalties: Tensor) -> Tensor:
-        return original(logits, *change(in_prompt, output_counts), *penalties)
 
-    return lambda patch: patch.setattr(plan, "apply_penalties", changed)
+def edits_applied_twice(patch: pytest.MonkeyPatch) -> None:
+    original = edits.edited
+
+    def twice(logits: Tensor, *changes: Any) -> Tensor:
+        return original(original(logits, *changes), *changes)
+
+    patch.setattr(edits, "edited", twice)
+
+
+def masks_one_word_late(patch: pytest.MonkeyPatch) -> None:
+    original = plan.mask_out
+
+    def late(logits: Tensor, words: Tensor, bits: Tensor) -> None:
+        original(logits, words.roll(1, 1), bits)
+
+    patch.setattr(plan, "mask_out", late)
 
 
 def large_rows(noise_of: Callable[[Tensor], Tensor], eps: float) -> Plant:
     """Whole rows of a large vocabulary by the operator, with another noise or eps: what engines put together."""
     original = placed_noise.exponential_noise
 
-    def changed(logits: Tensor, rows: Any, parameters: Any, purpose: Any) -> RowsOutput:
-        noise = noise_of(original(parameters.seed, parameters.position, logits.shape[1]))
+    def changed(logits: Tensor, group: Any, position: Tensor, *_: Any) -> RowsOutput:
+        parameters = group.parameters
+        noise = noise_of(original(parameters.seed, position, logits.shape[1]))
         token_ids = torch.ops.ascend_sample.top_k_top_p_sample_v2(
             logits, parameters.top_k, parameters.top_p, noise, None, eps, False, 32, 1024
         )[0]
         return RowsOutput(token_ids, torch.zeros_like(token_ids, dtype=torch.int8))
 
-    return lambda patch: patch.setattr(serving, "_sample_natively", changed)
+    return lambda patch: patch.setattr(serving, "_serve_natively", changed)
 
 
 def of_24_bits(noise: Tensor) -> Tensor:

@@ -82,6 +82,11 @@ def _with_nucleus(longer: int = 0, **changes: Any) -> Callable[[Case], Floats]:
     return wrong
 
 
+def _edited_before(case: Case) -> Floats:
+    processed = process_row(case.logits.double().numpy(), case.params, case.prompt_ids, case.output_ids)
+    return replace(case, logits=torch.from_numpy(processed)).target()
+
+
 def _biased(case: Case) -> Floats:
     wrong = case.target() * np.where(np.arange(case.vocab_size) == 3, 1.03, 1)
     return wrong / wrong.sum()
@@ -229,16 +234,23 @@ MUTANTS: Final = (
     Mutant("second softmax", faults.second_softmax, _case("p = 0.9", PLAIN.logits, top_p=0.9), wrong=_softmax_twice),
     Mutant(
         "presence penalty on the prompt",
-        faults.penalties(lambda in_prompt, counts: (in_prompt, counts + in_prompt)),
+        faults.occurrences(lambda seen: seen._replace(output_ids=np.concatenate(seen))),
         PENALISED,
         wrong=lambda case: replace(case, output_ids=case.output_ids + case.prompt_ids).target(),
     ),
     Mutant(
         "repetition penalty on the output alone",
-        faults.penalties(lambda in_prompt, counts: (torch.zeros_like(in_prompt), counts)),
+        faults.occurrences(lambda seen: seen._replace(prompt_ids=seen.prompt_ids[:0])),
         PENALISED,
         wrong=lambda case: replace(case, prompt_ids=()).target(),
         draws=40_000,
+    ),
+    Mutant("edits applied twice", faults.edits_applied_twice, PENALISED, wrong=_edited_before),
+    Mutant(
+        "a word of a mask read for the next one",
+        faults.masks_one_word_late,
+        _case("allowed", PLAIN.logits, allowed_ids=range(10, 90)),
+        wrong=_changed(allowed_ids=range(42, 122)),
     ),
     Mutant(
         "division by the temperature in bfloat16",

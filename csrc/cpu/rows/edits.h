@@ -53,7 +53,10 @@ class RowMask {
 /// not read.
 template <typename Out, typename Type>
 void copy_allowed(const Row<Type>& row, const RowMask& mask, typename Out::Storage* out) {
+  constexpr size_t kAhead = 16;  // lines: which of them are read is hard to foresee
   for (size_t line = 0; line < row.lines(); ++line, out += kLine) {
+    const size_t next = std::min(line + kAhead, row.lines() - 1);
+    __builtin_prefetch(mask.bits(next) != 0 ? static_cast<const void*>(row.line(next)) : out);
     const uint32_t bits = mask.bits(line);
     if (bits == 0) {
       std::fill_n(out, kLine, Out::kMinusInfinity);
@@ -98,9 +101,12 @@ std::optional<size_t> gather_allowed(const Row<Type>& row, const RowMask& mask, 
   for (size_t line = 0; gathered < count; ++line) {
     for (uint32_t bits = mask.bits(line); bits != 0; bits &= bits - 1) {
       const auto place = static_cast<size_t>(__builtin_ctz(bits));
-      logits[gathered] = row.line(line)[place];
       work.compacted_ids[gathered++] = static_cast<uint32_t>(line * kLine + place);
     }
+  }
+  for (size_t i = 0; i < count; ++i) {  // apart, so that one does not wait for another from memory
+    const size_t id = work.compacted_ids[i];
+    logits[i] = row.line(id / kLine)[id % kLine];
   }
   return count;
 }

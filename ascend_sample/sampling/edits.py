@@ -1,0 +1,161 @@
+"""What the rows of a batch change about their logits: the slots that they hold, and how a step uses what these have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.plan import ProcessingPlan, edited
+from ascend_sample.sampling.processing import bits_of_bytes
+from ascend_sample.sampling.row_table import NO_SLOT, RowTable, to_device
+from ascend_sample.sampling.slots import (
+    AddendSlots,
+    MaskSlots,
+    PenaltySlots,
+    Seen,
+    Slots,
+    addend_of,
+    has_addend,
+    has_mask,
+)
+
+
+class RowEdits:
+    """The slots of a batch's rows.
+
+    Args:
+        table: the rows, which hold the numbers of their slots.
+        vocab_size: the number of columns of the logits.
+
+    Attributes:
+        plan: what a step does with the rows; None when nothing changes. Valid after a flush.
+        plan_is_stale: the plan is made again at the next flush.
+        columns: how far the rows of edited copies are apart.
+    """
+
+    def __init__(self, table: RowTable, vocab_size: int) -> None:
+        self._table, self._vocab_size = table, vocab_size
+        self.addends = AddendSlots(table.device)
+        self.penalties = PenaltySlots(vocab_size, table.device)
+        self.masks = MaskSlots(vocab_size, table.device)
+        self.plan: ProcessingPlan | None = None
+        self.plan_is_stale = False
+        self.columns = vocab_size
+        self._bits: Tensor | None = None
+
+    @property
+    def slots(self) -> dict[str, Slots]:
+        """Returns the slots by the columns that have their numbers."""
+        return {"addend_slot": self.addends, "penalty_slot": self.penalties, "mask_slot": self.masks}
+
+    def allocate(
+        self, params: Sequence[SamplingParams], seen: Sequence[Seen | None], left: Sequence[int]
+    ) -> dict[str, list[int]]:
+        """Notes what new rows change, and returns their slots by column.
+
+        Args:
+            params: of the rows.
+            seen: what they have seen; None for those without penalties.
+            left: for how many tokens their stop ids are forbidden.
+        """
+        return {
+            "addend_slot": [self._addend_slot(one, forbidden > 0) for one, forbidden in zip(params, left, strict=True)],
+            "penalty_slot": [self._penalty_slot(one) for one in seen],
+            "mask_slot": [self._mask_slot(one) for one in params],
+        }
+
+    def use_columns(self, columns: int) -> None:
+        """Notes how far the rows of edited copies are to be apart from the next flush on."""
+        self.plan_is_stale |= columns != self.columns
+        self.columns = columns
+
+    def release(self, row: int) -> None:
+        """Takes back the slots of a row."""
+        for name, slots in self.slots.items():
+            slot = int(getattr(self._table.host, name)[row])
+            if slot != NO_SLOT:
+                slots.release(slot)
+
+    def allow_stop_ids(self, row: int, params: SamplingParams) -> None:
+        """Writes the addends of a row again without the stop ids, or releases them: the row has its `min_tokens`."""
+        slot = int(self._table.host.addend_slot[row])
+        if has_addend(params, self._vocab_size):
+            self.addends.write(slot, *addend_of(params, False, self._vocab_size))
+        else:
+            self.addends.release(slot)
+            self._table.set("addend_slot", row, NO_SLOT)
+
+    def flush(self, more: int = 0) -> None:
+        """Writes what was noted, and makes room for so many more tokens in the lists of rows with penalties."""
+        self.addends.flush()
+        self.masks.flush()
+        self.plan_is_stale |= not self.penalties.flush(more)
+        if self.plan_is_stale:
+            host = self._table.host
+            is_needed = bool(host.is_processed.any())
+            slots = (self.addends, self.penalties, self.masks)
+            self.plan = ProcessingPlan(host, *slots, self.columns) if is_needed else None
+            self.plan_is_stale = False
+
+    def append(self, token_ids: Tensor, are_ids: bool) -> None:
+        """Takes in a token of each row, after a flush with room for it."""
+        if self.plan is not None and self.plan.penalties is not None:
+            self.plan.penalties.append(token_ids, are_ids)
+
+    def append_to(self, rows: NDArray[numpy.int64], token_ids: Tensor) -> None:
+        """Takes in tokens of some rows, after a flush with room for them."""
+        if self.plan is not None and self.plan.penalties is not None:
+            self.plan.penalties.append_to(rows, token_ids)
+
+    def applied_to(self, logits: Tensor, bitmask: Bitmask | None) -> Tensor | None:
+        """Does what `SamplingBatch.edited` does, after a flush."""
+        if self.plan is None and bitmask is None:
+            return None
+        if self._bits is None:
+            self._bits = bits_of_bytes(self._table.device)
+        words = None if bitmask is None else bitmask.of_all(len(logits))
+        return edited(logits, self.plan, self.columns, words, self._bits)
+
+    def native(self) -> dict[str, Tensor]:
+        """Does what `SamplingBatch.native_edits` does, after a flush."""
+        addends, seen, masks, host = self.addends, self.penalties, self.masks, self._table.host
+        arguments: dict[str, Tensor] = {}
+        if addends.ids is not None and addends.addends is not None:
+            arguments |= {"addend_ids": addends.ids, "addends": addends.addends}
+            arguments["addend_lengths"] = torch.from_numpy(addends.lengths)
+        if seen.lists is not None and seen.occurrences is not None:
+            arguments |= {"penalty_ids": seen.lists[0], "occurrences": seen.occurrences}
+            arguments["penalty_lengths"] = torch.from_numpy(seen.lengths)
+            penalties = numpy.stack((host.repetition_penalty, host.presence_penalty, host.frequency_penalty))
+            arguments["penalties"] = torch.from_numpy(penalties)
+        if masks.masks is not None:
+            arguments["masks"] = masks.masks
+        held = {name: getattr(host, name) for name, slots in self.slots.items() if slots.capacity}
+        return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
+
+    def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool) -> int:
+        if not (stop_ids_forbidden or has_addend(params, self._vocab_size)):
+            return NO_SLOT
+        slot = self.addends.allocate()
+        self.addends.write(slot, *addend_of(params, stop_ids_forbidden, self._vocab_size))
+        return slot
+
+    def _penalty_slot(self, seen: Seen | None) -> int:
+        if seen is None:
+            return NO_SLOT
+        slot = self.penalties.allocate()
+        self.penalties.write(slot, seen)
+        return slot
+
+    def _mask_slot(self, params: SamplingParams) -> int:
+        if not has_mask(params, self._vocab_size):
+            return NO_SLOT
+        slot = self.masks.allocate()
+        self.masks.write(slot, params)
+        return slot

@@ -1,0 +1,243 @@
+"""A grammar's bitmask: the tokens, statuses and logprobs of logits that are masked before, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.sampling import (
+    LogprobsMode,
+    RowStatus,
+    Sampler,
+    SamplerOutput,
+    SamplingBatch,
+    SamplingParams,
+    processing,
+)
+
+VOCAB_SIZE = 1000
+"""No multiple of 32: the last word is not full."""
+KINDS = (
+    SamplingParams(temperature=0),
+    SamplingParams(top_k=5, top_p=0.9),
+    SamplingParams(top_k=50, temperature=0.7),
+    SamplingParams(),
+    SamplingParams(top_p=0.8, temperature=1.2),
+    SamplingParams(min_p=0.05),
+    SamplingParams(repetition_penalty=1.3, frequency_penalty=0.5, top_k=20),
+    SamplingParams(logit_bias={7: 3.0, 500: -1.0}, presence_penalty=0.25),
+    SamplingParams(allowed_ids=range(0, VOCAB_SIZE, 2)),
+    SamplingParams(bad_ids=range(0, VOCAB_SIZE, 3), top_k=200),
+    SamplingParams(stop_ids=[1], min_tokens=5),
+)
+
+
+def requests(**options: Any) -> list[SamplingParams]:
+    return [dataclasses.replace(params, seed=row, **options) for row, params in enumerate(KINDS)]
+
+
+def some_allowed(rows: int, seed: int = 0, share: float = 0.3) -> Tensor:
+    """bool [rows, VOCAB_SIZE]."""
+    return torch.rand(rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(seed)) < share
+
+
+def packed(allowed: Tensor, beyond: bool = True) -> Tensor:
+    """As xgrammar and llguidance pack it; what is ``beyond`` the vocabulary is allowed or not."""
+    whole = torch.full((len(allowed), -(-allowed.shape[1] // 32) * 32), beyond)
+    whole[:, : allowed.shape[1]] = allowed
+    return torch.from_numpy(numpy.packbits(whole.numpy(), axis=1, bitorder="little").view(numpy.int32))
+
+
+def batch_of(params: list[SamplingParams], device: str) -> SamplingBatch:
+    batch = SamplingBatch(VOCAB_SIZE, device)
+    batch.extend(params, [[row, 7, 500] for row in range(len(params))])
+    return batch
+
+
+def logits_of(rows: int, dtype: torch.dtype, seed: int = 1) -> Tensor:
+    return (torch.randn(rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(seed)) * 3).to(dtype)
+
+
+def assert_same(found: SamplerOutput, wanted: SamplerOutput) -> None:
+    assert found.token_ids.tolist() == wanted.token_ids.tolist()
+    assert found.status.tolist() == wanted.status.tolist()
+    assert (found.logprobs is None) == (wanted.logprobs is None)
+    if found.logprobs is not None and wanted.logprobs is not None:
+        for one, other in zip(found.logprobs[1:], wanted.logprobs[1:], strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("keep_ties", [False, True])
+def test_it_masks_as_logits_of_minus_infinity_do(device: str, dtype: torch.dtype, keep_ties: bool) -> None:
+    """Steps of all kinds of rows together; words beyond the vocabulary say nothing."""
+    masked, unmasked = (batch_of(requests(), device) for _ in range(2))
+    sampler = Sampler(keep_ties=keep_ties)
+    for step in range(4):
+        allowed, logits = some_allowed(len(KINDS), step), logits_of(len(KINDS), dtype, step)
+        bitmask = packed(allowed, beyond=step % 2 == 0).to(device)
+        found = sampler(logits.to(device), masked, bitmask=bitmask)
+        wanted = sampler(logits.masked_fill(~allowed, -torch.inf).to(device), unmasked)
+        assert_same(found, wanted)
+        assert allowed.gather(1, found.token_ids.cpu().unsqueeze(1)).all()
+
+
+@pytest.mark.parametrize("where", ["there", "on the CPU"])
+def test_a_bitmask_of_some_rows(device: str, where: str) -> None:
+    """Others allow every id, whatever the order of the rows."""
+    rows = [8, 2, 5]
+    allowed = torch.ones(len(KINDS), VOCAB_SIZE, dtype=torch.bool)
+    allowed[rows] = some_allowed(3)
+    logits = logits_of(len(KINDS), torch.bfloat16)
+    wanted = Sampler()(logits.masked_fill(~allowed, -torch.inf).to(device), batch_of(requests(), device))
+    for named in (rows, numpy.array(rows), torch.tensor(rows)):
+        bitmask = packed(allowed[rows]).to(device if where == "there" else "cpu")
+        found = Sampler()(logits.to(device), batch_of(requests(), device), bitmask=bitmask, bitmask_rows=named)
+        assert_same(found, wanted)
+
+
+def test_a_bitmask_of_no_row_masks_nothing(device: str) -> None:
+    logits = logits_of(len(KINDS), torch.float32).to(device)
+    none = torch.empty(0, 32, dtype=torch.int32)
+    found = Sampler()(logits, batch_of(requests(), device), bitmask=none, bitmask_rows=[])
+    assert_same(found, Sampler()(logits, batch_of(requests(), device)))
+
+
+@pytest.mark.parametrize("mode", LogprobsMode)
+def test_processed_logprobs_see_it_and_raw_ones_do_not(device: str, mode: LogprobsMode) -> None:
+    allowed, logits = some_allowed(len(KINDS)), logits_of(len(KINDS), torch.float32)
+    masked = logits.masked_fill(~allowed, -torch.inf)
+    params = requests(logprobs=3)
+    bitmask = packed(allowed).to(device)
+    found = Sampler(mode.value)(logits.to(device), batch_of(params, device), bitmask=bitmask)
+    wanted = Sampler(mode.value)(masked.to(device), batch_of(params, device))
+    if mode.is_processed:
+        assert_same(found, wanted)
+        return
+    assert found.token_ids.tolist() == wanted.token_ids.tolist()
+    unmasked = Sampler(mode.value)(logits.to(device), batch_of(params, device))
+    assert found.logprobs is not None
+    assert unmasked.logprobs is not None
+    assert torch.equal(found.logprobs.token_ids[:, 1:], unmasked.logprobs.token_ids[:, 1:])
+    assert torch.equal(found.logprobs.values[:, 1:], unmasked.logprobs.values[:, 1:])
+
+
+def test_a_row_that_allows_nothing_has_a_status_and_an_id(device: str) -> None:
+    allowed = some_allowed(len(KINDS))
+    allowed[[0, 1, 3, 6]] = False
+    allowed[8] = torch.arange(VOCAB_SIZE) % 2 == 1  # while the request allows even ids alone
+    logits = logits_of(len(KINDS), torch.float32)
+    logits[3] = torch.nan  # nobody may draw it
+    logits[6, 5] = torch.inf
+    output = Sampler()(logits.to(device), batch_of(requests(), device), bitmask=packed(allowed).to(device))
+    is_empty = torch.tensor([row in (0, 1, 3, 6, 8) for row in range(len(KINDS))])
+    assert torch.where(is_empty, RowStatus.ALL_MASKED, RowStatus.OK).tolist() == output.status.tolist()
+    assert (output.token_ids[is_empty.to(device)] == 0).all()
+
+
+def test_one_id_is_drawn_whatever_its_logit_is(device: str) -> None:
+    allowed = torch.zeros(len(KINDS), VOCAB_SIZE, dtype=torch.bool)
+    last = torch.arange(VOCAB_SIZE - len(KINDS), VOCAB_SIZE)
+    params = [one for one in requests() if one.allowed_ids is None and not one.bad_ids]
+    allowed[torch.arange(len(KINDS)), last] = True
+    logits = logits_of(len(params), torch.bfloat16) + 100 * (torch.arange(VOCAB_SIZE) == 3)
+    bitmask = packed(allowed[: len(params)])
+    output = Sampler()(logits.to(device), batch_of(params, device), bitmask=bitmask.to(device))
+    assert output.token_ids.tolist() == last[: len(params)].tolist()
+
+
+def test_logits_and_bitmask_stay_as_they_are(device: str) -> None:
+    logits, bitmask = logits_of(4, torch.float32).to(device), packed(some_allowed(4)).to(device)
+    before = logits.clone(), bitmask.clone()
+    batch = batch_of(requests()[:4], device)
+    Sampler()(logits, batch, bitmask=bitmask)
+    assert torch.equal(logits, before[0])
+    assert torch.equal(bitmask, before[1])
+
+
+def test_a_bitmask_of_the_cpu_is_copied_and_nobody_waits(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    logits, bitmask = logits_of(len(KINDS), torch.float32).to(npu), packed(some_allowed(len(KINDS)))
+    batch = batch_of(requests(), npu)
+    sampler = Sampler()
+    for rows in (None, list(range(len(KINDS)))):
+        sampler(logits, batch, bitmask=bitmask, bitmask_rows=rows)
+        with hostcann.profile() as counted:
+            sampler(logits, batch, bitmask=bitmask, bitmask_rows=rows)
+        assert counted.synchronizations == {}
+        assert counted.copies == {"h2d": 2}, "noise and bitmask"
+
+
+WORDS = torch.zeros(2, 32, dtype=torch.int32)
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    (
+        {"bitmask": WORDS.long()},
+        TypeError,
+        "Sampler: bitmask must be an int32 tensor, got a tensor of torch.int64 [2, 32]. Pack 32 ids in each word, "
+        "the first in the lowest bit, as xgrammar and llguidance do.",
+    ),
+    ({"bitmask": [[0]]}, TypeError, "Sampler: bitmask must be an int32 tensor, got [[0]]. "),
+    (
+        {"bitmask": WORDS[:1]},
+        ValueError,
+        "Sampler: bitmask must have the shape [2, 32], got [1, 32]. Give a row for each of the batch's, or name those "
+        "it is for in bitmask_rows.",
+    ),
+    ({"bitmask": WORDS[:, :31]}, ValueError, "Sampler: bitmask must have the shape [2, 32], got [2, 31]. "),
+    (
+        {"bitmask": WORDS, "bitmask_rows": [1]},
+        ValueError,
+        "Sampler: bitmask must have the shape [1, 32], got [2, 32]. ",
+    ),
+    (
+        {"bitmask": WORDS, "bitmask_rows": [1, 2]},
+        IndexError,
+        "Sampler: bitmask_rows must be in [0, 2), got [1, 2]. Rows move when others are removed.",
+    ),
+    ({"bitmask": WORDS, "bitmask_rows": [-1, 0]}, IndexError, "Sampler: bitmask_rows must be in [0, 2), got [-1, 0]. "),
+    (
+        {"bitmask": WORDS, "bitmask_rows": [1, 1]},
+        ValueError,
+        "Sampler: bitmask_rows must name each row once, got [1, 1]. Combine masks of one row with &.",
+    ),
+    (
+        {"bitmask": WORDS, "bitmask_rows": [0.5, 1]},
+        TypeError,
+        "Sampler: bitmask_rows must be ints, got [0.5, 1]. Name a row of the batch for each of the bitmask's.",
+    ),
+    (
+        {"bitmask_rows": [0]},
+        ValueError,
+        "Sampler: bitmask_rows must be left out without a bitmask, got [0]. Give the bitmask, too.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), REFUSED)
+def test_what_is_refused(device: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    batch = batch_of(requests()[:2], device)
+    with pytest.raises(error) as raised:
+        Sampler()(torch.zeros(2, VOCAB_SIZE, device=device), batch, **options)
+    assert str(raised.value).startswith(message)
+    assert batch.host.position.tolist() == [3, 3], "the batch has not advanced"
+
+
+def test_what_is_refused_for_its_device(npu: str) -> None:
+    on_device, on_cpu = batch_of(requests()[:2], npu), batch_of(requests()[:2], "cpu")
+    with pytest.raises(ValueError, match="bitmask must be on the device of the batch, cpu, or on the CPU, got npu:0"):
+        Sampler()(torch.zeros(2, VOCAB_SIZE), on_cpu, bitmask=WORDS.to(npu))
+    rows = torch.tensor([0, 1]).to(npu)
+    with pytest.raises(ValueError, match="bitmask_rows must be on the host, got a tensor on npu:0"):
+        Sampler()(torch.zeros(2, VOCAB_SIZE, device=npu), on_device, bitmask=WORDS, bitmask_rows=rows)
+
+
+def test_the_examples_of_the_docstrings() -> None:
+    assert doctest.testmod(processing).failed == 0
