@@ -100,7 +100,9 @@ class Penalties:
         _, counted, penalized = self._parts()
         counts = torch.div(self._occurrences().index_select(0, counted.view(-1)), 2.0, rounding_mode="floor")
         seen = logits.index_select(0, penalized.view(-1)).view_as(penalized)
-        changed = apply_penalties(seen, None, counts.view_as(penalized), *self._penalties, self._scaled)
+        repetition, presence, frequency = self._penalties
+        counts = counts.view_as(penalized)
+        changed = apply_penalties(seen, None, counts, repetition, presence, frequency, self._scaled)
         logits.index_copy_(0, penalized.view(-1), changed.view(-1))
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:

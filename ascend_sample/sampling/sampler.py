@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +15,15 @@ from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.distribution import Distributions, kept_logits
+from ascend_sample.sampling.host_copy import HostCopy
 from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.routes import RULES, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, check_logits
-from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve
+from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.serving import WHOLE, PlacedGroup, Placement, place_groups, serve
 
 
 class SamplerOutput(NamedTuple):
@@ -89,7 +91,7 @@ class Sampler:
        entries, a race of segments of the vocabulary and one of places in a segment are the same (docs/seeds.md).
 
     On which route a row takes these steps, `explain` tells. It is chosen on the host from what `SamplingBatch` knows
-    there; no step waits for the device.
+    there; no step waits for the device, but with ``host``.
 
     Args:
         logprobs_mode: which numbers are reported for requests that ask for logprobs.
@@ -97,6 +99,9 @@ class Sampler:
         round_float32: on a device that has aclnnTopKTopPSample alone, which takes no float32, let it serve rows of
             float32 logits with top-k all the same: shifted by their maximum, divided by the temperature and rounded to
             float16. One launch instead of many, and no longer exact: docs/sampling.md says how far off.
+        host: let the CPU kernel sample what a device's model computes: batches are on the CPU, and logits on any
+            device. They are copied in blocks of rows, of which one is sampled while the next ones travel. The step
+            waits for each of them, and draws the tokens that it draws from logits on the CPU.
 
     Example:
         >>> from ascend_sample.sampling import SamplingParams
@@ -111,18 +116,24 @@ class Sampler:
     """
 
     def __init__(
-        self, logprobs_mode: str = "raw_logprobs", *, keep_ties: bool = False, round_float32: bool = False
+        self,
+        logprobs_mode: str = "raw_logprobs",
+        *,
+        keep_ties: bool = False,
+        round_float32: bool = False,
+        host: bool = False,
     ) -> None:
         modes = [mode.value for mode in LogprobsMode]
         if logprobs_mode not in modes:
             rule = f"be one of {', '.join(modes)}"
             refuse("Sampler", "logprobs_mode", rule, show(logprobs_mode), "Leave it out for raw_logprobs.")
-        for name, value in (("keep_ties", keep_ties), ("round_float32", round_float32)):
+        for name, value in (("keep_ties", keep_ties), ("round_float32", round_float32), ("host", host)):
             if not isinstance(value, bool):
                 refuse("Sampler", name, "be True or False", show(value), "Use bool().", TypeError)
         self.logprobs_mode = LogprobsMode(logprobs_mode)
         self.keep_ties = keep_ties
         self.round_float32 = round_float32
+        self.host = host
 
     @in_normal_mode
     def __call__(
@@ -138,7 +149,7 @@ class Sampler:
         """Samples one token for each row of the batch.
 
         Args:
-            logits: float32, float16 or bfloat16 [batch, vocab_size] on the device of the batch.
+            logits: float32, float16 or bfloat16 [batch, vocab_size] on the device of the batch; with ``host`` on any.
             batch: the requests, in the order of the rows.
             purpose: which of the independent noises of a seed and a position.
             advance: tell the batch of the tokens, so that the next step is theirs. Without it the same step, given the
@@ -162,12 +173,15 @@ class Sampler:
         if len(batch) == 0:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)
-        plan = self._plan_of(logits, batch, allowed)
-        output = self._draw(logits, batch, allowed, plan, purpose)
-        logprobs = self._logprobs(logits, batch, allowed, output.token_ids, plan)
+        copied = HostCopy(logits) if logits.device != batch.device else None
+        here = logits if copied is None else copied.logits
+        plan = self._plan_of(here, batch, allowed)
+        drawn = self._draw(here, batch, allowed, plan, purpose, (WHOLE,) if copied is None else copied.blocks())
+        logprobs = self._logprobs(here, batch, allowed, drawn.token_ids, plan)
         if advance:
-            batch.advance(output.token_ids)
-        return SamplerOutput(output.token_ids, output.status, logprobs)
+            batch.advance(drawn.token_ids)
+        output = SamplerOutput(*drawn, logprobs)
+        return output if copied is None else _sent(output, logits.device)
 
     def explain(self, batch: SamplingBatch, dtype: torch.dtype) -> list[RowRoute]:
         """Tells which route each row of the batch takes, and why.
@@ -199,12 +213,21 @@ class Sampler:
         if tuple(logits.shape) != (len(batch), batch.vocab_size):
             rule = f"have the shape of the batch, [{len(batch)}, {batch.vocab_size}]"
             refuse("Sampler", "logits", rule, list(logits.shape), "Add and remove requests before the step.")
-        if logits.device != batch.device:
+        if self.host and batch.device.type != "cpu":
+            remedy = "Make it without a device: the logits alone are on one."
+            refuse("Sampler", "batch", "be on the CPU for a sampler with host=True", batch.device, remedy)
+        if logits.device != batch.device and not self.host:
             rule = f"be on the device of the batch, {batch.device}"
             refuse("Sampler", "logits", rule, logits.device, "Make the batch with device=logits.device.")
 
     def _draw(
-        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, plan: _Plan, purpose: Purpose
+        self,
+        logits: Tensor,
+        batch: SamplingBatch,
+        allowed: Bitmask | None,
+        plan: _Plan,
+        purpose: Purpose,
+        blocks: Iterable[slice],
     ) -> RowsOutput:
         """Draws the tokens of all rows: on the CPU from the logits as they are, which the kernel edits as it reads."""
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
@@ -212,7 +235,7 @@ class Sampler:
             edits = batch.native_edits()
             if allowed is not None:
                 edits |= allowed.native_edits(len(batch))
-            return serve([logits], *options, native_edits=edits)
+            return serve([logits], *options, native_edits=edits, blocks=blocks)
         groups = plan.placement.groups
         edited = batch.edited(logits, allowed, groups[0].columns if len(groups) == 1 else batch.vocab_size)
         sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
@@ -273,6 +296,15 @@ class Sampler:
                 logits = kept_logits(whole, plan.logprobs_parameters, self.keep_ties)
             token_ids, asking = asking.of_batch(token_ids), asking.gathered()
         return gather_logprobs(asking, logits, self.logprobs_mode, token_ids)
+
+
+def _sent(output: SamplerOutput, device: torch.device) -> SamplerOutput:
+    """Returns what was found on the CPU on the device of the logits, which gets it without anybody's waiting."""
+    token_ids, status = (to_device(tensor.numpy(), device) for tensor in output[:2])
+    logprobs = output.logprobs
+    if logprobs is not None:
+        logprobs = Logprobs(logprobs.rows, *(to_device(tensor.numpy(), device) for tensor in logprobs[1:]))
+    return SamplerOutput(token_ids, status, logprobs)
 
 
 def _is_served_alike_in_float32(logits: Tensor) -> bool:

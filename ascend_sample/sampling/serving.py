@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,15 @@ from ascend_sample.sampling import routes
 from ascend_sample.sampling.device_routes import ROUTES, Route, Rows, Segments
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
-from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput
+from ascend_sample.sampling.row_parameters import TENSORS, RowParameters, RowsOutput
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import whole_columns
 from ascend_sample.sampling.weights import StatusConstants, largest_of, status_of
+
+WHOLE: Final = slice(None)
+"""All rows of a batch."""
+EDITS_OF_ROWS: Final = {"addend_slot", "penalty_slot", "mask_slot", "penalties", "bitmask_rows"}
+"""Arguments of the CPU kernel that have a number for each row, in their last dimension; the others are tables."""
 
 
 class PlacedGroup(NamedTuple):
@@ -117,6 +122,7 @@ def serve(
     keys: DrawKeys | None = None,
     edited: Tensor | None = None,
     native_edits: Mapping[str, Tensor] | None = None,
+    blocks: Iterable[slice] = (WHOLE,),
 ) -> RowsOutput:
     """Samples every row of a batch by the route that was chosen for it.
 
@@ -130,6 +136,7 @@ def serve(
         edited: those of the logits that have all rows as they are drawn from, and may be overwritten; None: all logits
             are as they came, and stay so.
         native_edits: what the CPU kernel does to the logits that it reads: arguments of its operator.
+        blocks: the rows that the CPU kernel is to sample together, as soon as they are there.
 
     Returns:
         The ids and statuses, in the order of the batch.
@@ -137,7 +144,10 @@ def serve(
     groups, order, constants = placement
     if constants is None:
         assert len(groups) == 1, "the kernel serves all rows"
-        return _serve_natively(logits[0], groups[0], position, keep_ties, purpose, native_edits or {})
+        assert position is not None, "the CPU kernel makes its noise itself"
+        parameters, edits = groups[0].parameters.at(position), native_edits or {}
+        served = [_serve_natively(logits[0], rows, parameters, keep_ties, purpose, edits) for rows in blocks]
+        return served[0] if len(served) == 1 else RowsOutput(*map(torch.cat, zip(*served, strict=True)))
     noise = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose)
     status = status_of(largest_of(logits[0] if edited is None else edited), constants)
     drawn = [_drawn(*each, edited) for each in zip(logits, groups, noise, strict=True)]
@@ -159,27 +169,15 @@ def _drawn(logits: Tensor, group: PlacedGroup, noise: Tensor | None, edited: Ten
 
 def _serve_natively(
     logits: Tensor,
-    group: PlacedGroup,
-    position: Tensor | None,
+    rows: slice,
+    parameters: RowParameters,
     keep_ties: bool,
     purpose: Purpose,
     edits: Mapping[str, Tensor],
 ) -> RowsOutput:
-    """Draws the tokens of rows on the CPU."""
-    assert position is not None, "the CPU kernel makes its noise itself"
-    parameters = group.parameters.at(position)
-    return RowsOutput(
-        *torch.ops.ascend_sample.sample_rows(
-            logits,
-            group.batch_rows,
-            parameters.temperature,
-            parameters.top_k,
-            parameters.top_p,
-            parameters.min_p,
-            parameters.seed,
-            parameters.position,
-            int(purpose),
-            keep_ties,
-            **edits,
-        )
-    )
+    """Draws the tokens of some rows on the CPU."""
+    tensors = [getattr(parameters, name) for name in TENSORS]
+    if rows != WHOLE:
+        logits, *tensors = (tensor[rows] for tensor in (logits, *tensors))
+        edits = {name: tensor[..., rows] if name in EDITS_OF_ROWS else tensor for name, tensor in edits.items()}
+    return RowsOutput(*torch.ops.ascend_sample.sample_rows(logits, None, *tensors, int(purpose), keep_ties, **edits))
