@@ -92,8 +92,7 @@ class TorchStep:
     def __init__(self, kind: Kind, logits: Tensor) -> None:
         self._logits, self._params = logits, kind.request(0)
         rows, vocab_size = logits.shape
-        params = self._params
-        k, p = (params.top_k if 0 < params.top_k < vocab_size else None), (params.top_p if params.top_p < 1 else None)
+        k, p = kind.params.get("top_k"), kind.params.get("top_p")
         self._draw = contestants.CONTESTANTS[cases.VLLM].prepare(cases.Case(k, p))
         self._k = torch.full((rows,), k or 1, dtype=torch.int32)
         self._p = torch.full((rows,), p or 1.0)
