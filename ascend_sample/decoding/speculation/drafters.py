@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_integer
 from ascend_sample.decoding.distributions import RowSampling, draw_from
-from ascend_sample.decoding.model import StepModel, checked, decoded, entered
+from ascend_sample.decoding.model import StepModel, checked, decoded
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.request import check_model
 from ascend_sample.decoding.speculation.acceptance import Draft
@@ -117,14 +117,15 @@ class ModelDrafter:
         # Where nothing is new, the last token is read again: a step gives the logits, not the prefill.
         known, count, sampling = max(1, state.missing + texts.unseen), texts.size, texts.sampling
         # A row that wants fewer starts earlier, by tokens that it has already: no row goes beyond what it wants.
-        first = (texts.lengths - known - (count - texts.wanted)).clamp(min=0)
+        start = texts.lengths - known
+        first = (start - (count - texts.wanted) if texts.is_ragged else start).clamp(min=0)
         cache = self.model.rollback(state.cache, first)
-        given = texts.tokens.gather(1, first[:, None] + torch.arange(known, device=first.device))
+        given = texts.tokens.gather(1, first[:, None] + sampling.places.first(known))
         position = first + known
         tokens: list[Tensor] = []
         probabilities: list[Tensor] = []
         for _ in range(count):
-            logits, cache, _ = entered(decoded("ModelDrafter", self.model, given, cache))
+            logits, cache, _ = sampling.entered(decoded("ModelDrafter", self.model, given, cache))
             if sampling.is_greedy:  # nothing is drawn, so there is nothing to judge by
                 token = sampling.draw(logits[:, -1], position)
             else:
@@ -139,7 +140,7 @@ class ModelDrafter:
         drafted = torch.stack(tokens, dim=1)
         q = torch.stack(probabilities, dim=1) if probabilities else None
         if texts.is_ragged:
-            place = (texts.lengths - first - known)[:, None] + torch.arange(count, device=first.device)
+            place = (texts.lengths - first - known)[:, None] + sampling.places.first(count)
             place = place.clamp(min=0, max=count - 1)  # anything will do for a row that is done
             drafted = drafted.gather(1, place)
             q = None if q is None else at_places(q, place)
