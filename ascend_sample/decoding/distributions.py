@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ascend_sample.decoding.model import StepOutput, entered
+from ascend_sample.decoding.places import Places
 from ascend_sample.sampling import Purpose, RowsOutput, SamplingBatch, SamplingParams, exponential_noise
 from ascend_sample.sampling.distribution import Distributions
 from ascend_sample.sampling.row_parameters import RowParameters
@@ -28,6 +30,7 @@ class RowSampling:
     Attributes:
         seed: int64 [batch], the bits of each row's seed.
         is_greedy: whether all rows are (temperature 0): their tokens are known without any distribution.
+        places: those of its device.
 
     Example:
         >>> rows = RowSampling([SamplingParams(temperature=0.5, top_k=2)], 3, torch.device("cpu"))
@@ -53,6 +56,7 @@ class RowSampling:
         self._vocab_size = vocab_size
         self._batch_size = len(params)
         self.seed = batch.seed
+        self.places = Places(device)
         self.is_greedy = all(one.temperature == 0 for one in params)
 
     def draw(self, logits: Tensor, position: Tensor) -> Tensor:
@@ -65,9 +69,15 @@ class RowSampling:
         Returns:
             int64 in the shape of position.
         """
+        if self.is_greedy and not logits.is_cpu:  # what the sampling layer does, but for a status that nobody reads
+            return logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).argmax(dim=-1)
         if logits.dim() == 2:
             return self.draw_with_status(logits, position).token_ids
         return self.draw_with_status(logits.flatten(0, 1), position.flatten()).token_ids.view(position.shape)
+
+    def entered(self, output: StepOutput) -> StepOutput:
+        """Returns a model's output without NaN in its logits, where it is not only `draw` that looks at them."""
+        return output if self.is_greedy and not output.logits.is_cpu else entered(output)
 
     def draw_with_status(self, logits: Tensor, position: Tensor) -> RowsOutput:
         """Draws from logits [batch * places, vocab_size] at position [batch * places], those of a row together."""

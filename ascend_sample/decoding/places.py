@@ -6,6 +6,19 @@ import torch
 from torch import Tensor
 
 
+class Places:
+    """Has the places 0, 1, 2, ... on a device, made once for all the steps that ask for them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._all = torch.arange(16, device=device)
+
+    def first(self, count: int) -> Tensor:
+        """Returns the first count places, int64 [count]: a view."""
+        if count > len(self._all):
+            self._all = torch.arange(2 * count, device=self._all.device)
+        return self._all[:count]
+
+
 def mask_of(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Returns attention_mask as bool [batch, length]; without one, a mask that is True everywhere."""
     return torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()

@@ -24,6 +24,8 @@ def read_together(*values: Tensor) -> list[Tensor]:
     """
     if values[0].is_cpu:
         return list(values)
+    if len(values) == 1:
+        return [values[0].cpu()]
     words = [(value.to(WORD) if value.dtype == torch.bool else value).unsqueeze(1).flatten(1) for value in values]
     parts = [word.view(WORD) for word in words]
     read = torch.cat(parts, dim=1).cpu().split([part.shape[1] for part in parts], dim=1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.decoding.distributions import RowSampling, draw_from
-from ascend_sample.decoding.places import at_places
+from ascend_sample.decoding.places import Places, at_places
 from ascend_sample.sampling import Purpose, exponential_noise
 
 
@@ -74,11 +74,11 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
     batch_size, count = draft.tokens.shape
     if count == 0:
         return Verdict(torch.zeros_like(position), sampling.draw(logits[:, 0], position))
-    places = torch.arange(count, device=position.device)
+    places = sampling.places.first(count)
     is_drafted = places < draft.counts[:, None]
     if sampling.is_greedy:
         best = sampling.draw(logits, position[:, None].expand(-1, count + 1))
-        accepted = _first_rejected(is_drafted & (draft.tokens == best[:, :count]), places)
+        accepted = _first_rejected(is_drafted & (draft.tokens == best[:, :count]), sampling.places)
         return Verdict(accepted, best.gather(1, accepted[:, None]).squeeze(1))
     noise = exponential_noise(
         sampling.seed.repeat_interleave(count), (position[:, None] + places).flatten(), 1, purpose=Purpose.ACCEPTANCE
@@ -87,7 +87,7 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
     target = sampling.probabilities(logits)
     p = _at_tokens(target[:, :count], draft.tokens)
     q = torch.ones_like(p) if draft.probabilities is None else _at_tokens(draft.probabilities, draft.tokens)
-    accepted = _first_rejected(is_drafted & (uniform * q < p), places)
+    accepted = _first_rejected(is_drafted & (uniform * q < p), sampling.places)
     is_rejected = accepted < draft.counts
     end = position + accepted
     if position.is_cpu and not is_rejected.any():  # a look that costs nothing there
@@ -100,9 +100,10 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
     return Verdict(accepted, torch.where(is_rejected, replacement, bonus))
 
 
-def _first_rejected(stays: Tensor, places: Tensor) -> Tensor:
+def _first_rejected(stays: Tensor, places: Places) -> Tensor:
     """Returns each row's first place in stays, bool [batch, count], that is False; count if none is."""
-    return torch.where(stays, len(places), places).amin(dim=1)
+    each = places.first(stays.shape[1] + 1)
+    return torch.where(stays, each[-1], each[:-1]).amin(dim=1)
 
 
 def _residual(p: Tensor, draft: Draft, place: Tensor) -> Tensor:

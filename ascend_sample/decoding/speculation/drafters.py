@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_integer
 from ascend_sample.decoding.distributions import RowSampling, draw_from
-from ascend_sample.decoding.model import StepModel, checked, decoded, entered
+from ascend_sample.decoding.model import StepModel, checked, decoded
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.request import check_model
 from ascend_sample.decoding.speculation.acceptance import Draft
@@ -42,6 +42,7 @@ class Round(NamedTuple):
     sampling: RowSampling
 
 
+_NO_TOKEN: Final = -1
 DRAFTER_METHODS: Final = ("start", "draft")
 """The methods of `Drafter`."""
 
@@ -117,14 +118,17 @@ class ModelDrafter:
         # Where nothing is new, the last token is read again: a step gives the logits, not the prefill.
         known, count, sampling = max(1, state.missing + texts.unseen), texts.size, texts.sampling
         # A row that wants fewer starts earlier, by tokens that it has already: no row goes beyond what it wants.
-        first = (texts.lengths - known - (count - texts.wanted)).clamp(min=0)
+        start = texts.lengths - known
+        first = (start - (count - texts.wanted) if texts.is_ragged else start).clamp(min=0)
         cache = self.model.rollback(state.cache, first)
-        given = texts.tokens.gather(1, first[:, None] + torch.arange(known, device=first.device))
+        given = texts.tokens.gather(1, first[:, None] + sampling.places.first(known))
         position = first + known
         tokens: list[Tensor] = []
         probabilities: list[Tensor] = []
-        for _ in range(count):
-            logits, cache, _ = entered(decoded("ModelDrafter", self.model, given, cache))
+        for step in range(count):
+            if step:
+                position = position + 1
+            logits, cache, _ = sampling.entered(decoded("ModelDrafter", self.model, given, cache))
             if sampling.is_greedy:  # nothing is drawn, so there is nothing to judge by
                 token = sampling.draw(logits[:, -1], position)
             else:
@@ -135,11 +139,10 @@ class ModelDrafter:
                 token = torch.where(position < texts.lengths, old, token)
             tokens.append(token)
             given = token[:, None]
-            position = position + 1
         drafted = torch.stack(tokens, dim=1)
         q = torch.stack(probabilities, dim=1) if probabilities else None
         if texts.is_ragged:
-            place = (texts.lengths - first - known)[:, None] + torch.arange(count, device=first.device)
+            place = (texts.lengths - first - known)[:, None] + sampling.places.first(count)
             place = place.clamp(min=0, max=count - 1)  # anything will do for a row that is done
             drafted = drafted.gather(1, place)
             q = None if q is None else at_places(q, place)
@@ -177,19 +180,21 @@ class NGramDrafter:
 
     def draft(self, state: None, texts: Round) -> tuple[Draft, None]:
         """See `Drafter.draft`."""
-        tokens, lengths = texts.tokens, texts.lengths
-        capacity, device = tokens.shape[1], tokens.device
-        follows = torch.zeros_like(lengths)  # where the match ends and what followed it begins; 0 without a match
-        for size in range(self.shortest, min(self.longest, capacity - 1) + 1):
-            place = (lengths[:, None] - size + torch.arange(size, device=device)).clamp(min=0)
-            wanted = tokens.gather(1, place)
-            starts = torch.arange(capacity - size, device=device)
-            is_match = (starts + size < lengths[:, None]) & (lengths > size)[:, None]
-            for offset in range(size):
-                is_match &= tokens[:, offset : offset + capacity - size] == wanted[:, offset : offset + 1]
-            latest = torch.where(is_match, starts + size, 0).amax(dim=1)
-            follows = torch.where(latest > 0, latest, follows)  # a longer match counts more
+        tokens, lengths, places = texts.tokens, texts.lengths, texts.sampling.places
+        capacity = tokens.shape[1]
+        longest = min(self.longest, capacity - 1)
+        ends = places.first(max(capacity, longest + 1))
+        nothing = ends[0]
+        last = tokens.gather(1, (lengths[:, None] - ends[1 : longest + 1]).clamp(min=0))  # the last one first
+        padded = torch.nn.functional.pad(tokens, (longest, 0), value=_NO_TOKEN)
+        # Where a match ends and what followed it begins; 0 without a match.
+        is_match = ends[:capacity] < lengths[:, None]
+        follows = torch.zeros_like(lengths)
+        for size in range(1, longest + 1):
+            is_match = is_match & (padded[:, longest - size : longest - size + capacity] == last[:, size - 1 : size])
+            if size >= self.shortest:
+                latest = torch.where(is_match, ends[:capacity], nothing).amax(dim=1)
+                follows = torch.where(latest > 0, latest, follows)  # a longer match counts more
         period = (lengths - follows).clamp(min=1)
-        steps = torch.arange(texts.size, device=device)
-        drafted = tokens.gather(1, follows[:, None] + steps % period[:, None])
-        return Draft(drafted, torch.where(follows > 0, texts.wanted, 0)), None
+        drafted = tokens.gather(1, follows[:, None] + places.first(texts.size) % period[:, None])
+        return Draft(drafted, torch.where(follows > 0, texts.wanted, nothing)), None

@@ -15,9 +15,11 @@ from ascend_sample._errors import check_integer, refuse
 from ascend_sample.decoding.checks import has_methods
 from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.distributions import RowSampling
-from ascend_sample.decoding.model import StepModel, decoded, entered
+from ascend_sample.decoding.log_probs import log_probs_of, log_probs_of_usual
+from ascend_sample.decoding.model import StepModel, decoded
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.places import at_places
+from ascend_sample.decoding.reading import read_together
 from ascend_sample.decoding.request import CommonOptions, Request, check_model, check_positions, check_request
 from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
@@ -138,18 +140,19 @@ class _Run:
         self.drafter = drafter
         self.request = request
         self.params, self.generator = params, generator
-        self.texts = RaggedTexts(request)
+        self.texts = RaggedTexts(request, most=largest + 1)
         self.cache: Any = None
         self.looked_of_rows = [0] * request.batch_size
         self.accepted_of_rows = [0] * request.batch_size
         self.zeros = torch.zeros_like(self.texts.lengths)
-        self._read(self.zeros, self.zeros)
+        self._note_room(request.max_new_tokens.tolist())
         self.is_drafter_started = False
         self.state: Any = None
         self.unseen = 0
         self.is_cache_ahead = False
-        counts = torch.zeros(request.batch_size, largest, dtype=torch.int64, device=request.device)
-        self.drafted, self.accepted = counts, counts.clone()
+        counts = torch.zeros(request.batch_size, largest, dtype=torch.int64)
+        self.drafted, self.accepted = counts, counts.clone()  # on the host
+        self.as_many: dict[int, Tensor] = {}  # the same number for each row
         self.target_passes = self.draft_passes = 0
 
     def start(self) -> None:
@@ -158,9 +161,9 @@ class _Run:
         self.cache = output.cache
         self._sample_from(output.logits.shape[1])
         token = self.sampling.draw(output.logits, self.texts.lengths)
-        self.texts.append(token[:, None], torch.ones_like(token), output.logits[:, None])
+        emitted = self.texts.append(token[:, None], torch.ones_like(token))
         self.unseen = 1
-        self._read(self.zeros, self.zeros)
+        self._read(output.logits[:, None], token[:, None], emitted, self.zeros, self.zeros)
 
     def start_with_drafts(self, count: int) -> bool:
         """Judges count drafts a row in the pass that reads the prompts, which saves a pass; returns whether it did.
@@ -181,24 +184,24 @@ class _Run:
         if not (may_wait and isinstance(size, int)):
             return False
         self._sample_from(size)
-        draft = self._draft(torch.full_like(self.zeros, count), count, is_ragged=False)
-        output = entered(read_prompts(self.model, request, draft.tokens))
+        draft = self._draft(self._as_many(count), count, is_ragged=False)
+        output = self.sampling.entered(read_prompts(self.model, request, draft.tokens))
         self.cache = output.cache
         self._judge(draft, output.logits)
         return True
 
     def next_round(self, count: int) -> tuple[int, int]:
         """Drafts count tokens a row and judges them; returns how many were looked at, and accepted, in all rows."""
-        texts, room = self.texts, self.texts.room
-        wanted = (room - 1).clamp(min=0, max=count)
+        texts = self.texts
         is_ragged = self.least_room - 1 < count
+        wanted = (texts.room - 1).clamp(min=0, max=count) if is_ragged else self._as_many(count)
         draft = self._draft(wanted, count, is_ragged)
         # A row that wants fewer is judged from further back, by tokens that it has already: so it stays within its end.
         start = (texts.lengths - 1 - (count - wanted)).clamp(min=0) if is_ragged else texts.lengths - 1
         if self.is_cache_ahead or is_ragged:  # rows that are done are ragged: they stay where they are
             self.cache = self.model.rollback(self.cache, start)
-        window = texts.window(start, draft.tokens, wanted)
-        logits, self.cache, _ = entered(decoded(STRATEGY, self.model, window, self.cache))
+        window = texts.window(start, draft.tokens)
+        logits, self.cache, _ = self.sampling.entered(decoded(STRATEGY, self.model, window, self.cache))
         self.target_passes += 1
         if is_ragged and count:
             logits = _from_place(logits, texts.lengths - 1 - start)
@@ -209,16 +212,10 @@ class _Run:
         texts, count = self.texts, draft.tokens.shape[1]
         accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths)
         new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
-        emitted = texts.append(new, accepted + 1, logits)
+        emitted = texts.append(new, accepted + 1)
         self.is_cache_ahead = count > 0
         self.unseen = 0 if count else self.unseen + 1
-        places = torch.arange(count, device=token.device)
-        # What follows a stop token was never part of the text.
-        looked = (places < torch.minimum(emitted, draft.counts)[:, None]).long()
-        kept = (places < torch.minimum(emitted, accepted)[:, None]).long()
-        self.drafted[:, :count] += looked
-        self.accepted[:, :count] += kept
-        return self._read(looked.sum(dim=1), kept.sum(dim=1))
+        return self._read(logits, new, emitted, draft.counts, accepted)
 
     def rows_to_go(self) -> list[tuple[int, int]]:
         """Returns how many draft tokens were looked at, and accepted, of each row that is not done."""
@@ -227,7 +224,8 @@ class _Run:
 
     def result(self) -> DecodeOutput:
         """Returns the texts and the statistics, when all rows are done."""
-        stats = SpeculativeStats(self.drafted, self.accepted, self.target_passes, self.draft_passes)
+        drafted, accepted = (counts.to(self.request.device) for counts in (self.drafted, self.accepted))
+        stats = SpeculativeStats(drafted, accepted, self.target_passes, self.draft_passes)
         return self.texts.result(stats)
 
     def start_drafter(self) -> None:
@@ -277,17 +275,49 @@ class _Run:
             rule = f"have the model's vocabulary of {self.vocab_size} tokens"
             refuse(STRATEGY, "drafter", rule, size, "Draft with a model of its family.")
 
-    def _read(self, looked: Tensor, accepted: Tensor) -> tuple[int, int]:
-        """Notes the room of each row and what its round was like. A round waits for the device here alone.
+    def _as_many(self, count: int) -> Tensor:
+        """Returns int64 [batch] of the same number, made once."""
+        if count not in self.as_many:
+            self.as_many[count] = torch.full_like(self.zeros, count)
+        return self.as_many[count]
+
+    def _read(
+        self, logits: Tensor, tokens: Tensor, emitted: Tensor, proposed: Tensor, accepted: Tensor
+    ) -> tuple[int, int]:
+        """Notes what a round was like, and the room that it leaves. A round waits for the device here alone.
+
+        Args:
+            logits: floats [batch, n, vocab_size], the model's at the places of the tokens.
+            tokens: int64 [batch, n], what was to be appended.
+            emitted: int64 [batch], how many of them were.
+            proposed: int64 [batch], how many of them were drafts.
+            accepted: int64 [batch], how many of these were accepted.
 
         Returns:
             How many draft tokens were looked at, and accepted, in all rows.
         """
-        self.room_of_rows, new_looks, new_accepted = torch.stack((self.texts.room, looked, accepted)).tolist()
-        self.most_room, self.least_room = max(self.room_of_rows), min(self.room_of_rows)
+        log_probs = (log_probs_of if tokens.is_cpu else log_probs_of_usual)(logits, tokens)
+        log_probs, room, *counts = read_together(log_probs, self.texts.room, emitted, proposed, accepted)
+        if log_probs.isnan().any():
+            log_probs = log_probs_of(logits, tokens).cpu()
+        emitted, proposed, accepted = counts
+        self.texts.score(log_probs, emitted)
+        count = tokens.shape[1] - 1
+        places = torch.arange(count)
+        # What follows a stop token was never part of the text.
+        looked = (places < torch.minimum(emitted, proposed)[:, None]).long()
+        kept = (places < torch.minimum(emitted, accepted)[:, None]).long()
+        self.drafted[:, :count] += looked
+        self.accepted[:, :count] += kept
+        new_looks, new_accepted = looked.sum(dim=1).tolist(), kept.sum(dim=1).tolist()
         self.looked_of_rows = [sum(pair) for pair in zip(self.looked_of_rows, new_looks, strict=True)]
         self.accepted_of_rows = [sum(pair) for pair in zip(self.accepted_of_rows, new_accepted, strict=True)]
+        self._note_room(room.tolist())
         return sum(new_looks), sum(new_accepted)
+
+    def _note_room(self, room_of_rows: list[int]) -> None:
+        self.room_of_rows = room_of_rows
+        self.most_room, self.least_room = max(room_of_rows), min(room_of_rows)
 
 
 def _from_place(logits: Tensor, first: Tensor) -> Tensor:

@@ -79,8 +79,8 @@ TRAPS = [
     Trap(
         "greedy rows keep what they are offered",
         acceptance,
-        "_first_rejected(is_drafted & (draft.tokens == best[:, :count]), places)",
-        "_first_rejected(is_drafted, places)",
+        "_first_rejected(is_drafted & (draft.tokens == best[:, :count]), sampling.places)",
+        "_first_rejected(is_drafted, sampling.places)",
         greedy_is_greedy,
     ),
     Trap(
@@ -122,15 +122,15 @@ TRAPS = [
     Trap(
         "the last round overshoots the maximum length",
         speculative,
-        "wanted = (room - 1).clamp(min=0, max=count)",
-        "wanted = torch.full_like(room, count)",
+        "wanted = (texts.room - 1).clamp(min=0, max=count) if",
+        "wanted = torch.full_like(texts.room, count) if",
         test_speculative.test_no_model_sees_a_place_beyond_a_rows_end,
     ),
     Trap(
         "one acceptance for the whole batch",
         acceptance,
-        "return torch.where(stays, len(places), places).amin(dim=1)",
-        "return torch.where(stays, len(places), places).amin(dim=1).amin().expand(len(stays))",
+        "return torch.where(stays, each[-1], each[:-1]).amin(dim=1)",
+        "return torch.where(stays, each[-1], each[:-1]).amin(dim=1).amin().expand(len(stays))",
         test_acceptance.test_rows_do_not_depend_on_their_batch,
     ),
     Trap(
@@ -157,8 +157,8 @@ TRAPS = [
     Trap(
         "the bonus token is missing",
         speculative,
-        "emitted = texts.append(new, accepted + 1, logits)",
-        "emitted = texts.append(new, torch.minimum(accepted + 1, draft.counts.clamp(min=1)), logits)",
+        "emitted = texts.append(new, accepted + 1)",
+        "emitted = texts.append(new, torch.minimum(accepted + 1, draft.counts.clamp(min=1)))",
         test_speculative.test_passes_are_saved_and_counted,
     ),
     Trap(
