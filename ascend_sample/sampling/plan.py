@@ -81,7 +81,9 @@ class Penalties:
         penalties = numpy.stack((host.repetition_penalty, host.presence_penalty, host.frequency_penalty))[:, self.rows]
         is_on = (penalties != [[1.0], [0.0], [0.0]]).any(1).tolist()
         there = to_device(penalties, lists.device)
-        self._penalties = [penalty if on else None for penalty, on in zip(there, is_on, strict=True)]
+        self._repetition, self._presence, self._frequency = (
+            penalty if on else None for penalty, on in zip(there, is_on, strict=True)
+        )
         self._scaled = scaling_of(penalties[0])
         every = numpy.arange(len(self.rows))
         sent = to_device(
@@ -100,9 +102,15 @@ class Penalties:
         _, counted, penalized = self._parts()
         counts = torch.div(self._occurrences().index_select(0, counted.view(-1)), 2.0, rounding_mode="floor")
         seen = logits.index_select(0, penalized.view(-1)).view_as(penalized)
-        repetition, presence, frequency = self._penalties
-        counts = counts.view_as(penalized)
-        changed = apply_penalties(seen, None, counts, repetition, presence, frequency, self._scaled)
+        changed = apply_penalties(
+            seen,
+            None,
+            counts.view_as(penalized),
+            self._repetition,
+            self._presence,
+            self._frequency,
+            self._scaled,
+        )
         logits.index_copy_(0, penalized.view(-1), changed.view(-1))
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:
@@ -118,7 +126,9 @@ class Penalties:
         every = every[tokens]
         if not len(every):
             return
-        before = numpy.array([(every[:index] == row).sum() for index, row in enumerate(every)])
+        order = numpy.argsort(every, kind="stable")
+        before = numpy.empty_like(every)  # how many tokens of its row each comes after
+        before[order] = numpy.arange(len(every)) - numpy.searchsorted(every[order], every[order])
         parts = (tokens, every, *(self._entries(every) + before), *self._bases(every))
         sent = to_device(numpy.stack(parts), token_ids.device)
         twos = self._twos.new_full((len(every),), 2)

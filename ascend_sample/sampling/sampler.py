@@ -78,8 +78,9 @@ class Sampler:
     The algorithm, row by row:
 
     1. Logits are converted to float32, and a NaN counts as -inf.
-    2. Ids that the request bans (or does not allow, or that would stop it before ``min_tokens``) become -inf; its bias
-       is added; repetition, presence and frequency penalties are applied.
+    2. Ids that the request bans (or does not allow, or that would stop it before ``min_tokens``) become -inf, and so do
+       those that the step's bitmask does not allow; its bias is added; repetition, presence and frequency penalties are
+       applied.
     3. Temperature 0 takes the best logit, the lowest id among equals. Otherwise the weights are
        exp((logit - maximum) / temperature).
     4. Top-k keeps the first k of the total order (value descending, id ascending); ``keep_ties`` keeps every logit that
