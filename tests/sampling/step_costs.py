@@ -32,11 +32,13 @@ class Budget(NamedTuple):
         launches: of kernels, with the second operator; with the first alone twice as many.
         memory: the peak above the logits, in bytes a logit, beside the workspace of an operator; with the second one.
         requests: the rows.
+        logprobs_mode: the sampler's.
     """
 
     launches: int
     memory: float
     requests: tuple[SamplingParams, ...]
+    logprobs_mode: str = "raw_logprobs"
 
 
 def _all_alike(launches: int, memory: float, **params: Any) -> Budget:
@@ -72,6 +74,15 @@ BUDGETS = {
     ),
     "a repetition penalty": Budget(14 + 16, math.inf, (replace(FILTERED, repetition_penalty=1.05),)),
     "k = 5000": _all_alike(28, 5 * FLOAT, top_k=5000),  # a sort's values and ids are 3 of them
+    **{
+        f"logprobs = 5, {mode}": Budget(14 + launches, memory, (replace(FILTERED, logprobs=5),), mode)
+        for mode, launches, memory in (
+            ("raw_logits", 14, 2 * FLOAT),
+            ("raw_logprobs", 20, 2 * FLOAT),
+            ("processed_logprobs", 28, 2 * FLOAT),
+            ("processed_logits", 28, 2 * FLOAT),
+        )
+    },
     "six kinds mixed": Budget(80, math.inf, SIX_KINDS),  # the operator serves some of the rows: no workspace to compare
 }
 
@@ -82,7 +93,7 @@ def measured(name: str, batch_size: int, vocab_size: int, dtype: torch.dtype) ->
     batch.extend(
         [params for params, _ in zip(itertools.cycle(BUDGETS[name].requests), range(batch_size), strict=False)]
     )
-    sampler = Sampler()
+    sampler = Sampler(BUDGETS[name].logprobs_mode)
     with hostcann.null_kernels():
         logits = torch.empty(batch_size, vocab_size, dtype=dtype, device="npu")
         sampler(logits, batch)
