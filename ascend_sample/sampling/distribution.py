@@ -97,6 +97,9 @@ class Distributions:
         parameters: of the rows; the host knows them.
         vocab_size: how many columns the logits have.
 
+    Attributes:
+        divisor: float32 [rows, 1], the temperatures with 1 for 0; None where all are 1.
+
     Example:
         >>> from ascend_sample.sampling import SamplingParams
         >>> batch = SamplingBatch(vocab_size=3)
@@ -114,7 +117,10 @@ class Distributions:
         self._has_min_p = bool((facts["min_p"] > 0).any())
         self._is_filtered = self._has_min_p or bool((is_k_on | is_greedy | (facts["top_p"] < 1)).any())
         self._has_large_k = bool((is_k_on & (facts["top_k"] > LARGEST_FUSED_K) & ~is_greedy).any())
-        self._has_temperature = bool((facts["temperature"] != 1).any())
+        self.divisor: Tensor | None = None
+        if bool(((facts["temperature"] != 1) & ~is_greedy).any()):
+            self.divisor = torch.where(self._own.temperature == 0, 1.0, self._own.temperature).unsqueeze(1)
+        self._exceeded = exceeded(self._own.top_p)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Returns softmax(logits / temperature) among what the filters keep of each row.
@@ -148,8 +154,8 @@ class Distributions:
         # Finite: the difference from an infinite maximum would be NaN.
         values = torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
         values.sub_(values.amax(1, keepdim=True).clamp(min=-LARGEST))
-        if self._has_temperature:
-            values.div_(torch.where(self._own.temperature == 0, 1.0, self._own.temperature).unsqueeze(1))
+        if self.divisor is not None:
+            values.div_(self.divisor)
         return self._filtered(values) if self._is_filtered else values
 
     def _filtered(self, values: Tensor) -> Tensor:
@@ -161,7 +167,7 @@ class Distributions:
         name = "top_k_top_p_sample_v2" if is_fused else "top_k_top_p_sample_v2_composite"
         min_p = own.min_p if self._has_min_p else None
         operator = getattr(torch.ops.ascend_sample, name)
-        kept: Tensor = operator(values, own.top_k, exceeded(own.top_p), None, min_p, 0.0, True, 32, LARGEST_FUSED_K)[1]
+        kept: Tensor = operator(values, own.top_k, self._exceeded, None, min_p, 0.0, True, 32, LARGEST_FUSED_K)[1]
         return kept
 
 

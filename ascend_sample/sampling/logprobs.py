@@ -14,6 +14,8 @@ from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import SEGMENT
 
 LARGEST: Final = torch.finfo(torch.float32).max
+LEAST_SCALED: Final = -LARGEST * 2.0**-32
+"""Below it are scaled logits that stand beside +inf, for temperatures up to 2^32."""
 
 
 class LogprobsMode(str, enum.Enum):
@@ -87,7 +89,9 @@ class AskingRows(NamedTuple):
         return self._replace(there=None)
 
 
-def gather_logprobs(asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor) -> Logprobs:
+def gather_logprobs(
+    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, is_scaled: bool = False
+) -> Logprobs:
     """Picks the sampled token's number, its rank, and the best tokens with theirs.
 
     The best are the first of the total order of the logits, so they do not depend on how many are asked for, and each
@@ -99,6 +103,7 @@ def gather_logprobs(asking: AskingRows, logits: Tensor, mode: LogprobsMode, toke
         logits: float32, float16 or bfloat16 [batch, vocab_size], raw or processed; NaN counts as -inf.
         mode: which numbers are reported of them.
         token_ids: int64 [batch], the sampled ones.
+        is_scaled: the logits come from `Distributions.scaled`, and may be written over.
 
     Example:
         >>> logits, drawn = torch.tensor([[0.0, 2.0, 2.0]]), torch.tensor([0])
@@ -112,37 +117,56 @@ def gather_logprobs(asking: AskingRows, logits: Tensor, mode: LogprobsMode, toke
             logits, asking.there, token_ids, asking.most, mode.is_normalised
         )
         return Logprobs(asking.rows, ids, values, ranks)
-    return Logprobs(asking.rows, *_gather_on_device(asking, asking.of_batch(logits), mode, token_ids))
+    return Logprobs(asking.rows, *_gather_on_device(asking, asking.of_batch(logits), mode, token_ids, is_scaled))
 
 
 def _gather_on_device(
-    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor
+    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, is_scaled: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns ids, values and ranks in few launches, from one float32 copy of the rows.
 
     As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
     """
-    segments = _segments_of(logits, LARGEST if mode.is_normalised else torch.inf)
+    segments = _segments_of(logits, LARGEST if mode.is_normalised else torch.inf, is_scaled)
     numbers = segments.flatten(1)[:, : logits.shape[1]]
     best, best_ids = _best(segments, numbers, max(1, asking.most), asking.lanes)
     if mode.is_normalised:
-        numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # an exact difference loses no digits of the sum below
+        if not is_scaled:  # else the best is 0 already
+            numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # so that the sum below loses no digits
         # By segments, so that a row is added up in the same way whatever other rows there are. The best adds 1.
         numbers.sub_(segments.logsumexp(2).logsumexp(1, keepdim=True).clamp_(min=0))
     ids = torch.cat((token_ids.unsqueeze(1), best_ids[:, : asking.most]), dim=1)
     values = numbers.gather(1, ids)
     ranks = (numbers >= values[:, :1]).sum(1)
     if mode.is_normalised:  # what is beside +inf
-        values = torch.nn.functional.threshold(values, -LARGEST / 2, -torch.inf)
+        values = torch.nn.functional.threshold(values, LEAST_SCALED if is_scaled else -LARGEST / 2, -torch.inf)
     return ids, values, ranks
 
 
-def _segments_of(logits: Tensor, infinity: float) -> Tensor:
-    """Copies rows into segments, float32 [rows, segments, ids of a segment], with -inf for NaN and beyond the row."""
+def divided_logits(found: Logprobs, logits: Tensor, divisor: Tensor | None) -> Logprobs:
+    """Returns what was found among scaled logits, with the numbers of the logits that were scaled.
+
+    Args:
+        found: by `gather_logprobs`, of scaled logits in a mode that is not normalised.
+        logits: [rows, vocab_size], before they were scaled.
+        divisor: float32 [rows, 1], the temperatures; None where all are 1.
+    """
+    values = logits.gather(1, found.token_ids)
+    values = values.float() if divisor is None else values / divisor
+    return found._replace(values=torch.where(found.values > LEAST_SCALED, values, -torch.inf))
+
+
+def _segments_of(logits: Tensor, infinity: float, is_clean: bool) -> Tensor:
+    """Returns rows in segments, float32 [rows, segments, ids of a segment], with -inf for NaN and beyond the row.
+
+    They are a copy unless the rows are clean and as long as whole segments.
+    """
     rows, vocab_size = logits.shape
     width = next((width for width in (SEGMENT, SEGMENT // 2) if vocab_size % width == 0), SEGMENT)
     columns = -(-vocab_size // width) * width
-    if columns == vocab_size and logits.dtype == torch.float32:
+    if columns == vocab_size and is_clean:
+        cleaned = logits
+    elif columns == vocab_size and logits.dtype == torch.float32:
         cleaned = logits.nan_to_num(nan=-torch.inf, posinf=infinity, neginf=-torch.inf)
     else:
         cleaned = torch.empty(rows, columns, dtype=torch.float32, device=logits.device)

@@ -16,7 +16,7 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.distribution import Distributions, kept_logits
 from ascend_sample.sampling.host_copy import HostCopy
-from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs
+from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, divided_logits, gather_logprobs
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
@@ -62,7 +62,7 @@ class _Plan(NamedTuple):
         raw_groups: how many groups these are.
         asking: the rows that ask for logprobs; None where none does.
         logprobs_parameters: theirs.
-        distributions: theirs, where the device has an operator that finds what is kept.
+        distributions: theirs, on a device whose operators find what is kept.
     """
 
     placement: Placement
@@ -271,7 +271,7 @@ class Sampler:
         if len(rows):
             asking = AskingRows.of(rows.tolist(), len(batch), int(batch.host.logprobs.max()), batch.device)
             asked = parameters if asking.there is None else parameters.of_rows(rows, asking.there)
-            if routes.abilities_of(batch.device, torch.float32).fused_v2 and not self.keep_ties:
+            if batch.device.type != "cpu" and not self.keep_ties:
                 distributions = Distributions(asked, batch.vocab_size)
         return _Plan(
             Placement.of([*raw_groups, *groups], in_float32 if len(edited_rows) > 0 else logits),
@@ -291,11 +291,13 @@ class Sampler:
         if self.logprobs_mode.is_processed:
             edited = batch.edited(logits, allowed)  # again, as a draw may overwrite what it is given
             whole = asking.of_batch(logits if edited is None else edited)
-            if plan.distributions is not None and self.logprobs_mode.is_normalised:
-                logits = plan.distributions.scaled(whole)
-            else:
-                logits = kept_logits(whole, plan.logprobs_parameters, self.keep_ties)
             token_ids, asking = asking.of_batch(token_ids), asking.gathered()
+            if plan.distributions is not None:
+                scaled = plan.distributions.scaled(whole)
+                found = gather_logprobs(asking, scaled, self.logprobs_mode, token_ids, is_scaled=True)
+                is_done = self.logprobs_mode.is_normalised
+                return found if is_done else divided_logits(found, whole, plan.distributions.divisor)
+            logits = kept_logits(whole, plan.logprobs_parameters, self.keep_ties)
         return gather_logprobs(asking, logits, self.logprobs_mode, token_ids)
 
 

@@ -37,12 +37,14 @@ class Budget(NamedTuple):
         memory: the peak above the logits, in bytes a logit, beside the workspace of an operator; with the second one.
         requests: the rows.
         bitmask: a grammar masks the rows: "there", where the bitmask is on the device, or "sent".
+        logprobs_mode: the sampler's.
     """
 
     launches: int
     memory: float
     requests: tuple[SamplingParams, ...]
     bitmask: str | None = None
+    logprobs_mode: str = "raw_logprobs"
 
 
 def _all_alike(launches: int, memory: float, **params: Any) -> Budget:
@@ -111,6 +113,15 @@ BUDGETS = {
         (replace(FILTERED, **PENALTIES, **BIASES), replace(FILTERED, allowed_ids=range(9)), FILTERED),
         "sent",
     ),
+    **{
+        f"logprobs = 5, {mode}": Budget(14 + launches, memory, (replace(FILTERED, logprobs=5),), mode)
+        for mode, launches, memory in (
+            ("raw_logits", 14, 2 * FLOAT),
+            ("raw_logprobs", 20, 2 * FLOAT),
+            ("processed_logprobs", 28, 2 * FLOAT),
+            ("processed_logits", 28, 2 * FLOAT),
+        )
+    },
     # The operator serves some of the rows: no workspace to compare.
     "six kinds mixed": Budget(80, math.inf, SIX_KINDS),
     "six kinds mixed, penalties": Budget(80, math.inf, _penalized(SIX_KINDS)),
@@ -124,7 +135,7 @@ def measured(name: str, batch_size: int, vocab_size: int, dtype: torch.dtype) ->
     batch = SamplingBatch(vocab_size, "npu")
     budget = BUDGETS[name]
     batch.extend([params for params, _ in zip(itertools.cycle(budget.requests), range(batch_size), strict=False)])
-    sampler = Sampler()
+    sampler = Sampler(budget.logprobs_mode)
     bitmask = None if budget.bitmask is None else torch.full((batch_size, words_of(vocab_size)), -1, dtype=torch.int32)
     if bitmask is not None and budget.bitmask == "there":
         bitmask = bitmask.npu()
