@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -59,13 +59,13 @@ class Watch:
         elif self.passes == LAST_PASS:
             self._stack.close()
 
-    def models(self) -> ExitStack:
+    @contextmanager
+    def models(self) -> Iterator[None]:
         """Counts what is done inside as a model's own."""
-        stack = ExitStack()
+        with hostcann.profile() as counted:
+            yield
         if FIRST_PASS <= self.passes < LAST_PASS:
-            counted = stack.enter_context(hostcann.profile())
-            stack.callback(lambda: self.own.update(_counts(counted)))
-        return stack
+            self.own.update(_counts(counted))
 
 
 class TableModel:

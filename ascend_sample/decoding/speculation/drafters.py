@@ -126,7 +126,7 @@ class ModelDrafter:
         tokens: list[Tensor] = []
         probabilities: list[Tensor] = []
         for step in range(count):
-            if step:
+            if step and (texts.is_ragged or not sampling.is_greedy):  # else nobody asks for it
                 position = position + 1
             logits, cache, _ = sampling.entered(decoded("ModelDrafter", self.model, given, cache))
             if sampling.is_greedy:  # nothing is drawn, so there is nothing to judge by
