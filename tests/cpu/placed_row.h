@@ -163,7 +163,9 @@ class PlacedRow {
                       Placement placement) {
     const auto* from = static_cast<const std::byte*>(data) + start * static_cast<int64_t>(size);
     std::byte* const to = blocks_.emplace_back(count * size, placement).data();
-    std::memcpy(to, from, count * size);
+    if (count != 0) {  // an empty list is nowhere
+      std::memcpy(to, from, count * size);
+    }
     return to;
   }
   template <typename Element>

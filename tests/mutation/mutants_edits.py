@@ -43,12 +43,6 @@ MUTANTS_EDITS = (
                 "if (is_in_prompt || is_in_output)",
                 "if (is_in_output)",
             ),
-            (
-                "a product is not rounded",
-                EDITS,
-                "logit -= frequency * static_cast<float>(count);",
-                "logit = __builtin_fmaf(-frequency, static_cast<float>(count), logit);",
-            ),
             ("-inf forbids by a sum", EDITS, "addends[i] == -kInfinity ? -kInfinity : logit", "logit"),
             (
                 "a word of the bitmask is that of the line before",
@@ -84,16 +78,24 @@ MUTANTS_EDITS = (
         )
     ),
     *(
-        Mutant(f"edits: {name}", OPERATOR, old, new, IN_EDITS)
-        for name, old, new in (
+        Mutant(f"edits: {name}", file, old, new, IN_EDITS)
+        for name, file, old, new in (
+            (
+                "a product is not rounded",
+                EDITS,
+                "logit -= frequency * static_cast<float>(count);",
+                "logit = __builtin_fmaf(-frequency, static_cast<float>(count), logit);",
+            ),
             (
                 "ids are not looked at",
+                OPERATOR,
                 'check_values(name, lists.of(slot), 0, logits_.size(1), "the vocabulary',
                 'check_values(name, {}, 0, logits_.size(1), "the vocabulary',
             ),
-            ("presence is frequency", ".presence = penalties.row(1)", ".presence = penalties.row(2)"),
+            ("presence is frequency", OPERATOR, ".presence = penalties.row(1)", ".presence = penalties.row(2)"),
             (
                 "a table's rows are as long as its lists",
+                OPERATOR,
                 "return {held.template const_data_ptr<Element>(), held.stride(0)};",
                 "return {held.template const_data_ptr<Element>(), held.size(1)};",
             ),

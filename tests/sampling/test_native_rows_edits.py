@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from native_rows import DTYPES, GRID, ROUTES, keys, lists, make_logits, sample_rows
@@ -91,6 +92,22 @@ def test_rows_by_hand() -> None:
         token_ids, status = sample_rows(logits, [GREEDY] * len(cases), edits=edits)
         assert token_ids.tolist() == [case[2] for case in cases]
         assert not status.any()
+
+
+def test_arithmetic_is_that_of_whole_rows_to_the_last_bit() -> None:
+    """Beside an edited logit stands what it has to become: of equal ones the lower id is the first."""
+    count = 3000
+    edits = [RowEdits({0: 0.37}, [0], {0: i % 13}, (1.05, 0.3, 0.1)) for i in range(count)]
+    logits = make_logits(count, 1, torch.float32)
+    becomes = whole_rows(logits, edits)
+    in_one_rounding = [float(np.float32(float(x) - float(np.float32(0.1)) * 3)) for x in logits]
+    in_two = (logits - torch.tensor(0.1) * 3)[:, 0].tolist()
+    assert sum(one != two for one, two in zip(in_one_rounding, in_two, strict=True)) > count // 10  # it would show
+    for place in (0, 1):
+        row = torch.cat([logits, becomes] if place == 0 else [becomes, logits], 1)
+        moved = [RowEdits({place: 0.37}, [place], {place: i % 13}, (1.05, 0.3, 0.1)) for i in range(count)]
+        token_ids, _ = sample_rows(row, [GREEDY] * count, edits=arguments_of(moved, 2))
+        assert not token_ids.any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
