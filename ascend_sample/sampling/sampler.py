@@ -170,7 +170,9 @@ class Sampler:
             IndexError: the bitmask is for a row that does not exist.
         """
         self._check(logits, batch)
-        allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
+        allowed = None
+        if bitmask is not None or bitmask_rows is not None:
+            allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
         if len(batch) == 0:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)
@@ -230,9 +232,9 @@ class Sampler:
         purpose: Purpose,
         blocks: Iterable[slice],
     ) -> RowsOutput:
-        """Draws the tokens of all rows: on the CPU from the logits as they are, which the kernel edits as it reads."""
+        """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads."""
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
-        if logits.is_cpu:
+        if plan.placement.is_native:
             edits = batch.native_edits()
             if allowed is not None:
                 edits |= allowed.native_edits(len(batch))

@@ -57,6 +57,11 @@ class Placement(NamedTuple):
     order: Tensor | None
     constants: StatusConstants | None
 
+    @property
+    def is_native(self) -> bool:
+        """Tells whether the CPU kernel serves all rows."""
+        return self.constants is None
+
     @classmethod
     def of(cls, groups: Sequence[PlacedGroup], logits: Tensor) -> Placement:
         """Makes it of groups that hold each row of a batch once, and of logits like those with the rows' statuses."""
