@@ -86,8 +86,8 @@ MUTANTS_LOGPROBS = tuple(
         (
             "on a device what is beside +inf has a finite number",
             LOGPROBS,
-            "values, -LARGEST / 2, -torch.inf",
-            "values, -torch.inf, -torch.inf",
+            "LEAST_SCALED if is_scaled else -LARGEST / 2",
+            "-torch.inf",
             IN_LOGPROBS,
         ),
     )

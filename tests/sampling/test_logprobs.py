@@ -113,6 +113,14 @@ def test_every_device_reports_what_the_native_operator_does(device: str, vocab_s
     assert torch.equal(found.ranks.cpu(), ranks)
 
 
+def test_equals_in_segments_of_which_the_later_has_the_larger_maximum(device: str) -> None:
+    logits = torch.zeros(1, 5120)
+    logits[0, [10, 768, 800]] = torch.tensor([5.0, 9.0, 5.0])
+    for most in (1, 2, 3, 4):
+        found = reported(logits, [dataclasses.replace(GREEDY, logprobs=most)], device, LogprobsMode.RAW_LOGITS)
+        assert found.token_ids.tolist() == [[768, 768, 10, 800, 0][: 1 + most]]
+
+
 def test_more_than_any_top_k_keeps(device: str) -> None:
     logits = (torch.randn(3, 3000) * 2).bfloat16().float()
     drawn = torch.tensor([5, 6, 7])
