@@ -239,14 +239,16 @@ def plus_infinity_is_whole_in_contrastive_search() -> None:
 
 
 TRAPS = [
-    Trap("NaN hides that nothing is left", model_module, "logits.masked_fill(logits.isnan(), -torch.inf)", "logits",
-         masks_leave_nan_alone),
+    Trap("NaN hides that nothing is left", model_module,
+         "logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)", "logits", masks_leave_nan_alone),
     Trap("drawn rows are taken for prompts", sampled, 'generator, named="prompts")', "generator)",
          test_the_prompts_of_ranked_texts_are_named),
     Trap("what has no probability is taken for being new", contrastive, "log_probs == -torch.inf, -torch.inf",
-         "values == -torch.inf, -torch.inf", test_a_token_without_probability_is_not_taken_for_being_new),
-    Trap("+inf - +inf is NaN", contrastive, "log_softmax(scores).gather(1, candidates)",
-         "values - scores.logsumexp(dim=1, keepdim=True)", plus_infinity_is_whole_in_contrastive_search),
+         "scores.gather(1, candidates) == -torch.inf, -torch.inf",
+         test_a_token_without_probability_is_not_taken_for_being_new),
+    Trap("+inf - +inf is NaN", contrastive, "log_probs_of(scores, candidates)",
+         "(scores.gather(1, candidates) - scores.logsumexp(dim=1, keepdim=True))",
+         plus_infinity_is_whole_in_contrastive_search),
     Trap("beams that find nothing do so quietly", run, '~found[:, 0], "prompts"', 'found[:, 0] & False, "prompts"',
          lambda: test_prompts_whose_beams_find_nothing_are_named("beam_search", NAN, 3, "cpu")),
     Trap("a warning points at the layer", steps, "stacklevel=_level_of_the_caller()", "stacklevel=2",

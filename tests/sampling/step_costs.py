@@ -114,7 +114,7 @@ BUDGETS = {
         "sent",
     ),
     **{
-        f"logprobs = 5, {mode}": Budget(14 + launches, memory, (replace(FILTERED, logprobs=5),), mode)
+        f"logprobs = 5, {mode}": Budget(14 + launches, memory, (replace(FILTERED, logprobs=5),), logprobs_mode=mode)
         for mode, launches, memory in (
             ("raw_logits", 14, 2 * FLOAT),
             ("raw_logprobs", 20, 2 * FLOAT),
