@@ -26,7 +26,7 @@ class Engine(NamedTuple):
     name: str
     versions: tuple[str, ...]
     modules: tuple[str, ...]
-    tests: str
+    tests: tuple[str, ...]
     preparation: str = ""
 
 
@@ -43,13 +43,13 @@ ENGINES = (
             "vllm.v1.worker.gpu.sample.sampler",
             "vllm.v1.worker.gpu.model_states.interface",
         ),
-        "vllm_parity.py",
+        ("vllm_parity.py", "xgrammar_masks.py"),
     ),
     Engine(
         "sglang",
         sglang.TESTED_VERSIONS,
         ("sglang.srt.layers.sampler", "sglang.srt.plugins"),
-        "sglang_backend.py",
+        ("sglang_backend.py",),
         "import torchvision_without_cuda; ",
     ),
 )
@@ -87,7 +87,7 @@ def check(engine: Engine, version: str, python: Path) -> bool:
             print(f"  {module}: {import_error(module) or 'can be imported'}")
         print("  tested against the interface alone (tests/integrations/test_*_interface.py)")
         return True
-    return passes(python, ROOT / "tests" / "integrations" / engine.tests, environment)
+    return all([passes(python, ROOT / "tests" / "integrations" / tests, environment) for tests in engine.tests])
 
 
 def main() -> int:
