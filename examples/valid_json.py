@@ -24,9 +24,9 @@ from tokenizers import Tokenizer
 SCHEMA = {
     "type": "object",
     "properties": {
-        "function": {"type": "string", "pattern": "[a-z_]{3,12}"},
+        "function": {"type": "string", "pattern": "^[a-z_]{3,12}$"},
         "returns": {"enum": ["int", "str", "list", "None"]},
-        "arguments": {"type": "array", "items": {"type": "string", "pattern": "[a-z]{1,8}"}, "maxItems": 3},
+        "arguments": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{1,8}$"}, "maxItems": 3},
         "since": {"type": "number", "minimum": 2, "maximum": 4},
         "deprecated": {"type": "boolean"},
     },
