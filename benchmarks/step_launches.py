@@ -37,14 +37,17 @@ def run() -> dict[str, dict[str, Any]]:
 
 
 def worst_of(found: dict[str, Any], budget: str) -> dict[str, float]:
-    """Returns the largest of each count of a budget's steps."""
-    costs = [cost for key, cost in found.items() if key.rsplit(" ", 3)[0] == budget]
+    """Returns the largest of each count of a budget's steps; the memory is that of the largest batches."""
+    of_sizes = {tuple(key.rsplit(" ", 3)[1:]): cost for key, cost in found.items() if key.rsplit(" ", 3)[0] == budget}
+    costs = list(of_sizes.values())
+    largest = max(int(batch_size) for batch_size, _, _ in of_sizes)
+    large = [cost for (batch_size, _, _), cost in of_sizes.items() if int(batch_size) == largest]
     return {
         "launches": max(cost["launches"] for cost in costs),
         "to the device": max(cost["copies"].get("h2d", 0) for cost in costs),
         "back": max(cost["copies"].get("d2h", 0) for cost in costs),
         "waits": max(cost["waits"] for cost in costs),
-        "float32 a logit": max(cost["memory"] for cost in costs) / 4,
+        "float32 a logit": max(cost["memory"] for cost in large) / 4,
     }
 
 
