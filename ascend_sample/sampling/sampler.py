@@ -176,7 +176,7 @@ class Sampler:
         if len(batch) == 0:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)
-        copied = HostCopy(logits) if logits.device != batch.device else None
+        copied = HostCopy(logits) if self.host else None
         here = logits if copied is None else copied.logits
         plan = self._plan_of(here, batch, allowed)
         drawn = self._draw(here, batch, allowed, plan, purpose, (WHOLE,) if copied is None else copied.blocks())
