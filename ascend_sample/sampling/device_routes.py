@@ -110,14 +110,7 @@ class FusedV2:
         values = cleaned_in_float32(logits, is_own)
         if self._divisor is not None:
             scaled(values, base_of(largest_of(values)), self._divisor, out=values)
-        return self._draw(values, noise)
-
-    def _draw(self, values: Tensor, noise: Tensor) -> Tensor:
-        # eps is 0: noise is never 0, and an eps of 1e-8 would halve the draws of a token 18 nats below the best.
-        token_ids: Tensor = torch.ops.ascend_sample.top_k_top_p_sample_v2(
-            values, self._top_k, self._top_p, widened(noise, values), self._min_p, 0.0, False, 32, LARGEST_FUSED_K
-        )[0]
-        return an_id(token_ids, values)
+        return draw_by_second_operator(values, self._top_k, self._top_p, noise, self._min_p)
 
 
 class Fused:
@@ -283,6 +276,14 @@ def draw_by_operator(logits: Tensor, top_k: Tensor, top_p: Tensor, noise: Tensor
     """Calls top_k_top_p_sample once, on rows that all have a top_k: it reads no lane beyond the first ones."""
     operator = torch.ops.ascend_sample.top_k_top_p_sample
     return an_id(operator(logits, top_k, top_p, widened(noise, logits), 0.0, False, 32)[0], logits)
+
+
+def draw_by_second_operator(values: Tensor, top_k: Tensor, top_p: Tensor, noise: Tensor, min_p: Tensor) -> Tensor:
+    """Calls top_k_top_p_sample_v2 once, on float32 rows that all have a top_k; top_p is what `exceeded` returns."""
+    operator = torch.ops.ascend_sample.top_k_top_p_sample_v2
+    # eps is 0: noise is never 0, and an eps of 1e-8 would halve the draws of a token 18 nats below the best.
+    token_ids = operator(values, top_k, top_p, widened(noise, values), min_p, 0.0, False, 32, LARGEST_FUSED_K)[0]
+    return an_id(token_ids, values)
 
 
 def widened(noise: Tensor, logits: Tensor) -> Tensor:

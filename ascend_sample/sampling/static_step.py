@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from ascend_sample._errors import check_integer, refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.device_routes import AnyRows, Rows, Segments, an_id, widened
+from ascend_sample.sampling.device_routes import AnyRows, Rows, Segments, draw_by_second_operator
 from ascend_sample.sampling.distribution import exceeded
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import ALIGNMENT
@@ -122,10 +123,10 @@ class StaticStep:
         columns = parameters.numpy()
         for place, name in enumerate(SENT):
             columns[place, :count] = getattr(host, name).view(np.float32)
-        is_ranked = host.temperature != 0
+        is_drawn = host.temperature != 0
         has_top_k = (host.top_k >= 1) & (host.top_k < batch.vocab_size)
-        ranks = int(host.top_k[has_top_k & is_ranked].max(initial=0))
-        lanes = self._lanes if not (has_top_k | ~is_ranked).all() or self._is_sorted else ranks
+        is_by_rank = not self._is_sorted and bool((has_top_k | ~is_drawn).all())
+        lanes = int(host.top_k[has_top_k & is_drawn].max(initial=0)) if is_by_rank else self._lanes
         if count and lanes:
             seed, position = torch.from_numpy(host.seed.copy()), torch.from_numpy(host.position.copy())
             noise[:count, :lanes] = exponential_noise(seed, position, lanes, purpose=purpose)
@@ -162,26 +163,14 @@ class StaticStep:
         is_plain = (own.temperature == 1) | (own.top_k == 1)
         shift = base.masked_fill(is_plain.unsqueeze(1), 0)
         divisor = own.temperature.masked_fill(is_plain, 1).unsqueeze(1)
-        operator = torch.ops.ascend_sample.top_k_top_p_sample_v2
         top_k = own.top_k.masked_fill(~is_ranked, 1)
-        ranks = widened(noise[:, : self.largest_k], values)
-        by_rank = operator(
-            scaled(values, shift, divisor, out=values),
-            top_k,
-            exceeded(own.top_p),
-            ranks,
-            own.min_p,
-            0.0,
-            False,
-            32,
-            LARGEST_FUSED_K,
-        )[0]
-        unranked = RowParameters(
-            own.temperature, torch.full_like(top_k, SKIP_TOP_K), own.top_p, own.min_p, own.seed, own.position
-        )
+        values = scaled(values, shift, divisor, out=values)
+        ranks = noise[:, : self.largest_k]
+        by_rank = draw_by_second_operator(values, top_k, exceeded(own.top_p), ranks, own.min_p)
+        unranked = replace(own, top_k=torch.full_like(top_k, SKIP_TOP_K))
         segments = Segments(Rows(unranked, self.logits, vocab_size, False, has_v2=True))
         by_segment = segments(self.logits, noise[:, : segments.lanes], is_own=False)
-        return torch.where(is_ranked, an_id(by_rank, self.logits), by_segment)
+        return torch.where(is_ranked, by_rank, by_segment)
 
     def _check(self, batch: SamplingBatch, is_edited: bool) -> None:
         rows, vocab_size = self.logits.shape
