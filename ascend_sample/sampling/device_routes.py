@@ -110,6 +110,9 @@ class FusedV2:
         values = cleaned_in_float32(logits, is_own)
         if self._divisor is not None:
             scaled(values, base_of(largest_of(values)), self._divisor, out=values)
+        return self._draw(values, noise)
+
+    def _draw(self, values: Tensor, noise: Tensor) -> Tensor:
         return draw_by_second_operator(values, self._top_k, self._top_p, noise, self._min_p)
 
 
