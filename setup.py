@@ -116,10 +116,11 @@ def hostcann_extensions() -> list[Extension]:
             depends=headers(folder),
         )
 
-    stubs = ["hccl", "acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel"]
+    stubs = ["acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel"]
     return [
         library("ascendcl", sources(f"{folder}/runtime"), []),
         *(library(name, [f"{folder}/stubs/{name}.cpp"], ["ascendcl"]) for name in stubs),
+        library("hccl", sources(f"{folder}/hccl"), ["ascendcl"]),
         library("opapi", sources(f"{folder}/opapi"), ["ascendcl"]),
         # Each of its functions only calls ATen: optimising the thousands of templates between would double the build.
         library(

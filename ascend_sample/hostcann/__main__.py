@@ -35,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--soc", help="the SoC's name (default Ascend910B3)")
         command.add_argument("--without", action="append", default=[], metavar="SYMBOL", help="a symbol to leave out")
         command.add_argument("--memory", help="the device's memory in bytes; K, M or G may follow (default 16G)")
+        text = "how many devices there are, one a process (default torchrun's LOCAL_WORLD_SIZE, or 1)"
+        command.add_argument("--devices", help=text)
         command.add_argument("--stream-mode", help="normal, lazy, delayed or delayed:MILLISECONDS")
         command.add_argument("--faults", help="site:name:nth[:code],...")
         command.add_argument("--strict", action="store_true", help="exit with status 97 when there were violations")
@@ -59,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _variables(options: argparse.Namespace) -> dict[str, str]:
     variables = environment(without=options.without)
-    for name in ("soc", "memory", "stream_mode", "faults", "report"):
+    for name in ("soc", "memory", "devices", "stream_mode", "faults", "report"):
         value = getattr(options, name, None)
         if value is not None:
             variables[f"HOSTCANN_{name.upper()}"] = value

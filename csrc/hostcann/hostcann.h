@@ -58,6 +58,7 @@ enum class Violation {
   kMisaligned,
   kDeadStream,
   kLeak,
+  kCollectiveMismatch,  // ranks that call different collectives, or with other arguments
 };
 HOSTCANN_API void report_violation(Violation kind, const std::string& message);
 

@@ -11,7 +11,7 @@ constexpr size_t kLiveKinds = static_cast<size_t>(Live::kCount);
 constexpr std::array<const char*, kLiveKinds> kLiveNames = {
     "tensor", "scalar", "array", "tensor_list", "executor",
     "stream", "event",  "block", "host_block"};
-constexpr std::array<const char*, 11> kViolationNames = {"executor_reused",
+constexpr std::array<const char*, 12> kViolationNames = {"executor_reused",
                                                          "executor_leaked",
                                                          "tensor_destroyed_twice",
                                                          "tensor_destroyed_early",
@@ -21,7 +21,8 @@ constexpr std::array<const char*, 11> kViolationNames = {"executor_reused",
                                                          "workspace_overrun",
                                                          "misaligned",
                                                          "dead_stream",
-                                                         "leak"};
+                                                         "leak",
+                                                         "collective_mismatch"};
 constexpr size_t kMostViolationsKept =
     1000;  // a loop that goes wrong must not fill the memory; all are counted
 

@@ -1,4 +1,5 @@
-// The device, its contexts, the life of the runtime. One device, number 0, is emulated.
+// The device, its contexts, the life of the runtime. A process has one device, of whatever number
+// it takes first; the programs that torchrun starts take one each.
 #include <unistd.h>
 
 #include "hostcann/runtime/runtime.h"
@@ -6,8 +7,6 @@
 namespace hostcann {
 namespace runtime {
 namespace {
-
-constexpr int kDevices = 1;
 
 struct Device {
   std::mutex mutex;
@@ -54,10 +53,11 @@ void reset_device() {
 
 int check_device(const char* function, int64_t number) {
   if (int status = check_usable(function)) return status;
-  if (number >= 0 && number < kDevices) return kSuccess;
+  const int devices = settings().devices;
+  if (number >= 0 && number < devices) return kSuccess;
   return fail(
       function, kInvalidDevice,
-      "deviceId must be in [0, " + std::to_string(kDevices) + "), got " + std::to_string(number));
+      "deviceId must be in [0, " + std::to_string(devices) + "), got " + std::to_string(number));
 }
 
 }  // namespace
@@ -153,7 +153,7 @@ CANN_API int aclFinalize() {
 CANN_API int aclrtGetDeviceCount(uint32_t* count) {
   if (int status = check_usable(__func__)) return status;
   if (count == nullptr) return fail(__func__, kInvalidParam, "count must not be null");
-  *count = kDevices;
+  *count = static_cast<uint32_t>(settings().devices);
   return kSuccess;
 }
 
@@ -165,6 +165,11 @@ CANN_API int aclrtSetDevice(int32_t number) {
   if (!all.primary) {
     all.primary = std::make_shared<Context>(number);
     all.primary_handle = contexts().add(all.primary);
+  } else if (all.primary->device() != number) {
+    return fail(__func__, kInvalidDevice,
+                "deviceId must be " + std::to_string(all.primary->device()) +
+                    ", which this process uses already, got " + std::to_string(number) +
+                    "; hostcann emulates one device a process");
   }
   ++all.users;
   current_handle = all.primary_handle;

@@ -123,6 +123,7 @@ struct Settings {
   std::string cann_version;
   std::string report_path;
   std::string startup;  // a line of Python
+  int devices = 1;  // how many a program is told of; a process has one of them
   bool strict = false;
   std::string error;  // what is wrong with the environment; empty when nothing is
 };

@@ -12,6 +12,7 @@ namespace {
 constexpr char kDefaultSocName[] = "Ascend910B3";
 constexpr char kDefaultCannVersion[] = "9.0.0";  // the first that has all operators exported here
 constexpr int kDefaultDelayMilliseconds = 2;
+constexpr uint64_t kMostDevices = 64;
 
 std::string variable(const char* name, const char* otherwise = "") {
   const char* value = std::getenv(name);
@@ -54,6 +55,14 @@ Settings* read_settings() {
   settings->cann_version = variable("HOSTCANN_CANN_VERSION", kDefaultCannVersion);
   settings->report_path = variable("HOSTCANN_REPORT");
   settings->startup = variable("HOSTCANN_STARTUP");
+
+  // torchrun says how many processes it starts on this host: each is to have a device.
+  const char* devices_from =
+      variable("HOSTCANN_DEVICES").empty() ? "LOCAL_WORLD_SIZE" : "HOSTCANN_DEVICES";
+  std::optional<uint64_t> devices = parse_bytes(variable(devices_from, "1"));
+  if (!devices || *devices < 1 || *devices > kMostDevices)
+    complain(wrong(devices_from, "be a number of devices, 1 to " + std::to_string(kMostDevices)));
+  settings->devices = static_cast<int>(devices.value_or(1));
 
   std::optional<bool> strict = parse_flag(variable("HOSTCANN_STRICT"));
   if (!strict) complain(wrong("HOSTCANN_STRICT", "be 0 or 1"));
