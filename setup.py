@@ -121,6 +121,7 @@ def hostcann_extensions() -> list[Extension]:
         library("ascendcl", sources(f"{folder}/runtime"), []),
         *(library(name, [f"{folder}/stubs/{name}.cpp"], ["ascendcl"]) for name in stubs),
         library("hccl", sources(f"{folder}/hccl"), ["ascendcl"]),
+        library("hcomm", [f"{folder}/stubs/hcomm.cpp"], ["hccl"]),
         library("opapi", sources(f"{folder}/opapi"), ["ascendcl"]),
         # Each of its functions only calls ATen: optimising the thousands of templates between would double the build.
         library(

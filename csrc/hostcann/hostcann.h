@@ -103,6 +103,12 @@ HOSTCANN_API int launch(void* stream, const std::string& name, std::function<voi
                         bool is_kernel = true, const Traffic& traffic = {},
                         const Caller& caller = {});
 
+/// launch() of a kernel that other processes wait for. On a lazy stream it runs a moment after it
+/// was queued, with what comes before it: those processes cannot synchronise this one's stream.
+HOSTCANN_API int launch_collective(void* stream, const std::string& name,
+                                   std::function<void()> task, const Traffic& traffic,
+                                   const Caller& caller);
+
 /// Launches of kernels are accepted and dropped: host-side overhead can be measured alone.
 HOSTCANN_API bool null_kernels();
 

@@ -1,6 +1,7 @@
 // The collectives: each is checked at the call, and runs as one task of the caller's stream.
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "hostcann/hccl/hccl.h"
 
@@ -76,14 +77,13 @@ class Call {
       for (const Buffer& buffer : buffers) {
         std::byte* data = nullptr;
         if (buffer.bytes > 0)
-          data =
-              resolve(buffer.address, buffer.bytes, std::string(function) + "'s " + buffer.name);
+          data = resolve(buffer.address, buffer.bytes, std::string(function) + "'s " + buffer.name);
         found.emplace_back(data, buffer.bytes);
       }
       work(*group, found);
     };
     const int launched =
-        hostcann::launch(stream, function_, std::move(task), true, traffic, find_caller());
+        hostcann::launch_collective(stream, function_, std::move(task), traffic, find_caller());
     return launched == kSuccess ? kSuccess : kRuntime;
   }
 
@@ -168,9 +168,9 @@ void reduce_scatter(Group& group, const Signature& signature, Bytes send, Bytes 
 
 void all_gather(Group& group, const Signature& signature, Bytes send, Bytes receive,
                 const Parts& parts) {
-  group.exchange(signature, links(
-                                group, [&](int) { return send; },
-                                [&](int rank) { return parts.of(receive, rank); }));
+  group.exchange(
+      signature,
+      links(group, [&](int) { return send; }, [&](int rank) { return parts.of(receive, rank); }));
   copy(send, parts.of(receive, group.rank()));
 }
 
@@ -203,7 +203,17 @@ struct Item {
   int rank;
 };
 
-int launch_point_to_point(Call& call, const std::vector<Item>& items, void* stream) {
+/// Sends and receives between HcclGroupStart and HcclGroupEnd: they are launched as one at its end.
+struct Grouped {
+  void* communicator;
+  void* stream;
+  int data_type;
+  std::vector<Item> items;
+};
+thread_local int group_depth = 0;
+thread_local std::vector<Grouped> grouped;
+
+int launch_items(Call& call, const std::vector<Item>& items, void* stream) {
   std::vector<Buffer> buffers;
   Traffic traffic;
   for (const Item& item : items) {
@@ -239,6 +249,28 @@ int launch_point_to_point(Call& call, const std::vector<Item>& items, void* stre
                      });
 }
 
+int launch_point_to_point(const char* function, void* communicator, int data_type,
+                          const std::vector<Item>& items, void* stream) {
+  Call call(function, communicator, data_type);
+  for (const Item& item : items)
+    call.check_rank(item.is_send ? "destRank" : "srcRank", static_cast<uint32_t>(item.rank));
+  if (call.is_wrong() || group_depth == 0) {
+    return call.is_wrong() ? call.status() : launch_items(call, items, stream);
+  }
+  for (Grouped& each : grouped) {
+    if (each.communicator == communicator && each.stream == stream && each.data_type == data_type) {
+      each.items.insert(each.items.end(), items.begin(), items.end());
+      return kSuccess;
+    }
+  }
+  grouped.push_back({communicator, stream, data_type, items});
+  return kSuccess;
+}
+
+Item item_of(bool is_send, const void* buffer, uint64_t count, int data_type, uint32_t rank) {
+  return {is_send, buffer, count * size_of(data_type), static_cast<int>(rank)};
+}
+
 }  // namespace
 }  // namespace hostcann::hccl
 
@@ -254,24 +286,23 @@ HCCL_API int HcclAllReduce(void* send, void* receive, uint64_t count, int data_t
   if (call.is_wrong()) return call.status();
   const uint64_t bytes = call.bytes(count);
   const Signature signature = call.signature(count, reduction);
-  return call.launch(
-      stream, {{send, bytes, "sendBuf"}, {receive, bytes, "recvBuf"}}, {bytes, bytes},
-      [signature](Group& group, const std::vector<Bytes>& buffers) {
-        // Each rank reduces a part of it, and all get all parts.
-        const auto ranks = static_cast<uint64_t>(group.ranks());
-        const uint64_t item = size_of(signature.data_type);
-        Parts parts;
-        uint64_t begin = 0;
-        for (uint64_t rank = 0; rank < ranks; ++rank) {
-          const uint64_t end = signature.count * (rank + 1) / ranks * item;
-          parts.offsets.push_back(begin);
-          parts.sizes.push_back(end - begin);
-          begin = end;
-        }
-        std::vector<std::byte> mine(parts.sizes[static_cast<size_t>(group.rank())]);
-        reduce_scatter(group, signature, buffers[0], mine, parts);
-        all_gather(group, signature, mine, buffers[1], parts);
-      });
+  return call.launch(stream, {{send, bytes, "sendBuf"}, {receive, bytes, "recvBuf"}},
+                     {bytes, bytes}, [signature](Group& group, const std::vector<Bytes>& buffers) {
+                       // Each rank reduces a part of it, and all get all parts.
+                       const auto ranks = static_cast<uint64_t>(group.ranks());
+                       const uint64_t item = size_of(signature.data_type);
+                       Parts parts;
+                       uint64_t begin = 0;
+                       for (uint64_t rank = 0; rank < ranks; ++rank) {
+                         const uint64_t end = signature.count * (rank + 1) / ranks * item;
+                         parts.offsets.push_back(begin);
+                         parts.sizes.push_back(end - begin);
+                         begin = end;
+                       }
+                       std::vector<std::byte> mine(parts.sizes[static_cast<size_t>(group.rank())]);
+                       reduce_scatter(group, signature, buffers[0], mine, parts);
+                       all_gather(group, signature, mine, buffers[1], parts);
+                     });
 }
 
 HCCL_API int HcclReduceScatterV(void* send, const void* counts, const void* offsets, void* receive,
@@ -388,18 +419,17 @@ HCCL_API int HcclScatter(void* send, void* receive, uint64_t count, int data_typ
   const bool is_root = static_cast<int>(root) == call.rank();
   const uint64_t all = is_root ? bytes * static_cast<uint64_t>(call.ranks()) : 0;
   const Signature signature = call.signature(count, kNone, static_cast<int>(root));
-  return call.launch(
-      stream, {{send, all, "sendBuf"}, {receive, bytes, "recvBuf"}}, {all, bytes},
-      [signature, is_root, bytes](Group& group, const std::vector<Bytes>& buffers) {
-        const Parts parts = equal_parts(group.ranks(), bytes);
-        const auto part = [&](int rank) { return parts.of(buffers[0], rank); };
-        const auto from_root = [&](int rank) {
-          return rank == signature.root ? buffers[1] : Bytes();
-        };
-        group.exchange(signature, is_root ? links(group, part, nothing)
-                                          : links(group, nothing, from_root));
-        if (is_root) copy(part(group.rank()), buffers[1]);
-      });
+  return call.launch(stream, {{send, all, "sendBuf"}, {receive, bytes, "recvBuf"}}, {all, bytes},
+                     [signature, is_root, bytes](Group& group, const std::vector<Bytes>& buffers) {
+                       const Parts parts = equal_parts(group.ranks(), bytes);
+                       const auto part = [&](int rank) { return parts.of(buffers[0], rank); };
+                       const auto from_root = [&](int rank) {
+                         return rank == signature.root ? buffers[1] : Bytes();
+                       };
+                       group.exchange(signature, is_root ? links(group, part, nothing)
+                                                         : links(group, nothing, from_root));
+                       if (is_root) copy(part(group.rank()), buffers[1]);
+                     });
 }
 
 HCCL_API int HcclAlltoAll(const void* send, uint64_t send_count, int send_type, const void* receive,
@@ -450,18 +480,14 @@ HCCL_API int HcclAlltoAllVC(const void* send, const void* matrix, int send_type,
 
 HCCL_API int HcclSend(void* send, uint64_t count, int data_type, uint32_t to, void* communicator,
                       void* stream) {
-  Call call(__func__, communicator, data_type);
-  call.check_rank("destRank", to);
-  return launch_point_to_point(call, {{true, send, call.bytes(count), static_cast<int>(to)}},
-                               stream);
+  return launch_point_to_point(__func__, communicator, data_type,
+                               {item_of(true, send, count, data_type, to)}, stream);
 }
 
 HCCL_API int HcclRecv(void* receive, uint64_t count, int data_type, uint32_t from,
                       void* communicator, void* stream) {
-  Call call(__func__, communicator, data_type);
-  call.check_rank("srcRank", from);
-  return launch_point_to_point(call, {{false, receive, call.bytes(count), static_cast<int>(from)}},
-                               stream);
+  return launch_point_to_point(__func__, communicator, data_type,
+                               {item_of(false, receive, count, data_type, from)}, stream);
 }
 
 namespace {
@@ -481,15 +507,32 @@ HCCL_API int HcclBatchSendRecv(const SendRecvItem* items, uint32_t count, void* 
                                void* stream) {
   if (items == nullptr || count == 0)
     return refuse(__func__, kPointer, "sendRecvInfo must have at least one item");
-  Call call(__func__, communicator, items[0].data_type);
   std::vector<Item> all;
   for (const SendRecvItem& item : std::span(items, count)) {
-    call.check(item.data_type == items[0].data_type, "all items must have the same dataType");
-    call.check_rank("remoteRank", item.rank);
-    all.push_back(
-        {item.type == 0, item.buffer, call.bytes(item.count), static_cast<int>(item.rank)});
+    if (item.data_type != items[0].data_type)
+      return refuse(__func__, kNotSupported, "hostcann takes items of one dataType alone");
+    all.push_back(item_of(item.type == 0, item.buffer, item.count, item.data_type, item.rank));
   }
-  return launch_point_to_point(call, all, stream);
+  return launch_point_to_point(__func__, communicator, items[0].data_type, all, stream);
+}
+
+HCCL_API int HcclGroupStart() {
+  ++group_depth;
+  return kSuccess;
+}
+
+HCCL_API int HcclGroupEnd() {
+  if (group_depth == 0)
+    return refuse(__func__, kParameter, "it must follow a call of HcclGroupStart");
+  if (--group_depth > 0) return kSuccess;
+  int status = kSuccess;
+  for (const Grouped& each : std::exchange(grouped, {})) {
+    Call call("HcclBatchSendRecv", each.communicator, each.data_type);
+    const int launched =
+        call.is_wrong() ? call.status() : launch_items(call, each.items, each.stream);
+    status = status == kSuccess ? launched : status;
+  }
+  return status;
 }
 
 HCCL_API int HcclBarrier(void* communicator, void* stream) {

@@ -31,8 +31,9 @@ int join(const char* function, const char* root_info, uint32_t ranks, uint32_t r
       std::strncmp(root_info, kRootInfoMark, std::strlen(kRootInfoMark)) != 0)
     return refuse(function, kParameter, "rootInfo must be one that HcclGetRootInfo has written");
   if (ranks == 0 || rank >= ranks) {
-    return refuse(function, kParameter, "rank must be below nRanks, got " + std::to_string(rank) +
-                                            " of " + std::to_string(ranks));
+    return refuse(
+        function, kParameter,
+        "rank must be below nRanks, got " + std::to_string(rank) + " of " + std::to_string(ranks));
   }
   try {
     auto group = std::make_shared<Group>(root_info + std::strlen(kRootInfoMark),
@@ -189,5 +190,3 @@ HCCL_NOT_EMULATED(HcclCommUnsetMemoryRange)
 HCCL_NOT_EMULATED(HcclCommWorkingDevNicSet)
 HCCL_NOT_EMULATED(HcclCreateSubCommConfig)
 HCCL_NOT_EMULATED(HcclGetRootInfoScalable)
-HCCL_NOT_EMULATED(HcclGroupEnd)
-HCCL_NOT_EMULATED(HcclGroupStart)

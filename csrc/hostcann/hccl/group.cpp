@@ -39,15 +39,18 @@ std::chrono::seconds limit_from(const char* variable, int otherwise) {
   char* end = nullptr;
   const long seconds = std::strtol(text, &end, 10);
   if (*end != '\0' || seconds < 1 || seconds > 1000000) {
-    throw GroupError(kParameter, std::string(variable) +
-                                     " must be a number of seconds, at least 1, got '" + text + "'");
+    throw GroupError(
+        kParameter,
+        std::string(variable) + " must be a number of seconds, at least 1, got '" + text + "'");
   }
   return std::chrono::seconds(seconds);
 }
 
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
 
-std::string seconds_text(std::chrono::seconds limit) { return std::to_string(limit.count()) + " s"; }
+std::string seconds_text(std::chrono::seconds limit) {
+  return std::to_string(limit.count()) + " s";
+}
 
 [[noreturn]] void fail_system_call(const char* call) {
   throw GroupError(kSystemCall, std::string(call) + ": " + std::strerror(errno));
@@ -232,7 +235,8 @@ void Group::transfer(std::vector<Transfer> transfers) {
     if (waiting.empty()) return;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
     const int ready = poll(polled.data(), polled.size(), left > 0 ? static_cast<int>(left) : 0);
-    if (ready < 0 && errno != EINTR) fail(kSystemCall, std::string("poll: ") + std::strerror(errno));
+    if (ready < 0 && errno != EINTR)
+      fail(kSystemCall, std::string("poll: ") + std::strerror(errno));
     if (polled[0].revents != 0) {
       std::lock_guard<std::mutex> lock(reason_mutex_);
       fail(kRuntime, reason_);
@@ -281,7 +285,8 @@ void Group::exchange(const Signature& signature, const std::vector<Link>& links)
     const Link& link = links[i];
     if (link.sends) {
       sent[i] = {signature, bytes_of(link.out)};
-      headers.push_back({link.rank, true, {{reinterpret_cast<std::byte*>(&sent[i]), sizeof(Header)}}});
+      headers.push_back(
+          {link.rank, true, {{reinterpret_cast<std::byte*>(&sent[i]), sizeof(Header)}}});
       Transfer& out = data.emplace_back(Transfer{link.rank, true, {}});
       for (const auto& span : link.out)
         out.spans.emplace_back(const_cast<std::byte*>(span.data()), span.size());

@@ -19,13 +19,13 @@
 namespace hostcann::hccl {
 
 // ---- HcclResult ----
-inline constexpr int kParameter = 1;      // HCCL_E_PARA
-inline constexpr int kPointer = 2;        // HCCL_E_PTR
-inline constexpr int kNotSupported = 5;   // HCCL_E_NOT_SUPPORT
-inline constexpr int kSystemCall = 8;     // HCCL_E_SYSCALL
-inline constexpr int kTimeout = 9;        // HCCL_E_TIMEOUT
-inline constexpr int kRuntime = 15;       // HCCL_E_RUNTIME
-inline constexpr int kRemote = 21;        // HCCL_E_REMOTE
+inline constexpr int kParameter = 1;     // HCCL_E_PARA
+inline constexpr int kPointer = 2;       // HCCL_E_PTR
+inline constexpr int kNotSupported = 5;  // HCCL_E_NOT_SUPPORT
+inline constexpr int kSystemCall = 8;    // HCCL_E_SYSCALL
+inline constexpr int kTimeout = 9;       // HCCL_E_TIMEOUT
+inline constexpr int kRuntime = 15;      // HCCL_E_RUNTIME
+inline constexpr int kRemote = 21;       // HCCL_E_REMOTE
 
 /// A group cannot be made, or no longer used.
 struct GroupError : std::runtime_error {

@@ -83,8 +83,7 @@ void reduce_elements(std::span<const std::byte* const> parts, std::byte* into, s
       return decode(value);
     };
     auto total = element(parts[0]);
-    for (const std::byte* part : parts.subspan(1))
-      total = combine(total, element(part), reduction);
+    for (const std::byte* part : parts.subspan(1)) total = combine(total, element(part), reduction);
     Element result;
     encode(total, &result);
     std::memcpy(into + i * sizeof result, &result, sizeof result);
@@ -106,10 +105,10 @@ constexpr DataType type(const char* name) {
 
 /// By HcclDataType.
 constexpr DataType kTypes[] = {
-    type<int8_t>("int8"),     type<int16_t>("int16"),   type<int32_t>("int32"),
-    type<Float16>("float16"), type<float>("float32"),   type<int64_t>("int64"),
-    type<uint64_t>("uint64"), type<uint8_t>("uint8"),   type<uint16_t>("uint16"),
-    type<uint32_t>("uint32"), type<double>("float64"),  type<BFloat16>("bfloat16"),
+    type<int8_t>("int8"),     type<int16_t>("int16"),  type<int32_t>("int32"),
+    type<Float16>("float16"), type<float>("float32"),  type<int64_t>("int64"),
+    type<uint64_t>("uint64"), type<uint8_t>("uint8"),  type<uint16_t>("uint16"),
+    type<uint32_t>("uint32"), type<double>("float64"), type<BFloat16>("bfloat16"),
 };
 
 const DataType* find_type(int data_type) {

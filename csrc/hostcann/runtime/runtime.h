@@ -123,7 +123,7 @@ struct Settings {
   std::string cann_version;
   std::string report_path;
   std::string startup;  // a line of Python
-  int devices = 1;  // how many a program is told of; a process has one of them
+  int devices = 1;      // how many a program is told of; a process has one of them
   bool strict = false;
   std::string error;  // what is wrong with the environment; empty when nothing is
 };
@@ -193,6 +193,7 @@ struct Task {
   std::optional<Activity> activity{};  // counted when the task is queued, or its graph replayed
   bool is_kernel = false;              // injected faults of site "task" and null_kernels() apply
   bool after_failure = false;          // also run in a failed context: others wait for it
+  bool is_collective = false;          // other processes wait for it
 };
 
 class Graph;
@@ -230,6 +231,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void work();
   void run(const Task& task);
   bool may_run() const;  // with mutex_ held
+  template <typename Condition>
+  void wait_for_work(std::unique_lock<std::mutex>& lock, Condition condition);
 
   const std::shared_ptr<Context> context_;
   const int id_;
@@ -240,6 +243,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   uint64_t submitted_ = 0;
   uint64_t completed_ = 0;
   uint64_t permitted_ = 0;
+  uint64_t promised_ = 0;  // the last collective: permitted when its moment has come
+  std::chrono::steady_clock::time_point promised_at_{};
   bool draining_ = false;
   std::atomic<bool> stopping_{false};
   bool stopped_ = false;

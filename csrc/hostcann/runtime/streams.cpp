@@ -18,6 +18,8 @@ Mode current_mode;
 
 std::atomic<int> next_stream_id{0};
 
+constexpr std::chrono::milliseconds kLaziness{50};  // of a collective on a lazy stream
+
 Found<Stream> living(const char* function, std::shared_ptr<Stream> stream) {
   if (stream) return {std::move(stream), kSuccess};
   const char* message = "the stream is gone, or never was one";
@@ -38,8 +40,13 @@ uint64_t Stream::enqueue(const std::vector<std::shared_ptr<const Task>>& tasks) 
   std::lock_guard<std::mutex> lock(mutex_);
   if (draining_ || stopping_) return 0;
   if (!thread_.joinable()) thread_ = std::thread(&Stream::work, this);
-  queue_.insert(queue_.end(), tasks.begin(), tasks.end());
-  submitted_ += tasks.size();
+  for (const auto& task : tasks) {
+    queue_.push_back(task);
+    ++submitted_;
+    if (!task->is_collective) continue;
+    promised_ = submitted_;
+    promised_at_ = std::chrono::steady_clock::now() + kLaziness;
+  }
   work_available_.notify_one();
   return submitted_;
 }
@@ -110,11 +117,21 @@ bool Stream::may_run() const {
   return draining_ || completed_ < permitted_ || current_mode.mode.load() != StreamMode::kLazy;
 }
 
+template <typename Condition>
+void Stream::wait_for_work(std::unique_lock<std::mutex>& lock, Condition condition) {
+  while (!condition()) {
+    if (promised_ <= permitted_) {
+      work_available_.wait(lock);
+    } else if (work_available_.wait_until(lock, promised_at_) == std::cv_status::timeout) {
+      permitted_ = promised_;
+    }
+  }
+}
+
 void Stream::work() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    work_available_.wait(
-        lock, [this] { return stopping_ || may_run() || (draining_ && queue_.empty()); });
+    wait_for_work(lock, [this] { return stopping_ || may_run() || (draining_ && queue_.empty()); });
     if (stopping_ || queue_.empty()) return;
     if (current_mode.mode.load() == StreamMode::kDelayed) {
       work_available_.wait_for(lock, std::chrono::milliseconds(current_mode.delay_ms.load()),
@@ -216,14 +233,30 @@ void set_stream_mode(StreamMode mode, int delay_ms) {
 
 }  // namespace runtime
 
-int launch(void* stream_handle, const std::string& name, std::function<void()> task, bool is_kernel,
-           const Traffic& traffic, const Caller& caller) {
+namespace {
+
+int launch_task(void* stream_handle, runtime::Task task, const Traffic& traffic,
+                const Caller& caller) {
+  const std::string name = task.name;
   const runtime::Found<runtime::Stream> stream = runtime::find_stream(name.c_str(), stream_handle);
   if (!stream) return stream.status;
-  std::optional<runtime::Activity> activity;
-  if (is_kernel) activity = {runtime::Activity::Kind::kLaunch, name, traffic};
-  return runtime::submit(name.c_str(), *stream, {name, std::move(task), activity, is_kernel},
-                         caller);
+  if (task.is_kernel) task.activity = {runtime::Activity::Kind::kLaunch, name, traffic};
+  return runtime::submit(name.c_str(), *stream, std::move(task), caller);
+}
+
+}  // namespace
+
+int launch(void* stream, const std::string& name, std::function<void()> task, bool is_kernel,
+           const Traffic& traffic, const Caller& caller) {
+  return launch_task(stream, {.name = name, .run = std::move(task), .is_kernel = is_kernel},
+                     traffic, caller);
+}
+
+int launch_collective(void* stream, const std::string& name, std::function<void()> task,
+                      const Traffic& traffic, const Caller& caller) {
+  return launch_task(
+      stream, {.name = name, .run = std::move(task), .is_kernel = true, .is_collective = true},
+      traffic, caller);
 }
 
 }  // namespace hostcann
