@@ -1,11 +1,12 @@
 """A program for torchrun: each collective on HCCL beside the same on gloo. Prints a line a rank when all agree.
 
-    python -m torch.distributed.run --nproc_per_node=3 hccl_program.py
+python -m torch.distributed.run --nproc_per_node=3 hccl_program.py
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 
 import torch
@@ -13,7 +14,6 @@ import torch.distributed as dist
 import torch_npu  # noqa: F401
 from torch import Tensor
 
-SIZES = (1, 3, 257)
 INTEGERS = (torch.int8, torch.int32, torch.int64, torch.uint8, torch.bool)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 REDUCED = (torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32)
@@ -28,7 +28,9 @@ dist.init_process_group("cpu:gloo,npu:hccl")
 def values(size: int, dtype: torch.dtype, owner: int = rank) -> Tensor:
     """Small integers, different on each rank: sums and products of them are exact in every dtype."""
     generator = torch.Generator().manual_seed(1000 * owner + size)
-    return torch.randint(0, 2 if dtype in (torch.bool, torch.int8, torch.uint8) else 4, (size,), generator=generator).to(dtype)
+    return torch.randint(
+        0, 2 if dtype in (torch.bool, torch.int8, torch.uint8) else 4, (size,), generator=generator
+    ).to(dtype)
 
 
 def agree(name: str, call: Callable[[str], list[Tensor]]) -> None:
@@ -136,7 +138,7 @@ def batched(size: int, dtype: torch.dtype) -> Callable[[str], list[Tensor]]:
 
 
 count = 0
-for size in SIZES:
+for size in map(int, sys.argv[1:]):
     for dtype in REDUCED:
         for operation in OPERATIONS:
             agree(f"all_reduce {operation} of {size} {dtype}", all_reduce(size, dtype, operation))

@@ -1,0 +1,36 @@
+"""torch.distributed on HCCL: programs of several processes, each with the real torch_npu and an emulated device."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from activation_programs import execute, needs_hostcann, needs_torch_npu
+
+pytestmark = [needs_hostcann, needs_torch_npu]
+
+HERE = Path(__file__).parent
+
+
+def run_ranks(ranks: int, program: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
+    """Returns what the ranks have printed, sorted; a violation makes a rank fail."""
+    hostcann = [sys.executable, "-m", "ascend_sample.hostcann", "run", "--strict", *options]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
+    done = execute(*hostcann, *torchrun, str(HERE / program), *arguments)
+    assert done.returncode == 0, done.stderr
+    return sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+
+
+@pytest.mark.parametrize(
+    ("mode", "ranks", "sizes", "count"),
+    [("normal", 3, (1, 3, 257), 324), ("delayed", 2, (3,), 108), ("lazy", 2, (3,), 108)],
+)
+def test_every_collective_gives_what_gloo_gives(mode: str, ranks: int, sizes: tuple[int, ...], count: int) -> None:
+    printed = run_ranks(ranks, "collectives_program.py", *map(str, sizes), options=("--stream-mode", mode))
+    assert printed == [f"rank {rank}: {count} agree" for rank in range(ranks)]
+
+
+def test_data_parallel_training_and_a_sharded_checkpoint(tmp_path: Path) -> None:
+    printed = run_ranks(2, "training_program.py", str(tmp_path / "checkpoint"))
+    assert printed == [f"rank {rank}: trained and loaded" for rank in range(2)]
