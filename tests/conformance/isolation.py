@@ -42,7 +42,7 @@ def run_in_process(
     package, _, _ = __name__.rpartition(".")
     folder = Path(__file__).parents[package.count(".") + 1]
     return subprocess.run(
-        [sys.executable, "-m", __name__, test.__module__, test.__name__, json.dumps(arguments)],
+        [sys.executable, *program_of(test, arguments)],
         env=os.environ | environment,
         cwd=folder,
         capture_output=True,
@@ -50,6 +50,11 @@ def run_in_process(
         timeout=TIMEOUT_SECONDS,
         check=False,
     )
+
+
+def program_of(test: Callable[..., None], arguments: dict[str, object]) -> list[str]:
+    """What python is called with to call a function of a test module."""
+    return ["-m", __name__, test.__module__, test.__name__, json.dumps(arguments)]
 
 
 def main(module: str, name: str, arguments: str) -> None:

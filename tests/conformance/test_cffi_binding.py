@@ -17,9 +17,10 @@ from ascend_sample import hostcann
 from ascend_sample.npu import aclnn_cffi, scratch
 from ascend_sample.npu.operators import OPERATORS
 from tests.support.emulation import emulation
+from tests.support.warm_python import run_warm
 
 from .hand_worked import MIXED, NO_K, NO_P, ONES, SCENARIOS, Row
-from .isolation import run_in_process
+from .isolation import TIMEOUT_SECONDS, program_of
 
 DTYPES = (torch.float16, torch.bfloat16)
 SAMPLE, SAMPLE_V2 = OPERATORS
@@ -326,8 +327,9 @@ class TestErrors:
 
 def run(test: Callable[..., None], **environment: str) -> None:
     """Calls a function in a process with hostcann, and expects it to end well."""
-    variables = {"PYTHONPATH": str(Path(ascend_sample.__file__).parents[1])} | environment
-    result = run_in_process(test, {}, variables)
+    folder = Path(ascend_sample.__file__).parents[1]
+    variables = os.environ | {"PYTHONPATH": str(folder)} | environment
+    result = run_warm(program_of(test, {}), variables, folder, TIMEOUT_SECONDS)
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 from batch_file import Call, read_results, write_batches
-from conftest import Driver
 from rows import Recomposed
+from run_driver import Driver
 from run_operator import run_operator
 
 from ascend_sample.parity import Kind, Result, compare
 from ascend_sample.reference import top_k_top_p_sample_reference
+from tests.support.warm_python import run_warm
 
 
 def assert_same(actual: list[Result], expected: list[Result], calls: list[Call]) -> None:
@@ -80,12 +79,9 @@ def test_the_operator_agrees_where_a_capability_is_forced(
     calls: list[Call], expected: list[Result], tmp_path: Path
 ) -> None:
     write_batches(tmp_path / "batches", calls)
-    script = [sys.executable, str(Path(__file__).parent / "run_operator.py"), "2"]
-    subprocess.run(
-        [*script, str(tmp_path / "batches"), str(tmp_path / "results")],
-        env=os.environ | {"ASCEND_SAMPLE_CPU_CAPABILITY": "plain"},
-        check=True,
-    )
+    here = Path(__file__).parent
+    script = [str(here / "run_operator.py"), "2", str(tmp_path / "batches"), str(tmp_path / "results")]
+    run_warm(script, os.environ | {"ASCEND_SAMPLE_CPU_CAPABILITY": "plain"}, here, seconds=300).check_returncode()
     assert_same(read_results(tmp_path / "results", calls), expected, calls)
 
 

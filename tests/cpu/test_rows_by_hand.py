@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 from batch_file import TYPES, Call
-from conftest import Driver
+from run_driver import Driver
 
 from ascend_sample.parity import Result
 

@@ -13,6 +13,7 @@ import torch
 
 import ascend_sample
 from tests.support.user_process import EXAMPLES, TRAINING_LIMIT_SECONDS
+from tests.support.warm_python import run_warm
 
 pytest.importorskip("tokenizers", reason="the demo's subword vocabulary needs the tokenizers package")
 
@@ -197,18 +198,28 @@ def test_cache_key_follows_text_and_configuration(tiny_corpus: list[str], monkey
     assert key != cache_key(TINY_MODEL, TINY_TRAINING)
 
 
-def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Starts the demo as a user does, with the package that these tests use."""
+def environment_of_demo() -> dict[str, str]:
+    """With the package that these tests use."""
     package_folder = str(Path(ascend_sample.__file__).parents[1])
-    search_path = os.pathsep.join(filter(None, (package_folder, os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (package_folder, os.environ.get("PYTHONPATH"))))}
+
+
+def run_demo() -> subprocess.CompletedProcess[str]:
+    """Starts the demo as a user does."""
     return subprocess.run(
-        [sys.executable, str(EXAMPLES / "demo.py"), *arguments],
-        env=os.environ | {"PYTHONPATH": search_path},
+        [sys.executable, str(EXAMPLES / "demo.py")],
+        env=environment_of_demo(),
         capture_output=True,
         text=True,
         timeout=TRAINING_LIMIT_SECONDS,
         check=False,
     )
+
+
+def run_demo_warm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same with options, where torch has been imported before."""
+    demo_and_options = [str(EXAMPLES / "demo.py"), *arguments]
+    return run_warm(demo_and_options, environment_of_demo(), Path.cwd(), TRAINING_LIMIT_SECONDS)
 
 
 @pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
@@ -231,13 +242,13 @@ def test_demo_generates_the_same_text_on_both_devices() -> None:
 
 @pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
 def test_demo_refuses_a_text_beyond_the_context() -> None:
-    result = run_demo("--device", "cpu", "--tokens", "1000")
+    result = run_demo_warm("--device", "cpu", "--tokens", "1000")
     assert result.returncode == 2
     assert "must fit the context of 256 tokens, got 10" in result.stderr
 
 
 def test_demo_refuses_to_generate_nothing() -> None:
-    result = run_demo("--tokens", "0")
+    result = run_demo_warm("--tokens", "0")
     assert result.returncode == 2
     assert "--tokens must be >= 1, got 0" in result.stderr
 

@@ -4,19 +4,22 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from ascend_sample import _environment
 from ascend_sample.hostcann._home import PACKAGE_HOME, prepare_home
+from tests.support.warm_python import run_warm
 
 LIBRARY = PACKAGE_HOME / "lib64" / "libascendcl.so"
 PACKAGE = PACKAGE_HOME.parent.parent
 needs_hostcann = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
 needs_torch_npu = pytest.mark.skipif(not _environment.torch_npu_is_installed(), reason="torch_npu is not installed")
 
-KNOWN_MESSAGES = ("32 padding size", "taskqueue is empty, wait for efd_read end")
-"""What torch_npu 2.13 prints by itself, on every CANN; the second where a busy machine lets its queue wait."""
+TIMEOUT_SECONDS = 120
+KNOWN_MESSAGES = ("32 padding size", "Dequeue: taskqueue is empty, wait for efd_read end")
+"""What torch_npu 2.13 prints by itself, on every CANN: the second where its queue is empty when the process ends."""
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
@@ -30,25 +33,37 @@ def clean_environment(**variables: str) -> dict[str, str]:
 
 
 def execute(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=clean_environment(**variables), capture_output=True, text=True, timeout=120)
+    """A command, started as a shell starts it."""
+    return subprocess.run(
+        command, env=clean_environment(**variables), capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+    )
+
+
+def warm(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Python with these arguments, where it does not matter that torch has been imported before all else."""
+    return run_warm(arguments, clean_environment(**variables), Path.cwd(), TIMEOUT_SECONDS)
 
 
 def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return execute(sys.executable, "-c", textwrap.dedent(program), **variables)
+    return warm("-c", textwrap.dedent(program), **variables)
 
 
 def run(program: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The program under `python -m ascend_sample.hostcann run`."""
-    command = [sys.executable, "-m", "ascend_sample.hostcann", "run", *options]
-    return execute(*command, sys.executable, "-c", textwrap.dedent(program), **variables)
+    command = ["-m", "ascend_sample.hostcann", "run", *options]
+    return warm(*command, sys.executable, "-c", textwrap.dedent(program), **variables)
+
+
+def variables_of_run() -> dict[str, str]:
+    """What `run` sets."""
+    home = prepare_home()
+    paths = {"HOSTCANN_HOME": home, "ASCEND_HOME_PATH": home, "ASCEND_OPP_PATH": home / "opp"}
+    return {name: str(path) for name, path in paths.items()} | {"LD_LIBRARY_PATH": str(home / "lib64")}
 
 
 def emulated(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The same in the environment that `run` sets, without waiting for the command line to start."""
-    home = prepare_home()
-    paths = {"HOSTCANN_HOME": home, "ASCEND_HOME_PATH": home, "ASCEND_OPP_PATH": home / "opp"}
-    strings = {name: str(path) for name, path in paths.items()} | {"LD_LIBRARY_PATH": str(home / "lib64")}
-    return python(program, **strings, HOSTCANN_STRICT="1", **variables)
+    """The program in the environment that `run` sets, without the command line."""
+    return python(program, **variables_of_run(), HOSTCANN_STRICT="1", **variables)
 
 
 def output(done: subprocess.CompletedProcess[str]) -> str:

@@ -9,7 +9,17 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from activation_programs import LIBRARY, emulated, execute, needs_hostcann, needs_torch_npu, output, python, run
+from activation_programs import (
+    LIBRARY,
+    execute,
+    needs_hostcann,
+    needs_torch_npu,
+    output,
+    python,
+    run,
+    variables_of_run,
+    warm,
+)
 
 from ascend_sample.hostcann._elf import exported_symbols, hide_symbols
 from ascend_sample.hostcann._home import PACKAGE_HOME, prepare_home
@@ -29,22 +39,18 @@ def stand_in_for_real_cann(folder: Path) -> Path:
 
 @needs_torch_npu
 def test_activate_then_import_torch_npu():
-    assert (
-        output(
-            python("""
-            from ascend_sample import hostcann
-            assert not hostcann.is_active()
-            hostcann.activate(soc="Ascend910_9391", memory=1 << 30)
-            assert hostcann.is_active()
-            hostcann.activate()
-            import torch, torch_npu
-            hostcann.activate()
-            assert torch.arange(6.).npu().cpu().tolist() == [0, 1, 2, 3, 4, 5]
-            print(torch.npu.get_device_name(), torch.npu.mem_get_info()[1])
-        """)
-        )
-        == f"Ascend910_9391 {1 << 30}"
-    )
+    program = """
+        from ascend_sample import hostcann
+        assert not hostcann.is_active()
+        hostcann.activate(soc="Ascend910_9391", memory=1 << 30)
+        assert hostcann.is_active()
+        hostcann.activate()
+        import torch, torch_npu
+        hostcann.activate()
+        assert torch.arange(6.).npu().cpu().tolist() == [0, 1, 2, 3, 4, 5]
+        print(torch.npu.get_device_name(), torch.npu.mem_get_info()[1])
+    """
+    assert output(execute(sys.executable, "-c", textwrap.dedent(program))) == f"Ascend910_9391 {1 << 30}"
 
 
 @needs_torch_npu
@@ -56,7 +62,7 @@ def test_run_gives_a_plain_import_torch_its_npu():
 
 @needs_torch_npu
 def test_env_prints_what_a_shell_needs():
-    lines = output(execute(sys.executable, "-m", "ascend_sample.hostcann", "env", "--soc", "Ascend910B1"))
+    lines = output(warm("-m", "ascend_sample.hostcann", "env", "--soc", "Ascend910B1"))
     program = "import torch; print(torch.npu.get_device_name())"
     assert output(execute("sh", "-c", f"{lines}\n{sys.executable} -c '{program}'")) == "Ascend910B1"
 
@@ -64,7 +70,8 @@ def test_env_prints_what_a_shell_needs():
 @needs_torch_npu
 @pytest.mark.alone  # torch_npu warns where the process ends before the thread of its queue has begun
 def test_importing_torch_npu_prints_nothing():
-    done = emulated("import torch, torch_npu; torch.npu.current_stream(); torch.npu.get_device_properties(0)")
+    program = "import torch, torch_npu; torch.npu.current_stream(); torch.npu.get_device_properties(0)"
+    done = execute(sys.executable, "-c", program, **variables_of_run(), HOSTCANN_STRICT="1")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -153,7 +160,7 @@ def test_wrong_arguments_of_the_control_functions_are_named():
 
 def test_the_command_line_hands_on_the_exit_status_and_says_what_is_wrong():
     def module(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return execute(sys.executable, "-m", "ascend_sample.hostcann", *arguments)
+        return warm("-m", "ascend_sample.hostcann", *arguments)
 
     assert module("run", "sh", "-c", "exit 7").returncode == 7
     assert module("run", "--", "sh", "-c", "exit 8").returncode == 8
@@ -192,7 +199,7 @@ def test_hiding_a_symbol_hides_it_alone(tmp_path):
         acl = ctypes.CDLL(sys.argv[1])
         print([hasattr(acl, name) for name in ("aclrtStreamQuery", "aclrtMemset", "aclrtMemsetAsync")])
     """
-    assert output(execute(sys.executable, "-c", textwrap.dedent(program), str(target))) == "[False, False, True]"
+    assert output(warm("-c", textwrap.dedent(program), str(target))) == "[False, False, True]"
 
 
 @needs_torch_npu

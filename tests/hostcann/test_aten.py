@@ -6,15 +6,16 @@ than the CPU does, the case carries a tolerance.
 
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from aten_cases import BINARY, DATA_DEPENDENT, FLOATS, INDEXING, PRODUCTS, REDUCTIONS, SHAPES, UNARY, Case
 from torch import Tensor
+
+from tests.support.warm_python import run_warm
 
 torch_npu = pytest.importorskip("torch_npu", reason="needs torch_npu and a CANN", exc_type=ImportError)
 
@@ -306,14 +307,7 @@ def test_fusion_attention_layouts(layout: str, dtype: torch.dtype) -> None:
 
 def run_program(program: str, **environment: str) -> str:
     """What a process of its own prints, in this process's environment and what is added."""
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    result = run_warm(["-c", program], os.environ | environment, Path.cwd(), seconds=300)
     return result.stdout or result.stderr
 
 

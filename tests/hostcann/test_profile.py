@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_activation import LIBRARY, execute, needs_torch_npu
+from activation_programs import LIBRARY, needs_torch_npu, variables_of_run, warm
 
 from ascend_sample.hostcann._lines import is_of_a_library
 from ascend_sample.hostcann._profile import NO_LINE, Activity, Profile, Totals
@@ -37,8 +37,7 @@ def profiled(folder: Path, program: str, *options: str, **variables: str) -> sub
     """The program under `python -m ascend_sample.hostcann profile`."""
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program))
-    command = (sys.executable, "-m", "ascend_sample.hostcann", "profile", *options, sys.executable, str(path))
-    return execute(*command, **variables)
+    return warm("-m", "ascend_sample.hostcann", "profile", *options, sys.executable, str(path), **variables)
 
 
 def profile_of(folder: Path, program: str, *options: str, status: int = 0, **variables: str) -> dict[str, Any]:
@@ -256,8 +255,7 @@ def test_nothing_changes_with_the_task_queue_but_lines_of_copies(tmp_path):
     """
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(program))
-    command = (sys.executable, "-m", "ascend_sample.hostcann", "run", sys.executable, str(path))
-    on, off = (execute(*command, TASK_QUEUE_ENABLE=mode).stdout.splitlines() for mode in "10")
+    on, off = (warm(str(path), **variables_of_run(), TASK_QUEUE_ENABLE=mode).stdout.splitlines() for mode in "10")
     assert on[0] == off[0]
     assert on[0] == str(
         [

@@ -4,7 +4,7 @@ import json
 import sys
 
 import pytest
-from test_activation import LIBRARY, needs_torch_npu
+from activation_programs import LIBRARY, needs_torch_npu
 from test_profile import PROGRAM, profile_of, profiled
 
 from ascend_sample.hostcann import __main__ as hostcann_cli

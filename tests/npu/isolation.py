@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 import ascend_sample
 from ascend_sample import hostcann
+from tests.support.warm_python import run_warm
 
 TIMEOUT_SECONDS = 300
 PACKAGE_PARENT = Path(ascend_sample.__file__).parents[1]
@@ -72,15 +72,7 @@ def run_isolated(
         # What `python -m ascend_sample.hostcann run` sets, without a process that imports torch only to set it.
         base |= hostcann.environment(without=without) | {"HOSTCANN_REPORT": str(report)}
         call = [function.__module__, function.__name__, json.dumps(arguments), str(result)]
-        finished = subprocess.run(
-            [sys.executable, "-m", __name__, *call],
-            env=base | variables,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
+        finished = run_warm(["-m", __name__, *call], base | variables, Path(folder), TIMEOUT_SECONDS)
         if finished.returncode != 0:
             raise AssertionError(f"status {finished.returncode}\n{finished.stdout}\n{finished.stderr}")
         return Finished(json.loads(result.read_text()), finished.stderr, json.loads(report.read_text()))

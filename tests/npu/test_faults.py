@@ -18,6 +18,7 @@ those run in processes of their own. After every other one the next call works.
 
 from __future__ import annotations
 
+import functools
 import gc
 import re
 import time
@@ -91,8 +92,12 @@ def check_works(batch: Batch) -> None:
 # ---- faults that the process survives: all of them, one after the other, in one process per queue mode ----
 
 
+@functools.cache
 def large_batch() -> Batch:
-    """So large that the allocator asks the device for the kept logits and for the workspace, each time anew."""
+    """So large that the allocator asks the device for the kept logits and for the workspace, each time anew.
+
+    One for all faults of a process, which has one variant.
+    """
     return make_batch(batch_size=4, vocab_size=1 << 20).to("npu")
 
 

@@ -9,7 +9,9 @@ import torch
 
 import ascend_sample
 from ascend_sample import backend, info
-from tests.support.user_process import run_python
+from tests.support.user_process import run_python, run_python_warm
+
+INFO = "from ascend_sample.cli import main; raise SystemExit(main(['info']))"
 
 
 @pytest.mark.parametrize("operator", ["top_k_top_p_sample", "top_k_top_p_sample_v2"])
@@ -72,8 +74,8 @@ def test_unknown_backend() -> None:
 
 def test_variable_forces_a_backend() -> None:
     code = "import ascend_sample, torch; print(ascend_sample.which_backend(torch.zeros(1, 2)).backend)"
-    assert run_python(code, ASCEND_SAMPLE_BACKEND="reference").stdout.strip() == "reference"
-    failed = run_python(code, ASCEND_SAMPLE_BACKEND="nonsense")
+    assert run_python_warm("-c", code, ASCEND_SAMPLE_BACKEND="reference").stdout.strip() == "reference"
+    failed = run_python_warm("-c", code, ASCEND_SAMPLE_BACKEND="nonsense")
     assert failed.returncode != 0
     assert "ASCEND_SAMPLE_BACKEND must be one of" in failed.stderr
 
@@ -102,7 +104,7 @@ def test_import_without_torch_npu() -> None:
 
 
 def test_info_without_cann() -> None:
-    finished = run_python("from ascend_sample.cli import main; raise SystemExit(main(['info']))")
+    finished = run_python_warm("-c", INFO)
     assert finished.returncode == 0, finished.stderr
     assert "not loaded (lib" in finished.stdout
     assert "python -m ascend_sample.hostcann run" in finished.stdout
@@ -111,14 +113,16 @@ def test_info_without_cann() -> None:
 
 def test_info_shows_the_code_path_of_the_cpu_kernel() -> None:
     code = "from ascend_sample import info; print(info.collect()['cpu']['code path'])"
-    assert run_python(code).stdout.strip() in ("plain", "neon", "avx2", "avx512")
-    forced = run_python(code, ASCEND_SAMPLE_CPU_CAPABILITY="plain")
+    assert run_python_warm("-c", code).stdout.strip() in ("plain", "neon", "avx2", "avx512")
+    forced = run_python_warm("-c", code, ASCEND_SAMPLE_CPU_CAPABILITY="plain")
     assert forced.stdout.strip() == "plain (forced by ASCEND_SAMPLE_CPU_CAPABILITY)"
 
 
 def test_info_shows_a_code_path_that_cannot_be_forced() -> None:
-    finished = run_python(
-        "from ascend_sample.cli import main; raise SystemExit(main(['info']))", ASCEND_SAMPLE_CPU_CAPABILITY="sse9"
+    finished = run_python_warm(
+        "-c",
+        "from ascend_sample.cli import main; raise SystemExit(main(['info']))",
+        ASCEND_SAMPLE_CPU_CAPABILITY="sse9",
     )
     assert finished.returncode == 0, finished.stderr
     assert re.search(r"code path +none: ASCEND_SAMPLE_CPU_CAPABILITY must be one of plain.*, got sse9", finished.stdout)

@@ -21,7 +21,7 @@ import ascend_sample
 from ascend_sample import cli, sampling
 from ascend_sample.hostcann import __main__ as hostcann_cli
 from ascend_sample.sampling.routes import RULES
-from tests.support.user_process import run_as_user, run_python, skip_beside_a_real_cann
+from tests.support.user_process import run_as_user, run_python_warm, skip_beside_a_real_cann
 
 PACKAGE = Path(ascend_sample.__file__).parent
 PICTURES = ROOT / "docs" / "pictures"
@@ -168,8 +168,7 @@ class TestHostcannIsDescribedInFull:
         program, command, table = shown.groups()
         monkeypatch.chdir(tmp_path)
         Path("steps.py").write_text(program)
-        arguments = [sys.executable, *command.split(), sys.executable, "steps.py"]
-        finished = run_python(f"import subprocess; subprocess.run({arguments})", PYTHONPATH=str(PACKAGE.parent))
+        finished = run_python_warm(*command.split(), sys.executable, "steps.py", PYTHONPATH=str(PACKAGE.parent))
         assert finished.stderr.endswith(f"steps.py\n\n{table}")
 
     def test_variables(self) -> None:

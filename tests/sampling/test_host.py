@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -26,23 +25,13 @@ PARAMS = [
     SamplingParams(seed=9, min_tokens=3, stop_ids=[5]),
 ]
 BITMASK_ROWS = [2, 9]
+SOON_OR_LATE = pytest.mark.parametrize("late", ["normal", "delayed", "lazy"], indirect=True)
+"""A device whose copies are made as soon as can be, too."""
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_copy, "BLOCK_BYTES", 3 * VOCAB_SIZE * 2)
-
-
-@pytest.fixture(params=["normal", "delayed", "lazy"])
-def late(npu: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A device whose copies are made as soon as can be, or long after they were asked for."""
-    if not hostcann.is_active():
-        pytest.skip("only the emulated device can be made late")
-    torch.npu.synchronize()
-    hostcann.set_stream_mode(request.param)
-    yield npu
-    torch.npu.synchronize()
-    hostcann.set_stream_mode("normal")
 
 
 def make_batch(device: str = "cpu") -> SamplingBatch:
@@ -59,6 +48,7 @@ def check_equal(found: SamplerOutput, expected: SamplerOutput, device: str) -> N
     assert found.logprobs.rows == expected.logprobs.rows
 
 
+@SOON_OR_LATE
 @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
 def test_tokens_are_those_of_the_cpu(late: str, mode: str) -> None:
     logits = (torch.randn(STEPS, ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(0)) * 2).bfloat16()
@@ -91,6 +81,7 @@ def test_it_launches_nothing_and_waits_for_blocks(npu: str) -> None:
     assert counted.totals.waits == 4
 
 
+@SOON_OR_LATE
 def test_memory_of_logits_that_are_gone_is_not_overwritten(late: str) -> None:
     """The copies read them later than the caller, who has let go of them, on another stream."""
     logits = torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(4)).bfloat16()

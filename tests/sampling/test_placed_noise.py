@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -67,18 +67,6 @@ def stepped(npu: str, logits: Tensor) -> list[list[int]]:
     batch.extend(PARAMS)
     sampler = Sampler()
     return [ids.tolist() for ids in [sampler(step, batch).token_ids for step in logits.to(npu)]]
-
-
-@pytest.fixture(params=["delayed", "lazy"])
-def late(npu: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A device whose copies are made long after they were asked for."""
-    if not hostcann.is_active():
-        pytest.skip("only the emulated device can be made late")
-    torch.npu.synchronize()
-    hostcann.set_stream_mode(request.param)
-    yield npu
-    torch.npu.synchronize()
-    hostcann.set_stream_mode("normal")
 
 
 def of_the_reference(logits: Tensor) -> list[list[set[int]]]:

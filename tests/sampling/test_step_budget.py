@@ -8,8 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import step_costs
 from step_costs import BATCH_SIZES, BUDGETS, DTYPES, MOST_COPIES, ROUNDING, VOCAB_SIZES
 
 from ascend_sample import hostcann
+from tests.support.warm_python import run_warm
 
 
 @pytest.fixture
@@ -46,11 +45,9 @@ def test_with_the_second_operator(counting: None, name: str, vocab_size: int, dt
 def test_with_the_first_operator_alone(counting: None) -> None:
     """Twice the launches at most."""
     here = Path(step_costs.__file__)
-    emulated = [sys.executable, "-m", "ascend_sample.hostcann", "run", "--without", "aclnnTopKTopPSampleV2"]
     path = os.pathsep.join([str(here.parents[2]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [*emulated, sys.executable, str(here)], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
-    )
+    environment = os.environ | hostcann.environment(without=["aclnnTopKTopPSampleV2"]) | {"PYTHONPATH": path}
+    done = run_warm([str(here)], environment, here.parent, seconds=300)
     assert done.returncode == 0, done.stderr
     costs = json.loads(done.stdout.splitlines()[-1])
     for name, batch_size, vocab_size, dtype in itertools.product(BUDGETS, BATCH_SIZES, VOCAB_SIZES, DTYPES):

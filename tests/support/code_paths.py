@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from pathlib import Path
 
+from tests.support.warm_python import run_warm
+
+TIMEOUT_SECONDS = 300
 CAPABILITIES = ("plain", "neon", "avx2", "avx512")
 
 
@@ -18,8 +21,7 @@ def assert_same_on_all_code_paths(program: str) -> None:
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
-        command = [sys.executable, "-c", program]
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        run = run_warm(["-c", program], environment, Path.cwd(), TIMEOUT_SECONDS)
         if run.returncode == 0:
             printed[capability] = run.stdout
         else:

@@ -11,6 +11,7 @@ import pytest
 
 import ascend_sample
 from ascend_sample import hostcann
+from tests.support.warm_python import run_warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TRAINING_LIMIT_SECONDS = 1800
@@ -22,6 +23,11 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     return _run("-c", code, environment=environment, seconds=300)
 
 
+def run_python_warm(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python with these arguments where it does not matter that torch has been imported first."""
+    return run_warm(arguments, _clean() | environment, Path.cwd(), seconds=300)
+
+
 def run_as_user(*arguments: str, seconds: float = 300) -> str:
     """Returns what Python prints."""
     package = {"PYTHONPATH": str(Path(ascend_sample.__file__).parents[1])}
@@ -31,10 +37,14 @@ def run_as_user(*arguments: str, seconds: float = 300) -> str:
 
 
 def _run(*arguments: str, environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
-    hidden = ("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, timeout=seconds)
+    return subprocess.run(command, env=_clean() | environment, capture_output=True, text=True, timeout=seconds)
+
+
+def _clean() -> dict[str, str]:
+    """The environment without a CANN."""
+    hidden = ("ASCEND", "HOSTCANN", "LD_", "TORCH_DEVICE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
 
 
 def skip_beside_a_real_cann() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from tests.decoding.concurrent_calls import MAX_NEW_TOKENS, Prompts, check_concu
 from tests.decoding.decoder_models import random_encoder_decoder
 from tests.decoding.onnx.onnx_checks import TOLERANCE, compare_operations, eager
 from tests.decoding.planting import Trap, noticed
+from tests.support.warm_python import run_warm
 
 SEQUENCES = 60  # of random operations
 ENDS = [8, 13]
@@ -361,9 +361,9 @@ for call in (lambda: OnnxModel("x"), lambda: export_onnx(*"xyz")):
 
 def test_without_the_extra() -> None:
     """The module can be imported, and says what is missing when it is needed."""
-    printed = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_EXTRA], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    finished = run_warm(["-c", WITHOUT_THE_EXTRA], os.environ, Path.cwd(), seconds=300)
+    finished.check_returncode()
+    printed = finished.stdout.splitlines()
     for line, library in zip(printed, ("onnxruntime", "onnxscript"), strict=True):
         assert line.startswith(f"decoding.onnx: {library} must be installed, got: ")
         assert line.endswith("Install the extra: pip install 'ascend_sample[onnx]'")
