@@ -13,7 +13,7 @@ import torch
 from ascend_sample._export import exportable
 from ascend_sample.npu.operators import OPERATORS
 
-OPERATOR_NAME, OPERATOR_V2_NAME = OPERATORS
+OPERATOR_NAME, OPERATOR_V2_NAME, *_ = OPERATORS
 MAX_VOCAB_SIZE: Final = 2**20
 MAX_TOP_K: Final = 1024
 """A larger k skips top-k; a larger top_k_guess is capped."""

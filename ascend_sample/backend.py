@@ -17,6 +17,7 @@ logits alone.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ BACKENDS = ("cpu", "aclnn", "cffi", "composite", "reference")
 VARIABLE = "ASCEND_SAMPLE_BACKEND"
 NPU = "npu"
 
-Implementation = Callable[..., tuple[Any, ...]]
+Implementation = Callable[..., Any]
 
 _ops = torch.ops.ascend_sample
 _dispatcher_operators: dict[str, Implementation] = {name: getattr(_ops, name).default for name in OPERATORS}
@@ -125,10 +126,9 @@ def implementation(logits: torch.Tensor, operator: str) -> Implementation:
 
 def _implementation_of(backend: str, operator: str) -> Implementation:
     if backend == "reference":
-        from ascend_sample.reference import top_k_top_p_sample_reference
-        from ascend_sample.reference_v2 import top_k_top_p_sample_v2_reference
-
-        return top_k_top_p_sample_reference if operator == OPERATOR_NAME else top_k_top_p_sample_v2_reference
+        reference: Implementation
+        reference = getattr(importlib.import_module(OPERATORS[operator].reference), f"{operator}_reference")
+        return reference
     if backend == "cffi":
         from ascend_sample.npu import aclnn_cffi
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ascend_sample import _environment, _extension, backend
-from ascend_sample.npu.operators import OPERATORS
+from ascend_sample.npu.operators import OPERATORS, SAMPLE
 
 CAPABILITY_VARIABLE = "ASCEND_SAMPLE_CPU_CAPABILITY"
 _NOT_FOUND = "not found"
@@ -115,10 +115,11 @@ def _npu_facts() -> dict[str, str]:
 def _routes(has_npu: bool) -> dict[str, str]:
     devices = ["cpu", backend.NPU] if has_npu else ["cpu"]
     routes = {}
-    for operator, suffix in zip(OPERATORS, ("", " V2"), strict=True):
+    for operator, symbol in OPERATORS.items():
         for device in devices:
             for dtype in (torch.bfloat16, torch.float16, torch.float32):
-                name = f"{device} {str(dtype).removeprefix('torch.')}{suffix}"
+                variant = symbol.name.removeprefix(SAMPLE.name)  # "V2" of the second
+                name = f"{device} {str(dtype).removeprefix('torch.')} {variant}".rstrip()
                 try:
                     route = backend.which_backend(torch.empty(0, dtype=dtype, device=device), operator)
                 except RuntimeError as error:

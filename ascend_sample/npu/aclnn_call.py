@@ -102,10 +102,10 @@ class Call:
         With `best_into`, every k is 1 and the ids are written there. Else k <= 0, which is undefined on the device,
         becomes one that skips top-k.
         """
-        logits = tensors["logits"]
+        name, logits = next(iter(tensors.items()))
         assert logits is not None
         if logits.numel() > _abi.MAX_ELEMENTS:
-            refuse(op, "logits", "have fewer than 2^32 elements on an NPU", _label(logits), "Split the batch.")
+            refuse(op, name, "have fewer than 2^32 elements on an NPU", _label(logits), "Split the batch.")
         self.op = op
         self.logits = logits
         self.tensors = tensors
@@ -115,7 +115,8 @@ class Call:
             shape: tuple[int, ...] = logits.shape[:1] if result.is_per_row else logits.shape
             if result.option is not None and not options[result.option]:
                 shape = (0,)  # CANN checks its shape all the same: those share one memory then
-            self.results.append(logits.new_empty(shape, dtype=getattr(torch, result.dtype)))
+            dtype = logits.dtype if result.dtype is None else getattr(torch, result.dtype)
+            self.results.append(logits.new_empty(shape, dtype=dtype))
         is_for_best = best_into is not None
         self.replaced_up_to, self.replacement = (torch.iinfo(torch.int32).max, 1) if is_for_best else (0, SKIP_TOP_K)
 

@@ -5,6 +5,7 @@
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def obstacle(op: str = OPERATOR_NAME) -> str | None:
     return None
 
 
-def launch(op: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, ...]:
+def launch(op: str, *arguments: Any, **keywords: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Launches CANN's operator that is our `op` on the current stream of the logits' device.
 
     Args:
@@ -37,7 +38,7 @@ def launch(op: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, ...
         keywords: the same by name.
 
     Returns:
-        The dispatcher operator's results: an empty tensor [0] for what was not asked for.
+        The dispatcher operator's results, a single one by itself: an empty tensor [0] for what was not asked for.
 
     Raises:
         NotImplementedError: see `obstacle`; nothing has been launched.
@@ -55,20 +56,22 @@ def launch(op: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, ...
         # filters: a second launch finds it as the best 1.
         options |= {"is_need_logits": False, "is_need_sample_result": False}
         Call(op, tensors, options, best_into=call.results[0]).run(workspace)
-    return tuple(call.results)
+    return call.results[0] if len(call.results) == 1 else tuple(call.results)
 
 
-def serve(op: str, *arguments: Any, **keywords: Any) -> tuple[torch.Tensor, ...]:
+def serve(op: str, *arguments: Any, **keywords: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Serves as the dispatcher's NPU kernel of our `op` where the compiled binding is missing.
 
     As the compiled one does, it leaves to the composite of torch operators what CANN's operator does not serve, and
     warns once for each reason.
     """
-    reason = _reason_for_composite(op, arguments[0] if arguments else keywords["logits"])
+    reason = _reason_for_composite(op, arguments[0] if arguments else keywords[_parameters(op)[0][0]])
     if reason is None:
         return launch(op, *arguments, **keywords)
     _warn_of_composite(op, reason)
-    return tuple(getattr(torch.ops.ascend_sample, f"{op}_composite")(*arguments, **keywords))
+    composite: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
+    composite = getattr(torch.ops.ascend_sample, f"{op}_composite")
+    return composite(*arguments, **keywords)
 
 
 def _by_name(

@@ -13,13 +13,13 @@ class Result(NamedTuple):
 
     Attributes:
         name: as in the operator's schema.
-        dtype: as torch names it.
+        dtype: as torch names it; None: that of the operator's first tensor.
         is_per_row: whether it has shape [batch], else [batch, vocab_size].
         option: the argument that asks for it; None where it is always there.
     """
 
     name: str
-    dtype: str
+    dtype: str | None
     is_per_row: bool = False
     option: str | None = None
 
@@ -35,6 +35,7 @@ class AclnnOperator:
         dtypes: the dtypes that its logits may have, as torch names them.
         found_in: which CANN has it, a sentence for errors.
         results: what it gives, in order.
+        reference: the module of this package that has the operator's specification in code.
     """
 
     name: str
@@ -43,6 +44,7 @@ class AclnnOperator:
     dtypes: tuple[str, ...]
     found_in: str
     results: tuple[Result, ...]
+    reference: str
 
     @property
     def phase_1(self) -> str:
@@ -70,6 +72,7 @@ SAMPLE: Final = AclnnOperator(
         Result("logits_select_idx", "int64", is_per_row=True),
         Result("logits_top_kp_select", "float32", option="is_need_logits"),
     ),
+    reference="ascend_sample.reference",
 )
 SAMPLE_V2: Final = AclnnOperator(
     name="aclnnTopKTopPSampleV2",
@@ -82,6 +85,7 @@ SAMPLE_V2: Final = AclnnOperator(
         Result("logits_idx", "int64", option="is_need_sample_result"),
         Result("logits_sort_masked", "float32", option="is_need_sample_result"),
     ),
+    reference="ascend_sample.reference_v2",
 )
 OPERATORS: Final = {"top_k_top_p_sample": SAMPLE, "top_k_top_p_sample_v2": SAMPLE_V2}
 """By the name of our function."""

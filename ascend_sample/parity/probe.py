@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-Operator = Callable[..., tuple[Any, ...]]
+Operator = Callable[..., Any]
 """Called like `ascend_sample.top_k_top_p_sample` or its V2; the ids and the kept logits come first."""
 
 NO_TOP_K = -1

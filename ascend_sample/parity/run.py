@@ -7,14 +7,13 @@ import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from . import cases
 from .cases import Batch
-from .compare import Kind, Result
+from .compare import Kind
 from .environment import describe_environment, find_routes, is_real_device
 from .probe import Operator
 from .report import Failure, Report, Tally
@@ -136,10 +135,10 @@ def verify(
 def _check(batch: Batch, device: str, subject: Subject, operator: Operator, report: Report) -> None:
     """Runs one batch on both sides and counts its rows."""
     try:
-        actual = _on_cpu(operator(*batch.tensors(device), **batch.options))
+        actual = subject.result(operator(*batch.tensors(device), **batch.options))
     except RuntimeError as error:
         raise RuntimeError(f"the operator failed on {batch.describe(0)}") from error
-    expected = _on_cpu(subject.reference(*batch.tensors("cpu"), **batch.options))
+    expected = subject.result(subject.reference(*batch.tensors("cpu"), **batch.options))
     comparison = subject.judge(batch, expected, actual, report.is_real_device)
     undefined = batch.undefined_on_device() if report.is_real_device else [False] * len(comparison.kinds)
     for row, (scenario, kind) in enumerate(zip(batch.scenarios(), comparison.kinds, strict=True)):
@@ -152,11 +151,6 @@ def _check(batch: Batch, device: str, subject: Subject, operator: Operator, repo
             report.ordinary_explained += kind in (Kind.TIE, Kind.NEAR_DRAW, Kind.NEAR_BOUNDARY)
         if kind is Kind.FAILED:
             report.failures.append(Failure(batch.describe(row), batch.index, comparison.verdicts[row].reason))
-
-
-def _on_cpu(results: tuple[Any, ...]) -> Result:
-    ids, *others = results
-    return Result(ids.cpu(), *(None if part is None else part.cpu() for part in others))
 
 
 def _has_npu() -> bool:

@@ -50,6 +50,11 @@ class Subject:
         all_dtypes = (torch.bfloat16, torch.float16, torch.float32)
         return tuple(dtype for dtype in all_dtypes if device == "cpu" or OPERATORS[self.name].takes(dtype))
 
+    def result(self, returned: Any) -> Result:
+        """Returns what the operator or its reference has returned, on the CPU, as `judge` takes it."""
+        ids, *others = returned
+        return Result(ids.cpu(), *(None if part is None else part.cpu() for part in others))
+
     def judge(self, batch: Batch, expected: Result, actual: Result, device_sorts_probabilities: bool) -> Comparison:
         """Compares two results of a batch."""
         tensors = dict(zip(("logits", "k", "p", "q", "min_p"), batch.tensors("cpu"), strict=False))
