@@ -89,8 +89,8 @@ MUTANTS_EDITS = (
             (
                 "ids are not looked at",
                 OPERATOR,
-                'check_values(name, lists.of(slot), 0, logits_.size(1), "the vocabulary',
-                'check_values(name, {}, 0, logits_.size(1), "the vocabulary',
+                "check_values(kOperator, name, lists.of(slot),",
+                "check_values(kOperator, name, {},",
             ),
             ("presence is frequency", OPERATOR, ".presence = penalties.row(1)", ".presence = penalties.row(2)"),
             (

@@ -1,13 +1,13 @@
 // sample_rows for CPU tensors: the sampling layer's rows, each by the core of targets.h.
 #include <torch/library.h>
 
-#include <algorithm>
 #include <deque>
 #include <span>
 
 #include "adapter.h"
 #include "dispatch.h"
 #include "operators.h"
+#include "values.h"
 
 namespace ascend_sample::cpu {
 namespace {
@@ -34,25 +34,6 @@ class Reader {
   std::deque<at::Tensor> held_;
 };
 
-// Here values can be looked at. A kernel on a device would have to wait for them.
-
-void check_values(const char* name, std::span<const int64_t> values, int64_t least, int64_t end,
-                  const char* end_name, const char* remedy) {
-  const auto is_inside = [=](int64_t value) {
-    return static_cast<uint64_t>(value) - static_cast<uint64_t>(least) <
-           static_cast<uint64_t>(end) - static_cast<uint64_t>(least);
-  };
-  bool are_inside = true;
-  for (const int64_t value : values) {
-    are_inside &= is_inside(value);
-  }
-  if (!are_inside) {
-    const int64_t value = *std::find_if_not(values.begin(), values.end(), is_inside);
-    TORCH_CHECK_VALUE(false, kOperator, ": ", name, " must be between ", least, " and ", end_name,
-                      " (", end, ") - 1, got ", value, ". ", remedy);
-  }
-}
-
 /// Edits of one kind that rows have: the names of what the core reads, and its rules.
 class EditsReader {
  public:
@@ -62,7 +43,11 @@ class EditsReader {
                        const char* table_name) {
     const auto* const slots = reader_.list<int64_t>(tensor);
     slots_ = {slots, static_cast<size_t>(tensor.numel())};
-    check_values(name, slots_, -1, table.size(0), table_name, "-1 is that of a row without any.");
+    check_values(kOperator, name, slots_,
+                 {.least = -1,
+                  .end = table.size(0),
+                  .end_name = table_name,
+                  .remedy = "-1 is that of a row without any."});
     return slots;
   }
 
@@ -76,8 +61,11 @@ class EditsReader {
                           ": ", lengths_name, " must be between 0 and the columns of ", name, " (",
                           ids.size(1), "), got ", lists.lengths[slot],
                           ". Give the length of each list.");
-        check_values(name, lists.of(slot), 0, logits_.size(1), "the vocabulary size of logits",
-                     "Give ids of the vocabulary.");
+        check_values(kOperator, name, lists.of(slot),
+                     {.least = 0,
+                      .end = logits_.size(1),
+                      .end_name = "the vocabulary size of logits",
+                      .remedy = "Give ids of the vocabulary."});
       }
     }
     return lists;
@@ -134,8 +122,11 @@ SampleRowsArguments::Results sample_rows_kernel(const SampleRowsArguments& argum
   std::span<const int64_t> places;
   if (arguments.rows.has_value()) {
     places = {reader.list<int64_t>(*arguments.rows), static_cast<size_t>(arguments.rows->numel())};
-    check_values("rows", places, 0, logits.size(0), "the batch size of logits",
-                 "Pass None to sample all rows.");
+    check_values(kOperator, "rows", places,
+                 {.least = 0,
+                  .end = logits.size(0),
+                  .end_name = "the batch size of logits",
+                  .remedy = "Pass None to sample all rows."});
   }
   auto [token_ids, status] = allocate_outputs(arguments);
   const SamplingCall call{
