@@ -1,13 +1,27 @@
-"""Builds one of setup.py's extensions in place: `python build_one.py NAME`, in the project's folder."""
+"""Builds one of setup.py's extensions in place: `python build_one.py NAME`, in the project's folder.
 
+With `--runnable`, what is compiled for an instruction set that this machine lacks stays as it is: no test can run it.
+"""
+
+import platform
 import runpy
 import sys
 from typing import Any
 
 import setuptools
 
-name = sys.argv[1]
+name, *options = sys.argv[1:]
 setup = setuptools.setup
+
+
+def leave_what_cannot_run(extension: setuptools.Extension) -> None:
+    with open("/proc/cpuinfo") as file:
+        features = file.read().split()
+    source = "csrc/cpu/kernel_avx512.cpp"
+    if platform.machine() == "x86_64" and "avx512f" not in features and source in extension.sources:
+        del extension.source_args[source]
+        extension.sources.remove(source)
+        extension.extra_objects.append(f"build/objects/{name}/{source.removesuffix('.cpp')}.o")
 
 
 def setup_one(**arguments: Any) -> object:
@@ -15,6 +29,10 @@ def setup_one(**arguments: Any) -> object:
     extensions = [extension for extension in arguments.pop("ext_modules") if extension.name.split(".")[-1] == name]
     if len(extensions) != 1:
         raise SystemExit(f"build_one: {name!r} must name one extension of setup.py, got {len(extensions)}.")
+    # What it needs of the others is linked as it lies in the package: they may never have been built here.
+    extensions[0].library_dirs.append("ascend_sample/hostcann/home/lib64")
+    if "--runnable" in options:
+        leave_what_cannot_run(extensions[0])
     return setup(**arguments, ext_modules=extensions)
 
 

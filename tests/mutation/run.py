@@ -4,7 +4,8 @@
     python tests/mutation/run.py --only cpu   those with "cpu" in their names
     python tests/mutation/run.py --list       the names
 
-The copy lies in build/mutation and is kept, so that a second run compiles only what has changed. A fault is caught when
+The copy lies in build/mutation and is kept, so that a second run compiles only what has changed. A run takes hours: an
+interrupted one goes on where it was, as long as no file of the project has changed. A fault is caught when
 a test fails, or when the tests end with something left on the emulated device or with a misuse of CANN's interface:
 first by the tests that its entry names for it, then by all. Exit status 1 when one survives.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import filecmp
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -35,6 +38,8 @@ from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "build" / "mutation"
+OUTCOMES = TREE / "build" / "outcomes.json"
+"""What caught each fault so far, or null, with the seconds that it took; and the digest of the sources of that run."""
 ALL_TESTS = ("tests",)
 TIMEOUT_SECONDS = {False: 600, True: 3600}  # of a mutant's first tests, of all tests: far beyond what they need
 TESTS_FAILED = 1  # pytest's exit status
@@ -68,8 +73,8 @@ def check_texts(mutants: Sequence[Mutant]) -> None:
         raise MutationError("\n".join([*stale, "The source has changed: change tests/mutation/mutants*.py as well."]))
 
 
-def update_copy() -> None:
-    """Makes the copy equal to the project, and touches nothing that is equal already.
+def update_copy() -> str:
+    """Makes the copy equal to the project, and touches nothing that is equal already; returns the sources' digest.
 
     What is copied is new to the compiler: an interrupted run may have left a fault in the copy and in its objects. The
     libraries that faults are planted in are always built in the copy.
@@ -91,6 +96,7 @@ def update_copy() -> None:
         of_the_copy = path.relative_to(TREE).parts[0] == "build" or path.name in planted_in
         if path.is_file() and path not in wanted and not of_the_copy:
             path.unlink()
+    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in sorted(sources))).hexdigest()
 
 
 def environment() -> dict[str, str]:
@@ -100,13 +106,13 @@ def environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(TREE), "PYTHONDONTWRITEBYTECODE": "1", "MAX_JOBS": "2"}
 
 
-def build(library: str) -> None:
-    """Compiles what has changed of an extension.
+def build(library: str, *options: str) -> None:
+    """Compiles what has changed of an extension; `build_one.py` says which options there are.
 
     Raises:
         MutationError: it does not compile.
     """
-    command = [sys.executable, str(TREE / "tests" / "mutation" / "build_one.py"), library]
+    command = [sys.executable, str(TREE / "tests" / "mutation" / "build_one.py"), library, *options]
     finished = subprocess.run(command, cwd=TREE, env=environment(), capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         raise MutationError(f"{library} does not compile:\n{finished.stdout}\n{finished.stderr}")
@@ -126,7 +132,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
         built = [(file, file.read_bytes()) for file in (*objects, *libraries)]
     try:
         if mutant.library is not None:
-            build(mutant.library)
+            build(mutant.library, "--runnable")
         yield
     finally:
         path.write_text(original)
@@ -198,6 +204,26 @@ def try_mutant(mutant: Mutant) -> Outcome:
     return Outcome(mutant, caught_by, time.monotonic() - start)
 
 
+def outcomes_of(sources: str, mutants: Sequence[Mutant]) -> list[Outcome]:
+    """Returns what an earlier run on the same sources has found."""
+    if not OUTCOMES.is_file():
+        return []
+    found = json.loads(OUTCOMES.read_text())
+    if found["sources"] != sources:
+        return []
+    return [Outcome(mutant, *found["outcomes"][mutant.name]) for mutant in mutants if mutant.name in found["outcomes"]]
+
+
+def keep_outcome(sources: str, outcome: Outcome) -> None:
+    """Writes one outcome beside those of the same sources; the file is replaced as a whole."""
+    found = json.loads(OUTCOMES.read_text()) if OUTCOMES.is_file() else {}
+    kept = found["outcomes"] if found.get("sources") == sources else {}
+    kept[outcome.mutant.name] = (outcome.caught_by, outcome.seconds)
+    unfinished = OUTCOMES.with_suffix(".new")
+    unfinished.write_text(json.dumps({"sources": sources, "outcomes": kept}, indent=1))
+    unfinished.replace(OUTCOMES)
+
+
 def print_table(outcomes: Sequence[Outcome]) -> None:
     width = max(len(outcome.mutant.name) for outcome in outcomes)
     print(f"\n{'fault':<{width}}  seconds  caught by")
@@ -210,15 +236,20 @@ def print_table(outcomes: Sequence[Outcome]) -> None:
 def run(mutants: Sequence[Mutant]) -> int:
     """Tries each mutant; returns the exit status."""
     check_texts(mutants)
-    update_copy()
+    sources = update_copy()
+    outcomes = outcomes_of(sources, mutants)
+    known = {outcome.mutant.name for outcome in outcomes}
+    left = [mutant for mutant in mutants if mutant.name not in known]
+    if outcomes:
+        print(f"{len(outcomes)} of {len(mutants)} faults were tried before on these sources; {OUTCOMES} has them.")
     for library in tqdm(sorted(set(LIBRARIES.values())), desc="building", unit="library"):
         build(library)
-    check_baseline(mutants)
-    outcomes = []
-    with tqdm(mutants, desc="faults", unit="fault") as progress:
+    check_baseline(left)
+    with tqdm(left, desc="faults", unit="fault") as progress:
         for mutant in progress:
             progress.set_postfix_str(mutant.name)
             outcomes.append(try_mutant(mutant))
+            keep_outcome(sources, outcomes[-1])
             progress.write(f"{mutant.name}: {outcomes[-1].caught_by or 'SURVIVED'}")
     print_table(outcomes)
     return 1 if any(outcome.caught_by is None for outcome in outcomes) else 0
