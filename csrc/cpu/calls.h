@@ -164,6 +164,12 @@ struct FilteringCall {
   float* probabilities;  // [batch_size, vocab_size]
 };
 
+/// Tokens whose own numbers and ranks are wanted, one for each row of the batch.
+struct GivenTokens {
+  const int64_t* ids;
+  int64_t* ranks;
+};
+
 /// best_tokens and row_logprobs: the best ones of each row, the first first, behind one that is
 /// given.
 struct RankingCall {
@@ -172,11 +178,12 @@ struct RankingCall {
   std::span<const int64_t> rows;  // of the logits, one for each of the batch; empty: the same
   int64_t count;                  // 0 to vocab_size
   float temperature;
-  bool is_normalised;    // logarithms of probabilities are wanted, not the logits themselves
-  const int64_t* given;  // [batch_size], ids; null: none
-  float* numbers;        // [batch_size, count], or where one is given [batch_size, 1 + count]
-  int64_t* token_ids;    // the same
-  int64_t* ranks;        // [batch_size], of those that are given
+  bool is_normalised;  // logarithms of probabilities are wanted, not the logits themselves
+  std::optional<GivenTokens> given;
+  float* numbers;      // [batch_size, width()]
+  int64_t* token_ids;  // the same
+
+  int64_t width() const { return count + (given.has_value() ? 1 : 0); }
 };
 
 }  // namespace ascend_sample::cpu

@@ -129,12 +129,11 @@ void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Scratch&
   for (int64_t index = first_row; index < last_row; ++index) {
     const testing::Row row = read(call, index, fault_of(kIsFaulty));
     const testing::RankingOracle oracle(row, call);
-    const bool is_given = call.given != nullptr;
-    const int64_t start = index * (call.count + (is_given ? 1 : 0));
+    const int64_t start = index * call.width();
     std::copy(oracle.numbers().begin(), oracle.numbers().end(), call.numbers + start);
     std::copy(oracle.ids().begin(), oracle.ids().end(), call.token_ids + start);
-    if (is_given) {
-      call.ranks[index] = oracle.rank() + (fault_of(true) == "rank" ? 1 : 0);
+    if (call.given.has_value()) {
+      call.given->ranks[index] = oracle.rank() + (fault_of(true) == "rank" ? 1 : 0);
     }
   }
 }

@@ -84,11 +84,10 @@ Output run(const Kernel& kernel, const FilteringCall& call, Scratch& scratch) {
 
 Output run(const Kernel& kernel, const RankingCall& call, Scratch& scratch) {
   kernel.rank(call, 0, 1, scratch);
-  const int64_t width = call.count + (call.given != nullptr ? 1 : 0);
   Output output;
-  output.selected = call.given != nullptr ? *call.ranks : 0;
-  output.dense_weights.assign(call.numbers, call.numbers + width);
-  output.dense_ids.assign(call.token_ids, call.token_ids + width);
+  output.selected = call.given.has_value() ? *call.given->ranks : 0;
+  output.dense_weights.assign(call.numbers, call.numbers + call.width());
+  output.dense_ids.assign(call.token_ids, call.token_ids + call.width());
   return output;
 }
 

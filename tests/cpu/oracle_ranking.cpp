@@ -30,7 +30,7 @@ std::vector<double> normalised(const std::vector<float>& logits) {
 
 RankingOracle::RankingOracle(const Row& row, const RankingCall& call)
     : scenario_(std::string("l:") + (row.is_divided ? "t" : "") +
-                (call.given != nullptr ? "+" : "") + (call.is_normalised ? "" : "raw")) {
+                (call.given.has_value() ? "+" : "") + (call.is_normalised ? "" : "raw")) {
   const std::vector<double> all = call.is_normalised
                                       ? normalised(row.logits)
                                       : std::vector<double>(row.logits.begin(), row.logits.end());
@@ -40,9 +40,10 @@ RankingOracle::RankingOracle(const Row& row, const RankingCall& call)
     return row.logits[static_cast<size_t>(one)] > row.logits[static_cast<size_t>(other)];
   });
   order.resize(static_cast<size_t>(call.count));
-  if (call.given != nullptr) {
-    order.insert(order.begin(), *call.given);
-    const double number = all[static_cast<size_t>(*call.given)];
+  if (call.given.has_value()) {
+    const int64_t id = *call.given->ids;
+    order.insert(order.begin(), id);
+    const double number = all[static_cast<size_t>(id)];
     for (const double other : all) {
       const bool is_near =
           call.is_normalised && other < number && number - other <= 4 * off(number);

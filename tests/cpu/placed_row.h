@@ -144,11 +144,11 @@ class PlacedRow {
   void place(int64_t /*row*/)
     requires(std::is_same_v<Call, RankingCall>)
   {
-    const auto width = static_cast<size_t>(call_.count + (call_.given == nullptr ? 0 : 1));
+    const auto width = static_cast<size_t>(call_.width());
     call_.numbers = not_written<float>(width);
     call_.token_ids = not_written<int64_t>(width);
-    if (call_.given != nullptr) {
-      call_.ranks = not_selected();
+    if (call_.given.has_value()) {
+      call_.given->ranks = not_selected();
     }
   }
 

@@ -97,10 +97,9 @@ RankingCall StoredCase::ranking_call(const FuzzCase::Ranking& ranking, const Log
           .count = count,
           .temperature = ranking.temperature,
           .is_normalised = ranking.is_normalised,
-          .given = is_given ? &given_ : nullptr,
+          .given = is_given ? std::optional(GivenTokens{&given_, &rank_}) : std::nullopt,
           .numbers = weights_.data(),
-          .token_ids = ids_.data(),
-          .ranks = is_given ? &rank_ : nullptr};
+          .token_ids = ids_.data()};
 }
 
 OperatorCall StoredCase::operator_call(const FuzzCase& fuzz_case, const Logits& logits) {

@@ -90,12 +90,9 @@ template <typename Type>
 void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scratch& scratch,
               Workspace& work) {
   const auto count = static_cast<size_t>(call.count);
-  const bool is_given = call.given != nullptr;
-  const int64_t start = index * (call.count + (is_given ? 1 : 0));
-  float* best_numbers = call.numbers + start;
-  int64_t* best_ids = call.token_ids + start;
-  best_numbers += is_given ? 1 : 0;
-  best_ids += is_given ? 1 : 0;
+  const int64_t end = (index + 1) * call.width();
+  float* best_numbers = call.numbers + end - call.count;
+  int64_t* best_ids = call.token_ids + end - call.count;
   const Groups groups = groups_for(count, row.vocab_size(), work);
   const Numbers numbers(row, groups, call.is_normalised, work);
   size_t rank = 0;
@@ -112,11 +109,12 @@ void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scra
       best_ids[rank++] = static_cast<int64_t>(id);
     }
   }
-  if (is_given) {
-    const float value = row.value(static_cast<size_t>(call.given[index]));
-    call.numbers[start] = numbers.of(value);
-    call.token_ids[start] = call.given[index];
-    call.ranks[index] = static_cast<int64_t>(
+  if (call.given.has_value()) {
+    const int64_t id = call.given->ids[index];
+    const float value = row.value(static_cast<size_t>(id));
+    best_numbers[-1] = numbers.of(value);
+    best_ids[-1] = id;
+    call.given->ranks[index] = static_cast<int64_t>(
         rank_of_value(row, groups, numbers, value, {best_numbers, count}, work));
   }
 }

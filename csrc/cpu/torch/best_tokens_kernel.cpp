@@ -18,10 +18,9 @@ BestTokensArguments::Results best_tokens_kernel(const BestTokensArguments& argum
                                    .count = count,
                                    .temperature = static_cast<float>(temperature),
                                    .is_normalised = true,
-                                   .given = nullptr,
+                                   .given = {},
                                    .numbers = log_probs.mutable_data_ptr<float>(),
-                                   .token_ids = token_ids.mutable_data_ptr<int64_t>(),
-                                   .ranks = nullptr});
+                                   .token_ids = token_ids.mutable_data_ptr<int64_t>()});
   return {log_probs, token_ids};
 }
 

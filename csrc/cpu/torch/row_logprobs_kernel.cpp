@@ -27,16 +27,16 @@ RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& ar
                 .end_name = "the vocabulary size of logits",
                 .remedy = "Give ids of the vocabulary."});
   auto [numbers, ids, ranks] = allocate_outputs(arguments);
-  RankingCall call{.logits = logits_of(logits),
-                   .batch_size = given.size(0),
-                   .rows = {},
-                   .count = count,
-                   .temperature = 1.0F,
-                   .is_normalised = is_normalised,
-                   .given = given.const_data_ptr<int64_t>(),
-                   .numbers = numbers.mutable_data_ptr<float>(),
-                   .token_ids = ids.mutable_data_ptr<int64_t>(),
-                   .ranks = ranks.mutable_data_ptr<int64_t>()};
+  RankingCall call{
+      .logits = logits_of(logits),
+      .batch_size = given.size(0),
+      .rows = {},
+      .count = count,
+      .temperature = 1.0F,
+      .is_normalised = is_normalised,
+      .given = GivenTokens{given.const_data_ptr<int64_t>(), ranks.mutable_data_ptr<int64_t>()},
+      .numbers = numbers.mutable_data_ptr<float>(),
+      .token_ids = ids.mutable_data_ptr<int64_t>()};
   at::Tensor places;
   if (rows.has_value()) {
     places = rows->contiguous();
