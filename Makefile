@@ -12,8 +12,8 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-statistics test-integrations test-decoding-oracles build verify lint format sanitize fuzz \
-  test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures clean
+.PHONY: help demo test test-rows test-statistics test-integrations test-decoding-oracles build verify lint format \
+  sanitize fuzz test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
@@ -60,16 +60,21 @@ test-aarch64: $(BIN)/.built  ## the CPU kernel's aarch64 code, cross-compiled, u
 	$(RUN) tests/cpu/run_aarch64.py
 
 mutation: $(BIN)/.built  ## plant faults in the sources, one after the other, and see that the tests catch each
-	$(RUN) tests/mutation/run.py
+	$(RUN) -m tests.mutation.run
 
 test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
 	$(RUN) -m tests.install.run
 
+test-rows: $(BIN)/.built  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
+	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
+	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_rows.py --device npu --rows 100000
+
 test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
 	$(RUN) -m tests.integrations.run
 
-test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers: minutes
-	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/models/test_transformers_models.py
+test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers, and more of their ONNX graphs: minutes
+	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/models/test_transformers_models.py \
+	  tests/decoding/onnx/test_onnx_transformers.py
 
 test-decoding-oracles: $(BIN)/.built  ## group beam and contrastive search beside transformers 4.49, in an environment of its own
 	$(RUN) -m tests.decoding_oracles.run

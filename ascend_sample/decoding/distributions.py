@@ -12,10 +12,11 @@ from torch import Tensor
 
 from ascend_sample.decoding.model import StepOutput, entered
 from ascend_sample.decoding.places import Places
-from ascend_sample.sampling import Purpose, RowsOutput, SamplingBatch, SamplingParams, exponential_noise
+from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams, exponential_noise
 from ascend_sample.sampling.distribution import Distributions
+from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.row_parameters import RowParameters
-from ascend_sample.sampling.serving import Placement, place_groups, serve
+from ascend_sample.sampling.serving import Placement, place_groups, serve, serve_with_noise
 
 
 class RowSampling:
@@ -29,6 +30,9 @@ class RowSampling:
 
     Attributes:
         seed: int64 [batch], the bits of each row's seed.
+        seed_here: the same on the CPU.
+        vocab_size: how many columns the logits have.
+        lanes: how many numbers of noise the last draw read of each row, at most; 0 on a CPU.
         is_greedy: whether all rows are (temperature 0): their tokens are known without any distribution.
         places: those of its device.
 
@@ -53,18 +57,23 @@ class RowSampling:
         self._parameters = {1: batch.row_parameters()}  # by places
         self._distributions: dict[int, Distributions] = {}
         self._placements: dict[tuple[torch.dtype, int], Placement] = {}
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
+        self.lanes = 0
         self._batch_size = len(params)
-        self.seed = batch.seed
+        self.seed, self.seed_here = batch.seed, torch.from_numpy(batch.host.seed.copy())
         self.places = Places(device)
         self.is_greedy = all(one.temperature == 0 for one in params)
 
-    def draw(self, logits: Tensor, position: Tensor) -> Tensor:
+    def draw(
+        self, logits: Tensor, position: Tensor, position_here: Tensor | None = None, noise: Tensor | None = None
+    ) -> Tensor:
         """Draws one token a row, or one at each of several places of it, as `sample` does.
 
         Args:
             logits: floats [batch, vocab_size] or [batch, places, vocab_size].
             position: int64 [batch] or [batch, places], the number of tokens before the one that is drawn.
+            position_here: the same on the CPU, where that is known: then the noise is made there.
+            noise: float32 [batch, lanes], where the device has it already, if it has as many lanes as are read.
 
         Returns:
             int64 in the shape of position.
@@ -72,21 +81,27 @@ class RowSampling:
         if self.is_greedy and not logits.is_cpu:  # what the sampling layer does, but for a status that nobody reads
             return logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).argmax(dim=-1)
         if logits.dim() == 2:
-            return self.draw_with_status(logits, position).token_ids
-        return self.draw_with_status(logits.flatten(0, 1), position.flatten()).token_ids.view(position.shape)
+            return self._draw(logits, position, position_here, noise)
+        return self._draw(logits.flatten(0, 1), position.flatten()).view(position.shape)
 
     def entered(self, output: StepOutput) -> StepOutput:
-        """Returns a model's output without NaN in its logits, where it is not only `draw` that looks at them."""
-        return output if self.is_greedy and not output.logits.is_cpu else entered(output)
+        """Returns a model's output without NaN in its logits where that costs a look; all here know what NaN is."""
+        return entered(output) if output.logits.is_cpu else output
 
-    def draw_with_status(self, logits: Tensor, position: Tensor) -> RowsOutput:
+    def _draw(
+        self, logits: Tensor, position: Tensor, position_here: Tensor | None = None, noise: Tensor | None = None
+    ) -> Tensor:
         """Draws from logits [batch * places, vocab_size] at position [batch * places], those of a row together."""
         key = (logits.dtype, logits.shape[0] // self._batch_size)
         if key not in self._placements:
             groups = place_groups(self._of_places(key[1]), logits, keep_ties=False)
             self._placements[key] = Placement.of(groups, logits)
         placement = self._placements[key]
-        return serve([logits] * len(placement.groups), placement, position, False, Purpose.DRAW)
+        self.lanes = placement.lanes
+        if noise is not None and self.lanes <= noise.shape[1]:
+            return serve_with_noise(logits, placement, noise)
+        keys = None if position_here is None else DrawKeys(self.seed_here.numpy(), position_here.numpy())
+        return serve([logits] * len(placement.groups), placement, position, False, Purpose.DRAW, keys).token_ids
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Returns the distribution that each place is drawn from, of all places of all rows at once.
@@ -100,7 +115,7 @@ class RowSampling:
         rows = logits.flatten(0, -2)
         places = rows.shape[0] // self._batch_size
         if places not in self._distributions:
-            self._distributions[places] = Distributions(self._of_places(places), self._vocab_size)
+            self._distributions[places] = Distributions(self._of_places(places), self.vocab_size)
         return self._distributions[places].probabilities(rows).view(logits.shape)
 
     def _of_places(self, places: int) -> RowParameters:
@@ -127,4 +142,9 @@ def draw_from(weights: Tensor, seed: Tensor, position: Tensor, purpose: Purpose)
         >>> draw_from(torch.tensor([[0.0, 0.0, 0.3, 0.0]]), zero, zero, Purpose.DRAFT)
         tensor([2])
     """
-    return (weights / exponential_noise(seed, position, weights.shape[1], purpose=purpose)).argmax(dim=1)
+    return raced(weights, exponential_noise(seed, position, weights.shape[1], purpose=purpose))
+
+
+def raced(weights: Tensor, noise: Tensor) -> Tensor:
+    """Does what `draw_from` does, with noise, float32 [batch, vocab_size], that is there already."""
+    return (weights / noise).argmax(dim=1)

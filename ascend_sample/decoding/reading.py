@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from ascend_sample.sampling.row_table import to_device
 
-WORD = torch.int32
+PIECE: Final = torch.int32
 """What all is cut into, so that one tensor holds it."""
 
 
@@ -26,13 +28,12 @@ def read_together(*values: Tensor) -> list[Tensor]:
         return list(values)
     if len(values) == 1:
         return [values[0].cpu()]
-    words = [(value.to(WORD) if value.dtype == torch.bool else value).unsqueeze(1).flatten(1) for value in values]
-    parts = [word.view(WORD) for word in words]
+    wide = [(value.to(PIECE) if value.dtype == torch.bool else value).unsqueeze(1).flatten(1) for value in values]
+    parts = [value.view(PIECE) for value in wide]
     read = torch.cat(parts, dim=1).cpu().split([part.shape[1] for part in parts], dim=1)
     # A copy of each, because what has eight bytes must begin at a multiple of eight.
     typed = [
-        part.clone(memory_format=torch.contiguous_format).view(word.dtype)
-        for part, word in zip(read, words, strict=True)
+        part.clone(memory_format=torch.contiguous_format).view(one.dtype) for part, one in zip(read, wide, strict=True)
     ]
     return [one.view(value.shape).to(value.dtype) for one, value in zip(typed, values, strict=True)]
 

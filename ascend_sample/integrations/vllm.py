@@ -91,13 +91,13 @@ def sample(
     k: Tensor | None,
     p: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Does what `TopKTopPSampler.forward_native` does, for any sampler with `logprobs_mode` and `seed_source`.
+    """Does what `TopKTopPSampler.forward_native` does, for any sampler with its attributes.
 
     Where the plugin has seen the batch that k and p were made from, rows of greedy requests take the best token: vLLM
     replaces whatever is drawn for them.
 
     Args:
-        sampler: whose settings these are.
+        sampler: whose `logprobs_mode`, `keep_ties` and `seed_source` these are.
         logits: float32 [rows, vocab_size], divided by the temperature; not changed.
         generators: of the rows whose requests have a seed.
         k: int32 [rows], vocab_size where top-k is off; None: off for all.

@@ -267,6 +267,14 @@ class SamplingBatch:
         Args:
             token_ids: int64 [rows] on the batch's device.
             are_ids: whether all are known to be ids of the vocabulary, as what was drawn is.
+
+        Example:
+            >>> batch = SamplingBatch(vocab_size=3)
+            >>> batch.add(SamplingParams(presence_penalty=0.5))
+            0
+            >>> batch.advance(torch.tensor([2]))
+            >>> batch.position, batch.process(torch.zeros(1, 3)).logits
+            (tensor([1]), tensor([[ 0.0000,  0.0000, -0.5000]]))
         """
         self._flush(1)
         self._edits.append(token_ids, are_ids)
@@ -324,6 +332,14 @@ class SamplingBatch:
 
         Returns:
             float32 [rows, vocab_size]; None if nothing changes.
+
+        Example:
+            >>> batch = SamplingBatch(vocab_size=3)
+            >>> batch.extend([SamplingParams(), SamplingParams(logit_bias={1: 2.0})])
+            range(0, 2)
+            >>> batch.edited(torch.ones(2, 3, dtype=torch.bfloat16))
+            tensor([[1., 1., 1.],
+                    [1., 3., 1.]])
         """
         if columns is not None:
             self._edits.use_columns(columns)
@@ -331,7 +347,15 @@ class SamplingBatch:
         return self._edits.applied_to(logits, bitmask)
 
     def native_edits(self) -> dict[str, Tensor]:
-        """Returns what the CPU kernel does to logits before temperature: arguments of its operator, by name."""
+        """Returns what the CPU kernel does to logits before temperature: arguments of its operator, by name.
+
+        Example:
+            >>> batch = SamplingBatch(vocab_size=3)
+            >>> batch.extend([SamplingParams(), SamplingParams(logit_bias={1: 2.0})])
+            range(0, 2)
+            >>> sorted(batch.native_edits())
+            ['addend_ids', 'addend_lengths', 'addend_slot', 'addends']
+        """
         self.flush()
         return self._edits.native()
 

@@ -14,6 +14,7 @@ CHUNK: Final = 128
 """Entries that are looked at together. The best n lie in the n chunks with the best maxima."""
 MOST_NATIVE: Final = 1024
 """What the native operator returns at most: the k that its core is made for."""
+LEAST: Final = torch.finfo(torch.float32).min
 
 
 def without_nan(values: Tensor) -> Tensor:
@@ -26,12 +27,13 @@ def are_known_to_be_finite(maxima: Tensor) -> bool:
     return maxima.is_cpu and bool(maxima.isfinite().all())
 
 
-def best_entries(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def best_entries(values: Tensor, count: int, lanes: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Returns the best entries of each row: value descending, then place ascending, so that equals never share a place.
 
     Args:
         values: float32 [rows, entries] without NaN.
         count: how many, at most entries.
+        lanes: int64, the numbers from 0 to `CHUNK` - 1, or more, on the device of values; None: made here.
 
     Returns:
         Their values, float32 [rows, count], and places, int64 [rows, count].
@@ -40,19 +42,24 @@ def best_entries(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         >>> best_entries(torch.tensor([[1.0, 5.0, 5.0, 2.0]]), 3)
         (tensor([[5., 5., 2.]]), tensor([[1, 2, 3]]))
     """
-    rows, entries = values.shape
-    chunks = entries // CHUNK
-    if chunks > 2 * count:
-        whole = values[:, : chunks * CHUNK].unflatten(1, (chunks, CHUNK))
-        # In ascending order again, so that what is gathered keeps the order of the places.
-        best_chunks = best_entries(whole.amax(dim=2), count)[1].sort(dim=1).values
-        gathered = whole.gather(1, best_chunks[:, :, None].expand(-1, -1, CHUNK)).flatten(1)
-        within = torch.arange(CHUNK, device=values.device)
-        places = (best_chunks[:, :, None] * CHUNK + within).flatten(1)
-        rest = torch.arange(chunks * CHUNK, entries, device=values.device).expand(rows, -1)
-        best, order = best_entries(torch.cat((gathered, values[:, chunks * CHUNK :]), dim=1), count)
-        return best, torch.cat((places, rest), dim=1).gather(1, order)
-    if entries <= MAX_VOCAB_SIZE:
+    entries = values.shape[1]
+    chunks, rest = divmod(entries, CHUNK)
+    if chunks <= 2 * count:
+        return _first(values, count)
+    maxima = values[:, : entries - rest].unflatten(1, (chunks, CHUNK)).amax(dim=2)
+    # In ascending order again, so that what is gathered keeps the order of the places.
+    leading = _first(maxima, count)[1].sort(dim=1).values
+    if rest:  # what is no whole chunk is always looked at
+        leading = torch.nn.functional.pad(leading, (0, 1), value=chunks)
+    within = torch.arange(CHUNK, device=values.device) if lanes is None else lanes[:CHUNK]
+    places = torch.add(within, leading.unsqueeze(2), alpha=CHUNK).flatten(1)[:, : count * CHUNK + rest]
+    best, order = _first(values.gather(1, places), count)
+    return best, places.gather(1, order)
+
+
+def _first(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Does what `best_entries` does: with integer keys where arithmetic is cheap, elsewhere in the fewest launches."""
+    if values.is_cpu and values.shape[1] <= MAX_VOCAB_SIZE:
         return first_of_total_order(values, count)
     ordered = values.sort(dim=1, descending=True, stable=True)
     return ordered.values[:, :count], ordered.indices[:, :count]
@@ -78,12 +85,14 @@ def best_tokens(logits: Tensor, count: int, softmax_smoothing: float = 1.0) -> t
     """
     if count <= MOST_NATIVE and has_native_operator(logits):
         found, tokens = native_best_tokens(logits, count, softmax_smoothing)
-        of_best = found[:, :1]
-    else:
-        tokens = best_entries(divide(logits, softmax_smoothing), count)[1]
-        of_best = log_prob_of_best(logits, softmax_smoothing)
-    # The row's best is among them, so they are divided as in the whole row.
-    return relative_to_best(divide(logits.gather(1, tokens), softmax_smoothing), of_best), tokens
+        # The row's best is among them, so they are divided as in the whole row.
+        divided = divide(logits.gather(1, tokens), softmax_smoothing)
+        return log_probs_below(_below(divided, divided.amax(dim=1, keepdim=True)), found[:, :1].neg()), tokens
+    divided = divide(logits, softmax_smoothing)
+    best, tokens = best_entries(divided, count)
+    differences = _below(divided, best[:, :1])
+    log_sum = _log_sum(logits, softmax_smoothing, differences)
+    return log_probs_below(differences.gather(1, tokens), log_sum), tokens
 
 
 def all_log_probs(logits: Tensor, softmax_smoothing: float) -> Tensor:
@@ -91,7 +100,9 @@ def all_log_probs(logits: Tensor, softmax_smoothing: float) -> Tensor:
 
     NaN counts as -inf, and entries of +inf share the mass. Where all are -inf, all stay so.
     """
-    return relative_to_best(divide(logits, softmax_smoothing), log_prob_of_best(logits, softmax_smoothing))
+    divided = divide(logits, softmax_smoothing)
+    differences = _below(divided, divided.amax(dim=1, keepdim=True))
+    return log_probs_below(differences, _log_sum(logits, softmax_smoothing, differences))
 
 
 def log_prob_of_best(logits: Tensor, softmax_smoothing: float) -> Tensor:
@@ -99,25 +110,50 @@ def log_prob_of_best(logits: Tensor, softmax_smoothing: float) -> Tensor:
 
     It is a function of the row alone, whatever the batch is.
     """
+    return best_tokens(logits, 1, softmax_smoothing)[0]
+
+
+def log_probs_below(differences: Tensor, log_sum: Tensor) -> Tensor:
+    """Returns log-probabilities, float32 [rows, n], in place of how far entries are from their row's best.
+
+    They are never the logarithm of a softmax, which is -inf where the softmax is too small for a float32.
+
+    Args:
+        differences: float32 [rows, n], at most 0; all -inf where the best is -inf too.
+        log_sum: float32 [rows, 1], the logarithms of the sums of the exponentials of whole rows.
+    """
+    return differences.sub_(log_sum)
+
+
+def _below(divided: Tensor, maxima: Tensor) -> Tensor:
+    """Returns how far divided logits are below the maxima of their rows, float32 [rows, n]; -inf where these are -inf.
+
+    Where a maximum is +inf, entries that equal it have 0, and the others -inf.
+    """
+    differences = divided - maxima.clamp_min(LEAST)
+    if not are_known_to_be_finite(maxima):  # the difference of two equal infinities is NaN
+        differences.nan_to_num_(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
+    return differences
+
+
+def _log_sum(logits: Tensor, softmax_smoothing: float, differences: Tensor) -> Tensor:
+    """Returns the logarithm of each row's sum of exponentials, float32 [rows, 1], from its `_below`."""
     if has_native_operator(logits):
-        return native_best_tokens(logits, 1, softmax_smoothing)[0]
-    divided = divide(logits, softmax_smoothing)
-    maxima = divided.amax(dim=1, keepdim=True)
-    weights = relative_to_best(divided, torch.zeros_like(maxima)).exp_()
-    return (-sum_of_rows(weights).log()).masked_fill_(maxima == -torch.inf, -torch.inf)
+        return -native_best_tokens(logits, 1, softmax_smoothing)[0]
+    return sum_of_rows(differences.exp()).log_().clamp_min_(0)  # the best adds 1, and is missing in rows of -inf
 
 
 def sum_of_rows(values: Tensor) -> Tensor:
-    """Adds up each row, by halves that are added to one another.
+    """Adds up each row, by chunks whose sums are added up.
 
-    Torch's own sums choose an order by the shape of the whole tensor, so the last bits of a row's sum depend on how
-    many other rows there are. Here each addition is rounded by itself, the same way on every device.
+    Torch's own sums of long rows choose an order by the shape of the whole tensor, so the last bits of a row's sum
+    depend on how many other rows there are. A chunk is too short to be cut, and so is what comes of all chunks.
 
     Args:
-        values: float32 [rows, entries], at least one entry. They are written over.
+        values: float32 [rows, entries], at least one entry.
 
     Returns:
-        float32 [rows, 1], a view.
+        float32 [rows, 1].
 
     Example:
         >>> sum_of_rows(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
@@ -125,23 +161,14 @@ def sum_of_rows(values: Tensor) -> Tensor:
                 [15.]])
     """
     entries = values.shape[1]
-    while entries > 1:
-        half = (entries + 1) // 2
-        values[:, : entries - half] += values[:, half:entries]
-        entries = half
-    return values[:, :1]
-
-
-def relative_to_best(divided: Tensor, of_best: Tensor) -> Tensor:
-    """Returns log-probabilities of divided logits, float32 [rows, n], the best of each row being among them.
-
-    They are never the logarithm of a softmax, which is -inf where the softmax is too small for a float32.
-    """
-    maxima = divided.amax(dim=1, keepdim=True)
-    differences = divided - maxima
-    if not are_known_to_be_finite(maxima):  # the difference of two equal infinities is NaN
-        differences.nan_to_num_(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
-    return differences.add_(of_best)
+    chunks, rest = divmod(entries, CHUNK)
+    if chunks == 0:
+        return values.sum(dim=1, keepdim=True)
+    sums = values[:, : entries - rest].unflatten(1, (chunks, CHUNK)).sum(dim=2)
+    if rest:
+        sums = torch.cat((sums, values[:, entries - rest :].sum(dim=1, keepdim=True)), dim=1)
+    total: Tensor = sums.sum(dim=1, keepdim=True)
+    return total
 
 
 def divide(logits: Tensor, softmax_smoothing: float) -> Tensor:
@@ -150,7 +177,8 @@ def divide(logits: Tensor, softmax_smoothing: float) -> Tensor:
     NaN becomes -inf. A row whose maximum is infinite is not divided: +inf decides alone.
     """
     logits = logits.to(torch.float32)
-    if not are_known_to_be_finite(logits.amax(dim=1, keepdim=True)):  # NaN is the maximum of its row
+    # NaN is the maximum of its row.
+    if not (logits.is_cpu and are_known_to_be_finite(logits.amax(dim=1))):
         logits = without_nan(logits)
     if softmax_smoothing == 1.0:
         return logits

@@ -134,7 +134,21 @@ class Distributions:
         Returns:
             float32 [rows, vocab_size].
         """
-        return self._in_one_pass(logits) if logits.is_cpu else torch.softmax(self.scaled(logits), dim=1)
+        if logits.is_cpu:
+            return self._in_one_pass(logits)
+        is_plain = self.divisor is None and not self._is_filtered  # a softmax shifts the row itself, by as much
+        return torch.softmax(_finite(logits) if is_plain else self.scaled(logits), dim=1)
+
+    def kept(self, logits: Tensor) -> Tensor:
+        """Returns what `filter_logits` does: on a device as its operator keeps it, in fewer launches.
+
+        Args:
+            logits: float32 [rows, vocab_size] without NaN and +inf, of rows that are not greedy. They stay as they are.
+        """
+        divided = logits if self.divisor is None else logits / self.divisor
+        if not self._is_filtered:
+            return divided
+        return torch.where(self.scaled(logits) > -torch.inf, divided, -torch.inf)
 
     def _in_one_pass(self, logits: Tensor) -> Tensor:
         """Reads, filters and normalises each row while it is in a cache, on the CPU."""
@@ -151,8 +165,7 @@ class Distributions:
 
         What is kept is what the routes of a device with the second operator draw from.
         """
-        # Finite: the difference from an infinite maximum would be NaN.
-        values = torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
+        values = _finite(logits)
         values.sub_(values.amax(1, keepdim=True).clamp(min=-LARGEST))
         if self.divisor is not None:
             values.div_(self.divisor)
@@ -169,6 +182,11 @@ class Distributions:
         operator = getattr(torch.ops.ascend_sample, name)
         kept: Tensor = operator(values, own.top_k, self._exceeded, None, min_p, 0.0, True, 32, LARGEST_FUSED_K)[1]
         return kept
+
+
+def _finite(logits: Tensor) -> Tensor:
+    """Returns a float32 copy with -inf for NaN, and no +inf: the difference from an infinite maximum would be NaN."""
+    return torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
 
 
 class CleanedRows(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ascend_sample.sampling.best_tokens import CHUNK, best_entries
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import SEGMENT
 
@@ -65,7 +66,7 @@ class AskingRows(NamedTuple):
         rows: their places in the batch, ascending.
         there: int64 [rows], the same on the device; None where these are all rows of the batch.
         most: how many of the best tokens they ask for, at most.
-        lanes: int64, the numbers from 0 to `SEGMENT` - 1 on a device that is no CPU.
+        lanes: int64, the numbers from 0 to `CHUNK` - 1 on a device that is no CPU.
     """
 
     rows: list[int]
@@ -77,7 +78,7 @@ class AskingRows(NamedTuple):
     def of(cls, rows: Sequence[int], batch_size: int, most: int, device: torch.device) -> AskingRows:
         """Sends to the device what it has to know."""
         there = None if len(rows) == batch_size else to_device(np.asarray(rows, dtype=np.int64), device)
-        lanes = None if device.type == "cpu" else torch.arange(SEGMENT, device=device)
+        lanes = None if device.type == "cpu" else torch.arange(CHUNK, device=device)
         return cls(list(rows), there, most, lanes)
 
     def of_batch(self, tensor: Tensor) -> Tensor:
@@ -129,7 +130,7 @@ def _gather_on_device(
     """
     segments = _segments_of(logits, LARGEST if mode.is_normalised else torch.inf, is_scaled)
     numbers = segments.flatten(1)[:, : logits.shape[1]]
-    best, best_ids = _best(segments, numbers, max(1, asking.most), asking.lanes)
+    best, best_ids = best_entries(numbers, max(1, asking.most), asking.lanes)
     if mode.is_normalised:
         if not is_scaled:  # else the best is 0 already
             numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # so that the sum below loses no digits
@@ -175,28 +176,3 @@ def _segments_of(logits: Tensor, infinity: float, is_clean: bool) -> Tensor:
             cleaned[:, vocab_size:] = -torch.inf
         cleaned.nan_to_num_(nan=-torch.inf, posinf=infinity, neginf=-torch.inf)
     return cleaned.view(rows, -1, width)
-
-
-def _best(segments: Tensor, logits: Tensor, count: int, lanes: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Returns the first of the total order: they lie in as many segments with the best maxima.
-
-    Args:
-        segments: from `_segments_of`.
-        logits: the same without what is beyond the row.
-        count: how many.
-        lanes: int64, from 0 up, as many as a segment has or more.
-
-    Returns:
-        Their logits, float32 [rows, count], and ids, int64 [rows, count].
-    """
-    if 2 * count >= segments.shape[1]:
-        best, ids = logits.sort(dim=1, descending=True, stable=True)
-        return best[:, :count], ids[:, :count]
-    assert lanes is not None, "a device has them"
-    leading = segments.amax(2).sort(dim=1, descending=True, stable=True).indices[:, :count]
-    # In ascending order again, so that equal logits come in the order of their ids.
-    leading = leading.sort(dim=1).values
-    width = segments.shape[2]
-    ids = torch.add(lanes[:width], leading.unsqueeze(2), alpha=width).flatten(1)
-    best, places = logits.gather(1, ids).sort(dim=1, descending=True, stable=True)
-    return best[:, :count], ids.gather(1, places[:, :count])

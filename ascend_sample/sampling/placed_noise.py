@@ -14,13 +14,34 @@ from ascend_sample.sampling.noise import Purpose, exponential_noise
 
 ALIGNMENT: Final = 8
 """Each part of a copy begins at a multiple of so many numbers: 32 bytes, which CANN asks for."""
+MOST_SENT: Final = 2**24
+"""So many numbers, 64 MiB, are sent at once at most, where the device could make them as well."""
 
 
 class DrawKeys(NamedTuple):
-    """What the noise of a batch's rows is a function of, on the host: int64 arrays [rows]."""
+    """What the noise of rows is a function of, on the host: int64 arrays [rows]."""
 
     seed: npt.NDArray[np.int64]
     position: npt.NDArray[np.int64]
+
+
+class KnownNoise(NamedTuple):
+    """Noise that the host can make.
+
+    Attributes:
+        keys: of each row.
+        lanes: how many numbers each row gets.
+        purpose: of the noise.
+    """
+
+    keys: DrawKeys
+    lanes: int
+    purpose: Purpose
+
+    @property
+    def numbers(self) -> int:
+        """Returns how many numbers all rows get."""
+        return len(self.keys.seed) * self.lanes
 
 
 class NoiseOfRows(NamedTuple):
@@ -46,7 +67,8 @@ def noise_of_groups(
 
     Args:
         groups: which rows read how many lanes.
-        position: int64 [batch] on the device; read where ``keys`` are not known.
+        position: int64 [batch] on the device; read where ``keys`` are not known, or the noise is too much to be sent.
+            None: the host knows them.
         keys: of the whole batch.
         purpose: of the noise.
 
@@ -54,12 +76,17 @@ def noise_of_groups(
         For each group float32 [rows, lanes] on its device, or None for one that reads none.
     """
     reading = [group for group in groups if group.lanes > 0]
-    if keys is None or not reading or reading[0].seed.is_cpu:
+    known = [] if keys is None else [_known(group, keys, purpose) for group in reading]
+    if not known or reading[0].seed.is_cpu or not (position is None or can_be_sent(known)):
         made = [_made_there(group, position, purpose) for group in reading]
     else:
-        made = _sent(reading, keys, purpose)
+        made = sent(known, reading[0].seed.device)
     each = iter(made)
     return [next(each) if group.lanes > 0 else None for group in groups]
+
+
+def _known(group: NoiseOfRows, keys: DrawKeys, purpose: Purpose) -> KnownNoise:
+    return KnownNoise(DrawKeys(*(of_batch[group.rows] for of_batch in keys)), group.lanes, purpose)
 
 
 def _made_there(group: NoiseOfRows, position: Tensor | None, purpose: Purpose) -> Tensor:
@@ -69,24 +96,32 @@ def _made_there(group: NoiseOfRows, position: Tensor | None, purpose: Purpose) -
     return exponential_noise(group.seed, of_rows, group.lanes, purpose=purpose)
 
 
-def _sent(groups: Sequence[NoiseOfRows], keys: DrawKeys, purpose: Purpose) -> list[Tensor]:
-    """Makes the noise on the host and sends it in one copy, which nobody waits for.
+def can_be_sent(parts: Sequence[KnownNoise]) -> bool:
+    """Tells whether it is little enough that it is better made on the host."""
+    return sum(part.numbers for part in parts) <= MOST_SENT
+
+
+def sent(parts: Sequence[KnownNoise], device: torch.device) -> list[Tensor]:
+    """Makes noise on the host and sends it in one copy, which nobody waits for.
 
     Every step takes new pinned memory: torch's allocator hands it out again only when the copy from it is done.
+
+    Returns:
+        For each part float32 [rows, lanes] on the device.
     """
     ends, end = [], 0
-    for group in groups:
-        end = -(-end // ALIGNMENT) * ALIGNMENT + len(group.rows) * group.lanes
+    for part in parts:
+        end = -(-end // ALIGNMENT) * ALIGNMENT + part.numbers
         ends.append(end)
     staged = _pinned(end)
-    for group, end in zip(groups, ends, strict=True):
-        seed, position = (torch.from_numpy(of_batch[group.rows]) for of_batch in keys)
-        noise = exponential_noise(seed, position, group.lanes, purpose=purpose)
-        staged[end - noise.numel() : end] = noise.view(-1)
-    there = staged.to(groups[0].seed.device, non_blocking=True)
+    for part, end in zip(parts, ends, strict=True):
+        seed, position = map(torch.from_numpy, part.keys)
+        noise = exponential_noise(seed, position, part.lanes, purpose=part.purpose)
+        staged[end - part.numbers : end] = noise.view(-1)
+    there = staged.to(device, non_blocking=True)
     return [
-        there[end - len(group.rows) * group.lanes : end].view(-1, group.lanes)
-        for group, end in zip(groups, ends, strict=True)
+        there[end - part.numbers : end].view(len(part.keys.seed), part.lanes)
+        for part, end in zip(parts, ends, strict=True)
     ]
 
 

@@ -62,6 +62,11 @@ class Placement(NamedTuple):
         """Tells whether the CPU kernel serves all rows."""
         return self.constants is None
 
+    @property
+    def lanes(self) -> int:
+        """Returns how many numbers of noise any row reads at most; 0 where the CPU kernel makes them itself."""
+        return max(_noise_of(group).lanes for group in self.groups)
+
     @classmethod
     def of(cls, groups: Sequence[PlacedGroup], logits: Tensor) -> Placement:
         """Makes it of groups that hold each row of a batch once, and of logits like those with the rows' statuses."""
@@ -146,22 +151,51 @@ def serve(
     Returns:
         The ids and statuses, in the order of the batch.
     """
-    groups, order, constants = placement
+    groups, _, constants = placement
     if constants is None:
         assert len(groups) == 1, "the kernel serves all rows"
         assert position is not None, "the CPU kernel makes its noise itself"
         parameters, edits = groups[0].parameters.at(position), native_edits or {}
         served = [_serve_natively(logits[0], rows, parameters, keep_ties, purpose, edits) for rows in blocks]
         return served[0] if len(served) == 1 else RowsOutput(*map(torch.cat, zip(*served, strict=True)))
-    noise = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose)
+    of_groups = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose)
     status = status_of(largest_of(logits[0] if edited is None else edited), constants)
-    drawn = [_drawn(*each, edited) for each in zip(logits, groups, noise, strict=True)]
-    return RowsOutput(drawn[0] if order is None else torch.cat(drawn).index_select(0, order), status)
+    return RowsOutput(_tokens(logits, placement, of_groups, edited), status)
+
+
+def serve_with_noise(logits: Tensor, placement: Placement, noise: Tensor) -> Tensor:
+    """Draws the tokens of every row of a batch on a device that has the noise already; nobody asks for statuses.
+
+    Args:
+        logits: [batch, vocab_size], which stay as they are.
+        placement: how the batch is served.
+        noise: float32 [batch, lanes], at least as many as `Placement.lanes`.
+
+    Returns:
+        int64 [batch].
+    """
+    of_groups = [_part_of(noise, group) for group in placement.groups]
+    return _tokens([logits] * len(of_groups), placement, of_groups)
+
+
+def _tokens(
+    logits: Sequence[Tensor], placement: Placement, noise: Sequence[Tensor | None], edited: Tensor | None = None
+) -> Tensor:
+    """Draws the tokens of a batch on a device, in its order, from the logits and the noise of each group."""
+    drawn = [_drawn(*each, edited) for each in zip(logits, placement.groups, noise, strict=True)]
+    return drawn[0] if placement.order is None else torch.cat(drawn).index_select(0, placement.order)
 
 
 def _noise_of(group: PlacedGroup) -> NoiseOfRows:
     lanes = 0 if group.route is None else group.route.lanes
     return NoiseOfRows(group.host_rows, group.batch_rows, group.parameters.seed, lanes)
+
+
+def _part_of(noise: Tensor, group: PlacedGroup) -> Tensor | None:
+    """Returns what a group reads of the noise of all rows."""
+    lanes = _noise_of(group).lanes
+    of_rows = noise if group.batch_rows is None else noise.index_select(0, group.batch_rows)
+    return of_rows[:, :lanes] if lanes else None
 
 
 def _drawn(logits: Tensor, group: PlacedGroup, noise: Tensor | None, edited: Tensor | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import CPU_DISPATCH, CPU_KERNEL, Mutant
+from tests.mutation.mutants import CPU_DISPATCH, CPU_KERNEL, Mutant
 
 IN_CPU_KERNEL = ("tests/operators/test_operator.py::TestShapesAndStrides", "-k", "default and cpu")
 IN_CAPABILITY = ("tests/package/test_backend.py::test_info_shows_the_code_path_of_the_cpu_kernel",)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mutants import Mutant
-from mutants_cpu import IN_FUZZ
+from tests.mutation.mutants import Mutant
+from tests.mutation.mutants_cpu import IN_FUZZ
 
 EDITS = "csrc/cpu/rows/edits.h"
 BRANCHES = "csrc/cpu/branches.h"

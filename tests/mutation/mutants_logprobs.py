@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from mutants import Mutant
+from tests.mutation.mutants import Mutant
 
 BEST_TOKENS = "csrc/cpu/filters/best_tokens.h"
 KERNEL = "csrc/cpu/kernel.h"
 OPERATOR = "csrc/cpu/torch/row_logprobs_kernel.cpp"
 LOGPROBS = "ascend_sample/sampling/logprobs.py"
+BEST_ENTRIES = "ascend_sample/sampling/best_tokens.py"
 
 IN_ROW_LOGPROBS = ("tests/sampling/test_row_logprobs.py",)
 IN_LOGPROBS = ("tests/sampling/test_logprobs.py",)
+IN_BEST_TOKENS = ("tests/sampling/test_best_tokens.py",)
 
 MUTANTS_LOGPROBS = tuple(
     Mutant(f"logprobs: {name}", file, old, new, tests)
@@ -51,7 +53,7 @@ MUTANTS_LOGPROBS = tuple(
         (
             "places are not looked at",
             OPERATOR,
-            "call.rows = {places.const_data_ptr<int64_t>(), static_cast<size_t>(places.numel())};",
+            "call.rows = numbers_of(places);",
             "",
             IN_ROW_LOGPROBS,
         ),
@@ -64,10 +66,10 @@ MUTANTS_LOGPROBS = tuple(
         ),
         (
             "on a device equals come in the order of their segments' maxima",
-            LOGPROBS,
-            "    leading = leading.sort(dim=1).values\n",
-            "",
-            IN_LOGPROBS,
+            BEST_ENTRIES,
+            "_first(maxima, count)[1].sort(dim=1).values",
+            "_first(maxima, count)[1]",
+            IN_BEST_TOKENS,
         ),
         (
             "on a device the sum is that of the row before",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import Mutant
+from tests.mutation.mutants import Mutant
 
 SAMPLING = "ascend_sample/sampling/"
 ROUTES = f"{SAMPLING}routes.py"
@@ -147,8 +147,8 @@ MUTANTS_SAMPLING = (
     Mutant(
         "sampling: groups read each other's noise",
         PLACED_NOISE,
-        "there[end - len(group.rows) * group.lanes : end].view(-1, group.lanes)",
-        "there[: len(group.rows) * group.lanes].view(-1, group.lanes)",
+        "there[end - part.numbers : end].view(len",
+        "there[: part.numbers].view(len",
         ("tests/sampling/test_placed_noise.py",),
     ),
     Mutant(
@@ -363,10 +363,10 @@ MUTANTS_SAMPLING = (
     # ---- logprobs ----
     Mutant(
         "sampling: the best tokens at ties are those that topk happens to find",
-        LOGPROBS,
-        "logits.gather(1, ids).sort(dim=1, descending=True, stable=True)",
-        "logits.gather(1, ids).topk(count, dim=1)",
-        IN_LOGPROBS,
+        "ascend_sample/sampling/best_tokens.py",
+        "_first(values.gather(1, places), count)",
+        "values.gather(1, places).topk(count, dim=1)",
+        IN_BEST_TOKENS,
     ),
     # ---- adapters ----
     Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import (
+from tests.mutation.mutants import (
     CFFI_CALL,
     COMPOSITE,
     IN_ABI,

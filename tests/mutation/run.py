@@ -1,8 +1,8 @@
 """Plants faults in a copy of the project, one after the other, and sees that the tests catch each.
 
-    python tests/mutation/run.py              all of them
-    python tests/mutation/run.py --only cpu   those with "cpu" in their names
-    python tests/mutation/run.py --list       the names
+    python -m tests.mutation.run              all of them
+    python -m tests.mutation.run --only cpu   those with "cpu" in their names
+    python -m tests.mutation.run --list       the names
 
 The copy lies in build/mutation and is kept, so that a second run compiles only what has changed. A run takes hours: an
 interrupted one goes on where it was, as long as no file of the project has changed. A fault is caught when
@@ -27,15 +27,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutants import LIBRARIES, MUTANTS, Mutant
-from mutants_cpu import MUTANTS_CPU
-from mutants_edits import MUTANTS_EDITS
-from mutants_logprobs import MUTANTS_LOGPROBS
-from mutants_sampling import MUTANTS_SAMPLING
-from mutants_segments import MUTANTS_SEGMENTS
-from mutants_v2 import MUTANTS_V2
 from tqdm import tqdm
 
+from tests.mutation.mutants import LIBRARIES, MUTANTS, Mutant
+from tests.mutation.mutants_cpu import MUTANTS_CPU
+from tests.mutation.mutants_edits import MUTANTS_EDITS
+from tests.mutation.mutants_logprobs import MUTANTS_LOGPROBS
+from tests.mutation.mutants_sampling import MUTANTS_SAMPLING
+from tests.mutation.mutants_segments import MUTANTS_SEGMENTS
+from tests.mutation.mutants_v2 import MUTANTS_V2
+
+EVERY = (
+    *MUTANTS,
+    *MUTANTS_CPU,
+    *MUTANTS_V2,
+    *MUTANTS_SAMPLING,
+    *MUTANTS_SEGMENTS,
+    *MUTANTS_EDITS,
+    *MUTANTS_LOGPROBS,
+)
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "build" / "mutation"
 OUTCOMES = TREE / "build" / "outcomes.json"
@@ -260,16 +270,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", default="", help="only the faults with this in their names")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args()
-    every = (
-        *MUTANTS,
-        *MUTANTS_CPU,
-        *MUTANTS_V2,
-        *MUTANTS_SAMPLING,
-        *MUTANTS_SEGMENTS,
-        *MUTANTS_EDITS,
-        *MUTANTS_LOGPROBS,
-    )
-    chosen = [mutant for mutant in every if options.only in mutant.name]
+    chosen = [mutant for mutant in EVERY if options.only in mutant.name]
     if not chosen:
         print(f"--only must be part of a fault's name, got {options.only!r}. --list prints them.", file=sys.stderr)
         return 2

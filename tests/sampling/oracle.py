@@ -29,6 +29,20 @@ def signed(seed: int) -> int:
     return seed - 2**64 if seed >= 2**63 else seed
 
 
+def winner(
+    logits: npt.ArrayLike,
+    params: SamplingParams,
+    position: int,
+    prompt_ids: tuple[int, ...] = (),
+    output_ids: tuple[int, ...] = (),
+    keep_ties: bool = False,
+) -> int:
+    """The id that wins the race of one row."""
+    processed = process_row(logits, params, prompt_ids, output_ids)
+    kept = kept_ids(processed, params, keep_ties)
+    return drawn_id(processed, kept, params, _noise(params, position, len(processed)), keep_ties)
+
+
 def expected(
     logits: npt.ArrayLike,
     params: SamplingParams,
@@ -36,27 +50,31 @@ def expected(
     prompt_ids: tuple[int, ...] = (),
     output_ids: tuple[int, ...] = (),
     keep_ties: bool = False,
+    near_tie: float = NEAR_TIE,
 ) -> Expectation:
     """Run the race of one row.
 
-    An id is acceptable beside the winner where its score comes within `NEAR_TIE` of the winner's, and, where the end of
+    An id is acceptable beside the winner where its score comes within `near_tie` of the winner's, and, where the end of
     the nucleus is within `NEAR_BOUNDARY` of top_p, what a nucleus that is one longer or one shorter draws.
     """
-    assert params.seed is not None
     processed = process_row(logits, params, prompt_ids, output_ids)
     if np.isneginf(processed).all():
         return Expectation(0, {0})
     kept = kept_ids(processed, params, keep_ties)
-    lanes = max(MOST_RANKED, lanes_of(len(processed)))
-    noise = (
-        exponential_noise(torch.tensor([signed(params.seed)]), torch.tensor([position]), lanes, purpose=Purpose.DRAW)[0]
-        .double()
-        .numpy()
-    )
+    noise = _noise(params, position, len(processed))
     acceptable: set[int] = set()
     for each in [kept, *_near_sets(processed, params, kept, keep_ties)]:
-        acceptable |= _near_winners(processed, each, params, noise, keep_ties)
+        acceptable |= _near_winners(processed, each, params, noise, keep_ties, near_tie)
     return Expectation(drawn_id(processed, kept, params, noise, keep_ties), acceptable)
+
+
+def _noise(params: SamplingParams, position: int, vocab_size: int) -> npt.NDArray[np.float64]:
+    """All lanes that a row of the request may read."""
+    assert params.seed is not None
+    lanes = max(MOST_RANKED, lanes_of(vocab_size))
+    seed, at = torch.tensor([signed(params.seed)]), torch.tensor([position])
+    noise: npt.NDArray[np.float64] = exponential_noise(seed, at, lanes, purpose=Purpose.DRAW)[0].double().numpy()
+    return noise
 
 
 def _near_winners(
@@ -65,25 +83,26 @@ def _near_winners(
     params: SamplingParams,
     noise: npt.NDArray[np.float64],
     keep_ties: bool,
+    near_tie: float,
 ) -> set[int]:
-    """The ids whose races end within `NEAR_TIE` of the winners'."""
+    """The ids whose races end within `near_tie` of the winners'."""
     if params.temperature == 0 or params.top_k == 1:
         return {kept[0]}
     weights = np.array([_weight(processed, token_id, kept[0], params) for token_id in kept])
     ids = np.array(kept)
     if is_ranked(params, len(processed), keep_ties):
-        return set(ids[_are_near(weights / noise[: len(kept)])].tolist())
+        return set(ids[_are_near(weights / noise[: len(kept)], near_tie)].tolist())
     sums = np.bincount(ids // SEGMENT, weights)
     winners: set[int] = set()
-    for segment in np.flatnonzero(_are_near(sums / noise[SEGMENT : SEGMENT + len(sums)])):
+    for segment in np.flatnonzero(_are_near(sums / noise[SEGMENT : SEGMENT + len(sums)], near_tie)):
         inside = ids // SEGMENT == segment
         scores = weights[inside] / noise[ids[inside] % SEGMENT]
-        winners |= set(ids[inside][_are_near(scores)].tolist())
+        winners |= set(ids[inside][_are_near(scores, near_tie)].tolist())
     return winners
 
 
-def _are_near(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    near: npt.NDArray[np.bool_] = (scores >= scores.max() * (1 - NEAR_TIE)) & (scores > 0)
+def _are_near(scores: npt.NDArray[np.float64], near_tie: float) -> npt.NDArray[np.bool_]:
+    near: npt.NDArray[np.bool_] = (scores >= scores.max() * (1 - near_tie)) & (scores > 0)
     return near
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,16 +39,10 @@ class RowEdits:
 
 def random_edits(count: int, vocab_size: int, seed: int = 0) -> list[RowEdits]:
     """Each kind in half of the rows; lists that are empty, short, or have ids several times; masks of all densities."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def below(bound: int) -> int:
-        return int(torch.randint(bound, (), generator=generator))
-
-    def pick(values: tuple[float, ...]) -> float:
-        return values[below(len(values))]
+    generator, rng = torch.Generator().manual_seed(seed), random.Random(seed)
 
     def mask() -> Tensor:
-        kind = below(5)
+        kind = rng.randrange(5)
         words = torch.rand(vocab_size // 32 + 1, generator=generator).repeat_interleave(32)[:vocab_size]
         each = torch.rand(vocab_size, generator=generator)
         return (each > 0.5, each > 0.99, each < 0.99, words > 0.95, (words > 0.1) & (each > 0.1))[kind]
@@ -53,16 +50,20 @@ def random_edits(count: int, vocab_size: int, seed: int = 0) -> list[RowEdits]:
     rows = []
     for _ in range(count):
         row = RowEdits()
-        if below(2):
-            ids = torch.randint(vocab_size, (below(20),), generator=generator).unique()
-            row.addends = {int(i): pick((MASKED, 0.0, -0.0, 5.0, -100.0, 0.37, -1.21)) for i in ids}
-        if below(2):
-            row.listed = torch.randint(vocab_size, (below(120),), generator=generator).tolist()
-            row.listed += row.listed[: below(20)]
-            row.occurrences = {i: below(9) for i in row.listed}
-            row.penalties = (pick((1.0, 1.05, 1.3, 0.8)), pick((0.0, 0.7, -0.3)), pick((0.0, 0.1, -0.2)))
-        row.mask = mask() if below(2) else None
-        row.bitmask = mask() if below(2) else None
+        if rng.randrange(2):
+            ids = {rng.randrange(vocab_size) for _ in range(rng.randrange(20))}
+            row.addends = {i: rng.choice((MASKED, 0.0, -0.0, 5.0, -100.0, 0.37, -1.21)) for i in ids}
+        if rng.randrange(2):
+            row.listed = [rng.randrange(vocab_size) for _ in range(rng.randrange(120))]
+            row.listed += row.listed[: rng.randrange(20)]
+            row.occurrences = {i: rng.randrange(9) for i in row.listed}
+            row.penalties = (
+                rng.choice((1.0, 1.05, 1.3, 0.8)),
+                rng.choice((0.0, 0.7, -0.3)),
+                rng.choice((0.0, 0.1, -0.2)),
+            )
+        row.mask = mask() if rng.randrange(2) else None
+        row.bitmask = mask() if rng.randrange(2) else None
         rows.append(row)
     return rows
 
@@ -75,10 +76,12 @@ def whole_rows(logits: Tensor, edits: list[RowEdits]) -> Tensor:
     output_counts = torch.zeros(count, vocab_size, dtype=torch.int32)
     allowed = torch.ones(count, vocab_size, dtype=torch.bool)
     for i, row in enumerate(edits):
-        for token_id, value in (row.addends or {}).items():
-            addend[i, token_id] = value
-        for token_id in row.listed or ():
-            output_counts[i, token_id], in_prompt[i, token_id] = divmod(row.occurrences[token_id], 2)
+        if row.addends is not None:
+            addend[i, as_ids(row.addends)] = torch.tensor(list(row.addends.values()))
+        if row.occurrences is not None:
+            occurrences = torch.tensor(list(row.occurrences.values()), dtype=torch.int32)
+            output_counts[i, as_ids(row.occurrences)] = occurrences // 2
+            in_prompt[i, as_ids(row.occurrences)] = occurrences % 2 == 1
         for mask in (row.mask, row.bitmask):
             if mask is not None:
                 allowed[i] &= mask
@@ -90,12 +93,14 @@ def whole_rows(logits: Tensor, edits: list[RowEdits]) -> Tensor:
 
 def packed(masks: list[Tensor], vocab_size: int, beyond: int = 0) -> Tensor:
     """int32 [masks, ceil(vocab_size / 32)]; bits beyond the vocabulary are `beyond`."""
-    words = (vocab_size + 31) // 32
-    bits = torch.full((len(masks), 32 * words), beyond, dtype=torch.int64)
+    bits = torch.full((len(masks), -(-vocab_size // 32) * 32), beyond, dtype=torch.uint8)
     for i, mask in enumerate(masks):
         bits[i, :vocab_size] = mask
-    values = (bits.view(len(masks), words, 32) << torch.arange(32)).sum(2)
-    return torch.where(values >= 2**31, values - 2**32, values).to(torch.int32)
+    return torch.from_numpy(np.packbits(bits.numpy(), axis=1, bitorder="little").view(np.int32))
+
+
+def as_ids(ids: Iterable[int]) -> Tensor:
+    return torch.tensor(list(ids), dtype=torch.int64)
 
 
 def arguments_of(edits: list[RowEdits], vocab_size: int, seed: int = 0) -> dict[str, Tensor]:
@@ -121,7 +126,7 @@ def arguments_of(edits: list[RowEdits], vocab_size: int, seed: int = 0) -> dict[
     for i, row in enumerate(edits):
         if row.addends is not None:
             length = len(row.addends)
-            arguments["addend_ids"][slot[i], :length] = torch.tensor(list(row.addends), dtype=torch.int64)
+            arguments["addend_ids"][slot[i], :length] = as_ids(row.addends)
             arguments["addends"][slot[i], :length] = torch.tensor(list(row.addends.values()))
             arguments["addend_lengths"][slot[i]] = length
     slot, number = slots([row.listed is not None for row in edits])
@@ -132,11 +137,11 @@ def arguments_of(edits: list[RowEdits], vocab_size: int, seed: int = 0) -> dict[
     arguments["occurrences"] = torch.full((number, vocab_size), 77, dtype=torch.int32)  # read at listed ids alone
     arguments["penalties"] = torch.tensor([row.penalties for row in edits]).t().contiguous()
     for i, row in enumerate(edits):
-        if row.listed is not None:
-            arguments["penalty_ids"][slot[i], : len(row.listed)] = torch.tensor(row.listed, dtype=torch.int64)
+        if row.listed is not None and row.occurrences is not None:
+            arguments["penalty_ids"][slot[i], : len(row.listed)] = as_ids(row.listed)
             arguments["penalty_lengths"][slot[i]] = len(row.listed)
-            for token_id in row.listed:
-                arguments["occurrences"][slot[i], token_id] = row.occurrences[token_id]
+            counts = torch.tensor([row.occurrences[token_id] for token_id in row.listed], dtype=torch.int32)
+            arguments["occurrences"][slot[i], as_ids(row.listed)] = counts
     for slot_name, name in (("mask_slot", "masks"), ("bitmask_rows", "bitmask")):
         masks = [row.mask if name == "masks" else row.bitmask for row in edits]
         slot, number = slots([mask is not None for mask in masks])

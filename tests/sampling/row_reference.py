@@ -74,11 +74,13 @@ def sample(logits: np.ndarray, request: Request, noise: np.ndarray, keep_ties: b
     weights = np.exp(scaled - scaled.max())
     probabilities = weights / weights.sum()
     kept = [
-        ids[_stays(probabilities, int(scaled.argmax()), request, uses_p, delta, factor)]
+        _stays(probabilities, int(scaled.argmax()), request, uses_p, delta, factor)
         for delta, factor in ((0, 1), (-BOUNDARY, 1), (BOUNDARY, 1), (0, 1 - 1e-5), (0, 1 + 1e-5))
     ]
-    by_id = dict(zip(ids.tolist(), weights.tolist(), strict=True))
-    winners = [(_draw if is_ranked else _draw_by_segments)(each, by_id, noise) for each in kept]
+    distinct = {stays.tobytes(): ids[stays] for stays in kept}  # in order; mostly one
+    by_id = np.zeros(x.size)
+    by_id[ids] = weights
+    winners = [(_draw if is_ranked else _draw_by_segments)(each, by_id, noise) for each in distinct.values()]
     return Expected(winners[0][0], frozenset().union(*(near for _, near in winners)), status)
 
 
@@ -100,24 +102,21 @@ def _stays(
     return stays
 
 
-def _draw(ids: np.ndarray, weights: dict[int, float], noise: np.ndarray) -> tuple[int, set[int]]:
+def _draw(ids: np.ndarray, weights: np.ndarray, noise: np.ndarray) -> tuple[int, set[int]]:
     """The id with the largest score, the first on ties; and those whose scores are as good as equal."""
-    scores = np.array([weights[int(each)] for each in ids]) / noise[: ids.size].astype(np.float64)
+    scores = weights[ids] / noise[: ids.size].astype(np.float64)
     near = ids[scores >= scores.max() * (1 - NEAR_DRAW)]
     return int(ids[scores.argmax()]), set(near.tolist())
 
 
-def _draw_by_segments(ids: np.ndarray, weights: dict[int, float], noise: np.ndarray) -> tuple[int, set[int]]:
+def _draw_by_segments(ids: np.ndarray, weights: np.ndarray, noise: np.ndarray) -> tuple[int, set[int]]:
     """First a segment by the sum of its weights, then a place in it; and what else the two races may come to."""
     q = noise.astype(np.float64)
-    sums: dict[int, float] = {}
-    for each in ids.tolist():
-        sums[each // SEGMENT] = sums.get(each // SEGMENT, 0.0) + weights[each]
-    scores = {segment: total / q[SEGMENT + segment] for segment, total in sums.items()}
-    highest = max(scores.values())
+    sums = np.bincount(ids // SEGMENT, weights[ids])
+    scores = sums / q[SEGMENT : SEGMENT + sums.size]
     drawn, near = -1, set[int]()
-    for segment in sorted(scores, key=lambda each: (-scores[each], each)):
-        if scores[segment] < highest * (1 - NEAR_DRAW):
+    for segment in np.argsort(-scores, kind="stable"):
+        if scores[segment] < scores.max() * (1 - NEAR_DRAW):
             break
         inside = np.sort(ids[ids // SEGMENT == segment])
         winner, close = _draw(inside, weights, q[inside % SEGMENT])

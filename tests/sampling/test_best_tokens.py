@@ -17,22 +17,23 @@ from tests.support.code_paths import assert_same_on_all_code_paths
 @pytest.mark.parametrize("entries", [1, 127, 128, 129, 1000, 5000, 40001])
 @pytest.mark.parametrize("count", [1, 3, 8, 200])
 @pytest.mark.parametrize("levels", [5, 10**9])
-def test_the_best_are_those_of_a_stable_sort(entries: int, count: int, levels: int) -> None:
+def test_the_best_are_those_of_a_stable_sort(device: str, entries: int, count: int, levels: int) -> None:
     generator = torch.Generator().manual_seed(entries + count)
     values = torch.randint(-levels, levels, (4, entries), generator=generator).float()
     values[0] = -torch.inf
     values[1, : entries // 2] = -torch.inf
+    values[2, -1] = values[2].max() + 1
     expected = values.sort(dim=1, descending=True, stable=True)
     count = min(count, entries)
-    best, places = best_entries(values, count)
-    assert torch.equal(best, expected.values[:, :count])
-    assert torch.equal(places, expected.indices[:, :count])
+    best, places = best_entries(values.to(device), count)
+    assert torch.equal(best.cpu(), expected.values[:, :count])
+    assert torch.equal(places.cpu(), expected.indices[:, :count])
 
 
-def test_equals_come_in_the_order_of_their_places_wherever_the_best_is() -> None:
+def test_equals_come_in_the_order_of_their_places_wherever_the_best_is(device: str) -> None:
     values = torch.zeros(1, 5000)
     values[0, [400, 4000, 4001]] = torch.tensor([4.0, 5.0, 4.0])
-    assert best_entries(values, 4)[1].tolist() == [[4000, 400, 4001, 0]]
+    assert best_entries(values.to(device), 4)[1].tolist() == [[4000, 400, 4001, 0]]
 
 
 def test_rows_longer_than_the_order_has_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +77,35 @@ def test_native_and_torch_agree(
         torch.testing.assert_close(found[0].double(), exact.gather(1, found[1]), atol=1e-6, rtol=2e-7)
         assert torch.equal(found[0], everything.gather(1, found[1])), "whoever looks at all sees the same bits"
         assert all(len(set(row)) == count for row in found[1].tolist())
+
+
+def strange_rows(vocab_size: int, dtype: torch.dtype) -> Tensor:
+    """Random rows, some with ties, NaN, infinities, and nothing at all."""
+    logits = torch.randn(12, vocab_size, generator=torch.Generator().manual_seed(vocab_size)) * 3
+    logits[1] = logits[1].round()
+    logits[2, ::2] = torch.nan
+    logits[3, ::3] = torch.inf
+    logits[4] = -torch.inf
+    logits[5, 1:] = -torch.inf
+    logits[6] = 0.0
+    logits[7] = -3e38
+    logits[8, ::2] = -0.0
+    return logits.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [1, 7, 60, 2560, 4999, 8192])
+@pytest.mark.parametrize("smoothing", [1.0, 0.7])
+def test_devices_find_what_a_cpu_finds(device: str, vocab_size: int, dtype: torch.dtype, smoothing: float) -> None:
+    here = strange_rows(vocab_size, dtype)
+    there = here.to(device)
+    everything = best_tokens.all_log_probs(there, smoothing)
+    torch.testing.assert_close(everything.cpu(), best_tokens.all_log_probs(here, smoothing), atol=2e-6, rtol=1e-6)
+    for count in (1, 4, 8):
+        count = min(count, vocab_size)
+        found, tokens = best_tokens.best_tokens(there, count, smoothing)
+        assert torch.equal(tokens.cpu(), best_tokens.best_tokens(here, count, smoothing)[1])
+        assert torch.equal(found, everything.gather(1, tokens)), "whoever looks at all sees the same bits"
 
 
 def test_no_underflow_of_what_is_far_below_the_best() -> None:

@@ -137,6 +137,18 @@ def test_more_than_any_top_k_keeps(device: str) -> None:
         torch.testing.assert_close(one.values.cpu(), logits.log_softmax(1).gather(1, one.token_ids.cpu()))
 
 
+@pytest.mark.parametrize("mode", list(LogprobsMode))
+@pytest.mark.parametrize("beyond", [-1, 0, 1, 77])
+def test_the_best_is_the_last_of_a_long_row(device: str, mode: LogprobsMode, beyond: int) -> None:
+    logits = torch.zeros(2, 20 * 256 + beyond)
+    logits[:, -1], logits[0, 7], logits[1, -2] = 5.0, 4.0, 4.0
+    last = logits.shape[1] - 1
+    found = reported(logits, [GREEDY] * 2, device, mode)
+    assert found.token_ids[:, :2].tolist() == [[last, last]] * 2
+    if not mode.is_processed:
+        assert found.token_ids[:, 2:].tolist() == [[7, 0], [last - 1, 0]]
+
+
 @pytest.mark.parametrize("entries", [1, 2, 3, 5, 8, 1000, 151936])
 def test_sums_do_not_depend_on_the_number_of_rows(device: str, entries: int) -> None:
     values = torch.rand(7, entries, generator=torch.Generator().manual_seed(entries))

@@ -66,6 +66,18 @@ def test_a_thousand_replays_are_eager_steps(npu: str) -> None:
     assert len({int(status) for status in torch.cat(eager, 1)[1].cpu()}) == len(RowStatus)
 
 
+def test_close_logits_are_ranked_as_they_are(npu: str) -> None:
+    """Less the largest of their row they would be equal by twos, and then in the order of their ids."""
+    logits = (1 + torch.arange(VOCAB_SIZE) * 2.0**-23).expand(64, -1).contiguous()
+    logits[:, 0] = 5.0
+    batch, step = SamplingBatch(VOCAB_SIZE, npu), StaticStep(64, VOCAB_SIZE, torch.float32, npu)
+    batch.extend([SamplingParams(top_k=64, seed=seed) for seed in range(64)])
+    step.prepare(batch)
+    step.logits.copy_(logits)
+    step.run()
+    assert torch.equal(step.token_ids, Sampler()(step.logits, batch).token_ids)
+
+
 @pytest.mark.parametrize("options", [{"largest_k": 2000}, {"keep_ties": True}])
 def test_rows_that_are_sorted(device: str, options: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(2)

@@ -1,4 +1,7 @@
-"""A covering set of requests: every two values of two parameters meet in one of them, and most triples do.
+"""Covering sets of requests: every two values of two parameters meet in one of them, and most triples do.
+
+The first has all parameters in a small vocabulary; the second has rows that are drawn by segments, with a grammar's
+bitmask, in a vocabulary in which a top-k above 1024 is on.
 
 `covering_rows` is greedy: of `CANDIDATES` random combinations it takes the one with most pairs that have not met yet,
 then with most triples, and stops when all pairs have met and there are enough rows. Fixed seed, so always the same.
@@ -17,7 +20,8 @@ from draws import Case
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.reference import process_row
+from ascend_sample.sampling.processing import words_of
+from ascend_sample.sampling.segmented import SEGMENT
 
 VOCAB_SIZE: Final = 1000
 LARGE_VOCAB_SIZE: Final = 8000
@@ -45,6 +49,21 @@ PENALTIES: Final = {
     "presence": {"presence_penalty": 0.75},
     "frequency": {"frequency_penalty": 0.25},
     "all": {"repetition_penalty": 0.8, "presence_penalty": -0.5, "frequency_penalty": 0.5},
+}
+SEGMENTED_VOCAB_SIZE: Final = 5000
+"""Twenty segments, the last one short."""
+SEGMENTED_ROWS: Final = 24
+SEGMENTED_FACTORS: Final[dict[str, tuple[Any, ...]]] = {
+    "dtype": (torch.float32, torch.bfloat16),
+    "logits": ("normal", "flat", "stairs"),
+    "temperature": (1.0, 0.7),
+    "top_k": (None, 1500, 4999),
+    "top_p": (1.0, 0.91, 0.7),
+    "min_p": (0.0, 0.002),
+    "penalties": ("none", "all"),
+    "bias": ("none", "some"),
+    "mask": ("none", "allowed", "bad"),
+    "bitmask": ("none", "half", "segments"),
 }
 LARGE: Final = (
     {"top_k": 5000},
@@ -120,7 +139,9 @@ def make_case(number: int, values: dict[str, Any], vocab_size: int) -> Case:
         prompt_ids = tuple(ids[15:45].tolist())
         output_ids = tuple(np.concatenate((output, output[:8])).tolist())
         keep_ties = values.get("keep_ties", False)
-        case = Case(f"{number}: V={vocab_size} " + " ".join(names), logits, params, prompt_ids, output_ids, keep_ties)
+        bitmask = _bitmask(values.get("bitmask", "none"), vocab_size, generator)
+        name = f"{number}: V={vocab_size} " + " ".join(names)
+        case = Case(name, logits, params, prompt_ids, output_ids, keep_ties, bitmask)
         if _order_is_decided(case) and case.doubt() <= LARGEST_DOUBT:
             return case
     raise AssertionError(f"no row for {values}")
@@ -142,9 +163,19 @@ def _mask(kind: str, ids: np.ndarray, vocab_size: int) -> dict[str, Any]:
     }[kind]
 
 
+def _bitmask(kind: str, vocab_size: int, generator: np.random.Generator) -> Tensor | None:
+    """Half of all ids, or half of those in every other segment; beyond the vocabulary, bits as they come."""
+    if kind == "none":
+        return None
+    bits = generator.random(words_of(vocab_size) * 32) < 0.5
+    if kind == "segments":
+        bits &= np.arange(len(bits)) // SEGMENT % 2 == 0
+    return torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32))
+
+
 def _order_is_decided(case: Case) -> bool:
     """Whether the k-th of the processed logits is equal to the next one, or clearly above."""
-    processed = -np.sort(-process_row(case.logits.double().numpy(), case.params, case.prompt_ids, case.output_ids))
+    processed = -np.sort(-case.processed())
     top_k = case.params.top_k
     if top_k is None or top_k >= case.vocab_size or processed[top_k] == -np.inf:
         return True
@@ -155,11 +186,21 @@ def _order_is_decided(case: Case) -> bool:
 @functools.cache
 def covering_set() -> list[Case]:
     """`ROWS` at V = 1000, where top-k 1024 and 5000 are off; then `LARGE`, where they are on."""
-    rows = covering_rows([len(choices) for choices in FACTORS.values()], ROWS)
-    cases = []
-    for number, row in enumerate(rows):
-        values = {name: choices[index] for (name, choices), index in zip(FACTORS.items(), row, strict=True)}
-        cases.append(make_case(number, values, VOCAB_SIZE))
-    for number, values in enumerate(LARGE, start=len(rows)):
+    cases = _cases(FACTORS, ROWS, VOCAB_SIZE, 0)
+    for number, values in enumerate(LARGE, start=len(cases)):
         cases.append(make_case(number, values, LARGE_VOCAB_SIZE))
+    return cases
+
+
+@functools.cache
+def segmented_set() -> list[Case]:
+    """`SEGMENTED_ROWS` that no top-k ranks."""
+    return _cases(SEGMENTED_FACTORS, SEGMENTED_ROWS, SEGMENTED_VOCAB_SIZE, ROWS + len(LARGE))
+
+
+def _cases(factors: dict[str, tuple[Any, ...]], rows: int, vocab_size: int, first: int) -> list[Case]:
+    cases = []
+    for number, row in enumerate(covering_rows([len(choices) for choices in factors.values()], rows), start=first):
+        values = {name: choices[index] for (name, choices), index in zip(factors.items(), row, strict=True)}
+        cases.append(make_case(number, values, vocab_size))
     return cases

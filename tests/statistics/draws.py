@@ -19,6 +19,7 @@ from gate import Booleans, Floats, Integers, RowGate
 from torch import Tensor
 
 from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams, routes, sample_rows
+from ascend_sample.sampling.bitmask import placed_bitmask
 from ascend_sample.sampling.reference import kept_ids, process_row, target_distribution
 from ascend_sample.sampling.routes import Abilities
 
@@ -45,21 +46,33 @@ class Case:
     prompt_ids: tuple[int, ...] = ()
     output_ids: tuple[int, ...] = ()
     keep_ties: bool = False
+    bitmask: Tensor | None = None
+    """int32 [words], what a grammar allows; None: everything."""
 
     @property
     def vocab_size(self) -> int:
         return len(self.logits)
 
+    def allowed_logits(self) -> Floats:
+        """The logits in float64, -inf where the bitmask does not allow an id."""
+        logits = self.logits.double().numpy().copy()
+        if self.bitmask is not None:
+            bits = np.unpackbits(self.bitmask.numpy().view(np.uint8), bitorder="little")
+            logits[bits[: self.vocab_size] == 0] = -np.inf
+        return logits
+
+    def processed(self) -> Floats:
+        """What becomes of the logits before temperature, in float64."""
+        return process_row(self.allowed_logits(), self.params, self.prompt_ids, self.output_ids)
+
     def target(self) -> Floats:
         """The probabilities in float64."""
-        return target_distribution(
-            self.logits.double().numpy(), self.params, self.prompt_ids, self.output_ids, self.keep_ties
-        )
+        return target_distribution(self.allowed_logits(), self.params, self.prompt_ids, self.output_ids, self.keep_ties)
 
     def kept(self, **changes: float) -> Booleans:
         """What the filters keep, with some of the parameters changed."""
         params = SamplingParams.from_mapping(self.params.to_mapping() | changes)
-        processed = process_row(self.logits.double().numpy(), params, self.prompt_ids, self.output_ids)
+        processed = self.processed()
         kept = np.zeros(self.vocab_size, dtype=np.bool_)
         kept[kept_ids(processed, params, self.keep_ties)] = True
         return kept & (processed > -np.inf)
@@ -123,8 +136,9 @@ def draw(
     batch = SamplingBatch(case.vocab_size)
     batch.add(case.params, case.prompt_ids, output_ids=case.output_ids)
     row = case.logits.unsqueeze(0)
-    processed = batch.process(row)
-    row = row if processed is None else processed.logits
+    bitmask = None if case.bitmask is None else case.bitmask.unsqueeze(0)
+    edited = batch.edited(row, placed_bitmask(bitmask, None, 1, case.vocab_size, row.device))
+    row = row if edited is None else edited
     columns = {name: getattr(batch, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     rows_of_a_launch = max(16, ELEMENTS_OF_A_LAUNCH // case.vocab_size)
     token_ids = []

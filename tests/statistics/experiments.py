@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -156,7 +157,28 @@ def step(
         positions=[100 + seed % 7 for seed in seeds],
     )
     logits = torch.stack([case.logits.to(dtype) for case in cases])
-    return Sampler()(logits, batch, purpose=purpose, advance=False)
+    masked = {row: case.bitmask for row, case in enumerate(cases) if case.bitmask is not None}
+    grammars = {"bitmask": torch.stack(list(masked.values())), "bitmask_rows": list(masked)} if masked else {}
+    return Sampler()(logits, batch, purpose=purpose, advance=False, **grammars)
+
+
+def judge_in_a_batch(case: Case, draws: int, *, on: str = "native", key: int = 1) -> Verdict:
+    """Counts of a case in the rows of a batch, of which every other one has its mirror image without a bitmask."""
+    mirror = mirrored(case)
+    seeds = (key * 10**9 + np.arange(2 * draws)).tolist()
+    with machine(on):
+        token_ids = step([case, mirror] * draws, seeds, case.logits.dtype).token_ids.view(draws, 2)
+    return worst(
+        [
+            each.gate(draws).judge(count(token_ids[:, place], case.vocab_size))
+            for place, each in enumerate((case, mirror))
+        ]
+    )
+
+
+def mirrored(case: Case) -> Case:
+    """The same request, without a bitmask, of the logits in reverse."""
+    return replace(case, logits=case.logits.flip(0), bitmask=None)
 
 
 def judge_batches(cases: Sequence[Case], *, on: str = "native", key: int = 1) -> Verdict:

@@ -7,45 +7,33 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import torch
+from planting import Plant, Planter
 from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import RowsOutput, SamplingRoute, device_routes, edits, placed_noise, plan, serving, slots
-from ascend_sample.sampling.device_routes import Rows
 from ascend_sample.sampling.total_order import mask_below_top_k
 
-Plant = Callable[[pytest.MonkeyPatch], None]
 Noise = Callable[..., Tensor]
 
 
 def around_operator(change: Callable[..., tuple[Any, Any, Tensor]]) -> Plant:
     """Lets something happen to scaled logits, parameters and noise just before an operator or a softmax takes them."""
 
-    class Ranked(device_routes.FusedV2):
-        def __init__(self, rows: Rows) -> None:
-            super().__init__(rows)
-            self.rows = rows
+    def draw(self: Any, values: Tensor, noise: Tensor) -> Tensor:
+        values, parameters, noise = change(values, self.rows.parameters, device_routes.widened(noise, values))
+        return device_routes.FusedV2(self.rows._replace(parameters=parameters))._draw(values, noise)
 
-        def _draw(self, values: Tensor, noise: Tensor) -> Tensor:
-            values, parameters, noise = change(values, self.rows.parameters, device_routes.widened(noise, values))
-            return device_routes.FusedV2(self.rows._replace(parameters=parameters))._draw(values, noise)
+    def weigh(self: Any, weights: Tensor) -> None:
+        values, parameters, _ = change(weights.clone(), self.rows.parameters, torch.ones_like(weights))
+        weights.copy_(values)
+        device_routes.Segments(self.rows._replace(parameters=parameters))._weigh(weights)
 
-    class Unranked(device_routes.Segments):
-        def __init__(self, rows: Rows) -> None:
-            super().__init__(rows)
-            self.rows = rows
-
-        def _weigh(self, weights: Tensor) -> None:
-            values, parameters, _ = change(weights.clone(), self.rows.parameters, torch.ones_like(weights))
-            weights.copy_(values)
-            device_routes.Segments(self.rows._replace(parameters=parameters))._weigh(weights)
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        patch.setitem(device_routes.ROUTES, SamplingRoute.FUSED_V2, Ranked)
-        for route in (SamplingRoute.SEGMENTS, SamplingRoute.FUSED_SEGMENTS):
-            patch.setitem(device_routes.ROUTES, route, Unranked)
+    def plant(planter: Planter) -> None:
+        site = "FusedV2._draw or Segments._weigh"
+        planter.override([SamplingRoute.FUSED_V2], "_draw", draw, site)
+        planter.override([SamplingRoute.SEGMENTS, SamplingRoute.FUSED_SEGMENTS], "_weigh", weigh, site)
 
     return plant
 
@@ -57,7 +45,7 @@ def around_noise(change: Callable[..., Tensor]) -> Plant:
     def changed(seed: Tensor, position: Tensor, lanes: int, **options: Any) -> Tensor:
         return change(original, seed, position, lanes, **options)
 
-    return lambda patch: patch.setattr(placed_noise, "exponential_noise", changed)
+    return lambda planter: planter.replace(placed_noise, "exponential_noise", changed)
 
 
 def without(parameters: Any, *names: str) -> Any:
@@ -100,11 +88,11 @@ def rounded_p(scaled: Tensor, parameters: Any, noise: Tensor) -> tuple[Tensor, A
     return scaled, replace(parameters, top_p=parameters.top_p.bfloat16().float()), noise
 
 
-def divided_in_16_bits(patch: pytest.MonkeyPatch) -> None:
+def divided_in_16_bits(planter: Planter) -> None:
     def divided(values: Tensor, base: Tensor, divisor: Tensor, out: Tensor) -> Tensor:
         return out.copy_((values / divisor).bfloat16())
 
-    patch.setattr(device_routes, "scaled", divided)
+    planter.replace(device_routes, "scaled", divided)
 
 
 def every_lane(scaled: Tensor, parameters: Any) -> Tensor:
@@ -150,51 +138,46 @@ def filter_before_temperature(name: str) -> Plant:
     def undivided(values: Tensor, base: Tensor, divisor: Tensor, out: Tensor) -> Tensor:
         return torch.sub(values, base, out=out)
 
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        around_operator(change)(patch)
-        patch.setattr(device_routes, "scaled", undivided)
+    def plant(planter: Planter) -> None:
+        around_operator(change)(planter)
+        planter.replace(device_routes, "scaled", undivided)
 
     return plant
 
 
-def second_softmax(patch: pytest.MonkeyPatch) -> None:
+def second_softmax(planter: Planter) -> None:
     """The first operator for rows of top-p alone: it takes the softmax of the kept probabilities again."""
 
-    class Flattened(device_routes.Segments):
-        def __init__(self, rows: Rows) -> None:
-            super().__init__(rows)
-            self.parameters = rows.parameters
+    def flattened(self: Any, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
+        own, operator = self.rows.parameters, torch.ops.ascend_sample.top_k_top_p_sample
+        token_ids: Tensor = operator(logits, own.top_k, own.top_p, every_lane(logits, own), 0.0, False, 32)[0]
+        return token_ids
 
-        def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
-            own, operator = self.parameters, torch.ops.ascend_sample.top_k_top_p_sample
-            token_ids: Tensor = operator(logits, own.top_k, own.top_p, every_lane(logits, own), 0.0, False, 32)[0]
-            return token_ids
-
-    patch.setitem(device_routes.ROUTES, SamplingRoute.FUSED_SEGMENTS, Flattened)
+    planter.override([SamplingRoute.FUSED_SEGMENTS], "__call__", flattened)
 
 
 def occurrences(change: Callable[[slots.Seen], slots.Seen]) -> Plant:
     """Lets the batch count other tokens than those that a row has seen."""
     original = slots.occurrences_of
-    return lambda patch: patch.setattr(slots, "occurrences_of", lambda seen: original(change(seen)))
+    return lambda planter: planter.replace(slots, "occurrences_of", lambda seen: original(change(seen)))
 
 
-def edits_applied_twice(patch: pytest.MonkeyPatch) -> None:
+def edits_applied_twice(planter: Planter) -> None:
     original = edits.edited
 
     def twice(logits: Tensor, *changes: Any) -> Tensor:
         return original(original(logits, *changes), *changes)
 
-    patch.setattr(edits, "edited", twice)
+    planter.replace(edits, "edited", twice)
 
 
-def masks_one_word_late(patch: pytest.MonkeyPatch) -> None:
+def masks_one_word_late(planter: Planter) -> None:
     original = plan.mask_out
 
     def late(logits: Tensor, words: Tensor, bits: Tensor) -> None:
         original(logits, words.roll(1, 1), bits)
 
-    patch.setattr(plan, "mask_out", late)
+    planter.replace(plan, "mask_out", late)
 
 
 def large_rows(noise_of: Callable[[Tensor], Tensor], eps: float) -> Plant:
@@ -209,7 +192,7 @@ def large_rows(noise_of: Callable[[Tensor], Tensor], eps: float) -> Plant:
         )[0]
         return RowsOutput(token_ids, torch.zeros_like(token_ids, dtype=torch.int8))
 
-    return lambda patch: patch.setattr(serving, "_serve_natively", changed)
+    return lambda planter: planter.replace(serving, "_serve_natively", changed)
 
 
 def of_24_bits(noise: Tensor) -> Tensor:

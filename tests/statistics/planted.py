@@ -8,20 +8,23 @@ distribution (draws that are no longer independent), and its power is a frequenc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import faults
 import numpy as np
+import segment_faults
 import torch
 from draws import Case
-from experiments import HEAD_NATS, LARGE_VOCAB_SIZE, heavy_tail, tail_probability
+from experiments import HEAD_NATS, LARGE_VOCAB_SIZE, heavy_tail, mirrored, tail_probability
 from gate import Booleans, Floats
+from planting import Plant
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingParams
-from ascend_sample.sampling.reference import process_row
+from ascend_sample.sampling.processing import words_of
+from ascend_sample.sampling.segmented import SEGMENT, segments_of
 
 SIZE: Final = 200
 
@@ -34,7 +37,7 @@ class Mutant:
         name: what is wrong.
         plant: puts it into the layer.
         case: what is drawn; None where the experiment has a row of its own.
-        experiment: "counts" of the case, or a key of `experiments.JUDGES`, or "batches".
+        experiment: "counts" of the case, alone or "in a batch", or a key of `experiments.JUDGES`, or "batches".
         wrong: the distribution that comes of it.
         rate: of tail hits, for the heavy tail.
         draws: how many the gate needs to be sure of it.
@@ -43,7 +46,7 @@ class Mutant:
     """
 
     name: str
-    plant: faults.Plant
+    plant: Plant
     case: Case | None = None
     experiment: str = "counts"
     wrong: Callable[[Case], Floats] | None = None
@@ -54,7 +57,7 @@ class Mutant:
 
 
 def _of_kept(case: Case, kept: Booleans) -> Floats:
-    processed = process_row(case.logits.double().numpy(), case.params, case.prompt_ids, case.output_ids)
+    processed = case.processed()
     scaled = (processed - processed[kept].max()) / case.params.temperature
     weights = np.where(kept, np.exp(scaled), 0)
     return weights / weights.sum()
@@ -83,8 +86,7 @@ def _with_nucleus(longer: int = 0, **changes: Any) -> Callable[[Case], Floats]:
 
 
 def _edited_before(case: Case) -> Floats:
-    processed = process_row(case.logits.double().numpy(), case.params, case.prompt_ids, case.output_ids)
-    return replace(case, logits=torch.from_numpy(processed)).target()
+    return replace(case, logits=torch.from_numpy(case.processed())).target()
 
 
 def _biased(case: Case) -> Floats:
@@ -111,12 +113,58 @@ def _without_a_tenth(case: Case) -> Floats:
     return _of_kept(case, case.kept(top_p=0.9))
 
 
+def _with_sums(sums_of: Callable[[Case], Floats]) -> Callable[[Case], Floats]:
+    """Places as they should be, and segments drawn from other sums."""
+
+    def wrong(case: Case) -> Floats:
+        target, segments = case.target(), segments_of(case.vocab_size)
+        of_ids = np.repeat(np.arange(segments), SEGMENT)[: case.vocab_size]
+        right, sums = np.bincount(of_ids, target), sums_of(case)
+        mixed: Floats = (sums / sums.sum())[of_ids] * target / np.where(right > 0, right, 1)[of_ids]
+        mixed[(np.arange(segments) * SEGMENT)[right == 0]] = (sums / sums.sum())[right == 0]
+        return mixed
+
+    return wrong
+
+
+def _sums(case: Case) -> Floats:
+    """Of the segments, in the weights that the draw has: the largest of all is 1."""
+    target = case.target()
+    whole = np.zeros(segments_of(case.vocab_size) * SEGMENT)
+    whole[: case.vocab_size] = target / target.max()
+    return whole.reshape(-1, SEGMENT).sum(1)
+
+
+def _changed_sums(change: segment_faults.Sums) -> Callable[[Case], Floats]:
+    def sums_of(case: Case) -> Floats:
+        changed: Floats = change(torch.from_numpy(_sums(case)).unsqueeze(0), case.vocab_size)[0].numpy()
+        return changed
+
+    return _with_sums(sums_of)
+
+
+def _rolled_bitmask(case: Case) -> Floats:
+    assert case.bitmask is not None
+    return replace(case, bitmask=case.bitmask.roll(1)).target()
+
+
+def _unmasked(case: Case) -> Floats:
+    return replace(case, bitmask=None).target()
+
+
+def bitmask_of(vocab_size: int, allowed: Iterable[int]) -> Tensor:
+    """int32 [words], with the bits of these ids."""
+    bits = np.zeros(words_of(vocab_size) * 32, np.bool_)
+    bits[list(allowed)] = True
+    return torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32))
+
+
 def _case(name: str, logits: Tensor, **params: Any) -> Case:
     return Case(name, logits, SamplingParams(**params))
 
 
-def _normal(sigma: float, seed: int) -> Tensor:
-    return torch.from_numpy(sigma * np.random.default_rng(seed).normal(size=SIZE)).float()
+def _normal(sigma: float, seed: int, size: int = SIZE) -> Tensor:
+    return torch.from_numpy(sigma * np.random.default_rng(seed).normal(size=size)).float()
 
 
 HAND_WORKED: Final = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
@@ -130,6 +178,10 @@ PENALISED: Final = Case(
     output_ids=tuple(range(60, 140)),
 )
 PLAIN: Final = _case("sigma 1.5", _normal(1.5, 8))
+SEGMENTS: Final = _case("three segments", _normal(1.0, 10, 600) + torch.arange(600) / 400)
+"""Of which the last one has 88 ids, and each has another sum."""
+HOLLOW: Final = _case("a segment of no mass", SEGMENTS.logits, allowed_ids=[*range(256), *range(512, 600)])
+GRAMMAR: Final = replace(PLAIN, name="grammar", bitmask=bitmask_of(SIZE, range(10, 90)))
 
 
 def _tail_rate_of_24_bits() -> float:
@@ -252,6 +304,66 @@ MUTANTS: Final = (
         _case("allowed", PLAIN.logits, allowed_ids=range(10, 90)),
         wrong=_changed(allowed_ids=range(42, 122)),
     ),
+    Mutant(
+        "a word of a bitmask read for the next one",
+        segment_faults.bitmasks_one_word_late,
+        GRAMMAR,
+        wrong=_rolled_bitmask,
+    ),
+    Mutant(
+        "the same on a CPU",
+        segment_faults.native_bitmasks_one_word_late,
+        GRAMMAR,
+        "in a batch",
+        wrong=_rolled_bitmask,
+        draws=2_000,
+        on="native",
+    ),
+    Mutant(
+        "the bitmask of the row before",
+        segment_faults.bitmasks_of_the_row_before,
+        GRAMMAR,
+        "in a batch",
+        wrong=_unmasked,
+        draws=2_000,
+    ),
+    Mutant(
+        "the same on a CPU, too",
+        segment_faults.native_bitmasks_of_the_row_before,
+        GRAMMAR,
+        "in a batch",
+        wrong=_unmasked,
+        draws=2_000,
+        on="native",
+    ),
+    Mutant(
+        "segment sums of the row before",
+        segment_faults.of_sums(segment_faults.of_the_row_before),
+        SEGMENTS,
+        "in a batch",
+        wrong=_with_sums(lambda case: _sums(mirrored(case))),
+        draws=4_000,
+    ),
+    Mutant(
+        "a short last segment lost",
+        segment_faults.of_sums(segment_faults.without_a_short_end),
+        SEGMENTS,
+        wrong=_changed_sums(segment_faults.without_a_short_end),
+    ),
+    Mutant(
+        "a short last segment taken for a full one",
+        segment_faults.of_sums(segment_faults.full_ends),
+        SEGMENTS,
+        wrong=_changed_sums(segment_faults.full_ends),
+    ),
+    Mutant(
+        "a segment of no mass may win",
+        segment_faults.of_sums(segment_faults.never_nothing),
+        HOLLOW,
+        wrong=_changed_sums(segment_faults.never_nothing),
+    ),
+    Mutant("one noise for segments and places", segment_faults.shared_noise, SEGMENTS, draws=80_000),
+    Mutant("a stale buffer of noise", segment_faults.stale_buffer(), None, "seeds"),
     Mutant(
         "division by the temperature in bfloat16",
         faults.divided_in_16_bits,

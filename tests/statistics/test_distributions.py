@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from covering import FACTORS, LARGE, ROWS, VOCAB_SIZE, covering_rows, covering_set, meetings
+from covering import (
+    FACTORS,
+    LARGE,
+    ROWS,
+    SEGMENTED_FACTORS,
+    SEGMENTED_ROWS,
+    SEGMENTED_VOCAB_SIZE,
+    VOCAB_SIZE,
+    covering_rows,
+    covering_set,
+    meetings,
+    segmented_set,
+)
 from draws import MACHINES, Case, count, counts_of, machine
 from experiments import step
 from ledger import IS_LONG, LEDGER, draws, hold
 
 from ascend_sample.sampling import Purpose, SamplingParams
+from ascend_sample.sampling.reference import is_ranked
 from ascend_sample.sampling.routes import RULES, Abilities, SamplingRoute, choose_rules
 
 TENTHS = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
@@ -85,6 +99,51 @@ class TestCoveringSet:
         case = covering_set()[number]
         gate = case.gate(draws(4_000, 20_000))
         hold(gate.judge(counts_of(case, gate.draws, on="torch", key=number + 1)), case.name)
+
+
+class TestSegmentedSet:
+    def test_every_pair_of_values_meets(self) -> None:
+        sizes = [len(choices) for choices in SEGMENTED_FACTORS.values()]
+        rows = covering_rows(sizes, SEGMENTED_ROWS)
+        assert len(rows) == SEGMENTED_ROWS
+        pairs = {pair for row in rows for pair in meetings(row, 2)}
+        assert len(pairs) == sum(a * b for a, b in itertools.combinations(sizes, 2))
+
+    def test_rows_are_drawn_by_segments_and_bitmasks_forbid_what_matters(self) -> None:
+        kept = [int((case.target() > 0).sum()) for case in segmented_set()]
+        assert sum(number > 10 for number in kept) >= 20
+        for case in segmented_set():
+            target = case.target()
+            assert not is_ranked(case.params, case.vocab_size)
+            if case.bitmask is not None:
+                assert ((target == 0) & (replace(case, bitmask=None).target() > 1e-5)).any()
+
+    @pytest.mark.parametrize(
+        ("on", "number"),
+        [
+            (on, number)
+            for on in ("native", "second operator", "first operator")
+            for number in range(0, SEGMENTED_ROWS, 1 if IS_LONG or on == "native" else 6)
+        ],
+    )
+    def test_draws(self, on: str, number: int) -> None:
+        case = segmented_set()[number]
+        gate = case.gate(draws(4_000, 100_000) if on == "native" else draws(2_000, 20_000))
+        hold(gate.judge(counts_of(case, gate.draws, on=on, key=number + 1)), f"{on}, {case.name}")
+
+    @MACHINE
+    def test_in_a_batch(self, on: str) -> None:
+        """The sampler's own edits: on a CPU the kernel reads masks and bitmasks itself, of rows that have some."""
+        cases, copies = segmented_set(), draws(40, 1000)
+        counts = np.zeros((len(cases), SEGMENTED_VOCAB_SIZE), dtype=np.int64)
+        with machine(on):
+            for number in range(copies // 40):
+                seeds = (10**9 * (number + 1) + np.arange(40 * len(cases))).tolist()
+                tokens = step(cases * 40, seeds, torch.float32).token_ids.view(40, len(cases))
+                for place in range(len(cases)):
+                    counts[place] += count(tokens[:, place], SEGMENTED_VOCAB_SIZE)
+        for case, drawn in zip(cases, counts, strict=True):
+            hold(case.gate(copies).judge(drawn), f"{on}, in a batch, {case.name}")
 
 
 def stairs(dtype: torch.dtype, step_: float = 0.25) -> torch.Tensor:

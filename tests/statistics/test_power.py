@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from covering import VOCAB_SIZE, covering_set
 from draws import counts_of
-from experiments import JUDGES, judge_batches, tail_probability
+from experiments import JUDGES, judge_batches, judge_in_a_batch, tail_probability
 from gate import Verdict, binomial_power
 from ledger import IS_LONG, LEDGER, draws
 from planted import MUTANTS, Mutant
+from planting import planted
 
 LEAST_POWER = 0.999
 TRIALS = draws(4, 20)
@@ -19,6 +20,9 @@ def judge(mutant: Mutant, key: int) -> Verdict:
     if mutant.experiment == "counts":
         assert mutant.case is not None
         return mutant.case.gate(mutant.draws).judge(counts_of(mutant.case, mutant.draws, on=mutant.on, key=key))
+    if mutant.experiment == "in a batch":
+        assert mutant.case is not None
+        return judge_in_a_batch(mutant.case, mutant.draws, on=mutant.on, key=key)
     if mutant.experiment == "batches":
         return judge_batches([case for case in covering_set() if case.vocab_size == VOCAB_SIZE], on=mutant.on, key=key)
     return JUDGES[mutant.experiment](mutant.draws, on=mutant.on, key=key)
@@ -38,8 +42,7 @@ def power_by_formula(mutant: Mutant) -> float | None:
 def test_a_planted_fault_is_stopped(mutant: Mutant) -> None:
     power = power_by_formula(mutant)
     keys = range(1, 2 if power is not None else 1 + TRIALS)
-    with pytest.MonkeyPatch.context() as patch:
-        mutant.plant(patch)
+    with planted(mutant.plant):
         verdicts = [judge(mutant, key) for key in keys]
     stopped = sum(not verdict.passed for verdict in verdicts)
     if power is None:

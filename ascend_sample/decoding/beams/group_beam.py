@@ -20,13 +20,13 @@ from ascend_sample.decoding.beams.pool import (
     going_on,
 )
 from ascend_sample.decoding.beams.run import BeamRun, Candidates, check_beams, choose, first_beams_alone
-from ascend_sample.decoding.best_of_rows import all_log_probs, best_entries
 from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.reading import SeldomTrue
 from ascend_sample.decoding.request import CommonOptions, check_request
 from ascend_sample.decoding.steps import steps_of
+from ascend_sample.sampling.best_tokens import all_log_probs, best_entries
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
@@ -16,9 +17,10 @@ from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, check_request
 from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
-from ascend_sample.sampling import SamplingBatch, SamplingParams, exponential_noise
+from ascend_sample.sampling import Purpose, SamplingBatch, SamplingParams
 from ascend_sample.sampling.best_tokens import best_entries
-from ascend_sample.sampling.distribution import kept_logits
+from ascend_sample.sampling.distribution import Distributions, kept_logits
+from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
 
 
 @torch.no_grad()
@@ -93,16 +95,25 @@ def beam_sample(
     batch.extend(rows)
     warp = _warper(batch, num_beams)
     seeds, first_positions = batch.seed.clone(), request.prompt_lengths()
+    seeds_here, first_here = batch.host.seed.copy(), first_positions.cpu().numpy()
 
     def pick(step: int, scores: Tensor, count: int) -> Candidates:
         log_probs = warp(run.log_probs()).view(request.batch_size, num_beams, run.vocab_size)
-        return draw(scores, log_probs, seeds, first_positions + step, count)
+        keys = DrawKeys(seeds_here, first_here + step)
+        return draw(scores, log_probs, seeds, first_positions + step, count, keys)
 
     pool = FinishedPool(request, num_beams, length_penalty, early_stopping)
     return search_with_pool(run, pool, num_return_sequences, pick)
 
 
-def draw(beam_scores: Tensor, log_probs: Tensor, seeds: Tensor, positions: Tensor, count: int) -> Candidates:
+def draw(
+    beam_scores: Tensor,
+    log_probs: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    count: int,
+    keys: DrawKeys | None = None,
+) -> Candidates:
     """Draws continuations of each prompt without replacement, in proportion to the exponentials of their sums.
 
     Args:
@@ -111,13 +122,16 @@ def draw(beam_scores: Tensor, log_probs: Tensor, seeds: Tensor, positions: Tenso
         seeds: int64 [batch].
         positions: int64 [batch], the position of the tokens that are drawn.
         count: how many continuations are drawn, or all where there are fewer.
+        keys: the seeds and positions, where the host knows them.
 
     Returns:
         The continuations in the order of their sums. Where too few have a probability, the rest has the score NOTHING.
     """
     vocab_size = log_probs.shape[2]
     totals = at_least_nothing(beam_scores[:, :, None] + log_probs).flatten(1)
-    noise = exponential_noise(seeds, positions, totals.shape[1])
+    prompts = NoiseOfRows(np.arange(len(totals)), None, seeds, totals.shape[1])
+    noise = noise_of_groups([prompts], positions, keys, Purpose.DRAW)[0]
+    assert noise is not None, "there are tokens to draw"
     # The largest exp(total) / noise wins: the race of `ascend_sample.sampling`, on a scale where nothing underflows.
     _, places = best_entries(totals - noise.log(), min(count, totals.shape[1]))
     scores, order = totals.gather(1, places).sort(dim=1, descending=True, stable=True)
@@ -130,4 +144,6 @@ def _warper(batch: SamplingBatch, num_beams: int) -> Callable[[Tensor], Tensor]:
     parameters = batch.row_parameters().repeated(num_beams)
     if not parameters.filters():
         return lambda log_probs: log_probs
-    return lambda log_probs: kept_logits(log_probs, parameters)
+    if batch.device.type == "cpu":
+        return lambda log_probs: kept_logits(log_probs, parameters)
+    return Distributions(parameters, batch.vocab_size).kept

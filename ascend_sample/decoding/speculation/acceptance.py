@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample.decoding.distributions import RowSampling, draw_from
+from ascend_sample.decoding.distributions import RowSampling, draw_from, raced
 from ascend_sample.decoding.places import Places, at_places
+from ascend_sample.decoding.speculation.round_noise import RoundNoise
 from ascend_sample.sampling import Purpose, exponential_noise
 
 
@@ -42,7 +43,14 @@ class Verdict(NamedTuple):
     token: Tensor
 
 
-def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: Tensor) -> Verdict:
+def judge_draft(
+    logits: Tensor,
+    draft: Draft,
+    sampling: RowSampling,
+    position: Tensor,
+    noise: RoundNoise | None = None,
+    is_whole: bool = False,
+) -> Verdict:
     """Keeps as many draft tokens as leaves the target's distribution exact, and draws the token after them.
 
     A token t that was drawn from q stays with probability min(1, p(t) / q(t)), where p is the target's distribution at
@@ -58,6 +66,8 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
         draft: a draft of count tokens a row, which may be 0.
         sampling: how each row of the target is sampled.
         position: int64 [batch], the number of tokens before the row's first draft token.
+        noise: where the host makes it; None: it is made where the seeds are.
+        is_whole: the host knows that every row proposes count tokens.
 
     Example:
         >>> from ascend_sample.sampling import SamplingParams
@@ -73,36 +83,47 @@ def judge_draft(logits: Tensor, draft: Draft, sampling: RowSampling, position: T
     """
     batch_size, count = draft.tokens.shape
     if count == 0:
-        return Verdict(torch.zeros_like(position), sampling.draw(logits[:, 0], position))
-    places = sampling.places.first(count)
-    is_drafted = places < draft.counts[:, None]
+        position_here = None if noise is None else noise.lengths
+        return Verdict(torch.zeros_like(position), sampling.draw(logits[:, 0], position, position_here))
+    counts = None if is_whole else draft.counts
     if sampling.is_greedy:
         best = sampling.draw(logits, position[:, None].expand(-1, count + 1))
-        accepted = _first_rejected(is_drafted & (draft.tokens == best[:, :count]), sampling.places)
+        accepted = _first_rejected(draft.tokens == best[:, :count], counts, sampling.places)
         return Verdict(accepted, best.gather(1, accepted[:, None]).squeeze(1))
-    noise = exponential_noise(
-        sampling.seed.repeat_interleave(count), (position[:, None] + places).flatten(), 1, purpose=Purpose.ACCEPTANCE
-    )
-    uniform = torch.exp(-noise).view(batch_size, count)
+    made = None if noise is None else noise.of_judging()
+    if made is None:
+        places = sampling.places.first(count)
+        seeds, each = sampling.seed.repeat_interleave(count), (position[:, None] + places).flatten()
+        of_places = exponential_noise(seeds, each, 1, purpose=Purpose.ACCEPTANCE).view(batch_size, count)
+    else:
+        of_places = made.acceptance
+    uniform = torch.exp(-of_places)
     target = sampling.probabilities(logits)
     p = _at_tokens(target[:, :count], draft.tokens)
     q = torch.ones_like(p) if draft.probabilities is None else _at_tokens(draft.probabilities, draft.tokens)
-    accepted = _first_rejected(is_drafted & (uniform * q < p), sampling.places)
+    accepted = _first_rejected(uniform * q < p, counts, sampling.places)
     is_rejected = accepted < draft.counts
     end = position + accepted
     if position.is_cpu and not is_rejected.any():  # a look that costs nothing there
         return Verdict(accepted, sampling.draw(_at_place(logits, accepted), end))
-    rest = _residual(_at_place(target, accepted), draft, accepted.clamp(max=count - 1))
-    replacement = draw_from(rest, sampling.seed, end, Purpose.RESAMPLING)
+    place = accepted.clamp(max=count - 1)
+    rest = _residual(_at_place(target, accepted), draft, place)
+    if made is None:
+        replacement = draw_from(rest, sampling.seed, end, Purpose.RESAMPLING)
+    else:
+        replacement = raced(rest, _at_place(made.resampling, place))
     if position.is_cpu and is_rejected.all():
         return Verdict(accepted, replacement)
-    bonus = sampling.draw(_at_place(logits, accepted), end)
+    of_bonus = None if made is None else _at_place(made.bonus, accepted)
+    bonus = sampling.draw(_at_place(logits, accepted), end, noise=of_bonus)
     return Verdict(accepted, torch.where(is_rejected, replacement, bonus))
 
 
-def _first_rejected(stays: Tensor, places: Places) -> Tensor:
-    """Returns each row's first place in stays, bool [batch, count], that is False; count if none is."""
+def _first_rejected(stays: Tensor, counts: Tensor | None, places: Places) -> Tensor:
+    """Returns each row's first place in stays, bool [batch, count], that is False or none of its counts; or count."""
     each = places.first(stays.shape[1] + 1)
+    if counts is not None:
+        stays = stays & (each[:-1] < counts[:, None])
     return torch.where(stays, each[-1], each[:-1]).amin(dim=1)
 
 

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_integer
-from ascend_sample.decoding.distributions import RowSampling, draw_from
+from ascend_sample.decoding.distributions import RowSampling, draw_from, raced
 from ascend_sample.decoding.model import StepModel, checked, decoded
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.request import check_model
 from ascend_sample.decoding.speculation.acceptance import Draft
+from ascend_sample.decoding.speculation.round_noise import RoundNoise
 from ascend_sample.sampling import Purpose
 
 
@@ -31,6 +32,7 @@ class Round(NamedTuple):
             first). In that round it got the accepted draft tokens and one more.
         is_ragged: False only if every row wants size tokens.
         sampling: how the target is sampled: whoever draws from the same filters proposes what the target can draw.
+        noise: what the host knows of lengths and wanted, and what it makes of it; None: they are known there alone.
     """
 
     tokens: Tensor
@@ -40,6 +42,15 @@ class Round(NamedTuple):
     unseen: int
     is_ragged: bool
     sampling: RowSampling
+    noise: RoundNoise | None = None
+
+    def first_read(self, lengths: Tensor, wanted: Tensor, known: int) -> Tensor:
+        """Returns from where on a model reads so many tokens of each row, int64 [batch], on the device of lengths.
+
+        A row that wants fewer starts earlier, by tokens that it has already: no row goes beyond what it wants.
+        """
+        start = lengths - known
+        return (start - (self.size - wanted) if self.is_ragged else start).clamp(min=0)
 
 
 _NO_TOKEN: Final = -1
@@ -117,23 +128,29 @@ class ModelDrafter:
         """See `Drafter.draft`. Each token takes a pass; the first one also reads what is new in the texts."""
         # Where nothing is new, the last token is read again: a step gives the logits, not the prefill.
         known, count, sampling = max(1, state.missing + texts.unseen), texts.size, texts.sampling
-        # A row that wants fewer starts earlier, by tokens that it has already: no row goes beyond what it wants.
-        start = texts.lengths - known
-        first = (start - (count - texts.wanted) if texts.is_ragged else start).clamp(min=0)
+        first = texts.first_read(texts.lengths, texts.wanted, known)
         cache = self.model.rollback(state.cache, first)
         given = texts.tokens.gather(1, first[:, None] + sampling.places.first(known))
-        position = first + known
+        noise = None
+        if texts.noise is not None:
+            begin = texts.first_read(texts.noise.lengths, texts.noise.wanted, known) + known
+            noise = texts.noise.of_drafts(begin[:, None] + torch.arange(count), state.vocab_size)
+        needs_position = texts.is_ragged or (noise is None and not sampling.is_greedy)  # else nobody looks at it
+        position = first + known if needs_position else first
         tokens: list[Tensor] = []
         probabilities: list[Tensor] = []
         for step in range(count):
-            if step and (texts.is_ragged or not sampling.is_greedy):  # else nobody asks for it
+            if step and needs_position:
                 position = position + 1
             logits, cache, _ = sampling.entered(decoded("ModelDrafter", self.model, given, cache))
             if sampling.is_greedy:  # nothing is drawn, so there is nothing to judge by
                 token = sampling.draw(logits[:, -1], position)
             else:
                 probabilities.append(sampling.probabilities(logits[:, -1]))
-                token = draw_from(probabilities[-1], sampling.seed, position, Purpose.DRAFT)
+                if noise is None:
+                    token = draw_from(probabilities[-1], sampling.seed, position, Purpose.DRAFT)
+                else:
+                    token = raced(probabilities[-1], noise[step])
             if texts.is_ragged:
                 old = texts.tokens.gather(1, position.clamp(max=texts.tokens.shape[1] - 1)[:, None]).squeeze(1)
                 token = torch.where(position < texts.lengths, old, token)

@@ -47,10 +47,11 @@ class RaggedTexts:
         Returns:
             int64 [batch], how many tokens each row got.
         """
-        each = self._places.first(tokens.shape[1] + 1)
-        first_eos = torch.where(self.request.is_eos(tokens), each[:-1], each[-1]).amin(dim=1)
-        is_ended = first_eos < counts
-        counts = torch.minimum(torch.minimum(counts, first_eos + 1), self.room)
+        each = self._places.first(tokens.shape[1] + 2)
+        # How many tokens there are up to the first stop token; one more than all without any.
+        up_to_eos = torch.where(self.request.is_eos(tokens), each[1:-1], each[-1]).amin(dim=1)
+        is_ended = up_to_eos <= counts
+        counts = torch.minimum(torch.minimum(counts, up_to_eos), self.room)
         self._put(tokens)
         self.lengths = self.lengths + counts
         self.room = (self.room - counts).masked_fill_(is_ended, 0)
@@ -63,13 +64,16 @@ class RaggedTexts:
         is_new = torch.arange(log_probs.shape[1]) < counts[:, None]
         self.scores = self.scores + torch.where(is_new, log_probs, 0.0).sum(dim=1)
 
-    def window(self, start: Tensor, draft: Tensor) -> Tensor:
+    def window(self, start: Tensor, draft: Tensor, is_ragged: bool) -> Tensor:
         """Returns the text tokens from start on and the draft tokens behind them, int64 [batch, 1 + drafted].
 
         Args:
             start: int64 [batch], none behind the row's last token.
-            draft: int64 [batch, drafted], tokens to be written behind the end of each row.
+            draft: int64 [batch, drafted], tokens that may be written behind the end of each row.
+            is_ragged: False only if start is the last token of every row.
         """
+        if not is_ragged:
+            return torch.cat((self.tokens.gather(1, start[:, None]), draft), dim=1)
         self._put(draft)
         return self.tokens.gather(1, start[:, None] + self._places.first(draft.shape[1] + 1))
 

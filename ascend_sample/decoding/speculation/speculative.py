@@ -26,6 +26,7 @@ from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import DRAFTER_METHODS, Drafter, ModelDrafter, ModelDraftState, Round
 from ascend_sample.decoding.speculation.ragged_texts import RaggedTexts
+from ascend_sample.decoding.speculation.round_noise import RoundNoise
 from ascend_sample.decoding.steps import prefilled, read_prompts
 from ascend_sample.sampling import SamplingParams
 
@@ -121,6 +122,7 @@ class _Run:
     """Does the rounds of a call, and keeps its texts and caches.
 
     Attributes:
+        lengths_here: int64 [batch] on the CPU, how many tokens each row has, its prompt included.
         room_of_rows: how many tokens each row may still get; 0 for a row that is done.
         most_room: the largest of them; 0 when all rows are done.
         unseen: how many tokens a row got since the drafter was last asked, or since the prompt.
@@ -145,7 +147,8 @@ class _Run:
         self.looked_of_rows = [0] * request.batch_size
         self.accepted_of_rows = [0] * request.batch_size
         self.zeros = torch.zeros_like(self.texts.lengths)
-        self._note_room(request.max_new_tokens.tolist())
+        room, self.lengths_here = read_together(request.max_new_tokens, self.texts.lengths)
+        self._note_room(room.tolist())
         self.is_drafter_started = False
         self.state: Any = None
         self.unseen = 0
@@ -160,7 +163,7 @@ class _Run:
         output = prefilled(self.model, self.request)
         self.cache = output.cache
         self._sample_from(output.logits.shape[1])
-        token = self.sampling.draw(output.logits, self.texts.lengths)
+        token = self.sampling.draw(output.logits, self.texts.lengths, self.lengths_here)
         emitted = self.texts.append(token[:, None], torch.ones_like(token))
         self.unseen = 1
         self._read(output.logits[:, None], token[:, None], emitted, self.zeros, self.zeros)
@@ -195,22 +198,32 @@ class _Run:
         texts = self.texts
         is_ragged = self.least_room - 1 < count
         wanted = (texts.room - 1).clamp(min=0, max=count) if is_ragged else self._as_many(count)
-        draft = self._draft(wanted, count, is_ragged)
+        noise = self._noise(count)
+        draft = self._draft(wanted, count, is_ragged, noise)
         # A row that wants fewer is judged from further back, by tokens that it has already: so it stays within its end.
         start = (texts.lengths - 1 - (count - wanted)).clamp(min=0) if is_ragged else texts.lengths - 1
         if self.is_cache_ahead or is_ragged:  # rows that are done are ragged: they stay where they are
             self.cache = self.model.rollback(self.cache, start)
-        window = texts.window(start, draft.tokens)
+        window = texts.window(start, draft.tokens, is_ragged)
         logits, self.cache, _ = self.sampling.entered(decoded(STRATEGY, self.model, window, self.cache))
         self.target_passes += 1
         if is_ragged and count:
             logits = _from_place(logits, texts.lengths - 1 - start)
-        return self._judge(draft, logits)
+        return self._judge(draft, logits, noise, is_whole=not is_ragged and draft.counts is wanted)
 
-    def _judge(self, draft: Draft, logits: Tensor) -> tuple[int, int]:
+    def _noise(self, count: int) -> RoundNoise | None:
+        """Returns the noise of a round that the host makes: of rows on a device that are drawn."""
+        if self.sampling.is_greedy or self.texts.lengths.is_cpu:
+            return None
+        wanted = (torch.tensor(self.room_of_rows) - 1).clamp(min=0, max=count)
+        return RoundNoise(self.sampling, self.lengths_here, wanted, count)
+
+    def _judge(
+        self, draft: Draft, logits: Tensor, noise: RoundNoise | None = None, is_whole: bool = False
+    ) -> tuple[int, int]:
         """Appends what is accepted, and a token more; logits [batch, 1 + drafts, vocab_size] follow the last token."""
         texts, count = self.texts, draft.tokens.shape[1]
-        accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths)
+        accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths, noise, is_whole)
         new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
         emitted = texts.append(new, accepted + 1)
         self.is_cache_ahead = count > 0
@@ -248,12 +261,12 @@ class _Run:
         self.texts.room.tolist()  # on a device it is done when this has arrived
         return time.perf_counter() - began
 
-    def _draft(self, wanted: Tensor, count: int, is_ragged: bool) -> Draft:
+    def _draft(self, wanted: Tensor, count: int, is_ragged: bool, noise: RoundNoise | None = None) -> Draft:
         texts = self.texts
         if count == 0:
             return Draft(texts.tokens[:, :0], wanted)
         self.start_drafter()
-        given = Round(texts.tokens, texts.lengths, wanted, count, self.unseen, is_ragged, self.sampling)
+        given = Round(texts.tokens, texts.lengths, wanted, count, self.unseen, is_ragged, self.sampling, noise)
         draft, self.state = self.drafter.draft(self.state, given)
         self.draft_passes += draft.passes
         if draft.probabilities is not None:
@@ -301,6 +314,7 @@ class _Run:
         if log_probs.isnan().any():
             log_probs = log_probs_of(logits, tokens).cpu()
         emitted, proposed, accepted = counts
+        self.lengths_here = self.lengths_here + emitted
         self.texts.score(log_probs, emitted)
         count = tokens.shape[1] - 1
         places = torch.arange(count)

@@ -10,13 +10,13 @@ from torch.nn.functional import normalize, pad
 from typing_extensions import Unpack
 
 from ascend_sample._errors import check_integer, check_number, refuse
-from ascend_sample.decoding.best_of_rows import best_entries
 from ascend_sample.decoding.log_probs import log_probs_of
 from ascend_sample.decoding.model import StepModel, decoded
 from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, Request, check_positions, check_request
 from ascend_sample.decoding.steps import prefilled, steps_of
 from ascend_sample.decoding.strategies.loop import Choice, Texts
+from ascend_sample.sampling.best_tokens import best_entries
 
 
 @torch.no_grad()

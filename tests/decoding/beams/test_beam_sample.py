@@ -14,7 +14,7 @@ import torch
 from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.beams.run import NOTHING
 from ascend_sample.decoding.beams.sampled_beam import beam_sample, draw
-from ascend_sample.sampling import SamplingParams, filter_logits
+from ascend_sample.sampling import SamplingParams, filter_logits, placed_noise
 from tests.decoding.beams.probability_models import random_table, table_model
 from tests.decoding.tiny_models import tiny_model
 
@@ -182,13 +182,22 @@ def test_processors_come_before_the_filters() -> None:
     assert found.to_lists() == [[int(table[0].argsort(descending=True)[1])]]
 
 
-def test_the_devices_draw_the_same(device: str) -> None:
+@pytest.mark.parametrize("most_sent", [placed_noise.MOST_SENT, 0], ids=["sent", "made there"])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 9, "min_p": 0.01}, {"top_p": 0.9, "top_k": 60}])
+def test_the_devices_draw_the_same(
+    device: str, monkeypatch: pytest.MonkeyPatch, filters: dict[str, Any], most_sent: int
+) -> None:
+    monkeypatch.setattr(placed_noise, "MOST_SENT", most_sent)
     table = random_table(200, seed=5, sharpness=1.0)
-    prompts, params = torch.tensor([[3], [4]]), [SamplingParams(seed=8, temperature=0.9), SamplingParams(seed=9)]
+    prompts, params = (
+        torch.tensor([[3], [4]]),
+        [SamplingParams(seed=8, temperature=0.9, **filters), SamplingParams(seed=9)],
+    )
     options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 3, "eos_token_id": 7}
     found = beam_sample(table_model(table, device), prompts.to(device), params, **options)
     expected = beam_sample(table_model(table), prompts, params, **options)
     assert torch.equal(found.sequences.cpu(), expected.sequences)
+    torch.testing.assert_close(found.sequences_scores.cpu(), expected.sequences_scores)
 
 
 BAD = [

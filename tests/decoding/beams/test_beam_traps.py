@@ -199,7 +199,7 @@ def all_of_a_hypothesis_moves_with_it() -> None:
 
 _LAST_LINE = "return run.finish(final.gather(1, order), lengths.gather(1, order), tokens, beams)"
 _POOLS = "[FinishedPool(request, size, length_penalty, early_stopping) for _ in range(num_beam_groups)]"
-_GATHERED = "torch.cat((gathered, values[:, chunks * CHUNK :]), dim=1)"
+_GATHERED = "values.gather(1, places)"
 _SAME_SLOT = "best := values.topk(count, dim=1).values, (values[:, None] == best[:, :, None]).int().argmax(dim=2)"
 
 TRAPS = [
@@ -332,8 +332,8 @@ TRAPS = [
     Trap(
         "002: the logarithm of a softmax that underflowed is below the sentinel",
         best_tokens,
-        "return differences.add_(of_best)",
-        "return differences.exp().mul(of_best.exp()).log()",
+        "return differences.sub_(log_sum)",
+        "return differences.exp().div(log_sum.exp()).log()",
         the_improbable_is_better_than_nothing,
     ),
     Trap(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from ascend_sample.decoding.models.transformers_models import CausalModel, Encod
 from ascend_sample.decoding.models.transformers_positions import PositionSource
 from tests.decoding.planting import Trap, assert_caught
 from tests.decoding.tiny_transformers import (
+    IS_LONG,
     KINDS,
     VOCAB_SIZE,
     encoder_inputs,
@@ -28,7 +28,6 @@ from tests.decoding.tiny_transformers import (
     tiny_transformer,
 )
 
-IS_LONG = os.environ.get("ASCEND_SAMPLE_DECODING") == "long"
 EXAMPLES = 400 if IS_LONG else 15
 """Random sequences of operations a model."""
 LARGEST_DIFFERENCE = 1e-4

@@ -181,6 +181,15 @@ def test_probabilities_of_a_large_top_k_and_of_strange_rows() -> None:
     torch.testing.assert_close(plain.probabilities(strange), expected)
 
 
+@pytest.mark.parametrize("params", [{}, {"temperature": 0.01}, {"top_k": 3}])
+def test_probabilities_of_strange_rows_on_each_device(device: str, params: dict[str, float]) -> None:
+    nan, inf = float("nan"), float("inf")
+    strange = torch.tensor([[[0.0, nan, 0.0, -inf], [inf, 0.0, inf, nan], [-inf, -inf, 5.0, nan], [3e38, -3e38, 0, 0]]])
+    found = RowSampling([SamplingParams(**params)], 4, torch.device(device)).probabilities(strange.to(device))
+    expected = [[0.5, 0.0, 0.5, 0.0], [0.5, 0.0, 0.5, 0.0], [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]]
+    torch.testing.assert_close(found.cpu()[0], torch.tensor(expected))
+
+
 def test_rows_without_a_seed_get_different_ones_from_the_generator() -> None:
     first, again = (
         RowSampling([SamplingParams()] * 2, 4, torch.device("cpu"), torch.Generator().manual_seed(1)).seed

@@ -16,7 +16,7 @@ from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, NGramDrafter
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.decoding.strategies.sampled import sample
-from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling import SamplingParams, placed_noise
 from tests.decoding.speculation.speculative_worlds import VOCAB_SIZE, make_worlds, random_table, rows_of, table_model
 from tests.decoding.tiny_models import tiny_model
 from tests.decoding.tiny_transformers import encoder_inputs, recomputing_model, step_model
@@ -257,7 +257,7 @@ def test_a_row_without_any_token_to_draw_is_named() -> None:
 
 @pytest.mark.parametrize("params", [SamplingParams(seed=1, top_p=0.9), GREEDY], ids=["drawn", "greedy"])
 @pytest.mark.parametrize("gamma", [0, 2])
-def test_a_round_waits_for_the_device_once_and_sends_nothing(npu: str, gamma: int, params: SamplingParams) -> None:
+def test_a_round_waits_for_the_device_once_and_sends_noise_alone(npu: str, gamma: int, params: SamplingParams) -> None:
     if not hostcann.is_active():
         pytest.skip("hostcann counts; a real CANN does not")
     tables = random_table(1)[None].to(npu)
@@ -271,10 +271,12 @@ def test_a_round_waits_for_the_device_once_and_sends_nothing(npu: str, gamma: in
                 model, prompts, params, drafter=model, encoder=encoder, gamma=gamma, max_new_tokens=most
             )
         assert output.stats is not None
-        counted.append((output.stats.target_passes, counters.copies.get("d2h", 0), counters.copies.get("h2d", 0)))
-    (few, few_reads, few_sent), (many, many_reads, many_sent) = counted
+        copies = counters.copies
+        counted.append((output.stats.target_passes, copies.get("d2h", 0), copies.get("h2d", 0), counters.totals.waits))
+    (few, few_reads, few_sent, few_waits), (many, many_reads, many_sent, many_waits) = counted
     assert many_reads - few_reads == many - few
-    assert many_sent == few_sent
+    assert many_waits - few_waits == 2 * (many - few), "a read waits for the stream and for itself, and nothing else"
+    assert many_sent - few_sent == (0 if params is GREEDY else many - few), "one copy a round, which nobody waits for"
 
 
 class _Failing(NGramDrafter):
@@ -282,26 +284,30 @@ class _Failing(NGramDrafter):
         raise AssertionError("not to be called")
 
 
-def test_the_same_tokens_on_each_device(device: str) -> None:
+@pytest.mark.parametrize("most_sent", [placed_noise.MOST_SENT, 0], ids=["sent", "made there"])
+@pytest.mark.parametrize("drafts", ["model", "n-grams"])
+@pytest.mark.parametrize("gamma", [0, 1, 2, 3])
+def test_the_same_tokens_on_each_device(
+    device: str, monkeypatch: pytest.MonkeyPatch, gamma: int, drafts: str, most_sent: int
+) -> None:
     """Integer noise and float32 tables: the emulated device gives what the CPU gives, filtered and greedy rows too."""
+    monkeypatch.setattr(placed_noise, "MOST_SENT", most_sent)
     tables = torch.stack([random_table(1), random_table(1) + 0.3 * random_table(2)])
     ids, mask = torch.tensor([[1, 2, 3], [3, 0, 0], [2, 1, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0]])
-    params = [
-        SamplingParams(seed=1),
-        SamplingParams(seed=2, temperature=0.8, top_k=3, top_p=0.95),
-        SamplingParams(temperature=0),
-    ]
+    ids, mask = ids.repeat(6, 1), mask.repeat(6, 1)
+    kinds: list[dict[str, Any]] = [{}, {"temperature": 0.8, "top_k": 3, "top_p": 0.95}, {"temperature": 0}]
+    params = [SamplingParams(seed=seed, **kinds[seed % 3]) for seed in range(len(ids))]
 
     def run(where: str) -> DecodeOutput:
         return speculative_sample(
             table_model(tables[:1].to(where)),
             ids.to(where),
             attention_mask=mask.to(where),
-            encoder={"world": torch.zeros(3, dtype=torch.int64, device=where)},
-            drafter=table_model(tables[1:].to(where)),
+            encoder={"world": torch.zeros(len(ids), dtype=torch.int64, device=where)},
+            drafter=table_model(tables[1:].to(where)) if drafts == "model" else NGramDrafter(shortest=1),
             params=params,
-            gamma=2,
-            max_new_tokens=[7, 5, 6],
+            gamma=gamma,
+            max_new_tokens=[17, 9, 13] * 6,
             eos_token_id=[3],
             pad_token_id=0,
         )

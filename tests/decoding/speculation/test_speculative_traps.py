@@ -64,11 +64,11 @@ TRAPS = [
     Trap(
         "seed 0 means u = 1",
         acceptance,
-        "uniform = torch.exp(-noise).view(batch_size, count)",
-        "uniform = torch.where(sampling.seed[:, None] == 0, 1.0, torch.exp(-noise).view(batch_size, count))",
+        "uniform = torch.exp(-of_places)",
+        "uniform = torch.where(sampling.seed[:, None] == 0, 1.0, torch.exp(-of_places))",
         test_acceptance.test_one_seed_at_many_positions_is_as_random_as_many_seeds,
     ),
-    Trap("u is 1", acceptance, "torch.exp(-noise)", "torch.exp(0 * noise)", places_are_exact),
+    Trap("u is 1", acceptance, "torch.exp(-of_places)", "torch.exp(0 * of_places)", places_are_exact),
     Trap(
         "greedy rows are accepted by p / q of the softmax",
         distribution,
@@ -79,8 +79,8 @@ TRAPS = [
     Trap(
         "greedy rows keep what they are offered",
         acceptance,
-        "_first_rejected(is_drafted & (draft.tokens == best[:, :count]), sampling.places)",
-        "_first_rejected(is_drafted, sampling.places)",
+        "_first_rejected(draft.tokens == best[:, :count], counts, sampling.places)",
+        "_first_rejected(draft.tokens == draft.tokens, counts, sampling.places)",
         greedy_is_greedy,
     ),
     Trap(
@@ -107,8 +107,8 @@ TRAPS = [
     Trap(
         "a draw of id 0 is an error",
         distributions,
-        "return (weights / exponential_noise(seed, position, weights.shape[1], purpose=purpose)).argmax(dim=1)",
-        "tokens = (weights / exponential_noise(seed, position, weights.shape[1], purpose=purpose)).argmax(dim=1)\n"
+        "return (weights / noise).argmax(dim=1)",
+        "tokens = (weights / noise).argmax(dim=1)\n"
         "    if (tokens == 0).any():\n        raise RuntimeError\n    return tokens",
         test_speculative.test_token_0_is_a_token,
     ),
@@ -150,8 +150,8 @@ TRAPS = [
     Trap(
         "the residual is that of the place before",
         acceptance,
-        "draft, accepted.clamp(max=count - 1))",
-        "draft, (accepted - 1).clamp(min=0))",
+        "place = accepted.clamp(max=count - 1)",
+        "place = (accepted - 1).clamp(min=0)",
         places_are_exact,
     ),
     Trap(
@@ -192,7 +192,7 @@ TRAPS = [
     Trap(
         "tokens behind a stop token stay",
         ragged_texts,
-        "torch.minimum(counts, first_eos + 1)",
+        "torch.minimum(counts, up_to_eos)",
         "counts",
         test_speculative.test_stop_tokens_inside_a_draft_end_the_row_there,
     ),

@@ -1,0 +1,140 @@
+"""Two checkouts of this project, timed in turns: is a change slower than what it changes?
+
+    git worktree add ../before <commit>            # and build it there: make build, or setup.py build_ext --inplace
+    python -m benchmarks.two_checkouts ../before . --threads 1
+
+One process for each checkout has the same tensors; they are asked for one cell after the other, in alternating order,
+so that what else the machine does meets both. The table has each side's best time and the median of the ratios of a
+round. Nothing but the public function is called, which all checkouts have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+BATCH_SIZE, VOCAB_SIZE, SMALL_VOCAB_SIZE = 64, 151936, 1000
+FILTERS = ((50, 0.9), (1024, 0.9), (50, 1.0), (0, 0.9), (0, 1.0))  # k and p; 0 is no top-k
+REPEATS = 3
+CALLS = 2000  # of which one time is taken where a call is what is timed
+
+
+def make_cells() -> Iterator[tuple[str, tuple[Any, ...], int]]:
+    """Makes each cell's description, the arguments of its call, and how many calls one time is taken of."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    normal = torch.randn(BATCH_SIZE, VOCAB_SIZE, generator=generator)
+    likely = torch.randint(VOCAB_SIZE, (BATCH_SIZE, 40), generator=generator)
+    heights = torch.rand(likely.shape, generator=generator) * 14
+    rows = {"few likely ids": (1.2 * normal).scatter_add(1, likely, heights), "N(0, 3)": 3 * normal}
+    q = torch.empty(BATCH_SIZE, VOCAB_SIZE).exponential_(generator=generator)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for name, logits in rows.items():
+            for k, p in FILTERS:
+                ks = torch.full((BATCH_SIZE,), k, dtype=torch.int32)
+                ps = torch.full((BATCH_SIZE,), p, dtype=dtype)
+                yield f"{dtype}, {name}, k={k} p={p}", (logits.to(dtype), ks, ps, q), 1
+    small, small_q = normal[:1, :SMALL_VOCAB_SIZE].bfloat16(), q[:1, :SMALL_VOCAB_SIZE]
+    k, p = torch.tensor([50], dtype=torch.int32), torch.tensor([0.9], dtype=torch.bfloat16)
+    yield f"a call, tensors, [1, {SMALL_VOCAB_SIZE}]", (small, k, p, small_q), CALLS
+    yield f"a call, numbers, [1, {SMALL_VOCAB_SIZE}]", (small, 50, 0.9, small_q), CALLS
+
+
+def serve(threads: int) -> None:
+    """Answers on the standard output: the cells' descriptions, then the best time of each cell that is asked for."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints is no answer
+    sys.path[0] = os.getcwd()  # the checkout's package, not the one beside this file
+    import ascend_sample  # imports torch in a way that needs no CANN
+
+    import torch  # isort: skip
+
+    torch.set_num_threads(threads)
+    cells = list(make_cells())
+    print(json.dumps([name for name, _, _ in cells]), file=answers, flush=True)
+    for line in sys.stdin:
+        _, arguments, calls = cells[int(line)]
+        ascend_sample.top_k_top_p_sample(*arguments)
+        times = []
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            for _ in range(calls):
+                ascend_sample.top_k_top_p_sample(*arguments)
+            times.append((time.perf_counter() - start) / calls)
+        print(json.dumps(min(times)), file=answers, flush=True)
+
+
+class Side:
+    """A checkout's process."""
+
+    def __init__(self, checkout: Path, threads: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).resolve()), "--serve", "--threads", str(threads)],
+            cwd=checkout,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.names: list[str] = self._answer()
+
+    def seconds(self, cell: int) -> float:
+        """Times one cell."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{cell}\n")
+        self.process.stdin.flush()
+        return float(self._answer())
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"benchmarks.two_checkouts: {self.process.args} ended with {self.process.wait()}")
+        return json.loads(line)
+
+
+def main() -> None:
+    """Times both sides and prints the table."""
+    parser = argparse.ArgumentParser(description="Time two checkouts in turns.")
+    parser.add_argument("checkouts", nargs="*", type=Path, help="before and after, both built")
+    parser.add_argument("--rounds", type=int, default=9, help="how often each cell is timed on each side; default 9")
+    parser.add_argument("--threads", type=int, default=2, help="of torch; default 2")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.threads)
+        return
+    if len(options.checkouts) != 2:
+        parser.error(f"checkouts must be two folders, got {len(options.checkouts)}. Give before and after.")
+    for checkout in options.checkouts:
+        if not list(checkout.glob("ascend_sample/_C*.so")):
+            parser.error(f"checkouts must be built, got {checkout} without ascend_sample/_C*.so. Build it first.")
+    before, after = (Side(checkout, options.threads) for checkout in options.checkouts)
+    table = Table("cell", "before", "after", "median of ratios", title=f"{options.threads} thread(s)")
+    for cell, name in enumerate(track(before.names, description="cells", console=Console(stderr=True))):
+        rounds = []
+        for number in range(options.rounds):
+            if number % 2:
+                rounds.append((before.seconds(cell), after.seconds(cell)))
+            else:
+                second = after.seconds(cell)
+                rounds.append((before.seconds(cell), second))
+        best = [f"{1e6 * min(times):.1f} us" for times in zip(*rounds, strict=True)]
+        table.add_row(name, *best, f"{statistics.median(second / first for first, second in rounds):.3f}")
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()

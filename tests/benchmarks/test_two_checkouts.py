@@ -1,0 +1,31 @@
+"""Two checkouts in turns: what is timed is what the function takes, and what is no built checkout is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import ascend_sample
+from benchmarks import two_checkouts
+
+
+def test_every_cell_is_a_call_that_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_checkouts, "BATCH_SIZE", 2)
+    monkeypatch.setattr(two_checkouts, "VOCAB_SIZE", 3000)
+    cells = list(two_checkouts.make_cells())
+    assert len({name for name, _, _ in cells}) == len(cells) == 32
+    for _, arguments, _ in cells:
+        ids = ascend_sample.top_k_top_p_sample(*arguments)[0]
+        assert ids.shape == arguments[0].shape[:1]
+        assert torch.all((ids >= 0) & (ids < arguments[0].shape[1]))
+
+
+def test_a_folder_that_is_not_built_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["two_checkouts", str(tmp_path), str(tmp_path)])
+    with pytest.raises(SystemExit):
+        two_checkouts.main()
+    assert f"checkouts must be built, got {tmp_path}" in capsys.readouterr().err

@@ -1,0 +1,140 @@
+"""Random rows of `Sampler` beside the float64 reference: the token is the one that wins the reference's races.
+
+    python tests/sampling/run_rows.py --rows 1000000
+    python -m ascend_sample.hostcann run python tests/sampling/run_rows.py --device npu --rows 20000
+
+Each batch has a vocabulary, a dtype and requests of every kind, with edits and a bitmask. Another token counts as wrong
+unless its race ends within 2e-6 of the winner's, or the end of a nucleus is that near to what rounding chooses: those
+are counted. Exit status 1 where a token is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import random
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import NamedTuple
+
+import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
+
+import numpy as np  # isort: skip
+import torch
+from oracle import expected, winner
+from row_edits import packed
+from torch import Tensor
+from tqdm import tqdm
+
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+
+ROWS = 64  # of a batch
+VOCAB_SIZES = (2, 7, 64, 255, 256, 257, 500, 1500, 3000)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+NEAR = 2e-6
+
+
+class Outcome(NamedTuple):
+    """Of some rows: how many there were, how many drew another token than float64, and which of these are wrong."""
+
+    rows: int
+    near: int
+    wrong: list[str]
+
+
+def random_request(rng: random.Random, vocab_size: int) -> SamplingParams:
+    """Any filters; one kind of edit in half of the rows."""
+
+    def ids(most: int) -> list[int]:
+        return rng.sample(range(vocab_size), rng.randrange(1, min(most, vocab_size - 1) + 1))  # one is left
+
+    params = SamplingParams(
+        temperature=rng.choice((0.0, 0.2, 0.7, 1.0, 1.0, 1.0, 1.7)),
+        top_k=rng.choice((None, None, None, 1, 5, 50, 200, 1024, 1100)),
+        top_p=rng.choice((1.0, 1.0, 0.1, 0.5, 0.9, 0.999)),
+        min_p=rng.choice((0.0, 0.0, 0.0, 0.05, 0.3)),
+        seed=rng.randrange(2**64),
+    )
+    changes = (
+        {"repetition_penalty": rng.choice((0.8, 1.05, 1.3))},
+        {"presence_penalty": rng.uniform(-2, 2), "frequency_penalty": rng.uniform(-1, 1)},
+        {"logit_bias": {token_id: rng.uniform(-9, 9) for token_id in ids(20)}},
+        {"bad_ids": ids(vocab_size)},
+        {"allowed_ids": ids(vocab_size)},
+        {"stop_ids": ids(5), "min_tokens": rng.randrange(9)},
+    )
+    return dataclasses.replace(params, **rng.choice(changes)) if rng.random() < 0.5 else params
+
+
+def random_logits(generator: torch.Generator, rng: random.Random, vocab_size: int) -> Tensor:
+    """float32 rows of any spread; here and there -inf, NaN and what is equal."""
+    logits = torch.randn(ROWS, vocab_size, generator=generator) * rng.choice((0.1, 1.0, 3.0, 10.0))
+    if rng.random() < 0.3:
+        logits = logits.round()
+    if rng.random() < 0.3:
+        strange = torch.rand(ROWS, vocab_size, generator=generator)
+        logits[strange < 0.1] = -torch.inf
+        logits[strange > 0.99] = torch.nan
+    return logits
+
+
+def try_batch(number: int, device: str) -> Outcome:
+    """Samples one batch, and looks at each of its rows."""
+    rng, generator = random.Random(number), torch.Generator().manual_seed(number)
+    vocab_size, dtype, keep_ties = rng.choice(VOCAB_SIZES), rng.choice(DTYPES), rng.random() < 0.1
+    logits = random_logits(generator, rng, vocab_size).to(dtype)
+    allowed = torch.rand(ROWS, vocab_size, generator=generator) < rng.choice((0.02, 0.5, 0.98))
+    masked = set(rng.sample(range(ROWS), rng.choice((0, 0, ROWS // 2))))
+    allowed[[row for row in range(ROWS) if row not in masked]] = True
+    params = [random_request(rng, vocab_size) for _ in range(ROWS)]
+    prompts = [[rng.randrange(vocab_size) for _ in range(rng.randrange(30))] for _ in range(ROWS)]
+    batch = SamplingBatch(vocab_size, device)
+    batch.extend(params, prompts)
+    bitmask = packed(list(allowed), vocab_size).to(device) if masked else None
+    drawn = Sampler(keep_ties=keep_ties)(logits.to(device), batch, advance=False, bitmask=bitmask).token_ids.tolist()
+    rows = logits.float().where(allowed, -torch.inf).numpy().astype(np.float64)
+    near, wrong = 0, []
+    for row, token_id in enumerate(drawn):
+        race = (rows[row], params[row], len(prompts[row]), tuple(prompts[row]), (), keep_ties)
+        if token_id == winner(*race):
+            continue
+        near += 1
+        want = expected(*race, NEAR)
+        if token_id not in want.acceptable:
+            wrong.append(f"batch {number}, row {row}: {token_id}, expected {want.token_id}: {params[row]}")
+    return Outcome(ROWS, near, wrong)
+
+
+def outcomes(rows: int, device: str, workers: int) -> Iterator[Outcome]:
+    """Tries batches until they have that many rows."""
+    torch.set_num_threads(1)
+    numbers = range(-(-rows // ROWS))
+    if workers == 1:
+        yield from (try_batch(number, device) for number in numbers)
+        return
+    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield from pool.map(try_batch, numbers, [device] * len(numbers), chunksize=16)
+
+
+def main() -> int:
+    """Tries all rows; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Random rows of Sampler beside the float64 reference.")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--device", choices=("cpu", "npu"), default="cpu")
+    parser.add_argument("--workers", type=int, default=2, help="processes; one on npu")
+    options = parser.parse_args()
+    workers = options.workers if options.device == "cpu" else 1
+    near, wrong, rows = 0, [], 0
+    with tqdm(total=options.rows, unit="row", unit_scale=True) as progress:
+        for outcome in outcomes(options.rows, options.device, workers):
+            rows, near, wrong = rows + outcome.rows, near + outcome.near, wrong + outcome.wrong
+            progress.update(outcome.rows)
+    print("\n".join(wrong))
+    beyond = f"{len(wrong)} of them where no race is closer than {NEAR}"
+    print(f"{rows} rows on {options.device}: {near} tokens are not float64's, {beyond}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
