@@ -51,4 +51,5 @@ loaded = state["weight"]
 assert isinstance(loaded, DTensor)
 assert torch.equal(loaded.full_tensor().cpu(), whole)
 dist.destroy_process_group()
-print(f"rank {rank}: trained and loaded", flush=True)
+# In one write: print writes the end of the line by itself where Python does not buffer, as torchrun starts it.
+sys.stdout.write(f"rank {rank}: trained and loaded\n")
