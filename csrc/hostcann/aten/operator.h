@@ -42,7 +42,9 @@ using Number = const at::Scalar&;
 using OptionalNumber = const std::optional<at::Scalar>&;
 using Integers = const std::vector<int64_t>&;  // aclIntArray
 using OptionalIntegers = const std::optional<std::vector<int64_t>>&;
-using Text = const std::string&;  // char*
+using Booleans = const std::vector<bool>&;       // aclBoolArray
+using Numbers = const std::vector<at::Scalar>&;  // aclScalarList
+using Text = const std::string&;                 // char*
 
 /// An operand that is written.
 class Output {
@@ -116,6 +118,17 @@ class OptionalOutput {
   std::optional<Output> output_;
 };
 
+/// An aclTensorList that is written.
+class Outputs {
+ public:
+  explicit Outputs(std::vector<Output> outputs) : outputs_(std::move(outputs)) {}
+  /// Copies the values in, of which there must be as many.
+  void operator=(const std::vector<at::Tensor>& values) const;
+
+ private:
+  std::vector<Output> outputs_;
+};
+
 // ---- phase 1 ----
 
 /// Collects the arguments of one call; stops at the first bad one.
@@ -179,6 +192,12 @@ template <>
 struct Parameter<Output> : Crosses<const aclTensor*, Position> {
   static Held hold(Call& call, const char* name, Abi value);
   static Output give(Held held, const Launch& launch);
+};
+
+template <>
+struct Parameter<Outputs> : Crosses<const aclTensorList*, std::vector<Position>> {
+  static Held hold(Call& call, const char* name, Abi value);
+  static Outputs give(const Held& held, const Launch& launch);
 };
 
 template <>
@@ -247,6 +266,18 @@ struct Parameter<OptionalIntegers>
     return Parameter<Integers>::hold(call, name, value);
   }
   static const Held& give(const Held& held, const Launch&) { return held; }
+};
+
+template <>
+struct Parameter<Booleans> : Crosses<const aclBoolArray*, std::vector<bool>> {
+  static Held hold(Call& call, const char* name, Abi value);
+  static const std::vector<bool>& give(const Held& held, const Launch&) { return held; }
+};
+
+template <>
+struct Parameter<Numbers> : Crosses<const aclScalarList*, std::vector<at::Scalar>> {
+  static Held hold(Call& call, const char* name, Abi value);
+  static const std::vector<at::Scalar>& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
