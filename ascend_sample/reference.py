@@ -18,23 +18,22 @@ SEGMENT_LENGTH = 8 * 1024
 """The length v of the segments over which the first entries of a row are rolled."""
 
 
-@dataclass(frozen=True)
-class RowTrace:
-    """What happened to one row.
+@dataclass(frozen=True, kw_only=True)
+class DrawnRow:
+    """What happened to one row, told of both operators alike.
 
     Attributes:
-        branch: "A" (top-k, then perhaps top-p), "B" (top-p alone) or "C" (neither).
         use_k: whether top-k was on.
         use_p: whether top-p was on.
         use_q: whether the row was drawn with q.
-        guess_hit: in branch B, whether top_k_guess entries sufficed (else the row was sorted in full); None elsewhere.
-        kept: int64 [n], the ids that survived: in the total order in A and B, in vocabulary order in C.
+        guess_hit: with top-p alone, whether top_k_guess entries sufficed (else the row was sorted in full); None
+            elsewhere.
+        kept: int64 [n], the ids that survived: in the total order with top-k or top-p, else in vocabulary order.
         weights: float32 [n], their weights.
         scores: float32 [n], the weights divided by (|q| + eps); the weights themselves without q.
         selected: the drawn id.
     """
 
-    branch: str
     use_k: bool
     use_p: bool
     use_q: bool
@@ -48,6 +47,13 @@ class RowTrace:
     def n_kept(self) -> int:
         """Returns the number of ids that survived."""
         return self.kept.numel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTrace(DrawnRow):
+    """What happened to one row, and in which branch: "A" (top-k, then perhaps top-p), "B" (top-p alone), "C" (neither)."""
+
+    branch: str
 
     @property
     def scenario(self) -> str:
@@ -168,7 +174,17 @@ def _sample_row(
         noise = q if branch == "C" else q[: kept.numel()]  # by id in C, by rank in A and B
         scores = draw_scores(weights, noise, eps, masked=x[kept] == -math.inf)
         selected = int(kept[first_maximum(scores)])
-    return RowTrace(branch, use_k, use_p, q is not None, guess_hit, kept, weights, scores, selected)
+    return RowTrace(
+        branch=branch,
+        use_k=use_k,
+        use_p=use_p,
+        use_q=q is not None,
+        guess_hit=guess_hit,
+        kept=kept,
+        weights=weights,
+        scores=scores,
+        selected=selected,
+    )
 
 
 def as_values(logits: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ import torch
 from ascend_sample._contract import MAX_TOP_K, TopKTopPSampleV2
 from ascend_sample._validate import convert_arguments_v2
 from ascend_sample.reference import (
+    DrawnRow,
     as_values,
     draw_scores,
     first_maximum,
@@ -26,39 +27,17 @@ KS_MAX_MULTIPLE = 8
 """ks_max is rounded up to a multiple of it."""
 
 
-@dataclass(frozen=True)
-class RowTraceV2:
+@dataclass(frozen=True, kw_only=True)
+class RowTraceV2(DrawnRow):
     """What happened to one row.
 
     Attributes:
-        use_k: whether top-k was on.
-        use_p: whether top-p was on.
         keeps_one: whether p <= 0 kept the best entry alone.
         use_min_p: whether min-p was on.
-        use_q: whether the row was drawn with q.
-        guess_hit: with top-p alone, whether top_k_guess entries sufficed (else the row was sorted in full); None
-            elsewhere.
-        kept: int64 [n], the ids that survived: in the total order with top-k or top-p, else in vocabulary order.
-        weights: float32 [n], their weights.
-        scores: float32 [n], the weights divided by (|q| + eps); the weights themselves without q.
-        selected: the drawn id.
     """
 
-    use_k: bool
-    use_p: bool
     keeps_one: bool
     use_min_p: bool
-    use_q: bool
-    guess_hit: bool | None
-    kept: torch.Tensor
-    weights: torch.Tensor
-    scores: torch.Tensor
-    selected: int
-
-    @property
-    def n_kept(self) -> int:
-        """Returns the number of ids that survived."""
-        return self.kept.numel()
 
     @property
     def scenario(self) -> str:
@@ -220,7 +199,18 @@ def _sample_row(
         masked = x[kept] == (-math.inf if input_is_logits else 0.0)
         scores = draw_scores(weights, q[: kept.numel()], eps, masked)
         selected = int(kept[first_maximum(scores)])
-    return RowTraceV2(use_k, use_p, keeps_one, use_min_p, q is not None, guess_hit, kept, weights, scores, selected)
+    return RowTraceV2(
+        use_k=use_k,
+        use_p=use_p,
+        keeps_one=keeps_one,
+        use_min_p=use_min_p,
+        use_q=q is not None,
+        guess_hit=guess_hit,
+        kept=kept,
+        weights=weights,
+        scores=scores,
+        selected=selected,
+    )
 
 
 def _rounded_up(ks_max: int) -> int:
