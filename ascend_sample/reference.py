@@ -51,7 +51,7 @@ class DrawnRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RowTrace(DrawnRow):
-    """What happened to one row, and in which branch: "A" (top-k, then perhaps top-p), "B" (top-p alone), "C" (neither)."""
+    """What happened to one row, and in which branch: A (top-k, then perhaps top-p), B (top-p alone) or C (neither)."""
 
     branch: str
 

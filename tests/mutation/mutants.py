@@ -147,11 +147,7 @@ MUTANTS = (
     ),
     # ---- the composite ----
     Mutant(
-        "composite: kept while the sum is < p, instead of <= p",
-        COMPOSITE,
-        ": sums <= p;",
-        ": sums < p;",
-        IN_COMPOSITE,
+        "composite: kept while the sum is < p, instead of <= p", COMPOSITE, ": sums <= p;", ": sums < p;", IN_COMPOSITE
     ),
     Mutant(
         "composite: q by rank in branch C",
@@ -168,11 +164,7 @@ MUTANTS = (
         IN_COMPOSITE,
     ),
     Mutant(
-        "composite: k above 1024 honoured",
-        COMPOSITE,
-        "largest_k(rules.ks_max, vocab_size)",
-        "vocab_size",
-        IN_COMPOSITE,
+        "composite: k above 1024 honoured", COMPOSITE, "largest_k(rules.ks_max, vocab_size)", "vocab_size", IN_COMPOSITE
     ),
     Mutant(
         "composite: an infinite kept logit comes back as 0",
@@ -265,11 +257,7 @@ MUTANTS = (
         IN_ABI,
     ),
     Mutant(
-        "binding: k is passed on as it is",
-        NPU_KERNEL,
-        "return &field == &arguments.k ? k",
-        "return false ? k",
-        IN_ABI,
+        "binding: k is passed on as it is", NPU_KERNEL, "return &field == &arguments.k ? k", "return false ? k", IN_ABI
     ),
     Mutant(
         "binding: no room for the valid k",
@@ -390,11 +378,7 @@ MUTANTS = (
         IN_HOSTCANN,
     ),
     Mutant(
-        "hostcann: filtered logits are 0",
-        HOST_ROW,
-        "selected[i] = kMinusInfinity;",
-        "selected[i] = 0.0f;",
-        IN_HOSTCANN,
+        "hostcann: filtered logits are 0", HOST_ROW, "selected[i] = kMinusInfinity;", "selected[i] = 0.0f;", IN_HOSTCANN
     ),
     Mutant(
         "hostcann: the strides of k are ignored",

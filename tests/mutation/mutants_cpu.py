@@ -14,11 +14,7 @@ IN_MIN_P = ("tests/operators/test_operator_v2.py::TestMinP", "-k", "default and 
 MUTANTS_CPU = (
     # ---- the CPU kernel: the operator, then its core ----
     Mutant(
-        "cpu: the forced code path is ignored",
-        CPU_DISPATCH,
-        "return *target;",
-        "return best_target();",
-        IN_CAPABILITY,
+        "cpu: the forced code path is ignored", CPU_DISPATCH, "return *target;", "return best_target();", IN_CAPABILITY
     ),
     Mutant(
         "cpu: rows of q are taken for contiguous",
@@ -290,11 +286,7 @@ MUTANTS_CPU = (
         IN_FUZZ,
     ),
     Mutant(
-        "cpu V2: ks_max is ignored",
-        "csrc/cpu/filters/rules.h",
-        "k <= rules.most_k &&",
-        "k <= kMaxTopK &&",
-        IN_FUZZ,
+        "cpu V2: ks_max is ignored", "csrc/cpu/filters/rules.h", "k <= rules.most_k &&", "k <= kMaxTopK &&", IN_FUZZ
     ),
     Mutant(
         "cpu V2: min-p drops an equal weight",

@@ -50,13 +50,7 @@ MUTANTS_LOGPROBS = tuple(
 }""",
             IN_ROW_LOGPROBS,
         ),
-        (
-            "places are not looked at",
-            OPERATOR,
-            "call.rows = numbers_of(places);",
-            "",
-            IN_ROW_LOGPROBS,
-        ),
+        ("places are not looked at", OPERATOR, "call.rows = numbers_of(places);", "", IN_ROW_LOGPROBS),
         (
             "sums are those of a temperature",
             OPERATOR,

@@ -152,11 +152,7 @@ MUTANTS_V2 = (
     ),
     # ---- the NPU binding ----
     Mutant(
-        "binding V2: min_p is not passed on",
-        NPU_KERNEL,
-        "field.value_or(at::Tensor())",
-        "at::Tensor()",
-        IN_BUILTIN,
+        "binding V2: min_p is not passed on", NPU_KERNEL, "field.value_or(at::Tensor())", "at::Tensor()", IN_BUILTIN
     ),
     Mutant(
         "binding: the results come before the arguments",

@@ -37,15 +37,7 @@ from tests.mutation.mutants_sampling import MUTANTS_SAMPLING
 from tests.mutation.mutants_segments import MUTANTS_SEGMENTS
 from tests.mutation.mutants_v2 import MUTANTS_V2
 
-EVERY = (
-    *MUTANTS,
-    *MUTANTS_CPU,
-    *MUTANTS_V2,
-    *MUTANTS_SAMPLING,
-    *MUTANTS_SEGMENTS,
-    *MUTANTS_EDITS,
-    *MUTANTS_LOGPROBS,
-)
+EVERY = (*MUTANTS, *MUTANTS_CPU, *MUTANTS_V2, *MUTANTS_SAMPLING, *MUTANTS_SEGMENTS, *MUTANTS_EDITS, *MUTANTS_LOGPROBS)
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "build" / "mutation"
 OUTCOMES = TREE / "build" / "outcomes.json"

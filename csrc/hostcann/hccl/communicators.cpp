@@ -73,8 +73,6 @@ std::shared_ptr<Group> find_group(const char* function, const void* communicator
 using namespace hostcann;        // NOLINT: this file ends with CANN's C functions
 using namespace hostcann::hccl;  // NOLINT
 
-#define HCCL_API extern "C" HOSTCANN_API
-
 HCCL_API int HcclGetRootInfo(char* root_info) {
   if (root_info == nullptr) return refuse(__func__, kPointer, "rootInfo must not be null");
   try {
