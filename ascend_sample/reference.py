@@ -18,7 +18,7 @@ SEGMENT_LENGTH = 8 * 1024
 """The length v of the segments over which the first entries of a row are rolled."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class DrawnRow:
     """What happened to one row, told of both operators alike.
 
@@ -70,23 +70,9 @@ def top_k_top_p_sample_reference(
     is_need_logits: bool = False,
     top_k_guess: int = 32,
 ) -> TopKTopPSample:
-    """Samples one id a row exactly as the specification says; see :func:`ascend_sample.top_k_top_p_sample`.
+    """Samples one id a row exactly as the specification says.
 
-    Args:
-        logits: float32, float16 or bfloat16 [batch, vocab_size].
-        k: int32 [batch], or what :func:`ascend_sample.top_k_top_p_sample` converts into that.
-        p: [batch] in the dtype of logits, or what converts into that.
-        q: float32 [batch, vocab_size], or None for no draw.
-        eps: added to q before the division.
-        is_need_logits: whether to return the kept logits.
-        top_k_guess: how many of the best entries top-p tries before it sorts the row.
-
-    Returns:
-        The drawn ids and, if asked for, the kept logits.
-
-    Raises:
-        TypeError: an argument has a wrong type, dtype or layout.
-        ValueError: an argument has a wrong shape, device or value.
+    Arguments, results and errors are those of :func:`ascend_sample.top_k_top_p_sample`.
 
     Example:
         >>> logits = torch.tensor([[1.0, 3.0, 2.0]])
@@ -174,17 +160,7 @@ def _sample_row(
         noise = q if branch == "C" else q[: kept.numel()]  # by id in C, by rank in A and B
         scores = draw_scores(weights, noise, eps, masked=x[kept] == -math.inf)
         selected = int(kept[first_maximum(scores)])
-    return RowTrace(
-        branch=branch,
-        use_k=use_k,
-        use_p=use_p,
-        use_q=q is not None,
-        guess_hit=guess_hit,
-        kept=kept,
-        weights=weights,
-        scores=scores,
-        selected=selected,
-    )
+    return RowTrace(use_k, use_p, q is not None, guess_hit, kept, weights, scores, selected, branch=branch)
 
 
 def as_values(logits: torch.Tensor) -> torch.Tensor:

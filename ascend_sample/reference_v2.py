@@ -59,27 +59,9 @@ def top_k_top_p_sample_v2_reference(
     input_is_logits: bool = True,
     is_need_sample_result: bool = False,
 ) -> TopKTopPSampleV2:
-    """Samples one id a row exactly as the specification says; see :func:`ascend_sample.top_k_top_p_sample_v2`.
+    """Samples one id a row exactly as the specification says.
 
-    Args:
-        logits: float32, float16 or bfloat16 [batch, vocab_size].
-        k: int32 [batch], or what :func:`ascend_sample.top_k_top_p_sample_v2` converts into that.
-        p: [batch] in the dtype of logits, or what converts into that.
-        q: float32 [batch, vocab_size], or None for no draw.
-        min_p: [batch] in the dtype of logits, what converts into that, or None for no min-p.
-        eps: added to q before the division.
-        is_need_logits: whether to return the kept logits.
-        top_k_guess: how many of the best entries top-p tries before it sorts the row.
-        ks_max: the largest k that is honoured, before it is rounded up to a multiple of 8.
-        input_is_logits: False where ``logits`` are probabilities.
-        is_need_sample_result: whether to return the kept weights and their ids.
-
-    Returns:
-        The drawn ids and what was asked for.
-
-    Raises:
-        TypeError: an argument has a wrong type, dtype or layout.
-        ValueError: an argument has a wrong shape, device or value.
+    Arguments, results and errors are those of :func:`ascend_sample.top_k_top_p_sample_v2`.
 
     Example:
         >>> logits = torch.tensor([[1.0, 3.0, 2.0]])
@@ -199,18 +181,8 @@ def _sample_row(
         masked = x[kept] == (-math.inf if input_is_logits else 0.0)
         scores = draw_scores(weights, q[: kept.numel()], eps, masked)
         selected = int(kept[first_maximum(scores)])
-    return RowTraceV2(
-        use_k=use_k,
-        use_p=use_p,
-        keeps_one=keeps_one,
-        use_min_p=use_min_p,
-        use_q=q is not None,
-        guess_hit=guess_hit,
-        kept=kept,
-        weights=weights,
-        scores=scores,
-        selected=selected,
-    )
+    filters = {"keeps_one": keeps_one, "use_min_p": use_min_p}
+    return RowTraceV2(use_k, use_p, q is not None, guess_hit, kept, weights, scores, selected, **filters)
 
 
 def _rounded_up(ks_max: int) -> int:

@@ -19,10 +19,7 @@ struct HostMemory {
   std::map<uintptr_t, HostBlock> blocks;
 };
 
-HostMemory& memory() {
-  static auto* memory = new HostMemory;  // outlives every destructor that still frees something
-  return *memory;
-}
+HostMemory& memory() { return only<HostMemory>(); }
 
 /// aclrtPtrAttributes as CANN lays it out.
 struct PointerAttributes {

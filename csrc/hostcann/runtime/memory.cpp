@@ -98,10 +98,7 @@ struct Memory {
   uint64_t capacity = kDefaultCapacity;
 };
 
-Memory& memory() {
-  static auto* memory = new Memory;  // outlives every destructor that still frees something
-  return *memory;
-}
+Memory& memory() { return only<Memory>(); }
 
 struct RunningTask {
   std::string name;
