@@ -20,28 +20,18 @@ SEGMENT_LENGTH = 8 * 1024
 
 @dataclass(frozen=True)
 class DrawnRow:
-    """What happened to one row, told of both operators alike.
+    """What happened to one row, told of both operators alike."""
 
-    Attributes:
-        use_k: whether top-k was on.
-        use_p: whether top-p was on.
-        use_q: whether the row was drawn with q.
-        guess_hit: with top-p alone, whether top_k_guess entries sufficed (else the row was sorted in full); None
-            elsewhere.
-        kept: int64 [n], the ids that survived: in the total order with top-k or top-p, else in vocabulary order.
-        weights: float32 [n], their weights.
-        scores: float32 [n], the weights divided by (|q| + eps); the weights themselves without q.
-        selected: the drawn id.
-    """
-
-    use_k: bool
-    use_p: bool
-    use_q: bool
+    use_k: bool  # whether top-k was on
+    use_p: bool  # whether top-p was on
+    use_q: bool  # whether the row was drawn with q
+    # with top-p alone, whether top_k_guess entries sufficed (else the row was sorted in full); None elsewhere
     guess_hit: bool | None
+    # int64 [n], the ids that survived: in the total order with top-k or top-p, else in vocabulary order
     kept: torch.Tensor
-    weights: torch.Tensor
-    scores: torch.Tensor
-    selected: int
+    weights: torch.Tensor  # float32 [n], their weights
+    scores: torch.Tensor  # float32 [n], the weights divided by (|q| + eps); the weights themselves without q
+    selected: int  # the drawn id
 
     @property
     def n_kept(self) -> int:

@@ -29,15 +29,10 @@ KS_MAX_MULTIPLE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class RowTraceV2(DrawnRow):
-    """What happened to one row.
+    """What happened to one row."""
 
-    Attributes:
-        keeps_one: whether p <= 0 kept the best entry alone.
-        use_min_p: whether min-p was on.
-    """
-
-    keeps_one: bool
-    use_min_p: bool
+    keeps_one: bool  # whether p <= 0 kept the best entry alone
+    use_min_p: bool  # whether min-p was on
 
     @property
     def scenario(self) -> str:
