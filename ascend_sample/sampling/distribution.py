@@ -190,17 +190,11 @@ def _finite(logits: Tensor) -> Tensor:
 
 
 class CleanedRows(NamedTuple):
-    """Logits without NaN, and what was found in them.
+    """Logits without NaN, and what was found in them."""
 
-    Attributes:
-        logits: float32 [rows, vocab_size], -inf for NaN.
-        maximum: float32 [rows, 1].
-        status: int8 [rows].
-    """
-
-    logits: Tensor
-    maximum: Tensor
-    status: Tensor
+    logits: Tensor  # float32 [rows, vocab_size], -inf for NaN
+    maximum: Tensor  # float32 [rows, 1]
+    status: Tensor  # int8 [rows]
 
 
 def cleaned_rows(logits: Tensor) -> CleanedRows:

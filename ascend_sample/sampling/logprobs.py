@@ -60,19 +60,12 @@ class Logprobs(NamedTuple):
 
 
 class AskingRows(NamedTuple):
-    """The rows of a batch that ask for logprobs: what stays the same from step to step.
+    """The rows of a batch that ask for logprobs: what stays the same from step to step."""
 
-    Attributes:
-        rows: their places in the batch, ascending.
-        there: int64 [rows], the same on the device; None where these are all rows of the batch.
-        most: how many of the best tokens they ask for, at most.
-        lanes: int64, the numbers from 0 to `CHUNK` - 1 on a device that is no CPU.
-    """
-
-    rows: list[int]
-    there: Tensor | None
-    most: int
-    lanes: Tensor | None
+    rows: list[int]  # their places in the batch, ascending
+    there: Tensor | None  # int64 [rows], the same on the device; None where these are all rows of the batch
+    most: int  # how many of the best tokens they ask for, at most
+    lanes: Tensor | None  # int64, the numbers from 0 to `CHUNK` - 1 on a device that is no CPU
 
     @classmethod
     def of(cls, rows: Sequence[int], batch_size: int, most: int, device: torch.device) -> AskingRows:

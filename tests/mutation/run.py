@@ -31,23 +31,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tests.mutation.mutants import LIBRARIES, MUTANTS, Mutant
-from tests.mutation.mutants_cpu import MUTANTS_CPU
-from tests.mutation.mutants_edits import MUTANTS_EDITS
-from tests.mutation.mutants_logprobs import MUTANTS_LOGPROBS
-from tests.mutation.mutants_sampling import MUTANTS_SAMPLING
-from tests.mutation.mutants_segments import MUTANTS_SEGMENTS
-from tests.mutation.mutants_v2 import MUTANTS_V2
+from tests.mutation.mutants import EVERY, LIBRARIES, Mutant
 
-EVERY = (
-    *MUTANTS,
-    *MUTANTS_CPU,
-    *MUTANTS_V2,
-    *MUTANTS_SAMPLING,
-    *MUTANTS_SEGMENTS,
-    *MUTANTS_EDITS,
-    *MUTANTS_LOGPROBS,
-)
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "build" / "mutation"
 OUTCOMES = ROOT / "tests" / "mutation" / "outcomes.json"
@@ -82,7 +67,7 @@ def check_texts(mutants: Sequence[Mutant]) -> None:
         if (count := (ROOT / mutant.file).read_text().count(mutant.old)) != 1
     ]
     if stale:
-        raise MutationError("\n".join([*stale, "The source has changed: change tests/mutation/mutants*.py as well."]))
+        raise MutationError("\n".join([*stale, "The source has changed: change tests/mutation/faults as well."]))
 
 
 def update_copy() -> None:

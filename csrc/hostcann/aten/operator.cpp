@@ -261,15 +261,13 @@ DataType Parameter<DataType>::hold(Call& call, const char* name, Abi value) {
 std::vector<std::string> names_of(const char* parameters) {
   std::vector<std::string> names;
   std::string word;
+  bool is_inside = false;
   for (const char* c = parameters; *c != '\0'; ++c) {
-    if (std::isalnum(static_cast<unsigned char>(*c)) || *c == '_') {
-      word += *c;
-    } else if (*c == ',' || *c == ')') {
-      names.push_back(word);  // the last word before the separator is the name
-      word.clear();
-    } else {
-      word.clear();
-    }
+    if (*c == ',' || *c == ')') names.push_back(word);  // the last word before it is the name
+    const bool was_inside =
+        std::exchange(is_inside, std::isalnum(static_cast<unsigned char>(*c)) || *c == '_');
+    if (is_inside && !was_inside) word.clear();
+    if (is_inside) word += *c;
   }
   return names;
 }

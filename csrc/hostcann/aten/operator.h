@@ -142,7 +142,8 @@ struct Call {
 };
 
 /// How a parameter of type T crosses from phase 1 to the kernel. Abi: its C type. Held: what phase
-/// 1 keeps. hold(): phase 1. give(): on the stream's thread.
+/// 1 keeps. hold(): phase 1. give(): on the stream's thread; what was kept, unless a type says
+/// more.
 template <typename T>
 struct Parameter;
 
@@ -150,13 +151,13 @@ template <typename Abi_, typename Held_>
 struct Crosses {
   using Abi = Abi_;
   using Held = Held_;
+  static const Held& give(const Held& held, const Launch&) { return held; }
 };
 
 template <typename T>
   requires std::is_arithmetic_v<T>
 struct Parameter<T> : Crosses<T, T> {
   static T hold(Call&, const char*, T value) { return value; }
-  static T give(T held, const Launch&) { return held; }
 };
 
 /// Where an operand stands in Launch.
@@ -243,19 +244,16 @@ struct Parameter<OptionalOutput> : Crosses<const aclTensor*, Position> {
 template <>
 struct Parameter<Number> : Crosses<const aclScalar*, at::Scalar> {
   static Held hold(Call& call, const char* name, Abi value);
-  static const at::Scalar& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
 struct Parameter<OptionalNumber> : Crosses<const aclScalar*, std::optional<at::Scalar>> {
   static Held hold(Call& call, const char* name, Abi value);
-  static const std::optional<at::Scalar>& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
 struct Parameter<Integers> : Crosses<const aclIntArray*, std::vector<int64_t>> {
   static Held hold(Call& call, const char* name, Abi value);
-  static const std::vector<int64_t>& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
@@ -265,7 +263,6 @@ struct Parameter<OptionalIntegers>
     if (value == nullptr) return std::nullopt;
     return Parameter<Integers>::hold(call, name, value);
   }
-  static const Held& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
@@ -283,13 +280,11 @@ struct Parameter<Numbers> : Crosses<const aclScalarList*, std::vector<at::Scalar
 template <>
 struct Parameter<Text> : Crosses<const char*, std::string> {
   static Held hold(Call& call, const char* name, Abi value);
-  static const std::string& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
 struct Parameter<DataType> : Crosses<int, DataType> {  // aclDataType
   static Held hold(Call& call, const char* name, Abi value);
-  static DataType give(Held held, const Launch&) { return held; }
 };
 
 /// The parameters' names out of "(Input self, Output out)", for messages.
@@ -395,3 +390,11 @@ struct Arity<void(Parameters...)> {
                                 hostcann::aten::Arity<decltype(name##_kernel)>::Indices{}, \
                                 workspace_size, executor, ATEN_ARGUMENTS_##count);         \
   }
+
+/// aclnnX(self, ..., out) and aclnnInplaceX(selfRef, ...), which compute the same of `self`. What
+/// follows the expression is their other parameters.
+#define IN_BOTH_FORMS(name, expression, ...)                                                   \
+  OPERATOR(aclnn##name, (Input self __VA_OPT__(, ) __VA_ARGS__, Output out), out = expression) \
+  OPERATOR(aclnnInplace##name, (Updated selfRef __VA_OPT__(, ) __VA_ARGS__),                   \
+           const at::Tensor& self = selfRef.tensor();                                          \
+           selfRef = expression)
