@@ -60,16 +60,11 @@ class Activity:
 
 
 class Collective(NamedTuple):
-    """What this process gave to and got from the collectives of one name.
-
-    Attributes:
-        calls: how often it was launched.
-        sent, received: bytes of the buffers that it handed over to be sent and to be filled.
-    """
+    """What this process gave to and got from the collectives of one name."""
 
     calls: int
-    sent: int
-    received: int
+    sent: int  # bytes of the buffers that were handed over to be sent
+    received: int  # bytes of those to be filled
 
 
 class Totals(NamedTuple):

@@ -33,122 +33,94 @@ def values(size: int, dtype: torch.dtype, owner: int = rank) -> Tensor:
     ).to(dtype)
 
 
-def agree(name: str, call: Callable[[str], list[Tensor]]) -> None:
+def agree(call: Callable[..., list[Tensor]], *arguments: object) -> None:
     """Calls on both devices and compares bits."""
-    expected, found = call("cpu"), [tensor.cpu() for tensor in call("npu")]
+    expected, found = call("cpu", *arguments), [tensor.cpu() for tensor in call("npu", *arguments)]
     for left, right in zip(expected, found, strict=True):
         if left.dtype != right.dtype or not torch.equal(left, right):
+            name = f"{call.__name__}{arguments}"
             raise AssertionError(f"rank {rank}: {name}: hccl {right.tolist()}, gloo {left.tolist()}")
 
 
-def all_reduce(size: int, dtype: torch.dtype, operation: dist.ReduceOp) -> Callable[[str], list[Tensor]]:
-    def call(device: str) -> list[Tensor]:
-        tensor = values(size, dtype).to(device)
-        dist.all_reduce(tensor, operation)
-        return [tensor]
-
-    return call
+def all_reduce(device: str, size: int, dtype: torch.dtype, operation: dist.ReduceOp) -> list[Tensor]:
+    tensor = values(size, dtype).to(device)
+    dist.all_reduce(tensor, operation)
+    return [tensor]
 
 
-def reduce(size: int, dtype: torch.dtype, operation: dist.ReduceOp) -> Callable[[str], list[Tensor]]:
-    def call(device: str) -> list[Tensor]:
-        tensor = values(size, dtype).to(device)
-        dist.reduce(tensor, ranks - 1, operation)
-        return [tensor] if rank == ranks - 1 else []
-
-    return call
+def reduce(device: str, size: int, dtype: torch.dtype, operation: dist.ReduceOp) -> list[Tensor]:
+    tensor = values(size, dtype).to(device)
+    dist.reduce(tensor, ranks - 1, operation)
+    return [tensor] if rank == ranks - 1 else []
 
 
-def reduce_scatter(size: int, dtype: torch.dtype) -> Callable[[str], list[Tensor]]:
-    def call(device: str) -> list[Tensor]:
-        result = torch.empty(size, dtype=dtype, device=device)
-        dist.reduce_scatter_tensor(result, values(size * ranks, dtype).to(device))
-        return [result]
-
-    return call
+def reduce_scatter(device: str, size: int, dtype: torch.dtype) -> list[Tensor]:
+    result = torch.empty(size, dtype=dtype, device=device)
+    dist.reduce_scatter_tensor(result, values(size * ranks, dtype).to(device))
+    return [result]
 
 
-def all_gather(size: int, dtype: torch.dtype) -> Callable[[str], list[Tensor]]:
-    def call(device: str) -> list[Tensor]:
-        results = [torch.empty(size, dtype=dtype, device=device) for _ in range(ranks)]
-        dist.all_gather(results, values(size, dtype).to(device))
-        return results
-
-    return call
+def all_gather(device: str, size: int, dtype: torch.dtype) -> list[Tensor]:
+    results = [torch.empty(size, dtype=dtype, device=device) for _ in range(ranks)]
+    dist.all_gather(results, values(size, dtype).to(device))
+    return results
 
 
-def broadcast(size: int, dtype: torch.dtype) -> Callable[[str], list[Tensor]]:
-    def call(device: str) -> list[Tensor]:
-        tensor = values(size, dtype).to(device)
-        dist.broadcast(tensor, 1 % ranks)
-        return [tensor]
-
-    return call
+def broadcast(device: str, size: int, dtype: torch.dtype) -> list[Tensor]:
+    tensor = values(size, dtype).to(device)
+    dist.broadcast(tensor, 1 % ranks)
+    return [tensor]
 
 
-def scatter(size: int, dtype: torch.dtype) -> Callable[[str], list[Tensor]]:
-    def call(device: str) -> list[Tensor]:
-        result = torch.empty(size, dtype=dtype, device=device)
-        parts = list(values(size * ranks, dtype).to(device).chunk(ranks)) if rank == 0 else None
-        dist.scatter(result, parts, 0)
-        return [result]
-
-    return call
+def scatter(device: str, size: int, dtype: torch.dtype) -> list[Tensor]:
+    result = torch.empty(size, dtype=dtype, device=device)
+    parts = list(values(size * ranks, dtype).to(device).chunk(ranks)) if rank == 0 else None
+    dist.scatter(result, parts, 0)
+    return [result]
 
 
-def all_to_all(size: int, dtype: torch.dtype) -> Callable[[str], list[Tensor]]:
+def all_to_all(device: str, size: int, dtype: torch.dtype) -> list[Tensor]:
     """Uneven parts: rank r sends r + 1 + its own number of elements to rank r."""
-
-    def call(device: str) -> list[Tensor]:
-        send = [size + other + rank for other in range(ranks)]
-        received = torch.empty(sum(send), dtype=dtype, device=device)
-        dist.all_to_all_single(received, values(sum(send), dtype).to(device), send, send)
-        return [received]
-
-    return call
+    send = [size + other + rank for other in range(ranks)]
+    received = torch.empty(sum(send), dtype=dtype, device=device)
+    dist.all_to_all_single(received, values(sum(send), dtype).to(device), send, send)
+    return [received]
 
 
-def point_to_point(size: int, dtype: torch.dtype) -> Callable[[str], list[Tensor]]:
+def point_to_point(device: str, size: int, dtype: torch.dtype) -> list[Tensor]:
     """A ring: even ranks send first."""
-
-    def call(device: str) -> list[Tensor]:
-        received = torch.empty(size, dtype=dtype, device=device)
-        sent = values(size, dtype).to(device)
-        steps = [lambda: dist.send(sent, (rank + 1) % ranks), lambda: dist.recv(received, (rank - 1) % ranks)]
-        for step in steps if rank % 2 == 0 else reversed(steps):
-            step()
-        return [received]
-
-    return call
+    received = torch.empty(size, dtype=dtype, device=device)
+    sent = values(size, dtype).to(device)
+    steps = [lambda: dist.send(sent, (rank + 1) % ranks), lambda: dist.recv(received, (rank - 1) % ranks)]
+    for step in steps if rank % 2 == 0 else reversed(steps):
+        step()
+    return [received]
 
 
-def batched(size: int, dtype: torch.dtype) -> Callable[[str], list[Tensor]]:
-    def call(device: str) -> list[Tensor]:
-        received = torch.empty(size, dtype=dtype, device=device)
-        sent = values(size, dtype).to(device)
-        operations = [
-            dist.P2POp(dist.isend, sent, (rank + 1) % ranks),
-            dist.P2POp(dist.irecv, received, (rank - 1) % ranks),
-        ]
-        for work in dist.batch_isend_irecv(operations):
-            work.wait()
-        return [received]
-
-    return call
+def batched(device: str, size: int, dtype: torch.dtype) -> list[Tensor]:
+    received = torch.empty(size, dtype=dtype, device=device)
+    sent = values(size, dtype).to(device)
+    operations = [
+        dist.P2POp(dist.isend, sent, (rank + 1) % ranks),
+        dist.P2POp(dist.irecv, received, (rank - 1) % ranks),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return [received]
 
 
 count = 0
 for size in map(int, sys.argv[1:]):
     for dtype in REDUCED:
         for operation in OPERATIONS:
-            agree(f"all_reduce {operation} of {size} {dtype}", all_reduce(size, dtype, operation))
-            agree(f"reduce {operation} of {size} {dtype}", reduce(size, dtype, operation))
+            agree(all_reduce, size, dtype, operation)
+            agree(reduce, size, dtype, operation)
             count += 2
-        agree(f"reduce_scatter of {size} {dtype}", reduce_scatter(size, dtype))
+        agree(reduce_scatter, size, dtype)
         count += 1
     for dtype in (*INTEGERS, *FLOATS):
         for one in (all_gather, broadcast, scatter, all_to_all, point_to_point, batched):
-            agree(f"{one.__name__} of {size} {dtype}", one(size, dtype))
+            agree(one, size, dtype)
             count += 1
 dist.barrier()
 dist.destroy_process_group()
