@@ -119,15 +119,15 @@ def top_k_top_p_sample_v2(
     logits are probabilities and are the weights themselves. Equal logits are ordered by id.
 
     Args:
-        logits: as for :func:`top_k_top_p_sample`.
-        k: as there.
-        p: as there.
-        q: as there, but that with min-p alone q[b, i] is the noise of the i-th kept id. Must be None with
-            is_need_sample_result.
-        min_p: as p; None for no min-p.
-        eps: as there.
-        is_need_logits: as there.
-        top_k_guess: as there.
+        logits: float32, float16 or bfloat16 [batch, vocab_size], vocab_size <= 2**20, any strides.
+        k: an int, an integer tensor [batch], or None for no top-k.
+        p: a float, a floating-point tensor [batch], or None for no top-p; rounded as :func:`top_k_top_p_sample` does.
+        q: float32 [batch, vocab_size], noise from Exponential(1), or None to return the best id. It is read as there,
+            but with min-p alone q[b, i] is the noise of the i-th kept id. Must be None with is_need_sample_result.
+        min_p: a float, a floating-point tensor [batch], or None for no min-p; rounded as p.
+        eps: added to |q| before the division; finite and >= 0.
+        is_need_logits: whether to return the logits of the kept ids.
+        top_k_guess: how many of the best entries top-p tries first; >= 1. Never changes the result.
         ks_max: bounds the k that is honoured; between 1 and 1024.
         input_is_logits: False where logits are probabilities already.
         is_need_sample_result: whether to return the kept ids and their weights.
