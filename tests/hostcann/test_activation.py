@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from activation_programs import (
+    LAST_MESSAGES,
     LIBRARY,
     execute,
     needs_hostcann,
@@ -72,7 +73,7 @@ def test_env_prints_what_a_shell_needs():
 def test_importing_torch_npu_prints_nothing():
     program = "import torch, torch_npu; torch.npu.current_stream(); torch.npu.get_device_properties(0)"
     done = execute(sys.executable, "-c", program, **variables_of_run(), HOSTCANN_STRICT="1")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert output(done, LAST_MESSAGES) == ""
 
 
 def test_settings_cannot_change_once_it_is_active():
