@@ -148,8 +148,8 @@ def _sample_row(
     use_min_p = min_p > 0  # false for NaN, as the two before
     guess_hit = None
     # 3. Candidates, weights and filters
-    if use_k:
-        kept = first_of_total_order(x, k)
+    if use_k or keeps_one:
+        kept = first_of_total_order(x, 1 if keeps_one else k)
         weights = _weights(x[kept], input_is_logits)
     else:
         kept = torch.arange(vocab_size, device=x.device)
@@ -158,11 +158,9 @@ def _sample_row(
             kept = first_of_total_order(x, min(top_k_guess, MAX_TOP_K, vocab_size))
             guess_hit = bool(weights[kept].sum(dtype=torch.float64) >= p)
             kept = kept if guess_hit else total_order(x)
-        elif keeps_one:
-            kept = first_of_total_order(x, 1)
         weights = weights[kept]
-    if use_p or keeps_one:
-        n = count_until_reaching(weights, p) if use_p else 1
+    if use_p:
+        n = count_until_reaching(weights, p)
         kept, weights = kept[:n], weights[:n]
     if use_min_p:
         stays = _reach(weights, min_p) if min_p < 1 else kept == first_of_total_order(x, 1)

@@ -130,21 +130,26 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
   const auto p = arguments.p.to(at::kFloat).unsqueeze(1);
   const auto k = arguments.k.unsqueeze(1);
   const auto use_k = (k >= 1).logical_and(k <= largest_k(rules.ks_max, vocab_size));
-  // The second operator keeps one entry where p <= 0. False for NaN.
-  const auto use_p = rules.is_second ? p < 1 : (p > 0).logical_and(p < 1);
-  const auto by_rank = use_k.logical_or(use_p);
+  const auto use_p = (p > 0).logical_and(p < 1);  // false for NaN
+  auto by_rank = use_k.logical_or(use_p);
+  auto candidates = where_or(use_k, k.to(at::kLong), vocab_size);
+  if (rules.is_second) {
+    const auto keeps_one = p <= 0;
+    by_rank.logical_or_(keeps_one);
+    candidates.masked_fill_(keeps_one, 1);
+  }
   const auto rows = sort_rows(logits, rules);
   const auto& ids = rows.ids;
 
   // Section 3: candidates, weights, top-p, min-p. Every kept set is a prefix of the order.
   const auto rank = at::arange(vocab_size, ids.options()).unsqueeze(0);
-  const auto candidate = rank < where_or(use_k, k.to(at::kLong), vocab_size);
+  const auto candidate = rank < candidates;
   auto weights = weights_of(rows, candidate, rules);
   auto kept = candidate.clone();
   if (vocab_size > 1) {
     // An entry but the first stays while the sum before it is at most p: below p, of the second.
     const auto sums = sums_before(weights);
-    const auto is_below = rules.is_second ? sums < p.clamp_min(0) : sums <= p;
+    const auto is_below = rules.is_second ? sums < p : sums <= p;
     kept.narrow(1, 1, vocab_size - 1).logical_and_(is_below.logical_or(use_p.logical_not()));
   }
   if (rules.min_p.has_value()) {

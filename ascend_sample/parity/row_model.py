@@ -36,7 +36,7 @@ class Rules:
     """What the two operators do differently with the same row."""
 
     must_exceed_p: bool  # entries are kept until their sum exceeds p; otherwise until it reaches it
-    skips_p_of_zero: bool  # a p of 0 or less skips top-p; otherwise it keeps one entry
+    skips_p_of_zero: bool  # a p of 0 or less skips top-p; otherwise the best entry is the only candidate
     softmaxes_twice: bool  # with top-p alone the probabilities are softmaxed again before the draw
 
 
@@ -69,12 +69,17 @@ class Row:
     @property
     def uses_top_p(self) -> bool:
         """Tells whether p is in its effective range; NaN is not."""
-        return self.p < 1.0 and not (self.p <= 0.0 and self.rules.skips_p_of_zero)
+        return 0.0 < self.p < 1.0
+
+    @property
+    def keeps_one(self) -> bool:
+        """Tells whether p leaves the best entry as the only candidate."""
+        return self.p <= 0.0 and not self.rules.skips_p_of_zero
 
     @property
     def is_ranked(self) -> bool:
         """Tells whether top-k or top-p sorts the row."""
-        return self.uses_top_k or self.uses_top_p
+        return self.uses_top_k or self.uses_top_p or self.keeps_one
 
     @property
     def filler(self) -> float:
@@ -201,7 +206,9 @@ def model_row(row: Row, order: IdArray | None = None) -> RowModel:
     """
     values = clean(row.logits) if row.input_is_logits else np.where(row.logits > 0, row.logits, 0.0).astype(np.float64)
     order = order_by_logit(values) if order is None else order
-    if row.uses_top_k:
+    if row.keeps_one:
+        order = order[:1]
+    elif row.uses_top_k:
         order = order[: row.k]
     weights = _weights(values[order], row.input_is_logits)
     least, strict, most, sums = _top_p_cuts(row, weights)
@@ -231,8 +238,6 @@ def _weights(values: FloatArray, input_is_logits: bool) -> FloatArray:
 def _top_p_cuts(row: Row, weights: FloatArray) -> tuple[int, int, int, FloatArray | None]:
     """Returns the least, strict and greatest counts that top-p may keep, and the sums by which it cuts, or None."""
     size = len(weights)
-    if row.uses_top_p and row.p <= 0.0:
-        return 1, 1, 1, None
     if not row.uses_top_p or not weights.any():
         return size, size, size, None
     sums = np.cumsum(weights)

@@ -97,7 +97,9 @@ void Oracle::order_candidates() {
     return order[static_cast<size_t>(one)] > order[static_cast<size_t>(other)];
   });
   maximum_ = value(0);
-  if (branch_ == 'A') {
+  if (keeps_one_) {
+    ids_.resize(1);
+  } else if (branch_ == 'A') {
     ids_.resize(static_cast<size_t>(row_.k));
   }
 }
@@ -120,10 +122,6 @@ void Oracle::weigh() {
 
 /// The number of entries that p leaves.
 void Oracle::cut_at_p() {
-  if (keeps_one_) {
-    cut_ = {1, 1, 1};
-    return;
-  }
   if (!uses_p_ || probabilities_[0] == 0) {  // where nothing has a weight, no sum gets to p
     return;
   }

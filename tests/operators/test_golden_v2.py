@@ -48,7 +48,7 @@ def check_sample_result(case: Case, kept: torch.Tensor, ids: torch.Tensor, weigh
         k = int(GOLDEN.tensor(case, "k")[b])
         among = torch.sort(values[b], descending=True).values[:k] if scenario[0] == "A" else values[b]
         if scenario[0] == "1":  # which says nothing of top-k
-            assert 0 < float(weights[b, 0]) <= 1.0
+            assert float(weights[b, 0]) == 1.0
         else:
             expected = (values[b, members] - among.logsumexp(0)).exp()
             assert torch.allclose(weights[b, :n].double(), expected, rtol=1e-6, atol=1e-38)

@@ -43,6 +43,35 @@ class TestSampleResult:
         assert result.logits_idx[0, : len(ids)].tolist() == ids
         assert result.logits_sort_masked[0].tolist() == [PROBABILITIES[i] for i in ids] + [0.0] * (4 - len(ids))
 
+    @pytest.mark.parametrize(("k", "min_p"), [(None, None), (3, None), (None, 0.5), (2, 1.0)])
+    @pytest.mark.parametrize(
+        ("row", "input_is_logits", "weight"),
+        [
+            ([0.0, 1.0, 2.0], True, 1.0),
+            ([NAN, 2.0, 2.0], True, 1.0),
+            ([0.0, INF, INF], True, 1.0),
+            ([-INF, -INF, NAN], True, 0.0),
+            ([0.25, 0.5, 0.125], False, 0.5),
+            ([0.5, INF, INF], False, 1.0),
+        ],
+    )
+    def test_weight_of_the_only_candidate(
+        self,
+        device: str,
+        route: str | None,
+        row: list[float],
+        input_is_logits: bool,
+        weight: float,
+        k: int | None,
+        min_p: float | None,
+    ) -> None:
+        """Where p <= 0: softmax of one logit, or the probability that it is."""
+        options = {"k": k, "min_p": min_p, "input_is_logits": input_is_logits, "is_need_sample_result": True}
+        for p in (0.0, -0.5):
+            result = run(device, route, [row], p=p, **options)
+            assert result.logits_sort_masked is not None
+            assert result.logits_sort_masked[0].tolist() == [weight, 0.0, 0.0]
+
     @pytest.mark.parametrize(
         ("k", "p", "min_p"), [(None, None, None), (2, None, None), (None, 0.0, None), (None, 0.5, 0.5), (2, 0.5, 1.0)]
     )

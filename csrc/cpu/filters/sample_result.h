@@ -20,9 +20,10 @@ class ResultSampler {
         result_(result),
         scratch_(scratch),
         work_(work),
-        most_(arguments.uses_k(row.vocab_size()) ? static_cast<size_t>(arguments.k)
-                                                 : row.vocab_size()),
-        uses_k_(arguments.uses_k(row.vocab_size())),
+        uses_k_(arguments.keeps_one() || arguments.uses_k(row.vocab_size())),
+        most_(arguments.keeps_one() ? 1
+              : uses_k_             ? static_cast<size_t>(arguments.k)
+                                    : row.vocab_size()),
         keeps_best_(arguments.keeps_one() || arguments.min_p >= 1.0F),
         floor_(are_probabilities ? 0.0F : -kInfinity),
         groups_(groups_for(uses_k_              ? most_
@@ -268,8 +269,8 @@ class ResultSampler {
   const std::optional<SampleResult>& result_;  // none: not wanted
   Scratch& scratch_;
   Workspace& work_;
-  const size_t most_;  // that top-k leaves
-  const bool uses_k_;
+  const bool uses_k_;  // or a p that leaves one candidate
+  const size_t most_;  // that are candidates then
   const bool keeps_best_;  // and nothing else
   const float floor_;      // what is not above it can never be drawn: so is NaN
   const Groups groups_;

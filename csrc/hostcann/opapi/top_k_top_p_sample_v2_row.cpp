@@ -11,12 +11,14 @@ int64_t RowSamplerV2::sample(const SampleV2Arguments& arguments, std::byte* scra
   decode();
 
   const int64_t limit = std::min({vocab_size_, (arguments.ks_max + 7) / 8 * 8, kMaximumTopK});
-  const bool use_k = arguments.top_k >= 1 && arguments.top_k <= limit;
-  const bool use_p = arguments.top_p < 1.0f;  // false for NaN
+  const bool keeps_one = arguments.top_p <= 0.0f;  // false for NaN, as the next
+  const bool use_p = !keeps_one && arguments.top_p < 1.0f;
+  const bool use_k = keeps_one || (arguments.top_k >= 1 && arguments.top_k <= limit);
   if (use_k) {
-    order_first(arguments.top_k);
-    weigh(arguments.top_k);
-    take(use_p ? nucleus(arguments.top_k, true) : arguments.top_k, true);
+    const int64_t candidates = keeps_one ? 1 : arguments.top_k;
+    order_first(candidates);
+    weigh(candidates);
+    take(use_p ? nucleus(candidates, true) : candidates, true);
   } else {
     for (int64_t id = 0; id < vocab_size_; ++id) order_[id] = static_cast<uint64_t>(id);
     weigh(vocab_size_);
@@ -95,8 +97,7 @@ void RowSamplerV2::rank_whole_row() {
   take(nucleus(ordered, false), false);
 }
 
-/// The least n whose weights sum to top_p or more; `limit` when that many do not reach it, 1 when
-/// top_p <= 0.
+/// The least n whose weights sum to top_p or more; `limit` when that many do not reach it.
 int64_t RowSamplerV2::nucleus(int64_t limit, bool by_place) const {
   double sum = 0.0;
   for (int64_t place = 0; place < limit; ++place) {
