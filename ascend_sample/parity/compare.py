@@ -10,19 +10,25 @@ nothing; only a row that disagrees is worked out again (`row_model`). A row is o
 - `near_draw`: another id whose score is within 1e-5 (relative) of the best one.
 - `near_boundary`: another number of kept entries, where the float64 cumulative sum at the disputed cut is within 2e-5
   of p; the id is the winner of the draw under a cut that this tolerance admits.
+- `other_reading`: what another reading of CANN's sources gives, which the reason names.
 - `failed`: anything else, with the reason.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from .row_model import MAX_TOP_K, V1, Row, RowModel, Rules, model_row, order_by_probability
+
+OTHER_WEIGHT = "the entry that p <= 0 keeps has its probability for a weight, not 1"
+"""A reading of CANN's documentation, which its kernel does not have."""
 
 WEIGHT_TOLERANCE = 1e-5
 """By how much, relatively, the weights of two implementations may differ."""
@@ -38,7 +44,8 @@ class Kind(enum.IntEnum):
     TIE = 1
     NEAR_DRAW = 2
     NEAR_BOUNDARY = 3
-    FAILED = 4
+    OTHER_READING = 4
+    FAILED = 5
 
     @property
     def label(self) -> str:
@@ -125,7 +132,7 @@ def compare(
         >>> expected, actual = Result(torch.tensor([1]), None), Result(torch.tensor([0]), None)
         >>> k, p = torch.tensor([0], dtype=torch.int32), torch.tensor([1.0])
         >>> compare(logits, k, p, None, 1e-8, expected, actual).kinds
-        [<Kind.FAILED: 4>]
+        [<Kind.FAILED: 5>]
     """
     batch_size, vocab_size = logits.shape
     problem = (
@@ -212,13 +219,10 @@ def _judge(row: Row, expected: _RowResult, actual: _RowResult, device_sorts_prob
     try:
         theirs = _explain(model, actual, ours)
     except _RejectedError as rejection:
-        if device_sorts_probabilities and row.input_is_logits and row.uses_top_p and not row.uses_top_k:
-            model = model_row(row, order_by_probability(row.logits))
-            try:
-                _explain(model, actual, model.strict)
-            except _RejectedError:
-                return Verdict(Kind.FAILED, str(rejection))
-            return Verdict(Kind.TIE, "unequal logits with one float32 probability, taken in the order of their ids")
+        for other, verdict in _other_models(row, device_sorts_probabilities):
+            with contextlib.suppress(_RejectedError):
+                _explain(other, actual, other.strict)
+                return verdict
         return Verdict(Kind.FAILED, str(rejection))
     if theirs != ours:
         distance = max(map(model.distance_to_cut, (ours, theirs)))
@@ -236,6 +240,16 @@ def _judge(row: Row, expected: _RowResult, actual: _RowResult, device_sorts_prob
         return Verdict(Kind.TIE, f"{drawn} have equal logits and equal q")
     low, high = sorted((float(scores[first]), float(scores[second])))
     return Verdict(Kind.NEAR_DRAW, f"the scores of {drawn} differ by {(high - low) / high:.2e}")
+
+
+def _other_models(row: Row, device_sorts_probabilities: bool) -> Iterator[tuple[RowModel, Verdict]]:
+    """Yields what a result that the contract does not have may be all the same, and what is said of it then."""
+    if device_sorts_probabilities and row.input_is_logits and row.uses_top_p and not row.uses_top_k:
+        reason = "unequal logits with one float32 probability, taken in the order of their ids"
+        yield model_row(row, order_by_probability(row.logits)), Verdict(Kind.TIE, reason)
+    if row.keeps_one:
+        other_rules = replace(row.rules, is_weighed_alone=False)
+        yield model_row(replace(row, rules=other_rules)), Verdict(Kind.OTHER_READING, OTHER_WEIGHT)
 
 
 def _explain(model: RowModel, result: _RowResult, preferred: int) -> int:

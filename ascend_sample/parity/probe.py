@@ -27,6 +27,8 @@ class Outcome:
     reading: str  # the reading in words
     token: int  # the id it draws
     kept: frozenset[int]  # the ids that come back in the kept logits
+    weight: float | None = None  # the first of the sample result; None where there is none
+    is_admitted: bool = False  # whether a device may have this reading instead of the contract's
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,18 @@ class Probe:
         options = dict(self.options)
         if self.min_p is not None:
             options["min_p"] = torch.tensor([self.min_p], dtype=dtype).to(device)
-        drawn, select, *_ = operator(logits, k, p, q, is_need_logits=True, **options)
+        drawn, select, *result = operator(logits, k, p, q, is_need_logits=True, **options)
         if select is None:
             raise TypeError("the operator under test must return the kept logits when is_need_logits is true")
         token = int(drawn[0])
         kept = frozenset(torch.nonzero(select[0].cpu() != self.filler).flatten().tolist())
+        weight = round(float(result[1][0, 0]), 4) if options.get("is_need_sample_result") else None
         for outcome in self.outcomes:
-            if (outcome.token, outcome.kept) == (token, kept):
-                return Finding(self, outcome.reading, outcome is self.outcomes[0])
-        return Finding(self, f"no known reading: id {token}, kept {_abridge(sorted(kept))}", False)
+            if (outcome.token, outcome.kept, outcome.weight) == (token, kept, weight):
+                as_contract = outcome is self.outcomes[0]
+                return Finding(self, outcome.reading, as_contract, as_contract or outcome.is_admitted)
+        weighing = "" if weight is None else f", weight {weight}"
+        return Finding(self, f"no known reading: id {token}, kept {_abridge(sorted(kept))}{weighing}", False, False)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Finding:
     probe: Probe
     reading: str
     as_contract: bool
+    is_admitted: bool  # as the contract's, or a reading that a device may have
 
 
 def _abridge(ids: Sequence[int]) -> str:
@@ -246,6 +252,15 @@ def _min_p(question: str, m: float, outcomes: tuple[Outcome, ...], q: tuple[floa
 PROBES_V2 = (
     *(replace(probe, outcomes=probe.outcomes[::-1]) for probe in ANSWERED_DIFFERENTLY),
     *ANSWERED_ALIKE,
+    Probe(
+        "weight of the entry that p <= 0 keeps",
+        (0.0, 1.0, 2.0),
+        NO_TOP_K,
+        0.0,
+        None,
+        (Outcome("1", 2, _ids(2), 1.0), Outcome("its probability", 2, _ids(2), 0.6652, is_admitted=True)),
+        options=(("is_need_sample_result", True),),
+    ),
     _min_p(
         "weight equal to min-p times the largest",
         0.5,

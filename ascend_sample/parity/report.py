@@ -76,6 +76,7 @@ class Report:
         undefined: rows that a real device gives no promise for; empty elsewhere.
         ordinary_rows: rows outside the tie-heavy families.
         ordinary_explained: those of them that needed an explanation.
+        readings: how many rows follow another reading of the sources, by what it says.
         failures: the rows that failed, in order.
         findings: the answers to the probes, by dtype.
         seconds: how long the comparison took.
@@ -90,6 +91,7 @@ class Report:
     undefined: Tally = field(default_factory=Tally)
     ordinary_rows: int = 0
     ordinary_explained: int = 0
+    readings: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
     findings: dict[str, list[Finding]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -105,7 +107,7 @@ class Report:
             finding
             for findings in self.findings.values()
             for finding in findings
-            if not finding.as_contract and (finding.probe.defined_on_device or not self.is_real_device)
+            if not finding.is_admitted and (finding.probe.defined_on_device or not self.is_real_device)
         ]
 
     def stand_ins(self) -> list[str]:
@@ -118,9 +120,10 @@ class Report:
 
     def verdict(self) -> str:
         """Tells whether the run passed or failed, and who answered where it was not the device's operator."""
-        word = "FAILED" if self.problems() else "PASSED"
-        stand_ins = self.stand_ins()
-        return f"{word}: {' and '.join(stand_ins)} answered, not the device's operator" if stand_ins else word
+        notes = [f"{count} rows in another reading: {reading}" for reading, count in self.readings.items()]
+        if stand_ins := self.stand_ins():
+            notes.append(f"{' and '.join(stand_ins)} answered, not the device's operator")
+        return ": ".join(["FAILED" if self.problems() else "PASSED", *(["; ".join(notes)] if notes else [])])
 
     def problems(self) -> list[str]:
         """Returns the reasons why the run does not pass; empty when it does."""
@@ -154,6 +157,7 @@ class Report:
             "by_scenario_and_dtype": self.tally.rows(),
             "undefined_on_the_device": self.undefined.rows(),
             "explained_share_outside_tie_heavy": self.explained_share,
+            "other_readings": dict(self.readings),
             "failures": [vars(failure) for failure in self.failures],
             "probes": [
                 {
@@ -189,7 +193,7 @@ class Report:
         answers: dict[tuple[str, str, str, str], list[str]] = {}
         for dtype, findings in self.findings.items():
             for finding in findings:
-                verdict = "yes" if finding.as_contract else "NO"
+                verdict = "yes" if finding.as_contract else "known" if finding.is_admitted else "NO"
                 key = (finding.probe.question, finding.reading, finding.probe.outcomes[0].reading, verdict)
                 answers.setdefault(key, []).append(dtype)
         header = ("question", "answer" if self.stand_ins() else "the device's answer", "contract", "agrees", "dtypes")

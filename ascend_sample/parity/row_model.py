@@ -38,6 +38,7 @@ class Rules:
     must_exceed_p: bool  # entries are kept until their sum exceeds p; otherwise until it reaches it
     skips_p_of_zero: bool  # a p of 0 or less skips top-p; otherwise the best entry is the only candidate
     softmaxes_twice: bool  # with top-p alone the probabilities are softmaxed again before the draw
+    is_weighed_alone: bool = True  # the only candidate; otherwise it keeps its weight among all, or among the k best
 
 
 V1: Final = Rules(must_exceed_p=True, skips_p_of_zero=True, softmaxes_twice=True)
@@ -206,7 +207,7 @@ def model_row(row: Row, order: IdArray | None = None) -> RowModel:
     """
     values = clean(row.logits) if row.input_is_logits else np.where(row.logits > 0, row.logits, 0.0).astype(np.float64)
     order = order_by_logit(values) if order is None else order
-    if row.keeps_one:
+    if row.keeps_one and row.rules.is_weighed_alone:
         order = order[:1]
     elif row.uses_top_k:
         order = order[: row.k]
@@ -238,6 +239,8 @@ def _weights(values: FloatArray, input_is_logits: bool) -> FloatArray:
 def _top_p_cuts(row: Row, weights: FloatArray) -> tuple[int, int, int, FloatArray | None]:
     """Returns the least, strict and greatest counts that top-p may keep, and the sums by which it cuts, or None."""
     size = len(weights)
+    if row.keeps_one:
+        return 1, 1, 1, None
     if not row.uses_top_p or not weights.any():
         return size, size, size, None
     sums = np.cumsum(weights)

@@ -149,6 +149,8 @@ def _check(batch: Batch, device: str, subject: Subject, operator: Operator, repo
         if not batch.tie_heavy:
             report.ordinary_rows += 1
             report.ordinary_explained += kind in (Kind.TIE, Kind.NEAR_DRAW, Kind.NEAR_BOUNDARY)
+        if kind is Kind.OTHER_READING:
+            report.readings[comparison.verdicts[row].reason] += 1
         if kind is Kind.FAILED:
             report.failures.append(Failure(batch.describe(row), batch.index, comparison.verdicts[row].reason))
 

@@ -261,4 +261,4 @@ def count_failed(operator: Reading, judged: list[tuple[tuple[object, ...], Resul
 
 def test_kinds_have_labels_for_json() -> None:
     labels = [member.label for member in Kind]
-    assert json.loads(json.dumps(labels)) == ["exact", "tie", "near_draw", "near_boundary", "failed"]
+    assert json.loads(json.dumps(labels)) == ["exact", "tie", "near_draw", "near_boundary", "other_reading", "failed"]

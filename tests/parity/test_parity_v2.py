@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from ascend_sample import top_k_top_p_sample_v2
+from ascend_sample import TopKTopPSampleV2, top_k_top_p_sample_v2
 from ascend_sample.parity import Kind, verify
 from ascend_sample.parity.cases import stream
 from ascend_sample.parity.cases_v2 import SCENARIOS, make_batch_v2
-from ascend_sample.parity.compare import Result, compare
+from ascend_sample.parity.compare import OTHER_WEIGHT, Result, compare
 from ascend_sample.parity.probe import PROBES_V2
 from ascend_sample.parity.row_model import V2
 from ascend_sample.parity.run import COVERING_ROWS
@@ -22,6 +26,7 @@ from ascend_sample.reference_v2 import top_k_top_p_sample_v2_trace
 from tests.parity.parity_helpers import judge, places_of
 
 OFF, ALL = 0, 1.0
+ROWS = 20_000 if os.environ.get("ASCEND_SAMPLE_PARITY") == "long" else 1500
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 NAMES = ("bfloat16", "float16", "float32")
 HALVES = [math.log(probability) for probability in (0.5, 0.3, 0.2)]
@@ -29,6 +34,22 @@ HALVES = [math.log(probability) for probability in (0.5, 0.3, 0.2)]
 
 def kind(*arguments: object, **options: object) -> Kind:
     return judge(*arguments, rules=V2, **options).kinds[0]  # type: ignore[arg-type]
+
+
+def weighing_one(weigh: Callable[[Tensor], Tensor]) -> Callable[..., TopKTopPSampleV2]:
+    """The operator, but with another weight of the entry that p <= 0 keeps: made of its probability."""
+
+    def call(logits: Tensor, k: Tensor, p: Tensor, *noise: Tensor | None, **options: Any) -> TopKTopPSampleV2:
+        result = top_k_top_p_sample_v2(logits, k, p, *noise, **options)
+        keeps_one = p <= 0
+        if result.logits_sort_masked is not None and options.get("input_is_logits", True) and bool(keeps_one.any()):
+            whole = top_k_top_p_sample_v2(logits, k, torch.ones_like(p), **options).logits_sort_masked
+            assert whole is not None
+            best = weigh(whole.amax(dim=1))
+            result.logits_sort_masked[:, 0] = torch.where(keeps_one, best, result.logits_sort_masked[:, 0])
+        return result
+
+    return call
 
 
 class TestJudge:
@@ -220,12 +241,29 @@ class TestVerify:
         report = verify("cpu", 1200, subject=SAMPLE_V2, operator=wrong)
         assert report.tally.total(Kind.FAILED) > 0
 
+    def test_other_weight_where_p_is_0_is_named(self, device: str) -> None:
+        report = verify(device, ROWS, subject=SAMPLE_V2, operator=weighing_one(lambda weight: weight))
+        assert report.problems() == []
+        assert report.readings == {OTHER_WEIGHT: report.tally.total(Kind.OTHER_READING)}
+        assert report.readings[OTHER_WEIGHT] >= 5
+        assert report.verdict() == f"PASSED: {report.readings[OTHER_WEIGHT]} rows in another reading: {OTHER_WEIGHT}"
+        answers = [finding.reading for finding in report.findings["float16"] if not finding.as_contract]
+        assert answers == ["its probability"]
+        assert "known" in report.to_text()
+        assert report.to_json()["other_readings"] == dict(report.readings)
+
+    def test_any_third_weight_where_p_is_0_fails(self) -> None:
+        report = verify("cpu", ROWS, subject=SAMPLE_V2, operator=weighing_one(lambda weight: weight / 2))
+        assert report.tally.total(Kind.OTHER_READING) == 0
+        assert report.tally.total(Kind.FAILED) >= 5
+        assert "answers to the probes contradict the contract" in report.problems()[-1]
+
     @pytest.mark.parametrize("probe", PROBES_V2, ids=lambda probe: probe.question)
     def test_probes(self, probe, device: str) -> None:  # type: ignore[no-untyped-def]
         for dtype in (torch.float16, torch.float32):
             finding = probe.run(top_k_top_p_sample_v2, device, dtype)
             assert finding.as_contract, finding.reading
-        assert len({(outcome.token, outcome.kept) for outcome in probe.outcomes}) == len(probe.outcomes)
+        assert len({(each.token, each.kept, each.weight) for each in probe.outcomes}) == len(probe.outcomes)
 
     def test_first_operator_is_told_from_it(self) -> None:
         """Its answers to the questions that the two answer differently are the first operator's."""
