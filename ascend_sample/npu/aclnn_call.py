@@ -99,7 +99,7 @@ class Call:
     ) -> None:
         """Prepares a call of our operator `op`, whose arguments are the tensors and then the options.
 
-        With `best_into`, every k is 1 and the ids are written there. Else k <= 0, which is undefined on the device,
+        With `best_into`, every k is 1 and the ids are written there. Else k <= 0, where it is undefined on the device,
         becomes one that skips top-k.
         """
         name, logits = next(iter(tensors.items()))
@@ -114,11 +114,15 @@ class Call:
         for result in OPERATORS[op].results[len(self.results) :]:
             shape: tuple[int, ...] = logits.shape[:1] if result.is_per_row else logits.shape
             if result.option is not None and not options[result.option]:
-                shape = (0,)  # CANN checks its shape all the same: those share one memory then
+                shape = (0,)  # CANN gets one all the same: those share one memory then
             dtype = logits.dtype if result.dtype is None else getattr(torch, result.dtype)
             self.results.append(logits.new_empty(shape, dtype=dtype))
-        is_for_best = best_into is not None
-        self.replaced_up_to, self.replacement = (torch.iinfo(torch.int32).max, 1) if is_for_best else (0, SKIP_TOP_K)
+        self.replaced_k: tuple[int, int] | None  # up to which k is replaced, and by what
+        if best_into is not None:
+            self.replaced_k = (torch.iinfo(torch.int32).max, 1)
+        else:
+            self.replaced_k = None if OPERATORS[op].takes_any_k else (0, SKIP_TOP_K)
+        self.unwanted_shape = logits.shape if OPERATORS[op].checks_unwanted else torch.Size([1])
 
     def run(self, workspace: torch.Tensor | None = None) -> torch.Tensor | None:
         """Runs phase 1 and phase 2, or nothing for an empty batch.
@@ -138,7 +142,7 @@ class Call:
                 raise NotImplementedError(f"{self.op}: {reason}.") from None
             k_bytes = _aligned(batch_size * _INT32_BYTES)
             unwanted_bytes = max((result.itemsize for result in self.results if result.numel() == 0), default=0)
-            scratch = take_scratch(k_bytes + self.logits.numel() * unwanted_bytes, self.logits.device)
+            scratch = take_scratch(k_bytes + self.unwanted_shape.numel() * unwanted_bytes, self.logits.device)
             # Until the launch is on the stream: no other call's may come between the two operators of this one.
             owners.enter_context(scratch.order)
             handles = [
@@ -171,14 +175,14 @@ class Call:
         """Yields the tensors as CANN gets them, by name: a valid k, and scratch in the place of what is not wanted."""
         batch_size, _ = self.logits.shape
         for name, tensor in self.tensors.items():
-            if name == "k" and tensor is not None:
+            if name == "k" and tensor is not None and self.replaced_k is not None:
                 valid_k = scratch.memory[: batch_size * _INT32_BYTES].view(torch.int32)
-                tensor = torch.threshold(tensor, self.replaced_up_to, self.replacement, out=valid_k)
+                tensor = torch.threshold(tensor, *self.replaced_k, out=valid_k)
             yield name, tensor
         for described, result in zip(OPERATORS[self.op].results, self.results, strict=True):
             if result.numel() == 0:
-                size = self.logits.numel() * result.element_size()
-                result = scratch.memory[k_bytes : k_bytes + size].view(result.dtype).view(self.logits.shape)
+                size = self.unwanted_shape.numel() * result.element_size()
+                result = scratch.memory[k_bytes : k_bytes + size].view(result.dtype).view(self.unwanted_shape)
             yield described.name, result
 
 

@@ -16,6 +16,8 @@ def configure() -> None:
             operator.devices,
             list(operator.dtypes),
             operator.found_in,
+            operator.takes_any_k,
+            operator.checks_unwanted,
         )
     torch.ops.ascend_sample.configure_aclnn(
         libraries.operator_libraries(),

@@ -35,6 +35,8 @@ class AclnnOperator:
     found_in: str  # which CANN has it, a sentence for errors
     results: tuple[Result, ...]  # what it gives, in order
     reference: str  # the module of this package that has the operator's specification in code
+    takes_any_k: bool = True  # k <= 0 skips top-k; otherwise it is undefined on a device
+    checks_unwanted: bool = False  # the shape of a result that is not asked for, to which nothing is written
 
     @property
     def phase_1(self) -> str:
@@ -63,6 +65,8 @@ SAMPLE: Final = AclnnOperator(
         Result("logits_top_kp_select", "float32", option="is_need_logits"),
     ),
     reference="ascend_sample.reference",
+    takes_any_k=False,
+    checks_unwanted=True,
 )
 SAMPLE_V2: Final = AclnnOperator(
     name="aclnnTopKTopPSampleV2",

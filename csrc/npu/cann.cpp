@@ -64,6 +64,8 @@ AclnnOperator look_up_operator(const OperatorFacts& facts,
   AclnnOperator found;
   found.phase1_name = facts.name + "GetWorkspaceSize";
   found.phase2_name = facts.name;
+  found.takes_any_k = facts.takes_any_k;
+  found.checks_unwanted = facts.checks_unwanted;
   found.obstacle = common_obstacle;
   Finder finder(found.obstacle, facts.found_in);
   finder.find(found.phase1, found.phase1_name, libraries);

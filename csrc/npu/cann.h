@@ -27,6 +27,8 @@ struct OperatorFacts {
   std::string devices;              // those SoCs in words
   std::vector<std::string> dtypes;  // that its logits may have, as torch names them
   std::string found_in;             // which CANN has it
+  bool takes_any_k;                 // k <= 0 skips top-k; otherwise it is undefined on a device
+  bool checks_unwanted;             // the shapes of results that are not asked for
 };
 
 /// What ascend_sample/npu knows about CANN and tells the binding once, so that it stands in one
@@ -53,6 +55,8 @@ struct AclnnOperator {
   Phase2* phase2 = nullptr;
   std::vector<c10::ScalarType> dtypes;
   std::string dtypes_in_words;
+  bool takes_any_k;
+  bool checks_unwanted;
   /// Why it cannot be called: a library, a symbol or the SoC; empty when it can.
   std::string obstacle;
 

@@ -40,12 +40,13 @@ void Launch::run(Call& call) const {
   check_status(status, call.phase2_name, "launch", label);
 }
 
-SamplerCall::SamplerCall(const char* op, const at::Tensor& logits, int64_t unwanted_bytes)
-    : logits_(logits), launch_(std::make_shared<Launch>()) {
+SamplerCall::SamplerCall(const char* op, const at::Tensor& logits, at::IntArrayRef unwanted_sizes,
+                         int64_t unwanted_bytes)
+    : logits_(logits), unwanted_sizes_(unwanted_sizes), launch_(std::make_shared<Launch>()) {
   launch_->label = {op, logits.size(0), logits.size(1), logits.scalar_type()};
   launch_->stream = c10_npu::getCurrentNPUStream().stream(/*need_empty=*/false);
-  scratch_ = take_scratch(valid_k_bytes(logits.size(0)) + logits.numel() * unwanted_bytes, logits,
-                          launch_->stream);
+  const auto unwanted = c10::multiply_integers(unwanted_sizes) * unwanted_bytes;
+  scratch_ = take_scratch(valid_k_bytes(logits.size(0)) + unwanted, logits, launch_->stream);
   launch_->order = scratch_.order;
 }
 
@@ -68,7 +69,7 @@ const aclTensor* SamplerCall::describe_result(const char* name, const at::Tensor
                                tensor.scalar_type()));
   }
   return own(describe_memory(launch_->label.op, name,
-                             scratch_address() + valid_k_bytes(logits_.size(0)), logits_.sizes(),
+                             scratch_address() + valid_k_bytes(logits_.size(0)), unwanted_sizes_,
                              tensor.scalar_type()));
 }
 

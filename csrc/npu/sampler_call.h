@@ -45,14 +45,16 @@ struct Launch {
 class SamplerCall {
  public:
   /// For our operator `op`, on the current stream of the device of `logits`, which is current.
-  /// `unwanted_bytes` a logit are taken for the outputs that nobody wants.
-  SamplerCall(const char* op, const at::Tensor& logits, int64_t unwanted_bytes);
+  /// Outputs that nobody wants are described with these sizes, and all lie in one memory, in which
+  /// an element may have so many bytes.
+  SamplerCall(const char* op, const at::Tensor& logits, at::IntArrayRef unwanted_sizes,
+              int64_t unwanted_bytes);
 
   /// CANN's description of an input; null for an undefined tensor.
   const aclTensor* describe(const char* name, const at::Tensor& tensor);
 
-  /// CANN's description of an output of ours, or of the scratch as [batch, vocab_size] where it is
-  /// not wanted. CANN checks its shape even then, and writes nothing to it; all share one memory.
+  /// CANN's description of an output of ours, or of the scratch where it is not wanted. CANN asks
+  /// for one even then, and writes nothing to it.
   const aclTensor* describe_result(const char* name, const at::Tensor& tensor, bool is_wanted);
 
   /// k = 0 is undefined on the device: k <= 0 becomes one that skips top-k, without reading it
@@ -84,6 +86,7 @@ class SamplerCall {
   std::byte* scratch_address() const;
 
   const at::Tensor& logits_;
+  at::IntArrayRef unwanted_sizes_;
   std::shared_ptr<Launch> launch_;
   Scratch scratch_;  // the valid k, then the unwanted outputs
 };

@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 
 #include "adapter.h"
 #include "checks.h"
@@ -22,8 +23,13 @@ class OperatorCall {
       : operator_(aclnn_operator),
         schema_(schema),
         results_(results),
-        call_(Arguments::kName, arguments.logits, unwanted_bytes(arguments)) {
-    plan(arguments, call_.make_valid(arguments.k), /*is_for_id=*/false);
+        call_(Arguments::kName, arguments.logits,
+              aclnn_operator.checks_unwanted ? arguments.logits.sizes() : at::IntArrayRef(kOne),
+              unwanted_bytes(arguments)) {
+    plan(arguments,
+         aclnn_operator.takes_any_k ? call_.describe("k", arguments.k)
+                                    : call_.make_valid(arguments.k),
+         /*is_for_id=*/false);
     if constexpr (requires { arguments.is_need_sample_result; }) {
       if (arguments.is_need_sample_result) {
         // CANN's documentation promises no id then. The one without q is the first of the total
@@ -39,7 +45,9 @@ class OperatorCall {
   void enqueue() { call_.enqueue(operator_.phase2_name.c_str()); }
 
  private:
-  /// A logit, for the outputs that nobody wants of one of the launches.
+  static constexpr std::array<int64_t, 1> kOne = {1};
+
+  /// Of an element of the outputs that nobody wants of one of the launches.
   int64_t unwanted_bytes(const Arguments& arguments) const {
     bool has_launch_for_id = false;
     if constexpr (requires { arguments.is_need_sample_result; }) {

@@ -63,6 +63,7 @@ def _sample_under_the_spy(route: str) -> dict[str, Any]:
     return {
         "storage": view.untyped_storage().data_ptr(),
         "logits": batch.logits.data_ptr(),
+        "k": batch.k.data_ptr(),
         "p": batch.p.data_ptr(),
         "q": batch.q.data_ptr(),
         "selected": result.logits_select_idx.data_ptr(),
@@ -141,8 +142,8 @@ def test_arguments(seen: tuple[dict[str, Any], list[Any]]) -> None:
     assert third["logits"]["data_type"] == third["p"]["data_type"] == FLOAT16
     assert third["q"] is None
     assert third["is_need_logits"] is False
-    # CANN checks this output's shape even when it writes nothing to it.
-    assert (third["kept"]["data_type"], third["kept"]["shape"]) == (FLOAT, vocab)
+    # The first operator checks this output's shape even when it writes nothing to it.
+    assert (third["kept"]["data_type"], third["kept"]["shape"]) == (FLOAT, [1] if "min_p" in third else vocab)
 
 
 def test_arguments_of_the_second_operator(seen: tuple[dict[str, Any], list[Any]]) -> None:
@@ -150,7 +151,7 @@ def test_arguments_of_the_second_operator(seen: tuple[dict[str, Any], list[Any]]
     if "min_p" not in calls[0]:
         assert len(calls) == 3
         return
-    first, _, third, fourth, _ = calls
+    first, _, third, fourth, fifth = calls
     vocab, whole = [8, 1500], 12000
     check_tensor(first["min_p"], tensor(BFLOAT16, known["min_p"], [8]), 8)
     assert (first["ks_max"], first["input_is_logits"], first["is_need_sample_result"]) == (1024, True, False)
@@ -158,14 +159,17 @@ def test_arguments_of_the_second_operator(seen: tuple[dict[str, Any], list[Any]]
     assert (fourth["ks_max"], fourth["input_is_logits"], fourth["is_need_sample_result"]) == (40, False, True)
     check_tensor(fourth["ids"], tensor(INT64, known["ids"], vocab), whole)
     check_tensor(fourth["weights"], tensor(FLOAT, known["weights"], vocab), whole)
-    check_unwanted(third, {"kept": 4, "ids": 8, "weights": 4})
-    check_unwanted(fourth, {"kept": 4})
+    check_tensor(first["k"], tensor(INT32, known["k"], [8]), 8)
+    assert third["k"] == fourth["k"] == first["k"]
+    behind_k = fifth["k"]["address"] + 4 * fifth["k"]["offset"] + 32
+    assert addresses_of_one(third, {"kept": 4, "ids": 8, "weights": 4}) == {behind_k}
+    assert addresses_of_one(fourth, {"kept": 4}) == {behind_k}
 
 
-def check_unwanted(call: dict[str, Any], sizes: dict[str, int]) -> None:
-    """What nobody wants lies in one memory, behind the k that was made valid. The sizes are those of an element."""
-    begins = {call[name]["address"] + size * call[name]["offset"] for name, size in sizes.items()}
-    assert begins == {call["k"]["address"] + 4 * call["k"]["offset"] + 32}
+def addresses_of_one(call: dict[str, Any], sizes: dict[str, int]) -> set[int]:
+    """Where results that nobody wants lie, each described as one element, of these sizes."""
+    assert all(call[name]["shape"] == [1] for name in sizes)
+    return {call[name]["address"] + size * call[name]["offset"] for name, size in sizes.items()}
 
 
 def test_id_beside_a_sample_result(seen: tuple[dict[str, Any], list[Any]]) -> None:
@@ -179,16 +183,19 @@ def test_id_beside_a_sample_result(seen: tuple[dict[str, Any], list[Any]]) -> No
         assert (of_id["is_need_logits"], of_id["is_need_sample_result"], of_id["q"]) == (False, False, None)
         assert all(of_id[name] == result[name] for name in ("logits", "p", "input_is_logits", "ks_max", "stream"))
         check_tensor(of_id["selected"], tensor(INT64, known["selected of the result"], [8]), 8)
-        check_unwanted(of_id, {"kept": 4, "ids": 8, "weights": 4})
+        assert addresses_of_one(of_id, {"kept": 4, "ids": 8, "weights": 4}) == addresses_of_one(result, {"kept": 4})
 
 
-def test_k_that_the_device_cannot_take_never_reaches_it(seen: tuple[dict[str, Any], list[Any]]) -> None:
+def test_k_that_the_first_operator_cannot_take_never_reaches_it(seen: tuple[dict[str, Any], list[Any]]) -> None:
     _, calls = seen
     assert len(calls) == (5 if "min_p" in calls[0] else 3)
     for call in calls[:4]:
         assert (call["k"]["data_type"], call["k"]["shape"]) == (INT32, [8])
         values = [value if value <= LARGEST_VOCAB_SIZE else "skip" for value in call["k_values"]]
-        assert values == ["skip", 5, "skip", 7, "skip", 1024, 3000, 40]
+        expected: list[object] = ["skip", 5, "skip", 7, "skip", 1024, 3000, 40]
+        if "min_p" in call:
+            expected = make_batch().k.tolist()
+        assert values == expected
 
 
 def test_workspace_is_the_one_that_was_asked_for(seen: tuple[dict[str, Any], list[Any]]) -> None:

@@ -132,6 +132,7 @@ def fail_in_malloc_of_scratch(batch: Batch) -> None:
     with hostcann.null_kernels():
         assert "out of memory" in error_of(lambda: large.sample(is_need_logits=False), torch.OutOfMemoryError)
     hostcann.clear_faults()
+    scratch.release()
     assert allocated() == before
 
 

@@ -269,8 +269,8 @@ class ResultSampler {
   const std::optional<SampleResult>& result_;  // none: not wanted
   Scratch& scratch_;
   Workspace& work_;
-  const bool uses_k_;  // or a p that leaves one candidate
-  const size_t most_;  // that are candidates then
+  const bool uses_k_;      // or a p that leaves one candidate
+  const size_t most_;      // that are candidates then
   const bool keeps_best_;  // and nothing else
   const float floor_;      // what is not above it can never be drawn: so is NaN
   const Groups groups_;

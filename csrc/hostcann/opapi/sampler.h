@@ -11,7 +11,7 @@
 namespace hostcann::opapi {
 
 /// The shape of an argument.
-enum class Extent { kBatch, kLogits };  // [batch], [batch, vocab_size]
+enum class Extent { kBatch, kLogits, kAny };  // [batch], [batch, vocab_size], not looked at
 
 /// Of an output that may not be wanted.
 inline Touched touched_if(bool wanted) { return wanted ? Touched::kAll : Touched::kNothing; }

@@ -7,6 +7,9 @@ namespace hostcann::opapi {
 
 namespace {
 
+/// The operator's tiling looks at the shape of an output only where it is wanted.
+Extent extent_if(bool wanted, Extent extent) { return wanted ? extent : Extent::kAny; }
+
 struct Options {
   double eps;
   bool need_logits;
@@ -70,16 +73,16 @@ HOSTCANN_ACLNN(aclnnTopKTopPSampleV2, const aclTensor* logits, const aclTensor* 
        {{"qOptional", q_optional, true}, Extent::kLogits, {DataType::kFloat}},
        {{"minPsOptional", min_ps_optional, true}, Extent::kBatch, {}}},
       {{{"logitsSelectIdxOut", logits_select_idx_out, false, touched_if(!is_need_sample_result)},
-        Extent::kBatch,
+        extent_if(!is_need_sample_result, Extent::kBatch),
         {DataType::kInt64}},
        {{"logitsTopKpSelectOut", logits_top_kp_select_out, false, touched_if(is_need_logits)},
-        Extent::kLogits,
+        extent_if(is_need_logits, Extent::kLogits),
         {DataType::kFloat}},
        {{"logitsIdxOut", logits_idx_out, false, touched_if(is_need_sample_result)},
-        Extent::kLogits,
+        extent_if(is_need_sample_result, Extent::kLogits),
         {DataType::kInt64}},
        {{"logitsSortMaskedOut", logits_sort_masked_out, false, touched_if(is_need_sample_result)},
-        Extent::kLogits,
+        extent_if(is_need_sample_result, Extent::kLogits),
         {DataType::kFloat}}},
   };
   const Options options{eps,    is_need_logits,  top_k_guess,
