@@ -130,14 +130,11 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
   const auto p = arguments.p.to(at::kFloat).unsqueeze(1);
   const auto k = arguments.k.unsqueeze(1);
   const auto use_k = (k >= 1).logical_and(k <= largest_k(rules.ks_max, vocab_size));
-  const auto use_p = (p > 0).logical_and(p < 1);  // false for NaN
-  auto by_rank = use_k.logical_or(use_p);
+  // False for NaN. Where p <= 0, the second operator has one candidate, whatever its sums are.
+  const auto use_p = rules.is_second ? p < 1 : (p > 0).logical_and(p < 1);
+  const auto by_rank = use_k.logical_or(use_p);
   auto candidates = where_or(use_k, k.to(at::kLong), vocab_size);
-  if (rules.is_second) {
-    const auto keeps_one = p <= 0;
-    by_rank.logical_or_(keeps_one);
-    candidates.masked_fill_(keeps_one, 1);
-  }
+  if (rules.is_second) candidates.masked_fill_(p <= 0, 1);
   const auto rows = sort_rows(logits, rules);
   const auto& ids = rows.ids;
 
