@@ -140,9 +140,8 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
 
   // Section 3: candidates, weights, top-p, min-p. Every kept set is a prefix of the order.
   const auto rank = at::arange(vocab_size, ids.options()).unsqueeze(0);
-  const auto candidate = rank < candidates;
-  auto weights = weights_of(rows, candidate, rules);
-  auto kept = candidate.clone();
+  auto kept = rank < candidates;
+  auto weights = weights_of(rows, kept, rules);
   if (vocab_size > 1) {
     // An entry but the first stays while the sum before it is at most p: below p, of the second.
     const auto sums = sums_before(weights);
