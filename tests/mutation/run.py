@@ -235,7 +235,7 @@ def keep_outcome(outcome: Outcome) -> None:
 
 
 def print_table(outcomes: Sequence[Outcome]) -> None:
-    width = max(len(outcome.mutant.name) for outcome in outcomes)
+    width = max((len(outcome.mutant.name) for outcome in outcomes), default=0)
     print(f"\n{'fault':<{width}}  seconds  caught by")
     for outcome in outcomes:
         print(f"{outcome.mutant.name:<{width}}  {outcome.seconds:7.0f}  {outcome.caught_by or 'SURVIVED'}")
@@ -255,13 +255,21 @@ def run(mutants: Sequence[Mutant], *, is_anew: bool) -> int:
     for library in tqdm(sorted(set(LIBRARIES.values())), desc="building", unit="library"):
         build(library)
     check_baseline(left)
+    wrong = []
     with tqdm(left, desc="faults", unit="fault") as progress:
         for mutant in progress:
             progress.set_postfix_str(mutant.name)
-            outcomes.append(try_mutant(mutant))
+            try:
+                outcomes.append(try_mutant(mutant))
+            except MutationError as error:  # of this one alone: the others take hours
+                wrong.append(f"{mutant.name}: {error}")
+                progress.write(wrong[-1])
+                continue
             keep_outcome(outcomes[-1])
             progress.write(f"{mutant.name}: {outcomes[-1].caught_by or 'SURVIVED'}")
     print_table(outcomes)
+    if wrong:
+        raise MutationError("\n".join([f"{len(wrong)} could not be tried:", *wrong]))
     return 1 if any(outcome.caught_by is None for outcome in outcomes) else 0
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.mutation import run
-from tests.mutation.run import EVERY, ROOT, Outcome, check_texts, keep_outcome, known_outcomes
+from tests.mutation.mutants import Mutant
+from tests.mutation.run import EVERY, ROOT, MutationError, Outcome, check_texts, keep_outcome, known_outcomes
 
 
 def test_every_text_occurs_once() -> None:
@@ -34,3 +35,18 @@ def test_an_outcome_is_known_until_what_it_is_of_changes(tmp_path: Path, monkeyp
     assert known_outcomes([caught, survived, untried]) == [Outcome(caught, "tests/a.py::test_b", 7)]
     assert known_outcomes([replace(caught, new="another fault")]) == []
     assert known_outcomes([replace(caught, tests=("tests/cpu",))]) == []
+
+
+def test_a_fault_that_cannot_be_tried_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried(mutant: Mutant) -> Outcome:
+        if mutant is EVERY[0]:
+            raise MutationError("does not compile")
+        return Outcome(mutant, "tests/a.py::test_b", 1)
+
+    monkeypatch.setattr(run, "OUTCOMES", tmp_path / "outcomes.json")
+    for name in ("update_copy", "build", "check_baseline"):
+        monkeypatch.setattr(run, name, lambda *_: None)
+    monkeypatch.setattr(run, "try_mutant", tried)
+    with pytest.raises(MutationError, match=f"^1 could not be tried:\n{EVERY[0].name}: does not compile$"):
+        run.run(EVERY[:3], is_anew=False)
+    assert [outcome.mutant for outcome in known_outcomes(EVERY)] == list(EVERY[1:3])
