@@ -83,7 +83,9 @@ size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch
     return *selected;
   }
   const Row<Float32> infinities = infinities_of(row, scratch, work);
-  TopP<Float32> shared(infinities, arguments, scratch, work);
+  RowArguments without_status = arguments;
+  without_status.status = {};
+  TopP<Float32> shared(infinities, without_status, scratch, work);
   const size_t selected = *shared.sample(scratch.history);
   for (float& logit : arguments.kept) {
     logit = logit == 0.0F ? kInfinity : -kInfinity;
@@ -206,15 +208,20 @@ inline Cut cut_of_min_p(float min_p, float maximum, float temperature, size_t vo
 template <typename Type>
 size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch& scratch,
                           Workspace& work) {
+  const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
+  const bool uses_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
+  if (kHasFewValues<Type> && arguments.uses_p() && arguments.temperature == 1.0F && !uses_k &&
+      !keeps_one) {
+    return sample_top_p(row, arguments, scratch, work);  // which scans the row itself
+  }
   const Groups groups{kSegmentLines, work.maxima};
   const float maximum = scan_first(row, groups, arguments);
   arguments.status = {};
   if (maximum == -kInfinity) {
     return 0;
   }
-  const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
   Cut cut = kNoCut;
-  if (arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size()) {
+  if (uses_k) {
     const TopKEnd end =
         find_top_k_end(row, static_cast<size_t>(arguments.k), arguments.keeps_ties, maximum, work);
     if (keeps_one || arguments.uses_p() || maximum == kInfinity) {
