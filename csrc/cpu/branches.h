@@ -7,6 +7,7 @@
 #include "cpu/draws/race.h"
 #include "cpu/filters/large_k.h"
 #include "cpu/filters/min_p.h"
+#include "cpu/filters/sorted.h"
 #include "cpu/filters/top_p.h"
 #include "cpu/rows/compaction.h"
 #include "cpu/rows/edits.h"
@@ -23,35 +24,12 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
     }
   }
   const Groups groups = groups_for(k, row.vocab_size(), work);
-  float maximum = scan_first(row, groups, arguments);
+  const float maximum = scan_first(row, groups, arguments);
   if (maximum == -kInfinity) {
     fill(arguments.kept, -kInfinity);
     return 0;
   }
-  const Candidates candidates = first_of_total_order(row, groups, k, work);
-  size_t count = candidates.count;
-  double total = 0;
-  if (use_p || arguments.uses_min_p() || arguments.is_drawn()) {
-    if (arguments.temperature != 1.0F) {
-      maximum = divide(candidates.values, count, maximum, arguments.temperature, candidates.values);
-    }
-    total = exp_differences(candidates.values, count, maximum, work.exponentials);
-    const auto probability_of = [&](size_t rank) {
-      return static_cast<float>(work.exponentials[rank] / total);
-    };
-    if (use_p) {
-      const size_t n = count_until_exceeding(work.exponentials, count, total, arguments.target());
-      count = n == 0 ? count : n;
-    }
-    count = arguments.count_staying(count, probability_of);
-  }
-  write_candidates(candidates, count, arguments.kept);
-  if (!arguments.is_drawn()) {
-    return candidates.ids[0];
-  }
-  total = arguments.rules.softmaxes_again ? sum(work.exponentials, count) : total;
-  return candidates
-      .ids[draw(work.exponentials, count, total, *arguments.noise, arguments.eps, work.scores)];
+  return sample_sorted(first_of_total_order(row, groups, k, work), maximum, use_p, arguments, work);
 }
 
 /// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
