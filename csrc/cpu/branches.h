@@ -7,6 +7,7 @@
 #include "cpu/draws/race.h"
 #include "cpu/filters/large_k.h"
 #include "cpu/filters/min_p.h"
+#include "cpu/filters/sorted.h"
 #include "cpu/filters/top_p.h"
 #include "cpu/rows/compaction.h"
 #include "cpu/rows/edits.h"
@@ -23,35 +24,12 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
     }
   }
   const Groups groups = groups_for(k, row.vocab_size(), work);
-  float maximum = scan_first(row, groups, arguments);
+  const float maximum = scan_first(row, groups, arguments);
   if (maximum == -kInfinity) {
     fill(arguments.kept, -kInfinity);
     return 0;
   }
-  const Candidates candidates = first_of_total_order(row, groups, k, work);
-  size_t count = candidates.count;
-  double total = 0;
-  if (use_p || arguments.uses_min_p() || arguments.is_drawn()) {
-    if (arguments.temperature != 1.0F) {
-      maximum = divide(candidates.values, count, maximum, arguments.temperature, candidates.values);
-    }
-    total = exp_differences(candidates.values, count, maximum, work.exponentials);
-    const auto probability_of = [&](size_t rank) {
-      return static_cast<float>(work.exponentials[rank] / total);
-    };
-    if (use_p) {
-      const size_t n = count_until_exceeding(work.exponentials, count, total, arguments.target());
-      count = n == 0 ? count : n;
-    }
-    count = arguments.count_staying(count, probability_of);
-  }
-  write_candidates(candidates, count, arguments.kept);
-  if (!arguments.is_drawn()) {
-    return candidates.ids[0];
-  }
-  total = arguments.rules.softmaxes_again ? sum(work.exponentials, count) : total;
-  return candidates
-      .ids[draw(work.exponentials, count, total, *arguments.noise, arguments.eps, work.scores)];
+  return sample_sorted(first_of_total_order(row, groups, k, work), maximum, use_p, arguments, work);
 }
 
 /// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
@@ -83,7 +61,9 @@ size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch
     return *selected;
   }
   const Row<Float32> infinities = infinities_of(row, scratch, work);
-  TopP<Float32> shared(infinities, arguments, scratch, work);
+  RowArguments without_status = arguments;
+  without_status.status = {};
+  TopP<Float32> shared(infinities, without_status, scratch, work);
   const size_t selected = *shared.sample(scratch.history);
   for (float& logit : arguments.kept) {
     logit = logit == 0.0F ? kInfinity : -kInfinity;
@@ -206,15 +186,20 @@ inline Cut cut_of_min_p(float min_p, float maximum, float temperature, size_t vo
 template <typename Type>
 size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch& scratch,
                           Workspace& work) {
+  const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
+  const bool uses_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
+  if (kHasFewValues<Type> && arguments.uses_p() && arguments.temperature == 1.0F && !uses_k &&
+      !keeps_one) {
+    return sample_top_p(row, arguments, scratch, work);  // which scans the row itself
+  }
   const Groups groups{kSegmentLines, work.maxima};
   const float maximum = scan_first(row, groups, arguments);
   arguments.status = {};
   if (maximum == -kInfinity) {
     return 0;
   }
-  const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
   Cut cut = kNoCut;
-  if (arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size()) {
+  if (uses_k) {
     const TopKEnd end =
         find_top_k_end(row, static_cast<size_t>(arguments.k), arguments.keeps_ties, maximum, work);
     if (keeps_one || arguments.uses_p() || maximum == kInfinity) {

@@ -7,6 +7,7 @@
 #include "cpu/branches.h"
 #include "cpu/filters/best_tokens.h"
 #include "cpu/filters/distribution.h"
+#include "cpu/filters/edited_top_k.h"
 #include "cpu/filters/sample_result.h"
 #include "cpu/rows/edits.h"
 #include "cpu/rows/formats.h"
@@ -116,15 +117,23 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
     }
   }
   const RowMask mask(call.edits, index, row.vocab_size());
-  if (const auto edited = edit(row, call.edits, index, mask, scratch, work)) {
-    return sample_edited(*edited, arguments, scratch, work);
-  }
-  if (!mask.is_there()) {
+  const bool is_edited = slot_of(call.edits.addends, index).has_value() ||
+                         slot_of(call.edits.penalties, index).has_value();
+  if (!is_edited && !mask.is_there()) {
     return sample_edited(row, arguments, scratch, work);
   }
-  const std::optional<size_t> drawn = sample_allowed(row, mask, arguments, scratch, work);
-  return drawn.has_value()
-             ? *drawn
+  if (!is_edited) {
+    if (const auto drawn = sample_allowed(row, mask, arguments, scratch, work)) {
+      return *drawn;
+    }
+  }
+  if (const auto drawn =
+          sample_edited_top_k(row, call.edits, index, mask, arguments, scratch, work)) {
+    return *drawn;
+  }
+  return is_edited
+             ? sample_edited(edit(row, call.edits, index, mask, scratch, work), arguments, scratch,
+                             work)
              : sample_edited(keep_allowed(row, mask, scratch, work), arguments, scratch, work);
 }
 

@@ -30,6 +30,8 @@ class Scratch {
     kDivided,
     kEdited,
     kEdits,
+    kMarks,
+    kListed,
     kSort,
     kHistogram,
     kSlots

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "cpu/draws/draw.h"
 #include "cpu/draws/noise.h"
 #include "cpu/rows/row.h"
 #include "cpu/rows/workspace.h"
@@ -125,24 +126,29 @@ class SegmentedDraw {
     return exp_differences(values, kSegment, 0.0F, weights);
   }
 
+  /// A segment, and its score with the cut that keeps least.
+  struct Scored {
+    size_t segment;
+    double score;
+  };
+
   /// The segment that is drawn with both cuts and any between them; none where it is not one.
   std::optional<size_t> draw_segment(const Cut& least, const Cut& most) {
     double weights[kSegment];
     bound_scores(most);
-    size_t best = first_of_largest_bound();
-    double best_score = weigh(best, least, weights) / noise_[best];
-    double best_most = least == most ? best_score : weigh(best, most, weights) / noise_[best];
+    const auto score_of = [&](size_t segment, const Cut& cut) {
+      return weigh(segment, cut, weights) / noise_[segment];
+    };
+    auto [best, best_score] = tighten_bounds(
+        most, [&](size_t segment) { return Scored{segment, score_of(segment, least)}; });
+    double best_most = least == most ? best_score : score_of(best, most);
     double highest_other = 0;
     for (size_t segment = 0, first = best; segment < segments(); ++segment) {
       if (segment == first || scores_[segment] < best_score) {
         continue;
       }
-      const double noise = noise_[segment];
-      if (bound_sum(segment, most) / noise < best_score) {
-        continue;
-      }
-      const double score = weigh(segment, least, weights) / noise;
-      const double score_with_most = least == most ? score : weigh(segment, most, weights) / noise;
+      const double score = score_of(segment, least);
+      const double score_with_most = least == most ? score : score_of(segment, most);
       const bool is_better = score > best_score || (score == best_score && segment < best);
       const double loser = is_better ? best_most : score_with_most;
       highest_other = loser > highest_other ? loser : highest_other;
@@ -156,12 +162,28 @@ class SegmentedDraw {
     return is_certain ? std::optional<size_t>(best) : std::nullopt;
   }
 
-  size_t first_of_largest_bound() const {
-    size_t best = 0;
-    for (size_t segment = 1; segment < segments(); ++segment) {
-      best = scores_[segment] > scores_[best] ? segment : best;
+  /// Bounds scores by all logits of their segments, as far as they may be the highest: then hardly
+  /// more than one is within the bounds' error of it. Returns the highest of those that were looked
+  /// up to find that out.
+  template <typename ScoreOf>
+  Scored tighten_bounds(const Cut& most, ScoreOf score_of) {
+    constexpr double kRoundedUp = 1 + 0x1p-23;
+    const size_t first = first_largest(scores_, segments());
+    Scored highest = score_of(first);
+    float highest_bound = static_cast<float>(highest.score);
+    for (size_t segment = 0; segment < segments(); ++segment) {
+      if (segment == first || scores_[segment] < highest.score) {
+        continue;
+      }
+      const double bound = bound_sum(segment, most) / noise_[segment];
+      scores_[segment] = static_cast<float>(bound * kRoundedUp);
+      if (scores_[segment] > highest_bound) {
+        highest_bound = scores_[segment];
+        const Scored scored = score_of(segment);
+        highest = scored.score > highest.score ? scored : highest;
+      }
     }
-    return best;
+    return highest;
   }
 
   /// The id that is drawn from a segment; none where not both cuts keep it.

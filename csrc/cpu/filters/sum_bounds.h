@@ -8,6 +8,7 @@
 #include "cpu/filters/bins.h"
 #include "cpu/filters/rules.h"
 #include "cpu/rows/row.h"
+#include "cpu/rows/status.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -23,8 +24,8 @@ struct ApproximateSum {
 };
 
 /// Fills groups.maxima, and adds up approximate exponentials in the same pass.
-template <typename Type>
-ApproximateSum scan_approximate_sum(const Row<Type>& row, const Groups& groups) {
+template <typename Type, typename Status>
+ApproximateSum scan_approximate_sum(const Row<Type>& row, const Groups& groups, Status& seen) {
   float* maxima = groups.maxima;
   Floats largest = splat(-kInfinity);
   Floats sums[2] = {};
@@ -37,11 +38,13 @@ ApproximateSum scan_approximate_sum(const Row<Type>& row, const Groups& groups) 
 #pragma GCC unroll 4
       for (size_t line = 0; line < groups.lines; ++line) {
         const Line logits = Type::load_unordered(chunk + (block + line) * kLine);
+        seen.add_line(logits);
         first = larger(logits.first, first);
         second = larger(logits.second, second);
         chunk_sums[0] = chunk_sums[0] + approximate_exp(logits.first);
         chunk_sums[1] = chunk_sums[1] + approximate_exp(logits.second);
       }
+      seen.add_extremes(Line{first, second});
       store(maxima, first);
       store(maxima + kLanes, second);
       maxima += kLine;
@@ -51,6 +54,20 @@ ApproximateSum scan_approximate_sum(const Row<Type>& row, const Groups& groups) 
     sums[1] = sums[1] + chunk_sums[1];
   }
   return {largest_lane(largest), sum_lanes(sums[0]) + sum_lanes(sums[1])};
+}
+
+/// The same, and the row's status where that is wanted.
+template <typename Type>
+ApproximateSum scan_approximate_sum(const Row<Type>& row, const Groups& groups,
+                                    const RowArguments& arguments) {
+  if (arguments.status.empty()) {
+    NoStatus unseen;
+    return scan_approximate_sum(row, groups, unseen);
+  }
+  FloatStatus seen;
+  const ApproximateSum approximate = scan_approximate_sum(row, groups, seen);
+  arguments.status.front() = seen.status();
+  return approximate;
 }
 
 /// Adds approximate exponentials of a few values; there is room up to whole lines.

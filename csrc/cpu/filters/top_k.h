@@ -122,15 +122,8 @@ float scan_first(const Row<Type>& row, const Groups& groups, const RowArguments&
   return maximum;
 }
 
-/// The first k of the total order, or fewer where the row has fewer above -inf.
-template <typename Type>
-Candidates sort_candidates(const Row<Type>& row, const Groups& groups, size_t k,
-                           Collected collected, Workspace& work) {
-  Candidates& candidates = collected.candidates;
-  if (candidates.count < k && collected.bound > -kInfinity) {
-    // Ties at the bound: as many as are missing, which follow everything above it.
-    collect_equal(row, groups, collected.bound, k - candidates.count, candidates);
-  }
+/// The first k of the total order of some candidates, or all where they are fewer.
+inline Candidates sort_first(Candidates& candidates, size_t k, Workspace& work) {
   if (candidates.count > kMostSorted || (candidates.count > kFewSorted && k <= kFewSorted)) {
     keep_largest(candidates, k);
   }
@@ -142,6 +135,18 @@ Candidates sort_candidates(const Row<Type>& row, const Groups& groups, size_t k,
   }
   sorted.count = sorted.count < k ? sorted.count : k;
   return sorted;
+}
+
+/// The first k of the total order, or fewer where the row has fewer above -inf.
+template <typename Type>
+Candidates sort_candidates(const Row<Type>& row, const Groups& groups, size_t k,
+                           Collected collected, Workspace& work) {
+  Candidates& candidates = collected.candidates;
+  if (candidates.count < k && collected.bound > -kInfinity) {
+    // Ties at the bound: as many as are missing, which follow everything above it.
+    collect_equal(row, groups, collected.bound, k - candidates.count, candidates);
+  }
+  return sort_first(candidates, k, work);
 }
 
 /// Everything above `bound` in the total order, for what nothing faster serves. The keys by which

@@ -44,7 +44,7 @@ class TopP {
 
   /// The drawn id where bounds of the sum decide it; else none, and the maximum is known.
   std::optional<size_t> sample_with_bounds() {
-    const ApproximateSum approximate = scan_approximate_sum(row_, groups_);
+    const ApproximateSum approximate = scan_approximate_sum(row_, groups_, arguments_);
     sum_.maximum = approximate.maximum;
     return is_within_range(approximate) ? try_approximate_sum(approximate) : std::nullopt;
   }
@@ -60,9 +60,10 @@ class TopP {
     HistogramFilters<Type> histogram(row_, arguments_, scratch_, work_);
     if (history.first_try == History::kExactSum) {
       return sample_counted(
-          histogram, arguments_.segments.has_value() ? scan_maxima(row_, groups_) : 0.0F, history);
+          histogram, arguments_.segments.has_value() ? scan_first(row_, groups_, arguments_) : 0.0F,
+          history);
     }
-    const ApproximateSum approximate = scan_approximate_sum(row_, groups_);
+    const ApproximateSum approximate = scan_approximate_sum(row_, groups_, arguments_);
     if (is_within_range(approximate)) {
       float low = histogram.lowest_of_nucleus(approximate, history);
       if (history.first_try == History::kFew) {

@@ -37,6 +37,19 @@ class RowMask {
     return first & second;
   }
 
+  /// The bits of a chunk's lines, which are 0 behind the vocabulary's.
+  void copy_bits(size_t chunk, size_t lines, uint32_t* out) const {
+    const size_t start = chunk * kChunkLines;
+    const size_t count = std::min(kChunkLines, lines - start);
+    std::fill(std::copy_n((first_.empty() ? second_ : first_).data() + start, count, out),
+              out + kChunkLines, 0);
+    if (!first_.empty() && !second_.empty()) {
+      for (size_t line = 0; line < count; ++line) {
+        out[line] &= static_cast<uint32_t>(second_[start + line]);
+      }
+    }
+  }
+
  private:
   static std::span<const int32_t> words_of(const std::optional<Masks>& masks, int64_t index,
                                            size_t vocab_size) {
@@ -48,6 +61,20 @@ class RowMask {
   std::span<const int32_t> first_;
   std::span<const int32_t> second_;
 };
+
+/// Copies a line, perhaps widened, with -inf where no bit is set.
+template <typename Out, typename Type>
+ASCEND_SAMPLE_INLINE void copy_selected(const typename Type::Storage* line, uint32_t bits,
+                                        typename Out::Storage* out) {
+  if constexpr (kHasFewValues<Out>) {
+    store(out, select(bits, load<ShortPart>(line), Out::kMinusInfinity));
+  } else {
+    const Line logits = Type::load(line);
+    const Floats lowest = splat(-kInfinity);
+    store(out, select(mask_of(bits), logits.first, lowest));
+    store(out + kLanes, select(mask_of(bits >> kLanes), logits.second, lowest));
+  }
+}
 
 /// Copies a row, perhaps widened, with -inf for what the mask forbids. Lines of nothing else are
 /// not read.
@@ -62,14 +89,7 @@ void copy_allowed(const Row<Type>& row, const RowMask& mask, typename Out::Stora
       std::fill_n(out, kLine, Out::kMinusInfinity);
       continue;
     }
-    if constexpr (kHasFewValues<Out>) {
-      store(out, select(bits, load<ShortPart>(row.line(line)), Out::kMinusInfinity));
-    } else {
-      const Line logits = Type::load(row.line(line));
-      const Floats lowest = splat(-kInfinity);
-      store(out, select(mask_of(bits), logits.first, lowest));
-      store(out + kLanes, select(mask_of(bits >> kLanes), logits.second, lowest));
-    }
+    copy_selected<Out, Type>(row.line(line), bits, out);
   }
 }
 
@@ -111,78 +131,74 @@ std::optional<size_t> gather_allowed(const Row<Type>& row, const RowMask& mask, 
   return count;
 }
 
-/// What penalties make of a logit.
+/// What penalties make of a logit. Without a branch, which would wait for the logit to be there.
 inline float penalized(float logit, int32_t occurrences, float repetition, float presence,
                        float frequency) {
   const int32_t count = occurrences >> 1;
-  const bool is_in_prompt = (occurrences & 1) != 0;
-  const bool is_in_output = count > 0;
-  if (is_in_prompt || is_in_output) {
-    logit = logit > 0.0F ? logit / repetition : logit * repetition;
-  }
+  const float divided = logit / repetition;
+  const float multiplied = logit * repetition;
+  const float repeated = logit > 0.0F ? divided : multiplied;
+  const bool has_occurred = ((occurrences & 1) != 0) | (count > 0);
+  logit = has_occurred ? repeated : logit;
   logit -= frequency * static_cast<float>(count);
-  return logit - presence * (is_in_output ? 1.0F : 0.0F);
+  return logit - presence * (count > 0 ? 1.0F : 0.0F);
 }
 
-/// A float32 row whose edits are being done. What a mask has made -inf stays that.
-class EditedRow {
- public:
-  EditedRow(float* logits, Scratch& scratch) : logits_(logits), scratch_(scratch) {}
-
-  void add(const Addends& edits, int64_t slot) {
-    const float* const addends = edits.addends.row(slot);
-    edit(edits.lists.of(slot), [=](size_t i, float logit) {
-      return addends[i] == -kInfinity ? -kInfinity : logit + addends[i];
-    });
+/// Adds addends to the logits of the ids that they list.
+inline void add_listed(const Addends& edits, int64_t slot, float* logits) {
+  const float* const addends = edits.addends.row(slot);
+  for (size_t i = 0; i < edits.lists.of(slot).size(); ++i) {
+    logits[i] = addends[i] == -kInfinity ? -kInfinity : logits[i] + addends[i];
   }
+}
 
-  void penalize(const Penalties& penalties, int64_t slot, int64_t index) {
-    const std::span<const int64_t> ids = penalties.lists.of(slot);
-    const int32_t* const occurrences = penalties.occurrences.row(slot);
-    edit(ids, [&](size_t i, float logit) {
-      return penalized(logit, occurrences[ids[i]], penalties.repetition[index],
-                       penalties.presence[index], penalties.frequency[index]);
-    });
+/// Applies a row's penalties to the logits of the ids that they list.
+inline void penalize_listed(const Penalties& penalties, int64_t slot, int64_t index,
+                            float* logits) {
+  const std::span<const int64_t> ids = penalties.lists.of(slot);
+  const int32_t* const occurrences = penalties.occurrences.row(slot);
+  const float repetition = penalties.repetition[index];
+  const float presence = penalties.presence[index];
+  const float frequency = penalties.frequency[index];
+  for (size_t i = 0; i < ids.size(); ++i) {
+    logits[i] = penalized(logits[i], occurrences[ids[i]], repetition, presence, frequency);
   }
+}
 
- private:
-  /// Reads all logits of a list before it writes any: an id may be listed several times.
-  template <typename Edited>
-  void edit(std::span<const int64_t> ids, Edited edited_one) {
-    auto* const edited =
-        reinterpret_cast<float*>(scratch_.reserve(Scratch::kEdits, ids.size() * sizeof(float)));
+/// Does the addends and the penalties of a row to a float32 one, of which no other logit is looked
+/// at. What a mask has made -inf stays that.
+inline void edit_listed(const Edits& edits, int64_t index, float* logits, Scratch& scratch) {
+  // Reads all logits of a list before it writes any: an id may be listed several times.
+  const auto edit = [&](std::span<const int64_t> ids, auto edit_gathered) {
+    auto* const gathered =
+        reinterpret_cast<float*>(scratch.reserve(Scratch::kEdits, ids.size() * sizeof(float)));
     for (size_t i = 0; i < ids.size(); ++i) {
-      edited[i] = edited_one(i, logits_[ids[i]]);
+      gathered[i] = logits[ids[i]];
     }
+    edit_gathered(gathered);
     for (size_t i = 0; i < ids.size(); ++i) {
-      logits_[ids[i]] = edited[i];
+      logits[ids[i]] = gathered[i];
     }
+  };
+  if (const auto slot = slot_of(edits.addends, index)) {
+    edit(edits.addends->lists.of(*slot),
+         [&](float* gathered) { add_listed(*edits.addends, *slot, gathered); });
   }
+  if (const auto slot = slot_of(edits.penalties, index)) {
+    edit(edits.penalties->lists.of(*slot),
+         [&](float* gathered) { penalize_listed(*edits.penalties, *slot, index, gathered); });
+  }
+}
 
-  float* logits_;
-  Scratch& scratch_;
-};
-
-/// The row as float32 with its addends, its penalties and its mask, or none where it has no more
-/// than a mask. The row itself is not to be read any more.
+/// The row as float32 with its addends, its penalties and its mask. The row itself is not to be
+/// read any more.
 template <typename Type>
-std::optional<Row<Float32>> edit(const Row<Type>& row, const Edits& edits, int64_t index,
-                                 const RowMask& mask, Scratch& scratch, Workspace& work) {
-  const std::optional<int64_t> addends = slot_of(edits.addends, index);
-  const std::optional<int64_t> penalties = slot_of(edits.penalties, index);
-  if (!addends.has_value() && !penalties.has_value()) {
-    return std::nullopt;
-  }
+Row<Float32> edit(const Row<Type>& row, const Edits& edits, int64_t index, const RowMask& mask,
+                  Scratch& scratch, Workspace& work) {
   auto* const logits = reinterpret_cast<float*>(
       scratch.reserve(Scratch::kEdited, row.lines() * kLine * sizeof(float)));
   copy_allowed<Float32>(row, mask, logits);
-  EditedRow edited(logits, scratch);
-  if (addends.has_value()) {
-    edited.add(*edits.addends, *addends);
-  }
-  if (penalties.has_value()) {
-    edited.penalize(*edits.penalties, *penalties, index);
-  }
+  edit_listed(edits, index, logits, scratch);
   return Row<Float32>(logits, row.vocab_size(), work.last_chunk);
 }
 

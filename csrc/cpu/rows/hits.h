@@ -33,11 +33,16 @@ ASCEND_SAMPLE_INLINE void prefetch_pair(const Storage* data) {
   }
 }
 
-/// Finds the logits above `bound`. Returns their number. What is seen is that of a row without
-/// groups.
-template <typename Type, typename Status>
-size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits,
-                 Status& seen) {
+/// Of a row from which nothing is left out.
+struct AllOfPair {
+  uint64_t operator()(size_t) const { return ~uint64_t{0}; }
+};
+
+/// Finds the logits above `bound`, as far as `bits_left` has their bits: those of two lines by the
+/// first one's number. Returns their number. What is seen is that of a row without groups.
+template <typename Type, typename Status, typename BitsLeft>
+size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits, Status& seen,
+                 BitsLeft bits_left) {
   constexpr size_t kLinesAhead = 64;
   const Floats bounds = splat(bound);
   // Without a branch on a pair: fresh rows would mispredict it.
@@ -58,7 +63,7 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
           prefetch_pair(data + kLinesAhead * kLine);
           seen.add_pair(data + i * kLine);
         }
-        const uint64_t bits = bits_of_pair(data + i * kLine);
+        const uint64_t bits = bits_of_pair(data + i * kLine) & bits_left(line + i);
         hits.bits[count] = bits;
         hits.pairs[count] = static_cast<uint32_t>((line + i) / 2);
         count += bits != 0;
@@ -70,10 +75,16 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
   return total;
 }
 
+template <typename Type, typename Status>
+size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits,
+                 Status& seen) {
+  return hit_above(row, groups, bound, hits, seen, AllOfPair());
+}
+
 template <typename Type>
 size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits) {
   NoStatus seen;
-  return hit_above(row, groups, bound, hits, seen);
+  return hit_above(row, groups, bound, hits, seen, AllOfPair());
 }
 
 /// Appends the hits, by ascending id.

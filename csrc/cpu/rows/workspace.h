@@ -103,7 +103,7 @@ struct Workspace {
     place(inside_weights, memory, kSampleLines * kLine + kLine);
     place(noise_minima, memory, padded / kChunk + 1);
     place(segment_noise, memory, padded / kSegment + kLanes);
-    place(segment_scores, memory, padded / kSegment + kLanes);
+    place(segment_scores, memory, padded / kSegment + kLine);
     place(bin_values, memory, padded);
     place(bin_counts, memory, padded);
     place(bin_exponentials, memory, padded);
