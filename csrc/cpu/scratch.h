@@ -30,10 +30,10 @@ class Scratch {
     kDivided,
     kEdited,
     kEdits,
-    kMarks,
     kListed,
     kSort,
-    kHistogram,
+    kHistogram,  // from here on: zeros, wherever a row has been sampled
+    kMarks,
     kSlots
   };
 

@@ -106,6 +106,16 @@ def test_edited_logits_that_are_no_ordinary_ones(value: float, dtype: torch.dtyp
     check(logits, REQUESTS, [RowEdits(mask=allowed, addends={5: 2.0, 6: 2.0}) for _ in logits])
 
 
+def test_edits_that_overflow() -> None:
+    """An infinity that only edits have made is seen as one."""
+    for dtype in (torch.float32, torch.bfloat16):
+        logits = make_logits(len(REQUESTS), 3007, dtype)
+        logits[:, 700] = 3e38
+        check(logits, REQUESTS, [RowEdits(addends={700: 3e38, 5: 1.0}) for _ in logits])
+        edits = RowEdits(listed=[700], occurrences={700: 2}, penalties=(0.25, 0.0, 0.0))
+        check(logits, REQUESTS, [edits for _ in logits])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_little_is_left(dtype: torch.dtype) -> None:
     """Fewer than k, or nothing."""
