@@ -31,6 +31,7 @@ def test_no_code_of_one_instruction_set_can_be_linked_into_another() -> None:
         target = stem.removeprefix("kernel_")
         namespace = f"13ascend_sample3cpu{len(target)}{target}"
         shared = [name for name in weak_symbols(build_programs.PACKAGE_OBJECTS / f"{stem}.o") if namespace not in name]
+        shared = [name for name in shared if not name.startswith("DW.ref.")]  # a pointer to the C++ runtime: no code
         assert shared == [], f"{stem}.cpp emits functions that any object may end up with"
 
 
