@@ -31,15 +31,15 @@ from ascend_sample._errors import refuse, show
 from ascend_sample.npu.operators import OPERATORS
 
 BACKENDS = ("cpu", "aclnn", "cffi", "composite", "reference")
+VARIANTS = ("cffi", "composite", "reference")
+"""Backends that are operators of the dispatcher by themselves, named after the operator that they are a variant of."""
 VARIABLE = "ASCEND_SAMPLE_BACKEND"
 NPU = "npu"
 
 Implementation = Callable[..., Any]
 
-_ops = torch.ops.ascend_sample
-_dispatcher_operators: dict[str, Implementation] = {name: getattr(_ops, name).default for name in OPERATORS}
-_composite_operators: dict[str, Implementation] = {
-    name: getattr(_ops, f"{name}_composite").default for name in OPERATORS
+_dispatcher_operators: dict[str, Implementation] = {
+    name: getattr(torch.ops.ascend_sample, name).default for name in OPERATORS
 }
 
 
@@ -125,17 +125,35 @@ def implementation(logits: torch.Tensor, operator: str) -> Implementation:
 
 
 def _implementation_of(backend: str, operator: str) -> Implementation:
-    if backend == "reference":
-        reference: Implementation
-        reference = getattr(importlib.import_module(OPERATORS[operator].reference), f"{operator}_reference")
-        return reference
-    if backend == "cffi":
-        from ascend_sample.npu import aclnn_cffi
+    if backend not in VARIANTS:
+        return _dispatcher_operators[operator]
+    variant: Implementation = getattr(torch.ops.ascend_sample, f"{operator}_{backend}").default
+    return variant
 
-        return functools.partial(aclnn_cffi.launch, operator)
-    if backend == "composite":
-        return _composite_operators[operator]
-    return _dispatcher_operators[operator]
+
+def _sample_by_reference(operator: str, logits: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
+    """Serves as the kernel of the operator's variant that is its specification."""
+    aclnn = OPERATORS[operator]
+    reference = getattr(importlib.import_module(aclnn.reference), f"{operator}_reference")
+    returned = reference(logits, *arguments)
+    return tuple(
+        logits.new_empty(0, dtype=getattr(torch, result.dtype or "float32")) if tensor is None else tensor
+        for tensor, result in zip(returned, aclnn.results, strict=True)
+    )
+
+
+def _sample_by_cffi(operator: str, *arguments: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """Serves as the kernel of the operator's variant that calls CANN through cffi."""
+    from ascend_sample.npu import aclnn_cffi
+
+    return aclnn_cffi.launch(operator, *arguments)
+
+
+_library = torch.library.Library("ascend_sample", "IMPL")
+for _name in OPERATORS:
+    _reference, _cffi = (functools.partial(kernel, _name) for kernel in (_sample_by_reference, _sample_by_cffi))
+    _library.impl(f"{_name}_reference", _reference, "CompositeExplicitAutograd")
+    _library.impl(f"{_name}_cffi", _cffi, "PrivateUse1")
 
 
 def _route_by_device(tensor: torch.Tensor, operator: str) -> Route:
@@ -167,10 +185,12 @@ def _obstacle(backend: str, tensor: torch.Tensor, operator: str) -> str | None:
         aclnn = OPERATORS[operator]
         if not aclnn.takes(tensor.dtype):
             return f"{aclnn.name} takes {' and '.join(aclnn.dtypes)}, not {tensor.dtype}"
-        return _aclnn_obstacle(operator) if backend == "aclnn" else _cffi_obstacle(operator)
+        obstacle: str | None = (_aclnn_obstacle if backend == "aclnn" else _cffi_obstacle)(operator)
+        return obstacle
     return None
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _aclnn_obstacle(operator: str) -> str | None:
     if not _extension.load_npu_if_imported():
         return "the compiled binding was not built, because torch_npu was not installed when the package was"
@@ -178,6 +198,7 @@ def _aclnn_obstacle(operator: str) -> str | None:
     return obstacle or None
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _cffi_obstacle(operator: str) -> str | None:
     from ascend_sample.npu import aclnn_cffi
 

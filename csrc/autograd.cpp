@@ -1,5 +1,7 @@
 // Sampling has no derivative here: the forwards work on logits that require a gradient, and a
-// backward through a floating-point result says so, by name, instead of passing silently.
+// backward through a floating-point result says so, by name, instead of passing silently. So do
+// forward-mode derivatives and torch.func's, at once.
+#include <ATen/FuncTorchTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -12,14 +14,41 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// The kernel of an operator, or of its composite.
-template <typename Arguments, bool is_composite>
-struct NotDifferentiable : torch::autograd::Function<NotDifferentiable<Arguments, is_composite>> {
+bool has_tangent(const at::Tensor& tensor) { return tensor._fw_grad(/*level=*/0).defined(); }
+bool has_tangent(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() && has_tangent(*tensor);
+}
+template <typename Number>
+bool has_tangent(const Number&) {
+  return false;
+}
+
+/// Whether a transform of torch.func, which cannot enter C++, asks for a derivative.
+bool is_under_transform() {
+  const auto& state = at::functorch::functorchTLSAccessor();
+  if (state == nullptr) {
+    return false;
+  }
+  try {
+    state->checkSupportsCppAutogradFunction();
+  } catch (const c10::Error&) {
+    return true;
+  }
+  return false;
+}
+
+[[noreturn]] void refuse(const char* name, const std::string& what) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, name,
+      ": the derivative is not implemented. Sample under torch.no_grad(), or detach() ", what, ".");
+}
+
+/// The kernel of one of the variants of an operator.
+template <typename Arguments, size_t variant>
+struct NotDifferentiable : torch::autograd::Function<NotDifferentiable<Arguments, variant>> {
   using Results = typename Arguments::Results;
 
-  static std::string name() {
-    return is_composite ? composite_name<Arguments>() : Arguments::kName;
-  }
+  static std::string name() { return variant_name<Arguments>(kVariants[variant]); }
 
   static const Dispatched<Arguments>& op() {
     static const Dispatched<Arguments> op(name());
@@ -49,16 +78,21 @@ struct NotDifferentiable : torch::autograd::Function<NotDifferentiable<Arguments
         names += (names.empty() ? "" : " and ") + op().schema().returns()[i].name();
       }
     }
-    TORCH_CHECK_NOT_IMPLEMENTED(false, Arguments::kName,
-                                ": the derivative is not implemented. Sample under "
-                                "torch.no_grad(), or detach() ",
-                                names, ".");
+    refuse(Arguments::kName, names);
   }
 
   static Results kernel(const Arguments& arguments) {
+    const bool is_dual = std::apply(
+        [](const auto&... fields) { return (has_tangent(fields) || ...); }, fields_of(arguments));
+    if (is_dual) {
+      refuse(Arguments::kName, "the arguments");
+    }
     if (!(at::GradMode::is_enabled() && arguments.logits.requires_grad())) {
       const at::AutoDispatchBelowADInplaceOrView guard;
       return op()(arguments);
+    }
+    if (is_under_transform()) {
+      refuse(Arguments::kName, "the logits");
     }
     const auto outputs =
         std::apply([](const auto&... fields) { return NotDifferentiable::apply(fields...); },
@@ -71,10 +105,11 @@ struct NotDifferentiable : torch::autograd::Function<NotDifferentiable<Arguments
 
 template <typename Arguments>
 void implement(torch::Library& m) {
-  using Operator = NotDifferentiable<Arguments, false>;
-  using Composite = NotDifferentiable<Arguments, true>;
-  m.impl(Operator::name().c_str(), adapted<&Operator::kernel>);
-  m.impl(Composite::name().c_str(), adapted<&Composite::kernel>);
+  [&]<size_t... variants>(std::index_sequence<variants...>) {
+    (m.impl(NotDifferentiable<Arguments, variants>::name().c_str(),
+            adapted<&NotDifferentiable<Arguments, variants>::kernel>),
+     ...);
+  }(std::make_index_sequence<kVariants.size()>());
 }
 
 }  // namespace

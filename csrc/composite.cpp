@@ -217,7 +217,7 @@ typename Arguments::Results composite(const Arguments& arguments) {
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {
   for_each_of_cann([&]<typename Arguments>() {
     m.impl(Arguments::kName, adapted<&composite<Arguments>>);
-    m.impl(composite_name<Arguments>().c_str(), adapted<&composite<Arguments>>);
+    m.impl(variant_name<Arguments>(kComposite).c_str(), adapted<&composite<Arguments>>);
   });
 }
 

@@ -40,8 +40,8 @@ void define_check(torch::Library& m) {
 }
 
 template <typename Arguments>
-void implement_fake(torch::Library& m) {
-  m.impl(Arguments::kName, adapted<&fake<Arguments>>);
+void implement_fake(torch::Library& m, const char* variant = "") {
+  m.impl(variant_name<Arguments>(variant).c_str(), adapted<&fake<Arguments>>);
 }
 
 template <typename Arguments>
@@ -51,8 +51,7 @@ void implement_check(torch::Library& m) {
 
 void implement_fakes(torch::Library& m) {
   for_each_of_cann([&]<typename Arguments>() {
-    implement_fake<Arguments>(m);
-    m.impl(composite_name<Arguments>().c_str(), adapted<&fake<Arguments>>);
+    for (const char* variant : kVariants) implement_fake<Arguments>(m, variant);
   });
 }
 
@@ -65,8 +64,7 @@ void implement_checks(torch::Library& m) {
 
 TORCH_LIBRARY(ascend_sample, m) {
   for_each_of_cann([&]<typename Arguments>() {
-    define<Arguments>(m, Arguments::kName);
-    define<Arguments>(m, composite_name<Arguments>());
+    for (const char* variant : kVariants) define<Arguments>(m, variant_name<Arguments>(variant));
     define_check<Arguments>(m);  // the rules alone, for implementations in Python
   });
   // What is wrong with one argument that torch has refused before its operator could.

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -61,11 +62,15 @@ void for_each_of_cann(Visit visit) {
   visit.template operator()<SampleV2Arguments>();
 }
 
-/// The same operator by vectorised ATen calls on any device has a name of its own: to force it, and
-/// to test it.
+/// What follows the operator's name where one of its implementations is forced, or tested: that by
+/// vectorised ATen calls on any device; the specification, and CANN's operator through cffi, whose
+/// kernels are registered in Python.
+inline constexpr const char* kComposite = "_composite";
+inline constexpr std::array<const char*, 4> kVariants = {"", kComposite, "_reference", "_cffi"};
+
 template <typename Arguments>
-std::string composite_name() {
-  return std::string(Arguments::kName) + "_composite";
+std::string variant_name(const char* variant) {
+  return std::string(Arguments::kName) + variant;
 }
 
 // What the sampling layer is made of on the CPU. Other devices take its routes in torch.

@@ -140,6 +140,9 @@ class Call:
                 cann = cann_of(self.op)
             except NotImplementedError as reason:
                 raise NotImplementedError(f"{self.op}: {reason}.") from None
+            for described, result in zip(OPERATORS[self.op].results, self.results, strict=True):
+                if described.is_written_in_part and result.numel() > 0:
+                    result.zero_()
             k_bytes = _aligned(batch_size * _INT32_BYTES)
             unwanted_bytes = max((result.itemsize for result in self.results if result.numel() == 0), default=0)
             scratch = take_scratch(k_bytes + self.unwanted_shape.numel() * unwanted_bytes, self.logits.device)

@@ -16,12 +16,14 @@ class Result(NamedTuple):
         dtype: as torch names it; None: that of the operator's first tensor.
         is_per_row: whether it has shape [batch], else [batch, vocab_size].
         option: the argument that asks for it; None where it is always there.
+        is_written_in_part: whether the operator leaves what is behind the kept entries as it is.
     """
 
     name: str
     dtype: str | None
     is_per_row: bool = False
     option: str | None = None
+    is_written_in_part: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ SAMPLE_V2: Final = AclnnOperator(
     found_in="It comes with CANN 9.0 or later: the documentation of 8.5 has aclnnTopKTopPSample alone",
     results=(
         *SAMPLE.results,
-        Result("logits_idx", "int64", option="is_need_sample_result"),
+        Result("logits_idx", "int64", option="is_need_sample_result", is_written_in_part=True),
         Result("logits_sort_masked", "float32", option="is_need_sample_result"),
     ),
     reference="ascend_sample.reference_v2",

@@ -104,7 +104,7 @@ class OperatorCall {
 
 template <typename Arguments>
 typename Arguments::Results sample(const Arguments& arguments) {
-  static const Dispatched<Arguments> composite(composite_name<Arguments>());
+  static const Dispatched<Arguments> composite(variant_name<Arguments>(kComposite));
   check_arguments(arguments);
   const auto& logits = arguments.logits;
   const auto& aclnn_operator = aclnn().operators.at(Arguments::kName);
@@ -118,6 +118,11 @@ typename Arguments::Results sample(const Arguments& arguments) {
 
   const c10::DeviceGuard guard(logits.device());
   const auto results = allocate_outputs(arguments);
+  if constexpr (requires { arguments.is_need_sample_result; }) {
+    if (arguments.is_need_sample_result) {
+      std::get<2>(results).zero_();  // behind the ids of what is kept, CANN writes nothing
+    }
+  }
   if (logits.size(0) > 0) {
     OperatorCall<Arguments>(aclnn_operator, composite.schema(), arguments, results).enqueue();
   }

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.library import opcheck
 
 import ascend_sample
@@ -16,7 +21,7 @@ from ascend_sample.npu.operators import OPERATORS
 SAMPLE, SAMPLE_V2 = OPERATORS
 EACH_OPERATOR = pytest.mark.parametrize("operator", OPERATORS)
 EACH_DISPATCHED = pytest.mark.parametrize(
-    "name", [name + suffix for name in OPERATORS for suffix in ("", "_composite")]
+    "name", [name + suffix for name in OPERATORS for suffix in ("", "_composite", "_reference")]
 )
 
 
@@ -64,14 +69,19 @@ def test_opcheck_of_the_sample_result(input_is_logits: bool) -> None:
 
 
 @EACH_OPERATOR
+@pytest.mark.parametrize("variant", ["", "_cffi"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("is_need_logits", [True, False])
-def test_opcheck_on_the_npu(npu: str, dtype: torch.dtype, is_need_logits: bool, operator: str) -> None:
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    tensors = arguments(npu, dtype, True, operator=operator)
-    dispatched = getattr(torch.ops.ascend_sample, operator).default
-    results = opcheck(dispatched, tensors, {"is_need_logits": is_need_logits}, test_utils=checks)
-    assert set(results.values()) == {"SUCCESS"}
+def test_opcheck_on_the_npu(npu: str, dtype: torch.dtype, is_need_logits: bool, variant: str, operator: str) -> None:
+    """With a sample result where there is one, whose ids are defined behind the kept ones as well."""
+    dispatched = getattr(torch.ops.ascend_sample, operator + variant).default
+    options = {"is_need_logits": is_need_logits}
+    for with_q in (True, False):
+        if operator == SAMPLE_V2:
+            options["is_need_sample_result"] = not with_q
+        results = opcheck(dispatched, arguments(npu, dtype, with_q, operator=operator), options)
+        assert set(results.values()) == {"SUCCESS"}
+        assert len(results) == 4
 
 
 @pytest.mark.parametrize(
@@ -101,19 +111,72 @@ def test_fake_kernel_refuses_what_the_kernels_refuse() -> None:
         torch.ops.ascend_sample.top_k_top_p_sample(logits, k[:2], p)
 
 
+class Kept(NamedTuple):
+    """A way to get the kept logits of logits on a device."""
+
+    device: str
+
+    def of(self, operator: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        sample = getattr(ascend_sample, operator)
+        return lambda logits: sample(logits, k=3, is_need_logits=True).logits_top_kp_select
+
+    def logits(self) -> torch.Tensor:
+        return torch.randn(2, 9).half().to(self.device)
+
+
+BY_ROUTE = [*itertools.product(("cpu", "npu"), (None, "composite", "reference")), ("npu", "cffi")]
+
+
+@pytest.fixture(params=BY_ROUTE, ids=str)
+def kept(request: pytest.FixtureRequest) -> Iterator[Kept]:
+    """By each backend of each device."""
+    device, backend = request.param
+    if device == "npu":
+        request.getfixturevalue("npu")
+    with ascend_sample.use_backend(backend):
+        yield Kept(device)
+
+
+def no_derivative(operator: str, of: str) -> str:
+    rule = "the derivative is not implemented"
+    return rf"^{operator}: {rule}\. Sample under torch.no_grad\(\), or detach\(\) {of}\.$"
+
+
 @EACH_OPERATOR
-def test_backward_is_not_implemented(device: str, operator: str) -> None:
-    logits, k, p, q = arguments(device, torch.float32 if device == "cpu" else torch.float16, True, requires_grad=True)
-    result = getattr(ascend_sample, operator)(logits, k, p, q, is_need_logits=True)
-    assert not result.logits_select_idx.requires_grad
-    assert result.logits_top_kp_select.requires_grad
-    kept = result.logits_top_kp_select.masked_fill(result.logits_top_kp_select == -torch.inf, 0.0)
-    with pytest.raises(
-        NotImplementedError,
-        match=rf"^{operator}: the derivative is not implemented. "
-        r"Sample under torch.no_grad\(\), or detach\(\) logits_top_kp_select\.$",
-    ):
-        kept.sum().backward()
+def test_backward_is_not_implemented(kept: Kept, operator: str) -> None:
+    result = kept.of(operator)(kept.logits().requires_grad_())
+    assert result.requires_grad
+    with pytest.raises(NotImplementedError, match=no_derivative(operator, "logits_top_kp_select")):
+        result.masked_fill(result == -torch.inf, 0.0).sum().backward()
+
+
+@EACH_OPERATOR
+def test_derivatives_of_functions_are_not_implemented(kept: Kept, operator: str) -> None:
+    """Forward mode gave zeros."""
+    sample, logits = kept.of(operator), kept.logits()
+    with pytest.raises(NotImplementedError, match=no_derivative(operator, "the arguments")):
+        torch.func.jvp(sample, (logits,), (torch.ones_like(logits),))
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match=no_derivative(operator, "the arguments")):
+        sample(forward_ad.make_dual(logits, torch.ones_like(logits)))
+    with pytest.raises(NotImplementedError, match=no_derivative(operator, "the logits")):
+        torch.func.grad(lambda x: sample(x).clamp(-9, 9).sum())(logits)
+
+
+@EACH_OPERATOR
+def test_vmap_and_compile(kept: Kept, operator: str) -> None:
+    torch._dynamo.reset()
+    sample, logits = kept.of(operator), kept.logits()
+    expected = sample(logits)
+    assert torch.equal(torch.func.vmap(lambda row: sample(row[None])[0])(logits), expected)
+    assert torch.equal(torch.compile(sample, backend="aot_eager", fullgraph=True)(logits), expected)
+
+
+@EACH_OPERATOR
+def test_compiling_what_needs_a_derivative_says_what_to_do(kept: Kept, operator: str) -> None:
+    torch._dynamo.reset()
+    logits = kept.logits().requires_grad_()
+    with pytest.raises(BackendCompilerFailed, match=r"the derivative is not implemented\. Sample under torch.no_grad"):
+        torch.compile(kept.of(operator), backend="aot_eager")(logits)
 
 
 @pytest.mark.parametrize(
