@@ -243,12 +243,15 @@ class Sampler:
     def _plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
         """Returns the plan for the batch as it is, made once for as long as it stays so."""
         options = (logits.dtype, self.keep_ties, self.round_float32)
-        if allowed is None:  # which rows are edited changes with the batch alone
-            found: _Plan | None = batch.plans.get(options)
-            if found is None:
-                found = batch.plans[options] = self._plan_for(options, logits, batch, batch.host.is_processed)
-            return found
-        return self._plan_for(options, logits, batch, batch.host.is_processed | allowed.is_for(len(batch)))
+        if allowed is not None and not logits.is_cpu:
+            return self._plan_for(options, logits, batch, batch.host.is_processed | allowed.is_for(len(batch)))
+        # Which rows a bitmask is for does not matter here, and which are edited otherwise changes with the batch alone.
+        key = (*options, allowed is None)
+        found: _Plan | None = batch.plans.get(key)
+        if found is None:
+            is_edited = batch.host.is_processed | (allowed is not None)
+            found = batch.plans[key] = self._plan_for(options, logits, batch, is_edited)
+        return found
 
     def _plan_for(
         self, options: tuple[object, ...], logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans
