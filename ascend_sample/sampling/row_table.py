@@ -97,6 +97,7 @@ class RowTable:
         self.device = device
         self.host = HostMirrors(capacity)
         self._tensors = self._new_tensors(capacity)
+        self._views: dict[str, Tensor] = {}
         self._changed: set[int] = set()
         self._behind = 0  # by how many tokens of every row the device's positions are
 
@@ -107,10 +108,15 @@ class RowTable:
 
     def column(self, name: str) -> Tensor:
         """Returns one column on the device, [rows]: a view, which sees later flushes until the table grows."""
-        dtype, index = PLACES[name]
         if name == "position":
             self._catch_up()
-        return self._tensors[dtype][index, : self.host.length]
+        view = self._views.get(name)
+        if view is None or view.shape[0] != self.host.length:  # to make one takes a step of a row longer than a dict
+            dtype, index = PLACES[name]
+            view = self._tensors[dtype][index, : self.host.length]
+            if not torch.is_inference_mode_enabled():  # what is made there is of another kind
+                self._views[name] = view
+        return view
 
     def extend(self, columns: Mapping[str, Iterable[Any]]) -> range:
         """Appends rows, of which it is given each column of `TABLE`, and returns their numbers."""
@@ -208,6 +214,7 @@ class RowTable:
         for dtype, tensor in tensors.items():
             tensor[:, :old] = self._tensors[dtype]
         self._tensors = tensors
+        self._views.clear()
         for dtype, buffer in self.host.buffers.items():
             self.host.buffers[dtype] = numpy.zeros((buffer.shape[0], capacity), buffer.dtype)
             self.host.buffers[dtype][:, :old] = buffer

@@ -242,12 +242,24 @@ class Sampler:
 
     def _plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
         """Returns the plan for the batch as it is, made once for as long as it stays so."""
-        is_edited = batch.host.is_processed
-        if allowed is not None:
-            is_edited = is_edited | allowed.is_for(len(batch))
+        options = (logits.dtype, self.keep_ties, self.round_float32)
+        if allowed is not None and not logits.is_cpu:
+            return self._plan_for(options, logits, batch, batch.host.is_processed | allowed.is_for(len(batch)))
+        # Which rows a bitmask is for does not matter here, and which are edited otherwise changes with the batch alone.
+        key = (*options, allowed is None)
+        found: _Plan | None = batch.plans.get(key)
+        if found is None:
+            is_edited = batch.host.is_processed | (allowed is not None)
+            found = batch.plans[key] = self._plan_for(options, logits, batch, is_edited)
+        return found
+
+    def _plan_for(
+        self, options: tuple[object, ...], logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans
+    ) -> _Plan:
+        """Returns the plan for rows of which these are edited."""
         if is_edited.any() and _is_served_alike_in_float32(logits):
             is_edited = np.ones_like(is_edited)  # one call of an operator costs a device less than two
-        key = (logits.dtype, self.keep_ties, self.round_float32, is_edited.tobytes())
+        key = (*options, is_edited.tobytes())
         if key not in batch.plans:
             batch.plans[key] = self._make_plan(logits, batch, is_edited)
         plan: _Plan = batch.plans[key]

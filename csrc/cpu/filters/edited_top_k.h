@@ -145,6 +145,16 @@ inline size_t count_listed(const Edits& edits, int64_t index) {
          (penalties.has_value() ? edits.penalties->lists.of(*penalties).size() : 0);
 }
 
+/// Asks for what penalties will read of a table that has a number for each id of each slot.
+inline void prefetch_occurrences(const Edits& edits, int64_t index) {
+  if (const auto slot = slot_of(edits.penalties, index)) {
+    const int32_t* const occurrences = edits.penalties->occurrences.row(*slot);
+    for (const int64_t id : edits.penalties->lists.of(*slot)) {
+      __builtin_prefetch(occurrences + id);
+    }
+  }
+}
+
 /// The drawn id of an edited row of which ranks decide; none for other rows, and for those that are
 /// no ordinary ones.
 template <typename Type>
@@ -168,6 +178,7 @@ std::optional<size_t> sample_edited_top_k(const Row<Type>& row, const Edits& edi
   }
   const size_t most_wanted = k + count_listed(edits, index);  // where all of these were the best
   const Groups groups = groups_for(std::min(most_wanted, kMostCandidates), row.vocab_size(), work);
+  prefetch_occurrences(edits, index);  // meanwhile the row is read
   StatusOf<Type> seen;
   scan_allowed_maxima(row, mask, groups, seen);
   if (seen.status() != RowStatus::kOk) {
