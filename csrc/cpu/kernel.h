@@ -1,6 +1,7 @@
 // The kernel of one target: included by the file that is compiled for it.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <span>
 
@@ -95,10 +96,10 @@ inline RowArguments arguments_of(const Requests& requests, int64_t index) {
           .eps = 0.0F};
 }
 
-/// A row of the sampling layer.
+/// A row of the sampling layer, whose output ends with the tokens `newer` beside what was counted.
 template <typename Type>
 size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t index,
-                      Scratch& scratch, Workspace& work) {
+                      std::span<const int64_t> newer, Scratch& scratch, Workspace& work) {
   const float temperature = call.requests.temperature[index];
   RowArguments arguments = arguments_of(call.requests, index);
   arguments.status = {call.status + index, 1};
@@ -116,7 +117,7 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
     }
   }
   const RowMask mask(call.edits, index, row.vocab_size());
-  if (const auto edited = edit(row, call.edits, index, mask, scratch, work)) {
+  if (const auto edited = edit(row, call.edits, index, mask, newer, scratch, work)) {
     return sample_edited(*edited, arguments, scratch, work);
   }
   if (!mask.is_there()) {
@@ -168,8 +169,35 @@ inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t
   for_rows(call.logits, first_row, last_row, scratch, place_of,
            [&](const auto& row, int64_t index, Workspace& work) {
              call.selected[index] =
-                 static_cast<int64_t>(sample_request(row, call, index, scratch, work));
+                 static_cast<int64_t>(sample_request(row, call, index, {}, scratch, work));
            });
+}
+
+/// A place is drawn from when all drafts before it were accepted: each was what its place drew.
+inline void verify(const VerifyingCall& call, int64_t first_request, int64_t last_request,
+                   Scratch& scratch) {
+  for (int64_t request = first_request; request < last_request; ++request) {
+    const std::span<const int64_t> drafts = call.drafts_of(request);
+    const int64_t first_place = call.first_place(request);
+    size_t accepted = 0;
+    while (true) {
+      const int64_t place = first_place + static_cast<int64_t>(accepted);
+      for_rows(call.places.logits, place, place + 1, scratch, same_place,
+               [&](const auto& row, int64_t index, Workspace& work) {
+                 call.places.selected[index] = static_cast<int64_t>(sample_request(
+                     row, call.places, index, drafts.first(accepted), scratch, work));
+               });
+      if (accepted == drafts.size() || call.places.selected[place] != drafts[accepted]) {
+        break;
+      }
+      ++accepted;
+    }
+    call.accepted[request] = static_cast<int64_t>(accepted);
+    const size_t unreached = drafts.size() - accepted;
+    const int64_t next = first_place + static_cast<int64_t>(accepted) + 1;
+    std::fill_n(call.places.selected + next, unreached, kNoToken);
+    std::fill_n(call.places.status + next, unreached, RowStatus::kOk);
+  }
 }
 
 inline void filter(const FilteringCall& call, int64_t first_row, int64_t last_row,
@@ -193,6 +221,7 @@ inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, S
 extern const Kernel kKernel;
 const Kernel kKernel{.sample = sample,
                      .sample_requests = sample_requests,
+                     .verify = verify,
                      .filter = filter,
                      .rank = rank,
                      .fill_noise = fill_exponential};

@@ -131,31 +131,42 @@ class EditedRow {
 
   void add(const Addends& edits, int64_t slot) {
     const float* const addends = edits.addends.row(slot);
-    edit(edits.lists.of(slot), [=](size_t i, float logit) {
+    edit(edits.lists.of(slot), {}, [=](size_t i, float logit) {
       return addends[i] == -kInfinity ? -kInfinity : logit + addends[i];
     });
   }
 
-  void penalize(const Penalties& penalties, int64_t slot, int64_t index) {
+  /// As if the output ended with the tokens `newer`, which nothing has counted yet.
+  void penalize(const Penalties& penalties, int64_t slot, int64_t index,
+                std::span<const int64_t> newer) {
     const std::span<const int64_t> ids = penalties.lists.of(slot);
     const int32_t* const occurrences = penalties.occurrences.row(slot);
-    edit(ids, [&](size_t i, float logit) {
-      return penalized(logit, occurrences[ids[i]], penalties.repetition[index],
+    edit(ids, newer, [&](size_t i, float logit) {
+      const int64_t id = i < ids.size() ? ids[i] : newer[i - ids.size()];
+      const auto more = static_cast<int32_t>(std::count(newer.begin(), newer.end(), id));
+      return penalized(logit, occurrences[id] + 2 * more, penalties.repetition[index],
                        penalties.presence[index], penalties.frequency[index]);
     });
   }
 
  private:
-  /// Reads all logits of a list before it writes any: an id may be listed several times.
+  /// Reads all logits of both lists before it writes any: an id may be listed several times.
   template <typename Edited>
-  void edit(std::span<const int64_t> ids, Edited edited_one) {
-    auto* const edited =
-        reinterpret_cast<float*>(scratch_.reserve(Scratch::kEdits, ids.size() * sizeof(float)));
+  void edit(std::span<const int64_t> ids, std::span<const int64_t> newer, Edited edited_one) {
+    auto* const edited = reinterpret_cast<float*>(
+        scratch_.reserve(Scratch::kEdits, (ids.size() + newer.size()) * sizeof(float)));
+    float* const edited_newer = edited + ids.size();
     for (size_t i = 0; i < ids.size(); ++i) {
       edited[i] = edited_one(i, logits_[ids[i]]);
     }
+    for (size_t i = 0; i < newer.size(); ++i) {
+      edited_newer[i] = edited_one(ids.size() + i, logits_[newer[i]]);
+    }
     for (size_t i = 0; i < ids.size(); ++i) {
       logits_[ids[i]] = edited[i];
+    }
+    for (size_t i = 0; i < newer.size(); ++i) {
+      logits_[newer[i]] = edited_newer[i];
     }
   }
 
@@ -164,10 +175,12 @@ class EditedRow {
 };
 
 /// The row as float32 with its addends, its penalties and its mask, or none where it has no more
-/// than a mask. The row itself is not to be read any more.
+/// than a mask. `newer` are the tokens at the end of its output that nothing has counted yet. The
+/// row itself is not to be read any more.
 template <typename Type>
 std::optional<Row<Float32>> edit(const Row<Type>& row, const Edits& edits, int64_t index,
-                                 const RowMask& mask, Scratch& scratch, Workspace& work) {
+                                 const RowMask& mask, std::span<const int64_t> newer,
+                                 Scratch& scratch, Workspace& work) {
   const std::optional<int64_t> addends = slot_of(edits.addends, index);
   const std::optional<int64_t> penalties = slot_of(edits.penalties, index);
   if (!addends.has_value() && !penalties.has_value()) {
@@ -181,7 +194,7 @@ std::optional<Row<Float32>> edit(const Row<Type>& row, const Edits& edits, int64
     edited.add(*edits.addends, *addends);
   }
   if (penalties.has_value()) {
-    edited.penalize(*edits.penalties, *penalties, index);
+    edited.penalize(*edits.penalties, *penalties, index, newer);
   }
   return Row<Float32>(logits, row.vocab_size(), work.last_chunk);
 }
