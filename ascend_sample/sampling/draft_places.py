@@ -35,6 +35,8 @@ class PlacesLayout:
         request: int64 [places], whose each place is.
         column: int64 [places], after how many of its drafts.
         ends: int64 [requests], where the places of each end.
+        before: int64 [places, most], where the drafts before each place are in what `padded` returns.
+        columns: int64 [most + 1] on the device, from 0 on.
     """
 
     def __init__(self, counts: Ids, device: torch.device) -> None:
@@ -51,33 +53,30 @@ class PlacesLayout:
         drafts = numpy.where(is_draft, first_drafts[:, None] + columns, beyond)
         places = starts[:, None] + numpy.minimum(columns, counts[:, None])
         before = numpy.where(columns[: self.most] < self.column[:, None], drafts[self.request, : self.most], beyond)
-        sizes = (drafts.size, drafts.size, before.size, len(columns), len(self.request), len(self.request))
-        parts = (drafts.ravel(), places.ravel(), before.ravel(), columns, self.request, self.column)
-        sent = to_device(numpy.concatenate(parts), device).split(sizes)
-        self._drafts, self._places, self._before, self.columns, self._request, self._column = sent
+        self.before = before
+        parts = (drafts.ravel(), places.ravel(), columns)
+        sent = to_device(numpy.concatenate(parts), device).split([len(part) for part in parts])
+        self._drafts, self._places, self.columns = sent
         self._none = torch.full((1,), NO_TOKEN, dtype=torch.int64, device=device)
+        self._most = torch.full((1,), self.most, dtype=torch.int64, device=device)
 
     def padded(self, draft_ids: Tensor) -> Tensor:
         """Returns the drafts with what stands where there is none."""
         return torch.cat((draft_ids, self._none))
 
-    def table_of_drafts(self, padded: Tensor) -> Tensor:
-        """Returns int64 [requests, most + 1] of drafts as `padded` returns them; the last column has none."""
-        return padded.index_select(0, self._drafts).view(-1, self.most + 1)
-
     def table(self, of_places: Tensor) -> Tensor:
         """Returns [requests, most + 1] of what places have; beyond a request's places its last one is repeated."""
         return of_places.index_select(0, self._places).view(-1, self.most + 1)
 
-    def before(self, padded: Tensor, places: Tensor | None) -> Tensor:
-        """Returns the drafts before each of some places (None: all), int64 [places, most]."""
-        each = self._before.view(-1, self.most)
-        chosen = each if places is None else each.index_select(0, places)
-        return padded.index_select(0, chosen.reshape(-1)).view(-1, self.most)
+    def accepted(self, tokens: Tensor, padded: Tensor) -> Tensor:
+        """Returns how many drafts of each request, from the first on, are what their places have, int64 [requests].
 
-    def is_reached(self, accepted: Tensor) -> Tensor:
-        """Tells of each place whether all drafts before it are among the accepted ones, bool [places]."""
-        return accepted.index_select(0, self._request).ge(self._column)
+        Args:
+            tokens: int64 [requests, most + 1], what the places have, each an id.
+            padded: the drafts, as `padded` returns them.
+        """
+        stays = tokens.view(-1) == padded.index_select(0, self._drafts)  # never in the last column
+        return torch.where(stays.view_as(tokens), self._most, self.columns).amin(1)
 
 
 class DraftPlaces(SamplingBatch):
@@ -92,7 +91,10 @@ class DraftPlaces(SamplingBatch):
 
     Attributes:
         layout: as it was given.
+        padded: the drafts of the call, as `PlacesLayout.padded` returns them.
     """
+
+    padded: Tensor
 
     def __init__(self, batch: SamplingBatch, layout: PlacesLayout) -> None:
         super().__init__(batch.vocab_size, batch.device)
@@ -113,7 +115,8 @@ class DraftPlaces(SamplingBatch):
         """Goes to where the requests are now, with these drafts."""
         self._batch.flush()
         self._table.place_at(self._batch.host.position[self.layout.request] + self.layout.column)
-        self._place_edits.use_drafts(draft_ids)
+        self.padded = self.layout.padded(draft_ids)
+        self._place_edits.use_drafts(self.padded)
 
     def take_back(self) -> None:
         """Gives back what was taken of the batch for this call."""
@@ -154,9 +157,9 @@ class PlaceEdits(RowEdits):
         self._padded: Tensor | None = None
         self.plan_is_stale = True
 
-    def use_drafts(self, draft_ids: Tensor) -> None:
-        """Notes the drafts of the step."""
-        self._padded = self._layout.padded(draft_ids)
+    def use_drafts(self, padded: Tensor) -> None:
+        """Notes the drafts of the step, as `PlacesLayout.padded` returns them."""
+        self._padded = padded
 
     def flush(self, more: int = 0) -> None:
         """Makes the plan, if it is stale."""
@@ -216,9 +219,10 @@ class PlacePenalties(PenalizedRows):
         super().__init__(host, lists, columns)
         self._layout = layout
         bases = self._bases(numpy.arange(len(self.rows)))
-        sent = to_device(numpy.stack((self.rows, self._slots, *bases[1:])), lists.device)
-        self._rows_there, self._slots_there = sent[:2]
-        self._counted_from, self._penalized_from = sent[2:].unsqueeze(2)
+        sent = to_device(numpy.stack((self._slots, *bases[1:])), lists.device)
+        self._slots_there = sent[0]
+        self._counted_from, self._penalized_from = sent[1:].unsqueeze(2)
+        self._before = to_device(layout.before[self.rows].ravel(), lists.device)
 
     def apply(self, logits: Tensor, padded: Tensor) -> None:
         """Penalises flattened float32 logits that begin after `FRONT` numbers, in place.
@@ -230,9 +234,9 @@ class PlacePenalties(PenalizedRows):
         ids = self._lists.lists[0].index_select(0, self._slots_there)
         more: Tensor | None = None
         if self._layout.most:
-            drafts = self._layout.before(padded, self._rows_there)
+            drafts = padded.index_select(0, self._before).view(-1, self._layout.most)
             ids = torch.cat((ids, drafts.clamp(0, self._lists.vocab_size - 1)), 1)
-            more = (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2)
+            more = (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
         codes = self._occurrences().index_select(0, (ids + self._counted_from).view(-1)).view_as(ids)
         if more is not None:
             codes = torch.add(codes, more, alpha=2)

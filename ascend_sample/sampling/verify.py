@@ -32,8 +32,8 @@ class VerifiedDrafts(NamedTuple):
         token_ids: int64 [requests, most drafts + 1]: a request's accepted drafts, the token after them, then -1.
         accepted: int64 [requests], how many of its drafts each keeps; it gets one token more.
         status: int8 [requests, most drafts + 1], a `RowStatus` for each token; 0 where there is none.
-        logprobs: of the places of requests that asked for them, whose numbers in the logits are its rows; at places
-            that are not reached the ids are -1, the values -inf and the ranks 0. None where no request asked.
+        logprobs: of all places of requests that asked for them; its rows are their numbers in the logits. What it has
+            of places that are not reached says nothing. None where no request asked.
     """
 
     token_ids: Tensor
@@ -152,29 +152,14 @@ def _verified(
     else:
         drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW)
         tokens = layout.table(drawn.token_ids)
-        stays = tokens == layout.table_of_drafts(layout.padded(draft_ids))
-        accepted = torch.where(stays, layout.most, layout.columns).amin(1)
+        accepted = layout.accepted(tokens, places.padded)
     logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan)
     is_beyond = layout.columns > accepted.unsqueeze(1)
     return VerifiedDrafts(
         tokens.masked_fill_(is_beyond, NO_TOKEN),
         accepted,
         layout.table(drawn.status).masked_fill_(is_beyond, RowStatus.OK),
-        None if logprobs is None else _reached(logprobs, layout, accepted),
-    )
-
-
-def _reached(logprobs: Logprobs, layout: PlacesLayout, accepted: Tensor) -> Logprobs:
-    """Returns the logprobs with nothing at places that are not reached."""
-    is_unreached = layout.is_reached(accepted).logical_not_()
-    if len(logprobs.rows) < len(layout.request):
-        is_unreached = is_unreached.index_select(0, to_device(numpy.array(logprobs.rows), layout.device))
-    of_rows = is_unreached.unsqueeze(1)
-    return Logprobs(
-        logprobs.rows,
-        logprobs.token_ids.masked_fill_(of_rows, NO_TOKEN),
-        logprobs.values.masked_fill_(of_rows, -torch.inf),
-        logprobs.ranks.masked_fill_(is_unreached, 0),
+        logprobs,
     )
 
 
