@@ -122,7 +122,6 @@ class DraftPlaces(SamplingBatch):
         """Gives back what was taken of the batch for this call."""
         for slot in self._taken:
             self._batch._edits.addends.release(slot)
-        self._taken.clear()
 
     def _addend_slots(self, columns: dict[str, NDArray[numpy.int64]]) -> NDArray[numpy.int64]:
         """Returns the places' slots: a request's own, and another one where `min_tokens` ends among its drafts."""

@@ -111,11 +111,14 @@ def test_the_batch_stays_as_it_is_until_tokens_are_appended(device: str) -> None
     params = SamplingParams(temperature=0, min_tokens=2, stop_ids=[1], bad_ids=[0], presence_penalty=0.5)
     batch = new_batch([params], [[]], 4, device)
     logits = torch.tensor([[9.0, 3.0, 2.0, 1.0]]).repeat(4, 1).to(device)
-    for _ in range(2):  # a call leaves nothing behind
+    taken = set()
+    for _ in range(4):
         verified = verify_drafts(logits, torch.tensor([2, 2, 1]).to(device), batch, counts=[3])
         assert verified.token_ids.tolist() == [[2, 2, 1, 1]]  # 2 - 0.5 is still above 1; then 1 is allowed
         assert batch.host.position.tolist() == [0]
         assert batch.host.min_tokens_left.tolist() == [2]
+        taken.add(batch.slot_bytes)
+    assert len(taken) == 1  # what a call takes it gives back
     verified.append_to(batch, accepted=[3])
     assert batch.host.position.tolist() == [4]
     assert batch.host.min_tokens_left.tolist() == [0]
