@@ -55,10 +55,14 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 11) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k);
-  } else {
-    static_assert(kCount == 23, "a struct of so many arguments needs a line here");
+  } else if constexpr (kCount == 23) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w);
+  } else {
+    static_assert(kCount == 24, "a struct of so many arguments needs a line here");
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x] =
+        arguments;
+    return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x);
   }
 }
 

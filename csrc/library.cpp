@@ -71,6 +71,7 @@ TORCH_LIBRARY(ascend_sample, m) {
   m.def("check_tensor(Tensor tensor, str name, str op) -> ()");
   define<NoiseArguments>(m, NoiseArguments::kName);
   define<SampleRowsArguments>(m, SampleRowsArguments::kName);
+  define<VerifyDraftsArguments>(m, VerifyDraftsArguments::kName);
   define<FilterArguments>(m, FilterArguments::kName);
   define<BestTokensArguments>(m, BestTokensArguments::kName);
   define<RowLogprobsArguments>(m, RowLogprobsArguments::kName);
@@ -81,6 +82,7 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   implement_fakes(m);
   implement_fake<NoiseArguments>(m);
   implement_fake<SampleRowsArguments>(m);
+  implement_fake<VerifyDraftsArguments>(m);
   implement_fake<FilterArguments>(m);
   implement_fake<BestTokensArguments>(m);
   implement_fake<RowLogprobsArguments>(m);

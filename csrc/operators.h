@@ -130,6 +130,48 @@ struct SampleRowsArguments {
   const std::optional<at::Tensor>& bitmask;
 };
 
+struct VerifyDraftsArguments {
+  static constexpr const char* kName = "verify_drafts";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor draft_ids, Tensor ends, Tensor temperature, Tensor k, Tensor p, "
+      "Tensor min_p, Tensor seed, Tensor position, int purpose=0, bool keep_ties=False, "
+      "Tensor? addend_slot=None, Tensor? addend_ids=None, Tensor? addends=None, "
+      "Tensor? addend_lengths=None, Tensor? penalty_slot=None, Tensor? penalty_ids=None, "
+      "Tensor? penalty_lengths=None, Tensor? occurrences=None, Tensor? penalties=None, "
+      "Tensor? mask_slot=None, Tensor? masks=None, Tensor? bitmask_rows=None, "
+      "Tensor? bitmask=None)";
+  /// int64 [places], int8 [places], int64 [requests].
+  static constexpr const char* kResults = "(Tensor token_ids, Tensor status, Tensor accepted)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const at::Tensor& draft_ids;
+  const at::Tensor& ends;
+  const at::Tensor& temperature;
+  const at::Tensor& k;
+  const at::Tensor& p;
+  const at::Tensor& min_p;
+  const at::Tensor& seed;
+  const at::Tensor& position;
+  int64_t purpose;
+  bool keep_ties;
+
+  // As for sample_rows, whose rows are places here.
+  const std::optional<at::Tensor>& addend_slot;
+  const std::optional<at::Tensor>& addend_ids;
+  const std::optional<at::Tensor>& addends;
+  const std::optional<at::Tensor>& addend_lengths;
+  const std::optional<at::Tensor>& penalty_slot;
+  const std::optional<at::Tensor>& penalty_ids;
+  const std::optional<at::Tensor>& penalty_lengths;
+  const std::optional<at::Tensor>& occurrences;
+  const std::optional<at::Tensor>& penalties;
+  const std::optional<at::Tensor>& mask_slot;
+  const std::optional<at::Tensor>& masks;
+  const std::optional<at::Tensor>& bitmask_rows;
+  const std::optional<at::Tensor>& bitmask;
+};
+
 struct FilterArguments {
   static constexpr const char* kName = "filter_probabilities";
   static constexpr const char* kSchema =
@@ -178,6 +220,7 @@ void check_arguments(const SampleArguments& arguments);
 void check_arguments(const SampleV2Arguments& arguments);
 void check_arguments(const NoiseArguments& arguments);
 void check_arguments(const SampleRowsArguments& arguments);
+void check_arguments(const VerifyDraftsArguments& arguments);
 void check_arguments(const FilterArguments& arguments);
 void check_arguments(const BestTokensArguments& arguments);
 void check_arguments(const RowLogprobsArguments& arguments);
@@ -187,6 +230,7 @@ SampleArguments::Results allocate_outputs(const SampleArguments& arguments);
 SampleV2Arguments::Results allocate_outputs(const SampleV2Arguments& arguments);
 NoiseArguments::Results allocate_outputs(const NoiseArguments& arguments);
 SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& arguments);
+VerifyDraftsArguments::Results allocate_outputs(const VerifyDraftsArguments& arguments);
 FilterArguments::Results allocate_outputs(const FilterArguments& arguments);
 BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments);
 RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& arguments);

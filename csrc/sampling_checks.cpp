@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <tuple>
 #include <utility>
 
 #include "checks.h"
@@ -60,13 +61,14 @@ void check_purpose(const char* op, int64_t purpose) {
                     ". Use a member of ascend_sample.sampling.noise.Purpose.");
 }
 
-/// The edits of rows: what sample_rows takes for them, family by family.
+/// The edits of rows: what operators take for them, family by family.
 class EditsCheck {
  public:
   EditsCheck(const char* op, const at::Tensor& logits, c10::SymInt rows)
       : op_(op), logits_(logits), rows_(std::move(rows)), words_((logits.sym_size(1) + 31) / 32) {}
 
-  void check(const SampleRowsArguments& arguments) const {
+  template <typename Arguments>
+  void check(const Arguments& arguments) const {
     if (is_given({{"addend_slot", arguments.addend_slot},
                   {"addend_ids", arguments.addend_ids},
                   {"addends", arguments.addends},
@@ -150,6 +152,24 @@ class EditsCheck {
   c10::SymInt words_;
 };
 
+/// The parameters, keys and edits of so many rows of the sampling layer.
+template <typename Arguments>
+void check_requests(const Arguments& arguments, const c10::SymInt& rows) {
+  constexpr const char* kOperator = Arguments::kName;
+  const at::Tensor& logits = arguments.logits;
+  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
+    check_per_row(kOperator, tensor, name, dtype, rows, logits, "logits");
+  };
+  check(arguments.temperature, "temperature", ScalarType::Float);
+  check(arguments.k, "k", ScalarType::Int);
+  check(arguments.p, "p", ScalarType::Float);
+  check(arguments.min_p, "min_p", ScalarType::Float);
+  check(arguments.seed, "seed", ScalarType::Long);
+  check(arguments.position, "position", ScalarType::Long);
+  check_purpose(kOperator, arguments.purpose);
+  EditsCheck(kOperator, logits, rows).check(arguments);
+}
+
 /// The rule for how many of the best are wanted.
 void check_count(const char* op, int64_t count, const at::Tensor& logits) {
   TORCH_CHECK_VALUE(expect(logits.sym_size(1).sym_ge(count)), op,
@@ -184,18 +204,22 @@ void check_arguments(const SampleRowsArguments& arguments) {
   if (rows.has_value()) {
     check_list(kOperator, *rows, "rows", ScalarType::Long, logits, "logits");
   }
-  const c10::SymInt count = rows.has_value() ? rows->sym_size(0) : logits.sym_size(0);
-  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
-    check_per_row(kOperator, tensor, name, dtype, count, logits, "logits");
-  };
-  check(arguments.temperature, "temperature", ScalarType::Float);
-  check(arguments.k, "k", ScalarType::Int);
-  check(arguments.p, "p", ScalarType::Float);
-  check(arguments.min_p, "min_p", ScalarType::Float);
-  check(arguments.seed, "seed", ScalarType::Long);
-  check(arguments.position, "position", ScalarType::Long);
-  check_purpose(kOperator, arguments.purpose);
-  EditsCheck(kOperator, logits, count).check(arguments);
+  check_requests(arguments, rows.has_value() ? rows->sym_size(0) : logits.sym_size(0));
+}
+
+void check_arguments(const VerifyDraftsArguments& arguments) {
+  constexpr const char* kOperator = VerifyDraftsArguments::kName;
+  const auto& [logits, draft_ids, ends] =
+      std::tie(arguments.logits, arguments.draft_ids, arguments.ends);
+  check_logits(kOperator, logits);
+  check_list(kOperator, draft_ids, "draft_ids", ScalarType::Long, logits, "logits");
+  check_list(kOperator, ends, "ends", ScalarType::Long, logits, "logits");
+  const c10::SymInt drafts = logits.sym_size(0) - ends.sym_size(0);
+  TORCH_CHECK_VALUE(expect(draft_ids.sym_size(0).sym_eq(drafts)), kOperator,
+                    ": draft_ids must have one id less than logits have rows for each request (",
+                    drafts, "), got ", draft_ids.sym_size(0),
+                    ". A request with d drafts has d + 1 rows.");
+  check_requests(arguments, logits.sym_size(0));
 }
 
 void check_arguments(const FilterArguments& arguments) {
@@ -251,6 +275,13 @@ SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& argumen
   const c10::SymInt rows[] = {arguments.seed.sym_size(0)};
   return {allocate(rows, c10::kLong, arguments.logits),
           allocate(rows, c10::kChar, arguments.logits)};
+}
+
+VerifyDraftsArguments::Results allocate_outputs(const VerifyDraftsArguments& arguments) {
+  const at::Tensor& logits = arguments.logits;
+  return {allocate({logits.sym_size(0)}, c10::kLong, logits),
+          allocate({logits.sym_size(0)}, c10::kChar, logits),
+          allocate({arguments.ends.sym_size(0)}, c10::kLong, logits)};
 }
 
 BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments) {

@@ -14,6 +14,7 @@ from ascend_sample.sampling.routes import SamplingRoute
 from ascend_sample.sampling.row_parameters import RowsOutput, RowStatus
 from ascend_sample.sampling.sampler import RowRoute, Sampler, SamplerOutput
 from ascend_sample.sampling.static_step import StaticStep
+from ascend_sample.sampling.verify import VerifiedDrafts, verify_drafts
 
 __all__ = [
     "Logprobs",
@@ -28,7 +29,9 @@ __all__ = [
     "SamplingParams",
     "SamplingRoute",
     "StaticStep",
+    "VerifiedDrafts",
     "exponential_noise",
     "filter_logits",
     "sample_rows",
+    "verify_drafts",
 ]

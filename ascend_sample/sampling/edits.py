@@ -40,7 +40,7 @@ class RowEdits:
     """
 
     def __init__(self, table: RowTable, vocab_size: int) -> None:
-        self._table, self._vocab_size = table, vocab_size
+        self._table, self.vocab_size = table, vocab_size
         self.addends = AddendSlots(table.device)
         self.penalties = PenaltySlots(vocab_size, table.device)
         self.masks = MaskSlots(vocab_size, table.device)
@@ -85,8 +85,8 @@ class RowEdits:
     def allow_stop_ids(self, row: int, params: SamplingParams) -> None:
         """Writes the addends of a row again without the stop ids, or releases them: the row has its `min_tokens`."""
         slot = int(self._table.host.addend_slot[row])
-        if has_addend(params, self._vocab_size):
-            self.addends.write(slot, *addend_of(params, False, self._vocab_size))
+        if has_addend(params, self.vocab_size):
+            self.addends.write(slot, *addend_of(params, False, self.vocab_size))
         else:
             self.addends.release(slot)
             self._table.set("addend_slot", row, NO_SLOT)
@@ -140,10 +140,10 @@ class RowEdits:
         return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
 
     def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool) -> int:
-        if not (stop_ids_forbidden or has_addend(params, self._vocab_size)):
+        if not (stop_ids_forbidden or has_addend(params, self.vocab_size)):
             return NO_SLOT
         slot = self.addends.allocate()
-        self.addends.write(slot, *addend_of(params, stop_ids_forbidden, self._vocab_size))
+        self.addends.write(slot, *addend_of(params, stop_ids_forbidden, self.vocab_size))
         return slot
 
     def _penalty_slot(self, seen: Seen | None) -> int:
@@ -154,7 +154,7 @@ class RowEdits:
         return slot
 
     def _mask_slot(self, params: SamplingParams) -> int:
-        if not has_mask(params, self._vocab_size):
+        if not has_mask(params, self.vocab_size):
             return NO_SLOT
         slot = self.masks.allocate()
         self.masks.write(slot, params)

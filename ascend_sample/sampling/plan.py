@@ -60,10 +60,8 @@ class _Places(NamedTuple):
     bases: Tensor
 
 
-class Penalties:
-    """The rows with penalties: where the tokens that they have seen are counted, and penalised.
-
-    What a list holds beyond its end is penalised in the place that nobody reads, and so is a token that is no id.
+class PenalizedRows:
+    """The rows with penalties, and what is done to logits of tokens that they have seen.
 
     Args:
         host: of the batch.
@@ -85,6 +83,35 @@ class Penalties:
             penalty if on else None for penalty, on in zip(there, is_on, strict=True)
         )
         self._scaled = scaling_of(penalties[0])
+
+    def _bases(self, every: Ids) -> Ids:
+        """Returns what ids of these of the rows become places of lists, of counts and of logits with."""
+        slots, rows = self._slots[every], self.rows[every]
+        return numpy.stack((0 * slots, slots * self._lists.vocab_size, FRONT + rows * self._columns))
+
+    def _occurrences(self) -> Tensor:
+        assert self._lists.occurrences is not None, "slots are written before they are read"
+        return self._lists.occurrences.view(-1)
+
+    def _penalize(self, logits: Tensor, places: Tensor, codes: Tensor) -> None:
+        """Penalises, in place, the logits at places, whose tokens have occurred as `codes` have it, each [rows, n]."""
+        counts = torch.div(codes, 2.0, rounding_mode="floor")
+        seen = logits.index_select(0, places.view(-1)).view_as(places)
+        changed = apply_penalties(seen, None, counts, self._repetition, self._presence, self._frequency, self._scaled)
+        logits.index_copy_(0, places.view(-1), changed.view(-1))
+
+
+class Penalties(PenalizedRows):
+    """The rows with penalties: where the tokens that they have seen are counted, and penalised.
+
+    What a list holds beyond its end is penalised in the place that nobody reads, and so is a token that is no id.
+
+    Args:
+        host, lists, columns: as for `PenalizedRows`.
+    """
+
+    def __init__(self, host: HostMirrors, lists: PenaltySlots, columns: int) -> None:
+        super().__init__(host, lists, columns)
         every = numpy.arange(len(self.rows))
         sent = to_device(
             numpy.stack((self.rows, self._slots, *self._entries(every), *self._bases(every))), lists.device
@@ -100,18 +127,7 @@ class Penalties:
         if not self._is_placed:
             self._place()
         _, counted, penalized = self._parts()
-        counts = torch.div(self._occurrences().index_select(0, counted.view(-1)), 2.0, rounding_mode="floor")
-        seen = logits.index_select(0, penalized.view(-1)).view_as(penalized)
-        changed = apply_penalties(
-            seen,
-            None,
-            counts.view_as(penalized),
-            self._repetition,
-            self._presence,
-            self._frequency,
-            self._scaled,
-        )
-        logits.index_copy_(0, penalized.view(-1), changed.view(-1))
+        self._penalize(logits, penalized, self._occurrences().index_select(0, counted.view(-1)).view_as(penalized))
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:
         """Takes in a token of each row of the batch."""
@@ -144,19 +160,11 @@ class Penalties:
         entries: Ids = starts + self._lists.lengths[self._slots[every]]
         return entries
 
-    def _bases(self, every: Ids) -> Ids:
-        slots, rows = self._slots[every], self.rows[every]
-        return numpy.stack((0 * slots, slots * self._lists.vocab_size, FRONT + rows * self._columns))
-
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the slots' ids [capacity, width], and where these of the rows are counted and penalised."""
         assert self._lists.lists is not None, "slots are written before they are read"
         ids, counted, penalized = self._lists.lists
         return ids, counted[: len(self.rows)], penalized[: len(self.rows)]
-
-    def _occurrences(self) -> Tensor:
-        assert self._lists.occurrences is not None, "slots are written before they are read"
-        return self._lists.occurrences.view(-1)
 
     def _place(self) -> None:
         """Finds out where the entries of the lists lie."""
@@ -203,8 +211,15 @@ class ProcessingPlan:
         self._columns = columns
         self._has_masks = bool((host.mask_slot != NO_SLOT).any())
         self._words: Tensor | None = None
-        is_penalized = bool((host.penalty_slot != NO_SLOT).any())
-        self.penalties = Penalties(host, penalties, self._columns) if is_penalized else None
+        self.penalties = self._penalties_of(penalties) if (host.penalty_slot != NO_SLOT).any() else None
+
+    def penalize(self, logits: Tensor) -> None:
+        """Applies the penalties to flattened float32 logits that begin after `FRONT` numbers, in place."""
+        if self.penalties is not None:
+            self.penalties.apply(logits)
+
+    def _penalties_of(self, lists: PenaltySlots) -> Penalties | None:
+        return Penalties(self._host, lists, self._columns)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -247,8 +262,7 @@ def edited(logits: Tensor, plan: ProcessingPlan | None, columns: int, bitmask: T
     if plan is not None:
         if plan.addends is not None:
             plan.addends.apply(flat)
-        if plan.penalties is not None:
-            plan.penalties.apply(flat)
+        plan.penalize(flat)
         own = plan.words()
         words = bitmask if own is None else own if bitmask is None else own & bitmask
     if words is not None:

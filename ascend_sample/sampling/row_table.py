@@ -100,6 +100,7 @@ class RowTable:
         self._views: dict[str, Tensor] = {}
         self._changed: set[int] = set()
         self._behind = 0  # by how many tokens of every row the device's positions are
+        self._is_elsewhere = False  # whether the device has none of the positions
 
     @property
     def capacity(self) -> int:
@@ -191,9 +192,18 @@ class RowTable:
             tensors[POSITION].index_add_(0, rows_there, torch.ones_like(rows_there))
         return numpy.flatnonzero(was_counting & (left == 0))
 
+    def place_at(self, positions: NDArray[numpy.int64]) -> None:
+        """Puts all rows at other positions; the device hears of them when somebody asks it."""
+        self.host.buffers["int64"][POSITION, : self.host.length] = positions
+        self._behind, self._is_elsewhere = 0, True
+
     @in_normal_mode
     def _catch_up(self) -> None:
         """Counts on the device the tokens of `advance` that it has not seen: steps themselves do not read positions."""
+        if self._is_elsewhere:
+            here = self.host.position
+            self._tensors["int64"][POSITION, : len(here)].copy_(to_device(here, self.device))
+            self._is_elsewhere = False
         if self._behind:
             self._tensors["int64"][POSITION].add_(self._behind)
             self._behind = 0

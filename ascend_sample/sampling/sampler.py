@@ -174,9 +174,9 @@ class Sampler:
             return SamplerOutput(empty, empty.to(torch.int8), None)
         copied = HostCopy(logits) if self.host else None
         here = logits if copied is None else copied.logits
-        plan = self._plan_of(here, batch, allowed)
-        drawn = self._draw(here, batch, allowed, plan, purpose, (WHOLE,) if copied is None else copied.blocks())
-        logprobs = self._logprobs(here, batch, allowed, drawn.token_ids, plan)
+        plan = self.plan_of(here, batch, allowed)
+        drawn = self.draw(here, batch, allowed, plan, purpose, (WHOLE,) if copied is None else copied.blocks())
+        logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan)
         if advance:
             batch.advance(drawn.token_ids)
         output = SamplerOutput(*drawn, logprobs)
@@ -219,14 +219,14 @@ class Sampler:
             rule = f"be on the device of the batch, {batch.device}"
             refuse("Sampler", "logits", rule, logits.device, "Make the batch with device=logits.device.")
 
-    def _draw(
+    def draw(
         self,
         logits: Tensor,
         batch: SamplingBatch,
         allowed: Bitmask | None,
         plan: _Plan,
         purpose: Purpose,
-        blocks: Iterable[slice],
+        blocks: Iterable[slice] = (WHOLE,),
     ) -> RowsOutput:
         """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads."""
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
@@ -240,7 +240,7 @@ class Sampler:
         sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
         return serve(sources, *options, DrawKeys(batch.host.seed, batch.host.position), edited)
 
-    def _plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
+    def plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
         """Returns the plan for the batch as it is, made once for as long as it stays so."""
         options = (logits.dtype, self.keep_ties, self.round_float32)
         if allowed is not None and not logits.is_cpu:
@@ -291,7 +291,7 @@ class Sampler:
             distributions,
         )
 
-    def _logprobs(
+    def logprobs_of(
         self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, token_ids: Tensor, plan: _Plan
     ) -> Logprobs | None:
         """Returns the logprobs of the rows that ask for them, before the batch advances."""

@@ -156,6 +156,26 @@ struct SamplingCall {
   RowStatus* status;  // [batch_size]
 };
 
+/// What stands where no token was drawn.
+inline constexpr int64_t kNoToken = -1;
+
+/// verify_drafts: a token for each place that is reached, of requests whose places follow one
+/// another: those of its drafts, and one behind them.
+struct VerifyingCall {
+  SamplingCall places;  // a row for each place
+  int64_t batch_size;
+  const int64_t* ends;    // where the places of each request end
+  const int64_t* drafts;  // of all requests, one less than places for each
+  int64_t* accepted;      // [batch_size]
+
+  int64_t first_place(int64_t request) const { return request == 0 ? 0 : ends[request - 1]; }
+
+  std::span<const int64_t> drafts_of(int64_t request) const {
+    const int64_t first = first_place(request);
+    return {drafts + first - request, static_cast<size_t>(ends[request] - first - 1)};
+  }
+};
+
 /// filter_probabilities: the distribution that each request is drawn from.
 struct FilteringCall {
   Logits logits;

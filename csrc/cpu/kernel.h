@@ -1,6 +1,7 @@
 // The kernel of one target: included by the file that is compiled for it.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <span>
 
@@ -96,10 +97,10 @@ inline RowArguments arguments_of(const Requests& requests, int64_t index) {
           .eps = 0.0F};
 }
 
-/// A row of the sampling layer.
+/// A row of the sampling layer, whose output ends with the tokens `newer` beside what was counted.
 template <typename Type>
 size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t index,
-                      Scratch& scratch, Workspace& work) {
+                      std::span<const int64_t> newer, Scratch& scratch, Workspace& work) {
   const float temperature = call.requests.temperature[index];
   RowArguments arguments = arguments_of(call.requests, index);
   arguments.status = {call.status + index, 1};
@@ -127,13 +128,15 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
       return *drawn;
     }
   }
-  if (const auto drawn =
-          sample_edited_top_k(row, call.edits, index, mask, arguments, scratch, work)) {
-    return *drawn;
+  if (newer.empty()) {
+    if (const auto drawn =
+            sample_edited_top_k(row, call.edits, index, mask, arguments, scratch, work)) {
+      return *drawn;
+    }
   }
   return is_edited
-             ? sample_edited(edit(row, call.edits, index, mask, scratch, work), arguments, scratch,
-                             work)
+             ? sample_edited(edit(row, call.edits, index, mask, newer, scratch, work), arguments,
+                             scratch, work)
              : sample_edited(keep_allowed(row, mask, scratch, work), arguments, scratch, work);
 }
 
@@ -177,8 +180,35 @@ inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t
   for_rows(call.logits, first_row, last_row, scratch, place_of,
            [&](const auto& row, int64_t index, Workspace& work) {
              call.selected[index] =
-                 static_cast<int64_t>(sample_request(row, call, index, scratch, work));
+                 static_cast<int64_t>(sample_request(row, call, index, {}, scratch, work));
            });
+}
+
+/// A place is drawn from when all drafts before it were accepted: each was what its place drew.
+inline void verify(const VerifyingCall& call, int64_t first_request, int64_t last_request,
+                   Scratch& scratch) {
+  for (int64_t request = first_request; request < last_request; ++request) {
+    const std::span<const int64_t> drafts = call.drafts_of(request);
+    const int64_t first_place = call.first_place(request);
+    size_t accepted = 0;
+    while (true) {
+      const int64_t place = first_place + static_cast<int64_t>(accepted);
+      for_rows(call.places.logits, place, place + 1, scratch, same_place,
+               [&](const auto& row, int64_t index, Workspace& work) {
+                 call.places.selected[index] = static_cast<int64_t>(sample_request(
+                     row, call.places, index, drafts.first(accepted), scratch, work));
+               });
+      if (accepted == drafts.size() || call.places.selected[place] != drafts[accepted]) {
+        break;
+      }
+      ++accepted;
+    }
+    call.accepted[request] = static_cast<int64_t>(accepted);
+    const size_t unreached = drafts.size() - accepted;
+    const int64_t next = first_place + static_cast<int64_t>(accepted) + 1;
+    std::fill_n(call.places.selected + next, unreached, kNoToken);
+    std::fill_n(call.places.status + next, unreached, RowStatus::kOk);
+  }
 }
 
 inline void filter(const FilteringCall& call, int64_t first_row, int64_t last_row,
@@ -202,6 +232,7 @@ inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, S
 extern const Kernel kKernel;
 const Kernel kKernel{.sample = sample,
                      .sample_requests = sample_requests,
+                     .verify = verify,
                      .filter = filter,
                      .rank = rank,
                      .fill_noise = fill_exponential};

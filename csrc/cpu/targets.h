@@ -22,6 +22,7 @@ using RowsFunction = void (*)(const Call& call, int64_t first_row, int64_t last_
 struct Kernel {
   RowsFunction<OperatorCall> sample;
   RowsFunction<SamplingCall> sample_requests;
+  RowsFunction<VerifyingCall> verify;
   RowsFunction<FilteringCall> filter;
   RowsFunction<RankingCall> rank;
 

@@ -21,14 +21,15 @@ from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.reading import read_together
 from ascend_sample.decoding.request import CommonOptions, Request, check_model, check_positions, check_request
-from ascend_sample.decoding.row_params import all_but_draw_fields, check_generator, checked_params
+from ascend_sample.decoding.row_params import check_generator
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import DRAFTER_METHODS, Drafter, ModelDrafter, ModelDraftState, Round
+from ascend_sample.decoding.speculation.matching import Matching, checked_rows
 from ascend_sample.decoding.speculation.ragged_texts import RaggedTexts
 from ascend_sample.decoding.speculation.round_noise import RoundNoise
 from ascend_sample.decoding.steps import prefilled, read_prompts
-from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling import RowStatus, SamplingParams
 
 STRATEGY = "speculative_sample"
 
@@ -42,6 +43,7 @@ def speculative_sample(
     drafter: StepModel | Drafter,
     max_new_tokens: int | Sequence[int] | Tensor,
     gamma: int | Literal["adaptive"] | AdaptiveGamma = 4,
+    rule: Literal["standard", "match"] = "standard",
     generator: torch.Generator | None = None,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
@@ -57,13 +59,17 @@ def speculative_sample(
         model: the model that is sampled from, the target.
         input_ids: int64 [batch, length], the prompts.
         params: one `SamplingParams` for each prompt, or one for all, with temperature, top_k, top_p, min_p and seed;
-            target and draft are sampled with them alike. None: the model's distribution as it is. Other parameters are
-            refused. Prompts that share a seed share their noise.
+            target and draft are sampled with them alike. None: the model's distribution as it is. Prompts that share a
+            seed share their noise. Other parameters are refused, but with the rule "match", which refuses logprobs
+            alone; the draft is sampled without them.
         drafter: a model of the same vocabulary, or a `Drafter`.
         max_new_tokens: the most tokens that are generated, for all rows or for each. No cache ever holds more than a
             row's prompt and this many tokens, but for prompts shorter than gamma.
         gamma: how many tokens are drafted in a round; 0 is plain decoding. "adaptive" or an `AdaptiveGamma`: as many as
             pay off.
+        rule: which drafts stay. "standard": as many as leaves the distribution exact (`judge_draft`). "match": those
+            that `sample` would draw (`verify_drafts`): then the texts are those of `sample` with the same seeds, token
+            for token, whatever is proposed.
         generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
         **common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused, and so are
             rules of a model's generation_config: what they get or give is one step of all rows, and here rows are at
@@ -93,10 +99,10 @@ def speculative_sample(
     proposer = _checked_drafter(drafter)
     if isinstance(proposer, ModelDrafter):
         check_positions(request, proposer.model, "drafter")
-    rows = checked_params(request, params, all_but_draw_fields(), "Use sample(), which draws token by token.")
+    rows = checked_rows(request, params, rule)
     check_generator(request, generator)
     largest = control.largest if isinstance(control, AdaptiveGamma) else control
-    run = _Run(model, proposer, request, rows, largest, generator)
+    run = _Run(model, proposer, request, rows, largest, generator, rule == "match")
     if not (isinstance(control, int) and run.start_with_drafts(min(control, run.most_room - 1))):
         run.start()
     with tqdm(total=request.max_steps, unit="token", desc=STRATEGY, disable=not request.progress) as bar:
@@ -137,8 +143,11 @@ class _Run:
         params: list[SamplingParams],
         largest: int,
         generator: torch.Generator | None,
+        is_matching: bool,
     ) -> None:
         self.model = model
+        self.is_matching = is_matching
+        self.matching: Matching | None = None
         self.drafter = drafter
         self.request = request
         self.params, self.generator = params, generator
@@ -163,6 +172,9 @@ class _Run:
         output = prefilled(self.model, self.request)
         self.cache = output.cache
         self._sample_from(output.logits.shape[1])
+        if self.matching is not None:
+            self._judge(Draft(self.texts.tokens[:, :0], self.zeros), output.logits[:, None])
+            return
         token = self.sampling.draw(output.logits, self.texts.lengths, self.lengths_here)
         emitted = self.texts.append(token[:, None], torch.ones_like(token))
         self.unseen = 1
@@ -223,12 +235,16 @@ class _Run:
     ) -> tuple[int, int]:
         """Appends what is accepted, and a token more; logits [batch, 1 + drafts, vocab_size] follow the last token."""
         texts, count = self.texts, draft.tokens.shape[1]
-        accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths, noise, is_whole)
-        new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
+        status: list[Tensor] = []
+        if self.matching is not None:
+            new, accepted, *status = self.matching.judge(logits, draft)
+        else:
+            accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths, noise, is_whole)
+            new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
         emitted = texts.append(new, accepted + 1)
         self.is_cache_ahead = count > 0
         self.unseen = 0 if count else self.unseen + 1
-        return self._read(logits, new, emitted, draft.counts, accepted)
+        return self._read(logits, new, emitted, draft.counts, accepted, *status)
 
     def rows_to_go(self) -> list[tuple[int, int]]:
         """Returns how many draft tokens were looked at, and accepted, of each row that is not done."""
@@ -282,6 +298,8 @@ class _Run:
         """Notes how many tokens the model's logits are for, and how each row is sampled from them."""
         self.vocab_size = vocab_size
         self.sampling = RowSampling(self.params, vocab_size, self.request.device, self.generator)
+        if self.is_matching:
+            self.matching = Matching(self.request, self.params, self.sampling)
 
     def _check_vocabulary(self, size: int) -> None:
         if size != self.vocab_size:
@@ -295,7 +313,7 @@ class _Run:
         return self.as_many[count]
 
     def _read(
-        self, logits: Tensor, tokens: Tensor, emitted: Tensor, proposed: Tensor, accepted: Tensor
+        self, logits: Tensor, tokens: Tensor, emitted: Tensor, proposed: Tensor, accepted: Tensor, *status: Tensor
     ) -> tuple[int, int]:
         """Notes what a round was like, and the room that it leaves. A round waits for the device here alone.
 
@@ -305,15 +323,20 @@ class _Run:
             emitted: int64 [batch], how many of them were.
             proposed: int64 [batch], how many of them were drafts.
             accepted: int64 [batch], how many of these were accepted.
+            *status: int8 [batch, n], a `RowStatus` of each token; left out where probabilities say what is impossible.
 
         Returns:
             How many draft tokens were looked at, and accepted, in all rows.
         """
         log_probs = (log_probs_of if tokens.is_cpu else log_probs_of_usual)(logits, tokens)
+        for each in status:
+            log_probs = log_probs.masked_fill(each == RowStatus.ALL_MASKED, -torch.inf)
         log_probs, room, *counts = read_together(log_probs, self.texts.room, emitted, proposed, accepted)
         if log_probs.isnan().any():
             log_probs = log_probs_of(logits, tokens).cpu()
         emitted, proposed, accepted = counts
+        if self.matching is not None:
+            self.matching.append(tokens, emitted)
         self.lengths_here = self.lengths_here + emitted
         self.texts.score(log_probs, emitted)
         count = tokens.shape[1] - 1

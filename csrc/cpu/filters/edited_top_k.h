@@ -41,11 +41,11 @@ class EditedIds {
       auto* const by_id = reinterpret_cast<float*>(
           scratch.reserve(Scratch::kEdited, row.vocab_size() * sizeof(float)));
       for_each([&](int64_t id, float&) { by_id[id] = logit_of(id); });
-      edit_listed(edits, index, by_id, scratch);
+      edit_listed(edits, index, {}, by_id, scratch);
       for_each([&](int64_t id, float& logit) { logit = by_id[id]; });
     } else if (penalties.has_value()) {
       for_each([&](int64_t id, float& logit) { logit = logit_of(id); });
-      penalize_listed(*edits.penalties, *penalties, index, logits_[1]);
+      penalize_listed(*edits.penalties, *penalties, index, {}, logits_[1]);
     }
     for_each([&](int64_t id, const float& logit) {
       are_ordinary_ &= logit < kInfinity;  // nor NaN

@@ -152,53 +152,74 @@ inline void add_listed(const Addends& edits, int64_t slot, float* logits) {
   }
 }
 
-/// Applies a row's penalties to the logits of the ids that they list.
+/// Applies a row's penalties to the logits of the ids that they list, and then of the tokens
+/// `newer`, at the end of its output, which nothing has counted yet.
 inline void penalize_listed(const Penalties& penalties, int64_t slot, int64_t index,
-                            float* logits) {
-  const std::span<const int64_t> ids = penalties.lists.of(slot);
+                            std::span<const int64_t> newer, float* logits) {
   const int32_t* const occurrences = penalties.occurrences.row(slot);
   const float repetition = penalties.repetition[index];
   const float presence = penalties.presence[index];
   const float frequency = penalties.frequency[index];
-  for (size_t i = 0; i < ids.size(); ++i) {
-    logits[i] = penalized(logits[i], occurrences[ids[i]], repetition, presence, frequency);
+  const auto penalize = [&](std::span<const int64_t> ids, auto newer_of) {
+    for (const int64_t id : ids) {
+      const int32_t seen = occurrences[id] + 2 * newer_of(id);
+      *logits = penalized(*logits, seen, repetition, presence, frequency);
+      ++logits;
+    }
+  };
+  if (newer.empty()) {
+    penalize(penalties.lists.of(slot), [](int64_t) { return 0; });
+    return;
   }
+  const auto newer_of = [newer](int64_t id) {
+    return static_cast<int32_t>(std::count(newer.begin(), newer.end(), id));
+  };
+  penalize(penalties.lists.of(slot), newer_of);
+  penalize(newer, newer_of);
 }
 
 /// Does the addends and the penalties of a row to a float32 one, of which no other logit is looked
-/// at. What a mask has made -inf stays that.
-inline void edit_listed(const Edits& edits, int64_t index, float* logits, Scratch& scratch) {
-  // Reads all logits of a list before it writes any: an id may be listed several times.
-  const auto edit = [&](std::span<const int64_t> ids, auto edit_gathered) {
-    auto* const gathered =
-        reinterpret_cast<float*>(scratch.reserve(Scratch::kEdits, ids.size() * sizeof(float)));
-    for (size_t i = 0; i < ids.size(); ++i) {
-      gathered[i] = logits[ids[i]];
-    }
+/// at. What a mask has made -inf stays that. `newer` are the tokens at the end of the output that
+/// nothing has counted yet.
+inline void edit_listed(const Edits& edits, int64_t index, std::span<const int64_t> newer,
+                        float* logits, Scratch& scratch) {
+  // Reads all logits of both lists before it writes any: an id may be listed several times.
+  const auto edit = [&](std::span<const int64_t> ids, std::span<const int64_t> more,
+                        auto edit_gathered) {
+    auto* const gathered = reinterpret_cast<float*>(
+        scratch.reserve(Scratch::kEdits, (ids.size() + more.size()) * sizeof(float)));
+    const auto for_each = [&](auto move) {
+      for (size_t i = 0; i < ids.size(); ++i) {
+        move(gathered[i], logits[ids[i]]);
+      }
+      for (size_t i = 0; i < more.size(); ++i) {
+        move(gathered[ids.size() + i], logits[more[i]]);
+      }
+    };
+    for_each([](float& there, float logit) { there = logit; });
     edit_gathered(gathered);
-    for (size_t i = 0; i < ids.size(); ++i) {
-      logits[ids[i]] = gathered[i];
-    }
+    for_each([](float there, float& logit) { logit = there; });
   };
   if (const auto slot = slot_of(edits.addends, index)) {
-    edit(edits.addends->lists.of(*slot),
+    edit(edits.addends->lists.of(*slot), {},
          [&](float* gathered) { add_listed(*edits.addends, *slot, gathered); });
   }
   if (const auto slot = slot_of(edits.penalties, index)) {
-    edit(edits.penalties->lists.of(*slot),
-         [&](float* gathered) { penalize_listed(*edits.penalties, *slot, index, gathered); });
+    edit(edits.penalties->lists.of(*slot), newer, [&](float* gathered) {
+      penalize_listed(*edits.penalties, *slot, index, newer, gathered);
+    });
   }
 }
 
-/// The row as float32 with its addends, its penalties and its mask. The row itself is not to be
-/// read any more.
+/// The row as float32 with its addends, its penalties and its mask. `newer` as above. The row
+/// itself is not to be read any more.
 template <typename Type>
 Row<Float32> edit(const Row<Type>& row, const Edits& edits, int64_t index, const RowMask& mask,
-                  Scratch& scratch, Workspace& work) {
+                  std::span<const int64_t> newer, Scratch& scratch, Workspace& work) {
   auto* const logits = reinterpret_cast<float*>(
       scratch.reserve(Scratch::kEdited, row.lines() * kLine * sizeof(float)));
   copy_allowed<Float32>(row, mask, logits);
-  edit_listed(edits, index, logits, scratch);
+  edit_listed(edits, index, newer, logits, scratch);
   return Row<Float32>(logits, row.vocab_size(), work.last_chunk);
 }
 

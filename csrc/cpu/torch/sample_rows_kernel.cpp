@@ -1,119 +1,18 @@
 // sample_rows for CPU tensors: the sampling layer's rows, each by the core of targets.h.
 #include <torch/library.h>
 
-#include <deque>
 #include <span>
 
 #include "adapter.h"
 #include "dispatch.h"
 #include "operators.h"
+#include "requests_reader.h"
 #include "values.h"
 
 namespace ascend_sample::cpu {
 namespace {
 
 constexpr const char* kOperator = SampleRowsArguments::kName;
-
-/// Tensors as the core reads them. What it reads lives as long as this.
-class Reader {
- public:
-  /// A few numbers a row: not worth a stride.
-  template <typename Element>
-  const Element* list(const at::Tensor& tensor) {
-    return held_.emplace_back(tensor.contiguous()).template const_data_ptr<Element>();
-  }
-
-  template <typename Element>
-  Table<Element> table(const at::Tensor& tensor) {
-    const bool has_rows = tensor.stride(1) == 1;
-    const at::Tensor& held = held_.emplace_back(has_rows ? tensor : tensor.contiguous());
-    return {held.template const_data_ptr<Element>(), held.stride(0)};
-  }
-
- private:
-  std::deque<at::Tensor> held_;
-};
-
-/// Edits of one kind that rows have: the names of what the core reads, and its rules.
-class EditsReader {
- public:
-  EditsReader(const at::Tensor& logits, Reader& reader) : logits_(logits), reader_(reader) {}
-
-  const int64_t* slots(const at::Tensor& tensor, const char* name, const at::Tensor& table,
-                       const char* table_name) {
-    const auto* const slots = reader_.list<int64_t>(tensor);
-    slots_ = {slots, static_cast<size_t>(tensor.numel())};
-    check_values(kOperator, name, slots_,
-                 {.least = -1,
-                  .end = table.size(0),
-                  .end_name = table_name,
-                  .remedy = "-1 is that of a row without any."});
-    return slots;
-  }
-
-  /// Of the rows whose slots were read last.
-  IdLists lists(const at::Tensor& ids, const char* name, const at::Tensor& lengths,
-                const char* lengths_name) {
-    const IdLists lists{reader_.table<int64_t>(ids), reader_.list<int64_t>(lengths)};
-    for (const int64_t slot : slots_) {
-      if (slot >= 0) {
-        TORCH_CHECK_VALUE(lists.lengths[slot] >= 0 && lists.lengths[slot] <= ids.size(1), kOperator,
-                          ": ", lengths_name, " must be between 0 and the columns of ", name, " (",
-                          ids.size(1), "), got ", lists.lengths[slot],
-                          ". Give the length of each list.");
-        check_values(kOperator, name, lists.of(slot),
-                     {.least = 0,
-                      .end = logits_.size(1),
-                      .end_name = "the vocabulary size of logits",
-                      .remedy = "Give ids of the vocabulary."});
-      }
-    }
-    return lists;
-  }
-
-  std::optional<Masks> masks(const std::optional<at::Tensor>& slot, const char* name,
-                             const std::optional<at::Tensor>& words, const char* words_name) {
-    if (!slot.has_value()) {
-      return std::nullopt;
-    }
-    return Masks{slots(*slot, name, *words, words_name), reader_.table<int32_t>(*words)};
-  }
-
- private:
-  const at::Tensor& logits_;
-  Reader& reader_;
-  std::span<const int64_t> slots_;
-};
-
-Edits edits_of(const SampleRowsArguments& arguments, Reader& reader) {
-  EditsReader edits_reader(arguments.logits, reader);
-  Edits edits;
-  if (arguments.addend_slot.has_value()) {
-    const at::Tensor& ids = *arguments.addend_ids;
-    edits.addends = {
-        .slots =
-            edits_reader.slots(*arguments.addend_slot, "addend_slot", ids, "the number of slots"),
-        .lists = edits_reader.lists(ids, "addend_ids", *arguments.addend_lengths, "addend_lengths"),
-        .addends = reader.table<float>(*arguments.addends)};
-  }
-  if (arguments.penalty_slot.has_value()) {
-    const at::Tensor& ids = *arguments.penalty_ids;
-    const Table<float> penalties = reader.table<float>(*arguments.penalties);
-    edits.penalties = {.slots = edits_reader.slots(*arguments.penalty_slot, "penalty_slot", ids,
-                                                   "the number of slots"),
-                       .lists = edits_reader.lists(ids, "penalty_ids", *arguments.penalty_lengths,
-                                                   "penalty_lengths"),
-                       .occurrences = reader.table<int32_t>(*arguments.occurrences),
-                       .repetition = penalties.row(0),
-                       .presence = penalties.row(1),
-                       .frequency = penalties.row(2)};
-  }
-  edits.masks =
-      edits_reader.masks(arguments.mask_slot, "mask_slot", arguments.masks, "the number of masks");
-  edits.bitmask = edits_reader.masks(arguments.bitmask_rows, "bitmask_rows", arguments.bitmask,
-                                     "the number of bitmasks");
-  return edits;
-}
 
 SampleRowsArguments::Results sample_rows_kernel(const SampleRowsArguments& arguments) {
   check_arguments(arguments);
@@ -129,21 +28,8 @@ SampleRowsArguments::Results sample_rows_kernel(const SampleRowsArguments& argum
                   .remedy = "Pass None to sample all rows."});
   }
   auto [token_ids, status] = allocate_outputs(arguments);
-  const SamplingCall call{
-      .logits = logits_of(logits),
-      .batch_size = arguments.seed.size(0),
-      .rows = places,
-      .requests = {.temperature = reader.list<float>(arguments.temperature),
-                   .k = reader.list<int32_t>(arguments.k),
-                   .p = reader.list<float>(arguments.p),
-                   .min_p = reader.list<float>(arguments.min_p)},
-      .edits = edits_of(arguments, reader),
-      .seed = reader.list<int64_t>(arguments.seed),
-      .position = reader.list<int64_t>(arguments.position),
-      .purpose = static_cast<uint32_t>(arguments.purpose),
-      .keeps_ties = arguments.keep_ties,
-      .selected = token_ids.mutable_data_ptr<int64_t>(),
-      .status = reinterpret_cast<RowStatus*>(status.mutable_data_ptr<int8_t>())};
+  SamplingCall call = sampling_call_of(arguments, reader, token_ids, status);
+  call.rows = places;
   serve(&Kernel::sample_requests, call);
   return {token_ids, status};
 }

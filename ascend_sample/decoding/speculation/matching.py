@@ -1,0 +1,76 @@
+"""The rule "match": a draft token stays where it is the token that plain decoding would draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ascend_sample._errors import refuse, show
+from ascend_sample.decoding.distributions import RowSampling
+from ascend_sample.decoding.request import Request
+from ascend_sample.decoding.row_params import all_but_draw_fields, checked_params
+from ascend_sample.decoding.speculation.acceptance import Draft
+from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.row_table import to_device
+
+
+def checked_rows(
+    request: Request, params: SamplingParams | Sequence[SamplingParams] | None, rule: object
+) -> list[SamplingParams]:
+    """Returns one `SamplingParams` for each prompt, checked for a rule of speculative sampling.
+
+    Raises:
+        TypeError: the parameters are none.
+        ValueError: the rule is none, or there are fewer or more parameters than prompts, or some that it cannot honour.
+    """
+    if rule == "match":
+        return checked_params(request, params)
+    if rule != "standard":
+        refuse(request.strategy, "rule", "be 'standard' or 'match'", show(rule), "Leave it out for 'standard'.")
+    remedy = "Use rule='match', or sample(), which draws token by token."
+    return checked_params(request, params, all_but_draw_fields(), remedy)
+
+
+class Matching:
+    """The rows of a call as the sampling layer holds them, which judges their drafts.
+
+    Args:
+        request: the prompts.
+        params: one for each.
+        sampling: what the drafter draws with: its seeds are the rows' seeds.
+    """
+
+    def __init__(self, request: Request, params: list[SamplingParams], sampling: RowSampling) -> None:
+        self._batch = SamplingBatch(sampling.vocab_size, request.device, capacity=len(params))
+        tokens, masks = request.input_ids.cpu(), request.attention_mask.cpu()
+        prompts = [row[mask].tolist() for row, mask in zip(tokens, masks, strict=True)]
+        seeded = [
+            replace(one, seed=seed % 2**64) for one, seed in zip(params, sampling.seed_here.tolist(), strict=True)
+        ]
+        self._batch.extend(seeded, prompts, positions=[len(prompt) for prompt in prompts])
+
+    def judge(self, logits: Tensor, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
+        """Judges drafts.
+
+        Args:
+            logits: floats [batch, drafts + 1, vocab_size], of the place of each draft and the one behind.
+            draft: what was proposed.
+
+        Returns:
+            As `VerifiedDrafts` has them the tokens, how many drafts stay, and the statuses; 0 where there is no token.
+        """
+        count = draft.tokens.shape[1]
+        is_proposed = torch.arange(count, device=logits.device) < draft.counts[:, None]
+        drafts = torch.where(is_proposed, draft.tokens, -1).flatten()
+        verified = verify_drafts(logits.flatten(0, 1), drafts, self._batch, counts=[count] * len(self._batch))
+        return verified.token_ids.clamp(min=0), verified.accepted, verified.status
+
+    def append(self, tokens: Tensor, emitted: Tensor) -> None:
+        """Takes in the first tokens of each row: tokens [batch, n], and on the host how many of them each row got."""
+        rows = torch.arange(len(emitted)).repeat_interleave(emitted)
+        columns = torch.arange(len(rows)) - (emitted.cumsum(0) - emitted)[rows]
+        cells = to_device((rows * tokens.shape[1] + columns).numpy(), tokens.device)
+        self._batch.append(tokens.flatten().index_select(0, cells), rows)

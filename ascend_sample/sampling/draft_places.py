@@ -1,0 +1,243 @@
+"""The places of drafts as rows of a batch of their own: a request after none, one, two, ... of its drafts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ascend_sample.sampling._normal_mode import in_normal_mode
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.edits import RowEdits
+from ascend_sample.sampling.plan import UNREAD, PenalizedRows, Penalties, ProcessingPlan
+from ascend_sample.sampling.row_table import NO_SLOT, TABLE, HostMirrors, RowTable, to_device
+from ascend_sample.sampling.slots import AddendSlots, MaskSlots, PenaltySlots, addend_of, has_addend
+
+NO_TOKEN: Final = -1
+"""What stands where no token is."""
+Ids = NDArray[numpy.int64]
+
+
+class PlacesLayout:
+    """Where the places of requests are.
+
+    Args:
+        counts: int64 [requests], how many drafts each has.
+        device: of the drafts.
+
+    Attributes:
+        counts: as they were given.
+        most: the largest of them.
+        request: int64 [places], whose each place is.
+        column: int64 [places], after how many of its drafts.
+        ends: int64 [requests], where the places of each end.
+        before: int64 [places, most], where the drafts before each place are in what `padded` returns.
+        columns: int64 [most + 1] on the device, from 0 on.
+    """
+
+    def __init__(self, counts: Ids, device: torch.device) -> None:
+        self.counts, self.device = counts, device
+        self.most = int(counts.max(initial=0))
+        self.ends = numpy.cumsum(counts + 1)
+        self.request = numpy.repeat(numpy.arange(len(counts)), counts + 1)
+        starts = self.ends - counts - 1
+        self.column = numpy.arange(len(self.request)) - starts[self.request]
+        columns = numpy.arange(self.most + 1)
+        first_drafts = starts - numpy.arange(len(counts))
+        is_draft = columns < counts[:, None]
+        beyond = int(counts.sum())  # where `padded` has no token
+        drafts = numpy.where(is_draft, first_drafts[:, None] + columns, beyond)
+        places = starts[:, None] + numpy.minimum(columns, counts[:, None])
+        before = numpy.where(columns[: self.most] < self.column[:, None], drafts[self.request, : self.most], beyond)
+        self.before = before
+        parts = (drafts.ravel(), places.ravel(), columns)
+        sent = to_device(numpy.concatenate(parts), device).split([len(part) for part in parts])
+        self._drafts, self._places, self.columns = sent
+        self._none = torch.full((1,), NO_TOKEN, dtype=torch.int64, device=device)
+        self._most = torch.full((1,), self.most, dtype=torch.int64, device=device)
+
+    def padded(self, draft_ids: Tensor) -> Tensor:
+        """Returns the drafts with what stands where there is none."""
+        return torch.cat((draft_ids, self._none))
+
+    def table(self, of_places: Tensor) -> Tensor:
+        """Returns [requests, most + 1] of what places have; beyond a request's places its last one is repeated."""
+        return of_places.index_select(0, self._places).view(-1, self.most + 1)
+
+    def accepted(self, tokens: Tensor, padded: Tensor) -> Tensor:
+        """Returns how many drafts of each request, from the first on, are what their places have, int64 [requests].
+
+        Args:
+            tokens: int64 [requests, most + 1], what the places have, each an id.
+            padded: the drafts, as `padded` returns them.
+        """
+        stays = tokens.view(-1) == padded.index_select(0, self._drafts)  # never in the last column
+        return torch.where(stays.view_as(tokens), self._most, self.columns).amin(1)
+
+
+class DraftPlaces(SamplingBatch):
+    """A batch whose rows are the places of another one's requests: each request after its first j drafts.
+
+    It shares the other's slots. Positions and `min_tokens` are counted by place, and penalties count the drafts before
+    a place.
+
+    Args:
+        batch: the requests, which stay as they are.
+        layout: where the places are.
+
+    Attributes:
+        layout: as it was given.
+        padded: the drafts of the call, as `PlacesLayout.padded` returns them.
+    """
+
+    padded: Tensor
+
+    def __init__(self, batch: SamplingBatch, layout: PlacesLayout) -> None:
+        super().__init__(batch.vocab_size, batch.device)
+        batch.flush()
+        self.layout = layout
+        self._batch = batch
+        self._taken: list[int] = []
+        self._table = RowTable(batch.device, max(1, len(layout.request)))
+        columns = {name: getattr(batch.host, name)[layout.request] for name in TABLE}
+        columns["position"] = columns["position"] + layout.column
+        columns["addend_slot"] = self._addend_slots(columns)
+        self._table.extend(columns)
+        self._params = [batch.params[request] for request in layout.request.tolist()]
+        self._edits = self._place_edits = PlaceEdits(self._table, batch._edits, layout)
+
+    @in_normal_mode
+    def prepare(self, draft_ids: Tensor) -> None:
+        """Goes to where the requests are now, with these drafts."""
+        self._batch.flush()
+        self._table.place_at(self._batch.host.position[self.layout.request] + self.layout.column)
+        self.padded = self.layout.padded(draft_ids)
+        self._place_edits.use_drafts(self.padded)
+
+    def take_back(self) -> None:
+        """Gives back what was taken of the batch for this call."""
+        for slot in self._taken:
+            self._batch._edits.addends.release(slot)
+
+    def _addend_slots(self, columns: dict[str, NDArray[numpy.int64]]) -> NDArray[numpy.int64]:
+        """Returns the places' slots: a request's own, and another one where `min_tokens` ends among its drafts."""
+        slots, left = columns["addend_slot"].copy(), columns["min_tokens_left"]
+        ends_before = (left > 0) & (self.layout.column >= left)
+        for request in numpy.unique(self.layout.request[ends_before]).tolist():
+            params, slot = self._batch.params[request], NO_SLOT
+            if has_addend(params, self.vocab_size):
+                addends = self._batch._edits.addends
+                slot = addends.allocate()
+                addends.write(slot, *addend_of(params, False, self.vocab_size))
+                self._taken.append(slot)
+            slots[ends_before & (self.layout.request == request)] = slot
+        if self._taken:
+            self._batch.flush()
+        return slots
+
+
+class PlaceEdits(RowEdits):
+    """What places change about their logits: with the slots of the batch whose requests they are of.
+
+    Args:
+        table: the places.
+        edits: of that batch; somebody else flushes its slots.
+        layout: where the places are.
+    """
+
+    def __init__(self, table: RowTable, edits: RowEdits, layout: PlacesLayout) -> None:
+        super().__init__(table, edits.vocab_size)
+        self.addends, self.penalties, self.masks = edits.addends, edits.penalties, edits.masks
+        self._layout = layout
+        self._padded: Tensor | None = None
+        self.plan_is_stale = True
+
+    def use_drafts(self, padded: Tensor) -> None:
+        """Notes the drafts of the step, as `PlacesLayout.padded` returns them."""
+        self._padded = padded
+
+    def flush(self, more: int = 0) -> None:
+        """Makes the plan, if it is stale."""
+        if self.plan_is_stale:
+            host = self._table.host
+            slots = (self.addends, self.penalties, self.masks)
+            self.plan = PlacesPlan(host, *slots, self.columns, self._layout) if host.is_processed.any() else None
+            self.plan_is_stale = False
+
+    def applied_to(self, logits: Tensor, bitmask: Bitmask | None) -> Tensor | None:
+        """Does what `RowEdits.applied_to` does, with the drafts of the step."""
+        if isinstance(self.plan, PlacesPlan):
+            self.plan.padded = self._padded
+        return super().applied_to(logits, bitmask)
+
+
+class PlacesPlan(ProcessingPlan):
+    """A plan whose penalties count the drafts before a place.
+
+    Attributes:
+        padded: the drafts of the step, as `PlacesLayout.padded` returns them.
+    """
+
+    def __init__(
+        self,
+        host: HostMirrors,
+        addends: AddendSlots,
+        penalties: PenaltySlots,
+        masks: MaskSlots,
+        columns: int,
+        layout: PlacesLayout,
+    ) -> None:
+        super().__init__(host, addends, penalties, masks, columns)
+        is_penalized = bool((host.penalty_slot != NO_SLOT).any())
+        self._of_places = PlacePenalties(host, penalties, columns, layout) if is_penalized else None
+        self.padded: Tensor | None = None
+
+    def penalize(self, logits: Tensor) -> None:
+        """Does what `ProcessingPlan.penalize` does, with the drafts of the step."""
+        if self._of_places is not None:
+            assert self.padded is not None, "drafts are noted before a step"
+            self._of_places.apply(logits, self.padded)
+
+    def _penalties_of(self, lists: PenaltySlots) -> Penalties | None:
+        return None
+
+
+class PlacePenalties(PenalizedRows):
+    """The places with penalties: what their requests have seen, and the drafts before them.
+
+    Args:
+        host, lists, columns: as for `PenalizedRows`.
+        layout: where the places are.
+    """
+
+    def __init__(self, host: HostMirrors, lists: PenaltySlots, columns: int, layout: PlacesLayout) -> None:
+        super().__init__(host, lists, columns)
+        self._layout = layout
+        bases = self._bases(numpy.arange(len(self.rows)))
+        sent = to_device(numpy.stack((self._slots, *bases[1:])), lists.device)
+        self._slots_there = sent[0]
+        self._counted_from, self._penalized_from = sent[1:].unsqueeze(2)
+        self._before = to_device(layout.before[self.rows].ravel(), lists.device)
+
+    def apply(self, logits: Tensor, padded: Tensor) -> None:
+        """Penalises flattened float32 logits that begin after `FRONT` numbers, in place.
+
+        A draft that is no id of the vocabulary is penalised as the nearest id: that is as it should be, for an id that
+        was seen and for one that was not.
+        """
+        assert self._lists.lists is not None, "slots are written before they are read"
+        ids = self._lists.lists[0].index_select(0, self._slots_there)
+        more: Tensor | None = None
+        if self._layout.most:
+            drafts = padded.index_select(0, self._before).view(-1, self._layout.most)
+            ids = torch.cat((ids, drafts.clamp(0, self._lists.vocab_size - 1)), 1)
+            more = (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
+        codes = self._occurrences().index_select(0, (ids + self._counted_from).view(-1)).view_as(ids)
+        if more is not None:
+            codes = torch.add(codes, more, alpha=2)
+        places = (ids + self._penalized_from).masked_fill_(codes == 0, UNREAD)
+        self._penalize(logits, places, codes)

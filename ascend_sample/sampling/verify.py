@@ -1,0 +1,217 @@
+"""Verifies drafts after the target's pass: what speculation proposes stays where it is what would have been drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ascend_sample._errors import is_integer, refuse, show
+from ascend_sample.sampling._normal_mode import in_normal_mode
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
+from ascend_sample.sampling.draft_places import NO_TOKEN, DraftPlaces, PlacesLayout
+from ascend_sample.sampling.logprobs import Logprobs
+from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.row_parameters import TENSORS, RowsOutput, RowStatus, check_logits
+from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.sampler import Sampler
+
+NAME: Final = "verify_drafts"
+Counts = Sequence[int] | NDArray[Any] | Tensor
+
+
+class VerifiedDrafts(NamedTuple):
+    """What `verify_drafts` returns, on the device of the logits.
+
+    Attributes:
+        token_ids: int64 [requests, most drafts + 1]: a request's accepted drafts, the token after them, then -1.
+        accepted: int64 [requests], how many of its drafts each keeps; it gets one token more.
+        status: int8 [requests, most drafts + 1], a `RowStatus` for each token; 0 where there is none.
+        logprobs: of all places of requests that asked for them; its rows are their numbers in the logits. What it has
+            of places that are not reached says nothing. None where no request asked.
+    """
+
+    token_ids: Tensor
+    accepted: Tensor
+    status: Tensor
+    logprobs: Logprobs | None
+
+    def append_to(self, batch: SamplingBatch, accepted: Counts | None = None) -> None:
+        """Tells the batch of the tokens, so that the next step is theirs: each row by its own number of them.
+
+        Args:
+            batch: the one that was verified.
+            accepted: the same as the attribute, where the caller has read it already. None reads it, which waits for
+                the device: rows advance on the host too, by numbers that nobody there knows before.
+        """
+        read = self.accepted.cpu() if accepted is None else accepted
+        counts = _checked_counts("accepted", read, len(batch)) + 1
+        rows = numpy.repeat(numpy.arange(len(counts)), counts)
+        columns = numpy.arange(len(rows)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
+        cells = to_device(rows * self.token_ids.shape[1] + columns, self.token_ids.device)
+        batch.append(self.token_ids.view(-1).index_select(0, cells), rows)
+
+
+@in_normal_mode
+def verify_drafts(
+    logits: Tensor,
+    draft_ids: Tensor,
+    batch: SamplingBatch,
+    *,
+    counts: Counts,
+    sampler: Sampler | None = None,
+    bitmask: Tensor | None = None,
+    bitmask_rows: Rows | None = None,
+) -> VerifiedDrafts:
+    """Judges drafts by the logits of the pass that has read them: a request gets what it would get without drafts.
+
+    Each place, that of each draft and the one behind them, gets the token that `Sampler` draws there when the request
+    comes to it token by token: with the same noise, since that is a function of the request's seed and the position,
+    with the drafts before it among the tokens that penalties count, and with `min_tokens` counted by place. A draft
+    stays where it is that token. The first that is not is replaced by it, and what follows is dropped. So the texts are
+    those of plain decoding with the same seeds, token for token, whatever the drafter proposes.
+
+    A draft is accepted with the probability that the target gives to it. No probabilities of the drafter are needed.
+
+    Args:
+        logits: float32, float16 or bfloat16 [places, vocab_size] on the device of the batch, request by request: of a
+            request with d drafts, the d places of its drafts and the one behind them.
+        draft_ids: int64 [drafts] on the device of the batch, request by request. What is no id of the vocabulary, -1
+            among it, is never accepted.
+        batch: the requests. They stay as they are: `VerifiedDrafts.append_to` advances them.
+        counts: how many drafts each request has, from 0, on the host.
+        sampler: what says how logprobs are reported and ties are kept; None is ``Sampler()``.
+        bitmask: int32 [places, ceil(vocab_size / 32)], the ids that a grammar allows at each place, as for `Sampler`.
+        bitmask_rows: the places that it is for; None: all.
+
+    Returns:
+        Tokens, how many drafts stay, statuses and logprobs. Nothing was read from the device.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: an argument does not fit the batch.
+        IndexError: the bitmask is for a place that does not exist.
+
+    Example:
+        >>> from ascend_sample.sampling import SamplingParams
+        >>> batch = SamplingBatch(vocab_size=3)
+        >>> batch.add(SamplingParams(temperature=0))
+        0
+        >>> logits = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+        >>> verified = verify_drafts(logits, torch.tensor([1, 0]), batch, counts=[2])
+        >>> verified.token_ids, verified.accepted
+        (tensor([[ 1,  2, -1]]), tensor([1]))
+        >>> verified.append_to(batch)
+        >>> batch.position
+        tensor([2])
+
+    Source: docs/sampling.md, section "Verifying drafts"; Daliri et al., "Coupling without Communication and
+        Drafter-Invariant Speculative Decoding", 2024.
+    """
+    sampler = Sampler() if sampler is None else sampler
+    of_requests = _checked_counts("counts", counts, len(batch))
+    _check(logits, draft_ids, batch, of_requests, sampler)
+    allowed = None
+    if bitmask is not None or bitmask_rows is not None:
+        allowed = placed_bitmask(bitmask, bitmask_rows, len(logits), batch.vocab_size, batch.device)
+    places = _places_of(batch, of_requests)
+    try:
+        if len(batch) == 0:
+            empty = torch.empty(0, 1, dtype=torch.int64, device=logits.device)
+            return VerifiedDrafts(empty, empty.view(0), empty.to(torch.int8), None)
+        places.prepare(draft_ids)
+        return _verified(logits, draft_ids, places, allowed, sampler)
+    finally:
+        places.take_back()
+
+
+def _verified(
+    logits: Tensor, draft_ids: Tensor, places: DraftPlaces, allowed: Bitmask | None, sampler: Sampler
+) -> VerifiedDrafts:
+    layout = places.layout
+    plan = sampler.plan_of(logits, places, allowed)
+    if plan.placement.is_native:
+        parameters = plan.placement.groups[0].parameters.at(places.position)
+        edits = places.native_edits() | ({} if allowed is None else allowed.native_edits(len(places)))
+        drawn_ids, of_places, accepted = torch.ops.ascend_sample.verify_drafts(
+            logits,
+            draft_ids,
+            torch.from_numpy(layout.ends),
+            *(getattr(parameters, name) for name in TENSORS),
+            int(Purpose.DRAW),
+            sampler.keep_ties,
+            **edits,
+        )
+        drawn = RowsOutput(drawn_ids.clamp(min=0), of_places)
+        tokens = layout.table(drawn_ids)
+    else:
+        drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW)
+        tokens = layout.table(drawn.token_ids)
+        accepted = layout.accepted(tokens, places.padded)
+    logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan)
+    is_beyond = layout.columns > accepted.unsqueeze(1)
+    return VerifiedDrafts(
+        tokens.masked_fill_(is_beyond, NO_TOKEN),
+        accepted,
+        layout.table(drawn.status).masked_fill_(is_beyond, RowStatus.OK),
+        logprobs,
+    )
+
+
+def _places_of(batch: SamplingBatch, counts: NDArray[numpy.int64]) -> DraftPlaces:
+    """Returns the places of the batch's requests, made once for as long as the batch and the counts stay so."""
+    key = (NAME, counts.tobytes())
+    left = batch.host.min_tokens_left
+    is_ending = bool(((left > 0) & (left <= counts)).any())  # so many drafts outlast it
+    if is_ending:
+        return DraftPlaces(batch, PlacesLayout(counts, batch.device))
+    if key not in batch.plans:
+        batch.plans[key] = DraftPlaces(batch, PlacesLayout(counts, batch.device))
+    places: DraftPlaces = batch.plans[key]
+    return places
+
+
+def _checked_counts(name: str, counts: Counts, requests: int) -> NDArray[numpy.int64]:
+    """Returns counts as int64, or raises unless there is one from 0 for each request, on the host."""
+    if isinstance(counts, Tensor):
+        if not counts.is_cpu:
+            remedy = "Give a list of ints; reading a tensor would wait for the device."
+            refuse(NAME, name, "be on the host", f"a tensor on {counts.device}", remedy)
+        counts = counts.numpy()
+    given = counts if isinstance(counts, numpy.ndarray) else numpy.array([*counts])
+    if given.ndim != 1 or (len(given) and not is_integer(given[0])):
+        refuse(NAME, name, "be ints", show(counts), "Give the number of each request's drafts.", TypeError)
+    if len(given) != requests:
+        remedy = "A request without drafts has 0."
+        refuse(NAME, name, f"be as many as the batch has requests, {requests}", len(given), remedy)
+    if len(given) and given.min() < 0:
+        refuse(NAME, name, "be at least 0", int(given.min()), "A request without drafts has 0.")
+    return given.astype(numpy.int64)
+
+
+def _check(
+    logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts: NDArray[numpy.int64], sampler: Sampler
+) -> None:
+    check_logits(NAME, logits)
+    if sampler.host:
+        remedy = "Move the logits to the CPU, where the batch is."
+        refuse(NAME, "sampler", "have host=False", "True", remedy)
+    drafts = int(counts.sum())
+    if tuple(logits.shape) != (drafts + len(batch), batch.vocab_size):
+        rule = f"have the shape of the places, [{drafts + len(batch)}, {batch.vocab_size}]"
+        refuse(NAME, "logits", rule, list(logits.shape), "A request with d drafts has d + 1 rows.")
+    if not isinstance(draft_ids, Tensor) or draft_ids.dtype != torch.int64:
+        got = draft_ids.dtype if isinstance(draft_ids, Tensor) else type(draft_ids).__name__
+        refuse(NAME, "draft_ids", "be an int64 tensor", got, "Convert it with .to(torch.int64).", TypeError)
+    if tuple(draft_ids.shape) != (drafts,):
+        remedy = "Give the drafts of all requests one after another."
+        refuse(NAME, "draft_ids", f"have the shape of the counts' sum, [{drafts}]", list(draft_ids.shape), remedy)
+    for name, tensor in (("logits", logits), ("draft_ids", draft_ids)):
+        if tensor.device != batch.device:
+            rule = f"be on the device of the batch, {batch.device}"
+            refuse(NAME, name, rule, tensor.device, "Make the batch with device=logits.device.")

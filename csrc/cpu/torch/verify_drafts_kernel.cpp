@@ -1,0 +1,48 @@
+// verify_drafts for CPU tensors: the places of drafts, each by the core of targets.h once it is
+// reached.
+#include <torch/library.h>
+
+#include "adapter.h"
+#include "dispatch.h"
+#include "operators.h"
+#include "requests_reader.h"
+
+namespace ascend_sample::cpu {
+namespace {
+
+/// Raises unless each request has a place, and the last one's are the last.
+void check_ends(const int64_t* ends, int64_t requests, int64_t places) {
+  int64_t before = 0;
+  for (int64_t request = 0; request < requests; ++request) {
+    TORCH_CHECK_VALUE(ends[request] > before, VerifyDraftsArguments::kName,
+                      ": ends must grow from 0 by at least 1 for each request, got ", ends[request],
+                      " after ", before, ". A request without drafts has one row.");
+    before = ends[request];
+  }
+  TORCH_CHECK_VALUE(before == places, VerifyDraftsArguments::kName,
+                    ": ends must end with the number of rows of logits (", places, "), got ",
+                    before, ". A request with d drafts has d + 1 rows.");
+}
+
+VerifyDraftsArguments::Results verify_drafts_kernel(const VerifyDraftsArguments& arguments) {
+  check_arguments(arguments);
+  Reader reader;
+  const auto* const ends = reader.list<int64_t>(arguments.ends);
+  check_ends(ends, arguments.ends.size(0), arguments.logits.size(0));
+  auto [token_ids, status, accepted] = allocate_outputs(arguments);
+  const VerifyingCall call{.places = sampling_call_of(arguments, reader, token_ids, status),
+                           .batch_size = arguments.ends.size(0),
+                           .ends = ends,
+                           .drafts = reader.list<int64_t>(arguments.draft_ids),
+                           .accepted = accepted.mutable_data_ptr<int64_t>()};
+  serve(&Kernel::verify, call);
+  return {token_ids, status, accepted};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
+  m.impl(VerifyDraftsArguments::kName, adapted<&verify_drafts_kernel>);
+}
+
+}  // namespace ascend_sample::cpu

@@ -1,0 +1,117 @@
+"""Under the rule "match" speculation changes nothing: texts and scores are those of `sample`, whatever is proposed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.decoding.speculation.acceptance import Draft
+from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, NGramDrafter, Round
+from ascend_sample.decoding.speculation.speculative import speculative_sample
+from ascend_sample.decoding.strategies.sampled import sample
+from ascend_sample.sampling import SamplingParams
+from tests.decoding.table_models import random_table, table_model
+
+VOCAB_SIZE = 11
+PROMPTS = torch.tensor([[1, 2, 3, 1], [2, 1, 0, 0], [0, 0, 0, 3], [0, 3, 0, 1]])
+MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1], [0, 1, 1, 1]])
+
+
+class Nonsense:
+    """Proposes anything, and says how many of it counts."""
+
+    def start(self, input_ids: Tensor, attention_mask: Tensor | None, encoder: Any) -> None:
+        return None
+
+    def draft(self, state: None, given: Round) -> tuple[Draft, None]:
+        tokens = torch.randint(VOCAB_SIZE, (len(given.wanted), given.size)).to(given.wanted.device)
+        return Draft(tokens, given.wanted - (given.wanted > 0).long()), None
+
+
+def worlds(device: str) -> tuple[Any, dict[str, Drafter]]:
+    model = table_model(random_table(VOCAB_SIZE, seed=1).to(device))
+    other = table_model(random_table(VOCAB_SIZE, seed=2).to(device))
+    drafters = {
+        "itself": ModelDrafter(model),
+        "another": ModelDrafter(other),
+        "n-grams": NGramDrafter(),
+        "nonsense": Nonsense(),
+    }
+    return model, drafters
+
+
+def params_of(rng: random.Random) -> SamplingParams:
+    return SamplingParams(
+        temperature=rng.choice((0.0, 0.7, 1.0, 1.0)),
+        top_k=rng.choice((None, None, 3)),
+        top_p=rng.choice((1.0, 0.9)),
+        repetition_penalty=rng.choice((1.0, 1.3)),
+        presence_penalty=rng.choice((0.0, 0.5)),
+        frequency_penalty=rng.choice((0.0, -0.4)),
+        logit_bias=rng.choice(({}, {1: 1.0})),
+        bad_ids=rng.choice(((), (0,))),
+        min_tokens=rng.choice((0, 3)),
+        stop_ids=[2],
+        seed=rng.randrange(2**64),
+    )
+
+
+@pytest.mark.parametrize("gamma", [0, 1, 3, "adaptive"])
+@pytest.mark.parametrize("name", ["itself", "another", "n-grams", "nonsense"])
+def test_texts_and_scores_are_those_of_sample(name: str, gamma: Any, device: str) -> None:
+    rng = random.Random(f"{name} {gamma}")
+    for case in range(2):
+        model, drafters = worlds(device)
+        params = [params_of(rng) for _ in PROMPTS]
+        common: dict[str, Any] = {
+            "attention_mask": MASK.to(device),
+            "max_new_tokens": [9, 4, 12, 7],
+            "eos_token_id": rng.choice(([], [2])),
+            "pad_token_id": 0,
+        }
+        plain = sample(model, PROMPTS.to(device), params, **common)
+        output = speculative_sample(
+            model, PROMPTS.to(device), params, drafter=drafters[name], gamma=gamma, rule="match", **common
+        )
+        assert torch.equal(output.sequences, plain.sequences), case
+        assert torch.equal(output.lengths, plain.lengths)
+        torch.testing.assert_close(output.sequences_scores, plain.sequences_scores)
+        if name == "itself" and gamma == 3:
+            assert output.stats is not None
+            assert output.stats.target_passes < int(plain.lengths.max())
+
+
+def test_seeds_of_rows_without_one_come_from_the_generator() -> None:
+    model, drafters = worlds("cpu")
+
+    def texts(drafter: Drafter) -> Tensor:
+        generator = torch.Generator().manual_seed(5)
+        params = SamplingParams(frequency_penalty=0.3)
+        return speculative_sample(
+            model, PROMPTS, params, drafter=drafter, rule="match", max_new_tokens=9, generator=generator
+        ).sequences
+
+    expected = sample(
+        model,
+        PROMPTS,
+        SamplingParams(frequency_penalty=0.3),
+        max_new_tokens=9,
+        generator=torch.Generator().manual_seed(5),
+    )
+    for drafter in drafters.values():
+        assert torch.equal(texts(drafter), expected.sequences)
+
+
+def test_wrong_calls() -> None:
+    model, drafters = worlds("cpu")
+    options: dict[str, Any] = {"drafter": drafters["n-grams"], "max_new_tokens": 3}
+    with pytest.raises(ValueError, match=r"rule must be 'standard' or 'match', got 'block'\. Leave it out"):
+        speculative_sample(model, PROMPTS, rule="block", **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"presence_penalty=1\.0\. Use rule='match', or sample\(\)"):
+        speculative_sample(model, PROMPTS, SamplingParams(presence_penalty=1.0), **options)
+    with pytest.raises(ValueError, match="params must leave logprobs at its default"):
+        speculative_sample(model, PROMPTS, SamplingParams(logprobs=1), rule="match", **options)

@@ -1,0 +1,38 @@
+"""What a verification of drafts costs on the emulated NPU beside a step of the same requests, in counts."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from step_costs import BUDGETS, DTYPES
+
+from ascend_sample import hostcann
+from ascend_sample.sampling import Sampler, SamplingBatch, verify_drafts
+from ascend_sample.sampling.processing import words_of
+
+DRAFTS = 4
+
+
+def measured(name: str, batch_size: int, vocab_size: int, dtype: torch.dtype = DTYPES["bfloat16"]) -> dict[str, Any]:
+    """Counts a verification that is not the first. Kernels are counted and dropped: counts do not depend on numbers."""
+    budget = BUDGETS[name]
+    batch = SamplingBatch(vocab_size, "npu")
+    batch.extend([params for params, _ in zip(itertools.cycle(budget.requests), range(batch_size), strict=False)])
+    sampler = Sampler(budget.logprobs_mode)
+    places = batch_size * (DRAFTS + 1)
+    bitmask = None if budget.bitmask is None else torch.full((places, words_of(vocab_size)), -1, dtype=torch.int32)
+    if bitmask is not None and budget.bitmask == "there":
+        bitmask = bitmask.npu()
+    with hostcann.null_kernels():
+        logits = torch.empty(places, vocab_size, dtype=dtype, device="npu")
+        drafts = torch.zeros(batch_size * DRAFTS, dtype=torch.int64, device="npu")
+
+        def verify() -> None:
+            verify_drafts(logits, drafts, batch, counts=[DRAFTS] * batch_size, sampler=sampler, bitmask=bitmask)
+
+        verify()
+        with hostcann.profile() as counted:
+            verify()
+    return {"launches": counted.totals.launches, "copies": counted.copies, "waits": counted.totals.waits}

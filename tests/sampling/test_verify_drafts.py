@@ -1,0 +1,232 @@
+"""Verified drafts change nothing: the tokens are those of plain decoding, whatever is proposed. Equality, not odds."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import draft_costs
+import pytest
+import step_costs
+import torch
+from drafting import DRAFTERS, ToyModel, decoded, decoded_with_drafts, new_batch, random_params
+from native_rows import keys, lists, make_logits
+from row_reference import Request
+
+from ascend_sample import hostcann
+from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.params import DEFAULTS
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+NO_DRAFTS = torch.empty(0, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("most", [0, 2, 8])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("with_grammar", [False, True])
+def test_texts_are_those_of_plain_decoding(drafter: str, most: int, with_grammar: bool, device: str) -> None:
+    is_quick = device != "cpu"
+    accepted = 0
+    for case in range(1 if is_quick else 3):
+        rng = random.Random(f"{drafter} {most} {with_grammar} {case}")
+        size = rng.choice((3, 5) if is_quick else (1, 2, 7, 24))
+        model = ToyModel(rng.choice((40, 300)), rng.choice(DTYPES), with_grammar)
+        params = [random_params(rng, model.vocab_size) for _ in range(size)]
+        prompts = [[rng.randrange(20) for _ in range(rng.randrange(1, 9))] for _ in range(size)]
+        sampler = Sampler(keep_ties=rng.randrange(4) == 0)
+        plain = decoded(model, params, prompts, 6 if is_quick else 12, sampler, device)
+        texts, kept = decoded_with_drafts(model, params, prompts, plain, DRAFTERS[drafter], most, rng, sampler, device)
+        assert [text[: len(whole)] for text, whole in zip(texts, plain, strict=True)] == plain
+        accepted += kept
+    if drafter == "oracle" and most:
+        assert accepted > 0
+
+
+def test_without_drafts_it_is_the_step(device: str) -> None:
+    rng = random.Random(3)
+    params = [replace(random_params(rng, 50), logprobs=rng.choice((None, 2))) for _ in range(9)]
+    logits = torch.randn(9, 50).to(device)
+    for mode in LogprobsMode:
+        sampler = Sampler(mode.value)
+        batch = new_batch(params, [[1, 2]] * 9, 50, device)
+        verified = verify_drafts(logits, NO_DRAFTS.to(device), batch, counts=[0] * 9, sampler=sampler)
+        step = sampler(logits, batch, advance=False)
+        assert torch.equal(verified.token_ids[:, 0], step.token_ids)
+        assert torch.equal(verified.status[:, 0], step.status)
+        assert verified.accepted.tolist() == [0] * 9
+        assert verified.logprobs is not None
+        assert step.logprobs is not None
+        assert verified.logprobs.rows == step.logprobs.rows
+        assert all(map(torch.equal, verified.logprobs[1:], step.logprobs[1:]))
+
+
+@pytest.mark.parametrize("mode", LogprobsMode)
+def test_logprobs_are_those_of_plain_decoding(mode: LogprobsMode, device: str) -> None:
+    rng = random.Random(5)
+    params = [replace(random_params(rng, 50), logprobs=logprobs) for logprobs in (1, None, 3, 0)]
+    logits = torch.randn(4, 4, 50).to(device)
+    sampler = Sampler(mode.value)
+    batch = new_batch(params, [[7, 8]] * 4, 50, device)
+    steps = [sampler(logits[:, place].contiguous(), batch) for place in range(4)]
+    drafts = torch.stack([step.token_ids for step in steps[:3]], 1)
+    drafts[2, 1] = -1  # the third request keeps one draft
+    verified = verify_drafts(
+        logits.flatten(0, 1),
+        drafts.flatten(),
+        new_batch(params, [[7, 8]] * 4, 50, device),
+        counts=[3] * 4,
+        sampler=sampler,
+    )
+    assert verified.accepted.tolist() == [3, 3, 1, 3]
+    found = verified.logprobs
+    assert found is not None
+    assert found.rows == [0, 1, 2, 3, *range(8, 16)]
+    for number, row in enumerate(found.rows):
+        request, place = divmod(row, 4)
+        of_place = [each[number] for each in found[1:]]
+        if request == 2 and place > 1:
+            continue  # not reached
+        step = steps[place].logprobs
+        assert step is not None
+        expected = [each[step.rows.index(request)] for each in step[1:]]
+        assert all(map(torch.equal, of_place, expected))
+
+
+def test_statuses_are_of_the_places_that_are_reached(device: str) -> None:
+    logits = torch.zeros(5, 3)
+    logits[0, 1] = torch.nan
+    logits[1] = -torch.inf
+    logits[2, 0] = torch.inf
+    logits[4, 2] = torch.nan
+    batch = new_batch([SamplingParams(temperature=0)] * 2, [[], []], 3, device)
+    verified = verify_drafts(logits.to(device), torch.tensor([0, 0, 2]).to(device), batch, counts=[2, 1])
+    assert verified.token_ids.tolist() == [[0, 0, 0], [0, -1, -1]]
+    assert verified.status.tolist() == [[RowStatus.NAN_SEEN, RowStatus.ALL_MASKED, RowStatus.INF_SEEN], [0, 0, 0]]
+
+
+def test_the_batch_stays_as_it_is_until_tokens_are_appended(device: str) -> None:
+    """Also where `min_tokens` end among the drafts, which takes another list of addends for the call."""
+    params = SamplingParams(temperature=0, min_tokens=2, stop_ids=[1], bad_ids=[0], presence_penalty=0.5)
+    batch = new_batch([params], [[]], 4, device)
+    logits = torch.tensor([[9.0, 3.0, 2.0, 1.0]]).repeat(4, 1).to(device)
+    taken = set()
+    for _ in range(4):
+        verified = verify_drafts(logits, torch.tensor([2, 2, 1]).to(device), batch, counts=[3])
+        assert verified.token_ids.tolist() == [[2, 2, 1, 1]]  # 2 - 0.5 is still above 1; then 1 is allowed
+        assert batch.host.position.tolist() == [0]
+        assert batch.host.min_tokens_left.tolist() == [2]
+        taken.add(batch.slot_bytes)
+    assert len(taken) == 1  # what a call takes it gives back
+    verified.append_to(batch, accepted=[3])
+    assert batch.host.position.tolist() == [4]
+    assert batch.host.min_tokens_left.tolist() == [0]
+    assert batch.position.tolist() == [4]
+    processed = batch.process(torch.zeros(1, 4, device=device))
+    assert processed is not None
+    assert processed.logits.tolist() == [[-math.inf, -0.5, -0.5, 0.0]]
+
+
+def test_penalties_count_the_drafts_before_a_place(device: str) -> None:
+    """By hand: each copy of id 1 costs 1, so that 0 wins at the third place alone; and drafts behind do not count."""
+    batch = new_batch([SamplingParams(temperature=0, frequency_penalty=1.0)], [[]], 2, device)
+    logits = torch.tensor([[0.0, 1.5]]).repeat(3, 1).to(device)
+    assert verify_drafts(logits, torch.tensor([1, 1]).to(device), batch, counts=[2]).token_ids.tolist() == [[1, 1, 0]]
+
+
+def test_no_requests(device: str) -> None:
+    batch = SamplingBatch(5, device)
+    verified = verify_drafts(torch.zeros(0, 5, device=device), NO_DRAFTS.to(device), batch, counts=[])
+    assert verified.token_ids.shape == (0, 1)
+    verified.append_to(batch)
+
+
+BAD = [
+    ({"counts": [1]}, ValueError, "counts must be as many as the batch has requests, 2, got 1"),
+    ({"counts": [-1, 2]}, ValueError, "counts must be at least 0, got -1"),
+    ({"counts": [0.5, 1]}, TypeError, "counts must be ints"),
+    ({"logits": torch.zeros(2, 5)}, ValueError, r"logits must have the shape of the places, \[4, 5\]"),
+    ({"logits": torch.zeros(4, 5).double()}, TypeError, "logits must be float32"),
+    ({"draft_ids": torch.zeros(2)}, TypeError, "draft_ids must be an int64 tensor"),
+    ({"draft_ids": torch.tensor([1])}, ValueError, r"draft_ids must have the shape of the counts' sum, \[2\]"),
+    ({"sampler": Sampler(host=True)}, ValueError, "sampler must have host=False"),
+    ({"bitmask": torch.zeros(2, 1, dtype=torch.int32)}, ValueError, r"bitmask must have the shape \[4, 1\]"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), BAD)
+def test_bad_arguments(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    batch = new_batch([SamplingParams()] * 2, [[], []], 5)
+    arguments = {"logits": torch.zeros(4, 5), "draft_ids": torch.tensor([1, 2]), "counts": [1, 1]} | changes
+    with pytest.raises(error, match=message):
+        verify_drafts(batch=batch, **arguments)
+
+
+def operator_arguments() -> dict[str, Any]:
+    """Three requests with 1, 0 and 2 drafts."""
+    requests = [Request(1.0, 5, 0.9, 0.0), Request(0.7, 0, 1.0, 0.05), *[Request(0.0, 0, 1.0, 0.0)] * 4]
+    tensors = {"draft_ids": torch.tensor([3, 1, -7]), "ends": torch.tensor([2, 3, 6])}
+    return {"logits": make_logits(6, 40, torch.bfloat16), **tensors, **lists(requests), **keys(6)}
+
+
+BAD_OF_THE_OPERATOR = [
+    ("draft_ids", torch.tensor([1, 2]), ValueError, r"draft_ids must have one id less .* \(3\), got 2"),
+    ("draft_ids", torch.tensor([1, 2, 3], dtype=torch.int32), TypeError, "draft_ids must be Long, got Int"),
+    (
+        "ends",
+        torch.tensor([2, 2, 6]),
+        ValueError,
+        "ends must grow from 0 by at least 1 for each request, got 2 after 2",
+    ),
+    ("ends", torch.tensor([2, 3, 7]), ValueError, r"ends must end with the number of rows of logits \(6\), got 7"),
+    ("seed", torch.zeros(3, dtype=torch.int64), ValueError, r"seed must have one value for each row \(6\), got 3"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "error", "message"), BAD_OF_THE_OPERATOR)
+def test_bad_arguments_of_the_operator(name: str, value: torch.Tensor, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"verify_drafts: {message}"):
+        torch.ops.ascend_sample.verify_drafts(**operator_arguments() | {name: value})
+
+
+def test_the_operator() -> None:
+    torch.library.opcheck(torch.ops.ascend_sample.verify_drafts.default, (), operator_arguments())
+
+
+def test_places_that_are_not_reached_are_not_read() -> None:
+    """What follows a rejected draft may lie in memory that nobody may read; here NaN would give another status."""
+    arguments = operator_arguments()
+    arguments["logits"][4:] = torch.nan
+    token_ids, status, accepted = torch.ops.ascend_sample.verify_drafts(
+        **arguments | {"draft_ids": torch.full((3,), -1)}
+    )
+    assert accepted.tolist() == [0, 0, 0]
+    assert (token_ids == -1).tolist() == [False, True, False, False, True, True]
+    assert status.tolist() == [0] * 6
+
+
+OF_VERIFYING = 10
+"""Launches that a verification may take beside those of a step."""
+OF_PENALTIES_BY_PLACE = 7
+"""Those that it takes to count drafts before places, for penalties."""
+
+
+@pytest.mark.parametrize("name", step_costs.BUDGETS)
+def test_launches(npu: str, name: str) -> None:
+    """Nothing waits, and nothing more is sent than in a step."""
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    budget = step_costs.BUDGETS[name]
+    is_penalized = any(set(step_costs.PENALTIES) & changed_fields(params) for params in budget.requests)
+    for batch_size in (1, 8, 64):
+        cost = draft_costs.measured(name, batch_size, 32000)
+        most = budget.launches + OF_VERIFYING + (OF_PENALTIES_BY_PLACE if is_penalized else 0)
+        assert cost["launches"] <= most, (name, cost)
+        assert cost["waits"] == 0, (name, cost)
+        assert set(cost["copies"]) <= {"h2d"}, (name, cost)
+        assert cost["copies"].get("h2d", 0) <= step_costs.MOST_COPIES, (name, cost)
+
+
+def changed_fields(params: SamplingParams) -> set[str]:
+    return {name for name, value in params.to_mapping().items() if value != DEFAULTS.get(name)}
