@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import sys
 import textwrap
 from collections import Counter
@@ -33,10 +34,11 @@ import torch
 from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
 from serving_engine import Answer, Arrival, Engine, Request
 from tokenizers import Tokenizer
+from torch import Tensor
 from tqdm import tqdm
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import Sampler, SamplingParams
+from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
 
 FEW_ROWS = 4
 STEPS_BETWEEN_ARRIVALS = 3
@@ -125,17 +127,34 @@ def make_schedules(requests: list[Request], strangers: list[Request]) -> list[Sc
     ]
 
 
+class CountedSampler(Sampler):
+    """A sampler that notes how many kernels each of its steps launches on the emulated NPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: list[int] = []
+
+    def __call__(self, logits: Tensor, batch: SamplingBatch) -> SamplerOutput:  # type: ignore[override]
+        """Samples as `Sampler` does."""
+        with hostcann.profile() as counted:
+            output = super().__call__(logits, batch)
+        self.launches.append(counted.totals.launches)
+        return output
+
+
 class Served(NamedTuple):
     """What became of a schedule."""
 
     answers: Answers  # by the request's name
     timeline: list[list[str]]  # of each step, the name of the request in each row
+    launches: list[int]  # of each step's sampling, on the emulated NPU; elsewhere nothing counts them
 
 
 def serve(model: LanguageModel, schedule: Schedule, progress: tqdm[None]) -> Served:
     """Serves the requests in one way, with the device and the type of the model."""
-    served = Served({}, [])
-    sampler = Sampler()
+    is_counted = model.embedding.weight.device.type == "npu" and hostcann.is_active()
+    sampler = CountedSampler() if is_counted else Sampler()
+    served = Served({}, [], sampler.launches if isinstance(sampler, CountedSampler) else [])
     for wave in schedule.waves:
         engine = Engine(model, sampler, schedule.most_rows, schedule.shuffle)
         for answer in engine.serve(wave, progress.update):
@@ -215,6 +234,12 @@ def show_texts(tokenizer: Tokenizer, answers: Answers) -> None:
             print(f"      logprobs of its tokens, with their ranks: {numbers}, ...")
 
 
+def show_launches(launches: list[int]) -> None:
+    """Prints what a step of sampling launches: more where requests have joined, left or moved, and are planned anew."""
+    if launches:
+        print(f"    sampling launches {statistics.median(launches):g} kernels a step, {max(launches)} at most")
+
+
 def show_timeline(timeline: list[list[str]]) -> None:
     """Prints who had which row of the batch in each step: the last row moves where one leaves."""
     print("\nRows of the batch while requests join and leave, step by step:")
@@ -263,8 +288,10 @@ def main() -> int:
             if not expected:
                 expected = served.answers
                 print(f"{len(expected)} texts, with which all others are compared")
+                show_launches(served.launches)
                 continue
             agree &= compare(served.answers, expected, logits_must_agree)
+            show_launches(served.launches)
             if schedule.most_rows == FEW_ROWS and device == devices[-1]:
                 show_timeline(served.timeline)
     show_texts(tokenizer, expected)

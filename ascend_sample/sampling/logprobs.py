@@ -186,7 +186,7 @@ def divided_logits(found: Logprobs, logits: Tensor, divisor: Tensor | None) -> L
     """
     values = logits.gather(1, found.token_ids)
     values = values.float() if divisor is None else values / divisor
-    return found._replace(values=torch.where(found.values > LEAST_SCALED, values, -torch.inf))
+    return found._replace(values=values.masked_fill_(found.values <= LEAST_SCALED, -torch.inf))
 
 
 def _segments_of(logits: Tensor, infinity: float, is_clean: bool) -> Tensor:

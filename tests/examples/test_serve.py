@@ -193,13 +193,34 @@ def test_too_few_tokens_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "--tokens must be >= 2, got 1" in capsys.readouterr().err
 
 
-@pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
-def test_as_a_user_runs_it(npu: str) -> None:
+def test_launches_are_those_of_sampling_alone(model: LanguageModel, npu: str) -> None:
     skip_beside_a_real_cann()
-    output = run_as_user(str(EXAMPLES / "serve.py"), "--tokens", "10", seconds=TRAINING_LIMIT_SECONDS)
+    greedy = Request("greedy", [5, 7], SamplingParams(temperature=0), 4)
+    schedule = serve.Schedule("alone", [[Arrival(0, greedy)]], 1)
+    served = serve.serve(model.to(npu), schedule, tqdm(disable=True))
+    assert len(served.launches) == len(served.timeline)
+    assert set(served.launches[1:]) == {6}, "the budget of a greedy step; the first one plans"
+    assert serve.serve(model.cpu(), schedule, tqdm(disable=True)).launches == []
+
+
+V1_ALONE = ("-m", "ascend_sample.hostcann", "run", "--without", "aclnnTopKTopPSampleV2", sys.executable)
+
+
+@pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
+@pytest.mark.parametrize(
+    ("launcher", "routes"),
+    [
+        ((), "4 by segments, 3 by fused_v2, 2 by greedy, 2 by fused_segments, 1 by sorted_segments"),
+        (V1_ALONE, "4 by segments, 3 by sorted_segments, 2 by greedy, 2 by top_k, 1 by fused"),
+    ],
+    ids=["both operators", "the first alone"],
+)
+def test_as_a_user_runs_it(npu: str, launcher: tuple[str, ...], routes: str) -> None:
+    skip_beside_a_real_cann()
+    output = run_as_user(*launcher, str(EXAMPLES / "serve.py"), "--tokens", "10", seconds=TRAINING_LIMIT_SECONDS)
     assert "The NPU is EMULATED" in output
-    routes = "4 by segments, 3 by fused_v2, 2 by greedy, 2 by fused_segments, 1 by sorted_segments"
     assert f"npu:0, EMULATED, bfloat16 logits; routes of the requests: {routes}" in output
     assert len(re.findall("12 of 12 texts are the same, token by token", output)) == 2 * 5 - 1
+    assert len(re.findall(r"^    sampling launches [\d.]+ kernels a step, \d+ at most$", output, re.MULTILINE)) == 5
     assert "The texts are THE SAME in every batch and on every device." in output
     assert len(re.findall(r"^  [A-L] ", output, re.MULTILINE)) == 12
