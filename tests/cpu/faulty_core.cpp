@@ -145,6 +145,7 @@ void fill_noise(const NoiseKey& /*key*/, uint64_t /*first_lane*/, size_t count, 
 template <bool kIsFaulty>
 constexpr Kernel kKernel{.sample = sample<kIsFaulty>,
                          .sample_requests = sample_requests<kIsFaulty>,
+                         .verify = nullptr,  // which the fuzzer does not call
                          .filter = filter<kIsFaulty>,
                          .rank = rank<kIsFaulty>,
                          .fill_noise = fill_noise};
