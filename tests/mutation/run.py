@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import filecmp
+import functools
 import hashlib
 import json
 import os
@@ -166,29 +167,33 @@ def first_failure(tests: Sequence[str]) -> str | None:
     raise MutationError(f"pytest {' '.join(tests)}: status {finished.returncode}\n{finished.stdout}\n{finished.stderr}")
 
 
-def check_baseline(mutants: Sequence[Mutant]) -> None:
-    """Without a fault, the tests that are to catch faults pass.
+def check_import() -> None:
+    """The tests of the copy import the copy.
 
     Raises:
-        MutationError: one does not.
+        MutationError: they import another package.
     """
     where = "import ascend_sample; print(ascend_sample.__file__)"
     command = [sys.executable, "-c", where]
     found = subprocess.run(command, cwd=TREE, env=environment(), capture_output=True, text=True, check=True).stdout
     if not Path(found.strip()).is_relative_to(TREE):
         raise MutationError(f"the tests of the copy must import the copy's ascend_sample, got {found.strip()}")
-    for tests in tqdm(dict.fromkeys(mutant.tests for mutant in mutants), desc="without a fault", unit="selection"):
-        failure = first_failure(tests)
-        if failure is not None:
-            raise MutationError(f"without any fault, pytest {' '.join(tests)} must pass, got {failure}")
+
+
+@functools.cache
+def failure_without_fault(tests: tuple[str, ...]) -> str | None:
+    """Returns what fails of the tests that are to catch faults while there is none."""
+    return first_failure(tests)
 
 
 def try_mutant(mutant: Mutant) -> Outcome:
     """Plants one fault and runs tests until one fails.
 
     Raises:
-        MutationError: the test that caught it fails without the fault as well.
+        MutationError: tests fail without the fault as well.
     """
+    if failure := failure_without_fault(mutant.tests):
+        raise MutationError(f"without any fault, pytest {' '.join(mutant.tests)} must pass, got {failure}")
     start = time.monotonic()
     with planted(mutant):
         caught_by = first_failure(mutant.tests)
@@ -254,7 +259,7 @@ def run(mutants: Sequence[Mutant], *, is_anew: bool) -> int:
         print(f"{len(outcomes)} of {len(mutants)} faults were caught before, and nothing of theirs has changed.")
     for library in tqdm(sorted(set(LIBRARIES.values())), desc="building", unit="library"):
         build(library)
-    check_baseline(left)
+    check_import()
     wrong = []
     with tqdm(left, desc="faults", unit="fault") as progress:
         for mutant in progress:

@@ -44,9 +44,17 @@ def test_a_fault_that_cannot_be_tried_does_not_end_the_run(tmp_path: Path, monke
         return Outcome(mutant, "tests/a.py::test_b", 1)
 
     monkeypatch.setattr(run, "OUTCOMES", tmp_path / "outcomes.json")
-    for name in ("update_copy", "build", "check_baseline"):
+    for name in ("update_copy", "build", "check_import"):
         monkeypatch.setattr(run, name, lambda *_: None)
     monkeypatch.setattr(run, "try_mutant", tried)
     with pytest.raises(MutationError, match=f"^1 could not be tried:\n{EVERY[0].name}: does not compile$"):
         run.run(EVERY[:3], is_anew=False)
     assert [outcome.mutant for outcome in known_outcomes(EVERY)] == list(EVERY[1:3])
+
+
+def test_tests_that_fail_by_themselves_catch_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    run.failure_without_fault.cache_clear()
+    monkeypatch.setattr(run, "first_failure", lambda tests: "tests/a.py::test_b")
+    with pytest.raises(MutationError, match=r"^without any fault, pytest .* must pass, got tests/a\.py::test_b$"):
+        run.try_mutant(EVERY[0])
+    run.failure_without_fault.cache_clear()
