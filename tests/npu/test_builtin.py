@@ -182,3 +182,18 @@ def test_ks_max(second_operator: None, ks_max: int, kept: int) -> None:
     check_same(batch, True, ks_max=ks_max)
     select = batch.sample(ks_max=ks_max).logits_top_kp_select
     assert (select > -torch.inf).sum(dim=1).tolist() == [kept] * 8
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_multinomial(second_operator: None, dtype: torch.dtype) -> None:
+    """It asks for a sample result beside ids of [batch, 1], which CANN does not look at then, and draws from it."""
+    batch = make_batch(seed=43, dtype=dtype, with_q=False).to("npu")
+    drawn, kept = builtin(batch, True, post_sample="multiNomial", generator=generator_of(5))
+    ours = batch.sample(is_need_sample_result=True)
+    check_same_bits(ours.logits_top_kp_select, kept)
+    places = torch.multinomial(ours.logits_sort_masked, 1, replacement=True, generator=generator_of(5))
+    assert drawn.tolist() == ours.logits_idx.gather(1, places).squeeze(1).tolist()
+
+
+def generator_of(seed: int) -> torch.Generator:
+    return torch.Generator("npu").manual_seed(seed)
