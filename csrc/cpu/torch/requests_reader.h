@@ -9,7 +9,6 @@
 #include <span>
 
 #include "cpu/calls.h"
-#include "dispatch.h"
 #include "values.h"
 
 namespace ascend_sample::cpu {
