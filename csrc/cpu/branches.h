@@ -251,12 +251,7 @@ size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Scratc
 template <typename Type>
 std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
                                      RowArguments arguments, Scratch& scratch, Workspace& work) {
-  const bool takes_one = !arguments.is_drawn() || arguments.keeps_one() || arguments.min_p >= 1.0F;
-  if (takes_one) {
-    arguments.k = 1;
-    arguments.noise.reset();
-    arguments.segments.reset();
-  } else if (arguments.segments.has_value()) {
+  if (!arguments.use_ranks()) {
     return std::nullopt;
   }
   const std::optional<size_t> count = gather_allowed(row, mask, work);

@@ -161,12 +161,7 @@ template <typename Type>
 std::optional<size_t> sample_edited_top_k(const Row<Type>& row, const Edits& edits, int64_t index,
                                           const RowMask& mask, RowArguments arguments,
                                           Scratch& scratch, Workspace& work) {
-  const bool takes_one = !arguments.is_drawn() || arguments.keeps_one() || arguments.min_p >= 1.0F;
-  if (takes_one) {
-    arguments.k = 1;
-    arguments.noise.reset();
-    arguments.segments.reset();
-  } else if (arguments.segments.has_value()) {
+  if (!arguments.use_ranks()) {
     return std::nullopt;
   }
   const auto k = static_cast<size_t>(arguments.k);

@@ -50,6 +50,17 @@ struct RowArguments {
   /// Whether p keeps the best entry alone.
   bool keeps_one() const { return rules.keeps_one_at_p_0 && p <= 0.0F; }
 
+  /// Asks for the best entry alone where it is taken whatever the others are. Returns whether ranks
+  /// decide then: no segments race.
+  bool use_ranks() {
+    if (!is_drawn() || keeps_one() || min_p >= 1.0F) {
+      k = 1;
+      noise.reset();
+      segments.reset();
+    }
+    return !segments.has_value();
+  }
+
   /// What a sum of probabilities has to exceed for a nucleus.
   double target() const {
     const double wide{p};
