@@ -137,7 +137,7 @@ def _sample_by_reference(operator: str, logits: torch.Tensor, *arguments: Any) -
     reference = getattr(importlib.import_module(aclnn.reference), f"{operator}_reference")
     returned = reference(logits, *arguments)
     return tuple(
-        logits.new_empty(0, dtype=getattr(torch, result.dtype or "float32")) if tensor is None else tensor
+        result.new_empty(logits, (0,)) if tensor is None else tensor
         for tensor, result in zip(returned, aclnn.results, strict=True)
     )
 

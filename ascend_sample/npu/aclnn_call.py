@@ -115,8 +115,7 @@ class Call:
             shape: tuple[int, ...] = logits.shape[:1] if result.is_per_row else logits.shape
             if result.option is not None and not options[result.option]:
                 shape = (0,)  # CANN gets one all the same: those share one memory then
-            dtype = logits.dtype if result.dtype is None else getattr(torch, result.dtype)
-            self.results.append(logits.new_empty(shape, dtype=dtype))
+            self.results.append(result.new_empty(logits, shape))
         self.replaced_k: tuple[int, int] | None  # up to which k is replaced, and by what
         if best_into is not None:
             self.replaced_k = (torch.iinfo(torch.int32).max, 1)

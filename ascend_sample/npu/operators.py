@@ -4,8 +4,9 @@ Written from CANN's public documents. Needs neither torch, cffi nor a CANN.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Result(NamedTuple):
@@ -24,6 +25,12 @@ class Result(NamedTuple):
     is_per_row: bool = False
     option: str | None = None
     is_written_in_part: bool = False
+
+    def new_empty(self, logits: Any, shape: Sequence[int]) -> Any:
+        """Returns a tensor of its dtype beside the logits."""
+        import torch  # deferred: importing this module must not need it
+
+        return logits.new_empty(shape, dtype=None if self.dtype is None else getattr(torch, self.dtype))
 
 
 @dataclass(frozen=True)
