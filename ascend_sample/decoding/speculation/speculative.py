@@ -145,12 +145,9 @@ class _Run:
         generator: torch.Generator | None,
         is_matching: bool,
     ) -> None:
-        self.model = model
-        self.is_matching = is_matching
+        self.model, self.drafter, self.request = model, drafter, request
+        self.params, self.generator, self.is_matching = params, generator, is_matching
         self.matching: Matching | None = None
-        self.drafter = drafter
-        self.request = request
-        self.params, self.generator = params, generator
         self.texts = RaggedTexts(request, most=largest + 1)
         self.cache: Any = None
         self.looked_of_rows = [0] * request.batch_size
@@ -235,16 +232,16 @@ class _Run:
     ) -> tuple[int, int]:
         """Appends what is accepted, and a token more; logits [batch, 1 + drafts, vocab_size] follow the last token."""
         texts, count = self.texts, draft.tokens.shape[1]
-        status: list[Tensor] = []
+        status: Tensor | None = None
         if self.matching is not None:
-            new, accepted, *status = self.matching.judge(logits, draft)
+            new, accepted, status = self.matching.judge(logits, draft)
         else:
             accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths, noise, is_whole)
             new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
         emitted = texts.append(new, accepted + 1)
         self.is_cache_ahead = count > 0
         self.unseen = 0 if count else self.unseen + 1
-        return self._read(logits, new, emitted, draft.counts, accepted, *status)
+        return self._read(logits, new, emitted, draft.counts, accepted, status)
 
     def rows_to_go(self) -> list[tuple[int, int]]:
         """Returns how many draft tokens were looked at, and accepted, of each row that is not done."""
@@ -313,7 +310,13 @@ class _Run:
         return self.as_many[count]
 
     def _read(
-        self, logits: Tensor, tokens: Tensor, emitted: Tensor, proposed: Tensor, accepted: Tensor, *status: Tensor
+        self,
+        logits: Tensor,
+        tokens: Tensor,
+        emitted: Tensor,
+        proposed: Tensor,
+        accepted: Tensor,
+        status: Tensor | None = None,
     ) -> tuple[int, int]:
         """Notes what a round was like, and the room that it leaves. A round waits for the device here alone.
 
@@ -323,14 +326,14 @@ class _Run:
             emitted: int64 [batch], how many of them were.
             proposed: int64 [batch], how many of them were drafts.
             accepted: int64 [batch], how many of these were accepted.
-            *status: int8 [batch, n], a `RowStatus` of each token; left out where probabilities say what is impossible.
+            status: int8 [batch, n], a `RowStatus` of each token; None where probabilities say what is impossible.
 
         Returns:
             How many draft tokens were looked at, and accepted, in all rows.
         """
         log_probs = (log_probs_of if tokens.is_cpu else log_probs_of_usual)(logits, tokens)
-        for each in status:
-            log_probs = log_probs.masked_fill(each == RowStatus.ALL_MASKED, -torch.inf)
+        if status is not None:
+            log_probs = log_probs.masked_fill(status == RowStatus.ALL_MASKED, -torch.inf)
         log_probs, room, *counts = read_together(log_probs, self.texts.room, emitted, proposed, accepted)
         if log_probs.isnan().any():
             log_probs = log_probs_of(logits, tokens).cpu()
