@@ -13,6 +13,7 @@ namespace ascend_sample {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLargestFinite = std::numeric_limits<float>::max();
 
 /// Where the operators differ, and what the second has beyond the first: here as the first has it.
 struct Rules {
@@ -33,36 +34,16 @@ Rules rules_of(const SampleV2Arguments& arguments) {
           .is_need_sample_result = arguments.is_need_sample_result};
 }
 
-/// The precision of exponentials and of sums. Devices whose float64 is missing or emulated use
-/// float32.
-at::ScalarType accumulate_dtype(const at::Tensor& tensor) {
-  const bool has_double = tensor.is_cpu() || tensor.is_cuda();
-  return has_double ? at::kDouble : at::kFloat;
-}
+/// Sums are integers, in units of 2^-40 of a row's largest weight: exact in whatever order a device
+/// adds, and far from overflow with 2^20 entries. (Sums in float32 were off by 1e-3 in such rows,
+/// and a float64 is missing or emulated on many devices.)
+constexpr double kSumUnits = static_cast<double>(int64_t{1} << 40);
+/// A limit that no sum of a row reaches.
+constexpr double kNoLimit = 2;
 
 /// `tensor` where `condition` holds, `other` elsewhere; in the dtype of `tensor`.
 at::Tensor where_or(const at::Tensor& condition, const at::Tensor& tensor, c10::Scalar other) {
   return at::where(condition, tensor, at::full({}, other, tensor.options()));
-}
-
-/// Entries of +inf share the whole mass: in a row, sorted descending, that has one they become
-/// `infinite` and all others `finite`.
-at::Tensor share_infinities(const at::Tensor& sorted, double infinite, double finite) {
-  const auto is_infinite = sorted == kInfinity;
-  return at::where(is_infinite.narrow(1, 0, 1),
-                   at::where(is_infinite, infinite, finite).to(at::kFloat), sorted);
-}
-
-/// softmax over the last dimension, rounded to float32; a row of -inf has weight 0 everywhere
-/// instead of NaN.
-at::Tensor softmax_or_zero(const at::Tensor& values) {
-  const auto weights = at::softmax(values, -1, accumulate_dtype(values)).to(at::kFloat);
-  return weights.masked_fill(values == -kInfinity, 0.0);
-}
-
-/// The sums of the weights before each entry but the first; undefined for a single column.
-at::Tensor sums_before(const at::Tensor& weights) {
-  return weights.cumsum(-1, accumulate_dtype(weights)).narrow(1, 0, weights.size(1) - 1);
 }
 
 /// q-weighted score of every candidate (section 4), with the special values of section 5.
@@ -78,37 +59,55 @@ at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& massless, co
 
 /// The rows in the total order.
 struct Sorted {
-  at::Tensor original;  // float32 by id, with what section 5 makes of special values
-  at::Tensor values;    // original, by rank
-  at::Tensor ids;       // of the entry at each rank
-  at::Tensor shared;    // values, where entries of +inf share the whole mass
-  at::Tensor massless;  // by rank: no weight, and never drawn while another entry is there
+  at::Tensor original;     // float32 by id, with what section 5 makes of special values
+  at::Tensor values;       // original, by rank
+  at::Tensor ids;          // of the entry at each rank
+  at::Tensor largest;      // [rows, 1] of the values
+  at::Tensor is_infinite;  // [rows, 1]: the largest is
+  at::Tensor massless;     // by rank: no weight, and never drawn while another entry is there
 };
 
 Sorted sort_rows(const at::Tensor& logits, const Rules& rules) {
   Sorted rows;
-  rows.original = logits.to(at::kFloat);
   // A probability that is not above 0, or NaN, counts as 0, as such a logit counts as -inf.
-  const auto usable =
-      rules.input_is_logits ? rows.original.isnan().logical_not() : rows.original > 0;
   const double nothing = rules.input_is_logits ? -kInfinity : 0.0;
-  rows.original = where_or(usable, rows.original, nothing);
+  rows.original = logits.to(at::kFloat).nan_to_num(nothing, kInfinity, -kInfinity);
+  if (!rules.input_is_logits) rows.original.masked_fill_(rows.original <= 0, 0.0);
   std::tie(rows.values, rows.ids) =
       rows.original.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true);
-  rows.shared = share_infinities(rows.values, rules.input_is_logits ? 0.0 : 1.0, nothing);
-  rows.massless = (rules.is_second ? rows.values : rows.shared) == nothing;
+  rows.largest = rows.values.narrow(1, 0, 1);
+  rows.is_infinite = rows.largest == kInfinity;
+  // Beside +inf, the first operator takes finite logits for nothing as well.
+  rows.massless = rules.is_second
+                      ? rows.values == nothing
+                      : rows.values <= at::where(rows.is_infinite, kLargestFinite, nothing);
   return rows;
 }
 
-/// By rank; 0 for what is no candidate (section 3).
-at::Tensor weights_of(const Sorted& rows, const at::Tensor& candidate, const Rules& rules) {
-  const auto excluded = candidate.logical_not();
+/// The weights of the candidates (section 3), by rank.
+struct Weights {
+  at::Tensor parts;  // float32, in proportion to the weights; 0 for what is no candidate
+  at::Tensor sums;   // int64, of each with all before it
+  at::Tensor whole;  // int64 [rows, 1]: what a weight of 1 adds
+
+  at::Tensor normalized() const { return parts / (whole.to(at::kFloat) / kSumUnits); }
+};
+
+Weights weights_of(const Sorted& rows, const at::Tensor& candidate, const Rules& rules) {
+  // Entries of +inf share the whole mass, and a row of -inf has none.
+  Weights weights;
+  auto& parts = weights.parts;
   if (rules.input_is_logits) {
-    return softmax_or_zero(rows.shared.masked_fill(excluded, -kInfinity));
+    const auto below = rows.values - rows.largest.clamp_min(-kLargestFinite);
+    parts = below.nan_to_num_(/*nan=*/0.0, /*posinf=*/0.0, /*neginf=*/-kInfinity).exp_();
+  } else {
+    parts = at::where(rows.is_infinite, (rows.values == kInfinity).to(at::kFloat), rows.values);
   }
-  const auto weights = rows.shared.masked_fill(excluded, 0.0);
-  const auto infinite = (rows.values == kInfinity).logical_and(candidate);
-  return at::where(infinite, weights / infinite.sum(-1, /*keepdim=*/true), weights);
+  parts.masked_fill_(candidate.logical_not(), 0.0);
+  weights.sums = (parts.clamp_max(1.0) * kSumUnits).to(at::kLong).cumsum(-1);
+  weights.whole = weights.sums.narrow(1, weights.sums.size(1) - 1, 1).clamp_min(1);
+  if (!rules.input_is_logits) weights.whole = where_or(rows.is_infinite, weights.whole, kSumUnits);
+  return weights;
 }
 
 /// Of each entry, by rank, its position among the kept ids of the row in the order of the
@@ -133,7 +132,7 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
   // False for NaN. Where p <= 0, the second operator has one candidate, whatever its sums are.
   const auto use_p = rules.is_second ? p < 1 : (p > 0).logical_and(p < 1);
   const auto by_rank = use_k.logical_or(use_p);
-  auto candidates = where_or(use_k, k.to(at::kLong), vocab_size);
+  auto candidates = k.masked_fill(use_k.logical_not(), vocab_size);
   if (rules.is_second) candidates.masked_fill_(p <= 0, 1);
   const auto rows = sort_rows(logits, rules);
   const auto& ids = rows.ids;
@@ -141,17 +140,17 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
   // Section 3: candidates, weights, top-p, min-p. Every kept set is a prefix of the order.
   const auto rank = at::arange(vocab_size, ids.options()).unsqueeze(0);
   auto kept = rank < candidates;
-  auto weights = weights_of(rows, kept, rules);
+  const auto weights = weights_of(rows, kept, rules);
   if (vocab_size > 1) {
     // An entry but the first stays while the sum before it is at most p: below p, of the second.
-    const auto sums = sums_before(weights);
-    const auto is_below = rules.is_second ? sums < p : sums <= p;
-    kept.narrow(1, 1, vocab_size - 1).logical_and_(is_below.logical_or(use_p.logical_not()));
+    const auto before = weights.sums.narrow(1, 0, vocab_size - 1);
+    const auto limit = (weights.whole * p.masked_fill(use_p.logical_not(), kNoLimit)).to(at::kLong);
+    kept.narrow(1, 1, vocab_size - 1)
+        .logical_and_(rules.is_second ? before < limit : before <= limit);
   }
   if (rules.min_p.has_value()) {
-    const auto m = rules.min_p->to(accumulate_dtype(weights)).unsqueeze(1);
-    const auto wide = weights.to(accumulate_dtype(weights));
-    const auto reaches = (wide >= m * wide.narrow(1, 0, 1)).logical_and(m < 1);
+    const auto m = rules.min_p->to(at::kFloat).unsqueeze(1);
+    const auto reaches = (weights.parts >= m * weights.parts.narrow(1, 0, 1)).logical_and(m < 1);
     kept.logical_and_(reaches.logical_or((m > 0).logical_not()).logical_or(rank == 0));
   }
   const auto dropped = kept.logical_not();
@@ -160,16 +159,16 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
   const auto place = at::where(by_rank, rank, ids);
   at::Tensor selected;
   if (arguments.q.has_value()) {
+    auto drawn = weights.normalized();
     if (!rules.is_second) {
-      // The first operator's softmax is among the kept; with top-p alone, of the probabilities.
+      // A softmax among the kept, which differs by a factor; with top-p alone, of probabilities.
       const auto only_p = use_p.logical_and(use_k.logical_not());
-      const auto exponents = at::where(only_p, weights, rows.shared);
-      weights = softmax_or_zero(exponents.masked_fill(dropped, -kInfinity));
+      drawn = at::where(only_p, drawn.exp(), drawn);
     }
     const auto noise_place =
         rules.min_p.has_value() ? at::where(by_rank, rank, position_among_kept(ids, kept)) : place;
     const auto massless = rows.massless.logical_or(dropped);
-    const auto scores = draw_scores(weights.masked_fill(massless, 0.0), massless,
+    const auto scores = draw_scores(drawn.masked_fill(massless, 0.0), massless,
                                     arguments.q->gather(1, noise_place), arguments.eps);
     const auto best = (scores == scores.amax(-1, /*keepdim=*/true)).logical_and(kept);
     const auto winner = where_or(best, place, vocab_size).amin(-1, /*keepdim=*/true);
@@ -190,7 +189,8 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
   if (rules.is_need_sample_result) {
     const auto dense = std::get<1>(at::where(kept, place, place + vocab_size).sort(-1));
     dense_ids = ids.gather(1, dense);
-    dense_weights = weights.gather(1, dense).masked_fill(dropped.gather(1, dense), 0.0);
+    dense_weights =
+        weights.normalized().gather(1, dense).masked_fill(dropped.gather(1, dense), 0.0);
   }
   return {selected, select, dense_ids, dense_weights};
 }
