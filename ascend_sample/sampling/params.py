@@ -21,6 +21,7 @@ from ascend_sample.sampling._checks import (
     to_id,
     to_ids,
 )
+from ascend_sample.sampling.dialects import DIALECTS
 from ascend_sample.sampling.fields import KEY, Column, Declaration, Stage, declared, to_fraction
 
 LARGEST_SEED: Final = 2**64 - 1
@@ -28,7 +29,7 @@ PENALTY: Final = real(-2.0, 2.0, "Use 0 to switch it off.")
 """Of presence and frequency, as in OpenAI's interface and vLLM."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SamplingParams:
     """The parameters of one request: checked when it is made, immutable and hashable afterwards.
 
@@ -158,6 +159,52 @@ class SamplingParams:
                 raise ValueError(f"{OWNER}: {name!r} must be a known field. {remedy}")
         return cls(**values)
 
+    @classmethod
+    def from_openai(cls, request: object, **context: Any) -> SamplingParams:
+        """Makes the parameters of a request of OpenAI's API, a chat's or a completion's.
+
+        `from_vllm`, `from_sglang`, `from_generation_config` and `from_llama_cpp` do so of other requests. Every field
+        is taken, left to the engine, or refused by name: docs/requests.md has the tables.
+
+        Args:
+            request: a mapping of their fields, or the engine's own object. None is a value that was not given.
+            context: `eos_ids`, those that end a text of the model; `vocab_size`, of the model; `exactly=True`, which
+                refuses what the engine would draw from another distribution, such as one filtered in another order.
+
+        Raises:
+            TypeError: request has no fields, or as for the constructor.
+            ValueError: a field is unknown or asks for what is not served here, or as for the constructor.
+
+        Example:
+            >>> SamplingParams.from_openai({"temperature": 0.7, "seed": -1, "max_tokens": 9, "logit_bias": {"5": 1}})
+            SamplingParams(temperature=0.7, logit_bias={5: 1.0}, seed=18446744073709551615)
+            >>> SamplingParams.from_llama_cpp({"typical_p": 0.9})
+            Traceback (most recent call last):
+            ...
+            ValueError: SamplingParams.from_llama_cpp: typical_p must be 1.0, got 0.9. No filter here does this.
+        """
+        return cls(**DIALECTS["openai"].read(request, **context))
+
+    @classmethod
+    def from_vllm(cls, request: object, **context: Any) -> SamplingParams:
+        """Makes the parameters of a `vllm.SamplingParams`, as `from_openai` does."""
+        return cls(**DIALECTS["vllm"].read(request, **context))
+
+    @classmethod
+    def from_sglang(cls, request: object, **context: Any) -> SamplingParams:
+        """Makes the parameters of SGLang's SamplingParams, as `from_openai` does."""
+        return cls(**DIALECTS["sglang"].read(request, **context))
+
+    @classmethod
+    def from_generation_config(cls, request: object, **context: Any) -> SamplingParams:
+        """Makes the parameters of a `transformers.GenerationConfig`, as `from_openai` does."""
+        return cls(**DIALECTS["generation_config"].read(request, **context))
+
+    @classmethod
+    def from_llama_cpp(cls, request: object, **context: Any) -> SamplingParams:
+        """Makes the parameters of a request of llama.cpp's server, as `from_openai` does."""
+        return cls(**DIALECTS["llama_cpp"].read(request, **context))
+
     def to_mapping(self) -> dict[str, Any]:
         """Returns all fields by name, in a dict of its own: what `from_mapping` takes."""
         return {name: getattr(self, name) for name in FIELDS} | {"logit_bias": dict(self.logit_bias)}
@@ -183,6 +230,12 @@ class SamplingParams:
         if self.logprobs is not None:
             FIELDS["logprobs"].check(self.logprobs, "logprobs", vocab_size)
         self._check_something_is_allowed(vocab_size)
+
+    def __repr__(self) -> str:
+        """Shows what differs from the defaults."""
+        values = self.to_mapping().items()
+        shown = [f"{name}={value!r}" for name, value in values if value != DEFAULTS[name] and value != {}]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def __hash__(self) -> int:
         return hash(tuple(tuple(v.items()) if isinstance(v, dict) else v for v in self.to_mapping().values()))

@@ -1,0 +1,142 @@
+"""transformers' GenerationConfig, as an object or as a mapping of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from ascend_sample._errors import is_integer
+from ascend_sample.sampling.dialects.dialect import (
+    Context,
+    Dialect,
+    engines,
+    refused,
+    renamed,
+    taken,
+    to_stops,
+)
+from ascend_sample.sampling.dialects.openai import ANSWER, LENGTH, ROWS
+
+DEFAULT_TOP_K: Final = 50
+"""What `generate` takes where the configuration has None."""
+
+RUN: Final = engines("The model's or generate's: how logits are computed.")
+IN_BEAMS: Final = "Call ascend_sample.decoding.beam_search"
+
+
+def _single_ids(given: Mapping[str, Any], field: str, context: Context) -> list[int]:
+    """Returns the ids of sequences of one token each."""
+    sequences: Collection[Any] = given.get(field, ())
+    for ids in sequences:
+        if len(ids) != 1:
+            context.refuse(field, "hold sequences of one id each", ids, "Longer ones are not banned here.")
+    return [ids[0] for ids in sequences]
+
+
+def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
+    ours = renamed(given, repetition_penalty="repetition_penalty")
+    if given.get("do_sample"):
+        ours |= renamed(given, temperature="temperature", top_p="top_p", min_p="min_p")
+        ours["top_k"] = given.get("top_k", DEFAULT_TOP_K) or None
+    else:
+        ours["temperature"] = 0.0
+    forbidden = [*_single_ids(given, "bad_words_ids", context), *given.get("suppress_tokens", ())]
+    if forbidden:
+        ours["bad_ids"] = sorted(set(forbidden))
+    bias = given.get("sequence_bias", {})
+    pairs = bias.items() if isinstance(bias, Mapping) else bias
+    if pairs:
+        _single_ids({"sequence_bias": [ids for ids, _ in pairs]}, "sequence_bias", context)
+        ours["logit_bias"] = {ids[0]: value for ids, value in pairs}
+    ends = given.get("eos_token_id", ())
+    ends = {"eos_token_id": [ends] if is_integer(ends) else ends}
+    return ours | to_stops(given | ends, context, "min_new_tokens", stops="eos_token_id", with_eos=True)
+
+
+GENERATION_CONFIG: Final = Dialect(
+    "generation_config",
+    "transformers.GenerationConfig (5.23.0)",
+    {
+        "do_sample": taken("temperature", note="False or None is greedy, whatever the filters are."),
+        "temperature": taken("temperature"),
+        "top_k": taken("top_k", note="None is 50, as generate takes it, and 0 is off."),
+        "top_p": taken("top_p"),
+        "min_p": taken("min_p"),
+        "repetition_penalty": taken("repetition_penalty"),
+        "bad_words_ids": taken("bad_ids", note="Sequences of one id; longer ones are refused."),
+        "suppress_tokens": taken("bad_ids"),
+        "sequence_bias": taken("logit_bias", note="Sequences of one id; longer ones are refused."),
+        "min_new_tokens": taken("min_tokens", "stop_ids"),
+        "eos_token_id": taken("stop_ids", note="Of use to min_new_tokens alone; generate ends the text."),
+        "min_length": refused("It counts the prompt: give min_new_tokens.", 0),
+        "top_h": refused("No filter here does this."),
+        "typical_p": refused("No filter here does this.", 1.0),
+        "epsilon_cutoff": refused("No filter here does this.", 0.0),
+        "eta_cutoff": refused("No filter here does this.", 0.0),
+        "no_repeat_ngram_size": refused("No rule here looks at sequences of ids.", 0),
+        "encoder_no_repeat_ngram_size": refused("No rule here looks at sequences of ids.", 0),
+        "encoder_repetition_penalty": refused("The prompt of the encoder is not seen here.", 1.0),
+        "begin_suppress_tokens": refused("Ids are forbidden for the whole text here, by bad_ids.", []),
+        "forced_bos_token_id": refused("No id is forced here: append it without a draw."),
+        "forced_eos_token_id": refused("No id is forced here: append it without a draw."),
+        "exponential_decay_length_penalty": refused("No rule here raises the end's logit."),
+        "guidance_scale": refused("Combine the logits of both prompts before the sampler.", 1.0, 1),
+        "watermarking_config": refused("Draws are not watermarked here."),
+        "num_beams": refused(f"{IN_BEAMS} or beam_sample.", 1),
+        "num_beam_groups": refused("Call ascend_sample.decoding.group_beam_search.", 1),
+        "diversity_penalty": refused("Call ascend_sample.decoding.group_beam_search.", 0.0),
+        "penalty_alpha": refused("Call ascend_sample.decoding.contrastive_search.", 0.0),
+        "constraints": refused("A grammar's bitmask can force a text."),
+        "force_words_ids": refused("A grammar's bitmask can force a text."),
+        "dola_layers": refused("It changes the logits: do that before the sampler."),
+        "token_healing": refused("It changes the prompt's end: do that before.", False),
+        **dict.fromkeys(("length_penalty", "early_stopping"), engines("Of beams alone, which are refused.")),
+        **dict.fromkeys(("max_length", "max_new_tokens", "max_time", "stop_strings"), LENGTH),
+        "num_return_sequences": ROWS,
+        **dict.fromkeys(
+            ("renormalize_logits", "remove_invalid_values"),
+            engines("No draw depends on it: weights need no sum, and invalid logits are never drawn."),
+        ),
+        **dict.fromkeys(
+            (
+                "output_attentions",
+                "output_hidden_states",
+                "output_scores",
+                "output_logits",
+                "return_dict_in_generate",
+                "transformers_version",
+            ),
+            ANSWER,
+        ),
+        **dict.fromkeys(
+            (
+                "use_cache",
+                "use_mtp",
+                "cache_implementation",
+                "cache_config",
+                "max_cache_len",
+                "pad_token_id",
+                "bos_token_id",
+                "decoder_start_token_id",
+                "is_assistant",
+                "num_assistant_tokens",
+                "num_assistant_tokens_schedule",
+                "assistant_confidence_threshold",
+                "assistant_early_exit",
+                "assistant_lookbehind",
+                "assistant_ensemble_weight",
+                "target_lookbehind",
+                "prompt_lookup_num_tokens",
+                "max_matching_ngram_size",
+                "speculation_type",
+                "compile_config",
+                "disable_compile",
+                "continuous_batching_config",
+                "low_memory",
+                "prefill_chunk_size",
+            ),
+            RUN,
+        ),
+    },
+    _convert,
+)

@@ -1,0 +1,176 @@
+"""The request of llama.cpp's server (`/completion`), with its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ascend_sample.sampling.dialects.dialect import (
+    Context,
+    Dialect,
+    Difference,
+    engines,
+    refused,
+    renamed,
+    taken,
+    to_seed,
+)
+from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS
+
+DEFAULTS: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64}
+"""What the server takes for what a request leaves out."""
+UNSEEDED: Final = (-1, 2**32 - 1)
+WHOLE_TEXT: Final = -1
+
+DRY: Final = "No rule here looks at sequences of ids"
+NOTHING_ALONE: Final = engines("Of no meaning while the field that switches it on is off; that one is refused.")
+
+
+def _bias(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Returns biases, and bans where a bias is false, of a list of pairs or a mapping."""
+    entries = given.get("logit_bias", ())
+    pairs = list(entries.items() if isinstance(entries, Mapping) else entries)
+    bias: dict[int, float] = {}
+    banned: set[int] = set()
+    for name, value in pairs:
+        if isinstance(name, str) and not name.lstrip("-").isdigit():
+            context.refuse("logit_bias", "name ids", name, "Texts must be tokenized before.")
+        if value is False:
+            banned.add(int(name))
+        else:
+            bias[int(name)] = value
+    if given.get("ignore_eos"):
+        if not context.eos_ids:
+            context.refuse("ignore_eos", "be False where no id that ends the text is known", True, "Give eos_ids.")
+        banned |= set(context.eos_ids)
+    ours: dict[str, Any] = {}
+    if bias:
+        ours["logit_bias"] = {name: value for name, value in bias.items() if name not in banned}
+    if banned:
+        ours["bad_ids"] = sorted(banned)
+    return ours
+
+
+def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
+    given = DEFAULTS | given
+    ours = renamed(given, top_p="top_p", min_p="min_p", repeat_penalty="repetition_penalty", **PENALTIES)
+    ours["temperature"] = max(given["temperature"], 0.0)
+    if given["top_k"] > 0:
+        ours["top_k"] = given["top_k"]
+    if reported := given.get("n_probs") or given.get("logprobs"):
+        ours["logprobs"] = reported
+    penalties = {name: given[name] for name in ("repeat_penalty", *PENALTIES) if name in given}
+    is_penalized = any(value != (1.0 if name == "repeat_penalty" else 0.0) for name, value in penalties.items())
+    if is_penalized and given["repeat_last_n"] != WHOLE_TEXT:
+        remedy = "Penalties look at the whole text here. Give -1, or leave the penalties out."
+        context.refuse("repeat_last_n", "be -1 beside a penalty", given["repeat_last_n"], remedy)
+    return ours | to_seed(given, "seed", *UNSEEDED) | _bias(given, context)
+
+
+LLAMA_CPP: Final = Dialect(
+    "llama_cpp",
+    "llama.cpp's server (as in llama-cpp-python 0.3.36)",
+    {
+        "temperature": taken("temperature", note="0.8 where it is left out; 0 and less is greedy."),
+        "top_k": taken("top_k", note="40 where it is left out; 0 and less is off."),
+        "top_p": taken("top_p", note="0.95 where it is left out."),
+        "min_p": taken("min_p", note="0.05 where it is left out."),
+        "repeat_penalty": taken("repetition_penalty"),
+        "repeat_last_n": taken("repetition_penalty", note="64 where it is left out. Beside penalties it must be -1."),
+        "presence_penalty": taken("presence_penalty"),
+        "frequency_penalty": taken("frequency_penalty"),
+        "logit_bias": taken("logit_bias", "bad_ids", note="Pairs or a mapping; false is a ban. Texts are refused."),
+        "ignore_eos": taken("bad_ids", note="The server never draws these ids then, so eos_ids are banned."),
+        "seed": taken("seed", note="-1 is none."),
+        "n_probs": taken("logprobs", note="0 is none."),
+        "logprobs": taken("logprobs", note="Another name of n_probs."),
+        "typical_p": refused("No filter here does this.", 1.0),
+        "top_n_sigma": refused("No filter here does this.", -1.0, 0.0),
+        "xtc_probability": refused("No filter here does this.", 0.0),
+        "mirostat": refused("No filter here does this.", 0),
+        "adaptive_target": refused("No filter here does this.", -1.0),
+        "dynatemp_range": refused("The temperature is one number here.", 0.0),
+        "dry_multiplier": refused(f"{DRY}.", 0.0),
+        "min_keep": refused("Filters keep one id at least, and no more for that.", 0, 1),
+        "samplers": refused("The order is fixed here; docs/requests.md has it."),
+        "reasoning_budget_tokens": refused("No id is forced here.", -1),
+        **dict.fromkeys(
+            (
+                "xtc_threshold",
+                "mirostat_tau",
+                "mirostat_eta",
+                "adaptive_decay",
+                "dynatemp_exponent",
+                "dry_base",
+                "dry_allowed_length",
+                "dry_penalty_last_n",
+                "dry_sequence_breakers",
+                "reasoning_control",
+                "reasoning_budget_start_tag",
+                "reasoning_budget_end_tags",
+                "reasoning_budget_end_tag",
+                "reasoning_budget_message",
+            ),
+            NOTHING_ALONE,
+        ),
+        **dict.fromkeys(("grammar", "json_schema", "grammar_type", "grammar_lazy", "grammar_triggers"), GRAMMAR),
+        **dict.fromkeys(("n_predict", "max_tokens", "max_completion_tokens", "stop", "t_max_predict_ms"), LENGTH),
+        **dict.fromkeys(("n_cmpl", "n"), ROWS),
+        **dict.fromkeys(
+            (
+                "backend_sampling",
+                "cache_prompt",
+                "chat_format",
+                "chat_parser",
+                "continue_final_message",
+                "generation_prompt",
+                "id_slot",
+                "lora",
+                "n_cache_reuse",
+                "n_discard",
+                "n_indent",
+                "n_keep",
+                "parse_tool_calls",
+                "preserved_tokens",
+                "prompt",
+                "reasoning_format",
+                "speculative.n_max",
+                "speculative.n_min",
+                "speculative.ngram_min_hits",
+                "speculative.ngram_size_m",
+                "speculative.ngram_size_n",
+                "speculative.p_min",
+                "speculative.type",
+            ),
+            engines("The engine's: what is read, and how the model is run."),
+        ),
+        **dict.fromkeys(
+            (
+                "echo",
+                "post_sampling_probs",
+                "response_fields",
+                "return_progress",
+                "return_tokens",
+                "sse_ping_interval",
+                "stream",
+                "stream_options",
+                "timings_per_token",
+                "verbose",
+            ),
+            ANSWER,
+        ),
+    },
+    _convert,
+    (
+        Difference(
+            lambda ours: (
+                ours["temperature"] not in (0.0, 1.0) and (ours.get("top_p", 1) < 1 or ours.get("min_p", 0) > 0)
+            ),
+            "llama.cpp filters before it divides by the temperature; here top_p and min_p see the divided logits.",
+        ),
+        Difference(
+            lambda ours: ours.get("presence_penalty", 0.0) != 0 or ours.get("frequency_penalty", 0.0) != 0,
+            "llama.cpp counts the prompt's tokens for presence and frequency; here the output's alone.",
+        ),
+    ),
+)

@@ -1,0 +1,83 @@
+"""SGLang's SamplingParams, as an object or as a mapping of its fields."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ascend_sample.sampling.dialects.dialect import (
+    Context,
+    Dialect,
+    Difference,
+    refused,
+    renamed,
+    taken,
+    to_bias,
+    to_seed,
+    to_stops,
+    to_temperature,
+    to_top_k,
+)
+from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS
+
+GREEDY_BELOW: Final = 1e-6
+TOP_K_OFF: Final = (-1, 1 << 30)
+
+
+def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
+    ours = renamed(given, top_p="top_p", min_p="min_p", repetition_penalty="repetition_penalty", **PENALTIES)
+    ours |= to_temperature(given, GREEDY_BELOW) | to_top_k(given, *TOP_K_OFF)
+    ours |= to_seed(given, "sampling_seed") | to_bias(given, context)
+    return ours | to_stops(
+        given, context, "min_new_tokens", stops="stop_token_ids", with_eos=not given.get("ignore_eos")
+    )
+
+
+SGLANG: Final = Dialect(
+    "sglang",
+    "sglang.srt.sampling.sampling_params.SamplingParams (0.5.23)",
+    {
+        "temperature": taken("temperature", note="Below 1e-6 it is greedy; SGLang's object then has top_k = 1."),
+        "top_k": taken("top_k", note="-1 and 2**30 are off."),
+        "top_p": taken("top_p"),
+        "min_p": taken("min_p"),
+        "repetition_penalty": taken("repetition_penalty"),
+        "presence_penalty": taken("presence_penalty"),
+        "frequency_penalty": taken("frequency_penalty"),
+        "logit_bias": taken("logit_bias", note="Ids may be texts, as JSON has them."),
+        "min_new_tokens": taken("min_tokens", "stop_ids"),
+        "stop_token_ids": taken("stop_ids", note="Of use to min_new_tokens alone; the engine ends the text."),
+        "ignore_eos": taken("stop_ids", note="Then eos_ids may be drawn before min_new_tokens."),
+        "sampling_seed": taken("seed", note="A negative one becomes the unsigned number of its 64 bits."),
+        "beam_width": refused("Call ascend_sample.decoding.beam_search.", 1),
+        "watermark": refused("Draws are not watermarked here."),
+        "custom_params": refused("Only processors of the engine know what is in it.", {}),
+        **dict.fromkeys(
+            ("json_schema", "regex", "ebnf", "structural_tag", "ebnf_full_assistant"),
+            GRAMMAR,
+        ),
+        **dict.fromkeys(
+            (
+                "max_new_tokens",
+                "stop",
+                "stop_regex",
+                "stop_strs",
+                "stop_regex_strs",
+                "stop_str_max_len",
+                "stop_regex_max_len",
+                "no_stop_trim",
+            ),
+            LENGTH,
+        ),
+        "n": ROWS,
+        **dict.fromkeys(
+            ("skip_special_tokens", "spaces_between_special_tokens", "stream_interval", "is_normalized"), ANSWER
+        ),
+    },
+    _convert,
+    (
+        Difference(
+            lambda ours: ours.get("top_k") is not None and ours.get("top_p", 1) < 1,
+            "SGLang sums for top_p over all ids, beside a top_k too; here over those that top_k keeps.",
+        ),
+    ),
+)

@@ -1,0 +1,101 @@
+"""vLLM's SamplingParams, as an object or as a mapping of its fields."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ascend_sample.sampling.dialects.dialect import (
+    Context,
+    Dialect,
+    Difference,
+    engines,
+    refused,
+    renamed,
+    taken,
+    to_bias,
+    to_seed,
+    to_stops,
+    to_temperature,
+    to_top_k,
+)
+from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS
+
+GREEDY_BELOW: Final = 1e-5
+EVERYTHING: Final = -1
+
+
+def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
+    ours = renamed(
+        given,
+        top_p="top_p",
+        min_p="min_p",
+        repetition_penalty="repetition_penalty",
+        allowed_token_ids="allowed_ids",
+        logprobs="logprobs",
+        **PENALTIES,
+    )
+    ours |= to_temperature(given, GREEDY_BELOW) | to_top_k(given, 0, -1)
+    ours |= to_seed(given, "seed", -1) | to_bias(given, context)
+    ours |= to_stops(given, context, "min_tokens", stops="stop_token_ids", with_eos=not given.get("ignore_eos"))
+    if ours.get("logprobs") == EVERYTHING:
+        if context.vocab_size is None:
+            context.refuse("logprobs", "be 0 or more where vocab_size is not given", EVERYTHING, "Give vocab_size.")
+        ours["logprobs"] = context.vocab_size
+    return ours
+
+
+VLLM: Final = Dialect(
+    "vllm",
+    "vllm.SamplingParams (0.33.0)",
+    {
+        "temperature": taken("temperature", note="Below 1e-5 it is greedy."),
+        "top_k": taken("top_k", note="0 and -1 are off."),
+        "top_p": taken("top_p"),
+        "min_p": taken("min_p"),
+        "repetition_penalty": taken("repetition_penalty"),
+        "presence_penalty": taken("presence_penalty"),
+        "frequency_penalty": taken("frequency_penalty"),
+        "logit_bias": taken("logit_bias"),
+        "allowed_token_ids": taken("allowed_ids"),
+        "min_tokens": taken("min_tokens", "stop_ids"),
+        "stop_token_ids": taken("stop_ids", note="Of use to min_tokens alone; the engine ends the text."),
+        "ignore_eos": taken("stop_ids", note="Then eos_ids may be drawn before min_tokens."),
+        "seed": taken("seed", note="-1 is none; another negative one becomes the unsigned number of its 64 bits."),
+        "logprobs": taken("logprobs", note="-1 is all of the vocabulary."),
+        "bad_words": refused("Texts must be tokenized: give ids as bad_ids.", []),
+        "prompt_logprobs": refused("A step sees no logits of the prompt: ask the engine for them."),
+        "prompt_logprob_token_ids": refused("A step sees no logits of the prompt: ask the engine for them."),
+        "prompt_logprob_start": refused("A step sees no logits of the prompt: ask the engine for them."),
+        "logprob_token_ids": refused("Ask for the best ones, by logprobs.", []),
+        "thinking_token_budget": refused("It forces ids by a processor of vLLM's own: leave it to vLLM's sampler."),
+        "watermarking": refused("Draws are not watermarked here.", False),
+        "extra_args": refused("Only plug-ins of the engine know what is in it.", {}),
+        "trace_decode_token_ids": refused("It replaces draws by given ids: replay them without a sampler.", []),
+        "structured_outputs": GRAMMAR,
+        **dict.fromkeys(("max_tokens", "stop", "include_stop_str_in_output", "repetition_detection"), LENGTH),
+        "n": ROWS,
+        **dict.fromkeys(
+            (
+                "flat_logprobs",
+                "detokenize",
+                "skip_special_tokens",
+                "spaces_between_special_tokens",
+                "output_kind",
+                "stream_interval",
+                "skip_clone",
+                "output_text_buffer_length",
+            ),
+            ANSWER,
+        ),
+        **dict.fromkeys(
+            ("skip_reading_prefix_cache", "routed_experts_prompt_start"), engines("The engine's: how the model is run.")
+        ),
+    },
+    _convert,
+    (
+        Difference(
+            lambda ours: ours.get("min_p", 0) > 0 and ours.get("top_p", 1) < 1,
+            "vLLM applies min_p before top_p, which then sums what min_p keeps; here top_p is first.",
+        ),
+    ),
+)

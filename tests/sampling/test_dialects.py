@@ -1,0 +1,214 @@
+"""Requests of other engines: what becomes of every field, and that none is dropped in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+from transformers import GenerationConfig
+
+from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling.dialects import DIALECTS
+from ascend_sample.sampling.params import FIELDS
+from tests.sampling.dialect_tables import DOCUMENT, replace_tables
+
+SEED_OF_MINUS_TWO = 2**64 - 2
+LLAMA_CPP = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("openai", {}, {}),
+    ("openai", {"temperature": 0, "top_p": 0.5, "presence_penalty": 1, "frequency_penalty": -1, "n": 3}, {
+        "temperature": 0.0, "top_p": 0.5, "presence_penalty": 1.0, "frequency_penalty": -1.0,
+    }),
+    ("openai", {"logit_bias": {"7": -100, "9": 2}, "seed": -2}, {
+        "logit_bias": {7: -100.0, 9: 2.0}, "seed": SEED_OF_MINUS_TWO,
+    }),
+    ("openai", {"logprobs": True, "top_logprobs": 4}, {"logprobs": 4}),
+    ("openai", {"logprobs": True}, {"logprobs": 0}),
+    ("openai", {"logprobs": False, "top_logprobs": 0}, {}),
+    ("openai", {"logprobs": 5}, {"logprobs": 5}),
+    ("vllm", {"temperature": 9e-6, "top_k": 0, "logprobs": 3}, {"temperature": 0.0, "logprobs": 3}),
+    ("vllm", {"temperature": 2e-5, "top_k": -1, "seed": -1}, {"temperature": 2e-5}),
+    ("vllm", {"top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 3}, {"top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 3}),
+    ("vllm", {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1}, {
+        "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1,
+    }),
+    ("vllm", {"allowed_token_ids": [3, 1], "logit_bias": {1: 2.0}}, {"allowed_ids": (1, 3), "logit_bias": {1: 2.0}}),
+    ("vllm", {"min_tokens": 4, "stop_token_ids": [5]}, {"min_tokens": 4, "stop_ids": (2, 5)}),
+    ("vllm", {"min_tokens": 4, "stop_token_ids": [5], "ignore_eos": True}, {"min_tokens": 4, "stop_ids": (5,)}),
+    ("vllm", {"stop_token_ids": [5], "extra_args": {}, "bad_words": []}, {}),
+    ("sglang", {"temperature": 9e-7, "top_k": -1}, {"temperature": 0.0}),
+    ("sglang", {"top_k": 1 << 30, "min_p": 0.2, "top_p": 0.5}, {"min_p": 0.2, "top_p": 0.5}),
+    ("sglang", {"top_k": 5, "sampling_seed": -2, "logit_bias": {"3": 1}}, {
+        "top_k": 5, "seed": SEED_OF_MINUS_TWO, "logit_bias": {3: 1.0},
+    }),
+    ("sglang", {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1}, {
+        "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1,
+    }),
+    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}}, {"min_tokens": 4, "stop_ids": (2, 5)}),
+    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}, "ignore_eos": True}, {"min_tokens": 4, "stop_ids": (5,)}),
+    ("generation_config", {"temperature": 0.7, "top_k": 9}, {"temperature": 0.0}),
+    ("generation_config", {"do_sample": True}, {"top_k": 50}),
+    ("generation_config", {"do_sample": True, "top_k": 0, "temperature": 0.7, "top_p": 0.5, "min_p": 0.1}, {
+        "temperature": 0.7, "top_p": 0.5, "min_p": 0.1,
+    }),
+    ("generation_config", {"bad_words_ids": [[7], [3]], "suppress_tokens": [3, 1], "repetition_penalty": 1.3}, {
+        "temperature": 0.0, "bad_ids": (1, 3, 7), "repetition_penalty": 1.3,
+    }),
+    ("generation_config", {"sequence_bias": {(4,): -1.5}}, {"temperature": 0.0, "logit_bias": {4: -1.5}}),
+    ("generation_config", {"sequence_bias": [[[4], -1.5]]}, {"temperature": 0.0, "logit_bias": {4: -1.5}}),
+    ("generation_config", {"min_new_tokens": 4, "eos_token_id": 9}, {
+        "temperature": 0.0, "min_tokens": 4, "stop_ids": (2, 9),
+    }),
+    ("generation_config", {"min_new_tokens": 4, "eos_token_id": [9]}, {
+        "temperature": 0.0, "min_tokens": 4, "stop_ids": (2, 9),
+    }),
+    ("llama_cpp", {}, LLAMA_CPP),
+    ("llama_cpp", {"temperature": -1, "top_k": 0, "top_p": 1, "min_p": 0}, {"temperature": 0.0}),
+    ("llama_cpp", {"seed": -1, "n_probs": 0}, LLAMA_CPP),
+    ("llama_cpp", {"seed": 2**32 - 1, "logprobs": 5}, LLAMA_CPP | {"logprobs": 5}),
+    ("llama_cpp", {"repeat_penalty": 1.1, "presence_penalty": 1, "frequency_penalty": 1, "repeat_last_n": -1}, LLAMA_CPP
+        | {"repetition_penalty": 1.1, "presence_penalty": 1.0, "frequency_penalty": 1.0}),
+    ("llama_cpp", {"repeat_penalty": 1.0, "repeat_last_n": 64}, LLAMA_CPP),
+    ("llama_cpp", {"logit_bias": [[5, 1.5], ["6", False]], "ignore_eos": True}, LLAMA_CPP | {
+        "logit_bias": {5: 1.5}, "bad_ids": (2, 6),
+    }),
+]  # fmt: skip
+EXACTLY_REFUSED = [
+    ("vllm", {"min_p": 0.1, "top_p": 0.9}, "min_p before top_p"),
+    ("sglang", {"top_k": 5, "top_p": 0.9}, "over all ids"),
+    ("llama_cpp", {}, "before it divides by the temperature"),
+    ("llama_cpp", {"temperature": 1.0, "presence_penalty": 0.5, "repeat_last_n": -1}, "counts the prompt"),
+]
+EXACTLY_TAKEN = [
+    ("openai", {"top_p": 0.9, "temperature": 0.3}),
+    ("vllm", {"top_k": 5, "top_p": 0.9}),
+    ("sglang", {"top_p": 0.9}),
+    ("generation_config", {"do_sample": True, "top_p": 0.9, "min_p": 0.1}),
+    ("llama_cpp", {"temperature": 1.0}),
+    ("llama_cpp", {"temperature": 0.7, "top_p": 1.0, "min_p": 0.0}),
+]
+BAD = [
+    ("openai", {"top_k": 5}, ValueError, "the name of a field must be one of OpenAI's API .* got 'top_k'"),
+    ("openai", {"temprature": 1}, ValueError, "got 'temprature'. Did you mean 'temperature'"),
+    ("openai", {"top_logprobs": 3}, ValueError, "top_logprobs must be left out while logprobs is, got 3"),
+    ("openai", {"logprobs": False, "top_logprobs": 3}, ValueError, "top_logprobs must be 0 or left out while"),
+    ("openai", {"logit_bias": {"the": 1}}, ValueError, "logit_bias must have integers as its ids"),
+    ("openai", {"logit_bias": [1]}, TypeError, "logit_bias must be a mapping of ids to numbers"),
+    ("openai", {"top_p": 2}, ValueError, "SamplingParams: top_p must lie in"),
+    ("vllm", {"logprobs": -1}, ValueError, "logprobs must be 0 or more where vocab_size is not given"),
+    ("generation_config", {"bad_words_ids": [[1, 2]]}, ValueError, "bad_words_ids must hold sequences of one id"),
+    ("generation_config", {"sequence_bias": {(1, 2): 1.0}}, ValueError, "sequence_bias must hold sequences of one id"),
+    ("llama_cpp", {"repeat_penalty": 1.1}, ValueError, "repeat_last_n must be -1 beside a penalty, got 64"),
+    ("llama_cpp", {"logit_bias": [["Hello", 1.0]]}, ValueError, "logit_bias must name ids, got 'Hello'"),
+    ("vllm", 5, TypeError, "request must be a mapping or the engine's object, got 5"),
+    ("vllm", SamplingParams, TypeError, "request must be a mapping or the engine's object"),
+]
+
+
+def read(dialect: str, request: object, **context: Any) -> SamplingParams:
+    params = getattr(SamplingParams, f"from_{dialect}")(request, **context)
+    assert isinstance(params, SamplingParams)
+    return params
+
+
+@pytest.mark.parametrize(("dialect", "request_", "ours"), READ)
+def test_what_is_taken_becomes_ours(dialect: str, request_: dict[str, Any], ours: dict[str, Any]) -> None:
+    assert read(dialect, request_, eos_ids=[2]) == SamplingParams(**ours)
+
+
+def test_each_taken_field_is_tried() -> None:
+    for dialect in DIALECTS.values():
+        taken = {name for name, field in dialect.fields.items() if field.becomes}
+        tried = {name for name, request, _ in READ if name == dialect.name for name in request}
+        assert taken <= tried, (dialect.name, taken - tried)
+
+
+def test_none_is_what_was_not_given() -> None:
+    for name, dialect in DIALECTS.items():
+        assert read(name, dict.fromkeys(dialect.fields)) == read(name, {})
+
+
+def test_only_our_fields_are_decided() -> None:
+    for dialect in DIALECTS.values():
+        for field in dialect.fields.values():
+            assert set(field.becomes) <= FIELDS.keys()
+            assert field.note or field.becomes
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_refused_field_is_named_and_its_off_values_pass(name: str) -> None:
+    refused = {field_name: field for field_name, field in DIALECTS[name].fields.items() if field.off is not None}
+    for field_name, field in refused.items():
+        message = f"^SamplingParams.from_{name}: {field_name} must .*, got 'asked for'. {re.escape(field.note)}$"
+        with pytest.raises(ValueError, match=message):
+            read(name, {field_name: "asked for"})
+        for off in field.off or ():
+            assert read(name, {field_name: off}) == read(name, {})
+    assert refused or name == "openai"
+
+
+@pytest.mark.parametrize(("dialect", "request_", "error", "says"), BAD)
+def test_what_cannot_be_read(dialect: str, request_: object, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        read(dialect, request_)
+
+
+def test_ids_that_end_the_text_must_be_known() -> None:
+    with pytest.raises(ValueError, match="min_tokens must be 0 where no id that ends the text is known, got 3"):
+        read("vllm", {"min_tokens": 3})
+    with pytest.raises(ValueError, match="ignore_eos must be False where no id that ends the text is known"):
+        read("llama_cpp", {"ignore_eos": True})
+
+
+@pytest.mark.parametrize(("dialect", "request_", "says"), EXACTLY_REFUSED)
+def test_exactly_refuses_what_the_engine_draws_otherwise(dialect: str, request_: dict[str, Any], says: str) -> None:
+    assert read(dialect, request_) == read(dialect, request_, exactly=False)
+    with pytest.raises(ValueError, match=f"exactly must be False for this request, got True. .*{says}"):
+        read(dialect, request_, exactly=True)
+
+
+@pytest.mark.parametrize(("dialect", "request_"), EXACTLY_TAKEN)
+def test_exactly_takes_what_means_the_same(dialect: str, request_: dict[str, Any]) -> None:
+    assert read(dialect, request_, exactly=True) == read(dialect, request_)
+
+
+def test_the_vocabulary_checks_ids() -> None:
+    with pytest.raises(ValueError, match=r"logit_bias must .*got 10"):
+        read("openai", {"logit_bias": {"10": 1}}, vocab_size=10)
+    assert read("vllm", {"logprobs": -1}, vocab_size=10).logprobs == 10
+
+
+# ---- the real classes ----
+
+
+def test_every_field_of_transformers_is_known() -> None:
+    public = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    assert public == set(DIALECTS["generation_config"].fields)
+    read("generation_config", GenerationConfig(do_sample=True, temperature=0.5, max_new_tokens=3))
+
+
+def test_objects_are_read_by_their_fields() -> None:
+    @dataclasses.dataclass
+    class Request:
+        temperature: float = 0.25
+        seed: int | None = None
+        _private: int = 5
+
+    assert read("vllm", Request()) == SamplingParams(temperature=0.25)
+
+
+# ---- what people read ----
+
+
+def test_the_document_has_the_tables_of_the_code() -> None:
+    document = DOCUMENT.read_text()
+    assert document == replace_tables(document), "run python -m tests.sampling.dialect_tables"
+
+
+def test_a_request_shows_what_differs_from_the_defaults() -> None:
+    assert repr(SamplingParams()) == "SamplingParams()"
+    params = SamplingParams(temperature=0.5, logit_bias={3: 1.0}, bad_ids=[7], seed=0)
+    assert repr(params) == "SamplingParams(temperature=0.5, logit_bias={3: 1.0}, bad_ids=(7,), seed=0)"
+    assert eval(repr(params)) == params
