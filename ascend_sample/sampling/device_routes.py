@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ascend_sample._validate import convert_p
 from ascend_sample.sampling.distribution import exceeded
+from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.routes import LARGEST_FUSED_K, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.segmented import draw_from_segments, lanes_of, segments_around, whole_segments
@@ -105,15 +106,26 @@ class FusedV2:
         self._top_p = exceeded(rows.parameters.top_p)
         self._divisor = rows.divisor()
 
-    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
+    @property
+    def can_leave(self) -> bool:
+        """Tells whether it has something to leave: at temperature 1 logits are drawn from as they are."""
+        return self._divisor is not None
+
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool, left: Leftover | None = None) -> Tensor:
         assert noise is not None, "each row reads its ranks"
         values = cleaned_in_float32(logits, is_own)
         if self._divisor is not None:
-            scaled(values, base_of(largest_of(values)), self._divisor, out=values)
-        return self._draw(values, noise)
+            is_best_wanted = left is not None and not left.is_filtered
+            base = left.look_for_best(values) if left is not None and is_best_wanted else base_of(largest_of(values))
+            scaled(values, base, self._divisor, out=values)
+        return self._draw(values, noise, left)
 
-    def _draw(self, values: Tensor, noise: Tensor) -> Tensor:
-        return draw_by_second_operator(values, self._top_k, self._top_p, noise, self._min_p)
+    def _draw(self, values: Tensor, noise: Tensor, left: Leftover | None = None) -> Tensor:
+        is_filtered = left is not None and left.is_filtered
+        token_ids, kept = draw_by_second_operator(values, self._top_k, self._top_p, noise, self._min_p, is_filtered)
+        if left is not None and is_filtered:
+            left.kept = kept
+        return token_ids
 
 
 class Fused:
@@ -281,16 +293,29 @@ def draw_by_operator(logits: Tensor, top_k: Tensor, top_p: Tensor, noise: Tensor
     return an_id(operator(logits, top_k, top_p, widened(noise, logits), 0.0, False, 32)[0], logits)
 
 
-def draw_by_second_operator(values: Tensor, top_k: Tensor, top_p: Tensor, noise: Tensor, min_p: Tensor) -> Tensor:
-    """Calls top_k_top_p_sample_v2 once, on float32 rows that all have a top_k; top_p is what `exceeded` returns."""
+def draw_by_second_operator(
+    values: Tensor, top_k: Tensor, top_p: Tensor, noise: Tensor, min_p: Tensor, is_kept_wanted: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Calls top_k_top_p_sample_v2 once, on float32 rows that all have a top_k; top_p is what `exceeded` returns.
+
+    Returns:
+        The ids, and the values that are kept, with -inf elsewhere: none unless they are wanted.
+    """
     operator = torch.ops.ascend_sample.top_k_top_p_sample_v2
     # eps is 0: noise is never 0, and an eps of 1e-8 would halve the draws of a token 18 nats below the best.
-    token_ids = operator(values, top_k, top_p, widened(noise, values), min_p, 0.0, False, 32, LARGEST_FUSED_K)[0]
-    return an_id(token_ids, values)
+    drawn = operator(values, top_k, top_p, widened(noise, values), min_p, 0.0, is_kept_wanted, 32, LARGEST_FUSED_K)
+    return an_id(drawn[0], values), drawn[1]
 
 
 def widened(noise: Tensor, logits: Tensor) -> Tensor:
-    """Returns the noise in the shape of the logits, for operators that read the first lanes alone."""
+    """Returns the noise in the shape of the logits, for operators that read the first lanes alone.
+
+    A row's columns beyond them are those of the rows that follow, where there is memory enough behind the last row.
+    """
+    step, between = noise.stride()
+    end = noise.storage_offset() + (len(noise) - 1) * step + logits.shape[1]
+    if between == 1 and 4 * end <= noise.untyped_storage().nbytes():
+        return noise.as_strided(logits.shape, (step, 1))
     wide = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     wide[:, : noise.shape[1]] = noise
     return wide

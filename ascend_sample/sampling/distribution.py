@@ -19,6 +19,7 @@ from ascend_sample.sampling.best_tokens import without_nan
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.row_parameters import COLUMNS, RowParameters, RowStatus
 from ascend_sample.sampling.total_order import mask_below_top_k
+from ascend_sample.sampling.weights import is_outside_nucleus
 
 LARGEST: Final = torch.finfo(torch.float32).max
 
@@ -116,13 +117,15 @@ class Distributions:
         is_k_on = (facts["top_k"] >= 1) & (facts["top_k"] < vocab_size)
         is_greedy = facts["temperature"] == 0
         self._own = parameters.for_operators(vocab_size)
-        self._has_min_p = bool((facts["min_p"] > 0).any())
-        self._is_filtered = self._has_min_p or bool((is_k_on | is_greedy | (facts["top_p"] < 1)).any())
+        self._has_top_k = bool((is_k_on | is_greedy).any())
+        self._has_top_p, self._has_min_p = bool((facts["top_p"] < 1).any()), bool((facts["min_p"] > 0).any())
+        self._is_filtered = self._has_top_k or self._has_top_p or self._has_min_p
         self._has_large_k = bool((is_k_on & (facts["top_k"] > LARGEST_FUSED_K) & ~is_greedy).any())
         self.divisor: Tensor | None = None
         if bool(((facts["temperature"] != 1) & ~is_greedy).any()):
             self.divisor = torch.where(self._own.temperature == 0, 1.0, self._own.temperature).unsqueeze(1)
         self._exceeded = exceeded(self._own.top_p)
+        self._ends: Tensor | None = None
 
     @classmethod
     def of_any(cls, parameters: RowParameters, vocab_size: int, largest_k: int) -> Distributions:
@@ -184,14 +187,35 @@ class Distributions:
     def _filtered(self, values: Tensor) -> Tensor:
         """Returns the values, with -inf in the place of what the filters do not keep."""
         own = self._own
+        is_fused = routes.abilities_of(values.device, values.dtype).fused_v2
+        if not is_fused and not values.is_cpu:
+            return self._filtered_by_rank(values)
         if self._has_large_k:  # the operators skip it
             values = mask_below_top_k(values, own.top_k, keep_ties=False)
-        is_fused = routes.abilities_of(values.device, values.dtype).fused_v2
         name = "top_k_top_p_sample_v2" if is_fused else "top_k_top_p_sample_v2_composite"
         min_p = own.min_p if self._has_min_p else None
         operator = getattr(torch.ops.ascend_sample, name)
         kept: Tensor = operator(values, own.top_k, self._exceeded, None, min_p, 0.0, True, 32, LARGEST_FUSED_K)[1]
         return kept
+
+    def _filtered_by_rank(self, values: Tensor) -> Tensor:
+        """Does what `_filtered` does on a device without the second operator, as its routes do: rows are sorted."""
+        own, vocab_size = self._own, values.shape[1]
+        ordered = values.sort(dim=1, descending=True, stable=True)
+        kept = ordered.values
+        if self._has_top_k:
+            if self._ends is None:  # the last rank that stays, and one more
+                is_on = (own.top_k >= 1) & (own.top_k < vocab_size)
+                self._ends = torch.where(is_on, own.top_k, vocab_size).unsqueeze(1)
+                self._ranks = torch.arange(vocab_size, dtype=torch.int32, device=values.device)
+            kept.masked_fill_(self._ranks >= self._ends, -torch.inf)
+        if self._has_top_p or self._has_min_p:
+            weights = kept.exp()
+            if self._has_top_p:
+                kept.masked_fill_(is_outside_nucleus(weights, own.top_p.unsqueeze(1)), -torch.inf)
+            if self._has_min_p:
+                kept.masked_fill_(weights < own.min_p.unsqueeze(1), -torch.inf)
+        return torch.empty_like(values).scatter_(1, ordered.indices, kept)
 
 
 def _finite(logits: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.best_tokens import CHUNK, best_entries
 from ascend_sample.sampling.distribution import Distributions, kept_logits
+from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import SEGMENT
@@ -20,6 +21,10 @@ from ascend_sample.sampling.segmented import SEGMENT
 LARGEST: Final = torch.finfo(torch.float32).max
 LEAST_SCALED: Final = -LARGEST * 2.0**-32
 """Below it are scaled logits that stand beside +inf, for temperatures up to 2^32."""
+NEGLIGIBLE: Final = -200.0
+"""A logarithm of what is nothing beside 1, but for a row of -inf, whose own sum has none."""
+LEAST_SHIFTED: Final = -LARGEST / 2
+"""The same of logits that are not scaled."""
 
 
 class LogprobsMode(str, enum.Enum):
@@ -78,13 +83,29 @@ class AskingRows(NamedTuple):
     there: Tensor | None  # int64 [rows], the same on the device; None where these are all rows of the batch
     most: int  # how many of the best tokens they ask for, at most
     lanes: Tensor | None  # int64, the numbers from 0 to `CHUNK` - 1 on a device that is no CPU
+    sums: dict[int, Tensor]  # what `room_for_sums` has made
 
     @classmethod
     def of(cls, rows: Sequence[int], batch_size: int, most: int, device: torch.device) -> AskingRows:
         """Sends to the device what it has to know."""
         there = None if len(rows) == batch_size else to_device(np.asarray(rows, dtype=np.int64), device)
         lanes = None if device.type == "cpu" else torch.arange(CHUNK, device=device)
-        return cls(list(rows), there, most, lanes)
+        return cls(list(rows), there, most, lanes, {})
+
+    @property
+    def at_least_one(self) -> int:
+        """Returns how many of the best tokens are looked for: also where none is asked for, the largest logit is."""
+        return max(1, self.most)
+
+    def room_for_sums(self, segments: Tensor) -> Tensor:
+        """Returns room for the logarithms of the sums of [rows, segments, ids], and a column more of `NEGLIGIBLE`.
+
+        It is the same in each step: a device need not be told the last column again.
+        """
+        count = segments.shape[1]
+        if count not in self.sums:
+            self.sums[count] = segments.new_full((len(segments), count + 1), NEGLIGIBLE)
+        return self.sums[count]
 
     def of_batch(self, tensor: Tensor) -> Tensor:
         """Returns what a tensor has for each row of the batch, for these rows alone."""
@@ -123,30 +144,68 @@ def gather_logprobs(
             logits, asking.there, token_ids, asking.most, mode.is_normalised
         )
         return Logprobs(asking.rows, ids, values, ranks)
-    return Logprobs(asking.rows, *_gather_on_device(asking, asking.of_batch(logits), mode, token_ids, is_scaled))
-
-
-def _gather_on_device(
-    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, is_scaled: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns ids, values and ranks in few launches, from one float32 copy of the rows.
-
-    As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
-    """
-    segments = _segments_of(logits, LARGEST if mode.is_normalised else torch.inf, is_scaled)
+    # As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
+    segments = _segments_of(asking.of_batch(logits), LARGEST if mode.is_normalised else torch.inf, is_scaled)
     numbers = segments.flatten(1)[:, : logits.shape[1]]
-    best, best_ids = best_entries(numbers, max(1, asking.most), asking.lanes)
-    if mode.is_normalised:
-        if not is_scaled:  # else the best is 0 already
-            numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # so that the sum below loses no digits
-        # By segments, so that a row is added up in the same way whatever other rows there are. The best adds 1.
-        numbers.sub_(segments.logsumexp(2).logsumexp(1, keepdim=True).clamp_(min=0))
+    best, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
+    if mode.is_normalised and not is_scaled:  # else the best is 0 already
+        numbers.sub_(best[:, :1].clamp(min=-LARGEST))  # so that the sum of the row loses no digits
+    least = LEAST_SCALED if is_scaled else LEAST_SHIFTED
+    return _of_segments(asking, segments, numbers, best_ids, token_ids, least if mode.is_normalised else None)
+
+
+def leftover_for(asking: AskingRows, mode: LogprobsMode) -> Leftover:
+    """Returns what a draw is to leave for `logprobs_of_leftover`, which all of the rows ask for."""
+    return Leftover(asking.at_least_one, asking.lanes, mode.is_processed)
+
+
+def logprobs_of_leftover(
+    asking: AskingRows, logits: Tensor, mode: LogprobsMode, token_ids: Tensor, left: Leftover, divisor: Tensor | None
+) -> Logprobs:
+    """Does what `gather_logprobs` and `processed_logprobs` do, bit for bit, with what a draw has left.
+
+    Args:
+        asking: all rows of the batch.
+        logits: those that were drawn from; for `LogprobsMode.PROCESSED_LOGPROBS` they may have been overwritten.
+        mode: any but `LogprobsMode.RAW_LOGITS`.
+        token_ids: the sampled ones.
+        left: from `leftover_for`, after the draw.
+        divisor: float32 [rows, 1], the temperatures.
+    """
+    if mode.is_processed:
+        found = gather_logprobs(asking, left.kept, mode, token_ids, is_scaled=True)
+        return found if mode.is_normalised else divided_logits(found, logits, divisor)
+    segments = _room_for_segments(logits)
+    numbers = segments.flatten(1)[:, : logits.shape[1]]
+    torch.sub(logits, left.base, out=numbers).nan_to_num_(nan=-torch.inf, posinf=0.0, neginf=-torch.inf)
+    return _of_segments(asking, segments, numbers, left.best_ids, token_ids, LEAST_SHIFTED)
+
+
+def _of_segments(
+    asking: AskingRows, segments: Tensor, numbers: Tensor, best_ids: Tensor, token_ids: Tensor, least: float | None
+) -> Logprobs:
+    """Looks numbers of rows up, in few launches.
+
+    Args:
+        asking: whose these are.
+        segments: float32 [rows, segments, ids of a segment]; they may be overwritten.
+        numbers: the part of them that is rows.
+        best_ids: of the best tokens.
+        token_ids: the sampled ones.
+        least: the numbers are to be normalised, their largest being 0, and at or below it is what stands beside +inf;
+            None: they are as they are.
+    """
+    if least is not None:
+        # By segments, so that a row is added up in the same way whatever other rows there are.
+        sums = asking.room_for_sums(segments)
+        torch.logsumexp(segments, 2, out=sums[:, :-1])
+        numbers.sub_(sums.logsumexp(1, keepdim=True))
     ids = torch.cat((token_ids.unsqueeze(1), best_ids[:, : asking.most]), dim=1)
     values = numbers.gather(1, ids)
     ranks = (numbers >= values[:, :1]).sum(1)
-    if mode.is_normalised:  # what is beside +inf
-        values = torch.nn.functional.threshold(values, LEAST_SCALED if is_scaled else -LARGEST / 2, -torch.inf)
-    return ids, values, ranks
+    if least is not None:
+        values = torch.nn.functional.threshold(values, least, -torch.inf)
+    return Logprobs(asking.rows, ids, values, ranks)
 
 
 def processed_logprobs(
@@ -195,16 +254,27 @@ def _segments_of(logits: Tensor, infinity: float, is_clean: bool) -> Tensor:
     They are a copy unless the rows are clean and as long as whole segments.
     """
     rows, vocab_size = logits.shape
-    width = next((width for width in (SEGMENT, SEGMENT // 2) if vocab_size % width == 0), SEGMENT)
+    width = _width_of_segments(vocab_size)
+    if vocab_size % width == 0 and is_clean:
+        return logits.view(rows, -1, width)
+    if vocab_size % width == 0 and logits.dtype == torch.float32:
+        return logits.nan_to_num(nan=-torch.inf, posinf=infinity, neginf=-torch.inf).view(rows, -1, width)
+    segments = _room_for_segments(logits)
+    segments.flatten(1)[:, :vocab_size] = logits
+    return segments.nan_to_num_(nan=-torch.inf, posinf=infinity, neginf=-torch.inf)
+
+
+def _room_for_segments(logits: Tensor) -> Tensor:
+    """Allocates segments of rows, float32 [rows, segments, ids of a segment], with -inf beyond the rows."""
+    rows, vocab_size = logits.shape
+    width = _width_of_segments(vocab_size)
     columns = -(-vocab_size // width) * width
-    if columns == vocab_size and is_clean:
-        cleaned = logits
-    elif columns == vocab_size and logits.dtype == torch.float32:
-        cleaned = logits.nan_to_num(nan=-torch.inf, posinf=infinity, neginf=-torch.inf)
-    else:
-        cleaned = torch.empty(rows, columns, dtype=torch.float32, device=logits.device)
-        cleaned[:, :vocab_size] = logits
-        if columns > vocab_size:
-            cleaned[:, vocab_size:] = -torch.inf
-        cleaned.nan_to_num_(nan=-torch.inf, posinf=infinity, neginf=-torch.inf)
-    return cleaned.view(rows, -1, width)
+    room = torch.empty(rows, columns, dtype=torch.float32, device=logits.device)
+    if columns > vocab_size:
+        room[:, vocab_size:] = -torch.inf
+    return room.view(rows, -1, width)
+
+
+def _width_of_segments(vocab_size: int) -> int:
+    """Returns how many ids a segment has: fewer where that cuts a row into whole ones."""
+    return next((width for width in (SEGMENT, SEGMENT // 2) if vocab_size % width == 0), SEGMENT)

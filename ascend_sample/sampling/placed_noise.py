@@ -61,7 +61,7 @@ class NoiseOfRows(NamedTuple):
 
 
 def noise_of_groups(
-    groups: Sequence[NoiseOfRows], position: Tensor | None, keys: DrawKeys | None, purpose: Purpose
+    groups: Sequence[NoiseOfRows], position: Tensor | None, keys: DrawKeys | None, purpose: Purpose, room: int = 0
 ) -> list[Tensor | None]:
     """Makes the noise of all groups.
 
@@ -71,6 +71,7 @@ def noise_of_groups(
             None: the host knows them.
         keys: of the whole batch.
         purpose: of the noise.
+        room: so many numbers that mean nothing follow what is sent.
 
     Returns:
         For each group float32 [rows, lanes] on its device, or None for one that reads none.
@@ -80,7 +81,7 @@ def noise_of_groups(
     if not known or reading[0].seed.is_cpu or not (position is None or can_be_sent(known)):
         made = [_made_there(group, position, purpose) for group in reading]
     else:
-        made = sent(known, reading[0].seed.device)
+        made = sent(known, reading[0].seed.device, room)
     each = iter(made)
     return [next(each) if group.lanes > 0 else None for group in groups]
 
@@ -101,10 +102,15 @@ def can_be_sent(parts: Sequence[KnownNoise]) -> bool:
     return sum(part.numbers for part in parts) <= MOST_SENT
 
 
-def sent(parts: Sequence[KnownNoise], device: torch.device) -> list[Tensor]:
+def sent(parts: Sequence[KnownNoise], device: torch.device, room: int = 0) -> list[Tensor]:
     """Makes noise on the host and sends it in one copy, which nobody waits for.
 
     Every step takes new pinned memory: torch's allocator hands it out again only when the copy from it is done.
+
+    Args:
+        parts: what is made.
+        device: where it is sent.
+        room: how many numbers that mean nothing follow in its memory.
 
     Returns:
         For each part float32 [rows, lanes] on the device.
@@ -118,7 +124,8 @@ def sent(parts: Sequence[KnownNoise], device: torch.device) -> list[Tensor]:
         seed, position = map(torch.from_numpy, part.keys)
         noise = exponential_noise(seed, position, part.lanes, purpose=part.purpose)
         staged[end - part.numbers : end] = noise.view(-1)
-    there = staged.to(device, non_blocking=True)
+    there = torch.empty(end + room, dtype=torch.float32, device=device)
+    there[:end].copy_(staged, non_blocking=True)
     return [
         there[end - part.numbers : end].view(len(part.keys.seed), part.lanes)
         for part, end in zip(parts, ends, strict=True)

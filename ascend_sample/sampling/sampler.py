@@ -16,7 +16,16 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.distribution import Distributions
 from ascend_sample.sampling.host_copy import HostCopy
-from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs, processed_logprobs
+from ascend_sample.sampling.leftover import Leftover
+from ascend_sample.sampling.logprobs import (
+    AskingRows,
+    Logprobs,
+    LogprobsMode,
+    gather_logprobs,
+    leftover_for,
+    logprobs_of_leftover,
+    processed_logprobs,
+)
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
@@ -175,8 +184,9 @@ class Sampler:
         copied = HostCopy(logits) if self.host else None
         here = logits if copied is None else copied.logits
         plan = self.plan_of(here, batch, allowed)
-        drawn = self.draw(here, batch, allowed, plan, purpose, (WHOLE,) if copied is None else copied.blocks())
-        logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan)
+        left = self.leftover_of(plan)
+        drawn = self.draw(here, batch, allowed, plan, purpose, (WHOLE,) if copied is None else copied.blocks(), left)
+        logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, left)
         if advance:
             batch.advance(drawn.token_ids)
         output = SamplerOutput(*drawn, logprobs)
@@ -227,6 +237,7 @@ class Sampler:
         plan: _Plan,
         purpose: Purpose,
         blocks: Iterable[slice] = (WHOLE,),
+        left: Leftover | None = None,
     ) -> RowsOutput:
         """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads."""
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
@@ -238,7 +249,7 @@ class Sampler:
         groups = plan.placement.groups
         edited = batch.edited(logits, allowed, groups[0].columns if len(groups) == 1 else batch.vocab_size)
         sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
-        return serve(sources, *options, DrawKeys(batch.host.seed, batch.host.position), edited)
+        return serve(sources, *options, DrawKeys(batch.host.seed, batch.host.position), edited, left=left)
 
     def plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
         """Returns the plan for the batch as it is, made once for as long as it stays so."""
@@ -291,13 +302,32 @@ class Sampler:
             distributions,
         )
 
+    def leftover_of(self, plan: _Plan) -> Leftover | None:
+        """Returns what the draw is to leave for the logprobs: all rows ask, and one call draws from what they need."""
+        mode, is_raw = self.logprobs_mode, plan.raw_groups > 0
+        if plan.distributions is None or plan.asking is None or plan.asking.there is not None:
+            return None
+        if not plan.placement.can_leave or mode is LogprobsMode.RAW_LOGITS:
+            return None
+        # The logits, as they were drawn from, are read again: those that were edited may be overwritten.
+        return leftover_for(plan.asking, mode) if is_raw or mode is LogprobsMode.PROCESSED_LOGPROBS else None
+
     def logprobs_of(
-        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, token_ids: Tensor, plan: _Plan
+        self,
+        logits: Tensor,
+        batch: SamplingBatch,
+        allowed: Bitmask | None,
+        token_ids: Tensor,
+        plan: _Plan,
+        left: Leftover | None = None,
     ) -> Logprobs | None:
         """Returns the logprobs of the rows that ask for them, before the batch advances."""
         asking = plan.asking
         if asking is None:
             return None
+        if left is not None:
+            assert plan.distributions is not None, "a device has them"
+            return logprobs_of_leftover(asking, logits, self.logprobs_mode, token_ids, left, plan.distributions.divisor)
         if not self.logprobs_mode.is_processed:
             return gather_logprobs(asking, logits, self.logprobs_mode, token_ids)
         edited = batch.edited(logits, allowed)  # again, as a draw may overwrite what it is given

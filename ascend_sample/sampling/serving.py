@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import routes
-from ascend_sample.sampling.device_routes import ROUTES, Route, Rows, Segments
+from ascend_sample.sampling.device_routes import ROUTES, FusedV2, Route, Rows, Segments
+from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
 from ascend_sample.sampling.row_parameters import TENSORS, RowParameters, RowsOutput
@@ -53,6 +54,12 @@ class Placement(NamedTuple):
     def lanes(self) -> int:
         """Returns how many numbers of noise any row reads at most; 0 where the CPU kernel makes them itself."""
         return max(_noise_of(group).lanes for group in self.groups)
+
+    @property
+    def can_leave(self) -> bool:
+        """Tells whether all rows are drawn by one call that can leave something for logprobs."""
+        route = self.groups[0].route
+        return len(self.groups) == 1 and self.order is None and isinstance(route, FusedV2) and route.can_leave
 
     @classmethod
     def of(cls, groups: Sequence[PlacedGroup], logits: Tensor) -> Placement:
@@ -120,6 +127,7 @@ def serve(
     edited: Tensor | None = None,
     native_edits: Mapping[str, Tensor] | None = None,
     blocks: Iterable[slice] = (WHOLE,),
+    left: Leftover | None = None,
 ) -> RowsOutput:
     """Samples every row of a batch by the route that was chosen for it.
 
@@ -134,6 +142,7 @@ def serve(
             are as they came, and stay so.
         native_edits: what the CPU kernel does to the logits that it reads: arguments of its operator.
         blocks: the rows that the CPU kernel is to sample together, as soon as they are there.
+        left: what the draw is to leave, where `Placement.can_leave`.
 
     Returns:
         The ids and statuses, in the order of the batch.
@@ -145,9 +154,10 @@ def serve(
         parameters, edits = groups[0].parameters.at(position), native_edits or {}
         served = [_serve_natively(logits[0], rows, parameters, keep_ties, purpose, edits) for rows in blocks]
         return served[0] if len(served) == 1 else RowsOutput(*map(torch.cat, zip(*served, strict=True)))
-    of_groups = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose)
+    room = logits[0].shape[1]  # so that `widened` has no need to copy
+    of_groups = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose, room)
     status = status_of(largest_of(logits[0] if edited is None else edited), constants)
-    return RowsOutput(_tokens(logits, placement, of_groups, edited), status)
+    return RowsOutput(_tokens(logits, placement, of_groups, edited, left), status)
 
 
 def serve_with_noise(logits: Tensor, placement: Placement, noise: Tensor) -> Tensor:
@@ -166,9 +176,17 @@ def serve_with_noise(logits: Tensor, placement: Placement, noise: Tensor) -> Ten
 
 
 def _tokens(
-    logits: Sequence[Tensor], placement: Placement, noise: Sequence[Tensor | None], edited: Tensor | None = None
+    logits: Sequence[Tensor],
+    placement: Placement,
+    noise: Sequence[Tensor | None],
+    edited: Tensor | None = None,
+    left: Leftover | None = None,
 ) -> Tensor:
     """Draws the tokens of a batch on a device, in its order, from the logits and the noise of each group."""
+    if left is not None:
+        route = placement.groups[0].route
+        assert isinstance(route, FusedV2), "nothing else leaves anything"
+        return route(logits[0], noise[0], is_own=logits[0] is edited, left=left)
     drawn = [_drawn(*each, edited) for each in zip(logits, placement.groups, noise, strict=True)]
     return drawn[0] if placement.order is None else torch.cat(drawn).index_select(0, placement.order)
 

@@ -252,7 +252,7 @@ class StaticStep:
         top_k = own.top_k.masked_fill(~is_ranked, 1)
         values = scaled(values, shift, divisor, out=values)
         ranks = noise[:, : self.largest_k]
-        by_rank = draw_by_second_operator(values, top_k, exceeded(own.top_p), ranks, own.min_p)
+        by_rank, _ = draw_by_second_operator(values, top_k, exceeded(own.top_p), ranks, own.min_p)
         unranked = replace(own, top_k=torch.full_like(top_k, SKIP_TOP_K))
         segments = Segments(Rows(unranked, logits, vocab_size, False, has_v2=True))
         by_segment = segments(logits, noise[:, : segments.lanes], is_own=False)

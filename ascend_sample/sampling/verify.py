@@ -135,6 +135,7 @@ def _verified(
 ) -> VerifiedDrafts:
     layout = places.layout
     plan = sampler.plan_of(logits, places, allowed)
+    left = sampler.leftover_of(plan)
     if plan.placement.is_native:
         parameters = plan.placement.groups[0].parameters.at(places.position)
         edits = places.native_edits() | ({} if allowed is None else allowed.native_edits(len(places)))
@@ -150,10 +151,10 @@ def _verified(
         drawn = RowsOutput(drawn_ids.clamp(min=0), of_places)
         tokens = layout.table(drawn_ids)
     else:
-        drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW)
+        drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW, left=left)
         tokens = layout.table(drawn.token_ids)
         accepted = layout.accepted(tokens, places.padded)
-    logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan)
+    logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
     is_beyond = layout.columns > accepted.unsqueeze(1)
     return VerifiedDrafts(
         tokens.masked_fill_(is_beyond, NO_TOKEN),

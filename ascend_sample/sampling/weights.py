@@ -105,8 +105,12 @@ def drop_outside_nucleus(ranked: Tensor, top_p: Tensor | None) -> None:
         ranked: float32 [rows, columns].
         top_p: float32 [rows, 1]; 1 drops nothing.
     """
-    if top_p is None:
-        return
+    if top_p is not None:
+        ranked.masked_fill_(is_outside_nucleus(ranked, top_p), 0)
+
+
+def is_outside_nucleus(ranked: Tensor, top_p: Tensor) -> Tensor:
+    """Tells what `drop_outside_nucleus` drops: bool [rows, columns]."""
     sums = ranked.cumsum(1)
     target = sums[:, -1:] * top_p
-    ranked.masked_fill_(sums.sub_(ranked) > target, 0)
+    return sums.sub_(ranked) > target

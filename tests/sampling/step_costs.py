@@ -38,7 +38,6 @@ class Budget(NamedTuple):
         requests: the rows.
         bitmask: a grammar masks the rows: "there", where the bitmask is on the device, or "sent".
         logprobs_mode: the sampler's.
-        held: launches that tests hold where a step misses its budget; None where it does not.
     """
 
     launches: int
@@ -46,7 +45,6 @@ class Budget(NamedTuple):
     requests: tuple[SamplingParams, ...]
     bitmask: str | None = None
     logprobs_mode: str = "raw_logprobs"
-    held: int | None = None
 
 
 def _all_alike(launches: int, memory: float, **params: Any) -> Budget:
@@ -83,9 +81,9 @@ def _penalized(kinds: tuple[SamplingParams, ...]) -> tuple[SamplingParams, ...]:
 
 BUDGETS = {
     "greedy": _all_alike(6, FLOAT, temperature=0.0),
-    "top-k": _all_alike(10, 2 * FLOAT, top_k=50),  # the operator's noise is as wide as the logits
-    "top-k, top-p": _all_alike(10, 2 * FLOAT, top_k=50, top_p=0.9),
-    "top-k, top-p, temperature": _all_alike(14, 2 * FLOAT, top_k=50, top_p=0.9, temperature=0.7),
+    "top-k": _all_alike(10, FLOAT, top_k=50),
+    "top-k, top-p": _all_alike(10, FLOAT, top_k=50, top_p=0.9),
+    "top-k, top-p, temperature": _all_alike(14, FLOAT, top_k=50, top_p=0.9, temperature=0.7),
     "no filter": _all_alike(20, FLOAT),
     "temperature alone": _all_alike(20, FLOAT, temperature=0.7),
     "min-p": _all_alike(28, FLOAT + MARK, min_p=0.1),
@@ -95,37 +93,33 @@ BUDGETS = {
     "k = 5000": _all_alike(28, 5 * FLOAT, top_k=5000),  # a sort's values and ids are 3 of them
     # Biases, bans, penalties, masks: the rows of all routes lie in one copy in float32.
     "greedy, penalties": Budget(6 + OF_PENALTIES, FLOAT, (replace(SIX_KINDS[0], **PENALTIES),)),
-    "top-k, penalties": Budget(10 + OF_PENALTIES, 2 * FLOAT, (SamplingParams(seed=1, top_k=50, **PENALTIES),)),
+    "top-k, penalties": Budget(10 + OF_PENALTIES, FLOAT, (SamplingParams(seed=1, top_k=50, **PENALTIES),)),
     "top-k, top-p, temperature, penalties": Budget(
-        14 + OF_PENALTIES, 2 * FLOAT, (replace(FILTERED, **PENALTIES), FILTERED, FILTERED)
+        14 + OF_PENALTIES, FLOAT, (replace(FILTERED, **PENALTIES), FILTERED, FILTERED)
     ),
-    "a repetition penalty": Budget(14 + OF_PENALTIES, 2 * FLOAT, (replace(FILTERED, repetition_penalty=1.05),)),
+    "a repetition penalty": Budget(14 + OF_PENALTIES, FLOAT, (replace(FILTERED, repetition_penalty=1.05),)),
     "no filter, penalties": Budget(20 + OF_PENALTIES, FLOAT, (replace(UNFILTERED, **PENALTIES), UNFILTERED)),
     "greedy, biases and bans": Budget(6 + OF_BIASES, FLOAT, (replace(SIX_KINDS[0], **BIASES),)),
-    "a bias and a ban on some rows": Budget(
-        14 + OF_BIASES, 2 * FLOAT, (replace(FILTERED, **BIASES), FILTERED, FILTERED)
-    ),
+    "a bias and a ban on some rows": Budget(14 + OF_BIASES, FLOAT, (replace(FILTERED, **BIASES), FILTERED, FILTERED)),
     "no filter, biases and bans": Budget(20 + OF_BIASES, FLOAT, (replace(UNFILTERED, **BIASES),)),
-    "allowed ids": Budget(14 + OF_BIASES, 2 * FLOAT, (replace(FILTERED, allowed_ids=range(9)), FILTERED)),
+    "allowed ids": Budget(14 + OF_BIASES, FLOAT, (replace(FILTERED, allowed_ids=range(9)), FILTERED)),
     "greedy, bitmask": Budget(6 + OF_A_BITMASK, FLOAT + MARK, (SIX_KINDS[0],), "there"),
-    "top-k, bitmask": Budget(10 + OF_A_BITMASK, 2 * FLOAT, (SIX_KINDS[1],), "there"),
-    "top-k, top-p, temperature, bitmask": Budget(14 + OF_A_BITMASK, 2 * FLOAT, (FILTERED,), "sent"),
+    "top-k, bitmask": Budget(10 + OF_A_BITMASK, FLOAT, (SIX_KINDS[1],), "there"),
+    "top-k, top-p, temperature, bitmask": Budget(14 + OF_A_BITMASK, FLOAT, (FILTERED,), "sent"),
     "no filter, bitmask": Budget(20 + OF_A_BITMASK, FLOAT + MARK, (UNFILTERED,), "sent"),
     "all edits": Budget(
         14 + OF_PENALTIES + OF_BIASES + OF_A_BITMASK,
-        2 * FLOAT,
+        FLOAT,
         (replace(FILTERED, **PENALTIES, **BIASES), replace(FILTERED, allowed_ids=range(9)), FILTERED),
         "sent",
     ),
     **{
-        f"logprobs = 5, {mode}": Budget(
-            14 + OF_LOGPROBS, 2 * FLOAT, (replace(FILTERED, logprobs=5),), logprobs_mode=mode, held=held
-        )
-        for mode, held in (
-            ("raw_logits", None),
-            ("raw_logprobs", 34),
-            ("processed_logprobs", 42),  # the most with the first operator alone is 84; with the second 38
-            ("processed_logits", 42),
+        f"logprobs = 5, {mode}": Budget(14 + OF_LOGPROBS, memory, (replace(FILTERED, logprobs=5),), logprobs_mode=mode)
+        for mode, memory in (
+            ("raw_logits", FLOAT),
+            ("raw_logprobs", FLOAT),
+            ("processed_logprobs", 2 * FLOAT),  # one of them is the operator's result
+            ("processed_logits", 2 * FLOAT),
         )
     },
     # The operator serves some of the rows: no workspace to compare.

@@ -149,6 +149,18 @@ def test_the_best_is_the_last_of_a_long_row(device: str, mode: LogprobsMode, bey
         assert found.token_ids[:, 2:].tolist() == [[7, 0], [last - 1, 0]]
 
 
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 3.0])
+def test_what_stands_beside_infinity_is_dropped(device: str, temperature: float) -> None:
+    """Top-k would keep it: a device scales it to -1e38 at a high temperature, which is no -inf."""
+    logits = torch.randn(2, 600, generator=torch.Generator().manual_seed(0))
+    logits[:, 9] = torch.inf
+    params = [SamplingParams(temperature=temperature, top_k=k, logprobs=3, seed=1) for k in (None, 5)]
+    found = reported(logits, params, device, LogprobsMode.PROCESSED_LOGITS)
+    assert found.values.tolist() == [[torch.inf, torch.inf, -torch.inf, -torch.inf]] * 2
+    found = reported(logits, params, device, LogprobsMode.PROCESSED_LOGPROBS)
+    assert found.values.tolist() == [[0.0, 0.0, -torch.inf, -torch.inf]] * 2
+
+
 @pytest.mark.parametrize("entries", [1, 2, 3, 5, 8, 1000, 151936])
 def test_sums_do_not_depend_on_the_number_of_rows(device: str, entries: int) -> None:
     values = torch.rand(7, entries, generator=torch.Generator().manual_seed(entries))

@@ -1,0 +1,38 @@
+"""What a draw leaves of its logits for the logprobs of the same rows, which would otherwise be made twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ascend_sample.sampling.best_tokens import best_entries
+from ascend_sample.sampling.weights import base_of
+
+
+@dataclass
+class Leftover:
+    """What logprobs of all rows of a batch ask of the route that draws them, and what it leaves.
+
+    Attributes:
+        count: how many of the best tokens are looked for.
+        lanes: as for `best_entries`.
+        is_filtered: what the filters keep is wanted; else the best of the logits that are drawn from.
+        best_ids: int64 [rows, count], the first of the total order.
+        base: float32 [rows, 1], as `base_of` has it.
+        kept: float32 [rows, vocab_size], logits less their maximum, divided by the temperature, -inf where a filter
+            dropped them.
+    """
+
+    count: int
+    lanes: Tensor | None
+    is_filtered: bool
+    best_ids: Tensor = field(init=False)
+    base: Tensor = field(init=False)
+    kept: Tensor = field(init=False)
+
+    def look_for_best(self, values: Tensor) -> Tensor:
+        """Finds the best of float32 logits that are cleaned, and returns the base."""
+        best, self.best_ids = best_entries(values, self.count, self.lanes)
+        self.base = base_of(best[:, :1])
+        return self.base
