@@ -22,7 +22,7 @@ from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.reading import read_together
 from ascend_sample.decoding.request import CommonOptions, Request, check_model, check_positions, check_request
 from ascend_sample.decoding.row_params import check_generator
-from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
+from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft, judge_greedy_draft
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import DRAFTER_METHODS, Drafter, ModelDrafter, ModelDraftState, Round
 from ascend_sample.decoding.speculation.matching import Matching, checked_rows
@@ -235,6 +235,8 @@ class _Run:
         status: Tensor | None = None
         if self.matching is not None:
             new, accepted, status = self.matching.judge(logits, draft)
+        elif self.sampling.is_greedy and count:
+            accepted, new = judge_greedy_draft(logits, draft, self.sampling, texts.lengths, is_whole)
         else:
             accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths, noise, is_whole)
             new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
