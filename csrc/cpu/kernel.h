@@ -6,12 +6,11 @@
 #include <span>
 
 #include "cpu/branches.h"
-#include "cpu/draws/rejection.h"
 #include "cpu/filters/best_tokens.h"
 #include "cpu/filters/distribution.h"
 #include "cpu/filters/edited_top_k.h"
+#include "cpu/filters/rejection.h"
 #include "cpu/filters/sample_result.h"
-#include "cpu/filters/target.h"
 #include "cpu/rows/edits.h"
 #include "cpu/rows/formats.h"
 #include "cpu/targets.h"
