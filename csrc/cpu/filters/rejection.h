@@ -1,8 +1,10 @@
 // What a rejected draft is replaced by, and how much of a target a proposal leaves.
 #pragma once
 
+#include "cpu/calls.h"
 #include "cpu/draws/noise.h"
 #include "cpu/filters/target.h"
+#include "cpu/scratch.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
