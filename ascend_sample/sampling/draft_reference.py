@@ -40,7 +40,7 @@ def chances(rule: str, targets: Floats, drafts: Sequence[int], proposals: Floats
         >>> proposals = np.array([[0.75, 0.25], [0.25, 0.75]])
         >>> chances("standard", targets, [0, 0], proposals)
         [0.6666666666666666, 2.0]
-        >>> chances("block", targets, [0, 0], proposals)
+        >>> [round(chance, 3) for chance in chances("block", targets, [0, 0], proposals)]
         [0.2, 1.0]
     """
     ratios = [_ratio(*each) for each in zip(targets[:-1], drafts, proposals, strict=True)]
@@ -52,7 +52,7 @@ def chances(rule: str, targets: Floats, drafts: Sequence[int], proposals: Floats
         if after == len(ratios):
             found.append(joint)
             continue
-        rest = np.maximum(joint * targets[after] - proposals[after], 0).sum()
+        rest = float(np.maximum(joint * targets[after] - proposals[after], 0).sum())
         found.append(rest / (rest + 1 - joint) if rest + 1 - joint > 0 else 1.0)
     return found
 

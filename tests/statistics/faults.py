@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import RowsOutput, SamplingRoute, device_routes, edits, placed_noise, plan, serving, slots
+from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.total_order import mask_below_top_k
 
 Noise = Callable[..., Tensor]
@@ -21,9 +22,9 @@ Noise = Callable[..., Tensor]
 def around_operator(change: Callable[..., tuple[Any, Any, Tensor]]) -> Plant:
     """Lets something happen to scaled logits, parameters and noise just before an operator or a softmax takes them."""
 
-    def draw(self: Any, values: Tensor, noise: Tensor) -> Tensor:
+    def draw(self: Any, values: Tensor, noise: Tensor, left: Leftover | None = None) -> Tensor:
         values, parameters, noise = change(values, self.rows.parameters, device_routes.widened(noise, values))
-        return device_routes.FusedV2(self.rows._replace(parameters=parameters))._draw(values, noise)
+        return device_routes.FusedV2(self.rows._replace(parameters=parameters))._draw(values, noise, left)
 
     def weigh(self: Any, weights: Tensor) -> None:
         values, parameters, _ = change(weights.clone(), self.rows.parameters, torch.ones_like(weights))
