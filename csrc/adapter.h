@@ -55,6 +55,9 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 11) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k);
+  } else if constexpr (kCount == 14) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = arguments;
+    return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
   } else {
     static_assert(kCount == 23, "a struct of so many arguments needs a line here");
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = arguments;

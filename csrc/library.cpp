@@ -76,6 +76,7 @@ TORCH_LIBRARY(ascend_sample, m) {
   define<FilterArguments>(m, FilterArguments::kName);
   define<BestTokensArguments>(m, BestTokensArguments::kName);
   define<RowLogprobsArguments>(m, RowLogprobsArguments::kName);
+  define<ShardLeadsArguments>(m, ShardLeadsArguments::kName);
   define_check<NoiseArguments>(m);
 }
 
@@ -86,6 +87,7 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   implement_fake<FilterArguments>(m);
   implement_fake<BestTokensArguments>(m);
   implement_fake<RowLogprobsArguments>(m);
+  implement_fake<ShardLeadsArguments>(m);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {

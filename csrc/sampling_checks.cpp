@@ -238,6 +238,46 @@ void check_arguments(const RowLogprobsArguments& arguments) {
   check_count(kOperator, count, logits);
 }
 
+void check_arguments(const ShardLeadsArguments& arguments) {
+  constexpr const char* kOperator = ShardLeadsArguments::kName;
+  const at::Tensor& logits = arguments.logits;
+  check_logits(kOperator, logits);
+  if (arguments.rows.has_value()) {
+    check_list(kOperator, *arguments.rows, "rows", ScalarType::Long, logits, "logits");
+  }
+  const c10::SymInt count =
+      arguments.rows.has_value() ? arguments.rows->sym_size(0) : logits.sym_size(0);
+  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
+    check_per_row(kOperator, tensor, name, dtype, count, logits, "logits");
+  };
+  TORCH_CHECK_VALUE(arguments.first_id >= 0 && arguments.first_id <= kMaxVocabSize, kOperator,
+                    ": first_id must be between 0 and ", kMaxVocabSize, ", got ",
+                    arguments.first_id, ". It is the id of the first column.");
+  TORCH_CHECK_VALUE(arguments.slack >= 0 && arguments.slack < 1, kOperator,
+                    ": slack must be in [0, 1), got ", arguments.slack,
+                    ". It is a share of a score.");
+  check(arguments.temperature, "temperature", ScalarType::Float);
+  check(arguments.min_p, "min_p", ScalarType::Float);
+  check(arguments.seed, "seed", ScalarType::Long);
+  check(arguments.position, "position", ScalarType::Long);
+  check_purpose(kOperator, arguments.purpose);
+  if (arguments.maximum.has_value()) {
+    check(*arguments.maximum, "maximum", ScalarType::Float);
+  }
+  const std::optional<at::Tensor>* const cuts[] = {&arguments.least_values, &arguments.most_values,
+                                                   &arguments.least_last_ids,
+                                                   &arguments.most_last_ids};
+  const char* const names[] = {"least_values", "most_values", "least_last_ids", "most_last_ids"};
+  for (size_t i = 0; i < std::size(cuts); ++i) {
+    TORCH_CHECK_VALUE(cuts[i]->has_value() == cuts[0]->has_value(), kOperator, ": ", names[i],
+                      " must be given together with ", names[0],
+                      ", got one of them alone. Give both cuts, or none.");
+    if (cuts[i]->has_value()) {
+      check(**cuts[i], names[i], i < 2 ? ScalarType::Float : ScalarType::Long);
+    }
+  }
+}
+
 at::Tensor allocate_outputs(const FilterArguments& arguments) {
   return allocate(arguments.logits.sym_sizes(), c10::kFloat, arguments.logits);
 }
@@ -264,6 +304,13 @@ RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& argum
   const c10::SymInt shape[] = {token_ids.sym_size(0), 1 + count};
   return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kLong, logits),
           allocate({shape[0]}, c10::kLong, logits)};
+}
+
+ShardLeadsArguments::Results allocate_outputs(const ShardLeadsArguments& arguments) {
+  const at::Tensor& logits = arguments.logits;
+  const c10::SymInt rows = arguments.seed.sym_size(0);
+  return {allocate({rows, 3, 6}, c10::kDouble, logits), allocate({rows, 3}, c10::kLong, logits),
+          allocate({rows}, c10::kFloat, logits), allocate({rows}, c10::kChar, logits)};
 }
 
 }  // namespace ascend_sample

@@ -10,6 +10,7 @@
 #include "cpu/filters/sample_result.h"
 #include "cpu/rows/edits.h"
 #include "cpu/rows/formats.h"
+#include "cpu/shards.h"
 #include "cpu/targets.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -190,11 +191,17 @@ inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, S
            });
 }
 
+inline void lead(const ShardCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
+  for_type(call.logits.type,
+           [&]<typename Type>(Type) { lead_parts<Type>(call, first_row, last_row, scratch); });
+}
+
 extern const Kernel kKernel;
 const Kernel kKernel{.sample = sample,
                      .sample_requests = sample_requests,
                      .filter = filter,
                      .rank = rank,
+                     .lead = lead,
                      .fill_noise = fill_exponential};
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

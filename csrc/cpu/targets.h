@@ -24,6 +24,7 @@ struct Kernel {
   RowsFunction<SamplingCall> sample_requests;
   RowsFunction<FilteringCall> filter;
   RowsFunction<RankingCall> rank;
+  RowsFunction<ShardCall> lead;
 
   /// Writes the exponential noise of `count` lanes of a row from `first_lane`, which is even.
   void (*fill_noise)(const NoiseKey& key, uint64_t first_lane, size_t count, float* out);
