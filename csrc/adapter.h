@@ -46,6 +46,9 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 5) {
     const auto& [a, b, c, d, e] = arguments;
     return tie(a, b, c, d, e);
+  } else if constexpr (kCount == 6) {
+    const auto& [a, b, c, d, e, f] = arguments;
+    return tie(a, b, c, d, e, f);
   } else if constexpr (kCount == 7) {
     const auto& [a, b, c, d, e, f, g] = arguments;
     return tie(a, b, c, d, e, f, g);

@@ -195,6 +195,33 @@ struct ShardLeadsArguments {
   const std::optional<at::Tensor>& most_last_ids;
 };
 
+struct FirstOfRowsArguments {
+  static constexpr const char* kName = "first_of_rows";
+  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, int count)";
+  /// float32 [rows, count], int64 [rows, count], int8 [rows].
+  static constexpr const char* kResults = "(Tensor values, Tensor token_ids, Tensor status)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  int64_t count;
+};
+
+struct ShardHistogramArguments {
+  static constexpr const char* kName = "shard_histogram";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor? rows, Tensor maximum, Tensor counts, Tensor prefix, int digit)";
+  static constexpr const char* kResults = "Tensor";  // float64 [rows, 256]
+  using Results = at::Tensor;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& maximum;
+  const at::Tensor& counts;
+  const at::Tensor& prefix;
+  int64_t digit;
+};
+
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
 /// at shapes, dtypes, devices and numbers on the host only: works on fake tensors with symbolic
 /// shapes, and never synchronises with a device.
@@ -206,6 +233,8 @@ void check_arguments(const FilterArguments& arguments);
 void check_arguments(const BestTokensArguments& arguments);
 void check_arguments(const RowLogprobsArguments& arguments);
 void check_arguments(const ShardLeadsArguments& arguments);
+void check_arguments(const FirstOfRowsArguments& arguments);
+void check_arguments(const ShardHistogramArguments& arguments);
 
 /// The results, not initialised. What is not wanted has the shape [0].
 SampleArguments::Results allocate_outputs(const SampleArguments& arguments);
@@ -216,5 +245,7 @@ FilterArguments::Results allocate_outputs(const FilterArguments& arguments);
 BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments);
 RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& arguments);
 ShardLeadsArguments::Results allocate_outputs(const ShardLeadsArguments& arguments);
+FirstOfRowsArguments::Results allocate_outputs(const FirstOfRowsArguments& arguments);
+ShardHistogramArguments::Results allocate_outputs(const ShardHistogramArguments& arguments);
 
 }  // namespace ascend_sample

@@ -198,6 +198,32 @@ struct ShardCall {
   RowStatus* status;   // [batch_size]
 };
 
+/// first_of_rows: the first of the total order of rows, and what was seen in them.
+struct FirstCall {
+  Logits logits;
+  int64_t batch_size;
+  std::span<const int64_t> rows;  // as those of ShardCall
+  int64_t count;                  // 1 to kMaxTopK
+  float* values;                  // [batch_size, count]; -inf where a row has no more
+  int64_t* ids;                   // the same; 0 then
+  RowStatus* status;              // [batch_size]
+};
+
+/// A digit of the order of values: 32 bits that grow with the value have four.
+inline constexpr size_t kDigitBins = 256;
+
+/// shard_histogram: what weighs how much, by one digit of those whose digits before are known.
+struct DigitCall {
+  Logits logits;
+  int64_t batch_size;
+  std::span<const int64_t> rows;  // as those of ShardCall
+  const float* maximum;           // finite
+  const bool* counts;             // rather than exp(logit - maximum)
+  const int64_t* prefix;          // the digits before
+  int64_t digit;                  // 0 to 3
+  double* bins;                   // [batch_size, kDigitBins]
+};
+
 /// Tokens whose own numbers and ranks are wanted, one for each row of the batch.
 struct GivenTokens {
   const int64_t* ids;

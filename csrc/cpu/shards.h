@@ -7,6 +7,60 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
+/// Where among the logits a row is.
+inline int64_t place_in(std::span<const int64_t> rows, int64_t index) {
+  return rows.empty() ? index : rows[static_cast<size_t>(index)];
+}
+
+template <typename Type>
+void find_first_of_row(const Row<Type>& row, const FirstCall& call, int64_t index,
+                       Workspace& work) {
+  const auto count = static_cast<size_t>(call.count);
+  float* const values = call.values + index * call.count;
+  int64_t* const ids = call.ids + index * call.count;
+  RowArguments arguments{.rules = kSamplingLayer, .k = 0, .p = 1.0F, .min_p = 0.0F, .eps = 0.0F};
+  arguments.status = {call.status + index, 1};
+  const Groups groups = groups_for(count, row.vocab_size(), work);
+  size_t found = 0;
+  if (scan_first(row, groups, arguments) != -kInfinity) {
+    const Candidates candidates = first_of_total_order(row, groups, count, work);
+    for (; found < candidates.count; ++found) {
+      values[found] = candidates.values[found];
+      ids[found] = candidates.ids[found];
+    }
+  }
+  std::fill(values + found, values + count, -kInfinity);
+  std::fill(ids + found, ids + count, 0);
+}
+
+/// -inf has no weight, and is not counted.
+template <typename Type>
+void weigh_digits_of_row(const Row<Type>& row, const DigitCall& call, int64_t index) {
+  double* const bins = call.bins + index * static_cast<int64_t>(kDigitBins);
+  std::fill_n(bins, kDigitBins, 0.0);
+  const Floats maximum = splat(call.maximum[index]);
+  const bool counts = call.counts[index];
+  const auto shift = static_cast<uint32_t>(24 - 8 * call.digit);
+  const auto prefix = static_cast<uint64_t>(call.prefix[index]);
+  float values[kLine];
+  float weights[kLine];
+  for (size_t i = 0; i < row.lines(); ++i) {
+    const Line line = Type::load(row.line(i));
+    store(values, line.first);
+    store(values + kLanes, line.second);
+    if (!counts) {
+      store(weights, exp_not_positive(line.first - maximum));
+      store(weights + kLanes, exp_not_positive(line.second - maximum));
+    }
+    for (size_t lane = 0; lane < kLine; ++lane) {
+      const uint32_t key = static_cast<uint32_t>(ordinal_of(values[lane])) ^ 0x80000000U;
+      if (uint64_t{key} >> shift >> 8 == prefix && values[lane] != -kInfinity) {
+        bins[key >> shift & 0xFF] += counts ? 1.0 : double{weights[lane]};
+      }
+    }
+  }
+}
+
 /// Leads of a part whose segments are aligned. `before` are the places that it does not have.
 template <typename Type>
 void find_leads(const Row<Type>& row, const Groups& groups, float maximum, float temperature,
@@ -67,7 +121,10 @@ void lead_part(const Row<Type>& row, const ShardCall& call, int64_t index, size_
                             : Cut{value, static_cast<size_t>(last_id) + before};
     }
     if (call.min_p[index] > 0.0F) {
-      const Cut other = cut_of_min_p(call.min_p[index], maximum, temperature, row.vocab_size());
+      // Where top-p comes before min-p, probabilities are rounded before they are compared.
+      const double room = call.cut_values[i].empty() ? 0.0 : i == 0 ? 2 * kUnsure : -2 * kUnsure;
+      const auto min_p = static_cast<float>(double{call.min_p[index]} * (1 + room));
+      const Cut other = cut_of_min_p(min_p, maximum, temperature, row.vocab_size());
       cuts[i] = other.value > cuts[i].value ? other : cuts[i];
     }
   }

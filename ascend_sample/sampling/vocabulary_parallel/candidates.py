@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.vocabulary_parallel.local_rows import Source
 
-
-class Best(NamedTuple):
-    """The first of a row's part.
-
-    Attributes:
-        value: float32 [rows]; -inf where nothing is above that.
-        token_id: int64 [rows], in the part; 0 then.
-        status: int8 [rows], of the part.
-    """
-
-    value: Tensor
-    token_id: Tensor
-    status: Tensor
-
-
-def best_of(source: Source) -> Best:
-    """Finds the best logit of each row, in one pass that tells its status as well."""
-    count = len(source.batch_rows)
-    zeros, noise = torch.zeros(count), torch.zeros(count, dtype=torch.int64)
-    token_id, status = torch.ops.ascend_sample.sample_rows(
-        source.logits, source.rows, zeros, torch.ones(count, dtype=torch.int32), zeros + 1, zeros, noise, noise
-    )
-    rows = torch.arange(len(source.logits)) if source.rows is None else source.rows
-    value = source.logits[rows, token_id].float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    return Best(value, token_id.masked_fill(value == -torch.inf, 0), status)
-
-
-def first_of(source: Source, best: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Returns the first of the total order of each row.
+def first_of(logits: Tensor, rows: Tensor | None, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the first of the total order of rows' parts, in one pass that tells their statuses as well.
 
     Args:
-        source: the rows.
-        best: int64 [rows], the first of each, which spares a search for its rank.
-        count: how many are wanted.
+        logits: floats [rows of the tensor, ids].
+        rows: int64, which of them; None: all.
+        count: how many are wanted, at most 1024.
 
     Returns:
-        Values, float32 [rows, count], and ids in the part, int64: -inf and 0 where the row has no more.
+        Values, float32 [rows, count], and ids in the part, int64: -inf and 0 where a row has no more. Statuses, int8.
     """
-    width = source.logits.shape[1]
-    values, ids, _ = torch.ops.ascend_sample.row_logprobs(source.logits, source.rows, best, min(count, width), False)
-    values, ids = values[:, 1:], ids[:, 1:].masked_fill(values[:, 1:] == -torch.inf, 0)
+    values, ids, status = torch.ops.ascend_sample.first_of_rows(logits, rows, min(count, logits.shape[1]))
     missing = count - values.shape[1]
     if missing > 0:
         values = torch.cat((values, values.new_full((len(values), missing), -torch.inf)), 1)
         ids = torch.cat((ids, ids.new_zeros(len(ids), missing)), 1)
-    return values, ids
+    return values, ids, status
 
 
 def merged(values: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:

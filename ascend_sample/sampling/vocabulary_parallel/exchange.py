@@ -56,7 +56,7 @@ class ProcessGroupExchange:
         """
         gathered = torch.empty(self.size, len(message), dtype=torch.uint8, device=message.device)
         try:
-            dist.all_gather_into_tensor(gathered.view(-1), message, group=self._group)
+            dist.all_gather(list(gathered.unbind(0)), message, group=self._group)
         except RuntimeError as error:
             raise RuntimeError(
                 f"VocabularyShard: the ranks must all take part in a step, got a failed collective on rank {self.rank} "

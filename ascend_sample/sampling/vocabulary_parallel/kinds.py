@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,8 @@ class Kind(enum.IntEnum):
     FIRST = 1  # the first k of each part
     RACE = 2  # the leads of each part, weighed by its own maximum
     LATE_RACE = 3  # the same, when the maximum of the row, or the row's seed, is known
-    WHOLE = 4  # the logits themselves
+    CUT = 4  # the same, when the end of what is kept is known
+    WHOLE = 5  # the logits themselves
 
 
 class RowKinds(NamedTuple):
@@ -40,9 +41,6 @@ class RowKinds(NamedTuple):
         return np.flatnonzero(np.isin(self.of_row, kinds))
 
 
-ALL_KINDS: Final = tuple(Kind)
-
-
 def kinds_of(batch: SamplingBatch, keep_ties: bool) -> RowKinds:
     """Chooses the kind of each row, of which all seeds are known.
 
@@ -58,9 +56,9 @@ def kinds_of(batch: SamplingBatch, keep_ties: bool) -> RowKinds:
     is_limited = (host.top_k >= 1) & (host.top_k < vocab_size)
     is_greedy = (host.temperature == 0) | (is_limited & (host.top_k == 1))
     is_ranked = is_limited & (host.top_k <= LARGEST_FUSED_K) & (not keep_ties)
-    is_filtered = is_limited | (host.top_p < 1)
     kinds = np.where(host.min_p > 0, Kind.LATE_RACE, Kind.RACE)
-    kinds = np.where(is_filtered, Kind.WHOLE, kinds)
+    kinds = np.where(is_limited | (host.top_p < 1), Kind.CUT, kinds)
+    kinds = np.where(is_limited & (host.top_p < 1), Kind.WHOLE, kinds)
     kinds = np.where(is_ranked, Kind.FIRST, kinds)
     kinds = np.where(is_greedy, Kind.BEST, kinds)
     return RowKinds(kinds.astype(np.int64), ~is_greedy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -16,61 +16,82 @@ from ascend_sample.sampling.row_table import NO_SLOT
 Rows = npt.NDArray[np.int64]
 
 
-class Source(NamedTuple):
-    """Some rows of a batch, in one tensor.
+AS_GIVEN, WIDENED, MASKED_ALONE = range(3)
+
+
+class Chosen(NamedTuple):
+    """Those of some rows of a batch that lie in one tensor.
 
     Attributes:
-        logits: [rows of the tensor, ids of the shard].
-        batch_rows: which rows of the batch they are, ascending.
+        tensor: which: the logits as they are given, the float32 copy, or the copy of those that have masks alone.
         rows: int64, where they are in the tensor; None: as many as it has, in order.
+        where: int64, which of the chosen rows they are.
+        of_batch: int64, which rows of the batch.
     """
 
-    logits: Tensor
-    batch_rows: Rows
+    tensor: int
     rows: Tensor | None
+    where: Tensor
+    of_batch: Tensor
 
-    def of(self, batch_rows: Rows) -> Source:
-        """Returns those of the rows that are among these."""
-        is_wanted = np.isin(self.batch_rows, batch_rows)
-        if is_wanted.all():
-            return self
-        places = torch.from_numpy(np.flatnonzero(is_wanted))
-        rows = places if self.rows is None else self.rows[places]
-        return Source(self.logits, self.batch_rows[is_wanted], rows)
 
-    def gathered(self) -> Tensor:
-        """Returns the rows side by side."""
-        return self.logits if self.rows is None else self.logits[self.rows]
+class RowPlaces:
+    """Where the rows of a batch lie once they are edited: what stays the same while the batch and its edits do.
+
+    Args:
+        edits: arguments of `sample_rows` for the whole vocabulary.
+        count: how many rows the batch has.
+
+    Attributes:
+        is_wide: bool [count], whether edits make a row float32.
+    """
+
+    def __init__(self, edits: Mapping[str, Tensor], count: int) -> None:
+        self.is_wide, is_masked = edited_rows(edits, count)
+        self._tensor_of_row = np.where(self.is_wide, WIDENED, np.where(is_masked, MASKED_ALONE, AS_GIVEN))
+        self.rows = [np.flatnonzero(self._tensor_of_row == tensor) for tensor in range(3)]
+
+    def chosen(self, batch_rows: Rows) -> list[Chosen]:
+        """Returns where these rows are, ascending."""
+        found = []
+        for tensor, rows in enumerate(self.rows):
+            where = np.flatnonzero(self._tensor_of_row[batch_rows] == tensor)
+            if not len(where):
+                continue
+            of_batch = batch_rows[where]
+            places = of_batch if tensor == AS_GIVEN else np.searchsorted(rows, of_batch)
+            has_all = len(of_batch) == (len(self._tensor_of_row) if tensor == AS_GIVEN else len(rows))
+            arrays = (
+                None if has_all else torch.from_numpy(places),
+                torch.from_numpy(where),
+                torch.from_numpy(of_batch),
+            )
+            found.append(Chosen(tensor, *arrays))
+        return found
 
 
 class LocalRows:
-    """The rows of a batch on one rank, of which those with edits are copies, made once.
+    """The rows of a batch on one rank, of which those with edits are copies, made once a step.
 
     Args:
         logits: floats [batch, columns] of the rank; what is behind its ids is padding.
         edits: arguments of `sample_rows` for the whole vocabulary.
+        places: of the rows.
         ids: those of the rank; at least one.
+
+    Attributes:
+        tensors: as `RowPlaces` numbers them.
     """
 
-    def __init__(self, logits: Tensor, edits: Mapping[str, Tensor], ids: range) -> None:
+    def __init__(self, logits: Tensor, edits: Mapping[str, Tensor], places: RowPlaces, ids: range) -> None:
         own = logits[:, : len(ids)]
-        widened, masked = edited_rows(edits, len(logits))
-        as_given = np.flatnonzero(~(widened | masked))
-        self._sources = []
-        if len(as_given):
-            there = None if len(as_given) == len(logits) else torch.from_numpy(as_given)
-            self._sources.append(Source(own, as_given, there))
-        for is_of, dtype in ((widened, torch.float32), (masked & ~widened, logits.dtype)):
-            rows = np.flatnonzero(is_of)
+        self.tensors = [own, own, own]
+        for tensor, dtype in ((WIDENED, torch.float32), (MASKED_ALONE, logits.dtype)):
+            rows = places.rows[tensor]
             if len(rows):
                 copied = own[torch.from_numpy(rows)].to(dtype).contiguous()
                 _edit(copied, edits, rows, ids)
-                self._sources.append(Source(copied, rows, None))
-
-    def sources(self, batch_rows: Rows) -> Iterator[Source]:
-        """Returns these of the rows, tensor by tensor."""
-        of_rows = (source.of(batch_rows) for source in self._sources)
-        return (source for source in of_rows if len(source.batch_rows))
+                self.tensors[tensor] = copied
 
 
 def edited_rows(edits: Mapping[str, Tensor], count: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

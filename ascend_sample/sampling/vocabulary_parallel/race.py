@@ -7,6 +7,7 @@ within what rounding can do, a row stays open, and is drawn from its gathered lo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,9 +29,11 @@ between 2^-64 and 45; two candidates, weighed twice: 4 * 110 / 2^23.
 """
 LEADS: Final = 3
 """Of a part: the first segment, the best of those between, and the last one."""
+NUMBERS: Final = 6
 SCORE, MOST, OTHER, PLACE, MOST_PLACE, OTHER_PLACE = range(6)
 
 Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
 Booleans = npt.NDArray[np.bool_]
 
 
@@ -46,21 +49,20 @@ class Decision(NamedTuple):
     is_open: Booleans
 
 
-def parts_of(prefix: str, rows: int) -> list[Part]:
+def parts_of(rows: int) -> list[Part]:
     """Returns what a rank tells of its leads: 88 bytes a row."""
     return [
-        Part(f"{prefix}_scores", torch.float64, 2 * LEADS * rows),
-        Part(f"{prefix}_places", torch.float64, LEADS * rows),
-        Part(f"{prefix}_ids", torch.int32, LEADS * rows),
-        Part(f"{prefix}_flags", torch.int8, LEADS * rows),
+        Part("race_scores", torch.float64, 2 * LEADS * rows),
+        Part("race_places", torch.float64, LEADS * rows),
+        Part("race_ids", torch.int32, LEADS * rows),
+        Part("race_flags", torch.int8, LEADS * rows),
     ]
 
 
-def told(prefix: str, leads: Tensor, token_ids: Tensor, first_id: int, near: Tensor) -> dict[str, Tensor]:
+def told(leads: Tensor, token_ids: Tensor, first_id: int, near: Tensor) -> dict[str, Tensor]:
     """Returns the numbers that a rank tells of its leads.
 
     Args:
-        prefix: of their names.
         leads: float64 [rows, 3, 6] from `shard_leads`.
         token_ids: int64 [rows, 3], in the part.
         first_id: of the part.
@@ -71,18 +73,17 @@ def told(prefix: str, leads: Tensor, token_ids: Tensor, first_id: int, near: Ten
     between = leads[:, 1]
     is_open[:, 1] |= between[:, OTHER] >= between[:, SCORE] * enough[:, 0]
     return {
-        f"{prefix}_scores": leads[..., [SCORE, MOST]],
-        f"{prefix}_places": leads[..., MOST_PLACE],
-        f"{prefix}_ids": token_ids + first_id,
-        f"{prefix}_flags": is_open,
+        "race_scores": leads[..., [SCORE, MOST]],
+        "race_places": leads[..., MOST_PLACE],
+        "race_ids": token_ids + first_id,
+        "race_flags": is_open,
     }
 
 
-def decide(prefix: str, numbers: dict[str, Tensor], log_scales: Floats, near: Floats, borders: Borders) -> Decision:
+def decide(numbers: Mapping[str, Tensor], log_scales: Floats, near: Floats, borders: Borders) -> Decision:
     """Finds the winners among the leads of all ranks.
 
     Args:
-        prefix: of the names of what was told.
         numbers: what each rank has told, by name.
         log_scales: [ranks, rows], the logarithm of what a rank's weights are to be multiplied with: -inf for those of
             rows without any.
@@ -91,10 +92,10 @@ def decide(prefix: str, numbers: dict[str, Tensor], log_scales: Floats, near: Fl
     """
     ranks, rows = log_scales.shape
     scale = np.exp(np.minimum(log_scales, 0.0))
-    scores = numbers[f"{prefix}_scores"].view(ranks, rows, LEADS, 2).numpy() * scale[:, :, None, None]
-    places = numbers[f"{prefix}_places"].view(ranks, rows, LEADS).numpy() * scale[:, :, None]
-    ids = numbers[f"{prefix}_ids"].view(ranks, rows, LEADS).numpy()
-    flags = numbers[f"{prefix}_flags"].view(ranks, rows, LEADS).numpy() != 0
+    scores = numbers["race_scores"].view(ranks, rows, LEADS, 2).numpy() * scale[:, :, None, None]
+    places = numbers["race_places"].view(ranks, rows, LEADS).numpy() * scale[:, :, None]
+    ids = numbers["race_ids"].view(ranks, rows, LEADS).numpy()
+    flags = numbers["race_flags"].view(ranks, rows, LEADS).numpy() != 0
 
     # Each candidate is a segment, whole or of the parts that ranks have of it: [members of the candidate].
     candidates = [[(rank, 1)] for rank in range(ranks)]

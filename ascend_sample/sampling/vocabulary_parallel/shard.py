@@ -30,6 +30,16 @@ class Borders(NamedTuple):
     ends: tuple[int, ...]
     widths: tuple[int, ...]
 
+    @property
+    def counts(self) -> list[int]:
+        """Returns how many ids each rank has."""
+        return [end - first for first, end in zip(self.firsts, self.ends, strict=True)]
+
+    @property
+    def most_ids(self) -> int:
+        """Returns how many ids any rank has at most."""
+        return max(self.counts)
+
 
 @dataclass(frozen=True)
 class VocabularyShard:

@@ -1,4 +1,5 @@
-// shard_leads for CPU tensors: the segmented draw of parts of rows, by the core of targets.h.
+// shard_leads, shard_histogram and first_of_rows for CPU tensors: what a rank finds of its part of
+// rows, by the core of targets.h.
 #include <torch/library.h>
 
 #include <span>
@@ -30,15 +31,56 @@ class Numbers {
   at::Tensor held_;
 };
 
-ShardLeadsArguments::Results shard_leads_kernel(const ShardLeadsArguments& arguments) {
-  check_arguments(arguments);
-  const at::Tensor& logits = arguments.logits;
-  const Numbers<int64_t> rows(arguments.rows);
-  check_values(ShardLeadsArguments::kName, "rows", rows.span(),
+void check_places(const char* op, const Numbers<int64_t>& rows, const at::Tensor& logits) {
+  check_values(op, "rows", rows.span(),
                {.least = 0,
                 .end = logits.size(0),
                 .end_name = "the batch size of logits",
                 .remedy = "Pass None for all rows."});
+}
+
+FirstOfRowsArguments::Results first_of_rows_kernel(const FirstOfRowsArguments& arguments) {
+  check_arguments(arguments);
+  const at::Tensor& logits = arguments.logits;
+  const Numbers<int64_t> rows(arguments.rows);
+  check_places(FirstOfRowsArguments::kName, rows, logits);
+  auto [values, token_ids, status] = allocate_outputs(arguments);
+  serve(&Kernel::find_first,
+        FirstCall{.logits = logits_of(logits),
+                  .batch_size = values.size(0),
+                  .rows = rows.span(),
+                  .count = arguments.count,
+                  .values = values.mutable_data_ptr<float>(),
+                  .ids = token_ids.mutable_data_ptr<int64_t>(),
+                  .status = reinterpret_cast<RowStatus*>(status.mutable_data_ptr<int8_t>())});
+  return {values, token_ids, status};
+}
+
+at::Tensor shard_histogram_kernel(const ShardHistogramArguments& arguments) {
+  check_arguments(arguments);
+  const at::Tensor& logits = arguments.logits;
+  const Numbers<int64_t> rows(arguments.rows);
+  check_places(ShardHistogramArguments::kName, rows, logits);
+  const Numbers<float> maximum(arguments.maximum);
+  const Numbers<bool> counts(arguments.counts);
+  const Numbers<int64_t> prefix(arguments.prefix);
+  at::Tensor bins = allocate_outputs(arguments);
+  serve(&Kernel::weigh_digits, DigitCall{.logits = logits_of(logits),
+                                         .batch_size = bins.size(0),
+                                         .rows = rows.span(),
+                                         .maximum = maximum.span().data(),
+                                         .counts = counts.span().data(),
+                                         .prefix = prefix.span().data(),
+                                         .digit = arguments.digit,
+                                         .bins = bins.mutable_data_ptr<double>()});
+  return bins;
+}
+
+ShardLeadsArguments::Results shard_leads_kernel(const ShardLeadsArguments& arguments) {
+  check_arguments(arguments);
+  const at::Tensor& logits = arguments.logits;
+  const Numbers<int64_t> rows(arguments.rows);
+  check_places(ShardLeadsArguments::kName, rows, logits);
   const Numbers<float> temperature(arguments.temperature);
   const Numbers<float> min_p(arguments.min_p);
   const Numbers<int64_t> seed(arguments.seed);
@@ -73,6 +115,8 @@ ShardLeadsArguments::Results shard_leads_kernel(const ShardLeadsArguments& argum
 }  // namespace
 
 TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
+  m.impl(FirstOfRowsArguments::kName, adapted<&first_of_rows_kernel>);
+  m.impl(ShardHistogramArguments::kName, adapted<&shard_histogram_kernel>);
   m.impl(ShardLeadsArguments::kName, adapted<&shard_leads_kernel>);
 }
 
