@@ -12,7 +12,7 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rows test-statistics test-integrations test-decoding-oracles build verify lint format \
+.PHONY: help demo test test-rows test-statistics test-collectives test-integrations test-decoding-oracles build verify lint format \
   sanitize fuzz test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures clean
 
 help:  ## this list
@@ -75,6 +75,9 @@ test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in env
 test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers, and more of their ONNX graphs: minutes
 	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/models/test_transformers_models.py \
 	  tests/decoding/onnx/test_onnx_transformers.py
+
+test-collectives: $(BIN)/.built  ## a rank of an emulated group is killed 200 times: the others say so, and a new group works
+	ASCEND_SAMPLE_COLLECTIVES=long $(RUN) -m pytest tests/hostcann/test_hccl.py
 
 test-decoding-oracles: $(BIN)/.built  ## group beam and contrastive search beside transformers 4.49, in an environment of its own
 	$(RUN) -m tests.decoding_oracles.run

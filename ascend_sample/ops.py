@@ -119,18 +119,15 @@ def top_k_top_p_sample_v2(
     logits are probabilities and are the weights themselves. Equal logits are ordered by id.
 
     Args:
-        logits: float32, float16 or bfloat16 [batch, vocab_size], vocab_size <= 2**20, any strides.
-        k: an int, an integer tensor [batch], or None for no top-k.
-        p: a float, a floating-point tensor [batch], or None for no top-p. It is rounded to the dtype of logits, but a
-            p inside (0, 1) stays inside.
-        q: float32 [batch, vocab_size], noise from Exponential(1), or None to return the best id. With top-k or top-p,
-            q[b, i] is the noise of the entry of rank i; with min-p alone, of the i-th kept id; else that of id i. Its
-            sign is ignored; an entry of NaN is not drawn. Must be None with is_need_sample_result.
+        logits: as for :func:`top_k_top_p_sample`.
+        k: as there.
+        p: as there.
+        q: as there, but that with min-p alone q[b, i] is the noise of the i-th kept id. Must be None with
+            is_need_sample_result.
         min_p: as p; None for no min-p.
-        eps: added to |q| before the division; finite and >= 0.
-        is_need_logits: whether to return the logits of the kept ids.
-        top_k_guess: how many of the best entries top-p tries before it looks at the whole row; >= 1. Never changes
-            the result.
+        eps: as there.
+        is_need_logits: as there.
+        top_k_guess: as there.
         ks_max: bounds the k that is honoured; between 1 and 1024.
         input_is_logits: False where logits are probabilities already.
         is_need_sample_result: whether to return the kept ids and their weights.

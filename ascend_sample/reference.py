@@ -19,35 +19,31 @@ SEGMENT_LENGTH = 8 * 1024
 
 
 @dataclass(frozen=True)
-class RowTrace:
-    """What happened to one row.
+class DrawnRow:
+    """What happened to one row, told of both operators alike."""
 
-    Attributes:
-        branch: "A" (top-k, then perhaps top-p), "B" (top-p alone) or "C" (neither).
-        use_k: whether top-k was on.
-        use_p: whether top-p was on.
-        use_q: whether the row was drawn with q.
-        guess_hit: in branch B, whether top_k_guess entries sufficed (else the row was sorted in full); None elsewhere.
-        kept: int64 [n], the ids that survived: in the total order in A and B, in vocabulary order in C.
-        weights: float32 [n], their weights.
-        scores: float32 [n], the weights divided by (|q| + eps); the weights themselves without q.
-        selected: the drawn id.
-    """
-
-    branch: str
-    use_k: bool
-    use_p: bool
-    use_q: bool
+    use_k: bool  # whether top-k was on
+    use_p: bool  # whether top-p was on
+    use_q: bool  # whether the row was drawn with q
+    # with top-p alone, whether top_k_guess entries sufficed (else the row was sorted in full); None elsewhere
     guess_hit: bool | None
+    # int64 [n], the ids that survived: in the total order with top-k or top-p, else in vocabulary order
     kept: torch.Tensor
-    weights: torch.Tensor
-    scores: torch.Tensor
-    selected: int
+    weights: torch.Tensor  # float32 [n], their weights
+    scores: torch.Tensor  # float32 [n], the weights divided by (|q| + eps); the weights themselves without q
+    selected: int  # the drawn id
 
     @property
     def n_kept(self) -> int:
         """Returns the number of ids that survived."""
         return self.kept.numel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTrace(DrawnRow):
+    """What happened to one row, and in which branch: A (top-k, then perhaps top-p), B (top-p alone) or C (neither)."""
+
+    branch: str
 
     @property
     def scenario(self) -> str:
@@ -64,23 +60,9 @@ def top_k_top_p_sample_reference(
     is_need_logits: bool = False,
     top_k_guess: int = 32,
 ) -> TopKTopPSample:
-    """Samples one id a row exactly as the specification says; see :func:`ascend_sample.top_k_top_p_sample`.
+    """Samples one id a row exactly as the specification says.
 
-    Args:
-        logits: float32, float16 or bfloat16 [batch, vocab_size].
-        k: int32 [batch], or what :func:`ascend_sample.top_k_top_p_sample` converts into that.
-        p: [batch] in the dtype of logits, or what converts into that.
-        q: float32 [batch, vocab_size], or None for no draw.
-        eps: added to q before the division.
-        is_need_logits: whether to return the kept logits.
-        top_k_guess: how many of the best entries top-p tries before it sorts the row.
-
-    Returns:
-        The drawn ids and, if asked for, the kept logits.
-
-    Raises:
-        TypeError: an argument has a wrong type, dtype or layout.
-        ValueError: an argument has a wrong shape, device or value.
+    Arguments, results and errors are those of :func:`ascend_sample.top_k_top_p_sample`.
 
     Example:
         >>> logits = torch.tensor([[1.0, 3.0, 2.0]])
@@ -168,7 +150,7 @@ def _sample_row(
         noise = q if branch == "C" else q[: kept.numel()]  # by id in C, by rank in A and B
         scores = draw_scores(weights, noise, eps, masked=x[kept] == -math.inf)
         selected = int(kept[first_maximum(scores)])
-    return RowTrace(branch, use_k, use_p, q is not None, guess_hit, kept, weights, scores, selected)
+    return RowTrace(use_k, use_p, q is not None, guess_hit, kept, weights, scores, selected, branch=branch)
 
 
 def as_values(logits: torch.Tensor) -> torch.Tensor:

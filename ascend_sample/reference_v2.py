@@ -14,6 +14,7 @@ import torch
 from ascend_sample._contract import MAX_TOP_K, TopKTopPSampleV2
 from ascend_sample._validate import convert_arguments_v2
 from ascend_sample.reference import (
+    DrawnRow,
     as_values,
     draw_scores,
     first_maximum,
@@ -26,39 +27,12 @@ KS_MAX_MULTIPLE = 8
 """ks_max is rounded up to a multiple of it."""
 
 
-@dataclass(frozen=True)
-class RowTraceV2:
-    """What happened to one row.
+@dataclass(frozen=True, kw_only=True)
+class RowTraceV2(DrawnRow):
+    """What happened to one row."""
 
-    Attributes:
-        use_k: whether top-k was on.
-        use_p: whether top-p was on.
-        keeps_one: whether p <= 0 kept the best entry alone.
-        use_min_p: whether min-p was on.
-        use_q: whether the row was drawn with q.
-        guess_hit: with top-p alone, whether top_k_guess entries sufficed (else the row was sorted in full); None
-            elsewhere.
-        kept: int64 [n], the ids that survived: in the total order with top-k or top-p, else in vocabulary order.
-        weights: float32 [n], their weights.
-        scores: float32 [n], the weights divided by (|q| + eps); the weights themselves without q.
-        selected: the drawn id.
-    """
-
-    use_k: bool
-    use_p: bool
-    keeps_one: bool
-    use_min_p: bool
-    use_q: bool
-    guess_hit: bool | None
-    kept: torch.Tensor
-    weights: torch.Tensor
-    scores: torch.Tensor
-    selected: int
-
-    @property
-    def n_kept(self) -> int:
-        """Returns the number of ids that survived."""
-        return self.kept.numel()
+    keeps_one: bool  # whether p <= 0 kept the best entry alone
+    use_min_p: bool  # whether min-p was on
 
     @property
     def scenario(self) -> str:
@@ -80,27 +54,9 @@ def top_k_top_p_sample_v2_reference(
     input_is_logits: bool = True,
     is_need_sample_result: bool = False,
 ) -> TopKTopPSampleV2:
-    """Samples one id a row exactly as the specification says; see :func:`ascend_sample.top_k_top_p_sample_v2`.
+    """Samples one id a row exactly as the specification says.
 
-    Args:
-        logits: float32, float16 or bfloat16 [batch, vocab_size].
-        k: int32 [batch], or what :func:`ascend_sample.top_k_top_p_sample_v2` converts into that.
-        p: [batch] in the dtype of logits, or what converts into that.
-        q: float32 [batch, vocab_size], or None for no draw.
-        min_p: [batch] in the dtype of logits, what converts into that, or None for no min-p.
-        eps: added to q before the division.
-        is_need_logits: whether to return the kept logits.
-        top_k_guess: how many of the best entries top-p tries before it sorts the row.
-        ks_max: the largest k that is honoured, before it is rounded up to a multiple of 8.
-        input_is_logits: False where ``logits`` are probabilities.
-        is_need_sample_result: whether to return the kept weights and their ids.
-
-    Returns:
-        The drawn ids and what was asked for.
-
-    Raises:
-        TypeError: an argument has a wrong type, dtype or layout.
-        ValueError: an argument has a wrong shape, device or value.
+    Arguments, results and errors are those of :func:`ascend_sample.top_k_top_p_sample_v2`.
 
     Example:
         >>> logits = torch.tensor([[1.0, 3.0, 2.0]])
@@ -220,7 +176,8 @@ def _sample_row(
         masked = x[kept] == (-math.inf if input_is_logits else 0.0)
         scores = draw_scores(weights, q[: kept.numel()], eps, masked)
         selected = int(kept[first_maximum(scores)])
-    return RowTraceV2(use_k, use_p, keeps_one, use_min_p, q is not None, guess_hit, kept, weights, scores, selected)
+    filters = {"keeps_one": keeps_one, "use_min_p": use_min_p}
+    return RowTraceV2(use_k, use_p, q is not None, guess_hit, kept, weights, scores, selected, **filters)
 
 
 def _rounded_up(ks_max: int) -> int:

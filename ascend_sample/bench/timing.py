@@ -22,21 +22,13 @@ _MOST_EXTENSIONS = 2
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure.
+    """How long to measure."""
 
-    Attributes:
-        seconds: for all subjects together; the fewest rounds may take more, and so may a noisy subject.
-        sample_seconds: a sample of a fast subject is a loop of about this length.
-        fewest_rounds: of every subject, also of a slow one.
-        most_rounds: of every subject.
-        noise: a spread (see `Statistics.spread`) above which a fast subject is measured for longer.
-    """
-
-    seconds: float = 0.5
-    sample_seconds: float = 1e-3
-    fewest_rounds: int = 3
-    most_rounds: int = 40
-    noise: float = 0.15
+    seconds: float = 0.5  # for all subjects together; the fewest rounds may take more, and so may a noisy subject
+    sample_seconds: float = 1e-3  # a sample of a fast subject is a loop of about this length
+    fewest_rounds: int = 3  # of every subject, also of a slow one
+    most_rounds: int = 40  # of every subject
+    noise: float = 0.15  # a spread (see `Statistics.spread`) above which a fast subject is measured for longer
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,14 @@ if TYPE_CHECKING:
 class GenerationDefaults:
     """Says what a `StepModel` wants of its texts; the type of its attribute `generation_defaults`.
 
-    Attributes:
-        eos_token_id: the tokens that end a text, unless the caller names others, or none with ().
-        pad_token_id: the token that fills rows, unless the caller names another one.
-        rules: the settings that the processors come from, for messages: "repetition_penalty=1.2".
-        processors: a function of the request, whose tokens and prompts are checked, that returns what comes before the
-            caller's logits_processor. It is called for each request, so what it returns may know the prompts.
-
     Source: docs/decoding.md, section "Models".
     """
 
-    eos_token_id: tuple[int, ...] = ()
-    pad_token_id: int | None = None
-    rules: tuple[str, ...] = ()
+    eos_token_id: tuple[int, ...] = ()  # the tokens that end a text, unless the caller names others, or none with ()
+    pad_token_id: int | None = None  # the token that fills rows, unless the caller names another one
+    rules: tuple[str, ...] = ()  # the settings that the processors come from, for messages: "repetition_penalty=1.2"
+    # a function of the request, whose tokens and prompts are checked, that returns what comes before the caller's
+    # logits_processor. It is called for each request, so what it returns may know the prompts.
     processors: Callable[[Request], Sequence[LogitsProcessor]] = lambda request: ()
 
 

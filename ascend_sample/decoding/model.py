@@ -98,13 +98,10 @@ class StepModel(Protocol):
 class DraftReader(StepModel, Protocol):
     """Reads drafts together with the prompts, which saves greedy speculation a pass. It has no encoder.
 
-    Attributes:
-        vocab_size: how many tokens the logits are for.
-
     Source: docs/decoding.md, section "Models".
     """
 
-    vocab_size: int
+    vocab_size: int  # how many tokens the logits are for
 
     def prefill_with_drafts(self, input_ids: Tensor, attention_mask: Tensor, drafts: Tensor, /) -> StepOutput:
         """Processes the prompts, as `prefill` does, with drafts, int64 [batch, count], behind each.

@@ -61,37 +61,21 @@ class CommonOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """Holds the prompts and `CommonOptions` after they were checked.
+    """Holds the prompts and `CommonOptions` after they were checked."""
 
-    Attributes:
-        strategy: the name of the function, for messages.
-        input_ids: int64 [batch, length].
-        attention_mask: bool [batch, length], no row without a True.
-        encoder: what the model's encoder takes, as given.
-        max_new_tokens: int64 [batch] on the device, each at least 1.
-        max_steps: the largest of them, on the host.
-        eos_token_ids: int64 [n] on the host; n may be 0.
-        pad_token_id: the token that fills rows.
-        logits_processor: the model's, then those that were given.
-        stopping_criteria: those that were given.
-        on_tokens: a function, or streamers in a tuple, also one alone.
-        progress: whether to show a bar of the steps.
-        return_scores: whether to keep what each step drew from.
-    """
-
-    strategy: str
-    input_ids: Tensor
-    attention_mask: Tensor
-    encoder: Mapping[str, Tensor]
-    max_new_tokens: Tensor
-    max_steps: int
-    eos_token_ids: Tensor
-    pad_token_id: int
-    logits_processor: Sequence[LogitsProcessor]
-    stopping_criteria: Sequence[StoppingCriterion]
-    on_tokens: OnTokens | tuple[Streamer, ...] | None
-    progress: bool
-    return_scores: bool
+    strategy: str  # the name of the function, for messages
+    input_ids: Tensor  # int64 [batch, length]
+    attention_mask: Tensor  # bool [batch, length], no row without a True
+    encoder: Mapping[str, Tensor]  # what the model's encoder takes, as given
+    max_new_tokens: Tensor  # int64 [batch] on the device, each at least 1
+    max_steps: int  # the largest of them, on the host
+    eos_token_ids: Tensor  # int64 [n] on the host; n may be 0
+    pad_token_id: int  # the token that fills rows
+    logits_processor: Sequence[LogitsProcessor]  # the model's, then those that were given
+    stopping_criteria: Sequence[StoppingCriterion]  # those that were given
+    on_tokens: OnTokens | tuple[Streamer, ...] | None  # a function, or streamers in a tuple, also one alone
+    progress: bool  # whether to show a bar of the steps
+    return_scores: bool  # whether to keep what each step drew from
 
     @property
     def batch_size(self) -> int:

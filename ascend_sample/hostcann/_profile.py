@@ -59,6 +59,19 @@ class Activity:
         return f"{self.file}:{self.line}" if self.file else NO_LINE
 
 
+class Collective(NamedTuple):
+    """What this process gave to and got from the collectives of one name.
+
+    Attributes:
+        calls: how often it was launched.
+        sent, received: bytes of the buffers that it handed over to be sent and to be filled.
+    """
+
+    calls: int
+    sent: int
+    received: int
+
+
 class Totals(NamedTuple):
     """Sums of activities; the largest of their memory."""
 
@@ -145,6 +158,19 @@ class Profile:
         return self._sums("copy", "copied")
 
     @property
+    def collectives(self) -> dict[str, Collective]:
+        """Returns the collectives of HCCL by name, such as "HcclAllReduce", those of replayed graphs with them."""
+        return {
+            name: Collective(
+                sum(activity.count for activity in self.activities if activity.operator == name),
+                totals.read,
+                totals.written,
+            )
+            for name, totals in self.by_operator.items()
+            if name.startswith("Hccl")
+        }
+
+    @property
     def replays(self) -> int:
         """Returns how often graphs were replayed."""
         return self.totals.replays
@@ -191,6 +217,7 @@ class Profile:
             "copies": self.copies,
             "copied_bytes": self.copied_bytes,
             "synchronizations": self.synchronizations,
+            "collectives": {name: collective._asdict() for name, collective in self.collectives.items()},
             "by_operator": {name: row(totals) for name, totals in self.by_operator.items()},
             "by_line": {name: row(totals) for name, totals in self.by_line.items()},
         }
@@ -202,12 +229,17 @@ class Profile:
         moved = show_bytes(totals.read + totals.written)
         copies = [f"{count} {name} ({show_bytes(self.copied_bytes[name])})" for name, count in self.copies.items()]
         waits = [f"{count} {name}" for name, count in self.synchronizations.items()]
+        collectives = [
+            f"{each.calls} {name} ({show_bytes(each.sent)} sent, {show_bytes(each.received)} received)"
+            for name, each in self.collectives.items()
+        ]
         lines = [
             f"launches        {totals.launches}",
             f"replays         {totals.replays}",
             f"device memory   {show_bytes(totals.read)} read, {show_bytes(totals.written)} written",
             f"copies          {', '.join(copies) or 'none'}",
             f"waits           {', '.join(waits) or 'none'}",
+            *([f"collectives     {', '.join(collectives)}"] if collectives else []),
             f"peak memory     {show_bytes(totals.peak_memory)}",
             f"modelled time   {totals.modelled_us(launch_us, bandwidth_gbs):.1f} us ="
             f" {totals.launches + totals.replays} x {launch_us:g} us + {moved} / {bandwidth_gbs:g} GB/s",

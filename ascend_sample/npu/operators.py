@@ -26,25 +26,15 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class AclnnOperator:
-    """One operator of CANN.
+    """One operator of CANN."""
 
-    Attributes:
-        name: the C function of its second phase.
-        supported_soc: what the names of the SoCs that have a kernel of it begin with.
-        devices: those SoCs in words.
-        dtypes: the dtypes that its logits may have, as torch names them.
-        found_in: which CANN has it, a sentence for errors.
-        results: what it gives, in order.
-        reference: the module of this package that has the operator's specification in code.
-    """
-
-    name: str
-    supported_soc: re.Pattern[str]
-    devices: str
-    dtypes: tuple[str, ...]
-    found_in: str
-    results: tuple[Result, ...]
-    reference: str
+    name: str  # the C function of its second phase
+    supported_soc: re.Pattern[str]  # what the names of the SoCs that have a kernel of it begin with
+    devices: str  # those SoCs in words
+    dtypes: tuple[str, ...]  # the dtypes that its logits may have, as torch names them
+    found_in: str  # which CANN has it, a sentence for errors
+    results: tuple[Result, ...]  # what it gives, in order
+    reference: str  # the module of this package that has the operator's specification in code
 
     @property
     def phase_1(self) -> str:

@@ -50,33 +50,19 @@ _LOWEST_SAFE_MAXIMUM = -80.0  # float32 exponentials of anything lower are denor
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of one call, and what is needed to make or to name them again.
+    """Inputs of one call, and what is needed to make or to name them again."""
 
-    Attributes:
-        seed: the seed of the stream.
-        index: the place in the stream.
-        family: how the logits were made.
-        tie_heavy: whether equal scores or exact boundaries are the point of the batch.
-        logits: `[B, V]`.
-        k: int32 `[B]`.
-        p: `[B]`, the dtype of the logits.
-        q: float32 `[B, V]` or None.
-        eps: for the operator.
-        is_need_logits: for the operator.
-        top_k_guess: for the operator.
-    """
-
-    seed: int
-    index: int
-    family: str
-    tie_heavy: bool
-    logits: Operand
-    k: Operand
-    p: Operand
-    q: Operand | None
-    eps: float
-    is_need_logits: bool
-    top_k_guess: int
+    seed: int  # the seed of the stream
+    index: int  # the place in the stream
+    family: str  # how the logits were made
+    tie_heavy: bool  # whether equal scores or exact boundaries are the point of the batch
+    logits: Operand  # `[B, V]`
+    k: Operand  # int32 `[B]`
+    p: Operand  # `[B]`, the dtype of the logits
+    q: Operand | None  # float32 `[B, V]` or None
+    eps: float  # for the operator
+    is_need_logits: bool  # for the operator
+    top_k_guess: int  # for the operator
 
     @property
     def shape(self) -> tuple[int, int]:

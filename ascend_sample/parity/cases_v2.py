@@ -32,19 +32,12 @@ SCENARIOS = {
 
 @dataclass(frozen=True)
 class BatchV2(Batch):
-    """Inputs of one call of the second operator.
+    """Inputs of one call of the second operator."""
 
-    Attributes:
-        min_p: `[B]`, the dtype of the logits, or None.
-        ks_max: for the operator.
-        input_is_logits: for the operator.
-        is_need_sample_result: for the operator.
-    """
-
-    min_p: Operand | None
-    ks_max: int
-    input_is_logits: bool
-    is_need_sample_result: bool
+    min_p: Operand | None  # `[B]`, the dtype of the logits, or None
+    ks_max: int  # for the operator
+    input_is_logits: bool  # for the operator
+    is_need_sample_result: bool  # for the operator
 
     def tensors(self, device: str) -> tuple[torch.Tensor | None, ...]:
         """Returns logits, k, p, q and min_p on a device, in their layouts."""

@@ -12,21 +12,13 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of logits.
+    """One kind of logits."""
 
-    Attributes:
-        name: in reports.
-        make: float32 `[batch_size, vocab_size]` from a generator.
-        tie_heavy: whether equal values are so common that many results can be explained by them.
-        exact_sums: whether rows hold 2^m equal logits and nothing else of weight, and want k and p to match.
-        exceeds_dtypes: whether finite values may be too large for a dtype, and must be clamped to its range.
-    """
-
-    name: str
-    make: Callable[[torch.Generator, int, int], torch.Tensor]
-    tie_heavy: bool = False
-    exact_sums: bool = False
-    exceeds_dtypes: bool = False
+    name: str  # in reports
+    make: Callable[[torch.Generator, int, int], torch.Tensor]  # float32 `[batch_size, vocab_size]` from a generator
+    tie_heavy: bool = False  # whether equal values are so common that many results can be explained by them
+    exact_sums: bool = False  # whether rows hold 2^m equal logits and nothing else of weight, and want k and p to match
+    exceeds_dtypes: bool = False  # whether finite values may be too large for a dtype, and must be clamped to its range
 
 
 def _choose(generator: torch.Generator, values: tuple[float, ...], count: int) -> torch.Tensor:

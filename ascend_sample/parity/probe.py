@@ -22,46 +22,27 @@ _SEGMENT = 8192
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one reading of the operator gives.
+    """What one reading of the operator gives."""
 
-    Attributes:
-        reading: the reading in words.
-        token: the id it draws.
-        kept: the ids that come back in the kept logits.
-    """
-
-    reading: str
-    token: int
-    kept: frozenset[int]
+    reading: str  # the reading in words
+    token: int  # the id it draws
+    kept: frozenset[int]  # the ids that come back in the kept logits
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A row and what each reading makes of it.
+    """A row and what each reading makes of it."""
 
-    Attributes:
-        question: what the probe decides.
-        logits: the row; every value is exact in float16 and bfloat16, or its rounding does not matter.
-        k: top-k.
-        p: top-p.
-        q: the noise, padded with ones; None for no draw.
-        outcomes: one per reading, the contract's first.
-        defined_on_device: whether the contract holds a real device to the first outcome.
-        min_p: of the second operator; None for none.
-        options: of the operator, by their names.
-        filler: the value of filtered logits.
-    """
-
-    question: str
-    logits: tuple[float, ...]
-    k: int
-    p: float
-    q: tuple[float, ...] | None
-    outcomes: tuple[Outcome, ...]
-    defined_on_device: bool = True
-    min_p: float | None = None
-    options: tuple[tuple[str, object], ...] = ()
-    filler: float = -float("inf")
+    question: str  # what the probe decides
+    logits: tuple[float, ...]  # the row; every value is exact in float16 and bfloat16, or its rounding does not matter
+    k: int  # top-k
+    p: float  # top-p
+    q: tuple[float, ...] | None  # the noise, padded with ones; None for no draw
+    outcomes: tuple[Outcome, ...]  # one per reading, the contract's first
+    defined_on_device: bool = True  # whether the contract holds a real device to the first outcome
+    min_p: float | None = None  # of the second operator; None for none
+    options: tuple[tuple[str, object], ...] = ()  # of the operator, by their names
+    filler: float = -float("inf")  # the value of filtered logits
 
     def run(self, operator: Operator, device: torch.device | str, dtype: torch.dtype) -> Finding:
         """Puts the question to an operator on a device."""

@@ -33,17 +33,11 @@ IdArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Rules:
-    """What the two operators do differently with the same row.
+    """What the two operators do differently with the same row."""
 
-    Attributes:
-        must_exceed_p: entries are kept until their sum exceeds p; otherwise until it reaches it.
-        skips_p_of_zero: a p of 0 or less skips top-p; otherwise it keeps one entry.
-        softmaxes_twice: with top-p alone the probabilities are softmaxed again before the draw.
-    """
-
-    must_exceed_p: bool
-    skips_p_of_zero: bool
-    softmaxes_twice: bool
+    must_exceed_p: bool  # entries are kept until their sum exceeds p; otherwise until it reaches it
+    skips_p_of_zero: bool  # a p of 0 or less skips top-p; otherwise it keeps one entry
+    softmaxes_twice: bool  # with top-p alone the probabilities are softmaxed again before the draw
 
 
 V1: Final = Rules(must_exceed_p=True, skips_p_of_zero=True, softmaxes_twice=True)
@@ -54,29 +48,17 @@ V2: Final = Rules(must_exceed_p=False, skips_p_of_zero=False, softmaxes_twice=Fa
 
 @dataclass(frozen=True)
 class Row:
-    """One row of inputs, as the operator sees them.
+    """One row of inputs, as the operator sees them."""
 
-    Attributes:
-        logits: float32 `[V]`, the logits or probabilities as rounded to their dtype.
-        k: top-k as given.
-        p: top-p as rounded to the logits' dtype.
-        q: float32 `[V]`, or None where nothing is drawn.
-        eps: added to |q|.
-        rules: of the operator.
-        min_p: min-p as rounded to the logits' dtype; 0 where there is none.
-        ks_max: bounds k.
-        input_is_logits: whether the row is no distribution yet.
-    """
-
-    logits: NDArray[np.float32]
-    k: int
-    p: float
-    q: NDArray[np.float32] | None
-    eps: float
-    rules: Rules = V1
-    min_p: float = 0.0
-    ks_max: int = MAX_TOP_K
-    input_is_logits: bool = True
+    logits: NDArray[np.float32]  # float32 `[V]`, the logits or probabilities as rounded to their dtype
+    k: int  # top-k as given
+    p: float  # top-p as rounded to the logits' dtype
+    q: NDArray[np.float32] | None  # float32 `[V]`, or None where nothing is drawn
+    eps: float  # added to |q|
+    rules: Rules = V1  # of the operator
+    min_p: float = 0.0  # min-p as rounded to the logits' dtype; 0 where there is none
+    ks_max: int = MAX_TOP_K  # bounds k
+    input_is_logits: bool = True  # whether the row is no distribution yet
 
     @property
     def uses_top_k(self) -> bool:
@@ -102,27 +84,16 @@ class Row:
 
 @dataclass(frozen=True)
 class RowModel:
-    """What the operator may do with one row.
+    """What the operator may do with one row."""
 
-    Attributes:
-        row: its inputs.
-        order: the ids of the candidates in the total order.
-        values: by id, with what NaN and negative probabilities count as.
-        weights: by rank.
-        sums: cumulative probabilities by rank, or None where top-p cuts nothing.
-        least: the fewest entries that a correct implementation may keep.
-        strict: how many it keeps when it computes without error.
-        most: the most entries that a correct implementation may keep.
-    """
-
-    row: Row
-    order: IdArray
-    values: FloatArray
-    weights: FloatArray
-    sums: FloatArray | None
-    least: int
-    strict: int
-    most: int
+    row: Row  # its inputs
+    order: IdArray  # the ids of the candidates in the total order
+    values: FloatArray  # by id, with what NaN and negative probabilities count as
+    weights: FloatArray  # by rank
+    sums: FloatArray | None  # cumulative probabilities by rank, or None where top-p cuts nothing
+    least: int  # the fewest entries that a correct implementation may keep
+    strict: int  # how many it keeps when it computes without error
+    most: int  # the most entries that a correct implementation may keep
 
     def arranged(self, count: int) -> tuple[IdArray, FloatArray]:
         """Returns the ids and weights of the first `count` of the order, in the order in which q is read."""

@@ -22,23 +22,14 @@ from .row_model import V1, V2, Rules
 
 @dataclass(frozen=True)
 class Subject:
-    """One operator, and how it is verified.
+    """One operator, and how it is verified."""
 
-    Attributes:
-        operator: the public function.
-        reference: what it is compared with.
-        make_batch: the stream of batches, by seed, index and dtypes.
-        rules: of the operator.
-        probes: the questions that are put to a device.
-        scenarios: the names of the scenarios in reports, in their order, by what `Batch.scenarios` gives.
-    """
-
-    operator: Operator
-    reference: Operator
-    make_batch: Callable[[int, int, tuple[torch.dtype, ...]], Batch]
-    rules: Rules
-    probes: tuple[Probe, ...]
-    scenarios: dict[str, str]
+    operator: Operator  # the public function
+    reference: Operator  # what it is compared with
+    make_batch: Callable[[int, int, tuple[torch.dtype, ...]], Batch]  # the stream of batches, by seed, index and dtypes
+    rules: Rules  # of the operator
+    probes: tuple[Probe, ...]  # the questions that are put to a device
+    scenarios: dict[str, str]  # the names of the scenarios in reports, in their order, by what `Batch.scenarios` gives
 
     @property
     def name(self) -> str:

@@ -6,8 +6,10 @@ a device.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ from ascend_sample.sampling import routes
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.best_tokens import without_nan
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
-from ascend_sample.sampling.row_parameters import RowParameters, RowStatus
+from ascend_sample.sampling.row_parameters import COLUMNS, RowParameters, RowStatus
 from ascend_sample.sampling.total_order import mask_below_top_k
 
 LARGEST: Final = torch.finfo(torch.float32).max
@@ -122,6 +124,14 @@ class Distributions:
             self.divisor = torch.where(self._own.temperature == 0, 1.0, self._own.temperature).unsqueeze(1)
         self._exceeded = exceeded(self._own.top_p)
 
+    @classmethod
+    def of_any(cls, parameters: RowParameters, vocab_size: int, largest_k: int) -> Distributions:
+        """Returns those of rows of which the host knows nothing but that no top_k that is on is above ``largest_k``."""
+        count = len(parameters.seed)
+        most = {"temperature": 0.5, "top_k": min(largest_k, vocab_size - 1), "top_p": 0.5, "min_p": 0.5}
+        facts = {name: np.full(count, number, COLUMNS[name].dtype) for name, number in most.items()}
+        return cls(replace(parameters, facts=facts), vocab_size)
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """Returns softmax(logits / temperature) among what the filters keep of each row.
 
@@ -190,17 +200,11 @@ def _finite(logits: Tensor) -> Tensor:
 
 
 class CleanedRows(NamedTuple):
-    """Logits without NaN, and what was found in them.
+    """Logits without NaN, and what was found in them."""
 
-    Attributes:
-        logits: float32 [rows, vocab_size], -inf for NaN.
-        maximum: float32 [rows, 1].
-        status: int8 [rows].
-    """
-
-    logits: Tensor
-    maximum: Tensor
-    status: Tensor
+    logits: Tensor  # float32 [rows, vocab_size], -inf for NaN
+    maximum: Tensor  # float32 [rows, 1]
+    status: Tensor  # int8 [rows]
 
 
 def cleaned_rows(logits: Tensor) -> CleanedRows:

@@ -31,19 +31,13 @@ class Stage(enum.Enum):
 
 
 class Column(NamedTuple):
-    """How the rows of a batch keep a field: as one number each.
+    """How the rows of a batch keep a field: as one number each."""
 
-    Attributes:
-        dtype: the name that numpy and torch give it.
-        off: the number of a row for which the field does nothing; None: the field's default.
-        is_on_device: whether the device has it, beside the host.
-        convert: turns a value other than None into the number, given the number of columns of the logits; None: it is
-            the number.
-    """
-
-    dtype: str
-    off: Any = None
-    is_on_device: bool = True
+    dtype: str  # the name that numpy and torch give it
+    off: Any = None  # the number of a row for which the field does nothing; None: the field's default
+    is_on_device: bool = True  # whether the device has it, beside the host
+    # turns a value other than None into the number, given the number of columns of the logits; None: it is the
+    # number
     convert: Callable[[Any, int], Any] | None = None
 
     def numbers(self, values: list[Any], vocab_size: int) -> list[Any]:
@@ -55,18 +49,13 @@ class Column(NamedTuple):
 
 
 class Declaration(NamedTuple):
-    """All that is known of a field beside its name, its type and its default.
+    """All that is known of a field beside its name, its type and its default."""
 
-    Attributes:
-        check: takes a value, the field's name and the size of the vocabulary or None; returns the value's normal form,
-            or raises.
-        stage: what it acts on; None: on nothing, as it serves checks alone.
-        column: how the rows of a batch keep it; None: in another form than a number each.
-    """
-
+    # takes a value, the field's name and the size of the vocabulary or None; returns the value's normal form, or
+    # raises
     check: Check
-    stage: Stage | None
-    column: Column | None
+    stage: Stage | None  # what it acts on; None: on nothing, as it serves checks alone
+    column: Column | None  # how the rows of a batch keep it; None: in another form than a number each
 
 
 def declared(default: Any, check: Check, stage: Stage | None, column: Column | None = None) -> Any:

@@ -10,7 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.best_tokens import CHUNK, best_entries
+from ascend_sample.sampling.distribution import Distributions, kept_logits
+from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import SEGMENT
 
@@ -30,6 +33,15 @@ class LogprobsMode(str, enum.Enum):
     RAW_LOGITS = "raw_logits"
     PROCESSED_LOGPROBS = "processed_logprobs"
     PROCESSED_LOGITS = "processed_logits"
+
+    @classmethod
+    def named(cls, owner: str, name: object) -> LogprobsMode:
+        """Returns the mode of a name, or raises a ValueError that begins with its owner's."""
+        modes = [mode.value for mode in cls]
+        if name not in modes:
+            rule = f"be one of {', '.join(modes)}"
+            refuse(owner, "logprobs_mode", rule, show(name), "Leave it out for raw_logprobs.")
+        return cls(name)
 
     @property
     def is_processed(self) -> bool:
@@ -60,19 +72,12 @@ class Logprobs(NamedTuple):
 
 
 class AskingRows(NamedTuple):
-    """The rows of a batch that ask for logprobs: what stays the same from step to step.
+    """The rows of a batch that ask for logprobs: what stays the same from step to step."""
 
-    Attributes:
-        rows: their places in the batch, ascending.
-        there: int64 [rows], the same on the device; None where these are all rows of the batch.
-        most: how many of the best tokens they ask for, at most.
-        lanes: int64, the numbers from 0 to `CHUNK` - 1 on a device that is no CPU.
-    """
-
-    rows: list[int]
-    there: Tensor | None
-    most: int
-    lanes: Tensor | None
+    rows: list[int]  # their places in the batch, ascending
+    there: Tensor | None  # int64 [rows], the same on the device; None where these are all rows of the batch
+    most: int  # how many of the best tokens they ask for, at most
+    lanes: Tensor | None  # int64, the numbers from 0 to `CHUNK` - 1 on a device that is no CPU
 
     @classmethod
     def of(cls, rows: Sequence[int], batch_size: int, most: int, device: torch.device) -> AskingRows:
@@ -142,6 +147,33 @@ def _gather_on_device(
     if mode.is_normalised:  # what is beside +inf
         values = torch.nn.functional.threshold(values, LEAST_SCALED if is_scaled else -LARGEST / 2, -torch.inf)
     return ids, values, ranks
+
+
+def processed_logprobs(
+    asking: AskingRows,
+    logits: Tensor,
+    mode: LogprobsMode,
+    token_ids: Tensor,
+    parameters: RowParameters,
+    distributions: Distributions | None,
+    keep_ties: bool,
+) -> Logprobs:
+    """Does what `gather_logprobs` does, for what temperature and filters make of the logits of the asking rows.
+
+    Args:
+        asking: whose logprobs these are.
+        logits: of these rows alone, after edits; they stay as they are.
+        mode: a processed one.
+        token_ids: int64, theirs.
+        parameters: theirs.
+        distributions: theirs, on a device whose operators find what is kept; None: `kept_logits` does.
+        keep_ties: as for `Sampler`.
+    """
+    asking = asking.gathered()
+    if distributions is None:
+        return gather_logprobs(asking, kept_logits(logits, parameters, keep_ties), mode, token_ids)
+    found = gather_logprobs(asking, distributions.scaled(logits), mode, token_ids, is_scaled=True)
+    return found if mode.is_normalised else divided_logits(found, logits, distributions.divisor)
 
 
 def divided_logits(found: Logprobs, logits: Tensor, divisor: Tensor | None) -> Logprobs:

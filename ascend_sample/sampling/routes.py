@@ -41,19 +41,12 @@ class SamplingRoute(str, enum.Enum):
 
 
 class Abilities(NamedTuple):
-    """What a device has for logits of one dtype.
+    """What a device has for logits of one dtype."""
 
-    Attributes:
-        native: the CPU kernel.
-        fused: aclnnTopKTopPSample, for this dtype.
-        fused_v2: aclnnTopKTopPSampleV2, for float32.
-        rounds: logits of this dtype may be rounded to float16 for aclnnTopKTopPSample.
-    """
-
-    native: bool
-    fused: bool
-    fused_v2: bool
-    rounds: bool = False
+    native: bool  # the CPU kernel
+    fused: bool  # aclnnTopKTopPSample, for this dtype
+    fused_v2: bool  # aclnnTopKTopPSampleV2, for float32
+    rounds: bool = False  # logits of this dtype may be rounded to float16 for aclnnTopKTopPSample
 
 
 def abilities_of(device: torch.device, dtype: torch.dtype, round_float32: bool = False) -> Abilities:
@@ -88,17 +81,11 @@ class _Rows(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        route: what serves the rows for which ``holds`` does.
-        reason: why, a sentence for `Sampler.explain`.
-        holds: from facts about the rows and the device's abilities.
-    """
-
-    route: SamplingRoute
-    reason: str
-    holds: Callable[[_Rows, Abilities], Any]
+    route: SamplingRoute  # what serves the rows for which ``holds`` does
+    reason: str  # why, a sentence for `Sampler.explain`
+    holds: Callable[[_Rows, Abilities], Any]  # from facts about the rows and the device's abilities
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -212,17 +199,12 @@ def choose_rules(
 
 
 class Group(NamedTuple):
-    """Rows that are served together.
+    """Rows that are served together."""
 
-    Attributes:
-        route: what serves them.
-        rows: their places in the batch, ascending, on the host.
-        most_k: no top_k among them that is on is larger. For `SamplingRoute.TOP_K` it is one of `CANDIDATE_COUNTS`, as
-            each of its rows alone would have it: how sums are rounded must not depend on the other rows.
-    """
-
-    route: SamplingRoute
-    rows: npt.NDArray[np.int64]
+    route: SamplingRoute  # what serves them
+    rows: npt.NDArray[np.int64]  # their places in the batch, ascending, on the host
+    # no top_k among them that is on is larger. For `SamplingRoute.TOP_K` it is one of `CANDIDATE_COUNTS`, as each
+    # of its rows alone would have it: how sums are rounded must not depend on the other rows.
     most_k: int
 
 

@@ -53,24 +53,15 @@ class RowsOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class RowParameters:
-    """The parameters of rows: tensors [rows] on the device of their logits, and what the host knows of them.
+    """The parameters of rows: tensors [rows] on the device of their logits, and what the host knows of them."""
 
-    Attributes:
-        temperature: float32, 0 for greedy rows.
-        top_k: int32; outside [1, vocab_size) means off. A batch has SKIP_TOP_K there.
-        top_p: float32; 1 means off, and nothing else does.
-        min_p: float32; 0 means off.
-        seed: int64, the 64 bits of the request's seed as two's complement.
-        position: int64, how many tokens the sequence has before the one that is drawn, prompt and output.
-        facts: the fields of `DISTRIBUTION`, all of them, on the host; None: the host does not know them.
-    """
-
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    seed: Tensor
-    position: Tensor
+    temperature: Tensor  # float32, 0 for greedy rows
+    top_k: Tensor  # int32; outside [1, vocab_size) means off. A batch has SKIP_TOP_K there.
+    top_p: Tensor  # float32; 1 means off, and nothing else does
+    min_p: Tensor  # float32; 0 means off
+    seed: Tensor  # int64, the 64 bits of the request's seed as two's complement
+    position: Tensor  # int64, how many tokens the sequence has before the one that is drawn, prompt and output
+    # the fields of `DISTRIBUTION`, all of them, on the host; None: the host does not know them
     facts: Facts | None = None
 
     @classmethod

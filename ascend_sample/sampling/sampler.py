@@ -14,9 +14,9 @@ from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
-from ascend_sample.sampling.distribution import Distributions, kept_logits
+from ascend_sample.sampling.distribution import Distributions
 from ascend_sample.sampling.host_copy import HostCopy
-from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, divided_logits, gather_logprobs
+from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs, processed_logprobs
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
@@ -129,14 +129,10 @@ class Sampler:
         host: bool = False,
         shard: VocabularyShard | None = None,
     ) -> None:
-        modes = [mode.value for mode in LogprobsMode]
-        if logprobs_mode not in modes:
-            rule = f"be one of {', '.join(modes)}"
-            refuse("Sampler", "logprobs_mode", rule, show(logprobs_mode), "Leave it out for raw_logprobs.")
+        self.logprobs_mode = LogprobsMode.named("Sampler", logprobs_mode)
         for name, value in (("keep_ties", keep_ties), ("round_float32", round_float32), ("host", host)):
             if not isinstance(value, bool):
                 refuse("Sampler", name, "be True or False", show(value), "Use bool().", TypeError)
-        self.logprobs_mode = LogprobsMode(logprobs_mode)
         self.keep_ties = keep_ties
         self.round_float32 = round_float32
         self.host = host
@@ -330,17 +326,18 @@ class Sampler:
         asking = plan.asking
         if asking is None:
             return None
-        if self.logprobs_mode.is_processed:
-            edited = batch.edited(logits, allowed)  # again, as a draw may overwrite what it is given
-            whole = asking.of_batch(logits if edited is None else edited)
-            token_ids, asking = asking.of_batch(token_ids), asking.gathered()
-            if plan.distributions is not None:
-                scaled = plan.distributions.scaled(whole)
-                found = gather_logprobs(asking, scaled, self.logprobs_mode, token_ids, is_scaled=True)
-                is_done = self.logprobs_mode.is_normalised
-                return found if is_done else divided_logits(found, whole, plan.distributions.divisor)
-            logits = kept_logits(whole, plan.logprobs_parameters, self.keep_ties)
-        return gather_logprobs(asking, logits, self.logprobs_mode, token_ids)
+        if not self.logprobs_mode.is_processed:
+            return gather_logprobs(asking, logits, self.logprobs_mode, token_ids)
+        edited = batch.edited(logits, allowed)  # again, as a draw may overwrite what it is given
+        return processed_logprobs(
+            asking,
+            asking.of_batch(logits if edited is None else edited),
+            self.logprobs_mode,
+            asking.of_batch(token_ids),
+            plan.logprobs_parameters,
+            plan.distributions,
+            self.keep_ties,
+        )
 
 
 def _sent(output: SamplerOutput, device: torch.device) -> SamplerOutput:

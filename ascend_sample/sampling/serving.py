@@ -26,36 +26,23 @@ EDITS_OF_ROWS: Final = {"addend_slot", "penalty_slot", "mask_slot", "penalties",
 
 
 class PlacedGroup(NamedTuple):
-    """A group of rows with what serving them needs on the device.
+    """A group of rows with what serving them needs on the device."""
 
-    Attributes:
-        route: draws their tokens; None for the CPU kernel.
-        batch_rows: int64, their rows in the batch; None: all, in order.
-        host_rows: the same on the host.
-        parameters: theirs alone, in the operators' terms; the position is replaced in each step.
-        columns: how far rows should be apart that may be overwritten.
-    """
-
-    route: Route | None
-    batch_rows: Tensor | None
-    host_rows: npt.NDArray[np.int64]
-    parameters: RowParameters
-    columns: int
+    route: Route | None  # draws their tokens; None for the CPU kernel
+    batch_rows: Tensor | None  # int64, their rows in the batch; None: all, in order
+    host_rows: npt.NDArray[np.int64]  # the same on the host
+    parameters: RowParameters  # theirs alone, in the operators' terms; the position is replaced in each step
+    columns: int  # how far rows should be apart that may be overwritten
 
 
 class Placement(NamedTuple):
-    """How the rows of a batch are served.
+    """How the rows of a batch are served."""
 
-    Attributes:
-        groups: each row of the batch is in one of them.
-        order: int64 [batch], where each row of the batch is found when the groups follow one another; None for a single
-            group in the order of the batch.
-        constants: what statuses are made with; None for the CPU kernel, which tells them itself.
-    """
-
-    groups: Sequence[PlacedGroup]
+    groups: Sequence[PlacedGroup]  # each row of the batch is in one of them
+    # int64 [batch], where each row of the batch is found when the groups follow one another; None for a single
+    # group in the order of the batch
     order: Tensor | None
-    constants: StatusConstants | None
+    constants: StatusConstants | None  # what statuses are made with; None for the CPU kernel, which tells them itself
 
     @property
     def is_native(self) -> bool:

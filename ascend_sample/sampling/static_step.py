@@ -14,27 +14,35 @@ from ascend_sample._errors import check_integer, refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.bitmask import Rows as BitmaskRows
+from ascend_sample.sampling.bitmask import placed_bitmask
 from ascend_sample.sampling.device_routes import AnyRows, Rows, Segments, draw_by_second_operator
-from ascend_sample.sampling.distribution import exceeded
+from ascend_sample.sampling.distribution import Distributions, exceeded
+from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs, processed_logprobs
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import ALIGNMENT
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits
 from ascend_sample.sampling.segmented import lanes_of
+from ascend_sample.sampling.static_edits import NEUTRAL, PENALTIES, StaticEdits
 from ascend_sample.sampling.weights import StatusConstants, base_of, cleaned_in_float32, largest_of, scaled, status_of
 
 NAME: Final = "StaticStep"
-SENT: Final = ("temperature", "top_p", "min_p", "top_k")
+DRAWN_WITH: Final = ("temperature", "top_p", "min_p", "top_k")
+SENT: Final = (*DRAWN_WITH, *PENALTIES)
 """The parameters that a step needs: four bytes each, and they travel with the noise."""
 
 
 class StaticStep:
     """A step of so many rows, whatever is asked of them: the same operators on the same memory every time.
 
-    `prepare` writes what changes from step to step, in one copy: parameters and noise of the batch's rows. `run` draws,
-    from `logits`, and is what a graph captures, with the model in front of it if that is wanted. Requests may join,
-    leave and change between two steps, as long as there are no more than ``rows``. Rows that no request has are greedy
-    and mean nothing.
+    `prepare` writes what changes from step to step: parameters and noise of the batch's rows in one copy, and their
+    biases, penalties and masks where there are some. `run` draws, from `logits`, and is what a graph captures, with the
+    model in front of it if that is wanted. Requests may join, leave and change between two steps, as long as there are
+    no more than ``rows``. Rows that no request has are greedy and mean nothing.
+
+    Whatever requests may ask for has its room from the beginning, and costs each step its launches, asked for or not:
+    ``addends``, ``history``, ``bitmask`` and ``logprobs`` say for how much. A request that needs more is refused.
 
     A graph cannot choose routes, so every row takes two: the race by rank, and that by segments. With
     aclnnTopKTopPSampleV2 on the device the operator is called twice a step, and tokens are those of `Sampler` bit for
@@ -48,11 +56,18 @@ class StaticStep:
         device: where the model is.
         largest_k: no request's top_k, where it is on, is larger.
         keep_ties: as for `Sampler`.
+        addends: how many ids of a row may be biased, banned or held back by ``min_tokens``, at most.
+        history: how many tokens a row with penalties may have seen, at most.
+        bitmask: whether rows may have masks: allowed ids, more bans than a mask has words, or a grammar's bitmask.
+        logprobs: how many of the best tokens are reported beside the drawn one; None: no logprobs.
+        logprobs_mode: as for `Sampler`.
 
     Attributes:
         logits: [rows, vocab_size], which the model writes; the batch's rows are the first ones.
         token_ids: int64 [rows], written by `run`.
         status: int8 [rows], the same.
+        logprobs: of all rows, 1 + ``logprobs`` columns, the same; None without. Those of rows that have not asked for
+            any mean nothing.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -81,18 +96,44 @@ class StaticStep:
         *,
         largest_k: int = LARGEST_FUSED_K,
         keep_ties: bool = False,
+        addends: int = 0,
+        history: int = 0,
+        bitmask: bool = False,
+        logprobs: int | None = None,
+        logprobs_mode: str = "raw_logprobs",
     ) -> None:
         rows = check_integer(NAME, "rows", rows, low=1)
         vocab_size = check_integer(NAME, "vocab_size", vocab_size, low=1, high=MAX_VOCAB_SIZE)
         self.largest_k = min(check_integer(NAME, "largest_k", largest_k, low=1), vocab_size)
-        if not isinstance(keep_ties, bool):
-            refuse(NAME, "keep_ties", "be True or False", show(keep_ties), "Use bool().", TypeError)
+        for name, value in (("keep_ties", keep_ties), ("bitmask", bitmask)):
+            if not isinstance(value, bool):
+                refuse(NAME, name, "be True or False", show(value), "Use bool().", TypeError)
+        self.logprobs_mode = LogprobsMode.named(NAME, logprobs_mode)
         check_logits(NAME, torch.empty(1, vocab_size, dtype=dtype, device="meta"))
         self.keep_ties = keep_ties
         self.logits = torch.zeros(rows, vocab_size, dtype=dtype, device=device)
         self.token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self.status = torch.zeros(rows, dtype=torch.int8, device=device)
-        self._constants = StatusConstants.like(self.logits)
+        self.logprobs: Logprobs | None = None
+        self._most = 0
+        if logprobs is not None:
+            self._most = check_integer(NAME, "logprobs", logprobs, low=0, high=vocab_size)
+            ids = self.token_ids.new_zeros(rows, 1 + self._most)
+            self.logprobs = Logprobs(
+                list(range(rows)), ids, torch.zeros_like(ids, dtype=torch.float32), ids[:, 0].clone()
+            )
+        self._asking = AskingRows.of(range(rows), rows, self._most, self.logits.device)
+        self._edits = StaticEdits(
+            rows,
+            vocab_size,
+            self.logits.device,
+            addends=check_integer(NAME, "addends", addends, low=0),
+            history=check_integer(NAME, "history", history, low=0),
+            bitmask=bitmask,
+        )
+        self._constants = StatusConstants.like(
+            self.logits.new_empty(0, dtype=torch.float32) if self._edits.are_on else self.logits
+        )
         abilities = routes.abilities_of(self.logits.device, dtype)
         self._is_sorted = not abilities.fused_v2 or keep_ties or self.largest_k > LARGEST_FUSED_K
         ranks = min(LARGEST_FUSED_K, vocab_size) if self._is_sorted else self.largest_k
@@ -101,27 +142,54 @@ class StaticStep:
         self._sent = torch.ones(self._start + rows * self._lanes, device=device)
 
     @in_normal_mode
-    def prepare(self, batch: SamplingBatch, *, purpose: Purpose = Purpose.DRAW, is_edited: bool = False) -> None:
-        """Writes the parameters and the noise of a batch's rows: one copy, which nobody waits for.
+    def prepare(
+        self,
+        batch: SamplingBatch,
+        *,
+        purpose: Purpose = Purpose.DRAW,
+        is_edited: bool = False,
+        bitmask: Tensor | None = None,
+        bitmask_rows: BitmaskRows | None = None,
+    ) -> None:
+        """Writes the parameters and the noise of a batch's rows in one copy, and what they edit; nobody waits for it.
+
+        Rows with penalties cost six launches, which copy what they have seen on the device. Biases, bans and masks
+        of requests are written when the batch has changed, and a bitmask in its step.
 
         Args:
             batch: the requests, as they are now. The step does not tell it of the tokens: `SamplingBatch.append` does.
             purpose: which of the independent noises of a seed and a position.
             is_edited: the logits will be what `SamplingBatch.process` makes of them, where a request masks, biases or
-                penalises. A step does not do that itself.
+                penalises: the step is not to do it again.
+            bitmask: the ids that a grammar allows in this step, as `Sampler` takes them.
+            bitmask_rows: the rows of the batch that it is for.
 
         Raises:
+            TypeError: the bitmask is no int32 tensor, or its rows are no ints.
             ValueError: the batch has too many rows, another vocabulary or device, a top_k above ``largest_k``, or
-                requests that edit logits although the logits are not edited.
+                requests that ask for more edits or logprobs than the step has room for; or the bitmask does not fit.
+            IndexError: the bitmask is for a row that does not exist.
         """
         self._check(batch, is_edited)
+        allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
+        if allowed is not None and not self._edits.bitmask:
+            refuse(
+                NAME,
+                "bitmask",
+                "be left out of a step that has no room for one",
+                "one",
+                "Make the step with bitmask=True.",
+            )
+        if self._edits.are_on:
+            self._edits.write(batch, allowed, is_edited)
         host, count = batch.host, len(batch)
         staged = torch.empty(self._sent.shape, pin_memory=self.logits.device.type != "cpu")
         parameters, noise = self._parts(staged)
         parameters.zero_()
         noise.fill_(1)
         columns = parameters.numpy()
-        for place, name in enumerate(SENT):
+        columns[len(DRAWN_WITH) :] = np.array(NEUTRAL)[:, None]
+        for place, name in enumerate(DRAWN_WITH if is_edited else SENT):
             columns[place, :count] = getattr(host, name).view(np.float32)
         is_drawn = host.temperature != 0
         has_top_k = (host.top_k >= 1) & (host.top_k < batch.vocab_size)
@@ -134,30 +202,48 @@ class StaticStep:
 
     @in_normal_mode
     def run(self) -> None:
-        """Draws a token for each row from `logits` into `token_ids` and `status`: no waiting, no new addresses."""
+        """Draws a token for each row from `logits`, writes what the attributes say, and waits for nothing."""
         parameters, noise = self._parts(self._sent)
         temperature, top_p, min_p = parameters[:3]
         nothing = self.token_ids  # neither seeds nor positions are read
         given = RowParameters(temperature, parameters[3].view(torch.int32), top_p, min_p, nothing, nothing)
         own = given.for_operators(self.logits.shape[1])
+        logits = (
+            self._edits.applied_to(self.logits, parameters[len(DRAWN_WITH) :]) if self._edits.are_on else self.logits
+        )
         if self._is_sorted:
-            rows = Rows(own, self.logits, self.logits.shape[1], self.keep_ties, has_v2=False)
-            token_ids = AnyRows(rows)(self.logits, noise, is_own=False)
+            rows = Rows(own, logits, logits.shape[1], self.keep_ties, has_v2=False)
+            token_ids = AnyRows(rows)(logits, noise, is_own=False)
         else:
-            token_ids = self._by_operator(own, noise)
+            token_ids = self._by_operator(logits, own, noise)
         self.token_ids.copy_(token_ids)
-        self.status.copy_(status_of(largest_of(self.logits), self._constants))
+        self.status.copy_(status_of(largest_of(logits), self._constants))
+        if self.logprobs is not None:
+            found = self._logprobs_of(logits, given)
+            for kept, new in zip(self.logprobs[1:], found[1:], strict=True):
+                kept.copy_(new)
+
+    def _logprobs_of(self, edited: Tensor, given: RowParameters) -> Logprobs:
+        """Returns the logprobs of the tokens that have been drawn."""
+        if not self.logprobs_mode.is_processed:
+            return gather_logprobs(self._asking, self.logits, self.logprobs_mode, self.token_ids)
+        distributions = None
+        if edited.device.type != "cpu" and not self.keep_ties:
+            distributions = Distributions.of_any(given, edited.shape[1], self.largest_k)
+        return processed_logprobs(
+            self._asking, edited, self.logprobs_mode, self.token_ids, given, distributions, self.keep_ties
+        )
 
     def _parts(self, sent: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns parameters [4, rows] and noise [rows, lanes], as they lie in what is sent."""
+        """Returns parameters [7, rows] and noise [rows, lanes], as they lie in what is sent."""
         rows = len(self.logits)
         return sent[: len(SENT) * rows].view(len(SENT), rows), sent[self._start :].view(rows, self._lanes)
 
-    def _by_operator(self, own: RowParameters, noise: Tensor) -> Tensor:
+    def _by_operator(self, logits: Tensor, own: RowParameters, noise: Tensor) -> Tensor:
         """Draws every row by rank and by segment, and takes what its parameters ask for."""
-        vocab_size = self.logits.shape[1]
+        vocab_size = logits.shape[1]
         is_ranked = (own.top_k >= 1) & (own.top_k < vocab_size)
-        values = cleaned_in_float32(self.logits)
+        values = cleaned_in_float32(logits)
         base = base_of(largest_of(values))
         # A row of temperature 1, and one that keeps its best logit alone, is taken as it is, without a shift.
         is_plain = (own.temperature == 1) | (own.top_k == 1)
@@ -168,8 +254,8 @@ class StaticStep:
         ranks = noise[:, : self.largest_k]
         by_rank = draw_by_second_operator(values, top_k, exceeded(own.top_p), ranks, own.min_p)
         unranked = replace(own, top_k=torch.full_like(top_k, SKIP_TOP_K))
-        segments = Segments(Rows(unranked, self.logits, vocab_size, False, has_v2=True))
-        by_segment = segments(self.logits, noise[:, : segments.lanes], is_own=False)
+        segments = Segments(Rows(unranked, logits, vocab_size, False, has_v2=True))
+        by_segment = segments(logits, noise[:, : segments.lanes], is_own=False)
         return torch.where(is_ranked, by_rank, by_segment)
 
     def _check(self, batch: SamplingBatch, is_edited: bool) -> None:
@@ -184,8 +270,14 @@ class StaticStep:
         most = int(top_k[top_k < vocab_size].max(initial=0))
         if most > self.largest_k:
             refuse(NAME, "top_k", f"be at most {self.largest_k}", most, "Make the step with that largest_k.")
-        if not is_edited and bool(batch.host.is_processed.any()):
-            row = int(np.flatnonzero(batch.host.is_processed)[0])
-            rule = "have no request that masks, biases or penalises"
-            remedy = "Write what SamplingBatch.process returns into the step's logits, and pass is_edited=True."
-            refuse(NAME, "batch", rule, f"row {row}", remedy)
+        most = int(batch.host.logprobs.max(initial=-1))
+        if most > (-1 if self.logprobs is None else self._most):
+            refuse(
+                NAME,
+                "logprobs",
+                f"be at least {most}",
+                None if self.logprobs is None else self._most,
+                "Make the step with it.",
+            )
+        if not is_edited:
+            self._edits.check(NAME, batch)

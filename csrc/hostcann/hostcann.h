@@ -17,6 +17,13 @@
 
 namespace hostcann {
 
+/// The one T of its library. It outlives every destructor that still uses it, and is never freed.
+template <typename T>
+T& only() {
+  static auto* one = new T{};
+  return *one;
+}
+
 // ---- status codes of CANN that hostcann returns (values as documented by CANN) ----
 inline constexpr int kSuccess = 0;
 inline constexpr int kInvalidParam = 100000;         // ACL_ERROR_INVALID_PARAM

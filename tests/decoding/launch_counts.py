@@ -2,7 +2,7 @@
 
 As a program it prints the table of docs/decoding.md, and by line what a strategy launches:
 
-    python -m ascend_sample.hostcann run python tests/decoding/launch_counts.py [--lines STRATEGY]
+    python -m ascend_sample.hostcann run python -m tests.decoding.launch_counts [--lines STRATEGY]
 """
 
 from __future__ import annotations
@@ -19,19 +19,10 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample import hostcann
-from ascend_sample.decoding import (
-    NGramDrafter,
-    StepOutput,
-    beam_sample,
-    beam_search,
-    contrastive_search,
-    greedy_search,
-    group_beam_search,
-    sample,
-    speculative_sample,
-)
+from ascend_sample import decoding, hostcann
+from ascend_sample.decoding import StepOutput
 from ascend_sample.sampling import SamplingParams
+from tests.decoding.table_models import WithoutCache
 
 PROMPTS: Final = 8
 BEAMS: Final = 4
@@ -68,7 +59,7 @@ class Watch:
             self.own.update(_counts(counted))
 
 
-class TableModel:
+class TableModel(WithoutCache):
     """A model whose logits are rows of a small table, and whose cache keeps nothing.
 
     Args:
@@ -97,15 +88,6 @@ class TableModel:
         with self._watch.models():
             return self._output(tokens)
 
-    def expand(self, cache: Any, count: int) -> Any:
-        return cache
-
-    def reorder(self, cache: Any, index: Tensor) -> Any:
-        return cache
-
-    def rollback(self, cache: Any, lengths: Tensor) -> Any:
-        return cache
-
     def _output(self, tokens: Tensor) -> StepOutput:
         kinds = tokens % len(self._logits)
         return StepOutput(self._logits[kinds], None, self._states[kinds])
@@ -124,7 +106,9 @@ class Cost(NamedTuple):
 
 
 def _sampled(**params: Any) -> Run:
-    return lambda model, prompts: sample(model, prompts, SamplingParams(seed=1, **params), **_common(LAST_PASS + 1))
+    return lambda model, prompts: decoding.sample(
+        model, prompts, SamplingParams(seed=1, **params), **_common(LAST_PASS + 1)
+    )
 
 
 def _common(steps: int) -> dict[str, Any]:
@@ -133,9 +117,9 @@ def _common(steps: int) -> dict[str, Any]:
 
 def _speculative(gamma: int, params: SamplingParams, has_model: bool = True) -> Run:
     def run(model: TableModel, prompts: Tensor) -> Any:
-        drafter = TableModel(model.vocab_size, model._watch, is_watched=False) if has_model else NGramDrafter()
+        drafter = TableModel(model.vocab_size, model._watch, is_watched=False) if has_model else decoding.NGramDrafter()
         steps = (LAST_PASS + 1) * (gamma + 1)
-        return speculative_sample(model, prompts, params, drafter=drafter, gamma=gamma, **_common(steps))
+        return decoding.speculative_sample(model, prompts, params, drafter=drafter, gamma=gamma, **_common(steps))
 
     return run
 
@@ -148,21 +132,21 @@ def _beams(strategy: Callable[..., Any], **options: Any) -> Run:
 GREEDY: Final = SamplingParams(temperature=0)
 DRAWN: Final = SamplingParams(seed=1)
 RUNS: Final[dict[str, Run]] = {
-    "greedy_search": lambda model, prompts: greedy_search(model, prompts, **_common(LAST_PASS + 1)),
+    "greedy_search": lambda model, prompts: decoding.greedy_search(model, prompts, **_common(LAST_PASS + 1)),
     "sample, greedy rows": _sampled(temperature=0.0),
     "sample, top-k": _sampled(top_k=50),
     "sample, top-k, top-p, temperature": _sampled(top_k=50, top_p=0.9, temperature=0.7),
     "sample, no filter": _sampled(),
     "sample, top-p": _sampled(top_p=0.9),
-    "contrastive_search": lambda model, prompts: contrastive_search(model, prompts, **_common(LAST_PASS + 1)),
-    "beam_search, pool": _beams(beam_search),
-    "beam_search, in_beam": _beams(beam_search, finished="in_beam"),
-    "beam_sample": _beams(partial(beam_sample, params=DRAWN)),
+    "contrastive_search": lambda model, prompts: decoding.contrastive_search(model, prompts, **_common(LAST_PASS + 1)),
+    "beam_search, pool": _beams(decoding.beam_search),
+    "beam_search, in_beam": _beams(decoding.beam_search, finished="in_beam"),
+    "beam_sample": _beams(partial(decoding.beam_sample, params=DRAWN)),
     "beam_sample, top-k, temperature": _beams(
-        partial(beam_sample, params=SamplingParams(seed=1, top_k=50, temperature=0.7))
+        partial(decoding.beam_sample, params=SamplingParams(seed=1, top_k=50, temperature=0.7))
     ),
-    "group_beam_search, 2 groups": _beams(group_beam_search, num_beam_groups=2, diversity_penalty=0.5),
-    "group_beam_search, 4 groups": _beams(group_beam_search, num_beam_groups=4, diversity_penalty=0.5),
+    "group_beam_search, 2 groups": _beams(decoding.group_beam_search, num_beam_groups=2, diversity_penalty=0.5),
+    "group_beam_search, 4 groups": _beams(decoding.group_beam_search, num_beam_groups=4, diversity_penalty=0.5),
     "speculative_sample, greedy, gamma 1": _speculative(1, GREEDY),
     "speculative_sample, greedy, gamma 4": _speculative(4, GREEDY),
     "speculative_sample, greedy, n-grams": _speculative(4, GREEDY, has_model=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,19 @@ from ascend_sample.decoding.models.module_model import ModuleModel
 def table_model(table: Tensor) -> ModuleModel:
     """What follows a token depends on it alone: its row of table, float [vocab_size, vocab_size]."""
     return ModuleModel(lambda input_ids: table[input_ids])
+
+
+class WithoutCache:
+    """The part of a `StepModel` that is about a cache, of a model that keeps nothing there."""
+
+    def expand(self, cache: Any, count: int) -> Any:
+        return cache
+
+    def reorder(self, cache: Any, index: Tensor) -> Any:
+        return cache
+
+    def rollback(self, cache: Any, lengths: Tensor) -> Any:
+        return cache
 
 
 def _never(input_ids: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from tests.decoding.planting import Trap, noticed
-from tests.decoding.table_models import random_table, table_model
+from tests.decoding.table_models import WithoutCache, random_table, table_model
 from tests.decoding.tiny_transformers import step_model, tiny_transformer
 
 Strategy = Callable[..., Any]
@@ -47,7 +47,7 @@ TABLE, STATES = random_table(), random_table(seed=1)
 MODEL = ModuleModel(lambda input_ids: (TABLE[input_ids], STATES[input_ids]))
 
 
-class Returns:
+class Returns(WithoutCache):
     """A `StepModel` whose passes return what they are told to."""
 
     def __init__(self, prefill: Any = None, decode: Any = None) -> None:
@@ -59,15 +59,6 @@ class Returns:
 
     def decode(self, tokens: Tensor, cache: Any) -> Any:
         return self.of_decode
-
-    def expand(self, cache: Any, count: int) -> Any:
-        return cache
-
-    def reorder(self, cache: Any, index: Tensor) -> Any:
-        return cache
-
-    def rollback(self, cache: Any, lengths: Tensor) -> Any:
-        return cache
 
 
 def of_last(input_ids: Tensor) -> Tensor:

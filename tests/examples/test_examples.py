@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import sys
 
 from tests.support.user_process import EXAMPLES, run_as_user, skip_beside_a_real_cann
 
@@ -53,6 +54,20 @@ def test_npu_emulated(npu: str) -> None:
     assert "npu:0 is EMULATED by hostcann" in output
     assert "the same ids: True; the same kept logits, bit for bit: True" in output
     assert "kernels launched: 1 x aclnnTopKTopPSample" in output
+
+
+def test_data_parallel(npu: str) -> None:
+    """The gradients' means are those of two summands in either order: the bits are the same."""
+    skip_beside_a_real_cann()
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(EXAMPLES / "data_parallel.py"))
+    printed = run_as_user("-m", "ascend_sample.hostcann", "run", sys.executable, *torchrun)
+    on_npu, on_cpu = re.findall(r"loss (\S+) -> (\S+)", printed)
+    assert on_npu == on_cpu
+    assert float(on_npu[1]) < float(on_npu[0]) - 1
+    assert "largest difference of a parameter: 0.0e+00" in printed
+    sent = re.search(r"HcclAllReduce: (\S+) a step, (\S+) KiB", printed)
+    assert sent is not None
+    assert float(sent[1]) == 2.0  # the gradients in one bucket, and the loss
 
 
 def test_valid_json() -> None:

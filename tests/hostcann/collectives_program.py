@@ -152,4 +152,5 @@ for size in map(int, sys.argv[1:]):
             count += 1
 dist.barrier()
 dist.destroy_process_group()
-print(f"rank {rank}: {count} agree", flush=True)
+# In one write: print writes the end of the line by itself where Python does not buffer, as torchrun starts it.
+sys.stdout.write(f"rank {rank}: {count} agree\n")

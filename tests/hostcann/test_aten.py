@@ -60,28 +60,8 @@ def parametrize(cases: list[Case]) -> pytest.MarkDecorator:
     )
 
 
-@parametrize([*UNARY, *BINARY])
-def test_elementwise(case: Case, dtype: torch.dtype) -> None:
-    run(case, dtype)
-
-
-@parametrize(REDUCTIONS)
-def test_reductions_and_norms(case: Case, dtype: torch.dtype) -> None:
-    run(case, dtype)
-
-
-@parametrize([*SHAPES, *INDEXING])
-def test_shape_and_indexing(case: Case, dtype: torch.dtype) -> None:
-    run(case, dtype)
-
-
-@parametrize(PRODUCTS)
-def test_products(case: Case, dtype: torch.dtype) -> None:
-    run(case, dtype)
-
-
-@parametrize(DATA_DEPENDENT)
-def test_results_whose_sizes_depend_on_data(case: Case, dtype: torch.dtype) -> None:
+@parametrize([*UNARY, *BINARY, *REDUCTIONS, *SHAPES, *INDEXING, *PRODUCTS, *DATA_DEPENDENT])
+def test_operator_gives_what_the_cpu_gives(case: Case, dtype: torch.dtype) -> None:
     run(case, dtype)
 
 

@@ -2,75 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from runtime_programs import LIBRARY, PRELUDE, check, clean_environment
+from hccl_ranks import HCCL, STARTED, run
+from runtime_programs import check
 
-HCCL = LIBRARY.with_name("libhccl.so")
-RANKS = """
-import os
-import numpy as np
-hccl = ctypes.CDLL(sys.argv[2])
-folder, ranks, rank = sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
-count_t = ctypes.c_uint64
-TYPES = {"int8": 0, "int16": 1, "int32": 2, "float16": 3, "float32": 4, "int64": 5, "uint64": 6, "uint8": 7,
-         "uint16": 8, "uint32": 9, "float64": 10}
-SUM, PRODUCT, LARGEST, SMALLEST = range(4)
-
-def device():
-    ok("aclInit", None)
-    ok("aclrtSetDevice", rank)
-
-def root_info(name):
-    path = os.path.join(folder, name)
-    if rank == 0 and not os.path.exists(path):
-        text = ctypes.create_string_buffer(4108)
-        assert hccl.HcclGetRootInfo(text) == 0
-        with open(path + ".new", "wb") as file:
-            file.write(text.raw)
-        os.rename(path + ".new", path)
-    while not os.path.exists(path):
-        time.sleep(0.002)
-    with open(path, "rb") as file:
-        return file.read()
-
-def join(name="group", ranks=ranks, rank=rank):
-    group = handle()
-    status = hccl.HcclCommInitRootInfo(ranks, root_info(name), rank, ctypes.byref(group))
-    return group if status == 0 else (status, acl.aclGetRecentErrMsg().decode())
-
-def on_device(array):
-    address = malloc(max(array.nbytes, 1))
-    ok("aclrtMemcpy", address, size_t(array.nbytes), array.tobytes(), size_t(array.nbytes), H2D)
-    return address
-
-def all_reduce(group, array, on, reduction=SUM):
-    address = on_device(array)
-    kind = TYPES[array.dtype.name]
-    assert hccl.HcclAllReduce(address, address, count_t(array.size), kind, reduction, group, on) == 0
-    return address
-
-def refused(status, text, name, *arguments):
-    got = getattr(hccl, name)(*arguments)
-    message = acl.aclGetRecentErrMsg().decode()
-    assert got == status and text in message, (got, message)
-
-def failure(on):
-    status = acl.aclrtSynchronizeStream(on)
-    assert status == 507035, status
-    return acl.aclGetRecentErrMsg().decode()
-
-def async_error(group):
-    error = ctypes.c_int(-1)
-    assert hccl.HcclGetCommAsyncError(group, ctypes.byref(error)) == 0
-    return error.value
-"""
+KILLS = 200 if os.environ.get("ASCEND_SAMPLE_COLLECTIVES") == "long" else 20
 
 pytestmark = pytest.mark.skipif(not HCCL.is_file(), reason="hostcann was not built")
 
@@ -85,34 +26,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         process.wait()
 
 
-STARTED: list[subprocess.Popen[str]] = []
-
-
-def start(folder: Path, ranks: int, program: str, **variables: str) -> list[subprocess.Popen[str]]:
-    """Runs the program in so many processes, each with `rank` and `ranks`."""
-    text = PRELUDE + RANKS + textwrap.dedent(program)
-    environment = clean_environment(HOSTCANN_DEVICES=str(ranks), **variables)
-    for rank in range(ranks):
-        command = [sys.executable, "-c", text, str(LIBRARY), str(HCCL), str(folder), str(ranks), str(rank)]
-        STARTED.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-    return STARTED
-
-
-def run(folder: Path, ranks: int, program: str, **variables: str) -> None:
-    """Fails with what a rank has printed unless all of them end well."""
-    for rank, process in enumerate(start(folder, ranks, program, **variables)):
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, f"rank {rank}: {errors}"
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_reductions_are_those_of_numpy_in_the_order_of_the_ranks(folder: Path, ranks: int) -> None:
     run(
         folder,
         ranks,
         """
-        device()
-        group, on = join(), stream()
+        group, on = joined()
         combine = {SUM: np.add, PRODUCT: np.multiply, LARGEST: np.maximum, SMALLEST: np.minimum}
         for size in (0, 1, 2, 7, 1001):
             for name in TYPES:
@@ -142,8 +62,7 @@ def test_half_precision_is_rounded_once_and_keeps_its_odd_values(folder: Path) -
         folder,
         2,
         """
-        device()
-        group, on = join(), stream()
+        group, on = joined()
         halves = np.arange(65536, dtype=np.uint16).view(np.float16)
         random = np.random.default_rng(7)
         left, right = random.permutation(halves), random.permutation(halves)
@@ -178,8 +97,7 @@ def test_ranks_that_differ_are_told_so(folder: Path, one: str, other: str, texts
         3,
         f"""
         import shlex
-        device()
-        group, on = join(), stream()
+        group, on = joined()
         {one} if rank != 1 else {other}
         message = failure(on)
         assert "ranks must call the same collective" in message or "has given the group up" in message, message
@@ -196,8 +114,7 @@ def test_a_receiver_with_too_little_room_is_told_so(folder: Path) -> None:
         folder,
         2,
         """
-        device()
-        group, on = join(), stream()
+        group, on = joined()
         buffer = malloc(64)
         if rank == 0:
             assert hccl.HcclSend(buffer, count_t(16), 2, 1, group, on) == 0
@@ -215,8 +132,7 @@ def test_a_buffer_that_is_freed_before_the_collective_runs_is_a_violation(folder
         folder,
         2,
         """
-        device()
-        group, on = join(), stream()
+        group, on = joined()
         mode("lazy")
         address = all_reduce(group, np.ones(4, np.float32), on)
         if rank == 0:
@@ -229,13 +145,13 @@ def test_a_buffer_that_is_freed_before_the_collective_runs_is_a_violation(folder
 
 
 def test_a_rank_that_dies_is_named_and_a_new_group_works(folder: Path) -> None:
-    """Twenty times: the others fail at once, reset their device, and go on without it."""
+    """Each time the others fail at once, reset their device, and go on without it."""
     run(
         folder,
         3,
         """
         device()
-        for turn in range(20):
+        for turn in range(int(os.environ["KILLS"])):
             child = os.fork() if rank == 2 else 0
             if rank == 2 and child:
                 os.waitpid(child, 0)
@@ -259,6 +175,8 @@ def test_a_rank_that_dies_is_named_and_a_new_group_works(folder: Path) -> None:
             assert np.frombuffer(read(address, 16), np.float32).tolist() == [3.0] * 4
             assert hccl.HcclCommDestroy(group) == 0
         """,
+        seconds=60 + KILLS,
+        KILLS=str(KILLS),
     )
 
 
@@ -267,8 +185,7 @@ def test_a_rank_that_stays_away_is_named_in_time(folder: Path) -> None:
         folder,
         2,
         """
-        device()
-        group, on = join(), stream()
+        group, on = joined()
         if rank == 0:
             all_reduce(group, np.ones(4, np.float32), on)
             begin = time.monotonic()
@@ -309,8 +226,7 @@ def test_a_collective_that_waits_ends_with_its_communicator_or_its_process(folde
         folder,
         2,
         """
-        device()
-        group, on = join(), stream()
+        group, on = joined()
         if rank == 0:
             all_reduce(group, np.ones(4, np.float32), on)
             time.sleep(0.2)
@@ -356,8 +272,7 @@ def test_faults_are_injected_into_collectives(folder: Path) -> None:
         folder,
         2,
         """
-        device()
-        group, on = join(), stream()
+        group, on = joined()
         inject("task", "HcclAllReduce", nth=2)
         address = all_reduce(group, np.ones(4, np.float32), on)
         ok("aclrtSynchronizeStream", on)
@@ -393,8 +308,7 @@ def test_a_lazy_stream_does_not_keep_other_ranks_waiting(folder: Path) -> None:
         folder,
         2,
         """
-        device()
-        group, on = join(), stream()
+        group, on = joined()
         if rank == 0:
             mode("lazy")
             address = malloc(16)

@@ -34,3 +34,7 @@ def test_every_collective_gives_what_gloo_gives(mode: str, ranks: int, sizes: tu
 def test_data_parallel_training_and_a_sharded_checkpoint(tmp_path: Path) -> None:
     printed = run_ranks(2, "training_program.py", str(tmp_path / "checkpoint"))
     assert printed == [f"rank {rank}: trained and loaded" for rank in range(2)]
+
+
+def test_captured_collectives_are_replayed_and_counted() -> None:
+    assert run_ranks(2, "captured_collectives_program.py") == [f"rank {rank}: replayed" for rank in range(2)]

@@ -29,7 +29,7 @@ def trained(device: str) -> list[Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4)).to(device)
     parallel = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1, foreach=False)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
     data = torch.Generator().manual_seed(rank + 1)
     for _ in range(STEPS):
         inputs, targets = torch.randn(6, 8, generator=data), torch.randn(6, 4, generator=data)
@@ -51,4 +51,5 @@ loaded = state["weight"]
 assert isinstance(loaded, DTensor)
 assert torch.equal(loaded.full_tensor().cpu(), whole)
 dist.destroy_process_group()
-print(f"rank {rank}: trained and loaded", flush=True)
+# In one write: print writes the end of the line by itself where Python does not buffer, as torchrun starts it.
+sys.stdout.write(f"rank {rank}: trained and loaded\n")

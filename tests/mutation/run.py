@@ -3,11 +3,13 @@
     python -m tests.mutation.run              all of them
     python -m tests.mutation.run --only cpu   those with "cpu" in their names
     python -m tests.mutation.run --list       the names
+    python -m tests.mutation.run --anew       those too that outcomes.json has
 
-The copy lies in build/mutation and is kept, so that a second run compiles only what has changed. A run takes hours: an
-interrupted one goes on where it was, as long as no file of the project has changed. A fault is caught when
-a test fails, or when the tests end with something left on the emulated device or with a misuse of CANN's interface:
-first by the tests that its entry names for it, then by all. Exit status 1 when one survives.
+All of them take hours. `outcomes.json` keeps what has caught each fault: a run tries those whose own entry, file or
+tests have changed since, and those that survived, so that an interrupted run goes on where it was. The copy lies in
+build/mutation and is kept, so that a second run compiles only what has changed. A fault is caught when a test fails, or
+when the tests end with something left on the emulated device or with a misuse of CANN's interface: first by the tests
+that its entry names for it, then by all. Exit status 1 when one survives.
 """
 
 from __future__ import annotations
@@ -29,27 +31,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tests.mutation.mutants import LIBRARIES, MUTANTS, Mutant
-from tests.mutation.mutants_cpu import MUTANTS_CPU
-from tests.mutation.mutants_edits import MUTANTS_EDITS
-from tests.mutation.mutants_logprobs import MUTANTS_LOGPROBS
-from tests.mutation.mutants_sampling import MUTANTS_SAMPLING
-from tests.mutation.mutants_segments import MUTANTS_SEGMENTS
-from tests.mutation.mutants_v2 import MUTANTS_V2
+from tests.mutation.mutants import EVERY, LIBRARIES, Mutant
 
-EVERY = (
-    *MUTANTS,
-    *MUTANTS_CPU,
-    *MUTANTS_V2,
-    *MUTANTS_SAMPLING,
-    *MUTANTS_SEGMENTS,
-    *MUTANTS_EDITS,
-    *MUTANTS_LOGPROBS,
-)
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "build" / "mutation"
-OUTCOMES = TREE / "build" / "outcomes.json"
-"""What caught each fault so far, or null, with the seconds that it took; and the digest of the sources of that run."""
+OUTCOMES = ROOT / "tests" / "mutation" / "outcomes.json"
+"""What has caught each fault, the seconds that it took, and the digest of what it was planted in."""
 ALL_TESTS = ("tests",)
 TIMEOUT_SECONDS = {False: 600, True: 3600}  # of a mutant's first tests, of all tests: far beyond what they need
 TESTS_FAILED = 1  # pytest's exit status
@@ -80,11 +67,11 @@ def check_texts(mutants: Sequence[Mutant]) -> None:
         if (count := (ROOT / mutant.file).read_text().count(mutant.old)) != 1
     ]
     if stale:
-        raise MutationError("\n".join([*stale, "The source has changed: change tests/mutation/mutants*.py as well."]))
+        raise MutationError("\n".join([*stale, "The source has changed: change tests/mutation/faults as well."]))
 
 
-def update_copy() -> str:
-    """Makes the copy equal to the project, and touches nothing that is equal already; returns the sources' digest.
+def update_copy() -> None:
+    """Makes the copy equal to the project, and touches nothing that is equal already.
 
     What is copied is new to the compiler: an interrupted run may have left a fault in the copy and in its objects. The
     libraries that faults are planted in are always built in the copy.
@@ -106,7 +93,6 @@ def update_copy() -> str:
         of_the_copy = path.relative_to(TREE).parts[0] == "build" or path.name in planted_in
         if path.is_file() and path not in wanted and not of_the_copy:
             path.unlink()
-    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in sorted(sources))).hexdigest()
 
 
 def environment() -> dict[str, str]:
@@ -122,7 +108,7 @@ def build(library: str, *options: str) -> None:
     Raises:
         MutationError: it does not compile.
     """
-    command = [sys.executable, str(TREE / "tests" / "mutation" / "build_one.py"), library, *options]
+    command = [sys.executable, str(TREE / "tests" / "mutation" / "build_one.py"), library, "--quick", *options]
     finished = subprocess.run(command, cwd=TREE, env=environment(), capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         raise MutationError(f"{library} does not compile:\n{finished.stdout}\n{finished.stderr}")
@@ -214,23 +200,37 @@ def try_mutant(mutant: Mutant) -> Outcome:
     return Outcome(mutant, caught_by, time.monotonic() - start)
 
 
-def outcomes_of(sources: str, mutants: Sequence[Mutant]) -> list[Outcome]:
-    """Returns what an earlier run on the same sources has found."""
-    if not OUTCOMES.is_file():
-        return []
-    found = json.loads(OUTCOMES.read_text())
-    if found["sources"] != sources:
-        return []
-    return [Outcome(mutant, *found["outcomes"][mutant.name]) for mutant in mutants if mutant.name in found["outcomes"]]
+def digest(mutant: Mutant) -> str:
+    """Returns that of the fault, the file that it is planted in, and the files of the tests that are tried first."""
+    tests = [argument.split("::")[0] for argument in mutant.tests if argument.startswith("tests/")]
+    found = hashlib.sha256(repr(mutant).encode())
+    for file in (mutant.file, *tests):
+        for path in sorted((ROOT / file).rglob("*.py")) if (ROOT / file).is_dir() else [ROOT / file]:
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
 
 
-def keep_outcome(sources: str, outcome: Outcome) -> None:
-    """Writes one outcome beside those of the same sources; the file is replaced as a whole."""
-    found = json.loads(OUTCOMES.read_text()) if OUTCOMES.is_file() else {}
-    kept = found["outcomes"] if found.get("sources") == sources else {}
-    kept[outcome.mutant.name] = (outcome.caught_by, outcome.seconds)
+def known_outcomes(mutants: Sequence[Mutant]) -> list[Outcome]:
+    """Returns what earlier runs have found of faults that have not changed since; survivors are tried again."""
+    kept = json.loads(OUTCOMES.read_text()) if OUTCOMES.is_file() else {}
+    return [
+        Outcome(mutant, entry["caught_by"], entry["seconds"])
+        for mutant in mutants
+        if (entry := kept.get(mutant.name)) and entry["caught_by"] and entry["digest"] == digest(mutant)
+    ]
+
+
+def keep_outcome(outcome: Outcome) -> None:
+    """Writes one outcome beside the others; the file is replaced as a whole."""
+    kept = json.loads(OUTCOMES.read_text()) if OUTCOMES.is_file() else {}
+    kept[outcome.mutant.name] = {
+        "digest": digest(outcome.mutant),
+        "caught_by": outcome.caught_by,
+        "seconds": round(outcome.seconds),
+    }
     unfinished = OUTCOMES.with_suffix(".new")
-    unfinished.write_text(json.dumps({"sources": sources, "outcomes": kept}, indent=1))
+    names = [mutant.name for mutant in EVERY if mutant.name in kept]
+    unfinished.write_text(json.dumps({name: kept[name] for name in names}, indent=1) + "\n")
     unfinished.replace(OUTCOMES)
 
 
@@ -243,15 +243,15 @@ def print_table(outcomes: Sequence[Outcome]) -> None:
     print(f"\n{len(outcomes) - survivors} of {len(outcomes)} faults were caught.")
 
 
-def run(mutants: Sequence[Mutant]) -> int:
+def run(mutants: Sequence[Mutant], *, is_anew: bool) -> int:
     """Tries each mutant; returns the exit status."""
     check_texts(mutants)
-    sources = update_copy()
-    outcomes = outcomes_of(sources, mutants)
+    update_copy()
+    outcomes = [] if is_anew else known_outcomes(mutants)
     known = {outcome.mutant.name for outcome in outcomes}
     left = [mutant for mutant in mutants if mutant.name not in known]
     if outcomes:
-        print(f"{len(outcomes)} of {len(mutants)} faults were tried before on these sources; {OUTCOMES} has them.")
+        print(f"{len(outcomes)} of {len(mutants)} faults were caught before, and nothing of theirs has changed.")
     for library in tqdm(sorted(set(LIBRARIES.values())), desc="building", unit="library"):
         build(library)
     check_baseline(left)
@@ -259,7 +259,7 @@ def run(mutants: Sequence[Mutant]) -> int:
         for mutant in progress:
             progress.set_postfix_str(mutant.name)
             outcomes.append(try_mutant(mutant))
-            keep_outcome(sources, outcomes[-1])
+            keep_outcome(outcomes[-1])
             progress.write(f"{mutant.name}: {outcomes[-1].caught_by or 'SURVIVED'}")
     print_table(outcomes)
     return 1 if any(outcome.caught_by is None for outcome in outcomes) else 0
@@ -268,6 +268,7 @@ def run(mutants: Sequence[Mutant]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Plant faults and see that the tests catch them.")
     parser.add_argument("--only", metavar="TEXT", default="", help="only the faults with this in their names")
+    parser.add_argument("--anew", action="store_true", help="try those too that were caught before")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args()
     chosen = [mutant for mutant in EVERY if options.only in mutant.name]
@@ -278,7 +279,7 @@ def main() -> int:
         print("\n".join(mutant.name for mutant in chosen))
         return 0
     try:
-        return run(chosen)
+        return run(chosen, is_anew=options.anew)
     except MutationError as error:
         print(error, file=sys.stderr)
         return 2

@@ -80,27 +80,25 @@ def test_variable_forces_a_backend() -> None:
     assert "ASCEND_SAMPLE_BACKEND must be one of" in failed.stderr
 
 
-def test_import_without_cann_leaves_torch_npu_alone() -> None:
-    code = (
-        "import ascend_sample, sys, os, torch; "
-        "assert 'torch_npu' not in sys.modules; assert 'TORCH_DEVICE_BACKEND_AUTOLOAD' not in os.environ; "
-        "print(ascend_sample.top_k_top_p_sample(torch.tensor([[0., 1.]]), 1, None).logits_select_idx.tolist())"
-    )
-    finished = run_python(code)
-    assert (finished.stdout.strip(), finished.stderr) == ("[1]", "")
+LEAVES_TORCH_NPU_ALONE = (
+    "import ascend_sample, sys, os, torch; "
+    "assert 'torch_npu' not in sys.modules; assert 'TORCH_DEVICE_BACKEND_AUTOLOAD' not in os.environ; "
+    "print(ascend_sample.top_k_top_p_sample(torch.tensor([[0., 1.]]), 1, None).logits_select_idx.tolist())"
+)
+WITHOUT_TORCH_NPU = (
+    "import sys; sys.modules['torch_npu'] = None\n"
+    "import importlib.util as u; find = u.find_spec\n"
+    "u.find_spec = lambda name, *rest: None if name == 'torch_npu' else find(name, *rest)\n"
+    "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n"
+    "del sys.modules['torch_npu']\n"
+    "import ascend_sample, torch; print(ascend_sample.which_backend(torch.zeros(1, 2)).backend)"
+)
 
 
-def test_import_without_torch_npu() -> None:
-    code = (
-        "import sys; sys.modules['torch_npu'] = None\n"
-        "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'torch_npu' else find(name, *rest)\n"
-        "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'\n"
-        "del sys.modules['torch_npu']\n"
-        "import ascend_sample, torch; print(ascend_sample.which_backend(torch.zeros(1, 2)).backend)"
-    )
+@pytest.mark.parametrize(("code", "printed"), [(LEAVES_TORCH_NPU_ALONE, "[1]"), (WITHOUT_TORCH_NPU, "cpu")])
+def test_import_without_cann(code: str, printed: str) -> None:
     finished = run_python(code)
-    assert (finished.stdout.strip(), finished.stderr) == ("cpu", "")
+    assert (finished.stdout.strip(), finished.stderr) == (printed, "")
 
 
 def test_info_without_cann() -> None:

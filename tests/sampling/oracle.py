@@ -29,20 +29,6 @@ def signed(seed: int) -> int:
     return seed - 2**64 if seed >= 2**63 else seed
 
 
-def winner(
-    logits: npt.ArrayLike,
-    params: SamplingParams,
-    position: int,
-    prompt_ids: tuple[int, ...] = (),
-    output_ids: tuple[int, ...] = (),
-    keep_ties: bool = False,
-) -> int:
-    """The id that wins the race of one row."""
-    processed = process_row(logits, params, prompt_ids, output_ids)
-    kept = kept_ids(processed, params, keep_ties)
-    return drawn_id(processed, kept, params, _noise(params, position, len(processed)), keep_ties)
-
-
 def expected(
     logits: npt.ArrayLike,
     params: SamplingParams,
@@ -50,22 +36,26 @@ def expected(
     prompt_ids: tuple[int, ...] = (),
     output_ids: tuple[int, ...] = (),
     keep_ties: bool = False,
-    near_tie: float = NEAR_TIE,
+    near_tie: float | None = NEAR_TIE,
 ) -> Expectation:
-    """Run the race of one row.
+    """Runs the race of one row.
 
     An id is acceptable beside the winner where its score comes within `near_tie` of the winner's, and, where the end of
-    the nucleus is within `NEAR_BOUNDARY` of top_p, what a nucleus that is one longer or one shorter draws.
+    the nucleus is within `NEAR_BOUNDARY` of top_p, what a nucleus that is one longer or one shorter draws. With None
+    the winner alone is looked for, which is quick.
     """
     processed = process_row(logits, params, prompt_ids, output_ids)
     if np.isneginf(processed).all():
         return Expectation(0, {0})
     kept = kept_ids(processed, params, keep_ties)
     noise = _noise(params, position, len(processed))
+    drawn = drawn_id(processed, kept, params, noise, keep_ties)
+    if near_tie is None:
+        return Expectation(drawn, {drawn})
     acceptable: set[int] = set()
     for each in [kept, *_near_sets(processed, params, kept, keep_ties)]:
         acceptable |= _near_winners(processed, each, params, noise, keep_ties, near_tie)
-    return Expectation(drawn_id(processed, kept, params, noise, keep_ties), acceptable)
+    return Expectation(drawn, acceptable)
 
 
 def _noise(params: SamplingParams, position: int, vocab_size: int) -> npt.NDArray[np.float64]:

@@ -136,6 +136,11 @@ def test_a_step_is_one_copy_and_one_replay(npu: str) -> None:
         ({"vocab_size": 2**21}, ValueError, "StaticStep: vocab_size must be in"),
         ({"largest_k": "5"}, TypeError, "StaticStep: largest_k must be an int, got str '5'."),
         ({"keep_ties": 1}, TypeError, "StaticStep: keep_ties must be True or False, got 1."),
+        ({"bitmask": 1}, TypeError, "StaticStep: bitmask must be True or False, got 1."),
+        ({"addends": -1}, ValueError, "StaticStep: addends must be at least 0, got -1."),
+        ({"history": "5"}, TypeError, "StaticStep: history must be an int, got str '5'."),
+        ({"logprobs": 10}, ValueError, r"StaticStep: logprobs must be in \[0, 9\], got 10."),
+        ({"logprobs_mode": "raw"}, ValueError, "StaticStep: logprobs_mode must be one of raw_logprobs"),
         ({"dtype": torch.float64}, TypeError, "StaticStep: logits must be float32, float16 or bfloat16"),
     ],
 )
@@ -152,7 +157,7 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], messag
         ([{}, {}, {}], "StaticStep: batch must have at most 2 rows of 9 ids, got 3 of 9."),
         (SamplingBatch(9, "meta"), "StaticStep: batch must be on the device of the step, cpu, got meta."),
         ([{"top_k": 5}], "StaticStep: top_k must be at most 4, got 5. Make the step with that largest_k."),
-        ([{}, {"bad_ids": [1]}], "request that masks, biases or penalises, got row 1."),
+        ([{}, {"bad_ids": [1]}], "StaticStep: addends must be 1 at least, for row 1 of the batch, got 0."),
     ],
 )
 def test_batches_that_do_not_fit(batch: SamplingBatch | list[dict[str, Any]], message: str) -> None:

@@ -81,10 +81,18 @@ def stale_buffer() -> Plant:
     return around_noise(half_of_it)
 
 
-def bitmasks_one_word_late(planter: Planter) -> None:
-    """On a device."""
+def _roll_bitmasks(planter: Planter, dim: int) -> None:
+    """Moves the words of a device's bitmasks by one."""
     original = Bitmask.of_all
-    planter.replace(Bitmask, "of_all", lambda self, count: original(self, count).roll(1, 1))
+    planter.replace(Bitmask, "of_all", lambda self, count: original(self, count).roll(1, dim))
+
+
+def bitmasks_one_word_late(planter: Planter) -> None:
+    _roll_bitmasks(planter, 1)
+
+
+def bitmasks_of_the_row_before(planter: Planter) -> None:
+    _roll_bitmasks(planter, 0)
 
 
 def native_bitmasks_one_word_late(planter: Planter) -> None:
@@ -94,12 +102,6 @@ def native_bitmasks_one_word_late(planter: Planter) -> None:
         return original(self._replace(words=self.words.roll(1, 1)), count)
 
     planter.replace(Bitmask, "native_edits", late)
-
-
-def bitmasks_of_the_row_before(planter: Planter) -> None:
-    """On a device."""
-    original = Bitmask.of_all
-    planter.replace(Bitmask, "of_all", lambda self, count: original(self, count).roll(1, 0))
 
 
 def native_bitmasks_of_the_row_before(planter: Planter) -> None:

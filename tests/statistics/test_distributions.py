@@ -63,13 +63,18 @@ def test_by_hand(name: str, on: str) -> None:
     hold(gate.judge(counts_of(case, gate.draws, on=on)), f"{name}, {on}")
 
 
+def check_pairs(sizes: list[int], rows: list[tuple[int, ...]], count: int) -> None:
+    """Checks that the rows are that many, and that each two values of two factors meet in one of them."""
+    assert len(rows) == count
+    pairs = {pair for row in rows for pair in meetings(row, 2)}
+    assert len(pairs) == sum(a * b for a, b in itertools.combinations(sizes, 2))
+
+
 class TestCoveringSet:
     def test_every_pair_of_values_meets_and_most_triples(self) -> None:
         sizes = [len(choices) for choices in FACTORS.values()]
         rows = covering_rows(sizes, ROWS)
-        assert len(rows) == ROWS
-        pairs = {pair for row in rows for pair in meetings(row, 2)}
-        assert len(pairs) == sum(a * b for a, b in itertools.combinations(sizes, 2))
+        check_pairs(sizes, rows, ROWS)
         triples = {triple for row in rows for triple in meetings(row, 3)}
         assert len(triples) > 0.8 * sum(a * b * c for a, b, c in itertools.combinations(sizes, 3))
 
@@ -104,10 +109,7 @@ class TestCoveringSet:
 class TestSegmentedSet:
     def test_every_pair_of_values_meets(self) -> None:
         sizes = [len(choices) for choices in SEGMENTED_FACTORS.values()]
-        rows = covering_rows(sizes, SEGMENTED_ROWS)
-        assert len(rows) == SEGMENTED_ROWS
-        pairs = {pair for row in rows for pair in meetings(row, 2)}
-        assert len(pairs) == sum(a * b for a, b in itertools.combinations(sizes, 2))
+        check_pairs(sizes, covering_rows(sizes, SEGMENTED_ROWS), SEGMENTED_ROWS)
 
     def test_rows_are_drawn_by_segments_and_bitmasks_forbid_what_matters(self) -> None:
         kept = [int((case.target() > 0).sum()) for case in segmented_set()]

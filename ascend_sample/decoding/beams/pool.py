@@ -26,19 +26,12 @@ def check_early_stopping(strategy: str, early_stopping: object) -> None:
 
 
 class Hypotheses(NamedTuple):
-    """Holds sequences that have ended, [batch, count] in each tensor.
+    """Holds sequences that have ended, [batch, count] in each tensor."""
 
-    Attributes:
-        scores: float32, sums of log-probabilities / length ** length_penalty; NOTHING where there is none.
-        lengths: int64, how many tokens each has, the last one included.
-        beams: int64, the beam that the last token was appended to.
-        tokens: int64, the last token.
-    """
-
-    scores: Tensor
-    lengths: Tensor
-    beams: Tensor
-    tokens: Tensor
+    scores: Tensor  # float32, sums of log-probabilities / length ** length_penalty; NOTHING where there is none
+    lengths: Tensor  # int64, how many tokens each has, the last one included
+    beams: Tensor  # int64, the beam that the last token was appended to
+    tokens: Tensor  # int64, the last token
 
 
 class FinishedPool:

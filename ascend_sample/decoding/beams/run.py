@@ -23,17 +23,11 @@ product of it is NaN. Log-probabilities of -inf become it too."""
 
 
 class Candidates(NamedTuple):
-    """Holds continuations of a prompt's beams, the best first.
+    """Holds continuations of a prompt's beams, the best first."""
 
-    Attributes:
-        scores: float32 [batch, count], sums of log-probabilities; NOTHING where there is no continuation.
-        beams: int64 [batch, count], the beam that each continues, counted within its prompt.
-        tokens: int64 [batch, count], the token with which it does.
-    """
-
-    scores: Tensor
-    beams: Tensor
-    tokens: Tensor
+    scores: Tensor  # float32 [batch, count], sums of log-probabilities; NOTHING where there is no continuation
+    beams: Tensor  # int64 [batch, count], the beam that each continues, counted within its prompt
+    tokens: Tensor  # int64 [batch, count], the token with which it does
 
     def take(self, places: Tensor) -> Candidates:
         """Returns the candidates at places, int64 [batch, n]."""

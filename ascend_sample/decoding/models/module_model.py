@@ -15,17 +15,11 @@ from ascend_sample.decoding.places import at_places, mask_of, repeated_rows, tok
 
 
 class TokenHistory(NamedTuple):
-    """Keeps the tokens so far, which is all the cache that recomputation needs.
+    """Keeps the tokens so far, which is all the cache that recomputation needs."""
 
-    Attributes:
-        tokens: int64 [batch, length], from the left; what follows a row's end is undefined.
-        lengths: int64 [batch], the number of tokens of each row.
-        encoder: what the encoder takes, by name, [batch, ...] each.
-    """
-
-    tokens: Tensor
-    lengths: Tensor
-    encoder: dict[str, Tensor]
+    tokens: Tensor  # int64 [batch, length], from the left; what follows a row's end is undefined
+    lengths: Tensor  # int64 [batch], the number of tokens of each row
+    encoder: dict[str, Tensor]  # what the encoder takes, by name, [batch, ...] each
 
 
 class ModuleModel:

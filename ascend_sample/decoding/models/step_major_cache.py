@@ -25,29 +25,21 @@ class DecoderCache:
     Beams of a prompt share most of their past. So on a CPU, where a copy costs more than knowing what to copy, each
     place has a number for what was written there, and a reorder copies only where the number is another one.
 
-    Attributes:
-        tokens: floats [layers, 2 (keys, values), capacity, rows, hidden_size].
-        lengths: int64 [rows], the number of tokens of each row.
-        extent: a length that no row exceeds; known without a look at the device.
-        memory: floats [layers, 2, memory rows, memory length, hidden_size], zero at padding.
-        memory_visible: bool [memory rows, memory length], False at padding.
-        memory_rows: int64 [rows], the memory that each row looks at; None where row r looks at memory r.
-        spare: another buffer in the shape of `tokens`, which the next whole reorder writes to; None before the first.
-        origins: int64 [capacity, rows], numbers that are equal where keys and values are; None on a device.
-        written: the number up to which numbers were given.
-
     Source: docs/decoding.md, section "FasterTransformer's decoder".
     """
 
-    tokens: Tensor
-    lengths: Tensor
-    extent: int
-    memory: Tensor
-    memory_visible: Tensor
+    tokens: Tensor  # floats [layers, 2 (keys, values), capacity, rows, hidden_size]
+    lengths: Tensor  # int64 [rows], the number of tokens of each row
+    extent: int  # a length that no row exceeds; known without a look at the device
+    memory: Tensor  # floats [layers, 2, memory rows, memory length, hidden_size], zero at padding
+    memory_visible: Tensor  # bool [memory rows, memory length], False at padding
+    # int64 [rows], the memory that each row looks at; None where row r looks at memory r
     memory_rows: Tensor | None = None
+    # another buffer in the shape of `tokens`, which the next whole reorder writes to; None before the first
     spare: Tensor | None = None
+    # int64 [capacity, rows], numbers that are equal where keys and values are; None on a device
     origins: Tensor | None = None
-    written: int = 0
+    written: int = 0  # the number up to which numbers were given
 
     @property
     def capacity(self) -> int:

@@ -27,24 +27,16 @@ class AlignedCache:
     The tokens of row r are in its last lengths[r] columns. What is left of them are holes, which the attention mask
     hides. That is left padding as transformers knows it, so distances between tokens are distances between columns,
     and a model with relative positions or a sliding window needs to know of nothing else.
-
-    Attributes:
-        past: transformers' cache; an EncoderDecoderCache holds the keys and values of the encoder too.
-        lengths: int64 [batch], how many tokens each row has.
-        width: how many columns there are, at least the largest length.
-        has_holes: whether some row may be shorter than the width; known on the host.
-        rollbacks: how many ragged rollbacks there were since the store was trimmed.
-        encoder_states: what the encoder returned, [batch, source length, hidden_size]; None for a causal model.
-        encoder_mask: the encoder's attention mask; None where none was given.
     """
 
-    past: Cache
-    lengths: Tensor
-    width: int
-    has_holes: bool
-    rollbacks: int = 0
+    past: Cache  # transformers' cache; an EncoderDecoderCache holds the keys and values of the encoder too
+    lengths: Tensor  # int64 [batch], how many tokens each row has
+    width: int  # how many columns there are, at least the largest length
+    has_holes: bool  # whether some row may be shorter than the width; known on the host
+    rollbacks: int = 0  # how many ragged rollbacks there were since the store was trimmed
+    # what the encoder returned, [batch, source length, hidden_size]; None for a causal model
     encoder_states: Tensor | None = None
-    encoder_mask: Tensor | None = None
+    encoder_mask: Tensor | None = None  # the encoder's attention mask; None where none was given
 
     def attention_mask(self, new: int) -> Tensor | None:
         """Tells which columns hold tokens, bool [batch, width + new]; None where all do."""

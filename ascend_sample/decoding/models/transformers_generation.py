@@ -30,23 +30,15 @@ from ascend_sample.decoding.request import LogitsProcessor, Request
 
 
 class _Group(NamedTuple):
-    """Holds prompts of one length, which transformers may be told of as a batch without padding.
+    """Holds prompts of one length, which transformers may be told of as a batch without padding."""
 
-    Attributes:
-        prompts: int64 [n], their numbers.
-        input_ids: int64 [n, length], their tokens without padding.
-        source_ids: int64 [n, source length], what the encoder reads, without padding; the prompts where there is none.
-        most: the length of the texts at their max_new_tokens, prompts included.
-        eos: the stop tokens of the request.
-        begin: the length of the texts when the first token is chosen that nothing forces.
-    """
-
-    prompts: Tensor
-    input_ids: Tensor
+    prompts: Tensor  # int64 [n], their numbers
+    input_ids: Tensor  # int64 [n, length], their tokens without padding
+    # int64 [n, source length], what the encoder reads, without padding; the prompts where there is none
     source_ids: torch.LongTensor
-    most: int
-    eos: Tensor
-    begin: int
+    most: int  # the length of the texts at their max_new_tokens, prompts included
+    eos: Tensor  # the stop tokens of the request
+    begin: int  # the length of the texts when the first token is chosen that nothing forces
 
     @property
     def length(self) -> int:

@@ -21,20 +21,14 @@ from ascend_sample.decoding.onnx.interface import ENCODER_FEATURES
 
 
 class Parts(NamedTuple):
-    """Holds what is exported of a model.
+    """Holds what is exported of a model."""
 
-    Attributes:
-        encoder: a module that is called with what example names; it returns a memory and its lengths, as
-            `EncoderDecoder` says.
-        decoder: the decoder that looks at that memory.
-        example: see `export_onnx`.
-        dynamic_axes: see `export_onnx`.
-    """
-
+    # a module that is called with what example names; it returns a memory and its lengths, as `EncoderDecoder`
+    # says
     encoder: nn.Module
-    decoder: LayeredDecoder
-    example: Mapping[str, Tensor]
-    dynamic_axes: Mapping[str, Mapping[int, str]]
+    decoder: LayeredDecoder  # the decoder that looks at that memory
+    example: Mapping[str, Tensor]  # see `export_onnx`
+    dynamic_axes: Mapping[str, Mapping[int, str]]  # see `export_onnx`
 
 
 class _TextEncoder(nn.Module):

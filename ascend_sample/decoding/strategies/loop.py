@@ -21,22 +21,15 @@ from ascend_sample.sampling.row_table import to_device
 
 
 class Choice(NamedTuple):
-    """Holds what a strategy has chosen in a step.
+    """Holds what a strategy has chosen in a step."""
 
-    Attributes:
-        tokens: int64 [rows], the token of each row.
-        logits: floats [rows, vocab_size], those that the tokens' log-probabilities are of.
-        scores: float32 [rows, vocab_size], what was chosen from; it is kept if the request asks for it.
-        status: int8 [rows], ALL_MASKED where no token was left to choose: the token is arbitrary. None where the
-            tokens' log-probabilities tell: they are -inf there, and nowhere else.
-        log_probs: float32 [rows], the log-probabilities of the tokens, where they are known already.
-    """
-
-    tokens: Tensor
-    logits: Tensor
-    scores: Tensor
+    tokens: Tensor  # int64 [rows], the token of each row
+    logits: Tensor  # floats [rows, vocab_size], those that the tokens' log-probabilities are of
+    scores: Tensor  # float32 [rows, vocab_size], what was chosen from; it is kept if the request asks for it
+    # int8 [rows], ALL_MASKED where no token was left to choose: the token is arbitrary. None where the tokens'
+    # log-probabilities tell: they are -inf there, and nowhere else.
     status: Tensor | None = None
-    log_probs: Tensor | None = None
+    log_probs: Tensor | None = None  # float32 [rows], the log-probabilities of the tokens, where they are known already
 
 
 class Texts:

@@ -32,3 +32,10 @@ OPERATOR(aclnnNLLLossBackward,
           int64_t ignoreIndex, Input totalWeight, Output out),
          out = at::nll_loss_backward(gradOutput, self, target, weight, reduction, ignoreIndex,
                                      totalWeight))
+OPERATOR(aclnnLayerNormBackward,
+         (Input gradOut, Input input, Integers normalizedShape, Input mean, Input rstd,
+          OptionalInput weight, OptionalInput bias, Booleans outputMask, OptionalOutput gradInput,
+          OptionalOutput gradWeight, OptionalOutput gradBias),
+         std::tie(gradInput, gradWeight, gradBias) = at::native_layer_norm_backward(
+             gradOut, input, normalizedShape, mean, rstd, weight, bias,
+             {outputMask.at(0), outputMask.at(1), outputMask.at(2)}))

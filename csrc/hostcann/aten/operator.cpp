@@ -66,15 +66,15 @@ Position add(std::vector<opapi::Argument>& list, const opapi::Argument& argument
   return {list.size() - 1};
 }
 
-std::vector<Position> add_all(Call& call, const char* name, const aclTensorList* list,
-                              bool optional) {
+std::vector<Position> add_all(Call& call, std::vector<opapi::Argument>& operands, const char* name,
+                              const aclTensorList* list, bool optional) {
   std::vector<const aclTensor*> tensors;
   if (call.status == kSuccess) {
     call.status = opapi::tensors_of(call.function, name, list, &tensors);
   }
   std::vector<Position> positions;
   for (const aclTensor* tensor : tensors) {
-    positions.push_back(add(call.inputs, {name, tensor, optional}));
+    positions.push_back(add(operands, {name, tensor, optional}));
   }
   return positions;
 }
@@ -95,6 +95,15 @@ void Output::operator=(const at::Tensor& value) const {
                                            opapi::name_of(tensor_.sizes().vec()));
   }
   tensor_.copy_(value);
+}
+
+void Outputs::operator=(const std::vector<at::Tensor>& values) const {
+  if (values.size() != outputs_.size()) {
+    throw TaskError(kDeviceTaskFailed, "the list of results must have " +
+                                           std::to_string(values.size()) + " tensors, got " +
+                                           std::to_string(outputs_.size()));
+  }
+  for (size_t i = 0; i < values.size(); ++i) outputs_[i] = values[i];
 }
 
 void SizedOutput::operator=(const at::Tensor& value) const {
@@ -127,7 +136,7 @@ std::optional<at::Tensor> Parameter<OptionalInput>::give(Held held, const Launch
 }
 
 std::vector<Position> Parameter<Inputs>::hold(Call& call, const char* name, Abi value) {
-  return add_all(call, name, value, /*optional=*/false);
+  return add_all(call, call.inputs, name, value, /*optional=*/false);
 }
 
 std::vector<at::Tensor> Parameter<Inputs>::give(const Held& held, const Launch& launch) {
@@ -137,7 +146,7 @@ std::vector<at::Tensor> Parameter<Inputs>::give(const Held& held, const Launch& 
 }
 
 std::vector<Position> Parameter<OptionalInputs>::hold(Call& call, const char* name, Abi value) {
-  return add_all(call, name, value, /*optional=*/true);
+  return add_all(call, call.inputs, name, value, /*optional=*/true);
 }
 
 std::vector<std::optional<at::Tensor>> Parameter<OptionalInputs>::give(const Held& held,
@@ -156,6 +165,17 @@ Position Parameter<Output>::hold(Call& call, const char* name, Abi value) {
 Output Parameter<Output>::give(Held held, const Launch& launch) {
   const opapi::Operand& operand = launch.output(held.index);
   return {tensor_of(operand), operand.name};
+}
+
+std::vector<Position> Parameter<Outputs>::hold(Call& call, const char* name, Abi value) {
+  return add_all(call, call.outputs, name, value, /*optional=*/false);
+}
+
+Outputs Parameter<Outputs>::give(const Held& held, const Launch& launch) {
+  std::vector<Output> outputs;
+  for (const Position& position : held)
+    outputs.push_back(Parameter<Output>::give(position, launch));
+  return Outputs(std::move(outputs));
 }
 
 Position Parameter<ReadInPart>::hold(Call& call, const char* name, Abi value) {
@@ -202,6 +222,24 @@ std::vector<int64_t> Parameter<Integers>::hold(Call& call, const char* name, Abi
   return integers;
 }
 
+std::vector<bool> Parameter<Booleans>::hold(Call& call, const char* name, Abi value) {
+  std::vector<bool> booleans;
+  if (call.status == kSuccess) {
+    call.status = opapi::booleans_of(call.function, name, value, &booleans);
+  }
+  return booleans;
+}
+
+std::vector<at::Scalar> Parameter<Numbers>::hold(Call& call, const char* name, Abi value) {
+  std::vector<opapi::Scalar> scalars;
+  if (call.status == kSuccess) {
+    call.status = opapi::scalars_of(call.function, name, value, &scalars);
+  }
+  std::vector<at::Scalar> numbers;
+  for (const opapi::Scalar& scalar : scalars) numbers.push_back(torch_scalar(scalar));
+  return numbers;
+}
+
 std::string Parameter<Text>::hold(Call& call, const char* name, Abi value) {
   if (value == nullptr && call.status == kSuccess) {
     call.status = opapi::reject(kAclnnNullptr, call.function, name, "must not be null");
@@ -223,15 +261,13 @@ DataType Parameter<DataType>::hold(Call& call, const char* name, Abi value) {
 std::vector<std::string> names_of(const char* parameters) {
   std::vector<std::string> names;
   std::string word;
+  bool is_inside = false;
   for (const char* c = parameters; *c != '\0'; ++c) {
-    if (std::isalnum(static_cast<unsigned char>(*c)) || *c == '_') {
-      word += *c;
-    } else if (*c == ',' || *c == ')') {
-      names.push_back(word);  // the last word before the separator is the name
-      word.clear();
-    } else {
-      word.clear();
-    }
+    if (*c == ',' || *c == ')') names.push_back(word);  // the last word before it is the name
+    const bool was_inside =
+        std::exchange(is_inside, std::isalnum(static_cast<unsigned char>(*c)) || *c == '_');
+    if (is_inside && !was_inside) word.clear();
+    if (is_inside) word += *c;
   }
   return names;
 }

@@ -42,7 +42,9 @@ using Number = const at::Scalar&;
 using OptionalNumber = const std::optional<at::Scalar>&;
 using Integers = const std::vector<int64_t>&;  // aclIntArray
 using OptionalIntegers = const std::optional<std::vector<int64_t>>&;
-using Text = const std::string&;  // char*
+using Booleans = const std::vector<bool>&;       // aclBoolArray
+using Numbers = const std::vector<at::Scalar>&;  // aclScalarList
+using Text = const std::string&;                 // char*
 
 /// An operand that is written.
 class Output {
@@ -116,6 +118,17 @@ class OptionalOutput {
   std::optional<Output> output_;
 };
 
+/// An aclTensorList that is written.
+class Outputs {
+ public:
+  explicit Outputs(std::vector<Output> outputs) : outputs_(std::move(outputs)) {}
+  /// Copies the values in, of which there must be as many.
+  void operator=(const std::vector<at::Tensor>& values) const;
+
+ private:
+  std::vector<Output> outputs_;
+};
+
 // ---- phase 1 ----
 
 /// Collects the arguments of one call; stops at the first bad one.
@@ -129,7 +142,8 @@ struct Call {
 };
 
 /// How a parameter of type T crosses from phase 1 to the kernel. Abi: its C type. Held: what phase
-/// 1 keeps. hold(): phase 1. give(): on the stream's thread.
+/// 1 keeps. hold(): phase 1. give(): on the stream's thread; what was kept, unless a type says
+/// more.
 template <typename T>
 struct Parameter;
 
@@ -137,13 +151,13 @@ template <typename Abi_, typename Held_>
 struct Crosses {
   using Abi = Abi_;
   using Held = Held_;
+  static const Held& give(const Held& held, const Launch&) { return held; }
 };
 
 template <typename T>
   requires std::is_arithmetic_v<T>
 struct Parameter<T> : Crosses<T, T> {
   static T hold(Call&, const char*, T value) { return value; }
-  static T give(T held, const Launch&) { return held; }
 };
 
 /// Where an operand stands in Launch.
@@ -179,6 +193,12 @@ template <>
 struct Parameter<Output> : Crosses<const aclTensor*, Position> {
   static Held hold(Call& call, const char* name, Abi value);
   static Output give(Held held, const Launch& launch);
+};
+
+template <>
+struct Parameter<Outputs> : Crosses<const aclTensorList*, std::vector<Position>> {
+  static Held hold(Call& call, const char* name, Abi value);
+  static Outputs give(const Held& held, const Launch& launch);
 };
 
 template <>
@@ -224,19 +244,16 @@ struct Parameter<OptionalOutput> : Crosses<const aclTensor*, Position> {
 template <>
 struct Parameter<Number> : Crosses<const aclScalar*, at::Scalar> {
   static Held hold(Call& call, const char* name, Abi value);
-  static const at::Scalar& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
 struct Parameter<OptionalNumber> : Crosses<const aclScalar*, std::optional<at::Scalar>> {
   static Held hold(Call& call, const char* name, Abi value);
-  static const std::optional<at::Scalar>& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
 struct Parameter<Integers> : Crosses<const aclIntArray*, std::vector<int64_t>> {
   static Held hold(Call& call, const char* name, Abi value);
-  static const std::vector<int64_t>& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
@@ -246,19 +263,28 @@ struct Parameter<OptionalIntegers>
     if (value == nullptr) return std::nullopt;
     return Parameter<Integers>::hold(call, name, value);
   }
-  static const Held& give(const Held& held, const Launch&) { return held; }
+};
+
+template <>
+struct Parameter<Booleans> : Crosses<const aclBoolArray*, std::vector<bool>> {
+  static Held hold(Call& call, const char* name, Abi value);
+  static const std::vector<bool>& give(const Held& held, const Launch&) { return held; }
+};
+
+template <>
+struct Parameter<Numbers> : Crosses<const aclScalarList*, std::vector<at::Scalar>> {
+  static Held hold(Call& call, const char* name, Abi value);
+  static const std::vector<at::Scalar>& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
 struct Parameter<Text> : Crosses<const char*, std::string> {
   static Held hold(Call& call, const char* name, Abi value);
-  static const std::string& give(const Held& held, const Launch&) { return held; }
 };
 
 template <>
 struct Parameter<DataType> : Crosses<int, DataType> {  // aclDataType
   static Held hold(Call& call, const char* name, Abi value);
-  static DataType give(Held held, const Launch&) { return held; }
 };
 
 /// The parameters' names out of "(Input self, Output out)", for messages.
@@ -364,3 +390,11 @@ struct Arity<void(Parameters...)> {
                                 hostcann::aten::Arity<decltype(name##_kernel)>::Indices{}, \
                                 workspace_size, executor, ATEN_ARGUMENTS_##count);         \
   }
+
+/// aclnnX(self, ..., out) and aclnnInplaceX(selfRef, ...), which compute the same of `self`. What
+/// follows the expression is their other parameters.
+#define IN_BOTH_FORMS(name, expression, ...)                                                   \
+  OPERATOR(aclnn##name, (Input self __VA_OPT__(, ) __VA_ARGS__, Output out), out = expression) \
+  OPERATOR(aclnnInplace##name, (Updated selfRef __VA_OPT__(, ) __VA_ARGS__),                   \
+           const at::Tensor& self = selfRef.tensor();                                          \
+           selfRef = expression)

@@ -4,12 +4,7 @@
 // aclnnX(self, out)
 #define UNARY(name, function) \
   OPERATOR(aclnn##name, (Input self, Output out), out = at::function(self))
-// aclnnInplaceX(selfRef)
-#define UNARY_INPLACE(name, function) \
-  OPERATOR(aclnnInplace##name, (Updated selfRef), selfRef = at::function(selfRef))
-#define UNARY_BOTH(name, function) \
-  UNARY(name, function)            \
-  UNARY_INPLACE(name, function)
+#define UNARY_BOTH(name, function) IN_BOTH_FORMS(name, at::function(self))
 
 UNARY(Abs, abs)
 UNARY_BOTH(Acos, acos)
@@ -68,37 +63,20 @@ OPERATOR(aclnnLogSigmoidForward, (Input self, Output out, Output buffer),
          if (buffer.tensor().numel() > 0) buffer = at::exp(-at::abs(self)))
 UNARY_BOTH(Hardswish, hardswish)
 UNARY_BOTH(Hardsigmoid, hardsigmoid)
-OPERATOR(aclnnHardtanh, (Input self, Number minimum, Number maximum, Output out),
-         out = at::hardtanh(self, minimum, maximum))
-OPERATOR(aclnnInplaceHardtanh, (Updated selfRef, Number minimum, Number maximum),
-         selfRef = at::hardtanh(selfRef, minimum, maximum))
-OPERATOR(aclnnElu, (Input self, Number alpha, Number scale, Number inputScale, Output out),
-         out = at::elu(self, alpha, scale, inputScale))
-OPERATOR(aclnnInplaceElu, (Updated selfRef, Number alpha, Number scale, Number inputScale),
-         selfRef = at::elu(selfRef, alpha, scale, inputScale))
-OPERATOR(aclnnLeakyRelu, (Input self, Number negativeSlope, Output out),
-         out = at::leaky_relu(self, negativeSlope))
-OPERATOR(aclnnInplaceLeakyRelu, (Updated selfRef, Number negativeSlope),
-         selfRef = at::leaky_relu(selfRef, negativeSlope))
+IN_BOTH_FORMS(Hardtanh, at::hardtanh(self, minimum, maximum), Number minimum, Number maximum)
+IN_BOTH_FORMS(Elu, at::elu(self, alpha, scale, inputScale), Number alpha, Number scale,
+              Number inputScale)
+IN_BOTH_FORMS(LeakyRelu, at::leaky_relu(self, negativeSlope), Number negativeSlope)
 OPERATOR(aclnnSoftplus, (Input self, Number beta, Number threshold, Output out),
          out = at::softplus(self, beta, threshold))
-OPERATOR(aclnnThreshold, (Input self, Number threshold, Number value, Output out),
-         out = at::threshold(self, threshold, value))
-OPERATOR(aclnnInplaceThreshold, (Updated selfRef, Number threshold, Number value),
-         selfRef = at::threshold(selfRef, threshold, value))
+IN_BOTH_FORMS(Threshold, at::threshold(self, threshold, value), Number threshold, Number value)
 
 // ---- with numbers ----
 
 OPERATOR(aclnnClamp, (Input self, OptionalNumber min, OptionalNumber max, Output out),
          out = at::clamp(self, min, max))
 OPERATOR(aclnnClampMin, (Input self, Number min, Output out), out = at::clamp_min(self, min))
-OPERATOR(aclnnClampMax, (Input self, Number max, Output out), out = at::clamp_max(self, max))
-OPERATOR(aclnnInplaceClampMax, (Updated selfRef, Number max), selfRef = at::clamp_max(selfRef, max))
-OPERATOR(aclnnNanToNum, (Input self, float nan, float posinf, float neginf, Output out),
-         out = at::nan_to_num(self, nan, posinf, neginf))
-OPERATOR(aclnnInplaceNanToNum, (Updated selfRef, float nan, float posinf, float neginf),
-         selfRef = at::nan_to_num(selfRef, nan, posinf, neginf))
-OPERATOR(aclnnRoundDecimals, (Input self, int64_t decimals, Output out),
-         out = at::round(self, decimals))
-OPERATOR(aclnnInplaceRoundDecimals, (Updated selfRef, int64_t decimals),
-         selfRef = at::round(selfRef, decimals))
+IN_BOTH_FORMS(ClampMax, at::clamp_max(self, max), Number max)
+IN_BOTH_FORMS(NanToNum, at::nan_to_num(self, nan, posinf, neginf), float nan, float posinf,
+              float neginf)
+IN_BOTH_FORMS(RoundDecimals, at::round(self, decimals), int64_t decimals)

@@ -1,111 +1,10 @@
 // The collectives: each is checked at the call, and runs as one task of the caller's stream.
-#include <cstring>
-#include <functional>
-#include <utility>
-
-#include "hostcann/hccl/hccl.h"
+#include "hostcann/hccl/call.h"
 
 namespace hostcann::hccl {
 namespace {
 
-constexpr int kNone = -1;  // of a signature: the collective has no such argument
-
-using Bytes = std::span<std::byte>;
 using Constant = std::span<const std::byte>;
-
-/// A buffer of the caller's: device memory, which is looked up when the task runs.
-struct Buffer {
-  const void* address;
-  uint64_t bytes;
-  const char* name;
-};
-
-/// One call, from its checks to its task.
-class Call {
- public:
-  Call(const char* function, void* communicator, int data_type)
-      : function_(function), group_(find_group(function, communicator)), data_type_(data_type) {
-    if (!group_) {
-      status_ = kParameter;
-    } else if (size_of(data_type) == 0) {
-      status_ = refuse(function, kParameter,
-                       "hostcann does not emulate " + name_of_type(data_type) + " here");
-    }
-  }
-
-  bool is_wrong() const { return status_ != kSuccess; }
-  int status() const { return status_; }
-  uint64_t bytes(uint64_t count) const { return count * size_of(data_type_); }
-  Group& group() const { return *group_; }
-  int ranks() const { return group_->ranks(); }
-  int rank() const { return group_->rank(); }
-
-  void check(bool condition, const std::string& message) {
-    if (!is_wrong() && !condition) status_ = refuse(function_, kParameter, message);
-  }
-
-  void check_rank(const char* argument, uint32_t rank) {
-    check(is_wrong() || rank < static_cast<uint32_t>(ranks()),
-          std::string(argument) + " must be a rank of the group, got " + std::to_string(rank));
-  }
-
-  void check_reduction(int reduction) {
-    check(reduction >= 0 && reduction < kReductions,
-          "op must be an HcclReduceOp, got " + std::to_string(reduction));
-  }
-
-  Signature signature(uint64_t count, int reduction = kNone, int root = kNone) const {
-    Signature made{};
-    std::strncpy(made.operation, function_, sizeof made.operation - 1);
-    made.data_type = data_type_;
-    made.reduction = reduction;
-    made.root = root;
-    made.count = count;
-    return made;
-  }
-
-  /// `work` gets the group and the buffers' bytes, in the order given.
-  int launch(void* stream, std::vector<Buffer> buffers, const Traffic& traffic,
-             std::function<void(Group&, const std::vector<Bytes>&)> work) {
-    for (const Buffer& buffer : buffers)
-      check(buffer.bytes == 0 || buffer.address != nullptr,
-            std::string(buffer.name) + " must not be null");
-    if (is_wrong()) return status_;
-    auto task = [function = function_, group = group_, buffers = std::move(buffers),
-                 work = std::move(work)] {
-      std::vector<Bytes> found;
-      for (const Buffer& buffer : buffers) {
-        std::byte* data = nullptr;
-        if (buffer.bytes > 0)
-          data = resolve(buffer.address, buffer.bytes, std::string(function) + "'s " + buffer.name);
-        found.emplace_back(data, buffer.bytes);
-      }
-      work(*group, found);
-    };
-    const int launched =
-        hostcann::launch_collective(stream, function_, std::move(task), traffic, find_caller());
-    return launched == kSuccess ? kSuccess : kRuntime;
-  }
-
- private:
-  const char* function_;
-  std::shared_ptr<Group> group_;
-  int data_type_;
-  int status_ = kSuccess;
-};
-
-/// Links to all other ranks; what travels by `out` and `in` of a rank.
-template <typename Out, typename In>
-std::vector<Link> links(const Group& group, Out out, In in) {
-  std::vector<Link> made;
-  for (int rank = 0; rank < group.ranks(); ++rank) {
-    if (rank == group.rank()) continue;
-    made.push_back({rank, {out(rank)}, {in(rank)}});
-  }
-  return made;
-}
-
-Bytes nothing(int) { return {}; }
 
 void copy(Constant from, Bytes into) {
   if (!from.empty() && from.data() != into.data())
@@ -182,6 +81,14 @@ void all_to_all(Group& group, const Signature& signature, Bytes send, const Part
   copy(sent.of(send, group.rank()), received.of(receive, group.rank()));
 }
 
+/// What the root has for each rank, from there to all.
+template <typename Part>
+void from_root(Group& group, const Signature& signature, Part part, Bytes receive) {
+  const auto of_root = [&](int rank) { return rank == signature.root ? receive : Bytes(); };
+  group.exchange(signature, group.rank() == signature.root ? links(group, part, nothing)
+                                                           : links(group, nothing, of_root));
+}
+
 int launch_all_to_all(Call& call, uint64_t count, const void* send, Parts sent, const void* receive,
                       Parts received, void* stream) {
   if (call.is_wrong()) return call.status();
@@ -195,89 +102,11 @@ int launch_all_to_all(Call& call, uint64_t count, const void* send, Parts sent, 
                      });
 }
 
-/// What goes between this rank and some others, in the order in which it was asked for.
-struct Item {
-  bool is_send;
-  const void* buffer;
-  uint64_t bytes;
-  int rank;
-};
-
-/// Sends and receives between HcclGroupStart and HcclGroupEnd: they are launched as one at its end.
-struct Grouped {
-  void* communicator;
-  void* stream;
-  int data_type;
-  std::vector<Item> items;
-};
-thread_local int group_depth = 0;
-thread_local std::vector<Grouped> grouped;
-
-int launch_items(Call& call, const std::vector<Item>& items, void* stream) {
-  std::vector<Buffer> buffers;
-  Traffic traffic;
-  for (const Item& item : items) {
-    buffers.push_back({item.buffer, item.bytes, item.is_send ? "sendBuf" : "recvBuf"});
-    (item.is_send ? traffic.read : traffic.written) += item.bytes;
-  }
-  if (call.is_wrong()) return call.status();
-  Signature signature = call.signature(0);
-  std::strcpy(signature.operation, "point to point");  // HcclSend meets HcclRecv
-  return call.launch(stream, std::move(buffers), traffic,
-                     [signature, items](Group& group, const std::vector<Bytes>& found) {
-                       std::vector<Link> made;
-                       for (int rank = 0; rank < group.ranks(); ++rank) {
-                         Link link{rank};
-                         for (size_t i = 0; i < items.size(); ++i) {
-                           if (items[i].rank != rank) continue;
-                           if (items[i].is_send)
-                             link.out.push_back(found[i]);
-                           else
-                             link.in.push_back(found[i]);
-                         }
-                         link.sends = !link.out.empty();
-                         link.receives = !link.in.empty();
-                         if (rank == group.rank()) {
-                           for (size_t i = 0; i < std::min(link.out.size(), link.in.size()); ++i)
-                             std::memmove(link.in[i].data(), link.out[i].data(),
-                                          std::min(link.in[i].size(), link.out[i].size()));
-                         } else if (link.sends || link.receives) {
-                           made.push_back(std::move(link));
-                         }
-                       }
-                       group.exchange(signature, made);
-                     });
-}
-
-int launch_point_to_point(const char* function, void* communicator, int data_type,
-                          const std::vector<Item>& items, void* stream) {
-  Call call(function, communicator, data_type);
-  for (const Item& item : items)
-    call.check_rank(item.is_send ? "destRank" : "srcRank", static_cast<uint32_t>(item.rank));
-  if (call.is_wrong() || group_depth == 0) {
-    return call.is_wrong() ? call.status() : launch_items(call, items, stream);
-  }
-  for (Grouped& each : grouped) {
-    if (each.communicator == communicator && each.stream == stream && each.data_type == data_type) {
-      each.items.insert(each.items.end(), items.begin(), items.end());
-      return kSuccess;
-    }
-  }
-  grouped.push_back({communicator, stream, data_type, items});
-  return kSuccess;
-}
-
-Item item_of(bool is_send, const void* buffer, uint64_t count, int data_type, uint32_t rank) {
-  return {is_send, buffer, count * size_of(data_type), static_cast<int>(rank)};
-}
-
 }  // namespace
 }  // namespace hostcann::hccl
 
 using namespace hostcann;        // NOLINT: this file ends with CANN's C functions
 using namespace hostcann::hccl;  // NOLINT
-
-#define HCCL_API extern "C" HOSTCANN_API
 
 HCCL_API int HcclAllReduce(void* send, void* receive, uint64_t count, int data_type, int reduction,
                            void* communicator, void* stream) {
@@ -379,13 +208,9 @@ HCCL_API int HcclBroadcast(void* buffer, uint64_t count, int data_type, uint32_t
   const bool is_root = static_cast<int>(root) == call.rank();
   const Signature signature = call.signature(count, kNone, static_cast<int>(root));
   return call.launch(stream, {{buffer, bytes, "buf"}}, {is_root ? bytes : 0, is_root ? 0 : bytes},
-                     [signature, is_root](Group& group, const std::vector<Bytes>& buffers) {
+                     [signature](Group& group, const std::vector<Bytes>& buffers) {
                        const auto all = [&](int) { return buffers[0]; };
-                       const auto from_root = [&](int rank) {
-                         return rank == signature.root ? buffers[0] : Bytes();
-                       };
-                       group.exchange(signature, is_root ? links(group, all, nothing)
-                                                         : links(group, nothing, from_root));
+                       from_root(group, signature, all, buffers[0]);
                      });
 }
 
@@ -423,11 +248,7 @@ HCCL_API int HcclScatter(void* send, void* receive, uint64_t count, int data_typ
                      [signature, is_root, bytes](Group& group, const std::vector<Bytes>& buffers) {
                        const Parts parts = equal_parts(group.ranks(), bytes);
                        const auto part = [&](int rank) { return parts.of(buffers[0], rank); };
-                       const auto from_root = [&](int rank) {
-                         return rank == signature.root ? buffers[1] : Bytes();
-                       };
-                       group.exchange(signature, is_root ? links(group, part, nothing)
-                                                         : links(group, nothing, from_root));
+                       from_root(group, signature, part, buffers[1]);
                        if (is_root) copy(part(group.rank()), buffers[1]);
                      });
 }
@@ -476,63 +297,6 @@ HCCL_API int HcclAlltoAllVC(const void* send, const void* matrix, int send_type,
     in += received.sizes.back();
   }
   return launch_all_to_all(call, 0, send, std::move(sent), receive, std::move(received), stream);
-}
-
-HCCL_API int HcclSend(void* send, uint64_t count, int data_type, uint32_t to, void* communicator,
-                      void* stream) {
-  return launch_point_to_point(__func__, communicator, data_type,
-                               {item_of(true, send, count, data_type, to)}, stream);
-}
-
-HCCL_API int HcclRecv(void* receive, uint64_t count, int data_type, uint32_t from,
-                      void* communicator, void* stream) {
-  return launch_point_to_point(__func__, communicator, data_type,
-                               {item_of(false, receive, count, data_type, from)}, stream);
-}
-
-namespace {
-
-/// HcclSendRecvItem.
-struct SendRecvItem {
-  int type;  // 0 sends, 1 receives
-  void* buffer;
-  uint64_t count;
-  int data_type;
-  uint32_t rank;
-};
-
-}  // namespace
-
-HCCL_API int HcclBatchSendRecv(const SendRecvItem* items, uint32_t count, void* communicator,
-                               void* stream) {
-  if (items == nullptr || count == 0)
-    return refuse(__func__, kPointer, "sendRecvInfo must have at least one item");
-  std::vector<Item> all;
-  for (const SendRecvItem& item : std::span(items, count)) {
-    if (item.data_type != items[0].data_type)
-      return refuse(__func__, kNotSupported, "hostcann takes items of one dataType alone");
-    all.push_back(item_of(item.type == 0, item.buffer, item.count, item.data_type, item.rank));
-  }
-  return launch_point_to_point(__func__, communicator, items[0].data_type, all, stream);
-}
-
-HCCL_API int HcclGroupStart() {
-  ++group_depth;
-  return kSuccess;
-}
-
-HCCL_API int HcclGroupEnd() {
-  if (group_depth == 0)
-    return refuse(__func__, kParameter, "it must follow a call of HcclGroupStart");
-  if (--group_depth > 0) return kSuccess;
-  int status = kSuccess;
-  for (const Grouped& each : std::exchange(grouped, {})) {
-    Call call("HcclBatchSendRecv", each.communicator, each.data_type);
-    const int launched =
-        call.is_wrong() ? call.status() : launch_items(call, each.items, each.stream);
-    status = status == kSuccess ? launched : status;
-  }
-  return status;
 }
 
 HCCL_API int HcclBarrier(void* communicator, void* stream) {

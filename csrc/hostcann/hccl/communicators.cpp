@@ -1,6 +1,7 @@
 // The life of communicators: root infos, groups behind handles, what is asked of them.
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 
 #include "hostcann/hccl/hccl.h"
@@ -18,10 +19,7 @@ struct Groups {
   uintptr_t next = 0x48434350;  // a number that is no address, and is never used twice
 };
 
-Groups& groups() {
-  static auto* groups = new Groups;
-  return *groups;
-}
+Groups& groups() { return only<Groups>(); }
 
 int join(const char* function, const char* root_info, uint32_t ranks, uint32_t rank,
          void** communicator) {
@@ -73,8 +71,6 @@ std::shared_ptr<Group> find_group(const char* function, const void* communicator
 using namespace hostcann;        // NOLINT: this file ends with CANN's C functions
 using namespace hostcann::hccl;  // NOLINT
 
-#define HCCL_API extern "C" HOSTCANN_API
-
 HCCL_API int HcclGetRootInfo(char* root_info) {
   if (root_info == nullptr) return refuse(__func__, kPointer, "rootInfo must not be null");
   try {
@@ -110,12 +106,27 @@ HCCL_API int HcclCommDestroy(void* communicator) {
   return kSuccess;
 }
 
-HCCL_API int HcclGetCommAsyncError(void* communicator, int* error) {
-  if (error == nullptr) return refuse(__func__, kPointer, "asyncError must not be null");
-  const std::shared_ptr<Group> group = find_group(__func__, communicator);
+/// Writes what `tell` says of the group to `answer`, which messages call `name`.
+template <typename Answer, typename Tell>
+static int ask(const char* function, const void* communicator, Answer* answer, const char* name,
+               Tell tell) {
+  if (answer == nullptr) return refuse(function, kPointer, std::string(name) + " must not be null");
+  const std::shared_ptr<Group> group = find_group(function, communicator);
   if (!group) return kParameter;
-  *error = group->async_error();
+  *answer = static_cast<Answer>(tell(*group));
   return kSuccess;
+}
+
+HCCL_API int HcclGetCommAsyncError(void* communicator, int* error) {
+  return ask(__func__, communicator, error, "asyncError", std::mem_fn(&Group::async_error));
+}
+
+HCCL_API int HcclGetRankSize(void* communicator, uint32_t* ranks) {
+  return ask(__func__, communicator, ranks, "rankSize", std::mem_fn(&Group::ranks));
+}
+
+HCCL_API int HcclGetRankId(void* communicator, uint32_t* rank) {
+  return ask(__func__, communicator, rank, "rank", std::mem_fn(&Group::rank));
 }
 
 HCCL_API int HcclGetCommName(void* communicator, char* name) {
@@ -123,22 +134,6 @@ HCCL_API int HcclGetCommName(void* communicator, char* name) {
   const std::shared_ptr<Group> group = find_group(__func__, communicator);
   if (!group) return kParameter;
   name[group->name().copy(name, kNameBytes - 1)] = '\0';
-  return kSuccess;
-}
-
-HCCL_API int HcclGetRankSize(void* communicator, uint32_t* ranks) {
-  if (ranks == nullptr) return refuse(__func__, kPointer, "rankSize must not be null");
-  const std::shared_ptr<Group> group = find_group(__func__, communicator);
-  if (!group) return kParameter;
-  *ranks = static_cast<uint32_t>(group->ranks());
-  return kSuccess;
-}
-
-HCCL_API int HcclGetRankId(void* communicator, uint32_t* rank) {
-  if (rank == nullptr) return refuse(__func__, kPointer, "rank must not be null");
-  const std::shared_ptr<Group> group = find_group(__func__, communicator);
-  if (!group) return kParameter;
-  *rank = static_cast<uint32_t>(group->rank());
   return kSuccess;
 }
 

@@ -1,7 +1,7 @@
 // libhccl.so: collectives between processes on one host, each of which has an emulated device.
 //
 // A group's ranks are joined by Unix sockets, each with each (group.cpp). A collective is a task on
-// the caller's stream (collectives.cpp): it exchanges bytes with the other ranks and reduces them
+// the caller's stream (call.h): it exchanges bytes with the other ranks and reduces them
 // on the host (reduce.cpp). Values as CANN documents them; nothing here says anything about speed.
 #pragma once
 
@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "hostcann/hostcann.h"
+
+#define HCCL_API extern "C" HOSTCANN_API
 
 namespace hostcann::hccl {
 

@@ -31,10 +31,7 @@ struct Profiles {
   bool program_has_ended = false;
 };
 
-Profiles& profiles() {
-  static auto* profiles = new Profiles;
-  return *profiles;
-}
+Profiles& profiles() { return only<Profiles>(); }
 
 }  // namespace
 

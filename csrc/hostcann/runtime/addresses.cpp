@@ -23,10 +23,7 @@ struct AddressSpace {
   uintptr_t next = 0;
 };
 
-AddressSpace& address_space() {
-  static auto* space = new AddressSpace;  // outlives every destructor that still frees something
-  return *space;
-}
+AddressSpace& address_space() { return only<AddressSpace>(); }
 
 bool reserve_arena(AddressSpace& space, size_t least_bytes) {
   for (size_t bytes = std::max(kArenaBytes, least_bytes);

@@ -33,10 +33,7 @@ struct Lines {
   std::vector<std::pair<std::string, int>> lines{{"", 0}};  // number 0: no line is known
 };
 
-Lines& lines() {
-  static auto* lines = new Lines;
-  return *lines;
-}
+Lines& lines() { return only<Lines>(); }
 
 /// What another thread asks on behalf of one that waits.
 struct Question {

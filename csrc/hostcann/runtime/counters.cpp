@@ -37,14 +37,10 @@ struct Counters {
   size_t violation_count = 0;
 };
 
-Counters& counters() {
-  static auto* counters = new Counters;
-  return *counters;
-}
+Counters& counters() { return only<Counters>(); }
 
 std::array<std::atomic<int64_t>, kLiveKinds>& live_counts() {
-  static auto* counts = new std::array<std::atomic<int64_t>, kLiveKinds>{};
-  return *counts;
+  return only<std::array<std::atomic<int64_t>, kLiveKinds>>();
 }
 
 std::atomic<bool> null_kernels_enabled{false};

@@ -16,15 +16,9 @@ struct Device {
   int users = 0;  // aclrtSetDevice minus aclrtResetDevice
 };
 
-Device& device() {
-  static auto* device = new Device;
-  return *device;
-}
+Device& device() { return only<Device>(); }
 
-HandleTable<Context>& contexts() {
-  static auto* contexts = new HandleTable<Context>;
-  return *contexts;
-}
+HandleTable<Context>& contexts() { return only<HandleTable<Context>>(); }
 
 thread_local void* current_handle = nullptr;
 

@@ -44,15 +44,9 @@ struct Hub {
   std::condition_variable changed;
 };
 
-Hub& hub() {
-  static auto* hub = new Hub;
-  return *hub;
-}
+Hub& hub() { return only<Hub>(); }
 
-HandleTable<Event>& events() {
-  static auto* events = new HandleTable<Event>;
-  return *events;
-}
+HandleTable<Event>& events() { return only<HandleTable<Event>>(); }
 
 void complete(EventRecord& record) {
   std::lock_guard<std::mutex> lock(hub().mutex);

@@ -28,10 +28,7 @@ struct Faults {
   std::vector<Fault> list;
 };
 
-Faults& faults() {
-  static auto* faults = new Faults;
-  return *faults;
-}
+Faults& faults() { return only<Faults>(); }
 
 }  // namespace
 

@@ -30,10 +30,7 @@ Found<Graph> find_captured_graph(const char* function, void* handle) {
 
 }  // namespace
 
-HandleTable<Graph>& graphs() {
-  static auto* graphs = new HandleTable<Graph>;
-  return *graphs;
-}
+HandleTable<Graph>& graphs() { return only<HandleTable<Graph>>(); }
 
 int Graph::check_valid(const char* function) const {
   if (invalid_.empty()) return kSuccess;

@@ -4,7 +4,6 @@
 //
 //   shadow:  | guard page | front zone | the block's bytes | back zone ... | guard page |
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -15,7 +14,9 @@
 namespace hostcann {
 namespace {
 
+using runtime::describe_address;
 using runtime::fail;
+using runtime::page_bytes;
 
 constexpr size_t kAddressAlignment = 512;  // what CANN promises
 constexpr size_t kAddressGap = 64 << 10;   // unused addresses behind every block
@@ -26,16 +27,10 @@ constexpr unsigned char kPoisonByte =
     0xDB;  // as fp16/bf16/fp32 an implausible negative number, as int an absurd index
 constexpr uint64_t kDefaultCapacity = uint64_t{16} << 30;
 
-size_t page_bytes() {
-  static const size_t bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
 class Block {
  public:
   Block(uintptr_t address, size_t bytes) : address_(address), bytes_(bytes) {
-    size_t inner = kFrontZoneBytes + bytes + kBackZoneBytes;
-    inner = (inner + page_bytes() - 1) / page_bytes() * page_bytes();
+    const size_t inner = runtime::whole_pages(kFrontZoneBytes + bytes + kBackZoneBytes);
     mapped_bytes_ = inner + 2 * page_bytes();
     void* mapping = mmap(nullptr, mapped_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED) return;
@@ -95,25 +90,15 @@ class Block {
   size_t back_zone_bytes_ = 0;
 };
 
-struct HostBlock {
-  size_t bytes;
-  size_t mapped_bytes;
-};
-
 struct Memory {
   std::shared_mutex mutex;
   std::map<uintptr_t, std::shared_ptr<Block>> blocks;
   std::map<uintptr_t, size_t> freed;  // for messages; addresses are never reused
   uint64_t used = 0;
   uint64_t capacity = kDefaultCapacity;
-  std::shared_mutex host_mutex;
-  std::map<uintptr_t, HostBlock> host_blocks;
 };
 
-Memory& memory() {
-  static auto* memory = new Memory;  // outlives every destructor that still frees something
-  return *memory;
-}
+Memory& memory() { return only<Memory>(); }
 
 struct RunningTask {
   std::string name;
@@ -127,12 +112,6 @@ std::shared_ptr<Block> find_block(const Memory& all, uintptr_t address) {
   if (next == all.blocks.begin()) return nullptr;
   const std::shared_ptr<Block>& block = std::prev(next)->second;
   return address < block->address() + block->bytes() ? block : nullptr;
-}
-
-std::string describe_address(const void* address) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%p", address);
-  return text;
 }
 
 bool was_freed(const Memory& all, uintptr_t address) {
@@ -300,16 +279,6 @@ void free_all_blocks() {
   for (uintptr_t address : addresses) release("aclrtResetDevice", reinterpret_cast<void*>(address));
 }
 
-bool is_pinned(const void* address, size_t bytes) {
-  Memory& all = memory();
-  auto begin = reinterpret_cast<uintptr_t>(address);
-  std::shared_lock<std::shared_mutex> lock(all.host_mutex);
-  auto next = all.host_blocks.upper_bound(begin);
-  if (next == all.host_blocks.begin()) return false;
-  auto block = std::prev(next);
-  return begin + bytes <= block->first + block->second.bytes;
-}
-
 }  // namespace runtime
 }  // namespace hostcann
 
@@ -330,40 +299,6 @@ CANN_API int aclrtFree(void* device_pointer) {
   return release(__func__, device_pointer);
 }
 
-CANN_API int aclrtMallocHost(void** host_pointer, size_t bytes) {
-  if (int status = runtime::check_usable(__func__)) return status;
-  if (host_pointer == nullptr) return fail(__func__, kInvalidParam, "hostPtr must not be null");
-  *host_pointer = nullptr;
-  if (bytes == 0) return fail(__func__, kInvalidParam, "size must be greater than 0, got 0");
-  size_t mapped = (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
-  void* mapping = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapping == MAP_FAILED) {
-    return fail(__func__, kOutOfMemory,
-                "no " + std::to_string(bytes) + " bytes of host memory are left");
-  }
-  Memory& all = memory();
-  std::unique_lock<std::shared_mutex> lock(all.host_mutex);
-  all.host_blocks[reinterpret_cast<uintptr_t>(mapping)] = {bytes, mapped};
-  count_live(Live::kHostBlock, 1);
-  *host_pointer = mapping;
-  return kSuccess;
-}
-
-CANN_API int aclrtFreeHost(void* host_pointer) {
-  if (int status = runtime::check_usable(__func__)) return status;
-  Memory& all = memory();
-  std::unique_lock<std::shared_mutex> lock(all.host_mutex);
-  auto found = all.host_blocks.find(reinterpret_cast<uintptr_t>(host_pointer));
-  if (found == all.host_blocks.end()) {
-    return fail(__func__, kInvalidParam,
-                "hostPtr " + describe_address(host_pointer) + " is not from aclrtMallocHost");
-  }
-  munmap(host_pointer, found->second.mapped_bytes);
-  all.host_blocks.erase(found);
-  count_live(Live::kHostBlock, -1);
-  return kSuccess;
-}
-
 /// One kind of memory is emulated.
 CANN_API int aclrtGetMemInfo(int /*kind*/, size_t* free_bytes, size_t* total_bytes) {
   if (free_bytes == nullptr || total_bytes == nullptr) {
@@ -373,32 +308,5 @@ CANN_API int aclrtGetMemInfo(int /*kind*/, size_t* free_bytes, size_t* total_byt
   std::shared_lock<std::shared_mutex> lock(all.mutex);
   *total_bytes = all.capacity;
   *free_bytes = all.capacity - std::min(all.capacity, all.used);
-  return kSuccess;
-}
-
-namespace {
-
-/// aclrtPtrAttributes as CANN lays it out.
-struct PointerAttributes {
-  uint32_t device;
-  int location;
-  uint32_t page_size;
-  uint32_t reserved[4];
-};
-constexpr int kLocationHost = 0;
-constexpr int kLocationDevice = 1;
-constexpr int kLocationUnregistered = 2;
-
-}  // namespace
-
-CANN_API int aclrtPointerGetAttributes(const void* pointer, PointerAttributes* attributes) {
-  if (pointer == nullptr || attributes == nullptr) {
-    return fail(__func__, kInvalidParam, "ptr and attributes must not be null");
-  }
-  *attributes = {};
-  attributes->location = runtime::is_pinned(pointer, 1)        ? kLocationHost
-                         : runtime::is_device_address(pointer) ? kLocationDevice
-                                                               : kLocationUnregistered;
-  attributes->page_size = static_cast<uint32_t>(page_bytes());
   return kSuccess;
 }

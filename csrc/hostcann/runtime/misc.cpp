@@ -32,10 +32,7 @@ struct Options {
   std::map<int, int64_t> values;
 };
 
-Options& system_options() {
-  static auto* options = new Options;
-  return *options;
-}
+Options& system_options() { return only<Options>(); }
 
 }  // namespace
 

@@ -327,7 +327,7 @@ HandleTable<Graph>& graphs();
 /// being recorded); the capture is then invalid.
 int refuse_in_capture(const char* function);
 
-// ---- memory (memory.cpp) ----
+// ---- memory (memory.cpp, host_memory.cpp) ----
 
 /// While it lives, blocks that resolve() finds on this thread stay mapped even when they are freed
 /// meanwhile.
@@ -348,6 +348,9 @@ void free_all_blocks();
 
 /// Whether [address, address + bytes) is host memory from aclrtMallocHost.
 bool is_pinned(const void* address, size_t bytes);
+size_t page_bytes();
+size_t whole_pages(size_t bytes);
+std::string describe_address(const void* address);
 
 // ---- what is counted (activities.cpp), and whose it is (callers.cpp) ----
 

@@ -29,10 +29,7 @@ Found<Stream> living(const char* function, std::shared_ptr<Stream> stream) {
 
 }  // namespace
 
-HandleTable<Stream>& streams() {
-  static auto* streams = new HandleTable<Stream>;
-  return *streams;
-}
+HandleTable<Stream>& streams() { return only<HandleTable<Stream>>(); }
 
 Stream::~Stream() { stop(false); }
 

@@ -13,10 +13,7 @@ struct Options {
   std::map<int, std::string> values;
 };
 
-Options& options() {
-  static auto* options = new Options;
-  return *options;
-}
+Options& options() { return hostcann::only<Options>(); }
 
 int refuse_operator(const char* function, const char* operator_type) {
   return hostcann::set_error(

@@ -1,0 +1,151 @@
+"""What training asks of hostcann: derivatives, and the operators of lists by which optimizers update all parameters.
+
+The same ATen kernels run on both sides, so results are compared bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ascend_sample import hostcann
+
+pytest.importorskip("torch_npu", reason="needs torch_npu and a CANN", exc_type=ImportError)
+
+SIZES = ((3, 5), (7,), ())
+
+
+def tensors(seed: int, device: str) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.rand(size, generator=generator) + 0.5).to(device) for size in SIZES]
+
+
+Lists = tuple[list[Tensor], list[Tensor], list[Tensor]]
+NUMBERS = [1.5, -2.0, 3.0]
+FOREACH: dict[str, tuple[str, Callable[[Lists], object]]] = {
+    **{
+        f"_foreach_{name}": (
+            f"aclnnForeach{name.title()}",
+            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(lists[0]),
+        )
+        for name in ("abs", "exp", "log", "neg", "reciprocal", "sigmoid", "sign", "sqrt", "tanh")
+    },
+    "add of lists": ("aclnnForeachAddListV2", lambda lists: torch._foreach_add(lists[0], lists[1], alpha=0.5)),
+    "sub of lists": ("aclnnForeachSubListV2", lambda lists: torch._foreach_sub(lists[0], lists[1], alpha=0.5)),
+    **{
+        f"{name} of lists": (
+            f"aclnnForeach{name.title()}List",
+            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(lists[0], lists[1]),
+        )
+        for name in ("mul", "div", "maximum", "minimum", "pow")
+    },
+    **{
+        f"{name} of a number": (
+            f"aclnnForeach{name.title()}ScalarV2",
+            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(lists[0], 1.5),
+        )
+        for name in ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
+    },
+    **{
+        f"{name} of numbers": (
+            f"aclnnForeach{name.title()}ScalarList",
+            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(lists[0], NUMBERS),
+        )
+        for name in ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
+    },
+    "a number to powers": ("aclnnForeachPowScalarAndTensor", lambda lists: torch._foreach_pow(1.5, lists[0])),
+    **{
+        f"{name} by a number": (
+            f"aclnnForeach{name.title()}ScalarV2",
+            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(*lists, value=1.5),
+        )
+        for name in ("addcmul", "addcdiv")
+    },
+    **{
+        f"{name} by numbers": (
+            f"aclnnForeach{name.title()}ScalarList",
+            lambda lists, name=name: getattr(torch, f"_foreach_{name}")(*lists, torch.tensor(NUMBERS)),
+        )
+        for name in ("addcmul", "addcdiv")
+    },
+    "lerp by a number": ("aclnnForeachLerpScalar", lambda lists: torch._foreach_lerp(lists[0], lists[1], 0.25)),
+    "lerp by lists": ("aclnnForeachLerpList", lambda lists: torch._foreach_lerp(*lists)),
+    "norm": ("aclnnForeachNorm", lambda lists: torch._foreach_norm(lists[0])),
+    "copy": ("aclnnForeachCopy", lambda lists: (torch._foreach_copy_(lists[0], lists[1]), lists[0])[1]),
+}
+
+
+@pytest.mark.parametrize("name", FOREACH)
+def test_lists_of_tensors(name: str) -> None:
+    operator, function = FOREACH[name]
+    expected = function(tuple(tensors(seed, "cpu") for seed in range(3)))  # type: ignore[arg-type]
+    lists = tuple(tensors(seed, "npu") for seed in range(3))
+    with hostcann.profile() as counted:
+        found = function(lists)  # type: ignore[arg-type]
+    assert operator in counted.launches
+    for got, want in zip(found, expected, strict=True):  # type: ignore[call-overload]
+        assert got.device.type == "npu"
+        torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0)
+
+
+def test_a_list_is_updated_in_place() -> None:
+    found, expected = tensors(0, "npu"), tensors(0, "cpu")
+    for each, other in ((found, tensors(1, "npu")), (expected, tensors(1, "cpu"))):
+        torch._foreach_mul_(each, 0.5)
+        torch._foreach_add_(each, other, alpha=2)
+        torch._foreach_sqrt_(each)
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0)
+
+
+def _embedding(x: Tensor) -> Tensor:
+    return F.embedding(torch.tensor([[2, 0], [2, 1]], device=x.device), x, padding_idx=0)
+
+
+def _loss(x: Tensor) -> Tensor:
+    targets = torch.tensor([1, 3, -100, 0], device=x.device)
+    return F.cross_entropy(x, targets, weight=torch.arange(1.0, 6.0, device=x.device), reduction="sum")
+
+
+DERIVATIVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "aclnnTanhBackward": torch.tanh,
+    "aclnnSigmoidBackward": torch.sigmoid,
+    "aclnnThresholdBackward": torch.relu,
+    "aclnnSiluBackward": F.silu,
+    "aclnnGeluBackward": F.gelu,
+    "aclnnSoftmaxBackward": lambda x: torch.softmax(x, 0),
+    "aclnnLogSoftmaxBackward": lambda x: torch.log_softmax(x, 1),
+    "aclnnEmbeddingDenseBackward": _embedding,
+    "aclnnNLLLossBackward": _loss,
+    "aclnnLayerNormBackward": lambda x: F.layer_norm(x, (5,)),
+}
+
+
+@pytest.mark.parametrize("operator", DERIVATIVES)
+def test_derivatives(operator: str) -> None:
+    values = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for device in ("npu", "cpu"):
+        x = values.to(device).requires_grad_()
+        with hostcann.profile() as counted:
+            result = DERIVATIVES[operator](x)
+            (result * torch.arange(result.numel(), device=device).reshape(result.shape)).sum().backward()
+        assert x.grad is not None
+        gradients.append(x.grad.cpu())
+        assert device == "cpu" or operator in counted.launches, counted.launches
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+def test_the_derivatives_of_a_norm_by_its_weight_and_bias() -> None:
+    values = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for device in ("npu", "cpu"):
+        norm = torch.nn.LayerNorm(5).to(device)
+        (norm(values.to(device)) * values.to(device)).sum().backward()
+        assert norm.weight.grad is not None
+        gradients.append([norm.weight.grad.cpu(), norm.bias.grad.cpu()])
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)

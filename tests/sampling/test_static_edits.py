@@ -1,0 +1,236 @@
+"""A step in a graph with everything that requests may ask for: a replay is an eager step, and faults would show."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from test_static_step import KINDS, captured
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.sampling import (
+    Logprobs,
+    Sampler,
+    SamplerOutput,
+    SamplingBatch,
+    SamplingParams,
+    static_edits,
+    static_step,
+)
+from ascend_sample.sampling.processing import words_of
+from ascend_sample.sampling.static_step import StaticStep
+from tests.decoding.planting import planted
+
+ROWS, VOCAB_SIZE = 6, 700
+ADDENDS, HISTORY, LOGPROBS = 5, 40, 3
+STOP_IDS = [3, 4]
+EDITS: list[dict[str, Any]] = [
+    {},
+    {"logit_bias": {0: 9.0, 5: -2.0, 699: 4.0}},
+    {"bad_ids": [0, 1, 2, 698]},
+    {"logit_bias": {7: 8.0}, "bad_ids": list(range(40, 90))},  # more bans than a mask has words
+    {"allowed_ids": [0, 31, 32, 400, 699]},
+    {"min_tokens": 6, "stop_ids": STOP_IDS, "logit_bias": {3: 30.0, 4: 29.0}},
+    {"min_tokens": 9, "stop_ids": STOP_IDS, "logit_bias": {3: 30.0}},
+    {"repetition_penalty": 1.8},
+    {"repetition_penalty": 0.6, "presence_penalty": 2.0},
+    {"frequency_penalty": 1.5, "logit_bias": {6: 6.0}},
+    {"presence_penalty": -1.0, "allowed_ids": range(0, 700, 3)},
+]
+MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
+
+
+def change(batch: SamplingBatch, choice: random.Random) -> None:
+    """Lets requests leave, move and join, and those leave whose history is full."""
+    for row in reversed(range(len(batch))):
+        is_full = batch.host.position[row] >= HISTORY
+        if is_full or choice.random() < 0.05:
+            batch.remove(row)
+    if len(batch) > 1 and choice.random() < 0.2:
+        batch.reorder(choice.sample(range(len(batch)), len(batch)))
+    while len(batch) < ROWS and (not len(batch) or choice.random() < 0.4):
+        logprobs = choice.choice([None, 0, 1, LOGPROBS])
+        asked = {**choice.choice(KINDS), **choice.choice(EDITS), "logprobs": logprobs, "seed": choice.getrandbits(64)}
+        # What occurs where biases are makes what a list has twice show.
+        prompt = [choice.choice([0, 3, 6, choice.randrange(VOCAB_SIZE)]) for _ in range(choice.randrange(9))]
+        batch.add(SamplingParams(**asked), prompt[:4], output_ids=prompt[4:])
+
+
+def bitmask_of(batch: SamplingBatch, choice: random.Random, device: str) -> dict[str, Any]:
+    """A grammar's bitmask for all rows, for some, or for none, on either side."""
+    kind = choice.randrange(4)
+    if kind < 2:
+        return {}
+    rows = sorted(choice.sample(range(len(batch)), choice.randrange(len(batch) + 1)))
+    generator = torch.Generator().manual_seed(choice.getrandbits(32))
+    count = len(batch) if kind == 2 else len(rows)
+    words = torch.randint(-(2**31), 2**31, (2, count, words_of(VOCAB_SIZE)), dtype=torch.int32, generator=generator)
+    bitmask = words[0] & words[1]
+    bitmask[:, 0] |= 1
+    bitmask = bitmask.to(device) if choice.random() < 0.5 else bitmask
+    return {"bitmask": bitmask} | ({} if kind == 2 else {"bitmask_rows": rows})
+
+
+def of_asking(found: Logprobs | None, batch: SamplingBatch) -> Tensor:
+    """What the rows that ask for logprobs read of them: numbers in one line."""
+    if found is None:
+        return torch.empty(0)
+    read = [torch.zeros(0)]
+    for row, ids, values, rank in zip(
+        found.rows, found.token_ids.cpu(), found.values.cpu(), found.ranks.cpu(), strict=True
+    ):
+        asked = int(batch.host.logprobs[row]) if row < len(batch) else -1
+        if asked >= 0:
+            read += [ids[: asked + 1].float(), values[: asked + 1], rank.float().view(1)]
+    return torch.cat(read)
+
+
+def outputs_of(output: SamplerOutput | StaticStep, batch: SamplingBatch) -> tuple[list[int], list[int], Tensor]:
+    count = len(batch)
+    return output.token_ids[:count].tolist(), output.status[:count].tolist(), of_asking(output.logprobs, batch)
+
+
+def assert_replays_are_eager_steps(steps: int, mode: str = "raw_logprobs", device: str = "npu", **options: Any) -> None:
+    """Replays steps of a batch that changes, and compares tokens, statuses and logprobs with those of eager steps."""
+    room = {"addends": ADDENDS, "history": HISTORY, "bitmask": True, "logprobs": LOGPROBS, "logprobs_mode": mode}
+    step = StaticStep(ROWS, VOCAB_SIZE, torch.bfloat16, device, **({"largest_k": 64} | room | options))
+    replay = step.run if device == "cpu" else captured(step).replay
+    sampler = Sampler(mode, keep_ties=options.get("keep_ties", False))
+    batch, choice = SamplingBatch(VOCAB_SIZE, device), random.Random(1)
+    noise = (torch.randn(8, ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(1)) * 3).to(torch.bfloat16)
+    noise[3, 2, 5], noise[4, 1], noise[5, 0, 9:11] = torch.nan, -torch.inf, torch.inf
+    logits = noise.to(device)
+    for place in range(steps):
+        change(batch, choice)
+        bitmask = bitmask_of(batch, choice, device)
+        step.logits.copy_(logits[choice.randrange(len(logits))])
+        step.prepare(batch, **bitmask)
+        replay()
+        replayed = outputs_of(step, batch)
+        output = sampler(step.logits[: len(batch)], batch, advance=False, **bitmask)
+        eager = outputs_of(output, batch)
+        assert replayed[:2] == eager[:2], place
+        torch.testing.assert_close(replayed[2], eager[2], rtol=0, atol=0)
+        batch.append(output.token_ids)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_replays_are_eager_steps(npu: str, mode: str) -> None:
+    assert_replays_are_eager_steps(250, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("options", [{"largest_k": 700}, {"keep_ties": True}])
+def test_rows_that_are_sorted(device: str, mode: str, options: dict[str, Any]) -> None:
+    assert_replays_are_eager_steps(20, mode, device, **options)
+
+
+@pytest.mark.parametrize(
+    ("params", "copies", "launches"),
+    [
+        ({"logit_bias": {3: 1.0}}, {"h2d": 1}, 0),
+        ({"allowed_ids": [3], "min_tokens": 5, "stop_ids": [4]}, {"h2d": 1}, 0),
+        ({"presence_penalty": 1.0}, {"h2d": 1}, 6),
+    ],
+)
+def test_what_writing_a_step_costs(npu: str, params: dict[str, Any], copies: dict[str, int], launches: int) -> None:
+    """Beside the noise nothing is sent for a batch that stays as it is."""
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    step = StaticStep(4, VOCAB_SIZE, torch.bfloat16, npu, addends=2, history=40, bitmask=True, logprobs=5)
+    graph, batch = captured(step), SamplingBatch(VOCAB_SIZE, npu)
+    batch.extend([SamplingParams(seed=1, **params), SamplingParams(seed=1)])
+    step.prepare(batch)
+    batch.append(step.token_ids[:2])
+    with hostcann.profile() as counted:
+        step.prepare(batch)
+        graph.replay()
+    assert (dict(counted.copies), counted.totals.waits) == (copies, 0)
+    assert counted.totals.launches <= launches
+
+
+def test_requests_whose_edits_are_done_already(device: str) -> None:
+    """The step does nothing of it again, but for the bitmask."""
+    batch = SamplingBatch(4, device)
+    step = StaticStep(1, 4, torch.float32, device, addends=1, history=8)
+    batch.add(SamplingParams(temperature=0, logit_bias={1: -3.0}, presence_penalty=2.0), output_ids=[2])
+    step.logits.copy_(torch.tensor([[0.0, 4.0, 3.0, 1.5]]))
+    drawn = []
+    for is_edited in (False, True, False):
+        step.prepare(batch, is_edited=is_edited)
+        step.run()
+        drawn.append(step.token_ids.item())
+    assert drawn == [3, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("params", "options", "message"),
+    [
+        ({"bad_ids": [1, 2]}, {}, "addends must be 2 at least, for row 1 of the batch, got 0"),
+        ({"bad_ids": [1, 2]}, {"addends": 1}, "addends must be 2 at least, for row 1 of the batch, got 1"),
+        ({"min_tokens": 4, "stop_ids": [3]}, {}, "addends must be 1 at least"),
+        ({"presence_penalty": 1.0}, {"history": 2}, "history must be 3 at least, for row 1 of the batch, got 2"),
+        ({"allowed_ids": [1]}, {}, "bitmask must be True at least, for row 1 of the batch, got False"),
+        ({"logprobs": 0}, {}, "logprobs must be at least 0, got None"),
+        ({"logprobs": 3}, {"logprobs": 2}, "logprobs must be at least 3, got 2"),
+    ],
+)
+def test_requests_that_have_no_room(params: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    batch = SamplingBatch(99)
+    batch.extend([SamplingParams(), SamplingParams(**params)], output_ids=[(), (5, 6, 7)])
+    with pytest.raises(ValueError, match=f"StaticStep: {message}"):
+        StaticStep(2, 99, torch.float32, "cpu", **options).prepare(batch)
+
+
+def test_a_bitmask_without_room() -> None:
+    batch, words = SamplingBatch(9), torch.zeros(0, 1, dtype=torch.int32)
+    step = StaticStep(2, 9, torch.float32, "cpu")
+    step.prepare(batch, bitmask=words)  # it is for nobody
+    batch.add(SamplingParams())
+    with pytest.raises(ValueError, match="bitmask must be left out of a step that has no room for one, got one"):
+        step.prepare(batch, bitmask=torch.zeros(1, 1, dtype=torch.int32))
+
+
+FAULTS = {
+    "a bias list that is stale": (static_edits, "if written != self._written:", "if self._written is None:"),
+    "a list that is off by one": (
+        static_edits,
+        "_fitted(edits.addends.ids, slots, self.addends))",
+        "_fitted((edits.addends.ids + 1) % batch.vocab_size, slots, self.addends))",
+    ),
+    "a list that ends in id 0": (static_edits, "found[:, :1].expand", "torch.zeros_like(found[:, :1]).expand"),
+    "the bitmask of the step before": (static_edits, "self._words.fill_(-1)", "pass"),
+    "a bitmask instead of the allowed ids": (static_edits, "self._own_words & self._words,", "self._words,"),
+    "allowed ids instead of a bitmask": (static_edits, "self._own_words & self._words,", "self._own_words,"),
+    "min_tokens that are not counted down": (
+        static_edits,
+        "(batch, batch.version, is_edited)",
+        "(batch, [id(params) for params in batch.params], is_edited)",
+    ),
+    "the bans of a request that has left": (static_edits, "self._addends.zero_()", "pass"),
+    "the allowed ids of a request that has left": (static_edits, "self._own_words.fill_(-1)", "pass"),
+    "a history that does not grow": (static_edits, "self._occurrences.index_copy_(0, rows, counted)", "pass"),
+    "the history of another slot": (
+        static_edits,
+        "torch.add(seen, slots.unsqueeze",
+        "torch.add(seen, slots.flip(0).unsqueeze",
+    ),
+    "a prompt that is not penalised": (static_edits, "self._occurrences > 0", "self._occurrences > 1"),
+    "the logprobs of the step before": (static_step, "kept.copy_(new)", "pass"),
+    "logprobs of edited logits": (static_step, "(self._asking, self.logits, self", "(self._asking, edited, self"),
+    "statuses before edits": (
+        static_step,
+        "status_of(largest_of(logits),",
+        "status_of(largest_of(self.logits).float(),",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_show(npu: str, fault: str) -> None:
+    module, right, wrong = FAULTS[fault]
+    with planted(module, right, wrong), pytest.raises((AssertionError, RuntimeError, IndexError)):
+        assert_replays_are_eager_steps(60, "raw_logprobs" if "edited" in fault else "processed_logprobs")
