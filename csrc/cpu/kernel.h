@@ -12,6 +12,7 @@
 #include "cpu/filters/sample_result.h"
 #include "cpu/rows/edits.h"
 #include "cpu/rows/formats.h"
+#include "cpu/shards.h"
 #include "cpu/targets.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -229,12 +230,38 @@ inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, S
            });
 }
 
+inline void lead(const ShardCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
+  for_type(call.logits.type,
+           [&]<typename Type>(Type) { lead_parts<Type>(call, first_row, last_row, scratch); });
+}
+
+inline void find_first(const FirstCall& call, int64_t first_row, int64_t last_row,
+                       Scratch& scratch) {
+  const auto place_of = [&](int64_t index) { return place_in(call.rows, index); };
+  for_rows(call.logits, first_row, last_row, scratch, place_of,
+           [&](const auto& row, int64_t index, Workspace& work) {
+             find_first_of_row(row, call, index, work);
+           });
+}
+
+inline void weigh_digits(const DigitCall& call, int64_t first_row, int64_t last_row,
+                         Scratch& scratch) {
+  const auto place_of = [&](int64_t index) { return place_in(call.rows, index); };
+  for_rows(call.logits, first_row, last_row, scratch, place_of,
+           [&](const auto& row, int64_t index, Workspace& /*work*/) {
+             weigh_digits_of_row(row, call, index);
+           });
+}
+
 extern const Kernel kKernel;
 const Kernel kKernel{.sample = sample,
                      .sample_requests = sample_requests,
                      .verify = verify,
                      .filter = filter,
                      .rank = rank,
+                     .lead = lead,
+                     .find_first = find_first,
+                     .weigh_digits = weigh_digits,
                      .fill_noise = fill_exponential};
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
