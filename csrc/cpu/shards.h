@@ -33,7 +33,7 @@ void find_first_of_row(const Row<Type>& row, const FirstCall& call, int64_t inde
   std::fill(ids + found, ids + count, 0);
 }
 
-/// -inf has no weight, and is not counted.
+/// -inf and NaN have no weight, and are not counted.
 template <typename Type>
 void weigh_digits_of_row(const Row<Type>& row, const DigitCall& call, int64_t index) {
   double* const bins = call.bins + index * static_cast<int64_t>(kDigitBins);
@@ -54,7 +54,7 @@ void weigh_digits_of_row(const Row<Type>& row, const DigitCall& call, int64_t in
     }
     for (size_t lane = 0; lane < kLine; ++lane) {
       const uint32_t key = static_cast<uint32_t>(ordinal_of(values[lane])) ^ 0x80000000U;
-      if (uint64_t{key} >> shift >> 8 == prefix && values[lane] != -kInfinity) {
+      if (uint64_t{key} >> shift >> 8 == prefix && values[lane] > -kInfinity) {
         bins[key >> shift & 0xFF] += counts ? 1.0 : double{weights[lane]};
       }
     }

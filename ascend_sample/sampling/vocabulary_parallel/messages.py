@@ -67,6 +67,7 @@ class Layout:
         found, start = {}, 0
         for name, dtype, count in self._parts:
             end = start + count * dtype.itemsize
-            found[name] = messages[:, start:end].view(dtype)
+            numbers = messages[:, start:end]
+            found[name] = numbers.view(dtype) if count else numbers.to(dtype)
             start = end
         return found

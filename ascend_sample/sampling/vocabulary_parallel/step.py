@@ -156,9 +156,10 @@ class _Step:
         return Drawn(RowsOutput(self._token_ids, self._status), wanted, len(open_rows))
 
     def _tell(self, parts: Sequence[Part], numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Sends numbers to all ranks, and returns theirs."""
-        layout = Layout(parts)
-        return layout.unpacked(self._shard.exchange.all_gather(layout.packed(numbers)))
+        """Sends numbers to all ranks, and returns theirs; where there are none, as all ranks know, nothing is sent."""
+        layout, exchange = Layout(parts), self._shard.exchange
+        message = layout.packed(numbers)
+        return layout.unpacked(exchange.all_gather(message) if layout.bytes else message.expand(exchange.size, -1))
 
     def _first_round(self, keep_ties: bool) -> dict[str, Tensor]:
         plan, batch = self._plan, self._batch
