@@ -22,8 +22,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from ascend_sample.sampling.vocabulary_parallel import VocabularyShard
-from ascend_sample.sampling.vocabulary_parallel.exchange import ProcessGroupExchange
+from ascend_sample.sampling.vocabulary_parallel import ProcessGroupExchange, VocabularyShard
 
 ROWS, VOCAB_SIZE = 64, 151936
 CASES = {
@@ -35,17 +34,6 @@ CASES = {
     "top-p = 0.9": {"top_p": 0.9},
     "k = 50, logprobs = 5": {"top_k": 50, "logprobs": 5},
 }
-
-
-class CountedExchange(ProcessGroupExchange):
-    """Counts what it sends."""
-
-    collectives, sent = 0, 0
-
-    def all_gather(self, message: Tensor) -> Tensor:
-        """Does what the group does."""
-        self.collectives, self.sent = self.collectives + 1, self.sent + message.numel()
-        return super().all_gather(message)
 
 
 def seconds_of(run: Callable[[], object]) -> float:
@@ -71,7 +59,7 @@ def on_rank(rank: int, size: int, folder: str, repeats: int) -> None:
     for name, params in CASES.items():
         batch = SamplingBatch(VOCAB_SIZE)
         batch.extend([SamplingParams(**params, seed=row) for row in range(ROWS)])
-        exchange = CountedExchange(None)
+        exchange = ProcessGroupExchange(None)
         split = Sampler(shard=VocabularyShard(rank * width, width, VOCAB_SIZE, exchange))
         usual = Sampler()
         gathered = torch.empty(size * ROWS, width, dtype=part.dtype)
@@ -88,9 +76,9 @@ def on_rank(rank: int, size: int, folder: str, repeats: int) -> None:
 
         if not torch.equal(step(), gather_and_step()):
             raise SystemExit(f"{name}: the split step draws other tokens")
-        exchange.collectives = exchange.sent = 0
+        exchange.collectives = exchange.bytes_sent = 0
         step()
-        said = (exchange.collectives, exchange.sent / ROWS)
+        said = (exchange.collectives, exchange.bytes_sent / ROWS)
         times = [[seconds_of(run) for run in (step, gather_and_step)] for _ in range(repeats)]
         ours, theirs = (1e3 * statistics.median(each) for each in zip(*times, strict=True))
         if rank == 0:

@@ -256,6 +256,9 @@ class Sampler:
         advance: bool,
     ) -> SamplerOutput:
         """Takes a step with the other ranks."""
+        if logits.device.type != "cpu":
+            remedy = "Copy each rank's part to the CPU, or gather the logits and leave shard out."
+            refuse("Sampler", "logits", "be on the CPU for a sampler with a shard", logits.device, remedy)
         edits = batch.native_edits()
         if allowed is not None:
             edits |= allowed.native_edits(len(batch))

@@ -42,11 +42,14 @@ class ProcessGroupExchange:
     Attributes:
         rank: of the caller in the group.
         size: how many ranks the group has.
+        collectives: how many there were.
+        bytes_sent: how many bytes this rank has sent in them.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self._group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.collectives = self.bytes_sent = 0
 
     def all_gather(self, message: Tensor) -> Tensor:
         """Does what `Exchange.all_gather` does.
@@ -54,6 +57,7 @@ class ProcessGroupExchange:
         Raises:
             RuntimeError: a rank is gone, or did not come within the group's timeout.
         """
+        self.collectives, self.bytes_sent = self.collectives + 1, self.bytes_sent + len(message)
         gathered = torch.empty(self.size, len(message), dtype=torch.uint8, device=message.device)
         try:
             dist.all_gather(list(gathered.unbind(0)), message, group=self._group)
