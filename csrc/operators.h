@@ -139,7 +139,8 @@ struct VerifyDraftsArguments {
       "Tensor? addend_lengths=None, Tensor? penalty_slot=None, Tensor? penalty_ids=None, "
       "Tensor? penalty_lengths=None, Tensor? occurrences=None, Tensor? penalties=None, "
       "Tensor? mask_slot=None, Tensor? masks=None, Tensor? bitmask_rows=None, "
-      "Tensor? bitmask=None)";
+      "Tensor? bitmask=None, int rule=0, Tensor? draft_probabilities=None, "
+      "Tensor? draft_candidates=None, int acceptance_purpose=2, int resampling_purpose=3)";
   /// int64 [places], int8 [places], int64 [requests].
   static constexpr const char* kResults = "(Tensor token_ids, Tensor status, Tensor accepted)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -170,6 +171,13 @@ struct VerifyDraftsArguments {
   const std::optional<at::Tensor>& masks;
   const std::optional<at::Tensor>& bitmask_rows;
   const std::optional<at::Tensor>& bitmask;
+
+  // What drafts were drawn from, and the noise by which they are judged then.
+  int64_t rule;  // 0: match, 1: standard, 2: block
+  const std::optional<at::Tensor>& draft_probabilities;
+  const std::optional<at::Tensor>& draft_candidates;
+  int64_t acceptance_purpose;
+  int64_t resampling_purpose;
 };
 
 struct FilterArguments {

@@ -54,10 +54,10 @@ void check_per_row(const char* op, const at::Tensor& tensor, const char* name, S
                     ". Expand it to the number of rows.");
 }
 
-void check_purpose(const char* op, int64_t purpose) {
+void check_purpose(const char* op, int64_t purpose, const char* name = "purpose") {
   constexpr int64_t kPurposes = int64_t{1} << 32;
-  TORCH_CHECK_VALUE(purpose >= 0 && purpose < kPurposes, op,
-                    ": purpose must be between 0 and 2^32 - 1, got ", purpose,
+  TORCH_CHECK_VALUE(purpose >= 0 && purpose < kPurposes, op, ": ", name,
+                    " must be between 0 and 2^32 - 1, got ", purpose,
                     ". Use a member of ascend_sample.sampling.noise.Purpose.");
 }
 
@@ -180,6 +180,43 @@ c10::SymInt count_rows(const char* op, const at::Tensor& logits,
   return rows->sym_size(0);
 }
 
+/// What drafts were drawn from.
+void check_proposals(const VerifyDraftsArguments& arguments, const c10::SymInt& drafts) {
+  constexpr const char* kOperator = VerifyDraftsArguments::kName;
+  constexpr Shape kProposals{2, "[drafts, columns]", "Give a row for each draft."};
+  const at::Tensor& logits = arguments.logits;
+  TORCH_CHECK_VALUE(arguments.rule >= 0 && arguments.rule <= 2, kOperator,
+                    ": rule must be 0, 1 or 2, got ", arguments.rule,
+                    ". They are match, standard and block.");
+  check_purpose(kOperator, arguments.acceptance_purpose, "acceptance_purpose");
+  check_purpose(kOperator, arguments.resampling_purpose, "resampling_purpose");
+  const auto& [probabilities, candidates] =
+      std::tie(arguments.draft_probabilities, arguments.draft_candidates);
+  TORCH_CHECK_VALUE(probabilities.has_value() || !candidates.has_value(), kOperator,
+                    ": draft_candidates must come with draft_probabilities, got them alone. Give "
+                    "both, or none.");
+  if (!probabilities.has_value()) {
+    return;
+  }
+  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype,
+                         const c10::SymInt& columns) {
+    check_kind(kOperator, tensor, name, dtype, kProposals, logits, "logits");
+    TORCH_CHECK_VALUE(
+        expect(tensor.sym_size(0).sym_eq(drafts)) && expect(tensor.sym_size(1).sym_eq(columns)),
+        kOperator, ": ", name, " must have shape [", drafts, ", ", columns, "], got ",
+        describe(tensor), ". Give a row for each draft.");
+  };
+  c10::SymInt columns = logits.sym_size(1);
+  if (candidates.has_value()) {
+    columns = candidates->dim() == 2 ? candidates->sym_size(1) : 0;
+    check(*candidates, "draft_candidates", ScalarType::Long, columns);
+    TORCH_CHECK_VALUE(expect(columns.sym_ge(1)), kOperator,
+                      ": draft_candidates must have at least 1 column, got 0. Give the draft "
+                      "itself.");
+  }
+  check(*probabilities, "draft_probabilities", ScalarType::Float, columns);
+}
+
 /// The rule for how many of the best are wanted.
 void check_count(const char* op, int64_t count, const at::Tensor& logits) {
   TORCH_CHECK_VALUE(expect(logits.sym_size(1).sym_ge(count)), op,
@@ -230,6 +267,7 @@ void check_arguments(const VerifyDraftsArguments& arguments) {
                     drafts, "), got ", draft_ids.sym_size(0),
                     ". A request with d drafts has d + 1 rows.");
   check_requests(arguments, logits.sym_size(0));
+  check_proposals(arguments, drafts);
 }
 
 void check_arguments(const FilterArguments& arguments) {

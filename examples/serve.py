@@ -10,6 +10,7 @@ of parameters, on a CPU and on an NPU, which hostcann emulates where there is no
 - with all others at once;
 - with requests that join and leave while it runs, for there are fewer places than requests;
 - with rows in another order before each step;
+- by a step of sampling at fixed addresses, which an NPU replays as a graph;
 - among strangers, whose prompts, parameters and seeds are others.
 
 Its token ids must be the same each time and on each device. Exit status 1 says that they are not.
@@ -26,19 +27,20 @@ import statistics
 import sys
 import textwrap
 from collections import Counter
-from typing import NamedTuple
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 from demo import PROMPTS, TEXT_WIDTH, prepare, refuse, texts_must_agree  # isort: skip  imports torch safely
 
 import torch
 from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
-from serving_engine import Answer, Arrival, Engine, Request
+from serving_engine import Answer, Arrival, Engine, Grammar, Request
 from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Logprobs, Sampler, SamplerOutput, SamplingBatch, SamplingParams, StaticStep
 
 FEW_ROWS = 4
 STEPS_BETWEEN_ARRIVALS = 3
@@ -55,9 +57,10 @@ class Schedule(NamedTuple):
     waves: list[list[Arrival]]  # each is served by an engine of its own
     most_rows: int
     shuffle: int | None = None
+    is_static: bool = False  # sampled by a `StaticStep`
 
 
-def make_requests(tokenizer: Tokenizer, most_tokens: int) -> list[Request]:
+def make_requests(tokenizer: Tokenizer, vocab_size: int, most_tokens: int) -> list[Request]:
     """Requests with all kinds of parameters; the letter in front is shown where a row is."""
     (the,) = tokenizer.encode(" the").ids
     words = [
@@ -81,7 +84,7 @@ def make_requests(tokenizer: Tokenizer, most_tokens: int) -> list[Request]:
         ("L words of small letters alone", SamplingParams(allowed_ids=words, min_p=0.02, seed=10)),
     )
     # Some ask for fewer tokens, so that they leave while others run.
-    return [
+    requests = [
         Request(
             name,
             encode_prompt(tokenizer, PROMPTS[index % len(PROMPTS)]),
@@ -90,6 +93,21 @@ def make_requests(tokenizer: Tokenizer, most_tokens: int) -> list[Request]:
         )
         for index, (name, params) in enumerate(wanted)
     ]
+    by_turns = SamplingParams(temperature=0.8, top_k=30, seed=11)
+    grammar = words_by_turns(words, tokenizer.get_vocab_size(), vocab_size)
+    prompt = encode_prompt(tokenizer, PROMPTS[0])
+    return [*requests, Request("M a grammar: words by turns", prompt, by_turns, most_tokens, grammar)]
+
+
+def words_by_turns(words: list[int], known: int, vocab_size: int) -> Grammar:
+    """A grammar that allows words alone and anything but words, by turns, in the layout of xgrammar and llguidance."""
+    is_word = torch.zeros(-(-vocab_size // 32) * 32, dtype=torch.int64)
+    is_word[words] = 1
+    is_other = 1 - is_word
+    is_other[known:] = 0
+    packed = [(bits.view(-1, 32) << torch.arange(32)).sum(1) for bits in (is_word, is_other)]
+    turns = [words_of_32.to(torch.int32) for words_of_32 in packed]  # the bits of the sum stay
+    return lambda token_ids: turns[len(token_ids) % 2]
 
 
 def make_strangers(tokenizer: Tokenizer, most_tokens: int) -> list[Request]:
@@ -121,6 +139,7 @@ def make_schedules(requests: list[Request], strangers: list[Request]) -> list[Sc
             FEW_ROWS,
         ),
         Schedule("shuffled", [[Arrival(0, request) for request in reversed(requests)]], len(requests), shuffle=1),
+        Schedule("from a graph", [[Arrival(0, request) for request in requests]], len(requests), is_static=True),
         Schedule(
             "among strangers", [[Arrival(place, request) for place, request in enumerate(mixed)]], len(mixed) // 2
         ),
@@ -134,12 +153,61 @@ class CountedSampler(Sampler):
         super().__init__()
         self.launches: list[int] = []
 
-    def __call__(self, logits: Tensor, batch: SamplingBatch) -> SamplerOutput:  # type: ignore[override]
+    def __call__(self, logits: Tensor, batch: SamplingBatch, **masks: Any) -> SamplerOutput:  # type: ignore[override]
         """Samples as `Sampler` does."""
         with hostcann.profile() as counted:
-            output = super().__call__(logits, batch)
+            output = super().__call__(logits, batch, **masks)
         self.launches.append(counted.totals.launches)
         return output
+
+
+class GraphSampler:
+    """What an engine calls like a `Sampler`: a step with room for all that some requests ask for, replayed on an NPU.
+
+    Args:
+        requests: what may be in a batch.
+        most_rows: how many of them at once.
+        model: whose logits are sampled.
+    """
+
+    def __init__(self, requests: list[Request], most_rows: int, model: LanguageModel) -> None:
+        self.launches: list[int] = []
+        weights, params = model.embedding.weight, [request.params for request in requests]
+        tokens = max(len(request.prompt_ids) + request.most_tokens for request in requests)
+        self.step = StaticStep(
+            most_rows,
+            model.config.vocab_size,
+            weights.dtype,
+            weights.device,
+            largest_k=max(1, *(one.top_k or 1 for one in params)),
+            addends=max(len(one.logit_bias) + len(one.bad_ids) + len(one.stop_ids) for one in params),
+            history=tokens,
+            bitmask=True,
+            logprobs=max(one.logprobs or 0 for one in params),
+        )
+        self.replay = self.step.run
+        if weights.device.type == "npu":
+            self.step.run()  # what is looked up or allocated once is no part of the graph
+            torch.npu.synchronize()
+            graph = torch.npu.NPUGraph()
+            with torch.npu.graph(graph):
+                self.step.run()
+            self.replay = graph.replay
+
+    def __call__(self, logits: Tensor, batch: SamplingBatch, **masks: Any) -> SamplerOutput:
+        """Samples as `Sampler` does; a whole engine would let its model write the step's logits."""
+        with hostcann.profile() if hostcann.is_active() else nullcontext() as counted:
+            self.step.logits[: len(batch)].copy_(logits)
+            self.step.prepare(batch, **masks)
+            self.replay()
+        if counted is not None:
+            self.launches.append(counted.totals.launches)
+        token_ids = self.step.token_ids[: len(batch)].clone()
+        batch.append(token_ids)
+        rows, found = list(range(len(batch))), self.step.logprobs
+        asking = [row for row in rows if batch.host.logprobs[row] >= 0]
+        logprobs = None if found is None or not asking else Logprobs(asking, *(value[asking] for value in found[1:]))
+        return SamplerOutput(token_ids, self.step.status[: len(batch)], logprobs)
 
 
 class Served(NamedTuple):
@@ -153,8 +221,12 @@ class Served(NamedTuple):
 def serve(model: LanguageModel, schedule: Schedule, progress: tqdm[None]) -> Served:
     """Serves the requests in one way, with the device and the type of the model."""
     is_counted = model.embedding.weight.device.type == "npu" and hostcann.is_active()
-    sampler = CountedSampler() if is_counted else Sampler()
-    served = Served({}, [], sampler.launches if isinstance(sampler, CountedSampler) else [])
+    sampler: Sampler | GraphSampler = CountedSampler() if is_counted else Sampler()
+    if schedule.is_static:
+        requests = [arrival.request for wave in schedule.waves for arrival in wave]
+        sampler = GraphSampler(requests, schedule.most_rows, model)
+    is_counting = is_counted and isinstance(sampler, CountedSampler | GraphSampler)
+    served = Served({}, [], sampler.launches if is_counting else [])
     for wave in schedule.waves:
         engine = Engine(model, sampler, schedule.most_rows, schedule.shuffle)
         for answer in engine.serve(wave, progress.update):
@@ -168,7 +240,7 @@ def routes_of(model: LanguageModel, requests: list[Request]) -> Counter[str]:
     engine = Engine(model, Sampler(), len(requests))
     for request in requests:
         engine.batch.add(request.params, request.prompt_ids)
-    explained = engine.sampler.explain(engine.batch, model.embedding.weight.dtype)
+    explained = Sampler().explain(engine.batch, model.embedding.weight.dtype)
     return Counter(row.route.value for row in explained)
 
 
@@ -265,7 +337,7 @@ def main() -> int:
     devices: list[str] = arguments.device
     prepare(devices)
     model, tokenizer = load_or_train()
-    requests = make_requests(tokenizer, arguments.tokens)
+    requests = make_requests(tokenizer, model.config.vocab_size, arguments.tokens)
     longest = max(len(request.prompt_ids) for request in requests) + arguments.tokens
     if longest > model.config.context_size:
         refuse(f"prompt and --tokens must fit the context of {model.config.context_size} tokens, got {longest}.")

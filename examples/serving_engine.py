@@ -11,13 +11,16 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams  # isort: skip  first to import torch, safely
+from ascend_sample.sampling import SamplerOutput, SamplingBatch, SamplingParams  # isort: skip  first to import torch, safely
 
 import torch
 from language_model import END_OF_TEXT_ID, Cache, LanguageModel
 from torch import Tensor
+
+Grammar = Callable[[list[int]], Tensor]
+"""Says which ids a text may go on with: int32 [ceil(vocab_size / 32)] on the CPU, after the ids that it has got."""
 
 
 class Request(NamedTuple):
@@ -27,6 +30,7 @@ class Request(NamedTuple):
     prompt_ids: list[int]
     params: SamplingParams
     most_tokens: int
+    grammar: Grammar | None = None
 
 
 class Arrival(NamedTuple):
@@ -68,14 +72,19 @@ class Engine:
 
     Args:
         model: on the device.
-        sampler: draws the tokens.
+        sampler: draws the tokens: a `Sampler`, or what is called like one.
         most_rows: how many requests run together; the others wait.
         shuffle: seed of a generator that puts the rows in another order before each step; None leaves them.
         seed: of the generator that requests without a seed draw theirs from.
     """
 
     def __init__(
-        self, model: LanguageModel, sampler: Sampler, most_rows: int, shuffle: int | None = None, seed: int = 0
+        self,
+        model: LanguageModel,
+        sampler: Callable[..., SamplerOutput],
+        most_rows: int,
+        shuffle: int | None = None,
+        seed: int = 0,
     ) -> None:
         self.model = model
         self.device = model.embedding.weight.device
@@ -116,7 +125,7 @@ class Engine:
     def step(self) -> None:
         """Adds one token to each request: a call of the sampler for all of them, and one wait for the device."""
         logits = torch.cat([self._next_logits(row) for row in self.rows])
-        output = self.sampler(logits, self.batch)  # advances the batch
+        output = self.sampler(logits, self.batch, **self._masks())  # advances the batch
         token_ids, statuses = output.token_ids.tolist(), output.status.tolist()
         for row, token_id, status in zip(self.rows, token_ids, statuses, strict=True):
             row.new_ids = [token_id]
@@ -126,6 +135,15 @@ class Engine:
             own, ranks = output.logprobs.values[:, 0].tolist(), output.logprobs.ranks.tolist()
             for place, logprob, rank in zip(output.logprobs.rows, own, ranks, strict=True):
                 self.rows[place].answer.logprobs.append((logprob, rank))
+
+    def _masks(self) -> dict[str, Any]:
+        """What the grammars of this step's requests allow: a bitmask, and the rows that it is for."""
+        masks = {
+            place: grammar(row.answer.token_ids)
+            for place, row in enumerate(self.rows)
+            if (grammar := row.answer.request.grammar) is not None
+        }
+        return {"bitmask": torch.stack([*masks.values()]), "bitmask_rows": [*masks]} if masks else {}
 
     def _join(self, request: Request) -> None:
         self.batch.add(request.params, request.prompt_ids)

@@ -5,21 +5,26 @@ Nothing of SGLang is imported before `register` runs. Tested versions: `TESTED_V
 
 from __future__ import annotations
 
+import functools
 import importlib
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._rows import draw
 from ascend_sample.sampling import routes
-from ascend_sample.sampling.row_parameters import Facts
+from ascend_sample.sampling.row_parameters import COLUMNS, Facts
 from ascend_sample.sampling.seeds import random_seeds
 
 TESTED_VERSIONS: Final = ("0.5.23",)
 BACKEND: Final = "ascend_sample"
+TENSORS: Final = {"temperature": "temperatures", "top_k": "top_ks", "top_p": "top_ps", "min_p": "min_ps"}
+"""What SGLang calls the tensors of a batch, by what they hold."""
 
 
 def register() -> None:
@@ -41,6 +46,7 @@ def register() -> None:
     module = importlib.import_module("sglang.srt.layers.sampler")
     if BACKEND not in module._CUSTOM_SAMPLER_FACTORIES:
         module.register_sampler_backend(BACKEND, sampler_class(module.Sampler))
+    note_host_values(importlib.import_module("sglang.srt.sampling.sampling_batch_info").SamplingBatchInfo)
 
 
 def sampler_class(original: type[Any]) -> type[Any]:
@@ -93,20 +99,78 @@ def _forward(
     temperature = sampling_info.temperatures.view(-1)
     is_filtered = not simple_sampling_case
     top_k = sampling_info.top_ks if is_filtered and sampling_info.need_top_k_sampling else None
+    top_p = sampling_info.top_ps if is_filtered and sampling_info.need_top_p_sampling else None
+    min_p = sampling_info.min_ps if is_filtered and sampling_info.need_min_p_sampling else None
+    facts = facts_of(len(logits), sampling_info.temperatures, top_k, top_p, min_p)
+    if facts is None and top_k is not None:
+        facts = _facts(logits, sampling_info.max_top_k)
     seed = sampling_info.sampling_seed
     token_ids = draw(
         logits,
         temperature=temperature,
         top_k=top_k,
-        top_p=sampling_info.top_ps if is_filtered and sampling_info.need_top_p_sampling else None,
-        min_p=sampling_info.min_ps if is_filtered and sampling_info.need_min_p_sampling else None,
+        top_p=top_p,
+        min_p=min_p,
         seed=random_seeds(len(logits)) if seed is None else seed.to(torch.int64),
         position=positions.to(torch.int64),
-        facts=None if top_k is None else _facts(logits, sampling_info.max_top_k),
+        facts=facts,
     ).to(torch.int32)
     if not return_logprob:
         return token_ids, None
     return token_ids, (logits.float() / temperature.unsqueeze(1)).log_softmax(dim=1)
+
+
+def note_host_values(batch_info: type[Any]) -> None:
+    """Lets SGLang's batches note what they copy to the device, whenever they are made, filtered or merged.
+
+    Args:
+        batch_info: `sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo`; a second call changes nothing.
+    """
+    if hasattr(batch_info.filter_batch, "replaced"):
+        return
+    make, keep, join = batch_info.from_schedule_batch.__func__, batch_info.filter_batch, batch_info.merge_batch
+
+    @functools.wraps(make)
+    def from_schedule_batch(cls: type[Any], batch: Any, *arguments: Any, **named: Any) -> Any:
+        info = make(cls, batch, *arguments, **named)
+        asked = [request.sampling_params for request in batch.reqs]
+        values = {name: [getattr(params, name) for params in asked] for name in TENSORS}
+        _note(info, {name: np.asarray(values[name], dtype=COLUMNS[name].dtype) for name in TENSORS})
+        return info
+
+    @functools.wraps(keep)
+    def filter_batch(self: Any, keep_indices: Sequence[int], *arguments: Any, **named: Any) -> Any:
+        facts = _noted(self)
+        found = keep(self, keep_indices, *arguments, **named)
+        if facts is not None:
+            rows = np.asarray(keep_indices, dtype=np.int64)
+            _note(self, {name: of_rows[rows] for name, of_rows in facts.items()})
+        return found
+
+    @functools.wraps(join)
+    def merge_batch(self: Any, other: Any, *arguments: Any, **named: Any) -> Any:
+        facts, more = _noted(self), _noted(other)
+        found = join(self, other, *arguments, **named)
+        if facts is not None and more is not None:
+            _note(self, {name: np.concatenate((facts[name], more[name])) for name in TENSORS})
+        return found
+
+    batch_info.from_schedule_batch = classmethod(_replacing(from_schedule_batch, make))
+    batch_info.filter_batch = _replacing(filter_batch, keep)
+    batch_info.merge_batch = _replacing(merge_batch, join)
+
+
+def _replacing(replacement: Callable[..., Any], original: Any) -> Callable[..., Any]:
+    replacement.replaced = original  # type: ignore[attr-defined]
+    return replacement
+
+
+def _note(info: Any, facts: Facts) -> None:
+    note(facts, *(getattr(info, tensor) for tensor in TENSORS.values()))
+
+
+def _noted(info: Any) -> Facts | None:
+    return facts_of(len(info.temperatures), *(getattr(info, tensor) for tensor in TENSORS.values()))
 
 
 def _facts(logits: Tensor, largest_top_k: int | None) -> Facts | None:

@@ -27,6 +27,11 @@ def are_known_to_be_finite(maxima: Tensor) -> bool:
     return maxima.is_cpu and bool(maxima.isfinite().all())
 
 
+def chunk_lanes(device: torch.device) -> Tensor | None:
+    """Makes what `best_entries` takes as lanes, once for all steps; a CPU needs none."""
+    return None if device.type == "cpu" else torch.arange(CHUNK, device=device)
+
+
 def best_entries(values: Tensor, count: int, lanes: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Returns the best entries of each row: value descending, then place ascending, so that equals never share a place.
 
@@ -65,7 +70,9 @@ def _first(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return ordered.values[:, :count], ordered.indices[:, :count]
 
 
-def best_tokens(logits: Tensor, count: int, softmax_smoothing: float = 1.0) -> tuple[Tensor, Tensor]:
+def best_tokens(
+    logits: Tensor, count: int, softmax_smoothing: float = 1.0, lanes: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns the most probable tokens of each row, in the order of `best_entries` of the divided logits.
 
     On a CPU a native operator reads the logits once, and no other log-probability is made.
@@ -74,6 +81,7 @@ def best_tokens(logits: Tensor, count: int, softmax_smoothing: float = 1.0) -> t
         logits: floats [rows, vocab_size].
         count: how many, at most vocab_size.
         softmax_smoothing: divides the logits; a positive float32.
+        lanes: as for `best_entries`.
 
     Returns:
         Their log-probabilities, float32 [rows, count], the same bits as in `all_log_probs`, and the tokens, int64
@@ -89,7 +97,7 @@ def best_tokens(logits: Tensor, count: int, softmax_smoothing: float = 1.0) -> t
         divided = divide(logits.gather(1, tokens), softmax_smoothing)
         return log_probs_below(_below(divided, divided.amax(dim=1, keepdim=True)), found[:, :1].neg()), tokens
     divided = divide(logits, softmax_smoothing)
-    best, tokens = best_entries(divided, count)
+    best, tokens = best_entries(divided, count, lanes)
     differences = _below(divided, best[:, :1])
     log_sum = _log_sum(logits, softmax_smoothing, differences)
     return log_probs_below(differences.gather(1, tokens), log_sum), tokens

@@ -336,3 +336,5 @@ ROUTES: Final[dict[SamplingRoute, Callable[[Rows], Route]]] = {
     SamplingRoute.FUSED_SEGMENTS: Segments,
     SamplingRoute.SORTED_SEGMENTS: SortedSegments,
 }
+WIDENING: Final = (FusedV2, Fused, FusedRounded)
+"""Routes whose operators are given `widened` noise."""

@@ -161,6 +161,8 @@ class Distributions:
         divided = logits if self.divisor is None else logits / self.divisor
         if not self._is_filtered:
             return divided
+        if logits.is_cpu or routes.abilities_of(logits.device, logits.dtype).fused_v2:
+            return self._filtered(divided)  # its operator shifts rows itself
         return torch.where(self.scaled(logits) > -torch.inf, divided, -torch.inf)
 
     def _in_one_pass(self, logits: Tensor) -> Tensor:

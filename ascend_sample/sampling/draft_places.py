@@ -37,6 +37,11 @@ class PlacesLayout:
         ends: int64 [requests], where the places of each end.
         before: int64 [places, most], where the drafts before each place are in what `padded` returns.
         columns: int64 [most + 1] on the device, from 0 on.
+        is_draft: bool [places], whether a draft is judged there: all but the last of a request.
+        drafts, places: int64 [requests * (most + 1)] on the device, what each cell of a table is of; where a request
+            has fewer drafts, what `padded` ends with, and its last place.
+        places_of_drafts, cells_of_drafts, all_drafts: int64 [drafts] on the device, where each is judged, its cell in a
+            table, and its number.
     """
 
     def __init__(self, counts: Ids, device: torch.device) -> None:
@@ -54,9 +59,13 @@ class PlacesLayout:
         places = starts[:, None] + numpy.minimum(columns, counts[:, None])
         before = numpy.where(columns[: self.most] < self.column[:, None], drafts[self.request, : self.most], beyond)
         self.before = before
-        parts = (drafts.ravel(), places.ravel(), columns)
+        cells = self.request * (self.most + 1) + self.column
+        self.is_draft = self.column < counts[self.request]
+        of_drafts = (numpy.flatnonzero(self.is_draft), cells[self.is_draft], numpy.arange(beyond))
+        parts = (drafts.ravel(), places.ravel(), columns, *of_drafts, cells)
         sent = to_device(numpy.concatenate(parts), device).split([len(part) for part in parts])
-        self._drafts, self._places, self.columns = sent
+        self.drafts, self.places, self.columns = sent[:3]
+        self.places_of_drafts, self.cells_of_drafts, self.all_drafts, self._cells = sent[3:]
         self._none = torch.full((1,), NO_TOKEN, dtype=torch.int64, device=device)
         self._most = torch.full((1,), self.most, dtype=torch.int64, device=device)
 
@@ -66,7 +75,11 @@ class PlacesLayout:
 
     def table(self, of_places: Tensor) -> Tensor:
         """Returns [requests, most + 1] of what places have; beyond a request's places its last one is repeated."""
-        return of_places.index_select(0, self._places).view(-1, self.most + 1)
+        return of_places.index_select(0, self.places).view(-1, self.most + 1)
+
+    def of_places(self, table: Tensor) -> Tensor:
+        """Returns [places] of a table."""
+        return table.view(-1).index_select(0, self._cells)
 
     def accepted(self, tokens: Tensor, padded: Tensor) -> Tensor:
         """Returns how many drafts of each request, from the first on, are what their places have, int64 [requests].
@@ -75,8 +88,15 @@ class PlacesLayout:
             tokens: int64 [requests, most + 1], what the places have, each an id.
             padded: the drafts, as `padded` returns them.
         """
-        stays = tokens.view(-1) == padded.index_select(0, self._drafts)  # never in the last column
-        return torch.where(stays.view_as(tokens), self._most, self.columns).amin(1)
+        return self.first_without(tokens == self.draft_table(padded))  # never in the last column
+
+    def draft_table(self, of_drafts: Tensor) -> Tensor:
+        """Returns [requests, most + 1] of what drafts have; what `padded` ends with where there is none."""
+        return of_drafts.index_select(0, self.drafts).view(-1, self.most + 1)
+
+    def first_without(self, stays: Tensor) -> Tensor:
+        """Returns the first column of each row, bool [requests, most + 1], that is False, int64 [requests]."""
+        return torch.where(stays, self._most, self.columns).amin(1)
 
 
 class DraftPlaces(SamplingBatch):
@@ -90,7 +110,7 @@ class DraftPlaces(SamplingBatch):
         layout: where the places are.
 
     Attributes:
-        layout: as it was given.
+        requests, layout: as they were given.
         padded: the drafts of the call, as `PlacesLayout.padded` returns them.
     """
 
@@ -100,7 +120,7 @@ class DraftPlaces(SamplingBatch):
         super().__init__(batch.vocab_size, batch.device)
         batch.flush()
         self.layout = layout
-        self._batch = batch
+        self.requests = batch
         self._taken: list[int] = []
         self._table = RowTable(batch.device, max(1, len(layout.request)))
         columns = {name: getattr(batch.host, name)[layout.request] for name in TABLE}
@@ -113,30 +133,30 @@ class DraftPlaces(SamplingBatch):
     @in_normal_mode
     def prepare(self, draft_ids: Tensor) -> None:
         """Goes to where the requests are now, with these drafts."""
-        self._batch.flush()
-        self._table.place_at(self._batch.host.position[self.layout.request] + self.layout.column)
+        self.requests.flush()
+        self._table.place_at(self.requests.host.position[self.layout.request] + self.layout.column)
         self.padded = self.layout.padded(draft_ids)
         self._place_edits.use_drafts(self.padded)
 
     def take_back(self) -> None:
         """Gives back what was taken of the batch for this call."""
         for slot in self._taken:
-            self._batch._edits.addends.release(slot)
+            self.requests._edits.addends.release(slot)
 
     def _addend_slots(self, columns: dict[str, NDArray[numpy.int64]]) -> NDArray[numpy.int64]:
         """Returns the places' slots: a request's own, and another one where `min_tokens` ends among its drafts."""
         slots, left = columns["addend_slot"].copy(), columns["min_tokens_left"]
         ends_before = (left > 0) & (self.layout.column >= left)
         for request in numpy.unique(self.layout.request[ends_before]).tolist():
-            params, slot = self._batch.params[request], NO_SLOT
+            params, slot = self.requests.params[request], NO_SLOT
             if has_addend(params, self.vocab_size):
-                addends = self._batch._edits.addends
+                addends = self.requests._edits.addends
                 slot = addends.allocate()
                 addends.write(slot, *addend_of(params, False, self.vocab_size))
                 self._taken.append(slot)
             slots[ends_before & (self.layout.request == request)] = slot
         if self._taken:
-            self._batch.flush()
+            self.requests.flush()
         return slots
 
 

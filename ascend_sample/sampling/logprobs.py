@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._errors import refuse, show
-from ascend_sample.sampling.best_tokens import CHUNK, best_entries
+from ascend_sample.sampling.best_tokens import best_entries, chunk_lanes
 from ascend_sample.sampling.distribution import Distributions, kept_logits
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.row_parameters import RowParameters
@@ -82,15 +82,14 @@ class AskingRows(NamedTuple):
     rows: list[int]  # their places in the batch, ascending
     there: Tensor | None  # int64 [rows], the same on the device; None where these are all rows of the batch
     most: int  # how many of the best tokens they ask for, at most
-    lanes: Tensor | None  # int64, the numbers from 0 to `CHUNK` - 1 on a device that is no CPU
+    lanes: Tensor | None  # from `chunk_lanes`
     sums: dict[int, Tensor]  # what `room_for_sums` has made
 
     @classmethod
     def of(cls, rows: Sequence[int], batch_size: int, most: int, device: torch.device) -> AskingRows:
         """Sends to the device what it has to know."""
         there = None if len(rows) == batch_size else to_device(np.asarray(rows, dtype=np.int64), device)
-        lanes = None if device.type == "cpu" else torch.arange(CHUNK, device=device)
-        return cls(list(rows), there, most, lanes, {})
+        return cls(list(rows), there, most, chunk_lanes(device), {})
 
     @property
     def at_least_one(self) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import routes
-from ascend_sample.sampling.device_routes import ROUTES, FusedV2, Route, Rows, Segments
+from ascend_sample.sampling.device_routes import ROUTES, WIDENING, FusedV2, Route, Rows, Segments
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
@@ -154,7 +154,8 @@ def serve(
         parameters, edits = groups[0].parameters.at(position), native_edits or {}
         served = [_serve_natively(logits[0], rows, parameters, keep_ties, purpose, edits) for rows in blocks]
         return served[0] if len(served) == 1 else RowsOutput(*map(torch.cat, zip(*served, strict=True)))
-    room = logits[0].shape[1]  # so that `widened` has no need to copy
+    is_widened = any(isinstance(group.route, WIDENING) for group in groups)
+    room = logits[0].shape[1] if is_widened else 0  # so that `widened` has no need to copy
     of_groups = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose, room)
     status = status_of(largest_of(logits[0] if edited is None else edited), constants)
     return RowsOutput(_tokens(logits, placement, of_groups, edited, left), status)

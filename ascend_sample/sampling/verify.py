@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy
 import torch
@@ -14,6 +14,7 @@ from ascend_sample._errors import is_integer, refuse, show
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
+from ascend_sample.sampling.draft_judging import Proposals, judge, target_probabilities
 from ascend_sample.sampling.draft_places import NO_TOKEN, DraftPlaces, PlacesLayout
 from ascend_sample.sampling.logprobs import Logprobs
 from ascend_sample.sampling.noise import Purpose
@@ -22,6 +23,8 @@ from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.sampler import Sampler
 
 NAME: Final = "verify_drafts"
+RULES: Final = ("match", "standard", "block")
+Rule = Literal["match", "standard", "block"]
 Counts = Sequence[int] | NDArray[Any] | Tensor
 
 
@@ -64,27 +67,41 @@ def verify_drafts(
     batch: SamplingBatch,
     *,
     counts: Counts,
+    rule: Rule = "match",
+    draft_probabilities: Tensor | None = None,
+    draft_candidates: Tensor | None = None,
     sampler: Sampler | None = None,
     bitmask: Tensor | None = None,
     bitmask_rows: Rows | None = None,
 ) -> VerifiedDrafts:
     """Judges drafts by the logits of the pass that has read them: a request gets what it would get without drafts.
 
-    Each place, that of each draft and the one behind them, gets the token that `Sampler` draws there when the request
-    comes to it token by token: with the same noise, since that is a function of the request's seed and the position,
-    with the drafts before it among the tokens that penalties count, and with `min_tokens` counted by place. A draft
-    stays where it is that token. The first that is not is replaced by it, and what follows is dropped. So the texts are
-    those of plain decoding with the same seeds, token for token, whatever the drafter proposes.
+    Penalties count the drafts before a place, and `min_tokens` are counted by place. The rules:
 
-    A draft is accepted with the probability that the target gives to it. No probabilities of the drafter are needed.
+    - "match": each place, that of each draft and the one behind them, gets the token that `Sampler` draws there when
+      the request comes to it token by token: with the same noise, since that is a function of the request's seed and
+      the position. A draft stays where it is that token. The first that is not is replaced by it, and what follows is
+      dropped. So the texts are those of plain decoding with the same seeds, token for token, whatever the drafter
+      proposes. A draft is accepted with the probability that the target gives to it.
+    - "standard": a draft x that was drawn from q stays where u q(x) < p(x), for a uniform u of its own; the first that
+      does not is replaced by a token drawn from max(p - q, 0). So tokens have the target's distribution, and a draft is
+      accepted with the probability that p and q have in common. Drafts without probabilities are certain: q(x) = 1.
+    - "block": the same by the joint ratio of a draft and those before it, which accepts at least as many.
+
+    Under all of them a request of which every draft stays gets one token more, the one that `Sampler` draws there.
 
     Args:
         logits: float32, float16 or bfloat16 [places, vocab_size] on the device of the batch, request by request: of a
             request with d drafts, the d places of its drafts and the one behind them.
-        draft_ids: int64 [drafts] on the device of the batch, request by request. What is no id of the vocabulary, -1
-            among it, is never accepted.
+        draft_ids: int64 [drafts] on the device of the batch, request by request. What is no id of the vocabulary is
+            never accepted. A negative one, a placeholder, ends the drafts of its request.
         batch: the requests. They stay as they are: `VerifiedDrafts.append_to` advances them.
         counts: how many drafts each request has, from 0, on the host.
+        rule: "match", "standard" or "block".
+        draft_probabilities: what each draft was drawn from, for the rules standard and block: float32
+            [drafts, vocab_size], or [drafts, candidates]; on the device of the batch. None: drafts were not drawn.
+        draft_candidates: int64 [drafts, candidates], the ids whose probabilities these are, each once; what is no id of
+            the vocabulary does not count. All others have none. None: they are those of the whole vocabulary.
         sampler: what says how logprobs are reported and ties are kept; None is ``Sampler()``.
         bitmask: int32 [places, ceil(vocab_size / 32)], the ids that a grammar allows at each place, as for `Sampler`.
         bitmask_rows: the places that it is for; None: all.
@@ -111,11 +128,13 @@ def verify_drafts(
         tensor([2])
 
     Source: docs/sampling.md, section "Verifying drafts"; Daliri et al., "Coupling without Communication and
-        Drafter-Invariant Speculative Decoding", 2024.
+        Drafter-Invariant Speculative Decoding", 2024; for the other rules `draft_reference.py` names theirs.
     """
     sampler = Sampler() if sampler is None else sampler
     of_requests = _checked_counts("counts", counts, len(batch))
     _check(logits, draft_ids, batch, of_requests, sampler)
+    _check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)
+    proposals = Proposals(draft_probabilities, draft_candidates)
     allowed = None
     if bitmask is not None or bitmask_rows is not None:
         allowed = placed_bitmask(bitmask, bitmask_rows, len(logits), batch.vocab_size, batch.device)
@@ -125,13 +144,19 @@ def verify_drafts(
             empty = torch.empty(0, 1, dtype=torch.int64, device=logits.device)
             return VerifiedDrafts(empty, empty.view(0), empty.to(torch.int8), None)
         places.prepare(draft_ids)
-        return _verified(logits, draft_ids, places, allowed, sampler)
+        return _verified(logits, draft_ids, places, allowed, sampler, rule, proposals)
     finally:
         places.take_back()
 
 
 def _verified(
-    logits: Tensor, draft_ids: Tensor, places: DraftPlaces, allowed: Bitmask | None, sampler: Sampler
+    logits: Tensor,
+    draft_ids: Tensor,
+    places: DraftPlaces,
+    allowed: Bitmask | None,
+    sampler: Sampler,
+    rule: Rule,
+    proposals: Proposals,
 ) -> VerifiedDrafts:
     layout = places.layout
     plan = sampler.plan_of(logits, places, allowed)
@@ -147,13 +172,22 @@ def _verified(
             int(Purpose.DRAW),
             sampler.keep_ties,
             **edits,
+            **proposals.native(),
+            rule=RULES.index(rule),
+            acceptance_purpose=int(Purpose.ACCEPTANCE),
+            resampling_purpose=int(Purpose.RESAMPLING),
         )
         drawn = RowsOutput(drawn_ids.clamp(min=0), of_places)
         tokens = layout.table(drawn_ids)
     else:
         drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW, left=left)
-        tokens = layout.table(drawn.token_ids)
-        accepted = layout.accepted(tokens, places.padded)
+        if rule == "match":
+            tokens = layout.table(drawn.token_ids)
+            accepted = layout.accepted(tokens, places.padded)
+        else:
+            probabilities = target_probabilities(logits, places.edited(logits, allowed), places, sampler.keep_ties)
+            tokens, accepted = judge(rule, probabilities, drawn.token_ids, draft_ids, places, proposals)
+            drawn = RowsOutput(layout.of_places(tokens).clamp(0, places.vocab_size - 1), drawn.status)
     logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
     is_beyond = layout.columns > accepted.unsqueeze(1)
     return VerifiedDrafts(
@@ -202,6 +236,8 @@ def _check(
     if sampler.host:
         remedy = "Move the logits to the CPU, where the batch is."
         refuse(NAME, "sampler", "have host=False", "True", remedy)
+    if sampler.shard is not None:
+        refuse(NAME, "sampler", "have no shard", sampler.shard, "Gather the logits of the places.")
     drafts = int(counts.sum())
     if tuple(logits.shape) != (drafts + len(batch), batch.vocab_size):
         rule = f"have the shape of the places, [{drafts + len(batch)}, {batch.vocab_size}]"
@@ -216,3 +252,40 @@ def _check(
         if tensor.device != batch.device:
             rule = f"be on the device of the batch, {batch.device}"
             refuse(NAME, name, rule, tensor.device, "Make the batch with device=logits.device.")
+
+
+def _check_proposals(
+    rule: object, probabilities: object, candidates: object, logits: Tensor, draft_ids: Tensor
+) -> None:
+    """Raises unless the rule is one, and the proposals are what it takes."""
+    if rule not in RULES:
+        refuse(NAME, "rule", f"be one of {', '.join(RULES)}", show(rule), "Leave it out for 'match'.")
+    if candidates is not None and probabilities is None:
+        refuse(NAME, "draft_candidates", "come with draft_probabilities", "them alone", "Give both, or none.")
+    if probabilities is None:
+        return
+    if rule == "match":
+        refuse(NAME, "draft_probabilities", "be None for the rule 'match'", "a tensor", "It looks at tokens alone.")
+    columns = [logits.shape[1]]
+    if candidates is not None:
+        _check_tensor("draft_candidates", candidates, torch.int64, logits)
+        columns = [*candidates.shape[1:]]  # type: ignore[attr-defined]
+    tensors = {"draft_probabilities": (probabilities, torch.float32), "draft_candidates": (candidates, torch.int64)}
+    for name, (tensor, dtype) in tensors.items():
+        if tensor is not None:
+            _check_tensor(name, tensor, dtype, logits)
+            assert isinstance(tensor, Tensor)
+            if [*tensor.shape] != [len(draft_ids), *columns] or tensor.dim() != 2:
+                rule_of_shape = (
+                    f"have a row for each draft, [{len(draft_ids)}, {columns[0] if columns else 'candidates'}]"
+                )
+                refuse(NAME, name, rule_of_shape, list(tensor.shape), "A draft that was not drawn has a single 1.")
+
+
+def _check_tensor(name: str, tensor: object, dtype: torch.dtype, logits: Tensor) -> None:
+    """Raises unless it is a tensor of a dtype on the device of the logits."""
+    if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
+        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        refuse(NAME, name, f"be a tensor of {dtype}", got, f"Convert it with .to({dtype}).", TypeError)
+    if tensor.device != logits.device:
+        refuse(NAME, name, f"be on the device of the batch, {logits.device}", tensor.device, "Move it there.")

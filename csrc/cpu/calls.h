@@ -159,6 +159,18 @@ struct SamplingCall {
 /// What stands where no token was drawn.
 inline constexpr int64_t kNoToken = -1;
 
+/// What drafts were drawn from: a row for each of them.
+struct Proposals {
+  Table<float> probabilities;
+  Table<int64_t> candidates;  // whose probabilities they are; no data: those of all ids
+  int64_t columns;            // 0: drafts were not drawn
+
+  bool is_dense() const { return columns > 0 && candidates.data == nullptr; }
+};
+
+/// Which drafts stay: docs/sampling.md, "Verifying drafts".
+enum class DraftRule : uint8_t { kMatch, kStandard, kBlock };
+
 /// verify_drafts: a token for each place that is reached, of requests whose places follow one
 /// another: those of its drafts, and one behind them.
 struct VerifyingCall {
@@ -166,7 +178,11 @@ struct VerifyingCall {
   int64_t batch_size;
   const int64_t* ends;    // where the places of each request end
   const int64_t* drafts;  // of all requests, one less than places for each
-  int64_t* accepted;      // [batch_size]
+  DraftRule rule;
+  Proposals proposals;  // of the rules that look at them
+  uint32_t acceptance;  // purposes of the noise of the latter
+  uint32_t resampling;
+  int64_t* accepted;  // [batch_size]
 
   int64_t first_place(int64_t request) const { return request == 0 ? 0 : ends[request - 1]; }
 

@@ -9,6 +9,7 @@
 #include "cpu/filters/best_tokens.h"
 #include "cpu/filters/distribution.h"
 #include "cpu/filters/edited_top_k.h"
+#include "cpu/filters/rejection.h"
 #include "cpu/filters/sample_result.h"
 #include "cpu/rows/edits.h"
 #include "cpu/rows/formats.h"
@@ -185,21 +186,172 @@ inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t
            });
 }
 
-/// A place is drawn from when all drafts before it were accepted: each was what its place drew.
+/// Calls `visit` with the distribution of a place, whose status it writes; `newer` as above.
+template <typename Visit>
+void with_target(const SamplingCall& call, int64_t place, std::span<const int64_t> newer,
+                 Scratch& scratch, Visit visit) {
+  for_rows(call.logits, place, place + 1, scratch, same_place,
+           [&](const auto& row, int64_t index, Workspace& work) {
+             RowArguments arguments = arguments_of(call.requests, index);
+             arguments.status = {call.status + index, 1};
+             arguments.keeps_ties = call.keeps_ties;
+             arguments.temperature = call.requests.temperature[index];
+             const RowMask mask(call.edits, index, row.vocab_size());
+             if (slot_of(call.edits.addends, index).has_value() ||
+                 slot_of(call.edits.penalties, index).has_value()) {
+               visit(target_of(edit(row, call.edits, index, mask, newer, scratch, work), arguments,
+                               scratch, work));
+             } else if (mask.is_there()) {
+               visit(target_of(keep_allowed(row, mask, scratch, work), arguments, scratch, work));
+             } else {
+               visit(target_of(row, arguments, scratch, work));
+             }
+           });
+}
+
+/// The drafts of one request, judged by what they were drawn from.
+class DrawnDrafts {
+ public:
+  DrawnDrafts(const VerifyingCall& call, int64_t request, Scratch& scratch)
+      : call_(call),
+        first_place_(call.first_place(request)),
+        first_draft_(first_place_ - request),
+        drafts_(call.drafts_of(request)),
+        scratch_(scratch) {
+    size_t count = 0;
+    while (count < drafts_.size() && drafts_[count] >= 0) {
+      ++count;  // a placeholder ends them
+    }
+    drafts_ = drafts_.first(count);
+  }
+
+  /// Returns how many stay, and writes them and the token behind them; where all stay, the caller
+  /// draws it.
+  size_t judge() { return call_.rule == DraftRule::kStandard ? judge_each() : judge_together(); }
+
+  size_t count() const { return drafts_.size(); }
+
+ private:
+  int64_t place(size_t number) const { return first_place_ + static_cast<int64_t>(number); }
+
+  /// Calls `visit` with the target at the place of a draft, and what that was drawn from.
+  template <typename Visit>
+  void with_draft(size_t number, Visit visit) {
+    with_target(
+        call_.places, place(number), drafts_.first(number), scratch_, [&](const TargetRow& target) {
+          const ProposalRow proposal(call_.proposals, first_draft_ + static_cast<int64_t>(number),
+                                     drafts_[number],
+                                     static_cast<size_t>(call_.places.logits.vocab_size), scratch_);
+          visit(target, proposal);
+        });
+  }
+
+  /// p and q of a draft.
+  struct Odds {
+    double target;
+    double proposal;
+  };
+  Odds odds_of(size_t number, const TargetRow& target, const ProposalRow& proposal) const {
+    if (!proposal.is_id(drafts_[number])) {
+      return {0.0, 1.0};
+    }
+    const auto id = static_cast<size_t>(drafts_[number]);
+    return {double{target.at(id)}, double{proposal.at(id)}};
+  }
+
+  double uniform_of(size_t number) const {
+    const int64_t index = place(number);
+    float noise[kLanes];
+    fill_exponential({call_.places.seed[index], call_.places.position[index], call_.acceptance}, 0,
+                     1, noise);
+    return exp_not_positive(-double{noise[0]});
+  }
+
+  int64_t replacement(const TargetRow& target, double scale, const ProposalRow& proposal) const {
+    const NoiseKey key{call_.places.seed[first_place_], call_.places.position[first_place_],
+                       call_.resampling};
+    return static_cast<int64_t>(draw_left(target, scale, proposal, key));
+  }
+
+  size_t judge_each() {
+    for (size_t number = 0; number < drafts_.size(); ++number) {
+      bool stays = false;
+      with_draft(number, [&](const TargetRow& target, const ProposalRow& proposal) {
+        const Odds odds = odds_of(number, target, proposal);
+        stays = uniform_of(number) * odds.proposal < odds.target;
+        call_.places.selected[place(number)] =
+            stays ? drafts_[number] : replacement(target, 1.0, proposal);
+      });
+      if (!stays) {
+        return number;
+      }
+    }
+    return drafts_.size();
+  }
+
+  size_t judge_together() {
+    size_t accepted = 0;
+    double joint = 1.0;
+    double joint_of_accepted = 1.0;
+    for (size_t number = 0; number < drafts_.size() && joint > 0.0; ++number) {
+      with_draft(number, [&](const TargetRow& target, const ProposalRow& proposal) {
+        if (number > 0) {
+          const double left = sum_left(target, joint, proposal);
+          const double whole = left + 1.0 - joint;
+          if (uniform_of(number - 1) < (whole > 0.0 ? left / whole : 1.0)) {
+            accepted = number;
+            joint_of_accepted = joint;
+          }
+        }
+        const Odds odds = odds_of(number, target, proposal);
+        const double ratio = odds.target / larger_of(odds.proposal, kTiny);
+        joint = joint * ratio > 1.0 ? 1.0 : joint * ratio;
+      });
+      call_.places.selected[place(number)] = drafts_[number];
+    }
+    if (!drafts_.empty() && uniform_of(drafts_.size() - 1) < joint) {
+      return drafts_.size();
+    }
+    if (accepted < drafts_.size()) {
+      with_draft(accepted, [&](const TargetRow& target, const ProposalRow& proposal) {
+        call_.places.selected[place(accepted)] = replacement(target, joint_of_accepted, proposal);
+      });
+    }
+    return accepted;
+  }
+
+  static constexpr double kTiny = 0x1p-126;
+  static double larger_of(double value, double least) { return value < least ? least : value; }
+
+  const VerifyingCall& call_;
+  int64_t first_place_;
+  int64_t first_draft_;
+  std::span<const int64_t> drafts_;
+  Scratch& scratch_;
+};
+
+/// A place is looked at when the drafts before it may stay.
 inline void verify(const VerifyingCall& call, int64_t first_request, int64_t last_request,
                    Scratch& scratch) {
   for (int64_t request = first_request; request < last_request; ++request) {
     const std::span<const int64_t> drafts = call.drafts_of(request);
     const int64_t first_place = call.first_place(request);
     size_t accepted = 0;
-    while (true) {
+    bool is_replaced = false;
+    if (call.rule != DraftRule::kMatch) {
+      DrawnDrafts drawn(call, request, scratch);
+      accepted = drawn.judge();
+      is_replaced = accepted < drawn.count();
+    }
+    while (!is_replaced) {
       const int64_t place = first_place + static_cast<int64_t>(accepted);
       for_rows(call.places.logits, place, place + 1, scratch, same_place,
                [&](const auto& row, int64_t index, Workspace& work) {
                  call.places.selected[index] = static_cast<int64_t>(sample_request(
                      row, call.places, index, drafts.first(accepted), scratch, work));
                });
-      if (accepted == drafts.size() || call.places.selected[place] != drafts[accepted]) {
+      if (call.rule != DraftRule::kMatch || accepted == drafts.size() ||
+          call.places.selected[place] != drafts[accepted]) {
         break;
       }
       ++accepted;

@@ -32,8 +32,11 @@ class Scratch {
     kEdits,
     kListed,
     kSort,
+    kTarget,
+    kRanked,
     kHistogram,  // from here on: zeros, wherever a row has been sampled
     kMarks,
+    kProposal,
     kSlots
   };
 

@@ -132,6 +132,9 @@ def test_register(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module.register_sampler_backend = register_sampler_backend  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sglang", package)
     monkeypatch.setitem(sys.modules, "sglang.srt.layers.sampler", module)
+    batches = types.ModuleType("sglang.srt.sampling.sampling_batch_info")
+    batches.SamplingBatchInfo = batch_info()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, batches.__name__, batches)
     if version not in adapter.TESTED_VERSIONS:
         with pytest.warns(UserWarning, match=r"the version of SGLang must be one of 0\.5\.23, got 9\.9"):
             adapter.register()
@@ -141,3 +144,98 @@ def test_register(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     adapter.register()
     assert calls == ["ascend_sample"]
     assert isinstance(factories["ascend_sample"](), PlainSampler)
+    assert not hasattr(batches.SamplingBatchInfo.filter_batch.replaced, "replaced"), "it is wrapped once"
+
+
+def batch_info() -> type[Any]:
+    """A class that looks like SGLang's and does what its three methods do with the tensors of a batch."""
+
+    class SamplingBatchInfo:
+        need_top_k_sampling = need_top_p_sampling = need_min_p_sampling = True
+        max_top_k = sampling_mask_batch_indices = None
+
+        @classmethod
+        def from_schedule_batch(cls, batch: Any, vocab_size: int) -> Any:
+            info: Any = cls()
+            for name, tensor in adapter.TENSORS.items():
+                values = torch.tensor([getattr(request.sampling_params, name) for request in batch.reqs])
+                kind = torch.int32 if name == "top_k" else torch.float32
+                setattr(info, tensor, values.to(kind).to(batch.device, non_blocking=True))
+            info.temperatures = info.temperatures.view(-1, 1)
+            info.sampling_seed = torch.arange(len(batch.reqs), device=batch.device)
+            return info
+
+        def filter_batch(self, keep_indices: list[int], keep_indices_device: torch.Tensor) -> None:
+            for name in (*adapter.TENSORS.values(), "sampling_seed"):
+                setattr(self, name, getattr(self, name)[keep_indices_device])
+
+        def merge_batch(self, other: Any) -> None:
+            for name in (*adapter.TENSORS.values(), "sampling_seed"):
+                setattr(self, name, torch.cat((getattr(self, name), getattr(other, name))))
+
+    return SamplingBatchInfo
+
+
+REQUESTS = (  # temperature, top-k, top-p, min-p
+    (1.0, 1, 1.0, 0.0),
+    (0.7, 20, 0.9, 0.0),
+    (1.0, 7, 1.0, 0.0),
+    (0.5, 1 << 30, 1.0, 0.1),
+    (1.0, 1 << 30, 0.8, 0.0),
+)
+
+
+def batch_of(kind: type[Any], requests: Any, device: str) -> Any:
+    rows = [types.SimpleNamespace(**dict(zip(adapter.TENSORS, request, strict=True))) for request in requests]
+    reqs = [types.SimpleNamespace(sampling_params=row) for row in rows]
+    return kind.from_schedule_batch(types.SimpleNamespace(reqs=reqs, device=device), COLUMNS)
+
+
+def drawn(info: Any, device: str, step: int) -> tuple[list[int], Any]:
+    sampler = adapter.sampler_class(PlainSampler)()
+    rows = len(info.temperatures)
+    logits = torch.randn(rows, 1400, generator=torch.Generator().manual_seed(rows)).to(device)
+    with hostcann.profile() as counters:
+        ids = sampler._forward_ascend_backend(logits, info, False, False, (torch.arange(rows) + step).to(device))[0]
+    return ids.tolist(), counters
+
+
+def stepped(kind: type[Any], device: str) -> list[tuple[list[int], Any]]:
+    """Steps of a batch that is made, filtered, and merged with another."""
+    info = batch_of(kind, REQUESTS, device)
+    found = [drawn(info, device, 0)]
+    keep = [4, 1, 3]
+    info.filter_batch(keep, torch.tensor(keep, device=device))
+    found.append(drawn(info, device, 1))
+    info.merge_batch(batch_of(kind, REQUESTS[:3], device))
+    return [*found, drawn(info, device, 2)]
+
+
+def test_what_requests_ask_for_is_known_on_the_host(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    noting, plain = batch_info(), batch_info()
+    adapter.note_host_values(noting)
+    adapter.note_host_values(noting)
+    on_cpu = [ids for ids, _ in stepped(batch_info(), "cpu")]
+    for (ids, counted), (slow_ids, slow), expected in zip(
+        stepped(noting, npu), stepped(plain, npu), on_cpu, strict=True
+    ):
+        assert ids == slow_ids == expected
+        assert "aclnnSort" not in counted.launches
+        assert "aclnnSort" in slow.launches
+
+
+def test_what_is_written_to_a_tensor_is_not_known(npu: str) -> None:
+    """The planted fault: the notes outlive what they are of."""
+    kind = batch_info()
+    adapter.note_host_values(kind)
+    info = batch_of(kind, REQUESTS, npu)
+    assert adapter._noted(info) is not None
+    info.top_ks.fill_(3)
+    assert adapter._noted(info) is None
+    info.filter_batch([0, 1], torch.tensor([0, 1], device=npu))
+    assert adapter._noted(info) is None
+    merged = batch_of(kind, REQUESTS, npu)
+    merged.merge_batch(info)
+    assert adapter._noted(merged) is None

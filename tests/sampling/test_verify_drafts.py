@@ -151,6 +151,23 @@ BAD = [
     ({"draft_ids": torch.zeros(2)}, TypeError, "draft_ids must be an int64 tensor"),
     ({"draft_ids": torch.tensor([1])}, ValueError, r"draft_ids must have the shape of the counts' sum, \[2\]"),
     ({"sampler": Sampler(host=True)}, ValueError, "sampler must have host=False"),
+    ({"rule": "any"}, ValueError, "rule must be one of match, standard, block, got 'any'"),
+    ({"draft_probabilities": torch.zeros(2, 5)}, ValueError, "draft_probabilities must be None for the rule 'match'"),
+    (
+        {"rule": "block", "draft_probabilities": torch.zeros(2, 6)},
+        ValueError,
+        r"draft_probabilities must have a row for each draft, \[2, 5\], got \[2, 6\]",
+    ),
+    (
+        {"rule": "block", "draft_probabilities": torch.zeros(2, 5).double()},
+        TypeError,
+        "draft_probabilities must be a tensor of torch.float32",
+    ),
+    (
+        {"rule": "standard", "draft_candidates": torch.zeros(2, 3, dtype=torch.int64)},
+        ValueError,
+        "draft_candidates must come with draft_probabilities",
+    ),
     ({"bitmask": torch.zeros(2, 1, dtype=torch.int32)}, ValueError, r"bitmask must have the shape \[4, 1\]"),
 ]
 
@@ -180,18 +197,26 @@ BAD_OF_THE_OPERATOR = [
         "ends must grow from 0 by at least 1 for each request, got 2 after 2",
     ),
     ("ends", torch.tensor([2, 3, 7]), ValueError, r"ends must end with the number of rows of logits \(6\), got 7"),
+    ("rule", 3, ValueError, "rule must be 0, 1 or 2, got 3"),
+    ("acceptance_purpose", -1, ValueError, "acceptance_purpose must be between 0 and 2\\^32 - 1"),
+    ("draft_probabilities", torch.zeros(3, 41), ValueError, r"draft_probabilities must have shape \[3, 40\]"),
+    ("draft_candidates", torch.zeros(3, 2, dtype=torch.int64), ValueError, "draft_candidates must come with"),
     ("seed", torch.zeros(3, dtype=torch.int64), ValueError, r"seed must have one value for each row \(6\), got 3"),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "error", "message"), BAD_OF_THE_OPERATOR)
-def test_bad_arguments_of_the_operator(name: str, value: torch.Tensor, error: type[Exception], message: str) -> None:
+def test_bad_arguments_of_the_operator(name: str, value: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"verify_drafts: {message}"):
         torch.ops.ascend_sample.verify_drafts(**operator_arguments() | {name: value})
 
 
-def test_the_operator() -> None:
-    torch.library.opcheck(torch.ops.ascend_sample.verify_drafts.default, (), operator_arguments())
+@pytest.mark.parametrize("rule", [0, 1, 2])
+def test_the_operator(rule: int) -> None:
+    candidates = torch.tensor([[3, 1], [1, 2], [0, 5]])
+    proposals = {"draft_probabilities": torch.rand(3, 2), "draft_candidates": candidates} if rule else {}
+    arguments = operator_arguments() | {"rule": rule} | proposals
+    torch.library.opcheck(torch.ops.ascend_sample.verify_drafts.default, (), arguments)
 
 
 def test_places_that_are_not_reached_are_not_read() -> None:

@@ -128,7 +128,7 @@ def group_beam_search(
                 own = _process(run, own, group)
             if request.needs_scores:
                 log_probs[:, group] = own
-            candidates = _choose(scores[group], own, count)
+            candidates = _choose(scores[group], own, count, run.lanes)
             # Beams are counted within their prompt, not their group.
             candidates = candidates._replace(beams=candidates.beams + group * size)
             is_stopped = run.is_stopped(candidates)
@@ -201,9 +201,9 @@ def _process(run: BeamRun, log_probs: Tensor, group: int) -> Tensor:
     return run.process(log_probs.flatten(0, 1), sequences).view(log_probs.shape)
 
 
-def _choose(scores: Tensor, log_probs: Tensor, count: int) -> Candidates:
+def _choose(scores: Tensor, log_probs: Tensor, count: int, lanes: Tensor | None) -> Candidates:
     """Returns the best continuations of a group, from float32 [batch, size] and [batch, size, vocab_size]."""
     each = min(count, log_probs.shape[2])
-    values, tokens = best_entries(log_probs.flatten(0, 1), each)
+    values, tokens = best_entries(log_probs.flatten(0, 1), each, lanes)
     shape = (*log_probs.shape[:2], each)
     return choose(scores, values.view(shape), tokens.view(shape), count)

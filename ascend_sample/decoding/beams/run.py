@@ -15,7 +15,7 @@ from ascend_sample.decoding.reading import SeldomTrue, read_together
 from ascend_sample.decoding.request import Request
 from ascend_sample.decoding.steps import apply_processors, meets, read_prompts, warn_of_impossible
 from ascend_sample.decoding.streaming import refuse_listener
-from ascend_sample.sampling.best_tokens import all_log_probs, best_entries, best_tokens
+from ascend_sample.sampling.best_tokens import all_log_probs, best_entries, best_tokens, chunk_lanes
 
 NOTHING: Final = -1e30
 """The score of a beam without a hypothesis. It is below each sum of log-probabilities, and finite, so that no sum or
@@ -108,6 +108,7 @@ class BeamRun:
         self.logits = output.logits.repeat_interleave(num_beams, dim=0)
         self.cache = model.expand(output.cache, num_beams)
         self.penalized_tokens = request.eos_token_ids[request.eos_token_ids < self.vocab_size].to(request.device)
+        self.lanes = chunk_lanes(request.device)
         self.step_tokens: list[Tensor] = []
         self.step_beams: list[Tensor] = []
         self.step_scores: list[Tensor] = []
@@ -132,11 +133,11 @@ class BeamRun:
         count = min(count, self.vocab_size)
         request = self.request
         if request.logits_processor or self.log_eos_penalty != 0.0:
-            log_probs, tokens = best_entries(self.log_probs(), count)
+            log_probs, tokens = best_entries(self.log_probs(), count, self.lanes)
         else:
             if request.needs_scores:
                 self.log_probs()  # the choice is made without them, so that a look at them does not change it
-            log_probs, tokens = best_tokens(self.logits, count, self.softmax_smoothing)
+            log_probs, tokens = best_tokens(self.logits, count, self.softmax_smoothing, self.lanes)
         shape = (request.batch_size, self.num_beams)
         return log_probs.unflatten(0, shape), tokens.unflatten(0, shape)
 

@@ -100,7 +100,7 @@ def beam_sample(
     def pick(step: int, scores: Tensor, count: int) -> Candidates:
         log_probs = warp(run.log_probs()).view(request.batch_size, num_beams, run.vocab_size)
         keys = DrawKeys(seeds_here, first_here + step)
-        return draw(scores, log_probs, seeds, first_positions + step, count, keys)
+        return draw(scores, log_probs, seeds, first_positions + step, count, keys, run.lanes)
 
     pool = FinishedPool(request, num_beams, length_penalty, early_stopping)
     return search_with_pool(run, pool, num_return_sequences, pick)
@@ -113,6 +113,7 @@ def draw(
     positions: Tensor,
     count: int,
     keys: DrawKeys | None = None,
+    lanes: Tensor | None = None,
 ) -> Candidates:
     """Draws continuations of each prompt without replacement, in proportion to the exponentials of their sums.
 
@@ -123,6 +124,7 @@ def draw(
         positions: int64 [batch], the position of the tokens that are drawn.
         count: how many continuations are drawn, or all where there are fewer.
         keys: the seeds and positions, where the host knows them.
+        lanes: as for `best_entries`.
 
     Returns:
         The continuations in the order of their sums. Where too few have a probability, the rest has the score NOTHING.
@@ -133,7 +135,7 @@ def draw(
     noise = noise_of_groups([prompts], positions, keys, Purpose.DRAW)[0]
     assert noise is not None, "there are tokens to draw"
     # The largest exp(total) / noise wins: the race of `ascend_sample.sampling`, on a scale where nothing underflows.
-    _, places = best_entries(totals - noise.log(), min(count, totals.shape[1]))
+    _, places = best_entries(totals - noise.log(), min(count, totals.shape[1]), lanes)
     scores, order = totals.gather(1, places).sort(dim=1, descending=True, stable=True)
     places = places.gather(1, order)
     return Candidates(scores, places.div(vocab_size, rounding_mode="floor"), places.remainder(vocab_size))

@@ -85,11 +85,10 @@ def judge_draft(
     if count == 0:
         position_here = None if noise is None else noise.lengths
         return Verdict(torch.zeros_like(position), sampling.draw(logits[:, 0], position, position_here))
-    counts = None if is_whole else draft.counts
     if sampling.is_greedy:
-        best = sampling.draw(logits, position[:, None].expand(-1, count + 1))
-        accepted = _first_rejected(draft.tokens == best[:, :count], counts, sampling.places)
+        accepted, best = judge_greedy_draft(logits, draft, sampling, position, is_whole)
         return Verdict(accepted, best.gather(1, accepted[:, None]).squeeze(1))
+    counts = None if is_whole else draft.counts
     made = None if noise is None else noise.of_judging()
     if made is None:
         places = sampling.places.first(count)
@@ -119,12 +118,25 @@ def judge_draft(
     return Verdict(accepted, torch.where(is_rejected, replacement, bonus))
 
 
+def judge_greedy_draft(
+    logits: Tensor, draft: Draft, sampling: RowSampling, position: Tensor, is_whole: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Does what `judge_draft` does, with its arguments, for rows that are all greedy.
+
+    Returns:
+        How many of a row's draft tokens stay, int64 [batch], and the target's best tokens, int64 [batch, count + 1]:
+        the first are those that stay, and the next one follows them.
+    """
+    count, counts = draft.tokens.shape[1], None if is_whole else draft.counts
+    best = sampling.draw(logits, position[:, None].expand(-1, count + 1))
+    return _first_rejected(draft.tokens == best[:, :count], counts, sampling.places), best
+
+
 def _first_rejected(stays: Tensor, counts: Tensor | None, places: Places) -> Tensor:
     """Returns each row's first place in stays, bool [batch, count], that is False or none of its counts; or count."""
     each = places.first(stays.shape[1] + 1)
-    if counts is not None:
-        stays = stays & (each[:-1] < counts[:, None])
-    return torch.where(stays, each[-1], each[:-1]).amin(dim=1)
+    first = torch.where(stays, each[-1], each[:-1]).amin(dim=1)
+    return first if counts is None else torch.minimum(first, counts)
 
 
 def _residual(p: Tensor, draft: Draft, place: Tensor) -> Tensor:

@@ -193,25 +193,49 @@ class NGramDrafter:
         self.shortest = int(shortest)
 
     def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> None:
-        """Keeps nothing, because a round brings the texts."""
+        """Keeps nothing of the prompts, because a round brings the texts."""
 
-    def draft(self, state: None, texts: Round) -> tuple[Draft, None]:
-        """See `Drafter.draft`."""
+    def draft(self, state: _Ranks | None, texts: Round) -> tuple[Draft, _Ranks]:
+        """See `Drafter.draft`. A few operators find all matches of all sizes."""
         tokens, lengths, places = texts.tokens, texts.lengths, texts.sampling.places
         capacity = tokens.shape[1]
-        longest = min(self.longest, capacity - 1)
-        ends = places.first(max(capacity, longest + 1))
-        nothing = ends[0]
-        last = tokens.gather(1, (lengths[:, None] - ends[1 : longest + 1]).clamp(min=0))  # the last one first
+        longest = max(1, min(self.longest, capacity - 1))
+        if state is None or state.capacity != capacity:
+            state = _Ranks.of(capacity, longest, min(self.shortest, longest + 1), tokens.device)
         padded = torch.nn.functional.pad(tokens, (longest, 0), value=_NO_TOKEN)
-        # Where a match ends and what followed it begins; 0 without a match.
-        is_match = ends[:capacity] < lengths[:, None]
-        follows = torch.zeros_like(lengths)
-        for size in range(1, longest + 1):
-            is_match = is_match & (padded[:, longest - size : longest - size + capacity] == last[:, size - 1 : size])
-            if size >= self.shortest:
-                latest = torch.where(is_match, ends[:capacity], nothing).amax(dim=1)
-                follows = torch.where(latest > 0, latest, follows)  # a longer match counts more
-        period = (lengths - follows).clamp(min=1)
-        drafted = tokens.gather(1, follows[:, None] + places.first(texts.size) % period[:, None])
-        return Draft(drafted, torch.where(follows > 0, texts.wanted, nothing)), None
+        last = padded.gather(1, lengths[:, None] + places.first(longest))
+        # What is before each place, as many tokens; before the text there are some that no last token is.
+        is_same = padded.unfold(1, longest, 1)[:, :capacity] == last[:, None]
+        ranks = torch.where(is_same, state.of_same, state.of_other).amin(dim=2)
+        ranks.masked_fill_(places.first(capacity) >= lengths[:, None], state.least)
+        follows = ranks.amax(dim=1).remainder(capacity)
+        period = (lengths - follows)[:, None]
+        drafted = tokens.gather(1, follows[:, None] + places.first(texts.size) % period)
+        return Draft(drafted, torch.where(follows > 0, texts.wanted, places.first(1))), state
+
+
+class _Ranks(NamedTuple):
+    """What places of a text are worth as those where a match ends: the longest match, and of these the latest.
+
+    A place p is worth p - capacity * missing, if so many of the last tokens are not before it.
+
+    Attributes:
+        capacity: how many places there are.
+        of_same: int64 [capacity, 1], where all are.
+        of_other: int64 [capacity, longest], where the last one that is not is the first, the second, ... of them.
+        least: the worth of no match; so much is place 0.
+    """
+
+    capacity: int
+    of_same: Tensor
+    of_other: Tensor
+    least: int
+
+    @classmethod
+    def of(cls, capacity: int, longest: int, shortest: int, device: torch.device) -> _Ranks:
+        """Makes them, once for a batch of texts."""
+        places = torch.arange(capacity, device=device)[:, None]
+        of_other = places - capacity * torch.arange(1, longest + 1, device=device)
+        least = -capacity * (longest - shortest)
+        of_other[0] = least
+        return cls(capacity, places, of_other, least)

@@ -1,4 +1,4 @@
-"""The rule "match": a draft token stays where it is the token that plain decoding would draw."""
+"""Drafts that the sampling layer judges, by any of its rules and with all parameters of its requests."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ascend_sample.decoding.row_params import all_but_draw_fields, checked_param
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.verify import RULES, Rule
 
 
 def checked_rows(
@@ -26,24 +27,30 @@ def checked_rows(
         TypeError: the parameters are none.
         ValueError: the rule is none, or there are fewer or more parameters than prompts, or some that it cannot honour.
     """
-    if rule == "match":
-        return checked_params(request, params)
-    if rule != "standard":
-        refuse(request.strategy, "rule", "be 'standard' or 'match'", show(rule), "Leave it out for 'standard'.")
-    remedy = "Use rule='match', or sample(), which draws token by token."
-    return checked_params(request, params, all_but_draw_fields(), remedy)
+    if rule not in RULES:
+        refuse(request.strategy, "rule", f"be one of {', '.join(RULES)}", show(rule), "Leave it out for 'standard'.")
+    return checked_params(request, params)
 
 
-class Matching:
+def is_judged_there(rule: str, params: Sequence[SamplingParams]) -> bool:
+    """Tells whether `judge_draft` cannot judge: another rule, or logits that depend on the tokens before, or masks."""
+    default = SamplingParams()
+    names = all_but_draw_fields()
+    return rule != "standard" or any(getattr(one, name) != getattr(default, name) for one in params for name in names)
+
+
+class Verification:
     """The rows of a call as the sampling layer holds them, which judges their drafts.
 
     Args:
         request: the prompts.
         params: one for each.
         sampling: what the drafter draws with: its seeds are the rows' seeds.
+        rule: by which drafts are judged.
     """
 
-    def __init__(self, request: Request, params: list[SamplingParams], sampling: RowSampling) -> None:
+    def __init__(self, request: Request, params: list[SamplingParams], sampling: RowSampling, rule: Rule) -> None:
+        self._rule = rule
         self._batch = SamplingBatch(sampling.vocab_size, request.device, capacity=len(params))
         tokens, masks = request.input_ids.cpu(), request.attention_mask.cpu()
         prompts = [row[mask].tolist() for row, mask in zip(tokens, masks, strict=True)]
@@ -65,7 +72,15 @@ class Matching:
         count = draft.tokens.shape[1]
         is_proposed = torch.arange(count, device=logits.device) < draft.counts[:, None]
         drafts = torch.where(is_proposed, draft.tokens, -1).flatten()
-        verified = verify_drafts(logits.flatten(0, 1), drafts, self._batch, counts=[count] * len(self._batch))
+        proposals = None if draft.probabilities is None or self._rule == "match" else draft.probabilities
+        verified = verify_drafts(
+            logits.flatten(0, 1),
+            drafts,
+            self._batch,
+            counts=[count] * len(self._batch),
+            rule=self._rule,
+            draft_probabilities=None if proposals is None else proposals.flatten(0, 1),
+        )
         return verified.token_ids.clamp(min=0), verified.accepted, verified.status
 
     def append(self, tokens: Tensor, emitted: Tensor) -> None:

@@ -22,14 +22,15 @@ from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.reading import read_together
 from ascend_sample.decoding.request import CommonOptions, Request, check_model, check_positions, check_request
 from ascend_sample.decoding.row_params import check_generator
-from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
+from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft, judge_greedy_draft
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import DRAFTER_METHODS, Drafter, ModelDrafter, ModelDraftState, Round
-from ascend_sample.decoding.speculation.matching import Matching, checked_rows
+from ascend_sample.decoding.speculation.matching import Verification, checked_rows, is_judged_there
 from ascend_sample.decoding.speculation.ragged_texts import RaggedTexts
 from ascend_sample.decoding.speculation.round_noise import RoundNoise
 from ascend_sample.decoding.steps import prefilled, read_prompts
 from ascend_sample.sampling import RowStatus, SamplingParams
+from ascend_sample.sampling.verify import Rule
 
 STRATEGY = "speculative_sample"
 
@@ -43,7 +44,7 @@ def speculative_sample(
     drafter: StepModel | Drafter,
     max_new_tokens: int | Sequence[int] | Tensor,
     gamma: int | Literal["adaptive"] | AdaptiveGamma = 4,
-    rule: Literal["standard", "match"] = "standard",
+    rule: Rule = "standard",
     generator: torch.Generator | None = None,
     **common: Unpack[CommonOptions],
 ) -> DecodeOutput:
@@ -58,18 +59,17 @@ def speculative_sample(
     Args:
         model: the model that is sampled from, the target.
         input_ids: int64 [batch, length], the prompts.
-        params: one `SamplingParams` for each prompt, or one for all, with temperature, top_k, top_p, min_p and seed;
-            target and draft are sampled with them alike. None: the model's distribution as it is. Prompts that share a
-            seed share their noise. Other parameters are refused, but with the rule "match", which refuses logprobs
-            alone; the draft is sampled without them.
+        params: one `SamplingParams` for each prompt, or one for all. Target and draft are sampled with temperature,
+            top_k, top_p, min_p and seed alike, the target with penalties, biases and masks too. None: the model's
+            distribution as it is. Prompts that share a seed share their noise. logprobs are refused.
         drafter: a model of the same vocabulary, or a `Drafter`.
         max_new_tokens: the most tokens that are generated, for all rows or for each. No cache ever holds more than a
             row's prompt and this many tokens, but for prompts shorter than gamma.
         gamma: how many tokens are drafted in a round; 0 is plain decoding. "adaptive" or an `AdaptiveGamma`: as many as
             pay off.
-        rule: which drafts stay. "standard": as many as leaves the distribution exact (`judge_draft`). "match": those
-            that `sample` would draw (`verify_drafts`): then the texts are those of `sample` with the same seeds, token
-            for token, whatever is proposed.
+        rule: which drafts stay, as `verify_drafts` says. "standard": as many as leaves the distribution exact, draft by
+            draft. "block": the same of all drafts together, which accepts at least as many. "match": what `sample`
+            would draw: then the texts are those of `sample` with the same seeds, token for token, whatever is proposed.
         generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
         **common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused, and so are
             rules of a model's generation_config: what they get or give is one step of all rows, and here rows are at
@@ -102,7 +102,7 @@ def speculative_sample(
     rows = checked_rows(request, params, rule)
     check_generator(request, generator)
     largest = control.largest if isinstance(control, AdaptiveGamma) else control
-    run = _Run(model, proposer, request, rows, largest, generator, rule == "match")
+    run = _Run(model, proposer, request, rows, largest, generator, rule)
     if not (isinstance(control, int) and run.start_with_drafts(min(control, run.most_room - 1))):
         run.start()
     with tqdm(total=request.max_steps, unit="token", desc=STRATEGY, disable=not request.progress) as bar:
@@ -143,11 +143,11 @@ class _Run:
         params: list[SamplingParams],
         largest: int,
         generator: torch.Generator | None,
-        is_matching: bool,
+        rule: Rule,
     ) -> None:
         self.model, self.drafter, self.request = model, drafter, request
-        self.params, self.generator, self.is_matching = params, generator, is_matching
-        self.matching: Matching | None = None
+        self.params, self.generator, self.rule = params, generator, rule
+        self.verification: Verification | None = None
         self.texts = RaggedTexts(request, most=largest + 1)
         self.cache: Any = None
         self.looked_of_rows = [0] * request.batch_size
@@ -169,7 +169,7 @@ class _Run:
         output = prefilled(self.model, self.request)
         self.cache = output.cache
         self._sample_from(output.logits.shape[1])
-        if self.matching is not None:
+        if self.verification is not None:
             self._judge(Draft(self.texts.tokens[:, :0], self.zeros), output.logits[:, None])
             return
         token = self.sampling.draw(output.logits, self.texts.lengths, self.lengths_here)
@@ -224,17 +224,18 @@ class _Run:
         """Returns the noise of a round that the host makes: of rows on a device that are drawn."""
         if self.sampling.is_greedy or self.texts.lengths.is_cpu:
             return None
-        wanted = (torch.tensor(self.room_of_rows) - 1).clamp(min=0, max=count)
-        return RoundNoise(self.sampling, self.lengths_here, wanted, count)
+        wanted = torch.tensor(self.room_of_rows) - 1
+        return RoundNoise(self.sampling, self.lengths_here, wanted.clamp(min=0, max=count), count)
 
     def _judge(
         self, draft: Draft, logits: Tensor, noise: RoundNoise | None = None, is_whole: bool = False
     ) -> tuple[int, int]:
         """Appends what is accepted, and a token more; logits [batch, 1 + drafts, vocab_size] follow the last token."""
-        texts, count = self.texts, draft.tokens.shape[1]
-        status: Tensor | None = None
-        if self.matching is not None:
-            new, accepted, status = self.matching.judge(logits, draft)
+        texts, count, status = self.texts, draft.tokens.shape[1], None
+        if self.verification is not None:
+            new, accepted, status = self.verification.judge(logits, draft)
+        elif self.sampling.is_greedy and count:
+            accepted, new = judge_greedy_draft(logits, draft, self.sampling, texts.lengths, is_whole)
         else:
             accepted, token = judge_draft(logits, draft, self.sampling, texts.lengths, noise, is_whole)
             new = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, accepted[:, None], token[:, None])
@@ -251,8 +252,7 @@ class _Run:
     def result(self) -> DecodeOutput:
         """Returns the texts and the statistics, when all rows are done."""
         drafted, accepted = (counts.to(self.request.device) for counts in (self.drafted, self.accepted))
-        stats = SpeculativeStats(drafted, accepted, self.target_passes, self.draft_passes)
-        return self.texts.result(stats)
+        return self.texts.result(SpeculativeStats(drafted, accepted, self.target_passes, self.draft_passes))
 
     def start_drafter(self) -> None:
         """Lets the drafter read the prompts, if it has not yet."""
@@ -295,8 +295,8 @@ class _Run:
         """Notes how many tokens the model's logits are for, and how each row is sampled from them."""
         self.vocab_size = vocab_size
         self.sampling = RowSampling(self.params, vocab_size, self.request.device, self.generator)
-        if self.is_matching:
-            self.matching = Matching(self.request, self.params, self.sampling)
+        if is_judged_there(self.rule, self.params):
+            self.verification = Verification(self.request, self.params, self.sampling, self.rule)
 
     def _check_vocabulary(self, size: int) -> None:
         if size != self.vocab_size:
@@ -338,8 +338,8 @@ class _Run:
         if log_probs.isnan().any():
             log_probs = log_probs_of(logits, tokens).cpu()
         emitted, proposed, accepted = counts
-        if self.matching is not None:
-            self.matching.append(tokens, emitted)
+        if self.verification is not None:
+            self.verification.append(tokens, emitted)
         self.lengths_here = self.lengths_here + emitted
         self.texts.score(log_probs, emitted)
         count = tokens.shape[1] - 1

@@ -16,7 +16,7 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.request import CommonOptions, Request, check_positions, check_request
 from ascend_sample.decoding.steps import prefilled, steps_of
 from ascend_sample.decoding.strategies.loop import Choice, Texts
-from ascend_sample.sampling.best_tokens import best_entries
+from ascend_sample.sampling.best_tokens import best_entries, chunk_lanes
 
 
 @torch.no_grad()
@@ -74,9 +74,10 @@ def contrastive_search(
     logits, cache = start.logits, start.cache
     count = min(top_k, logits.shape[1])
     first_candidates = torch.arange(request.batch_size, device=request.device) * count
+    lanes = chunk_lanes(request.device)
     for _ in steps_of(request):
         scores = texts.processed(logits)
-        candidates = best_entries(scores, count)[1]
+        candidates = best_entries(scores, count, lanes)[1]
         log_probs = log_probs_of(scores, candidates)
         output = decoded(request.strategy, model, candidates.reshape(-1, 1), model.expand(cache, count))
         hidden_states = normalize(

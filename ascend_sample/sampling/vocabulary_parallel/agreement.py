@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -27,22 +28,44 @@ COMPARED: Final = (
 DIGEST_BYTES: Final = 4
 
 
-def digests_of(batch: SamplingBatch, options: str, is_seeded: npt.NDArray[np.bool_]) -> Tensor:
-    """Returns a digest of each of the numbers that have to be the same on all ranks: uint8 [names of `names`, 4].
+def digest_of_requests(batch: SamplingBatch, edits: Mapping[str, Tensor]) -> bytes:
+    """Returns a digest of what a batch's requests ask for, beside their seeds, and of the ids of their texts so far.
+
+    Args:
+        batch: the requests.
+        edits: arguments of `sample_rows`; the ids are of rows with penalties.
+    """
+    asked = [{**params.to_mapping(), "seed": None} for params in batch.params]
+    digest = hashlib.blake2b(repr(asked).encode(), digest_size=DIGEST_BYTES)
+    if "penalty_ids" in edits:
+        ids, lengths = edits["penalty_ids"], edits["penalty_lengths"]
+        is_there = torch.arange(ids.shape[1]) < lengths.unsqueeze(1)
+        digest.update(ids.masked_fill(~is_there, 0).sort(1).values.numpy().tobytes())
+    return digest.digest()
+
+
+def digests_of(
+    batch: SamplingBatch, options: str, is_seeded: npt.NDArray[np.bool_], requests: bytes, bitmask: Tensor | None
+) -> Tensor:
+    """Returns a digest of each of the numbers that have to be the same on all ranks: uint8 [names of `NAMES`, 4].
 
     Args:
         batch: the requests.
         options: what else has to be the same, as text.
         is_seeded: of each row, whether its seed is the same on all ranks, or should be.
+        requests: from `digest_of_requests`.
+        bitmask: of the step.
     """
     arrays = [getattr(batch.host, name).tobytes() for name in COMPARED]
     arrays.append(np.where(is_seeded, batch.host.seed, 0).tobytes())
     arrays.append(options.encode())
+    arrays.append(requests)
+    arrays.append(b"" if bitmask is None else bitmask.sum().numpy().tobytes())  # a megabyte and more, in each step
     digests = b"".join(hashlib.blake2b(array, digest_size=DIGEST_BYTES).digest() for array in arrays)
     return torch.frombuffer(bytearray(digests), dtype=torch.uint8)
 
 
-NAMES: Final = (*COMPARED, "seed", "options")
+NAMES: Final = (*COMPARED, "seed", "options", "request", "bitmask")
 DIGESTS_BYTES: Final = len(NAMES) * DIGEST_BYTES
 
 

@@ -91,9 +91,15 @@ class ShardedSteps:
         seeds, unknown = agreed.split(batch)
         are_edited = b"".join(each.tobytes() for each in edited_rows(edits, len(batch)))
         key = ("shard", logits.dtype, self._keep_ties, are_edited, unknown.tobytes())
-        if key not in batch.plans:
+        is_new = key not in batch.plans
+        if is_new:
             batch.plans[key] = StepPlan(batch, edits, logits.dtype, self._keep_ties, unknown, gathered)
-        step = _Step(self._shard, self._borders, logits, batch, edits, purpose, batch.plans[key])
+        plan: StepPlan = batch.plans[key]
+        options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size}"
+        digests = digests_of(batch, options, plan.is_seeded, plan.requests, edits.get("bitmask"))
+        if is_new:  # messages of other requests have other lengths: they are compared before
+            check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
+        step = _Step(self._shard, self._borders, logits, batch, edits, purpose, plan, digests)
         drawn = step.run(self._keep_ties, agreed, seeds, len(gathered) > 0)
         self.open_rows += drawn.open_rows
         return drawn
@@ -111,8 +117,10 @@ class _Step:
         edits: Mapping[str, Tensor],
         purpose: Purpose,
         plan: StepPlan,
+        digests: Tensor,
     ) -> None:
         self._shard, self._borders, self._batch, self._plan = shard, borders, batch, plan
+        self._digests = digests
         self._logits, self._edits, self._purpose = logits, edits, purpose
         self._ids = shard.ids
         self._position = batch.position
@@ -125,7 +133,7 @@ class _Step:
         """Takes all rounds."""
         plan, batch = self._plan, self._batch
         self._seeds = torch.from_numpy(seeds)
-        told = self._first_round(keep_ties)
+        told = self._first_round()
         if len(plan.unknown):
             agreed.agree(batch, plan.unknown, told["seeds"][0].numpy())
             self._seeds = torch.from_numpy(agreed.split(batch)[0])
@@ -161,7 +169,7 @@ class _Step:
         message = layout.packed(numbers)
         return layout.unpacked(exchange.all_gather(message) if layout.bytes else message.expand(exchange.size, -1))
 
-    def _first_round(self, keep_ties: bool) -> dict[str, Tensor]:
+    def _first_round(self) -> dict[str, Tensor]:
         plan, batch = self._plan, self._batch
         parts = [
             Part("digests", torch.uint8, DIGESTS_BYTES),
@@ -175,9 +183,8 @@ class _Step:
             *race.parts_of(len(plan.races)),
             *self._whole_parts(plan.gathered),
         ]
-        options = f"{keep_ties} {int(self._purpose)} {self._logits.dtype} {batch.vocab_size}"
         numbers = {
-            "digests": digests_of(batch, options, plan.is_seeded),
+            "digests": self._digests,
             "seeds": torch.from_numpy(batch.host.seed[plan.unknown]),
             **self._part.first(),
             **self._whole_numbers(plan.gathered),

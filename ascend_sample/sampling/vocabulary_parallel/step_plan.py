@@ -12,6 +12,7 @@ from torch import Tensor
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.vocabulary_parallel import race
+from ascend_sample.sampling.vocabulary_parallel.agreement import digest_of_requests
 from ascend_sample.sampling.vocabulary_parallel.cuts import DIGITS
 from ascend_sample.sampling.vocabulary_parallel.kinds import Kind, RowKinds, Rows, kinds_of
 from ascend_sample.sampling.vocabulary_parallel.local_rows import RowPlaces
@@ -40,6 +41,7 @@ class StepPlan:
         candidates: int64, their places in [rows of first, most], row by row.
         most: the largest of them.
         maxima: the rows whose maximum is told.
+        requests: a digest of what is asked for.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class StepPlan:
         self.best = self.kinds.rows(Kind.BEST, Kind.LATE_RACE, Kind.CUT)
         self.maxima = self.kinds.rows(Kind.RACE, Kind.LATE_RACE, Kind.CUT)
         self.gathered = np.union1d(self.whole, gathered)
+        self.requests = digest_of_requests(batch, edits)
         self.is_seeded = np.array([params.seed is not None for params in batch.params])
         self.near = np.where(host.temperature == 1, race.NEAR, race.NEAR_DIVIDED)
 

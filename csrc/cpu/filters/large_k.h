@@ -35,10 +35,10 @@ Cut cut_of(const Row<Type>& row, const TopKEnd& end) {
 
 /// A copy of the row with -inf for what is not kept.
 template <typename Type>
-Row<Float32> keep_top_k(const Row<Type>& row, const TopKEnd& end, Scratch& scratch,
-                        Workspace& work) {
-  auto* values = reinterpret_cast<float*>(
-      scratch.reserve(Scratch::kCopy, row.lines() * kLine * sizeof(float)));
+Row<Float32> keep_top_k(const Row<Type>& row, const TopKEnd& end, Scratch& scratch, Workspace& work,
+                        Scratch::Slot slot = Scratch::kCopy) {
+  auto* values =
+      reinterpret_cast<float*>(scratch.reserve(slot, row.lines() * kLine * sizeof(float)));
   write_kept(row, end.value, end.equals, values);
   return {values, row.vocab_size(), work.last_chunk_of_copy};
 }

@@ -22,6 +22,11 @@ inline float below_share(float maximum, double share) {
   });
 }
 
+/// How many of a row's first ranks were kept; their exponentials and ids are in the workspace.
+struct KeptRanks {
+  size_t count = 0;
+};
+
 /// What one row is sampled with, and the operator's rules for it.
 struct RowArguments {
   Rules rules;
@@ -37,6 +42,7 @@ struct RowArguments {
   bool keeps_ties = false;           // of top-k: then what it keeps is not ranked
   float temperature = 1.0F;          // of top-k; other rows are divided before
   std::span<RowStatus> status = {};  // one, of top-k; empty: not wanted
+  KeptRanks* ranks = nullptr;        // of top-k that is sorted; null: not wanted
 
   bool is_drawn() const { return noise.has_value() || segments.has_value(); }
   bool wants_kept() const { return !kept.empty(); }

@@ -14,7 +14,7 @@ inline size_t sample_sorted(const Candidates& candidates, float maximum, bool us
                             const RowArguments& arguments, Workspace& work) {
   size_t count = candidates.count;
   double total = 0;
-  if (use_p || arguments.uses_min_p() || arguments.is_drawn()) {
+  if (use_p || arguments.uses_min_p() || arguments.is_drawn() || arguments.ranks != nullptr) {
     if (arguments.temperature != 1.0F) {
       maximum = divide(candidates.values, count, maximum, arguments.temperature, candidates.values);
     }
@@ -29,6 +29,9 @@ inline size_t sample_sorted(const Candidates& candidates, float maximum, bool us
     count = arguments.count_staying(count, probability_of);
   }
   write_candidates(candidates, count, arguments.kept);
+  if (arguments.ranks != nullptr) {
+    arguments.ranks->count = count;
+  }
   if (!arguments.is_drawn()) {
     return candidates.ids[0];
   }

@@ -2,6 +2,8 @@
 // reached.
 #include <torch/library.h>
 
+#include <tuple>
+
 #include "adapter.h"
 #include "dispatch.h"
 #include "operators.h"
@@ -24,6 +26,20 @@ void check_ends(const int64_t* ends, int64_t requests, int64_t places) {
                     before, ". A request with d drafts has d + 1 rows.");
 }
 
+Proposals proposals_of(const VerifyDraftsArguments& arguments, Reader& reader) {
+  const auto& [probabilities, candidates] =
+      std::tie(arguments.draft_probabilities, arguments.draft_candidates);
+  Proposals proposals{};
+  if (probabilities.has_value()) {
+    proposals.probabilities = reader.table<float>(*probabilities);
+    proposals.columns = probabilities->size(1);
+  }
+  if (candidates.has_value()) {
+    proposals.candidates = reader.table<int64_t>(*candidates);
+  }
+  return proposals;
+}
+
 VerifyDraftsArguments::Results verify_drafts_kernel(const VerifyDraftsArguments& arguments) {
   check_arguments(arguments);
   Reader reader;
@@ -34,6 +50,10 @@ VerifyDraftsArguments::Results verify_drafts_kernel(const VerifyDraftsArguments&
                            .batch_size = arguments.ends.size(0),
                            .ends = ends,
                            .drafts = reader.list<int64_t>(arguments.draft_ids),
+                           .rule = static_cast<DraftRule>(arguments.rule),
+                           .proposals = proposals_of(arguments, reader),
+                           .acceptance = static_cast<uint32_t>(arguments.acceptance_purpose),
+                           .resampling = static_cast<uint32_t>(arguments.resampling_purpose),
                            .accepted = accepted.mutable_data_ptr<int64_t>()};
   serve(&Kernel::verify, call);
   return {token_ids, status, accepted};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,12 +107,50 @@ def test_seeds_of_rows_without_one_come_from_the_generator() -> None:
         assert torch.equal(texts(drafter), expected.sequences)
 
 
+@pytest.mark.parametrize("rule", ["standard", "block"])
+@pytest.mark.parametrize("name", ["itself", "another", "n-grams"])
+def test_greedy_texts_are_those_of_sample_under_all_rules(rule: Any, name: str, device: str) -> None:
+    """With penalties by place, biases, bans and `min_tokens`: a greedy row has one text, whatever the rule."""
+    rng = random.Random(f"{rule} {name}")
+    model, drafters = worlds(device)
+    params = [replace(params_of(rng), temperature=0.0) for _ in PROMPTS]
+    common: dict[str, Any] = {"attention_mask": MASK.to(device), "max_new_tokens": [9, 4, 12, 7], "pad_token_id": 0}
+    plain = sample(model, PROMPTS.to(device), params, **common)
+    output = speculative_sample(model, PROMPTS.to(device), params, drafter=drafters[name], rule=rule, **common)
+    assert torch.equal(output.sequences, plain.sequences)
+
+
+@pytest.mark.parametrize("rule", ["standard", "block"])
+def test_drawn_texts_have_the_distribution_of_sample(rule: Any) -> None:
+    """The second and third token of many rows with penalties and a bias, drafted by another model."""
+    model, drafters = worlds("cpu")
+    count = 6000
+    params = [
+        SamplingParams(top_k=4, presence_penalty=0.7, frequency_penalty=0.4, logit_bias={1: 0.8}, seed=seed)
+        for seed in range(2 * count)
+    ]
+    prompts = PROMPTS[:1].expand(count, -1)
+    options: dict[str, Any] = {"max_new_tokens": 4, "pad_token_id": 0}
+    plain = sample(model, prompts, params[:count], **options).sequences
+    drafted = speculative_sample(
+        model, prompts, params[count:], drafter=drafters["another"], gamma=2, rule=rule, **options
+    )
+    found, expected = (
+        torch.bincount(each[:, 1] * VOCAB_SIZE + each[:, 2], minlength=VOCAB_SIZE**2).double()
+        for each in (drafted.sequences, plain)
+    )
+    both = found + expected
+    statistic = ((found - expected)[both > 0] ** 2 / both[both > 0]).sum()
+    freedom = int((both > 0).sum()) - 1
+    assert statistic < freedom + 6 * (2 * freedom) ** 0.5
+    assert drafted.stats is not None
+    assert 0 < int(drafted.stats.accepted.sum()) < int(drafted.stats.drafted.sum())
+
+
 def test_wrong_calls() -> None:
     model, drafters = worlds("cpu")
     options: dict[str, Any] = {"drafter": drafters["n-grams"], "max_new_tokens": 3}
-    with pytest.raises(ValueError, match=r"rule must be 'standard' or 'match', got 'block'\. Leave it out"):
-        speculative_sample(model, PROMPTS, rule="block", **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"presence_penalty=1\.0\. Use rule='match', or sample\(\)"):
-        speculative_sample(model, PROMPTS, SamplingParams(presence_penalty=1.0), **options)
+    with pytest.raises(ValueError, match=r"rule must be one of match, standard, block, got 'any'\. Leave it out"):
+        speculative_sample(model, PROMPTS, rule="any", **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="params must leave logprobs at its default"):
         speculative_sample(model, PROMPTS, SamplingParams(logprobs=1), rule="match", **options)

@@ -86,8 +86,8 @@ TRAPS = [
     Trap(
         "greedy rows get the best token of the place before",
         acceptance,
-        "best.gather(1, accepted[:, None])",
-        "best.gather(1, (accepted[:, None] - 1).clamp(min=0))",
+        "counts, sampling.places), best",
+        "counts, sampling.places), best.roll(1, 1)",
         test_acceptance.test_greedy_rows_by_hand,
     ),
     Trap(
@@ -129,8 +129,8 @@ TRAPS = [
     Trap(
         "one acceptance for the whole batch",
         acceptance,
-        "return torch.where(stays, each[-1], each[:-1]).amin(dim=1)",
-        "return torch.where(stays, each[-1], each[:-1]).amin(dim=1).amin().expand(len(stays))",
+        "first = torch.where(stays, each[-1], each[:-1]).amin(dim=1)",
+        "first = torch.where(stays, each[-1], each[:-1]).amin(dim=1).amin().expand(len(stays))",
         test_acceptance.test_rows_do_not_depend_on_their_batch,
     ),
     Trap(

@@ -41,14 +41,9 @@ BAD = [
     ({"params": 0.7}, TypeError, "params must be SamplingParams, or a list of them, got float 0.7"),
     ({"params": [GREEDY]}, ValueError, "params must be one, or one for each of 4 prompts, got 1"),
     (
-        {"params": SamplingParams(bad_ids=[1])},
+        {"params": [GREEDY] * 3 + [SamplingParams(logprobs=1)]},
         ValueError,
-        "params must leave bad_ids at its default, got bad_ids=\\(1,\\)",
-    ),
-    (
-        {"params": [GREEDY] * 3 + [SamplingParams(repetition_penalty=1.1)]},
-        ValueError,
-        "params must leave repetition_pen",
+        "params must leave logprobs at its default, got logprobs=1",
     ),
     ({"params": SamplingParams(vocab_size=5)}, ValueError, None),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),

@@ -1,0 +1,176 @@
+"""The rules standard and block: the output's law exactly, and every implementation beside the float64 reference."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from drafting import new_batch, random_params
+from drawn_drafts import KINDS, Case, arguments_of, batch_of, certain
+
+from ascend_sample.sampling import Sampler, SamplingParams, verify_drafts
+from ascend_sample.sampling.draft_reference import chances, chances_of_counts, rest_after
+from ascend_sample.sampling.processing import words_of
+from ascend_sample.sampling.verify import Rule
+
+RULES: tuple[Rule, ...] = ("standard", "block")
+VOCAB_SIZE, GAMMA = 4, 3
+
+
+def table(rng: np.random.Generator, depth: int) -> dict[tuple[int, ...], np.ndarray]:
+    """A distribution after each text of up to so many tokens; some probabilities are 0."""
+    texts = [text for length in range(depth + 1) for text in itertools.product(range(VOCAB_SIZE), repeat=length)]
+    found = {}
+    for text in texts:
+        weights = rng.exponential(size=VOCAB_SIZE) * (rng.random(VOCAB_SIZE) < 0.8)
+        found[text] = weights / weights.sum() if weights.sum() > 0 else np.eye(VOCAB_SIZE)[0]
+    return found
+
+
+def probability_of(model: dict[tuple[int, ...], np.ndarray], text: tuple[int, ...]) -> float:
+    return float(np.prod([model[text[:place]][token] for place, token in enumerate(text)]))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_law_of_the_output_is_the_targets(rule: Rule, seed: int) -> None:
+    """Exactly, by enumeration of all drafts and all numbers of them that stay; plain decoding goes on from there."""
+    rng = np.random.default_rng(seed)
+    target, drafter = table(rng, GAMMA), table(rng, GAMMA)
+    law = dict.fromkeys(itertools.product(range(VOCAB_SIZE), repeat=GAMMA + 1), 0.0)
+    means = {each: 0.0 for each in RULES}
+    for drafts in itertools.product(range(VOCAB_SIZE), repeat=GAMMA):
+        drawn = probability_of(drafter, drafts)
+        if drawn == 0:
+            continue
+        targets = np.stack([target[drafts[:place]] for place in range(GAMMA + 1)])
+        proposals = np.stack([drafter[drafts[:place]] for place in range(GAMMA)])
+        for each in RULES:
+            counts = chances_of_counts(each, chances(each, targets, drafts, proposals))
+            means[each] += drawn * float(np.dot(counts, range(GAMMA + 1)))
+        for accepted, chance in enumerate(chances_of_counts(rule, chances(rule, targets, drafts, proposals))):
+            rest = rest_after(rule, targets, drafts, proposals, accepted)
+            for token, tail in itertools.product(
+                range(VOCAB_SIZE), itertools.product(range(VOCAB_SIZE), repeat=GAMMA - accepted)
+            ):
+                text = (*drafts[:accepted], token, *tail)
+                goes_on = [target[text[:place]][text[place]] for place in range(accepted + 1, GAMMA + 1)]
+                law[text] += drawn * chance * rest[token] * float(np.prod(goes_on))
+    distance = sum(abs(found - probability_of(target, text)) for text, found in law.items()) / 2
+    assert distance < 1e-12
+    assert means["block"] >= means["standard"] - 1e-12
+
+
+def random_case(rng: random.Random, kind: str, vocab_size: int, most: int, with_masks: bool) -> Case:
+    count = rng.randrange(most + 1)
+    generator = torch.Generator().manual_seed(rng.randrange(2**62))
+    logits = torch.randn(count + 1, vocab_size, generator=generator) * 2
+    near = logits[:count] + torch.randn(count, vocab_size, generator=generator) * rng.choice((0.1, 0.7, 2.0))
+    temperature = rng.choice((0.6, 1.0, 1.0))
+    kept = torch.where(torch.rand(near.shape, generator=generator) < 0.6, near / temperature, -torch.inf)
+    kept[:, 0] = near[:, 0]
+    proposals = kept.softmax(1)
+    drafts = torch.multinomial(proposals, 1, generator=generator).view(-1).tolist() if count else []
+    if kind == "certain" or rng.randrange(6) == 0:
+        best = near.argmax(1).tolist()
+        drafts = [
+            rng.choice((token, first, first, rng.randrange(vocab_size)))
+            for token, first in zip(drafts, best, strict=True)
+        ]
+    drafts = [rng.choice((-1, vocab_size, vocab_size + 5)) if rng.randrange(20) == 0 else token for token in drafts]
+    params = replace(random_params(rng, vocab_size), seed=rng.randrange(2**62))
+    if rng.randrange(3):  # many edits and low temperatures make drafts rare
+        params = SamplingParams(temperature=1.0, top_k=rng.choice((None, 5, 9)), seed=params.seed)
+    prompt = [rng.randrange(vocab_size) for _ in range(rng.randrange(4))]
+    masks = None
+    if with_masks:
+        masks = torch.rand(count + 1, vocab_size, generator=generator).numpy() < 0.7
+        masks[:, 0] = True
+    proposals = certain(drafts, vocab_size) if kind == "certain" else proposals.float().double()
+    return Case(params, prompt, len(prompt), logits, drafts, proposals, masks)
+
+
+def packed(cases: list[Case], vocab_size: int) -> torch.Tensor:
+    masks = np.concatenate([case.masks for case in cases if case.masks is not None])
+    padded = np.zeros((len(masks), words_of(vocab_size) * 32), bool)
+    padded[:, :vocab_size] = masks
+    return torch.from_numpy(np.packbits(padded, axis=1, bitorder="little").view(np.int32))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("with_masks", [False, True])
+def test_drafts_are_judged_as_the_reference_does(rule: Rule, kind: str, with_masks: bool, device: str) -> None:
+    rng = random.Random(f"{rule} {kind} {with_masks}")
+    judged, accepted, replaced = 0, 0, 0
+    for _ in range(12 if device == "cpu" else 3):
+        vocab_size = rng.choice((13, 70))
+        cases = [random_case(rng, kind, vocab_size, 5, with_masks) for _ in range(20)]
+        keep_ties = rng.randrange(4) == 0
+        bitmask = packed(cases, vocab_size).to(device) if with_masks else None
+        batch = batch_of(cases, device)
+        verified = verify_drafts(
+            **arguments_of(cases, kind, device),
+            batch=batch,
+            rule=rule,
+            sampler=Sampler(keep_ties=keep_ties),
+            bitmask=bitmask,
+        )
+        tokens, counts = verified.token_ids.tolist(), verified.accepted.tolist()
+        for case, got, count in zip(cases, tokens, counts, strict=True):
+            assert got[:count] == case.drafts[:count]
+            assert 0 <= got[count] < vocab_size
+            assert set(got[count + 1 :]) <= {-1}
+            expected = case.judged(rule, keep_ties)
+            if expected is None:
+                continue
+            judged += 1
+            accepted += expected[0]
+            assert count == expected[0]
+            if expected[1] is not None:
+                replaced += 1
+                assert got[count] == expected[1]
+    assert judged > (150 if device == "cpu" else 40)
+    assert accepted > judged / 9
+    assert replaced > judged / 8
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_follows_accepted_drafts_is_the_steps_token(rule: Rule, device: str) -> None:
+    """All drafts stay where q is p: bit for bit what a request without drafts gets at that place."""
+    rng = random.Random(7)
+    params = [replace(random_params(rng, 40), seed=rng.randrange(2**62), temperature=1.0) for _ in range(12)]
+    logits = torch.randn(12, 3, 40).to(device)
+    plain = new_batch(params, [[1]] * 12, 40, device)
+    steps = [Sampler()(logits[:, place].contiguous(), plain) for place in range(3)]
+    drafts = torch.stack([step.token_ids for step in steps[:2]], 1)
+    drafts[3, 1] = -1
+    tiny = torch.full((24, 40), 1e-30, device=device)
+    verified = verify_drafts(
+        logits.flatten(0, 1),
+        drafts.flatten(),
+        new_batch(params, [[1]] * 12, 40, device),
+        counts=[2] * 12,
+        rule=rule,
+        draft_probabilities=tiny,
+    )
+    expected = torch.stack([step.token_ids for step in steps], 1)
+    expected[3, 2] = -1  # a placeholder ends the drafts, and the step's token is behind the first
+    assert torch.equal(verified.token_ids, expected)
+    assert verified.accepted.tolist() == [2, 2, 2, 1, *[2] * 8]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_greedy_requests_keep_the_best_alone(rule: Rule, device: str) -> None:
+    batch = new_batch([SamplingParams(temperature=0)] * 2, [[], []], 3, device)
+    logits = torch.tensor([[0.0, 1, 0], [0, 0, 1], [1, 0, 0]]).repeat(2, 1).to(device)
+    drafts = torch.tensor([1, 2, 1, 0]).to(device)
+    verified = verify_drafts(logits, drafts, batch, counts=[2, 2], rule=rule)
+    assert verified.token_ids.tolist() == [[1, 2, 0], [1, 2, -1]]
+    uneven = torch.tensor([[0.0, 1, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]).to(device)
+    again = verify_drafts(logits, drafts, batch, counts=[2, 2], rule=rule, draft_probabilities=uneven)
+    assert again.token_ids.tolist() == verified.token_ids.tolist()
