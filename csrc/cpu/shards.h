@@ -3,7 +3,11 @@
 
 #include <algorithm>
 
-#include "cpu/branches.h"
+#include "cpu/draws/segments.h"
+#include "cpu/each_row.h"
+#include "cpu/filters/min_p.h"
+#include "cpu/filters/top_k.h"
+#include "cpu/rows/compaction.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -159,6 +163,29 @@ void lead_parts(const ShardCall& call, int64_t first_row, int64_t last_row, Scra
     lead_part(Row<Type>(data, count, reinterpret_cast<Storage*>(work.last_chunk)), call, index,
               before, scratch, work);
   }
+}
+
+inline void lead(const ShardCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
+  for_type(call.logits.type,
+           [&]<typename Type>(Type) { lead_parts<Type>(call, first_row, last_row, scratch); });
+}
+
+inline void find_first(const FirstCall& call, int64_t first_row, int64_t last_row,
+                       Scratch& scratch) {
+  const auto place_of = [&](int64_t index) { return place_in(call.rows, index); };
+  for_rows(call.logits, first_row, last_row, scratch, place_of,
+           [&](const auto& row, int64_t index, Workspace& work) {
+             find_first_of_row(row, call, index, work);
+           });
+}
+
+inline void weigh_digits(const DigitCall& call, int64_t first_row, int64_t last_row,
+                         Scratch& scratch) {
+  const auto place_of = [&](int64_t index) { return place_in(call.rows, index); };
+  for_rows(call.logits, first_row, last_row, scratch, place_of,
+           [&](const auto& row, int64_t index, Workspace& /*work*/) {
+             weigh_digits_of_row(row, call, index);
+           });
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -26,7 +26,7 @@ from torch import Tensor  # noqa: E402
 from ascend_sample.sampling import Sampler  # noqa: E402
 from ascend_sample.sampling.vocabulary_parallel import ProcessGroupExchange  # noqa: E402
 
-DEADLINE = timedelta(seconds=20)
+DEADLINE = timedelta(seconds=60)
 
 
 class Dies(ProcessGroupExchange):
