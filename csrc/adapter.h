@@ -46,6 +46,9 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 5) {
     const auto& [a, b, c, d, e] = arguments;
     return tie(a, b, c, d, e);
+  } else if constexpr (kCount == 6) {
+    const auto& [a, b, c, d, e, f] = arguments;
+    return tie(a, b, c, d, e, f);
   } else if constexpr (kCount == 7) {
     const auto& [a, b, c, d, e, f, g] = arguments;
     return tie(a, b, c, d, e, f, g);
@@ -55,6 +58,9 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 11) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k);
+  } else if constexpr (kCount == 14) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = arguments;
+    return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
   } else if constexpr (kCount == 23) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w);

@@ -75,6 +75,9 @@ TORCH_LIBRARY(ascend_sample, m) {
   define<FilterArguments>(m, FilterArguments::kName);
   define<BestTokensArguments>(m, BestTokensArguments::kName);
   define<RowLogprobsArguments>(m, RowLogprobsArguments::kName);
+  define<ShardLeadsArguments>(m, ShardLeadsArguments::kName);
+  define<FirstOfRowsArguments>(m, FirstOfRowsArguments::kName);
+  define<ShardHistogramArguments>(m, ShardHistogramArguments::kName);
   define_check<NoiseArguments>(m);
 }
 
@@ -86,6 +89,9 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   implement_fake<FilterArguments>(m);
   implement_fake<BestTokensArguments>(m);
   implement_fake<RowLogprobsArguments>(m);
+  implement_fake<ShardLeadsArguments>(m);
+  implement_fake<FirstOfRowsArguments>(m);
+  implement_fake<ShardHistogramArguments>(m);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {

@@ -221,6 +221,62 @@ struct RowLogprobsArguments {
   bool is_normalised;
 };
 
+/// What a rank that has a part of the vocabulary finds of rows: docs/vocabulary_parallel.md.
+struct ShardLeadsArguments {
+  static constexpr const char* kName = "shard_leads";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor? rows, int first_id, Tensor temperature, Tensor min_p, "
+      "Tensor seed, Tensor position, int purpose=0, float slack=0.0, Tensor? maximum=None, "
+      "Tensor? least_values=None, Tensor? least_last_ids=None, Tensor? most_values=None, "
+      "Tensor? most_last_ids=None)";
+  /// float64 [rows, 3, 6], int64 [rows, 3], float32 [rows], int8 [rows].
+  static constexpr const char* kResults =
+      "(Tensor leads, Tensor token_ids, Tensor maximum, Tensor status)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  int64_t first_id;
+  const at::Tensor& temperature;
+  const at::Tensor& min_p;
+  const at::Tensor& seed;
+  const at::Tensor& position;
+  int64_t purpose;
+  double slack;
+  const std::optional<at::Tensor>& maximum;
+  const std::optional<at::Tensor>& least_values;
+  const std::optional<at::Tensor>& least_last_ids;
+  const std::optional<at::Tensor>& most_values;
+  const std::optional<at::Tensor>& most_last_ids;
+};
+
+struct FirstOfRowsArguments {
+  static constexpr const char* kName = "first_of_rows";
+  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, int count)";
+  /// float32 [rows, count], int64 [rows, count], int8 [rows].
+  static constexpr const char* kResults = "(Tensor values, Tensor token_ids, Tensor status)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  int64_t count;
+};
+
+struct ShardHistogramArguments {
+  static constexpr const char* kName = "shard_histogram";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor? rows, Tensor maximum, Tensor counts, Tensor prefix, int digit)";
+  static constexpr const char* kResults = "Tensor";  // float64 [rows, 256]
+  using Results = at::Tensor;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& maximum;
+  const at::Tensor& counts;
+  const at::Tensor& prefix;
+  int64_t digit;
+};
+
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
 /// at shapes, dtypes, devices and numbers on the host only: works on fake tensors with symbolic
 /// shapes, and never synchronises with a device.
@@ -232,6 +288,9 @@ void check_arguments(const VerifyDraftsArguments& arguments);
 void check_arguments(const FilterArguments& arguments);
 void check_arguments(const BestTokensArguments& arguments);
 void check_arguments(const RowLogprobsArguments& arguments);
+void check_arguments(const ShardLeadsArguments& arguments);
+void check_arguments(const FirstOfRowsArguments& arguments);
+void check_arguments(const ShardHistogramArguments& arguments);
 
 /// The results, not initialised. What is not wanted has the shape [0].
 SampleArguments::Results allocate_outputs(const SampleArguments& arguments);
@@ -242,5 +301,8 @@ VerifyDraftsArguments::Results allocate_outputs(const VerifyDraftsArguments& arg
 FilterArguments::Results allocate_outputs(const FilterArguments& arguments);
 BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments);
 RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& arguments);
+ShardLeadsArguments::Results allocate_outputs(const ShardLeadsArguments& arguments);
+FirstOfRowsArguments::Results allocate_outputs(const FirstOfRowsArguments& arguments);
+ShardHistogramArguments::Results allocate_outputs(const ShardHistogramArguments& arguments);
 
 }  // namespace ascend_sample

@@ -33,6 +33,8 @@ from ascend_sample.sampling.routes import RULES, SamplingRoute
 from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, check_logits
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.serving import WHOLE, PlacedGroup, Placement, place_groups, serve
+from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
+from ascend_sample.sampling.vocabulary_parallel.step import ShardedSteps
 
 
 class SamplerOutput(NamedTuple):
@@ -112,6 +114,8 @@ class Sampler:
         host: let the CPU kernel sample what a device's model computes: batches are on the CPU, and logits on any
             device. They are copied in blocks of rows, of which one is sampled while the next ones travel. The step
             waits for each of them, and draws the tokens that it draws from logits on the CPU.
+        shard: what a rank has whose logits are a part of the vocabulary: every rank then calls its sampler with its own
+            part and the same requests, and gets the tokens, statuses and logprobs of logits that are not split.
 
     Example:
         >>> from ascend_sample.sampling import SamplingParams
@@ -132,6 +136,7 @@ class Sampler:
         keep_ties: bool = False,
         round_float32: bool = False,
         host: bool = False,
+        shard: VocabularyShard | None = None,
     ) -> None:
         self.logprobs_mode = LogprobsMode.named("Sampler", logprobs_mode)
         for name, value in (("keep_ties", keep_ties), ("round_float32", round_float32), ("host", host)):
@@ -140,6 +145,9 @@ class Sampler:
         self.keep_ties = keep_ties
         self.round_float32 = round_float32
         self.host = host
+        self.shard = shard
+        is_split = shard is not None and shard.exchange.size > 1
+        self._steps = ShardedSteps(shard, keep_ties) if shard is not None and is_split else None
 
     @in_normal_mode
     def __call__(
@@ -155,7 +163,8 @@ class Sampler:
         """Samples one token for each row of the batch.
 
         Args:
-            logits: float32, float16 or bfloat16 [batch, vocab_size] on the device of the batch; with ``host`` on any.
+            logits: float32, float16 or bfloat16 [batch, vocab_size] on the device of the batch; with ``host`` on any;
+                with ``shard`` [batch, width] on the CPU.
             batch: the requests, in the order of the rows.
             purpose: which of the independent noises of a seed and a position.
             advance: tell the batch of the tokens, so that the next step is theirs. Without it the same step, given the
@@ -181,6 +190,10 @@ class Sampler:
         if len(batch) == 0:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)
+        if self._steps is not None:
+            return self._split_step(self._steps, logits, batch, allowed, purpose, advance)
+        if self.shard is not None:
+            logits = logits[:, : batch.vocab_size]
         copied = HostCopy(logits) if self.host else None
         here = logits if copied is None else copied.logits
         plan = self.plan_of(here, batch, allowed)
@@ -219,8 +232,12 @@ class Sampler:
 
     def _check(self, logits: Tensor, batch: SamplingBatch) -> None:
         check_logits("Sampler", logits)
-        if tuple(logits.shape) != (len(batch), batch.vocab_size):
-            rule = f"have the shape of the batch, [{len(batch)}, {batch.vocab_size}]"
+        width = batch.vocab_size if self.shard is None else self.shard.width
+        if self.shard is not None and self.shard.vocab_size != batch.vocab_size:
+            rule = f"have the vocabulary of the shard, {self.shard.vocab_size}"
+            refuse("Sampler", "batch", rule, batch.vocab_size, "Make it with the vocab_size of the shard.")
+        if tuple(logits.shape) != (len(batch), width):
+            rule = f"have the shape of the batch, [{len(batch)}, {width}]"
             refuse("Sampler", "logits", rule, list(logits.shape), "Add and remove requests before the step.")
         if self.host and batch.device.type != "cpu":
             remedy = "Make it without a device: the logits alone are on one."
@@ -228,6 +245,32 @@ class Sampler:
         if logits.device != batch.device and not self.host:
             rule = f"be on the device of the batch, {batch.device}"
             refuse("Sampler", "logits", rule, logits.device, "Make the batch with device=logits.device.")
+
+    def _split_step(
+        self,
+        steps: ShardedSteps,
+        logits: Tensor,
+        batch: SamplingBatch,
+        allowed: Bitmask | None,
+        purpose: Purpose,
+        advance: bool,
+    ) -> SamplerOutput:
+        """Takes a step with the other ranks."""
+        if logits.device.type != "cpu":
+            remedy = "Copy each rank's part to the CPU, or gather the logits and leave shard out."
+            refuse("Sampler", "logits", "be on the CPU for a sampler with a shard", logits.device, remedy)
+        edits = batch.native_edits()
+        if allowed is not None:
+            edits |= allowed.native_edits(len(batch))
+        asking = np.flatnonzero(batch.host.logprobs >= 0)
+        drawn = steps.draw(logits, batch, edits, purpose, asking)
+        logprobs = None
+        if drawn.whole is not None:
+            plan = self.plan_of(drawn.whole, batch, allowed)
+            logprobs = self.logprobs_of(drawn.whole, batch, allowed, drawn.output.token_ids, plan)
+        if advance:
+            batch.advance(drawn.output.token_ids)
+        return SamplerOutput(*drawn.output, logprobs)
 
     def draw(
         self,

@@ -236,6 +236,8 @@ def _check(
     if sampler.host:
         remedy = "Move the logits to the CPU, where the batch is."
         refuse(NAME, "sampler", "have host=False", "True", remedy)
+    if sampler.shard is not None:
+        refuse(NAME, "sampler", "have no shard", sampler.shard, "Gather the logits of the places.")
     drafts = int(counts.sum())
     if tuple(logits.shape) != (drafts + len(batch), batch.vocab_size):
         rule = f"have the shape of the places, [{drafts + len(batch)}, {batch.vocab_size}]"

@@ -34,26 +34,6 @@ size_t sample_top_k(const Row<Type>& row, size_t k, bool use_p, const RowArgumen
   return sample_sorted(first_of_total_order(row, groups, k, work), maximum, use_p, arguments, work);
 }
 
-/// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
-/// whole mass to the entries of +inf.
-template <typename Type>
-Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& work) {
-  auto* values =
-      reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, row.vocab_size() * sizeof(float)));
-  const Floats infinity = splat(kInfinity);
-  const size_t whole = row.vocab_size() / kLine;
-  for (size_t line = 0; line < whole; ++line) {
-    const Line logits = Type::load(row.line(line));
-    float* out = values + line * kLine;
-    store(out, select(is_equal(logits.first, infinity), Floats{}, splat(-kInfinity)));
-    store(out + kLanes, select(is_equal(logits.second, infinity), Floats{}, splat(-kInfinity)));
-  }
-  for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
-    values[id] = row.value(id) == kInfinity ? 0.0F : -kInfinity;
-  }
-  return {values, row.vocab_size(), work.last_chunk_of_copy};
-}
-
 /// Top-p alone.
 template <typename Type>
 size_t sample_top_p(const Row<Type>& row, const RowArguments& arguments, Scratch& scratch,
@@ -169,17 +149,6 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Scratch& 
   }
   return arguments.uses_min_p() ? sample_min_p(row, arguments, scratch, work)
                                 : sample_unfiltered(row, arguments, scratch, work);
-}
-
-/// Where min-p alone would end: by weights in float64.
-inline Cut cut_of_min_p(float min_p, float maximum, float temperature, size_t vocab_size) {
-  const auto stays = [&](float value) {
-    float quotient = value;
-    const float shift =
-        temperature == 1.0F ? maximum : divide(&value, 1, maximum, temperature, &quotient);
-    return exp_not_positive(double{quotient} - double{shift}) >= double{min_p};
-  };
-  return {next_above(last_before(-kInfinity, maximum, stays)), vocab_size - 1};
 }
 
 /// A row of the sampling layer whose kept logits are not ranked, drawn by segments. Logits are

@@ -6,57 +6,17 @@
 #include <span>
 
 #include "cpu/branches.h"
+#include "cpu/each_row.h"
 #include "cpu/filters/best_tokens.h"
 #include "cpu/filters/distribution.h"
 #include "cpu/filters/edited_top_k.h"
 #include "cpu/filters/rejection.h"
 #include "cpu/filters/sample_result.h"
 #include "cpu/rows/edits.h"
-#include "cpu/rows/formats.h"
+#include "cpu/shards.h"
 #include "cpu/targets.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
-
-/// Calls `function` with a number of the type.
-template <typename Function>
-void for_type(LogitsType type, Function function) {
-  switch (type) {
-    case LogitsType::kFloat32:
-      return function(Float32{});
-    case LogitsType::kFloat16:
-      return function(Float16{});
-    case LogitsType::kBFloat16:
-      return function(BFloat16{});
-  }
-}
-
-/// Calls `function` with each row, its index in the call, and the thread's memory. `place_of` says
-/// where among the logits a row is.
-template <typename PlaceOf, typename Function>
-void for_rows(const Logits& logits, int64_t first_row, int64_t last_row, Scratch& scratch,
-              PlaceOf place_of, Function function) {
-  for_type(logits.type, [&]<typename Type>(Type) {
-    using Storage = typename Type::Storage;
-    const auto vocab_size = static_cast<size_t>(logits.vocab_size);
-    Workspace work(scratch, vocab_size);
-    for (int64_t index = first_row; index < last_row; ++index) {
-      const Storage* data =
-          static_cast<const Storage*>(logits.data) + place_of(index) * logits.row_stride;
-      if (logits.column_stride != 1) {
-        auto* copy = reinterpret_cast<Storage*>(
-            scratch.reserve(Scratch::kLogits, vocab_size * sizeof(Storage)));
-        for (size_t id = 0; id < vocab_size; ++id) {
-          copy[id] = data[static_cast<int64_t>(id) * logits.column_stride];
-        }
-        data = copy;
-      }
-      function(Row<Type>(data, vocab_size, reinterpret_cast<Storage*>(work.last_chunk)), index,
-               work);
-    }
-  });
-}
-
-inline int64_t same_place(int64_t index) { return index; }
 
 /// A row of one of the operators.
 template <typename Type>
@@ -387,6 +347,9 @@ const Kernel kKernel{.sample = sample,
                      .verify = verify,
                      .filter = filter,
                      .rank = rank,
+                     .lead = lead,
+                     .find_first = find_first,
+                     .weigh_digits = weigh_digits,
                      .fill_noise = fill_exponential};
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -25,6 +25,9 @@ struct Kernel {
   RowsFunction<VerifyingCall> verify;
   RowsFunction<FilteringCall> filter;
   RowsFunction<RankingCall> rank;
+  RowsFunction<ShardCall> lead;
+  RowsFunction<FirstCall> find_first;
+  RowsFunction<DigitCall> weigh_digits;
 
   /// Writes the exponential noise of `count` lanes of a row from `first_lane`, which is even.
   void (*fill_noise)(const NoiseKey& key, uint64_t first_lane, size_t count, float* out);

@@ -85,6 +85,11 @@ class LanguageModel(nn.Module):
         Raises:
             ValueError: cached and new tokens together exceed the context.
         """
+        hidden, grown = self.read(input_ids, cache)
+        return functional.linear(hidden, self.embedding.weight), grown
+
+    def read(self, input_ids: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
+        """Computes what the output layer reads, [batch, tokens, width]; arguments and errors are those of `forward`."""
         start = 0 if cache is None else cache[0][0].shape[2]
         end = start + input_ids.shape[1]
         if end > self.config.context_size:
@@ -99,7 +104,7 @@ class LanguageModel(nn.Module):
         for layer, block in enumerate(self.blocks):
             hidden, keys_and_values = block(hidden, rotary, mask, None if cache is None else cache[layer])
             grown.append(keys_and_values)
-        return functional.linear(self.norm(hidden), self.embedding.weight), tuple(grown)
+        return self.norm(hidden), tuple(grown)
 
 
 class Block(nn.Module):

@@ -70,6 +70,15 @@ def test_data_parallel(npu: str) -> None:
     assert float(sent[1]) == 2.0  # the gradients in one bucket, and the loss
 
 
+def test_tensor_parallel() -> None:
+    """Four processes write the texts of one; each of them has written its own alone as well."""
+    printed = run_as_user(
+        "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=4", str(EXAMPLES / "tensor_parallel.py")
+    )
+    assert "The texts of one process: True" in printed
+    assert len(re.findall(r"^ *(?:greedy|top-k|top-p|min-p, penalty): The function returns", printed, re.MULTILINE)) == 4
+
+
 def test_valid_json() -> None:
     lines = run_example("valid_json.py").splitlines()
     objects = [json.loads(line) for line in lines if line.startswith("{")]

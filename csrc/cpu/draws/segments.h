@@ -4,7 +4,9 @@
 // Of most segments only the largest logit is looked at: noise alone leaves few of them a chance.
 #pragma once
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "cpu/draws/draw.h"
 #include "cpu/draws/noise.h"
@@ -27,13 +29,21 @@ struct Cut {
 
 inline constexpr Cut kNoCut{-kInfinity, 0};
 
+/// Who leads a race among segments, or among the places of one: by how much, and where.
+struct Lead {
+  size_t index = 0;
+  double score = 0;  // with the lesser cut
+  double most = 0;   // with the larger one
+  double other = 0;  // what no other one exceeds, or anything that is surely behind
+};
+
 template <typename Type>
 class SegmentedDraw {
  public:
   /// `groups` were scanned; the row's maximum is finite, and its logits are to be divided by the
   /// temperature.
   SegmentedDraw(const Row<Type>& row, const Groups& groups, float maximum, float temperature,
-                const NoiseKey& key, Workspace& work)
+                const NoiseKey& key, Workspace& work, size_t first_segment = 0)
       : row_(row),
         groups_(groups),
         maximum_(maximum),
@@ -41,7 +51,77 @@ class SegmentedDraw {
         key_(key),
         noise_(work.segment_noise),
         scores_(work.segment_scores) {
-    fill_exponential(key, kSegment, padded_segments(), noise_);
+    if (first_segment % 2 == 0) {
+      fill_exponential(key, kSegment + first_segment, padded_segments(), noise_);
+    } else {  // two lanes share a counter
+      float pair[2];
+      fill_exponential(key, kSegment + first_segment - 1, 2, pair);
+      noise_[0] = pair[1];
+      fill_exponential(key, kSegment + first_segment + 1, padded_segments() - 1, noise_ + 1);
+    }
+  }
+
+  size_t segments() const { return (row_.vocab_size() + kSegment - 1) / kSegment; }
+
+  /// The segment that leads among some, of a row that is a part of another one; what scores less
+  /// than the leader by this share of it need not be weighed.
+  Lead leading_segment(size_t first, size_t end, const Cut& least, const Cut& most, double slack) {
+    Lead lead{.index = first};
+    bound_scores(most);
+    if (first >= end) {
+      return lead;
+    }
+    for (size_t segment = first + 1; segment < end; ++segment) {
+      lead.index = scores_[segment] > scores_[lead.index] ? segment : lead.index;
+    }
+    const size_t begun = lead.index;
+    lead = score_of_segment(begun, least, most);
+    for (size_t segment = first; segment < end; ++segment) {
+      const double enough = lead.score * (1 - slack);
+      if (segment == begun || scores_[segment] < enough ||
+          bound_sum(segment, most) / noise_[segment] < enough) {
+        continue;
+      }
+      Lead next = score_of_segment(segment, least, most);
+      next.other = lead.other;
+      if (next.score > lead.score) {
+        std::swap(next, lead);
+      }
+      lead.other = std::max(lead.other, next.most);
+    }
+    return lead;
+  }
+
+  /// The scores of one segment.
+  Lead score_of_segment(size_t segment, const Cut& least, const Cut& most) const {
+    double weights[kSegment];
+    const double noise = noise_[segment];
+    const double score = weigh(segment, least, weights) / noise;
+    return {segment, score, least == most ? score : weigh(segment, most, weights) / noise};
+  }
+
+  /// The id that leads in a segment, by what the larger cut keeps; a score of 0 where the other
+  /// does not keep it.
+  Lead leading_place(size_t segment, const Cut& least, const Cut& most) const {
+    double weights[kSegment];
+    float noise[kSegment];
+    weigh(segment, most, weights);
+    fill_exponential(key_, 0, kSegment, noise);
+    Lead lead;
+    for (size_t i = 0; i < kSegment; ++i) {
+      const double score = weights[i] / noise[i];
+      lead.other = std::max(lead.other, std::min(score, lead.most));
+      if (score > lead.most) {
+        lead.index = i;
+        lead.most = score;
+      }
+    }
+    lead.index += segment * kSegment;
+    const float value = row_.value(lead.index);
+    const bool is_kept =
+        value > least.value || (value == least.value && lead.index <= least.last_id);
+    lead.score = is_kept ? lead.most : 0;
+    return lead;
   }
 
   /// The drawn id.
@@ -54,7 +134,6 @@ class SegmentedDraw {
   }
 
  private:
-  size_t segments() const { return (row_.vocab_size() + kSegment - 1) / kSegment; }
   size_t padded_segments() const { return (segments() + kLanes - 1) / kLanes * kLanes; }
 
   Floats divided(const Floats& logits) const {

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "cpu/rows/formats.h"
 #include "cpu/rows/row.h"
 #include "cpu/rows/status.h"
 #include "cpu/rows/workspace.h"
@@ -103,6 +104,26 @@ std::optional<CompactedRow<Type>> compact(const Row<Type>& row, Workspace& work)
     } while (bits != 0);
   }
   return CompactedRow<Type>{logits, work.compacted_ids, count, seen.status()};
+}
+
+/// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
+/// whole mass to the entries of +inf.
+template <typename Type>
+Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& work) {
+  auto* values =
+      reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, row.vocab_size() * sizeof(float)));
+  const Floats infinity = splat(kInfinity);
+  const size_t whole = row.vocab_size() / kLine;
+  for (size_t line = 0; line < whole; ++line) {
+    const Line logits = Type::load(row.line(line));
+    float* out = values + line * kLine;
+    store(out, select(is_equal(logits.first, infinity), Floats{}, splat(-kInfinity)));
+    store(out + kLanes, select(is_equal(logits.second, infinity), Floats{}, splat(-kInfinity)));
+  }
+  for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
+    values[id] = row.value(id) == kInfinity ? 0.0F : -kInfinity;
+  }
+  return {values, row.vocab_size(), work.last_chunk_of_copy};
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,124 @@
+"""What the ranks have to agree on: their requests, which they compare in each step, and seeds that nobody gave."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ascend_sample._errors import refuse
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.params import DISTRIBUTION
+
+COMPARED: Final = (
+    *DISTRIBUTION,
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logprobs",
+    "min_tokens_left",
+    "position",
+)
+"""The numbers of a row that have to be the same on all ranks, beside its seed."""
+DIGEST_BYTES: Final = 4
+
+
+def digest_of_requests(batch: SamplingBatch, edits: Mapping[str, Tensor]) -> bytes:
+    """Returns a digest of what a batch's requests ask for, beside their seeds, and of the ids of their texts so far.
+
+    Args:
+        batch: the requests.
+        edits: arguments of `sample_rows`; the ids are of rows with penalties.
+    """
+    asked = [{**params.to_mapping(), "seed": None} for params in batch.params]
+    digest = hashlib.blake2b(repr(asked).encode(), digest_size=DIGEST_BYTES)
+    if "penalty_ids" in edits:
+        ids, lengths = edits["penalty_ids"], edits["penalty_lengths"]
+        is_there = torch.arange(ids.shape[1]) < lengths.unsqueeze(1)
+        digest.update(ids.masked_fill(~is_there, 0).sort(1).values.numpy().tobytes())
+    return digest.digest()
+
+
+def digests_of(
+    batch: SamplingBatch, options: str, is_seeded: npt.NDArray[np.bool_], requests: bytes, bitmask: Tensor | None
+) -> Tensor:
+    """Returns a digest of each of the numbers that have to be the same on all ranks: uint8 [names of `NAMES`, 4].
+
+    Args:
+        batch: the requests.
+        options: what else has to be the same, as text.
+        is_seeded: of each row, whether its seed is the same on all ranks, or should be.
+        requests: from `digest_of_requests`.
+        bitmask: of the step.
+    """
+    arrays = [getattr(batch.host, name).tobytes() for name in COMPARED]
+    arrays.append(np.where(is_seeded, batch.host.seed, 0).tobytes())
+    arrays.append(options.encode())
+    arrays.append(requests)
+    arrays.append(b"" if bitmask is None else bitmask.sum().numpy().tobytes())  # a megabyte and more, in each step
+    digests = b"".join(hashlib.blake2b(array, digest_size=DIGEST_BYTES).digest() for array in arrays)
+    return torch.frombuffer(bytearray(digests), dtype=torch.uint8)
+
+
+NAMES: Final = (*COMPARED, "seed", "options", "request", "bitmask")
+DIGESTS_BYTES: Final = len(NAMES) * DIGEST_BYTES
+
+
+def check_digests(told: Tensor, rank: int) -> None:
+    """Raises unless all ranks have told the same.
+
+    Args:
+        told: uint8 [ranks, bytes], what `digests_of` returned on each of them.
+        rank: of the caller.
+
+    Raises:
+        ValueError: some ranks have other requests than the first.
+    """
+    digests = told.view(len(told), len(NAMES), DIGEST_BYTES)
+    differs = (digests != digests[:1]).any(2)
+    if not bool(differs.any()):
+        return
+    ranks = differs.any(1).nonzero().view(-1).tolist()
+    names = [name for name, other in zip(NAMES, differs.any(0).tolist(), strict=True) if other]
+    refuse(
+        "Sampler",
+        "the batch",
+        "be the same on all ranks of its shard",
+        f"another {' and '.join(names)} on rank {', '.join(map(str, ranks))} than on rank 0 (this is rank {rank})",
+        "Add the same requests in the same order everywhere, and give all ranks the same tokens.",
+    )
+
+
+class AgreedSeeds:
+    """Seeds of requests without one: each rank has drawn its own, and the first rank's count."""
+
+    def __init__(self) -> None:
+        self._agreed: dict[int, int] = {}
+
+    def split(self, batch: SamplingBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Returns the seeds of all rows, and the rows whose seeds the ranks do not know yet."""
+        seeds = batch.host.seed[: len(batch)].copy()
+        unseeded = [row for row, params in enumerate(batch.params) if params.seed is None]
+        if not unseeded:
+            return seeds, np.empty(0, np.int64)
+        missing = []
+        for row in unseeded:
+            own = int(seeds[row])
+            if own in self._agreed:
+                seeds[row] = self._agreed[own]
+            else:
+                missing.append(row)
+        return seeds, np.array(missing, np.int64)
+
+    def agree(self, batch: SamplingBatch, rows: npt.NDArray[np.int64], of_first: npt.NDArray[np.int64]) -> None:
+        """Notes the first rank's seeds of some rows, and forgets those of rows that are gone."""
+        own = batch.host.seed
+        if len(rows):
+            there = set(own.tolist())
+            self._agreed = {seed: other for seed, other in self._agreed.items() if seed in there}
+            self._agreed |= dict(zip(own[rows].tolist(), of_first.tolist(), strict=True))

@@ -1,0 +1,69 @@
+"""How ranks tell each other bytes: one kind of collective, whatever is in them."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@runtime_checkable
+class Exchange(Protocol):
+    """What a step asks of a group of ranks.
+
+    Attributes:
+        rank: of the caller, from 0.
+        size: how many ranks there are.
+    """
+
+    rank: int
+    size: int
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        """Gives every rank the messages of all.
+
+        Args:
+            message: uint8 [bytes], as many on every rank.
+
+        Returns:
+            uint8 [size, bytes], in the order of the ranks.
+        """
+        ...
+
+
+class ProcessGroupExchange:
+    """Ranks of a process group of torch: gloo on CPUs, the device's own elsewhere.
+
+    Args:
+        group: the ranks; None: all of the default group.
+
+    Attributes:
+        rank: of the caller in the group.
+        size: how many ranks the group has.
+        collectives: how many there were.
+        bytes_sent: how many bytes this rank has sent in them.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.collectives = self.bytes_sent = 0
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        """Does what `Exchange.all_gather` does.
+
+        Raises:
+            RuntimeError: a rank is gone, or did not come within the group's timeout.
+        """
+        self.collectives, self.bytes_sent = self.collectives + 1, self.bytes_sent + len(message)
+        gathered = torch.empty(self.size, len(message), dtype=torch.uint8, device=message.device)
+        try:
+            dist.all_gather(list(gathered.unbind(0)), message, group=self._group)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"VocabularyShard: the ranks must all take part in a step, got a failed collective on rank {self.rank} "
+                f"of {self.size}: {error}. Make a new group of the ranks that are left."
+            ) from error
+        return gathered

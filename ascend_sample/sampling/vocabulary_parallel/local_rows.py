@@ -1,0 +1,172 @@
+"""The rows of a shard as they are drawn from: a rank edits the ids that it has, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling.processing import MASKED, WORD, add_bias, apply_penalties, bits_of_bytes, words_of
+from ascend_sample.sampling.row_table import NO_SLOT
+
+Rows = npt.NDArray[np.int64]
+
+
+AS_GIVEN, WIDENED, MASKED_ALONE = range(3)
+
+
+class Chosen(NamedTuple):
+    """Those of some rows of a batch that lie in one tensor.
+
+    Attributes:
+        tensor: which: the logits as they are given, the float32 copy, or the copy of those that have masks alone.
+        rows: int64, where they are in the tensor; None: as many as it has, in order.
+        where: int64, which of the chosen rows they are.
+        of_batch: int64, which rows of the batch.
+    """
+
+    tensor: int
+    rows: Tensor | None
+    where: Tensor
+    of_batch: Tensor
+
+
+class RowPlaces:
+    """Where the rows of a batch lie once they are edited: what stays the same while the batch and its edits do.
+
+    Args:
+        edits: arguments of `sample_rows` for the whole vocabulary.
+        count: how many rows the batch has.
+
+    Attributes:
+        is_wide: bool [count], whether edits make a row float32.
+    """
+
+    def __init__(self, edits: Mapping[str, Tensor], count: int) -> None:
+        self.is_wide, is_masked = edited_rows(edits, count)
+        self._tensor_of_row = np.where(self.is_wide, WIDENED, np.where(is_masked, MASKED_ALONE, AS_GIVEN))
+        self.rows = [np.flatnonzero(self._tensor_of_row == tensor) for tensor in range(3)]
+
+    def chosen(self, batch_rows: Rows) -> list[Chosen]:
+        """Returns where these rows are, ascending."""
+        found = []
+        for tensor, rows in enumerate(self.rows):
+            where = np.flatnonzero(self._tensor_of_row[batch_rows] == tensor)
+            if not len(where):
+                continue
+            of_batch = batch_rows[where]
+            places = of_batch if tensor == AS_GIVEN else np.searchsorted(rows, of_batch)
+            has_all = len(of_batch) == (len(self._tensor_of_row) if tensor == AS_GIVEN else len(rows))
+            arrays = (
+                None if has_all else torch.from_numpy(places),
+                torch.from_numpy(where),
+                torch.from_numpy(of_batch),
+            )
+            found.append(Chosen(tensor, *arrays))
+        return found
+
+
+class LocalRows:
+    """The rows of a batch on one rank, of which those with edits are copies, made once a step.
+
+    Args:
+        logits: floats [batch, columns] of the rank; what is behind its ids is padding.
+        edits: arguments of `sample_rows` for the whole vocabulary.
+        places: of the rows.
+        ids: those of the rank; at least one.
+
+    Attributes:
+        tensors: as `RowPlaces` numbers them.
+    """
+
+    def __init__(self, logits: Tensor, edits: Mapping[str, Tensor], places: RowPlaces, ids: range) -> None:
+        own = logits[:, : len(ids)]
+        self.tensors = [own, own, own]
+        for tensor, dtype in ((WIDENED, torch.float32), (MASKED_ALONE, logits.dtype)):
+            rows = places.rows[tensor]
+            if len(rows):
+                copied = own[torch.from_numpy(rows)].to(dtype).contiguous()
+                _edit(copied, edits, rows, ids)
+                self.tensors[tensor] = copied
+
+
+def edited_rows(edits: Mapping[str, Tensor], count: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Tells of each row whether edits make it float32, and whether it has masks."""
+
+    def has(*names: str) -> npt.NDArray[np.bool_]:
+        held = np.zeros(count, np.bool_)
+        for name in names:
+            if name in edits:
+                held |= edits[name].numpy() != NO_SLOT
+        return held
+
+    return has("addend_slot", "penalty_slot"), has("mask_slot", "bitmask_rows")
+
+
+def _edit(logits: Tensor, edits: Mapping[str, Tensor], rows: Rows, ids: range) -> None:
+    """Edits rows in place: ``rows`` of the batch, and of these only ``ids``."""
+    flat, there = logits.view(-1), torch.from_numpy(rows)
+    for slot_name, ids_name, lengths_name in (
+        ("addend_slot", "addend_ids", "addend_lengths"),
+        ("penalty_slot", "penalty_ids", "penalty_lengths"),
+    ):
+        if slot_name not in edits:
+            continue
+        slots = edits[slot_name][there]
+        held = (slots != NO_SLOT).nonzero().view(-1)
+        if not len(held):
+            continue
+        slots = slots[held]
+        lists = edits[ids_name][slots]
+        is_listed = torch.arange(lists.shape[1]) < edits[lengths_name][slots].unsqueeze(1)
+        place, entry = (is_listed & (lists >= ids.start) & (lists < ids.stop)).nonzero(as_tuple=True)
+        named = lists[place, entry]
+        where = held[place] * len(ids) + (named - ids.start)
+        if slot_name == "addend_slot":
+            changed = add_bias(flat[where], edits["addends"][slots[place], entry])
+        else:
+            occurrences = edits["occurrences"][slots[place], named]
+            penalties = edits["penalties"][:, there[held]][:, place]
+            # Entries as rows of one, as each has penalties of its own.
+            changed = apply_penalties(
+                flat[where].unsqueeze(1),
+                (occurrences & 1).bool().unsqueeze(1),
+                (occurrences >> 1).unsqueeze(1),
+                *penalties,
+            ).squeeze(1)
+        flat[where] = changed
+    for slot_name, words_name in (("mask_slot", "masks"), ("bitmask_rows", "bitmask")):
+        if slot_name in edits:
+            slots = edits[slot_name][there]
+            held = (slots != NO_SLOT).nonzero().view(-1)
+            if len(held):
+                words = words_of_ids(edits[words_name][slots[held]], ids)
+                is_masked = (words.view(torch.uint8).unsqueeze(2) & bits_of_bytes(words.device)).eq_(0).view(torch.bool)
+                is_masked = is_masked.view(len(held), -1)[:, : len(ids)]
+                logits[held] = logits[held].masked_fill_(is_masked, MASKED)
+
+
+def words_of_ids(words: Tensor, ids: range) -> Tensor:
+    """Returns the words of masks that begin with the first of these ids.
+
+    Args:
+        words: int32 [masks, words], 32 ids each from id 0 on.
+        ids: at least one.
+
+    Example:
+        >>> words_of_ids(torch.tensor([[0b1100], [0b0111]], dtype=torch.int32), range(2, 4)) & 0b11
+        tensor([[3],
+                [1]], dtype=torch.int32)
+    """
+    first, shift = divmod(ids.start, WORD)
+    count = words_of(len(ids))
+    if shift == 0:
+        return words[:, first : first + count].contiguous()
+    wide = words[:, first : first + count + 1].to(torch.int64) & 0xFFFFFFFF
+    high = torch.zeros(len(words), count, dtype=torch.int64)
+    high[:, : wide.shape[1] - 1] = wide[:, 1:] << (WORD - shift)
+    return ((wide[:, :count] >> shift) | (high & 0xFFFFFFFF)).to(torch.int32)

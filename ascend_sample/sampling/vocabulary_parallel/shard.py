@@ -1,0 +1,124 @@
+"""Which part of the vocabulary a rank has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ascend_sample._contract import MAX_VOCAB_SIZE
+from ascend_sample._errors import refuse, show
+from ascend_sample.sampling.vocabulary_parallel.exchange import Exchange, ProcessGroupExchange
+
+OWNER: Final = "VocabularyShard"
+
+
+class Borders(NamedTuple):
+    """The parts of all ranks.
+
+    Attributes:
+        firsts: the first id of each rank, ascending; that of one without ids is where it would have some.
+        ends: behind the last id of each.
+        widths: how many columns each rank's logits have, padding included.
+    """
+
+    firsts: tuple[int, ...]
+    ends: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    @property
+    def counts(self) -> list[int]:
+        """Returns how many ids each rank has."""
+        return [end - first for first, end in zip(self.firsts, self.ends, strict=True)]
+
+    @property
+    def most_ids(self) -> int:
+        """Returns how many ids any rank has at most."""
+        return max(self.counts)
+
+
+@dataclass(frozen=True)
+class VocabularyShard:
+    """The part of the vocabulary whose logits a rank has.
+
+    The ranks of a group have ascending parts without gaps. Columns for ids from ``vocab_size`` on are padding: they may
+    hold anything, and are never drawn.
+
+    Args:
+        first_id: the id of the first column of this rank's logits.
+        width: how many columns they have, padding included.
+        vocab_size: of the whole vocabulary, without padding: the batch's.
+        group: the ranks: a process group of torch, or an `Exchange` of your own; None: torch's default group.
+
+    Raises:
+        TypeError: an argument has the wrong type.
+        ValueError: a number is out of range.
+
+    Example:
+        >>> class Alone:
+        ...     rank, size = 0, 1
+        ...
+        ...     def all_gather(self, message):
+        ...         return message.unsqueeze(0)
+        >>> shard = VocabularyShard(first_id=0, width=64, vocab_size=50, group=Alone())
+        >>> shard.ids
+        range(0, 50)
+
+    Source: docs/vocabulary_parallel.md.
+    """
+
+    first_id: int
+    width: int
+    vocab_size: int
+    group: dist.ProcessGroup | Exchange | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("first_id", 0, 2 * MAX_VOCAB_SIZE),
+            ("width", 1, MAX_VOCAB_SIZE),
+            ("vocab_size", 1, MAX_VOCAB_SIZE),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                refuse(OWNER, name, "be an int", show(value), "Give the numbers of this rank.", TypeError)
+            if not least <= value <= most:
+                refuse(OWNER, name, f"be in [{least}, {most}]", value, "Give the numbers of this rank.")
+
+    @property
+    def ids(self) -> range:
+        """Returns the ids that are no padding."""
+        return range(min(self.first_id, self.vocab_size), min(self.first_id + self.width, self.vocab_size))
+
+    @cached_property
+    def exchange(self) -> Exchange:
+        """Returns what the ranks tell each other bytes by."""
+        return self.group if isinstance(self.group, Exchange) else ProcessGroupExchange(self.group)
+
+    def find_borders(self) -> Borders:
+        """Returns the parts of all ranks, which tell each other: a collective of its own, once a sampler.
+
+        Raises:
+            ValueError: the parts are not those of one vocabulary.
+        """
+        own = torch.tensor([self.first_id, self.width, self.vocab_size])
+        told = self.exchange.all_gather(own.view(torch.uint8)).view(torch.int64).numpy()
+        others = np.flatnonzero(told[:, 2] != self.vocab_size)
+        if len(others):
+            rule = f"be the same on all ranks, as rank {self.exchange.rank} has {self.vocab_size}"
+            refuse(OWNER, "vocab_size", rule, f"{told[others[0], 2]} on rank {others[0]}", "Leave out padding alone.")
+        expected = 0
+        for rank, (first, width, _) in enumerate(told.tolist()):
+            if first != expected:
+                rule = f"be {expected} on rank {rank}, where the ranks before end"
+                refuse(OWNER, "first_id", rule, first, "Give ascending parts without gaps, in the order of the ranks.")
+            expected = first + width
+        if expected < self.vocab_size:
+            remedy = "Give each id to a rank."
+            refuse(OWNER, "width", f"add up to vocab_size, {self.vocab_size}, at least", expected, remedy)
+        firsts = np.minimum(told[:, 0], self.vocab_size)
+        ends = np.minimum(told[:, 0] + told[:, 1], self.vocab_size)
+        return Borders(tuple(firsts.tolist()), tuple(ends.tolist()), tuple(told[:, 1].tolist()))

@@ -1,0 +1,302 @@
+"""A step of a rank that has a part of the vocabulary: few bytes go around, and all ranks find the same tokens.
+
+1. The ranks tell each other the best values of their parts, the first k for rows with top-k, and their leads in the
+   segmented draw for rows without a filter. Greedy rows and rows with top-k are decided then, by the code of a step
+   that is not split, and most rows without a filter.
+2. Rows with top-p alone, or a top-k that is not ranked, take a round for each digit of the order of values.
+3. Now the maxima of rows and the ends of what they keep are known: the ranks tell each other their leads again.
+4. Rows that are still open are gathered, and drawn as if they were not split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.row_parameters import RowsOutput
+from ascend_sample.sampling.serving import EDITS_OF_ROWS
+from ascend_sample.sampling.vocabulary_parallel import race
+from ascend_sample.sampling.vocabulary_parallel.agreement import DIGESTS_BYTES, AgreedSeeds, check_digests, digests_of
+from ascend_sample.sampling.vocabulary_parallel.candidates import merged, status_of_parts
+from ascend_sample.sampling.vocabulary_parallel.cuts import BINS, CutSearch
+from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
+from ascend_sample.sampling.vocabulary_parallel.local_part import LocalPart
+from ascend_sample.sampling.vocabulary_parallel.local_rows import edited_rows
+from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part
+from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
+from ascend_sample.sampling.vocabulary_parallel.step_plan import StepPlan
+
+FILTERS: Final = ("temperature", "top_k", "top_p", "min_p")
+NO_ROWS: Final = np.empty(0, np.int64)
+
+
+class Drawn(NamedTuple):
+    """What a step of all ranks finds.
+
+    Attributes:
+        output: ids and statuses of all rows.
+        whole: the logits of the whole vocabulary of the rows that were asked for: [batch, vocab_size], in which other
+            rows mean nothing; None if none were.
+        open_rows: how many rows had to be gathered because what they draw was too near to another token.
+    """
+
+    output: RowsOutput
+    whole: Tensor | None
+    open_rows: int
+
+
+class ShardedSteps:
+    """The steps of one rank.
+
+    Args:
+        shard: what the rank has.
+        keep_ties: as for `Sampler`.
+
+    Attributes:
+        open_rows: how many rows of all steps were gathered whole because what they draw was too near to another token.
+    """
+
+    def __init__(self, shard: VocabularyShard, keep_ties: bool) -> None:
+        self._shard, self._keep_ties = shard, keep_ties
+        self._borders: Borders | None = None
+        self._seeds: WeakKeyDictionary[SamplingBatch, AgreedSeeds] = WeakKeyDictionary()
+        self.open_rows = 0
+
+    def draw(
+        self, logits: Tensor, batch: SamplingBatch, edits: Mapping[str, Tensor], purpose: Purpose, gathered: Rows
+    ) -> Drawn:
+        """Draws the tokens of all rows.
+
+        Args:
+            logits: floats [batch, width] of this rank.
+            batch: the requests, the same on all ranks.
+            edits: what the CPU kernel does to logits of the whole vocabulary.
+            purpose: of the noise.
+            gathered: the rows of which every rank needs the whole logits afterwards.
+
+        Raises:
+            ValueError: another rank has other requests.
+            RuntimeError: another rank is gone.
+        """
+        if self._borders is None:
+            self._borders = self._shard.find_borders()
+        agreed = self._seeds.setdefault(batch, AgreedSeeds())
+        seeds, unknown = agreed.split(batch)
+        are_edited = b"".join(each.tobytes() for each in edited_rows(edits, len(batch)))
+        key = ("shard", logits.dtype, self._keep_ties, are_edited, unknown.tobytes())
+        is_new = key not in batch.plans
+        if is_new:
+            batch.plans[key] = StepPlan(batch, edits, logits.dtype, self._keep_ties, unknown, gathered)
+        plan: StepPlan = batch.plans[key]
+        options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size}"
+        digests = digests_of(batch, options, plan.is_seeded, plan.requests, edits.get("bitmask"))
+        if is_new:  # messages of other requests have other lengths: they are compared before
+            check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
+        step = _Step(self._shard, self._borders, logits, batch, edits, purpose, plan, digests)
+        drawn = step.run(self._keep_ties, agreed, seeds, len(gathered) > 0)
+        self.open_rows += drawn.open_rows
+        return drawn
+
+
+class _Step:
+    """One step."""
+
+    def __init__(
+        self,
+        shard: VocabularyShard,
+        borders: Borders,
+        logits: Tensor,
+        batch: SamplingBatch,
+        edits: Mapping[str, Tensor],
+        purpose: Purpose,
+        plan: StepPlan,
+        digests: Tensor,
+    ) -> None:
+        self._shard, self._borders, self._batch, self._plan = shard, borders, batch, plan
+        self._digests = digests
+        self._logits, self._edits, self._purpose = logits, edits, purpose
+        self._ids = shard.ids
+        self._position = batch.position
+        self._part = LocalPart(plan, logits, edits, self._ids, self._position, purpose)
+        self._seeds = torch.empty(0, dtype=torch.int64)
+        self._token_ids = torch.zeros(len(batch), dtype=torch.int64)
+        self._status = torch.empty(len(batch), dtype=torch.int8)
+
+    def run(self, keep_ties: bool, agreed: AgreedSeeds, seeds: Rows, wants_whole: bool) -> Drawn:
+        """Takes all rounds."""
+        plan, batch = self._plan, self._batch
+        self._seeds = torch.from_numpy(seeds)
+        told = self._first_round()
+        if len(plan.unknown):
+            agreed.agree(batch, plan.unknown, told["seeds"][0].numpy())
+            self._seeds = torch.from_numpy(agreed.split(batch)[0])
+        self._status = status_of_parts(told["status"])
+        self._take_best(told)
+        self._take_first(told)
+        whole = self._whole_of(plan.gathered, told["whole"]) if len(plan.gathered) else None
+        if whole is not None and len(plan.whole):
+            here = torch.from_numpy(np.searchsorted(plan.gathered, plan.whole))
+            self._draw_whole(whole[here], plan.whole, keep_ties)
+        still_open = [NO_ROWS]
+        maxima = np.full(len(batch), -np.inf, np.float32)
+        maxima[plan.maxima] = told["maxima"].amax(0).numpy()
+        if len(plan.races):
+            own = told["maxima"][:, torch.from_numpy(np.searchsorted(plan.maxima, plan.races))].numpy()
+            still_open.append(self._take_races(plan.races, told, own, maxima[plan.races], plan.near[plan.races]))
+        if len(plan.late) or len(plan.cut):
+            still_open += self._later_rounds(maxima, keep_ties)
+        open_rows = np.sort(np.concatenate(still_open))
+        if len(open_rows):
+            told = self._tell(self._whole_parts(open_rows), self._whole_numbers(open_rows))
+            self._draw_whole(self._whole_of(open_rows, told["whole"]), open_rows, keep_ties)
+        wanted = None
+        if wants_whole:
+            assert whole is not None, "they were gathered"
+            wanted = whole.new_zeros(len(batch), batch.vocab_size)
+            wanted[torch.from_numpy(plan.gathered)] = whole
+        return Drawn(RowsOutput(self._token_ids, self._status), wanted, len(open_rows))
+
+    def _tell(self, parts: Sequence[Part], numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Sends numbers to all ranks, and returns theirs; where there are none, as all ranks know, nothing is sent."""
+        layout, exchange = Layout(parts), self._shard.exchange
+        message = layout.packed(numbers)
+        return layout.unpacked(exchange.all_gather(message) if layout.bytes else message.expand(exchange.size, -1))
+
+    def _first_round(self) -> dict[str, Tensor]:
+        plan, batch = self._plan, self._batch
+        parts = [
+            Part("digests", torch.uint8, DIGESTS_BYTES),
+            Part("seeds", torch.int64, len(plan.unknown)),
+            Part("status", torch.int8, len(batch)),
+            Part("best_values", torch.float32, len(plan.greedy)),
+            Part("best_ids", torch.int32, len(plan.greedy)),
+            Part("first_values", torch.float32, len(plan.candidates)),
+            Part("first_ids", torch.int32, len(plan.candidates)),
+            Part("maxima", torch.float32, len(plan.maxima)),
+            *race.parts_of(len(plan.races)),
+            *self._whole_parts(plan.gathered),
+        ]
+        numbers = {
+            "digests": self._digests,
+            "seeds": torch.from_numpy(batch.host.seed[plan.unknown]),
+            **self._part.first(),
+            **self._whole_numbers(plan.gathered),
+        }
+        values, ids = self._part.best()
+        near = torch.from_numpy(plan.near[plan.races])
+        leads, lead_ids, race_maxima = self._part.leads(self._seeds, None)
+        numbers |= race.told(leads, lead_ids, self._ids.start, near)
+        maxima = torch.full((len(batch),), -torch.inf)
+        maxima[torch.from_numpy(plan.best)] = values
+        maxima[torch.from_numpy(plan.races)] = race_maxima
+        of_greedy = torch.from_numpy(np.searchsorted(plan.best, plan.greedy))
+        numbers |= {
+            "best_values": values[of_greedy],
+            "best_ids": ids[of_greedy] + self._ids.start,
+            "maxima": maxima[torch.from_numpy(plan.maxima)],
+            "status": self._part.status,
+        }
+        told = self._tell(parts, numbers)
+        check_digests(told["digests"], self._shard.exchange.rank)
+        return told
+
+    def _later_rounds(self, maxima: race.Singles, keep_ties: bool) -> list[Rows]:
+        """Draws the rows whose maximum has to be known first; returns those that are open."""
+        plan = self._plan
+        is_infinite = np.isposinf(maxima[plan.cut])
+        cut = plan.cut[np.isfinite(maxima[plan.cut])]
+        relative = np.where(plan.is_divided[cut], 0.0, maxima[cut]).astype(np.float32)
+        search = CutSearch(plan.top_k[cut], plan.top_p[cut], relative, plan.digits[cut], keep_ties)
+        parts = self._part.cut_rows(cut, maxima)
+        for digit in range(search.rounds):
+            rows = search.rows_of_round(digit)
+            bins = self._part.histograms(parts, search, digit)[torch.from_numpy(rows)]
+            told = self._tell([Part("bins", torch.float64, len(rows) * BINS)], {"bins": bins})
+            search.take(digit, told["bins"].view(-1, len(rows), BINS))
+        late_leads, late_ids, _ = self._part.leads(self._seeds, torch.from_numpy(maxima[plan.late]))
+        leads, ids = self._part.cut_leads(self._shard.exchange.rank, self._seeds, parts, search)
+        rows = np.concatenate((plan.late, cut))
+        near = np.full(len(rows), race.NEAR)
+        told = self._tell(
+            race.parts_of(len(rows)),
+            race.told(
+                torch.cat((late_leads, leads)), torch.cat((late_ids, ids)), self._ids.start, torch.from_numpy(near)
+            ),
+        )
+        most = maxima[rows]
+        of_all = np.broadcast_to(most, (self._shard.exchange.size, len(rows)))
+        return [plan.cut[is_infinite], self._take_races(rows, told, of_all, most, near)]
+
+    def _take_best(self, told: Mapping[str, Tensor]) -> None:
+        if len(self._plan.greedy):
+            rank = told["best_values"].argmax(0, keepdim=True)  # the lowest among equals, whose ids are the lowest
+            best, ids = told["best_values"].gather(0, rank), told["best_ids"].gather(0, rank).to(torch.int64)
+            self._token_ids[torch.from_numpy(self._plan.greedy)] = ids.masked_fill_(best == -torch.inf, 0)[0]
+
+    def _take_first(self, told: Mapping[str, Tensor]) -> None:
+        plan = self._plan
+        if not len(plan.first):
+            return
+        ranks, rows, most = len(told["first_values"]), len(plan.first), plan.most
+        values = torch.full((ranks, rows * most), -torch.inf)
+        ids = torch.zeros(ranks, rows * most, dtype=torch.int64)
+        values[:, plan.candidates] = told["first_values"]
+        ids[:, plan.candidates] = told["first_ids"].to(torch.int64)
+        values, ids = merged(values.view(ranks, rows, most), ids.view(ranks, rows, most), most)
+        ids.masked_fill_(values == -torch.inf, 0)
+        for here, dtype in plan.first_tensors:
+            of_batch = torch.from_numpy(plan.first)[here]
+            place, _ = self._sample(values[here].to(dtype), of_batch, False, {})
+            self._token_ids[of_batch] = ids[here].gather(1, place.unsqueeze(1)).squeeze(1)
+
+    def _take_races(
+        self, rows: Rows, told: Mapping[str, Tensor], own: race.Singles, most: race.Singles, near: race.Floats
+    ) -> Rows:
+        """Notes the winners; returns the rows that are open."""
+        temperature = self._batch.host.temperature[rows].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            difference = own.astype(np.float64) - most.astype(np.float64)
+            log_scales = np.where(own == most, 0.0, difference / temperature)
+        found = race.decide(told, log_scales, near, self._borders)
+        is_masked = np.isneginf(most)
+        self._token_ids[torch.from_numpy(rows)] = torch.from_numpy(np.where(is_masked, 0, found.token_ids))
+        still_open: Rows = rows[found.is_open & ~is_masked]
+        return still_open
+
+    def _whole_parts(self, rows: Rows) -> list[Part]:
+        return [Part("whole", self._logits.dtype, len(rows) * self._borders.most_ids)] if len(rows) else []
+
+    def _whole_numbers(self, rows: Rows) -> dict[str, Tensor]:
+        if not len(rows):
+            return {}
+        padded = self._logits.new_zeros(len(rows), self._borders.most_ids)
+        padded[:, : len(self._ids)] = self._logits[torch.from_numpy(rows), : len(self._ids)]
+        return {"whole": padded}
+
+    def _whole_of(self, rows: Rows, told: Tensor) -> Tensor:
+        """Returns the logits of the whole vocabulary of rows, of what all ranks have told."""
+        parts = told.view(len(told), len(rows), self._borders.most_ids)
+        return torch.cat([part[:, :count] for part, count in zip(parts, self._borders.counts, strict=True)], 1)
+
+    def _draw_whole(self, whole: Tensor, rows: Rows, keep_ties: bool) -> None:
+        there = torch.from_numpy(rows)
+        edits = {name: each[..., there] if name in EDITS_OF_ROWS else each for name, each in self._edits.items()}
+        self._token_ids[there], self._status[there] = self._sample(whole, there, keep_ties, edits)
+
+    def _sample(
+        self, logits: Tensor, of_batch: Tensor, keep_ties: bool, edits: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Draws as a step that is not split does, from rows of a batch."""
+        numbers = [getattr(self._plan.parameters, name)[of_batch] for name in FILTERS]
+        keys = (self._seeds[of_batch], self._position[of_batch], int(self._purpose))
+        drawn: tuple[Tensor, Tensor] = torch.ops.ascend_sample.sample_rows(
+            logits, None, *numbers, *keys, keep_ties, **edits
+        )
+        return drawn

@@ -1,0 +1,137 @@
+"""Random batches of every kind of row, drawn whole and by ranks that each have a part."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import NamedTuple
+
+import torch
+from row_edits import packed
+from run_rows import random_request
+from shard_ranks import Counted, on_threads, part_of, shards_of
+from torch import Tensor
+
+from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
+from ascend_sample.sampling.vocabulary_parallel import Exchange
+
+MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
+
+
+class Case(NamedTuple):
+    """A step, and how its vocabulary is split."""
+
+    logits: Tensor
+    params: list[SamplingParams]
+    prompts: list[list[int]]
+    bitmask: Tensor | None
+    widths: tuple[int, ...]
+    options: dict[str, object]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.logits.shape[1]
+
+
+def random_widths(rng: random.Random, vocab_size: int, size: int) -> tuple[int, ...]:
+    """Even, uneven, of one id, or all padding."""
+    kind = rng.choice(("even", "uneven", "one", "padding"))
+    if kind == "even" or vocab_size < size:
+        return (-(-vocab_size // size),) * size
+    if kind == "uneven":
+        borders = sorted(rng.sample(range(1, vocab_size), size - 1))
+        widths = [end - start for start, end in zip([0, *borders], [*borders, vocab_size], strict=True)]
+    elif kind == "one":
+        widths = [1] * (size - 1) + [vocab_size - size + 1]
+        rng.shuffle(widths)
+    else:
+        widths = [vocab_size + 3, *[5] * (size - 1)]
+    widths[-1] += rng.choice((0, 1, 60))
+    return tuple(widths)
+
+
+def random_case(number: int, size: int, rows: int = 24) -> Case:
+    rng, generator = random.Random(number), torch.Generator().manual_seed(number)
+    vocab_size = rng.choice((2, 7, 64, 255, 256, 257, 500, 1500, 3000, 9000))
+    logits = torch.randn(rows, vocab_size, generator=generator) * rng.choice((0.1, 1.0, 3.0, 10.0))
+    if rng.random() < 0.3:
+        logits = logits.round()
+    if rng.random() < 0.3:
+        strange = torch.rand(rows, vocab_size, generator=generator)
+        logits[strange < 0.1] = -torch.inf
+        logits[strange > 0.99] = rng.choice((torch.nan, torch.inf))
+        logits[: rows // 4] = -torch.inf
+    logits = logits.to(rng.choice((torch.float32, torch.float16, torch.bfloat16)))
+    wants = rng.random() < 0.3
+    params = [
+        dataclasses.replace(
+            random_request(rng, vocab_size),
+            logprobs=rng.choice((None, 0, min(2, vocab_size))) if wants else None,
+        )
+        for _ in range(rows)
+    ]
+    prompts = [[rng.randrange(vocab_size) for _ in range(rng.randrange(30))] for _ in range(rows)]
+    bitmask = None
+    if rng.random() < 0.4:
+        allowed = torch.rand(rows, vocab_size, generator=generator) < rng.choice((0.02, 0.5, 0.98))
+        bitmask = packed(list(allowed), vocab_size)
+    options = {"keep_ties": rng.random() < 0.1, "logprobs_mode": rng.choice(MODES)}
+    return Case(logits, params, prompts, bitmask, random_widths(rng, vocab_size, size), options)
+
+
+def batch_of(case: Case) -> SamplingBatch:
+    batch = SamplingBatch(case.vocab_size)
+    batch.extend(case.params, case.prompts)
+    return batch
+
+
+def whole(case: Case, steps: int = 2) -> list[SamplerOutput]:
+    """What a step that is not split gives, and the next."""
+    batch, sampler = batch_of(case), Sampler(**case.options)
+    return [sampler(case.logits, batch, bitmask=case.bitmask) for _ in range(steps)]
+
+
+class Found(NamedTuple):
+    """What a rank has found, and said."""
+
+    outputs: list[SamplerOutput]
+    sent: list[int]
+    open_rows: int
+
+
+def on_rank(case: Case, exchange: Exchange, steps: int = 2) -> Found:
+    counted = Counted(exchange)
+    shard = shards_of(case.widths, case.vocab_size, counted)
+    batch, sampler = batch_of(case), Sampler(**case.options, shard=shard)
+    part = part_of(case.logits, shard)
+    outputs = [sampler(part, batch, bitmask=case.bitmask) for _ in range(steps)]
+    return Found(outputs, counted.sent, 0 if sampler._steps is None else sampler._steps.open_rows)
+
+
+def split(case: Case) -> list[Found]:
+    return on_threads(len(case.widths), lambda exchange: on_rank(case, exchange))
+
+
+def same(first: SamplerOutput, second: SamplerOutput) -> bool:
+    """Whether two steps gave the same, bit for bit."""
+    if not (torch.equal(first.token_ids, second.token_ids) and torch.equal(first.status, second.status)):
+        return False
+    if first.logprobs is None or second.logprobs is None:
+        return first.logprobs is second.logprobs
+    one, other = first.logprobs, second.logprobs
+    return (
+        one.rows == other.rows
+        and torch.equal(one.token_ids, other.token_ids)
+        and torch.equal(one.values.view(torch.int32), other.values.view(torch.int32))
+        and torch.equal(one.ranks, other.ranks)
+    )
+
+
+def differences(case: Case, found: SamplerOutput, expected: SamplerOutput) -> list[str]:
+    """The rows whose token or status is another one."""
+    differs = (found.token_ids != expected.token_ids) | (found.status != expected.status)
+    return [
+        f"row {row}: {found.token_ids[row]}, {found.status[row]} for {expected.token_ids[row]}, {expected.status[row]}"
+        f": {case.params[row]} {case.logits.dtype} {case.widths}"
+        for row in differs.nonzero().view(-1).tolist()
+    ]

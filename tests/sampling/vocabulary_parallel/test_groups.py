@@ -1,0 +1,222 @@
+"""What a group of ranks says and how much of it, and what becomes of a group whose ranks differ."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from mixed_rows import random_case
+from shard_ranks import Counted, on_threads, part_of, shards_of
+
+from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
+
+VOCAB_SIZE, ROWS = 20000, 32
+FIXED = 64 + 8
+"""Bytes of a message beside its rows: the digests, and what fills it up to a multiple of 8."""
+HISTOGRAM = 256 * 8
+RACE = 88 + 4
+"""Three leads, and a maximum."""
+SAID = {
+    # collectives a step, bytes a row
+    "greedy": (SamplingParams(temperature=0), 1, 8),
+    "top-k": (SamplingParams(top_k=50, seed=1), 1, 8 * 50),
+    "top-k, top-p, temperature": (SamplingParams(top_k=20, top_p=0.9, temperature=0.7, seed=1), 1, 8 * 20),
+    "no filter": (SamplingParams(seed=1), 1, RACE),
+    "penalty": (SamplingParams(presence_penalty=1.0, seed=1), 1, RACE),
+    "min-p": (SamplingParams(min_p=0.1, seed=1), 2, 4 + RACE),
+    "top-p": (SamplingParams(top_p=0.9, seed=1), 4, 4 + 2 * HISTOGRAM + RACE),
+    "top-k above 1024": (SamplingParams(top_k=5000, seed=1), 4, 4 + 2 * HISTOGRAM + RACE),
+}
+
+
+def said_in_a_step(params: SamplingParams, dtype: torch.dtype = torch.bfloat16) -> list[int]:
+    """Returns the bytes of each collective of a step on two ranks, the second after the borders are known."""
+    logits = 3 * torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(3))
+
+    def run(exchange: Exchange) -> list[int]:
+        counted = Counted(exchange)
+        shard = shards_of((VOCAB_SIZE // 2,) * 2, VOCAB_SIZE, counted)
+        batch, sampler = SamplingBatch(VOCAB_SIZE), Sampler(shard=shard)
+        batch.extend([params] * ROWS)
+        part = part_of(logits.to(dtype), shard)
+        sampler(part, batch)
+        counted.sent.clear()
+        sampler(part, batch)
+        return counted.sent
+
+    first, second = on_threads(2, run)
+    assert first == second
+    return first
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_collectives_and_bytes_of_a_step(kind: str) -> None:
+    params, collectives, bytes_of_row = SAID[kind]
+    sent = said_in_a_step(params)
+    assert len(sent) <= collectives
+    assert sum(sent) <= FIXED * collectives + ROWS * (bytes_of_row + 1)  # a status
+
+
+def test_float32_has_four_digits() -> None:
+    assert len(said_in_a_step(SamplingParams(top_p=0.9, seed=1), torch.float32)) <= 6
+
+
+def test_mixed_rows_share_collectives() -> None:
+    for number in range(6):
+        case = random_case(400 + number, 2)
+        counts = on_threads(2, lambda exchange, case=case: collectives_of(case, exchange))  # type: ignore[misc]
+        assert counts[0] == counts[1]
+        # At first the borders, and whether the requests are the same; at last the rows whose race is too close.
+        assert counts[0] <= 2 + 7 + 1
+
+
+def collectives_of(case, exchange: Exchange) -> int:  # type: ignore[no-untyped-def]
+    counted = Counted(exchange)
+    shard = shards_of(case.widths, case.vocab_size, counted)
+    batch = SamplingBatch(case.vocab_size)
+    batch.extend(case.params, case.prompts)
+    Sampler(**case.options, shard=shard)(part_of(case.logits, shard), batch, bitmask=case.bitmask)
+    return len(counted.sent)
+
+
+# ---- ranks that differ ----
+
+
+def step_of(
+    make: Callable[[int], SamplingBatch], bitmask: Callable[[int], torch.Tensor] | None = None
+) -> SamplerOutput:
+    """Takes a step on two ranks, each with what is made for it."""
+
+    def run(exchange: Exchange) -> SamplerOutput:
+        shard = VocabularyShard(32 * exchange.rank, 32, 64, exchange)
+        sampler = Sampler(shard=shard)
+        mask = None if bitmask is None else bitmask(exchange.rank)
+        batch = make(exchange.rank)
+        return sampler(torch.zeros(len(batch), 32), batch, bitmask=mask)
+
+    return on_threads(2, run)[0]
+
+
+def batch_of_rank(*params: SamplingParams, prompts: list[list[int]] | None = None) -> SamplingBatch:
+    batch = SamplingBatch(64)
+    batch.extend(list(params), prompts)
+    return batch
+
+
+USUAL = SamplingParams(seed=1)
+OTHERS = {
+    "seed": lambda rank: batch_of_rank(USUAL, SamplingParams(seed=rank)),
+    "top_k": lambda rank: batch_of_rank(USUAL, SamplingParams(seed=1, top_k=5 + rank)),
+    "a request more": lambda rank: batch_of_rank(*[USUAL] * (2 + rank)),
+    "temperature": lambda rank: batch_of_rank(USUAL, SamplingParams(seed=1, temperature=1 + rank)),
+    "bias": lambda rank: batch_of_rank(USUAL, SamplingParams(seed=1, logit_bias={3: 1.0 + rank})),
+    "bans": lambda rank: batch_of_rank(USUAL, SamplingParams(seed=1, bad_ids=[3 + rank])),
+    "prompt": lambda rank: batch_of_rank(
+        USUAL, SamplingParams(seed=1, repetition_penalty=2.0), prompts=[[1], [5 + rank]]
+    ),
+}
+NAMED = {"a request more": "seed", "bias": "request", "bans": "request", "prompt": "request"}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_ranks_with_other_requests_are_named(what: str) -> None:
+    name = NAMED.get(what, what)
+    with pytest.raises(
+        ValueError, match=rf"must be the same on all ranks .*another .*{name}.* on rank 1 than"
+    ):
+        step_of(OTHERS[what])
+
+
+def test_ranks_with_another_bitmask_are_named() -> None:
+    with pytest.raises(ValueError, match="another bitmask on rank 1 than on rank 0"):
+        step_of(
+            lambda rank: batch_of_rank(USUAL, USUAL),
+            lambda rank: torch.full((2, 2), 7 + rank, dtype=torch.int32),
+        )
+
+
+def test_requests_without_a_seed_get_the_first_ranks() -> None:
+    def run(exchange: Exchange) -> list[list[int]]:
+        torch.manual_seed(exchange.rank)
+        batch, sampler = SamplingBatch(64), Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, exchange))
+        batch.extend([SamplingParams()] * 8)
+        return [sampler(torch.zeros(8, 32), batch).token_ids.tolist() for _ in range(6)]
+
+    first, second = on_threads(2, run)
+    assert first == second
+    assert len({token for step in first for token in step}) > 8
+
+
+# ---- parts that are none ----
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ([(0, 32, 64), (33, 32, 64)], "first_id must be 32 on rank 1, where the ranks before end, got 33"),
+        ([(0, 32, 64), (32, 16, 64)], "width must add up to vocab_size, 64, at least, got 48"),
+        ([(0, 32, 64), (32, 32, 63)], "vocab_size must be the same on all ranks"),
+    ],
+)
+def test_parts_that_are_not_those_of_one_vocabulary(parts: list[tuple[int, int, int]], says: str) -> None:
+    def run(exchange: Exchange) -> None:
+        first, width, vocab_size = parts[exchange.rank]
+        batch = SamplingBatch(vocab_size)
+        batch.add(USUAL)
+        Sampler(shard=VocabularyShard(first, width, vocab_size, exchange))(torch.zeros(1, width), batch)
+
+    with pytest.raises(ValueError, match=says):
+        on_threads(2, run)
+
+
+def test_wrong_calls() -> None:
+    class Alone:
+        rank, size = 0, 1
+
+        def all_gather(self, message: torch.Tensor) -> torch.Tensor:
+            return message.unsqueeze(0)
+
+    with pytest.raises(TypeError, match="VocabularyShard: width must be an int, got '5'"):
+        VocabularyShard(0, "5", 64, Alone())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="VocabularyShard: first_id must be in"):
+        VocabularyShard(-1, 5, 64, Alone())
+    sampler, batch = Sampler(shard=VocabularyShard(0, 70, 64, Alone())), SamplingBatch(64)
+    batch.add(USUAL)
+    with pytest.raises(ValueError, match=re.escape("logits must have the shape of the batch, [1, 70], got [1, 64]")):
+        sampler(torch.zeros(1, 64), batch)
+    with pytest.raises(ValueError, match="batch must have the vocabulary of the shard, 64, got 65"):
+        sampler(torch.zeros(1, 70), SamplingBatch(65))
+    with pytest.raises(ValueError, match="verify_drafts: sampler must have no shard"):
+        verify_drafts(torch.zeros(1, 64), torch.empty(0, dtype=torch.int64), batch, counts=[0], sampler=sampler)
+    whole, _, _ = Sampler()(torch.arange(64.0).expand(1, 64), batch, advance=False)
+    assert torch.equal(sampler(torch.arange(70.0).expand(1, 70), batch).token_ids, whole)
+
+
+# ---- processes ----
+
+
+def on_processes(*options: str) -> str:
+    program = str(Path(__file__).with_name("gloo_ranks.py"))
+    command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3", program, *options)
+    finished = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=150, check=False, cwd=Path.cwd()
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_processes_of_gloo_draw_the_same() -> None:
+    assert re.search(r"\d+ rows are the same in 3 processes", on_processes("--rows", "100"))
+
+
+def test_when_a_rank_dies_the_others_say_so() -> None:
+    printed = on_processes("--dies")
+    for rank in (0, 1):
+        assert f"rank {rank} says: VocabularyShard: the ranks must all take part in a step" in printed
+    assert "rank 2 says" not in printed
