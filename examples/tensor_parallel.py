@@ -60,9 +60,7 @@ def main() -> None:
         for name, text in zip(REQUESTS, together.tolist(), strict=True):
             print(f"{name:>14}: {PROMPT}{tokenizer.decode(text)!r}")
         sent, gathered = exchange.bytes_sent / STEPS, len(REQUESTS) * width * 4
-        print(
-            f"{ranks} processes, {exchange.collectives / STEPS:.1f} collectives a step, in which each sends {sent:.0f} bytes;"
-        )
+        print(f"{ranks} processes, {exchange.collectives / STEPS:.1f} collectives a step; each sends {sent:.0f} bytes;")
         print(f"its part of the logits has {gathered} bytes. The texts of one process: {torch.equal(together, alone)}")
     dist.destroy_process_group()
 

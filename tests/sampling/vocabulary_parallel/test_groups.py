@@ -127,9 +127,7 @@ NAMED = {"a request more": "seed", "bias": "request", "bans": "request", "prompt
 @pytest.mark.parametrize("what", OTHERS)
 def test_ranks_with_other_requests_are_named(what: str) -> None:
     name = NAMED.get(what, what)
-    with pytest.raises(
-        ValueError, match=rf"must be the same on all ranks .*another .*{name}.* on rank 1 than"
-    ):
+    with pytest.raises(ValueError, match=rf"must be the same on all ranks .*another .*{name}.* on rank 1 than"):
         step_of(OTHERS[what])
 
 
