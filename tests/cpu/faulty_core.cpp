@@ -148,6 +148,9 @@ constexpr Kernel kKernel{.sample = sample<kIsFaulty>,
                          .verify = nullptr,  // which the fuzzer does not call
                          .filter = filter<kIsFaulty>,
                          .rank = rank<kIsFaulty>,
+                         .lead = nullptr,  // nor the parts of split rows
+                         .find_first = nullptr,
+                         .weigh_digits = nullptr,
                          .fill_noise = fill_noise};
 
 bool is_available() { return true; }
