@@ -1,7 +1,7 @@
 """Builds one of setup.py's extensions in place: `python build_one.py NAME`, in the project's folder.
 
-With `--quick` the kernel is compiled with -O1, which takes half the time. With `--runnable`, what is compiled for an
-instruction set that this machine lacks stays as it is: no test can run it.
+With `--quick` the kernel is compiled with -O1, which takes half the time. With `--served`, it is compiled for the one
+instruction set that serves calls on this machine, and stays as it is for the others.
 """
 
 import platform
@@ -15,14 +15,18 @@ name, *options = sys.argv[1:]
 setup = setuptools.setup
 
 
-def leave_what_cannot_run(extension: setuptools.Extension) -> None:
+def leave_what_does_not_serve(extension: setuptools.Extension) -> None:
     with open("/proc/cpuinfo") as file:
         features = file.read().split()
-    source = "csrc/cpu/kernel_avx512.cpp"
-    if platform.machine() == "x86_64" and "avx512f" not in features and source in extension.sources:
-        del extension.source_args[source]
-        extension.sources.remove(source)
-        extension.extra_objects.append(f"build/objects/{name}/{source.removesuffix('.cpp')}.o")
+    serving = "avx512" if "avx512f" in features else "avx2" if "avx2" in features else None
+    if platform.machine() != "x86_64" or serving is None:
+        return
+    for target in {"plain", "avx2", "avx512"} - {serving}:
+        source = f"csrc/cpu/kernel_{target}.cpp"
+        if source in extension.sources:
+            extension.source_args.pop(source, None)
+            extension.sources.remove(source)
+            extension.extra_objects.append(f"build/objects/{name}/{source.removesuffix('.cpp')}.o")
 
 
 def setup_one(**arguments: Any) -> object:
@@ -35,8 +39,8 @@ def setup_one(**arguments: Any) -> object:
     if "--quick" in options:
         flags = extensions[0].extra_compile_args
         extensions[0].extra_compile_args = [flag.replace("-O3", "-O1") for flag in flags]
-    if "--runnable" in options:
-        leave_what_cannot_run(extensions[0])
+    if "--served" in options:
+        leave_what_does_not_serve(extensions[0])
     return setup(**arguments, ext_modules=extensions)
 
 

@@ -266,24 +266,9 @@ class SegmentedDraw {
   }
 
   /// The id that is drawn from a segment; none where not both cuts keep it.
-  std::optional<size_t> draw_place(size_t segment, const Cut& least, const Cut& most) {
-    double weights[kSegment];
-    float noise[kSegment];
-    weigh(segment, most, weights);
-    fill_exponential(key_, 0, kSegment, noise);
-    size_t best = 0;
-    double best_score = -1;
-    for (size_t i = 0; i < kSegment; ++i) {
-      const double score = weights[i] / noise[i];
-      if (score > best_score) {
-        best = i;
-        best_score = score;
-      }
-    }
-    const size_t id = segment * kSegment + best;
-    const float value = row_.value(id);
-    const bool is_kept = value > least.value || (value == least.value && id <= least.last_id);
-    return is_kept ? std::optional<size_t>(id) : std::nullopt;
+  std::optional<size_t> draw_place(size_t segment, const Cut& least, const Cut& most) const {
+    const Lead place = leading_place(segment, least, most);
+    return place.score > 0 ? std::optional<size_t>(place.index) : std::nullopt;
   }
 
   // A weight or a sum of weights is less than this times what approximate_exp makes of it.
