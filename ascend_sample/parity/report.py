@@ -70,6 +70,7 @@ class Report:
         environment: labels and values that say what was tested, by what and on what.
         command: how to repeat the run.
         is_real_device: whether the run was on hardware; inputs that it leaves undefined are then counted apart.
+        is_one_batch: whether it repeats one batch of a run, a handful of rows of one kind, whose shares say nothing.
         routes: the backend that answered, by dtype.
         must_cover: the dtypes in which every scenario must have had a row; none for a run of few rows.
         tally: rows that the contract decides.
@@ -85,6 +86,7 @@ class Report:
     environment: dict[str, str]
     command: str
     is_real_device: bool
+    is_one_batch: bool = False
     routes: dict[str, str] = field(default_factory=dict)
     must_cover: tuple[str, ...] = ()
     tally: Tally = field(default_factory=Tally)
@@ -130,7 +132,7 @@ class Report:
         problems = []
         if self.failures:
             problems.append(f"{len(self.failures)} rows failed")
-        if self.explained_share >= EXPLAINABLE_LIMIT:
+        if self.explained_share >= EXPLAINABLE_LIMIT and not self.is_one_batch:
             problems.append(
                 f"{self.explained_share:.2%} of the rows outside the tie-heavy families needed an explanation; "
                 f"under {EXPLAINABLE_LIMIT:.0%} may"

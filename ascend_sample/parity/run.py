@@ -105,6 +105,7 @@ def verify(
         environment=describe_environment(device, subject.name, routes),
         command=f"python -m ascend_sample verify --device {device}{choice} --seed {seed}",
         is_real_device=is_real_device(device),
+        is_one_batch=only is not None,
         routes={dtype: route.backend for dtype, route in routes.items()},
         must_cover=tuple(routes) if only is None and rows >= COVERING_ROWS else (),
         tally=Tally(subject.scenarios),

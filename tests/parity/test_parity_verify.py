@@ -192,6 +192,13 @@ class TestReport:
         report.ordinary_rows, report.ordinary_explained = 1000, explained
         assert (report.problems() == []) is passes
 
+    def test_one_batch_is_not_held_to_the_limit_on_explanations(self) -> None:
+        report = verify("cpu", 3, only=2)
+        report.ordinary_rows, report.ordinary_explained = 3, 1
+        assert report.problems() == []
+        report.failures.append(Failure("row 0", 2, "another id"))
+        assert report.problems() == ["1 rows failed"]
+
 
 class TestProbes:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
