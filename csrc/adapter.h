@@ -18,7 +18,7 @@ struct AnyField {
 };
 
 /// The number of fields of a struct of arguments: the largest with which it can be made.
-template <typename Arguments, size_t kMost = 29>
+template <typename Arguments, size_t kMost = 30>
 constexpr size_t count_fields() {
   const auto makes_one = []<size_t... I>(std::index_sequence<I...>) {
     return requires { Arguments{(static_cast<void>(I), AnyField{})...}; };
@@ -65,11 +65,11 @@ auto fields_of(const Arguments& arguments) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w);
   } else {
-    static_assert(kCount == 29, "a struct of so many arguments needs a line here");
+    static_assert(kCount == 30, "a struct of so many arguments needs a line here");
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa,
-                 bb, cc] = arguments;
+                 bb, cc, dd] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, bb,
-               cc);
+               cc, dd);
   }
 }
 

@@ -140,7 +140,8 @@ struct VerifyDraftsArguments {
       "Tensor? penalty_lengths=None, Tensor? occurrences=None, Tensor? penalties=None, "
       "Tensor? mask_slot=None, Tensor? masks=None, Tensor? bitmask_rows=None, "
       "Tensor? bitmask=None, int rule=0, Tensor? draft_probabilities=None, "
-      "Tensor? draft_candidates=None, int acceptance_purpose=2, int resampling_purpose=3)";
+      "Tensor? draft_candidates=None, int acceptance_purpose=2, int resampling_purpose=3, "
+      "Tensor? parents=None)";
   /// int64 [places], int8 [places], int64 [requests].
   static constexpr const char* kResults = "(Tensor token_ids, Tensor status, Tensor accepted)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -178,6 +179,10 @@ struct VerifyDraftsArguments {
   const std::optional<at::Tensor>& draft_candidates;
   int64_t acceptance_purpose;
   int64_t resampling_purpose;
+
+  // int64 [places], of each the place that it follows among its request's, -1 for the first. None:
+  // they are chains.
+  const std::optional<at::Tensor>& parents;
 };
 
 struct FilterArguments {

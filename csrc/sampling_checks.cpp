@@ -268,6 +268,12 @@ void check_arguments(const VerifyDraftsArguments& arguments) {
                     ". A request with d drafts has d + 1 rows.");
   check_requests(arguments, logits.sym_size(0));
   check_proposals(arguments, drafts);
+  if (arguments.parents.has_value()) {
+    check_per_row(kOperator, *arguments.parents, "parents", ScalarType::Long, logits.sym_size(0),
+                  logits, "logits");
+    TORCH_CHECK_VALUE(arguments.rule == 0, kOperator, ": parents must be None for the rule ",
+                      arguments.rule, ", got a tensor. The rule match, 0, takes trees.");
+  }
 }
 
 void check_arguments(const FilterArguments& arguments) {

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ascend_sample.sampling.distribution import Distributions, kept_logits
-from ascend_sample.sampling.draft_places import DraftPlaces
+from ascend_sample.sampling.draft_places import ChainLayout, DraftPlaces
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import DrawKeys, KnownNoise, can_be_sent, sent
 
@@ -96,7 +96,7 @@ def judge(
         places: of the drafts; they are prepared.
         proposals: what the drafts were drawn from.
     """
-    layout, vocab_size = places.layout, probabilities.shape[1]
+    layout, vocab_size = _chains(places), probabilities.shape[1]
     if layout.most == 0:
         return Judgement(layout.table(drawn_ids), torch.zeros_like(drawn_ids))
     ids = layout.draft_table(places.padded)
@@ -167,7 +167,7 @@ def _chances_of_block(
     joint: Tensor, p: Tensor, probabilities: Tensor, places: DraftPlaces, proposals: Proposals, counts: Tensor
 ) -> Tensor:
     """Returns float32 like p: what the uniform number of each draft has to be below."""
-    layout = places.layout
+    layout = _chains(places)
     if proposals.probabilities is None:
         rest = joint * (1.0 - p)
     else:
@@ -187,7 +187,7 @@ def _noise(places: DraftPlaces, vocab_size: int) -> tuple[Tensor, Tensor]:
 
     A request rejects once a call, so what replaces is drawn with the noise of the position where the call began.
     """
-    layout, requests = places.layout, places.requests
+    layout, requests = _chains(places), places.requests
     host = requests.host
     request, column = layout.request[layout.is_draft], layout.column[layout.is_draft]
     of_drafts = KnownNoise(DrawKeys(host.seed[request], host.position[request] + column), 1, Purpose.ACCEPTANCE)
@@ -201,6 +201,11 @@ def _noise(places: DraftPlaces, vocab_size: int) -> tuple[Tensor, Tensor]:
         there = exponential_noise(requests.seed, position, vocab_size, purpose=Purpose.RESAMPLING)
         made = [*sent((of_drafts,), places.device), there]
     return made[0].view(-1), made[1]
+
+
+def _chains(places: DraftPlaces) -> ChainLayout:
+    assert isinstance(places.layout, ChainLayout), "these rules are for chains"
+    return places.layout
 
 
 def _made_here(known: KnownNoise) -> Tensor:

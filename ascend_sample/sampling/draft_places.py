@@ -27,15 +27,42 @@ class PlacesLayout:
 
     Args:
         counts: int64 [requests], how many drafts each has.
+        column: int64 [places], after how many of its request's drafts each place is.
+        before: int64 [places, most], where the drafts before each place are in what `padded` returns; where it has
+            fewer, what that ends with.
         device: of the drafts.
 
     Attributes:
-        counts: as they were given.
-        most: the largest of them.
+        counts, column, before, device: as they were given.
+        most: the largest number of drafts before a place.
         request: int64 [places], whose each place is.
-        column: int64 [places], after how many of its drafts.
         ends: int64 [requests], where the places of each end.
-        before: int64 [places, most], where the drafts before each place are in what `padded` returns.
+    """
+
+    def __init__(self, counts: Ids, column: Ids, before: Ids, device: torch.device) -> None:
+        self.counts, self.column, self.before, self.device = counts, column, before, device
+        self.most = before.shape[1]
+        self.request, self.ends = requests_of_places(counts), numpy.cumsum(counts + 1)
+        self._none = torch.full((1,), NO_TOKEN, dtype=torch.int64, device=device)
+
+    def padded(self, draft_ids: Tensor) -> Tensor:
+        """Returns the drafts with what stands where there is none."""
+        return torch.cat((draft_ids, self._none))
+
+
+def requests_of_places(counts: Ids) -> Ids:
+    """Returns the request of each place, for requests of so many drafts."""
+    return numpy.repeat(numpy.arange(len(counts)), counts + 1)
+
+
+class ChainLayout(PlacesLayout):
+    """Where places are whose drafts follow one another.
+
+    Args:
+        counts: int64 [requests], how many drafts each has.
+        device: of the drafts.
+
+    Attributes:
         columns: int64 [most + 1] on the device, from 0 on.
         is_draft: bool [places], whether a draft is judged there: all but the last of a request.
         drafts, places: int64 [requests * (most + 1)] on the device, what each cell of a table is of; where a request
@@ -45,33 +72,25 @@ class PlacesLayout:
     """
 
     def __init__(self, counts: Ids, device: torch.device) -> None:
-        self.counts, self.device = counts, device
-        self.most = int(counts.max(initial=0))
-        self.ends = numpy.cumsum(counts + 1)
-        self.request = numpy.repeat(numpy.arange(len(counts)), counts + 1)
-        starts = self.ends - counts - 1
-        self.column = numpy.arange(len(self.request)) - starts[self.request]
-        columns = numpy.arange(self.most + 1)
+        most = int(counts.max(initial=0))
+        request, starts = requests_of_places(counts), numpy.cumsum(counts + 1) - counts - 1
+        column = numpy.arange(len(request)) - starts[request]
+        columns = numpy.arange(most + 1)
         first_drafts = starts - numpy.arange(len(counts))
         is_draft = columns < counts[:, None]
         beyond = int(counts.sum())  # where `padded` has no token
         drafts = numpy.where(is_draft, first_drafts[:, None] + columns, beyond)
         places = starts[:, None] + numpy.minimum(columns, counts[:, None])
-        before = numpy.where(columns[: self.most] < self.column[:, None], drafts[self.request, : self.most], beyond)
-        self.before = before
-        cells = self.request * (self.most + 1) + self.column
-        self.is_draft = self.column < counts[self.request]
+        before = numpy.where(columns[:most] < column[:, None], drafts[request, :most], beyond)
+        super().__init__(counts, column, before, device)
+        cells = request * (most + 1) + column
+        self.is_draft = column < counts[request]
         of_drafts = (numpy.flatnonzero(self.is_draft), cells[self.is_draft], numpy.arange(beyond))
         parts = (drafts.ravel(), places.ravel(), columns, *of_drafts, cells)
         sent = to_device(numpy.concatenate(parts), device).split([len(part) for part in parts])
         self.drafts, self.places, self.columns = sent[:3]
         self.places_of_drafts, self.cells_of_drafts, self.all_drafts, self._cells = sent[3:]
-        self._none = torch.full((1,), NO_TOKEN, dtype=torch.int64, device=device)
-        self._most = torch.full((1,), self.most, dtype=torch.int64, device=device)
-
-    def padded(self, draft_ids: Tensor) -> Tensor:
-        """Returns the drafts with what stands where there is none."""
-        return torch.cat((draft_ids, self._none))
+        self._most = torch.full((1,), most, dtype=torch.int64, device=device)
 
     def table(self, of_places: Tensor) -> Tensor:
         """Returns [requests, most + 1] of what places have; beyond a request's places its last one is repeated."""

@@ -15,7 +15,14 @@ from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.draft_judging import Proposals, judge, target_probabilities
-from ascend_sample.sampling.draft_places import NO_TOKEN, DraftPlaces, PlacesLayout
+from ascend_sample.sampling.draft_places import (
+    NO_TOKEN,
+    ChainLayout,
+    DraftPlaces,
+    Ids,
+    requests_of_places,
+)
+from ascend_sample.sampling.draft_trees import TreeLayout
 from ascend_sample.sampling.logprobs import Logprobs
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.row_parameters import TENSORS, RowsOutput, RowStatus, check_logits
@@ -25,6 +32,8 @@ from ascend_sample.sampling.sampler import Sampler
 NAME: Final = "verify_drafts"
 RULES: Final = ("match", "standard", "block")
 Rule = Literal["match", "standard", "block"]
+MOST_KEPT: Final = 16
+"""How many layouts of a batch's places are kept, so that trees that are others in each step do not pile up."""
 Counts = Sequence[int] | NDArray[Any] | Tensor
 
 
@@ -32,17 +41,21 @@ class VerifiedDrafts(NamedTuple):
     """What `verify_drafts` returns, on the device of the logits.
 
     Attributes:
-        token_ids: int64 [requests, most drafts + 1]: a request's accepted drafts, the token after them, then -1.
+        token_ids: int64 [requests, most drafts + 1]: a request's accepted drafts, the token after them, then -1. Of
+            trees the deepest counts.
         accepted: int64 [requests], how many of its drafts each keeps; it gets one token more.
         status: int8 [requests, most drafts + 1], a `RowStatus` for each token; 0 where there is none.
         logprobs: of all places of requests that asked for them; its rows are their numbers in the logits. What it has
             of places that are not reached says nothing. None where no request asked.
+        path: int64 like the tokens, of trees: the number of the place where each was drawn, among its request's places,
+            then -1. These have to stay in the model's cache. None of chains, where they are 0, 1, 2, ...
     """
 
     token_ids: Tensor
     accepted: Tensor
     status: Tensor
     logprobs: Logprobs | None
+    path: Tensor | None = None
 
     def append_to(self, batch: SamplingBatch, accepted: Counts | None = None) -> None:
         """Tells the batch of the tokens, so that the next step is theirs: each row by its own number of them.
@@ -67,6 +80,7 @@ def verify_drafts(
     batch: SamplingBatch,
     *,
     counts: Counts,
+    parents: Counts | None = None,
     rule: Rule = "match",
     draft_probabilities: Tensor | None = None,
     draft_candidates: Tensor | None = None,
@@ -88,6 +102,9 @@ def verify_drafts(
       accepted with the probability that p and q have in common. Drafts without probabilities are certain: q(x) = 1.
     - "block": the same by the joint ratio of a draft and those before it, which accepts at least as many.
 
+    Drafts may branch (`parents`): then a place is followed by several, and the token that is drawn there leads to the
+    first of them that equals it.
+
     Under all of them a request of which every draft stays gets one token more, the one that `Sampler` draws there.
 
     Args:
@@ -97,6 +114,10 @@ def verify_drafts(
             never accepted. A negative one, a placeholder, ends the drafts of its request.
         batch: the requests. They stay as they are: `VerifiedDrafts.append_to` advances them.
         counts: how many drafts each request has, from 0, on the host.
+        parents: for drafts that are trees, under the rule match: of each place the number of the one that it follows
+            among its request's places, on the host; -1 for the first, the root, which follows no draft. Place i follows
+            draft i - 1 of the request and those on the way to it; numbers grow from the root on. None: place i follows
+            place i - 1.
         rule: "match", "standard" or "block".
         draft_probabilities: what each draft was drawn from, for the rules standard and block: float32
             [drafts, vocab_size], or [drafts, candidates]; on the device of the batch. None: drafts were not drawn.
@@ -126,6 +147,10 @@ def verify_drafts(
         >>> verified.append_to(batch)
         >>> batch.position
         tensor([2])
+        >>> drafts = torch.tensor([0, 1])  # two that may follow the root
+        >>> verified = verify_drafts(logits, drafts, batch, counts=[2], parents=[-1, 0, 0])
+        >>> verified.token_ids, verified.path
+        (tensor([[1, 0]]), tensor([[0, 2]]))
 
     Source: docs/sampling.md, section "Verifying drafts"; Daliri et al., "Coupling without Communication and
         Drafter-Invariant Speculative Decoding", 2024; for the other rules `draft_reference.py` names theirs.
@@ -134,15 +159,17 @@ def verify_drafts(
     of_requests = _checked_counts("counts", counts, len(batch))
     _check(logits, draft_ids, batch, of_requests, sampler)
     _check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)
+    tree = None if parents is None else _checked_parents(parents, of_requests, rule)
     proposals = Proposals(draft_probabilities, draft_candidates)
     allowed = None
     if bitmask is not None or bitmask_rows is not None:
         allowed = placed_bitmask(bitmask, bitmask_rows, len(logits), batch.vocab_size, batch.device)
-    places = _places_of(batch, of_requests)
+    places = _places_of(batch, of_requests, tree)
     try:
         if len(batch) == 0:
             empty = torch.empty(0, 1, dtype=torch.int64, device=logits.device)
-            return VerifiedDrafts(empty, empty.view(0), empty.to(torch.int8), None)
+            path = None if tree is None else empty
+            return VerifiedDrafts(empty, empty.view(0), empty.to(torch.int8), None, path)
         places.prepare(draft_ids)
         return _verified(logits, draft_ids, places, allowed, sampler, rule, proposals)
     finally:
@@ -161,6 +188,7 @@ def _verified(
     layout = places.layout
     plan = sampler.plan_of(logits, places, allowed)
     left = sampler.leftover_of(plan)
+    accepted = None
     if plan.placement.is_native:
         parameters = plan.placement.groups[0].parameters.at(places.position)
         edits = places.native_edits() | ({} if allowed is None else allowed.native_edits(len(places)))
@@ -176,18 +204,24 @@ def _verified(
             rule=RULES.index(rule),
             acceptance_purpose=int(Purpose.ACCEPTANCE),
             resampling_purpose=int(Purpose.RESAMPLING),
+            parents=torch.from_numpy(layout.parents) if isinstance(layout, TreeLayout) else None,
         )
         drawn = RowsOutput(drawn_ids.clamp(min=0), of_places)
-        tokens = layout.table(drawn_ids)
     else:
         drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW, left=left)
-        if rule == "match":
-            tokens = layout.table(drawn.token_ids)
-            accepted = layout.accepted(tokens, places.padded)
-        else:
-            probabilities = target_probabilities(logits, places.edited(logits, allowed), places, sampler.keep_ties)
-            tokens, accepted = judge(rule, probabilities, drawn.token_ids, draft_ids, places, proposals)
-            drawn = RowsOutput(layout.of_places(tokens).clamp(0, places.vocab_size - 1), drawn.status)
+        drawn_ids = drawn.token_ids
+    if isinstance(layout, TreeLayout):
+        followed = layout.followed(drawn_ids, drawn.status, places.padded)
+        logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
+        return VerifiedDrafts(followed.token_ids, followed.accepted, followed.status, logprobs, followed.path)
+    assert isinstance(layout, ChainLayout)
+    if rule == "match" or accepted is not None:
+        tokens = layout.table(drawn_ids)
+        accepted = layout.accepted(tokens, places.padded) if accepted is None else accepted
+    else:
+        probabilities = target_probabilities(logits, places.edited(logits, allowed), places, sampler.keep_ties)
+        tokens, accepted = judge(rule, probabilities, drawn_ids, draft_ids, places, proposals)
+        drawn = RowsOutput(layout.of_places(tokens).clamp(0, places.vocab_size - 1), drawn.status)
     logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
     is_beyond = layout.columns > accepted.unsqueeze(1)
     return VerifiedDrafts(
@@ -198,40 +232,68 @@ def _verified(
     )
 
 
-def _places_of(batch: SamplingBatch, counts: NDArray[numpy.int64]) -> DraftPlaces:
-    """Returns the places of the batch's requests, made once for as long as the batch and the counts stay so."""
-    key = (NAME, counts.tobytes())
+def _places_of(batch: SamplingBatch, counts: Ids, parents: Ids | None) -> DraftPlaces:
+    """Returns the places of the batch's requests; the latest are kept for as long as the batch stays so."""
+    kept: dict[tuple[bytes, ...], DraftPlaces] = batch.plans.setdefault(NAME, {})
+    key = (counts.tobytes(), *(() if parents is None else (parents.tobytes(),)))
     left = batch.host.min_tokens_left
-    is_ending = bool(((left > 0) & (left <= counts)).any())  # so many drafts outlast it
-    if is_ending:
-        return DraftPlaces(batch, PlacesLayout(counts, batch.device))
-    if key not in batch.plans:
-        batch.plans[key] = DraftPlaces(batch, PlacesLayout(counts, batch.device))
-    places: DraftPlaces = batch.plans[key]
+    is_ending = bool(((left > 0) & (left <= counts)).any())  # so many drafts may outlast it
+    if key in kept and not is_ending:
+        return kept[key]
+    layout = ChainLayout(counts, batch.device) if parents is None else TreeLayout(counts, parents, batch.device)
+    places = DraftPlaces(batch, layout)
+    if not is_ending:
+        if len(kept) == MOST_KEPT:
+            del kept[next(iter(kept))]
+        kept[key] = places
     return places
 
 
-def _checked_counts(name: str, counts: Counts, requests: int) -> NDArray[numpy.int64]:
+def _checked_counts(name: str, counts: Counts, requests: int) -> Ids:
     """Returns counts as int64, or raises unless there is one from 0 for each request, on the host."""
-    if isinstance(counts, Tensor):
-        if not counts.is_cpu:
-            remedy = "Give a list of ints; reading a tensor would wait for the device."
-            refuse(NAME, name, "be on the host", f"a tensor on {counts.device}", remedy)
-        counts = counts.numpy()
-    given = counts if isinstance(counts, numpy.ndarray) else numpy.array([*counts])
-    if given.ndim != 1 or (len(given) and not is_integer(given[0])):
-        refuse(NAME, name, "be ints", show(counts), "Give the number of each request's drafts.", TypeError)
+    given = _host_ints(name, counts, "Give the number of each request's drafts.")
     if len(given) != requests:
         remedy = "A request without drafts has 0."
         refuse(NAME, name, f"be as many as the batch has requests, {requests}", len(given), remedy)
     if len(given) and given.min() < 0:
         refuse(NAME, name, "be at least 0", int(given.min()), "A request without drafts has 0.")
+    return given
+
+
+def _host_ints(name: str, values: Counts, remedy: str) -> Ids:
+    """Returns a list of ints as int64, or raises unless it is one, on the host."""
+    if isinstance(values, Tensor):
+        if not values.is_cpu:
+            wait = "Give a list of ints; reading a tensor would wait for the device."
+            refuse(NAME, name, "be on the host", f"a tensor on {values.device}", wait)
+        values = values.numpy()
+    given = values if isinstance(values, numpy.ndarray) else numpy.array([*values])
+    if given.ndim != 1 or (len(given) and not is_integer(given[0])):
+        refuse(NAME, name, "be ints", show(values), remedy, TypeError)
     return given.astype(numpy.int64)
 
 
-def _check(
-    logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts: NDArray[numpy.int64], sampler: Sampler
-) -> None:
+def _checked_parents(parents: Counts, counts: Ids, rule: str) -> Ids:
+    """Returns parents as int64, or raises unless they make a tree of each request's places, for the rule match."""
+    if rule != "match":
+        remedy = "Its drafts are chains: give one way through the tree."
+        refuse(NAME, "parents", f"be None for the rule '{rule}'", "a tree", remedy)
+    given = _host_ints("parents", parents, "Give the number of the place that each place follows.")
+    places = int(counts.sum()) + len(counts)
+    if len(given) != places:
+        refuse(NAME, "parents", f"be as many as there are places, {places}", len(given), "A root has -1.")
+    request = requests_of_places(counts)
+    number = numpy.arange(places) - (numpy.cumsum(counts + 1) - counts - 1)[request]
+    is_wrong = numpy.where(number == 0, given != -1, (given < 0) | (given >= number))
+    if is_wrong.any():
+        first = int(is_wrong.argmax())
+        rule_of_parents = "be -1 for the first place of a request, and for each other one an earlier place of it"
+        got = f"{given[first]} for place {number[first]} of request {request[first]}"
+        refuse(NAME, "parents", rule_of_parents, got, "Number the places of a request from its root on.")
+    return given
+
+
+def _check(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts: Ids, sampler: Sampler) -> None:
     check_logits(NAME, logits)
     if sampler.host:
         remedy = "Move the logits to the CPU, where the batch is."

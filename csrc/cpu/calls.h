@@ -182,13 +182,28 @@ struct VerifyingCall {
   Proposals proposals;  // of the rules that look at them
   uint32_t acceptance;  // purposes of the noise of the latter
   uint32_t resampling;
-  int64_t* accepted;  // [batch_size]
+  int64_t* accepted;       // [batch_size]
+  const int64_t* parents;  // [places], of each the number of the one before it; null: chains
+  int64_t* path;           // [places], where trees keep what they accept
 
   int64_t first_place(int64_t request) const { return request == 0 ? 0 : ends[request - 1]; }
 
   std::span<const int64_t> drafts_of(int64_t request) const {
     const int64_t first = first_place(request);
     return {drafts + first - request, static_cast<size_t>(ends[request] - first - 1)};
+  }
+
+  /// Returns the first place of a tree that follows a place with a token; 0: none does.
+  int64_t next_of(int64_t request, int64_t place, int64_t token) const {
+    const std::span<const int64_t> tokens = drafts_of(request);
+    const auto places = static_cast<int64_t>(tokens.size()) + 1;
+    for (int64_t next = place + 1; next < places; ++next) {
+      if (parents[first_place(request) + next] == place &&
+          tokens[static_cast<size_t>(next - 1)] == token) {
+        return next;
+      }
+    }
+    return 0;
   }
 };
 

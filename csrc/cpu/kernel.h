@@ -289,10 +289,44 @@ class DrawnDrafts {
   Scratch& scratch_;
 };
 
+/// Draws the token of a place, after drafts that are not counted yet.
+inline int64_t draw_place(const SamplingCall& call, int64_t place, std::span<const int64_t> newer,
+                          Scratch& scratch) {
+  for_rows(call.logits, place, place + 1, scratch, same_place,
+           [&](const auto& row, int64_t index, Workspace& work) {
+             call.selected[index] =
+                 static_cast<int64_t>(sample_request(row, call, index, newer, scratch, work));
+           });
+  return call.selected[place];
+}
+
+/// The tree of a request: each token leads to the first place that follows with it.
+inline void verify_tree(const VerifyingCall& call, int64_t request, Scratch& scratch) {
+  const int64_t first_place = call.first_place(request);
+  const auto places = static_cast<size_t>(call.ends[request] - first_place);
+  std::fill_n(call.places.selected + first_place, places, kNoToken);
+  std::fill_n(call.places.status + first_place, places, RowStatus::kOk);
+  int64_t* const path = call.path + first_place;
+  size_t accepted = 0;
+  for (int64_t place = 0;;) {
+    const int64_t token = draw_place(call.places, first_place + place, {path, accepted}, scratch);
+    place = call.next_of(request, place, token);
+    if (place == 0) {
+      break;
+    }
+    path[accepted++] = token;
+  }
+  call.accepted[request] = static_cast<int64_t>(accepted);
+}
+
 /// A place is looked at when the drafts before it may stay.
 inline void verify(const VerifyingCall& call, int64_t first_request, int64_t last_request,
                    Scratch& scratch) {
   for (int64_t request = first_request; request < last_request; ++request) {
+    if (call.parents != nullptr) {
+      verify_tree(call, request, scratch);
+      continue;
+    }
     const std::span<const int64_t> drafts = call.drafts_of(request);
     const int64_t first_place = call.first_place(request);
     size_t accepted = 0;
@@ -304,13 +338,9 @@ inline void verify(const VerifyingCall& call, int64_t first_request, int64_t las
     }
     while (!is_replaced) {
       const int64_t place = first_place + static_cast<int64_t>(accepted);
-      for_rows(call.places.logits, place, place + 1, scratch, same_place,
-               [&](const auto& row, int64_t index, Workspace& work) {
-                 call.places.selected[index] = static_cast<int64_t>(sample_request(
-                     row, call.places, index, drafts.first(accepted), scratch, work));
-               });
+      const int64_t token = draw_place(call.places, place, drafts.first(accepted), scratch);
       if (call.rule != DraftRule::kMatch || accepted == drafts.size() ||
-          call.places.selected[place] != drafts[accepted]) {
+          token != drafts[accepted]) {
         break;
       }
       ++accepted;

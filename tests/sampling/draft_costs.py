@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,9 +14,17 @@ from ascend_sample.sampling import Sampler, SamplingBatch, verify_drafts
 from ascend_sample.sampling.processing import words_of
 
 DRAFTS = 4
+TREE, DEEPEST = (-1, 0, 0, 1, 3), 3
+"""Parents of as many drafts, and the most that follow one another."""
 
 
-def measured(name: str, batch_size: int, vocab_size: int, dtype: torch.dtype = DTYPES["bfloat16"]) -> dict[str, Any]:
+def measured(
+    name: str,
+    batch_size: int,
+    vocab_size: int,
+    dtype: torch.dtype = DTYPES["bfloat16"],
+    parents: Sequence[int] | None = None,
+) -> dict[str, Any]:
     """Counts a verification that is not the first. Kernels are counted and dropped: counts do not depend on numbers."""
     budget = BUDGETS[name]
     batch = SamplingBatch(vocab_size, "npu")
@@ -30,7 +39,15 @@ def measured(name: str, batch_size: int, vocab_size: int, dtype: torch.dtype = D
         drafts = torch.zeros(batch_size * DRAFTS, dtype=torch.int64, device="npu")
 
         def verify() -> None:
-            verify_drafts(logits, drafts, batch, counts=[DRAFTS] * batch_size, sampler=sampler, bitmask=bitmask)
+            verify_drafts(
+                logits,
+                drafts,
+                batch,
+                counts=[DRAFTS] * batch_size,
+                parents=None if parents is None else [*parents] * batch_size,
+                sampler=sampler,
+                bitmask=bitmask,
+            )
 
         verify()
         with hostcann.profile() as counted:

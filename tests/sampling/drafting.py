@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ FOREIGN = (-1, -(2**62), 2**40)
 
 
 class ToyModel:
-    """Logits and grammar masks of a request that depend on all of its tokens."""
+    """Logits and grammar masks of a request that depend on its last two tokens; every fourth request has the same."""
 
     def __init__(self, vocab_size: int, dtype: torch.dtype, with_grammar: bool = False) -> None:
         self.vocab_size, self.dtype, self.with_grammar = vocab_size, dtype, with_grammar
@@ -28,7 +28,7 @@ class ToyModel:
 
     def read(self, request: int, text: Text) -> tuple[Tensor, Tensor]:
         """[vocab_size] logits, and the words of a mask, after a text."""
-        key = (request, *text[-2:])
+        key = (request % 4, *text[-2:])
         if key not in self._known:
             generator = torch.Generator().manual_seed(hash(key) & (2**62 - 1))
             logits = torch.randn(self.vocab_size, generator=generator) * 2.5
@@ -87,6 +87,54 @@ def decoded(
     return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
 
 
+class Drafts(NamedTuple):
+    """What is proposed to a request: tokens, and of each place that which it follows; -1 for the first."""
+
+    tokens: Text
+    parents: list[int]
+
+    def way(self, place: int) -> Text:
+        """The tokens before a place."""
+        return [] if place == 0 else [*self.way(self.parents[place]), self.tokens[place - 1]]
+
+    def in_another_order(self, rng: random.Random) -> Drafts:
+        """The same, with other numbers for the places, but for siblings' order."""
+        order, open_places = [], [0]
+        while open_places:
+            place = open_places.pop(rng.randrange(len(open_places)))
+            order.append(place)
+            children = [child for child, parent in enumerate(self.parents) if parent == place]
+            open_places.extend(children[:1])
+            later = [
+                child for child in range(place + 1, len(self.parents)) if self.parents[child] == self.parents[place]
+            ]
+            open_places.extend(later[:1])
+        numbers = {place: number for number, place in enumerate(order)}
+        return Drafts(
+            [self.tokens[place - 1] for place in order[1:]],
+            [-1] + [numbers[self.parents[place]] for place in order[1:]],
+        )
+
+
+def chain(tokens: Text) -> Drafts:
+    return Drafts(tokens, [*range(-1, len(tokens))])
+
+
+def tree(drafter: Drafter, rng: random.Random, text: Text, rest: Text, most: int, vocab_size: int) -> Drafts:
+    """Several proposals of a drafter: each branches off where another one has come to, at any place."""
+    tokens: Text = []
+    parents = [-1]
+    for _ in range(rng.randrange(1, 6)):
+        place = rng.randrange(len(parents))
+        way = Drafts(tokens, parents).way(place)
+        goes_on = rest[len(way) :] if way == rest[: len(way)] else []
+        for token in drafter(rng, text + way, goes_on, rng.randrange(most + 1 - len(way)), vocab_size):
+            tokens.append(token)
+            parents.append(place)
+            place = len(parents) - 1
+    return Drafts(tokens, parents).in_another_order(rng)
+
+
 def decoded_with_drafts(
     model: ToyModel,
     params: Sequence[SamplingParams],
@@ -97,6 +145,7 @@ def decoded_with_drafts(
     rng: random.Random,
     sampler: Sampler,
     device: str = "cpu",
+    with_trees: bool = False,
 ) -> tuple[list[Text], int]:
     """At least the first tokens of what each request gets when drafts are verified, and how many were accepted."""
     batch = new_batch(params, prompts, model.vocab_size, device)
@@ -104,27 +153,38 @@ def decoded_with_drafts(
     length = min(map(len, plain))
     accepted = 0
     while min(len(text) - len(prompt) for text, prompt in zip(texts, prompts, strict=True)) < length:
-        drafts = []
+        proposed = []
         for text, prompt, whole in zip(texts, prompts, plain, strict=True):
             rest = whole[len(text) - len(prompt) :]
-            drafts.append(drafter(rng, text, rest, rng.randrange(most + 1), model.vocab_size))
+            if with_trees:
+                proposed.append(tree(drafter, rng, text, rest, most, model.vocab_size))
+            else:
+                proposed.append(chain(drafter(rng, text, rest, rng.randrange(most + 1), model.vocab_size)))
         places = [
-            model.read(request, text + draft[:count])
-            for request, (text, draft) in enumerate(zip(texts, drafts, strict=True))
-            for count in range(len(draft) + 1)
+            model.read(request, text + drafts.way(place))
+            for request, (text, drafts) in enumerate(zip(texts, proposed, strict=True))
+            for place in range(len(drafts.parents))
         ]
         logits, words = (torch.stack(each).to(device) for each in zip(*places, strict=True))
+        ids = list(itertools.chain(*(drafts.tokens for drafts in proposed)))
         verified = verify_drafts(
             logits,
-            torch.tensor(list(itertools.chain(*drafts)), dtype=torch.int64, device=device),
+            torch.tensor(ids, dtype=torch.int64, device=device),
             batch,
-            counts=[len(draft) for draft in drafts],
+            counts=[len(drafts.tokens) for drafts in proposed],
+            parents=list(itertools.chain(*(drafts.parents for drafts in proposed))) if with_trees else None,
             sampler=sampler,
             bitmask=words if model.with_grammar else None,
         )
         tokens, counts = verified.token_ids.tolist(), verified.accepted.tolist()
-        for text, got, count, draft in zip(texts, tokens, counts, drafts, strict=True):
-            assert got[:count] == draft[:count]
+        if with_trees:
+            assert verified.path is not None
+            for way, got, count, drafts in zip(verified.path.tolist(), tokens, counts, proposed, strict=True):
+                assert drafts.way(way[count]) == got[:count]
+                assert [drafts.parents[place] for place in way[: count + 1]] == [-1, *way[:count]]
+                assert set(way[count + 1 :]) <= {-1}
+        for text, got, count, drafts in zip(texts, tokens, counts, proposed, strict=True):
+            assert with_trees or got[:count] == drafts.tokens[:count]
             assert all(0 <= token < model.vocab_size for token in got[: count + 1])
             assert all(token == -1 for token in got[count + 1 :])
             text.extend(got[: count + 1])
@@ -143,6 +203,18 @@ def nonsense(rng: random.Random, text: Text, rest: Text, count: int, vocab_size:
 
 def often_right(rng: random.Random, text: Text, rest: Text, count: int, vocab_size: int) -> Text:
     return [token if rng.random() < 0.8 else rng.randrange(vocab_size) for token in rest[:count]]
+
+
+def best_of(model: ToyModel) -> Drafter:
+    """Drafts what a model deems best: of every fourth request the target itself, of the others another one."""
+
+    def best(rng: random.Random, text: Text, rest: Text, count: int, vocab_size: int) -> Text:
+        drafts: Text = []
+        for _ in range(count):
+            drafts.append(int(model.read(0, text + drafts)[0].argmax()))
+        return drafts
+
+    return best
 
 
 def n_grams(rng: random.Random, text: Text, rest: Text, count: int, vocab_size: int) -> Text:

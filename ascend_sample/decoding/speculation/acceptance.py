@@ -17,8 +17,9 @@ class Draft(NamedTuple):
     """Holds what a drafter proposes.
 
     Attributes:
-        tokens: int64 [batch, count], all of the model's vocabulary; what follows a row's own count is any of them. On a
-            CPU other tokens are refused. On a device nothing is checked, because a round would have to wait for it.
+        tokens: int64 [batch, count], all of the model's vocabulary; what follows a row's own count is any of them.
+            Under the rule match others are not accepted. Under the other rules they are refused on a CPU; on a device
+            nothing is checked, because a round would have to wait for it.
         counts: int64 [batch], how many of them each row proposes, 0 to count.
         probabilities: float32 [batch, count, vocab_size], the distribution that each token was drawn from; None where
             tokens are not drawn: each then counts as drawn from a distribution that has nothing else.

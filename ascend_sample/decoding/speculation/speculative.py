@@ -69,7 +69,8 @@ def speculative_sample(
             pay off.
         rule: which drafts stay, as `verify_drafts` says. "standard": as many as leaves the distribution exact, draft by
             draft. "block": the same of all drafts together, which accepts at least as many. "match": what `sample`
-            would draw: then the texts are those of `sample` with the same seeds, token for token, whatever is proposed.
+            would draw: then the texts are those of `sample` with the same seeds, token for token, whatever is proposed,
+            ids that the model does not know included.
         generator: where the seeds of prompts without one come from, on the CPU; None is torch's default one.
         **common: see `CommonOptions`. logits_processor, stopping_criteria and return_scores are refused, and so are
             rules of a model's generation_config: what they get or give is one step of all rows, and here rows are at
@@ -213,7 +214,7 @@ class _Run:
         start = (texts.lengths - 1 - (count - wanted)).clamp(min=0) if is_ragged else texts.lengths - 1
         if self.is_cache_ahead or is_ragged:  # rows that are done are ragged: they stay where they are
             self.cache = self.model.rollback(self.cache, start)
-        window = texts.window(start, draft.tokens, is_ragged)
+        window = texts.window(start, self._readable(draft.tokens), is_ragged)
         logits, self.cache, _ = self.sampling.entered(decoded(STRATEGY, self.model, window, self.cache))
         self.target_passes += 1
         if is_ragged and count:
@@ -284,12 +285,16 @@ class _Run:
         self.draft_passes += draft.passes
         if draft.probabilities is not None:
             self._check_vocabulary(draft.probabilities.shape[2])
-        if draft.tokens.is_cpu:  # elsewhere the round would have to wait for an answer
+        if draft.tokens.is_cpu and self.rule != "match":  # elsewhere the round would have to wait for an answer
             for token in map(int, draft.tokens.aminmax()):
                 if not 0 <= token < self.vocab_size:
                     rule = f"propose tokens of the model's vocabulary, 0 to {self.vocab_size - 1}"
                     refuse(STRATEGY, "drafter", rule, token, "Draft with tokens that the model knows.")
         return draft
+
+    def _readable(self, drafted: Tensor) -> Tensor:
+        """Returns what the model reads of drafts: under the rule match, others for those that it does not know."""
+        return drafted.clamp(0, self.vocab_size - 1) if self.rule == "match" and drafted.shape[1] else drafted
 
     def _sample_from(self, vocab_size: int) -> None:
         """Notes how many tokens the model's logits are for, and how each row is sampled from them."""

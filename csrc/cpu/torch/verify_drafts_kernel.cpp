@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include <tuple>
+#include <vector>
 
 #include "adapter.h"
 #include "dispatch.h"
@@ -26,6 +27,24 @@ void check_ends(const int64_t* ends, int64_t requests, int64_t places) {
                     before, ". A request with d drafts has d + 1 rows.");
 }
 
+/// Raises unless the first place of each request follows none, and each other one an earlier one.
+void check_parents(const int64_t* parents, const int64_t* ends, int64_t requests) {
+  int64_t place = 0;
+  for (int64_t request = 0; request < requests; ++request) {
+    const int64_t first = place;
+    for (; place < ends[request]; ++place) {
+      const int64_t number = place - first;
+      const bool is_earlier = parents[place] >= 0 && parents[place] < number;
+      TORCH_CHECK_VALUE(number == 0 ? parents[place] == -1 : is_earlier,
+                        VerifyDraftsArguments::kName,
+                        ": parents must be -1 for the first place of a request and an earlier "
+                        "place of it for each other one, got ",
+                        parents[place], " for place ", number, " of request ", request,
+                        ". Number places from the root on.");
+    }
+  }
+}
+
 Proposals proposals_of(const VerifyDraftsArguments& arguments, Reader& reader) {
   const auto& [probabilities, candidates] =
       std::tie(arguments.draft_probabilities, arguments.draft_candidates);
@@ -46,6 +65,13 @@ VerifyDraftsArguments::Results verify_drafts_kernel(const VerifyDraftsArguments&
   const auto* const ends = reader.list<int64_t>(arguments.ends);
   check_ends(ends, arguments.ends.size(0), arguments.logits.size(0));
   auto [token_ids, status, accepted] = allocate_outputs(arguments);
+  const int64_t* parents = nullptr;
+  std::vector<int64_t> path;
+  if (arguments.parents.has_value()) {
+    parents = reader.list<int64_t>(*arguments.parents);
+    check_parents(parents, ends, arguments.ends.size(0));
+    path.resize(static_cast<size_t>(token_ids.size(0)));
+  }
   const VerifyingCall call{.places = sampling_call_of(arguments, reader, token_ids, status),
                            .batch_size = arguments.ends.size(0),
                            .ends = ends,
@@ -54,7 +80,9 @@ VerifyDraftsArguments::Results verify_drafts_kernel(const VerifyDraftsArguments&
                            .proposals = proposals_of(arguments, reader),
                            .acceptance = static_cast<uint32_t>(arguments.acceptance_purpose),
                            .resampling = static_cast<uint32_t>(arguments.resampling_purpose),
-                           .accepted = accepted.mutable_data_ptr<int64_t>()};
+                           .accepted = accepted.mutable_data_ptr<int64_t>(),
+                           .parents = parents,
+                           .path = path.data()};
   serve(&Kernel::verify, call);
   return {token_ids, status, accepted};
 }

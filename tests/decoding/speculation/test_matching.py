@@ -23,13 +23,16 @@ MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1], [0, 1, 1, 1]])
 
 
 class Nonsense:
-    """Proposes anything, and says how many of it counts."""
+    """Proposes anything from first to last, and says how many of it counts."""
+
+    def __init__(self, first: int = 0, last: int = VOCAB_SIZE - 1) -> None:
+        self.first, self.end = first, last + 1
 
     def start(self, input_ids: Tensor, attention_mask: Tensor | None, encoder: Any) -> None:
         return None
 
     def draft(self, state: None, given: Round) -> tuple[Draft, None]:
-        tokens = torch.randint(VOCAB_SIZE, (len(given.wanted), given.size)).to(given.wanted.device)
+        tokens = torch.randint(self.first, self.end, (len(given.wanted), given.size)).to(given.wanted.device)
         return Draft(tokens, given.wanted - (given.wanted > 0).long()), None
 
 
@@ -41,6 +44,8 @@ def worlds(device: str) -> tuple[Any, dict[str, Drafter]]:
         "another": ModelDrafter(other),
         "n-grams": NGramDrafter(),
         "nonsense": Nonsense(),
+        "foreign": Nonsense(-(2**40), 2**40),
+        "next to the vocabulary": Nonsense(-1, VOCAB_SIZE),
     }
     return model, drafters
 
@@ -62,7 +67,7 @@ def params_of(rng: random.Random) -> SamplingParams:
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 3, "adaptive"])
-@pytest.mark.parametrize("name", ["itself", "another", "n-grams", "nonsense"])
+@pytest.mark.parametrize("name", ["itself", "another", "n-grams", "nonsense", "foreign", "next to the vocabulary"])
 def test_texts_and_scores_are_those_of_sample(name: str, gamma: Any, device: str) -> None:
     rng = random.Random(f"{name} {gamma}")
     for case in range(2):
