@@ -37,7 +37,10 @@ auto fields_of(const Arguments& arguments) {
     return std::tuple<const Fields&...>(fields...);
   };
   constexpr size_t kCount = count_fields<Arguments>();
-  if constexpr (kCount == 3) {
+  if constexpr (kCount == 2) {
+    const auto& [a, b] = arguments;
+    return tie(a, b);
+  } else if constexpr (kCount == 3) {
     const auto& [a, b, c] = arguments;
     return tie(a, b, c);
   } else if constexpr (kCount == 4) {

@@ -78,6 +78,9 @@ TORCH_LIBRARY(ascend_sample, m) {
   define<ShardLeadsArguments>(m, ShardLeadsArguments::kName);
   define<FirstOfRowsArguments>(m, FirstOfRowsArguments::kName);
   define<ShardHistogramArguments>(m, ShardHistogramArguments::kName);
+  define<ChunkSumsArguments>(m, ChunkSumsArguments::kName);
+  define<LogOfSumsArguments>(m, LogOfSumsArguments::kName);
+  define<CountAboveArguments>(m, CountAboveArguments::kName);
   define_check<NoiseArguments>(m);
 }
 
@@ -92,6 +95,9 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   implement_fake<ShardLeadsArguments>(m);
   implement_fake<FirstOfRowsArguments>(m);
   implement_fake<ShardHistogramArguments>(m);
+  implement_fake<ChunkSumsArguments>(m);
+  implement_fake<LogOfSumsArguments>(m);
+  implement_fake<CountAboveArguments>(m);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {

@@ -282,6 +282,40 @@ struct ShardHistogramArguments {
   int64_t digit;
 };
 
+/// What a row's sum is made of, in chunks of 1024 ids.
+struct ChunkSumsArguments {
+  static constexpr const char* kName = "chunk_sums";
+  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows)";
+  /// float32 [rows, chunks], float64 [rows, chunks].
+  static constexpr const char* kResults = "(Tensor maxima, Tensor sums)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+};
+
+struct LogOfSumsArguments {
+  static constexpr const char* kName = "log_of_sums";
+  static constexpr const char* kSchema = "(Tensor maxima, Tensor sums)";
+  /// float32 [rows], float64 [rows].
+  static constexpr const char* kResults = "(Tensor maximum, Tensor log_sum)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
+
+  const at::Tensor& maxima;
+  const at::Tensor& sums;
+};
+
+struct CountAboveArguments {
+  static constexpr const char* kName = "count_above";
+  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, Tensor bounds)";
+  static constexpr const char* kResults = "Tensor";  // int64 [rows]
+  using Results = at::Tensor;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& bounds;
+};
+
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
 /// at shapes, dtypes, devices and numbers on the host only: works on fake tensors with symbolic
 /// shapes, and never synchronises with a device.
@@ -296,6 +330,9 @@ void check_arguments(const RowLogprobsArguments& arguments);
 void check_arguments(const ShardLeadsArguments& arguments);
 void check_arguments(const FirstOfRowsArguments& arguments);
 void check_arguments(const ShardHistogramArguments& arguments);
+void check_arguments(const ChunkSumsArguments& arguments);
+void check_arguments(const LogOfSumsArguments& arguments);
+void check_arguments(const CountAboveArguments& arguments);
 
 /// The results, not initialised. What is not wanted has the shape [0].
 SampleArguments::Results allocate_outputs(const SampleArguments& arguments);
@@ -309,5 +346,8 @@ RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& argum
 ShardLeadsArguments::Results allocate_outputs(const ShardLeadsArguments& arguments);
 FirstOfRowsArguments::Results allocate_outputs(const FirstOfRowsArguments& arguments);
 ShardHistogramArguments::Results allocate_outputs(const ShardHistogramArguments& arguments);
+ChunkSumsArguments::Results allocate_outputs(const ChunkSumsArguments& arguments);
+LogOfSumsArguments::Results allocate_outputs(const LogOfSumsArguments& arguments);
+CountAboveArguments::Results allocate_outputs(const CountAboveArguments& arguments);
 
 }  // namespace ascend_sample

@@ -338,6 +338,34 @@ void check_arguments(const ShardHistogramArguments& arguments) {
                     digit, ". A value has four digits of 8 bits.");
 }
 
+void check_arguments(const ChunkSumsArguments& arguments) {
+  check_logits(ChunkSumsArguments::kName, arguments.logits);
+  count_rows(ChunkSumsArguments::kName, arguments.logits, arguments.rows);
+}
+
+void check_arguments(const LogOfSumsArguments& arguments) {
+  constexpr const char* kOperator = LogOfSumsArguments::kName;
+  const auto& [maxima, sums] = arguments;
+  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
+    TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, kOperator, ": ", name, " must be ", dtype,
+                     ", got ", tensor.scalar_type(), ". Pass what chunk_sums returns.");
+    TORCH_CHECK_VALUE(
+        tensor.dim() == 2 && tensor.sym_sizes() == maxima.sym_sizes() && tensor.sym_size(1) >= 1,
+        kOperator, ": ", name, " must have the shape [rows, chunks] of maxima, got ",
+        tensor.sym_sizes(), ". Pass what chunk_sums returns.");
+  };
+  check(maxima, "maxima", ScalarType::Float);
+  check(sums, "sums", ScalarType::Double);
+}
+
+void check_arguments(const CountAboveArguments& arguments) {
+  constexpr const char* kOperator = CountAboveArguments::kName;
+  const auto& [logits, rows, bounds] = arguments;
+  check_logits(kOperator, logits);
+  const c10::SymInt count = count_rows(kOperator, logits, rows);
+  check_per_row(kOperator, bounds, "bounds", ScalarType::Float, count, logits, "logits");
+}
+
 void check_arguments(const ShardLeadsArguments& arguments) {
   constexpr const char* kOperator = ShardLeadsArguments::kName;
   const at::Tensor& logits = arguments.logits;
@@ -418,6 +446,23 @@ FirstOfRowsArguments::Results allocate_outputs(const FirstOfRowsArguments& argum
 
 at::Tensor allocate_outputs(const ShardHistogramArguments& arguments) {
   return allocate({arguments.prefix.sym_size(0), c10::SymInt(256)}, c10::kDouble, arguments.logits);
+}
+
+ChunkSumsArguments::Results allocate_outputs(const ChunkSumsArguments& arguments) {
+  const auto& [logits, rows] = arguments;
+  const c10::SymInt shape[] = {rows.has_value() ? rows->sym_size(0) : logits.sym_size(0),
+                               (logits.sym_size(1) + 1023) / 1024};
+  return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kDouble, logits)};
+}
+
+LogOfSumsArguments::Results allocate_outputs(const LogOfSumsArguments& arguments) {
+  const at::Tensor& maxima = arguments.maxima;
+  return {allocate({maxima.sym_size(0)}, c10::kFloat, maxima),
+          allocate({maxima.sym_size(0)}, c10::kDouble, maxima)};
+}
+
+at::Tensor allocate_outputs(const CountAboveArguments& arguments) {
+  return allocate({arguments.bounds.sym_size(0)}, c10::kLong, arguments.logits);
 }
 
 ShardLeadsArguments::Results allocate_outputs(const ShardLeadsArguments& arguments) {

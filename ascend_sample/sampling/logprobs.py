@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ascend_sample._errors import refuse, show
+from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.best_tokens import best_entries, chunk_lanes
 from ascend_sample.sampling.distribution import Distributions, kept_logits
 from ascend_sample.sampling.leftover import Leftover
@@ -113,6 +115,13 @@ class AskingRows(NamedTuple):
     def gathered(self) -> AskingRows:
         """Returns the same rows where `of_batch` has been called for what they have."""
         return self._replace(there=None)
+
+
+def asking_of(batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> tuple[AskingRows, RowParameters]:
+    """Returns what rows of a batch that ask for logprobs ask for, and their parameters."""
+    asking = AskingRows.of(rows.tolist(), len(batch), int(batch.host.logprobs.max()), batch.device)
+    parameters = batch.row_parameters()
+    return asking, parameters if asking.there is None else parameters.of_rows(rows, asking.there)
 
 
 def gather_logprobs(

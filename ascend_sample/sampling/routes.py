@@ -67,6 +67,14 @@ def abilities_of(device: torch.device, dtype: torch.dtype, round_float32: bool =
     return Abilities(False, is_served(OPERATOR_NAME, dtype), is_served(OPERATOR_V2_NAME, torch.float32), rounds)
 
 
+def are_served_alike_in_float32(device: torch.device, dtype: torch.dtype) -> bool:
+    """Tells whether rows have the same routes when their logits are converted to float32."""
+    if device.type == "cpu":
+        return True
+    has = abilities_of(device, dtype)
+    return dtype == torch.float32 or has.fused_v2 or not has.fused
+
+
 class _Rows(NamedTuple):
     """Facts in the terms of the rules, an array each."""
 

@@ -21,6 +21,7 @@ from ascend_sample.sampling.logprobs import (
     AskingRows,
     Logprobs,
     LogprobsMode,
+    asking_of,
     gather_logprobs,
     leftover_for,
     logprobs_of_leftover,
@@ -34,7 +35,7 @@ from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, che
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.serving import WHOLE, PlacedGroup, Placement, place_groups, serve
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
-from ascend_sample.sampling.vocabulary_parallel.step import ShardedSteps
+from ascend_sample.sampling.vocabulary_parallel.split_steps import SplitSteps
 
 
 class SamplerOutput(NamedTuple):
@@ -147,7 +148,7 @@ class Sampler:
         self.host = host
         self.shard = shard
         is_split = shard is not None and shard.exchange.size > 1
-        self._steps = ShardedSteps(shard, keep_ties) if shard is not None and is_split else None
+        self._steps = SplitSteps(shard, keep_ties, self.logprobs_mode) if shard is not None and is_split else None
 
     @in_normal_mode
     def __call__(
@@ -164,7 +165,7 @@ class Sampler:
 
         Args:
             logits: float32, float16 or bfloat16 [batch, vocab_size] on the device of the batch; with ``host`` on any;
-                with ``shard`` [batch, width] on the CPU.
+                with ``shard`` [batch, width].
             batch: the requests, in the order of the rows.
             purpose: which of the independent noises of a seed and a position.
             advance: tell the batch of the tokens, so that the next step is theirs. Without it the same step, given the
@@ -191,7 +192,10 @@ class Sampler:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)
         if self._steps is not None:
-            return self._split_step(self._steps, logits, batch, allowed, purpose, advance)
+            output = SamplerOutput(*self._steps.draw(self, logits, batch, allowed, purpose))
+            if advance:
+                batch.advance(output.token_ids)
+            return output
         if self.shard is not None:
             logits = logits[:, : batch.vocab_size]
         copied = HostCopy(logits) if self.host else None
@@ -246,32 +250,6 @@ class Sampler:
             rule = f"be on the device of the batch, {batch.device}"
             refuse("Sampler", "logits", rule, logits.device, "Make the batch with device=logits.device.")
 
-    def _split_step(
-        self,
-        steps: ShardedSteps,
-        logits: Tensor,
-        batch: SamplingBatch,
-        allowed: Bitmask | None,
-        purpose: Purpose,
-        advance: bool,
-    ) -> SamplerOutput:
-        """Takes a step with the other ranks."""
-        if logits.device.type != "cpu":
-            remedy = "Copy each rank's part to the CPU, or gather the logits and leave shard out."
-            refuse("Sampler", "logits", "be on the CPU for a sampler with a shard", logits.device, remedy)
-        edits = batch.native_edits()
-        if allowed is not None:
-            edits |= allowed.native_edits(len(batch))
-        asking = np.flatnonzero(batch.host.logprobs >= 0)
-        drawn = steps.draw(logits, batch, edits, purpose, asking)
-        logprobs = None
-        if drawn.whole is not None:
-            plan = self.plan_of(drawn.whole, batch, allowed)
-            logprobs = self.logprobs_of(drawn.whole, batch, allowed, drawn.output.token_ids, plan)
-        if advance:
-            batch.advance(drawn.output.token_ids)
-        return SamplerOutput(*drawn.output, logprobs)
-
     def draw(
         self,
         logits: Tensor,
@@ -281,8 +259,12 @@ class Sampler:
         purpose: Purpose,
         blocks: Iterable[slice] = (WHOLE,),
         left: Leftover | None = None,
+        keys: DrawKeys | None = None,
     ) -> RowsOutput:
-        """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads."""
+        """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads.
+
+        ``keys`` are what the noise of a device is a function of, where that is not what the batch has.
+        """
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
         if plan.placement.is_native:
             edits = batch.native_edits()
@@ -292,7 +274,8 @@ class Sampler:
         groups = plan.placement.groups
         edited = batch.edited(logits, allowed, groups[0].columns if len(groups) == 1 else batch.vocab_size)
         sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
-        return serve(sources, *options, DrawKeys(batch.host.seed, batch.host.position), edited, left=left)
+        keys = DrawKeys(batch.host.seed, batch.host.position) if keys is None else keys
+        return serve(sources, *options, keys, edited, left=left)
 
     def plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
         """Returns the plan for the batch as it is, made once for as long as it stays so."""
@@ -311,7 +294,7 @@ class Sampler:
         self, options: tuple[object, ...], logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans
     ) -> _Plan:
         """Returns the plan for rows of which these are edited."""
-        if is_edited.any() and _is_served_alike_in_float32(logits):
+        if is_edited.any() and routes.are_served_alike_in_float32(logits.device, logits.dtype):
             is_edited = np.ones_like(is_edited)  # one call of an operator costs a device less than two
         key = (*options, is_edited.tobytes())
         if key not in batch.plans:
@@ -333,8 +316,7 @@ class Sampler:
         rows = np.flatnonzero(batch.host.logprobs >= 0)
         asking, asked, distributions = None, parameters, None
         if len(rows):
-            asking = AskingRows.of(rows.tolist(), len(batch), int(batch.host.logprobs.max()), batch.device)
-            asked = parameters if asking.there is None else parameters.of_rows(rows, asking.there)
+            asking, asked = asking_of(batch, rows)
             if batch.device.type != "cpu" and not self.keep_ties:
                 distributions = Distributions(asked, batch.vocab_size)
         return _Plan(
@@ -392,11 +374,3 @@ def _sent(output: SamplerOutput, device: torch.device) -> SamplerOutput:
     if logprobs is not None:
         logprobs = Logprobs(logprobs.rows, *(to_device(tensor.numpy(), device) for tensor in logprobs[1:]))
     return SamplerOutput(token_ids, status, logprobs)
-
-
-def _is_served_alike_in_float32(logits: Tensor) -> bool:
-    """Tells whether rows have the same routes when their logits are converted to float32."""
-    if logits.is_cpu:
-        return True
-    has = routes.abilities_of(logits.device, logits.dtype)
-    return logits.dtype == torch.float32 or has.fused_v2 or not has.fused

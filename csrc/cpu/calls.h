@@ -275,6 +275,35 @@ struct DigitCall {
   double* bins;                   // [batch_size, kDigitBins]
 };
 
+/// chunk_sums: what a row's sum is made of, chunk by chunk.
+struct ChunksCall {
+  Logits logits;
+  int64_t batch_size;
+  std::span<const int64_t> rows;  // as those of ShardCall
+  int64_t chunks;                 // of a row
+  float* maxima;                  // [batch_size, chunks]
+  double* sums;  // the same, of exp(logit - maximum); of +inf, how many there are in the chunk
+};
+
+/// log_of_sums: the logarithms of rows' sums, from what chunk_sums found of all their chunks.
+struct LogSumCall {
+  int64_t batch_size;
+  int64_t chunks;
+  const float* maxima;  // [batch_size, chunks]
+  const double* sums;   // the same
+  float* maximum;       // [batch_size]
+  double* log_sum;      // the same; 0 for a row of -inf
+};
+
+/// count_above: how many logits of rows are above a bound.
+struct AboveCall {
+  Logits logits;
+  int64_t batch_size;
+  std::span<const int64_t> rows;  // as those of ShardCall
+  const float* bounds;            // [batch_size]
+  int64_t* counts;                // the same
+};
+
 /// Tokens whose own numbers and ranks are wanted, one for each row of the batch.
 struct GivenTokens {
   const int64_t* ids;

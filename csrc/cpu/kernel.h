@@ -13,6 +13,7 @@
 #include "cpu/filters/rejection.h"
 #include "cpu/filters/sample_result.h"
 #include "cpu/rows/edits.h"
+#include "cpu/shard_sums.h"
 #include "cpu/shards.h"
 #include "cpu/targets.h"
 
@@ -380,6 +381,9 @@ const Kernel kKernel{.sample = sample,
                      .lead = lead,
                      .find_first = find_first,
                      .weigh_digits = weigh_digits,
+                     .sum_chunks = sum_chunks,
+                     .add_sums = add_sums,
+                     .count_above = count_above,
                      .fill_noise = fill_exponential};
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

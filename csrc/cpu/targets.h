@@ -28,6 +28,9 @@ struct Kernel {
   RowsFunction<ShardCall> lead;
   RowsFunction<FirstCall> find_first;
   RowsFunction<DigitCall> weigh_digits;
+  RowsFunction<ChunksCall> sum_chunks;
+  RowsFunction<LogSumCall> add_sums;
+  RowsFunction<AboveCall> count_above;
 
   /// Writes the exponential noise of `count` lanes of a row from `first_lane`, which is even.
   void (*fill_noise)(const NoiseKey& key, uint64_t first_lane, size_t count, float* out);

@@ -151,6 +151,9 @@ constexpr Kernel kKernel{.sample = sample<kIsFaulty>,
                          .lead = nullptr,  // nor the parts of split rows
                          .find_first = nullptr,
                          .weigh_digits = nullptr,
+                         .sum_chunks = nullptr,
+                         .add_sums = nullptr,
+                         .count_above = nullptr,
                          .fill_noise = fill_noise};
 
 bool is_available() { return true; }

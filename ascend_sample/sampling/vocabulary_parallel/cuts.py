@@ -44,6 +44,17 @@ def value_of(keys: Integers) -> npt.NDArray[np.float32]:
     return values
 
 
+def key_of(values: npt.NDArray[np.float32]) -> Integers:
+    """Returns the numbers of values, which grow with them; the inverse of `value_of`, but for -0, which is 0.
+
+    Example:
+        >>> [hex(key) for key in key_of(np.array([0.0, 1.0, -1.0, -np.inf], np.float32)).tolist()]
+        ['0x80000000', '0xbf800000', '0x40800000', '0x800000']
+    """
+    bits = values.view(np.int32).astype(np.int64)
+    return 0x80000000 + np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+
 class End(NamedTuple):
     """What is kept: everything above some values, and some of their equals, those with the lowest ids.
 

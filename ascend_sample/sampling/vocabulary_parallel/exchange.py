@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ascend_sample._errors import refuse
+
 
 @runtime_checkable
 class Exchange(Protocol):
@@ -62,8 +64,7 @@ class ProcessGroupExchange:
         try:
             dist.all_gather(list(gathered.unbind(0)), message, group=self._group)
         except RuntimeError as error:
-            raise RuntimeError(
-                f"VocabularyShard: the ranks must all take part in a step, got a failed collective on rank {self.rank} "
-                f"of {self.size}: {error}. Make a new group of the ranks that are left."
-            ) from error
+            failed = f"a failed collective on rank {self.rank} of {self.size}: {error}"
+            remedy = "Make a new group of the ranks that are left."
+            refuse("VocabularyShard", "the ranks", "all take part in a step", failed, remedy, RuntimeError)
         return gathered

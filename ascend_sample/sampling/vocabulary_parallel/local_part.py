@@ -16,6 +16,7 @@ from ascend_sample.sampling.vocabulary_parallel.candidates import first_of
 from ascend_sample.sampling.vocabulary_parallel.cuts import BINS, CutSearch
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.local_rows import LocalRows
+from ascend_sample.sampling.vocabulary_parallel.reported import PartOfRows, processed_part
 from ascend_sample.sampling.vocabulary_parallel.step_plan import StepPlan
 
 
@@ -65,6 +66,7 @@ class LocalPart:
         purpose: Purpose,
     ) -> None:
         self._plan, self._ids, self._position, self._purpose = plan, ids, position, purpose
+        self._own = logits[:, : len(ids)]
         self._local = LocalRows(logits, edits, plan.places, ids) if len(ids) else None
         self.status = torch.full((len(logits),), int(RowStatus.ALL_MASKED), dtype=torch.int8)  # without any ids
 
@@ -158,6 +160,35 @@ class LocalPart:
                 digits = torch.from_numpy(plan.digits)[chosen.of_batch]
                 found.append(CutRows(tensor, rows, where, chosen.of_batch, maximum, temperature, digits))
         return found
+
+    def reported(self, rows: Rows, is_processed: bool, maxima: race.Singles) -> tuple[list[PartOfRows], Tensor]:
+        """Returns this part of rows whose logprobs are wanted.
+
+        Args:
+            rows: which rows of the batch, ascending.
+            is_processed: they are those of what temperature and min-p leave.
+            maxima: of the whole rows of the batch.
+
+        Returns:
+            The parts, and of each row whether what it leaves is not sure.
+        """
+        is_unsure = torch.zeros(len(rows), dtype=torch.bool)
+        if self._local is None:
+            return [], is_unsure
+        if not is_processed:
+            there = None if len(rows) == len(self.status) else torch.from_numpy(rows)
+            return [PartOfRows(self._own, there, torch.arange(len(rows)))], is_unsure
+        parts = []
+        for chosen in self._plan.places.chosen(rows):
+            tensor = self._local.tensors[chosen.tensor]
+            kept, is_unsure[chosen.where] = processed_part(
+                tensor if chosen.rows is None else tensor[chosen.rows],
+                torch.from_numpy(maxima)[chosen.of_batch],
+                self._plan.parameters.temperature[chosen.of_batch],
+                self._plan.min_p[chosen.of_batch],
+            )
+            parts.append(PartOfRows(kept, None, chosen.where))
+        return parts, is_unsure
 
     def histograms(self, parts: Sequence[CutRows], search: CutSearch, digit: int) -> Tensor:
         """Returns what the rows weigh by the next digit: float64 [rows of the search, 256]."""

@@ -47,9 +47,9 @@ class Layout:
         self._used = sum(part.length * part.dtype.itemsize for part in parts)
         self.bytes = -(-self._used // ALIGNMENT) * ALIGNMENT
 
-    def packed(self, numbers: Mapping[str, Tensor]) -> Tensor:
-        """Returns the message of numbers by name, each with as many as its part has: uint8 [bytes]."""
-        message = torch.zeros(self.bytes, dtype=torch.uint8)
+    def packed(self, numbers: Mapping[str, Tensor], device: torch.device | str = "cpu") -> Tensor:
+        """Returns the message of numbers by name, each with as many as its part has: uint8 [bytes] on the device."""
+        message = torch.zeros(self.bytes, dtype=torch.uint8, device=device)
         start = 0
         for name, dtype, count in self._parts:
             end = start + count * dtype.itemsize

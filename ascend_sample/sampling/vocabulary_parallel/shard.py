@@ -98,14 +98,17 @@ class VocabularyShard:
         """Returns what the ranks tell each other bytes by."""
         return self.group if isinstance(self.group, Exchange) else ProcessGroupExchange(self.group)
 
-    def find_borders(self) -> Borders:
+    def find_borders(self, device: torch.device | str = "cpu") -> Borders:
         """Returns the parts of all ranks, which tell each other: a collective of its own, once a sampler.
+
+        Args:
+            device: where what is told is to be: that of the logits.
 
         Raises:
             ValueError: the parts are not those of one vocabulary.
         """
-        own = torch.tensor([self.first_id, self.width, self.vocab_size])
-        told = self.exchange.all_gather(own.view(torch.uint8)).view(torch.int64).numpy()
+        own = torch.tensor([self.first_id, self.width, self.vocab_size]).view(torch.uint8).to(device)
+        told = self.exchange.all_gather(own).cpu().view(torch.int64).numpy()
         others = np.flatnonzero(told[:, 2] != self.vocab_size)
         if len(others):
             rule = f"be the same on all ranks, as rank {self.exchange.rank} has {self.vocab_size}"

@@ -5,7 +5,8 @@
    that is not split, and most rows without a filter.
 2. Rows with top-p alone, or a top-k that is not ranked, take a round for each digit of the order of values.
 3. Now the maxima of rows and the ends of what they keep are known: the ranks tell each other their leads again.
-4. Rows that are still open are gathered, and drawn as if they were not split.
+4. Rows that are still open are gathered, and drawn as if they were not split. Of rows that ask for logprobs the ranks
+   tell what these are made of, and then, where the best do not tell it, how many logits stand before the token.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.distribution import kept_logits
+from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.row_parameters import RowsOutput
 from ascend_sample.sampling.serving import EDITS_OF_ROWS
@@ -30,6 +33,7 @@ from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.local_part import LocalPart
 from ascend_sample.sampling.vocabulary_parallel.local_rows import edited_rows
 from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part
+from ascend_sample.sampling.vocabulary_parallel.reported import ReportedRows, report_kept, without_rows
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.step_plan import StepPlan
 
@@ -42,12 +46,16 @@ class Drawn(NamedTuple):
 
     Attributes:
         output: ids and statuses of all rows.
-        whole: the logits of the whole vocabulary of the rows that were asked for: [batch, vocab_size], in which other
-            rows mean nothing; None if none were.
+        logprobs: of rows that ask for them, as far as no whole logits are needed.
+        whole_rows: the other rows that ask for them, ascending.
+        whole: the logits of the whole vocabulary of these: [batch, vocab_size], in which other rows mean nothing; None
+            where there are none.
         open_rows: how many rows had to be gathered because what they draw was too near to another token.
     """
 
     output: RowsOutput
+    logprobs: list[Logprobs]
+    whole_rows: Rows
     whole: Tensor | None
     open_rows: int
 
@@ -58,20 +66,19 @@ class ShardedSteps:
     Args:
         shard: what the rank has.
         keep_ties: as for `Sampler`.
+        mode: of logprobs.
 
     Attributes:
         open_rows: how many rows of all steps were gathered whole because what they draw was too near to another token.
     """
 
-    def __init__(self, shard: VocabularyShard, keep_ties: bool) -> None:
-        self._shard, self._keep_ties = shard, keep_ties
+    def __init__(self, shard: VocabularyShard, keep_ties: bool, mode: LogprobsMode) -> None:
+        self._shard, self._keep_ties, self._mode = shard, keep_ties, mode
         self._borders: Borders | None = None
         self._seeds: WeakKeyDictionary[SamplingBatch, AgreedSeeds] = WeakKeyDictionary()
         self.open_rows = 0
 
-    def draw(
-        self, logits: Tensor, batch: SamplingBatch, edits: Mapping[str, Tensor], purpose: Purpose, gathered: Rows
-    ) -> Drawn:
+    def draw(self, logits: Tensor, batch: SamplingBatch, edits: Mapping[str, Tensor], purpose: Purpose) -> Drawn:
         """Draws the tokens of all rows.
 
         Args:
@@ -79,7 +86,6 @@ class ShardedSteps:
             batch: the requests, the same on all ranks.
             edits: what the CPU kernel does to logits of the whole vocabulary.
             purpose: of the noise.
-            gathered: the rows of which every rank needs the whole logits afterwards.
 
         Raises:
             ValueError: another rank has other requests.
@@ -90,17 +96,20 @@ class ShardedSteps:
         agreed = self._seeds.setdefault(batch, AgreedSeeds())
         seeds, unknown = agreed.split(batch)
         are_edited = b"".join(each.tobytes() for each in edited_rows(edits, len(batch)))
-        key = ("shard", logits.dtype, self._keep_ties, are_edited, unknown.tobytes())
+        key = ("shard", logits.dtype, self._keep_ties, self._mode, are_edited, unknown.tobytes())
         is_new = key not in batch.plans
         if is_new:
-            batch.plans[key] = StepPlan(batch, edits, logits.dtype, self._keep_ties, unknown, gathered)
+            asking = np.flatnonzero(batch.host.logprobs >= 0)
+            batch.plans[key] = StepPlan(
+                batch, edits, logits.dtype, self._keep_ties, unknown, asking, self._mode.is_processed
+            )
         plan: StepPlan = batch.plans[key]
-        options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size}"
+        options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {self._mode.value}"
         digests = digests_of(batch, options, plan.is_seeded, plan.requests, edits.get("bitmask"))
         if is_new:  # messages of other requests have other lengths: they are compared before
             check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
-        step = _Step(self._shard, self._borders, logits, batch, edits, purpose, plan, digests)
-        drawn = step.run(self._keep_ties, agreed, seeds, len(gathered) > 0)
+        step = _Step(self._shard, self._borders, logits, batch, edits, purpose, plan, digests, self._mode)
+        drawn = step.run(self._keep_ties, agreed, seeds)
         self.open_rows += drawn.open_rows
         return drawn
 
@@ -118,7 +127,9 @@ class _Step:
         purpose: Purpose,
         plan: StepPlan,
         digests: Tensor,
+        mode: LogprobsMode,
     ) -> None:
+        self._mode = mode
         self._shard, self._borders, self._batch, self._plan = shard, borders, batch, plan
         self._digests = digests
         self._logits, self._edits, self._purpose = logits, edits, purpose
@@ -128,8 +139,10 @@ class _Step:
         self._seeds = torch.empty(0, dtype=torch.int64)
         self._token_ids = torch.zeros(len(batch), dtype=torch.int64)
         self._status = torch.empty(len(batch), dtype=torch.int8)
+        self._wholes: list[tuple[Rows, Tensor]] = []
+        self._logprobs: list[Logprobs] = []
 
-    def run(self, keep_ties: bool, agreed: AgreedSeeds, seeds: Rows, wants_whole: bool) -> Drawn:
+    def run(self, keep_ties: bool, agreed: AgreedSeeds, seeds: Rows) -> Drawn:
         """Takes all rounds."""
         plan, batch = self._plan, self._batch
         self._seeds = torch.from_numpy(seeds)
@@ -140,10 +153,9 @@ class _Step:
         self._status = status_of_parts(told["status"])
         self._take_best(told)
         self._take_first(told)
-        whole = self._whole_of(plan.gathered, told["whole"]) if len(plan.gathered) else None
-        if whole is not None and len(plan.whole):
-            here = torch.from_numpy(np.searchsorted(plan.gathered, plan.whole))
-            self._draw_whole(whole[here], plan.whole, keep_ties)
+        if len(plan.gathered):
+            whole = self._whole_of(plan.gathered, told["whole"])
+            self._draw_gathered(whole, plan.whole, keep_ties)
         still_open = [NO_ROWS]
         maxima = np.full(len(batch), -np.inf, np.float32)
         maxima[plan.maxima] = told["maxima"].amax(0).numpy()
@@ -153,15 +165,10 @@ class _Step:
         if len(plan.late) or len(plan.cut):
             still_open += self._later_rounds(maxima, keep_ties)
         open_rows = np.sort(np.concatenate(still_open))
-        if len(open_rows):
-            told = self._tell(self._whole_parts(open_rows), self._whole_numbers(open_rows))
-            self._draw_whole(self._whole_of(open_rows, told["whole"]), open_rows, keep_ties)
-        wanted = None
-        if wants_whole:
-            assert whole is not None, "they were gathered"
-            wanted = whole.new_zeros(len(batch), batch.vocab_size)
-            wanted[torch.from_numpy(plan.gathered)] = whole
-        return Drawn(RowsOutput(self._token_ids, self._status), wanted, len(open_rows))
+        if len(plan.gathered):
+            self._draw_gathered(whole, np.intersect1d(open_rows, plan.gathered), keep_ties)
+        self._last_rounds(np.setdiff1d(open_rows, plan.gathered), maxima, keep_ties)
+        return self._drawn(len(open_rows))
 
     def _tell(self, parts: Sequence[Part], numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Sends numbers to all ranks, and returns theirs; where there are none, as all ranks know, nothing is sent."""
@@ -234,11 +241,73 @@ class _Step:
         of_all = np.broadcast_to(most, (self._shard.exchange.size, len(rows)))
         return [plan.cut[is_infinite], self._take_races(rows, told, of_all, most, near)]
 
+    def _last_rounds(self, open_rows: Rows, maxima: race.Singles, keep_ties: bool) -> None:
+        """Draws the rows that are open, and reports those whose logprobs are made of parts."""
+        parts, numbers = self._whole_parts(open_rows), self._whole_numbers(open_rows)
+        rows = np.setdiff1d(self._plan.reported, open_rows)
+        report = None
+        if len(rows):
+            is_processed, rank = self._mode.is_processed, self._shard.exchange.rank
+            of_rank, is_unsure = self._part.reported(rows, is_processed, maxima)
+            dtype = torch.float32 if is_processed else self._logits.dtype
+            tokens = self._token_ids[torch.from_numpy(rows)]
+            report = ReportedRows(
+                self._borders, rank, rows, of_rank, dtype, self._most_reported, self._mode.is_normalised, tokens
+            )
+            more_parts, more = report.told()
+            parts += [*more_parts, Part("is_unsure", torch.bool, len(rows))]
+            numbers |= more | {"is_unsure": is_unsure}
+        told = self._tell(parts, numbers)
+        if len(open_rows):
+            self._draw_whole(self._whole_of(open_rows, told["whole"]), open_rows, keep_ties)
+        if report is None:
+            return
+        report.take(told)
+        unsure = rows[told["is_unsure"].any(0).numpy()]
+        parts, numbers = self._whole_parts(unsure), self._whole_numbers(unsure)
+        if report.is_counted.any():
+            more_parts, more = report.counts()
+            parts, numbers = parts + more_parts, numbers | more
+        told = self._tell(parts, numbers)
+        if report.is_counted.any():
+            report.take_counts(told)
+        if len(unsure):
+            self._whole_of(unsure, told["whole"])
+        self._logprobs.append(without_rows(report.logprobs(), unsure))
+
+    def _drawn(self, open_rows: int) -> Drawn:
+        wholes = [(np.isin(rows, self._plan.asking), rows, whole) for rows, whole in self._wholes]
+        rows = np.concatenate([NO_ROWS, *(rows[is_asking] for is_asking, rows, _ in wholes)])
+        wanted = None
+        if len(rows):
+            wanted = self._logits.new_zeros(len(self._batch), self._batch.vocab_size)
+            for is_asking, of_batch, whole in wholes:
+                wanted[torch.from_numpy(of_batch[is_asking])] = whole[torch.from_numpy(is_asking)]
+        output = RowsOutput(self._token_ids, self._status)
+        return Drawn(output, self._logprobs, np.sort(rows), wanted, open_rows)
+
+    @property
+    def _most_reported(self) -> int:
+        """Returns how many of the best tokens rows ask for at most."""
+        return int(self._batch.host.logprobs.max())
+
+    def _report_kept(self, rows: Rows, values: Tensor, ids: Tensor) -> None:
+        """Reports those of some rows of which all ranks have the candidates: floats and int64 [rows, n]."""
+        asking = np.flatnonzero(np.isin(rows, self._plan.kept))
+        if not len(asking):
+            return
+        here, of_batch = torch.from_numpy(asking), torch.from_numpy(rows[asking])
+        parameters = self._batch.row_parameters().of_rows(rows[asking], of_batch)
+        kept = kept_logits(values[here], parameters)
+        most, vocab_size, tokens = self._most_reported, self._batch.vocab_size, self._token_ids[of_batch]
+        self._logprobs.append(report_kept(rows[asking], kept, ids[here], tokens, vocab_size, most, self._mode))
+
     def _take_best(self, told: Mapping[str, Tensor]) -> None:
         if len(self._plan.greedy):
             rank = told["best_values"].argmax(0, keepdim=True)  # the lowest among equals, whose ids are the lowest
             best, ids = told["best_values"].gather(0, rank), told["best_ids"].gather(0, rank).to(torch.int64)
             self._token_ids[torch.from_numpy(self._plan.greedy)] = ids.masked_fill_(best == -torch.inf, 0)[0]
+            self._report_kept(self._plan.greedy, best.t(), ids.t())
 
     def _take_first(self, told: Mapping[str, Tensor]) -> None:
         plan = self._plan
@@ -255,6 +324,7 @@ class _Step:
             of_batch = torch.from_numpy(plan.first)[here]
             place, _ = self._sample(values[here].to(dtype), of_batch, False, {})
             self._token_ids[of_batch] = ids[here].gather(1, place.unsqueeze(1)).squeeze(1)
+        self._report_kept(plan.first, values, ids)
 
     def _take_races(
         self, rows: Rows, told: Mapping[str, Tensor], own: race.Singles, most: race.Singles, near: race.Floats
@@ -281,9 +351,16 @@ class _Step:
         return {"whole": padded}
 
     def _whole_of(self, rows: Rows, told: Tensor) -> Tensor:
-        """Returns the logits of the whole vocabulary of rows, of what all ranks have told."""
+        """Returns the logits of the whole vocabulary of rows, of what all ranks have told, and keeps them."""
         parts = told.view(len(told), len(rows), self._borders.most_ids)
-        return torch.cat([part[:, :count] for part, count in zip(parts, self._borders.counts, strict=True)], 1)
+        whole = torch.cat([part[:, :count] for part, count in zip(parts, self._borders.counts, strict=True)], 1)
+        self._wholes.append((rows, whole))
+        return whole
+
+    def _draw_gathered(self, whole: Tensor, rows: Rows, keep_ties: bool) -> None:
+        """Draws rows of those that were gathered in the first round: ``whole`` has all of these."""
+        if len(rows):
+            self._draw_whole(whole[torch.from_numpy(np.searchsorted(self._plan.gathered, rows))], rows, keep_ties)
 
     def _draw_whole(self, whole: Tensor, rows: Rows, keep_ties: bool) -> None:
         there = torch.from_numpy(rows)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from ascend_sample.sampling.vocabulary_parallel.agreement import digest_of_reque
 from ascend_sample.sampling.vocabulary_parallel.cuts import DIGITS
 from ascend_sample.sampling.vocabulary_parallel.kinds import Kind, RowKinds, Rows, kinds_of
 from ascend_sample.sampling.vocabulary_parallel.local_rows import RowPlaces
+
+Booleans = npt.NDArray[np.bool_]
 
 FEW: Final = 64
 """Rows that want so many candidates at most are searched apart from those that want more."""
@@ -30,13 +33,17 @@ class StepPlan:
         dtype: of the logits.
         keep_ties: as for `Sampler`.
         unknown: the rows whose seeds the ranks do not know yet.
-        gathered: the rows whose whole logits are wanted whatever their kind is.
+        asking: the rows that ask for logprobs.
+        is_processed: these are those of processed logits.
 
     Attributes:
         kinds: of the rows.
         best: the rows whose best value is wanted: greedy ones, and those that only need their maximum.
         greedy, first, races, late, cut, whole: the rows by kind, ascending.
+        asking: the rows that ask for logprobs.
         gathered: the rows whose logits every rank gets.
+        reported: the rows whose logprobs are made of what the ranks tell of their parts.
+        kept: the rows whose logprobs are those of candidates that all ranks know.
         first_k: how many candidates the rows of ``first`` want.
         candidates: int64, their places in [rows of first, most], row by row.
         most: the largest of them.
@@ -51,7 +58,8 @@ class StepPlan:
         dtype: torch.dtype,
         keep_ties: bool,
         unknown: Rows,
-        gathered: Rows,
+        asking: Rows,
+        is_processed: bool,
     ) -> None:
         host = batch.host
         kinds = kinds_of(batch, keep_ties)
@@ -62,7 +70,10 @@ class StepPlan:
         self.greedy, self.first, self.races, self.late, self.cut, self.whole = map(self.kinds.rows, Kind)
         self.best = self.kinds.rows(Kind.BEST, Kind.LATE_RACE, Kind.CUT)
         self.maxima = self.kinds.rows(Kind.RACE, Kind.LATE_RACE, Kind.CUT)
-        self.gathered = np.union1d(self.whole, gathered)
+        self.asking = asking
+        by_parts, by_candidates = self._ways_to_report(host.top_k, keep_ties, is_processed, batch.vocab_size)
+        self.reported, self.kept = asking[by_parts[asking]], asking[by_candidates[asking]]
+        self.gathered = np.union1d(self.whole, np.setdiff1d(asking, np.union1d(self.reported, self.kept)))
         self.requests = digest_of_requests(batch, edits)
         self.is_seeded = np.array([params.seed is not None for params in batch.params])
         self.near = np.where(host.temperature == 1, race.NEAR, race.NEAR_DIVIDED)
@@ -88,10 +99,28 @@ class StepPlan:
             if is_of.any()
         ]
         self.parameters: RowParameters = batch.row_parameters().for_operators(batch.vocab_size)
+        self.min_p = batch.row_parameters().min_p
 
-        is_limited = (host.top_k >= 1) & (host.top_k < batch.vocab_size)
-        self.top_k = np.where(is_limited, host.top_k, 0).astype(np.int64)
+        self.top_k = np.where(is_limited(host.top_k, batch.vocab_size), host.top_k, 0).astype(np.int64)
         self.top_p = host.top_p.astype(np.float64)
         self.is_divided = (host.top_p < 1) & (host.temperature != 1)
         is_float = self.places.is_wide | self.is_divided
         self.digits = np.where(is_float, DIGITS[torch.float32], DIGITS[dtype])
+
+    def _ways_to_report(
+        self, top_k: npt.NDArray[np.int32], keep_ties: bool, is_processed: bool, vocab_size: int
+    ) -> tuple[Booleans, Booleans]:
+        """Tells of each row whether logprobs are made of parts, or of candidates; else of the gathered row."""
+        of_row = self.kinds.of_row
+        if not is_processed:
+            return of_row != Kind.WHOLE, np.zeros(len(of_row), np.bool_)
+        # What a nucleus or ties keep is what a row of all logits keeps: it may end elsewhere than the draw's.
+        has_ties = is_limited(top_k, vocab_size) & keep_ties
+        by_parts = np.isin(of_row, (Kind.RACE, Kind.LATE_RACE))
+        return by_parts, np.isin(of_row, (Kind.BEST, Kind.FIRST)) & ~has_ties
+
+
+def is_limited(top_k: npt.NDArray[np.int32], vocab_size: int) -> Booleans:
+    """Tells of each row whether its top-k is on."""
+    found: Booleans = (top_k >= 1) & (top_k < vocab_size)
+    return found

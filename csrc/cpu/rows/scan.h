@@ -71,6 +71,17 @@ ASCEND_SAMPLE_INLINE double sum_exponentials(const typename Type::Storage* chunk
   return sum_with([&](const Floats& logits) { return larger(logits, lowest); });
 }
 
+/// The sum of a row from those of its chunks, each relative to its own maximum. `exponentials` has
+/// room for a number a chunk.
+inline double add_chunks(const float* maxima, const double* sums, size_t count, float maximum,
+                         double* exponentials) {
+  exp_differences(maxima, count, maximum, exponentials);
+  for (size_t index = 0; index < count; ++index) {
+    exponentials[index] *= sums[index];
+  }
+  return sum(exponentials, count);
+}
+
 /// Fills groups.maxima, and adds up the exponentials in the same pass. Every chunk is summed
 /// relative to its own maximum, in a fixed order, so that the result is a function of the row
 /// alone. The sum means nothing for a row with +inf.
@@ -89,11 +100,8 @@ RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chu
     chunks.sums[index] = reference == -kInfinity ? 0.0 : sum_exponentials<Type>(chunk, reference);
   }
   const float maximum = largest_lane(largest);
-  exp_differences(chunks.maxima, row.chunks(), maximum, chunks.exponentials);
-  for (size_t index = 0; index < row.chunks(); ++index) {
-    chunks.exponentials[index] *= chunks.sums[index];
-  }
-  return {maximum, sum(chunks.exponentials, row.chunks())};
+  return {maximum,
+          add_chunks(chunks.maxima, chunks.sums, row.chunks(), maximum, chunks.exponentials)};
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,5 +1,5 @@
-// shard_leads, shard_histogram and first_of_rows for CPU tensors: what a rank finds of its part of
-// rows, by the core of targets.h.
+// What a rank finds of its part of rows, by the core of targets.h: shard_leads, shard_histogram and
+// first_of_rows for the draw, chunk_sums, log_of_sums and count_above for logprobs, on CPU tensors.
 #include <torch/library.h>
 
 #include <span>
@@ -112,11 +112,58 @@ ShardLeadsArguments::Results shard_leads_kernel(const ShardLeadsArguments& argum
   return {leads, token_ids, own_maximum, status};
 }
 
+ChunkSumsArguments::Results chunk_sums_kernel(const ChunkSumsArguments& arguments) {
+  check_arguments(arguments);
+  const at::Tensor& logits = arguments.logits;
+  const Numbers<int64_t> rows(arguments.rows);
+  check_places(ChunkSumsArguments::kName, rows, logits);
+  auto [maxima, sums] = allocate_outputs(arguments);
+  serve(&Kernel::sum_chunks, ChunksCall{.logits = logits_of(logits),
+                                        .batch_size = maxima.size(0),
+                                        .rows = rows.span(),
+                                        .chunks = maxima.size(1),
+                                        .maxima = maxima.mutable_data_ptr<float>(),
+                                        .sums = sums.mutable_data_ptr<double>()});
+  return {maxima, sums};
+}
+
+LogOfSumsArguments::Results log_of_sums_kernel(const LogOfSumsArguments& arguments) {
+  check_arguments(arguments);
+  const Numbers<float> maxima(arguments.maxima);
+  const Numbers<double> sums(arguments.sums);
+  auto [maximum, log_sum] = allocate_outputs(arguments);
+  serve(&Kernel::add_sums, LogSumCall{.batch_size = maximum.size(0),
+                                      .chunks = arguments.maxima.size(1),
+                                      .maxima = maxima.span().data(),
+                                      .sums = sums.span().data(),
+                                      .maximum = maximum.mutable_data_ptr<float>(),
+                                      .log_sum = log_sum.mutable_data_ptr<double>()});
+  return {maximum, log_sum};
+}
+
+at::Tensor count_above_kernel(const CountAboveArguments& arguments) {
+  check_arguments(arguments);
+  const at::Tensor& logits = arguments.logits;
+  const Numbers<int64_t> rows(arguments.rows);
+  check_places(CountAboveArguments::kName, rows, logits);
+  const Numbers<float> bounds(arguments.bounds);
+  at::Tensor counts = allocate_outputs(arguments);
+  serve(&Kernel::count_above, AboveCall{.logits = logits_of(logits),
+                                        .batch_size = counts.size(0),
+                                        .rows = rows.span(),
+                                        .bounds = bounds.span().data(),
+                                        .counts = counts.mutable_data_ptr<int64_t>()});
+  return counts;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
   m.impl(FirstOfRowsArguments::kName, adapted<&first_of_rows_kernel>);
   m.impl(ShardHistogramArguments::kName, adapted<&shard_histogram_kernel>);
+  m.impl(ChunkSumsArguments::kName, adapted<&chunk_sums_kernel>);
+  m.impl(LogOfSumsArguments::kName, adapted<&log_of_sums_kernel>);
+  m.impl(CountAboveArguments::kName, adapted<&count_above_kernel>);
   m.impl(ShardLeadsArguments::kName, adapted<&shard_leads_kernel>);
 }
 

@@ -1,0 +1,109 @@
+"""The chunks that a row's sum of exponentials is made of, where ranks have parts of them.
+
+The CPU kernel adds a row up by chunks of 1024 ids, and a chunk in one order, so that a sum has the same bits always. A
+rank tells the sums of the chunks that it has as a whole, and the logits of the pieces before and behind them: what all
+make of that has the bits of a row that is not split.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling.vocabulary_parallel.shard import Borders
+
+CHUNK: Final = 1024
+"""How many ids are added up together: chunk c begins at id 1024 c, and the vocabulary's last one may be shorter."""
+
+
+class Piece(NamedTuple):
+    """Ids of a rank that lie in a chunk which it does not have as a whole.
+
+    Attributes:
+        rank: whose.
+        ids: which.
+        column: where they lie among the pieces that the rank tells.
+    """
+
+    rank: int
+    ids: range
+    column: int
+
+
+class Chunks:
+    """Which rank has what of the chunks.
+
+    Args:
+        borders: of the ranks.
+        size: how many ids a chunk has.
+
+    Attributes:
+        shared: the chunks of which some rank has a piece, ascending.
+        most_whole: how many whole chunks any rank has at most.
+        most_in_pieces: how many ids of pieces any rank tells at most.
+
+    Example:
+        >>> chunks = Chunks(Borders((0, 3000), (3000, 5000), (3000, 2000)))
+        >>> chunks.whole(0), chunks.whole(1), [piece.ids for piece in chunks.pieces_of(0)]
+        (range(0, 2), range(3, 5), [range(2048, 3000)])
+    """
+
+    def __init__(self, borders: Borders, size: int = CHUNK) -> None:
+        vocab_size = borders.ends[-1]
+        self._size, self._count = size, -(-vocab_size // size)
+        self._whole: list[range] = []
+        self._pieces: list[list[Piece]] = []
+        for rank, (first, end) in enumerate(zip(borders.firsts, borders.ends, strict=True)):
+            first_whole = -(-first // size)
+            whole = range(first_whole, max(first_whole, -(-end // size) if end == vocab_size else end // size))
+            head = range(first, min(end, first_whole * size))
+            tail = range(max(head.stop, whole.stop * size), end)
+            self._whole.append(whole)
+            self._pieces.append([Piece(rank, head, 0), Piece(rank, tail, len(head))])
+        covered = {chunk for whole in self._whole for chunk in whole}
+        self.shared = [chunk for chunk in range(self._count) if chunk not in covered]
+        self.most_whole = max(map(len, self._whole))
+        self.most_in_pieces = max(sum(len(piece.ids) for piece in pieces) for pieces in self._pieces)
+
+    def whole(self, rank: int) -> range:
+        """Returns the chunks that a rank has as a whole."""
+        return self._whole[rank]
+
+    def pieces_of(self, rank: int) -> list[Piece]:
+        """Returns what a rank has beside them, as far as that is anything."""
+        return [piece for piece in self._pieces[rank] if len(piece.ids)]
+
+    def put_together(self, pieces: Tensor) -> Tensor:
+        """Returns the shared chunks of rows: floats [rows, shared, size], with -inf beyond the vocabulary.
+
+        Args:
+            pieces: floats [ranks, rows, most_in_pieces], as the ranks tell them.
+        """
+        shared = pieces.new_full((pieces.shape[1], len(self.shared), self._size), -torch.inf)
+        for rank in range(len(self._whole)):
+            for piece in self.pieces_of(rank):
+                place, start = self.shared.index(piece.ids.start // self._size), piece.ids.start % self._size
+                told = pieces[rank, :, piece.column : piece.column + len(piece.ids)]
+                shared[:, place, start : start + len(piece.ids)] = told
+        return shared
+
+    def log_sums(self, maxima: Tensor, sums: Tensor, pieces: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the maxima of whole rows, float32 [rows], and the logarithms of their sums, float64 [rows].
+
+        Args:
+            maxima: float32 [ranks, rows, most_whole], of whole chunks; more of them mean nothing.
+            sums: float64, likewise.
+            pieces: floats [ranks, rows, most_in_pieces].
+        """
+        rows = maxima.shape[1]
+        all_maxima, all_sums = maxima.new_empty(rows, self._count), sums.new_empty(rows, self._count)
+        for rank, whole in enumerate(self._whole):
+            all_maxima[:, whole.start : whole.stop] = maxima[rank, :, : len(whole)]
+            all_sums[:, whole.start : whole.stop] = sums[rank, :, : len(whole)]
+        if self.shared:
+            found = torch.ops.ascend_sample.chunk_sums(self.put_together(pieces).flatten(1), None)
+            all_maxima[:, self.shared], all_sums[:, self.shared] = found
+        whole_maxima, log_sums = torch.ops.ascend_sample.log_of_sums(all_maxima, all_sums)
+        return whole_maxima, log_sums

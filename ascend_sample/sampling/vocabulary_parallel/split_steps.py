@@ -1,0 +1,72 @@
+"""The steps of a sampler that has a shard: what the ranks find together, as the step of whole rows returns it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ascend_sample._errors import refuse
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, asking_of
+from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.vocabulary_parallel.reported import in_order
+from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
+from ascend_sample.sampling.vocabulary_parallel.step import ShardedSteps
+
+if TYPE_CHECKING:
+    from ascend_sample.sampling.sampler import Sampler
+
+
+class SplitSteps:
+    """The steps of one rank, wherever its logits are.
+
+    Args:
+        shard: what the rank has.
+        keep_ties: as for `Sampler`.
+        mode: of logprobs.
+    """
+
+    def __init__(self, shard: VocabularyShard, keep_ties: bool, mode: LogprobsMode) -> None:
+        self._on_cpu = ShardedSteps(shard, keep_ties, mode)
+
+    @property
+    def open_rows(self) -> int:
+        """Returns how many rows of all steps were gathered because what they draw was too near to another token."""
+        return self._on_cpu.open_rows
+
+    def draw(
+        self, sampler: Sampler, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, purpose: Purpose
+    ) -> tuple[Tensor, Tensor, Logprobs | None]:
+        """Takes a step with the other ranks.
+
+        Args:
+            sampler: whose step it is; it serves the rows that are gathered.
+            logits: floats [batch, width] of this rank.
+            batch: the requests, the same on all ranks.
+            allowed: a grammar's bitmask; None: all ids.
+            purpose: of the noise.
+
+        Returns:
+            Ids, statuses and logprobs of all rows.
+
+        Raises:
+            ValueError: another rank has other requests.
+            RuntimeError: another rank is gone.
+        """
+        if not logits.is_cpu:
+            remedy = "Copy each rank's part to the CPU, or gather the logits and leave shard out."
+            refuse("Sampler", "logits", "be on the CPU for a sampler with a shard", logits.device, remedy)
+        edits = batch.native_edits()
+        if allowed is not None:
+            edits |= allowed.native_edits(len(batch))
+        drawn = self._on_cpu.draw(logits, batch, edits, purpose)
+        found = drawn.logprobs
+        if drawn.whole is not None:
+            asking, asked = asking_of(batch, drawn.whole_rows)
+            plan = sampler.plan_of(drawn.whole, batch, allowed)._replace(asking=asking, logprobs_parameters=asked)
+            gathered = sampler.logprobs_of(drawn.whole, batch, allowed, drawn.output.token_ids, plan)
+            assert gathered is not None, "rows ask"
+            found.append(gathered)
+        return (*drawn.output, in_order(found) if found else None)

@@ -1,0 +1,89 @@
+"""chunk_sums, log_of_sums and count_above: what logprobs of rows are made of where ranks have parts of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+OPERATORS = torch.ops.ascend_sample
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def rows_of(dtype: torch.dtype, vocab_size: int = 3500) -> torch.Tensor:
+    """Rows of normal logits, of ones with -inf and NaN, with +inf in two chunks, and of -inf alone."""
+    logits = 5 * torch.randn(5, vocab_size, generator=torch.Generator().manual_seed(vocab_size))
+    logits[1, ::3] = -torch.inf
+    logits[1, 1::7] = torch.nan
+    logits[2, 5], logits[2, 2000:2003] = torch.inf, torch.inf
+    logits[3] = -torch.inf
+    return logits.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_of_chunks_make_the_sum_of_the_row(dtype: torch.dtype) -> None:
+    logits = rows_of(dtype)
+    maxima, sums = OPERATORS.chunk_sums(logits, None)
+    assert maxima.shape == sums.shape == (5, 4)
+    in_parts = [OPERATORS.chunk_sums(part, None) for part in (logits[:, :2048], logits[:, 2048:])]
+    assert torch.equal(torch.cat([part[0] for part in in_parts], 1), maxima)
+    assert torch.equal(torch.cat([part[1] for part in in_parts], 1), sums)
+    assert sums[2].tolist()[:2] == [1, 3]  # of +inf: how many
+    maximum, log_sum = OPERATORS.log_of_sums(maxima, sums)
+    clean = logits.float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    assert torch.equal(maximum, clean.amax(1))
+    finite = torch.tensor([0, 1, 4])
+    expected = (clean[finite].double() - maximum[finite, None]).logsumexp(1)
+    torch.testing.assert_close(log_sum[finite], expected, rtol=0, atol=1e-6)
+    assert log_sum[2] == torch.tensor(4.0).double().log()
+    assert log_sum[3] == 0
+    best = OPERATORS.row_logprobs(logits, finite, clean[finite].argmax(1), 0, True)[0]
+    assert torch.equal(best[:, 0], (-log_sum[finite]).float())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_logits_above_a_bound_are_counted(dtype: torch.dtype) -> None:
+    for vocab_size in (1, 31, 33, 1024, 3500):
+        logits = rows_of(dtype, max(vocab_size, 2003))[:, :vocab_size]
+        rows = torch.tensor([4, 1, 2, 3, 0])
+        for bounds in (logits[rows, vocab_size // 2].float(), torch.full((5,), -torch.inf), torch.zeros(5)):
+            expected = (logits[rows].float() > bounds[:, None]).sum(1)
+            assert torch.equal(OPERATORS.count_above(logits, rows, bounds), expected)
+
+
+def test_strides_rows_and_nothing() -> None:
+    logits = rows_of(torch.float32)
+    wide = torch.zeros(10, 7000)
+    wide[::2, 1::2] = logits
+    rows = torch.tensor([3, 0, 0])
+    for found, expected in zip(
+        OPERATORS.chunk_sums(wide[::2, 1::2], rows), OPERATORS.chunk_sums(logits, None), strict=True
+    ):
+        assert torch.equal(found, expected[rows])
+    assert OPERATORS.chunk_sums(logits, rows[:0])[0].shape == (0, 4)
+    assert OPERATORS.count_above(logits, rows[:0], torch.empty(0)).shape == (0,)
+
+
+MAXIMA, SUMS = OPERATORS.chunk_sums(torch.zeros(2, 1500), None)
+BAD = [
+    ("chunk_sums", (torch.zeros(2), None), ValueError, "chunk_sums: logits must"),
+    ("chunk_sums", (torch.zeros(2, 5), torch.tensor([2])), ValueError, "chunk_sums: rows must be between 0 and"),
+    ("log_of_sums", (MAXIMA.double(), SUMS), TypeError, "log_of_sums: maxima must be Float, got Double"),
+    ("log_of_sums", (MAXIMA, SUMS[:, :1]), ValueError, "log_of_sums: sums must have the shape [rows, chunks]"),
+    ("count_above", (torch.zeros(2, 5), None, torch.zeros(3)), ValueError, "count_above: bounds must"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "error", "message"), BAD)
+def test_bad_arguments(name: str, arguments: tuple[object, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match="^" + re.escape(message)):
+        getattr(OPERATORS, name)(*arguments)
+
+
+def test_the_dispatcher_is_content() -> None:
+    logits = rows_of(torch.bfloat16)
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(OPERATORS.chunk_sums.default, (logits, None), test_utils=tests)
+    torch.library.opcheck(OPERATORS.log_of_sums.default, (MAXIMA, SUMS), test_utils=tests)
+    torch.library.opcheck(OPERATORS.count_above.default, (logits, None, torch.zeros(5)), test_utils=tests)
