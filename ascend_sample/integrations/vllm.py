@@ -14,16 +14,16 @@ import sys
 import warnings
 from types import MethodType
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from ascend_sample.integrations import vllm_drafts
+from ascend_sample.integrations._generators import KnownRows, SeedSource
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._rows import draw, to_device
 from ascend_sample.sampling import filter_logits
-from ascend_sample.sampling.seeds import random_seeds, seed_bits
 
 TESTED_VERSIONS: Final = ("0.23.0", "0.32.0", "0.33.0")
 SWITCH: Final = "ASCEND_SAMPLE_VLLM"
@@ -36,52 +36,12 @@ CLASS_NAMES: Final = {
 """Where engines look for the class when they make a sampler."""
 INPUT_BATCH: Final = "vllm.v1.worker.gpu_input_batch"
 """Where V1 keeps the parameters of its requests on the host, and copies them; vllm_ascend's class derives from it."""
+REJECTION_SAMPLERS: Final = {
+    "vllm.v1.sample.rejection_sampler": "RejectionSampler",
+    "vllm_ascend.sample.rejection_sampler": "AscendRejectionSampler",
+}
+"""V1's, and the one of vllm_ascend that derives from it."""
 V2_INTERFACE: Final = "vllm.v1.worker.gpu.model_states.interface"
-OFFSET_OF_A_DRAW: Final = 4
-"""By how much a draw moves a generator's offset; vLLM moves it back by as much when it throws a draw away."""
-
-
-class SeedSource:
-    """Seeds and positions of rows, from the generators that vLLM keeps for requests with a seed.
-
-    The seed of such a row is the generator's initial one. Its position is the generator's offset, which is advanced;
-    generators without an offset, those of the CPU, are counted here. Rows without a generator get random seeds.
-
-    Example:
-        >>> source, generator = SeedSource(), torch.Generator().manual_seed(11)
-        >>> seed, position = source.take(3, {1: generator})
-        >>> seed[1].item(), position.tolist(), source.take(1, {0: generator})[1].tolist()
-        (11, [0, 0, 0], [1])
-    """
-
-    def __init__(self) -> None:
-        self._draws: WeakKeyDictionary[Generator, int] = WeakKeyDictionary()
-
-    def take(self, rows: int, generators: dict[int, Generator]) -> tuple[Tensor, Tensor]:
-        """Returns the seeds and positions of one draw, int64 [rows] each, on the CPU.
-
-        Args:
-            rows: how many.
-            generators: by row. All of them move on by one draw.
-        """
-        seed = torch.zeros(rows, dtype=torch.int64) if len(generators) == rows else random_seeds(rows)
-        position = torch.zeros(rows, dtype=torch.int64)
-        if generators:
-            # Host numbers alone, and only of requests with a seed: no noise is drawn here.
-            chosen = np.fromiter(generators, dtype=np.int64, count=len(generators))
-            seeds = [seed_bits(generator.initial_seed()) for generator in generators.values()]
-            seed.numpy()[chosen] = seeds
-            position.numpy()[chosen] = [self._advance(generator) for generator in generators.values()]
-        return seed, position
-
-    def _advance(self, generator: Generator) -> int:
-        if generator.device.type == "cpu":  # has no offset
-            drawn = self._draws.get(generator, 0)
-            self._draws[generator] = drawn + 1
-            return drawn
-        offset = generator.get_offset()
-        generator.set_offset(offset + OFFSET_OF_A_DRAW)
-        return offset // OFFSET_OF_A_DRAW
 
 
 def sample(
@@ -110,7 +70,7 @@ def sample(
     ones = torch.ones(len(logits), device=logits.device)
     filters: dict[str, Any] = {"temperature": ones, "top_k": k, "top_p": p, "keep_ties": sampler.keep_ties}
     drawn: dict[str, Any] = filters | {"seed": seed, "position": position}
-    facts = facts_of(len(logits), k, p)
+    facts = generators.facts if isinstance(generators, KnownRows) else facts_of(len(logits), k, p)
     if facts is not None and not facts["temperature"].all():
         drawn["temperature"] = to_device(torch.from_numpy(facts["temperature"]), logits.device)
     token_ids = draw(logits, **drawn, facts=facts)
@@ -181,6 +141,10 @@ def register() -> None:
         original = getattr(module, class_name, None)
         if original is not None and not hasattr(original, "replaced"):
             setattr(module, class_name, _replacement(original))
+    for module_name, class_name in REJECTION_SAMPLERS.items():
+        sampler = getattr(_import_if_installed(module_name), class_name, None)
+        if sampler is not None:
+            vllm_drafts.install(sampler)
     batches = _import_if_installed(INPUT_BATCH)
     if batches is not None:
         _note_host_values(batches.InputBatch)

@@ -163,7 +163,7 @@ def target_probabilities(logits: Tensor, edited: Tensor | None, places: DraftPla
     rows = logits if edited is None else edited
     parameters = places.row_parameters()
     if keep_ties:
-        found = torch.softmax(_finite_kept(kept_logits(rows, parameters, keep_ties)), 1)
+        found = torch.softmax(finite_kept(kept_logits(rows, parameters, keep_ties)), 1)
     else:
         if Distributions not in places.plans:
             places.plans[Distributions] = Distributions(parameters, rows.shape[1])
@@ -179,7 +179,7 @@ def never_empty(probabilities: Tensor) -> Tensor:
     return probabilities
 
 
-def _finite_kept(kept: Tensor) -> Tensor:
+def finite_kept(kept: Tensor) -> Tensor:
     """Returns kept logits whose softmax shares the mass among entries of +inf; where there is one, no other is kept."""
     return kept.masked_fill(kept == torch.inf, 0.0)
 

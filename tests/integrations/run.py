@@ -43,7 +43,7 @@ ENGINES = (
             "vllm.v1.worker.gpu.sample.sampler",
             "vllm.v1.worker.gpu.model_states.interface",
         ),
-        ("vllm_parity.py", "xgrammar_masks.py"),
+        ("vllm_parity.py", "vllm_drafts_parity.py", "xgrammar_masks.py"),
     ),
     Engine(
         "sglang",

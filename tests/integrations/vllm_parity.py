@@ -22,6 +22,7 @@ from vllm.v1.sample.ops import topk_topp_sampler as vllm_ops
 from ascend_sample.integrations import vllm as adapter
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations.vllm import TopKTopPSampler
+from tests.integrations.without_pinning import do_without_pinning
 
 ROWS, COLUMNS, BLOCK = 10_000, 200, 1000
 
@@ -75,10 +76,12 @@ def metadata(rows: int, **changes: Any) -> SamplingMetadata:
 def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin, installed for one test."""
     monkeypatch.delenv(adapter.SWITCH, raising=False)
+    from vllm.v1.sample.rejection_sampler import RejectionSampler
     from vllm.v1.worker.gpu.model_states import interface
     from vllm.v1.worker.gpu_input_batch import InputBatch
 
     monkeypatch.setattr(InputBatch, "_make_sampling_metadata", InputBatch._make_sampling_metadata)
+    monkeypatch.setattr(RejectionSampler, "forward", RejectionSampler.forward)
     for module in (vllm_sampler, vllm_ops):
         monkeypatch.setattr(module, "TopKTopPSampler", module.TopKTopPSampler)
     if hasattr(interface.ModelState, "custom_sampler"):
@@ -196,11 +199,7 @@ class TestHostValues:
     def batch(self, plugin: None, monkeypatch: pytest.MonkeyPatch) -> Any:
         from vllm.v1.worker import gpu_input_batch
 
-        def without_pinning(make: Any) -> Any:
-            return lambda *sizes, **named: make(*sizes, **(named | {"pin_memory": False}))
-
-        for name in ("zeros", "ones", "empty"):  # vLLM pins, and there is no accelerator to pin for
-            monkeypatch.setattr(torch, name, without_pinning(getattr(torch, name)))
+        do_without_pinning(monkeypatch)
         values: dict[str, Any] = {
             "max_num_reqs": 8,
             "max_model_len": 32,
