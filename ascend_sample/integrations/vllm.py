@@ -8,21 +8,20 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 import warnings
-from types import MethodType
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from ascend_sample.integrations import vllm_drafts
+from ascend_sample.integrations import vllm_drafts, vllm_v2
 from ascend_sample.integrations._generators import KnownRows, SeedSource
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._rows import draw, to_device
+from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
 from ascend_sample.sampling import filter_logits
 
 TESTED_VERSIONS: Final = ("0.23.0", "0.32.0", "0.33.0")
@@ -42,6 +41,7 @@ REJECTION_SAMPLERS: Final = {
 }
 """V1's, and the one of vllm_ascend that derives from it."""
 V2_INTERFACE: Final = "vllm.v1.worker.gpu.model_states.interface"
+V2_REJECTION_SAMPLER: Final = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 
 
 def sample(
@@ -150,60 +150,10 @@ def register() -> None:
         _note_host_values(batches.InputBatch)
     states = _import_if_installed(V2_INTERFACE)
     if states is not None and hasattr(states.ModelState, "custom_sampler"):
-        _install_in_v2(states.ModelState)
-
-
-def custom_sampler(sampler: Any) -> tuple[Any, Any]:
-    """Makes the sampler of vLLM's V2 runner draw with `sample_rows`: for a model state's method of this name.
-
-    Logits bias, penalties, temperature and min-p stay vLLM's. Seeds are the runner's own, random ones included, and
-    positions those of the tokens, so that chunked prefill and preemption do not change a request's tokens.
-
-    Args:
-        sampler: the runner's, which is changed and returned.
-
-    Returns:
-        The sampler and None: no rejection sampler of its own.
-    """
-    sampler.sample = MethodType(_sample_v2, sampler)
-    return sampler, None
-
-
-def _sample_v2(
-    sampler: Any,
-    logits: Tensor,
-    expanded_idx_mapping: Tensor,
-    idx_mapping: Tensor,
-    idx_mapping_np: Any,
-    pos: Tensor,
-    *positional: Any,
-    return_logprobs: bool = False,
-    **named: Any,
-) -> tuple[Tensor, Tensor]:
-    """Does what the sampler's `sample` does: returns the tokens, int64 [rows], and the processed logits."""
-    states = sampler.sampling_states
-    processed = sampler.apply_sampling_params(
-        logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *positional, **named, skip_top_k_top_p=True
-    )
-    # 0.33 takes the size of the vocabulary too, and returns a third thing.
-    vocab_size = [logits.shape[1]] if "vocab_size" in inspect.signature(states.get_top_k_top_p).parameters else []
-    top_k, top_p = states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np, *vocab_size)[:2]
-    is_greedy = states.temperature.gpu[expanded_idx_mapping] == 0
-    filters: dict[str, Any] = {"temperature": (~is_greedy).float(), "top_k": top_k, "top_p": top_p}
-    facts = None
-    if expanded_idx_mapping is idx_mapping:  # a row a request: those whose host values these are
-        facts = {
-            "temperature": (states.temperature.np[idx_mapping_np] != 0).astype(np.float32),
-            "top_k": states.top_k.np[idx_mapping_np],
-            "top_p": states.top_p.np[idx_mapping_np],
-        }
-    seeds = states.seeds.gpu[expanded_idx_mapping]
-    token_ids = draw(processed, **filters, seed=seeds, position=pos, facts=facts)
-    if (top_k is not None or top_p is not None) and (
-        return_logprobs or getattr(sampler, "return_sampling_mask", False)
-    ):
-        processed = filter_logits(processed, **(filters | {"temperature": torch.ones_like(filters["temperature"])}))
-    return token_ids, processed
+        vllm_v2.install(states.ModelState)
+        samplers = _import_if_installed(V2_REJECTION_SAMPLER)
+        if samplers is not None:
+            vllm_v2.install_drafts(samplers.RejectionSampler)
 
 
 def _version_of_vllm() -> str:
@@ -276,22 +226,3 @@ def _note_host_values(input_batch: type[Any]) -> None:
 
     replacement.replaced = original  # type: ignore[attr-defined]
     input_batch._make_sampling_metadata = replacement
-
-
-def _install_in_v2(model_state: type[Any]) -> None:
-    """Lets model states that have no sampler of their own use this one."""
-    original = model_state.custom_sampler
-    if hasattr(original, "replaced"):
-        return
-
-    @functools.wraps(original)
-    def replacement(self: Any, sampler: Any) -> tuple[Any, Any] | None:
-        given = original(self, sampler)
-        if given is not None or type(sampler).__name__ != "Sampler":  # a watermarking one has a `sample` of its own
-            return given  # type: ignore[no-any-return]
-        result = custom_sampler(sampler)
-        # With speculation the runner has to make its rejection sampler itself, around this changed sampler.
-        return None if self.vllm_config.speculative_config is not None else result
-
-    replacement.replaced = original  # type: ignore[attr-defined]
-    model_state.custom_sampler = replacement

@@ -1,4 +1,4 @@
-"""vLLM's rejection samplers, of its V1 runner and of vllm_ascend, and of its V2 runner: drafts are verified here.
+"""The rejection samplers of vLLM's V1 runner and of vllm_ascend verify drafts here.
 
 Drafts without probabilities are served by the rule match, so that a request with a seed gets the text that it gets
 without speculation; drafts that were drawn by the rule that the engine would use. What is another rule stays the
@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import warnings
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities, verified
 from ascend_sample.integrations._host_values import facts_of
+from ascend_sample.integrations._left_alone import say_left
 from ascend_sample.sampling.draft_judging import Proposals
 from ascend_sample.sampling.draft_places import PlacesLayout
 from ascend_sample.sampling.row_table import to_device
@@ -43,7 +43,7 @@ def install(rejection_sampler: type[Any]) -> None:
     def forward(self: Any, metadata: Any, draft_probs: Tensor | None, logits: Tensor, sampling_metadata: Any) -> Any:
         reason = _why_left(self, sampling_metadata)
         if reason is not None:
-            _say_left(self, reason)
+            say_left(self, reason)
             return original(self, metadata, draft_probs, logits, sampling_metadata)
         return _verify(self, metadata, draft_probs, logits, sampling_metadata)
 
@@ -67,14 +67,6 @@ def _why_left(sampler: Any, sampling_metadata: Any) -> str | None:
     if _rejection_config(config, "enable_entropy_verify"):
         return "the rule looks at the entropy"
     return None
-
-
-def _say_left(sampler: Any, reason: str) -> None:
-    """Warns once for each sampler."""
-    if not getattr(sampler, "is_left_alone", False):
-        sampler.is_left_alone = True
-        owner = type(sampler).__module__.partition(".")[0]
-        warnings.warn(f"ascend_sample: {reason}, so drafts are verified by {owner}'s own sampler.", stacklevel=3)
 
 
 def _ascend_config(sampler: Any) -> Any:

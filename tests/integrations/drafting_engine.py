@@ -164,7 +164,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 )
 PLAIN = tuple(each for each in REQUESTS if not {"frequency", "repetition"} & each.keys())
 """Those without penalties, whose drafts may be anything: vLLM counts drafts without looking whether they are ids."""
-LENGTH = 30
+LENGTH = 20
 
 
 def requests(kinds: Sequence[dict[str, Any]] = REQUESTS) -> list[Request]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ascend_sample.integrations import vllm as adapter
+from ascend_sample.integrations import vllm_v2
 from ascend_sample.integrations._generators import SeedSource
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.sampling.row_parameters import RowParameters
@@ -329,7 +330,7 @@ class TestV2:
             given.append(facts and RowParameters.of_tensors("draw", logits, named | {"min_p": None}, facts).facts)
             return logits.argmax(1)
 
-        monkeypatch.setattr(adapter, "draw", draw)
+        monkeypatch.setattr(vllm_v2, "draw", draw)
         self.run([2, 0, 1], [1, 2, 3])
         facts = given.pop()
         assert facts["temperature"].tolist() == [1, 1, 0]
