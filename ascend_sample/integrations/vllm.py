@@ -8,22 +8,21 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 import warnings
-from types import MethodType
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from ascend_sample.integrations import vllm_drafts, vllm_v2
+from ascend_sample.integrations._generators import KnownRows, SeedSource
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._rows import draw, to_device
+from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
 from ascend_sample.sampling import filter_logits
-from ascend_sample.sampling.seeds import random_seeds, seed_bits
 
 TESTED_VERSIONS: Final = ("0.23.0", "0.32.0", "0.33.0")
 SWITCH: Final = "ASCEND_SAMPLE_VLLM"
@@ -36,52 +35,13 @@ CLASS_NAMES: Final = {
 """Where engines look for the class when they make a sampler."""
 INPUT_BATCH: Final = "vllm.v1.worker.gpu_input_batch"
 """Where V1 keeps the parameters of its requests on the host, and copies them; vllm_ascend's class derives from it."""
+REJECTION_SAMPLERS: Final = {
+    "vllm.v1.sample.rejection_sampler": "RejectionSampler",
+    "vllm_ascend.sample.rejection_sampler": "AscendRejectionSampler",
+}
+"""V1's, and the one of vllm_ascend that derives from it."""
 V2_INTERFACE: Final = "vllm.v1.worker.gpu.model_states.interface"
-OFFSET_OF_A_DRAW: Final = 4
-"""By how much a draw moves a generator's offset; vLLM moves it back by as much when it throws a draw away."""
-
-
-class SeedSource:
-    """Seeds and positions of rows, from the generators that vLLM keeps for requests with a seed.
-
-    The seed of such a row is the generator's initial one. Its position is the generator's offset, which is advanced;
-    generators without an offset, those of the CPU, are counted here. Rows without a generator get random seeds.
-
-    Example:
-        >>> source, generator = SeedSource(), torch.Generator().manual_seed(11)
-        >>> seed, position = source.take(3, {1: generator})
-        >>> seed[1].item(), position.tolist(), source.take(1, {0: generator})[1].tolist()
-        (11, [0, 0, 0], [1])
-    """
-
-    def __init__(self) -> None:
-        self._draws: WeakKeyDictionary[Generator, int] = WeakKeyDictionary()
-
-    def take(self, rows: int, generators: dict[int, Generator]) -> tuple[Tensor, Tensor]:
-        """Returns the seeds and positions of one draw, int64 [rows] each, on the CPU.
-
-        Args:
-            rows: how many.
-            generators: by row. All of them move on by one draw.
-        """
-        seed = torch.zeros(rows, dtype=torch.int64) if len(generators) == rows else random_seeds(rows)
-        position = torch.zeros(rows, dtype=torch.int64)
-        if generators:
-            # Host numbers alone, and only of requests with a seed: no noise is drawn here.
-            chosen = np.fromiter(generators, dtype=np.int64, count=len(generators))
-            seeds = [seed_bits(generator.initial_seed()) for generator in generators.values()]
-            seed.numpy()[chosen] = seeds
-            position.numpy()[chosen] = [self._advance(generator) for generator in generators.values()]
-        return seed, position
-
-    def _advance(self, generator: Generator) -> int:
-        if generator.device.type == "cpu":  # has no offset
-            drawn = self._draws.get(generator, 0)
-            self._draws[generator] = drawn + 1
-            return drawn
-        offset = generator.get_offset()
-        generator.set_offset(offset + OFFSET_OF_A_DRAW)
-        return offset // OFFSET_OF_A_DRAW
+V2_REJECTION_SAMPLER: Final = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 
 
 def sample(
@@ -110,7 +70,7 @@ def sample(
     ones = torch.ones(len(logits), device=logits.device)
     filters: dict[str, Any] = {"temperature": ones, "top_k": k, "top_p": p, "keep_ties": sampler.keep_ties}
     drawn: dict[str, Any] = filters | {"seed": seed, "position": position}
-    facts = facts_of(len(logits), k, p)
+    facts = generators.facts if isinstance(generators, KnownRows) else facts_of(len(logits), k, p)
     if facts is not None and not facts["temperature"].all():
         drawn["temperature"] = to_device(torch.from_numpy(facts["temperature"]), logits.device)
     token_ids = draw(logits, **drawn, facts=facts)
@@ -181,65 +141,19 @@ def register() -> None:
         original = getattr(module, class_name, None)
         if original is not None and not hasattr(original, "replaced"):
             setattr(module, class_name, _replacement(original))
+    for module_name, class_name in REJECTION_SAMPLERS.items():
+        sampler = getattr(_import_if_installed(module_name), class_name, None)
+        if sampler is not None:
+            vllm_drafts.install(sampler)
     batches = _import_if_installed(INPUT_BATCH)
     if batches is not None:
         _note_host_values(batches.InputBatch)
     states = _import_if_installed(V2_INTERFACE)
     if states is not None and hasattr(states.ModelState, "custom_sampler"):
-        _install_in_v2(states.ModelState)
-
-
-def custom_sampler(sampler: Any) -> tuple[Any, Any]:
-    """Makes the sampler of vLLM's V2 runner draw with `sample_rows`: for a model state's method of this name.
-
-    Logits bias, penalties, temperature and min-p stay vLLM's. Seeds are the runner's own, random ones included, and
-    positions those of the tokens, so that chunked prefill and preemption do not change a request's tokens.
-
-    Args:
-        sampler: the runner's, which is changed and returned.
-
-    Returns:
-        The sampler and None: no rejection sampler of its own.
-    """
-    sampler.sample = MethodType(_sample_v2, sampler)
-    return sampler, None
-
-
-def _sample_v2(
-    sampler: Any,
-    logits: Tensor,
-    expanded_idx_mapping: Tensor,
-    idx_mapping: Tensor,
-    idx_mapping_np: Any,
-    pos: Tensor,
-    *positional: Any,
-    return_logprobs: bool = False,
-    **named: Any,
-) -> tuple[Tensor, Tensor]:
-    """Does what the sampler's `sample` does: returns the tokens, int64 [rows], and the processed logits."""
-    states = sampler.sampling_states
-    processed = sampler.apply_sampling_params(
-        logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *positional, **named, skip_top_k_top_p=True
-    )
-    # 0.33 takes the size of the vocabulary too, and returns a third thing.
-    vocab_size = [logits.shape[1]] if "vocab_size" in inspect.signature(states.get_top_k_top_p).parameters else []
-    top_k, top_p = states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np, *vocab_size)[:2]
-    is_greedy = states.temperature.gpu[expanded_idx_mapping] == 0
-    filters: dict[str, Any] = {"temperature": (~is_greedy).float(), "top_k": top_k, "top_p": top_p}
-    facts = None
-    if expanded_idx_mapping is idx_mapping:  # a row a request: those whose host values these are
-        facts = {
-            "temperature": (states.temperature.np[idx_mapping_np] != 0).astype(np.float32),
-            "top_k": states.top_k.np[idx_mapping_np],
-            "top_p": states.top_p.np[idx_mapping_np],
-        }
-    seeds = states.seeds.gpu[expanded_idx_mapping]
-    token_ids = draw(processed, **filters, seed=seeds, position=pos, facts=facts)
-    if (top_k is not None or top_p is not None) and (
-        return_logprobs or getattr(sampler, "return_sampling_mask", False)
-    ):
-        processed = filter_logits(processed, **(filters | {"temperature": torch.ones_like(filters["temperature"])}))
-    return token_ids, processed
+        vllm_v2.install(states.ModelState)
+        samplers = _import_if_installed(V2_REJECTION_SAMPLER)
+        if samplers is not None:
+            vllm_v2.install_drafts(samplers.RejectionSampler)
 
 
 def _version_of_vllm() -> str:
@@ -312,22 +226,3 @@ def _note_host_values(input_batch: type[Any]) -> None:
 
     replacement.replaced = original  # type: ignore[attr-defined]
     input_batch._make_sampling_metadata = replacement
-
-
-def _install_in_v2(model_state: type[Any]) -> None:
-    """Lets model states that have no sampler of their own use this one."""
-    original = model_state.custom_sampler
-    if hasattr(original, "replaced"):
-        return
-
-    @functools.wraps(original)
-    def replacement(self: Any, sampler: Any) -> tuple[Any, Any] | None:
-        given = original(self, sampler)
-        if given is not None or type(sampler).__name__ != "Sampler":  # a watermarking one has a `sample` of its own
-            return given  # type: ignore[no-any-return]
-        result = custom_sampler(sampler)
-        # With speculation the runner has to make its rejection sampler itself, around this changed sampler.
-        return None if self.vllm_config.speculative_config is not None else result
-
-    replacement.replaced = original  # type: ignore[attr-defined]
-    model_state.custom_sampler = replacement

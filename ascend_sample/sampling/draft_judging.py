@@ -83,10 +83,22 @@ class Judgement(NamedTuple):
     accepted: Tensor
 
 
+class JudgingNoise(NamedTuple):
+    """What drafts are judged with.
+
+    Attributes:
+        acceptance: float32 [drafts], exponential.
+        resampling: float32 [requests, vocab_size], exponential, for what replaces a draft.
+    """
+
+    acceptance: Tensor
+    resampling: Tensor
+
+
 def judge(
     rule: str, probabilities: Tensor, drawn_ids: Tensor, draft_ids: Tensor, places: DraftPlaces, proposals: Proposals
 ) -> Judgement:
-    """Judges the drafts of all requests.
+    """Judges the drafts of all requests of a batch.
 
     Args:
         rule: "standard" or "block".
@@ -96,31 +108,45 @@ def judge(
         places: of the drafts; they are prepared.
         proposals: what the drafts were drawn from.
     """
-    layout, vocab_size = _chains(places), probabilities.shape[1]
+    layout = _chains(places)
     if layout.most == 0:
         return Judgement(layout.table(drawn_ids), torch.zeros_like(drawn_ids))
-    ids = layout.draft_table(places.padded)
+    noise = _noise(places, probabilities.shape[1])
+    return judge_with(rule, probabilities, drawn_ids, draft_ids, layout, proposals, noise)
+
+
+def judge_with(
+    rule: str,
+    probabilities: Tensor,
+    drawn_ids: Tensor,
+    draft_ids: Tensor,
+    layout: ChainLayout,
+    proposals: Proposals,
+    noise: JudgingNoise,
+) -> Judgement:
+    """Does what `judge` does, of requests some of which have drafts, with given noise."""
+    vocab_size, padded = probabilities.shape[1], layout.padded(draft_ids)
+    ids = layout.draft_table(padded)
     counts = layout.first_without(ids >= 0)
     cells = (layout.places * vocab_size + ids.clamp(0, vocab_size - 1).view(-1)).view(-1)
     p = probabilities.view(-1).index_select(0, cells).view_as(ids).masked_fill_(ids >= vocab_size, 0)
     of_drafts = proposals.of_drafts(draft_ids.clamp(0, vocab_size - 1))
     q = torch.ones_like(p) if of_drafts is None else layout.draft_table(pad(of_drafts, (0, 1)))
-    exponential, racing = _noise(places, vocab_size)
-    uniform = layout.draft_table(pad(torch.exp(-exponential), (0, 1)))
+    uniform = layout.draft_table(pad(torch.exp(-noise.acceptance), (0, 1)))
     if rule == "standard":
         accepted = torch.minimum(layout.first_without(uniform * q < p), counts)
     else:
         joint = _joint_ratios(p, q)
-        found = _chances_of_block(joint, p, probabilities, places, proposals, counts)
+        found = _chances_of_block(joint, p, probabilities, layout, padded, proposals, counts)
         after = layout.columns + 1
         accepted = torch.where((uniform < found) & (after <= counts.unsqueeze(1)), after, 0).amax(1)
     place = layout.places.view_as(ids)[:, 0] + accepted
     draft = layout.drafts.view_as(ids).gather(1, accepted.unsqueeze(1)).squeeze(1)
     rows = probabilities.index_select(0, place)
     scaled = rows.clone() if rule == "standard" else rows * joint.gather(1, accepted.unsqueeze(1))
-    left = proposals.subtracted_from(scaled, draft.clamp(max=len(draft_ids) - 1), places.padded.index_select(0, draft))
+    left = proposals.subtracted_from(scaled, draft.clamp(max=len(draft_ids) - 1), padded.index_select(0, draft))
     left = torch.where(left.amax(1, keepdim=True) > 0, left, rows)
-    replacement = left.div_(racing).argmax(1)  # of requests that reject one; the others have it too
+    replacement = left.div_(noise.resampling).argmax(1)  # of requests that reject one; the others have it too
     token = torch.where(accepted < counts, replacement, drawn_ids.index_select(0, place))
     return Judgement(torch.where(layout.columns == accepted.unsqueeze(1), token.unsqueeze(1), ids), accepted)
 
@@ -137,19 +163,23 @@ def target_probabilities(logits: Tensor, edited: Tensor | None, places: DraftPla
     rows = logits if edited is None else edited
     parameters = places.row_parameters()
     if keep_ties:
-        found = torch.softmax(_finite_kept(kept_logits(rows, parameters, keep_ties)), 1)
+        found = torch.softmax(finite_kept(kept_logits(rows, parameters, keep_ties)), 1)
     else:
         if Distributions not in places.plans:
             places.plans[Distributions] = Distributions(parameters, rows.shape[1])
         of_places: Distributions = places.plans[Distributions]
         found = of_places.probabilities(rows)
-    is_nothing = found[:, 0].isnan()
-    found = found.nan_to_num_(0.0)
-    found[:, 0].masked_fill_(is_nothing, 1.0)
-    return found
+    return never_empty(found)
 
 
-def _finite_kept(kept: Tensor) -> Tensor:
+def never_empty(probabilities: Tensor) -> Tensor:
+    """Returns probabilities with id 0 for NaN, in rows in which nothing may be drawn, in place."""
+    is_nothing = probabilities[:, 0].isnan()
+    probabilities.nan_to_num_(0.0)[:, 0].masked_fill_(is_nothing, 1.0)
+    return probabilities
+
+
+def finite_kept(kept: Tensor) -> Tensor:
     """Returns kept logits whose softmax shares the mass among entries of +inf; where there is one, no other is kept."""
     return kept.masked_fill(kept == torch.inf, 0.0)
 
@@ -164,16 +194,21 @@ def _joint_ratios(p: Tensor, q: Tensor) -> Tensor:
 
 
 def _chances_of_block(
-    joint: Tensor, p: Tensor, probabilities: Tensor, places: DraftPlaces, proposals: Proposals, counts: Tensor
+    joint: Tensor,
+    p: Tensor,
+    probabilities: Tensor,
+    layout: ChainLayout,
+    padded: Tensor,
+    proposals: Proposals,
+    counts: Tensor,
 ) -> Tensor:
     """Returns float32 like p: what the uniform number of each draft has to be below."""
-    layout = _chains(places)
     if proposals.probabilities is None:
         rest = joint * (1.0 - p)
     else:
         of_drafts = joint.view(-1).index_select(0, layout.cells_of_drafts).unsqueeze(1)
         rows = probabilities.index_select(0, layout.places_of_drafts) * of_drafts
-        left = proposals.subtracted_from(rows, layout.all_drafts, places.padded[:-1])
+        left = proposals.subtracted_from(rows, layout.all_drafts, padded[:-1])
         rest = layout.draft_table(pad(left.sum(1), (0, 1)))
     # A draft is judged by what is left at the place behind it; the last of a request by the joint ratio alone.
     rest, behind = pad(rest[:, 1:], (0, 1)), pad(joint[:, 1:], (0, 1))
@@ -182,8 +217,8 @@ def _chances_of_block(
     return torch.where(layout.columns + 1 == counts.unsqueeze(1), behind, inner)
 
 
-def _noise(places: DraftPlaces, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Returns the noise of judging: float32 [drafts] for acceptance, [requests, vocab_size] for what replaces a draft.
+def _noise(places: DraftPlaces, vocab_size: int) -> JudgingNoise:
+    """Returns the noise of judging.
 
     A request rejects once a call, so what replaces is drawn with the noise of the position where the call began.
     """
@@ -200,7 +235,7 @@ def _noise(places: DraftPlaces, vocab_size: int) -> tuple[Tensor, Tensor]:
         position = requests.position
         there = exponential_noise(requests.seed, position, vocab_size, purpose=Purpose.RESAMPLING)
         made = [*sent((of_drafts,), places.device), there]
-    return made[0].view(-1), made[1]
+    return JudgingNoise(made[0].view(-1), made[1])
 
 
 def _chains(places: DraftPlaces) -> ChainLayout:

@@ -42,8 +42,9 @@ ENGINES = (
             "vllm.v1.worker.gpu_input_batch",
             "vllm.v1.worker.gpu.sample.sampler",
             "vllm.v1.worker.gpu.model_states.interface",
+            "vllm.v1.worker.gpu.spec_decode.rejection_sampler",
         ),
-        ("vllm_parity.py", "xgrammar_masks.py"),
+        ("vllm_parity.py", "vllm_drafts_parity.py", "xgrammar_masks.py"),
     ),
     Engine(
         "sglang",

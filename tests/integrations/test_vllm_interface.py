@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ascend_sample.integrations import vllm as adapter
-from ascend_sample.integrations.vllm import SeedSource, TopKTopPSampler
+from ascend_sample.integrations import vllm_v2
+from ascend_sample.integrations._generators import SeedSource
+from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.sampling.row_parameters import RowParameters
 
 ROWS, COLUMNS = 6, 40
@@ -166,7 +168,13 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
     """vLLM and vllm_ascend as far as the plugin looks at them."""
     if importlib.util.find_spec("vllm") is not None:
         pytest.fail("vLLM is installed here, and these tests put their own in its place")
-    names = [*adapter.CLASS_NAMES, adapter.V2_INTERFACE, "vllm", "vllm_ascend.ascend_config"]
+    names = [
+        *adapter.CLASS_NAMES,
+        *adapter.REJECTION_SAMPLERS,
+        adapter.V2_INTERFACE,
+        "vllm",
+        "vllm_ascend.ascend_config",
+    ]
     made = {name: types.ModuleType(name) for name in names}
     made["vllm"].__version__ = adapter.TESTED_VERSIONS[-1]  # type: ignore[attr-defined]
     for name in ("vllm.v1.sample.ops.topk_topp_sampler", "vllm.v1.sample.sampler"):
@@ -179,6 +187,8 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
             self.q = q
 
     made["vllm_ascend.sample.sampler"].AscendTopKTopPSampler = AscendTopKTopPSampler  # type: ignore[attr-defined]
+    for name, class_name in adapter.REJECTION_SAMPLERS.items():
+        setattr(made[name], class_name, type(class_name, (), {"forward": lambda self: "its own"}))
     config = types.SimpleNamespace(enable_reduce_sample=False)
     made["vllm_ascend.ascend_config"].get_ascend_config = lambda: config  # type: ignore[attr-defined]
     made[adapter.V2_INTERFACE].ModelState = type("ModelState", (PlainState,), {})  # type: ignore[attr-defined]
@@ -203,6 +213,13 @@ class TestRegister:
                 assert (values > -torch.inf).sum(1).tolist() == [2] * ROWS
         assert modules[self.ASCEND].AscendTopKTopPSampler().set_q_event(torch.ones(1), None) is None
 
+    def test_rejection_samplers_verify_here(self, modules: dict[str, Any]) -> None:
+        adapter.register()
+        adapter.register()
+        for name, class_name in adapter.REJECTION_SAMPLERS.items():
+            forward = getattr(modules[name], class_name).forward
+            assert forward.replaced(None) == "its own", class_name
+
     def test_again_changes_nothing(self, modules: dict[str, Any]) -> None:
         adapter.register()
         first = modules[self.V1].TopKTopPSampler, modules[adapter.V2_INTERFACE].ModelState.custom_sampler
@@ -226,6 +243,7 @@ class TestRegister:
             warnings.simplefilter("error")
             adapter.register()
         assert modules[self.V1].TopKTopPSampler is PlainSampler
+        assert not hasattr(modules["vllm.v1.sample.rejection_sampler"].RejectionSampler.forward, "replaced")
 
     def test_an_untested_version(self, modules: dict[str, Any]) -> None:
         modules["vllm"].__version__ = "9.9"
@@ -312,7 +330,7 @@ class TestV2:
             given.append(facts and RowParameters.of_tensors("draw", logits, named | {"min_p": None}, facts).facts)
             return logits.argmax(1)
 
-        monkeypatch.setattr(adapter, "draw", draw)
+        monkeypatch.setattr(vllm_v2, "draw", draw)
         self.run([2, 0, 1], [1, 2, 3])
         facts = given.pop()
         assert facts["temperature"].tolist() == [1, 1, 0]

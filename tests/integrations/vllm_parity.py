@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from typing import Any
@@ -20,8 +21,10 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.ops import topk_topp_sampler as vllm_ops
 
 from ascend_sample.integrations import vllm as adapter
+from ascend_sample.integrations import vllm_v2
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations.vllm import TopKTopPSampler
+from tests.integrations.without_pinning import do_without_pinning
 
 ROWS, COLUMNS, BLOCK = 10_000, 200, 1000
 
@@ -75,14 +78,19 @@ def metadata(rows: int, **changes: Any) -> SamplingMetadata:
 def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin, installed for one test."""
     monkeypatch.delenv(adapter.SWITCH, raising=False)
+    from vllm.v1.sample.rejection_sampler import RejectionSampler
     from vllm.v1.worker.gpu.model_states import interface
+    from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler as V2RejectionSampler
     from vllm.v1.worker.gpu_input_batch import InputBatch
 
     monkeypatch.setattr(InputBatch, "_make_sampling_metadata", InputBatch._make_sampling_metadata)
+    monkeypatch.setattr(RejectionSampler, "forward", RejectionSampler.forward)
     for module in (vllm_sampler, vllm_ops):
         monkeypatch.setattr(module, "TopKTopPSampler", module.TopKTopPSampler)
     if hasattr(interface.ModelState, "custom_sampler"):
         monkeypatch.setattr(interface.ModelState, "custom_sampler", interface.ModelState.custom_sampler)
+        for name in ("_verify", "_verify_in_chunks"):
+            monkeypatch.setattr(V2RejectionSampler, name, getattr(V2RejectionSampler, name))
     adapter.register()
 
 
@@ -196,11 +204,7 @@ class TestHostValues:
     def batch(self, plugin: None, monkeypatch: pytest.MonkeyPatch) -> Any:
         from vllm.v1.worker import gpu_input_batch
 
-        def without_pinning(make: Any) -> Any:
-            return lambda *sizes, **named: make(*sizes, **(named | {"pin_memory": False}))
-
-        for name in ("zeros", "ones", "empty"):  # vLLM pins, and there is no accelerator to pin for
-            monkeypatch.setattr(torch, name, without_pinning(getattr(torch, name)))
+        do_without_pinning(monkeypatch)
         values: dict[str, Any] = {
             "max_num_reqs": 8,
             "max_model_len": 32,
@@ -343,3 +347,25 @@ class TestV2:
         body = inspect.getsource(Sampler.__call__)
         assert "self.sample(" in body
         assert "return_logprobs=" in body
+
+    def test_what_the_adapter_calls_of_drafts_is_there(self, plugin: None) -> None:
+        from vllm.v1.worker.gpu.model_states.interface import ModelState
+        from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+
+        if not hasattr(ModelState, "custom_sampler"):  # 0.23.0
+            assert not hasattr(RejectionSampler, "_verify")
+            return
+        verify = RejectionSampler._verify.replaced
+        ours = list(inspect.signature(vllm_v2._verify_here).parameters)
+        assert list(inspect.signature(verify).parameters) == ["self", *ours[1:]]
+        chunks = inspect.unwrap(RejectionSampler._verify_in_chunks)
+        assert list(inspect.signature(chunks).parameters)[:3] == ["self", "logits", "input_batch"]
+        body = inspect.getsource(chunks)
+        assert body.count("self._verify(") == 1
+        assert "for start, end in request_chunks:" in body
+        assert "input_batch.idx_mapping_np[start:end]" in body
+        assert "skip_top_k_top_p" not in inspect.getsource(verify)
+        made = inspect.getsource(RejectionSampler.__init__)
+        names = ["synthetic_conditional_rates", "watermark_key", "enable_adaptive_verification"]
+        for name in [*names, "use_block_verification", "num_speculative_steps", "sampler"]:
+            assert re.search(rf"self\.{name}\b.* = ", made), name

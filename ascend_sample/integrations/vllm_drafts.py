@@ -1,0 +1,149 @@
+"""The rejection samplers of vLLM's V1 runner and of vllm_ascend verify drafts here.
+
+Drafts without probabilities are served by the rule match, so that a request with a seed gets the text that it gets
+without speculation; drafts that were drawn by the rule that the engine would use. What is another rule stays the
+engine's. The penalties, masks and temperatures of the places are the engine's in any case.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities, verified
+from ascend_sample.integrations._host_values import facts_of
+from ascend_sample.integrations._left_alone import say_left
+from ascend_sample.sampling.draft_judging import Proposals
+from ascend_sample.sampling.draft_places import ChainLayout
+from ascend_sample.sampling.row_table import to_device
+
+SMALLEST_TEMPERATURE: Final = 1e-5
+"""Below it vLLM takes the best token."""
+ASCEND_BLOCK_LENGTH: Final = 3
+"""vllm_ascend's block rule needs so many drafts."""
+
+
+def install(rejection_sampler: type[Any]) -> None:
+    """Lets V1's rejection sampler, or vllm_ascend's, verify drafts here; a second call changes nothing.
+
+    Args:
+        rejection_sampler: the class, whose `forward` is replaced.
+    """
+    original = rejection_sampler.forward
+    if hasattr(original, "replaced"):
+        return
+
+    @functools.wraps(original)
+    def forward(self: Any, metadata: Any, draft_probs: Tensor | None, logits: Tensor, sampling_metadata: Any) -> Any:
+        reason = _why_left(self, sampling_metadata)
+        if reason is not None:
+            say_left(self, reason)
+            return original(self, metadata, draft_probs, logits, sampling_metadata)
+        return _verify(self, metadata, draft_probs, logits, sampling_metadata)
+
+    forward.replaced = original  # type: ignore[attr-defined]
+    rejection_sampler.forward = forward
+
+
+def _why_left(sampler: Any, sampling_metadata: Any) -> str | None:
+    """Returns why drafts stay with the engine's own rejection sampler; None where they do not."""
+    if sampler.synthetic_mode:
+        return "acceptance is synthetic"
+    if getattr(sampler, "use_fly", False):
+        return "the rule is FLy"
+    if sampling_metadata.logitsprocs.argmax_invariant:
+        return "a logits processor knows requests alone, and no places"
+    if not hasattr(sampler.sampler.topk_topp_sampler, "seed_source"):
+        return "its sampler is not the one of ascend_sample"
+    config = _ascend_config(sampler)
+    if config is not None and getattr(config, "enable_reduce_sample", False):
+        return "each rank has a part of the vocabulary alone"
+    if _rejection_config(config, "enable_entropy_verify"):
+        return "the rule looks at the entropy"
+    return None
+
+
+def _ascend_config(sampler: Any) -> Any:
+    """Returns the configuration of vllm_ascend, of a sampler that is its own; None of another one."""
+    if not type(sampler).__module__.startswith("vllm_ascend"):
+        return None
+    return importlib.import_module("vllm_ascend.ascend_config").get_ascend_config()
+
+
+def _rejection_config(config: Any, name: str) -> bool:
+    """Returns whether vllm_ascend's rejection sampler is asked for something."""
+    return bool(getattr(getattr(config, "rejection_sampler_config", None), name, False))
+
+
+def _verify(sampler: Any, metadata: Any, draft_probs: Tensor | None, logits: Tensor, sampling_metadata: Any) -> Any:
+    """Does what V1's `RejectionSampler.forward` does.
+
+    Args:
+        sampler: vLLM's rejection sampler.
+        metadata: its `SpecDecodeMetadata`, with the drafts of all requests one after another.
+        draft_probs: float32 [drafts, vocab_size], what the drafts were drawn from; None: they were not drawn.
+        logits: float [drafts + requests, vocab_size], the model's.
+        sampling_metadata: of the requests.
+
+    Returns:
+        A `SamplerOutput` with the tokens, int32 [requests, most drafts + 1], -1 beyond those of a request.
+    """
+    layout = ChainLayout(np.asarray(metadata.num_draft_tokens, dtype=np.int64), logits.device)
+    last = layout.places.view(-1, layout.most + 1)[:, -1]
+    processed = torch.empty_like(logits, dtype=torch.float32)
+    # As vLLM does it, those behind the drafts before those of the drafts: a thinking budget is counted there.
+    of_last = logits[metadata.bonus_logits_indices]
+    processed[last] = sampler.sampler.apply_logits_processors(of_last.float().clone(), sampling_metadata, True)
+    of_drafts = logits[metadata.target_logits_indices].float()
+    processed[layout.places_of_drafts] = sampler.apply_logits_processors(of_drafts.clone(), sampling_metadata, metadata)
+
+    source = sampler.sampler.topk_topp_sampler.seed_source
+    facts = facts_of(len(layout.counts), sampling_metadata.top_k, sampling_metadata.top_p)
+    rows = source.take_places(layout, sampling_metadata.generators, facts)
+    of_places = _at_places(sampling_metadata, layout, rows)
+    is_judged = draft_probs is not None and not sampling_metadata.all_greedy
+    scaled = processed.clone() if is_judged else None
+    drawn_ids, reported = sampler.sampler.sample(processed, of_places)  # writes to what it is given
+    drawn = None
+    if scaled is not None:
+        is_greedy = of_places.temperature < SMALLEST_TEMPERATURE
+        scaled.div_(of_places.temperature.masked_fill(is_greedy, 1).unsqueeze(1))
+        probabilities = target_probabilities(
+            scaled,
+            drawn_ids,
+            is_greedy,
+            top_k=of_places.top_k,
+            top_p=of_places.top_p,
+            facts=rows.facts,
+            keep_ties=sampler.sampler.topk_topp_sampler.keep_ties,
+        )
+        is_block = _rejection_config(_ascend_config(sampler), "enable_block_verify")
+        rule = "block" if is_block and layout.most >= ASCEND_BLOCK_LENGTH else "standard"
+        drawn = DrawnDrafts(rule, probabilities, Proposals(draft_probs), rows.seed, rows.position)
+    found = verified(layout, drawn_ids, metadata.draft_token_ids.to(torch.int64), drawn)
+    source.accept(sampling_metadata.generators, found.accepted)
+
+    tokens = found.tokens.to(torch.int32)
+    logprobs = None
+    if sampling_metadata.max_num_logprobs is not None:
+        if sampler.is_processed_logprobs_mode:
+            of_drafts, of_last = reported[layout.places_of_drafts], reported[last]
+        logprobs = sampler._get_logprobs_tensors(
+            sampling_metadata.max_num_logprobs, metadata, logits, of_drafts, of_last, tokens
+        )
+    outputs = importlib.import_module("vllm.v1.outputs")
+    return outputs.SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=logprobs)
+
+
+def _at_places(sampling_metadata: Any, layout: ChainLayout, rows: Any) -> Any:
+    """Returns the metadata of a step in which the places are rows."""
+    given = {name: getattr(sampling_metadata, name) for name in ("temperature", "top_k", "top_p")}
+    request = to_device(layout.request, layout.device)
+    spread = {name: None if tensor is None else tensor.index_select(0, request) for name, tensor in given.items()}
+    return dataclasses.replace(sampling_metadata, **spread, generators=rows)

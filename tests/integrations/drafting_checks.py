@@ -1,0 +1,179 @@
+"""What must hold of a rejection sampler with vLLM's interface, whose ever it is, once the plugin is installed."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.integrations import _drafts, vllm_drafts
+from ascend_sample.integrations._generators import SeedSource
+from ascend_sample.sampling.draft_judging import Judgement
+from tests.integrations import drafting_engine
+from tests.integrations.drafting_engine import LENGTH, PLAIN, REQUESTS, VOCAB_SIZE, Engine, Request, requests
+
+ROWS = 6000
+BEYOND_CHANCE = 60.0
+"""A chi-square with 7 degrees of freedom exceeds it with a probability below 1e-9."""
+
+
+def texts(classes: Any, kinds: Any = REQUESTS, name: str | None = None, wrong: bool = False) -> list[list[int]]:
+    """Decodes with a drafter, or plainly, and returns the texts that are always the same."""
+    rows = drafting_engine.is_reproducible(kinds)
+    plain = Engine(classes, requests(kinds)).decode(LENGTH)
+    if name is None:
+        return [plain[row] for row in rows]
+    drafter = drafting_engine.drafters(plain, kinds)[name]
+    if wrong:
+        drafter = drafting_engine.with_what_is_no_id(drafter)
+    found = Engine(classes, requests(kinds)).decode(LENGTH, drafter)
+    return [found[row] for row in rows]
+
+
+def drawn_drafts(classes: Any) -> float:
+    """Verifies drafts that were drawn from a known q, and returns the largest chi-square of the tokens that come of it.
+
+    Two drafts for each of many equal requests. The first token has the law of the first place, and the second that of
+    the place behind the first draft, where this was accepted.
+    """
+    torch.manual_seed(3)
+    engine = Engine(classes, [Request([3, 4], temperature=0.8, top_k=8) for _ in range(ROWS)])
+    q = torch.full((VOCAB_SIZE,), 0.2 / VOCAB_SIZE)
+    best = target([3, 4]).topk(4).indices
+    q[best] += torch.tensor([0.1, 0.1, 0.3, 0.3])  # those that are best are proposed least
+    drafts = torch.multinomial(q, 2 * ROWS, replacement=True).view(-1, 2)
+    engine.step(drafts.tolist(), q.repeat(2 * ROWS, 1))
+    first = torch.tensor([each.output[0] for each in engine.requests])
+    found = [chi_square(first, target([3, 4]))]
+    for token in best.tolist():
+        rows = [each for each, ids in zip(engine.requests, drafts.tolist(), strict=True) if ids[0] == token]
+        seconds = torch.tensor([each.output[1] for each in rows if each.output[0] == token and len(each.output) > 1])
+        assert len(seconds) > 200
+        found.append(chi_square(seconds, target([4, token])))
+    return max(found)
+
+
+def target(text: list[int]) -> Tensor:
+    """Returns the law of the next token of those requests."""
+    logits = (drafting_engine.model(text) / 0.8).double()
+    return logits.masked_fill(logits < logits.topk(8).values[-1], -torch.inf).softmax(0)
+
+
+def chi_square(tokens: Tensor, law: Tensor) -> float:
+    """Returns the statistic; infinite where a token is impossible."""
+    counts, expected = torch.bincount(tokens, minlength=VOCAB_SIZE), law * len(tokens)
+    if counts[law == 0].any():
+        return float("inf")
+    return float(((counts - expected) ** 2 / expected)[law > 0].sum())
+
+
+class DraftChecks:
+    """Takes the classes from a fixture of this name."""
+
+    @pytest.mark.parametrize("name", ["right", "half right", "n-gram", "nonsense"])
+    def test_texts_are_those_without_speculation(self, classes: Any, name: str) -> None:
+        assert texts(classes, name=name) == texts(classes)
+
+    @pytest.mark.parametrize("name", ["half right", "nonsense"])
+    def test_what_is_no_id_is_never_accepted(self, classes: Any, name: str) -> None:
+        assert texts(classes, PLAIN, name, wrong=True) == texts(classes, PLAIN)
+
+    def test_greedy_requests_alone(self, classes: Any) -> None:
+        kinds = [kind for kind in REQUESTS if kind.get("temperature") == 0]
+        assert texts(classes, kinds, "half right") == texts(classes, kinds)
+
+    def test_right_drafts_are_accepted(self, classes: Any) -> None:
+        plain = Engine(classes, requests()).decode(LENGTH)
+        engine = Engine(classes, requests())
+        output = engine.step([ids[:3] for ids in plain])
+        rows = drafting_engine.is_reproducible(REQUESTS)
+        assert [(output.sampled_token_ids[row] != -1).sum().item() for row in rows] == [4] * len(rows)
+        assert output.sampled_token_ids.dtype == torch.int32
+
+    def test_a_request_without_drafts_moves_on_as_in_a_plain_step(self, classes: Any) -> None:
+        engine, plain = Engine(classes, requests()), Engine(classes, requests())
+        for _ in range(5):
+            engine.step([[1] if row == 1 else [] for row in range(len(REQUESTS))])
+            plain.step([[] for _ in REQUESTS])
+        for row in drafting_engine.is_reproducible(REQUESTS):
+            if row != 1:
+                assert engine.requests[row].output == plain.requests[row].output
+
+    @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs", "raw_logits"])
+    def test_logprobs_are_those_without_speculation(self, classes: Any, mode: str) -> None:
+        plain = Engine(classes, requests(), logprobs=2, mode=mode)
+        expected = plain.decode(LENGTH)
+        engine = Engine(classes, requests(), logprobs=2, mode=mode)
+        engine.decode(LENGTH, drafting_engine.drafters(expected, REQUESTS)["half right"])
+        for row in drafting_engine.is_reproducible(REQUESTS):
+            found = torch.tensor(engine.requests[row].logprobs[:LENGTH])
+            torch.testing.assert_close(found, torch.tensor(plain.requests[row].logprobs[:LENGTH]), atol=1e-5, rtol=0)
+
+    def test_drawn_drafts_leave_the_law(self, classes: Any) -> None:
+        assert drawn_drafts(classes) < BEYOND_CHANCE
+
+    def test_greedy_requests_with_drawn_drafts(self, classes: Any) -> None:
+        kinds = [REQUESTS[1], REQUESTS[0]]
+        plain = Engine(classes, requests(kinds)).decode(LENGTH)
+        engine, step = Engine(classes, requests(kinds)), itertools.count()
+        while len(engine.requests[0].output) < LENGTH:
+            done = len(engine.requests[0].output)
+            drafts = [[*plain[0][done : done + 2], 5], [next(step) % VOCAB_SIZE]]
+            engine.step(drafts, torch.full((len(drafts[0]) + 1, VOCAB_SIZE), 1 / VOCAB_SIZE))
+        assert engine.requests[0].output[:LENGTH] == plain[0]
+
+    @pytest.mark.parametrize("fault", ["accepted drafts do not count", "places share their noise"])
+    def test_planted_faults_of_texts(self, classes: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        expected = texts(classes)
+        if fault == "accepted drafts do not count":
+            monkeypatch.setattr(SeedSource, "accept", lambda *arguments: None)
+        else:
+            own = SeedSource.take_places
+
+            def take_places(self: SeedSource, layout: Any, *arguments: Any) -> Any:
+                rows = own(self, layout, *arguments)
+                rows.position = rows.position - torch.from_numpy(layout.column)
+                return rows
+
+            monkeypatch.setattr(SeedSource, "take_places", take_places)
+        assert texts(classes, name="half right") != expected
+
+    @pytest.mark.parametrize("fault", ["all are accepted", "what replaces is of the target"])
+    def test_planted_faults_of_the_law(self, classes: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        own = _drafts.judge_with
+
+        def judge_with(rule: str, probabilities: Tensor, drawn: Tensor, ids: Tensor, layout: Any, *rest: Any) -> Any:
+            found = own(rule, probabilities, drawn, ids, layout, *rest)
+            if fault == "all are accepted":
+                tokens = torch.cat((ids.view(-1, 2), drawn.view(-1, 3)[:, 2:]), 1)
+                return Judgement(tokens, torch.full_like(found.accepted, 2))
+            is_next = layout.columns == found.accepted.unsqueeze(1)
+            return Judgement(torch.where(is_next, drawn.view(-1, 3), found.tokens), found.accepted)
+
+        monkeypatch.setattr(_drafts, "judge_with", judge_with)
+        assert drawn_drafts(classes) > BEYOND_CHANCE
+
+    def test_what_is_no_rule_of_ours_stays_the_engines(self, classes: Any) -> None:
+        calls: list[Any] = []
+
+        class Own(classes.RejectionSampler):  # type: ignore[misc]
+            def forward(self, *arguments: Any) -> str:
+                calls.append(arguments)
+                return "its own"
+
+        vllm_drafts.install(Own)
+        engine = Engine(classes, requests())
+        sampler = Own(engine.sampler)
+        sampler.synthetic_mode = True
+        drafts = [[1] for _ in REQUESTS]
+        arguments = (engine.spec_metadata(drafts), None, torch.zeros(14, VOCAB_SIZE), engine.metadata(drafts))
+        with pytest.warns(UserWarning, match="ascend_sample: acceptance is synthetic, so drafts are verified by"):
+            assert sampler(*arguments) == "its own"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert sampler(*arguments) == "its own"
+        assert calls == [arguments] * 2

@@ -1,0 +1,219 @@
+"""An engine with the interface of vLLM's V1 runner that decodes with drafts or without, with the classes it is given.
+
+Its model looks at the last two tokens. `test_vllm_drafts.py` gives it stand-ins, `vllm_drafts_parity.py` vLLM's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+VOCAB_SIZE = 24
+Drafter = Callable[[int, list[int]], list[int]]
+"""Proposes tokens for a request, by its number and its text."""
+
+
+@dataclass
+class Request:
+    """What somebody asks for, and the text so far."""
+
+    prompt: list[int]
+    seed: int | None = None
+    temperature: float = 1.0
+    top_k: int = VOCAB_SIZE
+    top_p: float = 1.0
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    banned: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    generator: torch.Generator | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            self.generator = torch.Generator().manual_seed(self.seed)
+
+
+TABLES = torch.randn(2, VOCAB_SIZE, VOCAB_SIZE, generator=torch.Generator().manual_seed(5)) * 1.5
+
+
+def model(text: Sequence[int]) -> Tensor:
+    """Returns float32 [VOCAB_SIZE] logits of the next token; what is no id reads as the id 0."""
+    last, before = (token if 0 <= token < VOCAB_SIZE else 0 for token in (text[-1], text[-2]))
+    return TABLES[0, last] + TABLES[1, before]
+
+
+class Engine:
+    """Steps of a batch of requests.
+
+    Args:
+        vllm: has the classes Sampler, RejectionSampler, SamplingMetadata, SpecDecodeMetadata and LogitsProcessors.
+        requests: of the batch.
+        logprobs: how many are asked for; None: none.
+        mode: how logprobs are reported.
+        device: where the logits are.
+    """
+
+    def __init__(
+        self,
+        vllm: Any,
+        requests: list[Request],
+        logprobs: int | None = None,
+        mode: str = "raw_logprobs",
+        device: str = "cpu",
+    ) -> None:
+        self.vllm, self.requests, self.logprobs, self.device = vllm, requests, logprobs, device
+        self.sampler = vllm.Sampler(logprobs_mode=mode)
+        self.rejection_sampler = vllm.RejectionSampler(self.sampler)
+
+    def decode(self, length: int, drafter: Drafter | None = None) -> list[list[int]]:
+        """Decodes until each request has so many tokens at least; returns the first of each."""
+        while min(len(request.output) for request in self.requests) < length:
+            if drafter is None:
+                self.step([[] for _ in self.requests])
+            else:
+                self.step([drafter(row, each.prompt + each.output) for row, each in enumerate(self.requests)])
+        return [request.output[:length] for request in self.requests]
+
+    def step(self, drafts: list[list[int]], draft_probs: Tensor | None = None) -> Any:
+        """Does a step in which each request has drafts, and returns vLLM's output."""
+        texts = [each.prompt + each.output for each in self.requests]
+        places = [text + ids[:count] for text, ids in zip(texts, drafts, strict=True) for count in range(len(ids) + 1)]
+        logits = torch.stack([model(text) for text in places]).to(self.device)
+        metadata = self.metadata(drafts)
+        if not any(drafts):
+            output = self.sampler(logits=logits, sampling_metadata=metadata)
+        else:
+            output = self.rejection_sampler(self.spec_metadata(drafts), draft_probs, logits, metadata)
+        rows = output.sampled_token_ids.tolist()
+        for number, (request, ids) in enumerate(zip(self.requests, rows, strict=True)):
+            kept = [token for token in ids if token != -1]
+            request.output += kept
+            if output.logprobs_tensors is not None:
+                at = number * len(ids)
+                request.logprobs += output.logprobs_tensors.logprobs[at : at + len(kept), 0].tolist()
+        return output
+
+    def spec_metadata(self, drafts: list[list[int]]) -> Any:
+        """Returns what vLLM's runner makes of drafts."""
+        counts = [len(ids) for ids in drafts]
+        ends = list(itertools.accumulate(count + 1 for count in counts))
+        targets = [end - count - 1 + each for end, count in zip(ends, counts, strict=True) for each in range(count)]
+
+        def there(numbers: Sequence[int]) -> Tensor:
+            return torch.tensor(numbers, dtype=torch.int32, device=self.device)
+
+        return self.vllm.SpecDecodeMetadata(
+            draft_token_ids=there([*itertools.chain(*drafts)]),
+            num_draft_tokens=counts,
+            cu_num_draft_tokens=there(list(itertools.accumulate(counts))),
+            cu_num_sampled_tokens=there(ends),
+            target_logits_indices=there(targets),
+            bonus_logits_indices=there([end - 1 for end in ends]),
+            logits_indices=there(range(ends[-1])),
+        )
+
+    def metadata(self, drafts: list[list[int]]) -> Any:
+        """Returns what vLLM's batch says of its requests."""
+        asked = self.requests
+
+        def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.tensor([getattr(each, name) for each in asked], dtype=dtype, device=self.device)
+
+        is_penalized = any((each.presence, each.frequency, each.repetition) != (0, 0, 1) for each in asked)
+        longest = max(len(each.prompt) for each in asked)
+        prompts = [each.prompt + [VOCAB_SIZE] * (longest - len(each.prompt)) for each in asked]
+        is_greedy = [each.temperature == 0 for each in asked]
+        return self.vllm.SamplingMetadata(
+            temperature=None if all(is_greedy) else column("temperature"),
+            all_greedy=all(is_greedy),
+            all_random=not any(is_greedy),
+            top_p=column("top_p") if any(each.top_p < 1 for each in asked) else None,
+            top_k=column("top_k", torch.int32) if any(each.top_k < VOCAB_SIZE for each in asked) else None,
+            generators={row: each.generator for row, each in enumerate(asked) if each.generator is not None},
+            max_num_logprobs=self.logprobs,
+            no_penalties=not is_penalized,
+            prompt_token_ids=torch.tensor(prompts, device=self.device) if is_penalized else None,
+            frequency_penalties=column("frequency"),
+            presence_penalties=column("presence"),
+            repetition_penalties=column("repetition"),
+            output_token_ids=[each.output for each in asked],
+            spec_token_ids=drafts,
+            allowed_token_ids_mask=None,
+            bad_words_token_ids={
+                row: [[token] for token in each.banned] for row, each in enumerate(asked) if each.banned
+            },
+            logitsprocs=self.vllm.LogitsProcessors(),
+        )
+
+
+REQUESTS: tuple[dict[str, Any], ...] = (
+    {"prompt": [3, 4], "seed": 1, "temperature": 0.7},
+    {"prompt": [7, 1, 2], "temperature": 0.0},
+    {"prompt": [5, 6], "seed": 2, "top_k": 5},
+    {"prompt": [1, 9], "temperature": 1.2},  # without a seed: its text is another one each time
+    {"prompt": [8, 8, 8], "seed": 3, "top_p": 0.8, "frequency": 0.5, "presence": 0.3},
+    {"prompt": [2, 0], "temperature": 0.0, "repetition": 1.3, "banned": [4, 11]},
+    {"prompt": [4, 4], "seed": 2**64 - 5, "temperature": 0.5, "top_k": 9, "top_p": 0.9, "repetition": 1.2},
+)
+PLAIN = tuple(each for each in REQUESTS if not {"frequency", "repetition"} & each.keys())
+"""Those without penalties, whose drafts may be anything: vLLM counts drafts without looking whether they are ids."""
+LENGTH = 20
+
+
+def requests(kinds: Sequence[dict[str, Any]] = REQUESTS) -> list[Request]:
+    """Returns new requests."""
+    return [Request(**kind) for kind in kinds]
+
+
+def drafters(plain: list[list[int]], kinds: Sequence[dict[str, Any]]) -> dict[str, Drafter]:
+    """Returns drafters by name: those that any request can have.
+
+    Args:
+        plain: what plain decoding gives each request; a draft that is right comes from there.
+        kinds: the requests, in order.
+    """
+    generator = torch.Generator().manual_seed(11)
+
+    def number(most: int) -> int:
+        return int(torch.randint(most, (), generator=generator))
+
+    def right(row: int, text: list[int]) -> list[int]:
+        done = len(text) - len(kinds[row]["prompt"])
+        return plain[row][done : done + row % 4]  # the first request has none
+
+    def half_right(row: int, text: list[int]) -> list[int]:
+        ids = right(3, text) if row == 3 else right(row, text)
+        return [token if number(2) else number(VOCAB_SIZE) for token in ids][: number(5)]
+
+    def n_gram(row: int, text: list[int]) -> list[int]:
+        found = [at for at in range(len(text) - 1) if text[at] == text[-1]]
+        return text[found[-1] + 1 :][:4] if found else []
+
+    def nonsense(row: int, text: list[int]) -> list[int]:
+        return [number(VOCAB_SIZE) for _ in range(number(7))]
+
+    return {"right": right, "half right": half_right, "n-gram": n_gram, "nonsense": nonsense}
+
+
+def with_what_is_no_id(drafter: Drafter) -> Drafter:
+    """Returns a drafter that puts placeholders and ids beyond the vocabulary among what another one proposes."""
+    steps = itertools.count()
+
+    def propose(row: int, text: list[int]) -> list[int]:
+        ids = drafter(row, text)
+        at, wrong = next(steps) % 5, (-1, VOCAB_SIZE, 10**6)[next(steps) % 3]
+        return [*ids[:at], wrong, *ids[at:]]
+
+    return propose
+
+
+def is_reproducible(kinds: Sequence[dict[str, Any]]) -> list[int]:
+    """Returns the requests whose texts are always the same."""
+    return [row for row, kind in enumerate(kinds) if kind.get("seed") is not None or kind.get("temperature") == 0]

@@ -1,0 +1,178 @@
+"""Drafts of vLLM's V1 runner where vLLM is not installed: on stand-ins for its classes, on the CPU and on an NPU.
+
+`make test-integrations` runs the same checks inside vLLM (vllm_drafts_parity.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+
+from ascend_sample import hostcann
+from ascend_sample.integrations import _drafts, vllm_drafts
+from ascend_sample.integrations._generators import DeviceCounts, SeedSource
+from tests.integrations import drafting_engine, vllm_stand_ins
+from tests.integrations.drafting_checks import DraftChecks
+from tests.integrations.drafting_engine import LENGTH, PLAIN, Engine, requests
+
+
+@pytest.fixture
+def classes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stand-ins, in which the plugin is installed."""
+    outputs = types.ModuleType("vllm.v1.outputs")
+    outputs.SamplerOutput = vllm_stand_ins.SamplerOutput  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, outputs.__name__, outputs)
+    sampler = type("RejectionSampler", (vllm_stand_ins.RejectionSampler,), {})
+    vllm_drafts.install(sampler)
+    return types.SimpleNamespace(**(vars(vllm_stand_ins) | {"RejectionSampler": sampler}))
+
+
+class TestStandIns(DraftChecks):
+    """All that must hold."""
+
+
+class OnDevice:
+    """A generator of a device, which has an offset."""
+
+    device = torch.device("meta")
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.offset = seed, 0
+
+    def initial_seed(self) -> int:
+        return self.seed
+
+    def get_offset(self) -> int:
+        return self.offset
+
+    def set_offset(self, offset: int) -> None:
+        self.offset = offset
+
+
+def on_device(classes: Any, npu: str) -> Engine:
+    engine = Engine(classes, requests(PLAIN), device=npu)
+    for request in engine.requests:
+        if request.seed is not None:
+            request.generator = OnDevice(request.seed)  # type: ignore[assignment]
+    return engine
+
+
+class TestOnADevice:
+    def test_texts_are_those_of_a_cpu_without_speculation(self, classes: Any, npu: str) -> None:
+        plain = Engine(classes, requests(PLAIN)).decode(LENGTH)
+        rows = drafting_engine.is_reproducible(PLAIN)
+        for name, drafter in drafting_engine.drafters(plain, PLAIN).items():
+            found = on_device(classes, npu).decode(LENGTH, drafter)
+            assert [found[row] for row in rows] == [plain[row] for row in rows], name
+
+    @pytest.mark.parametrize("is_drawn", [False, True])
+    def test_nobody_waits_for_it(self, classes: Any, npu: str, is_drawn: bool) -> None:
+        if not hostcann.is_active():
+            pytest.skip("the emulated device counts, a real one does not")
+        engine = on_device(classes, npu)
+        drafts = [[1, 2], [], [3], [4, 5, 6]]
+        for _ in range(2):
+            metadata, of_drafts = engine.metadata(drafts), engine.spec_metadata(drafts)
+            logits = torch.randn(10, drafting_engine.VOCAB_SIZE).to(npu)
+            probabilities = torch.full((6, drafting_engine.VOCAB_SIZE), 1 / 24).to(npu) if is_drawn else None
+            with hostcann.profile() as counters:
+                engine.rejection_sampler(of_drafts, probabilities, logits, metadata)
+            assert not counters.synchronizations
+
+    def test_drawn_drafts_are_judged_as_on_a_cpu(self, classes: Any, npu: str) -> None:
+        drafts = [[1, 2, 3], [], [5, 9], [4, 5, 6]]
+        probabilities = torch.rand(8, drafting_engine.VOCAB_SIZE).softmax(1)
+        found = []
+        for engine in (Engine(classes, requests(PLAIN)), on_device(classes, npu)):
+            for step in range(10):
+                ids = [[(token + step) % drafting_engine.VOCAB_SIZE for token in each] for each in drafts]
+                engine.step(ids, probabilities.to(engine.device))
+            found.append([engine.requests[row].output for row in drafting_engine.is_reproducible(PLAIN)])
+        assert found[0] == found[1]
+
+
+def test_the_block_rule_of_vllm_ascend(classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for in vllm_ascend's configuration, and holds for drafts that were drawn, from three on."""
+    rejection = types.SimpleNamespace(enable_block_verify=True)
+    config = types.SimpleNamespace(rejection_sampler_config=rejection, enable_reduce_sample=False)
+    module = types.ModuleType("vllm_ascend.ascend_config")
+    module.get_ascend_config = lambda: config  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(classes.RejectionSampler, "__module__", "vllm_ascend.sample.rejection_sampler")
+    rules: list[str] = []
+    own = _drafts.judge_with
+
+    def judge_with(rule: str, *arguments: Any) -> Any:
+        rules.append(rule)
+        return own(rule, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_drafts, "judge_with", judge_with)
+    engine = Engine(classes, requests(PLAIN))
+    for count in (2, 3):
+        q = torch.full((count * len(PLAIN), drafting_engine.VOCAB_SIZE), 1 / drafting_engine.VOCAB_SIZE)
+        engine.step([[1, 2, 3][:count] for _ in PLAIN], q)
+    engine.step([[1, 2, 3] for _ in PLAIN])
+    assert rules == ["standard", "block"]
+
+
+class TestDeviceCounts:
+    def test_slots_of_generators_that_are_gone_begin_at_zero(self) -> None:
+        counts, kept = DeviceCounts(), OnDevice(1)
+        for _ in range(200):
+            gone = OnDevice(2)
+            counts.add({1: kept, 0: gone}, torch.tensor([5, 1]))  # type: ignore[dict-item]
+            found = counts.of(3, {2: kept, 1: gone})  # type: ignore[dict-item]
+            assert found is not None
+            assert found.tolist()[:2] == [0, 5]
+            last = found[2].item()
+            del gone
+        assert last == 200
+        assert counts.of(2, {0: OnDevice(3)}) is None  # type: ignore[dict-item]
+
+    def test_a_draw_that_is_taken_back_keeps_what_was_accepted(self) -> None:
+        """vLLM moves the offset back by 4 where a step was one of a prompt's middle parts."""
+        source, generator = SeedSource(), OnDevice(1)
+        source._accepted.add({0: generator}, torch.tensor([3]))  # type: ignore[dict-item]
+        assert source.take(1, {0: generator})[1].tolist() == [3]  # type: ignore[dict-item]
+        generator.set_offset(generator.get_offset() - 4)
+        assert source.take(1, {0: generator})[1].tolist() == [3]  # type: ignore[dict-item]
+        assert source.take(2, {1: generator})[1].tolist() == [0, 4]  # type: ignore[dict-item]
+
+
+class TestLeftAlone:
+    """What is no rule of this project stays with the engine."""
+
+    def reason(self, classes: Any, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> str | None:
+        engine = Engine(classes, requests())
+        rejection = {name: settings.pop(name) for name in ("enable_entropy_verify",) if name in settings}
+        config = types.SimpleNamespace(rejection_sampler_config=types.SimpleNamespace(**rejection), **settings)
+        module = types.ModuleType("vllm_ascend.ascend_config")
+        module.get_ascend_config = lambda: config  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(type(engine.rejection_sampler), "__module__", "vllm_ascend.sample.rejection_sampler")
+        return vllm_drafts._why_left(engine.rejection_sampler, engine.metadata([[] for _ in engine.requests]))
+
+    def test_parts_of_the_vocabulary(self, classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.reason(classes, monkeypatch, enable_reduce_sample=False) is None
+        reason = self.reason(classes, monkeypatch, enable_reduce_sample=True)
+        assert reason == "each rank has a part of the vocabulary alone"
+
+    def test_entropy(self, classes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.reason(classes, monkeypatch, enable_entropy_verify=True) == "the rule looks at the entropy"
+
+    def test_others(self, classes: Any) -> None:
+        engine = Engine(classes, requests())
+        metadata = engine.metadata([[] for _ in engine.requests])
+        assert vllm_drafts._why_left(engine.rejection_sampler, metadata) is None
+        metadata.logitsprocs.argmax_invariant.append(object())
+        assert vllm_drafts._why_left(engine.rejection_sampler, metadata) is not None
+        metadata.logitsprocs.argmax_invariant.clear()
+        engine.rejection_sampler.use_fly = True
+        assert vllm_drafts._why_left(engine.rejection_sampler, metadata) == "the rule is FLy"
+        engine.rejection_sampler.use_fly = False
+        engine.sampler.topk_topp_sampler = torch.nn.Identity()
+        assert vllm_drafts._why_left(engine.rejection_sampler, metadata) is not None

@@ -1,0 +1,252 @@
+"""Drafts of vLLM's V2 runner, whose kernels need a device: on stand-ins for its classes, on the CPU and on an NPU."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.integrations import _drafts, vllm_v2
+from ascend_sample.sampling.draft_judging import Judgement
+from tests.integrations import drafting_engine
+from tests.integrations.drafting_checks import BEYOND_CHANCE, ROWS, chi_square, target
+from tests.integrations.drafting_engine import LENGTH, PLAIN, VOCAB_SIZE, Request, model, requests
+
+MOST = 8
+"""So many drafts at most."""
+
+
+def there_and_here(values: list[float], dtype: torch.dtype, device: str) -> Any:
+    tensor = torch.tensor(values, dtype=dtype)
+    return types.SimpleNamespace(gpu=tensor.to(device), np=tensor.numpy())
+
+
+class Sampler:
+    """Divides by the temperature, and no more; its requests lie in another order than those of a step."""
+
+    logprobs_mode = "raw_logprobs"
+
+    def __init__(self, asked: list[Request], device: str) -> None:
+        self.device = device
+        stored = asked[::-1]
+        seeds = [7 if each.seed is None else each.seed - 2**64 * (each.seed >= 2**63) for each in stored]
+        top_k = there_and_here([each.top_k for each in stored], torch.int32, device)
+        top_p = there_and_here([each.top_p for each in stored], torch.float32, device)
+        self.sampling_states = types.SimpleNamespace(
+            temperature=there_and_here([each.temperature for each in stored], torch.float32, device),
+            top_k=top_k,
+            top_p=top_p,
+            seeds=there_and_here(seeds, torch.int64, device),
+            get_top_k_top_p=lambda mapping, mapping_np, vocab_size: (top_k.gpu[mapping], top_p.gpu[mapping], False),
+        )
+        vllm_v2.custom_sampler(self)
+
+    def apply_sampling_params(self, logits: Tensor, mapping: Tensor, *arguments: Any, **named: Any) -> Tensor:
+        assert named == {"skip_top_k_top_p": True}
+        assert len(arguments) == 6
+        temperature = self.sampling_states.temperature.gpu[mapping]
+        return logits / torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
+
+
+class RejectionSampler:
+    """Has the attributes and the two methods that the adapter looks at."""
+
+    def __init__(self, sampler: Sampler, most_rows: int = 10**9, **changes: Any) -> None:
+        self.sampler, self.most_rows = sampler, most_rows
+        self.num_speculative_steps = MOST
+        self.synthetic_conditional_rates = self.watermark_key = None
+        self.enable_adaptive_verification = self.use_block_verification = False
+        vars(self).update(changes)
+
+    def _verify_in_chunks(
+        self, logits: Tensor, batch: Any, draft_logits: Tensor | None, draft_sampled: Tensor, pos: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ends, found, start = batch.cu_num_logits_np, [], 0
+        while start < len(ends) - 1:
+            end = start + 1
+            while end < len(ends) - 1 and ends[end + 1] - ends[start] <= self.most_rows:
+                end += 1
+            places, some = slice(ends[start], ends[end]), slice(start, end)
+            found.append(
+                self._verify(
+                    logits[places],
+                    draft_logits,
+                    draft_sampled[places],
+                    pos[places],
+                    torch.from_numpy(ends[start : end + 1] - ends[start]).to(logits.device),
+                    batch.idx_mapping[some],
+                    batch.idx_mapping_np[some],
+                    batch.expanded_idx_mapping[places],
+                    batch.expanded_local_pos[places],
+                    ends[some],
+                    draft_sampled[places],
+                )[1:]
+            )
+            start = end
+        tokens, counts = zip(*found, strict=True)
+        return torch.cat(tokens), torch.cat(counts)
+
+    def _verify(self, *arguments: Any) -> Any:
+        raise AssertionError("this needs a device")
+
+
+@pytest.fixture
+def rejection_sampler() -> type[Any]:
+    """The class, with the adapter installed twice, which is as good as once."""
+    made = type("RejectionSampler", (RejectionSampler,), {})
+    vllm_v2.install_drafts(made)
+    vllm_v2.install_drafts(made)
+    return made
+
+
+class Engine:
+    """As `drafting_engine.Engine`, of V2's runner."""
+
+    def __init__(self, kind: type[Any], asked: list[Request], device: str = "cpu", **settings: Any) -> None:
+        self.requests, self.device = asked, device
+        self.sampler = Sampler(asked, device)
+        self.rejection_sampler = kind(self.sampler, **settings)
+
+    def decode(self, length: int, drafter: drafting_engine.Drafter | None = None) -> list[list[int]]:
+        while min(len(request.output) for request in self.requests) < length:
+            texts = [each.prompt + each.output for each in self.requests]
+            self.step([[] if drafter is None else drafter(row, text)[:MOST] for row, text in enumerate(texts)])
+        return [request.output[:length] for request in self.requests]
+
+    def arguments(self, drafts: list[list[int]]) -> Any:
+        """Returns what the runner hands to its samplers."""
+        texts = [each.prompt + each.output for each in self.requests]
+        places = [text + ids[:count] for text, ids in zip(texts, drafts, strict=True) for count in range(len(ids) + 1)]
+        ends = np.array([0, *itertools.accumulate(len(ids) + 1 for ids in drafts)])
+        mapping = np.arange(len(drafts))[::-1].copy()
+        local = [count for ids in drafts for count in range(len(ids) + 1)]
+        expanded = mapping.repeat(np.diff(ends))
+
+        def there(values: Any) -> Tensor:
+            return torch.as_tensor(values).to(self.device)
+
+        batch = types.SimpleNamespace(
+            cu_num_logits_np=ends,
+            idx_mapping=there(mapping),
+            idx_mapping_np=mapping,
+            expanded_idx_mapping=there(expanded),
+            expanded_local_pos=there(local),
+        )
+        logits = torch.stack([model(text) for text in places]).to(self.device)
+        return logits, batch, there([text[-1] for text in places]), there([len(text) - 1 for text in places])
+
+    def step(self, drafts: list[list[int]], draft_logits: Tensor | None = None) -> None:
+        logits, batch, sampled, pos = self.arguments(drafts)
+        if any(drafts):
+            tokens, counts = self.rejection_sampler._verify_in_chunks(logits, batch, draft_logits, sampled, pos)
+            assert tokens.shape == (len(drafts), MOST + 1)
+            assert counts.dtype == torch.int32
+        else:
+            mapping = batch.idx_mapping
+            given = (logits, mapping, mapping, batch.idx_mapping_np, pos, sampled, None, None)
+            tokens = self.sampler.sample(*given)[0].unsqueeze(1)  # type: ignore[attr-defined]
+            counts = torch.ones(len(drafts), dtype=torch.int32)
+        for request, ids, count in zip(self.requests, tokens.tolist(), counts.tolist(), strict=True):
+            request.output += ids[:count]
+
+
+@pytest.mark.parametrize(("kind", "most_rows"), [("cpu", 10**9), ("cpu", 9), ("cpu", 1), ("npu", 9)])
+@pytest.mark.parametrize("name", ["right", "half right", "n-gram", "nonsense"])
+def test_texts_are_those_without_speculation(
+    rejection_sampler: type[Any], name: str, kind: str, most_rows: int, request: pytest.FixtureRequest
+) -> None:
+    """Those of all requests: V2 has a seed for each."""
+    device = request.getfixturevalue("npu") if kind == "npu" else kind
+    plain = Engine(rejection_sampler, requests(PLAIN)).decode(LENGTH)
+    drafter = drafting_engine.with_what_is_no_id(drafting_engine.drafters(plain, PLAIN)[name])
+    assert Engine(rejection_sampler, requests(PLAIN), device, most_rows=most_rows).decode(LENGTH, drafter) == plain
+
+
+def drawn_drafts(kind: type[Any], **settings: Any) -> float:
+    """Returns the largest chi-square of what comes of drafts that were drawn; see `drafting_checks.drawn_drafts`."""
+    torch.manual_seed(3)
+    asked = [Request([3, 4], seed=seed, temperature=0.8, top_k=8) for seed in range(ROWS)]
+    engine = Engine(kind, asked, **settings)
+    of_drafts = torch.zeros(ROWS, MOST, VOCAB_SIZE)
+    best = target([3, 4]).topk(4).indices
+    of_drafts[:, :, best] = torch.tensor([1.0, 1.0, 2.0, 2.0])
+    q = (of_drafts[0, 0] / 0.8).softmax(0)  # before the temperature
+    drafts = torch.multinomial(q, 2 * ROWS, replacement=True).view(-1, 2).tolist()
+    engine.step(drafts, of_drafts)
+    found = [chi_square(torch.tensor([each.output[0] for each in asked]), target([3, 4]))]
+    for token in best.tolist():
+        pairs = zip(asked, drafts, strict=True)
+        seconds = [each.output[1] for each, ids in pairs if len(each.output) > 1 and each.output[0] == ids[0] == token]
+        assert len(seconds) > 200
+        found.append(chi_square(torch.tensor(seconds), target([4, token])))
+    return max(found)
+
+
+@pytest.mark.parametrize("is_block", [False, True])
+def test_drawn_drafts_leave_the_law(rejection_sampler: type[Any], is_block: bool) -> None:
+    assert drawn_drafts(rejection_sampler, use_block_verification=is_block) < BEYOND_CHANCE
+
+
+def test_the_temperature_of_drafts_matters(rejection_sampler: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: q at the temperature 1."""
+    own = _drafts.judge_with
+
+    def judge_with(*arguments: Any) -> Judgement:
+        proposals = arguments[5]
+        colder = proposals.probabilities.log() * 0.8
+        return own(*arguments[:5], type(proposals)(colder.softmax(1)), *arguments[6:])
+
+    monkeypatch.setattr(_drafts, "judge_with", judge_with)
+    assert drawn_drafts(rejection_sampler) > BEYOND_CHANCE
+
+
+@pytest.mark.parametrize("is_drawn", [False, True])
+def test_nobody_waits_for_it(rejection_sampler: type[Any], npu: str, is_drawn: bool) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    engine = Engine(rejection_sampler, requests(PLAIN), npu)
+    arguments = engine.arguments([[1, 2], [], [3], [4, 5, 6]])
+    logits = torch.zeros(len(PLAIN), MOST, VOCAB_SIZE, device=npu) if is_drawn else None
+    places = (arguments[2], arguments[3])
+    sampler, batch = engine.rejection_sampler, arguments[1]
+    given = (batch.idx_mapping, batch.idx_mapping_np, batch.expanded_idx_mapping, batch.expanded_local_pos, None)
+    sampler.counts_ahead = np.diff(batch.cu_num_logits_np) - 1
+    with hostcann.profile() as counters:
+        sampler._verify(arguments[0], logits, *places, None, *given, arguments[2])
+    assert not counters.synchronizations
+
+
+def test_processed_logits_are_filtered_where_they_are_reported(rejection_sampler: type[Any]) -> None:
+    engine = Engine(rejection_sampler, [Request([1, 2], seed=1, top_k=3)])
+    engine.sampler.logprobs_mode = "processed_logprobs"
+    logits, batch, sampled, pos = engine.arguments([[4]])
+    engine.rejection_sampler.counts_ahead = np.array([1])
+    given = (batch.idx_mapping, batch.idx_mapping_np, batch.expanded_idx_mapping, batch.expanded_local_pos, None)
+    processed = engine.rejection_sampler._verify(logits, None, sampled, pos, None, *given, sampled)[0]
+    assert (processed > -torch.inf).sum(1).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"synthetic_conditional_rates": torch.ones(1)}, "acceptance is synthetic"),
+        ({"fly_window_size": 2}, "the rule is FLy"),
+        ({"watermark_key": 5}, "tokens are watermarked"),
+        ({"enable_adaptive_verification": True}, "the device alone knows which drafts are verified"),
+        ({"other": True}, "its sampler is not the one of ascend_sample"),
+        ({"draft_columns": 5}, "drafts have another vocabulary"),
+    ],
+)
+def test_what_stays_the_engines(rejection_sampler: type[Any], changes: dict[str, Any], reason: str) -> None:
+    engine = Engine(rejection_sampler, requests(PLAIN), **changes)
+    if changes.get("other"):
+        engine.sampler.sample = lambda *arguments: None  # type: ignore[attr-defined]
+    of_drafts = torch.zeros(4, MOST, changes.get("draft_columns", VOCAB_SIZE))
+    with pytest.warns(UserWarning, match=reason), pytest.raises(AssertionError, match="this needs a device"):
+        engine.step([[1] for _ in PLAIN], of_drafts)

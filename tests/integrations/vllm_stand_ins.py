@@ -1,0 +1,152 @@
+"""What vLLM's V1 samplers look like from outside, for tests without vLLM; `vllm_drafts_parity.py` has the real ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ascend_sample.integrations.vllm import TopKTopPSampler
+
+
+@dataclass
+class SamplerOutput:
+    sampled_token_ids: Tensor
+    logprobs_tensors: Any
+
+
+@dataclass
+class LogitsProcessors:
+    argmax_invariant: list[Any] = field(default_factory=list)
+
+
+@dataclass
+class SamplingMetadata:
+    temperature: Tensor | None
+    all_greedy: bool
+    all_random: bool
+    top_p: Tensor | None
+    top_k: Tensor | None
+    generators: dict[int, Any]
+    max_num_logprobs: int | None
+    no_penalties: bool
+    prompt_token_ids: Tensor | None
+    frequency_penalties: Tensor
+    presence_penalties: Tensor
+    repetition_penalties: Tensor
+    output_token_ids: list[list[int]]
+    spec_token_ids: list[list[int]]
+    allowed_token_ids_mask: Tensor | None
+    bad_words_token_ids: dict[int, list[list[int]]]
+    logitsprocs: LogitsProcessors
+
+
+@dataclass
+class SpecDecodeMetadata:
+    draft_token_ids: Tensor
+    num_draft_tokens: list[int]
+    cu_num_draft_tokens: Tensor
+    cu_num_sampled_tokens: Tensor
+    target_logits_indices: Tensor
+    bonus_logits_indices: Tensor
+    logits_indices: Tensor
+
+
+def edit(logits: Tensor, asked: SamplingMetadata, requests: list[int], outputs: list[list[int]]) -> Tensor:
+    """Bans and penalises rows in place: of these requests, after these outputs."""
+    for row, (request, output) in enumerate(zip(requests, outputs, strict=True)):
+        for (token,) in asked.bad_words_token_ids.get(request, []):
+            logits[row, token] = -torch.inf
+        if asked.no_penalties:
+            continue
+        assert asked.prompt_token_ids is not None
+        vocab_size = logits.shape[1]
+        counts = torch.bincount(torch.tensor(output, dtype=torch.int64), minlength=vocab_size)[:vocab_size]
+        seen = counts + torch.bincount(asked.prompt_token_ids[request], minlength=vocab_size + 1)[:vocab_size]
+        repetition = torch.where(seen > 0, asked.repetition_penalties[request], 1.0)
+        logits[row] = torch.where(logits[row] > 0, logits[row] / repetition, logits[row] * repetition)
+        logits[row] -= asked.frequency_penalties[request] * counts + asked.presence_penalties[request] * (counts > 0)
+    return logits
+
+
+def gathered(values: Tensor, mode: str, token_ids: Tensor) -> Any:
+    found = values if mode.endswith("logits") else values.log_softmax(1)
+    return SimpleNamespace(logprobs=found.gather(1, token_ids.long().clamp(min=0).view(-1, 1)))
+
+
+class Sampler(nn.Module):
+    def __init__(self, logprobs_mode: str = "raw_logprobs") -> None:
+        super().__init__()
+        self.logprobs_mode = logprobs_mode
+        self.topk_topp_sampler = TopKTopPSampler(logprobs_mode)
+
+    def forward(self, logits: Tensor, sampling_metadata: SamplingMetadata) -> SamplerOutput:
+        raw = logits
+        processed = self.apply_logits_processors(logits.clone(), sampling_metadata, False)
+        token_ids, reported = self.sample(processed, sampling_metadata)
+        logprobs = None
+        if sampling_metadata.max_num_logprobs is not None:
+            logprobs = gathered(raw if reported is None else reported, self.logprobs_mode, token_ids)
+        return SamplerOutput(token_ids.int().unsqueeze(1), logprobs)
+
+    def apply_logits_processors(
+        self, logits: Tensor, sampling_metadata: SamplingMetadata, predict_bonus_token: bool
+    ) -> Tensor:
+        outputs = sampling_metadata.output_token_ids
+        if predict_bonus_token:
+            outputs = [[*ids, *more] for ids, more in zip(outputs, sampling_metadata.spec_token_ids, strict=True)]
+        return edit(logits, sampling_metadata, [*range(len(logits))], outputs)
+
+    def sample(self, logits: Tensor, sampling_metadata: SamplingMetadata) -> tuple[Tensor, Tensor | None]:
+        best = logits.argmax(1)
+        if sampling_metadata.temperature is None:
+            return best, logits if self.logprobs_mode.startswith("processed") else None
+        temperature = sampling_metadata.temperature
+        is_greedy = temperature < 1e-5
+        logits.div_(torch.where(is_greedy, 1.0, temperature).unsqueeze(1))
+        asked = sampling_metadata
+        token_ids, reported = self.topk_topp_sampler(logits, asked.generators, asked.top_k, asked.top_p)
+        return torch.where(is_greedy, best, token_ids), reported
+
+
+class RejectionSampler(nn.Module):
+    def __init__(self, sampler: Sampler) -> None:
+        super().__init__()
+        self.sampler = sampler
+        self.synthetic_mode = False
+        self.is_processed_logprobs_mode = sampler.logprobs_mode.startswith("processed")
+
+    def forward(
+        self, metadata: SpecDecodeMetadata, draft_probs: Any, logits: Tensor, sampling_metadata: SamplingMetadata
+    ) -> SamplerOutput:
+        raise AssertionError("this needs a device")
+
+    def apply_logits_processors(
+        self, logits: Tensor, sampling_metadata: SamplingMetadata, metadata: SpecDecodeMetadata
+    ) -> Tensor:
+        requests, outputs = [], []
+        for request, drafts in enumerate(sampling_metadata.spec_token_ids):
+            for count in range(len(drafts)):
+                requests.append(request)
+                outputs.append([*sampling_metadata.output_token_ids[request], *drafts[:count]])
+        return edit(logits, sampling_metadata, requests, outputs)
+
+    def _get_logprobs_tensors(
+        self,
+        max_num_logprobs: int,
+        metadata: SpecDecodeMetadata,
+        logits: Tensor,
+        target_logits: Tensor,
+        bonus_logits: Tensor,
+        sampled_token_ids: Tensor,
+    ) -> Any:
+        values = torch.zeros_like(logits)
+        values[metadata.target_logits_indices.long()] = target_logits
+        values[metadata.bonus_logits_indices.long()] = bonus_logits
+        starts = metadata.cu_num_sampled_tokens - torch.tensor(metadata.num_draft_tokens) - 1
+        places = starts.unsqueeze(1) + torch.arange(sampled_token_ids.shape[1])
+        rows = values[places.flatten().clamp(max=len(logits) - 1).long()]
+        return gathered(rows, self.sampler.logprobs_mode, sampled_token_ids.flatten())
