@@ -1,12 +1,14 @@
 """The demo's language model with its output layer split over processes: the texts of one process, and few bytes a step.
 
-    python -m torch.distributed.run --standalone --nproc_per_node=4 examples/tensor_parallel.py
+    python examples/tensor_parallel.py
 
-Each process has a quarter of the output layer's rows, so a quarter of the logits. Nobody gathers them: the processes
-tell each other their candidates, and all draw the same tokens.
+Each of 4 processes has a quarter of the output layer's rows, so a quarter of the logits. Nobody gathers them: the
+processes tell each other their candidates, and all draw the same tokens.
 """
 
 from __future__ import annotations
+
+import tempfile
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams  # isort: skip  torch, safely
 
@@ -18,7 +20,7 @@ from torch.nn import functional
 from ascend_sample.sampling.vocabulary_parallel import ProcessGroupExchange, VocabularyShard
 
 PROMPT = "The function returns"
-STEPS = 24
+RANKS, STEPS = 4, 24
 REQUESTS = {
     "greedy": SamplingParams(temperature=0),
     "top-k": SamplingParams(top_k=50, temperature=0.8, seed=1),
@@ -43,15 +45,12 @@ def write(model: LanguageModel, prompt: list[int], shard: VocabularyShard | None
     return torch.stack(tokens, 1)
 
 
-def main() -> None:
-    """Writes with all processes together, and on each alone."""
-    dist.init_process_group("gloo")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    if rank == 0:
-        load_or_train()  # the others find what it has kept
-    dist.barrier()
+def run_rank(rank: int, meeting_place: str) -> None:
+    """Writes with all processes together, and alone."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting_place}", rank=rank, world_size=RANKS)
     model, tokenizer = load_or_train()
-    vocab_size, width = model.config.vocab_size, model.config.vocab_size // ranks
+    vocab_size, width = model.config.vocab_size, model.config.vocab_size // RANKS
     exchange = ProcessGroupExchange(None)
     prompt = encode_prompt(tokenizer, PROMPT)
     together = write(model, prompt, VocabularyShard(rank * width, width, vocab_size, exchange))
@@ -60,9 +59,16 @@ def main() -> None:
         for name, text in zip(REQUESTS, together.tolist(), strict=True):
             print(f"{name:>14}: {PROMPT}{tokenizer.decode(text)!r}")
         sent, gathered = exchange.bytes_sent / STEPS, len(REQUESTS) * width * 4
-        print(f"{ranks} processes, {exchange.collectives / STEPS:.1f} collectives a step; each sends {sent:.0f} bytes;")
+        print(f"{RANKS} processes, {exchange.collectives / STEPS:.1f} collectives a step; each sends {sent:.0f} bytes;")
         print(f"its part of the logits has {gathered} bytes. The texts of one process: {torch.equal(together, alone)}")
     dist.destroy_process_group()
+
+
+def main() -> None:
+    """Starts the processes."""
+    load_or_train()  # they find what it has kept
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(run_rank, (f"{folder}/ranks",), nprocs=RANKS)
 
 
 if __name__ == "__main__":

@@ -72,9 +72,7 @@ def test_data_parallel(npu: str) -> None:
 
 def test_tensor_parallel() -> None:
     """Four processes write the texts of one; each of them has written its own alone as well."""
-    printed = run_as_user(
-        "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=4", str(EXAMPLES / "tensor_parallel.py")
-    )
+    printed = run_example("tensor_parallel.py")
     assert "The texts of one process: True" in printed
     texts = re.findall(r"^ *(?:greedy|top-k|top-p|min-p, penalty): The function returns", printed, re.MULTILINE)
     assert len(texts) == 4
