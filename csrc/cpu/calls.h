@@ -182,9 +182,9 @@ struct VerifyingCall {
   Proposals proposals;  // of the rules that look at them
   uint32_t acceptance;  // purposes of the noise of the latter
   uint32_t resampling;
-  int64_t* accepted;       // [batch_size]
-  const int64_t* parents;  // [places], of each the number of the one before it; null: chains
-  int64_t* path;           // [places], where trees keep what they accept
+  int64_t* accepted;                 // [batch_size]
+  std::span<const int64_t> parents;  // [places], of each the number of the one before it, in trees
+  int64_t* path;                     // [places], where trees keep what they accept
 
   int64_t first_place(int64_t request) const { return request == 0 ? 0 : ends[request - 1]; }
 

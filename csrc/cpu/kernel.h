@@ -324,7 +324,7 @@ inline void verify_tree(const VerifyingCall& call, int64_t request, Scratch& scr
 inline void verify(const VerifyingCall& call, int64_t first_request, int64_t last_request,
                    Scratch& scratch) {
   for (int64_t request = first_request; request < last_request; ++request) {
-    if (call.parents != nullptr) {
+    if (!call.parents.empty()) {
       verify_tree(call, request, scratch);
       continue;
     }

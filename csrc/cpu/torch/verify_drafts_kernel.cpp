@@ -28,7 +28,7 @@ void check_ends(const int64_t* ends, int64_t requests, int64_t places) {
 }
 
 /// Raises unless the first place of each request follows none, and each other one an earlier one.
-void check_parents(const int64_t* parents, const int64_t* ends, int64_t requests) {
+void check_parents(std::span<const int64_t> parents, const int64_t* ends, int64_t requests) {
   int64_t place = 0;
   for (int64_t request = 0; request < requests; ++request) {
     const int64_t first = place;
@@ -65,10 +65,10 @@ VerifyDraftsArguments::Results verify_drafts_kernel(const VerifyDraftsArguments&
   const auto* const ends = reader.list<int64_t>(arguments.ends);
   check_ends(ends, arguments.ends.size(0), arguments.logits.size(0));
   auto [token_ids, status, accepted] = allocate_outputs(arguments);
-  const int64_t* parents = nullptr;
+  std::span<const int64_t> parents;
   std::vector<int64_t> path;
   if (arguments.parents.has_value()) {
-    parents = reader.list<int64_t>(*arguments.parents);
+    parents = {reader.list<int64_t>(*arguments.parents), static_cast<size_t>(token_ids.size(0))};
     check_parents(parents, ends, arguments.ends.size(0));
     path.resize(static_cast<size_t>(token_ids.size(0)));
   }
