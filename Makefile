@@ -12,7 +12,7 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rows test-statistics test-collectives test-integrations test-decoding-oracles build verify lint format \
+.PHONY: help demo test test-rows test-shards test-statistics test-collectives test-integrations test-decoding-oracles build verify lint format \
   sanitize fuzz test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures clean
 
 help:  ## this list
@@ -68,6 +68,14 @@ test-install: $(BIN)/.requirements  ## pip install the package in environments o
 test-rows: $(BIN)/.built  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_rows.py --device npu --rows 100000
+
+test-shards: $(BIN)/.built  ## 1,000,000 rows split over 1 to 8 simulated ranks, 10,000 over processes of gloo, 1,000 and more over HCCL: hours
+	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 1000000 --workers $(WORKERS)
+	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 10000 --gloo 3
+	$(RUN) -m ascend_sample.hostcann run --strict $(abspath $(RUN)) -m torch.distributed.run --standalone \
+	  --nproc_per_node=2 tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 1000
+	$(RUN) -m ascend_sample.hostcann run --strict --stream-mode lazy --without aclnnTopKTopPSampleV2 $(abspath $(RUN)) \
+	  -m torch.distributed.run --standalone --nproc_per_node=2 tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 1000
 
 test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
 	$(RUN) -m tests.integrations.run

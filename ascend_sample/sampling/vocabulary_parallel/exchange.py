@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ascend_sample._errors import refuse
+
+# By its newer name where torch has that: the older one warns then.
+gather_into: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @runtime_checkable
@@ -62,7 +65,7 @@ class ProcessGroupExchange:
         self.collectives, self.bytes_sent = self.collectives + 1, self.bytes_sent + len(message)
         gathered = torch.empty(self.size, len(message), dtype=torch.uint8, device=message.device)
         try:
-            dist.all_gather(list(gathered.unbind(0)), message, group=self._group)
+            gather_into(gathered.view(-1), message, group=self._group)
         except RuntimeError as error:
             failed = f"a failed collective on rank {self.rank} of {self.size}: {error}"
             remedy = "Make a new group of the ranks that are left."

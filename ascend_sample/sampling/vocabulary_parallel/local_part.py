@@ -84,6 +84,8 @@ class LocalPart:
     def first(self) -> dict[str, Tensor]:
         """Finds the first k of this part, for rows that want them."""
         plan = self._plan
+        if not len(plan.first):
+            return {}
         values = torch.full((len(plan.first), plan.most), -torch.inf)
         ids = torch.zeros(len(plan.first), plan.most, dtype=torch.int64)
         if self._local is not None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, asking_of
 from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.vocabulary_parallel.device_step import DeviceSteps
 from ascend_sample.sampling.vocabulary_parallel.reported import in_order
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.step import ShardedSteps
@@ -30,6 +30,7 @@ class SplitSteps:
 
     def __init__(self, shard: VocabularyShard, keep_ties: bool, mode: LogprobsMode) -> None:
         self._on_cpu = ShardedSteps(shard, keep_ties, mode)
+        self._on_device = DeviceSteps(shard)
 
     @property
     def open_rows(self) -> int:
@@ -56,8 +57,7 @@ class SplitSteps:
             RuntimeError: another rank is gone.
         """
         if not logits.is_cpu:
-            remedy = "Copy each rank's part to the CPU, or gather the logits and leave shard out."
-            refuse("Sampler", "logits", "be on the CPU for a sampler with a shard", logits.device, remedy)
+            return self._on_device.draw(sampler, logits, batch, allowed, purpose)
         edits = batch.native_edits()
         if allowed is not None:
             edits |= allowed.native_edits(len(batch))

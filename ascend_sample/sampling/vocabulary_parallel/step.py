@@ -165,10 +165,13 @@ class _Step:
         if len(plan.late) or len(plan.cut):
             still_open += self._later_rounds(maxima, keep_ties)
         open_rows = np.sort(np.concatenate(still_open))
-        if len(plan.gathered):
+        count = len(open_rows)
+        if count and len(plan.gathered):
             self._draw_gathered(whole, np.intersect1d(open_rows, plan.gathered), keep_ties)
-        self._last_rounds(np.setdiff1d(open_rows, plan.gathered), maxima, keep_ties)
-        return self._drawn(len(open_rows))
+            open_rows = np.setdiff1d(open_rows, plan.gathered)
+        if len(open_rows) or len(plan.reported):
+            self._last_rounds(open_rows, maxima, keep_ties)
+        return self._drawn(count)
 
     def _tell(self, parts: Sequence[Part], numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Sends numbers to all ranks, and returns theirs; where there are none, as all ranks know, nothing is sent."""
@@ -197,12 +200,12 @@ class _Step:
             **self._whole_numbers(plan.gathered),
         }
         values, ids = self._part.best()
-        near = torch.from_numpy(plan.near[plan.races])
-        leads, lead_ids, race_maxima = self._part.leads(self._seeds, None)
-        numbers |= race.told(leads, lead_ids, self._ids.start, near)
         maxima = torch.full((len(batch),), -torch.inf)
         maxima[torch.from_numpy(plan.best)] = values
-        maxima[torch.from_numpy(plan.races)] = race_maxima
+        if len(plan.races):
+            near = torch.from_numpy(plan.near[plan.races])
+            leads, lead_ids, maxima[torch.from_numpy(plan.races)] = self._part.leads(self._seeds, None)
+            numbers |= race.told(leads, lead_ids, self._ids.start, near)
         of_greedy = torch.from_numpy(np.searchsorted(plan.best, plan.greedy))
         numbers |= {
             "best_values": values[of_greedy],
@@ -276,6 +279,9 @@ class _Step:
         self._logprobs.append(without_rows(report.logprobs(), unsure))
 
     def _drawn(self, open_rows: int) -> Drawn:
+        output = RowsOutput(self._token_ids, self._status)
+        if not len(self._plan.asking):
+            return Drawn(output, [], NO_ROWS, None, open_rows)
         wholes = [(np.isin(rows, self._plan.asking), rows, whole) for rows, whole in self._wholes]
         rows = np.concatenate([NO_ROWS, *(rows[is_asking] for is_asking, rows, _ in wholes)])
         wanted = None
@@ -283,7 +289,6 @@ class _Step:
             wanted = self._logits.new_zeros(len(self._batch), self._batch.vocab_size)
             for is_asking, of_batch, whole in wholes:
                 wanted[torch.from_numpy(of_batch[is_asking])] = whole[torch.from_numpy(is_asking)]
-        output = RowsOutput(self._token_ids, self._status)
         return Drawn(output, self._logprobs, np.sort(rows), wanted, open_rows)
 
     @property
@@ -293,6 +298,8 @@ class _Step:
 
     def _report_kept(self, rows: Rows, values: Tensor, ids: Tensor) -> None:
         """Reports those of some rows of which all ranks have the candidates: floats and int64 [rows, n]."""
+        if not len(self._plan.kept):
+            return
         asking = np.flatnonzero(np.isin(rows, self._plan.kept))
         if not len(asking):
             return
@@ -314,10 +321,11 @@ class _Step:
         if not len(plan.first):
             return
         ranks, rows, most = len(told["first_values"]), len(plan.first), plan.most
-        values = torch.full((ranks, rows * most), -torch.inf)
-        ids = torch.zeros(ranks, rows * most, dtype=torch.int64)
-        values[:, plan.candidates] = told["first_values"]
-        ids[:, plan.candidates] = told["first_ids"].to(torch.int64)
+        values, ids = told["first_values"], told["first_ids"].to(torch.int64)
+        if len(plan.candidates) < rows * most:
+            some_values, some_ids = values, ids
+            values, ids = values.new_full((ranks, rows * most), -torch.inf), ids.new_zeros(ranks, rows * most)
+            values[:, plan.candidates], ids[:, plan.candidates] = some_values, some_ids
         values, ids = merged(values.view(ranks, rows, most), ids.view(ranks, rows, most), most)
         ids.masked_fill_(values == -torch.inf, 0)
         for here, dtype in plan.first_tensors:

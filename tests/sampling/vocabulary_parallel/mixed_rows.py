@@ -13,6 +13,7 @@ from shard_ranks import Counted, on_threads, part_of, shards_of
 from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
+from ascend_sample.sampling.logprobs import Logprobs
 from ascend_sample.sampling.vocabulary_parallel import Exchange
 
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
@@ -79,16 +80,24 @@ def random_case(number: int, size: int, rows: int = 24) -> Case:
     return Case(logits, params, prompts, bitmask, random_widths(rng, vocab_size, size), options)
 
 
-def batch_of(case: Case) -> SamplingBatch:
-    batch = SamplingBatch(case.vocab_size)
+def batch_of(case: Case, device: str = "cpu") -> SamplingBatch:
+    batch = SamplingBatch(case.vocab_size, device)
     batch.extend(case.params, case.prompts)
     return batch
 
 
-def whole(case: Case, steps: int = 2) -> list[SamplerOutput]:
+def whole(case: Case, steps: int = 2, device: str = "cpu") -> list[SamplerOutput]:
     """What a step that is not split gives, and the next."""
-    batch, sampler = batch_of(case), Sampler(**case.options)
-    return [sampler(case.logits, batch, bitmask=case.bitmask) for _ in range(steps)]
+    batch, sampler, logits = batch_of(case, device), Sampler(**case.options), case.logits.to(device)
+    return [on_cpu(sampler(logits, batch, bitmask=case.bitmask)) for _ in range(steps)]
+
+
+def on_cpu(output: SamplerOutput) -> SamplerOutput:
+    """The same output, where a test can look at it."""
+    logprobs = output.logprobs
+    if logprobs is not None:
+        logprobs = Logprobs(logprobs.rows, *(tensor.cpu() for tensor in logprobs[1:]))
+    return SamplerOutput(output.token_ids.cpu(), output.status.cpu(), logprobs)
 
 
 class Found(NamedTuple):
@@ -99,17 +108,17 @@ class Found(NamedTuple):
     open_rows: int
 
 
-def on_rank(case: Case, exchange: Exchange, steps: int = 2) -> Found:
+def on_rank(case: Case, exchange: Exchange, steps: int = 2, device: str = "cpu") -> Found:
     counted = Counted(exchange)
     shard = shards_of(case.widths, case.vocab_size, counted)
-    batch, sampler = batch_of(case), Sampler(**case.options, shard=shard)
-    part = part_of(case.logits, shard)
-    outputs = [sampler(part, batch, bitmask=case.bitmask) for _ in range(steps)]
+    batch, sampler = batch_of(case, device), Sampler(**case.options, shard=shard)
+    part = part_of(case.logits, shard).to(device)
+    outputs = [on_cpu(sampler(part, batch, bitmask=case.bitmask)) for _ in range(steps)]
     return Found(outputs, counted.sent, 0 if sampler._steps is None else sampler._steps.open_rows)
 
 
-def split(case: Case) -> list[Found]:
-    return on_threads(len(case.widths), lambda exchange: on_rank(case, exchange))
+def split(case: Case, device: str = "cpu", steps: int = 2) -> list[Found]:
+    return on_threads(len(case.widths), lambda exchange: on_rank(case, exchange, steps, device))
 
 
 def same(first: SamplerOutput, second: SamplerOutput) -> bool:

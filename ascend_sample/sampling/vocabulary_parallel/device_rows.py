@@ -1,0 +1,223 @@
+"""Rows of a device that ranks decide together: by the first of each part, or by races among segments.
+
+A token is that of the step that is not split on the same device: what decides is made of the same numbers in the same
+order. Nothing here reads a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling._checks import LARGEST_FRACTION
+from ascend_sample.sampling.best_tokens import best_entries, chunk_lanes
+from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.placed_noise import DrawKeys, KnownNoise, sent
+from ascend_sample.sampling.row_parameters import RowParameters
+from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.segmented import SEGMENT, lanes_of
+from ascend_sample.sampling.serving import Placement, place_groups, serve
+from ascend_sample.sampling.vocabulary_parallel.chunks import Chunks
+from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
+from ascend_sample.sampling.vocabulary_parallel.messages import Part
+from ascend_sample.sampling.vocabulary_parallel.shard import Borders
+from ascend_sample.sampling.weights import (
+    base_of,
+    cleaned_in_float32,
+    drop_below_min_p,
+    largest_of,
+    scaled,
+)
+
+
+class OwnPart(NamedTuple):
+    """The part of rows that a rank has; one column of -inf where it has no ids.
+
+    Attributes:
+        rank: of the caller.
+        ids: of the part.
+        logits: [batch, ids], edited where the rows are.
+    """
+
+    rank: int
+    ids: range
+    logits: Tensor
+
+
+class RowsOfDevice:
+    """Some rows of a batch, which have their logits in one tensor.
+
+    Args:
+        name: of what is told of them.
+        rows: which, ascending.
+        batch_size: how many the batch has.
+        parameters: of the batch.
+        like: a tensor on the device of the logits, of the dtype of these rows.
+    """
+
+    def __init__(self, name: str, rows: Rows, batch_size: int, parameters: RowParameters, like: Tensor) -> None:
+        self.name, self.rows, self.dtype, self.device = name, rows, like.dtype, like.device
+        self._there = to_device(rows, like.device)
+        self._has_all = len(rows) == batch_size
+        self.parameters = parameters if self._has_all else parameters.of_rows(rows, self._there)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Returns what a tensor of the batch has for these rows."""
+        return tensor if self._has_all else tensor.index_select(0, self._there)
+
+    def keys(self, keys: DrawKeys) -> DrawKeys:
+        """Returns what the noise of these rows is a function of."""
+        return DrawKeys(*(of_batch[self.rows] for of_batch in keys))
+
+
+class CandidateRows(RowsOfDevice):
+    """Rows that the first ``count`` of each part decide: greedy ones, and those with top-k."""
+
+    def __init__(
+        self,
+        name: str,
+        rows: Rows,
+        batch_size: int,
+        parameters: RowParameters,
+        like: Tensor,
+        count: int,
+        ranks: int,
+        round_float32: bool,
+    ) -> None:
+        super().__init__(name, rows, batch_size, parameters, like)
+        self._count, self._lanes = count, chunk_lanes(like.device)
+        merged = like.new_empty(()).expand(len(rows), ranks * count)
+        groups = place_groups(self.parameters, merged, False, round_float32)
+        self._placement = Placement.of(groups, merged)
+
+    def parts(self) -> list[Part]:
+        """Returns what a rank tells of them: 4 bytes and a logit for each candidate, and the largest logit."""
+        numbers = len(self.rows) * self._count
+        return [
+            Part(f"{self.name}_values", self.dtype, numbers),
+            Part(f"{self.name}_ids", torch.int32, numbers),
+            Part(f"{self.name}_largest", self.dtype, len(self.rows)),
+        ]
+
+    def told(self, own: OwnPart) -> dict[str, Tensor]:
+        """Finds the first of the part, without NaN."""
+        logits = self.of(own.logits)
+        largest = largest_of(logits)
+        logits = logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        if self._count == 1:
+            ids = logits.argmax(1, keepdim=True)
+            values = logits.gather(1, ids)
+        else:
+            values, ids = best_entries(logits, min(self._count, logits.shape[1]), self._lanes)
+        missing = self._count - values.shape[1]
+        if missing:
+            values = torch.nn.functional.pad(values, (0, missing), value=-torch.inf)
+            ids = torch.nn.functional.pad(ids, (0, missing))
+        return {f"{self.name}_values": values, f"{self.name}_ids": ids + own.ids.start, f"{self.name}_largest": largest}
+
+    def draw(self, told: Mapping[str, Tensor], keys: DrawKeys, purpose: Purpose) -> Tensor:
+        """Draws as from rows that have these candidates alone, whose order is that of whole rows.
+
+        Returns:
+            int64 [rows].
+        """
+        values, ids = (
+            told[f"{self.name}_{what}"].view(-1, len(self.rows), self._count).transpose(0, 1).flatten(1)
+            for what in ("values", "ids")
+        )
+        logits = [values] * len(self._placement.groups)
+        places, _ = serve(logits, self._placement, None, False, purpose, self.keys(keys))
+        return ids.gather(1, places.unsqueeze(1)).squeeze(1).to(torch.int64)
+
+
+class SegmentRows(RowsOfDevice):
+    """Rows of which nothing is ranked: segments race, and those that cross a border are put together first."""
+
+    def __init__(
+        self, name: str, rows: Rows, batch_size: int, parameters: RowParameters, like: Tensor, borders: Borders
+    ) -> None:
+        super().__init__(name, rows, batch_size, parameters, like)
+        self._chunks = Chunks(borders, SEGMENT)
+        self._vocab_size = borders.ends[-1]
+        filters = self.parameters.filters()
+        temperature, min_p = filters.get("temperature"), filters.get("min_p")
+        self._divisor = None if temperature is None else temperature.unsqueeze(1)
+        self._min_p = None if min_p is None else min_p.clamp(max=LARGEST_FRACTION).unsqueeze(1)
+        ranks = range(len(borders.ends))
+        starts = [self._chunks.whole(rank).start for rank in ranks] + self._chunks.shared
+        self._order = to_device(np.argsort(starts, kind="stable"), like.device)
+        self._shared = to_device(np.array(self._chunks.shared, np.int64), like.device)
+
+    def parts(self) -> list[Part]:
+        """Returns what a rank tells of them at first: the pieces of segments that are not its own, and maxima."""
+        rows = len(self.rows)
+        return [
+            Part(f"{self.name}_pieces", self.dtype, rows * self._chunks.most_in_pieces),
+            Part(f"{self.name}_maximum", torch.float32, rows),
+            Part(f"{self.name}_largest", self.dtype, rows),
+        ]
+
+    def told(self, own: OwnPart) -> dict[str, Tensor]:
+        """Returns the numbers of `parts`."""
+        logits = self.of(own.logits)
+        pieces = [
+            logits[:, piece.ids.start - own.ids.start : piece.ids.stop - own.ids.start]
+            for piece in self._chunks.pieces_of(own.rank)
+        ]
+        missing = self._chunks.most_in_pieces - sum(piece.shape[1] for piece in pieces)
+        filled = torch.cat([*pieces, logits.new_zeros(len(logits), missing)], 1)
+        return {
+            f"{self.name}_pieces": filled,
+            f"{self.name}_maximum": largest_of(cleaned_in_float32(logits)),
+            f"{self.name}_largest": largest_of(logits),
+        }
+
+    def parts_of_race(self) -> list[Part]:
+        """Returns what a rank tells when the maxima are known: the best of its own segments, 8 bytes."""
+        rows = len(self.rows)
+        return [Part(f"{self.name}_scores", torch.float32, rows), Part(f"{self.name}_leads", torch.int32, rows)]
+
+    def race(self, told: Mapping[str, Tensor], own: OwnPart, keys: DrawKeys, purpose: Purpose) -> dict[str, Tensor]:
+        """Lets the segments race that the rank has as a whole."""
+        of_rows = self.keys(keys)
+        self._noise = sent([KnownNoise(of_rows, lanes_of(self._vocab_size), purpose)], self.device)[0]
+        self._base = base_of(told[f"{self.name}_maximum"].amax(0).unsqueeze(1))
+        whole = self._chunks.whole(own.rank)
+        if not len(whole):
+            none = torch.full((len(self.rows),), -1.0, device=self.device)  # less than no weight at all
+            return {f"{self.name}_scores": none, f"{self.name}_leads": none}
+        columns = slice(whole.start * SEGMENT - own.ids.start, min(whole.stop * SEGMENT, own.ids.stop) - own.ids.start)
+        segments = self._weights(self.of(own.logits)[:, columns], len(whole))
+        sums = segments.sum(2) / self._noise[:, SEGMENT + whole.start : SEGMENT + whole.stop]
+        winner = sums.argmax(1, keepdim=True)
+        inside = segments.gather(1, winner.unsqueeze(2).expand(-1, 1, SEGMENT)).squeeze(1)
+        place = (inside / self._noise[:, :SEGMENT]).argmax(1)
+        lead = torch.add(place, winner.squeeze(1), alpha=SEGMENT) + whole.start * SEGMENT
+        return {f"{self.name}_scores": sums.gather(1, winner), f"{self.name}_leads": lead}
+
+    def draw(self, told: Mapping[str, Tensor], raced: Mapping[str, Tensor]) -> Tensor:
+        """Finds the segment that has won of all, and its place: int64 [rows]."""
+        scores, leads = raced[f"{self.name}_scores"].t(), raced[f"{self.name}_leads"].t()
+        if self._chunks.shared:
+            pieces = told[f"{self.name}_pieces"].view(-1, len(self.rows), self._chunks.most_in_pieces)
+            segments = self._weights(self._chunks.put_together(pieces).flatten(1), len(self._chunks.shared))
+            noise = self._noise[:, SEGMENT:].index_select(1, self._shared)
+            places = (segments / self._noise[:, None, :SEGMENT]).argmax(2)
+            ids = torch.add(places, self._shared, alpha=SEGMENT)
+            scores, leads = torch.cat((scores, segments.sum(2) / noise), 1), torch.cat((leads.long(), ids), 1)
+        # By ascending ids, so that the first of equals is the same as in a whole row.
+        winner = scores.index_select(1, self._order).argmax(1, keepdim=True)
+        return leads.index_select(1, self._order).gather(1, winner).squeeze(1).to(torch.int64)
+
+    def _weights(self, logits: Tensor, count: int) -> Tensor:
+        """Returns the weights of whole segments, float32 [rows, count, 256], with 0 beyond the vocabulary."""
+        room = torch.zeros(len(logits), count * SEGMENT, dtype=torch.float32, device=self.device)
+        weights = room[:, : logits.shape[1]]
+        values = cleaned_in_float32(logits, out=weights)
+        torch.exp(scaled(values, self._base, self._divisor, out=weights), out=weights)
+        drop_below_min_p(weights, self._min_p)
+        return room.view(len(logits), count, SEGMENT)

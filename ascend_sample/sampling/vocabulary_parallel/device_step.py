@@ -1,0 +1,233 @@
+"""A step of ranks whose parts of the logits are on devices: two collectives at most, and no host waits for one.
+
+1. The ranks tell each other the first k of their parts for greedy rows and rows with top-k, the maxima and the pieces
+   of segments for rows without one, and the logits of all other rows.
+2. For rows without top-k, the best of the segments that each has as a whole, weighed by the maxima of whole rows.
+
+Every rank decides from the same bytes with the routes of a step that is not split. What the ranks have to agree on they
+compare when the batch changes, and then they wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ascend_sample._errors import refuse
+from ascend_sample.sampling import routes
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.logprobs import Logprobs
+from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.placed_noise import DrawKeys
+from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.vocabulary_parallel.agreement import (
+    DIGESTS_BYTES,
+    AgreedSeeds,
+    check_digests,
+    digest_of_requests,
+    digests_of,
+)
+from ascend_sample.sampling.vocabulary_parallel.device_rows import CandidateRows, OwnPart, SegmentRows
+from ascend_sample.sampling.vocabulary_parallel.kinds import Kind, Rows, kinds_of
+from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part
+from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
+from ascend_sample.sampling.weights import StatusConstants, status_of
+
+if TYPE_CHECKING:
+    from ascend_sample.sampling.sampler import Sampler
+
+
+class DevicePlan:
+    """What stays the same while a batch does: how each of its rows is decided.
+
+    Args:
+        batch: the requests.
+        logits: of the rank; their dtype and device count.
+        is_edited: of each row, whether it is sampled from as float32, edited or not.
+        sampler: whose options count.
+        borders: of the ranks.
+
+    Attributes:
+        candidates, segments: the rows that are decided so.
+        gathered: the other rows.
+        gathered_there: the same on the device; None: all rows.
+        order: int64 [batch], where the rows of the batch are when all kinds follow one another.
+    """
+
+    def __init__(
+        self,
+        batch: SamplingBatch,
+        logits: Tensor,
+        is_edited: routes.Booleans,
+        sampler: Sampler,
+        borders: Borders,
+    ) -> None:
+        of_row = kinds_of(batch, sampler.keep_ties).of_row
+        is_gathered = np.isin(of_row, (Kind.CUT, Kind.WHOLE)) | (batch.host.logprobs >= 0)
+        parameters, count, ranks = batch.row_parameters(), len(batch), len(borders.ends)
+        self.candidates: list[CandidateRows] = []
+        self.segments: list[SegmentRows] = []
+        for is_wide in (False, True):
+            like = logits.new_empty((), dtype=torch.float32) if is_wide else logits.new_empty(())
+
+            def chosen(*kinds: Kind, is_wide: bool = is_wide) -> Rows:
+                return np.flatnonzero(np.isin(of_row, kinds) & (is_edited == is_wide) & ~is_gathered)
+
+            for kind in (Kind.BEST, Kind.FIRST):
+                rows = chosen(kind)
+                if len(rows):
+                    most = 1 if kind is Kind.BEST else int(batch.host.top_k[rows].max())
+                    options = (rows, count, parameters, like, most, ranks, sampler.round_float32)
+                    self.candidates.append(CandidateRows(f"{kind.name} {is_wide}", *options))
+            rows = chosen(Kind.RACE, Kind.LATE_RACE)
+            if len(rows):
+                self.segments.append(SegmentRows(f"segments {is_wide}", rows, count, parameters, like, borders))
+        self.gathered = np.flatnonzero(is_gathered)
+        self.gathered_there = None if is_gathered.all() else to_device(self.gathered, logits.device)
+        in_turn = [kind.rows for kind in (*self.candidates, *self.segments)]
+        self.order = to_device(np.argsort(np.concatenate([*in_turn, self.gathered])), logits.device)
+        self.constants = {
+            kind.dtype: StatusConstants.like(logits.new_empty((), dtype=kind.dtype))
+            for kind in (*self.candidates, *self.segments)
+        }
+
+
+class DeviceSteps:
+    """The steps of one rank whose logits are on a device.
+
+    Args:
+        shard: what the rank has.
+    """
+
+    def __init__(self, shard: VocabularyShard) -> None:
+        self._shard = shard
+        self._borders: Borders | None = None
+        self._seeds: WeakKeyDictionary[SamplingBatch, AgreedSeeds] = WeakKeyDictionary()
+        self._room: Tensor | None = None
+
+    def draw(
+        self, sampler: Sampler, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, purpose: Purpose
+    ) -> tuple[Tensor, Tensor, Logprobs | None]:
+        """Does what `split_step` does."""
+        if sampler.host:
+            remedy = "Leave host out: each rank's device then decides with the others."
+            refuse("Sampler", "shard", "be left out with host=True for logits on a device", self._shard, remedy)
+        if self._borders is None:
+            self._borders = self._shard.find_borders(logits.device)
+        is_edited = batch.host.is_processed | (np.False_ if allowed is None else allowed.is_for(len(batch)))
+        if is_edited.any() and routes.are_served_alike_in_float32(logits.device, logits.dtype):
+            is_edited = np.ones_like(is_edited)
+        key = ("device shard", logits.dtype, sampler.keep_ties, sampler.round_float32, is_edited.tobytes())
+        if key not in batch.plans:
+            self._agree(sampler, batch, logits, purpose)
+            batch.plans[key] = DevicePlan(batch, logits, is_edited, sampler, self._borders)
+        plan: DevicePlan = batch.plans[key]
+        keys = DrawKeys(self._seeds[batch].split(batch)[0], batch.host.position)
+
+        own = self._own_parts(logits, batch, allowed, is_edited)
+        kinds: tuple[CandidateRows | SegmentRows, ...] = (*plan.candidates, *plan.segments)
+        parts = [part for kind in kinds for part in kind.parts()]
+        numbers = {name: tensor for kind in kinds for name, tensor in kind.told(own[kind.dtype]).items()}
+        if len(plan.gathered):
+            parts.append(Part("whole", logits.dtype, len(plan.gathered) * self._borders.most_ids))
+            numbers["whole"] = self._whole_numbers(logits, plan)
+        told = self._tell(parts, numbers, logits.device)
+        drawn = [kind.draw(told, keys, purpose) for kind in plan.candidates]
+        if plan.segments:
+            parts = [part for kind in plan.segments for part in kind.parts_of_race()]
+            numbers = {}
+            for kind in plan.segments:
+                numbers |= kind.race(told, own[kind.dtype], keys, purpose)
+            raced = self._tell(parts, numbers, logits.device)
+            drawn += [kind.draw(told, raced) for kind in plan.segments]
+        status = [
+            status_of(told[f"{kind.name}_largest"].amax(0).unsqueeze(1), plan.constants[kind.dtype]) for kind in kinds
+        ]
+        logprobs = None
+        if len(plan.gathered):
+            ids, statuses, logprobs = self._of_whole(sampler, told["whole"], batch, allowed, plan, keys, purpose)
+            drawn.append(ids)
+            status.append(statuses)
+        return torch.cat(drawn).index_select(0, plan.order), torch.cat(status).index_select(0, plan.order), logprobs
+
+    def _agree(self, sampler: Sampler, batch: SamplingBatch, logits: Tensor, purpose: Purpose) -> None:
+        """Compares the requests of all ranks, and takes the first rank's seeds for those without one."""
+        agreed = self._seeds.setdefault(batch, AgreedSeeds())
+        _, unknown = agreed.split(batch)
+        is_seeded = np.array([params.seed is not None for params in batch.params])
+        options = f"{sampler.keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {sampler.logprobs_mode.value}"
+        requests = digest_of_requests(batch, {})
+        parts = [Part("digests", torch.uint8, DIGESTS_BYTES), Part("seeds", torch.int64, len(batch))]
+        numbers = {
+            "digests": digests_of(batch, options, is_seeded, requests, None),
+            "seeds": torch.from_numpy(batch.host.seed[: len(batch)].copy()),
+        }
+        # Messages of other requests have other lengths: they are compared before.
+        for part in parts:
+            told = self._tell([part], {part.name: numbers[part.name].to(logits.device)}, logits.device)
+            of_ranks = told[part.name].cpu()
+            if part.name == "digests":
+                check_digests(of_ranks, self._shard.exchange.rank)
+        agreed.agree(batch, unknown, of_ranks[0].numpy()[unknown])
+
+    def _own_parts(
+        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, is_edited: routes.Booleans
+    ) -> dict[torch.dtype, OwnPart]:
+        """Returns this rank's part as it is, and, where rows are edited, the edited one."""
+        ids, rank = self._shard.ids, self._shard.exchange.rank
+
+        def part(tensor: Tensor) -> OwnPart:
+            if not len(ids):
+                tensor = tensor.new_full((len(batch), 1), -torch.inf)
+            return OwnPart(rank, ids, tensor)
+
+        parts = {logits.dtype: part(logits[:, : len(ids)])}
+        if is_edited.any():
+            # Edits are those of whole rows, of which all but the part means nothing.
+            if self._room is None or self._room.shape != (len(batch), batch.vocab_size):
+                self._room = logits.new_zeros(len(batch), batch.vocab_size)
+            self._room[:, ids.start : ids.stop] = logits[:, : len(ids)]
+            edited = batch.edited(self._room, allowed)
+            assert edited is not None, "rows are edited"
+            parts[torch.float32] = part(edited[:, ids.start : ids.stop])
+        return parts
+
+    def _tell(self, parts: list[Part], numbers: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+        layout = Layout(parts)
+        return layout.unpacked(self._shard.exchange.all_gather(layout.packed(numbers, device)))
+
+    def _whole_numbers(self, logits: Tensor, plan: DevicePlan) -> Tensor:
+        assert self._borders is not None, "they are known"
+        own = logits[:, : len(self._shard.ids)]
+        own = own if plan.gathered_there is None else own.index_select(0, plan.gathered_there)
+        return torch.nn.functional.pad(own, (0, self._borders.most_ids - own.shape[1]))
+
+    def _of_whole(
+        self,
+        sampler: Sampler,
+        told: Tensor,
+        batch: SamplingBatch,
+        allowed: Bitmask | None,
+        plan: DevicePlan,
+        keys: DrawKeys,
+        purpose: Purpose,
+    ) -> tuple[Tensor, Tensor, Logprobs | None]:
+        """Takes a step that is not split of the gathered rows: others are there too, and mean nothing."""
+        assert self._borders is not None, "they are known"
+        parts = told.view(len(told), len(plan.gathered), self._borders.most_ids)
+        whole = torch.cat([part[:, :count] for part, count in zip(parts, self._borders.counts, strict=True)], 1)
+        there = plan.gathered_there
+        if there is not None:
+            whole = whole.new_zeros(len(batch), batch.vocab_size).index_copy_(0, there, whole)
+        of_batch = sampler.plan_of(whole, batch, allowed)
+        left = sampler.leftover_of(of_batch)
+        drawn = sampler.draw(whole, batch, allowed, of_batch, purpose, left=left, keys=keys)
+        logprobs = sampler.logprobs_of(whole, batch, allowed, drawn.token_ids, of_batch, left)
+        if there is None:
+            return drawn.token_ids, drawn.status, logprobs
+        return drawn.token_ids.index_select(0, there), drawn.status.index_select(0, there), logprobs

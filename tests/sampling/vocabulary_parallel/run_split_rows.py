@@ -1,0 +1,91 @@
+"""Random rows of split steps beside steps that are not split: tokens, statuses, logprobs and ranks, bit for bit.
+
+    python tests/sampling/vocabulary_parallel/run_split_rows.py --rows 1000000
+    python tests/sampling/vocabulary_parallel/run_split_rows.py --rows 10000 --gloo 3
+
+Each batch has a vocabulary, a dtype, requests of every kind, edits, a bitmask, logprobs of any mode, and a split: 1, 2,
+3, 4 or 8 ranks with even parts, uneven ones, parts of one id or of padding alone. The ranks are simulated in one
+process; with ``--gloo`` they are as many processes. Exit status 1 where a row is another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+import ascend_sample  # noqa: F401, E402  imports torch in a way that needs no CANN
+
+import torch  # isort: skip  # noqa: E402
+from mixed_rows import differences, random_case, same, split, whole  # noqa: E402
+from tqdm import tqdm  # noqa: E402
+
+SIZES = (1, 2, 3, 4, 8)
+ROWS = 64  # of a batch
+FIRST = 100_000
+
+
+class Outcome(NamedTuple):
+    """Of some rows: how many there were, how many were gathered as too close, and what is wrong."""
+
+    rows: int
+    gathered: int
+    wrong: list[str]
+
+
+def try_batch(number: int) -> Outcome:
+    """Takes a step of one batch, whole and split."""
+    size = SIZES[number % len(SIZES)]
+    case = random_case(FIRST + number, size, ROWS)
+    expected = whole(case, steps=1)[0]
+    wrong = []
+    found = split(case, steps=1)
+    for rank, each in enumerate(found):
+        if not same(each.outputs[0], expected):
+            what = differences(case, each.outputs[0], expected) or ["logprobs"]
+            wrong += [f"batch {number}, rank {rank} of {size}: {text}: {case.options}" for text in what]
+    return Outcome(len(case.params), found[0].open_rows, wrong)
+
+
+def outcomes(rows: int, workers: int) -> Iterator[Outcome]:
+    """Tries batches until they have that many rows."""
+    numbers = range(-(-rows // ROWS))
+    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        yield from pool.map(try_batch, numbers, chunksize=8)
+
+
+def on_gloo(rows: int, size: int) -> int:
+    """Runs as many processes of gloo."""
+    program = str(Path(__file__).with_name("gloo_ranks.py"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={size}", program]
+    return subprocess.run([*command, "--rows", str(rows)], check=False).returncode
+
+
+def main() -> int:
+    """Tries all rows; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Random rows of split steps beside steps that are not split.")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--workers", type=int, default=2, help="processes, each with batches of its own")
+    parser.add_argument("--gloo", type=int, default=0, metavar="RANKS", help="take so many processes of gloo instead")
+    options = parser.parse_args()
+    if options.gloo:
+        return on_gloo(options.rows, options.gloo)
+    rows, gathered, wrong = 0, 0, []
+    with tqdm(total=options.rows, unit="row", unit_scale=True) as progress:
+        for outcome in outcomes(options.rows, options.workers):
+            rows, gathered = rows + outcome.rows, gathered + outcome.gathered
+            wrong += outcome.wrong
+            progress.update(outcome.rows)
+    print("\n".join(wrong))
+    print(f"{rows} rows on {', '.join(map(str, SIZES))} ranks: {len(wrong)} are others, {gathered} were too close")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Ranks whose logits are on an NPU: the bits of the step that is not split there, in few launches, without waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from mixed_rows import Case, differences, random_case, same, split, whole
+from shard_ranks import on_threads
+
+from ascend_sample import hostcann
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
+
+
+def check(case: Case, where: str) -> None:
+    expected = whole(case, device="npu")
+    for rank, found in enumerate(split(case, "npu")):
+        for output, wanted in zip(found.outputs, expected, strict=True):
+            assert not differences(case, output, wanted), f"{where}, rank {rank}"
+            assert same(output, wanted), f"{where}, rank {rank}"
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_a_split_step_is_the_step_of_the_device(npu: str, size: int) -> None:
+    for number in range(4):
+        check(random_case(7000 * size + number, size), f"case {number}")
+
+
+def test_borders_within_segments(npu: str) -> None:
+    """Segments of which three ranks have a piece, and parts of one id."""
+    generator = torch.Generator().manual_seed(4)
+    params = [SamplingParams(seed=row, min_p=0.01 * (row % 3), temperature=0.5 + row % 2) for row in range(24)]
+    for widths in ((100, 100, 800), (1, 1, 998), (255, 257, 488), (1003, 5, 5)):
+        logits = torch.randn(24, 1000, generator=generator).bfloat16()
+        logits[3] = -torch.inf
+        logits[4, 300], logits[5, 301] = torch.inf, torch.nan
+        check(Case(logits, params, [[]] * 24, None, widths, {}), str(widths))
+
+
+def step_of(make: object, **options: object) -> list[int]:
+    """A step on two ranks, of the batch that is made for each."""
+
+    def run(exchange: Exchange) -> list[int]:
+        sampler = Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, exchange), **options)
+        batch = SamplingBatch(64, "cpu" if options else "npu")
+        batch.extend(make(exchange.rank))  # type: ignore[operator]
+        return sampler(torch.zeros(len(batch), 32, device="npu"), batch).token_ids.tolist()
+
+    first, second = on_threads(2, run)
+    assert first == second
+    return first
+
+
+def test_ranks_agree_on_requests_and_seeds(npu: str) -> None:
+    assert len(set(step_of(lambda rank: [SamplingParams()] * 16))) > 4  # of unlike seeds on the two ranks
+    with pytest.raises(ValueError, match="another top_k and request on rank 1 than on rank 0"):
+        step_of(lambda rank: [SamplingParams(seed=1, top_k=5 + rank)])
+    with pytest.raises(ValueError, match="must be left out with host=True for logits on a device"):
+        step_of(lambda rank: [SamplingParams(seed=1)], host=True)
+
+
+# ---- processes ----
+
+LIMITS = {
+    # launches, collectives, bytes a row: as docs/vocabulary_parallel.md has them
+    "greedy": (26, 1, 6 + 2),
+    "top-k": (30, 1, 6 * 50 + 2),
+    "top-k, top-p, temperature": (41, 1, 6 * 20 + 2),
+    "no filter": (60, 2, 2 * 255 + 4 + 2 + 8),
+    "min-p": (66, 2, 2 * 255 + 4 + 2 + 8),
+    "penalty": (41, 1, 8 * 50 + 4),
+    "top-p": (29, 1, 2 * 10000),
+    "logprobs": (39, 1, 2 * 10000),
+}
+ROWS = 8
+
+
+def on_processes(*options: str) -> str:
+    program = str(Path(__file__).with_name("hccl_ranks.py"))
+    command = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", program, *options)
+    finished = subprocess.run(
+        [sys.executable, "-m", "ascend_sample.hostcann", "run", "--strict", sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        cwd=Path.cwd(),
+        env={name: value for name, value in os.environ.items() if not name.startswith("HOSTCANN_")},
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_hccl_and_what_a_step_costs(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    printed = on_processes("--rows", "60", "--costs")
+    assert printed.count("rows are the same") == 2
+    found = json.loads(printed.split("costs ", 1)[1].splitlines()[0])
+    assert found.keys() == LIMITS.keys()
+    for name, (launches, collectives, bytes_of_row) in LIMITS.items():
+        cost = found[name]
+        assert cost["launches"] <= launches, (name, cost)
+        assert cost["waits"] == 0, (name, cost)
+        assert cost["copies"] in ({}, {"h2d": 1}), (name, cost)
+        assert cost["collectives"] == collectives, (name, cost)
+        assert cost["bytes"] <= ROWS * bytes_of_row + 8 * collectives, (name, cost)
