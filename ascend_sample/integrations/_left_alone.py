@@ -1,4 +1,4 @@
-"""Says where an engine's own rejection sampler goes on verifying drafts."""
+"""Says where an engine goes on verifying drafts by itself."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import warnings
 from typing import Any
 
 
-def say_left(sampler: Any, reason: str) -> None:
-    """Warns, once for each sampler, that drafts are not verified here.
+def say_left(verifier: Any, reason: str, engine: str) -> None:
+    """Warns, once for each verifier, that drafts are not verified here.
 
     Args:
-        sampler: the engine's, which goes on.
+        verifier: what takes the drafts; it can have attributes.
         reason: why.
+        engine: who goes on verifying them.
     """
-    if not getattr(sampler, "is_left_alone", False):
-        sampler.is_left_alone = True
-        owner = type(sampler).__module__.partition(".")[0]
-        warnings.warn(f"ascend_sample: {reason}, so drafts are verified by {owner}'s own sampler.", stacklevel=3)
+    if not getattr(verifier, "is_left_alone", False):
+        verifier.is_left_alone = True
+        warnings.warn(f"ascend_sample: {reason}, so drafts are verified by {engine}'s own sampler.", stacklevel=3)

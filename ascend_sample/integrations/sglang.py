@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ascend_sample.integrations import sglang_drafts
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._rows import draw
 from ascend_sample.sampling import routes
@@ -47,6 +48,7 @@ def register() -> None:
     if BACKEND not in module._CUSTOM_SAMPLER_FACTORIES:
         module.register_sampler_backend(BACKEND, sampler_class(module.Sampler))
     note_host_values(importlib.import_module("sglang.srt.sampling.sampling_batch_info").SamplingBatchInfo)
+    sglang_drafts.install(_drawn, BACKEND)
 
 
 def sampler_class(original: type[Any]) -> type[Any]:
@@ -96,28 +98,47 @@ def _forward(
         raise NotImplementedError(
             f"{BACKEND}: requests must not ask for sampling masks. Use one of SGLang's backends for them."
         )
+    token_ids = _drawn(logits, sampling_info, positions, is_filtered=not simple_sampling_case).to(torch.int32)
+    if not return_logprob:
+        return token_ids, None
+    return token_ids, (logits.float() / sampling_info.temperatures.view(-1, 1)).log_softmax(dim=1)
+
+
+def _drawn(
+    logits: Tensor, sampling_info: Any, positions: Tensor, rows_of_each: int = 1, is_filtered: bool = True
+) -> Tensor:
+    """Draws one token a row, int64 [rows].
+
+    Args:
+        logits: [rows, vocab_size], as the model gave them.
+        sampling_info: SGLang's tensors of a value a request.
+        positions: int64 [rows], of the tokens before those that are drawn.
+        rows_of_each: how many rows each request has, one after another: the nodes of its drafts.
+        is_filtered: some request has a filter.
+    """
     temperature = sampling_info.temperatures.view(-1)
-    is_filtered = not simple_sampling_case
     top_k = sampling_info.top_ks if is_filtered and sampling_info.need_top_k_sampling else None
     top_p = sampling_info.top_ps if is_filtered and sampling_info.need_top_p_sampling else None
     min_p = sampling_info.min_ps if is_filtered and sampling_info.need_min_p_sampling else None
-    facts = facts_of(len(logits), sampling_info.temperatures, top_k, top_p, min_p)
+    facts = facts_of(len(temperature), sampling_info.temperatures, top_k, top_p, min_p)
     if facts is None and top_k is not None:
-        facts = _facts(logits, sampling_info.max_top_k)
+        facts = _facts(logits[: len(temperature)], sampling_info.max_top_k)
     seed = sampling_info.sampling_seed
-    token_ids = draw(
+    seed = random_seeds(len(temperature)) if seed is None else seed.to(torch.int64)
+
+    def spread(of_requests: Tensor | None) -> Tensor | None:
+        return None if of_requests is None else of_requests.repeat_interleave(rows_of_each)
+
+    return draw(
         logits,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        seed=random_seeds(len(logits)) if seed is None else seed.to(torch.int64),
-        position=positions.to(torch.int64),
-        facts=facts,
-    ).to(torch.int32)
-    if not return_logprob:
-        return token_ids, None
-    return token_ids, (logits.float() / temperature.unsqueeze(1)).log_softmax(dim=1)
+        temperature=spread(temperature),
+        top_k=spread(top_k),
+        top_p=spread(top_p),
+        min_p=spread(min_p),
+        seed=seed.repeat_interleave(rows_of_each),
+        position=positions.view(-1).to(torch.int64),
+        facts=None if facts is None else {name: numbers.repeat(rows_of_each) for name, numbers in facts.items()},
+    )
 
 
 def note_host_values(batch_info: type[Any]) -> None:

@@ -43,7 +43,7 @@ def install(rejection_sampler: type[Any]) -> None:
     def forward(self: Any, metadata: Any, draft_probs: Tensor | None, logits: Tensor, sampling_metadata: Any) -> Any:
         reason = _why_left(self, sampling_metadata)
         if reason is not None:
-            say_left(self, reason)
+            say_left(self, reason, type(self).__module__.partition(".")[0])
             return original(self, metadata, draft_probs, logits, sampling_metadata)
         return _verify(self, metadata, draft_probs, logits, sampling_metadata)
 

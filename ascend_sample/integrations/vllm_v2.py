@@ -164,7 +164,7 @@ def install_drafts(rejection_sampler: type[Any]) -> None:
     def _verify(self: Any, logits: Tensor, draft_logits: Tensor | None, *arguments: Any) -> Any:
         reason = _why_left(self, logits, draft_logits)
         if reason is not None:
-            say_left(self, reason)
+            say_left(self, reason, "vllm")
             return verify(self, logits, draft_logits, *arguments)
         return _verify_here(self, logits, draft_logits, *arguments)
 

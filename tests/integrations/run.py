@@ -49,8 +49,8 @@ ENGINES = (
     Engine(
         "sglang",
         sglang.TESTED_VERSIONS,
-        ("sglang.srt.layers.sampler", "sglang.srt.plugins"),
-        ("sglang_backend.py",),
+        ("sglang.srt.layers.sampler", "sglang.srt.plugins", "sglang.srt.speculative.eagle_utils"),
+        ("sglang_backend.py", "sglang_drafts_parity.py"),
         "import torchvision_without_cuda; ",
     ),
 )

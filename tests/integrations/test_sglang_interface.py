@@ -14,6 +14,7 @@ import torch
 
 from ascend_sample import hostcann
 from ascend_sample.integrations import sglang as adapter
+from tests.integrations.sglang_stand_ins import speculation
 
 ROWS, COLUMNS = 5, 30
 
@@ -135,16 +136,19 @@ def test_register(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = types.ModuleType("sglang.srt.sampling.sampling_batch_info")
     batches.SamplingBatchInfo = batch_info()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, batches.__name__, batches)
+    utils = speculation(monkeypatch)
     if version not in adapter.TESTED_VERSIONS:
         with pytest.warns(UserWarning, match=r"the version of SGLang must be one of 0\.5\.23, got 9\.9"):
             adapter.register()
         assert not calls
+        assert not hasattr(utils.eagle_sample, "replaced")
         return
     adapter.register()
     adapter.register()
     assert calls == ["ascend_sample"]
     assert isinstance(factories["ascend_sample"](), PlainSampler)
     assert not hasattr(batches.SamplingBatchInfo.filter_batch.replaced, "replaced"), "it is wrapped once"
+    assert not hasattr(utils.eagle_sample.replaced, "replaced"), "it is wrapped once"
 
 
 def batch_info() -> type[Any]:
@@ -224,6 +228,25 @@ def test_what_requests_ask_for_is_known_on_the_host(npu: str) -> None:
         assert ids == slow_ids == expected
         assert "aclnnSort" not in counted.launches
         assert "aclnnSort" in slow.launches
+
+
+def test_nodes_of_drafts_take_the_routes_of_their_requests(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    kind = batch_info()
+    adapter.note_host_values(kind)
+    rows = len(REQUESTS) * 3
+    logits = torch.randn(rows, 1400, generator=torch.Generator().manual_seed(rows))
+    positions = torch.arange(rows) // 2
+    expected = adapter._drawn(logits, batch_of(kind, REQUESTS, "cpu"), positions, 3)
+    info, there = batch_of(kind, REQUESTS, npu), positions.to(npu)
+    for _ in range(2):  # the first run makes what the others find
+        on_npu = logits.to(npu)
+        with hostcann.profile() as counters:
+            found = adapter._drawn(on_npu, info, there, 3)
+    assert torch.equal(found.cpu(), expected)
+    assert "aclnnSort" not in counters.launches
+    assert not counters.synchronizations
 
 
 def test_what_is_written_to_a_tensor_is_not_known(npu: str) -> None:

@@ -1,0 +1,118 @@
+"""SGLang's verification of drafts, chains and trees: each node gets the token that plain decoding draws there.
+
+For greedy requests SGLang takes the best token of each node, and follows the tree as long as a child is the token of
+its parent. The same is done here for all requests, with tokens that are drawn with the requests' own seeds and the
+nodes' positions.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor
+
+from ascend_sample.integrations._left_alone import say_left
+
+UTILS: Final = "sglang.srt.speculative.eagle_utils"
+CONTEXT: Final = "sglang.srt.runtime_context"
+IMPORTERS: Final = ("sglang.srt.speculative.eagle_worker_common", "sglang.srt.speculative.ngram_worker")
+"""Modules that have `eagle_sample` by its name, if they were imported before this is installed."""
+
+
+class _Nodes(NamedTuple):
+    """What is verified: the logits' owner, SGLang's tensors of a value a request, and the nodes' positions."""
+
+    logits_output: Any
+    sampling_info: Any
+    positions: Tensor
+
+
+_nodes: Final[ContextVar[_Nodes | None]] = ContextVar("nodes that are verified", default=None)
+
+
+def install(draw_nodes: Callable[[Tensor, Any, Tensor, int], Tensor], backend: str) -> None:
+    """Lets SGLang verify drafts with tokens that are drawn here; a second call changes nothing.
+
+    Args:
+        draw_nodes: draws a token a node, int64 [nodes], from the nodes' logits, SGLang's tensors of a value a request,
+            the nodes' positions and how many nodes each request has.
+        backend: the name of the sampler backend that has to be in use.
+    """
+    utils = importlib.import_module(UTILS)
+    original = utils.eagle_sample
+    if hasattr(original, "replaced"):
+        return
+
+    @functools.wraps(original)
+    def eagle_sample(verify_input: Any, batch: Any, logits_output: Any, *arguments: Any, **named: Any) -> Any:
+        context = importlib.import_module(CONTEXT)
+        is_drawn = not batch.forward_mode.is_idle() and not batch.sampling_info.is_all_greedy
+        nodes = None
+        if is_drawn and context.get_exec().kernel.sampling_backend == backend:
+            reason = _why_left(context.get_spec(), batch.sampling_info, named.get("watermark_state"))
+            if reason is None:
+                nodes = _Nodes(logits_output, batch.sampling_info, verify_input.positions)
+            else:
+                say_left(eagle_sample, reason, "sglang")
+        before = _nodes.set(nodes)
+        try:
+            return original(verify_input, batch, logits_output, *arguments, **named)
+        finally:
+            _nodes.reset(before)
+
+    # Two things that `eagle_sample` calls: the first says whether it takes the best tokens and follows the tree by
+    # them, the second does that. The logits are edited by then, in place.
+    uses_greedy, follow = utils._verify_uses_greedy, utils.verify_tree_greedy_func
+
+    @functools.wraps(uses_greedy)
+    def verify_uses_greedy(**named: Any) -> Any:
+        return uses_greedy(**named) if _nodes.get() is None else True
+
+    @functools.wraps(follow)
+    def verify_tree(*, target_predict: Tensor, **named: Any) -> Any:
+        nodes = _nodes.get()
+        if nodes is not None:
+            requests, width = target_predict.shape
+            logits = nodes.logits_output.next_token_logits
+            token_ids = draw_nodes(logits, nodes.sampling_info, nodes.positions, width)
+            target_predict = _of_first_rank(token_ids.to(target_predict.dtype)).view(requests, width)
+        return follow(target_predict=target_predict, **named)
+
+    eagle_sample.replaced = original  # type: ignore[attr-defined]
+    replaced = {
+        "eagle_sample": eagle_sample,
+        "_verify_uses_greedy": verify_uses_greedy,
+        "verify_tree_greedy_func": verify_tree,
+    }
+    for name, replacement in replaced.items():
+        setattr(utils, name, replacement)
+    for module in filter(None, map(sys.modules.get, IMPORTERS)):
+        vars(module)["eagle_sample"] = eagle_sample
+
+
+def _of_first_rank(token_ids: Tensor) -> Tensor:
+    """Returns the tokens of the first rank, as SGLang does with those that it draws: logits may differ in rounding."""
+    parallel = importlib.import_module(CONTEXT).get_parallel()
+    is_split = importlib.import_module("sglang.srt.layers.dp_attention").is_dp_attention_enabled()
+    group = parallel.attn_tp_group if is_split else parallel.tp_group
+    if group.world_size > 1:
+        group.broadcast(token_ids, src=0)
+    return token_ids
+
+
+def _why_left(spec: Any, sampling_info: Any, watermark_state: Any) -> str | None:
+    """Returns why drafts stay with SGLang's own verification; None where they do not."""
+    if spec.speculative_use_rejection_sampling:
+        return "drafts are judged by their probabilities"
+    if spec.speculative_accept_threshold_single != 1 or spec.speculative_accept_threshold_acc != 1:
+        return "a threshold accepts what the target would not draw"
+    if watermark_state is not None and sampling_info.has_watermark_candidates:
+        return "tokens are watermarked"
+    if sampling_info.sampling_mask_batch_indices is not None:
+        return "requests ask for sampling masks"
+    return None

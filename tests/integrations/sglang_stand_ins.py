@@ -1,0 +1,59 @@
+"""What SGLang's verification of drafts looks like from outside; `sglang_drafts_parity.py` has the real one."""
+
+from __future__ import annotations
+
+import sys
+import types
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ascend_sample.integrations import sglang_drafts
+from tests.integrations.drafting_trees import follow
+
+
+def speculation(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
+    """Puts the modules that the adapter looks at in their places; returns `eagle_utils`.
+
+    Args:
+        monkeypatch: takes them away again.
+        changes: what the server was started with.
+    """
+    names = (sglang_drafts.UTILS, sglang_drafts.CONTEXT, "sglang.srt.layers.dp_attention", *sglang_drafts.IMPORTERS)
+    made: dict[str, Any] = {name: types.ModuleType(name) for name in names}
+    utils, context = made[sglang_drafts.UTILS], made[sglang_drafts.CONTEXT]
+    asked = {"sampling_backend": "ascend_sample", "speculative_use_rejection_sampling": False, "world_size": 1}
+    thresholds = {"speculative_accept_threshold_single": 1.0, "speculative_accept_threshold_acc": 1.0}
+    settings = SimpleNamespace(**(asked | thresholds | changes))
+    group = SimpleNamespace(world_size=settings.world_size, broadcast=lambda tensor, src: tensor.fill_(5))
+    context.get_exec = lambda: SimpleNamespace(kernel=settings)
+    context.get_spec = lambda: settings
+    context.get_parallel = lambda: SimpleNamespace(tp_group=group, attn_tp_group=None)
+    made["sglang.srt.layers.dp_attention"].is_dp_attention_enabled = lambda: False
+
+    def eagle_sample(verify_input: Any, batch: Any, logits_output: Any, *, watermark_state: Any = None) -> Any:
+        logits, requests = logits_output.next_token_logits, len(batch.seq_lens)
+        if not utils._verify_uses_greedy(is_all_greedy=batch.sampling_info.is_all_greedy):
+            return "its own"
+        predicts, accept_index, counts = utils.verify_tree_greedy_func(
+            predicts=torch.zeros(len(logits), dtype=torch.int32),
+            accept_index=torch.full((requests, verify_input.max_tree_depth), -1, dtype=torch.int32),
+            accept_token_num=torch.empty(requests, dtype=torch.int32),
+            candidates=verify_input.draft_token.view(requests, -1),
+            retrieve_index=verify_input.retrieve_index,
+            retrieve_next_token=verify_input.retrieve_next_token,
+            retrieve_next_sibling=verify_input.retrieve_next_sibling,
+            target_predict=logits.argmax(1).view(requests, -1),
+            topk=verify_input.tree_topk,
+        )
+        return predicts, counts + 1, accept_index
+
+    utils.eagle_sample, utils.verify_tree_greedy_func = eagle_sample, follow
+    utils._verify_uses_greedy = lambda *, is_all_greedy: is_all_greedy
+    for name in sglang_drafts.IMPORTERS:
+        made[name].eagle_sample = eagle_sample
+    for name, module in made.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return utils
