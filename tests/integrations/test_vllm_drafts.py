@@ -35,29 +35,11 @@ class TestStandIns(DraftChecks):
     """All that must hold."""
 
 
-class OnDevice:
-    """A generator of a device, which has an offset."""
-
-    device = torch.device("meta")
-
-    def __init__(self, seed: int) -> None:
-        self.seed, self.offset = seed, 0
-
-    def initial_seed(self) -> int:
-        return self.seed
-
-    def get_offset(self) -> int:
-        return self.offset
-
-    def set_offset(self, offset: int) -> None:
-        self.offset = offset
-
-
 def on_device(classes: Any, npu: str) -> Engine:
     engine = Engine(classes, requests(PLAIN), device=npu)
     for request in engine.requests:
         if request.seed is not None:
-            request.generator = OnDevice(request.seed)  # type: ignore[assignment]
+            request.generator = vllm_stand_ins.DeviceGenerator(request.seed)  # type: ignore[assignment]
     return engine
 
 
@@ -121,9 +103,9 @@ def test_the_block_rule_of_vllm_ascend(classes: Any, monkeypatch: pytest.MonkeyP
 
 class TestDeviceCounts:
     def test_slots_of_generators_that_are_gone_begin_at_zero(self) -> None:
-        counts, kept = DeviceCounts(), OnDevice(1)
+        counts, kept = DeviceCounts(), vllm_stand_ins.DeviceGenerator(1)
         for _ in range(200):
-            gone = OnDevice(2)
+            gone = vllm_stand_ins.DeviceGenerator(2)
             counts.add({1: kept, 0: gone}, torch.tensor([5, 1]))  # type: ignore[dict-item]
             found = counts.of(3, {2: kept, 1: gone})  # type: ignore[dict-item]
             assert found is not None
@@ -131,11 +113,11 @@ class TestDeviceCounts:
             last = found[2].item()
             del gone
         assert last == 200
-        assert counts.of(2, {0: OnDevice(3)}) is None  # type: ignore[dict-item]
+        assert counts.of(2, {0: vllm_stand_ins.DeviceGenerator(3)}) is None  # type: ignore[dict-item]
 
     def test_a_draw_that_is_taken_back_keeps_what_was_accepted(self) -> None:
         """vLLM moves the offset back by 4 where a step was one of a prompt's middle parts."""
-        source, generator = SeedSource(), OnDevice(1)
+        source, generator = SeedSource(), vllm_stand_ins.DeviceGenerator(1)
         source._accepted.add({0: generator}, torch.tensor([3]))  # type: ignore[dict-item]
         assert source.take(1, {0: generator})[1].tolist() == [3]  # type: ignore[dict-item]
         generator.set_offset(generator.get_offset() - 4)

@@ -21,6 +21,7 @@ from ascend_sample.integrations import vllm_v2
 from ascend_sample.integrations._generators import SeedSource
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.sampling.row_parameters import RowParameters
+from tests.integrations.vllm_stand_ins import DeviceGenerator
 
 ROWS, COLUMNS = 6, 40
 
@@ -89,24 +90,6 @@ class TestSampler:
             values = TopKTopPSampler("processed_logits", keep_ties=keep_ties)(tied, {}, k, None)[1]
             assert values is not None
             assert (values[0] > -torch.inf).nonzero().flatten().tolist() == expected
-
-
-class DeviceGenerator:
-    """A generator of a device: it has an offset. The CPU's has none, and there is no device here."""
-
-    device = torch.device("meta")
-
-    def __init__(self, seed: int) -> None:
-        self.seed, self.offset = seed, 0
-
-    def initial_seed(self) -> int:
-        return self.seed
-
-    def get_offset(self) -> int:
-        return self.offset
-
-    def set_offset(self, offset: int) -> None:
-        self.offset = offset
 
 
 class TestSeedSource:

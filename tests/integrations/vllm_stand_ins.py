@@ -150,3 +150,21 @@ class RejectionSampler(nn.Module):
         places = starts.unsqueeze(1) + torch.arange(sampled_token_ids.shape[1])
         rows = values[places.flatten().clamp(max=len(logits) - 1).long()]
         return gathered(rows, self.sampler.logprobs_mode, sampled_token_ids.flatten())
+
+
+class DeviceGenerator:
+    """A generator of a device: it has an offset. The CPU's has none, and there is no device here."""
+
+    device = torch.device("meta")
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.offset = seed, 0
+
+    def initial_seed(self) -> int:
+        return self.seed
+
+    def get_offset(self) -> int:
+        return self.offset
+
+    def set_offset(self, offset: int) -> None:
+        self.offset = offset

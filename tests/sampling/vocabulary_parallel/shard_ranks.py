@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
 
 Result = TypeVar("Result")
@@ -81,3 +82,29 @@ def part_of(logits: Tensor, shard: VocabularyShard, padding: float = 1e4) -> Ten
     own = logits[:, shard.ids.start : shard.ids.stop]
     rest: Any = logits.new_full((len(logits), shard.width - own.shape[1]), padding)
     return torch.cat((own, rest), 1)
+
+
+def said_in_a_step(logits: Tensor, params: SamplingParams, *sampler_options: Any) -> list[int]:
+    """Returns the bytes of each collective of a step on two ranks, the second after the borders are known.
+
+    Args:
+        logits: of the whole vocabulary.
+        params: of all requests.
+        sampler_options: of `Sampler`.
+    """
+    rows, vocab_size = logits.shape
+
+    def run(exchange: Exchange) -> list[int]:
+        counted = Counted(exchange)
+        shard = shards_of((vocab_size // 2,) * 2, vocab_size, counted)
+        batch, sampler = SamplingBatch(vocab_size), Sampler(*sampler_options, shard=shard)
+        batch.extend([params] * rows)
+        part = part_of(logits, shard)
+        sampler(part, batch)
+        counted.sent.clear()
+        sampler(part, batch)
+        return counted.sent
+
+    first, second = on_threads(2, run)
+    assert first == second
+    return first

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from mixed_rows import random_case
-from shard_ranks import Counted, on_threads, part_of, shards_of
+from shard_ranks import Counted, on_threads, part_of, said_in_a_step, shards_of
 
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
@@ -35,36 +35,20 @@ SAID = {
 }
 
 
-def said_in_a_step(params: SamplingParams, dtype: torch.dtype = torch.bfloat16) -> list[int]:
-    """Returns the bytes of each collective of a step on two ranks, the second after the borders are known."""
-    logits = 3 * torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(3))
-
-    def run(exchange: Exchange) -> list[int]:
-        counted = Counted(exchange)
-        shard = shards_of((VOCAB_SIZE // 2,) * 2, VOCAB_SIZE, counted)
-        batch, sampler = SamplingBatch(VOCAB_SIZE), Sampler(shard=shard)
-        batch.extend([params] * ROWS)
-        part = part_of(logits.to(dtype), shard)
-        sampler(part, batch)
-        counted.sent.clear()
-        sampler(part, batch)
-        return counted.sent
-
-    first, second = on_threads(2, run)
-    assert first == second
-    return first
+def random_rows(dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return (3 * torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(3))).to(dtype)
 
 
 @pytest.mark.parametrize("kind", SAID)
 def test_collectives_and_bytes_of_a_step(kind: str) -> None:
     params, collectives, bytes_of_row = SAID[kind]
-    sent = said_in_a_step(params)
+    sent = said_in_a_step(random_rows(), params)
     assert len(sent) <= collectives
     assert sum(sent) <= FIXED * collectives + ROWS * (bytes_of_row + 1)  # a status
 
 
 def test_float32_has_four_digits() -> None:
-    assert len(said_in_a_step(SamplingParams(top_p=0.9, seed=1), torch.float32)) <= 6
+    assert len(said_in_a_step(random_rows(torch.float32), SamplingParams(top_p=0.9, seed=1))) <= 6
 
 
 def test_mixed_rows_share_collectives() -> None:

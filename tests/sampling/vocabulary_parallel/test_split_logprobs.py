@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 from mixed_rows import MODES, Case, batch_of, on_rank, same, whole
-from shard_ranks import Counted, on_threads, part_of, shards_of
+from shard_ranks import Counted, on_threads, part_of, said_in_a_step, shards_of
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Sampler, SamplingParams
 from ascend_sample.sampling.vocabulary_parallel import Exchange
 
 VOCAB_SIZE = 5000
@@ -99,24 +99,9 @@ ASKED = {
 
 
 def said(mode: str, params: SamplingParams, logprobs: int | None) -> list[int]:
-    """The bytes of each collective of a step on two ranks, after the borders are known."""
+    """The bytes of each collective of a step."""
     logits = (4 * torch.randn(ROWS, LARGE, generator=torch.Generator().manual_seed(3))).bfloat16()
-    asked = SamplingParams(**{**params.to_mapping(), "logprobs": logprobs})
-
-    def run(exchange: Exchange) -> list[int]:
-        counted = Counted(exchange)
-        shard = shards_of((LARGE // 2,) * 2, LARGE, counted)
-        batch, sampler = SamplingBatch(LARGE), Sampler(mode, shard=shard)
-        batch.extend([asked] * ROWS)
-        part = part_of(logits, shard)
-        sampler(part, batch)
-        counted.sent.clear()
-        sampler(part, batch)
-        return counted.sent
-
-    first, second = on_threads(2, run)
-    assert first == second
-    return first
+    return said_in_a_step(logits, SamplingParams(**{**params.to_mapping(), "logprobs": logprobs}), mode)
 
 
 @pytest.mark.parametrize(("mode", "kind"), SAID)
