@@ -122,7 +122,8 @@ class DeviceSteps:
         is_edited = batch.host.is_processed | (np.False_ if allowed is None else allowed.is_for(len(batch)))
         if is_edited.any() and routes.are_served_alike_in_float32(logits.device, logits.dtype):
             is_edited = np.ones_like(is_edited)
-        key = ("device shard", logits.dtype, sampler.keep_ties, sampler.round_float32, is_edited.tobytes())
+        # Its own: of another sampler's plan these ranks may have agreed on nothing.
+        key = (self, logits.dtype, sampler.keep_ties, sampler.round_float32, is_edited.tobytes())
         if key not in batch.plans:
             self._agree(sampler, batch, logits, purpose)
             batch.plans[key] = DevicePlan(batch, logits, is_edited, sampler, self._borders)

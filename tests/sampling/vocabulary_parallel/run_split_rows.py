@@ -11,6 +11,7 @@ process; with ``--gloo`` they are as many processes. Exit status 1 where a row i
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,7 +65,8 @@ def on_gloo(rows: int, size: int) -> int:
     """Runs as many processes of gloo."""
     program = str(Path(__file__).with_name("gloo_ranks.py"))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={size}", program]
-    return subprocess.run([*command, "--rows", str(rows)], check=False).returncode
+    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # torchrun needs no CANN
+    return subprocess.run([*command, "--rows", str(rows)], env=environment, check=False).returncode
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from mixed_rows import Case, differences, random_case, same, split, whole
-from shard_ranks import on_threads
+from shard_ranks import on_threads, part_of, shards_of
 
 from ascend_sample import hostcann
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
@@ -63,6 +63,25 @@ def test_ranks_agree_on_requests_and_seeds(npu: str) -> None:
         step_of(lambda rank: [SamplingParams(seed=1, top_k=5 + rank)])
     with pytest.raises(ValueError, match="must be left out with host=True for logits on a device"):
         step_of(lambda rank: [SamplingParams(seed=1)], host=True)
+
+
+def test_samplers_that_share_a_batch(npu: str) -> None:
+    """Each has its own borders, and its own agreement on seeds."""
+    logits = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
+
+    def run(exchange: Exchange) -> list[list[int]]:
+        batch = SamplingBatch(64, "npu", generator=torch.Generator().manual_seed(exchange.rank))
+        batch.extend([SamplingParams(top_k=20)] * 8)
+        found = []
+        for widths in ((32, 32), (10, 54)):
+            shard = shards_of(widths, 64, exchange)
+            part = part_of(logits, shard).npu()
+            found.append(Sampler(shard=shard)(part, batch, advance=False).token_ids.tolist())
+        return found
+
+    (one, other), second = on_threads(2, run)
+    assert [one, other] == second
+    assert one == other
 
 
 # ---- processes ----
