@@ -122,7 +122,9 @@ class DraftChecks:
         engine, step = Engine(classes, requests(kinds)), itertools.count()
         while len(engine.requests[0].output) < LENGTH:
             done = len(engine.requests[0].output)
-            drafts = [[*plain[0][done : done + 2], 5], [next(step) % VOCAB_SIZE]]
+            right = plain[0][done : done + 2]
+            second = drafting_engine.model(kinds[0]["prompt"] + plain[0][: done + 2]).topk(2).indices[1]
+            drafts = [[*right, int(second)], [next(step) % VOCAB_SIZE]]
             engine.step(drafts, torch.full((len(drafts[0]) + 1, VOCAB_SIZE), 1 / VOCAB_SIZE))
         assert engine.requests[0].output[:LENGTH] == plain[0]
 
