@@ -12,7 +12,8 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rows test-statistics test-collectives test-integrations test-decoding-oracles build verify lint format \
+.PHONY: help demo test test-rows test-drafts test-statistics test-collectives test-integrations \
+  test-decoding-oracles build verify lint format \
   sanitize fuzz test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures clean
 
 help:  ## this list
@@ -68,6 +69,10 @@ test-install: $(BIN)/.requirements  ## pip install the package in environments o
 test-rows: $(BIN)/.built  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_rows.py --device npu --rows 100000
+
+test-drafts: $(BIN)/.built  ## 100,000 random texts with drafts beside the same texts without, and 2,000 on the emulated NPU
+	$(RUN) tests/sampling/run_drafts.py --texts 100000 --workers $(WORKERS)
+	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_drafts.py --device npu --texts 2000
 
 test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
 	$(RUN) -m tests.integrations.run
