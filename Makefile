@@ -12,7 +12,8 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rows test-shards test-statistics test-collectives test-integrations test-decoding-oracles build verify lint format \
+.PHONY: help demo test test-rows test-shards test-drafts test-statistics test-collectives test-integrations \
+  test-decoding-oracles build verify lint format \
   sanitize fuzz test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures clean
 
 help:  ## this list
@@ -76,6 +77,10 @@ test-shards: $(BIN)/.built  ## 1,000,000 rows split over 1 to 8 simulated ranks,
 	  --nproc_per_node=2 tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 1000
 	$(RUN) -m ascend_sample.hostcann run --strict --stream-mode lazy --without aclnnTopKTopPSampleV2 $(abspath $(RUN)) \
 	  -m torch.distributed.run --standalone --nproc_per_node=2 tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 200
+
+test-drafts: $(BIN)/.built  ## 100,000 random texts with drafts beside the same texts without, and 2,000 on the emulated NPU
+	$(RUN) tests/sampling/run_drafts.py --texts 100000 --workers $(WORKERS)
+	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_drafts.py --device npu --texts 2000
 
 test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
 	$(RUN) -m tests.integrations.run

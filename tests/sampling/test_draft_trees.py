@@ -155,6 +155,15 @@ def test_no_drafts_and_no_requests(device: str) -> None:
     assert empty.path.shape == (0, 1)
 
 
+def test_each_call_has_a_tree_of_its_own(device: str) -> None:
+    """Of the same batch and as many drafts."""
+    batch = new_batch([GREEDY], [[]], 3, device)
+    logits, drafts = torch.eye(3)[[1, 2, 0]].to(device), torch.tensor([1, 2]).to(device)
+    for parents, tokens in (([-1, 0, 1], [1, 2, 0]), ([-1, 0, 0], [1, 2]), ([-1, 0, 1], [1, 2, 0])):
+        verified = verify_drafts(logits, drafts, batch, counts=[2], parents=parents)
+        assert verified.token_ids.tolist() == [tokens]
+
+
 def test_trees_of_many_steps_do_not_pile_up() -> None:
     batch = new_batch([GREEDY], [[]], 3)
     for width in range(1, MOST_KEPT + 5):
