@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from step_costs import BUDGETS, DTYPES
+from step_costs import BUDGETS, DTYPES, MOST_COPIES, PENALTIES
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import Sampler, SamplingBatch, verify_drafts
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.params import DEFAULTS
 from ascend_sample.sampling.processing import words_of
 
 DRAFTS = 4
+OF_PENALTIES_BY_PLACE = 7
+"""Launches that it takes to count drafts before places, for penalties."""
 TREE, DEEPEST = (-1, 0, 0, 1, 3), 3
 """Parents of as many drafts, and the most that follow one another."""
 
@@ -53,3 +56,24 @@ def measured(
         with hostcann.profile() as counted:
             verify()
     return {"launches": counted.totals.launches, "copies": counted.copies, "waits": counted.totals.waits}
+
+
+def check(name: str, cost: dict[str, Any], more: int) -> None:
+    """Raises where a verification takes more launches than a step and so many more, or waits, or sends more.
+
+    Args:
+        name: in `BUDGETS`.
+        cost: from `measured`.
+        more: launches, beside those of penalties.
+    """
+    budget = BUDGETS[name]
+    is_penalized = any(PENALTIES.keys() & changed_fields(params) for params in budget.requests)
+    assert cost["launches"] <= budget.launches + more + OF_PENALTIES_BY_PLACE * is_penalized, (name, cost)
+    assert cost["waits"] == 0, (name, cost)
+    assert set(cost["copies"]) <= {"h2d"}, (name, cost)
+    assert cost["copies"].get("h2d", 0) <= MOST_COPIES, (name, cost)
+
+
+def changed_fields(params: SamplingParams) -> set[str]:
+    """Returns the names of what a request asks for."""
+    return {name for name, value in params.to_mapping().items() if value != DEFAULTS.get(name)}

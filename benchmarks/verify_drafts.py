@@ -1,0 +1,221 @@
+"""Verifying drafts on the CPU, beside a read of the rows that are reached and the decoding layer's `judge_draft`.
+
+    python -m benchmarks.verify_drafts  # prints the table and the promises, writes build/performance/verify_drafts.json
+
+64 requests with 4 drafts each, top-k 50, a vocabulary of 151,936, bfloat16. Every cell times its contestants in turns.
+A row is reached when the drafts before it stay; the read beside which a cell is put is one of as many rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
+
+import torch  # isort: skip
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor
+
+from ascend_sample.bench.timing import Budget, measure, repeat
+from ascend_sample.decoding.distributions import RowSampling
+from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
+from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.verify import Rule
+from benchmarks import distributions, environment
+from benchmarks.gates import AT_LEAST, AT_MOST, Gate
+from benchmarks.native import ROOT
+from benchmarks.quiet import MOST_DISTURBED, Watch
+from benchmarks.step_rows import make_read
+
+OUTPUT = ROOT / "build" / "performance" / "verify_drafts.json"
+REQUESTS, GAMMA, VOCAB_SIZE, TOP_K = 64, 4, 151936, 50
+CHAIN = tuple(range(-1, GAMMA))
+TREE = (*CHAIN, *CHAIN[1:])
+"""A chain, and beside each place of it another draft."""
+SECONDS = 6.0
+VERIFY, READ, JUDGE = "verify_drafts", "one read of the rows that are reached", "judge_draft"
+MATCH_READS, DRAWN_READS, AHEAD = 1.6, 3.0, 5.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is timed together.
+
+    Attributes:
+        name: how the drafts are.
+        rule: by which they are judged.
+        right: how many of a request's drafts are what is drawn there.
+        parents: of a request's places.
+    """
+
+    name: str
+    rule: Rule = "match"
+    right: int = GAMMA
+    parents: tuple[int, ...] = CHAIN
+
+
+CELLS = (
+    Cell("match, all stay"),
+    Cell("match, two stay", right=2),
+    Cell("match, none stays", right=0),
+    Cell("match, two stay in a tree of 8", right=2, parents=TREE),
+    Cell("standard, dense q", "standard"),
+    Cell("block, dense q", "block"),
+)
+
+
+class Case(NamedTuple):
+    """The data of a cell."""
+
+    logits: Tensor  # [places, vocab_size]
+    drafts: Tensor  # int64 [drafts]
+    proposals: Tensor | None  # float32 [drafts, vocab_size]
+
+
+def new_batch() -> SamplingBatch:
+    """The requests."""
+    batch = SamplingBatch(VOCAB_SIZE)
+    batch.extend(params_of_rows())
+    return batch
+
+
+def params_of_rows() -> list[SamplingParams]:
+    """One for each request."""
+    return [SamplingParams(top_k=TOP_K, seed=row) for row in range(REQUESTS)]
+
+
+def make_case(cell: Cell) -> Case:
+    """Logits of a language model; drafts that are right for so long, or that are drawn from a q close to p."""
+    rows = distributions.make(distributions.LANGUAGE_MODEL, REQUESTS * len(cell.parents), VOCAB_SIZE)
+    logits = rows.to(torch.bfloat16)
+    if cell.rule != "match":
+        generator = torch.Generator().manual_seed(1)
+        of_drafts = rows.view(REQUESTS, -1, VOCAB_SIZE)[:, :GAMMA].flatten(0, 1)
+        best = of_drafts.topk(TOP_K)
+        unsure = best.values + 0.5 * torch.randn(best.values.shape, generator=generator)
+        proposals = torch.zeros_like(of_drafts).scatter_(1, best.indices, unsure.softmax(1))
+        return Case(logits, proposals.multinomial(1, generator=generator).squeeze(1), proposals)
+    drafts = torch.full((REQUESTS, len(cell.parents) - 1), VOCAB_SIZE)  # an id that nothing draws
+    for place in range(cell.right):
+        case = Case(logits, drafts.flatten(), None)
+        drafts[:, place] = call_of(cell, case)().token_ids[:, place]
+    return Case(logits, drafts.flatten(), None)
+
+
+def call_of(cell: Cell, case: Case) -> Callable[[], Any]:
+    """The verification, which leaves the batch as it is."""
+    batch = new_batch()
+    counts = [len(cell.parents) - 1] * REQUESTS
+    parents = None if cell.parents == CHAIN else [*cell.parents] * REQUESTS
+
+    def verify() -> object:
+        return verify_drafts(
+            case.logits,
+            case.drafts,
+            batch,
+            counts=counts,
+            parents=parents,
+            rule=cell.rule,
+            draft_probabilities=case.proposals,
+        )
+
+    return verify
+
+
+def judge_of(cell: Cell, case: Case) -> Callable[[], object] | None:
+    """The decoding layer's decision about the same drafts, where it can take them."""
+    if cell.parents != CHAIN or cell.rule == "block":
+        return None
+    sampling = RowSampling(params_of_rows(), VOCAB_SIZE, torch.device("cpu"))
+    logits, position = case.logits.view(REQUESTS, GAMMA + 1, VOCAB_SIZE), torch.zeros(REQUESTS, dtype=torch.int64)
+    tokens = case.drafts.clamp(max=VOCAB_SIZE - 1).view(REQUESTS, GAMMA)
+    proposals = None if case.proposals is None else case.proposals.view(REQUESTS, GAMMA, VOCAB_SIZE)
+    draft = Draft(tokens, torch.full((REQUESTS,), GAMMA), proposals)
+    return lambda: judge_draft(logits, draft, sampling, position, is_whole=True)
+
+
+def run(seconds: float) -> dict[str, Any]:
+    """Times every cell."""
+    records = []
+    for cell in track(CELLS, description="cells"):
+        case = make_case(cell)
+        verify, judge_them = call_of(cell, case), judge_of(cell, case)
+        accepted = int(verify().accepted.sum())
+        reached = accepted + REQUESTS
+        calls = {VERIFY: verify, READ: make_read(case.logits[:reached])}
+        if judge_them is not None:
+            calls[JUDGE] = judge_them
+        watch = Watch()
+        results = measure({name: repeat(call) for name, call in calls.items()}, Budget(seconds=seconds))
+        records.append(
+            {
+                "cell": cell.name,
+                "rule": cell.rule,
+                "accepted": accepted,
+                "reached": reached,
+                "disturbed": watch.share_of_others(),
+                "results": {name: result.to_json() for name, result in results.items()},
+            }
+        )
+    found = {"environment": environment.describe(), "records": records}
+    return found | {"gates": [gate.to_json() for gate in judge(records)]}
+
+
+def judge(records: list[dict[str, Any]]) -> list[Gate]:
+    """What is promised of it."""
+
+    def worst(name: str, rules: set[str], bound: str, limit: float, above: str, below: str) -> Gate:
+        found = [
+            (record["results"][above]["median"] / record["results"][below]["median"], record)
+            for record in records
+            if record["rule"] in rules and record["results"].keys() >= {above, below}
+        ]
+        if not found:
+            return Gate("drafts", name, bound, limit, None)
+        value, record = (min if bound == AT_LEAST else max)(found, key=lambda one: one[0])
+        is_disturbed = (record["disturbed"] or 0.0) > MOST_DISTURBED
+        return Gate("drafts", name, bound, limit, value, worst=record["cell"], is_disturbed=is_disturbed)
+
+    return [
+        worst(f"match / {READ}", {"match"}, AT_MOST, MATCH_READS, VERIFY, READ),
+        worst(f"standard with dense q / {READ}", {"standard"}, AT_MOST, DRAWN_READS, VERIFY, READ),
+        worst(f"{JUDGE} / {VERIFY}", {"match", "standard"}, AT_LEAST, AHEAD, JUDGE, VERIFY),
+    ]
+
+
+def show(found: dict[str, Any]) -> None:
+    """Prints times and promises."""
+    table = Table("drafts", "accepted", "rows reached", "contestant", "median", "quartiles", "others' share")
+    for record in found["records"]:
+        for name, result in record["results"].items():
+            quartiles = f"{result['lower_quartile'] * 1e6:.0f} to {result['upper_quartile'] * 1e6:.0f} us"
+            others = "" if record["disturbed"] is None else f"{record['disturbed']:.0%}"
+            counts = (str(record["accepted"]), str(record["reached"]))
+            table.add_row(record["cell"], *counts, name, f"{result['median'] * 1e6:.0f} us", quartiles, others)
+    console = Console(width=160)
+    console.print(table)
+    for gate in found["gates"]:
+        value = "" if gate["value"] is None else f"{gate['value']:.3g} in '{gate['worst']}'"
+        console.print(f"{gate['verdict']:<12} {gate['name']}: {value} ({gate['bound']} {gate['limit']:g})")
+
+
+def main() -> int:
+    """Measures; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.verify_drafts", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each row of the table")
+    options = parser.parse_args()
+    found = run(options.seconds)
+    environment.keep(OUTPUT, found)
+    show(found)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
