@@ -43,7 +43,9 @@ ASCEND_SAMPLE_INLINE Shorts select(uint32_t bits, const Shorts& a, uint16_t othe
   Shorts result;
 #pragma GCC unroll 4
   for (size_t i = 0; i < kParts; ++i) {
-    const UshortPart own = static_cast<uint16_t>(bits >> (i * kPartLanes)) - UshortPart{};
+    // A variable: with sanitizers g++ takes the cast itself for an int, which is too wide.
+    const auto part = static_cast<uint16_t>(bits >> (i * kPartLanes));
+    const UshortPart own = part - UshortPart{};
     const auto is_set = ShortPart((own & powers) != UshortPart{});
     result.part[i] = is_set ? a.part[i] : ShortPart(other - UshortPart{});
   }
