@@ -60,8 +60,8 @@ fuzz: $(BIN)/.built  ## random rows through the CPU kernel under AddressSanitize
 test-aarch64: $(BIN)/.built  ## the CPU kernel's aarch64 code, cross-compiled, under qemu: bit for bit what it is here
 	$(RUN) tests/cpu/run_aarch64.py
 
-mutation: $(BIN)/.built  ## plant faults in the sources, one after the other, and see that the tests catch each
-	$(RUN) -m tests.mutation.run
+mutation: $(BIN)/.built  ## plant faults in copies of the sources and see that the tests catch each
+	$(RUN) -m tests.mutation.run --copies $(WORKERS)
 
 test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
 	$(RUN) -m tests.install.run

@@ -1,60 +1,37 @@
-"""Plants faults in a copy of the project, one after the other, and sees that the tests catch each.
+"""Plants faults in copies of the project, one after the other, and sees that the tests catch each.
 
     python -m tests.mutation.run              all of them
     python -m tests.mutation.run --only cpu   those with "cpu" in their names
     python -m tests.mutation.run --list       the names
     python -m tests.mutation.run --anew       those too that outcomes.json has
+    python -m tests.mutation.run --copies 2   in two copies of the project side by side
 
 All of them take hours. `outcomes.json` keeps what has caught each fault: a run tries those whose own entry, file or
-tests have changed since, and those that survived, so that an interrupted run goes on where it was. The copy lies in
-build/mutation and is kept, so that a second run compiles only what has changed. A fault is caught when a test fails, or
-when the tests end with something left on the emulated device or with a misuse of CANN's interface: first by the tests
-that its entry names for it, then by all. A fault of the CPU kernel is compiled for the instruction set that serves
-calls here, and for all of them where that does not show it. Exit status 1 when one survives.
+tests have changed since, and those that survived, so that an interrupted run goes on where it was. The copies lie in
+build/mutation and are kept, so that a second run compiles only what has changed. A fault is caught when a test fails,
+or when the tests end with something left on the emulated device or with a misuse of CANN's interface: first by the
+tests that its entry names for it, then by all. A fault of the CPU kernel is compiled for the instruction set that
+serves calls here, and for all of them where that does not show it. Exit status 1 when one survives.
 """
 
 from __future__ import annotations
 
 import argparse
-import filecmp
-import functools
 import hashlib
 import json
-import os
-import re
-import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from queue import SimpleQueue
 
 from tqdm import tqdm
 
 from tests.mutation.mutants import EVERY, LIBRARIES, Mutant
+from tests.mutation.planted_copy import ROOT, MutationError, Outcome, PlantedCopy
 
-ROOT = Path(__file__).resolve().parents[2]
-TREE = ROOT / "build" / "mutation"
+TREES = ROOT / "build" / "mutation"
 OUTCOMES = ROOT / "tests" / "mutation" / "outcomes.json"
 """What has caught each fault, the seconds that it took, and the digest of what it was planted in."""
-ALL_TESTS = ("tests",)
-TIMEOUT_SECONDS = {False: 600, True: 3600}  # of a mutant's first tests, of all tests: far beyond what they need
-TESTS_FAILED = 1  # pytest's exit status
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a mutant: the test that caught it, or None where it survived."""
-
-    mutant: Mutant
-    caught_by: str | None
-    seconds: float
-
-
-class MutationError(Exception):
-    """The run itself is wrong: a stale text, a mutant that does not compile, tests that fail without any fault."""
 
 
 def check_texts(mutants: Sequence[Mutant]) -> None:
@@ -70,143 +47,6 @@ def check_texts(mutants: Sequence[Mutant]) -> None:
     ]
     if stale:
         raise MutationError("\n".join([*stale, "The source has changed: change tests/mutation/faults as well."]))
-
-
-def update_copy() -> None:
-    """Makes the copy equal to the project, and touches nothing that is equal already.
-
-    What is copied is new to the compiler: an interrupted run may have left a fault in the copy and in its objects. The
-    libraries that faults are planted in are always built in the copy.
-    """
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    planted_in = {f"{library}.so" for library in LIBRARIES.values()}
-    libraries = [path for path in (ROOT / "ascend_sample").rglob("*.so") if path.name not in planted_in]
-    sources = [path for path in (ROOT / name for name in names if name) if path.is_file()]
-    wanted = set()
-    for path in (*sources, *libraries):
-        target = TREE / path.relative_to(ROOT)
-        wanted.add(target)
-        if not target.is_file() or not filecmp.cmp(path, target, shallow=False):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)
-            shutil.copyfile(path, target)
-    for path in TREE.rglob("*"):
-        of_the_copy = path.relative_to(TREE).parts[0] == "build" or path.name in planted_in
-        if path.is_file() and path not in wanted and not of_the_copy:
-            path.unlink()
-
-
-def environment() -> dict[str, str]:
-    """Without what would lead the tests to another package or another CANN than the copy's."""
-    hidden = ("HOSTCANN_", "ASCEND_", "TASK_QUEUE_ENABLE", "PYTEST_", "LD_LIBRARY_PATH")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    return kept | {"PYTHONPATH": str(TREE), "PYTHONDONTWRITEBYTECODE": "1", "MAX_JOBS": "2"}
-
-
-def build(library: str, *options: str) -> None:
-    """Compiles what has changed of an extension; `build_one.py` says which options there are.
-
-    Raises:
-        MutationError: it does not compile.
-    """
-    command = [sys.executable, str(TREE / "tests" / "mutation" / "build_one.py"), library, "--quick", *options]
-    finished = subprocess.run(command, cwd=TREE, env=environment(), capture_output=True, text=True, check=False)
-    if finished.returncode != 0:
-        raise MutationError(f"{library} does not compile:\n{finished.stdout}\n{finished.stderr}")
-
-
-@contextmanager
-def planted(mutant: Mutant) -> Iterator[None]:
-    """The copy with the fault in it, built where the first tests need that; afterwards all is as it was."""
-    path = TREE / mutant.file
-    original = path.read_text()
-    text = original.replace(mutant.old, mutant.new)
-    path.write_text(f"#include <{mutant.include}>\n{text}" if mutant.include else text)
-    built = []
-    if mutant.library is not None:
-        objects = (TREE / "build" / "objects" / mutant.library).rglob("*.o")  # tests/cpu links some of them
-        libraries = (TREE / "ascend_sample").rglob(f"{mutant.library}.so")
-        built = [(file, file.read_bytes()) for file in (*objects, *libraries)]
-    try:
-        if mutant.library is not None:
-            build(mutant.library, "--served")
-        yield
-    finally:
-        path.write_text(original)
-        for file, content in built:
-            file.unlink(missing_ok=True)  # a new file: another process may still have the old one mapped
-            file.write_bytes(content)
-            file.chmod(0o755)
-
-
-def first_failure(tests: Sequence[str]) -> str | None:
-    """The first test that fails, or how the run ended otherwise; None when all pass.
-
-    Raises:
-        MutationError: pytest could not run the tests.
-    """
-    command = [sys.executable, "-m", "pytest", "-x", "-v", "-p", "no:cacheprovider", *tests]
-    timeout = TIMEOUT_SECONDS[tests == ALL_TESTS]
-    try:
-        finished = subprocess.run(
-            command, cwd=TREE, env=environment(), capture_output=True, text=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"no end within {timeout} s"
-    if finished.returncode == 0:
-        return None
-    # As it is printed while the tests run: a device that has failed can end the run before the summary.
-    failed = re.search(r"^(\S+\.py::.*?) (?:FAILED|ERROR)", finished.stdout, re.MULTILINE)
-    if failed:
-        return failed.group(1)
-    left_behind = re.search(r"^hostcann: (.{1,100})", finished.stdout, re.MULTILINE)
-    if left_behind and finished.returncode == TESTS_FAILED:
-        return f"the end of the run: {left_behind.group(1)}"
-    if finished.returncode < 0:
-        return f"crash, signal {-finished.returncode}"
-    raise MutationError(f"pytest {' '.join(tests)}: status {finished.returncode}\n{finished.stdout}\n{finished.stderr}")
-
-
-def check_import() -> None:
-    """The tests of the copy import the copy.
-
-    Raises:
-        MutationError: they import another package.
-    """
-    where = "import ascend_sample; print(ascend_sample.__file__)"
-    command = [sys.executable, "-c", where]
-    found = subprocess.run(command, cwd=TREE, env=environment(), capture_output=True, text=True, check=True).stdout
-    if not Path(found.strip()).is_relative_to(TREE):
-        raise MutationError(f"the tests of the copy must import the copy's ascend_sample, got {found.strip()}")
-
-
-@functools.cache
-def failure_without_fault(tests: tuple[str, ...]) -> str | None:
-    """Returns what fails of the tests that are to catch faults while there is none."""
-    return first_failure(tests)
-
-
-def try_mutant(mutant: Mutant) -> Outcome:
-    """Plants one fault and runs tests until one fails.
-
-    Raises:
-        MutationError: tests fail without the fault as well.
-    """
-    if failure := failure_without_fault(mutant.tests):
-        raise MutationError(f"without any fault, pytest {' '.join(mutant.tests)} must pass, got {failure}")
-    start = time.monotonic()
-    with planted(mutant):
-        caught_by = first_failure(mutant.tests)
-        is_late = caught_by is None
-        if is_late and mutant.library is not None:
-            build(mutant.library)  # it may lie in what was not compiled
-            caught_by = first_failure(mutant.tests)
-        if caught_by is None:
-            caught_by = first_failure(ALL_TESTS)
-    if is_late and caught_by is not None and "::" in caught_by and first_failure((caught_by,)) is not None:
-        raise MutationError(f"{caught_by} seemed to catch {mutant.name!r}, but it fails without the fault as well")
-    return Outcome(mutant, caught_by, time.monotonic() - start)
 
 
 def digest(mutant: Mutant) -> str:
@@ -252,30 +92,54 @@ def print_table(outcomes: Sequence[Outcome]) -> None:
     print(f"\n{len(outcomes) - survivors} of {len(outcomes)} faults were caught.")
 
 
-def run(mutants: Sequence[Mutant], *, is_anew: bool) -> int:
-    """Tries each mutant; returns the exit status."""
+def prepared_copies(number: int) -> list[PlantedCopy]:
+    """Makes the copies equal to the project and builds what faults are planted in.
+
+    Raises:
+        MutationError: one does not compile, or its tests import another package.
+    """
+    copies = [PlantedCopy(TREES / str(index)) for index in range(number)]
+    for copy in copies:
+        copy.update()
+        for library in tqdm(sorted(set(LIBRARIES.values())), desc=f"building {copy.tree.name}", unit="library"):
+            copy.build(library)
+        copy.check_import()
+    return copies
+
+
+def run(mutants: Sequence[Mutant], *, is_anew: bool, copies: int = 1) -> int:
+    """Tries each mutant in one of the copies; returns the exit status."""
     check_texts(mutants)
-    update_copy()
     outcomes = [] if is_anew else known_outcomes(mutants)
     known = {outcome.mutant.name for outcome in outcomes}
     left = [mutant for mutant in mutants if mutant.name not in known]
     if outcomes:
         print(f"{len(outcomes)} of {len(mutants)} faults were caught before, and nothing of theirs has changed.")
-    for library in tqdm(sorted(set(LIBRARIES.values())), desc="building", unit="library"):
-        build(library)
-    check_import()
+    free: SimpleQueue[PlantedCopy] = SimpleQueue()
+    for copy in prepared_copies(copies):
+        free.put(copy)
+
+    def tried(mutant: Mutant) -> Outcome:
+        copy = free.get()
+        try:
+            return copy.try_mutant(mutant)
+        finally:
+            free.put(copy)
+
     wrong = []
-    with tqdm(left, desc="faults", unit="fault") as progress:
-        for mutant in progress:
-            progress.set_postfix_str(mutant.name)
+    with ThreadPoolExecutor(copies) as pool, tqdm(total=len(left), desc="faults", unit="fault") as progress:
+        pending = {pool.submit(tried, mutant): mutant for mutant in left}
+        for future in as_completed(pending):
+            name = pending[future].name
+            progress.update()
             try:
-                outcomes.append(try_mutant(mutant))
+                outcomes.append(future.result())
             except MutationError as error:  # of this one alone: the others take hours
-                wrong.append(f"{mutant.name}: {error}")
+                wrong.append(f"{name}: {error}")
                 progress.write(wrong[-1])
                 continue
             keep_outcome(outcomes[-1])
-            progress.write(f"{mutant.name}: {outcomes[-1].caught_by or 'SURVIVED'}")
+            progress.write(f"{name}: {outcomes[-1].caught_by or 'SURVIVED'}")
     print_table(outcomes)
     if wrong:
         raise MutationError("\n".join([f"{len(wrong)} could not be tried:", *wrong]))
@@ -286,17 +150,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Plant faults and see that the tests catch them.")
     parser.add_argument("--only", metavar="TEXT", default="", help="only the faults with this in their names")
     parser.add_argument("--anew", action="store_true", help="try those too that were caught before")
+    parser.add_argument(
+        "--copies", type=int, default=1, help="so many copies of the project, tried in side by side (1)"
+    )
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args()
     chosen = [mutant for mutant in EVERY if options.only in mutant.name]
     if not chosen:
         print(f"--only must be part of a fault's name, got {options.only!r}. --list prints them.", file=sys.stderr)
         return 2
+    if options.copies < 1:
+        print(f"--copies must be 1 or more, got {options.copies}. Leave it out for one copy.", file=sys.stderr)
+        return 2
     if options.list:
         print("\n".join(mutant.name for mutant in chosen))
         return 0
     try:
-        return run(chosen, is_anew=options.anew)
+        return run(chosen, is_anew=options.anew, copies=options.copies)
     except MutationError as error:
         print(error, file=sys.stderr)
         return 2

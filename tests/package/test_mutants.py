@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.mutation import run
-from tests.mutation.mutants import Mutant
-from tests.mutation.run import EVERY, ROOT, MutationError, Outcome, check_texts, keep_outcome, known_outcomes
+from tests.mutation.mutants import EVERY, Mutant
+from tests.mutation.planted_copy import ROOT, MutationError, Outcome, PlantedCopy
+from tests.mutation.run import check_texts, keep_outcome, known_outcomes
 
 
 def test_every_text_occurs_once() -> None:
@@ -38,23 +39,20 @@ def test_an_outcome_is_known_until_what_it_is_of_changes(tmp_path: Path, monkeyp
 
 
 def test_a_fault_that_cannot_be_tried_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def tried(mutant: Mutant) -> Outcome:
+    def tried(_copy: PlantedCopy, mutant: Mutant) -> Outcome:
         if mutant is EVERY[0]:
             raise MutationError("does not compile")
         return Outcome(mutant, "tests/a.py::test_b", 1)
 
     monkeypatch.setattr(run, "OUTCOMES", tmp_path / "outcomes.json")
-    for name in ("update_copy", "build", "check_import"):
-        monkeypatch.setattr(run, name, lambda *_: None)
-    monkeypatch.setattr(run, "try_mutant", tried)
+    monkeypatch.setattr(run, "prepared_copies", lambda number: [PlantedCopy(tmp_path)] * number)
+    monkeypatch.setattr(PlantedCopy, "try_mutant", tried)
     with pytest.raises(MutationError, match=f"^1 could not be tried:\n{EVERY[0].name}: does not compile$"):
-        run.run(EVERY[:3], is_anew=False)
+        run.run(EVERY[:3], is_anew=False, copies=2)
     assert [outcome.mutant for outcome in known_outcomes(EVERY)] == list(EVERY[1:3])
 
 
-def test_tests_that_fail_by_themselves_catch_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    run.failure_without_fault.cache_clear()
-    monkeypatch.setattr(run, "first_failure", lambda tests: "tests/a.py::test_b")
+def test_tests_that_fail_by_themselves_catch_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlantedCopy, "first_failure", lambda _copy, tests: "tests/a.py::test_b")
     with pytest.raises(MutationError, match=r"^without any fault, pytest .* must pass, got tests/a\.py::test_b$"):
-        run.try_mutant(EVERY[0])
-    run.failure_without_fault.cache_clear()
+        PlantedCopy(tmp_path).try_mutant(EVERY[0])
