@@ -18,7 +18,7 @@ struct AnyField {
 };
 
 /// The number of fields of a struct of arguments: the largest with which it can be made.
-template <typename Arguments, size_t kMost = 30>
+template <typename Arguments, size_t kMost = 21>
 constexpr size_t count_fields() {
   const auto makes_one = []<size_t... I>(std::index_sequence<I...>) {
     return requires { Arguments{(static_cast<void>(I), AnyField{})...}; };
@@ -30,11 +30,15 @@ constexpr size_t count_fields() {
   }
 }
 
+/// The field itself, or those of the struct of arguments that it is.
+template <typename Field>
+auto fields_within(const Field& field);
+
 /// The fields in order: references to tensors, and numbers. C++ has a line for each count of them.
 template <typename Arguments>
 auto fields_of(const Arguments& arguments) {
   const auto tie = []<typename... Fields>(const Fields&... fields) {
-    return std::tuple<const Fields&...>(fields...);
+    return std::tuple_cat(fields_within(fields)...);
   };
   constexpr size_t kCount = count_fields<Arguments>();
   if constexpr (kCount == 2) {
@@ -64,15 +68,19 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 14) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
-  } else if constexpr (kCount == 23) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] = arguments;
-    return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w);
   } else {
-    static_assert(kCount == 30, "a struct of so many arguments needs a line here");
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa,
-                 bb, cc, dd] = arguments;
-    return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z, aa, bb,
-               cc, dd);
+    static_assert(kCount == 21, "a struct of so many arguments needs a line here");
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u] = arguments;
+    return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u);
+  }
+}
+
+template <typename Field>
+auto fields_within(const Field& field) {
+  if constexpr (std::is_aggregate_v<Field>) {
+    return fields_of(field);
+  } else {
+    return std::tuple<const Field&>(field);
   }
 }
 
@@ -91,7 +99,7 @@ struct Adapter<Arguments, std::tuple<const Fields&...>> {
 
   template <auto kernel>
   static auto call(Passed<Fields>... fields) {
-    return kernel(Arguments{fields...});
+    return kernel(Arguments{fields...});  // those of a struct within it as well
   }
 };
 

@@ -89,22 +89,18 @@ struct NoiseArguments {
   int64_t first_lane;
 };
 
-struct SampleRowsArguments {
-  static constexpr const char* kName = "sample_rows";
+/// What each row, or place, is sampled with, and what is done to its logits first.
+struct RequestsArguments {
+  /// Their part of a schema.
   static constexpr const char* kSchema =
-      "(Tensor logits, Tensor? rows, Tensor temperature, Tensor k, Tensor p, Tensor min_p, "
-      "Tensor seed, Tensor position, int purpose=0, bool keep_ties=False, "
+      "Tensor temperature, Tensor k, Tensor p, Tensor min_p, Tensor seed, Tensor position, "
+      "int purpose=0, bool keep_ties=False, "
       "Tensor? addend_slot=None, Tensor? addend_ids=None, Tensor? addends=None, "
       "Tensor? addend_lengths=None, Tensor? penalty_slot=None, Tensor? penalty_ids=None, "
       "Tensor? penalty_lengths=None, Tensor? occurrences=None, Tensor? penalties=None, "
       "Tensor? mask_slot=None, Tensor? masks=None, Tensor? bitmask_rows=None, "
-      "Tensor? bitmask=None)";
-  /// int64 [rows], int8 [rows].
-  static constexpr const char* kResults = "(Tensor token_ids, Tensor status)";
-  using Results = std::tuple<at::Tensor, at::Tensor>;
+      "Tensor? bitmask=None";
 
-  const at::Tensor& logits;
-  const std::optional<at::Tensor>& rows;
   const at::Tensor& temperature;
   const at::Tensor& k;
   const at::Tensor& p;
@@ -114,7 +110,7 @@ struct SampleRowsArguments {
   int64_t purpose;
   bool keep_ties;
 
-  // What is done to rows first. Each family is there as a whole, or not at all.
+  // The edits. Each family is there as a whole, or not at all.
   const std::optional<at::Tensor>& addend_slot;
   const std::optional<at::Tensor>& addend_ids;
   const std::optional<at::Tensor>& addends;
@@ -130,18 +126,25 @@ struct SampleRowsArguments {
   const std::optional<at::Tensor>& bitmask;
 };
 
+struct SampleRowsArguments {
+  static constexpr const char* kName = "sample_rows";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, Tensor? rows, ") + RequestsArguments::kSchema + ")";
+  /// int64 [rows], int8 [rows].
+  static constexpr const char* kResults = "(Tensor token_ids, Tensor status)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  RequestsArguments requests;
+};
+
 struct VerifyDraftsArguments {
   static constexpr const char* kName = "verify_drafts";
-  static constexpr const char* kSchema =
-      "(Tensor logits, Tensor draft_ids, Tensor ends, Tensor temperature, Tensor k, Tensor p, "
-      "Tensor min_p, Tensor seed, Tensor position, int purpose=0, bool keep_ties=False, "
-      "Tensor? addend_slot=None, Tensor? addend_ids=None, Tensor? addends=None, "
-      "Tensor? addend_lengths=None, Tensor? penalty_slot=None, Tensor? penalty_ids=None, "
-      "Tensor? penalty_lengths=None, Tensor? occurrences=None, Tensor? penalties=None, "
-      "Tensor? mask_slot=None, Tensor? masks=None, Tensor? bitmask_rows=None, "
-      "Tensor? bitmask=None, int rule=0, Tensor? draft_probabilities=None, "
-      "Tensor? draft_candidates=None, int acceptance_purpose=2, int resampling_purpose=3, "
-      "Tensor? parents=None)";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, Tensor draft_ids, Tensor ends, ") + RequestsArguments::kSchema +
+      ", int rule=0, Tensor? draft_probabilities=None, Tensor? draft_candidates=None, "
+      "int acceptance_purpose=2, int resampling_purpose=3, Tensor? parents=None)";
   /// int64 [places], int8 [places], int64 [requests].
   static constexpr const char* kResults = "(Tensor token_ids, Tensor status, Tensor accepted)";
   using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -149,29 +152,7 @@ struct VerifyDraftsArguments {
   const at::Tensor& logits;
   const at::Tensor& draft_ids;
   const at::Tensor& ends;
-  const at::Tensor& temperature;
-  const at::Tensor& k;
-  const at::Tensor& p;
-  const at::Tensor& min_p;
-  const at::Tensor& seed;
-  const at::Tensor& position;
-  int64_t purpose;
-  bool keep_ties;
-
-  // As for sample_rows, whose rows are places here.
-  const std::optional<at::Tensor>& addend_slot;
-  const std::optional<at::Tensor>& addend_ids;
-  const std::optional<at::Tensor>& addends;
-  const std::optional<at::Tensor>& addend_lengths;
-  const std::optional<at::Tensor>& penalty_slot;
-  const std::optional<at::Tensor>& penalty_ids;
-  const std::optional<at::Tensor>& penalty_lengths;
-  const std::optional<at::Tensor>& occurrences;
-  const std::optional<at::Tensor>& penalties;
-  const std::optional<at::Tensor>& mask_slot;
-  const std::optional<at::Tensor>& masks;
-  const std::optional<at::Tensor>& bitmask_rows;
-  const std::optional<at::Tensor>& bitmask;
+  RequestsArguments requests;  // of places
 
   // What drafts were drawn from, and the noise by which they are judged then.
   int64_t rule;  // 0: match, 1: standard, 2: block

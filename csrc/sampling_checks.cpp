@@ -67,8 +67,7 @@ class EditsCheck {
   EditsCheck(const char* op, const at::Tensor& logits, c10::SymInt rows)
       : op_(op), logits_(logits), rows_(std::move(rows)), words_((logits.sym_size(1) + 31) / 32) {}
 
-  template <typename Arguments>
-  void check(const Arguments& arguments) const {
+  void check(const RequestsArguments& arguments) const {
     if (is_given({{"addend_slot", arguments.addend_slot},
                   {"addend_ids", arguments.addend_ids},
                   {"addends", arguments.addends},
@@ -153,12 +152,10 @@ class EditsCheck {
 };
 
 /// The parameters, keys and edits of so many rows of the sampling layer.
-template <typename Arguments>
-void check_requests(const Arguments& arguments, const c10::SymInt& rows) {
-  constexpr const char* kOperator = Arguments::kName;
-  const at::Tensor& logits = arguments.logits;
+void check_requests(const char* op, const RequestsArguments& arguments, const at::Tensor& logits,
+                    const c10::SymInt& rows) {
   const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
-    check_per_row(kOperator, tensor, name, dtype, rows, logits, "logits");
+    check_per_row(op, tensor, name, dtype, rows, logits, "logits");
   };
   check(arguments.temperature, "temperature", ScalarType::Float);
   check(arguments.k, "k", ScalarType::Int);
@@ -166,8 +163,8 @@ void check_requests(const Arguments& arguments, const c10::SymInt& rows) {
   check(arguments.min_p, "min_p", ScalarType::Float);
   check(arguments.seed, "seed", ScalarType::Long);
   check(arguments.position, "position", ScalarType::Long);
-  check_purpose(kOperator, arguments.purpose);
-  EditsCheck(kOperator, logits, rows).check(arguments);
+  check_purpose(op, arguments.purpose);
+  EditsCheck(op, logits, rows).check(arguments);
 }
 
 /// How many rows are meant: those that are named, or all.
@@ -246,12 +243,9 @@ void check_arguments(const NoiseArguments& arguments) {
 void check_arguments(const SampleRowsArguments& arguments) {
   constexpr const char* kOperator = SampleRowsArguments::kName;
   const at::Tensor& logits = arguments.logits;
-  const std::optional<at::Tensor>& rows = arguments.rows;
   check_logits(kOperator, logits);
-  if (rows.has_value()) {
-    check_list(kOperator, *rows, "rows", ScalarType::Long, logits, "logits");
-  }
-  check_requests(arguments, rows.has_value() ? rows->sym_size(0) : logits.sym_size(0));
+  check_requests(kOperator, arguments.requests, logits,
+                 count_rows(kOperator, logits, arguments.rows));
 }
 
 void check_arguments(const VerifyDraftsArguments& arguments) {
@@ -266,7 +260,7 @@ void check_arguments(const VerifyDraftsArguments& arguments) {
                     ": draft_ids must have one id less than logits have rows for each request (",
                     drafts, "), got ", draft_ids.sym_size(0),
                     ". A request with d drafts has d + 1 rows.");
-  check_requests(arguments, logits.sym_size(0));
+  check_requests(kOperator, arguments.requests, logits, logits.sym_size(0));
   check_proposals(arguments, drafts);
   if (arguments.parents.has_value()) {
     check_per_row(kOperator, *arguments.parents, "parents", ScalarType::Long, logits.sym_size(0),
@@ -412,7 +406,7 @@ at::Tensor allocate_outputs(const NoiseArguments& arguments) {
 }
 
 SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& arguments) {
-  const c10::SymInt rows[] = {arguments.seed.sym_size(0)};
+  const c10::SymInt rows[] = {arguments.requests.seed.sym_size(0)};
   return {allocate(rows, c10::kLong, arguments.logits),
           allocate(rows, c10::kChar, arguments.logits)};
 }

@@ -1,37 +1,12 @@
 // The tensors that describe rows of the sampling layer, as the core reads them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
-#include <deque>
-#include <optional>
-#include <span>
-
-#include "cpu/calls.h"
-#include "values.h"
+#include "operators.h"
+#include "reader.h"
 
 namespace ascend_sample::cpu {
-
-/// Tensors as the core reads them. What it reads lives as long as this.
-class Reader {
- public:
-  /// A few numbers a row: not worth a stride.
-  template <typename Element>
-  const Element* list(const at::Tensor& tensor) {
-    return held_.emplace_back(tensor.contiguous()).template const_data_ptr<Element>();
-  }
-
-  template <typename Element>
-  Table<Element> table(const at::Tensor& tensor) {
-    const bool has_rows = tensor.stride(1) == 1;
-    const at::Tensor& held = held_.emplace_back(has_rows ? tensor : tensor.contiguous());
-    return {held.template const_data_ptr<Element>(), held.stride(0)};
-  }
-
- private:
-  std::deque<at::Tensor> held_;
-};
 
 /// Edits of one kind that rows have: the names of what the core reads, and its rules.
 class EditsReader {
@@ -86,9 +61,9 @@ class EditsReader {
   std::span<const int64_t> slots_;
 };
 
-template <typename Arguments>
-Edits edits_of(const Arguments& arguments, Reader& reader) {
-  EditsReader edits_reader(Arguments::kName, arguments.logits, reader);
+inline Edits edits_of(const char* op, const at::Tensor& logits, const RequestsArguments& arguments,
+                      Reader& reader) {
+  EditsReader edits_reader(op, logits, reader);
   Edits edits;
   if (arguments.addend_slot.has_value()) {
     const at::Tensor& ids = *arguments.addend_ids;
@@ -121,18 +96,19 @@ Edits edits_of(const Arguments& arguments, Reader& reader) {
 template <typename Arguments>
 SamplingCall sampling_call_of(const Arguments& arguments, Reader& reader,
                               const at::Tensor& token_ids, const at::Tensor& status) {
+  const RequestsArguments& requests = arguments.requests;
   return {.logits = logits_of(arguments.logits),
-          .batch_size = arguments.seed.size(0),
+          .batch_size = requests.seed.size(0),
           .rows = {},
-          .requests = {.temperature = reader.list<float>(arguments.temperature),
-                       .k = reader.list<int32_t>(arguments.k),
-                       .p = reader.list<float>(arguments.p),
-                       .min_p = reader.list<float>(arguments.min_p)},
-          .edits = edits_of(arguments, reader),
-          .seed = reader.list<int64_t>(arguments.seed),
-          .position = reader.list<int64_t>(arguments.position),
-          .purpose = static_cast<uint32_t>(arguments.purpose),
-          .keeps_ties = arguments.keep_ties,
+          .requests = {.temperature = reader.list<float>(requests.temperature),
+                       .k = reader.list<int32_t>(requests.k),
+                       .p = reader.list<float>(requests.p),
+                       .min_p = reader.list<float>(requests.min_p)},
+          .edits = edits_of(Arguments::kName, arguments.logits, requests, reader),
+          .seed = reader.list<int64_t>(requests.seed),
+          .position = reader.list<int64_t>(requests.position),
+          .purpose = static_cast<uint32_t>(requests.purpose),
+          .keeps_ties = requests.keep_ties,
           .selected = token_ids.mutable_data_ptr<int64_t>(),
           .status = reinterpret_cast<RowStatus*>(status.mutable_data_ptr<int8_t>())};
 }

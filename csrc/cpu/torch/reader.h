@@ -1,0 +1,56 @@
+// Tensors as the core reads them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <deque>
+#include <optional>
+#include <span>
+
+#include "cpu/calls.h"
+#include "values.h"
+
+namespace ascend_sample::cpu {
+
+/// Reads tensors. What it returns lives as long as this.
+class Reader {
+ public:
+  /// A few numbers a row: not worth a stride.
+  template <typename Element>
+  const Element* list(const at::Tensor& tensor) {
+    return held_.emplace_back(tensor.contiguous()).template const_data_ptr<Element>();
+  }
+
+  /// The same with its length; empty where there is none.
+  template <typename Element>
+  std::span<const Element> numbers(const std::optional<at::Tensor>& tensor) {
+    if (!tensor.has_value()) {
+      return {};
+    }
+    return {list<Element>(*tensor), static_cast<size_t>(tensor->numel())};
+  }
+
+  template <typename Element>
+  Table<Element> table(const at::Tensor& tensor) {
+    const bool has_rows = tensor.stride(1) == 1;
+    const at::Tensor& held = held_.emplace_back(has_rows ? tensor : tensor.contiguous());
+    return {held.template const_data_ptr<Element>(), held.stride(0)};
+  }
+
+  /// Which rows of logits are meant; empty: all.
+  std::span<const int64_t> rows(const char* op, const std::optional<at::Tensor>& rows,
+                                const at::Tensor& logits) {
+    const std::span<const int64_t> read = numbers<int64_t>(rows);
+    check_values(op, "rows", read,
+                 {.least = 0,
+                  .end = logits.size(0),
+                  .end_name = "the batch size of logits",
+                  .remedy = "Pass None for all rows."});
+    return read;
+  }
+
+ private:
+  std::deque<at::Tensor> held_;
+};
+
+}  // namespace ascend_sample::cpu
