@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
-from ascend_sample import bench, info, parity
+from ascend_sample import bench, info, parity, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser("bench", help="time the operator on a device beside what else samples there")
     bench.add_bench_arguments(command)
     command.set_defaults(run=bench.run_bench)
+
+    command = commands.add_parser("report", help="all of these, and steps of all kinds of requests, in one file")
+    report.add_report_arguments(command)
+    command.set_defaults(run=report.run_report)
 
     parsed = parser.parse_args(arguments)
     status: int = parsed.run(parsed)

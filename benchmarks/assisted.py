@@ -26,8 +26,8 @@ from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample
 from ascend_sample.sampling import SamplingParams
 from benchmarks.draft_and_target import NetworkConfig
-from benchmarks.gates import AT_LEAST, Gate
-from benchmarks.quiet import MOST_DISTURBED, Watch
+from benchmarks.gates import AT_LEAST, Gate, Measured, gate_of_worst
+from benchmarks.quiet import Watch
 from benchmarks.report import format_seconds
 
 GAMMA: Final = 7
@@ -168,10 +168,9 @@ def _speed_beside(record: dict[str, Any]) -> float:
 
 
 def _worst(part: dict[str, Any], name: str, value: Callable[[dict[str, Any]], float]) -> Gate:
-    worst = min(part["records"], key=value)
-    is_disturbed = (worst["disturbed"] or 0.0) > MOST_DISTURBED
     name = f"{name}, gamma {GAMMA}, batch 1, acceptance of 1"
-    return Gate("speculative", name, AT_LEAST, 1.0, value(worst), worst=worst["mode"], is_disturbed=is_disturbed)
+    measured = [Measured(value(record), record, record["mode"]) for record in part["records"]]
+    return gate_of_worst("speculative", name, AT_LEAST, 1.0, measured)
 
 
 def table(part: dict[str, Any]) -> list[str]:

@@ -104,7 +104,7 @@ def is_disturbed(record: Record) -> bool:
     return (record["disturbed"] or 0.0) > MOST_DISTURBED
 
 
-class _Value(NamedTuple):
+class Measured(NamedTuple):
     """A figure, the cell that it is from, and what to call that."""
 
     value: float | None
@@ -112,12 +112,12 @@ class _Value(NamedTuple):
     label: str
 
 
-def _gate(
+def gate_of_worst(
     group: str,
     name: str,
     bound: str,
     limit: float,
-    measured: Iterable[_Value],
+    measured: Iterable[Measured],
     unit: str = "x",
 ) -> Gate:
     """The gate of the worst of some values."""
@@ -126,6 +126,11 @@ def _gate(
         return Gate(group, name, bound, limit, None, unit)
     worst = (min if bound == AT_LEAST else max)(values, key=lambda each: each.value)
     return Gate(group, name, bound, limit, worst.value, unit, worst.label, any(is_disturbed(v.record) for v in values))
+
+
+def ratio(record: Record, above: str, below: str) -> float:
+    """Returns the ratio of two medians of a cell."""
+    return float(record["results"][above]["median"] / record["results"][below]["median"])
 
 
 _Selection = Callable[[Record], bool]
@@ -186,18 +191,18 @@ def _peers(records: list[Record]) -> Iterator[Gate]:
         for what, selects, peer, *limits in _PEER_GATES:
             for cache, limit in zip(("warm", "cold"), limits, strict=True):
                 cells = [record for record in _cells(records, vocab_size, cache) if selects(record)]
-                measured = [_Value(speedup(record, peer), record, describe(record)) for record in cells]
+                measured = [Measured(speedup(record, peer), record, describe(record)) for record in cells]
                 name = f"{peer} / operator: {what}, {cache}"
-                yield _gate(f"peers, V={vocab_size}", name, AT_LEAST, limit * factor, measured)
+                yield gate_of_worst(f"peers, V={vocab_size}", name, AT_LEAST, limit * factor, measured)
 
 
 def _floor(records: list[Record]) -> Iterator[Gate]:
     for vocab_size, factor in ((LARGE_VOCABULARY, 1.0), (SMALL_VOCABULARY, FLOOR_FACTOR)):
         cold = [record for record in _cells(records, vocab_size, "cold") if record["batch_size"] >= 8]
         for what, selects, limit in _FLOOR_GATES:
-            measured = [_Value(over_floor(record), record, describe(record)) for record in cold if selects(record)]
+            measured = [Measured(over_floor(record), record, describe(record)) for record in cold if selects(record)]
             name = f"operator / one read: {what}, B >= 8, cold"
-            yield _gate(f"floor, V={vocab_size}", name, AT_MOST, limit * factor, measured)
+            yield gate_of_worst(f"floor, V={vocab_size}", name, AT_MOST, limit * factor, measured)
 
 
 def _cells(records: list[Record], vocab_size: int, cache: str) -> list[Record]:
@@ -209,10 +214,10 @@ def _single_row(records: list[Record]) -> Iterator[Gate]:
     """One row, from Python: in microseconds, and beside the core in C++ alone."""
     cells = [record for record in records if (record["section"], record["vocab_size"]) == (CALL, LARGE_VOCABULARY)]
     calls = [(record, median(record, cases.PUBLIC_TENSORS), median(record, cases.CORE_ALONE)) for record in cells]
-    times = [_Value(call * 1e6, record, describe(record)) for record, call, _ in calls]
-    ratios = [_Value(call / core, record, describe(record)) for record, call, core in calls]
-    yield _gate("one row", "the public function", AT_MOST, 12, times, "us")
-    yield _gate("one row", "the public function / the C++ core alone", AT_MOST, 2.2, ratios)
+    times = [Measured(call * 1e6, record, describe(record)) for record, call, _ in calls]
+    ratios = [Measured(call / core, record, describe(record)) for record, call, core in calls]
+    yield gate_of_worst("one row", "the public function", AT_MOST, 12, times, "us")
+    yield gate_of_worst("one row", "the public function / the C++ core alone", AT_MOST, 2.2, ratios)
 
 
 def _second_operator(records: list[Record]) -> Iterator[Gate]:
@@ -221,11 +226,11 @@ def _second_operator(records: list[Record]) -> Iterator[Gate]:
     cells = [record for record in records if record["section"] == SECOND_OPERATOR and record["case"] in names]
     for name, other in ((cases.SECOND, cases.OPERATOR), (cases.SECOND_MIN_P, cases.SECOND)):
         measured = [
-            _Value(median(record, name) / median(record, other), record, describe(record))
+            Measured(median(record, name) / median(record, other), record, describe(record))
             for record in cells
             if name in record["results"]
         ]
-        yield _gate("second operator", f"{name} / {other}", AT_MOST, 1.1, measured)
+        yield gate_of_worst("second operator", f"{name} / {other}", AT_MOST, 1.1, measured)
 
 
 def _adversarial(records: list[Record]) -> Iterator[Gate]:
@@ -242,10 +247,10 @@ def _adversarial(records: list[Record]) -> Iterator[Gate]:
                 continue
             usual = min(mine, key=lambda record: record["p"] or 0)
             measured = [
-                _Value(median(record, name) / median(usual, cases.OPERATOR), record, f"{name}, {record['case']}")
+                Measured(median(record, name) / median(usual, cases.OPERATOR), record, f"{name}, {record['case']}")
                 for record in mine
                 for name in record["results"]
                 if not (record is usual and name == cases.OPERATOR)
             ]
             what = f"branch {branch}, k={k}" if k else f"branch {branch}"
-            yield _gate("worst row", f"worst row / ordinary row: {what}, {dtype}", AT_MOST, 6, measured)
+            yield gate_of_worst("worst row", f"worst row / ordinary row: {what}, {dtype}", AT_MOST, 6, measured)

@@ -29,9 +29,9 @@ from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rota
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import cases, contestants, distributions, environment, step_launches, step_rows
-from benchmarks.gates import AT_LEAST, AT_MOST, Gate
+from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, is_disturbed, ratio
 from benchmarks.native import ROOT
-from benchmarks.quiet import MOST_DISTURBED, Watch
+from benchmarks.quiet import Watch
 from benchmarks.step_rows import KINDS, MIXED, MIXED_FACTOR, PEER, READ, SMALL_SHAPE_FACTOR, STEP, Kind
 
 OUTPUT = ROOT / "build" / "performance" / "sampler.json"
@@ -224,16 +224,12 @@ def judge(records: list[dict[str, Any]]) -> list[Gate]:
     """What the layer promises of its speed."""
 
     def worst(name: str, bound: str, limit: float, above: str, below: str, beside: str = "") -> Gate:
-        found = [
-            (record["results"][above]["median"] / record["results"][below]["median"], record)
+        measured = [
+            Measured(ratio(record, above, below), record, record["cell"])
             for record in records
             if record["results"].keys() >= {above, below, beside or below}
         ]
-        if not found:
-            return Gate("sampler", name, bound, limit, None)
-        value, record = (min if bound == AT_LEAST else max)(found, key=lambda one: one[0])
-        is_disturbed = (record["disturbed"] or 0.0) > MOST_DISTURBED
-        return Gate("sampler", name, bound, limit, value, worst=record["cell"], is_disturbed=is_disturbed)
+        return gate_of_worst("sampler", name, bound, limit, measured)
 
     return [
         worst("a step / the fused kernel alone", AT_MOST, 1.5, STEP, FUSED),
@@ -247,15 +243,10 @@ def judge(records: list[dict[str, Any]]) -> list[Gate]:
 
 def _budgets(records: list[dict[str, Any]]) -> list[Gate]:
     """What a step of each kind may cost, and what it must be ahead of."""
-
-    def ratio(record: dict[str, Any], above: str, below: str) -> float:
-        return float(record["results"][above]["median"] / record["results"][below]["median"])
-
     kinds, gates, reads = {kind.name: kind for kind in KINDS}, [], []
     for record in records:
         results, kind = record["results"], kinds.get(record.get("kind"))
-        is_disturbed = (record["disturbed"] or 0.0) > MOST_DISTURBED
-        described = {"worst": record["cell"], "is_disturbed": is_disturbed}
+        described = {"worst": record["cell"], "is_disturbed": is_disturbed(record)}
         if kind is not None:
             is_small = record["batch_size"] == 1
             limit = kind.reads * (SMALL_SHAPE_FACTOR if is_small else 1)

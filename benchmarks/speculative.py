@@ -37,10 +37,10 @@ from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams, sample_rows
 from benchmarks import assisted, environment
 from benchmarks.draft_and_target import CachedNetwork, NetworkConfig, Trained, load_or_train
-from benchmarks.gates import AT_LEAST, AT_MOST, Gate
+from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst
 from benchmarks.greedy_identity import find_examples, identity
 from benchmarks.native import ROOT
-from benchmarks.quiet import MOST_DISTURBED, Watch
+from benchmarks.quiet import Watch
 
 OUTPUT = ROOT / "build" / "performance" / "speculative.json"
 PARTS = ("speed", "normalisation", "identity", "assisted")
@@ -349,12 +349,11 @@ def beyond_one_row(records: list[dict[str, Any]]) -> str:
 def _worst(
     name: str, bound: str, limit: float, records: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]
 ) -> Gate:
-    if not records:
-        return Gate("speculative", name, bound, limit, None)
-    worst = (min if bound == AT_LEAST else max)(records, key=value)
-    label = f"{worst['case']['name']}, batch {worst['case']['batch_size']}"
-    is_disturbed = (worst["disturbed"] or 0.0) > MOST_DISTURBED
-    return Gate("speculative", name, bound, limit, value(worst), worst=label, is_disturbed=is_disturbed)
+    return gate_of_worst("speculative", name, bound, limit, [Measured(value(one), one, _label(one)) for one in records])
+
+
+def _label(record: dict[str, Any]) -> str:
+    return f"{record['case']['name']}, batch {record['case']['batch_size']}"
 
 
 def show(found: dict[str, Any], gates: list[Gate]) -> None:

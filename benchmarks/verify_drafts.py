@@ -27,9 +27,9 @@ from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.verify import Rule
 from benchmarks import distributions, environment
-from benchmarks.gates import AT_LEAST, AT_MOST, Gate
+from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
-from benchmarks.quiet import MOST_DISTURBED, Watch
+from benchmarks.quiet import Watch
 from benchmarks.step_rows import make_read
 
 OUTPUT = ROOT / "build" / "performance" / "verify_drafts.json"
@@ -170,16 +170,12 @@ def judge(records: list[dict[str, Any]]) -> list[Gate]:
     """What is promised of it."""
 
     def worst(name: str, rules: set[str], bound: str, limit: float, above: str, below: str) -> Gate:
-        found = [
-            (record["results"][above]["median"] / record["results"][below]["median"], record)
+        measured = [
+            Measured(ratio(record, above, below), record, record["cell"])
             for record in records
             if record["rule"] in rules and record["results"].keys() >= {above, below}
         ]
-        if not found:
-            return Gate("drafts", name, bound, limit, None)
-        value, record = (min if bound == AT_LEAST else max)(found, key=lambda one: one[0])
-        is_disturbed = (record["disturbed"] or 0.0) > MOST_DISTURBED
-        return Gate("drafts", name, bound, limit, value, worst=record["cell"], is_disturbed=is_disturbed)
+        return gate_of_worst("drafts", name, bound, limit, measured)
 
     return [
         worst(f"match / {READ}", {"match"}, AT_MOST, MATCH_READS, VERIFY, READ),

@@ -69,35 +69,13 @@ TORCH_LIBRARY(ascend_sample, m) {
   });
   // What is wrong with one argument that torch has refused before its operator could.
   m.def("check_tensor(Tensor tensor, str name, str op) -> ()");
-  define<NoiseArguments>(m, NoiseArguments::kName);
-  define<SampleRowsArguments>(m, SampleRowsArguments::kName);
-  define<VerifyDraftsArguments>(m, VerifyDraftsArguments::kName);
-  define<FilterArguments>(m, FilterArguments::kName);
-  define<BestTokensArguments>(m, BestTokensArguments::kName);
-  define<RowLogprobsArguments>(m, RowLogprobsArguments::kName);
-  define<ShardLeadsArguments>(m, ShardLeadsArguments::kName);
-  define<FirstOfRowsArguments>(m, FirstOfRowsArguments::kName);
-  define<ShardHistogramArguments>(m, ShardHistogramArguments::kName);
-  define<ChunkSumsArguments>(m, ChunkSumsArguments::kName);
-  define<LogOfSumsArguments>(m, LogOfSumsArguments::kName);
-  define<CountAboveArguments>(m, CountAboveArguments::kName);
+  for_each_of_layer([&]<typename Arguments>() { define<Arguments>(m, Arguments::kName); });
   define_check<NoiseArguments>(m);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   implement_fakes(m);
-  implement_fake<NoiseArguments>(m);
-  implement_fake<SampleRowsArguments>(m);
-  implement_fake<VerifyDraftsArguments>(m);
-  implement_fake<FilterArguments>(m);
-  implement_fake<BestTokensArguments>(m);
-  implement_fake<RowLogprobsArguments>(m);
-  implement_fake<ShardLeadsArguments>(m);
-  implement_fake<FirstOfRowsArguments>(m);
-  implement_fake<ShardHistogramArguments>(m);
-  implement_fake<ChunkSumsArguments>(m);
-  implement_fake<LogOfSumsArguments>(m);
-  implement_fake<CountAboveArguments>(m);
+  for_each_of_layer([&]<typename Arguments>() { implement_fake<Arguments>(m); });
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {

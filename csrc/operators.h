@@ -297,6 +297,17 @@ struct CountAboveArguments {
   const at::Tensor& bounds;
 };
 
+/// Calls `visit` for each operator of the sampling layer.
+template <typename Visit>
+void for_each_of_layer(Visit visit) {
+  [&]<typename... Arguments>(std::tuple<Arguments*...>) {
+    (visit.template operator()<Arguments>(), ...);
+  }(std::tuple<NoiseArguments*, SampleRowsArguments*, VerifyDraftsArguments*, FilterArguments*,
+               BestTokensArguments*, RowLogprobsArguments*, ShardLeadsArguments*,
+               FirstOfRowsArguments*, ShardHistogramArguments*, ChunkSumsArguments*,
+               LogOfSumsArguments*, CountAboveArguments*>());
+}
+
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
 /// at shapes, dtypes, devices and numbers on the host only: works on fake tensors with symbolic
 /// shapes, and never synchronises with a device.

@@ -167,14 +167,32 @@ def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="Generate text on a CPU and an NPU and compare it, token by token.")
     parser.add_argument("--prompts", nargs="+", default=PROMPTS, help="beginnings of texts")
-    parser.add_argument("--tokens", type=int, default=48, help="how many tokens to add to the longest prompt")
     parser.add_argument("--seed", type=int, default=0, help="of the noise that draws the tokens")
-    parser.add_argument("--device", nargs="+", default=["cpu", "npu:0"], help="all are compared with the first")
     parser.add_argument("--retrain", action="store_true", help="train the language model although it is cached")
+    return parse_with_devices(parser, 48, "how many tokens to add to the longest prompt")
+
+
+def parse_with_devices(parser: argparse.ArgumentParser, tokens: int, text: str, least: int = 1) -> argparse.Namespace:
+    """Reads a command line that has `--tokens`, by default so many, and `--device` as well.
+
+    Raises:
+        SystemExit: `--tokens` is below the least.
+    """
+    parser.add_argument("--tokens", type=int, default=tokens, help=text)
+    parser.add_argument("--device", nargs="+", default=["cpu", "npu:0"], help="all are compared with the first")
     arguments = parser.parse_args()
-    if arguments.tokens < 1:
-        refuse(f"--tokens must be >= 1, got {arguments.tokens}. Leave it out for 48.")
+    if arguments.tokens < least:
+        refuse(f"--tokens must be >= {least}, got {arguments.tokens}. Leave it out for {tokens}.")
     return arguments
+
+
+def check_length(model: LanguageModel, length: int) -> None:
+    """Raises SystemExit where a text of so many tokens would be longer than the model's context."""
+    if length > model.config.context_size:
+        refuse(
+            f"the longest prompt and --tokens must fit the context of {model.config.context_size} tokens, "
+            f"got {length}. Ask for fewer."
+        )
 
 
 def make_request(arguments: argparse.Namespace, model: LanguageModel, prompts: list[list[int]]) -> Request:
@@ -184,11 +202,7 @@ def make_request(arguments: argparse.Namespace, model: LanguageModel, prompts: l
         SystemExit: the text would become longer than the model's context.
     """
     length = max(map(len, prompts)) + arguments.tokens
-    if length > model.config.context_size:
-        refuse(
-            f"the longest prompt and --tokens must fit the context of {model.config.context_size} tokens, "
-            f"got {length}. Ask for fewer."
-        )
+    check_length(model, length)
     settings = [SETTINGS[row % len(SETTINGS)] for row in range(len(prompts))]
     return Request(
         prompts=prompts,

@@ -21,6 +21,7 @@ import ascend_sample  # noqa: F401  # isort: skip  imports torch safely
 
 import torch
 from model_cache import cache_directory, load_or_make
+from schedule import Schedule
 from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
@@ -41,18 +42,13 @@ WAYS = {"with and": 0.5, "without and": 0.3, "digit by digit": 0.2}
 
 
 @dataclasses.dataclass(frozen=True)
-class SpellerConfig:
+class SpellerConfig(Schedule):
     """The model's shape and how it is trained."""
 
     hidden_size: int = 64
     heads: int = 4
     encoder_layers: int = 1
     decoder_layers: int = 2
-    steps: int = 300
-    batch_size: int = 64
-    learning_rate: float = 3e-3
-    warmup_steps: int = 50
-    seed: int = 0
 
 
 def below_thousand(number: int, joint: list[str]) -> list[str]:
@@ -169,11 +165,7 @@ def train(config: SpellerConfig, progress: bool) -> EncoderDecoder:
         torch.manual_seed(config.seed)
         model = make_model(config)
     optimizer = torch.optim.AdamW(model.parameters(), config.learning_rate, weight_decay=0.01)
-
-    def rate(step: int) -> float:
-        return min((step + 1) / config.warmup_steps, max(0.0, 1 - step / config.steps))
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, config.rate)
     for _ in tqdm(range(config.steps), desc="training the speller", disable=not progress):
         encoder, read, wanted = draw_batch(generator, config.batch_size)
         logits = model(read, **encoder)

@@ -30,7 +30,7 @@ from collections import Counter
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from demo import PROMPTS, TEXT_WIDTH, prepare, refuse, texts_must_agree  # isort: skip  imports torch safely
+from demo import PROMPTS, TEXT_WIDTH, check_length, parse_with_devices, prepare, texts_must_agree  # isort: skip  imports torch safely
 
 import torch
 from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
@@ -322,13 +322,8 @@ def show_timeline(timeline: list[list[str]]) -> None:
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="Serve requests alone and in batches, and compare their texts.")
-    parser.add_argument("--tokens", type=int, default=32, help="how many tokens a request gets at most")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the model and its logits")
-    parser.add_argument("--device", nargs="+", default=["cpu", "npu:0"], help="all are compared with the first")
-    arguments = parser.parse_args()
-    if arguments.tokens < 2:
-        refuse(f"--tokens must be >= 2, got {arguments.tokens}. Leave it out for 32.")
-    return arguments
+    return parse_with_devices(parser, 32, "how many tokens a request gets at most", least=2)
 
 
 def main() -> int:
@@ -338,9 +333,7 @@ def main() -> int:
     prepare(devices)
     model, tokenizer = load_or_train()
     requests = make_requests(tokenizer, model.config.vocab_size, arguments.tokens)
-    longest = max(len(request.prompt_ids) for request in requests) + arguments.tokens
-    if longest > model.config.context_size:
-        refuse(f"prompt and --tokens must fit the context of {model.config.context_size} tokens, got {longest}.")
+    check_length(model, max(len(request.prompt_ids) for request in requests) + arguments.tokens)
     schedules = make_schedules(requests, make_strangers(tokenizer, arguments.tokens))
     expected: Answers = {}
     agree = True

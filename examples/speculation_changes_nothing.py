@@ -25,7 +25,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from demo import PROMPTS, prepare, refuse, texts_must_agree  # isort: skip  imports torch safely
+from demo import PROMPTS, check_length, parse_with_devices, prepare, texts_must_agree  # isort: skip  imports torch safely
 
 import torch
 from language_model import LanguageModel, decode_texts, encode_prompt, load_or_train
@@ -124,12 +124,7 @@ def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description="Decode with and without drafts, and compare the texts.")
     parser.add_argument("--prompt", default=PROMPTS[0], help="the beginning of the texts")
-    parser.add_argument("--tokens", type=int, default=64, help="how many tokens each text gets")
-    parser.add_argument("--device", nargs="+", default=["cpu", "npu:0"], help="all are compared with the first")
-    arguments = parser.parse_args()
-    if arguments.tokens < 1:
-        refuse(f"--tokens must be >= 1, got {arguments.tokens}. Leave it out for 64.")
-    return arguments
+    return parse_with_devices(parser, 64, "how many tokens each text gets")
 
 
 def main() -> int:
@@ -139,9 +134,7 @@ def main() -> int:
     prepare(devices)
     model, tokenizer = load_or_train()
     prompt = encode_prompt(tokenizer, arguments.prompt)
-    length = len(prompt) + arguments.tokens
-    if length > model.config.context_size:
-        refuse(f"prompt and --tokens must fit the context of {model.config.context_size} tokens, got {length}.")
+    check_length(model, len(prompt) + arguments.tokens)
     expected: dict[str, list[int]] = {}
     agree = True
     for device in devices:

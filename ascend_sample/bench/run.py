@@ -16,7 +16,7 @@ from ascend_sample._contract import MAX_TOP_K
 from ascend_sample._validate import convert_k, convert_p
 from ascend_sample.backend import which_backend
 from ascend_sample.ops import top_k_top_p_sample
-from ascend_sample.parity.families import FAMILIES
+from ascend_sample.parity.families import LANGUAGE_MODEL
 from ascend_sample.reference import top_k_top_p_sample_reference
 
 from .samplers import sample_compact
@@ -139,8 +139,7 @@ def table(results: dict[str, Statistics], bytes_read: int) -> str:
 
 def _make_batch(arguments: argparse.Namespace, shape: tuple[int, int], seed: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(seed)
-    family = next(family for family in FAMILIES if family.name == "language model")
-    logits = family.make(generator, *shape).to(DTYPES[arguments.dtype]).to(arguments.device)
+    logits = LANGUAGE_MODEL.make(generator, *shape).to(DTYPES[arguments.dtype]).to(arguments.device)
     q = torch.empty(shape).exponential_(generator=generator).to(arguments.device)
     k = arguments.k if _uses_k(arguments) else None
     p = arguments.p if _uses_p(arguments) else None

@@ -7,9 +7,13 @@ has, `report` counts and prints.
 
 from .compare import Comparison, Kind, Result, Verdict, compare
 from .report import Report
-from .run import add_verify_arguments, run_verify, verify
+from .run import DEVICES, NO_NPU, add_verify_arguments, has_npu, run_verify, verify
+from .subjects import SUBJECTS
 
 __all__ = [
+    "DEVICES",
+    "NO_NPU",
+    "SUBJECTS",
     "Comparison",
     "Kind",
     "Report",
@@ -17,6 +21,7 @@ __all__ = [
     "Verdict",
     "add_verify_arguments",
     "compare",
+    "has_npu",
     "run_verify",
     "verify",
 ]

@@ -140,9 +140,10 @@ def _flat(generator: torch.Generator, batch_size: int, vocab_size: int) -> torch
     return 1.0 + spread * torch.rand((batch_size, vocab_size), generator=generator)
 
 
+LANGUAGE_MODEL = Family("language model", _language_model)
 FAMILIES = (
     Family("normal", _normal),
-    Family("language model", _language_model),
+    LANGUAGE_MODEL,
     Family("few values", _few_values, tie_heavy=True),
     Family("masked", _masked),
     Family("exact binary", _exact_binary, tie_heavy=True, exact_sums=True),

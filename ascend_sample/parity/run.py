@@ -24,6 +24,11 @@ COVERING_ROWS = 20_000
 """So many rows hold each scenario in each dtype many times, whatever the seed."""
 
 DEVICES = ("cpu", "npu")
+NO_NPU = (
+    "no NPU can be used: torch_npu is not installed, or finds no CANN or device. Install them (python -m ascend_sample "
+    "info says what is missing), or emulate CANN: python -m ascend_sample.hostcann run python -m ascend_sample {} "
+    "--device npu"
+)
 
 
 def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +55,9 @@ def run_verify(arguments: argparse.Namespace, operator: Operator | None = None) 
     Returns:
         The exit status: 0 if the run passes, 1 if it does not, 2 if the device cannot be used.
     """
-    device = arguments.device or ("npu" if _has_npu() else "cpu")
-    if device == "npu" and not _has_npu():
-        print(
-            "verify: no NPU can be used: torch_npu is not installed, or finds no CANN or device. "
-            "Install them (python -m ascend_sample info says what is missing), or emulate CANN: "
-            "python -m ascend_sample.hostcann run python -m ascend_sample verify --device npu"
-        )
+    device = arguments.device or ("npu" if has_npu() else "cpu")
+    if device == "npu" and not has_npu():
+        print("verify:", NO_NPU.format("verify"))
         return 2
     report = verify(
         device,
@@ -156,7 +157,8 @@ def _check(batch: Batch, device: str, subject: Subject, operator: Operator, repo
             report.failures.append(Failure(batch.describe(row), batch.index, comparison.verdicts[row].reason))
 
 
-def _has_npu() -> bool:
+def has_npu() -> bool:
+    """Tells whether torch has an NPU that can be used."""
     return hasattr(torch, "npu") and bool(torch.npu.is_available())
 
 

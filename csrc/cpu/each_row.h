@@ -1,6 +1,8 @@
 // The rows of a call, one after the other: of the type that they have, side by side in memory.
 #pragma once
 
+#include <span>
+
 #include "cpu/calls.h"
 #include "cpu/rows/formats.h"
 #include "cpu/rows/row.h"
@@ -22,18 +24,22 @@ void for_type(LogitsType type, Function function) {
   }
 }
 
-/// Calls `function` with each row, its index in the call, and the thread's memory. `place_of` says
-/// where among the logits a row is.
-template <typename PlaceOf, typename Function>
-void for_rows(const Logits& logits, int64_t first_row, int64_t last_row, Scratch& scratch,
-              PlaceOf place_of, Function function) {
+/// Where among the logits a row of a call is; without `rows` where the call has it.
+inline int64_t place_in(std::span<const int64_t> rows, int64_t index) {
+  return rows.empty() ? index : rows[static_cast<size_t>(index)];
+}
+
+/// Calls `function` with each row, its index in the call, and the thread's memory.
+template <typename Function>
+void for_rows(const Logits& logits, std::span<const int64_t> rows, int64_t first_row,
+              int64_t last_row, Scratch& scratch, Function function) {
   for_type(logits.type, [&]<typename Type>(Type) {
     using Storage = typename Type::Storage;
     const auto vocab_size = static_cast<size_t>(logits.vocab_size);
     Workspace work(scratch, vocab_size);
     for (int64_t index = first_row; index < last_row; ++index) {
       const Storage* data =
-          static_cast<const Storage*>(logits.data) + place_of(index) * logits.row_stride;
+          static_cast<const Storage*>(logits.data) + place_in(rows, index) * logits.row_stride;
       if (logits.column_stride != 1) {
         auto* copy = reinterpret_cast<Storage*>(
             scratch.reserve(Scratch::kLogits, vocab_size * sizeof(Storage)));
@@ -47,7 +53,5 @@ void for_rows(const Logits& logits, int64_t first_row, int64_t last_row, Scratch
     }
   });
 }
-
-inline int64_t same_place(int64_t index) { return index; }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -127,7 +127,7 @@ void filter_request(const Row<Type>& row, const FilteringCall& call, int64_t ind
 
 inline void sample(const OperatorCall& call, int64_t first_row, int64_t last_row,
                    Scratch& scratch) {
-  for_rows(call.logits, first_row, last_row, scratch, same_place,
+  for_rows(call.logits, {}, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              call.selected[index] =
                  static_cast<int64_t>(sample_for_operator(row, call, index, scratch, work));
@@ -136,10 +136,7 @@ inline void sample(const OperatorCall& call, int64_t first_row, int64_t last_row
 
 inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t last_row,
                             Scratch& scratch) {
-  const auto place_of = [&](int64_t index) {
-    return call.rows.empty() ? index : call.rows[static_cast<size_t>(index)];
-  };
-  for_rows(call.logits, first_row, last_row, scratch, place_of,
+  for_rows(call.logits, call.rows, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              call.selected[index] =
                  static_cast<int64_t>(sample_request(row, call, index, {}, scratch, work));
@@ -150,7 +147,7 @@ inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t
 template <typename Visit>
 void with_target(const SamplingCall& call, int64_t place, std::span<const int64_t> newer,
                  Scratch& scratch, Visit visit) {
-  for_rows(call.logits, place, place + 1, scratch, same_place,
+  for_rows(call.logits, {}, place, place + 1, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              RowArguments arguments = arguments_of(call.requests, index);
              arguments.status = {call.status + index, 1};
@@ -293,7 +290,7 @@ class DrawnDrafts {
 /// Draws the token of a place, after drafts that are not counted yet.
 inline int64_t draw_place(const SamplingCall& call, int64_t place, std::span<const int64_t> newer,
                           Scratch& scratch) {
-  for_rows(call.logits, place, place + 1, scratch, same_place,
+  for_rows(call.logits, {}, place, place + 1, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              call.selected[index] =
                  static_cast<int64_t>(sample_request(row, call, index, newer, scratch, work));
@@ -356,17 +353,14 @@ inline void verify(const VerifyingCall& call, int64_t first_request, int64_t las
 
 inline void filter(const FilteringCall& call, int64_t first_row, int64_t last_row,
                    Scratch& scratch) {
-  for_rows(call.logits, first_row, last_row, scratch, same_place,
+  for_rows(call.logits, {}, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              filter_request(row, call, index, scratch, work);
            });
 }
 
 inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
-  const auto place_of = [&](int64_t index) {
-    return call.rows.empty() ? index : call.rows[static_cast<size_t>(index)];
-  };
-  for_rows(call.logits, first_row, last_row, scratch, place_of,
+  for_rows(call.logits, call.rows, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              rank_divided(row, call, index, scratch, work);
            });

@@ -7,7 +7,6 @@
 #include "cpu/each_row.h"
 #include "cpu/rows/hits.h"
 #include "cpu/rows/scan.h"
-#include "cpu/shards.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -33,8 +32,7 @@ void sum_chunks_of_row(const Row<Type>& row, const ChunksCall& call, int64_t ind
 
 inline void sum_chunks(const ChunksCall& call, int64_t first_row, int64_t last_row,
                        Scratch& scratch) {
-  const auto place_of = [&](int64_t index) { return place_in(call.rows, index); };
-  for_rows(call.logits, first_row, last_row, scratch, place_of,
+  for_rows(call.logits, call.rows, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              sum_chunks_of_row(row, call, index, work);
            });
@@ -59,8 +57,7 @@ inline void add_sums(const LogSumCall& call, int64_t first_row, int64_t last_row
 
 inline void count_above(const AboveCall& call, int64_t first_row, int64_t last_row,
                         Scratch& scratch) {
-  const auto place_of = [&](int64_t index) { return place_in(call.rows, index); };
-  for_rows(call.logits, first_row, last_row, scratch, place_of,
+  for_rows(call.logits, call.rows, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              call.counts[index] = static_cast<int64_t>(
                  hit_above(row, Groups{1, work.maxima}, call.bounds[index], work.hits));

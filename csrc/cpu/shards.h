@@ -11,11 +11,6 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// Where among the logits a row is.
-inline int64_t place_in(std::span<const int64_t> rows, int64_t index) {
-  return rows.empty() ? index : rows[static_cast<size_t>(index)];
-}
-
 template <typename Type>
 void find_first_of_row(const Row<Type>& row, const FirstCall& call, int64_t index,
                        Workspace& work) {
@@ -172,8 +167,7 @@ inline void lead(const ShardCall& call, int64_t first_row, int64_t last_row, Scr
 
 inline void find_first(const FirstCall& call, int64_t first_row, int64_t last_row,
                        Scratch& scratch) {
-  const auto place_of = [&](int64_t index) { return place_in(call.rows, index); };
-  for_rows(call.logits, first_row, last_row, scratch, place_of,
+  for_rows(call.logits, call.rows, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              find_first_of_row(row, call, index, work);
            });
@@ -181,8 +175,7 @@ inline void find_first(const FirstCall& call, int64_t first_row, int64_t last_ro
 
 inline void weigh_digits(const DigitCall& call, int64_t first_row, int64_t last_row,
                          Scratch& scratch) {
-  const auto place_of = [&](int64_t index) { return place_in(call.rows, index); };
-  for_rows(call.logits, first_row, last_row, scratch, place_of,
+  for_rows(call.logits, call.rows, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& /*work*/) {
              weigh_digits_of_row(row, call, index);
            });

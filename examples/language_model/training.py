@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+from schedule import Schedule
 from torch import Tensor
 from torch.nn import functional
 from tqdm import tqdm
@@ -20,18 +21,16 @@ from .muon import Muon
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Schedule):
     """How a `LanguageModel` is trained."""
 
     steps: int = 400
     batch_size: int = 8
-    matrix_learning_rate: float = 0.035
     learning_rate: float = 5e-3
+    matrix_learning_rate: float = 0.035
     weight_decay: float = 0.1
-    warmup_steps: int = 50
     gradient_norm: float = 1.0
     validation_every: int = 20  # each 20th document is kept apart
-    seed: int = 0
 
 
 class Report(NamedTuple):
@@ -86,7 +85,7 @@ def train(
             for step in steps:
                 for optimizer in optimizers:
                     for group in optimizer.param_groups:
-                        group["lr"] = group["initial_lr"] * _schedule(step, config)
+                        group["lr"] = group["initial_lr"] * config.rate(step)
                 loss = _loss(model, next(batches), autocast)
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_norm)
@@ -132,11 +131,6 @@ def _optimizers(model: LanguageModel, config: TrainingConfig) -> list[torch.opti
         for group in optimizer.param_groups:
             group["initial_lr"] = group["lr"]
     return optimizers
-
-
-def _schedule(step: int, config: TrainingConfig) -> float:
-    """Returns the factor of the learning rates: a linear rise, then a linear fall to zero."""
-    return min((step + 1) / config.warmup_steps, 1 - step / config.steps)
 
 
 def _batches(tokens: Tensor, length: int, config: TrainingConfig) -> Iterator[Tensor]:

@@ -136,7 +136,7 @@ class TestVerify:
             verify("cpu", 100, operator=broken)
 
     def test_no_npu(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        monkeypatch.setattr(run_module, "_has_npu", lambda: False)
+        monkeypatch.setattr(run_module, "has_npu", lambda: False)
         assert run_verify(parse("--device", "npu")) == 2
         assert "python -m ascend_sample.hostcann run" in capsys.readouterr().out
         assert run_verify(parse("--rows", "1")) == 0  # without an NPU the default is the CPU

@@ -67,15 +67,17 @@ def random_request(rng: random.Random, vocab_size: int) -> SamplingParams:
     return dataclasses.replace(params, **rng.choice(changes)) if rng.random() < 0.5 else params
 
 
-def random_logits(generator: torch.Generator, rng: random.Random, vocab_size: int) -> Tensor:
-    """float32 rows of any spread; here and there -inf, NaN and what is equal."""
-    logits = torch.randn(ROWS, vocab_size, generator=generator) * rng.choice((0.1, 1.0, 3.0, 10.0))
+def random_logits(
+    generator: torch.Generator, rng: random.Random, shape: tuple[int, int], odd: tuple[float, ...] = (torch.nan,)
+) -> Tensor:
+    """float32 rows of any spread; here and there -inf, one of the odd values, and what is equal."""
+    logits = torch.randn(shape, generator=generator) * rng.choice((0.1, 1.0, 3.0, 10.0))
     if rng.random() < 0.3:
         logits = logits.round()
     if rng.random() < 0.3:
-        strange = torch.rand(ROWS, vocab_size, generator=generator)
+        strange = torch.rand(shape, generator=generator)
         logits[strange < 0.1] = -torch.inf
-        logits[strange > 0.99] = torch.nan
+        logits[strange > 0.99] = rng.choice(odd)
     return logits
 
 
@@ -83,7 +85,7 @@ def try_batch(number: int, device: str) -> Outcome:
     """Samples one batch, and looks at each of its rows."""
     rng, generator = random.Random(number), torch.Generator().manual_seed(number)
     vocab_size, dtype, keep_ties = rng.choice(VOCAB_SIZES), rng.choice(DTYPES), rng.random() < 0.1
-    logits = random_logits(generator, rng, vocab_size).to(dtype)
+    logits = random_logits(generator, rng, (ROWS, vocab_size)).to(dtype)
     allowed = torch.rand(ROWS, vocab_size, generator=generator) < rng.choice((0.02, 0.5, 0.98))
     masked = set(rng.sample(range(ROWS), rng.choice((0, 0, ROWS // 2))))
     allowed[[row for row in range(ROWS) if row not in masked]] = True

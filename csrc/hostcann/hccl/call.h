@@ -54,12 +54,18 @@ class Call {
           "op must be an HcclReduceOp, got " + std::to_string(reduction));
   }
 
-  Signature signature(uint64_t count, int reduction = kNone, int root = kNone) const {
+  void check_root(uint32_t root) {
+    check_rank("root", root);
+    root_ = static_cast<int>(root);
+  }
+  bool is_root() const { return root_ == rank(); }
+
+  Signature signature(uint64_t count, int reduction = kNone) const {
     Signature made{};
     std::strncpy(made.operation, function_, sizeof made.operation - 1);
     made.data_type = data_type_;
     made.reduction = reduction;
-    made.root = root;
+    made.root = root_;
     made.count = count;
     return made;
   }
@@ -91,6 +97,7 @@ class Call {
   const char* function_;
   std::shared_ptr<Group> group_;
   int data_type_;
+  int root_ = kNone;
   int status_ = kSuccess;
 };
 

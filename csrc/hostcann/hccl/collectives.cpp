@@ -202,12 +202,12 @@ HCCL_API int HcclAllGatherV(void* send, uint64_t count, void* receive, const voi
 HCCL_API int HcclBroadcast(void* buffer, uint64_t count, int data_type, uint32_t root,
                            void* communicator, void* stream) {
   Call call(__func__, communicator, data_type);
-  call.check_rank("root", root);
+  call.check_root(root);
   if (call.is_wrong()) return call.status();
   const uint64_t bytes = call.bytes(count);
-  const bool is_root = static_cast<int>(root) == call.rank();
-  const Signature signature = call.signature(count, kNone, static_cast<int>(root));
-  return call.launch(stream, {{buffer, bytes, "buf"}}, {is_root ? bytes : 0, is_root ? 0 : bytes},
+  const Signature signature = call.signature(count);
+  return call.launch(stream, {{buffer, bytes, "buf"}},
+                     {call.is_root() ? bytes : 0, call.is_root() ? 0 : bytes},
                      [signature](Group& group, const std::vector<Bytes>& buffers) {
                        const auto all = [&](int) { return buffers[0]; };
                        from_root(group, signature, all, buffers[0]);
@@ -218,12 +218,11 @@ HCCL_API int HcclReduce(void* send, void* receive, uint64_t count, int data_type
                         uint32_t root, void* communicator, void* stream) {
   Call call(__func__, communicator, data_type);
   call.check_reduction(reduction);
-  call.check_rank("root", root);
+  call.check_root(root);
   if (call.is_wrong()) return call.status();
   const uint64_t bytes = call.bytes(count);
-  const bool is_root = static_cast<int>(root) == call.rank();
-  const uint64_t written = is_root ? bytes : 0;
-  const Signature signature = call.signature(count, reduction, static_cast<int>(root));
+  const uint64_t written = call.is_root() ? bytes : 0;
+  const Signature signature = call.signature(count, reduction);
   return call.launch(stream, {{send, bytes, "sendBuf"}, {receive, written, "recvBuf"}},
                      {bytes, written},
                      [signature](Group& group, const std::vector<Bytes>& buffers) {
@@ -238,18 +237,17 @@ HCCL_API int HcclReduce(void* send, void* receive, uint64_t count, int data_type
 HCCL_API int HcclScatter(void* send, void* receive, uint64_t count, int data_type, uint32_t root,
                          void* communicator, void* stream) {
   Call call(__func__, communicator, data_type);
-  call.check_rank("root", root);
+  call.check_root(root);
   if (call.is_wrong()) return call.status();
   const uint64_t bytes = call.bytes(count);
-  const bool is_root = static_cast<int>(root) == call.rank();
-  const uint64_t all = is_root ? bytes * static_cast<uint64_t>(call.ranks()) : 0;
-  const Signature signature = call.signature(count, kNone, static_cast<int>(root));
+  const uint64_t all = call.is_root() ? bytes * static_cast<uint64_t>(call.ranks()) : 0;
+  const Signature signature = call.signature(count);
   return call.launch(stream, {{send, all, "sendBuf"}, {receive, bytes, "recvBuf"}}, {all, bytes},
-                     [signature, is_root, bytes](Group& group, const std::vector<Bytes>& buffers) {
+                     [signature, bytes](Group& group, const std::vector<Bytes>& buffers) {
                        const Parts parts = equal_parts(group.ranks(), bytes);
                        const auto part = [&](int rank) { return parts.of(buffers[0], rank); };
                        from_root(group, signature, part, buffers[1]);
-                       if (is_root) copy(part(group.rank()), buffers[1]);
+                       if (group.rank() == signature.root) copy(part(group.rank()), buffers[1]);
                      });
 }
 

@@ -11,29 +11,66 @@ namespace hostcann::opapi {
 
 namespace {
 
+template <typename T>
+T read_as(const void* value) {
+  T result;
+  std::memcpy(&result, value, sizeof result);
+  return result;
+}
+
+int64_t saturate(double value) {
+  if (std::isnan(value)) return 0;
+  if (value >= 0x1p63) return std::numeric_limits<int64_t>::max();
+  if (value < -0x1p63) return std::numeric_limits<int64_t>::min();
+  return static_cast<int64_t>(value);
+}
+
+template <typename T>
+void set_integer(const void* value, Scalar* scalar) {
+  const T integer = read_as<T>(value);
+  scalar->integer_value = static_cast<int64_t>(integer);
+  scalar->complex_value = static_cast<double>(integer);
+}
+
+void set_complex(std::complex<double> value, Scalar* scalar) {
+  scalar->complex_value = value;
+  scalar->integer_value = saturate(scalar->real());
+}
+
+template <typename T>
+void set_number(const void* value, Scalar* scalar) {
+  set_complex(read_as<T>(value), scalar);
+}
+
+template <float (*to_float)(uint16_t)>
+void set_half(const void* value, Scalar* scalar) {
+  set_complex(to_float(read_as<uint16_t>(value)), scalar);
+}
+
 struct TypeFacts {
   DataType data_type;
   const char* name;
   size_t bytes;
+  void (*read)(const void* value, Scalar* scalar) = nullptr;  // no scalar is of it without
 };
 
 constexpr TypeFacts kTypes[] = {
-    {DataType::kFloat, "float32", 4},
-    {DataType::kFloat16, "float16", 2},
-    {DataType::kInt8, "int8", 1},
-    {DataType::kInt32, "int32", 4},
-    {DataType::kUInt8, "uint8", 1},
-    {DataType::kInt16, "int16", 2},
-    {DataType::kUInt16, "uint16", 2},
-    {DataType::kUInt32, "uint32", 4},
-    {DataType::kInt64, "int64", 8},
-    {DataType::kUInt64, "uint64", 8},
-    {DataType::kDouble, "float64", 8},
-    {DataType::kBool, "bool", 1},
+    {DataType::kFloat, "float32", 4, set_number<float>},
+    {DataType::kFloat16, "float16", 2, set_half<float_of_float16>},
+    {DataType::kInt8, "int8", 1, set_integer<int8_t>},
+    {DataType::kInt32, "int32", 4, set_integer<int32_t>},
+    {DataType::kUInt8, "uint8", 1, set_integer<uint8_t>},
+    {DataType::kInt16, "int16", 2, set_integer<int16_t>},
+    {DataType::kUInt16, "uint16", 2, set_integer<uint16_t>},
+    {DataType::kUInt32, "uint32", 4, set_integer<uint32_t>},
+    {DataType::kInt64, "int64", 8, set_integer<int64_t>},
+    {DataType::kUInt64, "uint64", 8, set_integer<uint64_t>},
+    {DataType::kDouble, "float64", 8, set_number<double>},
+    {DataType::kBool, "bool", 1, set_integer<uint8_t>},
     {DataType::kString, "string", 0},
-    {DataType::kComplex64, "complex64", 8},
-    {DataType::kComplex128, "complex128", 16},
-    {DataType::kBFloat16, "bfloat16", 2},
+    {DataType::kComplex64, "complex64", 8, set_number<std::complex<float>>},
+    {DataType::kComplex128, "complex128", 16, set_number<std::complex<double>>},
+    {DataType::kBFloat16, "bfloat16", 2, set_half<float_of_bfloat16>},
     {DataType::kComplex32, "complex32", 4},
     {DataType::kHiFloat8, "hifloat8", 1},
     {DataType::kFloat8E5M2, "float8_e5m2", 1},
@@ -51,34 +88,6 @@ int64_t product(const std::vector<int64_t>& sizes) {
   int64_t result = 1;
   for (int64_t size : sizes) result *= size;
   return result;
-}
-
-template <typename T>
-T read_as(const void* value) {
-  T result;
-  std::memcpy(&result, value, sizeof result);
-  return result;
-}
-
-int64_t saturate(double value) {
-  if (std::isnan(value)) return 0;
-  if (value >= 0x1p63) return std::numeric_limits<int64_t>::max();
-  if (value < -0x1p63) return std::numeric_limits<int64_t>::min();
-  return static_cast<int64_t>(value);
-}
-
-template <typename T>
-bool set_integer(const void* value, Scalar* scalar) {
-  const T integer = read_as<T>(value);
-  scalar->integer_value = static_cast<int64_t>(integer);
-  scalar->complex_value = static_cast<double>(integer);
-  return true;
-}
-
-bool set_number(std::complex<double> value, Scalar* scalar) {
-  scalar->complex_value = value;
-  scalar->integer_value = saturate(scalar->real());
-  return true;
 }
 
 }  // namespace
@@ -191,39 +200,10 @@ bool Scalar::is_complex() const {
 
 bool read_scalar(const void* value, DataType data_type, Scalar* scalar) {
   scalar->data_type = data_type;
-  switch (data_type) {
-    case DataType::kBool:
-    case DataType::kUInt8:
-      return set_integer<uint8_t>(value, scalar);
-    case DataType::kInt8:
-      return set_integer<int8_t>(value, scalar);
-    case DataType::kInt16:
-      return set_integer<int16_t>(value, scalar);
-    case DataType::kUInt16:
-      return set_integer<uint16_t>(value, scalar);
-    case DataType::kInt32:
-      return set_integer<int32_t>(value, scalar);
-    case DataType::kUInt32:
-      return set_integer<uint32_t>(value, scalar);
-    case DataType::kInt64:
-      return set_integer<int64_t>(value, scalar);
-    case DataType::kUInt64:
-      return set_integer<uint64_t>(value, scalar);
-    case DataType::kFloat16:
-      return set_number(float_of_float16(read_as<uint16_t>(value)), scalar);
-    case DataType::kBFloat16:
-      return set_number(float_of_bfloat16(read_as<uint16_t>(value)), scalar);
-    case DataType::kFloat:
-      return set_number(read_as<float>(value), scalar);
-    case DataType::kDouble:
-      return set_number(read_as<double>(value), scalar);
-    case DataType::kComplex64:
-      return set_number(read_as<std::complex<float>>(value), scalar);
-    case DataType::kComplex128:
-      return set_number(read_as<std::complex<double>>(value), scalar);
-    default:
-      return false;
-  }
+  const TypeFacts* facts = facts_of(data_type);
+  if (facts == nullptr || facts->read == nullptr) return false;
+  facts->read(value, scalar);
+  return true;
 }
 
 }  // namespace hostcann::opapi

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 from row_edits import packed
-from run_rows import random_request
+from run_rows import random_logits, random_request
 from shard_ranks import Counted, on_threads, part_of, shards_of
 from torch import Tensor
 
@@ -54,13 +54,8 @@ def random_widths(rng: random.Random, vocab_size: int, size: int) -> tuple[int, 
 def random_case(number: int, size: int, rows: int = 24) -> Case:
     rng, generator = random.Random(number), torch.Generator().manual_seed(number)
     vocab_size = rng.choice((2, 7, 64, 255, 256, 257, 500, 1500, 3000, 9000))
-    logits = torch.randn(rows, vocab_size, generator=generator) * rng.choice((0.1, 1.0, 3.0, 10.0))
+    logits = random_logits(generator, rng, (rows, vocab_size), odd=(torch.nan, torch.inf))
     if rng.random() < 0.3:
-        logits = logits.round()
-    if rng.random() < 0.3:
-        strange = torch.rand(rows, vocab_size, generator=generator)
-        logits[strange < 0.1] = -torch.inf
-        logits[strange > 0.99] = rng.choice((torch.nan, torch.inf))
         logits[: rows // 4] = -torch.inf
     logits = logits.to(rng.choice((torch.float32, torch.float16, torch.bfloat16)))
     wants = rng.random() < 0.3

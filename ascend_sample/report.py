@@ -1,0 +1,217 @@
+"""``python -m ascend_sample report``: all that can be found out about a device, in one file to attach to an issue."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import sys
+import time
+import traceback
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TextIO
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from tqdm import tqdm
+
+from ascend_sample import bench, hostcann, info, parity
+from ascend_sample.bench.timing import Budget, measure, repeat
+from ascend_sample.parity.families import LANGUAGE_MODEL
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+
+DEFAULT_FILE: Final = Path("ascend_sample_report.md")
+DEFAULT_ROWS: Final = 20_000
+MOST_UNEQUAL: Final = 0.01
+"""The greatest share of tokens that may differ from the CPU's: races closer than the device's rounding."""
+PENALTIES: Final = {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": 0.2}
+REQUESTS: Final[dict[str, dict[str, Any]]] = {
+    "greedy": {"temperature": 0.0},
+    "top_k=50": {"top_k": 50},
+    "top_k=50, top_p=0.9": {"top_k": 50, "top_p": 0.9},
+    "the same, temperature 0.7": {"top_k": 50, "top_p": 0.9, "temperature": 0.7},
+    "top_p=0.9": {"top_p": 0.9},
+    "min_p=0.1": {"min_p": 0.1},
+    "no filter": {},
+    "top_k=5000": {"top_k": 5000},
+    "penalties, top_k=20": {"top_k": 20} | PENALTIES,
+    "a bias, a ban, top_k=50": {"top_k": 50, "logit_bias": {1: 2.0}, "bad_ids": [0]},
+    "top_k=50, logprobs=5": {"top_k": 50, "logprobs": 5},
+}
+"""The kinds of requests whose steps are looked at, by what the table calls them."""
+EMULATED: Final = (
+    "EMULATED: this NPU is hostcann on the CPU. Its times are the cost of an emulation; nothing here says anything "
+    "about any hardware."
+)
+
+
+def add_report_arguments(parser: ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument("--device", choices=parity.DEVICES, help="default: npu where there is one, else cpu")
+    parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help=f"of each verification (default {DEFAULT_ROWS})")
+    parser.add_argument("--vocab-size", type=int, default=151936, metavar="V", help="of steps (default 151936)")
+    parser.add_argument("--batch", type=int, default=64, metavar="B", help="of steps (default 64)")
+    parser.add_argument("--file", type=Path, default=DEFAULT_FILE, help=f"what is written (default {DEFAULT_FILE})")
+
+
+def run_report(arguments: Namespace, budget: Budget | None = None) -> int:
+    """Runs the command: every part prints as it goes, and goes into the file, also where one of them fails.
+
+    Args:
+        arguments: parsed by a parser that `add_report_arguments` prepared.
+        budget: for the times of each kind of step.
+
+    Returns:
+        The exit status: 0; 1 where a part failed; 2 where an argument cannot be used.
+    """
+    for name in ("rows", "vocab_size", "batch"):
+        if getattr(arguments, name) < 1:
+            print(f"report: --{name.replace('_', '-')} must be at least 1, got {getattr(arguments, name)}.")
+            return 2
+    device = arguments.device or ("npu" if parity.has_npu() else "cpu")
+    if device == "npu" and not parity.has_npu():
+        print("report:", parity.NO_NPU.format("report"))
+        return 2
+    parts: dict[str, Callable[[], int]] = {"Installation": functools.partial(info.run, Namespace(json=False))}
+    for operator in parity.SUBJECTS:
+        parts[f"Verification of {operator}"] = functools.partial(_verify, device, operator, arguments.rows)
+    parts["Steps of the sampling layer"] = functools.partial(_show_steps, device, arguments, budget)
+    parts["Times of the operator"] = functools.partial(_bench, device, arguments, budget)
+    failed, texts = [], []
+    for title, part in parts.items():
+        print(f"\n# {title}\n", flush=True)
+        output = _Both(sys.stdout)
+        with contextlib.redirect_stdout(output):
+            if _status_of(part) != 0:
+                failed.append(title)
+        texts.append(f"## {title}\n\n```text\n{output.text()}\n```\n")
+    verdict = f"Failed: {'; '.join(failed)}." if failed else "Every part passed."
+    head = [f"# ascend_sample on {device}", time.strftime("%Y-%m-%d %H:%M:%S %z"), verdict]
+    if device == "npu" and hostcann.is_active():
+        head.insert(1, EMULATED)
+    arguments.file.write_text("\n\n".join([*head, *texts]), encoding="utf-8")
+    print(f"\n{verdict} {arguments.file} is the report: attach it to an issue.")
+    return 1 if failed else 0
+
+
+class _Both(io.TextIOBase):
+    """A stream that prints, and keeps what was printed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._kept = stream, io.StringIO()
+
+    def write(self, text: str) -> int:
+        self._kept.write(text)
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def text(self) -> str:
+        return self._kept.getvalue().strip("\n")
+
+
+def _status_of(part: Callable[[], int]) -> int:
+    """Returns a part's exit status; 1 for one that raises, whose traceback is a part of the report."""
+    try:
+        return part()
+    except Exception:  # the other parts say why, perhaps
+        print(traceback.format_exc())
+        return 1
+
+
+def _verify(device: str, operator: str, rows: int) -> int:
+    parser = ArgumentParser()
+    parity.add_verify_arguments(parser)
+    return parity.run_verify(parser.parse_args(["--device", device, "--operator", operator, "--rows", str(rows)]))
+
+
+def _bench(device: str, arguments: Namespace, budget: Budget | None) -> int:
+    parser = ArgumentParser()
+    bench.add_bench_arguments(parser)
+    words = ["--device", device, "--vocab-size", str(arguments.vocab_size), "--batch", "1", str(arguments.batch)]
+    return bench.run_bench(parser.parse_args(words), **({} if budget is None else {"budget": budget}))
+
+
+class Step(NamedTuple):
+    """What a step of one kind of requests was seen to do."""
+
+    routes: str
+    unequal: int  # tokens that are not those of the CPU
+    operators: int  # torch's, that the host called
+    launches: int | None  # kernels on the device: counted where it is emulated
+    seconds: float  # the median
+
+
+def look_at_step(fields: dict[str, Any], device: str, shape: tuple[int, int], budget: Budget) -> Step:
+    """Takes steps of requests of one kind on a device, and one on the CPU.
+
+    Args:
+        fields: of `SamplingParams`; row r has the seed r.
+        device: "cpu" or "npu".
+        shape: of the logits, which are bfloat16: the number of requests, and the vocabulary size.
+        budget: for the time.
+    """
+    generator = torch.Generator().manual_seed(0)
+    logits = LANGUAGE_MODEL.make(generator, *shape).bfloat16()
+    own, cpu = (_batch_of(fields, shape, where) for where in (device, "cpu"))
+    there, sampler = logits.to(device), Sampler()
+    expected = Sampler()(logits, cpu).token_ids
+    found = sampler(there, own).token_ids.cpu()
+    routes = sorted({row.route.value for row in sampler.explain(own, torch.bfloat16)})
+    with _Operators() as counted:
+        sampler(there, own)
+    launches = None
+    if device == "npu" and hostcann.is_active():
+        with hostcann.profile() as profile:
+            sampler(there, own)
+        launches = profile.totals.launches
+    synchronize = None if device == "cpu" else torch.get_device_module(device).synchronize
+    seconds = measure({"step": repeat(lambda: sampler(there, own), synchronize)}, budget)["step"].median
+    return Step(" and ".join(routes), int((found != expected).sum()), counted.number, launches, seconds)
+
+
+def _batch_of(fields: dict[str, Any], shape: tuple[int, int], device: str) -> SamplingBatch:
+    requests, vocab_size = shape
+    batch = SamplingBatch(vocab_size, device)
+    prompt = [token_id % vocab_size for token_id in range(2, 34)]
+    limited = {"logprobs": min(fields["logprobs"], vocab_size)} if "logprobs" in fields else {}
+    params = [SamplingParams(**fields | limited | {"seed": row}) for row in range(requests)]
+    batch.extend(params, [prompt] * requests)
+    return batch
+
+
+class _Operators(TorchDispatchMode):
+    """Counts what torch dispatches."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.number = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.number += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _show_steps(device: str, arguments: Namespace, budget: Budget | None) -> int:
+    """Prints a table of all kinds; returns 1 where too many tokens are not the CPU's."""
+    shape = (arguments.batch, arguments.vocab_size)
+    width = max(map(len, REQUESTS))
+    print(f"[{shape[0]}, {shape[1]}] bfloat16 on {device}; a token is compared with the CPU's of the same seed")
+    print(f"{'requests':{width}}  {'other tokens':>12}  {'operators':>9}  {'launches':>8}  {'median ms':>9}  routes")
+    unequal = 0
+    for name, fields in tqdm(REQUESTS.items(), desc="steps", unit="kind", leave=False):
+        step = look_at_step(fields, device, shape, budget or Budget(seconds=1.0))
+        launches = "-" if step.launches is None else str(step.launches)
+        print(
+            f"{name:{width}}  {step.unequal:>12}  {step.operators:>9}  {launches:>8}  {step.seconds * 1e3:>9.3f}  "
+            f"{step.routes}"
+        )
+        unequal += step.unequal
+    share = unequal / (shape[0] * len(REQUESTS))
+    print(f"{unequal} tokens of {shape[0] * len(REQUESTS)} are not the CPU's; at most {MOST_UNEQUAL:.0%} may differ")
+    return 1 if share > MOST_UNEQUAL else 0

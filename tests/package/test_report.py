@@ -1,0 +1,95 @@
+"""`python -m ascend_sample report`: every part goes into the file, also where one of them fails."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ascend_sample import hostcann, report
+from ascend_sample.bench.timing import Budget
+
+SHORT = Budget(seconds=0.01, fewest_rounds=1, most_rounds=1)
+TITLES = [
+    "Installation",
+    "Verification of top_k_top_p_sample",
+    "Verification of top_k_top_p_sample_v2",
+    "Steps of the sampling layer",
+    "Times of the operator",
+]
+
+
+def parsed(*words: str) -> Namespace:
+    parser = ArgumentParser()
+    report.add_report_arguments(parser)
+    return parser.parse_args(list(words))
+
+
+def small(device: str, file: Path) -> Namespace:
+    return parsed("--device", device, "--rows", "30", "--vocab-size", "300", "--batch", "3", "--file", str(file))
+
+
+def test_the_file_has_every_part(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "report.md"
+    assert report.run_report(small(device, file), SHORT) == 0
+    printed, text = capsys.readouterr().out, file.read_text()
+    assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == TITLES
+    assert "Every part passed." in text
+    assert text.count("PASSED") == 2
+    for name in report.REQUESTS:
+        assert f"\n{name} " in text
+    assert (report.EMULATED in text) == (device == "npu" and hostcann.is_active())
+    for part in text.split("```text\n")[1:]:
+        assert part.split("\n```")[0] in printed
+
+
+def test_a_part_that_raises_is_told_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> int:
+        raise RuntimeError("the device is on fire")
+
+    monkeypatch.setattr(report, "look_at_step", broken)
+    assert report.run_report(small("cpu", tmp_path / "report.md"), SHORT) == 1
+    text = (tmp_path / "report.md").read_text()
+    assert "Failed: Steps of the sampling layer." in text
+    assert "RuntimeError: the device is on fire" in text
+    assert "x operator" in text
+    assert "Failed: Steps of the sampling layer." in capsys.readouterr().out
+
+
+def test_tokens_that_are_not_the_cpus_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = len(report.REQUESTS)
+    arguments = parsed("--device", "cpu", "--batch", "25", "--vocab-size", "300")
+    for unequal, status in ((0, 0), (1, 0), (kinds, 1)):  # of the first kind's 25 tokens
+        steps = iter([unequal] + [0] * kinds)
+        monkeypatch.setattr(report, "look_at_step", lambda *_, s=steps: report.Step("native", next(s), 3, None, 1e-3))
+        assert report._show_steps("cpu", arguments, SHORT) == status
+    assert "may differ" in capsys.readouterr().out
+
+
+def test_what_a_step_calls_is_counted(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    few = report.look_at_step({"temperature": 0.0}, npu, (2, 300), SHORT)
+    more = report.look_at_step({"top_k": 20, "repetition_penalty": 1.2}, npu, (2, 300), SHORT)
+    assert few.launches is not None
+    assert 0 < few.launches < (more.launches or 0)
+    assert 0 < few.operators < more.operators
+    assert few.routes == "greedy"
+    assert report.look_at_step({}, "cpu", (2, 300), SHORT)[1:4:2] == (0, None)
+
+
+@pytest.mark.parametrize("name", ["--rows", "--vocab-size", "--batch"])
+def test_a_number_that_is_too_small(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.run_report(parsed("--device", "cpu", name, "0")) == 2
+    assert capsys.readouterr().out == f"report: {name} must be at least 1, got 0.\n"
+
+
+def test_no_npu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch, "npu", None, raising=False)
+    monkeypatch.setattr(report.parity, "has_npu", lambda: False)
+    assert report.run_report(parsed("--device", "npu")) == 2
+    assert "hostcann run python -m ascend_sample report --device npu" in capsys.readouterr().out
