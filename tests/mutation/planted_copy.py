@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,17 +37,35 @@ class MutationError(Exception):
     """The run itself is wrong: a stale text, a mutant that does not compile, tests that fail without any fault."""
 
 
+class CleanRuns:
+    """What fails of tests while there is no fault: each is run once, by the first copy that asks."""
+
+    def __init__(self) -> None:
+        self._failures: dict[tuple[str, ...], str | None] = {}
+        self._locks: defaultdict[tuple[str, ...], threading.Lock] = defaultdict(threading.Lock)
+        self._of_locks = threading.Lock()
+
+    def failure(self, tests: tuple[str, ...], run: Callable[[tuple[str, ...]], str | None]) -> str | None:
+        """Returns what `run` has found of these tests, or finds now; None where all pass."""
+        with self._of_locks:
+            lock = self._locks[tests]
+        with lock:
+            if tests not in self._failures:
+                self._failures[tests] = run(tests)
+            return self._failures[tests]
+
+
 @dataclass(frozen=True)
 class PlantedCopy:
     """A copy of the project in a folder of its own.
 
     Attributes:
         tree: the folder.
-        failures: what fails of tests while there is no fault, by the tests' pytest arguments; None where all pass.
+        clean: what tests find without a fault, in all copies.
     """
 
     tree: Path
-    failures: dict[tuple[str, ...], str | None] = field(default_factory=dict)
+    clean: CleanRuns = field(default_factory=CleanRuns)
 
     def update(self) -> None:
         """Makes the copy equal to the project, and touches nothing that is equal already.
@@ -167,19 +187,13 @@ class PlantedCopy:
         if not Path(found.strip()).is_relative_to(self.tree):
             raise MutationError(f"the tests of the copy must import the copy's ascend_sample, got {found.strip()}")
 
-    def failure_without_fault(self, tests: tuple[str, ...]) -> str | None:
-        """Returns what fails of the tests that are to catch faults while there is none."""
-        if tests not in self.failures:
-            self.failures[tests] = self.first_failure(tests)
-        return self.failures[tests]
-
     def try_mutant(self, mutant: Mutant) -> Outcome:
         """Plants one fault and runs tests until one fails.
 
         Raises:
             MutationError: tests fail without the fault as well.
         """
-        if failure := self.failure_without_fault(mutant.tests):
+        if failure := self.clean.failure(mutant.tests, self.first_failure):
             raise MutationError(f"without any fault, pytest {' '.join(mutant.tests)} must pass, got {failure}")
         start = time.monotonic()
         with self.planted(mutant):

@@ -27,7 +27,7 @@ from queue import SimpleQueue
 from tqdm import tqdm
 
 from tests.mutation.mutants import EVERY, LIBRARIES, Mutant
-from tests.mutation.planted_copy import ROOT, MutationError, Outcome, PlantedCopy
+from tests.mutation.planted_copy import ROOT, CleanRuns, MutationError, Outcome, PlantedCopy
 
 TREES = ROOT / "build" / "mutation"
 OUTCOMES = ROOT / "tests" / "mutation" / "outcomes.json"
@@ -98,7 +98,8 @@ def prepared_copies(number: int) -> list[PlantedCopy]:
     Raises:
         MutationError: one does not compile, or its tests import another package.
     """
-    copies = [PlantedCopy(TREES / str(index)) for index in range(number)]
+    clean = CleanRuns()
+    copies = [PlantedCopy(TREES / str(index), clean) for index in range(number)]
     for copy in copies:
         copy.update()
         for library in tqdm(sorted(set(LIBRARIES.values())), desc=f"building {copy.tree.name}", unit="library"):
