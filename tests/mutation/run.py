@@ -130,17 +130,21 @@ def run(mutants: Sequence[Mutant], *, is_anew: bool, copies: int = 1) -> int:
     wrong = []
     with ThreadPoolExecutor(copies) as pool, tqdm(total=len(left), desc="faults", unit="fault") as progress:
         pending = {pool.submit(tried, mutant): mutant for mutant in left}
-        for future in as_completed(pending):
-            name = pending[future].name
-            progress.update()
-            try:
-                outcomes.append(future.result())
-            except MutationError as error:  # of this one alone: the others take hours
-                wrong.append(f"{name}: {error}")
-                progress.write(wrong[-1])
-                continue
-            keep_outcome(outcomes[-1])
-            progress.write(f"{name}: {outcomes[-1].caught_by or 'SURVIVED'}")
+        try:
+            for future in as_completed(pending):
+                name = pending[future].name
+                progress.update()
+                try:
+                    outcomes.append(future.result())
+                except MutationError as error:  # of this one alone: the others take hours
+                    wrong.append(f"{name}: {error}")
+                    progress.write(wrong[-1])
+                    continue
+                keep_outcome(outcomes[-1])
+                progress.write(f"{name}: {outcomes[-1].caught_by or 'SURVIVED'}")
+        except KeyboardInterrupt:  # what is known is kept: no other fault is begun
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
     print_table(outcomes)
     if wrong:
         raise MutationError("\n".join([f"{len(wrong)} could not be tried:", *wrong]))
