@@ -10,18 +10,14 @@ trees. Exit status 1 where a token differs.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from typing import NamedTuple
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import torch  # isort: skip
 from drafting import DRAFTERS, ToyModel, best_of, decoded, decoded_with_drafts, random_params
-from tqdm import tqdm
+from many_batches import Outcome, parser_of, try_batches
 
 from ascend_sample.sampling import Sampler
 
@@ -30,14 +26,6 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MOST_ROWS = 64
 MOST_DRAFTS = 8
 TOKENS = 8  # of a text
-
-
-class Outcome(NamedTuple):
-    """Of some texts: how many, how many drafts were accepted in them, and which of them differ."""
-
-    texts: int
-    accepted: int
-    wrong: list[str]
 
 
 def try_batch(number: int, device: str) -> Outcome:
@@ -66,37 +54,13 @@ def try_batch(number: int, device: str) -> Outcome:
     return Outcome(size, accepted, wrong)
 
 
-def outcomes(device: str, workers: int) -> Iterator[Outcome]:
-    """Tries one batch after the other, for as long as it is asked."""
-    torch.set_num_threads(1)
-    number = 0
-    if workers == 1:
-        while True:
-            yield try_batch(number, device)
-            number += 1
-    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        while True:
-            yield from pool.map(try_batch, range(number, number + 16 * workers), [device] * 16 * workers, chunksize=4)
-            number += 16 * workers
-
-
 def main() -> int:
     """Tries all texts; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Random texts with drafts beside those without.")
-    parser.add_argument("--texts", type=int, default=100_000)
-    parser.add_argument("--device", choices=("cpu", "npu"), default="cpu")
-    parser.add_argument("--workers", type=int, default=2, help="processes; one on npu")
-    options = parser.parse_args()
-    texts, accepted, wrong = 0, 0, []
-    with tqdm(total=options.texts, unit="text", unit_scale=True) as progress:
-        for outcome in outcomes(options.device, options.workers if options.device == "cpu" else 1):
-            texts, accepted, wrong = texts + outcome.texts, accepted + outcome.accepted, wrong + outcome.wrong
-            progress.update(outcome.texts)
-            if texts >= options.texts:
-                break
-    print("\n".join(wrong))
-    print(f"{texts} texts on {options.device}, in which {accepted} drafts were accepted: {len(wrong)} differ")
-    return 1 if wrong else 0
+    options = parser_of("Random texts with drafts beside those without.", "text", 100_000).parse_args()
+    found = try_batches(try_batch, options, "text", options.device)
+    differ = f"in which {found.noted} drafts were accepted: {len(found.wrong)} differ"
+    print(f"{found.tried} texts on {options.device}, {differ}")
+    return 1 if found.wrong else 0
 
 
 if __name__ == "__main__":

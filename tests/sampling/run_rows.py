@@ -10,22 +10,18 @@ are counted. Exit status 1 where a token is wrong.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import random
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from typing import NamedTuple
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import numpy as np  # isort: skip
 import torch
+from many_batches import Outcome, parser_of, try_batches
 from oracle import expected
 from row_edits import packed
 from torch import Tensor
-from tqdm import tqdm
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 
@@ -33,14 +29,6 @@ ROWS = 64  # of a batch
 VOCAB_SIZES = (2, 7, 64, 255, 256, 257, 500, 1500, 3000)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NEAR = 2e-6
-
-
-class Outcome(NamedTuple):
-    """Of some rows: how many there were, how many drew another token than float64, and which of these are wrong."""
-
-    rows: int
-    near: int
-    wrong: list[str]
 
 
 def random_request(rng: random.Random, vocab_size: int) -> SamplingParams:
@@ -108,34 +96,13 @@ def try_batch(number: int, device: str) -> Outcome:
     return Outcome(ROWS, near, wrong)
 
 
-def outcomes(rows: int, device: str, workers: int) -> Iterator[Outcome]:
-    """Tries batches until they have that many rows."""
-    torch.set_num_threads(1)
-    numbers = range(-(-rows // ROWS))
-    if workers == 1:
-        yield from (try_batch(number, device) for number in numbers)
-        return
-    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield from pool.map(try_batch, numbers, [device] * len(numbers), chunksize=16)
-
-
 def main() -> int:
     """Tries all rows; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Random rows of Sampler beside the float64 reference.")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--device", choices=("cpu", "npu"), default="cpu")
-    parser.add_argument("--workers", type=int, default=2, help="processes; one on npu")
-    options = parser.parse_args()
-    workers = options.workers if options.device == "cpu" else 1
-    near, wrong, rows = 0, [], 0
-    with tqdm(total=options.rows, unit="row", unit_scale=True) as progress:
-        for outcome in outcomes(options.rows, options.device, workers):
-            rows, near, wrong = rows + outcome.rows, near + outcome.near, wrong + outcome.wrong
-            progress.update(outcome.rows)
-    print("\n".join(wrong))
-    beyond = f"{len(wrong)} of them where no race is closer than {NEAR}"
-    print(f"{rows} rows on {options.device}: {near} tokens are not float64's, {beyond}")
-    return 1 if wrong else 0
+    options = parser_of("Random rows of Sampler beside the float64 reference.", "row", 1_000_000).parse_args()
+    found = try_batches(try_batch, options, "row", options.device)
+    beyond = f"{len(found.wrong)} of them where no race is closer than {NEAR}"
+    print(f"{found.tried} rows on {options.device}: {found.noted} tokens are not float64's, {beyond}")
+    return 1 if found.wrong else 0
 
 
 if __name__ == "__main__":

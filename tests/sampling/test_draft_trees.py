@@ -6,14 +6,11 @@ import random
 from dataclasses import replace
 from typing import Any
 
-import draft_costs
 import pytest
-import step_costs
 import torch
 from drafting import DRAFTERS, Drafts, ToyModel, decoded, decoded_with_drafts, new_batch, random_params
 from test_verify_drafts import DTYPES, operator_arguments
 
-from ascend_sample import hostcann
 from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.verify import MOST_KEPT, NAME
 
@@ -249,16 +246,3 @@ def test_places_that_are_not_reached_are_not_read() -> None:
     assert accepted.tolist() == [0, 0, 1]
     assert (token_ids == -1).tolist() == [False, True, False, False, True, False]
     assert status.tolist() == [0] * 6
-
-
-OF_TREES = 14
-"""Launches that a tree may take beside those of a step, and one more for each level."""
-
-
-@pytest.mark.parametrize("name", step_costs.BUDGETS)
-def test_launches(npu: str, name: str) -> None:
-    """Nothing waits, and nothing more is sent than in a step."""
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
-    cost = draft_costs.measured(name, 8, 32000, parents=draft_costs.TREE)
-    draft_costs.check(name, cost, OF_TREES + draft_costs.DEEPEST)

@@ -12,7 +12,7 @@ import run_drafts
 def test_texts_are_those_without_drafts(device: str) -> None:
     found = [run_drafts.try_batch(number, device) for number in range(16 if device == "cpu" else 5)]
     assert [outcome.wrong for outcome in found] == [[]] * len(found)
-    assert sum(outcome.accepted for outcome in found) > 0
+    assert sum(outcome.noted for outcome in found) > 0
 
 
 def test_another_draw_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,4 +26,4 @@ def test_another_draw_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafting, "verify_drafts", later)
     found = [run_drafts.try_batch(number, "cpu") for number in range(6)]
     # The other texts are drawn the same by any noise: greedy ones, and those of one likely id.
-    assert sum(len(outcome.wrong) for outcome in found) > sum(outcome.texts for outcome in found) / 5
+    assert sum(len(outcome.wrong) for outcome in found) > sum(outcome.tried for outcome in found) / 5

@@ -22,4 +22,4 @@ def test_another_draw_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_rows, "expected", of_the_next_position)
     outcomes = [run_rows.try_batch(number, "cpu") for number in range(3)]
     # The other rows draw the same by any noise: greedy ones, and those of one likely id.
-    assert sum(len(outcome.wrong) for outcome in outcomes) > sum(outcome.rows for outcome in outcomes) / 5
+    assert sum(len(outcome.wrong) for outcome in outcomes) > sum(outcome.tried for outcome in outcomes) / 5

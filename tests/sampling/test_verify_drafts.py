@@ -232,12 +232,19 @@ def test_places_that_are_not_reached_are_not_read() -> None:
 
 OF_VERIFYING = 10
 """Launches that a verification may take beside those of a step."""
+OF_TREES = 14
+"""Those that one of trees may take, and one more for each level."""
 
 
+@pytest.mark.parametrize(
+    ("parents", "most"),
+    [(None, OF_VERIFYING), (draft_costs.TREE, OF_TREES + draft_costs.DEEPEST)],
+    ids=["chains", "trees"],
+)
 @pytest.mark.parametrize("name", step_costs.BUDGETS)
-def test_launches(npu: str, name: str) -> None:
+def test_launches(npu: str, name: str, parents: tuple[int, ...] | None, most: int) -> None:
     """Nothing waits, and nothing more is sent than in a step."""
     if not hostcann.is_active():
         pytest.skip("the emulated device counts, a real one does not")
-    for batch_size in (1, 8, 64):
-        draft_costs.check(name, draft_costs.measured(name, batch_size, 32000), OF_VERIFYING)
+    for batch_size in (1, 8, 64) if parents is None else (8,):
+        draft_costs.check(name, draft_costs.measured(name, batch_size, 32000, parents=parents), most)

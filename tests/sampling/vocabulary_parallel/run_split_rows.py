@@ -10,34 +10,19 @@ process; with ``--gloo`` they are as many processes. Exit status 1 where a row i
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-import ascend_sample  # noqa: F401, E402  imports torch in a way that needs no CANN
-
-import torch  # isort: skip  # noqa: E402
+from many_batches import Outcome, parser_of, try_batches  # noqa: E402
 from mixed_rows import differences, random_case, same, split, whole  # noqa: E402
-from tqdm import tqdm  # noqa: E402
 
 SIZES = (1, 2, 3, 4, 8)
 ROWS = 64  # of a batch
 FIRST = 100_000
-
-
-class Outcome(NamedTuple):
-    """Of some rows: how many there were, how many were gathered as too close, and what is wrong."""
-
-    rows: int
-    gathered: int
-    wrong: list[str]
 
 
 def try_batch(number: int) -> Outcome:
@@ -54,13 +39,6 @@ def try_batch(number: int) -> Outcome:
     return Outcome(len(case.params), found[0].open_rows, wrong)
 
 
-def outcomes(rows: int, workers: int) -> Iterator[Outcome]:
-    """Tries batches until they have that many rows."""
-    numbers = range(-(-rows // ROWS))
-    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield from pool.map(try_batch, numbers, chunksize=8)
-
-
 def on_gloo(rows: int, size: int) -> int:
     """Runs as many processes of gloo."""
     program = str(Path(__file__).with_name("gloo_ranks.py"))
@@ -71,22 +49,15 @@ def on_gloo(rows: int, size: int) -> int:
 
 def main() -> int:
     """Tries all rows; returns the exit status."""
-    parser = argparse.ArgumentParser(description="Random rows of split steps beside steps that are not split.")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--workers", type=int, default=2, help="processes, each with batches of its own")
+    parser = parser_of("Random rows of split steps beside steps that are not split.", "row", 1_000_000, has_npu=False)
     parser.add_argument("--gloo", type=int, default=0, metavar="RANKS", help="take so many processes of gloo instead")
     options = parser.parse_args()
     if options.gloo:
-        return on_gloo(options.rows, options.gloo)
-    rows, gathered, wrong = 0, 0, []
-    with tqdm(total=options.rows, unit="row", unit_scale=True) as progress:
-        for outcome in outcomes(options.rows, options.workers):
-            rows, gathered = rows + outcome.rows, gathered + outcome.gathered
-            wrong += outcome.wrong
-            progress.update(outcome.rows)
-    print("\n".join(wrong))
-    print(f"{rows} rows on {', '.join(map(str, SIZES))} ranks: {len(wrong)} are others, {gathered} were too close")
-    return 1 if wrong else 0
+        return on_gloo(options.number, options.gloo)
+    found = try_batches(try_batch, options, "row", None)
+    others = f"{len(found.wrong)} are others, {found.noted} were too close"
+    print(f"{found.tried} rows on {', '.join(map(str, SIZES))} ranks: {others}")
+    return 1 if found.wrong else 0
 
 
 if __name__ == "__main__":
