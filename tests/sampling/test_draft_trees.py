@@ -195,9 +195,11 @@ BAD = [
 
 
 @pytest.mark.parametrize(("changes", "error", "message"), BAD)
-def test_bad_arguments(changes: dict[str, Any], error: type[Exception], message: str) -> None:
-    batch = new_batch([SamplingParams()] * 2, [[], []], 5)
-    arguments = {"logits": torch.zeros(4, 5), "draft_ids": torch.tensor([1, 2]), "counts": [1, 1]}
+def test_bad_arguments(changes: dict[str, Any], error: type[Exception], message: str, device: str) -> None:
+    """On devices nobody looks at them again, as the CPU's operator does."""
+    batch = new_batch([SamplingParams()] * 2, [[], []], 5, device)
+    logits, draft_ids = torch.zeros(4, 5, device=device), torch.tensor([1, 2], device=device)
+    arguments = {"logits": logits, "draft_ids": draft_ids, "counts": [1, 1]}
     with pytest.raises(error, match=f"^verify_drafts: {message}"):
         verify_drafts(batch=batch, **arguments | {"parents": [-1, 0, -1, 0]} | changes)
 
