@@ -225,7 +225,8 @@ RULED = (
     {"no_repeat_ngram_size": 2},
     {"dry_multiplier": 30.0, "dry_allowed_length": 1, "dry_range": 6},
     {"bad_words": [[0, 1], [1, 2], [2, 0], [3, 3]], "presence_penalty": 0.5},
-    {"logit_bias": {2: 1.0}},
+    {"logit_bias": {2: 3.0}},
+    {"logit_bias": {4: 3.0}},
     {},
 )
 
@@ -237,7 +238,7 @@ def assert_texts_are_the_references(device: str, steps: int = 60) -> None:
     batch, sampler = SamplingBatch(vocab_size, device, capacity=2), Sampler()
     rows: list[tuple[SamplingParams, list[int], list[int]]] = []
     for step in range(steps):
-        if rows and rng.random() < 0.25:
+        if rows and rng.random() < 0.4:
             row = rng.randrange(len(rows))
             batch.remove(row)
             rows[row] = rows[-1]
