@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NoReturn
 
@@ -97,6 +97,31 @@ def to_id(value: object, field: str, vocab_size: int | None) -> int:
         remedy = "Use the ids of the model's own vocabulary."
         refuse_field(field, f"hold ids in [0, {size})", number, remedy)
     return number
+
+
+def to_sequences(values: object, field: str, vocab_size: int | None) -> tuple[tuple[int, ...], ...]:
+    """Returns distinct sequences of vocabulary ids, sorted; an id alone is a sequence of one.
+
+    Raises:
+        TypeError: no collection of sequences of integers.
+        ValueError: a sequence is empty, an id is out of range, or a sequence occurs twice.
+    """
+    if not isinstance(values, Collection) or isinstance(values, str | bytes | bytearray | Mapping):
+        refuse_field(field, "be a collection of sequences of ids", values, "Give a list of lists.", TypeError)
+    sequences = []
+    for value in values:
+        sequence = value.tolist() if isinstance(value, numpy.ndarray) else [value] if is_integer(value) else value
+        if not isinstance(sequence, Sequence) or isinstance(sequence, str | bytes | bytearray):
+            remedy = "Texts must be tokenized: give lists of ints."
+            refuse_field(field, "hold sequences of ids", value, remedy, TypeError)
+        if not sequence:
+            refuse_field(field, "hold sequences of at least one id", value, "Leave it out.")
+        sequences.append(tuple(to_id(token_id, field, vocab_size) for token_id in sequence))
+    sequences.sort()
+    if len(set(sequences)) != len(sequences):
+        twice = next(one for one, following in itertools.pairwise(sequences) if one == following)
+        refuse_field(field, "name each sequence once", twice, "Remove the duplicates, as with set().")
+    return tuple(sequences)
 
 
 def to_bias(values: object, field: str, vocab_size: int | None) -> Mapping[int, float]:

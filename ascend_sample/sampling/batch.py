@@ -16,12 +16,11 @@ from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling._checks import LARGEST_COUNT
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.bitmask import Bitmask
-from ascend_sample.sampling.edits import RowEdits
+from ascend_sample.sampling.edits import Known, RowEdits
 from ascend_sample.sampling.params import DISTRIBUTION, FIELDS, SamplingParams
 from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
 from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable, to_device
 from ascend_sample.sampling.seeds import random_seeds
-from ascend_sample.sampling.slots import Seen
 
 
 class ProcessedRows(NamedTuple):
@@ -42,7 +41,8 @@ class SamplingBatch:
     """The requests that a serving engine samples for together, as rows 0 to len - 1 without gaps.
 
     Adding, removing and moving rows cost what the rows that change cost; those that stay are not touched. The device
-    gets what has changed at the next `flush`, which every reading method calls. Nothing here waits for the device.
+    gets what has changed at the next `flush`, which every reading method calls. Nothing here waits for the device, but
+    for tokens of rows whose rules look at their text.
 
     Args:
         vocab_size: the number of columns of the logits.
@@ -141,9 +141,10 @@ class SamplingBatch:
 
         Args:
             params: the request.
-            prompt_ids: the tokens of its prompt. They are looked at only where the row has a repetition penalty.
+            prompt_ids: the tokens of its prompt. They are looked at only where the row has a repetition penalty, or
+                rules that look at its text: no repeated n-grams, DRY, bad words.
             output_ids: the tokens that were generated already, of a request that comes back. They are looked at only
-                where the row has penalties.
+                where the row has penalties or such rules.
             position: how many tokens the sequence has; None for as many as the two name.
 
         Returns:
@@ -176,7 +177,7 @@ class SamplingBatch:
         prompts = _arguments.as_many("prompt_ids", prompt_ids, count, ())
         outputs = _arguments.as_many("output_ids", output_ids, count, ())
         places = _arguments.as_many("positions", positions, count, None)
-        seen = [self._check(*request) for request in zip(params, prompts, outputs, strict=True)]
+        known = [Known.of(*request, self.vocab_size) for request in zip(params, prompts, outputs, strict=True)]
         position = [
             len(prompt) + len(output) if place is None else _arguments.to_integer(place, "position", 0, 2**63 - 1)
             for prompt, output, place in zip(prompts, outputs, places, strict=True)
@@ -185,7 +186,7 @@ class SamplingBatch:
             return range(len(self), len(self))
         self._table.reserve(len(self) + count)  # the last thing that can fail
         left = [max(0, one.min_tokens - len(output)) for one, output in zip(params, outputs, strict=True)]
-        slots = self._edits.allocate(params, seen, left)
+        slots = self._edits.allocate(params, known, left)
         columns: dict[str, Iterable[Any]] = {
             name: declaration.column.numbers([getattr(one, name) for one in params], self.vocab_size)
             for name, declaration in FIELDS.items()
@@ -240,9 +241,11 @@ class SamplingBatch:
     def append(self, token_ids: Tensor, rows: Iterable[int] | NDArray[Any] | Tensor | None = None) -> None:
         """Takes in the tokens that were drawn: updates positions, the counts of penalised rows, and `min_tokens`.
 
+        Where a row has rules that look at its text, the tokens are sent to the host, and the next step waits for them.
+
         Args:
             token_ids: int64 [tokens] on the batch's device. What is no id of the vocabulary counts as a token, but
-                for no penalty.
+                for no penalty and no rule.
             rows: the row of each token, on the host, because the host counts `min_tokens`; a row may occur several
                 times, with as many tokens. None: one token for each row.
 
@@ -358,16 +361,6 @@ class SamplingBatch:
         """
         self.flush()
         return self._edits.native()
-
-    def _check(self, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds) -> Seen | None:
-        """Checks a request against the vocabulary; returns the tokens that it has seen, or None without penalties."""
-        _arguments.check_params(params)
-        params.check_vocab_size(self.vocab_size)
-        repeats = params.repetition_penalty != 1.0
-        if not (repeats or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0):
-            return None
-        prompt = _arguments.to_token_ids("prompt_ids", prompt_ids if repeats else (), self.vocab_size)
-        return Seen(numpy.unique(prompt), _arguments.to_token_ids("output_ids", output_ids, self.vocab_size))
 
     def _seeds(self, params: Sequence[SamplingParams]) -> NDArray[numpy.int64]:
         """Returns the seeds as int64; the missing ones are drawn at once, so that their order is that of the rows."""

@@ -13,6 +13,7 @@ from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.edits import RowEdits
+from ascend_sample.sampling.host_copy import HostTokens
 from ascend_sample.sampling.plan import UNREAD, PenalizedRows, Penalties, ProcessingPlan
 from ascend_sample.sampling.row_table import NO_SLOT, TABLE, HostMirrors, RowTable, to_device
 from ascend_sample.sampling.slots import AddendSlots, MaskSlots, PenaltySlots, addend_of, has_addend
@@ -156,11 +157,31 @@ class DraftPlaces(SamplingBatch):
         self._table.place_at(self.requests.host.position[self.layout.request] + self.layout.column)
         self.padded = self.layout.padded(draft_ids)
         self._place_edits.use_drafts(self.padded)
+        if self.requests._edits.rules:
+            self._apply_rules(draft_ids)
 
     def take_back(self) -> None:
         """Gives back what was taken of the batch for this call."""
         for slot in self._taken:
             self.requests._edits.addends.release(slot)
+
+    def _apply_rules(self, draft_ids: Tensor) -> None:
+        """Gives places of requests with rules slots of their own: each has seen the drafts before it."""
+        edits, layout, host = self.requests._edits, self.layout, self.requests.host
+        drafts = HostTokens(draft_ids).read()
+        for place, request in enumerate(layout.request.tolist()):
+            rules = edits.rules.get(int(host.addend_slot[request]))
+            if rules is None:
+                continue
+            column = int(layout.column[place])
+            own = addend_of(self._params[place], int(host.min_tokens_left[request]) > column, self.vocab_size)
+            before = sorted(layout.before[place, :column].tolist())  # numbers of drafts grow along the way
+            slot = edits.addends.allocate()
+            self._taken.append(slot)
+            with rules.after([drafts[number] for number in before]):
+                edits.addends.write(slot, *rules.addends(own))
+            self._table.set("addend_slot", place, slot)
+        self.requests.flush()
 
     def _addend_slots(self, columns: dict[str, NDArray[numpy.int64]]) -> NDArray[numpy.int64]:
         """Returns the places' slots: a request's own, and another one where `min_tokens` ends among its drafts."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ascend_sample.sampling import _arguments
+from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.host_copy import HostTokens
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, edited
 from ascend_sample.sampling.processing import bits_of_bytes
@@ -24,6 +28,34 @@ from ascend_sample.sampling.slots import (
     has_addend,
     has_mask,
 )
+from ascend_sample.sampling.text_rules import TextRules, has_rules
+
+
+class Known(NamedTuple):
+    """What a batch notes of the tokens that a row comes with.
+
+    Attributes:
+        seen: for its penalties; None without.
+        rules: those that look at its text; None without.
+    """
+
+    seen: Seen | None
+    rules: TextRules | None
+
+    @classmethod
+    def of(cls, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds, vocab_size: int) -> Known:
+        """Checks a request against the vocabulary of a batch, and its tokens as far as anything looks at them."""
+        _arguments.check_params(params)
+        params.check_vocab_size(vocab_size)
+        repeats = params.repetition_penalty != 1.0
+        is_penalized = repeats or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+        is_ruled = has_rules(params)
+        if not (is_penalized or is_ruled):
+            return cls(None, None)
+        prompt = _arguments.to_token_ids("prompt_ids", prompt_ids if repeats or is_ruled else (), vocab_size)
+        output = _arguments.to_token_ids("output_ids", output_ids, vocab_size)
+        rules = TextRules(params, [*prompt.tolist(), *output.tolist()], vocab_size) if is_ruled else None
+        return cls(Seen(numpy.unique(prompt if repeats else prompt[:0]), output) if is_penalized else None, rules)
 
 
 class RowEdits:
@@ -37,6 +69,8 @@ class RowEdits:
         plan: what a step does with the rows; None when nothing changes. Valid after a flush.
         plan_is_stale: the plan is made again at the next flush.
         columns: how far the rows of edited copies are apart.
+        rules: those that look at a row's text, by its slot of addends.
+        ruled_lists: how many lists of addends these have changed, while the batch stayed as it was.
     """
 
     def __init__(self, table: RowTable, vocab_size: int) -> None:
@@ -47,6 +81,9 @@ class RowEdits:
         self.plan: ProcessingPlan | None = None
         self.plan_is_stale = False
         self.columns = vocab_size
+        self.rules: dict[int, TextRules] = {}
+        self.ruled_lists = 0
+        self._coming: list[tuple[HostTokens, list[tuple[int, TextRules]]]] = []
         self._bits: Tensor | None = None
 
     @property
@@ -55,18 +92,19 @@ class RowEdits:
         return {"addend_slot": self.addends, "penalty_slot": self.penalties, "mask_slot": self.masks}
 
     def allocate(
-        self, params: Sequence[SamplingParams], seen: Sequence[Seen | None], left: Sequence[int]
+        self, params: Sequence[SamplingParams], known: Sequence[Known], left: Sequence[int]
     ) -> dict[str, list[int]]:
         """Notes what new rows change, and returns their slots by column.
 
         Args:
             params: of the rows.
-            seen: what they have seen; None for those without penalties.
+            known: what they come with.
             left: for how many tokens their stop ids are forbidden.
         """
+        rows = zip(params, left, known, strict=True)
         return {
-            "addend_slot": [self._addend_slot(one, forbidden > 0) for one, forbidden in zip(params, left, strict=True)],
-            "penalty_slot": [self._penalty_slot(one) for one in seen],
+            "addend_slot": [self._addend_slot(one, forbidden > 0, of_row.rules) for one, forbidden, of_row in rows],
+            "penalty_slot": [self._penalty_slot(of_row.seen) for of_row in known],
             "mask_slot": [self._mask_slot(one) for one in params],
         }
 
@@ -81,18 +119,22 @@ class RowEdits:
             slot = int(getattr(self._table.host, name)[row])
             if slot != NO_SLOT:
                 slots.release(slot)
+                if name == "addend_slot":
+                    self.rules.pop(slot, None)
 
     def allow_stop_ids(self, row: int, params: SamplingParams) -> None:
         """Writes the addends of a row again without the stop ids, or releases them: the row has its `min_tokens`."""
         slot = int(self._table.host.addend_slot[row])
-        if has_addend(params, self.vocab_size):
-            self.addends.write(slot, *addend_of(params, False, self.vocab_size))
+        if slot in self.rules or has_addend(params, self.vocab_size):
+            self._write_addends(slot, params, False)
         else:
             self.addends.release(slot)
             self._table.set("addend_slot", row, NO_SLOT)
 
     def flush(self, more: int = 0) -> None:
         """Writes what was noted, and makes room for so many more tokens in the lists of rows with penalties."""
+        if self._coming:
+            self._take_in()
         self.addends.flush()
         self.masks.flush()
         self.plan_is_stale |= not self.penalties.flush(more)
@@ -105,11 +147,13 @@ class RowEdits:
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:
         """Takes in a token of each row, after a flush with room for it."""
+        self._await(token_ids, self._table.host.addend_slot)
         if self.plan is not None and self.plan.penalties is not None:
             self.plan.penalties.append(token_ids, are_ids)
 
     def append_to(self, rows: NDArray[numpy.int64], token_ids: Tensor) -> None:
         """Takes in tokens of some rows, after a flush with room for them."""
+        self._await(token_ids, self._table.host.addend_slot[rows])
         if self.plan is not None and self.plan.penalties is not None:
             self.plan.penalties.append_to(rows, token_ids)
 
@@ -139,12 +183,45 @@ class RowEdits:
         held = {name: getattr(host, name) for name, slots in self.slots.items() if slots.capacity}
         return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
 
-    def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool) -> int:
-        if not (stop_ids_forbidden or has_addend(params, self.vocab_size)):
+    def _await(self, token_ids: Tensor, slots: NDArray[numpy.int64]) -> None:
+        """Notes that tokens come for the rows that hold these slots; those with rules need them on the host."""
+        if self.rules:
+            takers = [(place, self.rules[slot]) for place, slot in enumerate(slots.tolist()) if slot in self.rules]
+            if takers:
+                self._coming.append((HostTokens(token_ids), takers))
+
+    def _take_in(self) -> None:
+        """Lets rules see the tokens that have come, and writes the lists of addends that follow."""
+        for coming, takers in self._coming:
+            tokens = coming.read()
+            for place, rules in takers:
+                rules.extend((tokens[place],))
+        self._coming.clear()
+        for slot, rules in self.rules.items():
+            before = rules.listed
+            rules.listed = rules.addends()
+            if not (numpy.array_equal(before[0], rules.listed[0]) and numpy.array_equal(before[1], rules.listed[1])):
+                self.addends.write(slot, *rules.listed)
+                self.ruled_lists += 1
+                if self.plan is not None:
+                    self.plan.forget_addends()
+
+    def _addend_slot(self, params: SamplingParams, stop_ids_forbidden: bool, rules: TextRules | None) -> int:
+        if not (stop_ids_forbidden or rules is not None or has_addend(params, self.vocab_size)):
             return NO_SLOT
         slot = self.addends.allocate()
-        self.addends.write(slot, *addend_of(params, stop_ids_forbidden, self.vocab_size))
+        if rules is not None:
+            self.rules[slot] = rules
+        self._write_addends(slot, params, stop_ids_forbidden)
         return slot
+
+    def _write_addends(self, slot: int, params: SamplingParams, stop_ids_forbidden: bool) -> None:
+        listed = addend_of(params, stop_ids_forbidden, self.vocab_size)
+        if slot in self.rules:
+            rules = self.rules[slot]
+            rules.own = listed
+            listed = rules.listed = rules.addends()
+        self.addends.write(slot, *listed)
 
     def _penalty_slot(self, seen: Seen | None) -> int:
         if seen is None:

@@ -1,4 +1,6 @@
-"""Logits of a device on their way to the host: in blocks of rows, so that some are sampled while others travel."""
+"""What a device has made on its way to the host: tokens, and logits in blocks of rows, of which some are sampled
+while others travel.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,34 @@ from torch import Tensor
 
 BLOCK_BYTES: Final = 2**22
 """About so much of the logits is one block: it travels in the time in which the CPU kernel samples another."""
+
+
+class HostTokens:
+    """Tokens that were drawn, on their way to the host: nobody waits for them before they are read.
+
+    Args:
+        token_ids: int64 [tokens], on any device; they may change afterwards.
+
+    Example:
+        >>> HostTokens(torch.tensor([3, 1])).read()
+        [3, 1]
+    """
+
+    def __init__(self, token_ids: Tensor) -> None:
+        self._event: torch.Event | None = None
+        if token_ids.is_cpu:
+            self._tokens = token_ids.clone()
+            return
+        self._tokens = torch.empty(token_ids.shape, dtype=token_ids.dtype, pin_memory=True)
+        self._tokens.copy_(token_ids, non_blocking=True)
+        self._event = torch.accelerator.current_stream(token_ids.device).record_event()
+
+    def read(self) -> list[int]:
+        """Returns them, once they have arrived."""
+        if self._event is not None:
+            self._event.synchronize()
+        tokens: list[int] = self._tokens.tolist()
+        return tokens
 
 
 class HostCopy:

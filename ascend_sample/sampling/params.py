@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from ascend_sample.sampling._checks import (
     to_bias,
     to_id,
     to_ids,
+    to_sequences,
 )
 from ascend_sample.sampling.dialects import DIALECTS
 from ascend_sample.sampling.fields import KEY, Column, Declaration, Stage, declared, to_fraction
@@ -27,14 +28,15 @@ from ascend_sample.sampling.fields import KEY, Column, Declaration, Stage, decla
 LARGEST_SEED: Final = 2**64 - 1
 PENALTY: Final = real(-2.0, 2.0, "Use 0 to switch it off.")
 """Of presence and frequency, as in OpenAI's interface and vLLM."""
+WHOLE_TEXT: Final = "Use None for the whole text."
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SamplingParams:
     """The parameters of one request: checked when it is made, immutable and hashable afterwards.
 
-    The order in which they act on a row of logits: `allowed_ids`, `bad_ids`, `min_tokens`, `logit_bias`; the
-    penalties; `temperature`; `top_k`; `top_p`; `min_p`; the draw.
+    The order in which they act on a row of logits: `allowed_ids`, `bad_ids`, `bad_words`, `no_repeat_ngram_size`,
+    `min_tokens`, `logit_bias`, DRY; the penalties; `temperature`; `top_k`; `top_p`; `min_p`; the draw.
 
     Args:
         temperature: 0, which is greedy (the best id, the lowest one of several), or the divisor of the logits, within
@@ -51,6 +53,19 @@ class SamplingParams:
             forbidden by `allowed_ids` or `bad_ids`. It is copied.
         allowed_ids: the only ids that may be drawn, less `bad_ids`; None allows all. Kept as a sorted tuple.
         bad_ids: ids that are never drawn. Kept as a sorted tuple.
+        bad_words: sequences of ids that the text, prompt and output, never comes to hold: the last id of one is not
+            drawn where the ones before it end the text. Sequences of one id become `bad_ids`. Kept as sorted tuples.
+        no_repeat_ngram_size: n: no id is drawn that repeats n tokens of the text in a row; 0 is off.
+        no_repeat_ngram_window: of how many of the last tokens n in a row must not be repeated, at least n; None: all.
+        no_repeat_ngram_whitelist: ids that may be drawn all the same, such as tags of tables. Kept as a sorted tuple.
+        dry_multiplier: 0, which is off, or in [2**-126, 3.4028235e38]. DRY: where the last n tokens of the text are
+            somewhere in it already, dry_multiplier * dry_base**(n - dry_allowed_length), at most 3.4028235e38, is
+            subtracted from the logit of the id that follows there; of several places the longest match counts.
+        dry_base: in [1, 3.4028235e38].
+        dry_allowed_length: shorter matches cost nothing; from 1.
+        dry_sequence_breakers: ids, or sequences of them, that no match goes beyond: it begins after the last one. An
+            id that is one itself costs nothing. Kept as sorted tuples of tuples.
+        dry_range: in how many of the last tokens matches are looked for; None: in all.
         min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn.
         stop_ids: the ids that end the sequence. They matter for `min_tokens` alone. Kept as a sorted tuple.
         seed: in [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
@@ -104,6 +119,17 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = declared(dict, to_bias, Stage.LOGITS)
     allowed_ids: Collection[int] | None = declared(None, to_ids, Stage.LOGITS)
     bad_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    bad_words: Collection[Sequence[int]] = declared((), to_sequences, Stage.LOGITS)
+    no_repeat_ngram_size: int = declared(0, integer(0, LARGEST_COUNT, "Use 0 to switch it off."), Stage.LOGITS)
+    no_repeat_ngram_window: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
+    no_repeat_ngram_whitelist: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    dry_multiplier: float = declared(
+        0.0, real(SMALLEST_POSITIVE, LARGEST, "Use 0 to switch DRY off.", or_zero=True), Stage.LOGITS
+    )
+    dry_base: float = declared(1.75, real(1.0, LARGEST, "Use 1 for the same penalty at any length."), Stage.LOGITS)
+    dry_allowed_length: int = declared(2, integer(1, LARGEST_COUNT, "Use 1 for the shortest."), Stage.LOGITS)
+    dry_sequence_breakers: Collection[int | Sequence[int]] = declared((), to_sequences, Stage.LOGITS)
+    dry_range: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
     min_tokens: int = declared(0, integer(0, LARGEST_COUNT, "Use 0 for no minimum."), Stage.LOGITS)
     stop_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
     seed: int | None = declared(
@@ -128,6 +154,8 @@ class SamplingParams:
             if value is not DEFAULTS[name]:  # a default is in its normal form
                 normal = FIELDS[name].check(value, name, self.vocab_size)
                 object.__setattr__(self, name, normal)  # the class is frozen for everybody else
+        self._move_single_words()
+        self._check_window()
         self._check_bias_is_not_forbidden()
         self._check_something_is_allowed(self.vocab_size)
 
@@ -226,7 +254,8 @@ class SamplingParams:
         for name in WITH_IDS:
             ids = getattr(self, name)
             if ids:
-                to_id(max(ids), name, vocab_size)
+                largest = max(map(max, ids)) if FIELDS[name].check is to_sequences else max(ids)
+                to_id(largest, name, vocab_size)
         if self.logprobs is not None:
             FIELDS["logprobs"].check(self.logprobs, "logprobs", vocab_size)
         self._check_something_is_allowed(vocab_size)
@@ -243,6 +272,19 @@ class SamplingParams:
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy cannot be pickled or copied, and engines send requests from process to process.
         return type(self).from_mapping, (self.to_mapping(),)
+
+    def _move_single_words(self) -> None:
+        """Makes bad ids of bad words that are a single one: these need no text."""
+        single = {word[0] for word in self.bad_words if len(word) == 1}
+        if single:
+            object.__setattr__(self, "bad_ids", tuple(sorted(single.union(self.bad_ids))))
+            object.__setattr__(self, "bad_words", tuple(word for word in self.bad_words if len(word) > 1))
+
+    def _check_window(self) -> None:
+        window = self.no_repeat_ngram_window
+        if window is not None and window < self.no_repeat_ngram_size:
+            rule = f"be at least no_repeat_ngram_size, {self.no_repeat_ngram_size}"
+            refuse_field("no_repeat_ngram_window", rule, window, WHOLE_TEXT)
 
     def _check_bias_is_not_forbidden(self) -> None:
         if not self.logit_bias:
@@ -282,7 +324,7 @@ FIELDS: Final[Mapping[str, Declaration]] = {entry.name: entry.metadata[KEY] for 
 """The declaration of each field, in the order of the fields."""
 DEFAULTS: Final[Mapping[str, Any]] = {entry.name: entry.default for entry in fields(SamplingParams)}
 """Theirs, but for `logit_bias`, which gets a new one each time."""
-WITH_IDS: Final = [name for name, declaration in FIELDS.items() if declaration.check in (to_ids, to_bias)]
+WITH_IDS: Final = [name for name, declaration in FIELDS.items() if declaration.check in (to_ids, to_bias, to_sequences)]
 
 
 def fields_of(*stages: Stage) -> tuple[str, ...]:

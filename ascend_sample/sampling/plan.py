@@ -232,6 +232,10 @@ class ProcessingPlan:
         has_some = bool((self._host.addend_slot != NO_SLOT).any())
         return Addends(self._host, self._addend_slots, self._columns) if has_some else None
 
+    def forget_addends(self) -> None:
+        """Lets the addends be looked up again: the lists of rows have changed, but not which rows have lists."""
+        vars(self).pop("addends", None)
+
     def words(self) -> Tensor | None:
         """Returns the masks of all rows, int32 [batch, words], if any row has one."""
         if self._has_masks and (self._words is None or len(self._words) < self._host.length):

@@ -5,11 +5,13 @@ Slow, one row at a time: what tests compare everything else with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from ascend_sample.sampling._checks import LARGEST
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.segmented import SEGMENT, segments_of
 
@@ -22,7 +24,7 @@ MOST_RANKED = 1024
 def process_row(
     logits: npt.ArrayLike, params: SamplingParams, prompt_ids: Sequence[int] = (), output_ids: Sequence[int] = ()
 ) -> Floats:
-    """Applies mask, bias and penalties: returns what the request's own rules make of its logits.
+    """Applies masks, biases, DRY and penalties: returns what the request's own rules make of its logits.
 
     Args:
         logits: [vocab_size]. NaN counts as -inf.
@@ -35,21 +37,78 @@ def process_row(
     """
     processed = np.array(logits, dtype=np.float64)
     processed[np.isnan(processed)] = -np.inf
+    text = [*prompt_ids, *output_ids]
     for token_id, bias in params.logit_bias.items():
         processed[token_id] += bias
+    for token_id, length in repetitions(text, params).items():
+        beyond = length - params.dry_allowed_length
+        with np.errstate(over="ignore"):
+            dry = params.dry_multiplier * np.float64(params.dry_base) ** beyond
+        processed[token_id] -= min(float(dry), LARGEST)
     for token_id in set(prompt_ids) | set(output_ids):
         value = processed[token_id]
         penalty = params.repetition_penalty
         processed[token_id] = value / penalty if value > 0 else value * penalty
     for token_id in set(output_ids):
         processed[token_id] -= params.frequency_penalty * list(output_ids).count(token_id) + params.presence_penalty
-    masked = set(params.bad_ids)
+    masked = set(params.bad_ids) | forbidden_ids(text, params)
     if params.allowed_ids is not None:
         masked |= set(range(len(processed))) - set(params.allowed_ids)
     if len(output_ids) < params.min_tokens:
         masked |= set(params.stop_ids)
     processed[sorted(masked)] = -np.inf
     return processed
+
+
+def forbidden_ids(text: Sequence[int], params: SamplingParams) -> set[int]:
+    """Returns the ids that would end a bad word, or repeat tokens of the text in a row.
+
+    Args:
+        text: prompt and output.
+        params: the request.
+
+    Example:
+        >>> forbidden_ids([1, 2, 3, 1], SamplingParams(no_repeat_ngram_size=2, bad_words=[[3, 1, 5]]))
+        {2, 5}
+    """
+    forbidden = {word[-1] for word in params.bad_words if list(word[:-1]) == list(text)[len(text) - len(word) + 1 :]}
+    if params.no_repeat_ngram_size:
+        n, window = params.no_repeat_ngram_size, params.no_repeat_ngram_window
+        seen = list(text) if window is None else list(text)[-window:]
+        grams = [seen[start : start + n] for start in range(len(seen) - n + 1)]
+        end = list(text)[len(text) - n + 1 :]
+        forbidden |= {gram[-1] for gram in grams if gram[:-1] == end} - set(params.no_repeat_ngram_whitelist)
+    return forbidden
+
+
+def repetitions(text: Sequence[int], params: SamplingParams) -> dict[int, int]:
+    """Returns the ids that DRY makes less likely, and how many of the last tokens have been before each already.
+
+    Args:
+        text: prompt and output.
+        params: the request.
+
+    Example:
+        >>> repetitions([1, 2, 3, 4, 1, 2, 3], SamplingParams(dry_multiplier=1.0))
+        {4: 3}
+    """
+    if not params.dry_multiplier:
+        return {}
+    unbroken = 0
+    breakers = cast(Collection[Sequence[int]], params.dry_sequence_breakers)
+    for breaker in breakers:
+        for end in range(len(breaker), len(text) + 1):
+            if list(breaker) == list(text)[end - len(breaker) : end]:
+                unbroken = max(unbroken, end)
+    seen = list(text) if params.dry_range is None else list(text)[-params.dry_range :]
+    longest: dict[int, int] = {}
+    for place in range(1, len(seen)):  # of what may come again
+        length = 0
+        while length < min(place, len(text) - unbroken) and seen[place - 1 - length] == seen[-1 - length]:
+            length += 1
+        if length >= params.dry_allowed_length and (seen[place],) not in breakers:
+            longest[seen[place]] = max(length, longest.get(seen[place], 0))
+    return longest
 
 
 def kept_ids(processed: Floats, params: SamplingParams, keep_ties: bool = False) -> list[int]:

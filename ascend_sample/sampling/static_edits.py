@@ -47,6 +47,7 @@ class StaticEdits:
         self._bits = bits_of_bytes(device)
         self._is_masked = False  # by the bitmask of the step before
         self._written: tuple[SamplingBatch, int, bool] | None = None
+        self._ruled_lists = 0  # so many the batch had written
         self._penalized: Tensor | None = None
 
     @property
@@ -61,6 +62,7 @@ class StaticEdits:
             name: whose messages these are.
             batch: the rows.
         """
+        batch.flush()  # rules that look at a text make their lists then
         edits, host = batch._edits, batch.host
         for option, column, lengths in (
             ("addends", host.addend_slot, edits.addends.lengths),
@@ -89,6 +91,8 @@ class StaticEdits:
             is_edited: the requests' own edits have been done to the logits.
         """
         batch.flush()
+        if batch._edits.ruled_lists != self._ruled_lists:
+            self._ruled_lists, self._written = batch._edits.ruled_lists, None
         written = (batch, batch.version, is_edited)
         if written != self._written:
             self._write_rows(batch, is_edited)

@@ -123,6 +123,34 @@ BAD_REQUESTS = [
             ("duplicated_numpy", [3, numpy.int32(3)], "name each id once", "3", "Remove the duplicates"),
         )
     ),
+    # Rules that look at the text.
+    *(
+        of_type(f"{field}_{name}", field, value, rule, shown, remedy)
+        for field in ("bad_words", "dry_sequence_breakers")
+        for name, value, rule, shown, remedy in (
+            ("int", 3, "be a collection of sequences of ids", "3", "a list of lists"),
+            ("str", "no", "be a collection of sequences of ids", "'no'", "a list of lists"),
+            ("none", None, "be a collection of sequences of ids", "None", "a list of lists"),
+            ("of_str", [[3, 4], "no"], "hold sequences of ids", "'no'", "must be tokenized"),
+            ("of_float", [1.5], "hold sequences of ids", "1.5", "must be tokenized"),
+            ("of_bool", [[3, True]], "hold ints", "True", "vocabulary ids"),
+        )
+    ),
+    *(
+        of_value(f"{field}_{name}", field, value, rule, shown, remedy)
+        for field in ("bad_words", "dry_sequence_breakers")
+        for name, value, rule, shown, remedy in (
+            ("empty", [[3], []], "hold sequences of at least one id", "[]", "Leave it out"),
+            ("negative", [[3, -1]], "hold ids in [0, 1048576)", "-1", "model's own vocabulary"),
+            ("duplicated", [[3, 4], (3, 4)], "name each sequence once", "(3, 4)", "Remove the duplicates"),
+        )
+    ),
+    of_value("ngram_negative", "no_repeat_ngram_size", -1, "be an int in [0, 2**31 - 1]", "-1", "0 to switch it off"),
+    of_value("window_0", "no_repeat_ngram_window", 0, "be an int in [1, 2**31 - 1]", "0", "None for the whole text"),
+    of_value("dry_length_0", "dry_allowed_length", 0, "be an int in [1, 2**31 - 1]", "0", "1 for the shortest"),
+    of_value("dry_range_0", "dry_range", 0, "be an int in [1, 2**31 - 1]", "0", "None for the whole text"),
+    of_value("dry_base_below_1", "dry_base", 0.99, "lie in [1, 3.40282e+38]", "0.99", "1 for the same penalty"),
+    of_value("dry_negative", "dry_multiplier", -0.5, f"be 0 or lie in {NORMAL}", "-0.5", "0 to switch DRY off"),
     # Bias.
     of_type("bias_none", "logit_bias", None, "be a mapping of vocabulary ids to floats", "None", "Give a dict"),
     of_type("bias_list", "logit_bias", [(3, 1.0)], "be a mapping", "[(3, 1.0)]", "Give a dict"),
@@ -199,8 +227,17 @@ CONTRADICTIONS = [
             ("allowed_ids", [1, 10]),
             ("bad_ids", [10]),
             ("stop_ids", {10}),
+            ("bad_words", [[1, 10]]),
+            ("dry_sequence_breakers", [10]),
+            ("no_repeat_ngram_whitelist", [10]),
             ("logit_bias", {10: 1.0}),
         )
+    ),
+    BadRequest(
+        "window_below_the_size",
+        {"no_repeat_ngram_size": 4, "no_repeat_ngram_window": 3},
+        ValueError,
+        (": no_repeat_ngram_window must be at least no_repeat_ngram_size, 4", "got 3. ", "None for the whole text"),
     ),
     BadRequest(
         "logprobs_beyond_vocabulary",

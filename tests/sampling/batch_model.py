@@ -9,6 +9,7 @@ import torch
 
 from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.reference import forbidden_ids, repetitions
 
 Float = numpy.float32
 
@@ -22,6 +23,7 @@ class ModelRow:
     output: list[int]
     position: int
     seed: int
+    vocab_size: int
     generated: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -35,12 +37,28 @@ class ModelRow:
     def is_masked_or_biased(self) -> bool:
         one = self.params
         nonzero = [bias for bias in one.logit_bias.values() if bias != 0]
-        return one.allowed_ids is not None or len(one.bad_ids) > 0 or len(nonzero) > 0 or self.left > 0
+        is_ruled = one.no_repeat_ngram_size > 0 or one.dry_multiplier > 0 or len(one.bad_words) > 0
+        return one.allowed_ids is not None or len(one.bad_ids) > 0 or len(nonzero) > 0 or self.left > 0 or is_ruled
 
     @property
     def is_penalized(self) -> bool:
         one = self.params
         return (one.repetition_penalty, one.presence_penalty, one.frequency_penalty) != (1, 0, 0)
+
+    @property
+    def text(self) -> list[int]:
+        """Prompt and output; what is no id equals no other token."""
+        return [token if 0 <= token < self.vocab_size else -1 - place for place, token in enumerate(self.all_tokens)]
+
+    @property
+    def all_tokens(self) -> list[int]:
+        return self.prompt + self.output
+
+    def addend_of(self, token: int) -> numpy.float32:
+        one = self.params
+        length = repetitions(self.text, one).get(token)
+        dry = 0.0 if length is None else one.dry_multiplier * one.dry_base ** (length - one.dry_allowed_length)
+        return Float(one.logit_bias.get(token, 0.0) - dry)
 
     def take(self, token: int) -> None:
         self.position += 1
@@ -50,6 +68,8 @@ class ModelRow:
     def is_forbidden(self, token: int) -> bool:
         one = self.params
         if token in one.bad_ids or (one.allowed_ids is not None and token not in one.allowed_ids):
+            return True
+        if token in forbidden_ids(self.text, one):
             return True
         return self.left > 0 and token in one.stop_ids
 
@@ -61,7 +81,7 @@ class ModelRow:
         one = self.params
         count = self.output.count(token)
         with numpy.errstate(all="ignore"):
-            logit = Float(-numpy.inf) if self.is_forbidden(token) else logit + Float(one.logit_bias.get(token, 0.0))
+            logit = Float(-numpy.inf) if self.is_forbidden(token) else logit + self.addend_of(token)
             if count or token in self.prompt:
                 r = Float(one.repetition_penalty)
                 logit = logit / r if logit > 0 else logit * r
@@ -83,7 +103,7 @@ class Model:
             drawn = torch.empty((), dtype=torch.int64).random_(-(2**63), None, generator=self.generator)
             seed = int(drawn) % 2**64
         place = len(prompt) + len(output) if position is None else position
-        self.rows.append(ModelRow(params, list(prompt), list(output), place, seed))
+        self.rows.append(ModelRow(params, list(prompt), list(output), place, seed, self.vocab_size))
 
     def remove(self, row: int) -> int | None:
         last = len(self.rows) - 1

@@ -17,6 +17,12 @@ Text = list[int]
 Drafter = Callable[[random.Random, Text, Text, int, int], Text]
 """Of a text and how it goes on when it is decoded plainly: at most so many drafts, for a vocabulary of this size."""
 FOREIGN = (-1, -(2**62), 2**40)
+TEXT_RULES: Sequence[dict[str, Any]] = (
+    {"no_repeat_ngram_size": 2, "no_repeat_ngram_whitelist": [5]},
+    {"no_repeat_ngram_size": 1, "no_repeat_ngram_window": 4},
+    {"dry_multiplier": 0.8, "dry_allowed_length": 1, "dry_sequence_breakers": [3, [4, 2]]},
+    {"dry_multiplier": 2.0, "dry_range": 5, "bad_words": [[1, 2], [1, 2, 3], [7, 7]]},
+)
 
 
 class ToyModel:
@@ -56,6 +62,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         min_tokens=at_times(0, rng.randrange(1, 9)),
         stop_ids=stop_ids,
         seed=rng.randrange(2**64),
+        **at_times({}, rng.choice(TEXT_RULES)),
     )
 
 

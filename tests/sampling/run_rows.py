@@ -51,6 +51,15 @@ def random_request(rng: random.Random, vocab_size: int) -> SamplingParams:
         {"bad_ids": ids(vocab_size)},
         {"allowed_ids": ids(vocab_size)},
         {"stop_ids": ids(5), "min_tokens": rng.randrange(9)},
+        {"no_repeat_ngram_size": rng.randrange(1, 3), "no_repeat_ngram_window": rng.choice((None, 2, 9))},
+        {"bad_words": {(rng.randrange(vocab_size), rng.randrange(vocab_size)) for _ in range(20)}},
+        {
+            "dry_multiplier": rng.choice((0.8, 3.0)),
+            "dry_allowed_length": rng.randrange(1, 3),
+            "dry_range": rng.choice((None, 9)),
+            "dry_sequence_breakers": rng.sample(range(vocab_size), rng.randrange(2)),
+            "logit_bias": {token_id: rng.uniform(-9, 9) for token_id in ids(20)},
+        },
     )
     return dataclasses.replace(params, **rng.choice(changes)) if rng.random() < 0.5 else params
 

@@ -71,17 +71,41 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama_cpp", {"repeat_penalty": 1.1, "presence_penalty": 1, "frequency_penalty": 1, "repeat_last_n": -1}, LLAMA_CPP
         | {"repetition_penalty": 1.1, "presence_penalty": 1.0, "frequency_penalty": 1.0}),
     ("llama_cpp", {"repeat_penalty": 1.0, "repeat_last_n": 64}, LLAMA_CPP),
+    ("llama_cpp", {"dry_multiplier": 0.5, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 64,
+        "dry_sequence_breakers": [13, [4, 5]]}, LLAMA_CPP | {"dry_multiplier": 0.5, "dry_base": 1.5,
+        "dry_allowed_length": 3, "dry_range": 64, "dry_sequence_breakers": [13, [4, 5]]}),
+    ("llama_cpp", {"dry_multiplier": 0.5, "dry_sequence_breakers": []}, LLAMA_CPP | {"dry_multiplier": 0.5}),
+    ("llama_cpp", {"dry_multiplier": 0.5, "dry_penalty_last_n": 0}, LLAMA_CPP),
+    ("llama_cpp", {"dry_multiplier": 0.5, "dry_base": 0.9}, LLAMA_CPP),
+    ("llama_cpp", {"dry_sequence_breakers": ["\n"]}, LLAMA_CPP),
+    ("vllm", {"bad_words": [[3], [4, 5]]}, {"bad_ids": [3], "bad_words": [[4, 5]]}),
+    ("generation_config", {"bad_words_ids": [[3], [4, 5], [2], [9], [4, 5]], "suppress_tokens": [3, 8],
+        "eos_token_id": 9, "no_repeat_ngram_size": 3}, {"temperature": 0.0, "bad_ids": [3, 8],
+        "bad_words": [[4, 5]], "no_repeat_ngram_size": 3}),
     ("llama_cpp", {"logit_bias": [[5, 1.5], ["6", False]], "ignore_eos": True}, LLAMA_CPP | {
         "logit_bias": {5: 1.5}, "bad_ids": (2, 6),
     }),
 ]  # fmt: skip
 EXACTLY_REFUSED = [
     ("vllm", {"min_p": 0.1, "top_p": 0.9}, "min_p before top_p"),
+    ("vllm", {"bad_words": [[4, 5]]}, "in the output alone"),
     ("sglang", {"top_k": 5, "top_p": 0.9}, "over all ids"),
     ("llama_cpp", {}, "before it divides by the temperature"),
     ("llama_cpp", {"temperature": 1.0, "presence_penalty": 0.5, "repeat_last_n": -1}, "counts the prompt"),
+    (
+        "llama_cpp",
+        {
+            "temperature": 1.0,
+            "repeat_penalty": 1.5,
+            "repeat_last_n": -1,
+            "dry_multiplier": 1.0,
+            "dry_sequence_breakers": [],
+        },
+        "after the repetition penalty",
+    ),
 ]
 EXACTLY_TAKEN = [
+    ("vllm", {"bad_words": [[4], 5]}),
     ("openai", {"top_p": 0.9, "temperature": 0.3}),
     ("vllm", {"top_k": 5, "top_p": 0.9}),
     ("sglang", {"top_p": 0.9}),
@@ -98,7 +122,13 @@ BAD = [
     ("openai", {"logit_bias": [1]}, TypeError, "logit_bias must be a mapping of ids to numbers"),
     ("openai", {"top_p": 2}, ValueError, "SamplingParams: top_p must lie in"),
     ("vllm", {"logprobs": -1}, ValueError, "logprobs must be 0 or more where vocab_size is not given"),
-    ("generation_config", {"bad_words_ids": [[1, 2]]}, ValueError, "bad_words_ids must hold sequences of one id"),
+    (
+        "vllm",
+        {"bad_words": ["no"]},
+        TypeError,
+        "bad_words must hold sequences of ids, got 'no'. Texts must be tokenized",
+    ),
+    ("llama_cpp", {"dry_multiplier": 1}, ValueError, "dry_sequence_breakers must name ids beside dry_multiplier, got"),
     ("generation_config", {"sequence_bias": {(1, 2): 1.0}}, ValueError, "sequence_bias must hold sequences of one id"),
     ("llama_cpp", {"repeat_penalty": 1.1}, ValueError, "repeat_last_n must be -1 beside a penalty, got 64"),
     ("llama_cpp", {"logit_bias": [["Hello", 1.0]]}, ValueError, "logit_bias must name ids, got 'Hello'"),

@@ -91,6 +91,9 @@ def test_another_vocabulary_than_the_batch_has() -> None:
         ({"bad_ids": [2**20 - 1]}, "bad_ids", (2**20 - 1,)),
         ({"stop_ids": [9], "vocab_size": 10}, "stop_ids", (9,)),
         ({"min_tokens": 2**31 - 1, "stop_ids": [1]}, "min_tokens", 2**31 - 1),
+        ({"no_repeat_ngram_size": 3, "no_repeat_ngram_window": 3}, "no_repeat_ngram_window", 3),
+        ({"no_repeat_ngram_whitelist": {9, 2}}, "no_repeat_ngram_whitelist", (2, 9)),
+        ({"dry_base": 1, "dry_multiplier": 2**-126}, "dry_base", 1.0),
         ({"logit_bias": {numpy.int64(5): 1, 2: -100.0}}, "logit_bias", {2: -100.0, 5: 1.0}),
         ({"allowed_ids": [1, 2], "bad_ids": [2], "logit_bias": {1: 3.0}}, "allowed_ids", (1, 2)),
         ({"allowed_ids": [1, 2], "stop_ids": [2], "min_tokens": 4}, "min_tokens", 4),
@@ -105,6 +108,23 @@ def test_values_at_the_edges_are_taken_and_normalised(fields: dict[str, Any], na
         assert {type(entry) for entry in kept} <= {int}
 
 
+def test_sequences_of_ids_are_kept_as_sorted_tuples() -> None:
+    params = SamplingParams(bad_words=[[4, 2], numpy.array([1, 9])], dry_sequence_breakers=[7, [3, 1], (5,)])
+    assert params.bad_words == ((1, 9), (4, 2))
+    assert params.dry_sequence_breakers == ((3, 1), (5,), (7,))
+    assert SamplingParams.from_mapping(params.to_mapping()) == params
+    assert hash(params) == hash(SamplingParams.from_mapping(params.to_mapping()))
+
+
+def test_bad_words_of_one_id_are_bad_ids() -> None:
+    params = SamplingParams(bad_words=[[4, 2], [7], 3], bad_ids=[7, 1])
+    assert params == SamplingParams(bad_words=[[4, 2]], bad_ids=[1, 3, 7])
+    with pytest.raises(ValueError, match="logit_bias must bias only ids that allowed_ids and bad_ids allow, got 7"):
+        SamplingParams(bad_words=[[7]], logit_bias={7: 1.0})
+    with pytest.raises(ValueError, match="bad_ids must leave at least one of the 2 ids"):
+        SamplingParams(bad_words=[[0], [1]], vocab_size=2)
+
+
 def test_defaults_filter_nothing() -> None:
     assert SamplingParams().to_mapping() == {
         "temperature": 1.0,
@@ -117,6 +137,15 @@ def test_defaults_filter_nothing() -> None:
         "logit_bias": {},
         "allowed_ids": None,
         "bad_ids": (),
+        "bad_words": (),
+        "no_repeat_ngram_size": 0,
+        "no_repeat_ngram_window": None,
+        "no_repeat_ngram_whitelist": (),
+        "dry_multiplier": 0.0,
+        "dry_base": 1.75,
+        "dry_allowed_length": 2,
+        "dry_sequence_breakers": (),
+        "dry_range": None,
         "min_tokens": 0,
         "stop_ids": (),
         "seed": None,

@@ -34,22 +34,24 @@ def _single_ids(given: Mapping[str, Any], field: str, context: Context) -> list[
 
 
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
-    ours = renamed(given, repetition_penalty="repetition_penalty")
+    ours = renamed(given, repetition_penalty="repetition_penalty", no_repeat_ngram_size="no_repeat_ngram_size")
     if given.get("do_sample"):
         ours |= renamed(given, temperature="temperature", top_p="top_p", min_p="min_p")
         ours["top_k"] = given.get("top_k", DEFAULT_TOP_K) or None
     else:
         ours["temperature"] = 0.0
-    forbidden = [*_single_ids(given, "bad_words_ids", context), *given.get("suppress_tokens", ())]
-    if forbidden:
-        ours["bad_ids"] = sorted(set(forbidden))
+    ends = given.get("eos_token_id", ())
+    ends = {"eos_token_id": [ends] if is_integer(ends) else ends}
+    if given.get("bad_words_ids"):
+        never_bad = {(end,) for end in (*ends["eos_token_id"], *context.eos_ids)}
+        ours["bad_words"] = sorted({tuple(word) for word in given["bad_words_ids"]} - never_bad)
+    if given.get("suppress_tokens"):
+        ours["bad_ids"] = sorted(set(given["suppress_tokens"]))
     bias = given.get("sequence_bias", {})
     pairs = bias.items() if isinstance(bias, Mapping) else bias
     if pairs:
         _single_ids({"sequence_bias": [ids for ids, _ in pairs]}, "sequence_bias", context)
         ours["logit_bias"] = {ids[0]: value for ids, value in pairs}
-    ends = given.get("eos_token_id", ())
-    ends = {"eos_token_id": [ends] if is_integer(ends) else ends}
     return ours | to_stops(given | ends, context, "min_new_tokens", stops="eos_token_id", with_eos=True)
 
 
@@ -63,7 +65,10 @@ GENERATION_CONFIG: Final = Dialect(
         "top_p": taken("top_p"),
         "min_p": taken("min_p"),
         "repetition_penalty": taken("repetition_penalty"),
-        "bad_words_ids": taken("bad_ids", note="Sequences of one id; longer ones are refused."),
+        "bad_words_ids": taken(
+            "bad_words", "bad_ids", note="Those of one id are bad_ids; an id that ends the text is none."
+        ),
+        "no_repeat_ngram_size": taken("no_repeat_ngram_size"),
         "suppress_tokens": taken("bad_ids"),
         "sequence_bias": taken("logit_bias", note="Sequences of one id; longer ones are refused."),
         "min_new_tokens": taken("min_tokens", "stop_ids"),
@@ -73,8 +78,7 @@ GENERATION_CONFIG: Final = Dialect(
         "typical_p": refused("No filter here does this.", 1.0),
         "epsilon_cutoff": refused("No filter here does this.", 0.0),
         "eta_cutoff": refused("No filter here does this.", 0.0),
-        "no_repeat_ngram_size": refused("No rule here looks at sequences of ids.", 0),
-        "encoder_no_repeat_ngram_size": refused("No rule here looks at sequences of ids.", 0),
+        "encoder_no_repeat_ngram_size": refused("The prompt of the encoder is not seen here.", 0),
         "encoder_repetition_penalty": refused("The prompt of the encoder is not seen here.", 1.0),
         "begin_suppress_tokens": refused("Ids are forbidden for the whole text here, by bad_ids.", []),
         "forced_bos_token_id": refused("No id is forced here: append it without a draw."),

@@ -22,7 +22,9 @@ DEFAULTS: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05
 UNSEEDED: Final = (-1, 2**32 - 1)
 WHOLE_TEXT: Final = -1
 
-DRY: Final = "No rule here looks at sequences of ids"
+DRY: Final = {"dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1}
+"""The same of the fields of DRY, but for its breakers."""
+BREAKERS: Final = ["\n", ":", '"', "*"]
 NOTHING_ALONE: Final = engines("Of no meaning while the field that switches it on is off; that one is refused.")
 
 
@@ -51,6 +53,20 @@ def _bias(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     return ours
 
 
+def _dry(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Returns the fields of DRY where it is on."""
+    asked = {**DRY, **given}
+    if asked["dry_multiplier"] == 0 or asked["dry_base"] < 1 or asked["dry_penalty_last_n"] == 0:
+        return {}
+    breakers = given.get("dry_sequence_breakers", BREAKERS)
+    if any(isinstance(breaker, str) for breaker in breakers):
+        remedy = "Texts must be tokenized: give an id, or a list of them, for each."
+        context.refuse("dry_sequence_breakers", "name ids beside dry_multiplier", breakers, remedy)
+    ours = {name: asked[name] for name in ("dry_multiplier", "dry_base", "dry_allowed_length")}
+    ours["dry_sequence_breakers"] = breakers
+    return ours | ({"dry_range": asked["dry_penalty_last_n"]} if asked["dry_penalty_last_n"] > 0 else {})
+
+
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     given = DEFAULTS | given
     ours = renamed(given, top_p="top_p", min_p="min_p", repeat_penalty="repetition_penalty", **PENALTIES)
@@ -64,7 +80,7 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     if is_penalized and given["repeat_last_n"] != WHOLE_TEXT:
         remedy = "Penalties look at the whole text here. Give -1, or leave the penalties out."
         context.refuse("repeat_last_n", "be -1 beside a penalty", given["repeat_last_n"], remedy)
-    return ours | to_seed(given, "seed", *UNSEEDED) | _bias(given, context)
+    return ours | to_seed(given, "seed", *UNSEEDED) | _bias(given, context) | _dry(given, context)
 
 
 LLAMA_CPP: Final = Dialect(
@@ -82,6 +98,13 @@ LLAMA_CPP: Final = Dialect(
         "logit_bias": taken("logit_bias", "bad_ids", note="Pairs or a mapping; false is a ban. Texts are refused."),
         "ignore_eos": taken("bad_ids", note="The server never draws these ids then, so eos_ids are banned."),
         "seed": taken("seed", note="-1 is none."),
+        "dry_multiplier": taken("dry_multiplier", note="0 is off."),
+        "dry_base": taken("dry_base", note="Below 1 DRY is off."),
+        "dry_allowed_length": taken("dry_allowed_length"),
+        "dry_penalty_last_n": taken("dry_range", note="-1 is the whole text; 0 switches DRY off."),
+        "dry_sequence_breakers": taken(
+            "dry_sequence_breakers", note="Ids, beside DRY; texts, the default, are refused."
+        ),
         "n_probs": taken("logprobs", note="0 is none."),
         "logprobs": taken("logprobs", note="Another name of n_probs."),
         "typical_p": refused("No filter here does this.", 1.0),
@@ -90,7 +113,6 @@ LLAMA_CPP: Final = Dialect(
         "mirostat": refused("No filter here does this.", 0),
         "adaptive_target": refused("No filter here does this.", -1.0),
         "dynatemp_range": refused("The temperature is one number here.", 0.0),
-        "dry_multiplier": refused(f"{DRY}.", 0.0),
         "min_keep": refused("Filters keep one id at least, and no more for that.", 0, 1),
         "samplers": refused("The order is fixed here; docs/requests.md has it."),
         "reasoning_budget_tokens": refused("No id is forced here.", -1),
@@ -101,10 +123,6 @@ LLAMA_CPP: Final = Dialect(
                 "mirostat_eta",
                 "adaptive_decay",
                 "dynatemp_exponent",
-                "dry_base",
-                "dry_allowed_length",
-                "dry_penalty_last_n",
-                "dry_sequence_breakers",
                 "reasoning_control",
                 "reasoning_budget_start_tag",
                 "reasoning_budget_end_tags",
@@ -171,6 +189,10 @@ LLAMA_CPP: Final = Dialect(
         Difference(
             lambda ours: ours.get("presence_penalty", 0.0) != 0 or ours.get("frequency_penalty", 0.0) != 0,
             "llama.cpp counts the prompt's tokens for presence and frequency; here the output's alone.",
+        ),
+        Difference(
+            lambda ours: "dry_multiplier" in ours and ours.get("repetition_penalty", 1.0) != 1,
+            "llama.cpp subtracts DRY's penalty after the repetition penalty; here that comes last.",
         ),
     ),
 )

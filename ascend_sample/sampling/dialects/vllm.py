@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ascend_sample._errors import is_integer
 from ascend_sample.sampling.dialects.dialect import (
     Context,
     Dialect,
@@ -32,6 +33,7 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
         repetition_penalty="repetition_penalty",
         allowed_token_ids="allowed_ids",
         logprobs="logprobs",
+        bad_words="bad_words",
         **PENALTIES,
     )
     ours |= to_temperature(given, GREEDY_BELOW) | to_top_k(given, 0, -1)
@@ -62,7 +64,7 @@ VLLM: Final = Dialect(
         "ignore_eos": taken("stop_ids", note="Then eos_ids may be drawn before min_tokens."),
         "seed": taken("seed", note="-1 is none; another negative one becomes the unsigned number of its 64 bits."),
         "logprobs": taken("logprobs", note="-1 is all of the vocabulary."),
-        "bad_words": refused("Texts must be tokenized: give ids as bad_ids.", []),
+        "bad_words": taken("bad_words", "bad_ids", note="Sequences of ids; texts are refused."),
         "prompt_logprobs": refused("A step sees no logits of the prompt: ask the engine for them."),
         "prompt_logprob_token_ids": refused("A step sees no logits of the prompt: ask the engine for them."),
         "prompt_logprob_start": refused("A step sees no logits of the prompt: ask the engine for them."),
@@ -96,6 +98,10 @@ VLLM: Final = Dialect(
         Difference(
             lambda ours: ours.get("min_p", 0) > 0 and ours.get("top_p", 1) < 1,
             "vLLM applies min_p before top_p, which then sums what min_p keeps; here top_p is first.",
+        ),
+        Difference(
+            lambda ours: any(not is_integer(word) and len(word) > 1 for word in ours.get("bad_words", ())),
+            "vLLM looks for the beginnings of bad words in the output alone; here in the prompt too.",
         ),
     ),
 )

@@ -1,0 +1,426 @@
+"""Rules that look at a request's text: n-grams that must not come again, DRY, bad words of several ids.
+
+`ASCEND_SAMPLE_TEXTS` is the number of random texts that are compared with the reference.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers.generation.logits_process import NoBadWordsLogitsProcessor, NoRepeatNGramLogitsProcessor
+
+from ascend_sample import hostcann
+from ascend_sample.sampling import (
+    Sampler,
+    SamplingBatch,
+    SamplingParams,
+    draft_places,
+    edits,
+    static_edits,
+    text_indexes,
+    text_rules,
+    verify_drafts,
+)
+from ascend_sample.sampling.reference import forbidden_ids, process_row, repetitions
+from ascend_sample.sampling.static_step import StaticStep
+from ascend_sample.sampling.text_rules import TextRules, longest_match, penalty_of
+from tests.decoding.planting import planted
+
+TEXTS = int(os.environ.get("ASCEND_SAMPLE_TEXTS", "150"))
+INF = float("inf")
+
+
+def listed(rules: TextRules) -> dict[int, float]:
+    ids, addends = rules.addends()
+    assert len(set(ids.tolist())) == len(ids) > 0
+    assert ids.dtype == np.int64
+    assert addends.dtype == np.float32
+    return {token: addend for token, addend in zip(ids.tolist(), addends.tolist(), strict=True) if addend != 0}
+
+
+def expected(params: SamplingParams, text: list[int]) -> dict[int, float]:
+    penalties = {token: -penalty_of(params, length) for token, length in repetitions(text, params).items()}
+    of_float32 = {token: float(np.float32(penalty)) for token, penalty in penalties.items()}
+    return of_float32 | dict.fromkeys(forbidden_ids(text, params), -INF)
+
+
+# ---- by hand ----
+
+
+@pytest.mark.parametrize(
+    ("asked", "text", "addends"),
+    [
+        ({"no_repeat_ngram_size": 2}, [], {}),
+        ({"no_repeat_ngram_size": 1}, [3, 4, 3], {3: -INF, 4: -INF}),
+        ({"no_repeat_ngram_size": 2}, [1, 2, 3, 1], {2: -INF}),
+        ({"no_repeat_ngram_size": 2}, [1, 2, 1, 3, 1], {2: -INF, 3: -INF}),
+        ({"no_repeat_ngram_size": 3}, [1, 2, 3, 1], {}),
+        ({"no_repeat_ngram_size": 3}, [1, 2, 3, 1, 2], {3: -INF}),
+        ({"no_repeat_ngram_size": 2}, [1, 1], {1: -INF}),
+        ({"no_repeat_ngram_size": 2, "no_repeat_ngram_whitelist": [2]}, [1, 2, 1, 3, 1], {3: -INF}),
+        # The pair 1 2 begins 4 tokens before the end, and 1 3 two.
+        ({"no_repeat_ngram_size": 2, "no_repeat_ngram_window": 5}, [1, 2, 1, 3, 1], {2: -INF, 3: -INF}),
+        ({"no_repeat_ngram_size": 2, "no_repeat_ngram_window": 4}, [1, 2, 1, 3, 1], {3: -INF}),
+        ({"bad_words": [[1, 2]]}, [], {}),
+        ({"bad_words": [[1, 2], [1, 3, 4], [5, 1, 6]]}, [3, 1], {2: -INF}),
+        ({"bad_words": [[1, 2], [1, 3, 4], [5, 1, 6]]}, [5, 1], {2: -INF, 6: -INF}),
+        ({"bad_words": [[1, 2], [1, 3, 4], [5, 1, 6]]}, [1, 3], {4: -INF}),
+        ({"dry_multiplier": 0.5, "dry_base": 2.0}, [1, 2, 3, 4, 1], {}),
+        ({"dry_multiplier": 0.5, "dry_base": 2.0}, [1, 2, 3, 4, 1, 2], {3: -0.5}),
+        ({"dry_multiplier": 0.5, "dry_base": 2.0}, [1, 2, 3, 4, 1, 2, 3], {4: -1.0}),
+        ({"dry_multiplier": 0.5, "dry_base": 2.0, "dry_allowed_length": 1}, [1, 2, 3, 4, 1, 2, 3], {4: -2.0}),
+        ({"dry_multiplier": 0.5, "dry_base": 2.0}, [7, 7, 7, 7], {7: -1.0}),
+        # 2 3 is followed by 4 and by 5, but 1 2 3 by 4 alone.
+        ({"dry_multiplier": 0.5, "dry_base": 2.0}, [1, 2, 3, 4, 2, 3, 5, 1, 2, 3], {4: -1.0, 5: -0.5}),
+        ({"dry_multiplier": 0.5, "dry_base": 2.0, "dry_range": 8}, [1, 2, 3, 4, 9, 8, 1, 2, 3], {4: -0.5}),
+        ({"dry_multiplier": 0.5, "dry_base": 2.0, "dry_range": 7}, [1, 2, 3, 4, 9, 8, 1, 2, 3], {}),
+        ({"dry_multiplier": 0.5, "dry_base": 2.0, "dry_sequence_breakers": [1]}, [1, 2, 3, 4, 1, 2, 3], {4: -0.5}),
+        ({"dry_multiplier": 0.5, "dry_base": 2.0, "dry_sequence_breakers": [3]}, [1, 2, 3, 4, 1, 2, 3], {}),
+        ({"dry_multiplier": 0.5, "dry_base": 2.0, "dry_sequence_breakers": [4]}, [1, 2, 3, 4, 1, 2, 3], {}),
+        ({"dry_multiplier": 0.5, "dry_sequence_breakers": [[4, 1]]}, [1, 2, 3, 4, 1, 2, 3], {4: -0.5}),
+        ({"dry_multiplier": 3.0, "dry_base": 1.0}, [7] * 9, {7: -3.0}),
+    ],
+)
+def test_rows_that_one_can_check(asked: dict[str, Any], text: list[int], addends: dict[int, float]) -> None:
+    params = SamplingParams(**asked)
+    assert listed(TextRules(params, text, 10)) == addends
+    assert expected(params, text) == addends
+    grown = TextRules(params, [], 10)
+    grown.extend(text)
+    assert listed(grown) == addends
+
+
+def test_a_penalty_is_a_float32_however_long_the_match() -> None:
+    params = SamplingParams(dry_multiplier=0.8, dry_base=1e20)
+    assert longest_match(params) == 4
+    assert [penalty_of(params, length) for length in (2, 3, 4, 5, 10**9)][:2] == [0.8, 0.8e20]
+    assert {np.float32(penalty_of(params, length)) for length in (4, 5, 10**9)} == {np.finfo(np.float32).max}
+    assert listed(TextRules(params, [1] * 50, 2)) == {1: -float(np.finfo(np.float32).max)}
+    assert longest_match(SamplingParams(dry_multiplier=3e38, dry_base=1e38)) == 3
+
+
+def test_what_is_no_id_equals_nothing() -> None:
+    rules = TextRules(SamplingParams(no_repeat_ngram_size=2, dry_multiplier=1.0, dry_allowed_length=1), [1, 2], 5)
+    rules.extend([-1, 3, -1])
+    assert listed(rules) == {}
+    rules.extend([5, 2])
+    assert listed(rules) == {}, "2 was followed by what is no id"
+    rules.extend([3, 2])
+    assert listed(rules) == {3: -INF}
+
+
+# ---- random texts beside the reference ----
+
+
+def random_rules(rng: random.Random, vocab_size: int) -> SamplingParams:
+    def sequences(most: int, shortest: int) -> set[tuple[int, ...]]:
+        lengths = [rng.randrange(shortest, shortest + 3) for _ in range(rng.randrange(most + 1))]
+        return {tuple(rng.randrange(vocab_size) for _ in range(length)) for length in lengths}
+
+    size = rng.choice((0, 1, 2, 3, 5))
+    return SamplingParams(
+        no_repeat_ngram_size=size,
+        no_repeat_ngram_window=rng.choice((None, max(1, size), size + 3, size + 20)),
+        no_repeat_ngram_whitelist=rng.sample(range(vocab_size), rng.randrange(2)),
+        dry_multiplier=rng.choice((0.0, 0.8, 2.0)),
+        dry_base=rng.choice((1.0, 1.75, 1e9, 1e20)),
+        dry_allowed_length=rng.randrange(1, 4),
+        dry_sequence_breakers=rng.choice(([], [], sequences(2, 1))),
+        dry_range=rng.choice((None, 1, 4, 10, 25)),
+        bad_words=sequences(2, 2),
+    )
+
+
+def compare_with_reference(number: int) -> None:
+    """One text of few ids, token by token; at times drafts are tried and taken back."""
+    rng = random.Random(number)
+    vocab_size = rng.choice((2, 3, 4, 8))
+    params = random_rules(rng, vocab_size)
+    text = [rng.randrange(vocab_size) for _ in range(rng.randrange(40))]
+    rules = TextRules(params, text, vocab_size)
+    for _ in range(rng.randrange(60)):
+        assert listed(rules) == expected(params, text), (params, text)
+        for _ in range(rng.choice((0, 0, 2))):
+            drafts = [rng.randrange(vocab_size) for _ in range(rng.randrange(5))]
+            with rules.after(drafts):
+                assert listed(rules) == expected(params, text + drafts), (params, text, drafts)
+        text.append(rng.randrange(vocab_size))
+        rules.extend(text[-1:])
+
+
+@pytest.fixture
+def _spare_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that texts of this length leave tokens behind that are out of range."""
+    monkeypatch.setattr(text_rules, "SPARE", 5)
+
+
+@pytest.mark.usefixtures("_spare_little")
+def test_random_texts_are_those_of_the_reference() -> None:
+    for number in range(TEXTS):
+        compare_with_reference(number)
+
+
+def test_rules_join_biases_bans_and_penalties(device: str) -> None:
+    """Whole rows beside the reference, on the way that they take through a batch."""
+    rng, vocab_size = random.Random(3), 9
+    for _ in range(25):
+        asked: dict[str, Any] = {
+            **{name: value for name, value in random_rules(rng, vocab_size).to_mapping().items() if value},
+            "logit_bias": {rng.randrange(vocab_size): rng.uniform(-4, 4) for _ in range(4)},
+            "repetition_penalty": rng.choice((1.0, 1.5)),
+            "frequency_penalty": rng.choice((0.0, 0.3)),
+            "stop_ids": [1, 2],
+            "min_tokens": rng.choice((0, 4)),
+        }
+        asked["bad_ids"] = set(rng.sample(range(vocab_size), 2)) - asked["logit_bias"].keys()
+        if asked.get("dry_base") in (1e9, 1e20):
+            asked["dry_base"] = 2.0  # float32 tells
+        params = SamplingParams(**asked)
+        prompt, output = ([rng.randrange(vocab_size) for _ in range(rng.randrange(12))] for _ in range(2))
+        batch = SamplingBatch(vocab_size, device)
+        batch.add(params, prompt, output_ids=output[:3])
+        for token in output[3:]:
+            batch.append(torch.tensor([token], device=device))
+        logits = torch.randn(1, vocab_size, generator=torch.Generator().manual_seed(7))
+        edited = batch.edited(logits.to(device))
+        assert edited is not None
+        wanted = process_row(logits[0].numpy(), params, prompt, output)
+        np.testing.assert_allclose(edited.cpu().numpy()[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+# ---- beside transformers ----
+
+
+def test_forbidden_ids_are_those_of_transformers() -> None:
+    rng = random.Random(5)
+    for _ in range(TEXTS):
+        vocab_size, size = rng.choice((3, 8, 20)), rng.randrange(1, 5)
+        text = [rng.randrange(vocab_size) for _ in range(rng.randrange(1, 50))]
+        words = {tuple(rng.randrange(vocab_size) for _ in range(rng.randrange(1, 4))) for _ in range(4)}
+        if len({word for word in words if len(word) == 1}) >= vocab_size:
+            continue
+        scores = torch.zeros(1, vocab_size)
+        ngrams = NoRepeatNGramLogitsProcessor(size)(torch.tensor([text]), scores.clone())
+        of_words = NoBadWordsLogitsProcessor([list(word) for word in words])(torch.tensor([text]), scores.clone())
+        for asked, theirs in (({"no_repeat_ngram_size": size}, ngrams), ({"bad_words": words}, of_words)):
+            batch = SamplingBatch(vocab_size)
+            batch.add(SamplingParams(**asked), text)
+            ours = batch.edited(scores)
+            assert torch.equal(scores if ours is None else ours, theirs), (asked, text)
+
+
+# ---- in a batch ----
+
+RULED = (
+    {"no_repeat_ngram_size": 1, "no_repeat_ngram_window": 3},
+    {"no_repeat_ngram_size": 2},
+    {"dry_multiplier": 30.0, "dry_allowed_length": 1, "dry_range": 6},
+    {"bad_words": [[0, 1], [1, 2], [2, 0], [3, 3]], "presence_penalty": 0.5},
+    {"logit_bias": {2: 3.0}},
+    {"logit_bias": {4: 3.0}},
+    {},
+)
+
+
+def assert_texts_are_the_references(device: str, steps: int = 60) -> None:
+    """Greedy requests that join, leave and move: each gets the best id of what the reference makes of its logits."""
+    rng, vocab_size = random.Random(2), 6
+    logits = (torch.randn(16, vocab_size, generator=torch.Generator().manual_seed(0)) * 0.5).to(device)
+    batch, sampler = SamplingBatch(vocab_size, device, capacity=2), Sampler()
+    rows: list[tuple[SamplingParams, list[int], list[int]]] = []
+    for step in range(steps):
+        if rows and rng.random() < 0.4:
+            row = rng.randrange(len(rows))
+            batch.remove(row)
+            rows[row] = rows[-1]
+            rows.pop()
+        if len(rows) > 1 and rng.random() < 0.3:
+            order = rng.sample(range(len(rows)), len(rows))
+            batch.reorder(order)
+            rows = [rows[row] for row in order]
+        while len(rows) < 4:
+            params = SamplingParams(temperature=0, **rng.choice(RULED))  # type: ignore[arg-type]
+            prompt = [rng.randrange(vocab_size) for _ in range(rng.randrange(6))]
+            batch.add(params, prompt)
+            rows.append((params, prompt, []))
+        drawn = sampler(logits[step % 13 : step % 13 + 4], batch).token_ids.tolist()
+        for row, (token, (params, prompt, output)) in enumerate(zip(drawn, rows, strict=True)):
+            wanted = process_row(logits[step % 13 + row].cpu().numpy(), params, prompt, output)
+            assert token == int(np.argmax(wanted)), (step, row, params)
+            output.append(token)
+        if rng.random() < 0.3:  # what somebody else draws
+            others = [rng.randrange(4) for _ in range(3)]
+            tokens = [rng.randrange(vocab_size) for _ in others]
+            batch.append(torch.tensor(tokens, device=device), others)
+            for row, token in zip(others, tokens, strict=True):
+                rows[row][2].append(token)
+
+
+def test_requests_that_come_and_go(device: str) -> None:
+    assert_texts_are_the_references(device)
+
+
+def test_a_late_device(late: str) -> None:
+    assert_texts_are_the_references(late, steps=15)
+
+
+def test_only_rows_with_rules_wait(npu: str) -> None:
+    """A step reads the tokens of the one before, which the device has had a step's time for."""
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    sampler, logits = Sampler(), torch.randn(2, 50).to(npu)
+    for ruled, copied, waited in (({}, 0, 0), ({"no_repeat_ngram_size": 3}, 1, 1)):
+        batch = SamplingBatch(50, npu)
+        batch.extend([SamplingParams(seed=1, logit_bias={3: 1.0}, **ruled), SamplingParams(seed=2)])
+        for _ in range(2):
+            sampler(logits, batch)
+        with hostcann.profile() as counted:
+            sampler(logits, batch)
+        assert counted.copies.get("d2h", 0) == copied
+        assert counted.totals.waits <= waited
+
+
+def test_a_step_in_a_graph_has_the_lists_of_its_step(device: str) -> None:
+    assert_static_steps_are_eager(device)
+
+
+def assert_static_steps_are_eager(device: str) -> None:
+    batch, eager = SamplingBatch(8, device), SamplingBatch(8, device)
+    step = StaticStep(4, 8, torch.float32, device, addends=8, history=40)
+    params = [SamplingParams(temperature=0, **ruled) for ruled in RULED[:4]]  # type: ignore[arg-type]
+    for each in (batch, eager):
+        each.extend(params, [[0, 1]] * 4)
+    step.logits.copy_(torch.tensor([[5.0, 4.5, 4.0, 3.5, 3.0, 2.5, 2.0, 1.5]]))
+    for _ in range(12):
+        step.prepare(batch)
+        step.run()
+        assert step.token_ids.tolist() == Sampler()(step.logits, eager).token_ids.tolist()
+        batch.append(step.token_ids)
+    assert len(set(step.token_ids.tolist())) > 1
+
+
+def test_a_step_in_a_graph_that_has_no_room() -> None:
+    batch = SamplingBatch(9)
+    batch.add(SamplingParams(no_repeat_ngram_size=1), [1, 2])
+    step = StaticStep(1, 9, torch.float32, "cpu", addends=2)
+    step.prepare(batch)
+    batch.append(torch.tensor([3]))
+    with pytest.raises(ValueError, match="StaticStep: addends must be 3 at least, for row 0 of the batch, got 2"):
+        step.prepare(batch)
+
+
+def test_drafts_are_seen_by_the_places_behind_them(device: str) -> None:
+    batch = SamplingBatch(5, device)
+    batch.extend([SamplingParams(temperature=0, no_repeat_ngram_size=1), SamplingParams(temperature=0)], [[4], [4]])
+    logits = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]).repeat(8, 1).to(device)
+    drafts = torch.tensor([3, 2, 2, 4, 4, 3], device=device)
+    verified = verify_drafts(logits, drafts, batch, counts=[3, 3])
+    assert verified.token_ids.tolist() == [[3, 2, 1, -1], [4, 4, 4, -1]]
+    before = batch.slot_bytes
+    for _ in range(20):
+        verify_drafts(logits, drafts, batch, counts=[3, 3])
+    assert batch.slot_bytes <= 2 * before, "the places' lists are given back"
+
+
+# ---- what a token costs ----
+
+
+@contextmanager
+def counted_lines() -> Iterator[list[int]]:
+    """Counts the lines that the indexes and rules run."""
+    lines = [0]
+    files = {text_indexes.__file__, text_rules.__file__}
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        lines[0] += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
+
+
+def natural(length: int) -> list[int]:
+    """Ids as often as words are in a language, and phrases that come again."""
+    rng = random.Random(1)
+    text = [int(4000 ** rng.random()) for _ in range(length)]
+    for _ in range(length // 50):
+        start, place = rng.randrange(length - 9), rng.randrange(length - 9)
+        text[place : place + 8] = text[start : start + 8]
+    return text
+
+
+@pytest.mark.parametrize("kind", ["natural", "one id", "one phrase"])
+def test_a_token_costs_the_same_after_any_text(kind: str) -> None:
+    """But for the ids that are listed: the more have followed, the more there are."""
+    params = SamplingParams(
+        no_repeat_ngram_size=4, no_repeat_ngram_window=90, dry_multiplier=0.8, dry_base=9.0, dry_sequence_breakers=[0]
+    )
+    cost = {}
+    for length in (1024, 32_768):
+        text = {"natural": natural(length + 50), "one id": [7] * (length + 50), "one phrase": [1, 2, 3] * length}[kind]
+        rules, entries = TextRules(params, text[:length], 5000), 0
+        with counted_lines() as lines:
+            for token in text[length : length + 50]:
+                rules.extend([token])
+                entries += len(rules.addends()[0])
+        cost[length] = lines[0] / entries
+    assert cost[32_768] < 1.5 * cost[1024], cost
+
+
+# ---- faults that must show ----
+
+FAULTS = {
+    "the index of a row that has left": (edits, "self.rules.pop(slot, None)", "pass", "batch"),
+    "tokens that do not come": (edits, "rules.extend((tokens[place],))", "pass", "batch"),
+    "tokens of another row": (edits, "rules.extend((tokens[place],))", "rules.extend((tokens[place - 1],))", "batch"),
+    "a list that stays": (edits, "self.addends.write(slot, *rules.listed)", "pass", "batch"),
+    "placeholders that are equal": (text_rules, "-1 - len(self._text)", "-1", "no ids"),
+    "placeholders that are forbidden": (text_rules, "in forbidden if token >= 0}", "in forbidden}", "no ids"),
+    "a list of the step before": (static_edits, "_lists, self._written = batch", "_lists, _ = batch", "graph"),
+    "drafts that are not seen": (draft_places, "[drafts[number] for", "[4 for", "drafts"),
+    "an n-gram across the window": (text_indexes, "if start >= first)", "if start >= first - 1)", "texts"),
+    "an n-gram that is forgotten": (text_indexes, "._window_start() - 1", "._window_start()", "texts"),
+    "a whitelist that is ignored": (text_rules, ") - self._spared if", ") if", "texts"),
+    "the prompt's n-grams": (text_indexes, "range(self._window_start(), len(text) - size + 1)", "range(0)", "texts"),
+    "a bad word by its end": (text_rules, "if self._has_before(len(self._text), begin", "if (begin", "texts"),
+    "a breaker that is ignored": (text_rules, "len(self._text) - self._unbroken", "len(self._text)", "texts"),
+    "a breaker of the prompt": (text_rules, "self._unbroken = next(ends, 0)", "self._unbroken = 0", "texts"),
+    "a breaker that is penalised": (text_rules, "and token not in self._unpenalized", "", "texts"),
+    "a match that is one longer": (text_indexes, "within = min(matched,", "within = min(matched + 1,", "texts"),
+    "a match beyond the range": (text_indexes, "_last_end[state] - start)", "_last_end[state] - start + 1)", "texts"),
+    "a place that is not noted": (text_indexes, "put(self._last_end, at, place)", "pass", "texts"),
+    "a range that forgets too much": (text_rules, "self._text[-length:]", "self._text[-length + 1 :]", "texts"),
+    "drafts that are not taken back": (text_indexes, "container[key] = before", "pass", "texts"),
+    "a breaker among drafts": (text_rules, "self._unbroken = unbroken", "pass", "texts"),
+    "an edge that is not copied": (text_indexes, "dict(edges[other])", "{}", "texts"),
+}  # fmt: skip
+CHECKS = {
+    "no ids": test_what_is_no_id_equals_nothing,
+    "batch": lambda: assert_texts_are_the_references("cpu"),
+    "graph": lambda: assert_static_steps_are_eager("cpu"),
+    "drafts": lambda: test_drafts_are_seen_by_the_places_behind_them("cpu"),
+    "texts": lambda: [compare_with_reference(number) for number in range(250)],
+}
+
+
+@pytest.mark.usefixtures("_spare_little")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_show(fault: str) -> None:
+    module, right, wrong, check = FAULTS[fault]
+    with planted(module, right, wrong), pytest.raises((AssertionError, IndexError, KeyError)):
+        CHECKS[check]()
