@@ -14,7 +14,7 @@ export OMP_WAIT_POLICY ?= passive
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rows test-shards test-drafts test-statistics test-collectives test-integrations \
   test-decoding-oracles build verify lint format \
-  sanitize fuzz test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures clean
+  sanitize fuzz test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
@@ -116,13 +116,20 @@ bench-decoding-docs: $(BIN)/.built  ## take the last run of `make bench-decoding
 pictures: $(BIN)/.built  ## the pictures of the documentation
 	$(RUN) docs/pictures/make.py
 
+docs: $(BIN)/.docs  ## the documentation as a site, with what the examples print: build/site/html/index.html
+	$(RUN) docs/site/make.py
+
 clean:  ## remove what was built
-	rm -rf build ascend_sample.egg-info $(BIN)/.built
+	rm -rf build ascend_sample.egg-info $(BIN)/.built $(BIN)/.docs
 	find ascend_sample -name '*.so' -delete
 
 $(BIN)/.requirements: requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(BIN)/.docs: $(BIN)/.built docs/site/requirements.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r docs/site/requirements.txt
 	touch $@
 
 $(BIN)/.built: $(BIN)/.requirements setup.py pyproject.toml $(SOURCES)

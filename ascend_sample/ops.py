@@ -49,15 +49,17 @@ def top_k_top_p_sample(
         q: float32 [batch, vocab_size], noise from Exponential(1), or None to return the best id. With top-k or top-p,
             q[b, i] is the noise of the entry of rank i, else that of id i. Its sign is ignored; an entry of NaN is
             not drawn.
-        eps: added to |q| before the division; finite and >= 0.
+        eps: added to abs(q) before the division; finite and >= 0.
         is_need_logits: whether to return the logits of the kept ids.
         top_k_guess: how many of the best entries top-p tries before it looks at the whole row; >= 1. Never changes
             the result.
 
     Returns:
-        logits_select_idx: int64 [batch], the drawn ids.
-        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and -inf elsewhere; None unless
-            asked for.
+        A `TopKTopPSample`, which has
+
+        - logits_select_idx: int64 [batch], the drawn ids.
+        - logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and -inf elsewhere; None unless
+          asked for.
 
     Raises:
         TypeError: an argument has a wrong type, dtype or layout.
@@ -125,7 +127,7 @@ def top_k_top_p_sample_v2(
         q: float32 [batch, vocab_size], noise from Exponential(1), or None to return the best id. It is read as there,
             but with min-p alone q[b, i] is the noise of the i-th kept id. Must be None with is_need_sample_result.
         min_p: a float, a floating-point tensor [batch], or None for no min-p; rounded as p.
-        eps: added to |q| before the division; finite and >= 0.
+        eps: added to abs(q) before the division; finite and >= 0.
         is_need_logits: whether to return the logits of the kept ids.
         top_k_guess: how many of the best entries top-p tries first; >= 1. Never changes the result.
         ks_max: bounds the k that is honoured; between 1 and 1024.
@@ -133,12 +135,14 @@ def top_k_top_p_sample_v2(
         is_need_sample_result: whether to return the kept ids and their weights.
 
     Returns:
-        logits_select_idx: int64 [batch], the drawn ids.
-        logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and elsewhere -inf, or 0 where
-            input_is_logits is False; None unless asked for.
-        logits_idx: int64 [batch, vocab_size], the kept ids first: in the order of the row where top-k or top-p is on,
-            else ascending. What follows them is undefined. None unless asked for.
-        logits_sort_masked: float32 [batch, vocab_size], the weights of those ids, then zeros; None unless asked for.
+        A `TopKTopPSampleV2`, which has
+
+        - logits_select_idx: int64 [batch], the drawn ids.
+        - logits_top_kp_select: float32 [batch, vocab_size], the logits of the kept ids and elsewhere -inf, or 0 where
+          input_is_logits is False; None unless asked for.
+        - logits_idx: int64 [batch, vocab_size], the kept ids first: in the order of the row where top-k or top-p is on,
+          else ascending. What follows them is undefined. None unless asked for.
+        - logits_sort_masked: float32 [batch, vocab_size], the weights of those ids, then zeros; None unless asked for.
 
     Raises:
         TypeError: an argument has a wrong type, dtype or layout.

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
+
+ROLLBACKS_BEFORE_TRIM: Final = 8
+"""On a device, lengths are read to trim what a model keeps at every n-th rollback only, because that waits for it."""
 
 
 class Places:
@@ -17,6 +22,11 @@ class Places:
         if count > len(self._all):
             self._all = torch.arange(2 * count, device=self._all.device)
         return self._all[:count]
+
+
+def is_trimmed_now(lengths: Tensor, rollbacks: int) -> bool:
+    """Tells whether rows that were rolled back so often are cut to the longest: reading a CPU's lengths is free."""
+    return lengths.is_cpu or rollbacks >= ROLLBACKS_BEFORE_TRIM
 
 
 def mask_of(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -121,7 +121,7 @@ class TestNames:
         ]
         ours = [line.partition(" -m torch.distributed.run ")[0] for line in lines]
         named = {option for line in ours for option in re.findall(r"(?<!\S)--[a-z0-9-]+", line)}
-        for command in (["info"], ["verify"], ["bench"]):
+        for command in (["info"], ["verify"], ["bench"], ["report"]):
             with pytest.raises(SystemExit):
                 cli.main([*command, "--help"])
         for action in ("run", "profile", "env", "info"):

@@ -11,7 +11,7 @@ from torch import Tensor
 from ascend_sample._errors import refuse, refuse_result
 from ascend_sample.decoding.checks import check_arguments, name_of
 from ascend_sample.decoding.model import StepOutput
-from ascend_sample.decoding.places import at_places, mask_of, repeated_rows, tokens_first
+from ascend_sample.decoding.places import at_places, is_trimmed_now, mask_of, repeated_rows, tokens_first
 
 
 class TokenHistory(NamedTuple):
@@ -20,6 +20,7 @@ class TokenHistory(NamedTuple):
     tokens: Tensor  # int64 [batch, length], from the left; what follows a row's end is undefined
     lengths: Tensor  # int64 [batch], the number of tokens of each row
     encoder: dict[str, Tensor]  # what the encoder takes, by name, [batch, ...] each
+    rollbacks: int = 0  # how many there were since the tokens were trimmed to the longest row
 
 
 class ModuleModel:
@@ -60,7 +61,7 @@ class ModuleModel:
         count = tokens.shape[1]
         places = cache.lengths[:, None] + torch.arange(count, device=tokens.device)
         widened = torch.nn.functional.pad(cache.tokens, (0, count)).scatter(1, places, tokens)
-        history = TokenHistory(widened, cache.lengths + count, cache.encoder)
+        history = TokenHistory(widened, cache.lengths + count, cache.encoder, cache.rollbacks)
         logits, hidden_states = self._run(history)
         states = None if hidden_states is None else at_places(hidden_states, places)
         return StepOutput(at_places(logits, places), history, states)
@@ -72,11 +73,14 @@ class ModuleModel:
     def reorder(self, cache: TokenHistory, index: Tensor) -> TokenHistory:
         """See `StepModel.reorder`."""
         encoder = {name: value[index] for name, value in cache.encoder.items()}
-        return TokenHistory(cache.tokens[index], cache.lengths[index], encoder)
+        return TokenHistory(cache.tokens[index], cache.lengths[index], encoder, cache.rollbacks)
 
     def rollback(self, cache: TokenHistory, lengths: Tensor) -> TokenHistory:
         """See `StepModel.rollback`."""
-        return cache._replace(lengths=lengths)
+        tokens, rollbacks = cache.tokens, cache.rollbacks + 1
+        if is_trimmed_now(lengths, rollbacks):  # what is never trimmed grows beyond what the module can read
+            tokens, rollbacks = tokens[:, : int(lengths.max())], 0
+        return TokenHistory(tokens, lengths, cache.encoder, rollbacks)
 
     @torch.no_grad()
     def _run(self, history: TokenHistory) -> tuple[Tensor, Tensor | None]:

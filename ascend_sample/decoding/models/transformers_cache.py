@@ -12,10 +12,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 from transformers.modeling_outputs import BaseModelOutput
 
 from ascend_sample._errors import refuse
-from ascend_sample.decoding.places import repeated_rows
-
-ROLLBACKS_BEFORE_TRIM: Final = 8
-"""On a device, lengths are read to trim the store at every n-th ragged rollback only, because that waits for it."""
+from ascend_sample.decoding.places import is_trimmed_now, repeated_rows
 
 _SUPPORTED_LAYERS: Final = (DynamicLayer, DynamicSlidingWindowLayer)
 
@@ -81,7 +78,7 @@ class AlignedCache:
         """
         removed = self.lengths - lengths
         width, has_holes, rollbacks, all_remove = self.width, True, self.rollbacks + 1, None
-        if _reading_is_free(self.lengths) or rollbacks >= ROLLBACKS_BEFORE_TRIM:
+        if is_trimmed_now(self.lengths, rollbacks):
             ends = torch.stack((*removed.aminmax(), *lengths.aminmax()))
             least_removed, most_removed, shortest, width = ends.tolist()
             if least_removed < 0:
@@ -125,10 +122,6 @@ def check_layers(owner: str, config: Any) -> None:
                 "recomputes."
             )
             refuse(owner, "model", "keep keys and values alone", value, remedy)
-
-
-def _reading_is_free(tensor: Tensor) -> bool:
-    return tensor.is_cpu
 
 
 def _self_attention_layers(past: Cache) -> Iterator[Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.places import ROLLBACKS_BEFORE_TRIM
 from tests.decoding.tiny_models import TinyCausal
 
 
@@ -32,3 +34,20 @@ def test_decode_after_reorder_and_ragged_rollback_equals_the_tokens_alone() -> N
     first = model.prefill(torch.tensor([[4, 5, 8, 10, 11]])).logits
     second = model.prefill(torch.tensor([[1, 2, 3, 12, 1]])).logits
     torch.testing.assert_close(logits[:, -1], torch.cat((first, second)))
+
+
+def test_what_was_taken_back_is_not_read_for_ever(device: str) -> None:
+    """A module may have a limit of tokens: rounds whose drafts all go must not lead beyond it."""
+    widths: list[int] = []
+
+    def module(input_ids: Tensor) -> Tensor:
+        widths.append(input_ids.shape[1])
+        return torch.zeros(*input_ids.shape, 5, device=input_ids.device)
+
+    model = ModuleModel(module)
+    cache = model.prefill(torch.tensor([[1, 2], [3, 4]], device=device)).cache
+    for length in range(2, 30):
+        cache = model.rollback(cache, torch.tensor([length, length - 1], device=device))
+        cache = model.decode(torch.ones(2, 5, dtype=torch.int64, device=device), cache).cache
+    most = 5 if device == "cpu" else 5 * ROLLBACKS_BEFORE_TRIM
+    assert max(widths) <= 30 + most

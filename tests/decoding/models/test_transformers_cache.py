@@ -8,7 +8,8 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from ascend_sample import hostcann
-from ascend_sample.decoding.models.transformers_cache import ROLLBACKS_BEFORE_TRIM, AlignedCache, live_columns
+from ascend_sample.decoding.models.transformers_cache import AlignedCache, live_columns
+from ascend_sample.decoding.places import ROLLBACKS_BEFORE_TRIM
 
 
 def store(lengths: list[int], device: str) -> AlignedCache:

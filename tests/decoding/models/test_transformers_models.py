@@ -85,8 +85,7 @@ def lengths_are_not_read(that_is_so: bool) -> Iterator[None]:
     """On a CPU, the way of a device, where the store is not trimmed at every rollback."""
     with pytest.MonkeyPatch.context() as patch:
         if that_is_so:
-            patch.setattr(transformers_cache, "_reading_is_free", lambda tensor: False)
-            patch.setattr(transformers_cache, "ROLLBACKS_BEFORE_TRIM", 3)
+            patch.setattr(transformers_cache, "is_trimmed_now", lambda lengths, rollbacks: rollbacks >= 3)
         yield
 
 
