@@ -19,7 +19,7 @@ ROWS_AT_ONCE: Final = 1024
 """On a CPU, which makes nothing as large as the logits for log-probabilities: results of so many places, twice."""
 DEVICE_BYTES: Final = 2**26
 """Of float32 logits, which devices are given in blocks."""
-ENTROPY_BYTES: Final = 2**21
+ENTROPY_BYTES: Final = 2**23
 """The same on a CPU, for entropies: they stay in its caches."""
 FAINT: Final = -1000.0
 """What is so far below the best logit has a probability of 0 in float32, and, unlike -inf, a product with that."""
