@@ -13,6 +13,7 @@ from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.routes import SamplingRoute
 from ascend_sample.sampling.row_parameters import RowsOutput, RowStatus
 from ascend_sample.sampling.sampler import RowRoute, Sampler, SamplerOutput
+from ascend_sample.sampling.scoring import Scores, score
 from ascend_sample.sampling.static_step import StaticStep
 from ascend_sample.sampling.verify import VerifiedDrafts, verify_drafts
 
@@ -28,10 +29,12 @@ __all__ = [
     "SamplingBatch",
     "SamplingParams",
     "SamplingRoute",
+    "Scores",
     "StaticStep",
     "VerifiedDrafts",
     "exponential_noise",
     "filter_logits",
     "sample_rows",
+    "score",
     "verify_drafts",
 ]

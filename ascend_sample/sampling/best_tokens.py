@@ -95,10 +95,10 @@ def best_tokens(
         found, tokens = native_best_tokens(logits, count, softmax_smoothing)
         # The row's best is among them, so they are divided as in the whole row.
         divided = divide(logits.gather(1, tokens), softmax_smoothing)
-        return log_probs_below(_below(divided, divided.amax(dim=1, keepdim=True)), found[:, :1].neg()), tokens
+        return log_probs_below(below(divided, divided.amax(dim=1, keepdim=True)), found[:, :1].neg()), tokens
     divided = divide(logits, softmax_smoothing)
     best, tokens = best_entries(divided, count, lanes)
-    differences = _below(divided, best[:, :1])
+    differences = below(divided, best[:, :1])
     log_sum = _log_sum(logits, softmax_smoothing, differences)
     return log_probs_below(differences.gather(1, tokens), log_sum), tokens
 
@@ -109,7 +109,7 @@ def all_log_probs(logits: Tensor, softmax_smoothing: float) -> Tensor:
     NaN counts as -inf, and entries of +inf share the mass. Where all are -inf, all stay so.
     """
     divided = divide(logits, softmax_smoothing)
-    differences = _below(divided, divided.amax(dim=1, keepdim=True))
+    differences = below(divided, divided.amax(dim=1, keepdim=True))
     return log_probs_below(differences, _log_sum(logits, softmax_smoothing, differences))
 
 
@@ -133,7 +133,7 @@ def log_probs_below(differences: Tensor, log_sum: Tensor) -> Tensor:
     return differences.sub_(log_sum)
 
 
-def _below(divided: Tensor, maxima: Tensor) -> Tensor:
+def below(divided: Tensor, maxima: Tensor) -> Tensor:
     """Returns how far divided logits are below the maxima of their rows, float32 [rows, n]; -inf where these are -inf.
 
     Where a maximum is +inf, entries that equal it have 0, and the others -inf.
@@ -145,7 +145,7 @@ def _below(divided: Tensor, maxima: Tensor) -> Tensor:
 
 
 def _log_sum(logits: Tensor, softmax_smoothing: float, differences: Tensor) -> Tensor:
-    """Returns the logarithm of each row's sum of exponentials, float32 [rows, 1], from its `_below`."""
+    """Returns the logarithm of each row's sum of exponentials, float32 [rows, 1], from its `below`."""
     if has_native_operator(logits):
         return -native_best_tokens(logits, 1, softmax_smoothing)[0]
     return sum_of_rows(differences.exp()).log_().clamp_min_(0)  # the best adds 1, and is missing in rows of -inf

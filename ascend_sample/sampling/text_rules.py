@@ -73,7 +73,8 @@ class TextRules:
         self._suffixes: SuffixIndex | None = None
         if params.dry_multiplier > 0:
             self._index_suffixes()
-            ends = (end for end in range(len(self._text), 0, -1) if self._ends_with_breaker(end))
+            last = len(self._text) if breakers else 0
+            ends = (end for end in range(last, 0, -1) if self._ends_with_breaker(end))
             self._unbroken = next(ends, 0)
 
     def extend(self, tokens: Iterable[int]) -> None:

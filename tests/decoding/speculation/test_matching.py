@@ -63,6 +63,9 @@ def params_of(rng: random.Random) -> SamplingParams:
         min_tokens=rng.choice((0, 3)),
         stop_ids=[2],
         seed=rng.randrange(2**64),
+        no_repeat_ngram_size=rng.choice((0, 0, 3)),
+        dry_multiplier=rng.choice((0.0, 0.0, 0.8)),
+        bad_words=rng.choice(((), [[1, 3], [3, 1, 1]])),
     )
 
 

@@ -1,0 +1,161 @@
+"""What given texts are worth to a model: log-probabilities, ranks, the best tokens and entropies, place by place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ascend_sample._errors import check_bool, check_integer, refuse
+from ascend_sample.sampling._normal_mode import in_normal_mode
+from ascend_sample.sampling.best_tokens import CHUNK, below, divide
+from ascend_sample.sampling.logprobs import AskingRows, LogprobsMode, gather_logprobs
+from ascend_sample.sampling.row_parameters import check_logits
+
+NAME: Final = "score"
+ROWS_AT_ONCE: Final = 1024
+"""On a CPU, which makes nothing as large as the logits for log-probabilities: results of so many places, twice."""
+DEVICE_BYTES: Final = 2**26
+"""Of float32 logits, which devices are given in blocks."""
+ENTROPY_BYTES: Final = 2**23
+"""The same on a CPU, for entropies: they stay in its caches."""
+FAINT: Final = -1000.0
+"""What is so far below the best logit has a probability of 0 in float32, and, unlike -inf, a product with that."""
+
+
+class Scores(NamedTuple):
+    """What `score` returns, on the device of the logits.
+
+    Attributes:
+        logprobs: float32 [places], the log-probability of each given token.
+        ranks: int64 [places], how many tokens have at least that; 1 is the best.
+        best_ids: int64 [places, n], the best tokens in order, equal ones by id.
+        best_logprobs: float32 [places, n], theirs.
+        entropy: float32 [places], of each distribution, in nats; None where it was not asked for.
+    """
+
+    logprobs: Tensor
+    ranks: Tensor
+    best_ids: Tensor
+    best_logprobs: Tensor
+    entropy: Tensor | None
+
+
+@in_normal_mode
+def score(logits: Tensor | Iterable[Tensor], token_ids: Tensor, n: int = 0, *, entropy: bool = False) -> Scores:
+    """Tells what each of given tokens is worth under the logits of its place: logprobs of a prompt, scores of texts.
+
+    The numbers are those of `Sampler("raw_logprobs")`. Logits are read where they lie, and never converted as a whole:
+    on a CPU what is made beside the results is bounded, however many places there are.
+
+    Args:
+        logits: float32, float16 or bfloat16 [places, vocab_size], or chunks of them in order, of any lengths: a model
+            that makes them piece by piece need not keep them. NaN counts as -inf; entries of +inf share the mass.
+        token_ids: int64 [places] on the device of the logits: the token that comes at each place. (Of a prompt the
+            logits of place t tell of token t + 1.)
+        n: how many of the best tokens are told of each place.
+        entropy: tell the entropies as well. There is no native operator for them: it takes several times as long.
+
+    Returns:
+        All of it. A row of -inf has no distribution: its logprobs are -inf, its entropy is 0.
+
+    Raises:
+        TypeError: an argument has the wrong type or dtype.
+        ValueError: an argument has the wrong shape or device; on a CPU also where an id is none of the vocabulary.
+
+    Example:
+        >>> logits = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.25, 0.25]]).log()
+        >>> scores = score(logits, torch.tensor([2, 1]), n=1, entropy=True)
+        >>> scores.logprobs.exp(), scores.ranks, scores.best_ids
+        (tensor([0.7000, 0.2500]), tensor([1, 3]), tensor([[2],
+                [0]]))
+        >>> scores.entropy
+        tensor([0.8018, 1.0397])
+
+    Source: docs/sampling.md, section 6 "Logprobs", "Scores of a text".
+    """
+    check_bool(NAME, "entropy", entropy)
+    n = check_integer(NAME, "n", n, low=0)
+    if not isinstance(token_ids, Tensor) or token_ids.dtype != torch.int64:
+        got = token_ids.dtype if isinstance(token_ids, Tensor) else type(token_ids).__name__
+        refuse(NAME, "token_ids", "be an int64 tensor", got, "Convert it with .to(torch.int64).", TypeError)
+    if token_ids.dim() != 1:
+        refuse(NAME, "token_ids", "have shape [places]", list(token_ids.shape), "Flatten logits and ids alike.")
+    places, device = len(token_ids), token_ids.device
+    scores = Scores(
+        torch.empty(places, device=device),
+        torch.empty(places, dtype=torch.int64, device=device),
+        torch.empty(places, n, dtype=torch.int64, device=device),
+        torch.empty(places, n, device=device),
+        torch.empty(places, device=device) if entropy else None,
+    )
+    done = 0
+    for chunk in (logits,) if isinstance(logits, Tensor) else logits:
+        _check_chunk(chunk, token_ids, done, n)
+        for start in range(0, len(chunk), _rows_at_once(chunk)):
+            rows = chunk[start : start + _rows_at_once(chunk)]
+            _score_rows(rows, token_ids, slice(done, done + len(rows)), scores)
+            done += len(rows)
+    if done != places:
+        refuse(NAME, "logits", f"have a row for each of {places} ids", done, "Give the logits of all places.")
+    return scores
+
+
+def _score_rows(logits: Tensor, token_ids: Tensor, places: slice, scores: Scores) -> None:
+    """Writes the scores of some places."""
+    n = scores.best_ids.shape[1]
+    asking = AskingRows.of(range(len(logits)), len(logits), n, logits.device)
+    found = gather_logprobs(asking, logits, LogprobsMode.RAW_LOGPROBS, token_ids[places])
+    scores.logprobs[places], scores.ranks[places] = found.values[:, 0], found.ranks
+    scores.best_ids[places], scores.best_logprobs[places] = found.token_ids[:, 1:], found.values[:, 1:]
+    if scores.entropy is not None:
+        scores.entropy[places] = torch.cat([_entropies(rows) for rows in _in_cache(logits)])
+
+
+def _entropies(logits: Tensor) -> Tensor:
+    """Returns the entropy of each row, float32 [rows]: log Z minus the mean of how far logits are from the best."""
+    values = divide(logits, 1.0)
+    best = values.amax(1, keepdim=True)
+    differences = below(values, best).clamp_(min=FAINT)
+    weights = differences.softmax(1)
+    largest, total = weights.amax(1).double(), _sums(weights)  # softmax may miss a total of 1 by more than 1e-6
+    found = (total / largest).log_() - _sums(weights.mul_(differences)) / total
+    return found.float().masked_fill_(best.squeeze(1) == -torch.inf, 0.0)
+
+
+def _sums(values: Tensor) -> Tensor:
+    """Returns the sum of each row in float64, of short pieces that float32 adds up without losing much."""
+    pieces = values.shape[1] // CHUNK
+    of_pieces = values[:, : pieces * CHUNK].unflatten(1, (pieces, CHUNK)).sum(2)
+    rest = values[:, pieces * CHUNK :].sum(1, dtype=torch.float64)
+    return rest.add_(of_pieces.sum(1, dtype=torch.float64))
+
+
+def _rows_at_once(logits: Tensor) -> int:
+    return ROWS_AT_ONCE if logits.is_cpu else max(1, DEVICE_BYTES // (4 * logits.shape[1]))
+
+
+def _in_cache(logits: Tensor) -> Iterator[Tensor]:
+    """Yields rows in blocks whose float32 numbers a CPU's caches hold; those of a device at once."""
+    count = max(1, ENTROPY_BYTES // (4 * logits.shape[1])) if logits.is_cpu else len(logits)
+    yield from logits.split(max(1, count))
+
+
+def _check_chunk(logits: Tensor, token_ids: Tensor, done: int, n: int) -> None:
+    """Raises unless a chunk of logits fits the ids of its places, the first of which is ``done``."""
+    check_logits(NAME, logits)
+    if logits.device != token_ids.device:
+        refuse(NAME, "token_ids", f"be on the device of logits, {logits.device}", token_ids.device, "Move them there.")
+    places, vocab_size = logits.shape
+    check_integer(NAME, "n", n, low=0, high=vocab_size)
+    if done + places > len(token_ids):
+        got = f"{done + places} or more"
+        refuse(NAME, "logits", f"have a row for each of {len(token_ids)} ids", got, "Give an id for each place.")
+    if places and logits.is_cpu:
+        ids = token_ids[done : done + places]
+        least, most = int(ids.min()), int(ids.max())
+        if least < 0 or most >= vocab_size:
+            rule = f"hold ids in [0, {vocab_size})"
+            refuse(NAME, "token_ids", rule, least if least < 0 else most, "Leave out padding.")

@@ -1,0 +1,104 @@
+"""Scores of given texts on the CPU, beside log_softmax, topk and gather.
+
+    python -m benchmarks.score  # prints the table and the promise, writes build/performance/score.json
+
+512 places, a vocabulary of 151,936, bfloat16, the 5 best of each. The peer makes float32 numbers of all places, so that
+more of them do not fit into every machine's memory; both take time in proportion to the places.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
+
+import torch  # isort: skip
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from ascend_sample.bench.timing import Budget, measure, repeat
+from ascend_sample.sampling import score
+from benchmarks import distributions, environment
+from benchmarks.gates import AT_LEAST, Gate
+from benchmarks.native import ROOT
+from benchmarks.quiet import MOST_DISTURBED, Watch
+from benchmarks.step_rows import make_read
+
+OUTPUT = ROOT / "build" / "performance" / "score.json"
+PLACES, VOCAB_SIZE, BEST = 512, 151936, 5
+SECONDS = 20.0
+SCORE, ENTROPY, PEER, READ = "score", "score with entropy", "log_softmax, topk, gather", "one read of the logits"
+AHEAD = 20.0
+
+
+def peer(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What is written where no operator is at hand: no ranks."""
+    log_probs = logits.float().log_softmax(1)
+    best = log_probs.topk(BEST, 1)
+    return log_probs.gather(1, token_ids.unsqueeze(1)), best.values, best.indices
+
+
+def run(seconds: float, places: int = PLACES, vocab_size: int = VOCAB_SIZE) -> dict[str, Any]:
+    """Times the contestants in turns."""
+    logits = distributions.make(distributions.LANGUAGE_MODEL, places, vocab_size).to(torch.bfloat16)
+    token_ids = torch.arange(places) % vocab_size
+    calls: dict[str, Callable[[], object]] = {
+        SCORE: lambda: score(logits, token_ids, BEST),
+        ENTROPY: lambda: score(logits, token_ids, BEST, entropy=True),
+        PEER: lambda: peer(logits, token_ids),
+        READ: make_read(logits),
+    }
+    watch = Watch()
+    results = measure({name: repeat(call) for name, call in calls.items()}, Budget(seconds=seconds))
+    disturbed = watch.share_of_others()
+    ahead = results[PEER].median / results[SCORE].median
+    gate = Gate(
+        "score",
+        f"{PEER} / {SCORE}",
+        AT_LEAST,
+        AHEAD,
+        ahead,
+        worst=f"[{places}, {vocab_size}] bfloat16, the {BEST} best",
+        is_disturbed=(disturbed or 0.0) > MOST_DISTURBED,
+    )
+    return {
+        "environment": environment.describe(),
+        "places": places,
+        "disturbed": disturbed,
+        "results": {name: result.to_json() for name, result in results.items()},
+        "gates": [gate.to_json()],
+    }
+
+
+def show(found: dict[str, Any]) -> None:
+    """Prints times and the promise."""
+    table = Table("contestant", "median of a place", "quartiles", "others' share")
+    others = "" if found["disturbed"] is None else f"{found['disturbed']:.0%}"
+    for name, result in found["results"].items():
+        median, lower, upper = (
+            result[key] * 1e6 / found["places"] for key in ("median", "lower_quartile", "upper_quartile")
+        )
+        table.add_row(name, f"{median:.0f} us", f"{lower:.0f} to {upper:.0f} us", others)
+    console = Console(width=160)
+    console.print(table)
+    for gate in found["gates"]:
+        value = f"{gate['value']:.3g} in '{gate['worst']}'"
+        console.print(f"{gate['verdict']:<12} {gate['name']}: {value} ({gate['bound']} {gate['limit']:g})")
+
+
+def main() -> int:
+    """Measures; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.score", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for all contestants together")
+    options = parser.parse_args()
+    found = run(options.seconds)
+    environment.keep(OUTPUT, found)
+    show(found)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

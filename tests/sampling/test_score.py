@@ -1,0 +1,191 @@
+"""Scores of given texts: beside float64, place by place, in chunks, and in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_row_logprobs import in_float64, logits_with_ties, special_rows
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, Scores, score, scoring
+from tests.decoding.planting import planted
+from tests.support.warm_python import run_warm
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def entropy_in_float64(logits: Tensor) -> Tensor:
+    values = logits.double().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    best = values.amax(1, keepdim=True)
+    shared = torch.where(values == torch.inf, 0.0, -torch.inf)
+    values = torch.where(best == torch.inf, shared, values)
+    found = torch.special.entr(values.softmax(1)).sum(1)
+    return found.masked_fill(best.squeeze(1) == -torch.inf, 0.0)
+
+
+def check(logits: Tensor, token_ids: Tensor, n: int, device: str = "cpu", chunks: list[int] | None = None) -> Scores:
+    there = logits.to(device)
+    given = there if chunks is None else iter(there.split(chunks))
+    found = score(given, token_ids.to(device), n, entropy=True)
+    assert found.entropy is not None
+    expected = in_float64(logits, token_ids, n)
+    numbers = torch.cat((found.logprobs.unsqueeze(1), found.best_logprobs), 1).cpu()
+    close: dict[str, Any] = {"atol": 1e-6, "rtol": 2**-24}
+    torch.testing.assert_close(numbers.double(), expected.values.float().double(), **close)
+    torch.testing.assert_close(found.entropy.cpu().double(), entropy_in_float64(logits), **close)
+    assert torch.equal(found.best_ids.cpu(), expected.token_ids[:, 1:])
+    assert torch.equal(found.ranks.cpu(), expected.ranks)
+    return found
+
+
+def places(logits: Tensor, seed: int = 0) -> Tensor:
+    return torch.randint(logits.shape[1], (len(logits),), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scores_are_those_of_float64(dtype: torch.dtype, device: str) -> None:
+    for rows, vocab_size, n in ((300, 3, 3), (100, 128, 0), (50, 1000, 7)):
+        logits = logits_with_ties(rows, vocab_size, dtype)
+        check(logits, places(logits), n, device)
+
+
+def test_a_large_vocabulary() -> None:
+    logits = torch.randn(3, 151_936, generator=torch.Generator().manual_seed(0)) * torch.tensor([[0.01], [3.0], [30.0]])
+    logits[1] = (logits[1] * 4).round() / 4
+    assert check(logits[1:2].bfloat16(), torch.tensor([7]), 5).entropy is not None
+    for row in logits:
+        found = score(row.unsqueeze(0), torch.tensor([7]), entropy=True)
+        assert found.entropy is not None
+        assert abs(found.entropy.item() - entropy_in_float64(row.unsqueeze(0)).item()) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_special_rows(dtype: torch.dtype) -> None:
+    logits = torch.tensor(list(special_rows())).to(dtype)
+    for token in range(5):
+        check(logits, torch.full((len(logits),), token), 4)
+
+
+def test_chunks_of_any_length(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = logits_with_ties(40, 300, torch.bfloat16)
+    whole = check(logits, places(logits), 3, device)
+    monkeypatch.setattr(scoring, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(scoring, "DEVICE_BYTES", 4 * 300 * 7)
+    monkeypatch.setattr(scoring, "ENTROPY_BYTES", 4 * 300 * 2)
+    for chunks in ([40], [1, 20, 0, 19], [8] * 5):
+        for one, other in zip(check(logits, places(logits), 3, device, chunks), whole, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-6 if device != "cpu" else 0, rtol=0)
+
+
+def test_they_are_what_the_sampler_reports(device: str) -> None:
+    logits = torch.randn(20, 500, generator=torch.Generator().manual_seed(2)).to(device)
+    batch = SamplingBatch(500, device)
+    batch.extend([SamplingParams(seed=row, logprobs=4) for row in range(20)])
+    output = Sampler()(logits, batch)
+    assert output.logprobs is not None
+    found = score(logits, output.token_ids, 4)
+    assert found.entropy is None
+    assert torch.equal(found.best_ids, output.logprobs.token_ids[:, 1:])
+    assert torch.equal(found.ranks, output.logprobs.ranks)
+    torch.testing.assert_close(found.logprobs, output.logprobs.values[:, 0], atol=1e-6, rtol=0)
+
+
+def test_nothing_is_read_from_a_device(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    logits, token_ids = torch.randn(20, 500).to(npu), torch.zeros(20, dtype=torch.int64).to(npu)
+    score(logits, token_ids, 4, entropy=True)
+    with hostcann.profile() as counted:
+        score(logits, token_ids, 4, entropy=True)
+    assert counted.copies.get("d2h", 0) == 0
+    assert counted.totals.waits == 0
+
+
+def test_no_places() -> None:
+    found = score(torch.empty(0, 5), torch.empty(0, dtype=torch.int64), 2, entropy=True)
+    assert [tuple(each.shape) for each in found if each is not None] == [(0,), (0,), (0, 2), (0, 2), (0,)]
+    assert score([], torch.empty(0, dtype=torch.int64)).logprobs.shape == (0,)
+
+
+ROWS = torch.zeros(2, 5)
+IDS = torch.zeros(2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("logits", "token_ids", "options", "error", "says"),
+    [
+        (ROWS, IDS.int(), {}, TypeError, r"token_ids must be an int64 tensor, got torch.int32\. Convert"),
+        (ROWS, [0, 1], {}, TypeError, r"token_ids must be an int64 tensor, got list\."),
+        (ROWS, IDS.view(1, 2), {}, ValueError, r"token_ids must have shape \[places\], got \[1, 2\]"),
+        (ROWS, IDS[:1], {}, ValueError, "logits must have a row for each of 1 ids, got 2 or more"),
+        ([ROWS, ROWS], torch.zeros(5, dtype=torch.int64), {}, ValueError, "for each of 5 ids, got 4"),
+        (ROWS.double(), IDS, {}, TypeError, "logits must be float32, float16 or bfloat16"),
+        ([ROWS[0]], IDS, {}, ValueError, r"logits must have shape \[rows, vocab_size\]"),
+        (ROWS, IDS + 5, {}, ValueError, r"token_ids must hold ids in \[0, 5\), got 5\. Leave out padding"),
+        (ROWS, IDS - 1, {}, ValueError, r"token_ids must hold ids in \[0, 5\), got -1"),
+        (ROWS, IDS, {"n": 6}, ValueError, r"n must be in \[0, 5\], got 6"),
+        (ROWS, IDS, {"n": -1}, ValueError, "n must be at least 0, got -1"),
+        (ROWS, IDS, {"n": 1.0}, TypeError, "n must be an int"),
+        (ROWS, IDS, {"entropy": 1}, TypeError, "entropy must be True or False"),
+    ],
+)
+def test_wrong_calls(logits: Any, token_ids: Any, options: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=f"^score: .*{says}"):
+        score(logits, token_ids, **options)
+
+
+PEAK = """
+import resource, sys
+import ascend_sample, torch
+from ascend_sample.sampling import score
+torch.set_num_threads(1)
+places, vocab_size, n = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+few = torch.randn(64, vocab_size).to(torch.bfloat16)
+score(few, torch.zeros(64, dtype=torch.int64), n, entropy=True)
+logits, token_ids = few.repeat(places // 64, 1), torch.zeros(places, dtype=torch.int64)
+calls = [
+    lambda: score(logits, token_ids, n),
+    lambda: score(logits, token_ids, n, entropy=True),
+    lambda: logits.float(),
+]
+for call in calls:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = call()
+    print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+    del found
+"""
+CONSTANT = 48 * 2**20
+
+
+def test_memory_beyond_the_logits() -> None:
+    """16 (n + 4) bytes a place, and a constant; the float32 logits take 128 MB, which the measure sees."""
+    places, vocab_size, n = 6_400, 5000, 8
+    done = run_warm(["-c", PEAK, *map(str, (places, vocab_size, n))], os.environ, ROOT, seconds=300)
+    assert done.returncode == 0, done.stderr
+    plain, with_entropy, converted = map(int, done.stdout.split())
+    assert max(plain, with_entropy) <= 16 * (n + 4) * places + CONSTANT < converted
+
+
+FAULTS = {
+    "the chunk before": ("done += len(rows)", "done += len(rows) - (done > 0)"),
+    "ids of other places": ("PROBS, token_ids[places])", "PROBS, token_ids[: len(logits)])"),
+    "logits instead of logprobs": ("LogprobsMode.RAW_LOGPROBS", "LogprobsMode.RAW_LOGITS"),
+    "ranks from 0": ("found.values[:, 0], found.ranks", "found.values[:, 0], found.ranks - 1"),
+    "the given token among the best": ("found.token_ids[:, 1:], found", "found.token_ids[:, :-1], found"),
+    "an entropy that is not normalised": ("(total / largest)", "(total / total)"),
+    "an entropy of the first pieces": ("return rest.add_(", "return of_pieces[:, 0].double(); ("),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_show(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "ROWS_AT_ONCE", 16)
+    logits = logits_with_ties(40, 300, torch.bfloat16)
+    with planted(scoring, *FAULTS[fault]), pytest.raises((AssertionError, RuntimeError, ValueError)):
+        check(logits, places(logits), 3, chunks=[8] * 5)
