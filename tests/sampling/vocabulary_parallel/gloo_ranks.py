@@ -2,7 +2,8 @@
 
     python -m torch.distributed.run --standalone --nproc_per_node=3 tests/sampling/vocabulary_parallel/gloo_ranks.py
 
-With ``--dies`` the last rank ends in the middle of a step, and the others say what they are told.
+With ``--drafts`` drafts are verified instead. With ``--dies`` the last rank ends in the middle of a step, and the
+others say what they are told.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import ascend_sample  # noqa: F401, E402  imports torch in a way that needs no CANN
 
 import torch  # isort: skip  # noqa: E402
+import mixed_drafts  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from mixed_drafts import is_same, random_drafts  # noqa: E402
 from mixed_rows import batch_of, differences, on_rank, random_case, same, whole  # noqa: E402
 from shard_ranks import part_of, shards_of  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -52,6 +55,18 @@ def draw(rows: int) -> None:
         print(f"{drawn} rows are the same in {exchange.size} processes")
 
 
+def verify(passes: int) -> None:
+    """Verifies drafts in so many passes, and raises where something is another than for logits that are not split."""
+    exchange = ProcessGroupExchange(None)
+    for number in range(passes):
+        drafts = random_drafts(61_000 + number, exchange.size, is_tree=number % 2 == 1)
+        found, _ = mixed_drafts.on_rank(drafts, exchange)
+        if not all(is_same(drafts, *each) for each in zip(found, mixed_drafts.whole(drafts), strict=True)):
+            raise SystemExit(f"drafts {number}, rank {exchange.rank}: {drafts}")
+    if exchange.rank == 0:
+        print(f"{passes} passes of drafts are the same in {exchange.size} processes")
+
+
 def lose_a_rank() -> None:
     """Takes a step in which the last rank ends."""
     is_last = dist.get_rank() == dist.get_world_size() - 1
@@ -69,13 +84,17 @@ def main() -> None:
     """Runs the rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100)
+    parser.add_argument("--drafts", type=int, default=0, metavar="PASSES")
     parser.add_argument("--dies", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=DEADLINE)
     if options.dies:
         lose_a_rank()
-    draw(options.rows)
+    if options.drafts:
+        verify(options.drafts)
+    else:
+        draw(options.rows)
     dist.destroy_process_group()
 
 

@@ -1,6 +1,7 @@
 """Random rows of split steps beside steps that are not split: tokens, statuses, logprobs and ranks, bit for bit.
 
     python tests/sampling/vocabulary_parallel/run_split_rows.py --rows 1000000
+    python tests/sampling/vocabulary_parallel/run_split_rows.py --rows 100000 --drafts
     python tests/sampling/vocabulary_parallel/run_split_rows.py --rows 10000 --gloo 3
 
 Each batch has a vocabulary, a dtype, requests of every kind, edits, a bitmask, logprobs of any mode, and a split: 1, 2,
@@ -24,11 +25,14 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import ascend_sample  # noqa: F401, E402  imports torch in a way that needs no CANN
 
 import torch  # isort: skip  # noqa: E402
+import mixed_drafts  # noqa: E402
+from mixed_drafts import random_drafts  # noqa: E402
 from mixed_rows import differences, random_case, same, split, whole  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
 SIZES = (1, 2, 3, 4, 8)
 ROWS = 64  # of a batch
+PLACES = 32  # of the drafts of a pass
 FIRST = 100_000
 
 
@@ -54,19 +58,33 @@ def try_batch(number: int) -> Outcome:
     return Outcome(len(case.params), found[0].open_rows, wrong)
 
 
-def outcomes(rows: int, workers: int) -> Iterator[Outcome]:
-    """Tries batches until they have that many rows."""
-    numbers = range(-(-rows // ROWS))
+def try_drafts(number: int) -> Outcome:
+    """Verifies the drafts of one pass, whole and split."""
+    size = SIZES[number % len(SIZES)]
+    drafts = random_drafts(FIRST + number, size, PLACES, is_tree=number % 2 == 1)
+    expected = mixed_drafts.whole(drafts, steps=1)[0]
+    wrong = [
+        f"drafts {number}, rank {rank} of {size}: {drafts}"
+        for rank, found in enumerate(mixed_drafts.split(drafts, steps=1))
+        if not mixed_drafts.is_same(drafts, found[0], expected)
+    ]
+    return Outcome(PLACES, 0, wrong)
+
+
+def outcomes(rows: int, workers: int, are_drafts: bool) -> Iterator[Outcome]:
+    """Tries batches until they have that many rows, or drafts until they have so many places."""
+    numbers, run = range(-(-rows // (PLACES if are_drafts else ROWS))), try_drafts if are_drafts else try_batch
     with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        yield from pool.map(try_batch, numbers, chunksize=8)
+        yield from pool.map(run, numbers, chunksize=8)
 
 
 def on_gloo(rows: int, size: int) -> int:
-    """Runs as many processes of gloo."""
+    """Runs as many processes of gloo: with rows, then with as many places of drafts."""
     program = str(Path(__file__).with_name("gloo_ranks.py"))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={size}", program]
     environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # torchrun needs no CANN
-    return subprocess.run([*command, "--rows", str(rows)], env=environment, check=False).returncode
+    run = [[*command, "--rows", str(rows)], [*command, "--drafts", str(-(-rows // PLACES))]]
+    return max(subprocess.run(each, env=environment, check=False).returncode for each in run)
 
 
 def main() -> int:
@@ -75,12 +93,13 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=2, help="processes, each with batches of its own")
     parser.add_argument("--gloo", type=int, default=0, metavar="RANKS", help="take so many processes of gloo instead")
+    parser.add_argument("--drafts", action="store_true", help="verify drafts: rows are their places")
     options = parser.parse_args()
     if options.gloo:
         return on_gloo(options.rows, options.gloo)
     rows, gathered, wrong = 0, 0, []
     with tqdm(total=options.rows, unit="row", unit_scale=True) as progress:
-        for outcome in outcomes(options.rows, options.workers):
+        for outcome in outcomes(options.rows, options.workers, options.drafts):
             rows, gathered = rows + outcome.rows, gathered + outcome.gathered
             wrong += outcome.wrong
             progress.update(outcome.rows)
