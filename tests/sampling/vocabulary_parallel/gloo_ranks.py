@@ -19,9 +19,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 import ascend_sample  # noqa: F401, E402  imports torch in a way that needs no CANN
 
 import torch  # isort: skip  # noqa: E402
-import mixed_drafts  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from mixed_drafts import is_same, random_drafts  # noqa: E402
+from mixed_drafts import verify_on_rank  # noqa: E402
 from mixed_rows import batch_of, differences, on_rank, random_case, same, whole  # noqa: E402
 from shard_ranks import part_of, shards_of  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -55,18 +54,6 @@ def draw(rows: int) -> None:
         print(f"{drawn} rows are the same in {exchange.size} processes")
 
 
-def verify(passes: int) -> None:
-    """Verifies drafts in so many passes, and raises where something is another than for logits that are not split."""
-    exchange = ProcessGroupExchange(None)
-    for number in range(passes):
-        drafts = random_drafts(61_000 + number, exchange.size, is_tree=number % 2 == 1)
-        found, _ = mixed_drafts.on_rank(drafts, exchange)
-        if not all(is_same(drafts, *each) for each in zip(found, mixed_drafts.whole(drafts), strict=True)):
-            raise SystemExit(f"drafts {number}, rank {exchange.rank}: {drafts}")
-    if exchange.rank == 0:
-        print(f"{passes} passes of drafts are the same in {exchange.size} processes")
-
-
 def lose_a_rank(lost: int) -> None:
     """Takes a step in which a rank ends; -1 is the last one."""
     is_lost = dist.get_rank() == lost % dist.get_world_size()
@@ -92,7 +79,7 @@ def main() -> None:
     if options.dies is not None:
         lose_a_rank(options.dies)
     if options.drafts:
-        verify(options.drafts)
+        print(verify_on_rank(ProcessGroupExchange(None), options.drafts))
     else:
         draw(options.rows)
     dist.destroy_process_group()

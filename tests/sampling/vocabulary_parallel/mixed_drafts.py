@@ -139,3 +139,14 @@ def on_cpu(verified: VerifiedDrafts) -> VerifiedDrafts:
         logprobs = Logprobs(logprobs.rows, *(tensor.cpu() for tensor in logprobs[1:]))
     tensors = (verified.token_ids.cpu(), verified.accepted.cpu(), verified.status.cpu())
     return VerifiedDrafts(*tensors, logprobs, None if verified.path is None else verified.path.cpu())
+
+
+def verify_on_rank(exchange: Exchange, passes: int, device: str = "cpu") -> str:
+    """Verifies drafts in so many passes; returns what to print, or ends with an error where something differs."""
+    for number in range(passes):
+        drafts = random_drafts(61_000 + number, exchange.size, is_tree=number % 2 == 1)
+        found, _ = on_rank(drafts, exchange, device=device)
+        for one, wanted in zip(found, whole(drafts, device=device), strict=True):
+            if not is_same(drafts, on_cpu(one), on_cpu(wanted)):
+                raise SystemExit(f"drafts {number}, rank {exchange.rank}: {drafts}")
+    return f"rank {exchange.rank}: {passes} passes of drafts are the same"
