@@ -55,13 +55,13 @@ class Head:
     num_added_embeddings: int = 0
 
     @classmethod
-    def of(cls, weight: Tensor, padded: int, added: int = 0) -> Head:
+    def of(cls, weight: Tensor, padded: int, added: int, device: str) -> Head:
         width = padded // here.ranks.world_size
         start = here.ranks.rank_in_group * width
         part = torch.full((width, weight.shape[1]), PADDING, dtype=weight.dtype)
         own = weight[start : start + width]
         part[: len(own)] = own
-        return cls(part, added)
+        return cls(part.to(device), added)
 
 
 class LogitsProcessor(nn.Module):
@@ -145,13 +145,13 @@ class Request:
 class InputBatch:
     """The requests, whose numbers are copied to tensors whenever the batch changes."""
 
-    def __init__(self, vocab_size: int, processors: LogitsProcessors | None = None) -> None:
+    def __init__(self, vocab_size: int, processors: LogitsProcessors | None = None, device: str = "cpu") -> None:
         self.vocab_size = vocab_size
         self.requests: list[Request] = []
         self.min_p, self.bias = MinPLogitsProcessor(), LogitBiasLogitsProcessor()
         self.logitsprocs = processors or LogitsProcessors([self.min_p], [self.bias])
-        self.tensors = {name: torch.zeros(64) for name in ("temperature", "top_p")}
-        self.tensors["top_k"] = torch.zeros(64, dtype=torch.int32)
+        self.tensors = {name: torch.zeros(64, device=device) for name in ("temperature", "top_p")}
+        self.tensors["top_k"] = torch.zeros(64, dtype=torch.int32, device=device)
 
     @property
     def num_reqs(self) -> int:
@@ -286,6 +286,7 @@ class Engine:
     forbidden: Sequence[int] = ()
     added: int = 0
     processors: LogitsProcessors | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         # Classes of its own, as the adapter changes classes.
@@ -300,17 +301,16 @@ class Engine:
             vllm_shards.install_logits_processor(processor)
             vllm_shards.install_sampler(sampler)
         weight = torch.randn(self.vocab_size, 16, generator=torch.Generator().manual_seed(1)).to(self.dtype)
-        model = Model(
-            processor(self.vocab_size, **self.options), Head.of(weight, self.padded, self.added), self.forbidden
-        )
-        self.batch = batch(self.vocab_size, self.processors)
+        head = Head.of(weight, self.padded, self.added, self.device)
+        model = Model(processor(self.vocab_size, **self.options), head, self.forbidden)
+        self.batch = batch(self.vocab_size, self.processors, self.device)
         self.runner = runner(model, self.batch, sampler(), module)
         self.hidden = torch.Generator().manual_seed(2)
 
     def step(self, has_grammar: bool = False) -> list[int]:
         """Draws a token for each request."""
         hidden = torch.randn(self.batch.num_reqs, 16, generator=self.hidden).to(self.dtype)
-        self.runner.execute_model(hidden)
+        self.runner.execute_model(hidden.to(self.device))
         ids: list[int] = self.runner.sample_tokens(has_grammar).sampled_token_ids[:, 0].tolist()
         return ids
 
