@@ -70,8 +70,9 @@ test-rows: $(BIN)/.built  ## 1,000,000 rows of the sampling layer beside the flo
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_rows.py --device npu --rows 100000
 
-test-shards: $(BIN)/.built  ## 1,000,000 rows split over 1 to 8 simulated ranks, 10,000 over processes of gloo, 1,000 and more over HCCL: hours
+test-shards: $(BIN)/.built  ## 1,000,000 rows split over 1 to 8 simulated ranks, and 100,000 places of drafts, 10,000 over processes of gloo, 1,000 and more over HCCL: hours
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 1000000 --workers $(WORKERS)
+	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 100000 --drafts --workers $(WORKERS)
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 10000 --gloo 3
 	$(RUN) -m ascend_sample.hostcann run --strict $(abspath $(RUN)) -m torch.distributed.run --standalone \
 	  --nproc_per_node=2 tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 1000

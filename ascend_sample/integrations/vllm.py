@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from ascend_sample.integrations import vllm_drafts, vllm_v2
+from ascend_sample.integrations import vllm_drafts, vllm_shards, vllm_v2
+from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._generators import KnownRows, SeedSource
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._rows import draw, to_device
@@ -123,8 +124,9 @@ class TopKTopPSampler(nn.Module):
 def register() -> None:
     """Installs the sampler in vLLM and, where it is installed, in vllm_ascend: the plugin's entry point.
 
-    vLLM calls it in each of its processes, possibly more than once. ``ASCEND_SAMPLE_VLLM=0`` switches it off. With an
-    untested version of vLLM nothing is changed, and a warning says so.
+    vLLM calls it in each of its processes, possibly more than once. ``ASCEND_SAMPLE_VLLM=0`` switches it off, and
+    ``ASCEND_SAMPLE_VLLM_SHARDS=1`` lets ranks draw from their own parts of the logits. With an untested version of vLLM
+    nothing is changed, and a warning says so.
     """
     if os.environ.get(SWITCH) == "0":
         return
@@ -148,6 +150,8 @@ def register() -> None:
     batches = _import_if_installed(INPUT_BATCH)
     if batches is not None:
         _note_host_values(batches.InputBatch)
+        if vllm_shards.is_switched_on():
+            vllm_shards.install(batches.InputBatch)
     states = _import_if_installed(V2_INTERFACE)
     if states is not None and hasattr(states.ModelState, "custom_sampler"):
         vllm_v2.install(states.ModelState)
@@ -200,10 +204,7 @@ def _replacement(original: type[Any]) -> type[Any]:
 
 def _logits_are_sharded(original: type[Any]) -> bool:
     """Tells whether vllm_ascend gives each rank a part of the vocabulary alone, which only its own sampler joins."""
-    if not original.__module__.startswith("vllm_ascend"):
-        return False
-    config = importlib.import_module("vllm_ascend.ascend_config").get_ascend_config()
-    return bool(getattr(config, "enable_reduce_sample", False))
+    return bool(getattr(ascend_config(original), "enable_reduce_sample", False))
 
 
 def _note_host_values(input_batch: type[Any]) -> None:
@@ -221,7 +222,7 @@ def _note_host_values(input_batch: type[Any]) -> None:
             "top_k": self.top_k_cpu[rows].copy(),
             "top_p": self.top_p_cpu[rows].copy(),
         }
-        note(facts, metadata.top_k, metadata.top_p)
+        note(facts, metadata.temperature, metadata.top_k, metadata.top_p)
         return metadata
 
     replacement.replaced = original  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities, verified
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations._left_alone import say_left
@@ -61,19 +62,12 @@ def _why_left(sampler: Any, sampling_metadata: Any) -> str | None:
         return "a logits processor knows requests alone, and no places"
     if not hasattr(sampler.sampler.topk_topp_sampler, "seed_source"):
         return "its sampler is not the one of ascend_sample"
-    config = _ascend_config(sampler)
+    config = ascend_config(type(sampler))
     if config is not None and getattr(config, "enable_reduce_sample", False):
         return "each rank has a part of the vocabulary alone"
     if _rejection_config(config, "enable_entropy_verify"):
         return "the rule looks at the entropy"
     return None
-
-
-def _ascend_config(sampler: Any) -> Any:
-    """Returns the configuration of vllm_ascend, of a sampler that is its own; None of another one."""
-    if not type(sampler).__module__.startswith("vllm_ascend"):
-        return None
-    return importlib.import_module("vllm_ascend.ascend_config").get_ascend_config()
 
 
 def _rejection_config(config: Any, name: str) -> bool:
@@ -123,7 +117,7 @@ def _verify(sampler: Any, metadata: Any, draft_probs: Tensor | None, logits: Ten
             facts=rows.facts,
             keep_ties=sampler.sampler.topk_topp_sampler.keep_ties,
         )
-        is_block = _rejection_config(_ascend_config(sampler), "enable_block_verify")
+        is_block = _rejection_config(ascend_config(type(sampler)), "enable_block_verify")
         rule = "block" if is_block and layout.most >= ASCEND_BLOCK_LENGTH else "standard"
         drawn = DrawnDrafts(rule, probabilities, Proposals(draft_probs), rows.seed, rows.position)
     found = verified(layout, drawn_ids, metadata.draft_token_ids.to(torch.int64), drawn)

@@ -191,8 +191,8 @@ class Sampler:
         if len(batch) == 0:
             empty = torch.empty(0, dtype=torch.int64, device=logits.device)
             return SamplerOutput(empty, empty.to(torch.int8), None)
-        if self._steps is not None:
-            output = SamplerOutput(*self._steps.draw(self, logits, batch, allowed, purpose))
+        output = self.draw_split(logits, batch, allowed, purpose)
+        if output is not None:
             if advance:
                 batch.advance(output.token_ids)
             return output
@@ -236,10 +236,7 @@ class Sampler:
 
     def _check(self, logits: Tensor, batch: SamplingBatch) -> None:
         check_logits("Sampler", logits)
-        width = batch.vocab_size if self.shard is None else self.shard.width
-        if self.shard is not None and self.shard.vocab_size != batch.vocab_size:
-            rule = f"have the vocabulary of the shard, {self.shard.vocab_size}"
-            refuse("Sampler", "batch", rule, batch.vocab_size, "Make it with the vocab_size of the shard.")
+        width = self.width_for("Sampler", batch)
         if tuple(logits.shape) != (len(batch), width):
             rule = f"have the shape of the batch, [{len(batch)}, {width}]"
             refuse("Sampler", "logits", rule, list(logits.shape), "Add and remove requests before the step.")
@@ -249,6 +246,26 @@ class Sampler:
         if logits.device != batch.device and not self.host:
             rule = f"be on the device of the batch, {batch.device}"
             refuse("Sampler", "logits", rule, logits.device, "Make the batch with device=logits.device.")
+
+    def width_for(self, owner: str, batch: SamplingBatch) -> int:
+        """Returns how many columns logits have, or raises, for ``owner``, where the batch has another vocabulary."""
+        if self.shard is None:
+            return batch.vocab_size
+        if self.shard.vocab_size != batch.vocab_size:
+            rule = f"have the vocabulary of the shard, {self.shard.vocab_size}"
+            refuse(owner, "batch", rule, batch.vocab_size, "Make it with the vocab_size of the shard.")
+        return self.shard.width
+
+    @property
+    def is_split(self) -> bool:
+        """Tells whether the logits of a row are on several ranks."""
+        return self._steps is not None
+
+    def draw_split(
+        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, purpose: Purpose
+    ) -> SamplerOutput | None:
+        """Draws the tokens of all rows with the other ranks, from logits [batch, width]; None where there are none."""
+        return None if self._steps is None else SamplerOutput(*self._steps.draw(self, logits, batch, allowed, purpose))
 
     def draw(
         self,

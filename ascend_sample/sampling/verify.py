@@ -20,6 +20,7 @@ from ascend_sample.sampling.draft_places import (
     ChainLayout,
     DraftPlaces,
     Ids,
+    PlacesLayout,
     requests_of_places,
 )
 from ascend_sample.sampling.draft_trees import TreeLayout
@@ -123,7 +124,8 @@ def verify_drafts(
             [drafts, vocab_size], or [drafts, candidates]; on the device of the batch. None: drafts were not drawn.
         draft_candidates: int64 [drafts, candidates], the ids whose probabilities these are, each once; what is no id of
             the vocabulary does not count. All others have none. None: they are those of the whole vocabulary.
-        sampler: what says how logprobs are reported and ties are kept; None is ``Sampler()``.
+        sampler: what says how logprobs are reported and ties are kept; None is ``Sampler()``. One with a shard takes
+            the places' logits of its part, [places, width], on every rank the same drafts, and the rule match.
         bitmask: int32 [places, ceil(vocab_size / 32)], the ids that a grammar allows at each place, as for `Sampler`.
         bitmask_rows: the places that it is for; None: all.
 
@@ -159,6 +161,9 @@ def verify_drafts(
     of_requests = _checked_counts("counts", counts, len(batch))
     _check(logits, draft_ids, batch, of_requests, sampler)
     _check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)
+    if sampler.is_split and rule != "match":
+        remedy = "Gather the logits of the places, and leave the sampler's shard out."
+        refuse(NAME, "rule", "be 'match' for a sampler with a shard", f"'{rule}'", remedy)
     tree = None if parents is None else _checked_parents(parents, of_requests, rule)
     proposals = Proposals(draft_probabilities, draft_candidates)
     allowed = None
@@ -186,6 +191,11 @@ def _verified(
     proposals: Proposals,
 ) -> VerifiedDrafts:
     layout = places.layout
+    split = sampler.draw_split(logits, places, allowed, Purpose.DRAW)
+    if split is not None:
+        return _matched(layout, split.token_ids, split.status, places.padded, split.logprobs)
+    if sampler.shard is not None:
+        logits = logits[:, : places.vocab_size]
     plan = sampler.plan_of(logits, places, allowed)
     left = sampler.leftover_of(plan)
     accepted = None
@@ -210,24 +220,41 @@ def _verified(
     else:
         drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW, left=left)
         drawn_ids = drawn.token_ids
-    if isinstance(layout, TreeLayout):
-        followed = layout.followed(drawn_ids, drawn.status, places.padded)
+    if isinstance(layout, TreeLayout) or (rule == "match" and accepted is None):
         logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
-        return VerifiedDrafts(followed.token_ids, followed.accepted, followed.status, logprobs, followed.path)
-    assert isinstance(layout, ChainLayout)
-    if rule == "match" or accepted is not None:
+        return _matched(layout, drawn_ids, drawn.status, places.padded, logprobs)
+    assert isinstance(layout, ChainLayout), "there are no others"
+    if accepted is not None:
         tokens = layout.table(drawn_ids)
-        accepted = layout.accepted(tokens, places.padded) if accepted is None else accepted
     else:
         probabilities = target_probabilities(logits, places.edited(logits, allowed), places, sampler.keep_ties)
         tokens, accepted = judge(rule, probabilities, drawn_ids, draft_ids, places, proposals)
         drawn = RowsOutput(layout.of_places(tokens).clamp(0, places.vocab_size - 1), drawn.status)
     logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
+    return _cut(layout, tokens, accepted, drawn.status, logprobs)
+
+
+def _matched(
+    layout: PlacesLayout, drawn_ids: Tensor, status: Tensor, padded: Tensor, logprobs: Logprobs | None
+) -> VerifiedDrafts:
+    """Returns what requests get by the rule match, of the tokens and statuses of all places that are reached."""
+    if isinstance(layout, TreeLayout):
+        followed = layout.followed(drawn_ids, status, padded)
+        return VerifiedDrafts(followed.token_ids, followed.accepted, followed.status, logprobs, followed.path)
+    assert isinstance(layout, ChainLayout), "there are no others"
+    tokens = layout.table(drawn_ids)
+    return _cut(layout, tokens, layout.accepted(tokens, padded), status, logprobs)
+
+
+def _cut(
+    layout: ChainLayout, tokens: Tensor, accepted: Tensor, status: Tensor, logprobs: Logprobs | None
+) -> VerifiedDrafts:
+    """Returns tokens, which are overwritten, and statuses without what is beyond the accepted drafts."""
     is_beyond = layout.columns > accepted.unsqueeze(1)
     return VerifiedDrafts(
         tokens.masked_fill_(is_beyond, NO_TOKEN),
         accepted,
-        layout.table(drawn.status).masked_fill_(is_beyond, RowStatus.OK),
+        layout.table(status).masked_fill_(is_beyond, RowStatus.OK),
         logprobs,
     )
 
@@ -299,11 +326,9 @@ def _check(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts: Ids,
     if sampler.host:
         remedy = "Move the logits to the CPU, where the batch is."
         refuse(NAME, "sampler", "have host=False", "True", remedy)
-    if sampler.shard is not None:
-        refuse(NAME, "sampler", "have no shard", sampler.shard, "Gather the logits of the places.")
-    drafts = int(counts.sum())
-    if tuple(logits.shape) != (drafts + len(batch), batch.vocab_size):
-        rule = f"have the shape of the places, [{drafts + len(batch)}, {batch.vocab_size}]"
+    drafts, width = int(counts.sum()), sampler.width_for(NAME, batch)
+    if tuple(logits.shape) != (drafts + len(batch), width):
+        rule = f"have the shape of the places, [{drafts + len(batch)}, {width}]"
         refuse(NAME, "logits", rule, list(logits.shape), "A request with d drafts has d + 1 rows.")
     if not isinstance(draft_ids, Tensor) or draft_ids.dtype != torch.int64:
         got = draft_ids.dtype if isinstance(draft_ids, Tensor) else type(draft_ids).__name__

@@ -31,6 +31,7 @@ class PlainInputBatch:
         self.temperature_cpu = np.ones(ROOM, np.float32)
         self.top_k_cpu = np.full(ROOM, VOCAB_SIZE, np.int32)
         self.top_p_cpu = np.ones(ROOM, np.float32)
+        self.temperature = torch.zeros(ROOM, device=device)
         self.top_k = torch.zeros(ROOM, dtype=torch.int32, device=device)
         self.top_p = torch.zeros(ROOM, device=device)
         self.sampling_metadata = self._make_sampling_metadata()
@@ -44,7 +45,9 @@ class PlainInputBatch:
         if has_top_p:
             self.top_p[rows].copy_(torch.from_numpy(self.top_p_cpu[rows].copy()))
         return types.SimpleNamespace(
-            top_k=self.top_k[rows] if has_top_k else None, top_p=self.top_p[rows] if has_top_p else None
+            temperature=self.temperature[rows].copy_(torch.from_numpy(self.temperature_cpu[rows].copy())),
+            top_k=self.top_k[rows] if has_top_k else None,
+            top_p=self.top_p[rows] if has_top_p else None,
         )
 
     def add(self, temperature: float, top_k: int, top_p: float) -> None:

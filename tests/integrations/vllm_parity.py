@@ -9,6 +9,8 @@ import inspect
 import re
 import subprocess
 import sys
+import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +23,14 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.ops import topk_topp_sampler as vllm_ops
 
 from ascend_sample.integrations import vllm as adapter
-from ascend_sample.integrations import vllm_v2
-from ascend_sample.integrations._host_values import facts_of
+from ascend_sample.integrations import vllm_shards, vllm_v2
+from ascend_sample.integrations._host_values import facts_of, note
+from ascend_sample.integrations._late_gather import LateGather
 from ascend_sample.integrations.vllm import TopKTopPSampler
+from tests.integrations.vllm_sources import check_shards
+from tests.integrations.vllm_split_engine import Ranks, here
 from tests.integrations.without_pinning import do_without_pinning
+from tests.sampling.vocabulary_parallel.shard_ranks import Exchange, on_threads
 
 ROWS, COLUMNS, BLOCK = 10_000, 200, 1000
 
@@ -313,6 +319,65 @@ print("replaced", hasattr(found, "replaced"), hasattr(getattr(found, "replaced",
 
     def test_not_among_the_allowed_plugins(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.run(monkeypatch, VLLM_PLUGINS="another") == "replaced False False"
+
+
+class TestShards:
+    """Ranks that draw from their parts: in vLLM's own sampler, and as far as its runners can be looked at."""
+
+    PROCESSORS = ("LogitBiasLogitsProcessor", "MinPLogitsProcessor", "MinTokensLogitsProcessor")
+
+    def test_what_the_adapter_relies_on_is_there(self) -> None:
+        check_shards(Path(vllm.__file__).parent)
+
+    def idle_processors(self) -> LogitsProcessors:
+        from vllm.v1.sample.logits_processor import builtin
+
+        config = types.SimpleNamespace(scheduler_config=types.SimpleNamespace(max_num_seqs=8))
+        made = [getattr(builtin, name)(config, torch.device("cpu"), False) for name in self.PROCESSORS]
+        return LogitsProcessors(made)
+
+    def run(self, logits: Tensor, is_late: bool, monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
+        """Takes steps of two ranks, and returns the tokens of each: from parts, or from whole rows."""
+        from vllm.distributed import parallel_state
+
+        monkeypatch.setattr(parallel_state, "get_tp_group", lambda: here.ranks)
+        kind = type("Sampler", (vllm_sampler.Sampler,), {})
+        vllm_shards.install_sampler(kind)
+        rows, vocab_size = logits.shape
+
+        def steps(exchange: Exchange) -> list[list[int]]:
+            here.ranks = Ranks(exchange)
+            sampler = kind()
+            temperature = torch.tensor([0.0, 0.7, 1.0, 1.3])
+            top_k = torch.tensor([vocab_size, 20, vocab_size, 5], dtype=torch.int32)
+            note({"temperature": (temperature != 0).float().numpy(), "top_k": top_k.numpy()}, temperature, top_k)
+            asked = metadata(
+                rows,
+                temperature=temperature,
+                all_random=False,
+                top_k=top_k,
+                generators={row: torch.Generator().manual_seed(row) for row in range(1, rows)},
+                logitsprocs=self.idle_processors(),
+            )
+            width = vocab_size // 2
+            part = logits[:, exchange.rank * width :][:, :width]
+            tokens = []
+            for _ in range(4):
+                late = LateGather(part, vocab_size, here.ranks.all_gather) if is_late else logits
+                tokens.append(sampler(logits=late, sampling_metadata=asked).sampled_token_ids[:, 0].tolist())
+            assert not here.ranks.gathered
+            return tokens
+
+        return on_threads(2, steps)
+
+    def test_tokens_are_those_of_whole_rows(self, plugin: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        do_without_pinning(monkeypatch)
+        logits = torch.randn(4, 500, generator=torch.Generator().manual_seed(7)) * 2
+        # torch's argmax stands for the kernel of vLLM's CPU build.
+        monkeypatch.setattr(vllm_sampler.Sampler, "greedy_sample", staticmethod(lambda logits: logits.argmax(1)))
+        split, whole = (self.run(logits, is_late, monkeypatch) for is_late in (True, False))
+        assert split == whole
+        assert split[0] == split[1]
 
 
 class TestV2:

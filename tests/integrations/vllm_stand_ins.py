@@ -21,6 +21,7 @@ class SamplerOutput:
 @dataclass
 class LogitsProcessors:
     argmax_invariant: list[Any] = field(default_factory=list)
+    non_argmax_invariant: list[Any] = field(default_factory=list)
 
 
 @dataclass
@@ -42,6 +43,8 @@ class SamplingMetadata:
     allowed_token_ids_mask: Tensor | None
     bad_words_token_ids: dict[int, list[list[int]]]
     logitsprocs: LogitsProcessors
+    logprob_token_ids: dict[int, list[int]] | None = None
+    thinking_budget_state_holder: Any = None
 
 
 @dataclass
@@ -106,10 +109,17 @@ class Sampler(nn.Module):
             return best, logits if self.logprobs_mode.startswith("processed") else None
         temperature = sampling_metadata.temperature
         is_greedy = temperature < 1e-5
-        logits.div_(torch.where(is_greedy, 1.0, temperature).unsqueeze(1))
         asked = sampling_metadata
+        logits = self.apply_temperature(logits, temperature, asked.all_random)
+        for processor in asked.logitsprocs.argmax_invariant:
+            logits = processor.apply(logits)
         token_ids, reported = self.topk_topp_sampler(logits, asked.generators, asked.top_k, asked.top_p)
         return torch.where(is_greedy, best, token_ids), reported
+
+    @staticmethod
+    def apply_temperature(logits: Tensor, temperature: Tensor, all_random: bool) -> Tensor:
+        divisor = temperature if all_random else torch.where(temperature < 1e-5, 1.0, temperature)
+        return logits.div_(divisor.unsqueeze(1))
 
 
 class RejectionSampler(nn.Module):

@@ -45,9 +45,14 @@ def digest_of_requests(batch: SamplingBatch, edits: Mapping[str, Tensor]) -> byt
 
 
 def digests_of(
-    batch: SamplingBatch, options: str, is_seeded: npt.NDArray[np.bool_], requests: bytes, bitmask: Tensor | None
+    batch: SamplingBatch,
+    options: str,
+    is_seeded: npt.NDArray[np.bool_],
+    requests: bytes,
+    bitmask: Tensor | None,
+    proposed: bytes | None = None,
 ) -> Tensor:
-    """Returns a digest of each of the numbers that have to be the same on all ranks: uint8 [names of `NAMES`, 4].
+    """Returns a digest of each of the numbers that have to be the same on all ranks: uint8 [names of `NAMES` * 4].
 
     Args:
         batch: the requests.
@@ -55,18 +60,22 @@ def digests_of(
         is_seeded: of each row, whether its seed is the same on all ranks, or should be.
         requests: from `digest_of_requests`.
         bitmask: of the step.
+        proposed: the drafts; None where there are none, and none are compared.
     """
     arrays = [getattr(batch.host, name).tobytes() for name in COMPARED]
     arrays.append(np.where(is_seeded, batch.host.seed, 0).tobytes())
     arrays.append(options.encode())
     arrays.append(requests)
     arrays.append(b"" if bitmask is None else bitmask.sum().numpy().tobytes())  # a megabyte and more, in each step
+    if proposed is not None:
+        arrays.append(proposed)
     digests = b"".join(hashlib.blake2b(array, digest_size=DIGEST_BYTES).digest() for array in arrays)
     return torch.frombuffer(bytearray(digests), dtype=torch.uint8)
 
 
-NAMES: Final = (*COMPARED, "seed", "options", "request", "bitmask")
-DIGESTS_BYTES: Final = len(NAMES) * DIGEST_BYTES
+NAMES: Final = (*COMPARED, "seed", "options", "request", "bitmask", "drafts")
+DIGESTS_BYTES: Final = (len(NAMES) - 1) * DIGEST_BYTES
+"""Without that of drafts."""
 
 
 def check_digests(told: Tensor, rank: int) -> None:
@@ -79,12 +88,12 @@ def check_digests(told: Tensor, rank: int) -> None:
     Raises:
         ValueError: some ranks have other requests than the first.
     """
-    digests = told.view(len(told), len(NAMES), DIGEST_BYTES)
+    digests = told.view(len(told), -1, DIGEST_BYTES)
     differs = (digests != digests[:1]).any(2)
     if not bool(differs.any()):
         return
     ranks = differs.any(1).nonzero().view(-1).tolist()
-    names = [name for name, other in zip(NAMES, differs.any(0).tolist(), strict=True) if other]
+    names = [name for name, other in zip(NAMES, differs.any(0).tolist(), strict=False) if other]
     refuse(
         "Sampler",
         "the batch",

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ascend_sample._errors import refuse
+from ascend_sample.sampling.vocabulary_parallel.presence import Presence, own_numbers
 
 # By its newer name where torch has that: the older one warns then.
 gather_into: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -55,19 +56,29 @@ class ProcessGroupExchange:
         self._group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.collectives = self.bytes_sent = 0
+        self._presence: Presence | None = None
 
     def all_gather(self, message: Tensor) -> Tensor:
-        """Does what `Exchange.all_gather` does.
+        """Does what `Exchange.all_gather` does; with the first message each rank tells which process it is.
 
         Raises:
             RuntimeError: a rank is gone, or did not come within the group's timeout.
         """
+        if self._presence is not None:
+            return self._gathered(message)
+        own = own_numbers().view(torch.uint8).to(message.device)
+        gathered = self._gathered(torch.cat((message, own)))
+        self._presence = Presence(gathered[:, len(message) :].cpu().contiguous().view(torch.int64))
+        return gathered[:, : len(message)].contiguous()
+
+    def _gathered(self, message: Tensor) -> Tensor:
         self.collectives, self.bytes_sent = self.collectives + 1, self.bytes_sent + len(message)
         gathered = torch.empty(self.size, len(message), dtype=torch.uint8, device=message.device)
         try:
             gather_into(gathered.view(-1), message, group=self._group)
         except RuntimeError as error:
-            failed = f"a failed collective on rank {self.rank} of {self.size}: {error}"
+            known = "" if self._presence is None else self._presence.after_failure()
+            failed = f"a failed collective on rank {self.rank} of {self.size}{known}: {error}"
             remedy = "Make a new group of the ranks that are left."
             refuse("VocabularyShard", "the ranks", "all take part in a step", failed, remedy, RuntimeError)
         return gathered

@@ -11,6 +11,7 @@ from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, asking_of
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.vocabulary_parallel.device_step import DeviceSteps
+from ascend_sample.sampling.vocabulary_parallel.drafted_rows import split_edits_of
 from ascend_sample.sampling.vocabulary_parallel.reported import in_order
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.step import ShardedSteps
@@ -58,7 +59,7 @@ class SplitSteps:
         """
         if not logits.is_cpu:
             return self._on_device.draw(sampler, logits, batch, allowed, purpose)
-        edits = batch.native_edits()
+        edits = split_edits_of(batch)
         if allowed is not None:
             edits |= allowed.native_edits(len(batch))
         drawn = self._on_cpu.draw(logits, batch, edits, purpose)

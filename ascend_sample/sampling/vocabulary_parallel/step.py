@@ -26,12 +26,13 @@ from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.row_parameters import RowsOutput
 from ascend_sample.sampling.serving import EDITS_OF_ROWS
 from ascend_sample.sampling.vocabulary_parallel import race
-from ascend_sample.sampling.vocabulary_parallel.agreement import DIGESTS_BYTES, AgreedSeeds, check_digests, digests_of
+from ascend_sample.sampling.vocabulary_parallel.agreement import AgreedSeeds, check_digests, digests_of
 from ascend_sample.sampling.vocabulary_parallel.candidates import merged, status_of_parts
 from ascend_sample.sampling.vocabulary_parallel.cuts import BINS, CutSearch
+from ascend_sample.sampling.vocabulary_parallel.drafted_rows import proposed_to
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.local_part import LocalPart
-from ascend_sample.sampling.vocabulary_parallel.local_rows import edited_rows
+from ascend_sample.sampling.vocabulary_parallel.local_rows import edited_rows, native_edits_of
 from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part
 from ascend_sample.sampling.vocabulary_parallel.reported import ReportedRows, report_kept, without_rows
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
@@ -84,7 +85,7 @@ class ShardedSteps:
         Args:
             logits: floats [batch, width] of this rank.
             batch: the requests, the same on all ranks.
-            edits: what the CPU kernel does to logits of the whole vocabulary.
+            edits: from `split_edits_of`, and a grammar's.
             purpose: of the noise.
 
         Raises:
@@ -105,7 +106,7 @@ class ShardedSteps:
             )
         plan: StepPlan = batch.plans[key]
         options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {self._mode.value}"
-        digests = digests_of(batch, options, plan.is_seeded, plan.requests, edits.get("bitmask"))
+        digests = digests_of(batch, options, plan.is_seeded, plan.requests, edits.get("bitmask"), proposed_to(batch))
         if is_new:  # messages of other requests have other lengths: they are compared before
             check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
         step = _Step(self._shard, self._borders, logits, batch, edits, purpose, plan, digests, self._mode)
@@ -182,7 +183,7 @@ class _Step:
     def _first_round(self) -> dict[str, Tensor]:
         plan, batch = self._plan, self._batch
         parts = [
-            Part("digests", torch.uint8, DIGESTS_BYTES),
+            Part("digests", torch.uint8, len(self._digests)),
             Part("seeds", torch.int64, len(plan.unknown)),
             Part("status", torch.int8, len(batch)),
             Part("best_values", torch.float32, len(plan.greedy)),
@@ -372,7 +373,8 @@ class _Step:
 
     def _draw_whole(self, whole: Tensor, rows: Rows, keep_ties: bool) -> None:
         there = torch.from_numpy(rows)
-        edits = {name: each[..., there] if name in EDITS_OF_ROWS else each for name, each in self._edits.items()}
+        own = {name: each[..., there] if name in EDITS_OF_ROWS else each for name, each in self._edits.items()}
+        edits = native_edits_of(own, self._batch.vocab_size)
         self._token_ids[there], self._status[there] = self._sample(whole, there, keep_ties, edits)
 
     def _sample(

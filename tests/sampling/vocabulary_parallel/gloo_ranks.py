@@ -2,7 +2,8 @@
 
     python -m torch.distributed.run --standalone --nproc_per_node=3 tests/sampling/vocabulary_parallel/gloo_ranks.py
 
-With ``--dies`` the last rank ends in the middle of a step, and the others say what they are told.
+With ``--drafts`` drafts are verified instead. With ``--dies`` a rank, the last one if none is named, ends in
+the middle of a step, and the others say what they are told.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import ascend_sample  # noqa: F401, E402  imports torch in a way that needs no C
 
 import torch  # isort: skip  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from mixed_drafts import verify_on_rank  # noqa: E402
 from mixed_rows import batch_of, differences, on_rank, random_case, same, whole  # noqa: E402
 from shard_ranks import part_of, shards_of  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -52,10 +54,10 @@ def draw(rows: int) -> None:
         print(f"{drawn} rows are the same in {exchange.size} processes")
 
 
-def lose_a_rank() -> None:
-    """Takes a step in which the last rank ends."""
-    is_last = dist.get_rank() == dist.get_world_size() - 1
-    exchange = Dies(None) if is_last else ProcessGroupExchange(None)
+def lose_a_rank(lost: int) -> None:
+    """Takes a step in which a rank ends; -1 is the last one."""
+    is_lost = dist.get_rank() == lost % dist.get_world_size()
+    exchange = Dies(None) if is_lost else ProcessGroupExchange(None)
     case = random_case(5, exchange.size)
     shard = shards_of(case.widths, case.vocab_size, exchange)
     try:
@@ -69,13 +71,17 @@ def main() -> None:
     """Runs the rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100)
-    parser.add_argument("--dies", action="store_true")
+    parser.add_argument("--drafts", type=int, default=0, metavar="PASSES")
+    parser.add_argument("--dies", type=int, nargs="?", const=-1, metavar="RANK")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=DEADLINE)
-    if options.dies:
-        lose_a_rank()
-    draw(options.rows)
+    if options.dies is not None:
+        lose_a_rank(options.dies)
+    if options.drafts:
+        print(verify_on_rank(ProcessGroupExchange(None), options.drafts))
+    else:
+        draw(options.rows)
     dist.destroy_process_group()
 
 

@@ -3,7 +3,8 @@
     python -m ascend_sample.hostcann run python -m torch.distributed.run --standalone --nproc_per_node=2 \
         tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 1000
 
-With ``--costs`` it prints as JSON besides what a step asks of the device, by kind of rows.
+Then it verifies drafts in some passes. With ``--costs`` it prints as JSON besides what a step asks of the device, by
+kind of rows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import ascend_sample  # noqa: F401, E402  imports torch in a way that needs no C
 import torch  # isort: skip  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch_npu  # noqa: F401, E402
+from mixed_drafts import verify_on_rank  # noqa: E402
 from mixed_rows import differences, on_rank, random_case, same, whole  # noqa: E402
 from shard_ranks import part_of, shards_of  # noqa: E402
 
@@ -86,12 +88,14 @@ def main() -> None:
     """Runs the rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100)
+    parser.add_argument("--drafts", type=int, default=2, metavar="PASSES")
     parser.add_argument("--costs", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.npu.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("hccl")
     draw(options.rows)
+    sys.stdout.write(verify_on_rank(ProcessGroupExchange(None), options.drafts, "npu") + "\n")
     if options.costs:
         costs()
     dist.destroy_process_group()

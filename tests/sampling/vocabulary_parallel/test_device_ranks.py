@@ -130,3 +130,18 @@ def test_hccl_and_what_a_step_costs(npu: str) -> None:
         assert cost["copies"] in ({}, {"h2d": 1}), (name, cost)
         assert cost["collectives"] == collectives, (name, cost)
         assert cost["bytes"] <= ROWS * bytes_of_row + 8 * collectives, (name, cost)
+
+
+def test_a_step_is_not_captured(npu: str) -> None:
+    class Other:
+        rank, size = 0, 2
+
+        def all_gather(self, message: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("nothing is said before")
+
+    batch, logits = SamplingBatch(64, npu), torch.zeros(1, 32, device=npu)
+    batch.add(SamplingParams(seed=1))
+    sampler = Sampler(shard=VocabularyShard(0, 32, 64, Other()))
+    says = "Sampler: shard must be left out while a graph is captured, got VocabularyShard"
+    with pytest.raises(ValueError, match=says), torch.npu.graph(torch.npu.NPUGraph()):
+        sampler(logits, batch)

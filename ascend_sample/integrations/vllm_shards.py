@@ -1,0 +1,300 @@
+"""vLLM's V1 runner, and vllm_ascend's, under tensor parallelism: logits are not gathered where all ranks can draw.
+
+With the switch the engine's logits come as `LateGather`: the part of a rank, which becomes whole as soon as anything
+but the sampler looks at it. The sampler draws from the parts where a step has nothing but temperatures, top-k, top-p
+and seeds; in every other step it gathers first, and all is as without the switch.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ascend_sample._contract import MAX_VOCAB_SIZE
+from ascend_sample.integrations._ascend_config import ascend_config
+from ascend_sample.integrations._engine_rows import EngineRows
+from ascend_sample.integrations._host_values import facts_of
+from ascend_sample.integrations._late_gather import LateGather, part_of, whole_of
+from ascend_sample.sampling import Sampler
+from ascend_sample.sampling.row_parameters import Facts
+from ascend_sample.sampling.vocabulary_parallel import VocabularyShard
+
+SWITCH: Final = "ASCEND_SAMPLE_VLLM_SHARDS"
+LOGITS_PROCESSOR: Final = "vllm.model_executor.layers.logits_processor"
+SAMPLER: Final = "vllm.v1.sample.sampler"
+RUNNERS: Final = {
+    "vllm.v1.worker.gpu_model_runner": "GPUModelRunner",
+    "vllm_ascend.worker.model_runner_v1": "NPUModelRunner",
+}
+"""V1's, which the CPU's derives from, and the one of vllm_ascend with a step of its own."""
+IDLE: Final = {
+    "MinPLogitsProcessor": "min_p_count",
+    "LogitBiasLogitsProcessor": "biases",
+    "MinTokensLogitsProcessor": "min_toks",
+}
+"""What V1's own processors of logits have where a request asks for them; else they change nothing."""
+FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
+
+_is_step: Final[ContextVar[bool]] = ContextVar("is_step", default=False)
+_call: Final[ContextVar[_Call | None]] = ContextVar("call", default=None)
+
+
+class _Call:
+    """A call of vLLM's `LogitsProcessor`.
+
+    Attributes:
+        is_split: its logits were to be gathered, and are not.
+    """
+
+    is_split = False
+
+
+def is_switched_on() -> bool:
+    """Tells whether logits are not to be gathered."""
+    return os.environ.get(SWITCH, "0") not in ("", "0")
+
+
+def install(input_batch: type[Any]) -> None:
+    """Lets ranks draw from their own parts of the logits, from the first batch on; a second call changes nothing.
+
+    What is changed for that is imported by then, as the engine imports it: not before its platform is known.
+
+    Args:
+        input_batch: the class, which every runner of V1 makes one of.
+    """
+    original = input_batch.__init__
+    if hasattr(original, "replaced"):
+        return
+
+    @functools.wraps(original)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        for module_name, class_name in RUNNERS.items():
+            module = sys.modules.get(module_name)
+            if module is not None:
+                install_runner(module, getattr(module, class_name))
+        install_logits_processor(importlib.import_module(LOGITS_PROCESSOR).LogitsProcessor)
+        install_sampler(importlib.import_module(SAMPLER).Sampler)
+
+    __init__.replaced = original  # type: ignore[attr-defined]
+    input_batch.__init__ = __init__
+
+
+def install_runner(module: Any, runner: type[Any]) -> None:
+    """Lets the steps of a runner have late logits; a second call changes nothing.
+
+    Args:
+        module: the runner's, which calls `apply_grammar_bitmask`.
+        runner: the class, whose `execute_model` is replaced.
+    """
+    original = runner.execute_model
+    if hasattr(original, "replaced"):
+        return
+    apply_grammar_bitmask = module.apply_grammar_bitmask
+
+    @functools.wraps(original)
+    def execute_model(self: Any, *arguments: Any, **named: Any) -> Any:
+        if self.speculative_config is not None:  # whoever verifies drafts looks at whole rows
+            return original(self, *arguments, **named)
+        _take_over(self)
+        token = _is_step.set(True)
+        try:
+            return original(self, *arguments, **named)
+        finally:
+            _is_step.reset(token)
+
+    @functools.wraps(apply_grammar_bitmask)
+    def apply_to_whole(scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Any) -> None:
+        apply_grammar_bitmask(scheduler_output, grammar_output, input_batch, whole_of(logits))
+
+    execute_model.replaced = original  # type: ignore[attr-defined]
+    runner.execute_model, module.apply_grammar_bitmask = execute_model, apply_to_whole
+
+
+def install_logits_processor(logits_processor: type[Any]) -> None:
+    """Lets vLLM's logits be late within a step; a second call changes nothing.
+
+    Args:
+        logits_processor: the class, whose `forward` and `_gather_logits` are replaced.
+    """
+    gather, original = logits_processor._gather_logits, logits_processor.forward
+    if hasattr(original, "replaced"):
+        return
+
+    @functools.wraps(gather)
+    def _gather_logits(self: Any, logits: Tensor) -> Any:
+        call = _call.get()
+        if call is None or not _is_part(self, logits):
+            return gather(self, logits)
+        call.is_split = True
+        return logits
+
+    @functools.wraps(original)
+    def forward(self: Any, lm_head: Any, *arguments: Any, **named: Any) -> Any:
+        # Ids that were added for LoRA lie between those of one rank and the next one's.
+        if not _is_step.get() or getattr(lm_head, "num_added_embeddings", None) != 0:
+            return original(self, lm_head, *arguments, **named)
+        call = _Call()
+        token = _call.set(call)
+        try:
+            logits = original(self, lm_head, *arguments, **named)
+        finally:
+            _call.reset(token)
+        if not call.is_split:
+            return logits
+        return LateGather(logits, self.org_vocab_size, lambda part: gather(self, part)[..., : self.org_vocab_size])
+
+    forward.replaced = original  # type: ignore[attr-defined]
+    logits_processor.forward, logits_processor._gather_logits = forward, _gather_logits
+
+
+def _is_part(logits_processor: Any, logits: Tensor) -> bool:
+    """Tells whether all ranks can draw from such logits. Without an all-gather one rank alone samples."""
+    vocab_size = logits_processor.org_vocab_size
+    return (
+        logits_processor.use_all_gather
+        and logits.dim() == 2
+        and logits.dtype in FLOATS
+        and logits.shape[1] <= vocab_size <= MAX_VOCAB_SIZE
+        and _tensor_parallel_group().world_size > 1
+    )
+
+
+def install_sampler(sampler: type[Any]) -> None:
+    """Lets V1's sampler draw from late logits; a second call changes nothing.
+
+    Args:
+        sampler: the class, whose `forward` is replaced; vllm_ascend's derives from it.
+    """
+    original = sampler.forward
+    if hasattr(original, "replaced"):
+        return
+
+    @functools.wraps(original)
+    def forward(
+        self: Any,
+        logits: Tensor,
+        sampling_metadata: Any,
+        predict_bonus_token: bool = False,
+        logprobs_mode_override: Any = None,
+    ) -> Any:
+        part = part_of(logits)
+        if part is not None and not predict_bonus_token and logprobs_mode_override is None:
+            token_ids = _drawn(self, part, logits.shape[1], sampling_metadata)
+            if token_ids is not None:
+                output = importlib.import_module("vllm.v1.outputs").SamplerOutput
+                return output(sampled_token_ids=token_ids.to(torch.int32).unsqueeze(-1), logprobs_tensors=None)
+        return original(self, whole_of(logits), sampling_metadata, predict_bonus_token, logprobs_mode_override)
+
+    forward.replaced = original  # type: ignore[attr-defined]
+    sampler.forward = forward
+
+
+def _drawn(sampler: Any, part: Tensor, vocab_size: int, sampling_metadata: Any) -> Tensor | None:
+    """Returns the tokens that all ranks find together, int64 [rows]; None where the step needs whole rows."""
+    if not hasattr(sampler.topk_topp_sampler, "seed_source") or not _is_plain(sampling_metadata):
+        return None
+    facts = _facts(sampling_metadata, len(part))
+    if facts is None:
+        return None
+    if not hasattr(sampler, "shard_steps"):
+        sampler.shard_steps = ShardSteps(_tensor_parallel_group)
+    logits = part.to(torch.float32, copy=True)
+    if not sampling_metadata.all_greedy:
+        logits = sampler.apply_temperature(logits, sampling_metadata.temperature, sampling_metadata.all_random)
+    steps: ShardSteps = sampler.shard_steps
+    return steps.draw(sampler.topk_topp_sampler, logits, vocab_size, sampling_metadata.generators, facts)
+
+
+def _is_plain(sampling_metadata: Any) -> bool:
+    """Tells whether a step has nothing but temperatures, top-k, top-p and seeds, which all ranks know."""
+    processors = sampling_metadata.logitsprocs
+    thinking = sampling_metadata.thinking_budget_state_holder
+    return (
+        sampling_metadata.max_num_logprobs is None
+        and not sampling_metadata.logprob_token_ids
+        and sampling_metadata.no_penalties
+        and sampling_metadata.allowed_token_ids_mask is None
+        and not sampling_metadata.bad_words_token_ids
+        and (thinking is None or not thinking.has_tracked_requests())
+        and all(map(_is_idle, (*processors.non_argmax_invariant, *processors.argmax_invariant)))
+    )
+
+
+def _is_idle(processor: Any) -> bool:
+    """Tells whether a processor of logits changes nothing in this step; of a foreign one nobody knows."""
+    kind = type(processor)
+    return kind.__name__ in IDLE and kind.__module__.startswith("vllm.") and not getattr(processor, IDLE[kind.__name__])
+
+
+def _facts(sampling_metadata: Any, rows: int) -> Facts | None:
+    """Returns what the host knows of the rows; None where it knows nothing."""
+    if sampling_metadata.all_greedy:
+        return {"temperature": np.zeros(rows, np.float32)}
+    return facts_of(rows, sampling_metadata.temperature, sampling_metadata.top_k, sampling_metadata.top_p)
+
+
+def _tensor_parallel_group() -> Any:
+    return importlib.import_module("vllm.distributed.parallel_state").get_tp_group()
+
+
+def _take_over(runner: Any) -> None:
+    """Switches vllm_ascend's reduced sampling off, whose place this takes: it would take whole logits for parts."""
+    config = ascend_config(type(runner))
+    if config is not None and getattr(config, "enable_reduce_sample", False):
+        config.enable_reduce_sample = False
+        warnings.warn(
+            f"ascend_sample: {SWITCH} is set, so each rank's part of the logits is sampled here, and "
+            "enable_reduce_sample of vllm_ascend is switched off.",
+            stacklevel=3,
+        )
+
+
+class ShardSteps:
+    """The steps of one of an engine's samplers that draw from the parts of all ranks.
+
+    Args:
+        find_group: returns vLLM's group of the ranks.
+
+    Attributes:
+        sampler: what draws; None before the first step.
+    """
+
+    def __init__(self, find_group: Callable[[], Any]) -> None:
+        self._find_group = find_group
+        self.sampler: Sampler | None = None
+        self._made_for: tuple[Any, ...] | None = None
+        self._rows: EngineRows | None = None
+
+    def draw(self, owner: Any, logits: Tensor, vocab_size: int, generators: Any, facts: Facts) -> Tensor:
+        """Draws one token a row, int64 [rows].
+
+        Args:
+            owner: the engine's sampler of top-k and top-p, whose `seed_source` and `keep_ties` count.
+            logits: float32 [rows, columns of this rank], at the temperature.
+            vocab_size: of the vocabulary that the ranks share, without padding.
+            generators: of the rows whose requests have a seed.
+            facts: the parameters of the rows: a temperature of 0 or 1, top-k and top-p.
+        """
+        made_for = (logits.shape[1], vocab_size, logits.device, owner.keep_ties)
+        if self.sampler is None or made_for != self._made_for:
+            group, width = self._find_group(), logits.shape[1]
+            ranks = group.cpu_group if logits.is_cpu else group.device_group
+            shard = VocabularyShard(group.rank_in_group * width, width, vocab_size, ranks)
+            self.sampler, self._made_for, self._rows = Sampler(keep_ties=owner.keep_ties, shard=shard), made_for, None
+        seed, position = owner.seed_source.take(len(logits), generators)
+        seeds = {row: int(seed[row]) for row in generators}
+        if self._rows is None or not self._rows.is_for(facts, seeds):
+            self._rows = EngineRows(vocab_size, logits.device, facts, seeds)
+        self._rows.go_to(position)
+        return self.sampler(logits, self._rows, advance=False).token_ids

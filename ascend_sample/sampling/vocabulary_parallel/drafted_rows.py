@@ -1,0 +1,23 @@
+"""What ranks ask of the rows of a step, which may be requests, or the places of their drafts."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.draft_places import DraftPlaces
+
+
+def proposed_to(rows: SamplingBatch) -> bytes | None:
+    """Returns the drafts, on the host, and which of them are before each place; None of rows that have none."""
+    if not isinstance(rows, DraftPlaces):
+        return None
+    return rows.padded.cpu().numpy().tobytes() + rows.layout.before.tobytes()
+
+
+def split_edits_of(rows: SamplingBatch) -> dict[str, Tensor]:
+    """Returns what is done to logits of the whole vocabulary, as `SamplingBatch.native_edits` does.
+
+    Of places with penalties ``penalty_codes`` are there instead of ``occurrences``: `PlaceEdits.split` has them.
+    """
+    return rows.split_edits() if isinstance(rows, DraftPlaces) else rows.native_edits()

@@ -1,0 +1,152 @@
+"""Random drafts of every kind of row, verified whole and by ranks that each have a part."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import torch
+from mixed_rows import Case, random_case
+from shard_ranks import Counted, on_threads, part_of, shards_of
+from torch import Tensor
+
+from ascend_sample.sampling import Sampler, SamplingBatch, VerifiedDrafts, verify_drafts
+from ascend_sample.sampling.logprobs import Logprobs
+from ascend_sample.sampling.vocabulary_parallel import Exchange
+
+FOREIGN = (-1, -(2**62), 2**40)
+
+
+class DraftCase(NamedTuple):
+    """A pass of drafts: the case has the logits and the bitmask of all places, and as many requests as counts."""
+
+    case: Case
+    counts: list[int]
+    parents: list[int] | None
+    drafts: Tensor
+
+
+def random_drafts(number: int, size: int, places: int = 24, *, is_tree: bool = False) -> DraftCase:
+    """Drafts of which some are right, some are nonsense, and some no ids."""
+    rng, case = random.Random(number), random_case(number, size, places)
+    counts = []
+    while sum(counts) + len(counts) < places:
+        counts.append(min(rng.randrange(5), places - sum(counts) - len(counts) - 1))
+    requests = len(counts)
+    case = case._replace(params=case.params[:requests], prompts=case.prompts[:requests])
+    parents = None
+    if is_tree:
+        numbers = [place for count in counts for place in range(count + 1)]
+        parents = [rng.randrange(place) if place else -1 for place in numbers]
+    ids = [rng.randrange(case.vocab_size) for _ in range(sum(counts))]
+    ids = [rng.choice((*FOREIGN, case.vocab_size)) if rng.random() < 0.1 else token for token in ids]
+    found = DraftCase(case, counts, parents, torch.tensor(ids, dtype=torch.int64))
+    for _ in range(rng.randrange(4)):  # what is drawn where the drafts stop is proposed there
+        found = found._replace(drafts=continued(found, whole(found, steps=1)[0]))
+    return found
+
+
+def continued(drafts: DraftCase, verified: VerifiedDrafts) -> Tensor:
+    """The drafts, of which the first that a request does not keep is what it got instead."""
+    ids, start = drafts.drafts.clone(), 0
+    for request, count in enumerate(drafts.counts):
+        accepted = int(verified.accepted[request])
+        token = verified.token_ids[request, accepted]
+        place = accepted if verified.path is None else int(verified.path[request, accepted])
+        parents = range(-1, count)
+        if drafts.parents is not None:
+            parents = drafts.parents[start + request : start + request + count + 1]
+        following = [child for child in range(1, count + 1) if parents[child] == place]
+        if following:
+            ids[start + following[-1] - 1] = token
+        start += count
+    return ids
+
+
+def batch_of(drafts: DraftCase, device: str = "cpu") -> SamplingBatch:
+    batch = SamplingBatch(drafts.case.vocab_size, device)
+    batch.extend(drafts.case.params, drafts.case.prompts)
+    return batch
+
+
+def steps_of(
+    drafts: DraftCase, logits: Tensor, sampler: Sampler, steps: int, device: str = "cpu"
+) -> list[VerifiedDrafts]:
+    """Verifies the same drafts again and again, each time after what they have given."""
+    batch, found = batch_of(drafts, device), []
+    for _ in range(steps):
+        verified = verify_drafts(
+            logits.to(device),
+            drafts.drafts.to(device),
+            batch,
+            counts=drafts.counts,
+            parents=drafts.parents,
+            sampler=sampler,
+            bitmask=drafts.case.bitmask,
+        )
+        verified.append_to(batch)
+        found.append(verified)
+    return found
+
+
+def whole(drafts: DraftCase, steps: int = 2, device: str = "cpu") -> list[VerifiedDrafts]:
+    return steps_of(drafts, drafts.case.logits, Sampler(**drafts.case.options), steps, device)  # type: ignore[arg-type]
+
+
+def on_rank(
+    drafts: DraftCase, exchange: Exchange, steps: int = 2, device: str = "cpu"
+) -> tuple[list[VerifiedDrafts], list[int]]:
+    """What a rank finds, and the bytes of each message that it sends."""
+    case, counted = drafts.case, Counted(exchange)
+    shard = shards_of(case.widths, case.vocab_size, counted)
+    sampler = Sampler(**case.options, shard=shard)  # type: ignore[arg-type]
+    return steps_of(drafts, part_of(case.logits, shard), sampler, steps, device), counted.sent
+
+
+def split(drafts: DraftCase, steps: int = 2, device: str = "cpu") -> list[list[VerifiedDrafts]]:
+    size = len(drafts.case.widths)
+    return [found for found, _ in on_threads(size, lambda exchange: on_rank(drafts, exchange, steps, device))]
+
+
+def is_same(drafts: DraftCase, found: VerifiedDrafts, wanted: VerifiedDrafts) -> bool:
+    """Whether tokens, statuses, paths and the logprobs of places that are reached are the same, bit for bit."""
+    pairs = [(found.token_ids, wanted.token_ids), (found.accepted, wanted.accepted), (found.status, wanted.status)]
+    if drafts.parents is not None:
+        assert found.path is not None
+        assert wanted.path is not None
+        pairs.append((found.path, wanted.path))
+    if not all(torch.equal(one, other) for one, other in pairs):
+        return False
+    if found.logprobs is None or wanted.logprobs is None:
+        return found.logprobs is wanted.logprobs
+    if found.logprobs.rows != wanted.logprobs.rows:
+        return False
+    reached, start = set(), 0
+    for request, count in enumerate(drafts.counts):
+        accepted = int(wanted.accepted[request])
+        way = range(accepted + 1) if wanted.path is None else wanted.path[request, : accepted + 1].tolist()
+        reached |= {start + place for place in way}
+        start += count + 1
+    there = [index for index, row in enumerate(wanted.logprobs.rows) if row in reached]
+    one, other = ([tensor[there] for tensor in each.logprobs[1:]] for each in (found, wanted))
+    return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(one, other, strict=True))
+
+
+def on_cpu(verified: VerifiedDrafts) -> VerifiedDrafts:
+    """The same, where a test can look at it."""
+    logprobs = verified.logprobs
+    if logprobs is not None:
+        logprobs = Logprobs(logprobs.rows, *(tensor.cpu() for tensor in logprobs[1:]))
+    tensors = (verified.token_ids.cpu(), verified.accepted.cpu(), verified.status.cpu())
+    return VerifiedDrafts(*tensors, logprobs, None if verified.path is None else verified.path.cpu())
+
+
+def verify_on_rank(exchange: Exchange, passes: int, device: str = "cpu") -> str:
+    """Verifies drafts in so many passes; returns what to print, or ends with an error where something differs."""
+    for number in range(passes):
+        drafts = random_drafts(61_000 + number, exchange.size, is_tree=number % 2 == 1)
+        found, _ = on_rank(drafts, exchange, device=device)
+        for one, wanted in zip(found, whole(drafts, device=device), strict=True):
+            if not is_same(drafts, on_cpu(one), on_cpu(wanted)):
+                raise SystemExit(f"drafts {number}, rank {exchange.rank}: {drafts}")
+    return f"rank {exchange.rank}: {passes} passes of drafts are the same"

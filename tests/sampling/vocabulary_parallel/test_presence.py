@@ -1,0 +1,133 @@
+"""Which ranks are gone: processes that run, that have ended, and whose numbers are somebody else's now."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling.vocabulary_parallel import ProcessGroupExchange, exchange, presence
+from ascend_sample.sampling.vocabulary_parallel.presence import Presence, Process, own_numbers, this_process
+from tests.decoding.planting import Trap, assert_caught
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "WAIT_SECONDS", 0.1)
+
+
+def process_of(other: subprocess.Popen[bytes]) -> Process:
+    found = presence._state_and_start(other.pid)
+    assert found is not None
+    return Process(this_process().place, other.pid, found[1])
+
+
+def said_of(*processes: Process) -> str:
+    return Presence(torch.tensor([this_process(), *processes])).after_failure()
+
+
+def test_a_process_that_has_ended_is_gone(other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    process = process_of(other)
+    assert said_of(process) == ", though the processes of all ranks are there"
+    monkeypatch.setattr(presence, "WAIT_SECONDS", 2.0)  # it takes a moment
+    other.kill()
+    assert said_of(process) == ", and rank 1 is gone"  # nobody has asked how it has ended
+    other.wait()
+    assert said_of(process, process) == ", and ranks 1, 2 are gone"
+
+
+def test_a_number_that_is_used_again_is_another_process(other: subprocess.Popen[bytes]) -> None:
+    process = process_of(other)
+    assert said_of(process._replace(started=process.started - 1)) == ", and rank 1 is gone"
+
+
+def test_processes_of_other_places_are_not_looked_for(other: subprocess.Popen[bytes]) -> None:
+    process = process_of(other)
+    elsewhere = process._replace(place=process.place ^ 1, number=2**22 + 1)
+    says = ", and rank 2 is where nobody here can look, while all others are there"
+    assert said_of(process, elsewhere) == says
+    other.kill()
+    other.wait()
+    assert said_of(process, elsewhere) == ", and rank 1 is gone"
+
+
+def test_without_a_system_that_tells_nobody_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(presence, "PROCESSES", tmp_path)
+    assert own_numbers()[0] == presence.UNKNOWN
+    assert said_of(this_process()) == ", and ranks 0, 1 are where nobody here can look, while all others are there"
+
+
+class Group:
+    """A group of two, the second of which is this process again, until a collective fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[int] = []
+        self.fails = False
+        monkeypatch.setattr(exchange.dist, "get_rank", lambda group: 0)
+        monkeypatch.setattr(exchange.dist, "get_world_size", lambda group: 2)
+        monkeypatch.setattr(exchange, "gather_into", self.gather)
+
+    def gather(self, into: Tensor, message: Tensor, group: object) -> None:
+        if self.fails:
+            raise RuntimeError("Connection closed by peer")
+        self.sent.append(len(message))
+        into.copy_(message.repeat(2))
+
+
+def check_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(monkeypatch)
+    ranks = ProcessGroupExchange(None)
+    for length in (3, 8):
+        message = torch.arange(length, dtype=torch.uint8)
+        assert torch.equal(ranks.all_gather(message), message.repeat(2, 1))
+    assert group.sent == [3 + 24, 8], "the first message has the process, too"
+    group.fails = True
+    says = "got a failed collective on rank 0 of 2, though the processes of all ranks are there: Connection closed"
+    with pytest.raises(RuntimeError, match=says):
+        ranks.all_gather(message)
+
+
+def test_a_failed_collective_says_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_first_message(monkeypatch)
+
+
+def test_a_failure_of_the_first_collective(monkeypatch: pytest.MonkeyPatch) -> None:
+    Group(monkeypatch).fails = True
+    with pytest.raises(RuntimeError, match="got a failed collective on rank 0 of 2: Connection closed"):
+        ProcessGroupExchange(None).all_gather(torch.zeros(3, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "check"),
+    [
+        ("found[0] not in ENDED and", "", test_a_process_that_has_ended_is_gone),
+        ("and found[1] == self.started", "", test_a_number_that_is_used_again_is_another_process),
+    ],
+)
+def test_trap(
+    right: str,
+    wrong: str,
+    check: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run() -> None:
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+            try:
+                arguments = (process, monkeypatch) if check is test_a_process_that_has_ended_is_gone else (process,)
+                check(*arguments)
+            finally:
+                process.kill()
+
+    assert_caught(Trap(right, presence, right, wrong, run))
