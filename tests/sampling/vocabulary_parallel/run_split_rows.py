@@ -18,7 +18,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-import mixed_drafts  # noqa: E402
+import ascend_sample  # noqa: F401, E402  imports torch in a way that needs no CANN
+
+import mixed_drafts  # isort: skip  # noqa: E402
 from many_batches import Outcome, parser_of, try_batches  # noqa: E402
 from mixed_drafts import random_drafts  # noqa: E402
 from mixed_rows import differences, random_case, same, split, whole  # noqa: E402
