@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from ascend_sample import bench, info, parity, report
+
+COMMANDS: Final[dict[str, tuple[str, Callable[[ArgumentParser], None], Callable[[Namespace], int]]]] = {
+    "info": (
+        "what is installed and built, and which backend serves which device",
+        info.add_arguments,
+        info.run,
+    ),
+    "verify": (
+        "compare a device's operator with the reference, row by row",
+        parity.add_verify_arguments,
+        parity.run_verify,
+    ),
+    "bench": (
+        "time the operator on a device beside what else samples there",
+        bench.add_bench_arguments,
+        bench.run_bench,
+    ),
+    "report": (
+        "all of these, and steps of all kinds of requests, in one file",
+        report.add_report_arguments,
+        report.run_report,
+    ),
+}
+"""Of each command: what it is for, what adds its options, and what runs it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,22 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    command = commands.add_parser("info", help="what is installed and built, and which backend serves which device")
-    info.add_arguments(command)
-    command.set_defaults(run=info.run)
-
-    command = commands.add_parser("verify", help="compare a device's operator with the reference, row by row")
-    parity.add_verify_arguments(command)
-    command.set_defaults(run=parity.run_verify)
-
-    command = commands.add_parser("bench", help="time the operator on a device beside what else samples there")
-    bench.add_bench_arguments(command)
-    command.set_defaults(run=bench.run_bench)
-
-    command = commands.add_parser("report", help="all of these, and steps of all kinds of requests, in one file")
-    report.add_report_arguments(command)
-    command.set_defaults(run=report.run_report)
-
+    for name, (text, add_arguments, run) in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        add_arguments(command)
+        command.set_defaults(run=run)
     parsed = parser.parse_args(arguments)
     status: int = parsed.run(parsed)
     return status

@@ -8,7 +8,6 @@ more of them do not fit into every machine's memory; both take time in proportio
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import Tensor
 from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.sampling import score
 from benchmarks import distributions, environment
+from benchmarks.command import measure_and_show, show_gates
 from benchmarks.gates import AT_LEAST, Gate
 from benchmarks.native import ROOT
 from benchmarks.quiet import MOST_DISTURBED, Watch
@@ -84,21 +84,8 @@ def show(found: dict[str, Any]) -> None:
         table.add_row(name, f"{median:.0f} us", f"{lower:.0f} to {upper:.0f} us", others)
     console = Console(width=160)
     console.print(table)
-    for gate in found["gates"]:
-        value = f"{gate['value']:.3g} in '{gate['worst']}'"
-        console.print(f"{gate['verdict']:<12} {gate['name']}: {value} ({gate['bound']} {gate['limit']:g})")
-
-
-def main() -> int:
-    """Measures; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.score", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for all contestants together")
-    options = parser.parse_args()
-    found = run(options.seconds)
-    environment.keep(OUTPUT, found)
-    show(found)
-    return 0
+    show_gates(console, found["gates"])
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(measure_and_show("score", __doc__, (SECONDS, "for all contestants together"), run, show, OUTPUT))

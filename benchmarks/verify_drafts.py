@@ -8,7 +8,6 @@ A row is reached when the drafts before it stay; the read beside which a cell is
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.verify import Rule
 from benchmarks import distributions, environment
+from benchmarks.command import measure_and_show, show_gates
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
@@ -195,23 +195,10 @@ def show(found: dict[str, Any]) -> None:
             table.add_row(record["cell"], *counts, name, f"{result['median'] * 1e6:.0f} us", quartiles, others)
     console = Console(width=160)
     console.print(table)
-    for gate in found["gates"]:
-        value = "" if gate["value"] is None else f"{gate['value']:.3g} in '{gate['worst']}'"
-        console.print(f"{gate['verdict']:<12} {gate['name']}: {value} ({gate['bound']} {gate['limit']:g})")
-
-
-def main() -> int:
-    """Measures; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.verify_drafts", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each row of the table")
-    options = parser.parse_args()
-    found = run(options.seconds)
-    environment.keep(OUTPUT, found)
-    show(found)
-    return 0
+    show_gates(console, found["gates"])
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(
+        measure_and_show("verify_drafts", __doc__, (SECONDS, "for each row of the table"), run, show, OUTPUT)
+    )

@@ -17,7 +17,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sphinx.cmd.build import main as sphinx_build
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,17 +36,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "trace_row": (),
     "npu_emulated": (),
     "demo": (),
-    "serve": ("--tokens", "16", "--device", "cpu"),
+    "serve": ("examples/serve.py", "--tokens", "16", "--device", "cpu"),
     "valid_json": (),
     "strategies": (),
-    "speculation_changes_nothing": ("--device", "cpu"),
+    "speculation_changes_nothing": ("examples/speculation_changes_nothing.py", "--device", "cpu"),
     "tensor_parallel": (),
-    "data_parallel": (),
+    "data_parallel": (
+        *("-m", "ascend_sample.hostcann", "run"),
+        *("python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "examples/data_parallel.py"),
+    ),
     "flattening": (),
     "faster_transformer": (),
     "translate_onnx": (),
 }
-"""The programs of examples/, in the order of their pages, and what they are called with."""
+"""The programs of examples/, and what follows `python` where that is more than the file."""
 LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(#[^)\s]*)?(?=\))")
 """The target of a link within the repository, and its anchor."""
 
@@ -100,8 +102,11 @@ def write_example(name: str, is_run: bool) -> None:
     text = re.sub(r"(?m)^    ", "\n    ", text, count=1)  # Markdown wants an empty line before code
     parts = [f"# {name}.py", title, text]
     if is_run:
-        command = ["examples/" + path.name, *EXAMPLES[name]]
-        finished = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        command = EXAMPLES[name] or (f"examples/{path.name}",)
+        here = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        finished = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, env=here, capture_output=True, text=True, check=False
+        )
         if finished.returncode != 0:
             raise RuntimeError(f"python {' '.join(command)}: status {finished.returncode}\n{finished.stderr}")
         parts.append(f"## What it prints\n\n```text\n$ python {' '.join(command)}\n{finished.stdout}```")
@@ -114,6 +119,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build the documentation site.")
     parser.add_argument("--without-examples", action="store_true", help="do not run them: their pages have the source")
     options = parser.parse_args()
+    from sphinx.cmd.build import main as sphinx_build  # no requirement of whoever looks at the pages alone
+
     shutil.rmtree(SITE, ignore_errors=True)
     PAGES.mkdir(parents=True)
     write_texts()

@@ -57,6 +57,24 @@ def try_batches(
     return Outcome(tried, noted, wrong)
 
 
+def main_of(
+    try_batch: Callable[..., Outcome], text: str, unit: str, number: int, told: Callable[[Outcome], str]
+) -> int:
+    """Tries batches on the device that the command line names, prints what was found, returns the exit status.
+
+    Args:
+        try_batch: as for `try_batches`.
+        text: what the program does.
+        unit: "row" or "text".
+        number: how many by default.
+        told: of an outcome, what follows "N rows on DEVICE".
+    """
+    options = parser_of(text, unit, number).parse_args()
+    found = try_batches(try_batch, options, unit, options.device)
+    print(f"{found.tried} {unit}s on {options.device}{told(found)}")
+    return 1 if found.wrong else 0
+
+
 def _outcomes(try_batch: Callable[..., Outcome], workers: int, more: tuple[Any, ...]) -> Iterator[Outcome]:
     """Tries one batch after the other, for as long as it is asked."""
     torch.set_num_threads(1)

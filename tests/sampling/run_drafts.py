@@ -17,7 +17,7 @@ import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import torch  # isort: skip
 from drafting import DRAFTERS, ToyModel, best_of, decoded, decoded_with_drafts, random_params
-from many_batches import Outcome, parser_of, try_batches
+from many_batches import Outcome, main_of
 
 from ascend_sample.sampling import Sampler
 
@@ -54,14 +54,9 @@ def try_batch(number: int, device: str) -> Outcome:
     return Outcome(size, accepted, wrong)
 
 
-def main() -> int:
-    """Tries all texts; returns the exit status."""
-    options = parser_of("Random texts with drafts beside those without.", "text", 100_000).parse_args()
-    found = try_batches(try_batch, options, "text", options.device)
-    differ = f"in which {found.noted} drafts were accepted: {len(found.wrong)} differ"
-    print(f"{found.tried} texts on {options.device}, {differ}")
-    return 1 if found.wrong else 0
+def told(found: Outcome) -> str:
+    return f", in which {found.noted} drafts were accepted: {len(found.wrong)} differ"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(try_batch, "Random texts with drafts beside those without.", "text", 100_000, told))

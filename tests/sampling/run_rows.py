@@ -18,7 +18,7 @@ import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import numpy as np  # isort: skip
 import torch
-from many_batches import Outcome, parser_of, try_batches
+from many_batches import Outcome, main_of
 from oracle import expected
 from row_edits import packed
 from torch import Tensor
@@ -105,14 +105,10 @@ def try_batch(number: int, device: str) -> Outcome:
     return Outcome(ROWS, near, wrong)
 
 
-def main() -> int:
-    """Tries all rows; returns the exit status."""
-    options = parser_of("Random rows of Sampler beside the float64 reference.", "row", 1_000_000).parse_args()
-    found = try_batches(try_batch, options, "row", options.device)
+def told(found: Outcome) -> str:
     beyond = f"{len(found.wrong)} of them where no race is closer than {NEAR}"
-    print(f"{found.tried} rows on {options.device}: {found.noted} tokens are not float64's, {beyond}")
-    return 1 if found.wrong else 0
+    return f": {found.noted} tokens are not float64's, {beyond}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_of(try_batch, "Random rows of Sampler beside the float64 reference.", "row", 1_000_000, told))

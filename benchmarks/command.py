@@ -1,0 +1,48 @@
+"""The command of a benchmark of one thing: `python -m benchmarks.NAME [--seconds S]`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import environment
+
+
+def show_gates(console: Console, gates: Iterable[dict[str, Any]]) -> None:
+    """Prints a line for each promise."""
+    for gate in gates:
+        value = "" if gate["value"] is None else f"{gate['value']:.3g} in '{gate['worst']}'"
+        console.print(f"{gate['verdict']:<12} {gate['name']}: {value} ({gate['bound']} {gate['limit']:g})")
+
+
+def measure_and_show(
+    name: str,
+    text: str | None,
+    seconds: tuple[float, str],
+    run: Callable[[float], dict[str, Any]],
+    show: Callable[[dict[str, Any]], None],
+    output: Path,
+) -> int:
+    """Reads the command line, measures, keeps what was found, and prints it.
+
+    Args:
+        name: of the module in `benchmarks`.
+        text: its docstring.
+        seconds: the default of `--seconds`, and what they are for.
+        run: measures for so many seconds.
+        show: prints what it returns.
+        output: where that is kept.
+
+    Returns:
+        The exit status, 0.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=(text or "").split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=seconds[0], help=seconds[1])
+    found = run(parser.parse_args().seconds)
+    environment.keep(output, found)
+    show(found)
+    return 0
