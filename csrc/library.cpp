@@ -73,6 +73,7 @@ TORCH_LIBRARY(ascend_sample, m) {
   define<SampleRowsArguments>(m, SampleRowsArguments::kName);
   define<VerifyDraftsArguments>(m, VerifyDraftsArguments::kName);
   define<FilterArguments>(m, FilterArguments::kName);
+  define<ValueRangesArguments>(m, ValueRangesArguments::kName);
   define<BestTokensArguments>(m, BestTokensArguments::kName);
   define<RowLogprobsArguments>(m, RowLogprobsArguments::kName);
   define<ShardLeadsArguments>(m, ShardLeadsArguments::kName);
@@ -90,6 +91,7 @@ TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   implement_fake<SampleRowsArguments>(m);
   implement_fake<VerifyDraftsArguments>(m);
   implement_fake<FilterArguments>(m);
+  implement_fake<ValueRangesArguments>(m);
   implement_fake<BestTokensArguments>(m);
   implement_fake<RowLogprobsArguments>(m);
   implement_fake<ShardLeadsArguments>(m);

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from run_rows import random_range
 from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify_drafts
@@ -56,6 +57,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         min_tokens=at_times(0, rng.randrange(1, 9)),
         stop_ids=stop_ids,
         seed=rng.randrange(2**64),
+        **at_times({}, random_range(rng)),
     )
 
 
