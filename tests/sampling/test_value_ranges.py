@@ -283,13 +283,13 @@ class TestCoin:
         assert len(set(told)) == 2
 
 
-class Alone:
-    """A group of one rank."""
+class OneOfTwo:
+    """A rank that hears nothing of the other."""
 
-    rank, size = 0, 1
+    rank, size = 0, 2
 
     def all_gather(self, message: Tensor) -> Tensor:
-        return message.unsqueeze(0)
+        raise AssertionError(message)
 
 
 def test_who_cannot_serve_them_says_so(npu: str) -> None:
@@ -300,9 +300,9 @@ def test_who_cannot_serve_them_says_so(npu: str) -> None:
         step.prepare(batch)
     step.prepare(batch, is_edited=True)
     assert set(value_ranges.RANGE) <= set(all_but_draw_fields())  # beam_sample refuses them, speculation verifies them
-    shard = VocabularyShard(0, 5, 5, Alone())
+    shard = VocabularyShard(0, 3, 5, OneOfTwo())
     with pytest.raises(ValueError, match=r"^Sampler: seed must be given with xtc_probability .*got None in row 0"):
-        Sampler(shard=shard)(torch.zeros(1, 5), new_batch([SamplingParams(xtc_probability=0.5)], vocab_size=5))
+        Sampler(shard=shard)(torch.zeros(1, 3), new_batch([SamplingParams(xtc_probability=0.5)], vocab_size=5))
 
 
 @pytest.mark.parametrize(
