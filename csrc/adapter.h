@@ -18,7 +18,7 @@ struct AnyField {
 };
 
 /// The number of fields of a struct of arguments: the largest with which it can be made.
-template <typename Arguments, size_t kMost = 21>
+template <typename Arguments, size_t kMost = 22>
 constexpr size_t count_fields() {
   const auto makes_one = []<size_t... I>(std::index_sequence<I...>) {
     return requires { Arguments{(static_cast<void>(I), AnyField{})...}; };
@@ -69,9 +69,9 @@ auto fields_of(const Arguments& arguments) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
   } else {
-    static_assert(kCount == 21, "a struct of so many arguments needs a line here");
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u] = arguments;
-    return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u);
+    static_assert(kCount == 22, "a struct of so many arguments needs a line here");
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v] = arguments;
+    return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v);
   }
 }
 

@@ -99,7 +99,7 @@ struct RequestsArguments {
       "Tensor? addend_lengths=None, Tensor? penalty_slot=None, Tensor? penalty_ids=None, "
       "Tensor? penalty_lengths=None, Tensor? occurrences=None, Tensor? penalties=None, "
       "Tensor? mask_slot=None, Tensor? masks=None, Tensor? bitmask_rows=None, "
-      "Tensor? bitmask=None";
+      "Tensor? bitmask=None, Tensor? ranges=None";
 
   const at::Tensor& temperature;
   const at::Tensor& k;
@@ -124,6 +124,7 @@ struct RequestsArguments {
   const std::optional<at::Tensor>& masks;
   const std::optional<at::Tensor>& bitmask_rows;
   const std::optional<at::Tensor>& bitmask;
+  const std::optional<at::Tensor>& ranges;  // float32 [filters, rows]: cpu/calls.h names them
 };
 
 struct SampleRowsArguments {
@@ -178,6 +179,19 @@ struct FilterArguments {
   const at::Tensor& k;
   const at::Tensor& p;
   const at::Tensor& min_p;
+};
+
+/// Which values of each row its ranges keep: docs/sampling.md, "Ranges of values".
+struct ValueRangesArguments {
+  static constexpr const char* kName = "value_ranges";
+  static constexpr const char* kSchema = "(Tensor logits, Tensor temperature, Tensor ranges)";
+  /// float32 [batch], float32 [batch]: the least and the most.
+  static constexpr const char* kResults = "(Tensor least, Tensor most)";
+  using Results = std::tuple<at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const at::Tensor& temperature;
+  const at::Tensor& ranges;
 };
 
 struct BestTokensArguments {
@@ -303,9 +317,9 @@ void for_each_of_layer(Visit visit) {
   [&]<typename... Arguments>(std::tuple<Arguments*...>) {
     (visit.template operator()<Arguments>(), ...);
   }(std::tuple<NoiseArguments*, SampleRowsArguments*, VerifyDraftsArguments*, FilterArguments*,
-               BestTokensArguments*, RowLogprobsArguments*, ShardLeadsArguments*,
-               FirstOfRowsArguments*, ShardHistogramArguments*, ChunkSumsArguments*,
-               LogOfSumsArguments*, CountAboveArguments*>());
+               ValueRangesArguments*, BestTokensArguments*, RowLogprobsArguments*,
+               ShardLeadsArguments*, FirstOfRowsArguments*, ShardHistogramArguments*,
+               ChunkSumsArguments*, LogOfSumsArguments*, CountAboveArguments*>());
 }
 
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
@@ -317,6 +331,7 @@ void check_arguments(const NoiseArguments& arguments);
 void check_arguments(const SampleRowsArguments& arguments);
 void check_arguments(const VerifyDraftsArguments& arguments);
 void check_arguments(const FilterArguments& arguments);
+void check_arguments(const ValueRangesArguments& arguments);
 void check_arguments(const BestTokensArguments& arguments);
 void check_arguments(const RowLogprobsArguments& arguments);
 void check_arguments(const ShardLeadsArguments& arguments);
@@ -333,6 +348,7 @@ NoiseArguments::Results allocate_outputs(const NoiseArguments& arguments);
 SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& arguments);
 VerifyDraftsArguments::Results allocate_outputs(const VerifyDraftsArguments& arguments);
 FilterArguments::Results allocate_outputs(const FilterArguments& arguments);
+ValueRangesArguments::Results allocate_outputs(const ValueRangesArguments& arguments);
 BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments);
 RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& arguments);
 ShardLeadsArguments::Results allocate_outputs(const ShardLeadsArguments& arguments);

@@ -9,6 +9,7 @@
 
 #include "checks.h"
 #include "contract.h"
+#include "cpu/calls.h"
 
 namespace ascend_sample {
 namespace {
@@ -99,6 +100,14 @@ class EditsCheck {
       check_slots(*arguments.bitmask_rows, "bitmask_rows");
       check_words(*arguments.bitmask, "bitmask");
     }
+    if (arguments.ranges.has_value()) {
+      check_ranges(*arguments.ranges);
+    }
+  }
+
+  void check_ranges(const at::Tensor& ranges) const {
+    check_table(ranges, "ranges", ScalarType::Float, cpu::kRangeFilters, rows_,
+                "the number of each filter for each row");
   }
 
  private:
@@ -283,6 +292,15 @@ void check_arguments(const FilterArguments& arguments) {
   check(min_p, "min_p", ScalarType::Float);
 }
 
+void check_arguments(const ValueRangesArguments& arguments) {
+  constexpr const char* kOperator = ValueRangesArguments::kName;
+  const auto& [logits, temperature, ranges] = arguments;
+  check_logits(kOperator, logits);
+  const c10::SymInt rows = logits.sym_size(0);
+  check_per_row(kOperator, temperature, "temperature", ScalarType::Float, rows, logits, "logits");
+  EditsCheck(kOperator, logits, rows).check_ranges(ranges);
+}
+
 void check_arguments(const BestTokensArguments& arguments) {
   constexpr const char* kOperator = BestTokensArguments::kName;
   const auto& [logits, count, temperature] = arguments;
@@ -398,6 +416,12 @@ void check_arguments(const ShardLeadsArguments& arguments) {
 
 at::Tensor allocate_outputs(const FilterArguments& arguments) {
   return allocate(arguments.logits.sym_sizes(), c10::kFloat, arguments.logits);
+}
+
+ValueRangesArguments::Results allocate_outputs(const ValueRangesArguments& arguments) {
+  const c10::SymInt rows[] = {arguments.logits.sym_size(0)};
+  return {allocate(rows, c10::kFloat, arguments.logits),
+          allocate(rows, c10::kFloat, arguments.logits)};
 }
 
 at::Tensor allocate_outputs(const NoiseArguments& arguments) {

@@ -21,10 +21,11 @@ from ascend_sample.sampling.params import DISTRIBUTION, FIELDS, SamplingParams
 from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
 from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable, to_device
 from ascend_sample.sampling.seeds import random_seeds
+from ascend_sample.sampling.value_ranges import keeps_range
 
 
 class ProcessedRows(NamedTuple):
-    """The rows whose logits masks, biases or penalties change.
+    """The rows whose logits masks, biases, penalties or ranges change.
 
     Attributes:
         logits: float32 [processed rows, vocab_size], what becomes of their logits.
@@ -193,9 +194,10 @@ class SamplingBatch:
             if declaration.column is not None
         }
         columns |= {"seed": self._seeds(params), "position": position, "min_tokens_left": left, **slots}
-        rows = self._table.extend(columns)
+        is_ranged = [keeps_range(one) for one in params]
+        rows = self._table.extend(columns | {"is_ranged": is_ranged})
         self._params.extend(params)
-        self._changed(max(map(max, slots.values())) != NO_SLOT)
+        self._changed(any(is_ranged) or max(map(max, slots.values())) != NO_SLOT)
         return rows
 
     def remove(self, row: int) -> int | None:
@@ -305,7 +307,7 @@ class SamplingBatch:
 
     @in_normal_mode
     def process(self, logits: Tensor) -> ProcessedRows | None:
-        """Applies masks, biases and penalties to the rows that have any.
+        """Applies masks, biases, penalties and ranges of values to the rows that have any.
 
         Args:
             logits: float32, float16 or bfloat16 [rows, vocab_size] on the batch's device. They stay as they are.
@@ -326,7 +328,7 @@ class SamplingBatch:
 
     @in_normal_mode
     def edited(self, logits: Tensor, bitmask: Bitmask | None = None, columns: int | None = None) -> Tensor | None:
-        """Returns a copy of logits with all that is done to them before temperature.
+        """Returns a copy of logits with all that is done to them before top-k.
 
         Args:
             logits: as for `process`, but not checked.
@@ -350,7 +352,7 @@ class SamplingBatch:
         return self._edits.applied_to(logits, bitmask)
 
     def native_edits(self) -> dict[str, Tensor]:
-        """Returns what the CPU kernel does to logits before temperature: arguments of its operator, by name.
+        """Returns what the CPU kernel does to logits before top-k: arguments of its operator, by name.
 
         Example:
             >>> batch = SamplingBatch(vocab_size=3)

@@ -29,6 +29,7 @@ from ascend_sample.sampling.slots import (
     has_mask,
 )
 from ascend_sample.sampling.text_rules import TextRules, has_rules
+from ascend_sample.sampling.value_ranges import numbers_of
 
 
 class Known(NamedTuple):
@@ -180,6 +181,8 @@ class RowEdits:
             arguments["penalties"] = torch.from_numpy(penalties)
         if masks.masks is not None:
             arguments["masks"] = masks.masks
+        if host.is_ranged.any():
+            arguments["ranges"] = torch.from_numpy(numbers_of(host))
         held = {name: getattr(host, name) for name, slots in self.slots.items() if slots.capacity}
         return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
 

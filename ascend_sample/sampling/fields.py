@@ -25,6 +25,7 @@ class Stage(enum.Enum):
     """What a field acts on, in the order of a step."""
 
     LOGITS = "logits"  # what the logits become before the temperature: it may depend on the tokens before
+    RANGE = "range"  # which values of these, divided by the temperature, stay
     DISTRIBUTION = "distribution"  # what is drawn from, given these logits
     DRAW = "draw"  # which token is drawn
     REPORT = "report"  # what is told about it

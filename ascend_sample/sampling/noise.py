@@ -48,6 +48,7 @@ class Purpose(enum.IntEnum):
     DRAFT = 1
     ACCEPTANCE = 2
     RESAMPLING = 3
+    EXCLUSION = 4
 
 
 def exponential_noise(

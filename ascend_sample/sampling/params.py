@@ -29,6 +29,10 @@ LARGEST_SEED: Final = 2**64 - 1
 PENALTY: Final = real(-2.0, 2.0, "Use 0 to switch it off.")
 """Of presence and frequency, as in OpenAI's interface and vLLM."""
 WHOLE_TEXT: Final = "Use None for the whole text."
+SHARE: Final = real(SMALLEST_POSITIVE, 1.0, "Use 0 to switch it off.", or_zero=True)
+"""Of filters that compare probabilities."""
+HOST_FRACTION: Final = Column("float32", is_on_device=False, convert=to_fraction)
+"""Of what the host tells a device in other terms: `value_ranges.py`."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -36,7 +40,8 @@ class SamplingParams:
     """The parameters of one request: checked when it is made, immutable and hashable afterwards.
 
     The order in which they act on a row of logits: `allowed_ids`, `bad_ids`, `bad_words`, `no_repeat_ngram_size`,
-    `min_tokens`, `logit_bias`, DRY; the penalties; `temperature`; `top_k`; `top_p`; `min_p`; the draw.
+    `min_tokens`, `logit_bias`, DRY; the penalties; `temperature`; `typical_p`; the cutoffs, `top_a` and `top_n_sigma`;
+    the exclusion of top choices; `top_k`; `top_p`; `min_p`; the draw.
 
     Args:
         temperature: 0, which is greedy (the best id, the lowest one of several), or the divisor of the logits, within
@@ -45,6 +50,18 @@ class SamplingParams:
         top_p: in (0, 1], at least 2**-126: the best ids stay until the sum of their probabilities exceeds it; 1 is
             off. In float32 it stays below 1 when it is below 1.
         min_p: 0, which is off, or in [2**-126, 1]: ids with less than this share of the best one's probability go.
+        typical_p: in [2**-126, 1]: the ids whose information, -log(probability), is nearest to the entropy stay until
+            their probabilities reach this sum; 1 is off. The best id may go.
+        epsilon_cutoff: 0, which is off, or in [2**-126, 1]: ids with a smaller probability go, but the best one.
+        eta_cutoff: 0, which is off, or in [2**-126, 1]: ids go, but the best one, whose probability is below this and
+            below sqrt(eta_cutoff) * exp(-entropy).
+        top_a: 0, which is off, or in [2**-126, 1]: ids with a probability below top_a times the square of the best
+            one's go, but the best one.
+        top_n_sigma: 0, which is off, or in [2**-126, 3.4028235e38]: ids whose logits are more than so many standard
+            deviations of the row's logits below the best one go.
+        xtc_probability: in [2**-126, 1], how often the top choices are excluded, by the request's own noise: of the ids
+            that have at least `xtc_threshold`, only the least probable ones stay; 0 is off.
+        xtc_threshold: in [2**-126, 1], a probability. Of no meaning while `xtc_probability` is 0.
         repetition_penalty: in [2**-126, 3.4028235e38]: divides positive logits of ids that occur in the prompt or the
             output, and multiplies the others; 1 is off.
         presence_penalty: in [-2, 2]: is subtracted from the logits of ids that occur in the output; 0 is off.
@@ -110,6 +127,25 @@ class SamplingParams:
         real(SMALLEST_POSITIVE, 1.0, "Use 0 to switch min-p off.", or_zero=True),
         Stage.DISTRIBUTION,
         Column("float32", convert=to_fraction),
+    )
+    typical_p: float = declared(
+        1.0, real(SMALLEST_POSITIVE, 1.0, "Use 1 to switch it off."), Stage.RANGE, HOST_FRACTION
+    )
+    epsilon_cutoff: float = declared(0.0, SHARE, Stage.RANGE, HOST_FRACTION)
+    eta_cutoff: float = declared(0.0, SHARE, Stage.RANGE, HOST_FRACTION)
+    top_a: float = declared(0.0, SHARE, Stage.RANGE, HOST_FRACTION)
+    top_n_sigma: float = declared(
+        0.0,
+        real(SMALLEST_POSITIVE, LARGEST, "Use 0 to switch it off.", or_zero=True),
+        Stage.RANGE,
+        Column("float32", is_on_device=False),
+    )
+    xtc_probability: float = declared(0.0, SHARE, Stage.RANGE, HOST_FRACTION)
+    xtc_threshold: float = declared(
+        0.1,
+        real(SMALLEST_POSITIVE, 1.0, "Use xtc_probability=0 to switch it off."),
+        Stage.RANGE,
+        HOST_FRACTION,
     )
     repetition_penalty: float = declared(
         1.0, real(SMALLEST_POSITIVE, LARGEST, "Use 1 to switch it off."), Stage.LOGITS, Column("float32")
@@ -206,10 +242,10 @@ class SamplingParams:
         Example:
             >>> SamplingParams.from_openai({"temperature": 0.7, "seed": -1, "max_tokens": 9, "logit_bias": {"5": 1}})
             SamplingParams(temperature=0.7, logit_bias={5: 1.0}, seed=18446744073709551615)
-            >>> SamplingParams.from_llama_cpp({"typical_p": 0.9})
+            >>> SamplingParams.from_llama_cpp({"mirostat": 2})
             Traceback (most recent call last):
             ...
-            ValueError: SamplingParams.from_llama_cpp: typical_p must be 1.0, got 0.9. No filter here does this.
+            ValueError: SamplingParams.from_llama_cpp: mirostat must be 0, got 2. No filter here does this.
         """
         return cls(**DIALECTS["openai"].read(request, **context))
 

@@ -1,4 +1,4 @@
-"""What is done to a batch's logits before temperature: only where something changes; made again when rows change.
+"""What is done to a batch's logits before top-k: only where something changes; made again when rows change.
 
 A step copies the logits once, as float32, and then reads, computes and writes the entries that lists of ids name. Where
 these lie is found out at the first step after rows have changed.
@@ -17,6 +17,7 @@ from torch import Tensor
 from ascend_sample.sampling.processing import add_bias, apply_penalties, mask_out, scaling_of
 from ascend_sample.sampling.row_table import NO_SLOT, HostMirrors, to_device
 from ascend_sample.sampling.slots import AddendSlots, MaskSlots, PenaltySlots
+from ascend_sample.sampling.value_ranges import RangedRows
 
 Ids = NDArray[numpy.int64]
 FRONT: Final = 128
@@ -236,6 +237,11 @@ class ProcessingPlan:
         """Lets the addends be looked up again: the lists of rows have changed, but not which rows have lists."""
         vars(self).pop("addends", None)
 
+    @cached_property
+    def ranges(self) -> RangedRows | None:
+        """Returns the rows that keep a range of their values, if any does."""
+        return RangedRows(self._host, self._mask_slots.device) if self._host.is_ranged.any() else None
+
     def words(self) -> Tensor | None:
         """Returns the masks of all rows, int32 [batch, words], if any row has one."""
         if self._has_masks and (self._words is None or len(self._words) < self._host.length):
@@ -249,7 +255,7 @@ class ProcessingPlan:
 
 
 def edited(logits: Tensor, plan: ProcessingPlan | None, columns: int, bitmask: Tensor | None, bits: Tensor) -> Tensor:
-    """Returns a float32 copy of a batch's logits, with all that is done to them before temperature.
+    """Returns a float32 copy of a batch's logits, with all that is done to them before top-k.
 
     Args:
         logits: floats [batch, vocab_size].
@@ -271,4 +277,6 @@ def edited(logits: Tensor, plan: ProcessingPlan | None, columns: int, bitmask: T
         words = bitmask if own is None else own if bitmask is None else own & bitmask
     if words is not None:
         mask_out(whole, words, bits)
+    if plan is not None and plan.ranges is not None:
+        plan.ranges.apply(whole)
     return whole

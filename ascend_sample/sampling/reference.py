@@ -111,11 +111,66 @@ def repetitions(text: Sequence[int], params: SamplingParams) -> dict[int, int]:
     return longest
 
 
+def keep_range(processed: Floats, params: SamplingParams, is_excluding: bool = False) -> Floats:
+    """Applies the filters that keep a range of values: returns the row with -inf for what they drop.
+
+    Args:
+        processed: from `process_row`.
+        params: the request.
+        is_excluding: the coin of `xtc_probability` has fallen.
+
+    Returns:
+        float64 [vocab_size].
+
+    Example:
+        >>> row = np.log([0.1, 0.2, 0.3, 0.4])
+        >>> np.exp(keep_range(row, SamplingParams(epsilon_cutoff=0.25))).round(1).tolist()
+        [0.0, 0.0, 0.3, 0.4]
+        >>> np.exp(keep_range(row, SamplingParams(xtc_probability=1, xtc_threshold=0.25), True)).round(1).tolist()
+        [0.1, 0.2, 0.3, 0.0]
+
+    Source: Meister et al., "Locally Typical Sampling", arXiv 2202.00666; Hewitt et al., "Truncation Sampling as
+        Language Model Desmoothing", arXiv 2210.15191 (epsilon and eta); Tang et al., "Top-n-sigma", arXiv 2411.07641;
+        top-a is BlinkDL's, XTC that of text-generation-webui.
+    """
+    best = processed.max()
+    if params.temperature == 0 or np.isinf(best):
+        return processed
+    weights = np.exp((processed - best) / np.float64(np.float32(params.temperature)))
+    p = weights / weights.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        information = -np.log(p)
+        entropy = np.where(p > 0, p * information, 0).sum()
+    stays = np.ones(len(p), dtype=np.bool_)
+    if params.typical_p < 1:
+        distance = np.abs(information - entropy)
+        order = np.argsort(distance, kind="stable")
+        last = min(int((np.cumsum(p[order]) < _as_kept(params.typical_p)).sum()), len(p) - 1)
+        stays = distance <= distance[order[last]]
+    best = processed[stays].max()
+    eta = _as_kept(params.eta_cutoff)
+    deviation = processed[processed > -np.inf].std()
+    floor = max(
+        _as_kept(params.epsilon_cutoff),
+        min(eta, np.sqrt(eta) * np.exp(-entropy)),
+        _as_kept(params.top_a) * p.max() ** 2,
+        _as_kept(params.min_p) * p[processed == best][0] if is_excluding else 0,
+    )
+    passes = p >= floor
+    if params.top_n_sigma > 0:
+        passes &= processed >= processed.max() - _as_kept(params.top_n_sigma) * deviation
+    stays &= passes | (processed == best)
+    is_top = stays & (p >= _as_kept(params.xtc_threshold))
+    if is_excluding and is_top.any():
+        stays &= processed <= processed[is_top].min()
+    return np.where(stays, processed, -np.inf)
+
+
 def kept_ids(processed: Floats, params: SamplingParams, keep_ties: bool = False) -> list[int]:
     """Returns the ids that top-k, top-p and min-p keep, in the total order.
 
     Args:
-        processed: from `process_row`.
+        processed: from `process_row`, or of that from `keep_range`.
         params: the request.
         keep_ties: top-k keeps every logit that is equal to the k-th.
     """
@@ -185,6 +240,7 @@ def target_distribution(
     prompt_ids: Sequence[int] = (),
     output_ids: Sequence[int] = (),
     keep_ties: bool = False,
+    is_excluding: bool | None = None,
 ) -> Floats:
     """Returns the probability of each id.
 
@@ -194,6 +250,7 @@ def target_distribution(
         prompt_ids: the tokens of its prompt.
         output_ids: the tokens that it has drawn so far.
         keep_ties: top-k keeps every logit that is equal to the k-th.
+        is_excluding: whether the coin of `xtc_probability` has fallen; None: it is thrown in each draw.
 
     Returns:
         float64 [vocab_size], summing to 1.
@@ -204,14 +261,22 @@ def target_distribution(
         [0.0, 0.222, 0.333, 0.444]
     """
     processed = process_row(logits, params, prompt_ids, output_ids)
-    kept = kept_ids(processed, params, keep_ties)
     distribution = np.zeros(len(processed))
     if np.isneginf(processed).all():
         distribution[0] = 1
         return distribution
-    weights = _weights(processed[kept], 1.0 if params.temperature == 0 else params.temperature)
-    distribution[kept] = weights / weights.sum()
+    chance = _as_kept(params.xtc_probability) if is_excluding is None else np.float64(is_excluding)
+    for has_fallen, share in ((False, 1 - chance), (True, chance)):
+        within = keep_range(processed, params, has_fallen)
+        kept = kept_ids(within, params, keep_ties)
+        weights = _weights(within[kept], 1.0 if params.temperature == 0 else params.temperature)
+        distribution[kept] += share * weights / weights.sum()
     return distribution
+
+
+def _as_kept(number: float) -> np.float64:
+    """Returns the number that rows of a batch keep, in float32."""
+    return np.float64(np.float32(number))
 
 
 def _weights(logits: Floats, temperature: float) -> Floats:

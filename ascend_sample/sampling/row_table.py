@@ -25,6 +25,7 @@ TABLE: Final[Mapping[str, Column]] = {
     "addend_slot": Column("int64", NO_SLOT, is_on_device=False),
     "penalty_slot": Column("int64", NO_SLOT, is_on_device=False),
     "mask_slot": Column("int64", NO_SLOT, is_on_device=False),
+    "is_ranged": Column("int64", 0, is_on_device=False),
 }
 """All numbers of a row: those that it is sampled with, and what only the host needs."""
 SLOTS: Final = ("addend_slot", "penalty_slot", "mask_slot")
@@ -60,7 +61,8 @@ class HostMirrors:
         min_tokens_left: for how many more tokens the stop ids are forbidden.
         addend_slot, penalty_slot, mask_slot: where the row's biases and bans, what it has seen, and its mask lie;
             -1 for none.
-        is_processed: bool, whether the row has a mask, a bias or penalties, or an unexpired `min_tokens`.
+        is_ranged: 1 where the row keeps a range of its values alone, 0 elsewhere.
+        is_processed: bool, whether the row has a mask, a bias or penalties, an unexpired `min_tokens`, or a range.
         buffers: the arrays themselves, by dtype, [columns, capacity].
         length: how many rows exist.
     """
@@ -86,7 +88,7 @@ class HostMirrors:
     def is_processed(self) -> NDArray[numpy.bool_]:
         """Tells of each row whether its logits change before temperature."""
         slots = [getattr(self, name) for name in SLOTS]
-        processed: NDArray[numpy.bool_] = numpy.maximum.reduce(slots) != NO_SLOT
+        processed: NDArray[numpy.bool_] = (numpy.maximum.reduce(slots) != NO_SLOT) | (self.is_ranged != 0)
         return processed
 
 

@@ -95,11 +95,12 @@ class Sampler:
        applied.
     3. Temperature 0 takes the best logit, the lowest id among equals. Otherwise the weights are
        exp((logit - maximum) / temperature).
-    4. Top-k keeps the first k of the total order (value descending, id ascending); ``keep_ties`` keeps every logit that
+    4. Typical sampling, cutoffs of probabilities, top-a, top-n-sigma and XTC keep a range of values each.
+    5. Top-k keeps the first k of the total order (value descending, id ascending); ``keep_ties`` keeps every logit that
        is equal to the k-th too.
-    5. Top-p keeps, in that order, until the sum of the normalised weights exceeds p.
-    6. Min-p drops weights below min_p times the largest.
-    7. The token is the argmax of weight / noise, where the noise is exponential and a function of the request's seed,
+    6. Top-p keeps, in that order, until the sum of the normalised weights exceeds p.
+    7. Min-p drops weights below min_p times the largest.
+    8. The token is the argmax of weight / noise, where the noise is exponential and a function of the request's seed,
        its position and the rank of the entry: an exact draw that no other row can change. Where no top-k ranks the
        entries, a race of segments of the vocabulary and one of places in a segment are the same (docs/seeds.md).
 

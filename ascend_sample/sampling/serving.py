@@ -22,7 +22,7 @@ from ascend_sample.sampling.weights import StatusConstants, largest_of, status_o
 
 WHOLE: Final = slice(None)
 """All rows of a batch."""
-EDITS_OF_ROWS: Final = {"addend_slot", "penalty_slot", "mask_slot", "penalties", "bitmask_rows"}
+EDITS_OF_ROWS: Final = {"addend_slot", "penalty_slot", "mask_slot", "penalties", "bitmask_rows", "ranges"}
 """Arguments of the CPU kernel that have a number for each row, in their last dimension; the others are tables."""
 
 

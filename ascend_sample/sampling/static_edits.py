@@ -12,6 +12,7 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.processing import add_bias, apply_penalties, bits_of_bytes, mask_out, words_of
 from ascend_sample.sampling.row_table import NO_SLOT, to_device
+from ascend_sample.sampling.value_ranges import RANGE
 
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 NEUTRAL = (1.0, 0.0, 0.0)
@@ -64,6 +65,11 @@ class StaticEdits:
         """
         batch.flush()  # rules that look at a text make their lists then
         edits, host = batch._edits, batch.host
+        instead = "write what SamplingBatch.process returns into its logits and pass is_edited=True."
+        if host.is_ranged.any():
+            rule = f"have no {', '.join(RANGE)} that is on"
+            remedy = f"A graph has no room for them: {instead}"
+            refuse(name, "batch", rule, f"one on row {int(host.is_ranged.argmax())}", remedy)
         for option, column, lengths in (
             ("addends", host.addend_slot, edits.addends.lengths),
             ("history", host.penalty_slot, edits.penalties.lengths),
@@ -76,11 +82,7 @@ class StaticEdits:
                 row = int(needed.argmax())
                 least = True if option == "bitmask" else int(needed[row])
                 rule = f"be {least} at least, for row {rows[row]} of the batch"
-                remedy = (
-                    "Make the step with it, or write what SamplingBatch.process returns into its logits and pass"
-                    " is_edited=True."
-                )
-                refuse(name, option, rule, room, remedy)
+                refuse(name, option, rule, room, f"Make the step with it, or {instead}")
 
     def write(self, batch: SamplingBatch, allowed: Bitmask | None, is_edited: bool) -> None:
         """Copies what the rows of a batch change to where the step reads it.

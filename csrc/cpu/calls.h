@@ -129,13 +129,31 @@ struct Masks {
   Table<int32_t> words;
 };
 
+/// Filters that keep a range of a row's values. Typical sampling is off at 1, the others at 0.
+enum RangeFilter : uint8_t {
+  kTypicalP,
+  kEpsilonCutoff,
+  kEtaCutoff,
+  kTopA,
+  kTopNSigma,
+  kMinPBeforeExclusion,  // min-p of rows whose top choices are excluded
+  kExclusionThreshold,   // of what may be excluded, in this step
+  kRangeFilters
+};
+
+/// A number for each row, by filter.
+struct Ranges {
+  Table<float> numbers;
+};
+
 /// What is done to rows before they are sampled: addends, then penalties, then masks, each of which
-/// has to allow an id.
+/// has to allow an id, then ranges.
 struct Edits {
   std::optional<Addends> addends;
   std::optional<Penalties> penalties;
   std::optional<Masks> masks;
   std::optional<Masks> bitmask;
+  std::optional<Ranges> ranges;
 };
 
 /// What was seen in a row: NaN before +inf, +inf before nothing but -inf.
@@ -213,6 +231,16 @@ struct FilteringCall {
   int64_t batch_size;
   Requests requests;
   float* probabilities;  // [batch_size, vocab_size]
+};
+
+/// value_ranges: the range of its values that each row keeps.
+struct RangesCall {
+  Logits logits;
+  int64_t batch_size;
+  const float* temperature;
+  Ranges ranges;
+  float* least;  // [batch_size]
+  float* most;   // the same
 };
 
 /// What a shard knows of a race among segments of the vocabulary.

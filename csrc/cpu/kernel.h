@@ -7,6 +7,7 @@
 
 #include "cpu/branches.h"
 #include "cpu/each_row.h"
+#include "cpu/edited_rows.h"
 #include "cpu/filters/best_tokens.h"
 #include "cpu/filters/distribution.h"
 #include "cpu/filters/edited_top_k.h"
@@ -80,26 +81,27 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
     }
   }
   const RowMask mask(call.edits, index, row.vocab_size());
-  const bool is_edited = slot_of(call.edits.addends, index).has_value() ||
+  const bool is_listed = slot_of(call.edits.addends, index).has_value() ||
                          slot_of(call.edits.penalties, index).has_value();
-  if (!is_edited && !mask.is_there()) {
-    return sample_edited(row, arguments, scratch, work);
-  }
-  if (!is_edited) {
-    if (const auto drawn = sample_allowed(row, mask, arguments, scratch, work)) {
-      return *drawn;
+  const bool is_edited = is_listed || mask.is_there();
+  if (is_edited && !RangeFilters::of(call.edits.ranges, index, temperature).has_value()) {
+    if (!is_listed) {
+      if (const auto drawn = sample_allowed(row, mask, arguments, scratch, work)) {
+        return *drawn;
+      }
+    }
+    if (newer.empty()) {
+      if (const auto drawn =
+              sample_edited_top_k(row, call.edits, index, mask, arguments, scratch, work)) {
+        return *drawn;
+      }
     }
   }
-  if (newer.empty()) {
-    if (const auto drawn =
-            sample_edited_top_k(row, call.edits, index, mask, arguments, scratch, work)) {
-      return *drawn;
-    }
-  }
-  return is_edited
-             ? sample_edited(edit(row, call.edits, index, mask, newer, scratch, work), arguments,
-                             scratch, work)
-             : sample_edited(keep_allowed(row, mask, scratch, work), arguments, scratch, work);
+  size_t selected = 0;
+  with_edited(row, call, index, mask, newer, scratch, work, [&](const auto& edited) {
+    selected = sample_edited(edited, arguments, scratch, work);
+  });
+  return selected;
 }
 
 /// The distribution of a row of the sampling layer. Rows are divided by the temperature first.
@@ -154,15 +156,9 @@ void with_target(const SamplingCall& call, int64_t place, std::span<const int64_
              arguments.keeps_ties = call.keeps_ties;
              arguments.temperature = call.requests.temperature[index];
              const RowMask mask(call.edits, index, row.vocab_size());
-             if (slot_of(call.edits.addends, index).has_value() ||
-                 slot_of(call.edits.penalties, index).has_value()) {
-               visit(target_of(edit(row, call.edits, index, mask, newer, scratch, work), arguments,
-                               scratch, work));
-             } else if (mask.is_there()) {
-               visit(target_of(keep_allowed(row, mask, scratch, work), arguments, scratch, work));
-             } else {
-               visit(target_of(row, arguments, scratch, work));
-             }
+             with_edited(row, call, index, mask, newer, scratch, work, [&](const auto& edited) {
+               visit(target_of(edited, arguments, scratch, work));
+             });
            });
 }
 
@@ -371,6 +367,7 @@ const Kernel kKernel{.sample = sample,
                      .sample_requests = sample_requests,
                      .verify = verify,
                      .filter = filter,
+                     .find_ranges = find_ranges,
                      .rank = rank,
                      .lead = lead,
                      .find_first = find_first,

@@ -24,6 +24,7 @@ struct Kernel {
   RowsFunction<SamplingCall> sample_requests;
   RowsFunction<VerifyingCall> verify;
   RowsFunction<FilteringCall> filter;
+  RowsFunction<RangesCall> find_ranges;
   RowsFunction<RankingCall> rank;
   RowsFunction<ShardCall> lead;
   RowsFunction<FirstCall> find_first;

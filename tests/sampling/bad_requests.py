@@ -43,6 +43,13 @@ REAL_FIELDS = {
     "repetition_penalty": (f"lie in {NORMAL}", NO_PENALTY),
     "presence_penalty": ("lie in [-2, 2]", "0 to switch"),
     "frequency_penalty": ("lie in [-2, 2]", "0 to switch"),
+    "typical_p": ("lie in [2**-126, 1]", "1 to switch"),
+    "epsilon_cutoff": ("be 0 or lie in [2**-126, 1]", "0 to switch"),
+    "eta_cutoff": ("be 0 or lie in [2**-126, 1]", "0 to switch"),
+    "top_a": ("be 0 or lie in [2**-126, 1]", "0 to switch"),
+    "top_n_sigma": (f"be 0 or lie in {NORMAL}", "0 to switch"),
+    "xtc_probability": ("be 0 or lie in [2**-126, 1]", "0 to switch"),
+    "xtc_threshold": ("lie in [2**-126, 1]", "xtc_probability=0"),
 }
 OUT_OF_RANGE = {
     "temperature": (-0.1, 1e-40, 5e-324, 1e39, 3.5e38, numpy.float32(-1)),
@@ -51,6 +58,13 @@ OUT_OF_RANGE = {
     "repetition_penalty": (0, -1.0, 1e-39, 1e300),
     "presence_penalty": (-2.1, 2.0000001, 100),
     "frequency_penalty": (-3, 2.5),
+    "typical_p": (0, 1.5),
+    "epsilon_cutoff": (-1e-9, 1.5),
+    "eta_cutoff": (-1e-9, 1.5),
+    "top_a": (-1e-9, 1.5),
+    "top_n_sigma": (-1.0, 1e-40, 1e39),
+    "xtc_probability": (-1e-9, 1.5),
+    "xtc_threshold": (0.0, 1.5),
 }
 BAD_REQUESTS = [
     *(

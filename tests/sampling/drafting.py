@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from run_rows import random_range
 from torch import Tensor
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, verify_drafts
@@ -63,6 +64,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         stop_ids=stop_ids,
         seed=rng.randrange(2**64),
         **at_times({}, rng.choice(TEXT_RULES)),
+        **at_times({}, random_range(rng)),
     )
 
 

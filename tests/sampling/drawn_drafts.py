@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from oracle import excludes
 from torch import Tensor
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams, exponential_noise
@@ -37,7 +38,8 @@ class Case:
         for place, row in enumerate(self.logits.double().numpy()):
             allowed = row if self.masks is None else np.where(self.masks[place], row, -np.inf)
             before = [token for token in self.drafts[:place] if token < vocab_size]
-            rows.append(target_distribution(allowed, self.params, self.prompt, before, keep_ties))
+            is_excluding = excludes(self.params, self.position + place)
+            rows.append(target_distribution(allowed, self.params, self.prompt, before, keep_ties, is_excluding))
         return np.stack(rows)
 
     def judged(self, rule: str, keep_ties: bool = False) -> tuple[int, int | None] | None:

@@ -10,7 +10,7 @@ import torch
 
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.reference import MOST_RANKED, drawn_id, is_ranked, kept_ids, process_row
+from ascend_sample.sampling.reference import MOST_RANKED, drawn_id, is_ranked, keep_range, kept_ids, process_row
 from ascend_sample.sampling.segmented import SEGMENT, lanes_of
 
 NEAR_TIE = 1e-5  # relative: docs/semantics.md, section 7
@@ -41,21 +41,56 @@ def expected(
     """Runs the race of one row.
 
     An id is acceptable beside the winner where its score comes within `near_tie` of the winner's, and, where the end of
-    the nucleus is within `NEAR_BOUNDARY` of top_p, what a nucleus that is one longer or one shorter draws. With None
-    the winner alone is looked for, which is quick.
+    the nucleus is within `NEAR_BOUNDARY` of top_p, what a nucleus that is one longer or one shorter draws; so it is
+    with the ends of ranges. With None the winner alone is looked for, which is quick.
     """
-    processed = process_row(logits, params, prompt_ids, output_ids)
-    if np.isneginf(processed).all():
+    edited = process_row(logits, params, prompt_ids, output_ids)
+    if np.isneginf(edited).all():
         return Expectation(0, {0})
+    is_excluding = excludes(params, position)
+    processed = keep_range(edited, params, is_excluding)
     kept = kept_ids(processed, params, keep_ties)
     noise = _noise(params, position, len(processed))
     drawn = drawn_id(processed, kept, params, noise, keep_ties)
     if near_tie is None:
         return Expectation(drawn, {drawn})
     acceptable: set[int] = set()
-    for each in [kept, *_near_sets(processed, params, kept, keep_ties)]:
-        acceptable |= _near_winners(processed, each, params, noise, keep_ties, near_tie)
+    for within in [processed, *near_ranges(edited, processed, params, is_excluding)]:
+        kept = kept_ids(within, params, keep_ties)
+        for each in [kept, *_near_sets(within, params, kept, keep_ties)]:
+            acceptable |= _near_winners(within, each, params, noise, keep_ties, near_tie)
     return Expectation(drawn, acceptable)
+
+
+def excludes(params: SamplingParams, position: int) -> bool:
+    """Whether the coin of the request falls at a position: a uniform number below the probability."""
+    if params.xtc_probability == 0:
+        return False
+    assert params.seed is not None
+    key = torch.tensor([signed(params.seed)]), torch.tensor([position])
+    exponential = float(exponential_noise(*key, 1, purpose=Purpose.EXCLUSION))
+    return bool(np.exp(-exponential) <= np.float64(np.float32(params.xtc_probability)))
+
+
+def near_ranges(
+    edited: npt.NDArray[np.float64],
+    processed: npt.NDArray[np.float64],
+    params: SamplingParams,
+    is_excluding: bool,
+    near: float = NEAR_TIE,
+) -> list[npt.NDArray[np.float64]]:
+    """What ranges keep whose ends rounding could choose as well, of a row of which `processed` is kept."""
+    rows = []
+    for name in ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "top_n_sigma", "xtc_threshold"):
+        number = getattr(params, name)
+        if number == (1.0 if name == "typical_p" else 0.0):
+            continue
+        for factor in (1 - near, 1 + near):
+            changed = number * factor if name == "top_n_sigma" else min(number * factor, 1.0)
+            other = keep_range(edited, _with(params, **{name: changed}), is_excluding)
+            if not np.array_equal(other, processed):
+                rows.append(other)
+    return rows
 
 
 def _noise(params: SamplingParams, position: int, vocab_size: int) -> npt.NDArray[np.float64]:

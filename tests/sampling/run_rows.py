@@ -61,7 +61,22 @@ def random_request(rng: random.Random, vocab_size: int) -> SamplingParams:
             "logit_bias": {token_id: rng.uniform(-9, 9) for token_id in ids(20)},
         },
     )
+    params = dataclasses.replace(params, **random_range(rng)) if rng.random() < 0.3 else params
     return dataclasses.replace(params, **rng.choice(changes)) if rng.random() < 0.5 else params
+
+
+def random_range(rng: random.Random) -> dict[str, float]:
+    """Some of the filters that keep a range of values; mostly one."""
+    filters: tuple[dict[str, float], ...] = (
+        {"typical_p": rng.choice((0.1, 0.5, 0.9, 0.999))},
+        {"epsilon_cutoff": rng.choice((3e-4, 0.01, 0.3))},
+        {"eta_cutoff": rng.choice((3e-4, 0.01, 0.3))},
+        {"top_a": rng.choice((0.05, 0.3, 1.0))},
+        {"top_n_sigma": rng.choice((0.5, 1.0, 2.0))},
+        {"xtc_probability": rng.choice((0.5, 1.0)), "xtc_threshold": rng.choice((0.001, 0.05, 0.2))},
+    )
+    chosen = [one for one in filters if rng.random() < 0.2] or [rng.choice(filters)]
+    return {name: number for one in chosen for name, number in one.items()}
 
 
 def random_logits(

@@ -56,6 +56,10 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("generation_config", {"bad_words_ids": [[7], [3]], "suppress_tokens": [3, 1], "repetition_penalty": 1.3}, {
         "temperature": 0.0, "bad_ids": (1, 3, 7), "repetition_penalty": 1.3,
     }),
+    ("generation_config", {"do_sample": True, "typical_p": 0.9, "epsilon_cutoff": 1e-3, "eta_cutoff": 2e-3}, {
+        "top_k": 50, "typical_p": 0.9, "epsilon_cutoff": 1e-3, "eta_cutoff": 2e-3,
+    }),
+    ("generation_config", {"typical_p": 0.9, "epsilon_cutoff": 1e-3, "eta_cutoff": 2e-3}, {"temperature": 0.0}),
     ("generation_config", {"sequence_bias": {(4,): -1.5}}, {"temperature": 0.0, "logit_bias": {4: -1.5}}),
     ("generation_config", {"sequence_bias": [[[4], -1.5]]}, {"temperature": 0.0, "logit_bias": {4: -1.5}}),
     ("generation_config", {"min_new_tokens": 4, "eos_token_id": 9}, {
@@ -70,6 +74,10 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama_cpp", {"seed": 2**32 - 1, "logprobs": 5}, LLAMA_CPP | {"logprobs": 5}),
     ("llama_cpp", {"repeat_penalty": 1.1, "presence_penalty": 1, "frequency_penalty": 1, "repeat_last_n": -1}, LLAMA_CPP
         | {"repetition_penalty": 1.1, "presence_penalty": 1.0, "frequency_penalty": 1.0}),
+    ("llama_cpp", {"typical_p": 0.9, "top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.2}, LLAMA_CPP | {
+        "typical_p": 0.9, "top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.2,
+    }),
+    ("llama_cpp", {"typical_p": 1.0, "top_n_sigma": -1, "xtc_probability": 0, "xtc_threshold": 0}, LLAMA_CPP),
     ("llama_cpp", {"repeat_penalty": 1.0, "repeat_last_n": 64}, LLAMA_CPP),
     ("llama_cpp", {"dry_multiplier": 0.5, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 64,
         "dry_sequence_breakers": [13, [4, 5]]}, LLAMA_CPP | {"dry_multiplier": 0.5, "dry_base": 1.5,
@@ -91,6 +99,16 @@ EXACTLY_REFUSED = [
     ("vllm", {"bad_words": [[4, 5]]}, "in the output alone"),
     ("sglang", {"top_k": 5, "top_p": 0.9}, "over all ids"),
     ("llama_cpp", {}, "before it divides by the temperature"),
+    ("llama_cpp", {"temperature": 0.7, "top_p": 1, "min_p": 0, "typical_p": 0.9}, "before it divides"),
+    ("llama_cpp", {"temperature": 0.7, "top_p": 1, "min_p": 0, "xtc_probability": 0.5}, "before it divides"),
+    ("llama_cpp", {"temperature": 1.0, "typical_p": 0.9}, "among what top_n_sigma and top_k keep"),
+    ("llama_cpp", {"temperature": 1.0, "xtc_probability": 0.5, "top_k": 0}, "among what top_n_sigma and top_k keep"),
+    ("generation_config", {"do_sample": True, "typical_p": 0.9}, "applies typical_p"),
+    (
+        "generation_config",
+        {"do_sample": True, "top_k": 0, "typical_p": 0.9, "eta_cutoff": 1e-3},
+        "all look at the same",
+    ),
     ("llama_cpp", {"temperature": 1.0, "presence_penalty": 0.5, "repeat_last_n": -1}, "counts the prompt"),
     (
         "llama_cpp",
@@ -110,7 +128,12 @@ EXACTLY_TAKEN = [
     ("vllm", {"top_k": 5, "top_p": 0.9}),
     ("sglang", {"top_p": 0.9}),
     ("generation_config", {"do_sample": True, "top_p": 0.9, "min_p": 0.1}),
+    ("generation_config", {"do_sample": True, "top_k": 0, "typical_p": 0.9}),
+    ("generation_config", {"do_sample": True, "top_k": 0, "epsilon_cutoff": 1e-3, "temperature": 0.7}),
+    ("generation_config", {"do_sample": True, "top_p": 0.9, "typical_p": 1.0}),
     ("llama_cpp", {"temperature": 1.0}),
+    ("llama_cpp", {"temperature": 1.0, "top_n_sigma": 1.0}),
+    ("llama_cpp", {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "xtc_probability": 0.5}),
     ("llama_cpp", {"temperature": 0.7, "top_p": 1.0, "min_p": 0.0}),
 ]
 BAD = [

@@ -9,6 +9,7 @@ from ascend_sample._errors import is_integer
 from ascend_sample.sampling.dialects.dialect import (
     Context,
     Dialect,
+    Difference,
     engines,
     refused,
     renamed,
@@ -21,6 +22,8 @@ DEFAULT_TOP_K: Final = 50
 """What `generate` takes where the configuration has None."""
 
 RUN: Final = engines("The model's or generate's: how logits are computed.")
+CUTOFFS: Final = ("typical_p", "epsilon_cutoff", "eta_cutoff")
+"""Filters that come last in generate, each measured among what is left."""
 IN_BEAMS: Final = "Call ascend_sample.decoding.beam_search"
 
 
@@ -33,10 +36,18 @@ def _single_ids(given: Mapping[str, Any], field: str, context: Context) -> list[
     return [ids[0] for ids in sequences]
 
 
+def _is_measured_elsewhere(ours: Mapping[str, Any]) -> bool:
+    """Tells whether one of these filters is on beside another: alone it does the same."""
+    cutoffs = [ours.get("typical_p", 1) < 1, ours.get("epsilon_cutoff", 0) > 0, ours.get("eta_cutoff", 0) > 0]
+    others = [ours.get("top_k") is not None, ours.get("top_p", 1) < 1, ours.get("min_p", 0) > 0]
+    return any(cutoffs) and sum(cutoffs) + sum(others) > 1
+
+
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     ours = renamed(given, repetition_penalty="repetition_penalty", no_repeat_ngram_size="no_repeat_ngram_size")
     if given.get("do_sample"):
         ours |= renamed(given, temperature="temperature", top_p="top_p", min_p="min_p")
+        ours |= renamed(given, **{name: name for name in CUTOFFS})
         ours["top_k"] = given.get("top_k", DEFAULT_TOP_K) or None
     else:
         ours["temperature"] = 0.0
@@ -64,6 +75,9 @@ GENERATION_CONFIG: Final = Dialect(
         "top_k": taken("top_k", note="None is 50, as generate takes it, and 0 is off."),
         "top_p": taken("top_p"),
         "min_p": taken("min_p"),
+        "typical_p": taken("typical_p"),
+        "epsilon_cutoff": taken("epsilon_cutoff"),
+        "eta_cutoff": taken("eta_cutoff"),
         "repetition_penalty": taken("repetition_penalty"),
         "bad_words_ids": taken(
             "bad_words", "bad_ids", note="Those of one id are bad_ids; an id that ends the text is none."
@@ -75,9 +89,6 @@ GENERATION_CONFIG: Final = Dialect(
         "eos_token_id": taken("stop_ids", note="Of use to min_new_tokens alone; generate ends the text."),
         "min_length": refused("It counts the prompt: give min_new_tokens.", 0),
         "top_h": refused("No filter here does this."),
-        "typical_p": refused("No filter here does this.", 1.0),
-        "epsilon_cutoff": refused("No filter here does this.", 0.0),
-        "eta_cutoff": refused("No filter here does this.", 0.0),
         "encoder_no_repeat_ngram_size": refused("The prompt of the encoder is not seen here.", 0),
         "encoder_repetition_penalty": refused("The prompt of the encoder is not seen here.", 1.0),
         "begin_suppress_tokens": refused("Ids are forbidden for the whole text here, by bad_ids.", []),
@@ -143,4 +154,11 @@ GENERATION_CONFIG: Final = Dialect(
         ),
     },
     _convert,
+    (
+        Difference(
+            _is_measured_elsewhere,
+            "generate applies typical_p, epsilon_cutoff and eta_cutoff last, to what other filters keep (its top_k is "
+            "50 where it is left out); here they come first, and all look at the same distribution.",
+        ),
+    ),
 )

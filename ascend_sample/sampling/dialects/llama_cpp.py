@@ -25,6 +25,11 @@ WHOLE_TEXT: Final = -1
 DRY: Final = {"dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1}
 """The same of the fields of DRY, but for its breakers."""
 BREAKERS: Final = ["\n", ":", '"', "*"]
+
+BEFORE_XTC: Final = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p")
+"""The filters that come first, in their order."""
+OFF: Final = {"top_k": None, "top_p": 1.0, "typical_p": 1.0}
+"""Values with which our fields do nothing, where that is not 0."""
 NOTHING_ALONE: Final = engines("Of no meaning while the field that switches it on is off; that one is refused.")
 
 
@@ -67,12 +72,20 @@ def _dry(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     return ours | ({"dry_range": asked["dry_penalty_last_n"]} if asked["dry_penalty_last_n"] > 0 else {})
 
 
+def _is_on(ours: Mapping[str, Any], name: str) -> bool:
+    """Tells whether one of our filters does anything."""
+    off = OFF.get(name, 0.0)
+    return bool(ours.get(name, off) != off)
+
+
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     given = DEFAULTS | given
     ours = renamed(given, top_p="top_p", min_p="min_p", repeat_penalty="repetition_penalty", **PENALTIES)
     ours["temperature"] = max(given["temperature"], 0.0)
-    if given["top_k"] > 0:
-        ours["top_k"] = given["top_k"]
+    ours |= renamed(given, typical_p="typical_p")
+    for switch, names in (("top_k", ()), ("top_n_sigma", ()), ("xtc_probability", ("xtc_threshold",))):
+        if given.get(switch, 0) > 0:
+            ours |= renamed(given, **{name: name for name in (switch, *names)})
     if reported := given.get("n_probs") or given.get("logprobs"):
         ours["logprobs"] = reported
     penalties = {name: given[name] for name in ("repeat_penalty", *PENALTIES) if name in given}
@@ -91,6 +104,10 @@ LLAMA_CPP: Final = Dialect(
         "top_k": taken("top_k", note="40 where it is left out; 0 and less is off."),
         "top_p": taken("top_p", note="0.95 where it is left out."),
         "min_p": taken("min_p", note="0.05 where it is left out."),
+        "typical_p": taken("typical_p"),
+        "top_n_sigma": taken("top_n_sigma", note="0 and less is off."),
+        "xtc_probability": taken("xtc_probability", note="The coin is another one: that of the request's seed here."),
+        "xtc_threshold": taken("xtc_threshold", note="Where xtc_probability is above 0."),
         "repeat_penalty": taken("repetition_penalty"),
         "repeat_last_n": taken("repetition_penalty", note="64 where it is left out. Beside penalties it must be -1."),
         "presence_penalty": taken("presence_penalty"),
@@ -107,9 +124,6 @@ LLAMA_CPP: Final = Dialect(
         ),
         "n_probs": taken("logprobs", note="0 is none."),
         "logprobs": taken("logprobs", note="Another name of n_probs."),
-        "typical_p": refused("No filter here does this.", 1.0),
-        "top_n_sigma": refused("No filter here does this.", -1.0, 0.0),
-        "xtc_probability": refused("No filter here does this.", 0.0),
         "mirostat": refused("No filter here does this.", 0),
         "adaptive_target": refused("No filter here does this.", -1.0),
         "dynatemp_range": refused("The temperature is one number here.", 0.0),
@@ -118,7 +132,6 @@ LLAMA_CPP: Final = Dialect(
         "reasoning_budget_tokens": refused("No id is forced here.", -1),
         **dict.fromkeys(
             (
-                "xtc_threshold",
                 "mirostat_tau",
                 "mirostat_eta",
                 "adaptive_decay",
@@ -182,9 +195,19 @@ LLAMA_CPP: Final = Dialect(
     (
         Difference(
             lambda ours: (
-                ours["temperature"] not in (0.0, 1.0) and (ours.get("top_p", 1) < 1 or ours.get("min_p", 0) > 0)
+                ours["temperature"] not in (0.0, 1.0)
+                and any(_is_on(ours, name) for name in ("top_p", "min_p", "typical_p", "xtc_probability"))
             ),
-            "llama.cpp filters before it divides by the temperature; here top_p and min_p see the divided logits.",
+            "llama.cpp filters before it divides by the temperature; here top_p, min_p, typical_p and xtc see the "
+            "divided logits.",
+        ),
+        Difference(
+            lambda ours: (
+                (_is_on(ours, "typical_p") and any(_is_on(ours, name) for name in ("top_k", "top_n_sigma")))
+                or (_is_on(ours, "xtc_probability") and any(_is_on(ours, name) for name in BEFORE_XTC))
+            ),
+            "llama.cpp measures typical_p among what top_n_sigma and top_k keep, and xtc among what all other filters "
+            "do; here both look at all ids, before top_k.",
         ),
         Difference(
             lambda ours: ours.get("presence_penalty", 0.0) != 0 or ours.get("frequency_penalty", 0.0) != 0,

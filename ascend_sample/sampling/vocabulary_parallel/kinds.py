@@ -61,4 +61,5 @@ def kinds_of(batch: SamplingBatch, keep_ties: bool) -> RowKinds:
     kinds = np.where(is_limited & (host.top_p < 1), Kind.WHOLE, kinds)
     kinds = np.where(is_ranked, Kind.FIRST, kinds)
     kinds = np.where(is_greedy, Kind.BEST, kinds)
+    kinds = np.where(host.is_ranged != 0, Kind.WHOLE, kinds)  # a range is told by sums of whole rows
     return RowKinds(kinds.astype(np.int64), ~is_greedy)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
+from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, asking_of
@@ -57,6 +59,7 @@ class SplitSteps:
             ValueError: another rank has other requests.
             RuntimeError: another rank is gone.
         """
+        _check_coins(batch)
         if not logits.is_cpu:
             return self._on_device.draw(sampler, logits, batch, allowed, purpose)
         edits = split_edits_of(batch)
@@ -71,3 +74,13 @@ class SplitSteps:
             assert gathered is not None, "rows ask"
             found.append(gathered)
         return (*drawn.output, in_order(found) if found else None)
+
+
+def _check_coins(batch: SamplingBatch) -> None:
+    """Raises where the ranks would throw different coins: each would have drawn its own seed for the row."""
+    if not batch.host.xtc_probability.any():
+        return
+    for row in np.flatnonzero(batch.host.xtc_probability).tolist():
+        if batch.params[row].seed is None:
+            rule = "be given with xtc_probability where a sampler has a part of the vocabulary"
+            refuse("Sampler", "seed", rule, f"None in row {row}", "Draw one, the same on all ranks.")

@@ -89,6 +89,9 @@ inline Edits edits_of(const char* op, const at::Tensor& logits, const RequestsAr
       edits_reader.masks(arguments.mask_slot, "mask_slot", arguments.masks, "the number of masks");
   edits.bitmask = edits_reader.masks(arguments.bitmask_rows, "bitmask_rows", arguments.bitmask,
                                      "the number of bitmasks");
+  if (arguments.ranges.has_value()) {
+    edits.ranges = Ranges{reader.table<float>(*arguments.ranges)};
+  }
   return edits;
 }
 

@@ -1,0 +1,227 @@
+"""Filters that keep a range of a row's values: which rows have some, their numbers in a step, what devices make of it.
+
+They look at a row after masks, biases and penalties, divided by its temperature, before top-k. On the CPU a native
+operator finds the range (`csrc/cpu/rows/value_range.h`); elsewhere torch's operators do. docs/sampling.md has the
+definitions, section "Ranges of values".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ascend_sample.sampling.best_tokens import sum_of_rows
+from ascend_sample.sampling.fields import Stage
+from ascend_sample.sampling.noise import Purpose, exponential_noise
+from ascend_sample.sampling.params import DEFAULTS, SamplingParams, fields_of
+from ascend_sample.sampling.processing import MASKED
+from ascend_sample.sampling.row_table import HostMirrors, to_device
+from ascend_sample.sampling.weights import largest_of, scaled
+
+RANGE: Final = fields_of(Stage.RANGE)
+NUMBERS: Final = ("typical_p", "epsilon_cutoff", "eta_cutoff", "top_a", "top_n_sigma", "min_p", "xtc_threshold")
+"""The filters as the kernel numbers them. The last two have numbers in steps alone in which the coin has fallen."""
+Floats = NDArray[numpy.float32]
+LARGEST: Final = torch.finfo(torch.float32).max
+LEAST_LOG_WEIGHT: Final = -87.0
+"""What lies deeper weighs nothing beside the best, which has 0."""
+NEVER: Final = 2.0
+"""A sum of probabilities that none reaches."""
+
+
+def keeps_range(params: SamplingParams) -> bool:
+    """Tells whether a request's rows lose values by a range: the best one of a greedy row is not looked for in it."""
+    return params.temperature > 0 and any(
+        getattr(params, name) != DEFAULTS[name] for name in RANGE if name != "xtc_threshold"
+    )
+
+
+def have_fallen(host: HostMirrors) -> NDArray[numpy.bool_]:
+    """Tells of each row whether its top choices are excluded in this step: a coin of its seed and position.
+
+    Example:
+        >>> from ascend_sample.sampling import SamplingBatch
+        >>> batch = SamplingBatch(vocab_size=3)
+        >>> batch.extend([SamplingParams(xtc_probability=0.5, seed=1)] * 8, positions=range(8))
+        range(0, 8)
+        >>> have_fallen(batch.host).sum()
+        4
+    """
+    fallen = numpy.zeros(host.length, numpy.bool_)
+    rows = numpy.flatnonzero(host.xtc_probability)
+    if len(rows):
+        seed, position = (torch.from_numpy(of_batch[rows]) for of_batch in (host.seed, host.position))
+        noise = exponential_noise(seed, position, 1, purpose=Purpose.EXCLUSION).view(-1).double().numpy()
+        # An exponential number is above -log(p) with probability p.
+        fallen[rows] = noise > -numpy.log(host.xtc_probability[rows].astype(numpy.float64))
+    return fallen
+
+
+def numbers_of(host: HostMirrors) -> Floats:
+    """Returns the numbers of filters in this step, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others."""
+    numbers: Floats = numpy.stack([getattr(host, name) for name in NUMBERS])
+    numbers[-2:, ~have_fallen(host)] = 0
+    return numbers
+
+
+class RangedRows:
+    """The rows of a batch that keep a range of their values.
+
+    Args:
+        host: of the batch; its seeds and positions are read in each step.
+        device: of the logits.
+    """
+
+    def __init__(self, host: HostMirrors, device: torch.device) -> None:
+        self._host, self._rows = host, numpy.flatnonzero(host.is_ranged)
+        self._device = device
+        self._rows_there = to_device(self._rows, device)
+        self._temperature = to_device(host.temperature[self._rows], device)
+        self._on_device = None if device.type == "cpu" else DeviceRanges(host, self._rows, device)
+
+    def apply(self, logits: Tensor) -> None:
+        """Sets to -inf, in place, what is outside of the ranges; a NaN stays, to be told of.
+
+        Args:
+            logits: float32 [batch, vocab_size], after masks, biases and penalties.
+        """
+        has_all = len(self._rows) == len(logits)
+        values = logits if has_all else logits.index_select(0, self._rows_there)
+        numbers = numbers_of(self._host)[:, self._rows]
+        if self._on_device is None:
+            found = torch.ops.ascend_sample.value_ranges(values, self._temperature, torch.from_numpy(numbers))
+            least, most = (bound.unsqueeze(1) for bound in found)
+            values.masked_fill_((values < least) | (values > most), MASKED)
+        else:
+            values.add_(self._on_device.kept(values, numbers).log())  # -inf for False: NaN stays NaN
+        if not has_all:
+            logits.index_copy_(0, self._rows_there, values)
+
+
+class DeviceRanges:
+    """What the rows that keep a range of their values keep, on a device.
+
+    Values are y = (value - maximum) / temperature, so 0 is the best, and log(probability) is y - log(sum of exp(y)).
+
+    Args:
+        host: of the batch.
+        rows: which of its rows.
+        device: of the logits.
+    """
+
+    def __init__(self, host: HostMirrors, rows: NDArray[numpy.int64], device: torch.device) -> None:
+        self._device = device
+        numbers = {name: getattr(host, name)[rows] for name in (*NUMBERS, "temperature", "xtc_probability")}
+        with numpy.errstate(divide="ignore"):
+            terms = {
+                "temperature": numbers["temperature"],
+                "typical_p": numpy.where(numbers["typical_p"] < 1, numbers["typical_p"], NEVER),
+                "epsilon_cutoff": numpy.log(numbers["epsilon_cutoff"]),
+                "eta_cutoff": numpy.log(numbers["eta_cutoff"]),
+                "top_a": numpy.log(numbers["top_a"]),
+                "top_n_sigma": -numpy.where(numbers["top_n_sigma"] > 0, numbers["top_n_sigma"], LARGEST),
+            }
+        is_on = {name: bool((numbers[name] > 0).any()) for name in NUMBERS}
+        is_on |= {"typical_p": bool((numbers["typical_p"] < 1).any()), "xtc": bool(numbers["xtc_probability"].any())}
+        is_on["temperature"] = bool((numbers["temperature"] != 1).any())
+        sent = to_device(numpy.stack(list(terms.values())).astype(numpy.float32), device).unsqueeze(2)
+        columns = dict(zip(terms, sent, strict=True))
+        self._divisor, self._typical_p, self._log_epsilon, self._log_eta, self._log_a, self._minus_sigmas = (
+            columns[name] if is_on[name] else None for name in terms
+        )
+        self._is_xtc_on = is_on["xtc"]
+        self._has_min_p = is_on["xtc"] and is_on["min_p"]
+
+    def kept(self, values: Tensor, numbers: Floats) -> Tensor:
+        """Tells which values the rows keep: bool [rows, vocab_size].
+
+        Args:
+            values: float32 [rows, vocab_size]; they stay as they are. NaN counts as the smallest one.
+            numbers: from `numbers_of`, of these rows.
+        """
+        y = torch.nan_to_num(values, nan=-LARGEST, posinf=LARGEST, neginf=-LARGEST)
+        scaled(y, largest_of(y), self._divisor, out=y)
+        weights = total = log_sum = mean = None
+        if self._needs_weights:
+            weights = y.exp()
+            total = sum_of_rows(weights)
+            log_sum = total.log()
+            if self._log_eta is not None or self._typical_p is not None:
+                mean = sum_of_rows(y.clamp(min=LEAST_LOG_WEIGHT).mul_(weights)).div_(total)
+        kept, most = None, None
+        if self._typical_p is not None:
+            assert weights is not None, "it is needed"
+            assert total is not None, "it is needed"
+            assert mean is not None, "it is needed"
+            kept = _nearest(y, mean, weights, total * self._typical_p)
+            most = y.masked_fill(~kept, MASKED).amax(1, keepdim=True)
+        bounds = self._bounds(y, values, log_sum, mean)
+        if self._is_xtc_on:
+            with numpy.errstate(divide="ignore"):
+                log_min_p, log_threshold = numpy.log(numbers[-2:])
+            # A threshold that nothing reaches where the coin has not fallen.
+            log_threshold[numbers[-1] == 0] = LARGEST
+            sent = to_device(numpy.stack((log_min_p, log_threshold)), self._device).unsqueeze(2)
+            if self._has_min_p:
+                bounds.append(sent[0] if most is None else most + sent[0])
+        least = None
+        for bound in bounds:
+            least = bound if least is None else torch.maximum(least, bound)
+        if least is not None:
+            least = least.clamp(max=0) if most is None else torch.minimum(least, most)
+            kept = y >= least if kept is None else kept.logical_and_(y >= least)
+        if self._is_xtc_on:
+            assert log_sum is not None, "it is needed"
+            is_top = y >= log_sum + sent[1]
+            if kept is not None:
+                is_top.logical_and_(kept)
+            lowest = torch.where(is_top, y, torch.inf).amin(1, keepdim=True)
+            kept = y <= lowest if kept is None else kept.logical_and_(y <= lowest)
+        assert kept is not None, "some filter is on"
+        return kept
+
+    @property
+    def _needs_weights(self) -> bool:
+        by_weight = (self._typical_p, self._log_epsilon, self._log_eta, self._log_a)
+        return self._is_xtc_on or any(column is not None for column in by_weight)
+
+    def _bounds(self, y: Tensor, values: Tensor, log_sum: Tensor | None, mean: Tensor | None) -> list[Tensor]:
+        """Returns what y must reach to stay, float32 [rows, 1], of each filter that is on."""
+        bounds = []
+        if log_sum is not None:
+            if self._log_epsilon is not None:
+                bounds.append(log_sum + self._log_epsilon)
+            if self._log_eta is not None and mean is not None:  # the entropy is log_sum - mean
+                bounds.append(torch.minimum(log_sum + self._log_eta, torch.add(mean, self._log_eta, alpha=0.5)))
+            if self._log_a is not None:  # the largest probability is 1 / sum
+                bounds.append(self._log_a - log_sum)
+        if self._minus_sigmas is not None:
+            bounds.append(_deviation(y, values > MASKED) * self._minus_sigmas)
+        return bounds
+
+
+def _nearest(y: Tensor, mean: Tensor, weights: Tensor, target: Tensor) -> Tensor:
+    """Tells what lies nearest to the mean, until it weighs enough: |-log(probability) - entropy| is |y - mean|.
+
+    Args:
+        y: float32 [rows, vocab_size], as are the weights.
+        mean: float32 [rows, 1], of y by weight.
+        weights: of y.
+        target: float32 [rows, 1], what they have to reach.
+    """
+    distances = (y - mean).abs_()
+    ordered = distances.sort(dim=1)
+    sums = weights.gather(1, ordered.indices).cumsum(1)
+    last = (sums < target).sum(1, keepdim=True).clamp_(max=y.shape[1] - 1)
+    return distances <= ordered.values.gather(1, last)
+
+
+def _deviation(y: Tensor, counts: Tensor) -> Tensor:
+    """Returns the standard deviation, float32 [rows, 1], of those entries that count, bool [rows, vocab_size]."""
+    number = counts.sum(1, keepdim=True)
+    mean = sum_of_rows(torch.where(counts, y, 0.0)).div_(number)
+    return sum_of_rows(torch.where(counts, y - mean, 0.0).square_()).div_(number).sqrt_()

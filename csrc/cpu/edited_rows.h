@@ -1,0 +1,50 @@
+// Rows of the sampling layer after all of their edits, and the ranges of values that they keep.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "cpu/each_row.h"
+#include "cpu/rows/edits.h"
+#include "cpu/rows/value_range.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// Calls `visit` with a row of the sampling layer after its edits. `newer` are the tokens at the
+/// end of its output that nothing has counted yet.
+template <typename Type, typename Visit>
+void with_edited(const Row<Type>& row, const SamplingCall& call, int64_t index, const RowMask& mask,
+                 std::span<const int64_t> newer, Scratch& scratch, Workspace& work, Visit visit) {
+  const std::optional<RangeFilters> filters =
+      RangeFilters::of(call.edits.ranges, index, call.requests.temperature[index]);
+  const auto visit_range = [&](const auto& edited) {
+    if (filters.has_value()) {
+      visit(keep_range(edited, *filters, scratch, work));
+    } else {
+      visit(edited);
+    }
+  };
+  if (slot_of(call.edits.addends, index).has_value() ||
+      slot_of(call.edits.penalties, index).has_value()) {
+    visit_range(edit(row, call.edits, index, mask, newer, scratch, work));
+  } else if (mask.is_there()) {
+    visit_range(keep_allowed(row, mask, scratch, work));
+  } else {
+    visit_range(row);
+  }
+}
+
+inline void find_ranges(const RangesCall& call, int64_t first_row, int64_t last_row,
+                        Scratch& scratch) {
+  for_rows(call.logits, {}, first_row, last_row, scratch,
+           [&]<typename Type>(const Row<Type>& row, int64_t index, Workspace& work) {
+             const std::optional<RangeFilters> filters =
+                 RangeFilters::of(call.ranges, index, call.temperature[index]);
+             const ValueRange range =
+                 filters.has_value() ? RangeSearch<Type>(row, *filters, work).find() : ValueRange{};
+             call.least[index] = range.least;
+             call.most[index] = range.most;
+           });
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,362 @@
+// Filters that keep a range of a row's values: typical sampling, cutoffs of probabilities, top-a,
+// top-n-sigma, and the exclusion of the top choices. docs/sampling.md, "Ranges of values", has
+// their definitions; what follows looks at a row that is edited, before top-k.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+
+#include "cpu/calls.h"
+#include "cpu/rows/edits.h"
+#include "cpu/rows/scan.h"
+#include "cpu/rows/workspace.h"
+#include "cpu/vectors/total_order.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// Below this a weight is nothing beside the 1 of the maximum, and need not be the same everywhere.
+inline constexpr float kLeastLogWeight = -87.0F;
+
+/// Values between two bounds that are of the range themselves.
+struct ValueRange {
+  float least = -kInfinity;
+  float most = kInfinity;
+};
+
+/// The filters of one row that are on, and its temperature.
+class RangeFilters {
+ public:
+  /// None where all are off, or nothing is drawn.
+  static std::optional<RangeFilters> of(const std::optional<Ranges>& ranges, int64_t index,
+                                        float temperature) {
+    if (!ranges.has_value() || !(temperature > 0.0F)) {
+      return std::nullopt;
+    }
+    const RangeFilters filters(*ranges, index, temperature);
+    bool is_any_on = filters.is_typical();
+    for (size_t filter = kTypicalP + 1; filter < kRangeFilters; ++filter) {
+      is_any_on |= filters[static_cast<RangeFilter>(filter)] > 0.0;
+    }
+    return is_any_on ? std::optional(filters) : std::nullopt;
+  }
+
+  double operator[](RangeFilter filter) const {
+    return double{ranges_.numbers.row(filter)[index_]};
+  }
+  bool is_on(RangeFilter filter) const { return (*this)[filter] > 0.0; }
+  bool is_typical() const { return (*this)[kTypicalP] < 1.0; }
+  float temperature() const { return temperature_; }
+
+  /// Whether any needs more than the largest value and the deviation.
+  bool weighs() const {
+    return is_typical() || is_on(kEpsilonCutoff) || is_on(kEtaCutoff) || is_on(kTopA) ||
+           is_on(kExclusionThreshold);
+  }
+
+ private:
+  RangeFilters(const Ranges& ranges, int64_t index, float temperature)
+      : ranges_(ranges), index_(index), temperature_(temperature) {}
+
+  Ranges ranges_;
+  int64_t index_;
+  float temperature_;
+};
+
+/// What is told of a row by its weights exp(y), where y = (value - maximum) / temperature.
+struct RowWeights {
+  double sum = 0;
+  double mean = 0;  // of y, each as often as it weighs: the entropy is log(sum) - mean
+};
+
+/// Calls `visit` with the y of each lane of a line, relative to a value that none exceeds. NaN
+/// stays that.
+template <typename Visit>
+ASCEND_SAMPLE_INLINE void divided(const Line& logits, float relative_to, float temperature,
+                                  Visit visit) {
+  const Floats reference = splat(relative_to);
+  if (temperature == 1.0F) {
+    visit(logits.first - reference, logits.second - reference);
+  } else {
+    const Floats divisor = splat(temperature);
+    visit((logits.first - reference) / divisor, (logits.second - reference) / divisor);
+  }
+}
+
+/// exp(y), and exactly 0 where that is nothing, for NaN too.
+ASCEND_SAMPLE_INLINE Floats weight_of(const Floats& y) {
+  return select(is_greater(y, splat(kLeastLogWeight)), exp_not_positive(y), Floats{});
+}
+
+/// Finds the range of a row's values that its filters keep. The best of what typical sampling keeps
+/// always stays, and so do all equals of a value that stays.
+template <typename Type>
+class RangeSearch {
+ public:
+  RangeSearch(const Row<Type>& row, const RangeFilters& filters, Workspace& work)
+      : row_(row), filters_(filters), temperature_(filters.temperature()), work_(work) {}
+
+  ValueRange find() {
+    scan();
+    if (maximum_ == kInfinity || maximum_ == -kInfinity) {
+      return {};  // its entries share the mass, or there is none
+    }
+    ValueRange range{-kInfinity, maximum_};
+    if (filters_.is_typical()) {
+      range = typical();
+    }
+    const double log_sum = std::log(weights_.sum);
+    const auto drop_below = [&range](double bound) {
+      range.least = std::max(range.least, std::min(range.most, first_at_least(bound)));
+    };
+    if (filters_.is_on(kEpsilonCutoff)) {
+      drop_below(value_at(std::log(filters_[kEpsilonCutoff]) + log_sum));
+    }
+    if (filters_.is_on(kEtaCutoff)) {
+      const double log_eta = std::log(filters_[kEtaCutoff]);
+      const double entropy = log_sum - weights_.mean;
+      drop_below(value_at(std::min(log_eta, 0.5 * log_eta - entropy) + log_sum));
+    }
+    if (filters_.is_on(kTopA)) {  // p >= a * the largest p squared, which is 1 / sum
+      drop_below(value_at(std::log(filters_[kTopA]) - log_sum));
+    }
+    if (filters_.is_on(kTopNSigma)) {
+      drop_below(double{maximum_} - filters_[kTopNSigma] * deviation());
+    }
+    if (filters_.is_on(kMinPBeforeExclusion)) {
+      drop_below(double{range.most} +
+                 double{temperature_} * std::log(filters_[kMinPBeforeExclusion]));
+    }
+    if (filters_.is_on(kExclusionThreshold)) {
+      const float enough =
+          first_at_least(value_at(std::log(filters_[kExclusionThreshold]) + log_sum));
+      range.most = least_between(std::max(enough, range.least), range.most);
+    }
+    return range;
+  }
+
+ private:
+  /// The value whose y this is.
+  double value_at(double y) const { return double{maximum_} + double{temperature_} * y; }
+
+  /// The smallest float32 that is no less.
+  static float first_at_least(double bound) {
+    const auto near = static_cast<float>(bound);
+    return double{near} < bound ? next_above(near) : near;
+  }
+
+  /// One pass: the maximum, and the sums of chunks, each relative to its own maximum.
+  void scan() {
+    const Groups groups{kChunkLines, work_.maxima};
+    const bool weighs = filters_.weighs();
+    NoStatus unseen;
+    Floats largest = splat(-kInfinity);
+    for (size_t index = 0; index < row_.chunks(); ++index) {
+      const Floats of_chunk = scan_chunk<Type>(row_.chunk(index), groups, work_.maxima, unseen);
+      const float reference = largest_lane(of_chunk);
+      largest = larger(largest, of_chunk);
+      work_.chunk_sums.maxima[index] = reference;
+      double& sum = work_.chunk_sums.sums[index];
+      double& weighted = work_.chunk_sums.exponentials[index];
+      sum = weighted = 0;
+      if (weighs && reference > -kInfinity && reference < kInfinity) {
+        sum_chunk(row_.chunk(index), reference, sum, weighted);
+      }
+    }
+    maximum_ = largest_lane(largest);
+    if (!weighs || maximum_ == kInfinity || maximum_ == -kInfinity) {
+      return;
+    }
+    double weighted = 0;
+    for (size_t index = 0; index < row_.chunks(); ++index) {
+      const double sum = work_.chunk_sums.sums[index];
+      if (sum > 0) {
+        const double shift =
+            (double{work_.chunk_sums.maxima[index]} - double{maximum_}) / double{temperature_};
+        const double scale = exp_not_positive(shift);
+        weights_.sum += scale * sum;
+        weighted += scale * (work_.chunk_sums.exponentials[index] + shift * sum);
+      }
+    }
+    weights_.mean = weighted / weights_.sum;
+  }
+
+  void sum_chunk(const typename Type::Storage* chunk, float reference, double& sum,
+                 double& weighted) const {
+    Line sums{};
+    Line products{};
+    const auto add = [](const Floats& y, Floats& sum, Floats& product) {
+      const Floats weight = weight_of(y);
+      sum = sum + weight;
+      // What weighs nothing may be -inf, or NaN.
+      product = product + weight * select(is_greater(y, splat(kLeastLogWeight)), y, Floats{});
+    };
+    for (size_t line = 0; line < kChunkLines; ++line) {
+      divided(Type::load_unordered(chunk + line * kLine), reference, temperature_,
+              [&](const Floats& first, const Floats& second) {
+                add(first, sums.first, products.first);
+                add(second, sums.second, products.second);
+              });
+    }
+    sum = sum_lanes(sums.first + sums.second);
+    weighted = sum_lanes(products.first + products.second);
+  }
+
+  /// The standard deviation of the values above -inf, each counted once.
+  double deviation() const {
+    constexpr size_t kWays = 8;
+    double counts[kWays] = {};
+    double totals[kWays] = {};
+    double squares[kWays] = {};
+    for (size_t line = 0; line < row_.lines(); ++line) {
+      float values[kLine];
+      const Line logits = Type::load(row_.line(line));
+      store(values, logits.first);
+      store(values + kLanes, logits.second);
+      for (size_t i = 0; i < kLine; ++i) {
+        const bool counts_here = values[i] > -kInfinity;  // NaN does not
+        const double difference = counts_here ? double{values[i]} - double{maximum_} : 0.0;
+        counts[i % kWays] += counts_here ? 1.0 : 0.0;
+        totals[i % kWays] += difference;
+        squares[i % kWays] += difference * difference;
+      }
+    }
+    const double count = sum(counts, kWays);
+    const double mean = sum(totals, kWays) / count;
+    return std::sqrt(std::max(0.0, sum(squares, kWays) / count - mean * mean));
+  }
+
+  /// The least value from `enough` to `most`, which is a value of the row; `most` if there is none.
+  float least_between(float enough, float most) const {
+    const Floats bound = splat(enough);
+    const Floats upper = splat(most);
+    Floats least = upper;
+    for (size_t line = 0; line < row_.lines(); ++line) {
+      const Line logits = Type::load(row_.line(line));
+      for (const Floats& values : {logits.first, logits.second}) {
+        least = smaller(select(is_at_least(values, bound), values, upper), least);
+      }
+    }
+    float lanes[kLanes];
+    store(lanes, least);
+    return *std::min_element(lanes, lanes + kLanes);
+  }
+
+  /// What lies nearest to the mean of y, the nearest first, until it weighs enough: |-log(p) -
+  /// entropy| is |y - mean|. Mostly that is among what weighs something.
+  ValueRange typical() {
+    constexpr float kDepth = 20;  // of what is looked at first: the rest weighs 2e-9 each
+    const double target = filters_[kTypicalP] * weights_.sum;
+    const auto mean = static_cast<float>(weights_.mean);
+    size_t count = gather_nearest(-kDepth, mean);
+    std::optional<float> distance = distance_with(count, target);
+    if (!distance.has_value() || *distance >= kDepth + mean) {  // beyond are others as near
+      count = gather_nearest(-kInfinity, mean);
+      distance = distance_with(count, target);
+    }
+    ValueRange range{kInfinity, -kInfinity};
+    for (size_t i = 0; i < count; ++i) {
+      if (!distance.has_value() || work_.values[i] <= *distance) {
+        const float value = row_.value(work_.ids[i]);
+        range.least = std::min(range.least, value);
+        range.most = std::max(range.most, value);
+      }
+    }
+    return range;
+  }
+
+  /// Puts the distances from the mean, the weights and the ids of what has a y above a bound into
+  /// the workspace, by ascending id. Returns their number.
+  size_t gather_nearest(float bound, float mean) {
+    const Floats bounds = splat(bound);
+    const Floats center = splat(mean);
+    size_t count = 0;
+    for (size_t line = 0; line < row_.lines(); ++line) {
+      size_t first_id = line * kLine;
+      const auto gather = [&](const Floats& y) {
+        const Mask mask = is_greater(y, bounds);
+        uint32_t bits = bits_of(mask);
+        if (bits != 0) {
+          compress(work_.values + count, mask, absolute(y - center));
+          compress(work_.weights + count, mask, weight_of(y));
+        }
+        for (; bits != 0; bits &= bits - 1) {
+          work_.ids[count++] =
+              static_cast<uint32_t>(first_id) + static_cast<uint32_t>(__builtin_ctz(bits));
+        }
+        first_id += kLanes;
+      };
+      divided(Type::load(row_.line(line)), maximum_, temperature_,
+              [&](const Floats& first, const Floats& second) {
+                gather(first);
+                gather(second);
+              });
+    }
+    return count;
+  }
+
+  /// The least distance with which the gathered weights reach a target, added up by ascending
+  /// distance: found digit by digit of its bits. None where they do not.
+  std::optional<float> distance_with(size_t count, double target) const {
+    constexpr int kDigitBits = 8;
+    uint32_t prefix = 0;
+    double nearer = 0;  // of what has smaller digits
+    for (int shift = 32 - kDigitBits; shift >= 0; shift -= kDigitBits) {
+      double bins[1U << kDigitBits] = {};
+      for (size_t i = 0; i < count; ++i) {
+        const uint32_t bits = std::bit_cast<uint32_t>(work_.values[i]) >> shift;
+        if (bits >> kDigitBits == prefix) {
+          bins[bits & ((1U << kDigitBits) - 1)] += double{work_.weights[i]};
+        }
+      }
+      uint32_t last = std::size(bins);  // that weighs anything
+      while (last > 0 && bins[last - 1] == 0) {
+        --last;
+      }
+      uint32_t digit = 0;
+      while (digit < last && nearer + bins[digit] < target) {
+        nearer += bins[digit++];
+      }
+      if (digit == last) {
+        if (shift + kDigitBits == 32) {
+          return std::nullopt;
+        }
+        --digit;  // as a whole they did: rounding
+      }
+      prefix = prefix << kDigitBits | digit;
+    }
+    return std::bit_cast<float>(prefix);
+  }
+
+  const Row<Type>& row_;
+  const RangeFilters& filters_;
+  float temperature_;
+  Workspace& work_;
+  float maximum_ = -kInfinity;
+  RowWeights weights_;
+};
+
+/// The row with -inf for what its filters drop; NaN stays, to be seen. The row itself, which may be
+/// an edited one, is not to be read any more.
+template <typename Type>
+Row<Type> keep_range(const Row<Type>& row, const RangeFilters& filters, Scratch& scratch,
+                     Workspace& work) {
+  using Storage = typename Type::Storage;
+  const ValueRange range = RangeSearch<Type>(row, filters, work).find();
+  auto* const out = reinterpret_cast<Storage*>(
+      scratch.reserve(Scratch::kEdited, row.lines() * kLine * sizeof(Storage)));
+  const Floats least = splat(range.least);
+  const Floats most = splat(range.most);
+  const auto dropped = [&](const Floats& values) {
+    return bits_of(is_greater(least, values) | is_greater(values, most));
+  };
+  for (size_t line = 0; line < row.lines(); ++line) {
+    const Line logits = Type::load(row.line(line));
+    const uint32_t bits = ~(dropped(logits.first) | dropped(logits.second) << kLanes);
+    copy_selected<Type, Type>(row.line(line), bits, out + line * kLine);
+  }
+  return {out, row.vocab_size(), reinterpret_cast<Storage*>(work.last_chunk)};
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

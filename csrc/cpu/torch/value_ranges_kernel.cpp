@@ -1,0 +1,31 @@
+// value_ranges for CPU tensors: which values of rows stay, by the core of targets.h.
+#include <torch/library.h>
+
+#include "adapter.h"
+#include "dispatch.h"
+#include "operators.h"
+#include "reader.h"
+
+namespace ascend_sample::cpu {
+namespace {
+
+ValueRangesArguments::Results value_ranges_kernel(const ValueRangesArguments& arguments) {
+  check_arguments(arguments);
+  Reader reader;
+  auto [least, most] = allocate_outputs(arguments);
+  serve(&Kernel::find_ranges, RangesCall{.logits = logits_of(arguments.logits),
+                                         .batch_size = arguments.logits.size(0),
+                                         .temperature = reader.list<float>(arguments.temperature),
+                                         .ranges = {reader.table<float>(arguments.ranges)},
+                                         .least = least.mutable_data_ptr<float>(),
+                                         .most = most.mutable_data_ptr<float>()});
+  return {least, most};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(ascend_sample, CPU, m) {
+  m.impl(ValueRangesArguments::kName, adapted<&value_ranges_kernel>);
+}
+
+}  // namespace ascend_sample::cpu

@@ -1,0 +1,365 @@
+"""Filters that keep a range of values: by hand, beside the float64 reference and transformers, here and on a device."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import step_costs
+import torch
+from oracle import excludes, near_ranges
+from torch import Tensor
+from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarper
+
+from ascend_sample import hostcann
+from ascend_sample.decoding.row_params import all_but_draw_fields
+from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, StaticStep, value_ranges
+from ascend_sample.sampling.reference import keep_range, process_row, target_distribution
+from ascend_sample.sampling.value_ranges import have_fallen, keeps_range
+from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
+from tests.decoding.planting import planted
+
+ROWS = int(os.environ.get("ASCEND_SAMPLE_RANGE_ROWS", "120"))
+"""Of each filter and dtype, beside the reference."""
+NEAR = 2e-6
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+VOCAB_SIZE = 2003
+ALWAYS = {"xtc_probability": 1.0}
+FILTERS: dict[str, dict[str, Any]] = {
+    "typical": {"typical_p": 0.9},
+    "few typical": {"typical_p": 0.2},
+    "nearly all typical": {"typical_p": 0.999},
+    "epsilon": {"epsilon_cutoff": 3e-4},
+    "eta": {"eta_cutoff": 2e-3},
+    "top-a": {"top_a": 0.2},
+    "top-n-sigma": {"top_n_sigma": 1.5},
+    "xtc": {**ALWAYS, "xtc_threshold": 0.02},
+    "xtc, min-p": {**ALWAYS, "xtc_threshold": 0.01, "min_p": 0.2},
+    "xtc by a coin, min-p": {"xtc_probability": 0.5, "xtc_threshold": 0.02, "min_p": 0.1},
+    "typical, epsilon, xtc": {"typical_p": 0.8, "epsilon_cutoff": 1e-3, **ALWAYS, "xtc_threshold": 0.01},
+    "eta, top-a, top-n-sigma": {"eta_cutoff": 1e-3, "top_a": 0.1, "top_n_sigma": 2.0},
+}
+INF, NAN = torch.inf, torch.nan
+
+
+def rows_of(count: int, dtype: torch.dtype = torch.float32, vocab_size: int = VOCAB_SIZE, seed: int = 0) -> Tensor:
+    """From nearly flat to one that has nearly everything, some of them masked in part, or rounded."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(count, vocab_size, generator=generator) * torch.rand(count, 1, generator=generator) * 9
+    logits[1::4, ::3] = -INF
+    logits[2::4] = logits[2::4].round()
+    return (logits - 20).to(dtype)
+
+
+def new_batch(params: list[SamplingParams], device: str = "cpu", vocab_size: int = VOCAB_SIZE) -> SamplingBatch:
+    batch = SamplingBatch(vocab_size, device, capacity=len(params))
+    batch.extend(params)
+    return batch
+
+
+def kept_of(logits: Tensor, params: list[SamplingParams], device: str = "cpu") -> np.ndarray:
+    """What stays of each row, bool [rows, vocab_size]."""
+    edited = new_batch(params, device, logits.shape[1]).edited(logits.to(device))
+    assert edited is not None
+    return (edited > -INF).cpu().numpy()
+
+
+def check_kept(logits: Tensor, params: list[SamplingParams], kept: np.ndarray, near: float = NEAR) -> int:
+    """Raises unless it is the reference's, but for what rounding may choose; returns how many rows are not its own."""
+    others = 0
+    for row, (one, stays) in enumerate(zip(params, kept, strict=True)):
+        edited = process_row(logits[row].double().numpy(), one)
+        wanted = keep_range(edited, one, excludes(one, 0))
+        differs = (wanted > -np.inf) != stays
+        if differs.any():
+            others += 1
+            may_differ = np.zeros_like(differs)
+            for other in near_ranges(edited, wanted, one, excludes(one, 0), near):
+                may_differ |= (other > -np.inf) != (wanted > -np.inf)
+            assert not (differs & ~may_differ).any(), (row, one, np.flatnonzero(differs & ~may_differ)[:5])
+    return others
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"epsilon_cutoff": 0.25}, [2, 3]),
+        ({"epsilon_cutoff": 0.9}, [3]),  # the best one stays
+        ({"eta_cutoff": 0.3}, [1, 2, 3]),  # sqrt(0.3) exp(-1.28) is 0.152
+        ({"eta_cutoff": 0.02}, [0, 1, 2, 3]),  # 0.02 is below the other bound
+        ({"top_a": 0.9}, [1, 2, 3]),  # 0.9 * 0.16 is 0.144
+        ({"top_n_sigma": 1.0}, [2, 3]),  # 0.52 nats
+        ({"typical_p": 0.45}, [1, 2]),  # at 0.08 and 0.33 from the entropy; the best one is at 0.36
+        ({"typical_p": 0.85}, [1, 2, 3]),
+        ({"typical_p": 0.45, "epsilon_cutoff": 0.9}, [2]),  # the best of what is typical
+        ({**ALWAYS, "xtc_threshold": 0.25}, [0, 1, 2]),
+        ({**ALWAYS, "xtc_threshold": 0.15}, [0, 1]),
+        ({**ALWAYS, "xtc_threshold": 0.35}, [0, 1, 2, 3]),  # a single one has so much
+        ({**ALWAYS, "xtc_threshold": 0.05, "min_p": 0.6}, [2]),  # min-p is of the best one before it goes
+        ({"epsilon_cutoff": 0.25, "temperature": 0.5}, [2, 3]),  # 0.03, 0.13, 0.30, 0.53
+        ({"epsilon_cutoff": 0.2, "temperature": 2.0}, [1, 2, 3]),  # 0.16, 0.23, 0.28, 0.33
+        ({"top_n_sigma": 1.0, "temperature": 2.0}, [2, 3]),  # whatever the temperature is
+        ({"epsilon_cutoff": 0.25, "temperature": 0.0}, None),  # greedy: nothing is looked at
+    ],
+)
+def test_by_hand(fields: dict[str, Any], kept: list[int] | None, device: str) -> None:
+    row = torch.tensor([[0.1, 0.2, 0.3, 0.4]]).log()
+    params = [SamplingParams(seed=1, **fields)]
+    assert keeps_range(params[0]) == (kept is not None)
+    if kept is not None:
+        assert np.flatnonzero(kept_of(row, params, device)[0]).tolist() == kept
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FILTERS)
+def test_what_stays_is_the_references(name: str, dtype: torch.dtype) -> None:
+    logits = rows_of(ROWS, dtype)
+    temperatures = random.Random(name).choices((0.3, 1.0, 1.0, 1.7), k=ROWS)
+    params = [SamplingParams(seed=row, temperature=t, **FILTERS[name]) for row, t in enumerate(temperatures)]
+    assert check_kept(logits, params, kept_of(logits, params)) <= ROWS // 50
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_device_keeps_the_same(name: str, npu: str) -> None:
+    logits = rows_of(60)
+    params = [SamplingParams(seed=row, temperature=(0.7, 1.0)[row % 2], **FILTERS[name]) for row in range(60)]
+    here, there = kept_of(logits, params), kept_of(logits, params, npu)
+    assert check_kept(logits, params, there, near=1e-5) <= 3
+    assert (here != there).any(1).sum() <= 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "warper"),
+    [
+        ({"typical_p": 0.9}, TypicalLogitsWarper(0.9)),
+        ({"typical_p": 0.3}, TypicalLogitsWarper(0.3)),
+        ({"epsilon_cutoff": 3e-4}, EpsilonLogitsWarper(3e-4)),
+        ({"eta_cutoff": 2e-3}, EtaLogitsWarper(2e-3)),
+    ],
+)
+def test_transformers_keeps_the_same(fields: dict[str, Any], warper: Any) -> None:
+    """But for what lies so near to a bound that float32 decides: transformers adds up in another order.
+
+    Of flat rows several ids lie as near to the bound as its float32 tells: they weigh 5e-4 each.
+    """
+    count = max(ROWS, 500)
+    logits = rows_of(count, seed=1)
+    theirs = warper(torch.zeros(count, 1, dtype=torch.int64), logits.clone()) > -INF
+    params = [SamplingParams(seed=1, **fields)] * count
+    ours = kept_of(logits, params)
+    differs = (theirs.numpy() != ours).any(1)
+    assert check_kept(logits[differs], params[: differs.sum()], theirs.numpy()[differs], near=2e-3) <= count // 50
+
+
+def mixed(count: int, **more: Any) -> list[SamplingParams]:
+    rng = random.Random(3)
+    return [
+        SamplingParams(
+            seed=rng.randrange(2**64),
+            temperature=rng.choice((0.5, 1.0, 1.3)),
+            top_k=rng.choice((None, None, 20, 1, 1500)),
+            top_p=rng.choice((1.0, 1.0, 0.9)),
+            **({"min_p": rng.choice((0.0, 0.05))} | rng.choice([{}, *FILTERS.values()]) | more),
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_drawn_is_drawn_from_what_stays(dtype: torch.dtype) -> None:
+    """The kernel's tokens are those of rows that were edited before, bit for bit."""
+    logits, params = rows_of(200, dtype), mixed(200)
+    batch = new_batch(params)
+    edited = batch.edited(logits)
+    assert edited is not None
+    off = [replace(one, **{name: SamplingParams().to_mapping()[name] for name in value_ranges.RANGE}) for one in params]
+    assert torch.equal(Sampler()(logits, batch).token_ids, Sampler()(edited, new_batch(off)).token_ids)
+
+
+def test_a_device_draws_the_same(npu: str) -> None:
+    logits, params = rows_of(64), mixed(64, bad_ids=[3, 7], presence_penalty=0.5)
+    here, there = new_batch(params), new_batch(params, npu)
+    for _ in range(3):
+        assert torch.equal(Sampler()(logits, here).token_ids, Sampler()(logits.to(npu), there).token_ids.cpu())
+
+
+def test_a_row_is_the_same_alone_and_with_any_threads(device: str) -> None:
+    logits, params = rows_of(40, torch.bfloat16), mixed(40)
+    together = Sampler()(logits.to(device), new_batch(params, device)).token_ids
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert torch.equal(Sampler()(logits.to(device), new_batch(params, device)).token_ids, together)
+    finally:
+        torch.set_num_threads(threads)
+    for row in range(0, 40, 3):
+        alone = Sampler()(logits[row : row + 1].to(device), new_batch(params[row : row + 1], device))
+        assert alone.token_ids.tolist() == together[row : row + 1].tolist()
+
+
+def test_instruction_sets_agree() -> None:
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:];"
+        "import ascend_sample, torch, hashlib; import test_value_ranges as t;"
+        "params = t.mixed(60); batch = t.new_batch(params);"
+        "numbers = torch.from_numpy(t.value_ranges.numbers_of(batch.host));"
+        "found = [torch.stack(torch.ops.ascend_sample.value_ranges(t.rows_of(60, d), batch.temperature, numbers))"
+        " for d in t.DTYPES];"
+        "print(hashlib.sha256(torch.stack(found).numpy().tobytes()).hexdigest())"
+    )
+    folder = os.path.dirname(__file__)
+    paths = [folder, os.path.dirname(os.path.dirname(folder))]
+    told = set()
+    for capability in ("plain", "avx2", "avx512"):
+        environment = os.environ | {"ASCEND_SAMPLE_CPU_CAPABILITY": capability}
+        command = [sys.executable, "-c", program, *paths]
+        told.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert len(told) == 1
+
+
+def test_strange_rows_keep_their_status(device: str) -> None:
+    rows = torch.tensor([[0.0, NAN, -1.0], [-INF] * 3, [1.0, INF, INF], [NAN, -INF, NAN], [-INF, 2.0, -INF]])
+    for name, fields in FILTERS.items():
+        batch = new_batch([SamplingParams(seed=5, **fields)] * 5, device, 3)
+        output = Sampler()(rows.to(device), batch)
+        seen = RowStatus.NAN_SEEN, RowStatus.ALL_MASKED, RowStatus.INF_SEEN, RowStatus.NAN_SEEN, RowStatus.OK
+        assert tuple(output.status.tolist()) == seen, name
+        assert output.token_ids[1:].tolist()[0] == 0, name
+        assert output.token_ids[2] in (1, 2), name
+        assert output.token_ids[4] == 1, name
+
+
+class TestCoin:
+    """Of xtc: by the request's seed and position alone, and by nothing that draws."""
+
+    def coins(self, count: int, probability: float = 0.3, seed: int | None = None) -> np.ndarray:
+        batch = SamplingBatch(3, capacity=count)
+        ask = SamplingParams(xtc_probability=probability, seed=seed)
+        params = [ask if seed is not None else replace(ask, seed=row) for row in range(count)]
+        batch.extend(params, positions=range(count) if seed is not None else [7] * count)
+        return have_fallen(batch.host)
+
+    def test_it_falls_as_often_as_it_should(self) -> None:
+        count = 50_000
+        for probability in (0.03, 0.3, 0.9):
+            for seed in (None, 12):
+                fallen = self.coins(count, probability, seed).sum()
+                assert abs(fallen - count * probability) < 5.5 * np.sqrt(count * probability * (1 - probability))
+        assert self.coins(1000, 1.0).all()
+        assert not self.coins(1000, 0.0).any()
+
+    def test_neighbours_do_not_share_it(self) -> None:
+        for seed in (None, 12):
+            centered = self.coins(50_000, 0.3, seed) - 0.3
+            for lag in (1, 2, 3):
+                assert abs((centered[lag:] * centered[:-lag]).sum()) < 5.5 * 0.21 * np.sqrt(50_000)
+
+    def test_it_has_nothing_to_do_with_the_draw(self) -> None:
+        """The chance of each token is that of both sides of the coin together, whatever the draw reads."""
+        count, params = 20_000, SamplingParams(xtc_probability=0.5, xtc_threshold=0.25)
+        row = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
+        batch = new_batch([replace(params, seed=seed) for seed in range(count)], vocab_size=4)
+        counts = Sampler()(row.expand(count, 4), batch).token_ids.bincount(minlength=4).double().numpy()
+        expected = count * target_distribution(row.numpy(), params)
+        assert ((counts - expected) ** 2 / expected).sum() < 35  # 3 degrees of freedom: 1e-7
+
+    def test_a_request_that_comes_back_has_its_coins(self) -> None:
+        params = SamplingParams(xtc_probability=0.5, seed=3)
+        batch = SamplingBatch(9)
+        batch.add(params)
+        told = []
+        for _ in range(20):
+            told.append(bool(have_fallen(batch.host)[0]))
+            batch.append(torch.tensor([1]))
+        again = SamplingBatch(9)
+        again.extend([params] * 20, output_ids=[[1] * place for place in range(20)])
+        assert have_fallen(again.host).tolist() == told
+        assert len(set(told)) == 2
+
+
+class OneOfTwo:
+    """A rank that hears nothing of the other."""
+
+    rank, size = 0, 2
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        raise AssertionError(message)
+
+
+def test_who_cannot_serve_them_says_so(npu: str) -> None:
+    ranged = SamplingParams(top_a=0.2)
+    step = StaticStep(1, 5, torch.float32, "cpu")
+    batch = new_batch([ranged], vocab_size=5)
+    with pytest.raises(ValueError, match=r"^StaticStep: batch must have no typical_p, .*is_edited=True"):
+        step.prepare(batch)
+    step.prepare(batch, is_edited=True)
+    assert set(value_ranges.RANGE) <= set(all_but_draw_fields())  # beam_sample refuses them, speculation verifies them
+    shard = VocabularyShard(0, 3, 5, OneOfTwo())
+    with pytest.raises(ValueError, match=r"^Sampler: seed must be given with xtc_probability .*got None in row 0"):
+        Sampler(shard=shard)(torch.zeros(1, 3), new_batch([SamplingParams(xtc_probability=0.5)], vocab_size=5))
+
+
+@pytest.mark.parametrize(
+    ("name", "launches"),
+    [("epsilon", 12), ("top-a", 12), ("xtc", 15), ("eta", 19), ("top-n-sigma", 23), ("typical", 29), ("all", 64)],
+)
+def test_launches_beside_those_of_a_step_with_edits(
+    name: str, launches: int, npu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that look at p, ten find it and apply what comes of it, however many there are."""
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    singles = ("epsilon", "top-a", "xtc", "eta", "top-n-sigma", "typical")
+    fields = {key: number for each in (singles if name == "all" else (name,)) for key, number in FILTERS[each].items()}
+    costs = []
+    for more in ({}, fields):
+        params = SamplingParams(seed=1, logit_bias={3: 1.0}, **more)
+        monkeypatch.setitem(step_costs.BUDGETS, "ranges", step_costs.Budget(0, 0, (params,)))
+        costs.append(step_costs.measured("ranges", 8, 32000, torch.bfloat16))
+    assert costs[1]["launches"] - costs[0]["launches"] <= launches
+    assert costs[1]["waits"] == 0
+    assert costs[1]["copies"] == {"h2d": 2 if "xtc_probability" in fields else 1}
+
+
+FAULTS = {
+    "a coin that requests share": ("host.seed, host.position", "0 * host.seed, host.position"),
+    "a coin of each request for all of its text": ("host.seed, host.position", "host.seed, 0 * host.position"),
+    "the coin is the noise of the draw": ("Purpose.EXCLUSION", "Purpose.DRAW"),
+    "a coin that falls too seldom": ("noise > -numpy.log(", "noise > 1.1 * -numpy.log("),
+    "xtc without its coin": ("numbers[-2:, ~have_fallen(host)] = 0", "pass"),
+    "min-p without xtc": ("numbers[-2:, ~have_fallen(host)] = 0", "numbers[-1:, ~have_fallen(host)] = 0"),
+    "numbers of another row": ("numbers_of(self._host)[:, self._rows]", "numbers_of(self._host)[:, self._rows - 1]"),
+    "the mean of another row": ("mean = sum_of_rows(y.clamp", "mean = sum_of_rows(y.roll(1, 0).clamp"),
+    "the ceiling is dropped": ("kept.logical_and_(y <= lowest)", "kept"),
+    "the best one goes": ("least.clamp(max=0)", "least"),
+    "a deviation of what is masked, too": ("_deviation(y, values > MASKED)", "_deviation(y.clamp(-99), y == y)"),
+}
+
+
+def check_coins_and_ranges(device: str) -> None:
+    """A quick look at all that the faults touch: rows with and without ranges, here and on a device."""
+    coins = [SamplingParams(seed=seed, xtc_probability=0.4) for seed in range(64)]
+    batch = SamplingBatch(9)
+    batch.extend(coins, positions=range(64))
+    assert have_fallen(batch.host).tolist() == [excludes(one, position) for position, one in enumerate(coins)]
+    logits = rows_of(24)
+    for fields in (*FILTERS.values(), {"epsilon_cutoff": 0.9}):
+        rows = [SamplingParams(seed=row, **(fields if row % 3 else {})) for row in range(24)]
+        for place in ("cpu", device):
+            check_kept(logits, rows, kept_of(logits, rows, place), near=1e-5)
+
+
+def test_nothing_is_wrong_without_a_fault(npu: str) -> None:
+    check_coins_and_ranges(npu)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_caught(name: str, npu: str) -> None:
+    with planted(value_ranges, *FAULTS[name]), pytest.raises(AssertionError):
+        check_coins_and_ranges(npu)
