@@ -62,7 +62,8 @@ class StaticEdits:
             name: whose messages these are.
             batch: the rows.
         """
-        batch.flush()  # rules that look at a text make their lists then
+        if batch._edits.rules:
+            batch.flush()  # they make their lists then
         edits, host = batch._edits, batch.host
         for option, column, lengths in (
             ("addends", host.addend_slot, edits.addends.lengths),
