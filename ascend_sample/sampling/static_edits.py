@@ -63,7 +63,8 @@ class StaticEdits:
             name: whose messages these are.
             batch: the rows.
         """
-        batch.flush()  # rules that look at a text make their lists then
+        if batch._edits.rules:
+            batch.flush()  # they make their lists then
         edits, host = batch._edits, batch.host
         instead = "write what SamplingBatch.process returns into its logits and pass is_edited=True."
         if host.is_ranged.any():

@@ -49,6 +49,7 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         return other if rng.randrange(3) == 0 else default
 
     stop_ids = rng.sample(range(1, 8), 3)
+    other = random.Random(hash(rng.getstate()))  # so that the other parameters stay what they are without rules
     return SamplingParams(
         temperature=rng.choice((0.0, 0.4, 1.0, 1.0, 1.3)),
         top_k=rng.choice((None, None, 1, 5, 40)),
@@ -63,8 +64,8 @@ def random_params(rng: random.Random, vocab_size: int) -> SamplingParams:
         min_tokens=at_times(0, rng.randrange(1, 9)),
         stop_ids=stop_ids,
         seed=rng.randrange(2**64),
-        **at_times({}, rng.choice(TEXT_RULES)),
-        **at_times({}, random_range(rng)),
+        **(other.choice(TEXT_RULES) if other.randrange(3) == 0 else {}),
+        **(random_range(other) if other.randrange(3) == 0 else {}),
     )
 
 
