@@ -160,6 +160,8 @@ def verify_drafts(
     sampler = Sampler() if sampler is None else sampler
     of_requests = _checked_counts("counts", counts, len(batch))
     _check(logits, draft_ids, batch, of_requests, sampler)
+    if not sampler.is_split:
+        logits = logits[:, : batch.vocab_size]  # a rank alone may have padding
     _check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)
     if sampler.is_split and rule != "match":
         remedy = "Gather the logits of the places, and leave the sampler's shard out."
@@ -194,8 +196,6 @@ def _verified(
     split = sampler.draw_split(logits, places, allowed, Purpose.DRAW)
     if split is not None:
         return _matched(layout, split.token_ids, split.status, places.padded, split.logprobs)
-    if sampler.shard is not None:
-        logits = logits[:, : places.vocab_size]
     plan = sampler.plan_of(logits, places, allowed)
     left = sampler.leftover_of(plan)
     accepted = None

@@ -59,7 +59,7 @@ def try_drafts(number: int) -> Outcome:
 
 
 def on_gloo(rows: int, size: int) -> int:
-    """Runs as many processes of gloo: with rows, then with as many places of drafts."""
+    """Runs as many processes of gloo: with rows, then with a pass of drafts for every 32 of these."""
     program = str(Path(__file__).with_name("gloo_ranks.py"))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={size}", program]
     environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # torchrun needs no CANN

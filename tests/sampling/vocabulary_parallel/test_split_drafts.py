@@ -105,6 +105,27 @@ def test_requests_without_a_seed_get_the_first_ranks() -> None:
     assert len({token for tokens in first for token in tokens}) > 15
 
 
+@pytest.mark.parametrize("rule", ["standard", "block"])
+def test_a_rank_alone_judges_drafts_that_were_drawn(rule: Any) -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits, ids = torch.randn(12, 50, generator=generator), torch.randint(50, (8,), generator=generator)
+    proposed = torch.randn(8, 50, generator=generator).softmax(1)
+
+    def verified(sampler: Sampler, logits: torch.Tensor) -> list[list[int]]:
+        batch = SamplingBatch(50)
+        batch.extend([SamplingParams(seed=row) for row in range(4)])
+        found = verify_drafts(
+            logits, ids, batch, counts=[2] * 4, rule=rule, draft_probabilities=proposed, sampler=sampler
+        )
+        return found.token_ids.tolist()
+
+    def run(exchange: Exchange) -> list[list[int]]:
+        shard = shards_of((64,), 50, exchange)
+        return verified(Sampler(shard=shard), torch.cat((logits, torch.full((12, 14), 1e4)), 1))
+
+    assert on_threads(1, run) == [verified(Sampler(), logits)]
+
+
 def test_wrong_calls() -> None:
     def run(exchange: Exchange, **named: Any) -> None:
         batch, sampler = SamplingBatch(64), Sampler(shard=shards_of((32, 32), 64, exchange))
