@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cpu/calls.h"
+#include "cpu/rows/deviation.h"
 #include "cpu/rows/edits.h"
 #include "cpu/rows/scan.h"
 #include "cpu/rows/workspace.h"
@@ -122,7 +123,7 @@ class RangeSearch {
       drop_below(value_at(std::log(filters_[kTopA]) - log_sum));
     }
     if (filters_.is_on(kTopNSigma)) {
-      drop_below(double{maximum_} - filters_[kTopNSigma] * deviation());
+      drop_below(double{maximum_} - filters_[kTopNSigma] * deviation_of(row_, maximum_));
     }
     if (filters_.is_on(kMinPBeforeExclusion)) {
       drop_below(double{range.most} +
@@ -150,6 +151,7 @@ class RangeSearch {
   void scan() {
     const Groups groups{kChunkLines, work_.maxima};
     const bool weighs = filters_.weighs();
+    const bool has_mean = filters_.is_typical() || filters_.is_on(kEtaCutoff);
     NoStatus unseen;
     Floats largest = splat(-kInfinity);
     for (size_t index = 0; index < row_.chunks(); ++index) {
@@ -161,7 +163,11 @@ class RangeSearch {
       double& weighted = work_.chunk_sums.exponentials[index];
       sum = weighted = 0;
       if (weighs && reference > -kInfinity && reference < kInfinity) {
-        sum_chunk(row_.chunk(index), reference, sum, weighted);
+        if (has_mean) {
+          sum_chunk<true>(row_.chunk(index), reference, sum, weighted);
+        } else {
+          sum_chunk<false>(row_.chunk(index), reference, sum, weighted);
+        }
       }
     }
     maximum_ = largest_lane(largest);
@@ -182,6 +188,8 @@ class RangeSearch {
     weights_.mean = weighted / weights_.sum;
   }
 
+  /// The sum of the weights of a chunk, relative to its maximum, and of their products with y.
+  template <bool kWantsProducts>
   void sum_chunk(const typename Type::Storage* chunk, float reference, double& sum,
                  double& weighted) const {
     Line sums{};
@@ -189,8 +197,9 @@ class RangeSearch {
     const auto add = [](const Floats& y, Floats& sum, Floats& product) {
       const Floats weight = weight_of(y);
       sum = sum + weight;
-      // What weighs nothing may be -inf, or NaN.
-      product = product + weight * select(is_greater(y, splat(kLeastLogWeight)), y, Floats{});
+      if constexpr (kWantsProducts) {  // what weighs nothing may be -inf, or NaN
+        product = product + weight * select(is_greater(y, splat(kLeastLogWeight)), y, Floats{});
+      }
     };
     for (size_t line = 0; line < kChunkLines; ++line) {
       divided(Type::load_unordered(chunk + line * kLine), reference, temperature_,
@@ -201,30 +210,6 @@ class RangeSearch {
     }
     sum = sum_lanes(sums.first + sums.second);
     weighted = sum_lanes(products.first + products.second);
-  }
-
-  /// The standard deviation of the values above -inf, each counted once.
-  double deviation() const {
-    constexpr size_t kWays = 8;
-    double counts[kWays] = {};
-    double totals[kWays] = {};
-    double squares[kWays] = {};
-    for (size_t line = 0; line < row_.lines(); ++line) {
-      float values[kLine];
-      const Line logits = Type::load(row_.line(line));
-      store(values, logits.first);
-      store(values + kLanes, logits.second);
-      for (size_t i = 0; i < kLine; ++i) {
-        const bool counts_here = values[i] > -kInfinity;  // NaN does not
-        const double difference = counts_here ? double{values[i]} - double{maximum_} : 0.0;
-        counts[i % kWays] += counts_here ? 1.0 : 0.0;
-        totals[i % kWays] += difference;
-        squares[i % kWays] += difference * difference;
-      }
-    }
-    const double count = sum(counts, kWays);
-    const double mean = sum(totals, kWays) / count;
-    return std::sqrt(std::max(0.0, sum(squares, kWays) / count - mean * mean));
   }
 
   /// The least value from `enough` to `most`, which is a value of the row; `most` if there is none.
@@ -249,43 +234,51 @@ class RangeSearch {
     constexpr float kDepth = 20;  // of what is looked at first: the rest weighs 2e-9 each
     const double target = filters_[kTypicalP] * weights_.sum;
     const auto mean = static_cast<float>(weights_.mean);
-    size_t count = gather_nearest(-kDepth, mean);
+    const size_t count = gather_nearest(-kDepth, mean);
     std::optional<float> distance = distance_with(count, target);
     if (!distance.has_value() || *distance >= kDepth + mean) {  // beyond are others as near
-      count = gather_nearest(-kInfinity, mean);
-      distance = distance_with(count, target);
+      distance = distance_with(gather_nearest(-kInfinity, mean), target);
     }
-    ValueRange range{kInfinity, -kInfinity};
-    for (size_t i = 0; i < count; ++i) {
-      if (!distance.has_value() || work_.values[i] <= *distance) {
-        const float value = row_.value(work_.ids[i]);
-        range.least = std::min(range.least, value);
-        range.most = std::max(range.most, value);
-      }
-    }
-    return range;
+    return nearer_than(distance.value_or(kInfinity), mean);
   }
 
-  /// Puts the distances from the mean, the weights and the ids of what has a y above a bound into
-  /// the workspace, by ascending id. Returns their number.
+  /// The range of the values above -inf that are no farther than a distance from the mean of y.
+  ValueRange nearer_than(float distance, float mean) const {
+    const Floats bound = splat(distance);
+    const Floats center = splat(mean);
+    Floats least = splat(kInfinity);
+    Floats most = splat(-kInfinity);
+    for (size_t line = 0; line < row_.lines(); ++line) {
+      const Line logits = Type::load(row_.line(line));
+      const auto look = [&](const Floats& y, const Floats& values) {
+        const Mask is_near =
+            is_at_least(bound, absolute(y - center)) & is_greater(values, splat(-kInfinity));
+        least = smaller(select(is_near, values, splat(kInfinity)), least);
+        most = larger(select(is_near, values, splat(-kInfinity)), most);
+      };
+      divided(logits, maximum_, temperature_, [&](const Floats& first, const Floats& second) {
+        look(first, logits.first);
+        look(second, logits.second);
+      });
+    }
+    float lanes[kLanes];
+    store(lanes, least);
+    return {*std::min_element(lanes, lanes + kLanes), largest_lane(most)};
+  }
+
+  /// Puts the distances from the mean and the weights of what has a y above a bound into the
+  /// workspace, by ascending id. Returns their number.
   size_t gather_nearest(float bound, float mean) {
     const Floats bounds = splat(bound);
     const Floats center = splat(mean);
     size_t count = 0;
     for (size_t line = 0; line < row_.lines(); ++line) {
-      size_t first_id = line * kLine;
       const auto gather = [&](const Floats& y) {
         const Mask mask = is_greater(y, bounds);
-        uint32_t bits = bits_of(mask);
-        if (bits != 0) {
+        if (bits_of(mask) != 0) {
           compress(work_.values + count, mask, absolute(y - center));
-          compress(work_.weights + count, mask, weight_of(y));
+          count += compress(work_.weights + count, mask, weight_of(y));
         }
-        for (; bits != 0; bits &= bits - 1) {
-          work_.ids[count++] =
-              static_cast<uint32_t>(first_id) + static_cast<uint32_t>(__builtin_ctz(bits));
-        }
-        first_id += kLanes;
       };
       divided(Type::load(row_.line(line)), maximum_, temperature_,
               [&](const Floats& first, const Floats& second) {
@@ -297,20 +290,24 @@ class RangeSearch {
   }
 
   /// The least distance with which the gathered weights reach a target, added up by ascending
-  /// distance: found digit by digit of its bits. None where they do not.
-  std::optional<float> distance_with(size_t count, double target) const {
-    constexpr int kDigitBits = 8;
+  /// distance: found digit by digit of its bits, while what has other digits is left out. None
+  /// where they do not.
+  std::optional<float> distance_with(size_t count, double target) {
+    constexpr int kDigitBits[] = {12, 10, 10};
+    int shift = 32;
     uint32_t prefix = 0;
     double nearer = 0;  // of what has smaller digits
-    for (int shift = 32 - kDigitBits; shift >= 0; shift -= kDigitBits) {
-      double bins[1U << kDigitBits] = {};
+    for (const int bits_of_digit : kDigitBits) {
+      shift -= bits_of_digit;
+      const uint32_t digits = uint32_t{1} << bits_of_digit;
+      double bins[1U << kDigitBits[0]] = {};
+      const auto digit_of = [&](float distance) {
+        return (std::bit_cast<uint32_t>(distance) >> shift) & (digits - 1);
+      };
       for (size_t i = 0; i < count; ++i) {
-        const uint32_t bits = std::bit_cast<uint32_t>(work_.values[i]) >> shift;
-        if (bits >> kDigitBits == prefix) {
-          bins[bits & ((1U << kDigitBits) - 1)] += double{work_.weights[i]};
-        }
+        bins[digit_of(work_.values[i])] += double{work_.weights[i]};
       }
-      uint32_t last = std::size(bins);  // that weighs anything
+      uint32_t last = digits;  // that weighs anything
       while (last > 0 && bins[last - 1] == 0) {
         --last;
       }
@@ -319,12 +316,20 @@ class RangeSearch {
         nearer += bins[digit++];
       }
       if (digit == last) {
-        if (shift + kDigitBits == 32) {
+        if (shift + bits_of_digit == 32) {
           return std::nullopt;
         }
         --digit;  // as a whole they did: rounding
       }
-      prefix = prefix << kDigitBits | digit;
+      prefix = prefix << bits_of_digit | digit;
+      size_t left = 0;
+      for (size_t i = 0; i < count; ++i) {
+        if (digit_of(work_.values[i]) == digit) {
+          work_.values[left] = work_.values[i];
+          work_.weights[left++] = work_.weights[i];
+        }
+      }
+      count = left;
     }
     return std::bit_cast<float>(prefix);
   }

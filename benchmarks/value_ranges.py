@@ -1,0 +1,124 @@
+"""A step whose rows keep a range of their values, on the CPU, beside the same step without.
+
+    python -m benchmarks.value_ranges  # prints the table and the promise, writes build/performance/value_ranges.json
+
+64 rows of a language model's logits, a vocabulary of 151,936, bfloat16. The steps of a cell are timed in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, Final
+
+import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
+
+import torch  # isort: skip
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor
+
+from ascend_sample.bench.timing import Budget, measure, repeat
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from benchmarks import distributions, environment
+from benchmarks.gates import AT_MOST, Gate
+from benchmarks.native import ROOT
+from benchmarks.quiet import MOST_DISTURBED, Watch
+from benchmarks.step_rows import READ, make_read
+
+OUTPUT = ROOT / "build" / "performance" / "value_ranges.json"
+ROWS, VOCAB_SIZE = 64, 151936
+SECONDS = 6.0
+WITHOUT: Final = "without"
+MOST: Final = 1.5
+"""So many times the step without a range a step with one may take."""
+CELLS: Final[dict[str, dict[str, Any]]] = {
+    "no filter": {},
+    "k=50 p=0.9": {"top_k": 50, "top_p": 0.9},
+    "p=0.9": {"top_p": 0.9},
+}
+FILTERS: Final[dict[str, dict[str, Any]]] = {
+    WITHOUT: {},
+    "epsilon_cutoff": {"epsilon_cutoff": 3e-4},
+    "eta_cutoff": {"eta_cutoff": 2e-3},
+    "top_a": {"top_a": 0.2},
+    "top_n_sigma": {"top_n_sigma": 1.5},
+    "xtc": {"xtc_probability": 1.0},
+    "typical_p": {"typical_p": 0.9},
+}
+
+
+def step_of(params: dict[str, Any], logits: Tensor) -> Callable[[], object]:
+    """A step that does not advance, so all steps cost the same."""
+    batch = SamplingBatch(logits.shape[1])
+    batch.extend([SamplingParams(**params, seed=row) for row in range(len(logits))])
+    sampler = Sampler()
+    return lambda: sampler(logits, batch, advance=False)
+
+
+def run(seconds: float) -> dict[str, Any]:
+    """Times every cell."""
+    logits = distributions.make(distributions.LANGUAGE_MODEL, ROWS, VOCAB_SIZE).to(torch.bfloat16)
+    records = []
+    for name, params in track(CELLS.items(), description="cells"):
+        calls = {filter_: step_of(params | more, logits) for filter_, more in FILTERS.items()} | {
+            READ: make_read(logits)
+        }
+        watch = Watch()
+        results = measure({each: repeat(call) for each, call in calls.items()}, Budget(seconds=seconds))
+        found = {each: result.to_json() for each, result in results.items()}
+        records.append({"cell": name, "disturbed": watch.share_of_others(), "results": found})
+    return {"environment": environment.describe(), "records": records, "gates": [judge(records).to_json()]}
+
+
+def judge(records: list[dict[str, Any]]) -> Gate:
+    """What is promised of it."""
+    found = [
+        (
+            result["median"] / record["results"][WITHOUT]["median"],
+            f"{record['cell']}, {name}",
+            record["disturbed"] or 0.0,
+        )
+        for record in records
+        for name, result in record["results"].items()
+        if name not in (WITHOUT, READ)
+    ]
+    value, worst, disturbed = max(found)
+    return Gate(
+        "ranges", f"a range / {WITHOUT}", AT_MOST, MOST, value, worst=worst, is_disturbed=disturbed > MOST_DISTURBED
+    )
+
+
+def show(found: dict[str, Any]) -> None:
+    """Prints times and the promise."""
+    table = Table("rows", "filter", "median", "times the step without", "reads of the logits", "others' share")
+    for record in found["records"]:
+        results = record["results"]
+        for name, result in results.items():
+            ratios = (f"{result['median'] / results[other]['median']:.2f}" for other in (WITHOUT, READ))
+            others = "" if record["disturbed"] is None else f"{record['disturbed']:.0%}"
+            table.add_row(record["cell"], name, f"{result['median'] * 1e6:.0f} us", *ratios, others)
+    console = Console(width=160)
+    console.print(table)
+    for gate in found["gates"]:
+        console.print(
+            f"{gate['verdict']} {gate['name']}: {gate['value']:.3g} in '{gate['worst']}' (at most {gate['limit']:g})"
+        )
+
+
+def main() -> int:
+    """Measures; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.value_ranges", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each row of the table")
+    options = parser.parse_args()
+    found = run(options.seconds)
+    environment.keep(OUTPUT, found)
+    show(found)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

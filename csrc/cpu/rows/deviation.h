@@ -1,0 +1,79 @@
+// The standard deviation of a row's values, each counted once.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/rows/row.h"
+#include "cpu/vectors/exponential.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// What is told of values by their differences from a center.
+struct Moments {
+  double count = 0;
+  double total = 0;
+  double squares = 0;
+
+  double mean() const { return total / count; }
+  double deviation() const { return std::sqrt(std::max(0.0, squares / count - mean() * mean())); }
+};
+
+/// The moments of the values above -inf in some first chunks, each of which is added up in float32.
+/// Where that is too small for the squares, their sum is infinite.
+template <typename Type>
+Moments moments_of(const Row<Type>& row, size_t chunks, float center) {
+  const Floats centers = splat(center);
+  Moments result;
+  for (size_t index = 0; index < chunks; ++index) {
+    Floats counts{};
+    Floats totals{};
+    Floats squares{};
+    const auto add = [&](const Floats& values) {
+      const Mask is_there = is_greater(values, splat(-kInfinity));  // NaN is not
+      const Floats difference = select(is_there, values - centers, Floats{});
+      counts = counts + select(is_there, splat(1.0F), Floats{});
+      totals = totals + difference;
+      squares = squares + difference * difference;
+    };
+    for (size_t line = 0; line < kChunkLines; ++line) {
+      const Line logits = Type::load_unordered(row.chunk(index) + line * kLine);
+      add(logits.first);
+      add(logits.second);
+    }
+    result.count += sum_lanes(counts);
+    result.total += sum_lanes(totals);
+    result.squares += sum_lanes(squares);
+  }
+  return result;
+}
+
+/// The same in float64, which is slow.
+template <typename Type>
+Moments exact_moments_of(const Row<Type>& row, float center) {
+  Moments result;
+  for (size_t id = 0; id < row.vocab_size(); ++id) {
+    const float value = row.value(id);
+    if (value > -kInfinity) {
+      const double difference = double{value} - double{center};
+      result.count += 1;
+      result.total += difference;
+      result.squares += difference * difference;
+    }
+  }
+  return result;
+}
+
+/// Of the values above -inf, of which the largest is finite. They are looked at from the mean of
+/// the first chunk, so that squares are not much larger than what is looked for.
+template <typename Type>
+double deviation_of(const Row<Type>& row, float maximum) {
+  const Moments first = moments_of(row, 1, maximum);
+  const auto center = static_cast<float>(double{maximum} + first.mean());
+  const bool is_near = center > -kInfinity && center < kInfinity;  // not NaN, of no values
+  const Moments found = moments_of(row, row.chunks(), is_near ? center : maximum);
+  return found.squares < double{kInfinity} ? found.deviation()
+                                           : exact_moments_of(row, maximum).deviation();
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,40 @@
+"""The benchmark of ranges: each filter does something to its rows, and the promise is judged."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling.value_ranges import keeps_range
+from benchmarks import value_ranges as bench
+from benchmarks.step_rows import READ
+
+
+def test_cells_are_timed_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "VOCAB_SIZE", 300)
+    monkeypatch.setattr(
+        bench.distributions, "make", lambda name, count, size: 3 * torch.ones(count, size).cumsum(1) / size
+    )
+    found = bench.run(seconds=0.01)
+    assert json.loads(json.dumps(found)) == found
+    assert {name for record in found["records"] for name in record["results"]} == {*bench.FILTERS, READ}
+    bench.show(found)
+
+
+def test_each_filter_is_on_but_one() -> None:
+    ranged = {name for name, fields in bench.FILTERS.items() if keeps_range(SamplingParams(**fields))}
+    assert ranged == {*bench.FILTERS} - {bench.WITHOUT}
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(1.4, "pass"), (1.6, "FAIL")])
+def test_the_promise_is_of_the_worst(seconds: float, verdict: str) -> None:
+    def record(cell: str, value: float) -> dict[str, Any]:
+        results = {bench.WITHOUT: {"median": 1.0}, "top_a": {"median": value}, READ: {"median": 0.1}}
+        return {"cell": cell, "disturbed": 0.0, "results": results}
+
+    gate = bench.judge([record("one", 1.2), record("other", seconds)])
+    assert (gate.verdict, gate.worst) == (verdict, "other, top_a")
