@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,9 +21,10 @@ from torch import Tensor
 from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import distributions, environment
-from benchmarks.gates import AT_MOST, Gate
+from benchmarks.command import measure_and_show, show_gates
+from benchmarks.gates import AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
-from benchmarks.quiet import MOST_DISTURBED, Watch
+from benchmarks.quiet import Watch
 from benchmarks.step_rows import READ, make_read
 
 OUTPUT = ROOT / "build" / "performance" / "value_ranges.json"
@@ -74,20 +74,13 @@ def run(seconds: float) -> dict[str, Any]:
 
 def judge(records: list[dict[str, Any]]) -> Gate:
     """What is promised of it."""
-    found = [
-        (
-            result["median"] / record["results"][WITHOUT]["median"],
-            f"{record['cell']}, {name}",
-            record["disturbed"] or 0.0,
-        )
+    measured = [
+        Measured(ratio(record, name, WITHOUT), record, f"{record['cell']}, {name}")
         for record in records
-        for name, result in record["results"].items()
+        for name in record["results"]
         if name not in (WITHOUT, READ)
     ]
-    value, worst, disturbed = max(found)
-    return Gate(
-        "ranges", f"a range / {WITHOUT}", AT_MOST, MOST, value, worst=worst, is_disturbed=disturbed > MOST_DISTURBED
-    )
+    return gate_of_worst("ranges", f"a range / {WITHOUT}", AT_MOST, MOST, measured)
 
 
 def show(found: dict[str, Any]) -> None:
@@ -101,24 +94,10 @@ def show(found: dict[str, Any]) -> None:
             table.add_row(record["cell"], name, f"{result['median'] * 1e6:.0f} us", *ratios, others)
     console = Console(width=160)
     console.print(table)
-    for gate in found["gates"]:
-        console.print(
-            f"{gate['verdict']} {gate['name']}: {gate['value']:.3g} in '{gate['worst']}' (at most {gate['limit']:g})"
-        )
-
-
-def main() -> int:
-    """Measures; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.value_ranges", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each row of the table")
-    options = parser.parse_args()
-    found = run(options.seconds)
-    environment.keep(OUTPUT, found)
-    show(found)
-    return 0
+    show_gates(console, found["gates"])
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(
+        measure_and_show("value_ranges", __doc__, (SECONDS, "for each row of the table"), run, show, OUTPUT)
+    )

@@ -39,6 +39,11 @@ def engines(note: str) -> Field:
     return Field((), note)
 
 
+def same(*names: str) -> dict[str, Field]:
+    """Describes fields that are ours of the same names."""
+    return {name: taken(name) for name in names}
+
+
 def refused(note: str, *off: Any) -> Field:
     """Declares a field that nobody here serves; with one of the values `off`, or None, it asks for nothing."""
     return Field((), note, off)
