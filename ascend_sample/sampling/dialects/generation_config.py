@@ -6,16 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from ascend_sample._errors import is_integer
-from ascend_sample.sampling.dialects.dialect import (
-    Context,
-    Dialect,
-    Difference,
-    engines,
-    refused,
-    renamed,
-    taken,
-    to_stops,
-)
+from ascend_sample.sampling.dialects.conversions import renamed, to_stops
+from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
 from ascend_sample.sampling.dialects.openai import ANSWER, LENGTH, ROWS
 
 DEFAULT_TOP_K: Final = 50
@@ -73,16 +65,12 @@ GENERATION_CONFIG: Final = Dialect(
         "do_sample": taken("temperature", note="False or None is greedy, whatever the filters are."),
         "temperature": taken("temperature"),
         "top_k": taken("top_k", note="None is 50, as generate takes it, and 0 is off."),
-        "top_p": taken("top_p"),
-        "min_p": taken("min_p"),
-        "typical_p": taken("typical_p"),
-        "epsilon_cutoff": taken("epsilon_cutoff"),
-        "eta_cutoff": taken("eta_cutoff"),
-        "repetition_penalty": taken("repetition_penalty"),
+        **same(
+            "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty", "no_repeat_ngram_size"
+        ),
         "bad_words_ids": taken(
             "bad_words", "bad_ids", note="Those of one id are bad_ids; an id that ends the text is none."
         ),
-        "no_repeat_ngram_size": taken("no_repeat_ngram_size"),
         "suppress_tokens": taken("bad_ids"),
         "sequence_bias": taken("logit_bias", note="Sequences of one id; longer ones are refused."),
         "min_new_tokens": taken("min_tokens", "stop_ids"),

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.dialect import (
-    Context,
-    Dialect,
-    Difference,
-    engines,
-    refused,
-    renamed,
-    taken,
-    to_seed,
-)
+from ascend_sample.sampling.dialects.conversions import renamed, to_seed
+from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
 from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS
 
 DEFAULTS: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64}
@@ -104,20 +96,17 @@ LLAMA_CPP: Final = Dialect(
         "top_k": taken("top_k", note="40 where it is left out; 0 and less is off."),
         "top_p": taken("top_p", note="0.95 where it is left out."),
         "min_p": taken("min_p", note="0.05 where it is left out."),
-        "typical_p": taken("typical_p"),
+        **same("typical_p", "presence_penalty", "frequency_penalty", "dry_allowed_length"),
         "top_n_sigma": taken("top_n_sigma", note="0 and less is off."),
         "xtc_probability": taken("xtc_probability", note="The coin is another one: that of the request's seed here."),
         "xtc_threshold": taken("xtc_threshold", note="Where xtc_probability is above 0."),
         "repeat_penalty": taken("repetition_penalty"),
         "repeat_last_n": taken("repetition_penalty", note="64 where it is left out. Beside penalties it must be -1."),
-        "presence_penalty": taken("presence_penalty"),
-        "frequency_penalty": taken("frequency_penalty"),
         "logit_bias": taken("logit_bias", "bad_ids", note="Pairs or a mapping; false is a ban. Texts are refused."),
         "ignore_eos": taken("bad_ids", note="The server never draws these ids then, so eos_ids are banned."),
         "seed": taken("seed", note="-1 is none."),
         "dry_multiplier": taken("dry_multiplier", note="0 is off."),
         "dry_base": taken("dry_base", note="Below 1 DRY is off."),
-        "dry_allowed_length": taken("dry_allowed_length"),
         "dry_penalty_last_n": taken("dry_range", note="-1 is the whole text; 0 switches DRY off."),
         "dry_sequence_breakers": taken(
             "dry_sequence_breakers", note="Ids, beside DRY; texts, the default, are refused."

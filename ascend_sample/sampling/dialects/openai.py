@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.dialect import Context, Dialect, engines, renamed, taken, to_bias, to_seed
+from ascend_sample.sampling.dialects.conversions import renamed, to_bias, to_seed
+from ascend_sample.sampling.dialects.dialect import Context, Dialect, engines, taken
 
 PENALTIES: Final = {"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty"}
 

@@ -5,21 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ascend_sample._errors import is_integer
-from ascend_sample.sampling.dialects.dialect import (
-    Context,
-    Dialect,
-    Difference,
-    engines,
-    refused,
-    renamed,
-    same,
-    taken,
-    to_bias,
-    to_seed,
-    to_stops,
-    to_temperature,
-    to_top_k,
-)
+from ascend_sample.sampling.dialects.conversions import renamed, to_bias, to_seed, to_stops, to_temperature, to_top_k
+from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
 from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS
 
 GREEDY_BELOW: Final = 1e-5

@@ -1,0 +1,79 @@
+"""How values of other requests become ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ascend_sample._errors import is_integer, is_real
+from ascend_sample.sampling.dialects.dialect import Context
+
+SEEDS: Final = 2**64
+
+
+def renamed(given: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    """Returns what was given of fields that differ from ours in their name alone.
+
+    Args:
+        given: their fields.
+        names: our name of each, by theirs.
+    """
+    return {ours: given[theirs] for theirs, ours in names.items() if theirs in given}
+
+
+def to_seed(given: Mapping[str, Any], field: str, *unseeded: int) -> dict[str, Any]:
+    """Returns the seed, negative ones as the unsigned numbers of their bits; none for those that ask for none."""
+    seed = given.get(field)
+    if seed is None or seed in unseeded:
+        return {}
+    return {"seed": int(seed) % SEEDS if is_integer(seed) and -(SEEDS // 2) <= int(seed) < 0 else seed}
+
+
+def to_top_k(given: Mapping[str, Any], *off: int) -> dict[str, Any]:
+    """Returns top_k, unless it is one of the numbers that switch it off."""
+    top_k = given.get("top_k")
+    return {} if top_k is None or top_k in off else {"top_k": top_k}
+
+
+def to_temperature(given: Mapping[str, Any], below: float) -> dict[str, Any]:
+    """Returns the temperature: 0, which is greedy, where it is so small that the engine takes it for that.
+
+    What filters would do to a greedy row is nothing, and engines switch them off.
+    """
+    temperature = given.get("temperature")
+    if temperature is None:
+        return {}
+    return {"temperature": 0.0 if is_real(temperature) and 0 <= float(temperature) < below else temperature}
+
+
+def to_bias(given: Mapping[str, Any], context: Context, field: str = "logit_bias") -> dict[str, Any]:
+    """Returns the bias, its ids as integers: JSON has them as texts."""
+    bias = given.get(field)
+    if bias is None:
+        return {}
+    if not isinstance(bias, Mapping):
+        context.refuse(field, "be a mapping of ids to numbers", bias, "Give a dict.", TypeError)
+    try:
+        return {"logit_bias": {int(name): value for name, value in bias.items()}}
+    except (TypeError, ValueError):
+        context.refuse(field, "have integers as its ids", bias, "Texts must be tokenized before.")
+
+
+def to_stops(
+    given: Mapping[str, Any], context: Context, min_tokens: str, *, stops: str, with_eos: bool
+) -> dict[str, Any]:
+    """Returns the least number of tokens, and the ids that must not end the text before it.
+
+    Args:
+        given: their fields.
+        context: has the ids of the model.
+        min_tokens: their name of that number.
+        stops: their name of further ids that end the text.
+        with_eos: the model's ids end it as well.
+    """
+    least = given.get(min_tokens, 0)
+    ids = set(given.get(stops) or ()) | (set(context.eos_ids) if with_eos else set())
+    if least and not ids:
+        remedy = "Give eos_ids: they must not be drawn before. Or leave it out."
+        context.refuse(min_tokens, "be 0 where no id that ends the text is known", least, remedy)
+    return {"min_tokens": least, "stop_ids": sorted(ids)} if least else {}
