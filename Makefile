@@ -24,7 +24,7 @@ demo: $(BIN)/.built  ## generate text with a language model on the CPU and on np
 
 test: export ASCEND_SAMPLE_FORBID_SKIPS = 1
 test: lint  ## linters and all tests, in WORKERS (2) processes; a skip counts as a failure
-	OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not alone"
+	OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal --durations 25 -m "not alone"
 	$(RUN) -m pytest -m alone
 
 test-statistics: $(BIN)/.built  ## the gates of the sampling layer with all draws and all planted faults: some minutes
