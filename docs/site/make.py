@@ -24,6 +24,7 @@ SITE = ROOT / "build" / "site"
 PAGES = SITE / "pages"
 OTHER_TEXTS = {
     "README.md": "readme.md",
+    "README.zh-CN.md": "readme.zh-CN.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "csrc/cpu/README.md": "internals/cpu_kernel.md",

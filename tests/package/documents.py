@@ -6,8 +6,11 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+TRANSLATED = {ROOT / "README.zh-CN.md": ROOT / "README.md"}
+"""Documents in Chinese, and what they say in English."""
 DOCUMENTS = [
     ROOT / "README.md",
+    *TRANSLATED,
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from documents import DOCUMENTS, FENCE, ROOT, code_blocks
+from documents import DOCUMENTS, FENCE, ROOT, TRANSLATED, code_blocks
 from matplotlib.image import imread
 
 import ascend_sample
@@ -87,6 +87,31 @@ class TestCode:
     @pytest.mark.parametrize("module", ["ascend_sample.ops", "ascend_sample.reference", "ascend_sample.backend"])
     def test_public_docstrings_have_examples(self, module: str) -> None:
         assert doctest.testmod(importlib.import_module(module)).attempted > 0
+
+
+@pytest.mark.parametrize("document", TRANSLATED, ids=lambda path: path.name)
+class TestTranslations:
+    """A translation has the sections, the code, the tables and the links of what it translates."""
+
+    def test_code(self, document: Path) -> None:
+        assert FENCE.findall(document.read_text()) == FENCE.findall(TRANSLATED[document].read_text())
+
+    def test_sections(self, document: Path) -> None:
+        shapes = []
+        for path in (document, TRANSLATED[document]):
+            text = FENCE.sub("", path.read_text())
+            sections = re.split(r"^(#+) .*$", text, flags=re.MULTILINE)[1:]
+            shapes.append(
+                [
+                    (level, len(re.findall(r"^\|", body, re.MULTILINE)), len(re.findall(r"^- ", body, re.MULTILINE)))
+                    for level, body in zip(sections[::2], sections[1::2], strict=True)
+                ]
+            )
+        assert shapes[0] == shapes[1]
+
+    def test_links(self, document: Path) -> None:
+        links = [re.findall(r"\]\(([^)\s]+)\)", path.read_text())[1:] for path in (document, TRANSLATED[document])]
+        assert links[0] == links[1]
 
 
 class TestNames:
