@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,5 +56,8 @@ def status_of_parts(parts: Tensor) -> Tensor:
         >>> status_of_parts(torch.tensor([[1, 1, 3, 0], [1, 0, 2, 3]], dtype=torch.int8))
         tensor([1, 0, 2, 3], dtype=torch.int8)
     """
-    is_masked, is_nan, is_infinite = (parts == 1).all(0), (parts == 2).any(0), (parts == 3).any(0)
-    return torch.where(is_nan, 2, torch.where(is_infinite, 3, is_masked.to(torch.int64))).to(torch.int8)
+    of_ranks = parts.numpy()  # few numbers, which numpy is done with sooner
+    status = (of_ranks == 1).all(0).astype(np.int8)
+    status[(of_ranks == 3).any(0)] = 3
+    status[(of_ranks == 2).any(0)] = 2
+    return torch.from_numpy(status)

@@ -200,20 +200,19 @@ class _Step:
             **self._part.first(),
             **self._whole_numbers(plan.gathered),
         }
-        values, ids = self._part.best()
         maxima = torch.full((len(batch),), -torch.inf)
-        maxima[torch.from_numpy(plan.best)] = values
+        if len(plan.best):
+            values, ids = self._part.best()
+            maxima[plan.best_places] = values
+            numbers |= {
+                "best_values": values[plan.greedy_among_best],
+                "best_ids": ids[plan.greedy_among_best] + self._ids.start,
+            }
         if len(plan.races):
             near = torch.from_numpy(plan.near[plan.races])
             leads, lead_ids, maxima[torch.from_numpy(plan.races)] = self._part.leads(self._seeds, None)
             numbers |= race.told(leads, lead_ids, self._ids.start, near)
-        of_greedy = torch.from_numpy(np.searchsorted(plan.best, plan.greedy))
-        numbers |= {
-            "best_values": values[of_greedy],
-            "best_ids": ids[of_greedy] + self._ids.start,
-            "maxima": maxima[torch.from_numpy(plan.maxima)],
-            "status": self._part.status,
-        }
+        numbers |= {"maxima": maxima[torch.from_numpy(plan.maxima)], "status": self._part.status}
         told = self._tell(parts, numbers)
         check_digests(told["digests"], self._shard.exchange.rank)
         return told

@@ -39,6 +39,7 @@ class StepPlan:
     Attributes:
         kinds: of the rows.
         best: the rows whose best value is wanted: greedy ones, and those that only need their maximum.
+        best_places, greedy_among_best: int64 tensors: these rows, and which of them are greedy.
         greedy, first, races, late, cut, whole: the rows by kind, ascending.
         asking: the rows that ask for logprobs.
         gathered: the rows whose logits every rank gets.
@@ -69,6 +70,8 @@ class StepPlan:
         self.kinds = RowKinds(of_row, kinds.is_drawn)
         self.greedy, self.first, self.races, self.late, self.cut, self.whole = map(self.kinds.rows, Kind)
         self.best = self.kinds.rows(Kind.BEST, Kind.LATE_RACE, Kind.CUT)
+        self.best_places = torch.from_numpy(self.best)
+        self.greedy_among_best = torch.from_numpy(np.searchsorted(self.best, self.greedy))
         self.maxima = self.kinds.rows(Kind.RACE, Kind.LATE_RACE, Kind.CUT)
         self.asking = asking
         by_parts, by_candidates = self._ways_to_report(host.top_k, keep_ties, is_processed, batch.vocab_size)
