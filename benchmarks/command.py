@@ -8,15 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from benchmarks import environment
 
 
-def show_gates(console: Console, gates: Iterable[dict[str, Any]]) -> None:
-    """Prints a line for each promise."""
+def microseconds(seconds: float) -> str:
+    """Returns a time as a table has it."""
+    return f"{seconds * 1e6:.0f} us"
+
+
+def quartiles_of(result: dict[str, Any]) -> str:
+    """Returns the quartiles of a contestant's times as a table has them."""
+    return f"{result['lower_quartile'] * 1e6:.0f} to {microseconds(result['upper_quartile'])}"
+
+
+def others_share(record: dict[str, Any]) -> str:
+    """Returns which share of the processors other processes had, as a table has it: nothing where it is not known."""
+    return "" if record["disturbed"] is None else f"{record['disturbed']:.0%}"
+
+
+def show_table(table: Table, gates: Iterable[dict[str, Any]]) -> Console:
+    """Prints a table, and a line for each promise; returns the console."""
+    console = Console(width=160)
+    console.print(table)
     for gate in gates:
         value = "" if gate["value"] is None else f"{gate['value']:.3g} in '{gate['worst']}'"
         console.print(f"{gate['verdict']:<12} {gate['name']}: {value} ({gate['bound']} {gate['limit']:g})")
+    return console
 
 
 def measure_and_show(

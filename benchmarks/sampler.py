@@ -21,7 +21,6 @@ from typing import Any
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import torch  # isort: skip
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
@@ -29,6 +28,7 @@ from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rota
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import cases, contestants, distributions, environment, step_launches, step_rows
+from benchmarks.command import microseconds, others_share, quartiles_of, show_table
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, is_disturbed, ratio
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
@@ -322,15 +322,9 @@ def show(found: dict[str, Any]) -> None:
     table = Table("step", "contestant", "median", "quartiles", "others' share")
     for record in found["records"]:
         for name, result in record["results"].items():
-            quartiles = f"{result['lower_quartile'] * 1e6:.0f} to {result['upper_quartile'] * 1e6:.0f} us"
-            others = "" if record["disturbed"] is None else f"{record['disturbed']:.0%}"
-            table.add_row(record["cell"], name, f"{result['median'] * 1e6:.0f} us", quartiles, others)
-    console = Console(width=160)
-    console.print(table)
-    for gate in found["gates"]:
-        value = "" if gate["value"] is None else f"{gate['value']:.3g}"
-        console.print(f"{gate['verdict']:<12} {gate['name']}: {value} ({gate['bound']} {gate['limit']:g})")
-    console.print(step_launches.table(found["device"]))
+            times = (microseconds(result["median"]), quartiles_of(result))
+            table.add_row(record["cell"], name, *times, others_share(record))
+    show_table(table, found["gates"]).print(step_launches.table(found["device"]))
 
 
 def main() -> int:

@@ -14,17 +14,16 @@ from typing import Any
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import torch  # isort: skip
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.sampling import score
 from benchmarks import distributions, environment
-from benchmarks.command import measure_and_show, show_gates
-from benchmarks.gates import AT_LEAST, Gate
+from benchmarks.command import measure_and_show, others_share, show_table
+from benchmarks.gates import AT_LEAST, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
-from benchmarks.quiet import MOST_DISTURBED, Watch
+from benchmarks.quiet import Watch
 from benchmarks.step_rows import make_read
 
 OUTPUT = ROOT / "build" / "performance" / "score.json"
@@ -53,38 +52,26 @@ def run(seconds: float, places: int = PLACES, vocab_size: int = VOCAB_SIZE) -> d
     }
     watch = Watch()
     results = measure({name: repeat(call) for name, call in calls.items()}, Budget(seconds=seconds))
-    disturbed = watch.share_of_others()
-    ahead = results[PEER].median / results[SCORE].median
-    gate = Gate(
-        "score",
-        f"{PEER} / {SCORE}",
-        AT_LEAST,
-        AHEAD,
-        ahead,
-        worst=f"[{places}, {vocab_size}] bfloat16, the {BEST} best",
-        is_disturbed=(disturbed or 0.0) > MOST_DISTURBED,
-    )
-    return {
-        "environment": environment.describe(),
+    record = {
         "places": places,
-        "disturbed": disturbed,
+        "disturbed": watch.share_of_others(),
         "results": {name: result.to_json() for name, result in results.items()},
-        "gates": [gate.to_json()],
     }
+    label = f"[{places}, {vocab_size}] bfloat16, the {BEST} best"
+    measured = [Measured(ratio(record, PEER, SCORE), record, label)]
+    gate = gate_of_worst("score", f"{PEER} / {SCORE}", AT_LEAST, AHEAD, measured)
+    return {"environment": environment.describe(), **record, "gates": [gate.to_json()]}
 
 
 def show(found: dict[str, Any]) -> None:
     """Prints times and the promise."""
     table = Table("contestant", "median of a place", "quartiles", "others' share")
-    others = "" if found["disturbed"] is None else f"{found['disturbed']:.0%}"
     for name, result in found["results"].items():
         median, lower, upper = (
             result[key] * 1e6 / found["places"] for key in ("median", "lower_quartile", "upper_quartile")
         )
-        table.add_row(name, f"{median:.0f} us", f"{lower:.0f} to {upper:.0f} us", others)
-    console = Console(width=160)
-    console.print(table)
-    show_gates(console, found["gates"])
+        table.add_row(name, f"{median:.0f} us", f"{lower:.0f} to {upper:.0f} us", others_share(found))
+    show_table(table, found["gates"])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from typing import Any, Final
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import torch  # isort: skip
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
@@ -21,7 +20,7 @@ from torch import Tensor
 from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import distributions, environment
-from benchmarks.command import measure_and_show, show_gates
+from benchmarks.command import measure_and_show, microseconds, others_share, show_table
 from benchmarks.gates import AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
@@ -90,11 +89,8 @@ def show(found: dict[str, Any]) -> None:
         results = record["results"]
         for name, result in results.items():
             ratios = (f"{result['median'] / results[other]['median']:.2f}" for other in (WITHOUT, READ))
-            others = "" if record["disturbed"] is None else f"{record['disturbed']:.0%}"
-            table.add_row(record["cell"], name, f"{result['median'] * 1e6:.0f} us", *ratios, others)
-    console = Console(width=160)
-    console.print(table)
-    show_gates(console, found["gates"])
+            table.add_row(record["cell"], name, microseconds(result["median"]), *ratios, others_share(record))
+    show_table(table, found["gates"])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import torch  # isort: skip
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
@@ -26,7 +25,7 @@ from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.verify import Rule
 from benchmarks import distributions, environment
-from benchmarks.command import measure_and_show, show_gates
+from benchmarks.command import measure_and_show, microseconds, others_share, quartiles_of, show_table
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
@@ -189,13 +188,9 @@ def show(found: dict[str, Any]) -> None:
     table = Table("drafts", "accepted", "rows reached", "contestant", "median", "quartiles", "others' share")
     for record in found["records"]:
         for name, result in record["results"].items():
-            quartiles = f"{result['lower_quartile'] * 1e6:.0f} to {result['upper_quartile'] * 1e6:.0f} us"
-            others = "" if record["disturbed"] is None else f"{record['disturbed']:.0%}"
-            counts = (str(record["accepted"]), str(record["reached"]))
-            table.add_row(record["cell"], *counts, name, f"{result['median'] * 1e6:.0f} us", quartiles, others)
-    console = Console(width=160)
-    console.print(table)
-    show_gates(console, found["gates"])
+            cells = (record["cell"], str(record["accepted"]), str(record["reached"]), name)
+            table.add_row(*cells, microseconds(result["median"]), quartiles_of(result), others_share(record))
+    show_table(table, found["gates"])
 
 
 if __name__ == "__main__":
