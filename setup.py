@@ -14,11 +14,14 @@ import platform
 import re
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
+UNITS = ROOT / "build" / "units"
 OBJECTS = ROOT / "build" / "objects"  # of the sources built in place: kept, so that only what changed is compiled again
 
 
@@ -53,6 +56,24 @@ def sources(*folders: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).glob("*.cpp"))
 
 
+def units(folder: str, count: int) -> list[str]:
+    """Files that include the sources of a folder: torch's headers, most of what is compiled, are read once each.
+
+    Args:
+        folder: its sources have no names, of functions or macros, that mean different things in two of them.
+        count: for so many processors.
+    """
+    UNITS.mkdir(parents=True, exist_ok=True)
+    names, files = sources(folder), []
+    for place in range(count):
+        path = UNITS / f"{folder.replace('/', '_')}_{place}.cpp"
+        text = "".join(f'#include "../../{name}"\n' for name in names[place::count])
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+        files.append(str(path.relative_to(ROOT)))
+    return files
+
+
 def headers(folder: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.h"))
 
@@ -61,7 +82,7 @@ def core_extension() -> Extension:
     flags = json.loads((ROOT / "csrc/cpu/flags.json").read_text())
     extension = cpp_extension.CppExtension(
         "ascend_sample._C",
-        sources("csrc", "csrc/cpu", "csrc/cpu/torch"),
+        [*sources("csrc", "csrc/cpu"), *units("csrc/cpu/torch", 2)],
         include_dirs=[str(ROOT / "csrc")],
         # Without OpenMP, at::parallel_for, whose loop is in a header, would run on one thread.
         extra_compile_args=[*COMPILE_ARGS, *flags["all"], "-fopenmp"],
@@ -81,7 +102,7 @@ def npu_extension() -> Extension | None:
     version = re.search(r"__version__ = '([^']+)'", (package / "version.py").read_text())
     return cpp_extension.CppExtension(
         "ascend_sample._npu",
-        [*sources("csrc/npu"), "csrc/checks.cpp"],
+        [*units("csrc/npu", 2), "csrc/checks.cpp"],
         include_dirs=[str(ROOT / "csrc")],
         library_dirs=[str(package / "lib")],
         libraries=["torch_npu"],
@@ -118,15 +139,15 @@ def hostcann_extensions() -> list[Extension]:
 
     stubs = ["acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel"]
     return [
-        library("ascendcl", sources(f"{folder}/runtime"), []),
+        library("ascendcl", units(f"{folder}/runtime", 2), []),
         *(library(name, [f"{folder}/stubs/{name}.cpp"], ["ascendcl"]) for name in stubs),
-        library("hccl", sources(f"{folder}/hccl"), ["ascendcl"]),
+        library("hccl", units(f"{folder}/hccl", 1), ["ascendcl"]),
         library("hcomm", [f"{folder}/stubs/hcomm.cpp"], ["hccl"]),
-        library("opapi", sources(f"{folder}/opapi"), ["ascendcl"]),
+        library("opapi", units(f"{folder}/opapi", 2), ["ascendcl"]),
         # Each of its functions only calls ATen: optimising the thousands of templates between would double the build.
         library(
             "opapi_math",
-            sources(f"{folder}/aten"),
+            units(f"{folder}/aten", 2),
             ["opapi", "ascendcl"],
             cpp_extension.CppExtension,
             [*COMPILE_ARGS, "-O1"],
@@ -147,16 +168,22 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         self.build_temp = str(self.objects / ext.name.split(".")[-1])  # two may compile one source, with other flags
         if ".hostcann." in ext.name:
             ext.library_dirs.append(str(Path(self.get_ext_fullpath(ext.name)).parent))
-        for source, args in getattr(ext, "source_args", {}).items():
+        source_args = getattr(ext, "source_args", {})
+        for source in source_args:
             ext.sources.remove(source)
-            ext.extra_objects += self.compiler.compile(
-                [source],
-                output_dir=self.build_temp,
-                include_dirs=ext.include_dirs,
-                extra_postargs=[*ext.extra_compile_args, *args],
-                depends=ext.depends,
-            )
+        with ThreadPoolExecutor() as pool:  # each has flags of its own, and is the only file of its call
+            for objects in pool.map(partial(self.compile_one, ext), source_args, source_args.values()):
+                ext.extra_objects += objects
         super().build_extension(ext)
+
+    def compile_one(self, ext: Extension, source: str, args: list[str]) -> list[str]:
+        return self.compiler.compile(
+            [source],
+            output_dir=str(Path(self.build_temp) / Path(source).stem),
+            include_dirs=ext.include_dirs,
+            extra_postargs=[*ext.extra_compile_args, *args],
+            depends=ext.depends,
+        )
 
     def copy_extensions_to_source(self) -> None:
         for ext in self.extensions:  # an editable install: setuptools does not make the folders that git left out

@@ -2,19 +2,19 @@
 // the operands.
 #include "hostcann/aten/operator.h"
 
-#define UNARY(name, function) \
+#define FOREACH_UNARY(name, function) \
   OPERATOR(aclnnForeach##name, (Inputs x, Outputs out), out = at::_foreach_##function(x))
-#define BINARY(name, function)                                      \
+#define FOREACH_BINARY(name, function)                                      \
   OPERATOR(aclnnForeach##name, (Inputs x1, Inputs x2, Outputs out), \
            out = at::_foreach_##function(x1, x2))
 // With one number for all tensors, and with one for each.
-#define WITH_NUMBERS(name, function)                                                 \
+#define FOREACH_WITH_NUMBERS(name, function)                                                 \
   OPERATOR(aclnnForeach##name##ScalarV2, (Inputs x, Number scalar, Outputs out),     \
            out = at::_foreach_##function(x, scalar))                                 \
   OPERATOR(aclnnForeach##name##ScalarList, (Inputs x, Numbers scalars, Outputs out), \
            out = at::_foreach_##function(x, scalars))
 // The numbers of each are a tensor here: so torch_npu calls it.
-#define OF_THREE(name, function)                                          \
+#define FOREACH_OF_THREE(name, function)                                          \
   OPERATOR(aclnnForeach##name##ScalarV2,                                  \
            (Inputs x1, Inputs x2, Inputs x3, Number scalar, Outputs out), \
            out = at::_foreach_##function(x1, x2, x3, scalar))             \
@@ -22,39 +22,39 @@
            (Inputs x1, Inputs x2, Inputs x3, Input scalars, Outputs out), \
            out = at::_foreach_##function(x1, x2, x3, scalars))
 
-UNARY(Abs, abs)
-UNARY(Exp, exp)
-UNARY(Log, log)
-UNARY(Neg, neg)
-UNARY(Reciprocal, reciprocal)
-UNARY(Sigmoid, sigmoid)
-UNARY(Sign, sign)
-UNARY(Sqrt, sqrt)
-UNARY(Tanh, tanh)
+FOREACH_UNARY(Abs, abs)
+FOREACH_UNARY(Exp, exp)
+FOREACH_UNARY(Log, log)
+FOREACH_UNARY(Neg, neg)
+FOREACH_UNARY(Reciprocal, reciprocal)
+FOREACH_UNARY(Sigmoid, sigmoid)
+FOREACH_UNARY(Sign, sign)
+FOREACH_UNARY(Sqrt, sqrt)
+FOREACH_UNARY(Tanh, tanh)
 OPERATOR(aclnnForeachCopy, (Inputs x, Outputs out), out = x)
 
 OPERATOR(aclnnForeachAddListV2, (Inputs x1, Inputs x2, Number alpha, Outputs out),
          out = at::_foreach_add(x1, x2, alpha))
 OPERATOR(aclnnForeachSubListV2, (Inputs x1, Inputs x2, Number alpha, Outputs out),
          out = at::_foreach_sub(x1, x2, alpha))
-BINARY(MulList, mul)
-BINARY(DivList, div)
-BINARY(MaximumList, maximum)
-BINARY(MinimumList, minimum)
-BINARY(PowList, pow)
+FOREACH_BINARY(MulList, mul)
+FOREACH_BINARY(DivList, div)
+FOREACH_BINARY(MaximumList, maximum)
+FOREACH_BINARY(MinimumList, minimum)
+FOREACH_BINARY(PowList, pow)
 
-WITH_NUMBERS(Add, add)
-WITH_NUMBERS(Sub, sub)
-WITH_NUMBERS(Mul, mul)
-WITH_NUMBERS(Div, div)
-WITH_NUMBERS(Maximum, maximum)
-WITH_NUMBERS(Minimum, minimum)
-WITH_NUMBERS(Pow, pow)
+FOREACH_WITH_NUMBERS(Add, add)
+FOREACH_WITH_NUMBERS(Sub, sub)
+FOREACH_WITH_NUMBERS(Mul, mul)
+FOREACH_WITH_NUMBERS(Div, div)
+FOREACH_WITH_NUMBERS(Maximum, maximum)
+FOREACH_WITH_NUMBERS(Minimum, minimum)
+FOREACH_WITH_NUMBERS(Pow, pow)
 OPERATOR(aclnnForeachPowScalarAndTensor, (Number scalar, Inputs x, Outputs out),
          out = at::_foreach_pow(scalar, x))
 
-OF_THREE(Addcmul, addcmul)
-OF_THREE(Addcdiv, addcdiv)
+FOREACH_OF_THREE(Addcmul, addcmul)
+FOREACH_OF_THREE(Addcdiv, addcdiv)
 OPERATOR(aclnnForeachLerpScalar, (Inputs x1, Inputs x2, Number weight, Outputs out),
          out = at::_foreach_lerp(x1, x2, weight))
 OPERATOR(aclnnForeachLerpList, (Inputs x1, Inputs x2, Inputs weight, Outputs out),

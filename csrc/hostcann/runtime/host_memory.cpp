@@ -19,7 +19,7 @@ struct HostMemory {
   std::map<uintptr_t, HostBlock> blocks;
 };
 
-HostMemory& memory() { return only<HostMemory>(); }
+HostMemory& host_memory() { return only<HostMemory>(); }
 
 /// aclrtPtrAttributes as CANN lays it out.
 struct PointerAttributes {
@@ -50,7 +50,7 @@ std::string describe_address(const void* address) {
 }
 
 bool is_pinned(const void* address, size_t bytes) {
-  HostMemory& all = memory();
+  HostMemory& all = host_memory();
   auto begin = reinterpret_cast<uintptr_t>(address);
   const std::shared_lock lock(all.mutex);
   auto next = all.blocks.upper_bound(begin);
@@ -75,7 +75,7 @@ CANN_API int aclrtMallocHost(void** host_pointer, size_t bytes) {
     return fail(__func__, kOutOfMemory,
                 "no " + std::to_string(bytes) + " bytes of host memory are left");
   }
-  HostMemory& all = memory();
+  HostMemory& all = host_memory();
   const std::unique_lock lock(all.mutex);
   all.blocks[reinterpret_cast<uintptr_t>(mapping)] = {bytes, mapped};
   count_live(Live::kHostBlock, 1);
@@ -85,7 +85,7 @@ CANN_API int aclrtMallocHost(void** host_pointer, size_t bytes) {
 
 CANN_API int aclrtFreeHost(void* host_pointer) {
   if (int status = check_usable(__func__)) return status;
-  HostMemory& all = memory();
+  HostMemory& all = host_memory();
   const std::unique_lock lock(all.mutex);
   auto found = all.blocks.find(reinterpret_cast<uintptr_t>(host_pointer));
   if (found == all.blocks.end()) {
