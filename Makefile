@@ -12,7 +12,7 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rows test-shards test-drafts test-statistics test-collectives test-integrations \
+.PHONY: help demo test test-rows test-shards test-drafts test-statistics test-collectives test-integrations test-engines \
   test-decoding-oracles build verify lint format \
   sanitize fuzz test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
 
@@ -85,6 +85,9 @@ test-drafts: $(BIN)/.built  ## 100,000 random texts with drafts beside the same 
 
 test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
 	$(RUN) -m tests.integrations.run
+
+test-engines: $(BIN)/.built  ## vLLM as an engine and as a server on the CPU, with the plugin and without, in an environment of its own: at least 4 GB
+	$(RUN) -m tests.engines.run
 
 test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers, and more of their ONNX graphs: minutes
 	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/models/test_transformers_models.py \

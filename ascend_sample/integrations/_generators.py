@@ -21,6 +21,41 @@ OFFSET_OF_A_DRAW: Final = 4
 """By how much a draw moves a generator's offset; vLLM moves it back by as much when it throws a draw away."""
 
 
+class CountedGenerator(Generator):
+    """A generator of the CPU with an offset, as those of devices have one.
+
+    vLLM moves a generator back by `OFFSET_OF_A_DRAW` where it throws a draw away, as it does after each part of a
+    prompt but the last. torch's generators of the CPU refuse that.
+
+    Args:
+        seed: of the generator.
+
+    Example:
+        >>> generator = CountedGenerator(11)
+        >>> _ = generator.set_offset(generator.get_offset() + 8)
+        >>> generator.initial_seed(), generator.get_offset(), generator.device.type
+        (11, 8, 'cpu')
+    """
+
+    def __new__(cls, seed: int) -> CountedGenerator:
+        """Makes torch's generator, which takes no seed."""
+        return super().__new__(cls)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.manual_seed(seed)
+        self._offset = 0
+
+    def get_offset(self) -> int:
+        """Returns the offset."""
+        return self._offset
+
+    def set_offset(self, offset: int) -> CountedGenerator:
+        """Moves to an offset, forth or back; what torch draws from the generator does not depend on it."""
+        self._offset = offset
+        return self
+
+
 class KnownRows(dict[int, Generator]):
     """Stands in the place of a step's generators where the rows' seeds and positions are known.
 
@@ -38,7 +73,7 @@ class SeedSource:
     """Seeds and positions of rows, from the generators that vLLM keeps for requests with a seed.
 
     The seed of such a row is the generator's initial one. Its position is the generator's offset, which is advanced;
-    generators without an offset, those of the CPU, are counted here. Rows without a generator get random seeds.
+    torch's own of the CPU have none, and are counted here. Rows without a generator get random seeds.
 
     A step that verifies drafts advances a request by one draw, as any other, and by the drafts that it accepts: so the
     position is the number of the request's tokens, whatever was proposed.
@@ -98,7 +133,7 @@ class SeedSource:
             self._advance(generator, int(accepted[request]))
 
     def _advance(self, generator: Generator, draws: int = 1) -> int:
-        if generator.device.type == "cpu":  # has no offset
+        if generator.device.type == "cpu" and not isinstance(generator, CountedGenerator):  # has no offset
             drawn = self._draws.get(generator, 0)
             self._draws[generator] = drawn + draws
             return drawn

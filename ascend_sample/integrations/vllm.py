@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import warnings
@@ -17,9 +18,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from ascend_sample.integrations import vllm_drafts, vllm_shards, vllm_v2
+from ascend_sample.integrations import vllm_drafts, vllm_served, vllm_shards, vllm_v2
 from ascend_sample.integrations._ascend_config import ascend_config
-from ascend_sample.integrations._generators import KnownRows, SeedSource
+from ascend_sample.integrations._generators import CountedGenerator, KnownRows, SeedSource
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._rows import draw, to_device
 from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
@@ -75,6 +76,7 @@ def sample(
     if facts is not None and not facts["temperature"].all():
         drawn["temperature"] = to_device(torch.from_numpy(facts["temperature"]), logits.device)
     token_ids = draw(logits, **drawn, facts=facts)
+    vllm_served.count(len(logits))
     if sampler.logprobs_mode not in ("processed_logits", "processed_logprobs"):
         return token_ids, None
     processed = filter_logits(logits, **filters)
@@ -150,6 +152,7 @@ def register() -> None:
     batches = _import_if_installed(INPUT_BATCH)
     if batches is not None:
         _note_host_values(batches.InputBatch)
+        _count_draws(batches.InputBatch)
         if vllm_shards.is_switched_on():
             vllm_shards.install(batches.InputBatch)
     states = _import_if_installed(V2_INTERFACE)
@@ -158,6 +161,10 @@ def register() -> None:
         samplers = _import_if_installed(V2_REJECTION_SAMPLER)
         if samplers is not None:
             vllm_v2.install_drafts(samplers.RejectionSampler)
+    # Beneath vLLM's own logger, so that it is shown where vLLM's messages are.
+    logging.getLogger("vllm.ascend_sample").info(
+        "ascend_sample draws the tokens of vLLM %s; %s=0 switches it off.", version, SWITCH
+    )
 
 
 def _version_of_vllm() -> str:
@@ -227,3 +234,20 @@ def _note_host_values(input_batch: type[Any]) -> None:
 
     replacement.replaced = original  # type: ignore[attr-defined]
     input_batch._make_sampling_metadata = replacement
+
+
+def _count_draws(input_batch: type[Any]) -> None:
+    """Gives requests of V1's batches, where their generators are the CPU's, some that can be moved back."""
+    original = input_batch.add_request
+    if hasattr(original, "replaced"):
+        return
+
+    @functools.wraps(original)
+    def replacement(self: Any, request: Any, *arguments: Any, **named: Any) -> Any:
+        given = request.generator
+        if given is not None and given.device.type == "cpu" and not isinstance(given, CountedGenerator):
+            request.generator = CountedGenerator(given.initial_seed())  # the request keeps it when it is preempted
+        return original(self, request, *arguments, **named)
+
+    replacement.replaced = original  # type: ignore[attr-defined]
+    input_batch.add_request = replacement

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
+from ascend_sample.integrations import vllm_served
 from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._engine_rows import EngineRows
 from ascend_sample.integrations._host_values import facts_of
@@ -297,4 +298,5 @@ class ShardSteps:
         if self._rows is None or not self._rows.is_for(facts, seeds):
             self._rows = EngineRows(vocab_size, logits.device, facts, seeds)
         self._rows.go_to(position)
+        vllm_served.count(len(logits))
         return self.sampler(logits, self._rows, advance=False).token_ids

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ascend_sample.integrations import vllm_served
 from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities, verified
 from ascend_sample.integrations._left_alone import say_left
 from ascend_sample.integrations._rows import draw
@@ -114,6 +115,7 @@ def _draw(
     seed = states.seeds.gpu[request_of_row]
     filters = {"temperature": (~is_greedy).float(), "top_k": top_k, "top_p": top_p}
     token_ids = draw(processed, **filters, seed=seed, position=pos, facts=facts)
+    vllm_served.count(len(processed))
     return _Drawn(token_ids, seed, is_greedy, top_k, top_p, facts)
 
 

