@@ -10,6 +10,7 @@
 
 #include "cpu/draws/draw.h"
 #include "cpu/draws/noise.h"
+#include "cpu/rows/kept_list.h"
 #include "cpu/rows/row.h"
 #include "cpu/rows/workspace.h"
 #include "cpu/vectors/exponential.h"
@@ -18,16 +19,6 @@
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
 inline constexpr size_t kSegmentLines = kSegment / kLine;
-
-/// What is kept of a row: all above `value`, and up to `last_id` what is equal to it.
-struct Cut {
-  float value;
-  size_t last_id;
-
-  bool operator==(const Cut&) const = default;
-};
-
-inline constexpr Cut kNoCut{-kInfinity, 0};
 
 /// Who leads a race among segments, or among the places of one: by how much, and where.
 struct Lead {
@@ -41,14 +32,17 @@ template <typename Type>
 class SegmentedDraw {
  public:
   /// `groups` were scanned; the row's maximum is finite, and its logits are to be divided by the
-  /// temperature.
+  /// temperature. `list` is where what is kept goes; null: it is not wanted.
   SegmentedDraw(const Row<Type>& row, const Groups& groups, float maximum, float temperature,
-                const NoiseKey& key, Workspace& work, size_t first_segment = 0)
+                const NoiseKey& key, Workspace& work, KeptList* list = nullptr,
+                size_t first_segment = 0)
       : row_(row),
         groups_(groups),
         maximum_(maximum),
         temperature_(temperature),
         key_(key),
+        list_(list),
+        work_(work),
         noise_(work.segment_noise),
         scores_(work.segment_scores) {
     if (first_segment % 2 == 0) {
@@ -128,7 +122,11 @@ class SegmentedDraw {
   size_t draw(const Cut& cut) { return *draw_between(cut, cut); }
 
   /// The id that is drawn whatever lies between what the two cuts keep; none where that matters.
+  /// The cuts are equal where a list is wanted.
   std::optional<size_t> draw_between(const Cut& least, const Cut& most) {
+    if (list_ != nullptr) {
+      list_kept(row_, groups_, most, {maximum_, temperature_}, *list_, work_);
+    }
     const std::optional<size_t> segment = draw_segment(least, most);
     return segment.has_value() ? draw_place(*segment, least, most) : std::nullopt;
   }
@@ -279,6 +277,8 @@ class SegmentedDraw {
   const float maximum_;
   const float temperature_;
   const NoiseKey key_;
+  KeptList* const list_;
+  Workspace& work_;
   float* const noise_;   // of segments
   float* const scores_;  // bounds
 };

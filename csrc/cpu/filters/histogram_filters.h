@@ -72,6 +72,11 @@ class HistogramFilters {
           keep(use_p ? nucleus_of(bins_, arguments_.target()) : whole_prefix(bins_, bins_.size));
     }
     write_kept();
+    if (arguments_.list != nullptr) {
+      const auto [value, last_id] = cut_of(count);
+      list_kept(row_, {1, nullptr}, {value, last_id}, {bins_.values[0], arguments_.temperature},
+                *arguments_.list, work_);
+    }
     if (!arguments_.is_drawn()) {
       return id_of(0);
     }
@@ -149,7 +154,7 @@ class HistogramFilters {
       least = staying_of(bins_, *least, arguments_.with_min_p_times(1 + kUnsure));
       most = staying_of(bins_, *most, arguments_.with_min_p_times(1 - kUnsure));
     }
-    if (arguments_.wants_kept() && least->ranks != most->ranks) {
+    if (arguments_.needs_end() && least->ranks != most->ranks) {
       return std::nullopt;
     }
     bins_.keep(*most);
@@ -305,7 +310,7 @@ class HistogramFilters {
   }
 
   SegmentedDraw<Type> segmented_draw(const Groups& groups, float maximum) const {
-    return {row_, groups, maximum, 1.0F, *arguments_.segments, work_};
+    return {row_, groups, maximum, 1.0F, *arguments_.segments, work_, arguments_.list};
   }
 
   /// What the first ranks are of the row.

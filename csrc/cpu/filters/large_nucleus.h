@@ -68,7 +68,7 @@ class LargeNucleus {
   std::optional<size_t> try_approximate_sum(const ApproximateSum& approximate,
                                             const PartialSum& known_prefix,
                                             const SumBounds& guess) {
-    if (arguments_.wants_kept()) {
+    if (arguments_.needs_end()) {
       return std::nullopt;
     }
     const double middle = p_ * (guess.least + guess.most) / 2;
@@ -157,7 +157,7 @@ class LargeNucleus {
   }
 
   SegmentedDraw<Type> segmented_draw() const {
-    return {row_, groups_, maximum_, 1.0F, *arguments_.segments, work_};
+    return {row_, groups_, maximum_, 1.0F, *arguments_.segments, work_, arguments_.list};
   }
 
   /// What the first ranks are of the row.

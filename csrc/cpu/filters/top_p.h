@@ -138,7 +138,7 @@ class TopP {
   }
 
   std::optional<size_t> try_candidates(const Sizes& sizes, const SumBounds& sum) {
-    if (arguments_.wants_kept() && sizes.least != sizes.most) {
+    if (arguments_.needs_end() && sizes.least != sizes.most) {
       return std::nullopt;
     }
     if (arguments_.segments.has_value()) {
@@ -153,7 +153,7 @@ class TopP {
   }
 
   SegmentedDraw<Type> segmented_draw() const {
-    return {row_, groups_, sum_.maximum, 1.0F, *arguments_.segments, work_};
+    return {row_, groups_, sum_.maximum, 1.0F, *arguments_.segments, work_, arguments_.list};
   }
 
   /// What the first candidates are of the row.
