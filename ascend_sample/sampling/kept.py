@@ -19,6 +19,7 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.distribution import Distributions, kept_logits
 from ascend_sample.sampling.logprobs import LARGEST, AskingRows, segments_of
 from ascend_sample.sampling.row_parameters import RowParameters, RowStatus
+from ascend_sample.sampling.total_order import mask_below_top_k
 
 NO_ID: Final = -1
 """What stands where there is room for an id, and none was kept."""
@@ -200,7 +201,11 @@ def kept_values(
     Returns:
         float32 [rows, vocab_size], to be written over.
     """
-    return kept_logits(logits, parameters, keep_ties) if distributions is None else distributions.scaled(logits)
+    if distributions is not None:
+        return distributions.scaled(logits)
+    values = kept_logits(logits, parameters, keep_ties)
+    # A top_k of 1 is greedy, whatever becomes of ties elsewhere.
+    return mask_below_top_k(values, (parameters.top_k == 1).to(torch.int32), False, most=1) if keep_ties else values
 
 
 def listed(values: Tensor, status: Tensor, asking: AskingRows, batch_size: int, most: int | None) -> KeptSets:
@@ -214,32 +219,47 @@ def listed(values: Tensor, status: Tensor, asking: AskingRows, batch_size: int, 
         most: no list is longer: what would be is empty. Then nobody waits, and as much is allocated as that may be.
             None: the host waits for the number.
     """
-    rows, vocab_size = values.shape
-    is_kept = (values > -torch.inf).logical_and_((status == RowStatus.OK).unsqueeze(1))
-    counts = is_kept.sum(1, dtype=torch.int32)
-    logprobs = _normalised(values, asking)
-    taken = counts if most is None else counts.masked_fill(counts > most, 0)
-    of_batch, taken_of_batch = counts, taken
-    if asking.there is not None:
-        of_batch, taken_of_batch = (
-            each.new_zeros(batch_size).index_copy_(0, asking.there, each) for each in (counts, taken)
-        )
-    offsets = offsets_of(taken_of_batch)
-    if most is None:
-        places = is_kept.flatten().nonzero().squeeze(1)
-        found = logprobs.flatten()[places]
-        return KeptSets(offsets, places.remainder_(vocab_size).to(torch.int32), found, of_batch)
-    width = min(most, vocab_size)
-    # What is kept are the largest: of rows that keep no more than the bound, all of them.
-    found, ids = logprobs.topk(width, 1)
+    vocab_size = values.shape[1]
+    is_kept = values > -torch.inf
+    is_bad = status != RowStatus.OK
+    counts = is_kept.sum(1, dtype=torch.int32).masked_fill_(is_bad, 0)
+    if most is not None:
+        taken = counts.masked_fill(counts > most, 0)
+        offsets = offsets_of(_of_batch(taken, asking, batch_size))
+        starts = offsets[:-1] if asking.there is None else offsets[asking.there]
+        return KeptSets(offsets, *_first(values, taken, starts, most), _of_batch(counts, asking, batch_size))
+    places = is_kept.masked_fill_(is_bad.unsqueeze(1), False).flatten().nonzero().squeeze(1)
+    logprobs = _normalised(values, asking).flatten()[places]
+    counts = _of_batch(counts, asking, batch_size)
+    return KeptSets(offsets_of(counts), places.remainder_(vocab_size).to(torch.int32), logprobs, counts)
+
+
+def _of_batch(counts: Tensor, asking: AskingRows, batch_size: int) -> Tensor:
+    """Returns what rows that ask have as the batch has it, 0 for the others."""
+    return counts if asking.there is None else counts.new_zeros(batch_size).index_copy_(0, asking.there, counts)
+
+
+def _first(values: Tensor, taken: Tensor, starts: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Lists the first ``taken`` of the largest values of rows, at most ``most`` each, by id, with log-probabilities.
+
+    Args:
+        values: float32 [rows, vocab_size].
+        taken: int32 [rows], all that is above -inf, or 0.
+        starts: int64 [rows], where the lists begin.
+        most: no row has more.
+    """
+    width = min(most, values.shape[1])
+    found, ids = values.topk(width, 1)
+    found = found.sub_(found[:, :1].clone())  # so that the sum of the row loses no digits
+    found = found.sub_(found.logsumexp(1, keepdim=True))
     columns = torch.arange(width, device=values.device)
-    ids, order = ids.masked_fill_(columns >= taken.unsqueeze(1), vocab_size).sort(1)  # those that are none are last
-    starts = offsets[:-1] if asking.there is None else offsets[asking.there]
-    end = rows * width  # where what is none goes
-    places = (starts.unsqueeze(1) + columns).masked_fill_(ids == vocab_size, end).flatten()
+    # By id, and those that are none last.
+    ids, order = ids.masked_fill_(columns >= taken.unsqueeze(1), values.shape[1]).sort(1)
+    end = len(values) * width  # where what is none goes
+    places = (starts.unsqueeze(1) + columns).masked_fill_(ids == values.shape[1], end).flatten()
     listed_ids = ids.new_full((end + 1,), NO_ID, dtype=torch.int32).scatter_(0, places, ids.flatten().to(torch.int32))
     listed_values = found.new_full((end + 1,), -torch.inf).scatter_(0, places, found.gather(1, order).flatten())
-    return KeptSets(offsets, listed_ids[:end], listed_values[:end], of_batch)
+    return listed_ids[:end], listed_values[:end]
 
 
 def _normalised(values: Tensor, asking: AskingRows) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from kept_rows import BY_HAND, INF, KINDS, drawn_sets, new_batch, params_of, rows_of, sets_of
+from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.decoding import sample
@@ -26,8 +27,10 @@ def test_a_bound_empties_what_is_larger(max_kept: int, device: str) -> None:
     assert len(bounded.ids) == len(bounded.logprobs)
     for row, count in enumerate(whole.counts.tolist()):
         stays = 0 < count <= max_kept
-        for found, expected in zip(bounded.of_row(row), whole.of_row(row), strict=True):
-            assert torch.equal(found, expected if stays else expected[:0])
+        found, expected = (sets.of_row(row) for sets in (bounded, whole))
+        assert torch.equal(found[0], expected[0] if stays else expected[0][:0])
+        if stays:  # a device adds up what is within the bound
+            torch.testing.assert_close(found[1], expected[1], atol=0 if device == "cpu" else 2e-6, rtol=0)
     ids, log_probs = bounded.padded(max_kept)
     assert ids.shape == log_probs.shape == (len(params), max_kept)
     assert torch.equal((ids >= 0).sum(1), bounded.offsets.diff())
@@ -35,7 +38,7 @@ def test_a_bound_empties_what_is_larger(max_kept: int, device: str) -> None:
     assert torch.equal(ids >= 0, log_probs > -INF)
 
 
-@pytest.mark.parametrize(("some", "launches"), [(False, 30), (True, 36)])
+@pytest.mark.parametrize(("some", "launches"), [(False, 34), (True, 41)])
 def test_a_bound_lets_a_device_step_wait_for_nothing(npu: str, some: bool, launches: int) -> None:
     """The launches are those beside a step without kept sets."""
     if not hostcann.is_active():
@@ -52,7 +55,7 @@ def test_a_bound_lets_a_device_step_wait_for_nothing(npu: str, some: bool, launc
         assert counted.totals.waits == 0
         assert set(counted.copies) <= {"h2d"}
         counts.append(counted.totals.launches)
-    assert counts[1] - counts[0] <= launches, counts
+    assert counts[1] - counts[0] == launches, counts
 
 
 def test_without_a_bound_a_device_step_waits_once(npu: str) -> None:
@@ -103,7 +106,7 @@ def test_a_graph_replays_them(npu: str) -> None:
         step.logits[:3] = logits.to(npu)
         step.prepare(batch)
         graph.replay()
-        expected = sets_of(Sampler()(logits.to(npu), batch))
+        expected = sets_of(Sampler(max_kept=20)(logits.to(npu), batch))
         assert step.kept is not None
         end = int(expected.offsets[-1])
         assert torch.equal(step.kept.ids[:end].cpu(), expected.ids)
@@ -146,6 +149,9 @@ def test_samplers_with_other_bounds_share_a_batch() -> None:
 def test_a_rank_of_a_split_vocabulary_refuses() -> None:
     class OneOfTwo:
         rank, size = 0, 2
+
+        def all_gather(self, message: Tensor) -> Tensor:
+            raise AssertionError(message)
 
     sampler = Sampler(shard=VocabularyShard(0, 4, 8, OneOfTwo()))
     with pytest.raises(ValueError, match="Sampler: kept must be False where a sampler has a part of the vocabulary"):
