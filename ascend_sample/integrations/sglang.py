@@ -70,10 +70,9 @@ def sampler_class(original: type[Any]) -> type[Any]:
     body = {
         "__doc__": "SGLang's sampler with draws from `ascend_sample.sampling`.",
         "__init__": __init__,
+        "forward": with_masks(original.forward),
         "_forward_ascend_backend": _forward,
     }
-    if hasattr(original, "forward"):
-        body["forward"] = with_masks(original.forward)
     return type("AscendSampleSampler", (original,), body)
 
 

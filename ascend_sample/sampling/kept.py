@@ -157,7 +157,7 @@ class KeptOfStep(NamedTuple):
 
     Attributes:
         asked: by which rows.
-        parts: of each block how much its rows keep, the ids and their log-probabilities.
+        parts: offsets, ids and log-probabilities of each block.
     """
 
     asked: KeptRows
@@ -172,9 +172,13 @@ class KeptOfStep(NamedTuple):
         """
         if not self.parts:
             return self.asked.on_device(logits, status)
-        several = len(self.parts) > 1
-        counts, ids, logprobs = map(torch.cat, zip(*self.parts, strict=True)) if several else self.parts[0]
-        return KeptSets(offsets_of(counts), ids, logprobs, counts.to(torch.int32)).within(self.asked.most)
+        offsets, ids, logprobs = self.parts[0]
+        counts = offsets.diff()
+        if len(self.parts) > 1:
+            counts = torch.cat([offsets.diff() for offsets, *_ in self.parts])
+            offsets = offsets_of(counts)
+            ids, logprobs = (torch.cat(entries) for entries in list(zip(*self.parts, strict=True))[1:])
+        return KeptSets(offsets, ids, logprobs, counts.to(torch.int32)).within(self.asked.most)
 
 
 def offsets_of(counts: Tensor) -> Tensor:

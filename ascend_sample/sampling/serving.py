@@ -234,6 +234,6 @@ def _serve_natively(
         return RowsOutput(*torch.ops.ascend_sample.sample_rows(logits, None, *options, **edits))
     is_wanted = kept.asked.is_wanted[rows]
     operator = torch.ops.ascend_sample.sample_kept_rows
-    token_ids, status, offsets, *entries = operator(logits, None, is_wanted, *options, **edits)
-    kept.parts.append((offsets.diff(), *entries))
+    token_ids, status, *part = operator(logits, None, is_wanted, *options, **edits)
+    kept.parts.append(part)
     return RowsOutput(token_ids, status)

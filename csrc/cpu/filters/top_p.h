@@ -58,7 +58,7 @@ class TopP {
 
   std::optional<size_t> sample_by_histogram(History& history) {
     HistogramFilters<Type> histogram(row_, arguments_, scratch_, work_);
-    if (history.first_try == History::kExactSum) {
+    if (history.first_try == History::kExactSum || arguments_.list != nullptr) {
       return sample_counted(
           histogram, arguments_.segments.has_value() ? scan_first(row_, groups_, arguments_) : 0.0F,
           history);

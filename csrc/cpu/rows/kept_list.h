@@ -87,19 +87,19 @@ void list_kept(const Row<Type>& row, const Groups& groups, const Cut& cut, const
 }
 
 /// Lists candidates that are kept, whose values are divided already and whose exponentials are in
-/// the workspace.
+/// the workspace. They are few: a place is how many have a smaller id.
 inline void list_ranks(const Candidates& kept, float maximum, KeptList& list, Workspace& work) {
   list.resize(kept.count);
-  for (size_t rank = 0; rank < kept.count; ++rank) {
-    work.keys[rank] = uint64_t{kept.ids[rank]} << 32 | rank;
-  }
-  std::sort(work.keys, work.keys + kept.count);
   const double log_total = std::log(sum(work.exponentials, kept.count));
-  for (size_t i = 0; i < kept.count; ++i) {
-    const auto rank = static_cast<uint32_t>(work.keys[i]);
+  for (size_t rank = 0; rank < kept.count; ++rank) {
+    const uint32_t id = kept.ids[rank];
+    uint32_t place = 0;
+    for (size_t other = 0; other < kept.count; ++other) {
+      place += kept.ids[other] < id ? 1U : 0U;
+    }
     const double difference = double{kept.values[rank]} - double{maximum};
-    list.ids()[i] = static_cast<int32_t>(work.keys[i] >> 32);
-    list.log_probs()[i] = static_cast<float>(difference - log_total);
+    list.ids()[place] = static_cast<int32_t>(id);
+    list.log_probs()[place] = static_cast<float>(difference - log_total);
   }
 }
 

@@ -14,9 +14,13 @@
 namespace ascend_sample::cpu {
 namespace {
 
-/// Puts the lists of all rows one behind the other; each goes when it has been copied.
+/// Puts the lists of all rows one behind the other; each goes when it has been copied. To wake
+/// other threads takes longer than to copy a few.
 void gather(std::vector<KeptList>& lists, const int64_t* offsets, int32_t* ids, float* log_probs) {
-  at::parallel_for(0, static_cast<int64_t>(lists.size()), 1, [&](int64_t first, int64_t last) {
+  constexpr int64_t kFew = 1 << 16;
+  const auto rows = static_cast<int64_t>(lists.size());
+  const int64_t grain = offsets[rows] < kFew ? rows + 1 : 1;
+  at::parallel_for(0, rows, grain, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {
       KeptList& list = lists[static_cast<size_t>(row)];
       std::copy_n(list.ids(), list.count(), ids + offsets[row]);
