@@ -136,14 +136,21 @@ class HistogramFilters {
     histogram_.add(row_, work_.hits);
     histogram_.take(work_.bin_patterns, bins_);
     weigh();
-    const SumBounds sum =
+    SumBounds sum =
         bound_sum(approximate, {sum_exponentials(bins_), sum_approximately(bins_)}, row_.chunks());
     const auto exponential_of = [this](size_t bin) { return bins_.exponentials[bin]; };
-    const double p = arguments_.target();
-    std::optional<Prefix> least = prefix_exceeding(bins_, p * sum.least, exponential_of);
-    std::optional<Prefix> most = prefix_exceeding(bins_, p * sum.most, exponential_of);
+    const auto end_by = [&](double total) {
+      return prefix_exceeding(bins_, arguments_.target() * total, exponential_of);
+    };
+    std::optional<Prefix> least = end_by(sum.least);
+    std::optional<Prefix> most = end_by(sum.most);
     if (!most.has_value()) {
       return std::nullopt;
+    }
+    if (arguments_.list != nullptr && least->ranks != most->ranks) {
+      sum = bound_sum(scan_sum(row_, groups, work_.chunk_sums));
+      least = end_by(sum.least);
+      most = end_by(sum.most);
     }
     remember(*most, std::log(approximate.sum), history);
     if (arguments_.uses_min_p()) {

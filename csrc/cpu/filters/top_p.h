@@ -58,7 +58,7 @@ class TopP {
 
   std::optional<size_t> sample_by_histogram(History& history) {
     HistogramFilters<Type> histogram(row_, arguments_, scratch_, work_);
-    if (history.first_try == History::kExactSum || arguments_.list != nullptr) {
+    if (history.first_try == History::kExactSum) {
       return sample_counted(
           histogram, arguments_.segments.has_value() ? scan_first(row_, groups_, arguments_) : 0.0F,
           history);
@@ -106,7 +106,11 @@ class TopP {
     candidates_ = first_of_total_order(row_, groups_, kFewCandidates, work_);
     part_ = know_candidates();
     bounds_ = bound_sum(approximate, part_, row_.chunks());
-    const Sizes sizes = bound_size(bounds_);
+    Sizes sizes = bound_size(bounds_);
+    if (arguments_.list != nullptr && sizes.most != 0 && sizes.least != sizes.most) {
+      bounds_ = bound_sum(scan_sum(row_, groups_, work_.chunk_sums));
+      sizes = bound_size(bounds_);
+    }
     exceeds_few_ = sizes.most == 0;
     return exceeds_few_ ? std::nullopt : try_candidates(sizes, bounds_);
   }
