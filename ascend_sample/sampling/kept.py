@@ -1,7 +1,7 @@
 """Kept sets: the ids that all filters leave of the rows that ask, with their log-probabilities.
 
-On the CPU the draw itself tells what it draws from (`csrc/cpu/rows/kept_list.h`); elsewhere torch's operators list what
-the device's filters keep. docs/sampling.md has the meaning, section "Kept sets".
+On the CPU the draw itself tells what it draws from (`csrc/cpu/filters/kept_list.h`); elsewhere torch's operators list
+what the device's filters keep. docs/sampling.md has the meaning, section "Kept sets".
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.best_tokens import sum_of_rows
 from ascend_sample.sampling.distribution import Distributions, kept_logits
-from ascend_sample.sampling.logprobs import LARGEST, AskingRows, segments_of
+from ascend_sample.sampling.logprobs import LARGEST, AskingRows
 from ascend_sample.sampling.row_parameters import RowParameters, RowStatus
 from ascend_sample.sampling.total_order import mask_below_top_k
 
@@ -111,11 +112,9 @@ class KeptRows(NamedTuple):
     @classmethod
     def of_batch(
         cls, batch: SamplingBatch, keep_ties: bool, round_float32: bool = False, most: int | None = None
-    ) -> KeptRows | None:
-        """Returns those of a batch; None where no row asks."""
+    ) -> KeptRows:
+        """Returns those of a batch, in which some row asks."""
         rows = np.flatnonzero(batch.host.kept)
-        if not len(rows):
-            return None
         if round_float32:
             remedy = "Make the sampler without it."
             refuse("Sampler", "round_float32", "be False where requests ask for kept sets", True, remedy)
@@ -233,7 +232,7 @@ def listed(values: Tensor, status: Tensor, asking: AskingRows, batch_size: int, 
         starts = offsets[:-1] if asking.there is None else offsets[asking.there]
         return KeptSets(offsets, *_first(values, taken, starts, most), _of_batch(counts, asking, batch_size))
     places = is_kept.masked_fill_(is_bad.unsqueeze(1), False).flatten().nonzero().squeeze(1)
-    logprobs = _normalised(values, asking).flatten()[places]
+    logprobs = _normalised(values).flatten()[places]
     counts = _of_batch(counts, asking, batch_size)
     return KeptSets(offsets_of(counts), places.remainder_(vocab_size).to(torch.int32), logprobs, counts)
 
@@ -266,13 +265,10 @@ def _first(values: Tensor, taken: Tensor, starts: Tensor, most: int) -> tuple[Te
     return listed_ids[:end], listed_values[:end]
 
 
-def _normalised(values: Tensor, asking: AskingRows) -> Tensor:
+def _normalised(values: Tensor) -> Tensor:
     """Returns the logarithms of the probabilities, -inf where a row has -inf; a row is added up as if it were alone."""
-    base = values.amax(1, keepdim=True).clamp_(-LARGEST, LARGEST)
-    segments = segments_of(values.sub_(base), torch.inf, is_clean=True)
-    sums = asking.room_for_sums(segments)
-    torch.logsumexp(segments, 2, out=sums[:, :-1])
-    return segments.flatten(1)[:, : values.shape[1]].sub_(sums.logsumexp(1, keepdim=True))
+    values.sub_(values.amax(1, keepdim=True).clamp_(-LARGEST, LARGEST))
+    return values.sub_(sum_of_rows(values.exp()).log_())
 
 
 def _fake(logits: Tensor, rows: Tensor | None, is_wanted: Tensor, *requests: Any, **named: Any) -> tuple[Tensor, ...]:

@@ -153,7 +153,7 @@ def gather_logprobs(
         )
         return Logprobs(asking.rows, ids, values, ranks)
     # As in every route of a device, the largest finite float32 counts as +inf where probabilities are asked for.
-    segments = segments_of(asking.of_batch(logits), LARGEST if mode.is_normalised else torch.inf, is_scaled)
+    segments = _segments_of(asking.of_batch(logits), LARGEST if mode.is_normalised else torch.inf, is_scaled)
     numbers = segments.flatten(1)[:, : logits.shape[1]]
     best, best_ids = best_entries(numbers, asking.at_least_one, asking.lanes)
     if mode.is_normalised and not is_scaled:  # else the best is 0 already
@@ -256,7 +256,7 @@ def divided_logits(found: Logprobs, logits: Tensor, divisor: Tensor | None) -> L
     return found._replace(values=values.masked_fill_(found.values <= LEAST_SCALED, -torch.inf))
 
 
-def segments_of(logits: Tensor, infinity: float, is_clean: bool) -> Tensor:
+def _segments_of(logits: Tensor, infinity: float, is_clean: bool) -> Tensor:
     """Returns rows in segments, float32 [rows, segments, ids of a segment], with -inf for NaN and beyond the row.
 
     They are a copy unless the rows are clean and as long as whole segments.

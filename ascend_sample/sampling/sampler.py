@@ -328,7 +328,7 @@ class Sampler:
             asking,
             asked,
             distributions,
-            KeptRows.of_batch(batch, *options, self.max_kept),
+            KeptRows.of_batch(batch, *options, self.max_kept) if batch.host.kept.any() else None,
         )
 
     def leftover_of(self, plan: _Plan) -> Leftover | None:

@@ -6,6 +6,7 @@
 
 #include "cpu/draws/race.h"
 #include "cpu/filters/distribution.h"
+#include "cpu/filters/kept_list.h"
 #include "cpu/filters/large_k.h"
 #include "cpu/filters/min_p.h"
 #include "cpu/filters/sorted.h"
@@ -200,8 +201,8 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
         cut_of_min_p(arguments.min_p, maximum, arguments.temperature, row.vocab_size());
     cut = other.value > cut.value ? other : cut;
   }
-  return SegmentedDraw<Type>(row, groups, maximum, arguments.temperature, key, work, arguments.list)
-      .draw(cut);
+  return draw_listed(SegmentedDraw<Type>(row, groups, maximum, arguments.temperature, key, work),
+                     cut, arguments.list, work);
 }
 
 /// A row of the sampling layer whose edits are done.

@@ -67,7 +67,7 @@ void find_leads(const Row<Type>& row, const Groups& groups, float maximum, float
                 size_t before, Workspace& work) {
   const NoiseKey key{call.seed[index], call.position[index], call.purpose};
   const size_t first_segment = static_cast<size_t>(call.first_id) / kSegment;
-  SegmentedDraw<Type> draw(row, groups, maximum, temperature, key, work, nullptr, first_segment);
+  SegmentedDraw<Type> draw(row, groups, maximum, temperature, key, work, first_segment);
   const size_t last = draw.segments() - 1;
   const Lead leads[kShardLeads] = {
       draw.score_of_segment(0, least, most),

@@ -10,7 +10,7 @@
 
 #include "cpu/draws/draw.h"
 #include "cpu/draws/noise.h"
-#include "cpu/rows/kept_list.h"
+#include "cpu/rows/cut.h"
 #include "cpu/rows/row.h"
 #include "cpu/rows/workspace.h"
 #include "cpu/vectors/exponential.h"
@@ -32,17 +32,14 @@ template <typename Type>
 class SegmentedDraw {
  public:
   /// `groups` were scanned; the row's maximum is finite, and its logits are to be divided by the
-  /// temperature. `list` is where what is kept goes; null: it is not wanted.
+  /// temperature.
   SegmentedDraw(const Row<Type>& row, const Groups& groups, float maximum, float temperature,
-                const NoiseKey& key, Workspace& work, KeptList* list = nullptr,
-                size_t first_segment = 0)
+                const NoiseKey& key, Workspace& work, size_t first_segment = 0)
       : row_(row),
         groups_(groups),
         maximum_(maximum),
         temperature_(temperature),
         key_(key),
-        list_(list),
-        work_(work),
         noise_(work.segment_noise),
         scores_(work.segment_scores) {
     if (first_segment % 2 == 0) {
@@ -54,6 +51,10 @@ class SegmentedDraw {
       fill_exponential(key, kSegment + first_segment + 1, padded_segments() - 1, noise_ + 1);
     }
   }
+
+  const Row<Type>& row() const { return row_; }
+  const Groups& groups() const { return groups_; }
+  Scale scale() const { return {maximum_, temperature_}; }
 
   size_t segments() const { return (row_.vocab_size() + kSegment - 1) / kSegment; }
 
@@ -122,11 +123,7 @@ class SegmentedDraw {
   size_t draw(const Cut& cut) { return *draw_between(cut, cut); }
 
   /// The id that is drawn whatever lies between what the two cuts keep; none where that matters.
-  /// The cuts are equal where a list is wanted.
   std::optional<size_t> draw_between(const Cut& least, const Cut& most) {
-    if (list_ != nullptr) {
-      list_kept(row_, groups_, most, {maximum_, temperature_}, *list_, work_);
-    }
     const std::optional<size_t> segment = draw_segment(least, most);
     return segment.has_value() ? draw_place(*segment, least, most) : std::nullopt;
   }
@@ -277,8 +274,6 @@ class SegmentedDraw {
   const float maximum_;
   const float temperature_;
   const NoiseKey key_;
-  KeptList* const list_;
-  Workspace& work_;
   float* const noise_;   // of segments
   float* const scores_;  // bounds
 };

@@ -8,6 +8,7 @@
 #include "cpu/draws/draw.h"
 #include "cpu/draws/segments.h"
 #include "cpu/filters/histogram.h"
+#include "cpu/filters/kept_list.h"
 #include "cpu/filters/sum_bounds.h"
 #include "cpu/filters/top_k.h"
 #include "cpu/rows/kept.h"
@@ -73,8 +74,7 @@ class HistogramFilters {
     }
     write_kept();
     if (arguments_.list != nullptr) {
-      const auto [value, last_id] = cut_of(count);
-      list_kept(row_, {1, nullptr}, {value, last_id}, {bins_.values[0], arguments_.temperature},
+      list_kept(row_, {1, nullptr}, cut_of(count), {bins_.values[0], arguments_.temperature},
                 *arguments_.list, work_);
     }
     if (!arguments_.is_drawn()) {
@@ -102,7 +102,8 @@ class HistogramFilters {
       return id_of(0);
     }
     if (arguments_.segments.has_value()) {
-      return segmented_draw(groups, bins_.values[0]).draw(cut_of(count));
+      return draw_listed(segmented_draw(groups, bins_.values[0]), cut_of(count), arguments_.list,
+                         work_);
     }
     const float* q = noise_of(count);
     if (count > kMostCandidates) {
@@ -166,8 +167,8 @@ class HistogramFilters {
     }
     bins_.keep(*most);
     if (arguments_.segments.has_value()) {
-      return segmented_draw(groups, approximate.maximum)
-          .draw_between(cut_of(least->ranks), cut_of(most->ranks));
+      return draw_between(segmented_draw(groups, approximate.maximum), cut_of(least->ranks),
+                          cut_of(most->ranks), arguments_.list, work_);
     }
     std::optional<size_t> rank = 0;
     if (arguments_.is_drawn()) {
@@ -317,7 +318,7 @@ class HistogramFilters {
   }
 
   SegmentedDraw<Type> segmented_draw(const Groups& groups, float maximum) const {
-    return {row_, groups, maximum, 1.0F, *arguments_.segments, work_, arguments_.list};
+    return {row_, groups, maximum, 1.0F, *arguments_.segments, work_};
   }
 
   /// What the first ranks are of the row.

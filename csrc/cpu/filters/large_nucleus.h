@@ -6,6 +6,7 @@
 
 #include "cpu/draws/draw.h"
 #include "cpu/draws/segments.h"
+#include "cpu/filters/kept_list.h"
 #include "cpu/filters/quantile.h"
 #include "cpu/filters/sum_bounds.h"
 #include "cpu/filters/top_k.h"
@@ -142,7 +143,7 @@ class LargeNucleus {
                  kWeight == Weight::kValue ? 0.0F : -kInfinity);
     }
     if (arguments_.segments.has_value()) {
-      return segmented_draw().draw(cut_of(nucleus_.count()));
+      return draw_listed(segmented_draw(), cut_of(nucleus_.count()), arguments_.list, work_);
     }
     return arguments_.is_drawn() ? draw_with(sum) : candidates_.ids[0];
   }
@@ -157,7 +158,7 @@ class LargeNucleus {
   }
 
   SegmentedDraw<Type> segmented_draw() const {
-    return {row_, groups_, maximum_, 1.0F, *arguments_.segments, work_, arguments_.list};
+    return {row_, groups_, maximum_, 1.0F, *arguments_.segments, work_};
   }
 
   /// What the first ranks are of the row.

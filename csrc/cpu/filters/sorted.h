@@ -2,9 +2,9 @@
 #pragma once
 
 #include "cpu/draws/draw.h"
+#include "cpu/filters/kept_list.h"
 #include "cpu/filters/rules.h"
 #include "cpu/rows/kept.h"
-#include "cpu/rows/kept_list.h"
 #include "cpu/rows/temperature.h"
 #include "cpu/rows/workspace.h"
 

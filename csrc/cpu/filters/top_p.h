@@ -146,9 +146,10 @@ class TopP {
       return std::nullopt;
     }
     if (arguments_.segments.has_value()) {
-      return segmented_draw().draw_between(cut_of(sizes.least), cut_of(sizes.most));
+      return draw_between(segmented_draw(), cut_of(sizes.least), cut_of(sizes.most),
+                          arguments_.list, work_);
     }
-    const std::optional<size_t> rank = draw_between(sizes, sum);
+    const std::optional<size_t> rank = rank_between(sizes, sum);
     if (!rank.has_value()) {
       return std::nullopt;
     }
@@ -157,7 +158,7 @@ class TopP {
   }
 
   SegmentedDraw<Type> segmented_draw() const {
-    return {row_, groups_, sum_.maximum, 1.0F, *arguments_.segments, work_, arguments_.list};
+    return {row_, groups_, sum_.maximum, 1.0F, *arguments_.segments, work_};
   }
 
   /// What the first candidates are of the row.
@@ -204,7 +205,7 @@ class TopP {
   }
 
   /// The rank that every size and every sum between these draws; none where they differ.
-  std::optional<size_t> draw_between(const Sizes& sizes, const SumBounds& sum) {
+  std::optional<size_t> rank_between(const Sizes& sizes, const SumBounds& sum) {
     if (!arguments_.is_drawn()) {
       return 0;
     }
@@ -277,7 +278,7 @@ class TopP {
       return candidates_.ids[0];
     }
     if (arguments_.segments.has_value()) {
-      return segmented_draw().draw(cut_of(count));
+      return draw_listed(segmented_draw(), cut_of(count), arguments_.list, work_);
     }
     double total = sum_.sum;
     if (arguments_.rules.softmaxes_again) {

@@ -3,49 +3,34 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "cpu/calls.h"
+#include "cpu/rows/cut.h"
 #include "cpu/rows/hits.h"
-#include "cpu/rows/temperature.h"
 #include "cpu/rows/workspace.h"
+#include "cpu/vectors/exponential.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// What is kept of a row: all above `value`, and up to `last_id` what is equal to it.
-struct Cut {
-  float value;
-  size_t last_id;
-
-  bool operator==(const Cut&) const = default;
-};
-
-inline constexpr Cut kNoCut{-kInfinity, 0};
-
-/// What a row's logits are before they are weighed: exp((logit - maximum) / temperature).
-struct Scale {
-  float maximum;
-  float temperature;
-};
-
 /// Turns the list's logits, which stand in the place of its log-probabilities, into these. Weights
-/// are those of the draw, and are added by ascending id: so the sum is a function of the row alone.
+/// are added by ascending id: so the sum is a function of the row alone.
 inline void normalize_list(KeptList& list, const Scale& scale, Workspace& work) {
   float* const values = list.log_probs();
+  const auto divided = [&](float value) {
+    return (double{value} - double{scale.maximum}) / double{scale.temperature};
+  };
   double total = 0;
   for (size_t start = 0; start < list.count(); start += kChunk) {
     const size_t size = std::min(kChunk, list.count() - start);
-    const float* logits = values + start;
-    float maximum = scale.maximum;
-    if (scale.temperature != 1.0F) {
-      maximum = divide(logits, size, maximum, scale.temperature, work.scores);
-      logits = work.scores;
+    for (size_t i = 0; i < size; ++i) {
+      work.exponentials[i] = exp_not_positive(divided(values[start + i]));
     }
-    total += exp_differences(logits, size, maximum, work.exponentials);
+    total += sum(work.exponentials, size);
   }
   const double log_total = std::log(total);
   for (size_t i = 0; i < list.count(); ++i) {
-    const double difference = double{values[i]} - double{scale.maximum};
-    values[i] = static_cast<float>(difference / double{scale.temperature} - log_total);
+    values[i] = static_cast<float>(divided(values[i]) - log_total);
   }
 }
 
@@ -84,6 +69,23 @@ void list_kept(const Row<Type>& row, const Groups& groups, const Cut& cut, const
     }
   }
   normalize_list(list, scale, work);
+}
+
+/// What a SegmentedDraw draws between two cuts, and what is kept in a list where one is wanted: the
+/// cuts are equal then.
+template <typename Draw>
+std::optional<size_t> draw_between(Draw draw, const Cut& least, const Cut& most, KeptList* list,
+                                   Workspace& work) {
+  if (list != nullptr) {
+    list_kept(draw.row(), draw.groups(), most, draw.scale(), *list, work);
+  }
+  return draw.draw_between(least, most);
+}
+
+/// The same with one cut.
+template <typename Draw>
+size_t draw_listed(Draw draw, const Cut& cut, KeptList* list, Workspace& work) {
+  return *draw_between(draw, cut, cut, list, work);
 }
 
 /// Lists candidates that are kept, whose values are divided already and whose exponentials are in
