@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import check_bool, check_integer, refuse
+from ascend_sample._errors import check_integer, refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
@@ -120,7 +120,8 @@ class Sampler:
     ) -> None:
         self.logprobs_mode = LogprobsMode.named("Sampler", logprobs_mode)
         for name, value in (("keep_ties", keep_ties), ("round_float32", round_float32), ("host", host)):
-            check_bool("Sampler", name, value)
+            if not isinstance(value, bool):
+                refuse("Sampler", name, "be True or False", show(value), "Use bool().", TypeError)
         if max_kept is not None:
             check_integer("Sampler", "max_kept", max_kept, low=1)
         self.keep_ties = keep_ties
