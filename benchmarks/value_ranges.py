@@ -83,8 +83,8 @@ def judge(records: list[dict[str, Any]]) -> Gate:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Prints times and the promise."""
-    table = Table("rows", "filter", "median", "times the step without", "reads of the logits", "others' share")
+    """Prints times and the promises."""
+    table = Table("rows", "step", "median", "times the step without", "reads of the logits", "others' share")
     for record in found["records"]:
         results = record["results"]
         for name, result in results.items():

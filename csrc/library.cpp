@@ -71,16 +71,22 @@ TORCH_LIBRARY(ascend_sample, m) {
   m.def("check_tensor(Tensor tensor, str name, str op) -> ()");
   for_each_of_layer([&]<typename Arguments>() { define<Arguments>(m, Arguments::kName); });
   define_check<NoiseArguments>(m);
+  define_check<SampleKeptRowsArguments>(m);
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, Meta, m) {
   implement_fakes(m);
-  for_each_of_layer([&]<typename Arguments>() { implement_fake<Arguments>(m); });
+  for_each_of_layer([&]<typename Arguments>() {
+    if constexpr (!requires { Arguments::kHasFake; }) {
+      implement_fake<Arguments>(m);
+    }
+  });
 }
 
 TORCH_LIBRARY_IMPL(ascend_sample, CompositeExplicitAutograd, m) {
   implement_checks(m);
   implement_check<NoiseArguments>(m);
+  implement_check<SampleKeptRowsArguments>(m);
 }
 
 // Nested tensors have keys of their own, which no kernel above is for; the rules refuse them by

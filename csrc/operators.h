@@ -140,6 +140,26 @@ struct SampleRowsArguments {
   RequestsArguments requests;
 };
 
+/// The same, and what the filters keep of the rows of which that is wanted, as CSR.
+struct SampleKeptRowsArguments {
+  static constexpr const char* kName = "sample_kept_rows";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, Tensor? rows, Tensor is_wanted, ") + RequestsArguments::kSchema +
+      ")";
+  /// int64 [rows], int8 [rows], int64 [rows + 1], int32 [kept], float32 [kept].
+  static constexpr const char* kResults =
+      "(Tensor token_ids, Tensor status, Tensor offsets, Tensor kept_ids, Tensor log_probs)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+  /// How much is kept depends on the logits: its fake kernel is in Python, which has symbols for
+  /// such sizes (sampling/kept.py).
+  static constexpr bool kHasFake = false;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& rows;
+  const at::Tensor& is_wanted;  // bool [rows]
+  RequestsArguments requests;
+};
+
 struct VerifyDraftsArguments {
   static constexpr const char* kName = "verify_drafts";
   static inline const std::string kSchema =
@@ -316,10 +336,11 @@ template <typename Visit>
 void for_each_of_layer(Visit visit) {
   [&]<typename... Arguments>(std::tuple<Arguments*...>) {
     (visit.template operator()<Arguments>(), ...);
-  }(std::tuple<NoiseArguments*, SampleRowsArguments*, VerifyDraftsArguments*, FilterArguments*,
-               ValueRangesArguments*, BestTokensArguments*, RowLogprobsArguments*,
-               ShardLeadsArguments*, FirstOfRowsArguments*, ShardHistogramArguments*,
-               ChunkSumsArguments*, LogOfSumsArguments*, CountAboveArguments*>());
+  }(std::tuple<NoiseArguments*, SampleRowsArguments*, SampleKeptRowsArguments*,
+               VerifyDraftsArguments*, FilterArguments*, ValueRangesArguments*,
+               BestTokensArguments*, RowLogprobsArguments*, ShardLeadsArguments*,
+               FirstOfRowsArguments*, ShardHistogramArguments*, ChunkSumsArguments*,
+               LogOfSumsArguments*, CountAboveArguments*>());
 }
 
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
@@ -329,6 +350,7 @@ void check_arguments(const SampleArguments& arguments);
 void check_arguments(const SampleV2Arguments& arguments);
 void check_arguments(const NoiseArguments& arguments);
 void check_arguments(const SampleRowsArguments& arguments);
+void check_arguments(const SampleKeptRowsArguments& arguments);
 void check_arguments(const VerifyDraftsArguments& arguments);
 void check_arguments(const FilterArguments& arguments);
 void check_arguments(const ValueRangesArguments& arguments);

@@ -257,6 +257,16 @@ void check_arguments(const SampleRowsArguments& arguments) {
                  count_rows(kOperator, logits, arguments.rows));
 }
 
+void check_arguments(const SampleKeptRowsArguments& arguments) {
+  constexpr const char* kOperator = SampleKeptRowsArguments::kName;
+  const at::Tensor& logits = arguments.logits;
+  check_logits(kOperator, logits);
+  const c10::SymInt count = count_rows(kOperator, logits, arguments.rows);
+  check_per_row(kOperator, arguments.is_wanted, "is_wanted", ScalarType::Bool, count, logits,
+                "logits");
+  check_requests(kOperator, arguments.requests, logits, count);
+}
+
 void check_arguments(const VerifyDraftsArguments& arguments) {
   constexpr const char* kOperator = VerifyDraftsArguments::kName;
   const auto& [logits, draft_ids, ends] =

@@ -19,7 +19,7 @@ DRAW_FIELDS = fields_of(Stage.DISTRIBUTION, Stage.DRAW)
 def checked_params(
     request: Request,
     params: SamplingParams | Sequence[SamplingParams] | None,
-    refused: Collection[str] = ("logprobs",),
+    refused: Collection[str] = fields_of(Stage.REPORT),
     remedy: str = "Use return_scores, which keeps what every step drew from.",
 ) -> list[SamplingParams]:
     """Returns one `SamplingParams` for each prompt, checked.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import row_table, sample_rows
+from ascend_sample.sampling import KeptSets, row_table
 from ascend_sample.sampling.distribution import kept_logits
 from ascend_sample.sampling.functional import sample_with
+from ascend_sample.sampling.kept import KeptRows
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.row_parameters import DTYPES, Facts, RowParameters, check_logits
@@ -38,20 +41,43 @@ def draw(
     Returns:
         int64 [rows].
     """
+    return drawn_with(logits, None, seed=seed, position=position, keep_ties=keep_ties, facts=facts, **parameters)[0]
+
+
+class Asking(NamedTuple):
+    """Rows of which it is asked what is kept, and how much of each at most."""
+
+    rows: npt.NDArray[np.int64]
+    most: int
+
+
+def drawn_with(
+    logits: Tensor,
+    asking: Asking | None,
+    *,
+    seed: Tensor,
+    position: Tensor,
+    keep_ties: bool = False,
+    facts: Facts | None = None,
+    **parameters: Tensor | None,
+) -> tuple[Tensor, KeptSets | None]:
+    """Does what `draw` does, and returns what was kept of the rows that ask for it."""
+    check_logits("sample_rows", logits)
     converted: dict[str, Any] = {
         name: None if tensor is None else tensor.to(DTYPES[name]) for name, tensor in parameters.items()
     }
     keys = _keys(seed, position, logits)
     if keys is None:
         seed, position = to_device(seed, logits.device), to_device(position, logits.device)
-        return sample_rows(
-            logits, **converted, seed=seed, position=position, keep_ties=keep_ties, facts=facts
-        ).token_ids
-    check_logits("sample_rows", logits)
-    unread = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-    given = dict.fromkeys(DISTRIBUTION) | converted | {"seed": unread, "position": unread}
+    else:
+        seed = position = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)  # they are not read
+    given = dict.fromkeys(DISTRIBUTION) | converted | {"seed": seed, "position": position}
     rows = RowParameters.of_tensors("sample_rows", logits, given, facts)
-    return sample_with(logits, rows, keep_ties=keep_ties, keys=keys).token_ids
+    kept = None
+    if asking is not None:
+        kept = KeptRows.of_rows(asking.rows, rows, logits.shape[1], keep_ties, asking.most).begun()
+    drawn = sample_with(logits, rows, keep_ties=keep_ties, keys=keys, kept=kept)
+    return drawn.token_ids, None if kept is None else kept.sets(logits, drawn.status)
 
 
 class UniformRows:

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from ascend_sample.integrations import sglang_drafts
 from ascend_sample.integrations._host_values import facts_of, note
-from ascend_sample.integrations._rows import draw
-from ascend_sample.sampling import routes
+from ascend_sample.integrations._rows import Asking, drawn_with
+from ascend_sample.integrations.sglang_masks import with_masks
+from ascend_sample.sampling import KeptSets, routes
 from ascend_sample.sampling.row_parameters import COLUMNS, Facts
 from ascend_sample.sampling.seeds import random_seeds
 
@@ -64,10 +65,12 @@ def sampler_class(original: type[Any]) -> type[Any]:
     def __init__(self: Any) -> None:
         original.__init__(self)
         self.use_ascend_backend = True
+        self.masked_rows = self.kept = None  # which rows ask for masks, and what was kept of them
 
     body = {
         "__doc__": "SGLang's sampler with draws from `ascend_sample.sampling`.",
         "__init__": __init__,
+        "forward": with_masks(original.forward),
         "_forward_ascend_backend": _forward,
     }
     return type("AscendSampleSampler", (original,), body)
@@ -94,20 +97,31 @@ def _forward(
     Returns:
         int32 [rows], and the log-probabilities at the temperature of each row, unfiltered, as SGLang reports them.
     """
-    if sampling_info.sampling_mask_batch_indices is not None:
-        raise NotImplementedError(
-            f"{BACKEND}: requests must not ask for sampling masks. Use one of SGLang's backends for them."
-        )
-    token_ids = _drawn(logits, sampling_info, positions, is_filtered=not simple_sampling_case).to(torch.int32)
+    rows = sampler.masked_rows
+    asking = None if rows is None else Asking(np.asarray(rows, np.int64), sampler.sampling_mask_max_tokens)
+    drawn, sampler.kept = _drawn_with(
+        logits, sampling_info, positions, is_filtered=not simple_sampling_case, asking=asking
+    )
+    token_ids = drawn.to(torch.int32)
     if not return_logprob:
         return token_ids, None
     return token_ids, (logits.float() / sampling_info.temperatures.view(-1, 1)).log_softmax(dim=1)
 
 
-def _drawn(
-    logits: Tensor, sampling_info: Any, positions: Tensor, rows_of_each: int = 1, is_filtered: bool = True
-) -> Tensor:
-    """Draws one token a row, int64 [rows].
+def _drawn(logits: Tensor, sampling_info: Any, positions: Tensor, rows_of_each: int = 1) -> Tensor:
+    """Draws one token a row, int64 [rows], as `_drawn_with` does."""
+    return _drawn_with(logits, sampling_info, positions, rows_of_each)[0]
+
+
+def _drawn_with(
+    logits: Tensor,
+    sampling_info: Any,
+    positions: Tensor,
+    rows_of_each: int = 1,
+    is_filtered: bool = True,
+    asking: Asking | None = None,
+) -> tuple[Tensor, KeptSets | None]:
+    """Draws one token a row, int64 [rows], and returns what was kept of the rows that ask for it.
 
     Args:
         logits: [rows, vocab_size], as the model gave them.
@@ -115,13 +129,14 @@ def _drawn(
         positions: int64 [rows], of the tokens before those that are drawn.
         rows_of_each: how many rows each request has, one after another: the nodes of its drafts.
         is_filtered: some request has a filter.
+        asking: for what is kept of rows; None: nobody does.
     """
     temperature = sampling_info.temperatures.view(-1)
     top_k = sampling_info.top_ks if is_filtered and sampling_info.need_top_k_sampling else None
     top_p = sampling_info.top_ps if is_filtered and sampling_info.need_top_p_sampling else None
     min_p = sampling_info.min_ps if is_filtered and sampling_info.need_min_p_sampling else None
     facts = facts_of(len(temperature), sampling_info.temperatures, top_k, top_p, min_p)
-    if facts is None and top_k is not None:
+    if facts is None and top_k is not None and asking is None:  # a bound says nothing of what is kept
         facts = _facts(logits[: len(temperature)], sampling_info.max_top_k)
     seed = sampling_info.sampling_seed
     seed = random_seeds(len(temperature)) if seed is None else seed.to(torch.int64)
@@ -129,8 +144,9 @@ def _drawn(
     def spread(of_requests: Tensor | None) -> Tensor | None:
         return None if of_requests is None else of_requests.repeat_interleave(rows_of_each)
 
-    return draw(
+    return drawn_with(
         logits,
+        asking,
         temperature=spread(temperature),
         top_k=spread(top_k),
         top_p=spread(top_p),

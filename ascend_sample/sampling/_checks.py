@@ -64,6 +64,13 @@ def integer(low: int, high: int | None, remedy: str) -> Callable[..., int]:
     return to_integer
 
 
+def to_boolean(value: object, field: str, vocab_size: int | None) -> bool:
+    """Returns True or False, and takes nothing else."""
+    if not isinstance(value, bool):
+        refuse_field(field, "be True or False", value, "Convert it with bool().", TypeError)
+    return value
+
+
 def to_ids(values: object, field: str, vocab_size: int | None) -> tuple[int, ...]:
     """Returns distinct vocabulary ids, sorted.
 

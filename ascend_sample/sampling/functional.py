@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.device_routes import AnyRows, Rows
+from ascend_sample.sampling.kept import KeptOfStep
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.row_parameters import Facts, RowParameters, RowsOutput, check_logits
@@ -80,10 +81,12 @@ def sample_with(
     purpose: Purpose = Purpose.DRAW,
     keep_ties: bool = False,
     keys: DrawKeys | None = None,
+    kept: KeptOfStep | None = None,
 ) -> RowsOutput:
     """Does what `sample_rows` does, with parameters that suit the logits.
 
-    Where ``keys`` are given, of rows on a device, they take the place of the parameters' seeds and positions.
+    Where ``keys`` are given, of rows on a device, they take the place of the parameters' seeds and positions. ``kept``
+    is where the CPU kernel leaves what it draws from.
     """
     position = parameters.position
     if len(logits) == 0:
@@ -92,7 +95,7 @@ def sample_with(
         groups = place_groups(parameters, logits, keep_ties)
     else:
         groups = [_any_rows(logits, parameters, keep_ties)]
-    return serve([logits] * len(groups), Placement.of(groups, logits), position, keep_ties, purpose, keys)
+    return serve([logits] * len(groups), Placement.of(groups, logits), position, keep_ties, purpose, keys, kept=kept)
 
 
 def _any_rows(logits: Tensor, parameters: RowParameters, keep_ties: bool) -> PlacedGroup:

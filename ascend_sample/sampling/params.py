@@ -18,6 +18,7 @@ from ascend_sample.sampling._checks import (
     real,
     refuse_field,
     to_bias,
+    to_boolean,
     to_id,
     to_ids,
     to_sequences,
@@ -88,6 +89,7 @@ class SamplingParams:
         seed: in [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
             draw one from its generator.
         logprobs: None, or how many of the best ids are reported with their log-probabilities, beside the drawn one.
+        kept: whether it is reported which ids all filters leave, with the log-probabilities that they are drawn with.
         vocab_size: when given, ids are checked against it now; otherwise when a batch takes the request.
 
     Raises:
@@ -180,6 +182,7 @@ class SamplingParams:
         Stage.REPORT,
         Column("int32", off=-1, is_on_device=False),
     )
+    kept: bool = declared(False, to_boolean, Stage.REPORT, Column("int32", is_on_device=False))
     vocab_size: int | None = declared(
         None, integer(1, MAX_VOCAB_SIZE, "It is the number of columns of the logits."), None
     )

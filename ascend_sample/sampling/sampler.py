@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import refuse, show
+from ascend_sample._errors import check_integer, refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.distribution import Distributions
 from ascend_sample.sampling.host_copy import HostCopy
+from ascend_sample.sampling.kept import KeptOfStep, KeptRows, KeptSets
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.logprobs import (
     AskingRows,
@@ -28,42 +29,14 @@ from ascend_sample.sampling.logprobs import (
     processed_logprobs,
 )
 from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.output import RowRoute, SamplerOutput
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
-from ascend_sample.sampling.routes import RULES, SamplingRoute
+from ascend_sample.sampling.routes import RULES
 from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, check_logits
-from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.serving import WHOLE, PlacedGroup, Placement, place_groups, serve
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.split_steps import SplitSteps
-
-
-class SamplerOutput(NamedTuple):
-    """What one step returns, on the device of the logits.
-
-    Attributes:
-        token_ids: int64 [batch], valid ids in any case.
-        status: int8 [batch], a `RowStatus` each.
-        logprobs: of the rows that asked for them; None where none did.
-    """
-
-    token_ids: Tensor
-    status: Tensor
-    logprobs: Logprobs | None
-
-
-class RowRoute(NamedTuple):
-    """How one row is served.
-
-    Attributes:
-        row: its place in the batch.
-        route: what serves it.
-        reason: why.
-    """
-
-    row: int
-    route: SamplingRoute
-    reason: str
 
 
 class _Plan(NamedTuple):
@@ -75,6 +48,7 @@ class _Plan(NamedTuple):
         asking: the rows that ask for logprobs; None where none does.
         logprobs_parameters: theirs.
         distributions: theirs, on a device whose operators find what is kept.
+        kept: the rows that ask for kept sets; None where none does.
     """
 
     placement: Placement
@@ -82,6 +56,7 @@ class _Plan(NamedTuple):
     asking: AskingRows | None
     logprobs_parameters: RowParameters
     distributions: Distributions | None
+    kept: KeptRows | None
 
 
 class Sampler:
@@ -118,6 +93,8 @@ class Sampler:
             waits for each of them, and draws the tokens that it draws from logits on the CPU.
         shard: what a rank has whose logits are a part of the vocabulary: every rank then calls its sampler with its own
             part and the same requests, and gets the tokens, statuses and logprobs of logits that are not split.
+        max_kept: no kept set is larger: a row that keeps more is told without its ids. With it a step on a device waits
+            for nothing, and allocates so much for each row that asks. None: there is no bound, and it waits.
 
     Example:
         >>> from ascend_sample.sampling import SamplingParams
@@ -139,15 +116,19 @@ class Sampler:
         round_float32: bool = False,
         host: bool = False,
         shard: VocabularyShard | None = None,
+        max_kept: int | None = None,
     ) -> None:
         self.logprobs_mode = LogprobsMode.named("Sampler", logprobs_mode)
         for name, value in (("keep_ties", keep_ties), ("round_float32", round_float32), ("host", host)):
             if not isinstance(value, bool):
                 refuse("Sampler", name, "be True or False", show(value), "Use bool().", TypeError)
+        if max_kept is not None:
+            check_integer("Sampler", "max_kept", max_kept, low=1)
         self.keep_ties = keep_ties
         self.round_float32 = round_float32
         self.host = host
         self.shard = shard
+        self.max_kept = max_kept
         is_split = shard is not None and shard.exchange.size > 1
         self._steps = SplitSteps(shard, keep_ties, self.logprobs_mode) if shard is not None and is_split else None
 
@@ -178,7 +159,7 @@ class Sampler:
                 a tensor on the CPU. None: all rows, in order.
 
         Returns:
-            Ids, statuses and logprobs.
+            Ids, statuses, logprobs and kept sets.
 
         Raises:
             TypeError: an argument is no tensor, or of another dtype.
@@ -203,12 +184,15 @@ class Sampler:
         here = logits if copied is None else copied.logits
         plan = self.plan_of(here, batch, allowed)
         left = self.leftover_of(plan)
-        drawn = self.draw(here, batch, allowed, plan, purpose, (WHOLE,) if copied is None else copied.blocks(), left)
+        kept = None if plan.kept is None else plan.kept.begun()
+        blocks = (WHOLE,) if copied is None else copied.blocks()
+        drawn = self.draw(here, batch, allowed, plan, purpose, blocks, left, kept=kept)
         logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, left)
+        sets = None if kept is None else self._kept_sets(here, batch, allowed, drawn.status, kept)
         if advance:
             batch.advance(drawn.token_ids)
-        output = SamplerOutput(*drawn, logprobs)
-        return output if copied is None else _sent(output, logits.device)
+        output = SamplerOutput(*drawn, logprobs, sets)
+        return output if copied is None else output.sent_to(logits.device)
 
     def explain(self, batch: SamplingBatch, dtype: torch.dtype) -> list[RowRoute]:
         """Tells which route each row of the batch takes, and why.
@@ -278,17 +262,19 @@ class Sampler:
         blocks: Iterable[slice] = (WHOLE,),
         left: Leftover | None = None,
         keys: DrawKeys | None = None,
+        kept: KeptOfStep | None = None,
     ) -> RowsOutput:
         """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads.
 
-        ``keys`` are what the noise of a device is a function of, where that is not what the batch has.
+        ``keys`` are what the noise of a device is a function of, where that is not what the batch has; ``kept`` is
+        where the CPU kernel leaves what it draws from.
         """
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
         if plan.placement.is_native:
             edits = batch.native_edits()
             if allowed is not None:
                 edits |= allowed.native_edits(len(batch))
-            return serve([logits], *options, native_edits=edits, blocks=blocks)
+            return serve([logits], *options, native_edits=edits, blocks=blocks, kept=kept)
         groups = plan.placement.groups
         edited = batch.edited(logits, allowed, groups[0].columns if len(groups) == 1 else batch.vocab_size)
         sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
@@ -297,7 +283,7 @@ class Sampler:
 
     def plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
         """Returns the plan for the batch as it is, made once for as long as it stays so."""
-        options = (logits.dtype, self.keep_ties, self.round_float32)
+        options = (logits.dtype, self.keep_ties, self.round_float32, self.max_kept)
         if allowed is not None and not logits.is_cpu:
             return self._plan_for(options, logits, batch, batch.host.is_processed | allowed.is_for(len(batch)))
         # Which rows a bitmask is for does not matter here, and which are edited otherwise changes with the batch alone.
@@ -343,6 +329,7 @@ class Sampler:
             asking,
             asked,
             distributions,
+            KeptRows.of_batch(batch, *options, self.max_kept) if batch.host.kept.any() else None,
         )
 
     def leftover_of(self, plan: _Plan) -> Leftover | None:
@@ -384,11 +371,10 @@ class Sampler:
             self.keep_ties,
         )
 
-
-def _sent(output: SamplerOutput, device: torch.device) -> SamplerOutput:
-    """Returns what was found on the CPU on the device of the logits, which gets it without anybody's waiting."""
-    token_ids, status = (to_device(tensor.numpy(), device) for tensor in output[:2])
-    logprobs = output.logprobs
-    if logprobs is not None:
-        logprobs = Logprobs(logprobs.rows, *(to_device(tensor.numpy(), device) for tensor in logprobs[1:]))
-    return SamplerOutput(token_ids, status, logprobs)
+    def _kept_sets(
+        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, status: Tensor, kept: KeptOfStep
+    ) -> KeptSets:
+        """Returns what was kept of the rows that ask, before the batch advances."""
+        # Again on a device, as a draw may overwrite what it is given.
+        edited = None if logits.is_cpu else batch.edited(logits, allowed)
+        return kept.sets(logits if edited is None else edited, status)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ascend_sample.sampling import routes
 from ascend_sample.sampling.device_routes import ROUTES, WIDENING, FusedV2, Route, Rows, Segments
+from ascend_sample.sampling.kept import KeptOfStep
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
@@ -128,6 +129,7 @@ def serve(
     native_edits: Mapping[str, Tensor] | None = None,
     blocks: Iterable[slice] = (WHOLE,),
     left: Leftover | None = None,
+    kept: KeptOfStep | None = None,
 ) -> RowsOutput:
     """Samples every row of a batch by the route that was chosen for it.
 
@@ -143,6 +145,7 @@ def serve(
         native_edits: what the CPU kernel does to the logits that it reads: arguments of its operator.
         blocks: the rows that the CPU kernel is to sample together, as soon as they are there.
         left: what the draw is to leave, where `Placement.can_leave`.
+        kept: where the CPU kernel is to leave what it draws from.
 
     Returns:
         The ids and statuses, in the order of the batch.
@@ -152,7 +155,7 @@ def serve(
         assert len(groups) == 1, "the kernel serves all rows"
         assert position is not None, "the CPU kernel makes its noise itself"
         parameters, edits = groups[0].parameters.at(position), native_edits or {}
-        served = [_serve_natively(logits[0], rows, parameters, keep_ties, purpose, edits) for rows in blocks]
+        served = [_serve_natively(logits[0], rows, parameters, keep_ties, purpose, edits, kept) for rows in blocks]
         return served[0] if len(served) == 1 else RowsOutput(*map(torch.cat, zip(*served, strict=True)))
     is_widened = any(isinstance(group.route, WIDENING) for group in groups)
     room = logits[0].shape[1] if is_widened else 0  # so that `widened` has no need to copy
@@ -219,10 +222,18 @@ def _serve_natively(
     keep_ties: bool,
     purpose: Purpose,
     edits: Mapping[str, Tensor],
+    kept: KeptOfStep | None,
 ) -> RowsOutput:
     """Draws the tokens of some rows on the CPU."""
     tensors = [getattr(parameters, name) for name in TENSORS]
     if rows != WHOLE:
         logits, *tensors = (tensor[rows] for tensor in (logits, *tensors))
         edits = {name: tensor[..., rows] if name in EDITS_OF_ROWS else tensor for name, tensor in edits.items()}
-    return RowsOutput(*torch.ops.ascend_sample.sample_rows(logits, None, *tensors, int(purpose), keep_ties, **edits))
+    options = (*tensors, int(purpose), keep_ties)
+    if kept is None:
+        return RowsOutput(*torch.ops.ascend_sample.sample_rows(logits, None, *options, **edits))
+    is_wanted = kept.asked.is_wanted[rows]
+    operator = torch.ops.ascend_sample.sample_kept_rows
+    token_ids, status, *part = operator(logits, None, is_wanted, *options, **edits)
+    kept.parts.append(part)
+    return RowsOutput(token_ids, status)

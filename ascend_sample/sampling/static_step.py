@@ -18,6 +18,7 @@ from ascend_sample.sampling.bitmask import Rows as BitmaskRows
 from ascend_sample.sampling.bitmask import placed_bitmask
 from ascend_sample.sampling.device_routes import AnyRows, Rows, Segments, draw_by_second_operator
 from ascend_sample.sampling.distribution import Distributions, exceeded
+from ascend_sample.sampling.kept import KeptSets, kept_values, listed
 from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs, processed_logprobs
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import ALIGNMENT
@@ -61,6 +62,7 @@ class StaticStep:
         bitmask: whether rows may have masks: allowed ids, more bans than a mask has words, or a grammar's bitmask.
         logprobs: how many of the best tokens are reported beside the drawn one; None: no logprobs.
         logprobs_mode: as for `Sampler`.
+        max_kept: how many ids the kept set of a row has at most, as for `Sampler`; None: no kept sets.
 
     Attributes:
         logits: [rows, vocab_size], which the model writes; the batch's rows are the first ones.
@@ -68,6 +70,7 @@ class StaticStep:
         status: int8 [rows], the same.
         logprobs: of all rows, 1 + ``logprobs`` columns, the same; None without. Those of rows that have not asked for
             any mean nothing.
+        kept: the kept sets of all rows, with ``rows`` * ``max_kept`` ids, the same; None without.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -101,6 +104,7 @@ class StaticStep:
         bitmask: bool = False,
         logprobs: int | None = None,
         logprobs_mode: str = "raw_logprobs",
+        max_kept: int | None = None,
     ) -> None:
         rows = check_integer(NAME, "rows", rows, low=1)
         vocab_size = check_integer(NAME, "vocab_size", vocab_size, low=1, high=MAX_VOCAB_SIZE)
@@ -122,6 +126,11 @@ class StaticStep:
             self.logprobs = Logprobs(
                 list(range(rows)), ids, torch.zeros_like(ids, dtype=torch.float32), ids[:, 0].clone()
             )
+        self.kept: KeptSets | None = None
+        if max_kept is not None:
+            width = min(check_integer(NAME, "max_kept", max_kept, low=1), vocab_size)
+            ids = self.token_ids.new_zeros(rows * width, dtype=torch.int32)
+            self.kept = KeptSets(self.token_ids.new_zeros(rows + 1), ids, ids.float(), ids.new_zeros(rows))
         self._asking = AskingRows.of(range(rows), rows, self._most, self.logits.device)
         self._edits = StaticEdits(
             rows,
@@ -222,17 +231,30 @@ class StaticStep:
             found = self._logprobs_of(logits, given)
             for kept, new in zip(self.logprobs[1:], found[1:], strict=True):
                 kept.copy_(new)
+        if self.kept is not None:
+            for kept, new in zip(self.kept, self._kept_sets(logits, given), strict=True):
+                kept.copy_(new)
 
     def _logprobs_of(self, edited: Tensor, given: RowParameters) -> Logprobs:
         """Returns the logprobs of the tokens that have been drawn."""
         if not self.logprobs_mode.is_processed:
             return gather_logprobs(self._asking, self.logits, self.logprobs_mode, self.token_ids)
-        distributions = None
-        if edited.device.type != "cpu" and not self.keep_ties:
-            distributions = Distributions.of_any(given, edited.shape[1], self.largest_k)
+        distributions = self._distributions(edited, given)
         return processed_logprobs(
             self._asking, edited, self.logprobs_mode, self.token_ids, given, distributions, self.keep_ties
         )
+
+    def _kept_sets(self, edited: Tensor, given: RowParameters) -> KeptSets:
+        """Returns what the filters keep of all rows."""
+        assert self.kept is not None, "it is wanted"
+        rows = len(edited)
+        values = kept_values(edited, given, self._distributions(edited, given), self.keep_ties)
+        return listed(values, self.status, self._asking, rows, len(self.kept.ids) // rows)
+
+    def _distributions(self, edited: Tensor, given: RowParameters) -> Distributions | None:
+        if edited.device.type == "cpu" or self.keep_ties:
+            return None
+        return Distributions.of_any(given, edited.shape[1], self.largest_k)
 
     def _parts(self, sent: Tensor) -> tuple[Tensor, Tensor]:
         """Returns parameters [7, rows] and noise [rows, lanes], as they lie in what is sent."""
@@ -279,5 +301,7 @@ class StaticStep:
                 None if self.logprobs is None else self._most,
                 "Make the step with it.",
             )
+        if self.kept is None and batch.host.kept.any():
+            refuse(NAME, "max_kept", "be given where requests ask for kept sets", None, "Make the step with it.")
         if not is_edited:
             self._edits.check(NAME, batch)

@@ -326,6 +326,9 @@ def _check(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts: Ids,
     if sampler.host:
         remedy = "Move the logits to the CPU, where the batch is."
         refuse(NAME, "sampler", "have host=False", "True", remedy)
+    if batch.host.kept.any():
+        remedy = "Sample the places as rows of a batch of their own, or leave kept out."
+        refuse(NAME, "batch", "hold no request with kept=True", f"row {int(batch.host.kept.argmax())}", remedy)
     drafts, width = int(counts.sum()), sampler.width_for(NAME, batch)
     if tuple(logits.shape) != (drafts + len(batch), width):
         rule = f"have the shape of the places, [{drafts + len(batch)}, {width}]"

@@ -6,6 +6,7 @@
 
 #include "cpu/draws/race.h"
 #include "cpu/filters/distribution.h"
+#include "cpu/filters/kept_list.h"
 #include "cpu/filters/large_k.h"
 #include "cpu/filters/min_p.h"
 #include "cpu/filters/sorted.h"
@@ -81,7 +82,7 @@ std::optional<size_t> sample_compacted(const Row<Type>& row, RowArguments argume
   const bool is_by_min_p = !use_k && !arguments.uses_p() && arguments.uses_min_p();
   // Few of a row, and what min-p alone keeps, take hardly more than a pass anyway.
   const bool is_fast = keeps_one || is_by_min_p || (use_k && arguments.k <= int32_t{kFewSorted});
-  if (!arguments.is_drawn() || arguments.wants_kept() || is_fast) {
+  if (!arguments.is_drawn() || arguments.needs_end() || is_fast) {
     return std::nullopt;
   }
   const std::optional<CompactedRow<Type>> compacted = compact(row, work);
@@ -200,7 +201,8 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
         cut_of_min_p(arguments.min_p, maximum, arguments.temperature, row.vocab_size());
     cut = other.value > cut.value ? other : cut;
   }
-  return SegmentedDraw<Type>(row, groups, maximum, arguments.temperature, key, work).draw(cut);
+  return draw_listed(SegmentedDraw<Type>(row, groups, maximum, arguments.temperature, key, work),
+                     cut, arguments.list, work);
 }
 
 /// A row of the sampling layer whose edits are done.

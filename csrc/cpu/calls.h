@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -159,7 +160,30 @@ struct Edits {
 /// What was seen in a row: NaN before +inf, +inf before nothing but -inf.
 enum class RowStatus : int8_t { kOk = 0, kAllMasked = 1, kNanSeen = 2, kInfinitySeen = 3 };
 
-/// sample_rows: a token for each request.
+/// What is kept of a row after all filters: ids, ascending, and their log-probabilities. It is made
+/// when their number is known, so that it takes no more than that.
+class KeptList {
+ public:
+  /// Makes room for so many.
+  void resize(size_t count) {
+    numbers_.reset(new uint32_t[2 * count]);
+    count_ = count;
+  }
+  void clear() {
+    numbers_.reset();
+    count_ = 0;
+  }
+
+  size_t count() const { return count_; }
+  int32_t* ids() const { return reinterpret_cast<int32_t*>(numbers_.get()); }
+  float* log_probs() const { return reinterpret_cast<float*>(numbers_.get() + count_); }
+
+ private:
+  std::unique_ptr<uint32_t[]> numbers_;  // not initialised
+  size_t count_ = 0;
+};
+
+/// sample_rows, and sample_kept_rows: a token for each request.
 struct SamplingCall {
   Logits logits;
   int64_t batch_size;
@@ -172,6 +196,15 @@ struct SamplingCall {
   bool keeps_ties;    // of top-k
   int64_t* selected;  // [batch_size]
   RowStatus* status;  // [batch_size]
+
+  // [batch_size] each, where it is wanted what is kept of some rows.
+  const bool* is_kept_wanted = nullptr;
+  KeptList* kept = nullptr;
+
+  /// Where it goes; null: it is not wanted of this row.
+  KeptList* kept_of(int64_t index) const {
+    return kept != nullptr && is_kept_wanted[index] ? kept + index : nullptr;
+  }
 };
 
 /// What stands where no token was drawn.

@@ -60,6 +60,21 @@ inline RowArguments arguments_of(const Requests& requests, int64_t index) {
           .eps = 0.0F};
 }
 
+/// What is kept of a greedy row is what it takes; of one with a bad status, nothing.
+inline void complete_list(const SamplingCall& call, int64_t index, size_t selected) {
+  KeptList* const list = call.kept_of(index);
+  if (list == nullptr) {
+    return;
+  }
+  if (call.status[index] != RowStatus::kOk) {
+    list->clear();
+  } else if (!(call.requests.temperature[index] > 0.0F) || call.requests.k[index] == 1) {
+    list->resize(1);
+    list->ids()[0] = static_cast<int32_t>(selected);
+    list->log_probs()[0] = 0.0F;
+  }
+}
+
 /// A row of the sampling layer, whose output ends with the tokens `newer` beside what was counted.
 template <typename Type>
 size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t index,
@@ -72,6 +87,7 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
   const NoiseKey key{call.seed[index], call.position[index], call.purpose};
   std::optional<LazyNoise> noise;
   if (temperature > 0.0F && arguments.k != 1) {
+    arguments.list = call.kept_of(index);
     if (arguments.uses_k(row.vocab_size())) {
       noise.emplace(key, reinterpret_cast<float*>(scratch.reserve(
                              Scratch::kNoise, row.lines() * kLine * sizeof(float))));
@@ -85,7 +101,7 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
                          slot_of(call.edits.penalties, index).has_value();
   const bool is_edited = is_listed || mask.is_there();
   if (is_edited && !RangeFilters::of(call.edits.ranges, index, temperature).has_value()) {
-    if (!is_listed) {
+    if (!is_listed && arguments.list == nullptr) {
       if (const auto drawn = sample_allowed(row, mask, arguments, scratch, work)) {
         return *drawn;
       }
@@ -140,8 +156,9 @@ inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t
                             Scratch& scratch) {
   for_rows(call.logits, call.rows, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
-             call.selected[index] =
-                 static_cast<int64_t>(sample_request(row, call, index, {}, scratch, work));
+             const size_t selected = sample_request(row, call, index, {}, scratch, work);
+             call.selected[index] = static_cast<int64_t>(selected);
+             complete_list(call, index, selected);
            });
 }
 

@@ -173,15 +173,15 @@ class TreeChecks:
     def test_a_planted_fault(self, sglang: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """All nodes of a request have the position of the first."""
         expected = Trees(*sglang).plain()
-        own = adapter.draw
+        own = adapter.drawn_with
 
-        def draw(logits: Tensor, **named: Any) -> Tensor:
+        def draw(logits: Tensor, asking: None, **named: Any) -> tuple[Tensor, None]:
             if len(logits) > len(REQUESTS):
                 first = named["position"].view(-1, NODES)[:, :1]
                 named["position"] = first.repeat(1, NODES).view(-1)
-            return own(logits, **named)
+            return own(logits, asking, **named)
 
-        monkeypatch.setattr(adapter, "draw", draw)
+        monkeypatch.setattr(adapter, "drawn_with", draw)
         assert Trees(*sglang).decode(False, expected) != expected
 
     def test_without_seeds_texts_differ(self, sglang: Any) -> None:

@@ -13,7 +13,8 @@ import pytest
 import torch
 import torchvision_without_cuda  # noqa: F401  before SGLang
 from sglang.srt.layers import sampler as sglang_sampler
-from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput, SamplingMaskStatus
+from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
@@ -130,3 +131,44 @@ def test_kept_sets_of_top_k_or_top_p_alone(sampler: Any) -> None:
             logits_of_one.repeat(count, 1), info, False, False, torch.arange(count)
         )
         assert set(ids.tolist()) == set(own.tolist())
+
+
+def test_sampling_masks(sampler: Any) -> None:
+    """The scheduler reads what was kept of the requests that ask, in order, and their log-probabilities."""
+    asks = [row % 3 == 0 for row in range(ROWS)]
+    rows = torch.arange(0, ROWS, 3)
+    with_all = torch.arange(0, len(rows), 2)
+    info = parameters(
+        return_sampling_masks=asks,
+        sampling_mask_batch_indices=rows,
+        sampling_support_logprobs_capture_indices=with_all,
+    )
+    info.top_ks.clamp_(max=60)
+    ids, output = forward(sampler, info)
+    info.sampling_mask_batch_indices = None
+    assert torch.equal(forward(sampler, info)[0], ids)
+    modes = ["selected" if row % 6 else "support" for row in range(ROWS)]
+    requests = [
+        types.SimpleNamespace(return_sampling_mask=asked, sampling_logprobs_mode=mode)
+        for asked, mode in zip(asks, modes, strict=True)
+    ]
+    SchedulerBatchResultProcessor.materialize_sampling_mask_output(requests, output)
+    assert [mask is not None for mask in output.next_token_sampling_mask_idx] == asks
+    for row in rows.tolist():
+        assert output.next_token_sampling_mask_status[row] == SamplingMaskStatus.OK
+        kept = output.next_token_sampling_mask_idx[row].tolist()
+        assert kept == sorted(logits()[row].topk(int(info.top_ks[row])).indices.tolist())
+        expected = (logits()[row, kept].double() / info.temperatures[row]).log_softmax(0)
+        if row % 6:
+            expected = expected[kept.index(int(ids[row]))].view(1)
+        found = torch.as_tensor(output.next_token_sampling_logprobs[row]).double()
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=2**-22)
+
+
+def test_sampling_masks_beyond_the_servers_limit(sampler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "sampling_mask_max_tokens", 8)
+    info = parameters(return_sampling_masks=[True] * ROWS, sampling_mask_batch_indices=torch.arange(ROWS))
+    _, output = forward(sampler, info)
+    masks = output.sampling_mask_output
+    assert torch.equal(masks.statuses == SamplingMaskStatus.OVERFLOW, info.top_ks > 8)
+    assert masks.token_ids.shape == (ROWS, 8)

@@ -49,7 +49,7 @@ class TestInSglang(TreeChecks):
 
 
 def test_greedy_batches_and_other_backends_stay_sglangs(sglang: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "draw", lambda *arguments, **named: pytest.fail("it draws"))
+    monkeypatch.setattr(adapter, "drawn_with", lambda *arguments, **named: pytest.fail("it draws"))
     trees = Trees(*sglang)
     trees.info.is_all_greedy = True
     trees.decode(False, [[]] * len(REQUESTS))

@@ -28,7 +28,7 @@ def made(utils: Any) -> Any:
     assert utils.eagle_sample is first
 
     def sample(logits: Tensor, info: Any, positions: Tensor) -> Tensor:
-        return adapter._forward(None, logits, info, False, False, positions)[0]
+        return adapter._forward(SimpleNamespace(masked_rows=None), logits, info, False, False, positions)[0]
 
     def info(**values: Any) -> Any:
         return SimpleNamespace(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 import types
 from typing import Any
@@ -14,14 +15,27 @@ import torch
 
 from ascend_sample import hostcann
 from ascend_sample.integrations import sglang as adapter
+from ascend_sample.integrations import sglang_masks
 from tests.integrations.sglang_stand_ins import speculation
 
 ROWS, COLUMNS = 5, 30
 
 
 class PlainSampler:
+    """SGLang's sampler as far as it matters here: where Ascend's path draws, nobody may ask for masks."""
+
+    sampling_mask_max_tokens = 6
+    cp_sync_group = tp_sync_group = None
+
     def __init__(self) -> None:
         self.use_ascend_backend = False
+
+    def forward(self, logits_output: Any, sampling_info: Any, positions: torch.Tensor) -> torch.Tensor:
+        assert sampling_info.sampling_mask_batch_indices is None
+        ids: torch.Tensor = self._forward_ascend_backend(  # type: ignore[attr-defined]
+            logits_output.next_token_logits, sampling_info, False, False, positions
+        )[0]
+        return ids
 
 
 def info(**changes: Any) -> Any:
@@ -112,9 +126,63 @@ def test_logprobs_are_those_at_the_temperature() -> None:
     torch.testing.assert_close(logprobs, (logits / 0.8).log_softmax(1))
 
 
-def test_sampling_masks_are_refused() -> None:
-    with pytest.raises(NotImplementedError, match="ascend_sample: requests must not ask for sampling masks"):
-        forward(info(sampling_mask_batch_indices=torch.tensor([0])))
+class SamplingMaskStatus(enum.IntEnum):
+    OK = 0
+    OVERFLOW = 1
+    INVALID = 2
+
+
+@pytest.mark.parametrize("with_log_probs", [None, torch.tensor([0, 2])])
+def test_sampling_masks(with_log_probs: torch.Tensor | None, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType(sglang_masks.OUTPUTS)
+    module.SamplingMaskStatus = SamplingMaskStatus  # type: ignore[attr-defined]
+    module.SamplingMaskOutput = types.SimpleNamespace  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, sglang_masks.OUTPUTS, module)
+    asks = [True, False, True, True, True]
+    rows = torch.tensor([0, 2, 3, 4]).to(device)
+    values = info(
+        return_sampling_masks=asks,
+        sampling_mask_batch_indices=rows,
+        sampling_support_logprobs_capture_indices=None if with_log_probs is None else with_log_probs.to(device),
+        is_all_greedy=False,
+    )
+    values.top_ps[3] = 0.3
+    logits = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(1))
+    logits[0, :] = -torch.inf  # its status is no good: SGLang ends the request
+    there = types.SimpleNamespace(
+        **{name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in vars(values).items()}
+    )
+    sampler = adapter.sampler_class(PlainSampler)()
+    output = types.SimpleNamespace(next_token_logits=logits.to(device))
+    positions = torch.arange(ROWS).to(device)
+    ids = sampler.forward(output, there, positions).cpu()
+    masks = output.sampling_mask_output
+    assert there.sampling_mask_batch_indices is rows
+    without = info(sampling_mask_batch_indices=None, is_all_greedy=False, top_ps=values.top_ps)
+    assert torch.equal(ids, forward_of(logits, without))
+    assert masks.statuses.tolist() == [2, 0, 0, 1]  # the last one keeps all
+    assert masks.statuses.dtype == masks.lengths.dtype == masks.token_ids.dtype == torch.int32
+    for place, row in enumerate((2, 3), start=1):
+        length = int(masks.lengths[place])
+        kept = masks.token_ids[place, :length].tolist()
+        probabilities = (logits[row, kept].double() / 0.8).log_softmax(0)
+        drawn = float(probabilities[kept.index(ids[row])])
+        assert kept == sorted(logits[row].topk(length).indices.tolist())
+        assert float(masks.selected_logprobs[place]) == pytest.approx(drawn, abs=2e-6)
+        if with_log_probs is not None and place == 2:
+            torch.testing.assert_close(
+                masks.support_logprobs[1, :length].cpu().double(), probabilities, atol=2e-6, rtol=0
+            )
+    assert (masks.support_logprobs is None) is (with_log_probs is None)
+    assert sampler.kept is sampler.masked_rows is None
+
+
+def forward_of(logits: torch.Tensor, sampling_info: Any) -> torch.Tensor:
+    """What the forward pass draws where nobody asks for masks; it leaves none."""
+    output = types.SimpleNamespace(next_token_logits=logits)
+    ids: torch.Tensor = adapter.sampler_class(PlainSampler)().forward(output, sampling_info, torch.arange(ROWS))
+    assert not hasattr(output, "sampling_mask_output")
+    return ids
 
 
 @pytest.mark.parametrize("version", [*adapter.TESTED_VERSIONS, "9.9"])

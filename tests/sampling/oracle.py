@@ -57,7 +57,7 @@ def expected(
     acceptable: set[int] = set()
     for within in [processed, *near_ranges(edited, processed, params, is_excluding)]:
         kept = kept_ids(within, params, keep_ties)
-        for each in [kept, *_near_sets(within, params, kept, keep_ties)]:
+        for each in [kept, *near_sets(within, params, kept, keep_ties)]:
             acceptable |= _near_winners(within, each, params, noise, keep_ties, near_tie)
     return Expectation(drawn, acceptable)
 
@@ -139,7 +139,7 @@ def _weight(processed: npt.NDArray[np.float64], token_id: int, best: int, params
     return float(np.exp((processed[token_id] - processed[best]) / temperature))
 
 
-def _near_sets(
+def near_sets(
     processed: npt.NDArray[np.float64], params: SamplingParams, kept: list[int], keep_ties: bool
 ) -> list[list[int]]:
     """Nuclei whose ends rounding could choose as well."""
@@ -149,7 +149,8 @@ def _near_sets(
             if 0 < top_p < 1:
                 near = kept_ids(processed, _with(params, top_p=top_p), keep_ties)
                 if near != kept:
-                    sets += [near[:count] for count in range(min(len(near), len(kept)), max(len(near), len(kept)) + 1)]
+                    shorter, longer = sorted((near, kept), key=len)
+                    sets += [longer[:count] for count in range(len(shorter), len(longer) + 1)]
     if 0 < params.min_p < 1 and params.temperature > 0:
         for factor in (1 - NEAR_TIE, 1 + NEAR_TIE):
             near = kept_ids(processed, _with(params, min_p=min(params.min_p * factor, 1.0)), keep_ties)

@@ -5,7 +5,8 @@
 
 Each batch has a vocabulary, a dtype and requests of every kind, with edits and a bitmask. Another token counts as wrong
 unless its race ends within 2e-6 of the winner's, or the end of a nucleus is that near to what rounding chooses: those
-are counted. Exit status 1 where a token is wrong.
+are counted. So it is with the kept sets of the rows that ask for them, whose log-probabilities have to be float64's.
+Exit status 1 where a token or a set is wrong.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import numpy as np  # isort: skip
 import torch
+from kept_oracle import Race, judge
 from many_batches import Outcome, main_of
 from oracle import expected
 from row_edits import packed
 from torch import Tensor
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling import KeptSets, Sampler, SamplingBatch, SamplingParams
 
 ROWS = 64  # of a batch
 VOCAB_SIZES = (2, 7, 64, 255, 256, 257, 500, 1500, 3000)
@@ -101,16 +103,24 @@ def try_batch(number: int, device: str) -> Outcome:
     allowed = torch.rand(ROWS, vocab_size, generator=generator) < rng.choice((0.02, 0.5, 0.98))
     masked = set(rng.sample(range(ROWS), rng.choice((0, 0, ROWS // 2))))
     allowed[[row for row in range(ROWS) if row not in masked]] = True
-    params = [random_request(rng, vocab_size) for _ in range(ROWS)]
+    asking = random.Random(f"kept {number}")  # another one: rows stay what they are without kept sets
+    params = [dataclasses.replace(random_request(rng, vocab_size), kept=asking.random() < 0.7) for _ in range(ROWS)]
     prompts = [[rng.randrange(vocab_size) for _ in range(rng.randrange(30))] for _ in range(ROWS)]
     batch = SamplingBatch(vocab_size, device)
     batch.extend(params, prompts)
     bitmask = packed(list(allowed), vocab_size).to(device) if masked else None
-    drawn = Sampler(keep_ties=keep_ties)(logits.to(device), batch, advance=False, bitmask=bitmask).token_ids.tolist()
+    output = Sampler(keep_ties=keep_ties)(logits.to(device), batch, advance=False, bitmask=bitmask)
+    drawn, status = output.token_ids.tolist(), output.status.tolist()
+    kept = None if output.kept is None else KeptSets(*(tensor.cpu() for tensor in output.kept))
     rows = logits.float().where(allowed, -torch.inf).numpy().astype(np.float64)
     near, wrong = 0, []
     for row, token_id in enumerate(drawn):
-        race = (rows[row], params[row], len(prompts[row]), tuple(prompts[row]), (), keep_ties)
+        race = Race(rows[row], params[row], len(prompts[row]), tuple(prompts[row]), (), keep_ties)
+        if kept is not None:
+            judged = judge(kept, row, race, token_id, status[row])
+            near += judged.is_near
+            if judged.wrong is not None:
+                wrong.append(f"batch {number}, row {row}: {judged.wrong}: {params[row]}")
         if token_id == expected(*race, None).token_id:
             continue
         near += 1
@@ -121,8 +131,8 @@ def try_batch(number: int, device: str) -> Outcome:
 
 
 def told(found: Outcome) -> str:
-    beyond = f"{len(found.wrong)} of them where no race is closer than {NEAR}"
-    return f": {found.noted} tokens are not float64's, {beyond}"
+    beyond = f"{len(found.wrong)} of them where neither a race nor the end of a set is that close"
+    return f": {found.noted} tokens and kept sets are not float64's, {beyond}"
 
 
 if __name__ == "__main__":

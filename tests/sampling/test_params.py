@@ -157,6 +157,7 @@ def test_defaults_filter_nothing() -> None:
         "stop_ids": (),
         "seed": None,
         "logprobs": None,
+        "kept": False,
         "vocab_size": None,
     }
 

@@ -59,6 +59,7 @@ class SplitSteps:
             ValueError: another rank has other requests.
             RuntimeError: another rank is gone.
         """
+        _check_kept(batch)
         _check_coins(batch)
         if not logits.is_cpu:
             return self._on_device.draw(sampler, logits, batch, allowed, purpose)
@@ -74,6 +75,14 @@ class SplitSteps:
             assert gathered is not None, "rows ask"
             found.append(gathered)
         return (*drawn.output, in_order(found) if found else None)
+
+
+def _check_kept(batch: SamplingBatch) -> None:
+    """Raises where a row asks for what is kept of it: no rank has all of that."""
+    if batch.host.kept.any():
+        row = int(batch.host.kept.argmax())
+        remedy = "Gather the logits, and leave the sampler's shard out."
+        refuse("Sampler", "kept", "be False where a sampler has a part of the vocabulary", f"True in row {row}", remedy)
 
 
 def _check_coins(batch: SamplingBatch) -> None:

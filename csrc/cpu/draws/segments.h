@@ -10,6 +10,7 @@
 
 #include "cpu/draws/draw.h"
 #include "cpu/draws/noise.h"
+#include "cpu/rows/cut.h"
 #include "cpu/rows/row.h"
 #include "cpu/rows/workspace.h"
 #include "cpu/vectors/exponential.h"
@@ -18,16 +19,6 @@
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
 inline constexpr size_t kSegmentLines = kSegment / kLine;
-
-/// What is kept of a row: all above `value`, and up to `last_id` what is equal to it.
-struct Cut {
-  float value;
-  size_t last_id;
-
-  bool operator==(const Cut&) const = default;
-};
-
-inline constexpr Cut kNoCut{-kInfinity, 0};
 
 /// Who leads a race among segments, or among the places of one: by how much, and where.
 struct Lead {
@@ -60,6 +51,10 @@ class SegmentedDraw {
       fill_exponential(key, kSegment + first_segment + 1, padded_segments() - 1, noise_ + 1);
     }
   }
+
+  const Row<Type>& row() const { return row_; }
+  const Groups& groups() const { return groups_; }
+  Scale scale() const { return {maximum_, temperature_}; }
 
   size_t segments() const { return (row_.vocab_size() + kSegment - 1) / kSegment; }
 

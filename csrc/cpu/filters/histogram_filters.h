@@ -8,6 +8,7 @@
 #include "cpu/draws/draw.h"
 #include "cpu/draws/segments.h"
 #include "cpu/filters/histogram.h"
+#include "cpu/filters/kept_list.h"
 #include "cpu/filters/sum_bounds.h"
 #include "cpu/filters/top_k.h"
 #include "cpu/rows/kept.h"
@@ -72,6 +73,10 @@ class HistogramFilters {
           keep(use_p ? nucleus_of(bins_, arguments_.target()) : whole_prefix(bins_, bins_.size));
     }
     write_kept();
+    if (arguments_.list != nullptr) {
+      list_kept(row_, {1, nullptr}, cut_of(count), {bins_.values[0], arguments_.temperature},
+                *arguments_.list, work_);
+    }
     if (!arguments_.is_drawn()) {
       return id_of(0);
     }
@@ -97,7 +102,8 @@ class HistogramFilters {
       return id_of(0);
     }
     if (arguments_.segments.has_value()) {
-      return segmented_draw(groups, bins_.values[0]).draw(cut_of(count));
+      return draw_listed(segmented_draw(groups, bins_.values[0]), cut_of(count), arguments_.list,
+                         work_);
     }
     const float* q = noise_of(count);
     if (count > kMostCandidates) {
@@ -131,14 +137,21 @@ class HistogramFilters {
     histogram_.add(row_, work_.hits);
     histogram_.take(work_.bin_patterns, bins_);
     weigh();
-    const SumBounds sum =
+    SumBounds sum =
         bound_sum(approximate, {sum_exponentials(bins_), sum_approximately(bins_)}, row_.chunks());
     const auto exponential_of = [this](size_t bin) { return bins_.exponentials[bin]; };
-    const double p = arguments_.target();
-    std::optional<Prefix> least = prefix_exceeding(bins_, p * sum.least, exponential_of);
-    std::optional<Prefix> most = prefix_exceeding(bins_, p * sum.most, exponential_of);
+    const auto end_by = [&](double total) {
+      return prefix_exceeding(bins_, arguments_.target() * total, exponential_of);
+    };
+    std::optional<Prefix> least = end_by(sum.least);
+    std::optional<Prefix> most = end_by(sum.most);
     if (!most.has_value()) {
       return std::nullopt;
+    }
+    if (arguments_.list != nullptr && least->ranks != most->ranks) {
+      sum = bound_sum(scan_sum(row_, groups, work_.chunk_sums));
+      least = end_by(sum.least);
+      most = end_by(sum.most);
     }
     remember(*most, std::log(approximate.sum), history);
     if (arguments_.uses_min_p()) {
@@ -149,13 +162,13 @@ class HistogramFilters {
       least = staying_of(bins_, *least, arguments_.with_min_p_times(1 + kUnsure));
       most = staying_of(bins_, *most, arguments_.with_min_p_times(1 - kUnsure));
     }
-    if (arguments_.wants_kept() && least->ranks != most->ranks) {
+    if (arguments_.needs_end() && least->ranks != most->ranks) {
       return std::nullopt;
     }
     bins_.keep(*most);
     if (arguments_.segments.has_value()) {
-      return segmented_draw(groups, approximate.maximum)
-          .draw_between(cut_of(least->ranks), cut_of(most->ranks));
+      return draw_between(segmented_draw(groups, approximate.maximum), cut_of(least->ranks),
+                          cut_of(most->ranks), arguments_.list, work_);
     }
     std::optional<size_t> rank = 0;
     if (arguments_.is_drawn()) {

@@ -1,8 +1,8 @@
 // Top-k of the sampling layer where what it keeps is not ranked: k above kMaxTopK, or with ties.
 #pragma once
 
-#include "cpu/draws/segments.h"
 #include "cpu/filters/quantile.h"
+#include "cpu/rows/cut.h"
 #include "cpu/rows/formats.h"
 #include "cpu/rows/kept.h"
 

@@ -6,6 +6,7 @@
 
 #include "cpu/draws/draw.h"
 #include "cpu/draws/segments.h"
+#include "cpu/filters/kept_list.h"
 #include "cpu/filters/quantile.h"
 #include "cpu/filters/sum_bounds.h"
 #include "cpu/filters/top_k.h"
@@ -68,7 +69,7 @@ class LargeNucleus {
   std::optional<size_t> try_approximate_sum(const ApproximateSum& approximate,
                                             const PartialSum& known_prefix,
                                             const SumBounds& guess) {
-    if (arguments_.wants_kept()) {
+    if (arguments_.needs_end()) {
       return std::nullopt;
     }
     const double middle = p_ * (guess.least + guess.most) / 2;
@@ -142,7 +143,7 @@ class LargeNucleus {
                  kWeight == Weight::kValue ? 0.0F : -kInfinity);
     }
     if (arguments_.segments.has_value()) {
-      return segmented_draw().draw(cut_of(nucleus_.count()));
+      return draw_listed(segmented_draw(), cut_of(nucleus_.count()), arguments_.list, work_);
     }
     return arguments_.is_drawn() ? draw_with(sum) : candidates_.ids[0];
   }

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "cpu/draws/race.h"
-#include "cpu/draws/segments.h"
 #include "cpu/filters/top_k.h"
+#include "cpu/rows/cut.h"
 #include "cpu/rows/formats.h"
 #include "cpu/rows/kept.h"
 #include "cpu/rows/temperature.h"

@@ -43,9 +43,13 @@ struct RowArguments {
   float temperature = 1.0F;          // of top-k; other rows are divided before
   std::span<RowStatus> status = {};  // one, of top-k; empty: not wanted
   KeptRanks* ranks = nullptr;        // of top-k that is sorted; null: not wanted
+  KeptList* list = nullptr;          // of a row that is drawn; null: not wanted
 
   bool is_drawn() const { return noise.has_value() || segments.has_value(); }
   bool wants_kept() const { return !kept.empty(); }
+
+  /// Whether what is kept has to be known, not only what is drawn from it.
+  bool needs_end() const { return wants_kept() || list != nullptr; }
   bool uses_min_p() const { return min_p > 0.0F; }
 
   bool uses_k(size_t vocab_size) const {

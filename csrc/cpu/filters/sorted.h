@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/draws/draw.h"
+#include "cpu/filters/kept_list.h"
 #include "cpu/filters/rules.h"
 #include "cpu/rows/kept.h"
 #include "cpu/rows/temperature.h"
@@ -14,7 +15,8 @@ inline size_t sample_sorted(const Candidates& candidates, float maximum, bool us
                             const RowArguments& arguments, Workspace& work) {
   size_t count = candidates.count;
   double total = 0;
-  if (use_p || arguments.uses_min_p() || arguments.is_drawn() || arguments.ranks != nullptr) {
+  if (use_p || arguments.uses_min_p() || arguments.is_drawn() || arguments.ranks != nullptr ||
+      arguments.list != nullptr) {
     if (arguments.temperature != 1.0F) {
       maximum = divide(candidates.values, count, maximum, arguments.temperature, candidates.values);
     }
@@ -31,6 +33,9 @@ inline size_t sample_sorted(const Candidates& candidates, float maximum, bool us
   write_candidates(candidates, count, arguments.kept);
   if (arguments.ranks != nullptr) {
     arguments.ranks->count = count;
+  }
+  if (arguments.list != nullptr) {
+    list_ranks({candidates.values, candidates.ids, count}, maximum, *arguments.list, work);
   }
   if (!arguments.is_drawn()) {
     return candidates.ids[0];

@@ -8,6 +8,7 @@
 #include "cpu/filters/bins.h"
 #include "cpu/filters/rules.h"
 #include "cpu/rows/row.h"
+#include "cpu/rows/scan.h"
 #include "cpu/rows/status.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -109,6 +110,15 @@ struct SumBounds {
   double most;
 };
 
+/// Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
+inline constexpr double kSumMargin = 4e-6;
+
+/// Bounds the sum of a row by what was added up of it: for ends that bounds from cheap exponentials
+/// leave open.
+inline SumBounds bound_sum(const RowSum& row_sum) {
+  return {row_sum.sum * (1 - kSumMargin), row_sum.sum * (1 + kSumMargin)};
+}
+
 /// Bounds the sum of a row of so many chunks, where a part is known.
 inline SumBounds bound_sum(const ApproximateSum& approximate, const PartialSum& known,
                            size_t chunks) {
@@ -118,10 +128,8 @@ inline SumBounds bound_sum(const ApproximateSum& approximate, const PartialSum& 
   const double unit = std::exp(-static_cast<double>(approximate.maximum));
   const double least_rest = (rest - rounding) / kLargestRatio * unit;
   const double most_rest = (rest + rounding) / kLeastRatio * unit;
-  // Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
-  constexpr double kMargin = 4e-6;
-  return {(known.weight + (least_rest > 0 ? least_rest : 0)) * (1 - kMargin),
-          (known.weight + most_rest) * (1 + kMargin)};
+  return {(known.weight + (least_rest > 0 ? least_rest : 0)) * (1 - kSumMargin),
+          (known.weight + most_rest) * (1 + kSumMargin)};
 }
 
 /// Whether a score is less than another for every inverse of the sum, which is known to `spread`;

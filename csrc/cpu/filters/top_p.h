@@ -106,7 +106,11 @@ class TopP {
     candidates_ = first_of_total_order(row_, groups_, kFewCandidates, work_);
     part_ = know_candidates();
     bounds_ = bound_sum(approximate, part_, row_.chunks());
-    const Sizes sizes = bound_size(bounds_);
+    Sizes sizes = bound_size(bounds_);
+    if (arguments_.list != nullptr && sizes.most != 0 && sizes.least != sizes.most) {
+      bounds_ = bound_sum(scan_sum(row_, groups_, work_.chunk_sums));
+      sizes = bound_size(bounds_);
+    }
     exceeds_few_ = sizes.most == 0;
     return exceeds_few_ ? std::nullopt : try_candidates(sizes, bounds_);
   }
@@ -138,13 +142,14 @@ class TopP {
   }
 
   std::optional<size_t> try_candidates(const Sizes& sizes, const SumBounds& sum) {
-    if (arguments_.wants_kept() && sizes.least != sizes.most) {
+    if (arguments_.needs_end() && sizes.least != sizes.most) {
       return std::nullopt;
     }
     if (arguments_.segments.has_value()) {
-      return segmented_draw().draw_between(cut_of(sizes.least), cut_of(sizes.most));
+      return draw_between(segmented_draw(), cut_of(sizes.least), cut_of(sizes.most),
+                          arguments_.list, work_);
     }
-    const std::optional<size_t> rank = draw_between(sizes, sum);
+    const std::optional<size_t> rank = rank_between(sizes, sum);
     if (!rank.has_value()) {
       return std::nullopt;
     }
@@ -200,7 +205,7 @@ class TopP {
   }
 
   /// The rank that every size and every sum between these draws; none where they differ.
-  std::optional<size_t> draw_between(const Sizes& sizes, const SumBounds& sum) {
+  std::optional<size_t> rank_between(const Sizes& sizes, const SumBounds& sum) {
     if (!arguments_.is_drawn()) {
       return 0;
     }
@@ -273,7 +278,7 @@ class TopP {
       return candidates_.ids[0];
     }
     if (arguments_.segments.has_value()) {
-      return segmented_draw().draw(cut_of(count));
+      return draw_listed(segmented_draw(), cut_of(count), arguments_.list, work_);
     }
     double total = sum_.sum;
     if (arguments_.rules.softmaxes_again) {

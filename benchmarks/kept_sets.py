@@ -1,0 +1,61 @@
+"""A step whose rows ask for their kept sets, on the CPU, beside the same step without.
+
+    python -m benchmarks.kept_sets  # prints the table and the promises, writes build/performance/kept_sets.json
+
+64 rows of a language model's logits, a vocabulary of 151,936, bfloat16. The steps of a cell are timed in turns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
+
+import torch  # isort: skip
+from rich.progress import track
+
+from ascend_sample.bench.timing import Budget, measure, repeat
+from benchmarks import distributions, environment
+from benchmarks.command import measure_and_show
+from benchmarks.gates import AT_MOST, Gate, Measured, gate_of_worst, ratio
+from benchmarks.native import ROOT
+from benchmarks.quiet import Watch
+from benchmarks.step_rows import READ, make_read
+from benchmarks.value_ranges import WITHOUT, show, step_of
+
+OUTPUT = ROOT / "build" / "performance" / "kept_sets.json"
+ROWS, VOCAB_SIZE = 64, 151936
+SECONDS = 6.0
+KEPT: Final = "kept sets"
+MOST: Final = 1.15
+"""So many times the step without them a step with kept sets may take."""
+CELLS: Final[dict[str, dict[str, Any]]] = {
+    "k=50": {"top_k": 50},
+    "k=50 p=0.9": {"top_k": 50, "top_p": 0.9},
+    "p=0.9": {"top_p": 0.9},
+}
+
+
+def run(seconds: float) -> dict[str, Any]:
+    """Times every cell."""
+    logits = distributions.make(distributions.LANGUAGE_MODEL, ROWS, VOCAB_SIZE).to(torch.bfloat16)
+    records = []
+    for name, params in track(CELLS.items(), description="cells"):
+        steps = {WITHOUT: step_of(params, logits), KEPT: step_of(params | {"kept": True}, logits)}
+        watch = Watch()
+        calls = {each: repeat(call) for each, call in (steps | {READ: make_read(logits)}).items()}
+        results = {each: result.to_json() for each, result in measure(calls, Budget(seconds=seconds)).items()}
+        records.append({"cell": name, "disturbed": watch.share_of_others(), "results": results})
+    gates = [judge(record).to_json() for record in records]
+    return {"environment": environment.describe(), "records": records, "gates": gates}
+
+
+def judge(record: dict[str, Any]) -> Gate:
+    """What is promised of a cell."""
+    cell = record["cell"]
+    measured = Measured(ratio(record, KEPT, WITHOUT), record, cell)
+    return gate_of_worst("kept sets", f"{cell}: {KEPT} / {WITHOUT}", AT_MOST, MOST, [measured])
+
+
+if __name__ == "__main__":
+    raise SystemExit(measure_and_show("kept_sets", __doc__, (SECONDS, "for each row of the table"), run, show, OUTPUT))

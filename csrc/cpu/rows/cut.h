@@ -1,0 +1,26 @@
+// Where what is kept of a row ends, and how it is weighed.
+#pragma once
+
+#include <cstddef>
+
+#include "cpu/vectors/simd.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// What is kept of a row: all above `value`, and up to `last_id` what is equal to it.
+struct Cut {
+  float value;
+  size_t last_id;
+
+  bool operator==(const Cut&) const = default;
+};
+
+inline constexpr Cut kNoCut{-kInfinity, 0};
+
+/// What a row's logits become before they are weighed: exp((logit - maximum) / temperature).
+struct Scale {
+  float maximum;
+  float temperature;
+};
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

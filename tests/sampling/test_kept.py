@@ -1,0 +1,252 @@
+"""Kept sets: by hand, beside the float64 reference, with the same bits always."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kept_oracle import EXACT, Race, judge
+from kept_rows import BY_HAND, DTYPES, INF, KINDS, NAN, check_rows, drawn_sets, new_batch, params_of, rows_of, sets_of
+from torch import Tensor
+from torch.library import opcheck
+
+from ascend_sample.sampling import (
+    KeptSets,
+    RowStatus,
+    Sampler,
+    SamplingBatch,
+    SamplingParams,
+)
+from ascend_sample.sampling.reference import target_distribution
+from tests.support.code_paths import assert_same_on_all_code_paths
+
+
+@pytest.mark.parametrize(
+    ("params", "ids", "weights"),
+    [
+        ({"top_k": 3}, [1, 2, 3], [2, 3, 4]),
+        ({"top_p": 0.5}, [2, 3], [3, 4]),  # 0.4 does not exceed 0.5, 0.7 does
+        ({"top_k": 3, "temperature": 0.5}, [1, 2, 3], [4, 9, 16]),
+        ({"min_p": 0.6}, [2, 3], [3, 4]),
+        ({"temperature": 0}, [3], [1]),
+        ({"top_k": 1}, [3], [1]),
+        ({}, [0, 1, 2, 3], [1, 2, 3, 4]),
+        ({"bad_ids": [3]}, [0, 1, 2], [1, 2, 3]),
+        ({"epsilon_cutoff": 0.15, "top_k": 2}, [2, 3], [3, 4]),
+    ],
+)
+def test_by_hand(device: str, params: dict[str, Any], ids: list[int], weights: list[float]) -> None:
+    kept = drawn_sets(BY_HAND[None], [params_of(**params)], device)
+    assert kept.offsets.tolist() == [0, len(ids)]
+    assert kept.counts.tolist() == [len(ids)]
+    assert kept.ids.tolist() == ids
+    expected = (torch.tensor(weights) / sum(weights)).log()
+    torch.testing.assert_close(kept.logprobs, expected, atol=1e-6, rtol=0)
+    assert (kept.ids.dtype, kept.offsets.dtype, kept.logprobs.dtype) == (torch.int32, torch.int64, torch.float32)
+
+
+@pytest.mark.parametrize("max_kept", [None, 3])
+def test_rows_that_do_not_ask_and_rows_with_a_bad_status_keep_nothing(device: str, max_kept: int | None) -> None:
+    rows = torch.tensor([[0, 1.0, 2], [0, NAN, 2], [0, INF, 2], [-INF] * 3, [0, 1.0, 2], [3, 1, 2]])
+    params = [params_of() for _ in range(6)]
+    params[0] = replace(params[0], kept=False)
+    batch = new_batch(params, 3, device)
+    output = Sampler(max_kept=max_kept)(rows.to(device), batch)
+    kept = sets_of(output)
+    assert output.status.tolist() == [0, RowStatus.NAN_SEEN, RowStatus.INF_SEEN, RowStatus.ALL_MASKED, 0, 0]
+    assert kept.offsets.tolist() == [0, 0, 0, 0, 0, 3, 6]
+    assert kept.ids[:6].tolist() == [0, 1, 2] * 2
+    assert kept.counts.tolist() == [0, 0, 0, 0, 3, 3]
+
+
+def test_without_requests_that_ask_there_is_none(device: str) -> None:
+    batch = new_batch([SamplingParams(seed=1)], 4, device)
+    assert Sampler(max_kept=2)(BY_HAND[None].to(device), batch).kept is None
+    assert Sampler()(torch.empty(0, 4, device=device), SamplingBatch(4, device)).kept is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sets_are_the_references(dtype: torch.dtype, device: str) -> None:
+    params = [params_of(seed=seed, **KINDS[name]) for name in KINDS for seed in range(2)]
+    for seed, keep_ties in ((0, False), (1, False), (2, True)):
+        logits = rows_of(len(params), 2003, dtype, seed)
+        assert check_rows(logits, params, device, keep_ties=keep_ties) <= 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_whole_vocabulary(dtype: torch.dtype, device: str) -> None:
+    logits = rows_of(5, 151_936, dtype)
+    nuclei = (params_of(top_p=0.5), params_of(top_p=0.9), params_of(top_p=0.95, temperature=1.3))
+    check_rows(logits, [*nuclei, params_of(top_k=50), params_of()], device)
+
+
+def test_ties_at_the_cut_go_by_id() -> None:
+    """16-bit rows hold few values: hundreds of ids are equal to the last one that stays."""
+    generator = torch.Generator().manual_seed(1)
+    logits = (torch.randn(24, 5000, generator=generator) * 2).round().to(torch.bfloat16)
+    for params in ({"top_k": 40}, {"top_k": 600}, {"top_k": 3000}, {"top_p": 0.4}, {"top_p": 0.8, "min_p": 0.1}):
+        check_rows(logits, [params_of(**params)] * 24)
+        check_rows(logits.float(), [params_of(**params)] * 24)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_trainer_recomputes_the_same_log_probabilities(dtype: torch.dtype, device: str) -> None:
+    """From the model's logits, the temperature and the ids alone, in float64."""
+    logits = rows_of(64, 3000, dtype)
+    params = [params_of(top_k=200, top_p=0.95, temperature=0.7 + row / 64, seed=row) for row in range(64)]
+    batch = new_batch(params, 3000, device)
+    output = Sampler()(logits.to(device), batch)
+    kept = sets_of(output)
+    for row, token_id in enumerate(output.token_ids.tolist()):
+        ids, log_probs = kept.of_row(row)
+        temperature = np.float64(np.float32(params[row].temperature))
+        recomputed = (logits[row].double()[ids.long()] / temperature).log_softmax(0)
+        assert (log_probs.double() - recomputed).abs().max() <= EXACT
+        assert token_id in ids.tolist()
+
+
+def test_the_sets_say_what_is_drawn(device: str) -> None:
+    """exp(logprobs) are the probabilities of the reference."""
+    for params in ({"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.6, "temperature": 2.0}):
+        kept = drawn_sets(BY_HAND[None], [params_of(**params)], device)
+        target = target_distribution(BY_HAND.numpy(), SamplingParams(**params))
+        assert np.flatnonzero(target).tolist() == kept.ids.tolist()
+        np.testing.assert_allclose(kept.logprobs.exp().numpy(), target[target > 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tokens_do_not_depend_on_who_asks(dtype: torch.dtype, device: str) -> None:
+    params = [params_of(seed=seed, **KINDS[name]) for name in KINDS for seed in range(4)]
+    logits = rows_of(len(params), 2003, dtype).to(device)
+    plain = new_batch([replace(one, kept=False) for one in params], 2003, device)
+    asking = new_batch(params, 2003, device)
+    expected = Sampler()(logits, plain)
+    output = Sampler()(logits, asking)
+    assert torch.equal(output.token_ids, expected.token_ids)
+    assert torch.equal(output.status, expected.status)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bits_do_not_depend_on_the_batch_and_on_threads(dtype: torch.dtype, device: str) -> None:
+    params = [params_of(seed=seed, **KINDS[name]) for name in KINDS for seed in range(2)]
+    logits = rows_of(len(params), 2003, dtype)
+    whole = drawn_sets(logits, params, device)
+    order = torch.randperm(len(params), generator=torch.Generator().manual_seed(3)).tolist()
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        permuted = drawn_sets(logits[order], [params[row] for row in order], device)
+    finally:
+        torch.set_num_threads(threads)
+    for place, row in enumerate(order):
+        alone = drawn_sets(logits[row : row + 1], [params[row]], device) if place % 7 == 0 else permuted
+        for other, index in ((permuted, place), (alone, 0 if alone is not permuted else place)):
+            for found, expected in zip(other.of_row(index), whole.of_row(row), strict=True):
+                assert torch.equal(found.view(torch.int32), expected.view(torch.int32)), params[row]
+
+
+PROGRAM = """
+import hashlib
+import torch
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+digest = hashlib.sha256()
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for vocab_size in (300, 5000):
+        logits = torch.randn(6, vocab_size, generator=torch.Generator().manual_seed(1)).mul(4).to(dtype)
+        batch = SamplingBatch(vocab_size)
+        kinds = ({"top_k": 50, "top_p": 0.9}, {"top_k": 299}, {"top_p": 0.9}, {"temperature": 0.7}, {"min_p": 0.1})
+        batch.extend([SamplingParams(seed=1, kept=True, **kind) for kind in (*kinds, {"typical_p": 0.5})])
+        for tensor in Sampler()(logits, batch).kept:
+            digest.update(tensor.numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_bits_do_not_depend_on_the_instruction_set() -> None:
+    assert_same_on_all_code_paths(PROGRAM)
+
+
+def test_memory_is_in_proportion_to_what_is_kept(device: str) -> None:
+    params = [params_of(top_k=50, top_p=0.9), replace(params_of(), kept=False), params_of(top_p=0.9)] * 8
+    logits = rows_of(len(params), 151_936, torch.bfloat16)
+    kept = Sampler()(logits.to(device), new_batch(params, 151_936, device)).kept
+    assert kept is not None
+    held = sum(tensor.untyped_storage().nbytes() for tensor in kept)
+    assert held <= 16 * len(kept.ids) + 64 * len(params)
+
+
+def test_operator_and_its_fake_kernel() -> None:
+    one = torch.ones(3)
+    ids = torch.arange(3)
+    arguments = (
+        torch.randn(3, 40),
+        None,
+        torch.tensor([True, False, True]),
+        one,
+        ids.int() * 7,
+        one,
+        0 * one,
+        ids,
+        ids,
+    )
+    opcheck(torch.ops.ascend_sample.sample_kept_rows.default, arguments)
+    token_ids, _, offsets, kept_ids, log_probs = torch.ops.ascend_sample.sample_kept_rows(*arguments)
+    assert offsets.tolist() == [0, 40, 40, 54]
+    assert len(kept_ids) == len(log_probs) == 54
+    assert torch.equal(token_ids, torch.ops.ascend_sample.sample_rows(*arguments[:2], *arguments[3:])[0])
+    rows = torch.tensor([2, 0, 2])
+    by_rows = torch.ops.ascend_sample.sample_kept_rows(arguments[0], rows, *arguments[2:])
+    picked = torch.ops.ascend_sample.sample_kept_rows(arguments[0][rows], None, *arguments[2:])
+    for found, expected in zip(by_rows, picked, strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("is_wanted", "message"),
+    [
+        (torch.ones(3), "sample_kept_rows: is_wanted must be Bool, got Float"),
+        (torch.ones(2, dtype=torch.bool), "sample_kept_rows: is_wanted must have one value for each row"),
+    ],
+)
+def test_bad_arguments(is_wanted: Tensor, message: str) -> None:
+    one, ids = torch.ones(3), torch.arange(3)
+    with pytest.raises((TypeError, ValueError), match=message):
+        torch.ops.ascend_sample.sample_kept_rows(
+            torch.randn(3, 40), None, is_wanted, one, ids.int(), one, one, ids, ids
+        )
+
+
+def _one_less(kept: KeptSets) -> KeptSets:
+    """`<` in the place of `<=` at the end of each set: the least likely one goes."""
+    parts = []
+    for row in range(len(kept.counts)):
+        ids, log_probs = kept.of_row(row)
+        stays = torch.arange(len(ids)) != (log_probs.argmin() if len(ids) > 1 else -1)
+        parts.append((ids[stays], log_probs[stays]))
+    counts = torch.tensor([len(ids) for ids, _ in parts], dtype=torch.int32)
+    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    return KeptSets(offsets, *(torch.cat(each) for each in zip(*parts, strict=True)), counts)
+
+
+FAULTS = {
+    "one less": _one_less,
+    "normalised over all": lambda kept: kept._replace(logprobs=kept.logprobs - 1e-5),
+    "another id": lambda kept: kept._replace(ids=kept.ids ^ 1),
+    "counts are one row's": lambda kept: kept._replace(counts=kept.counts.roll(1)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_judge_notices(fault: str) -> None:
+    params = [params_of(seed=seed, **KINDS[name]) for name in KINDS for seed in range(2)]
+    logits = rows_of(len(params), 500)
+    output = Sampler()(logits, new_batch(params, 500), advance=False)
+    kept = FAULTS[fault](sets_of(output))
+    judged = [
+        judge(kept, row, Race(logits[row].double().numpy(), one, 2, (5, 9)), token_id, 0).wrong
+        for row, (one, token_id) in enumerate(zip(params, output.token_ids.tolist(), strict=True))
+    ]
+    assert sum(wrong is not None for wrong in judged) > len(params) / 2
