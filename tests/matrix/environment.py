@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ascend_sample.hostcann._elf import exported_symbols, needed_symbols
+from ascend_sample.hostcann._home import library_paths
 from tests.support.environments import PIP_INSTALL
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -21,6 +23,8 @@ TOOLS: Final = (
 """What the build and the chosen tests need beside torch, torch_npu and numpy, in the versions of requirements.txt."""
 NUMPY_OF_PYTHON_3_10: Final = "2.2.6"
 """The last that has wheels for it."""
+CANN_NAMES: Final = ("acl", "Hccl", "Msprof", "_ZN2ge")
+"""How the names of CANN's functions begin."""
 COMPILER_CACHE: Final = Path("/usr/lib/ccache")
 LIMIT_SECONDS: Final = 3600
 """Of one step, on a machine that has much else to do."""
@@ -124,6 +128,19 @@ class Environment:
         tools = [f"{name}=={PINS[name]}" for name in TOOLS]
         self.run(self.python, *PIP_INSTALL, f"torch=={self.pair.torch}", f"numpy=={numpy}", *tools)
         self.run(self.python, *PIP_INSTALL, "--no-deps", f"torch_npu=={self.pair.torch_npu}")
+        self.admit_cuda_build()
+
+    def admit_cuda_build(self) -> None:
+        """Makes every Python of the environment load `cuda_build.cpp` where its torch needs that."""
+        (packages,) = self.folder.glob("venv/lib/python*/site-packages")
+        headers, libraries = packages / "torch" / "include", packages / "torch" / "lib"
+        settings = headers / "c10" / "core" / "AllocatorConfig.h"
+        if not (libraries / "libc10_cuda.so").is_file() or not settings.is_file():
+            return
+        library = self.folder / "libcuda_build.so"
+        options = ("-shared", "-fPIC", "-std=c++20", f"-I{headers}", f"-L{libraries}", f"-Wl,-rpath,{libraries}")
+        self.run("c++", *options, ROOT / "tests" / "matrix" / "cuda_build.cpp", "-lc10", "-o", library)
+        (packages / "cuda_build.pth").write_text(f"import ctypes; ctypes.CDLL({str(library)!r})\n")
 
     def build(self) -> None:
         """Copies the project, without what was built, and builds it for this environment."""
@@ -135,6 +152,21 @@ class Environment:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
         self.run(self.python, *PIP_INSTALL, "--no-build-isolation", "--no-deps", "--editable", self.tree)
+
+    def check_symbols(self) -> None:
+        """Every function of CANN that libtorch_npu.so is linked to is one of this build's hostcann.
+
+        torchair, which torch_npu brings along, is for CANN's graph engine: hostcann has none.
+
+        Raises:
+            StepFailure: naming those that are not.
+        """
+        (library,) = self.folder.glob("venv/lib/python*/site-packages/torch_npu/lib/libtorch_npu.so")
+        needed = {name for name in needed_symbols(library) if name.startswith(CANN_NAMES)}
+        home = self.tree / "ascend_sample" / "hostcann" / "home"
+        missing = needed.difference(*map(exported_symbols, library_paths(home)))
+        if missing:
+            raise StepFailure(f"hostcann does not export {', '.join(sorted(missing))}")
 
     def emulated(self, *arguments: str | Path) -> str:
         """Runs this environment's Python under hostcann; a violation of CANN's rules is a failure."""

@@ -84,6 +84,7 @@ def steps(environment: Environment) -> dict[str, Callable[[], object]]:
     first: dict[str, Callable[[], object]] = {
         "install": environment.install,
         "build": environment.build,
+        "symbols": environment.check_symbols,
         "import": lambda: environment.emulated(environment.tree / "tests" / "matrix" / "program.py"),
         "verify": lambda: verify(environment),
     }
@@ -148,17 +149,18 @@ def main() -> int:
     parser.add_argument("--again", metavar="STEP", default="install", help="begin with this step, after --keep")
     parser.add_argument("--tables", action="store_true", help="write the tables from docs/matrix.json, and run nothing")
     options = parser.parse_args()
-    found = tables.read()
     has_failed = False
     if not options.tables:
         for torch in chosen(options.versions, tuple(VERSIONS), "--versions"):
             for python in chosen(options.pythons, PYTHONS, "--pythons"):
                 pair = Pair(torch, VERSIONS[torch], python)
                 now = record(pair, is_kept=options.keep, start_with=options.again)
+                found = tables.read()  # another run may have written meanwhile
                 before = found.get(pair.name, {"steps": {}})["steps"] if options.again != "install" else {}
                 found[pair.name] = now | {"steps": before | now["steps"]}
-                has_failed |= tables.failed(now)
+                has_failed |= tables.failed(found[pair.name])
                 tables.keep(found)
+    found = tables.read()
     tables.publish(found, pairs())
     print(json.dumps({name: tables.verdict(each) for name, each in found.items()}, indent=1))
     return 1 if has_failed else 0

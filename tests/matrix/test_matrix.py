@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ascend_sample.hostcann._elf import hide_symbols
+from ascend_sample.hostcann._home import PACKAGE_HOME
 from tests.matrix import run, tables
 from tests.matrix.environment import LAST_LINES, Environment, Pair, StepFailure, interpreter
 
@@ -34,6 +37,9 @@ class Planted(Environment):
     def build(self) -> None:
         self._step("build")
 
+    def check_symbols(self) -> None:
+        self._step("symbols")
+
     def run(self, *command: str | Path) -> str:
         self._step("verify" if "verify" in command else "import" if "run" in command else "another command")
         return ""
@@ -49,15 +55,15 @@ def failed_at(fault: str, tmp_path: Path) -> tuple[dict[str, Any], str]:
 
 def test_all_steps_are_run_and_green(tmp_path: Path) -> None:
     record, verdict = failed_at("", tmp_path)
-    assert list(record["steps"]) == ["install", "build", "import", "verify", *run.TESTS]
+    assert list(record["steps"]) == ["install", "build", "symbols", "import", "verify", *run.TESTS]
     assert verdict == "green"
 
 
-@pytest.mark.parametrize("fault", ["verify", *run.TESTS])
+@pytest.mark.parametrize("fault", ["symbols", "verify", *run.TESTS])
 def test_a_failed_step_is_named_and_the_others_go_on(fault: str, tmp_path: Path) -> None:
     record, verdict = failed_at(fault, tmp_path)
     assert verdict == f"fails: {fault}"
-    assert len(record["steps"]) == 4 + len(run.TESTS)
+    assert len(record["steps"]) == 5 + len(run.TESTS)
     lines = tables.table({PAIR.name: record}, [[PAIR, OTHER]], "torch")
     assert lines[2] == f"| 2.10.0, 2.10.0.post7 | fails: {fault} | not run |"
     assert lines[-1] == f"- 2.10.0.post7 python 3.11, {fault}: `because of a fault`"
@@ -77,6 +83,23 @@ def test_a_failed_command_gives_its_status_and_its_last_lines(tmp_path: Path) ->
         environment.run(sys.executable, "-c", "print(*range(99), sep='\\n'); raise SystemExit(3)")
     assert str(failure.value).splitlines() == ["exit status 3", *map(str, range(99 - LAST_LINES, 99))]
     assert "# 0 s" in environment.log.read_text()
+
+
+def test_a_function_that_hostcann_lacks_is_named(tmp_path: Path) -> None:
+    """libhcomm.so, in torch_npu's place, needs a function of libhccl.so."""
+    environment = Environment(PAIR, Path(sys.executable), tmp_path)
+    package = tmp_path / "venv" / "lib" / "python3.11" / "site-packages" / "torch_npu" / "lib"
+    libraries = environment.tree / "ascend_sample" / "hostcann" / "home" / "lib64"
+    package.mkdir(parents=True)
+    libraries.mkdir(parents=True)
+    shutil.copy(PACKAGE_HOME / "lib64" / "libhcomm.so", package / "libtorch_npu.so")
+    with pytest.raises(StepFailure, match=r"hostcann does not export HcclGroupStart$"):
+        environment.check_symbols()
+    hide_symbols(PACKAGE_HOME / "lib64" / "libhccl.so", ["HcclGroupStart"], libraries / "libhccl.so")
+    with pytest.raises(StepFailure, match=r"hostcann does not export HcclGroupStart$"):
+        environment.check_symbols()
+    shutil.copy(PACKAGE_HOME / "lib64" / "libhccl.so", libraries)
+    environment.check_symbols()
 
 
 def test_a_python_that_is_not_here_is_no_failure() -> None:
