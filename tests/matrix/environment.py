@@ -18,9 +18,11 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PINS: Final = dict(line.split("==") for line in (ROOT / "requirements.txt").read_text().split() if "==" in line)
 TOOLS: Final = (
     *("cffi", "PyYAML", "tqdm", "rich", "tokenizers", "transformers", "pytest", "pytest-timeout", "pytest-xdist"),
-    *("hypothesis", "setuptools", "wheel", "ninja"),
+    *("hypothesis", "wheel", "ninja"),
 )
 """What the build and the chosen tests need beside torch, torch_npu and numpy, in the versions of requirements.txt."""
+SETUPTOOLS: Final = "setuptools>=77,<85"
+"""As pyproject.toml has it: some versions of torch want an older one than requirements.txt has."""
 NUMPY_OF_PYTHON_3_10: Final = "2.2.6"
 """The last that has wheels for it."""
 CANN_NAMES: Final = ("acl", "Hccl", "Msprof", "_ZN2ge")
@@ -126,7 +128,7 @@ class Environment:
         self.run(self.base, "-m", "venv", self.folder / "venv")
         numpy = NUMPY_OF_PYTHON_3_10 if self.pair.python == "3.10" else PINS["numpy"]
         tools = [f"{name}=={PINS[name]}" for name in TOOLS]
-        self.run(self.python, *PIP_INSTALL, f"torch=={self.pair.torch}", f"numpy=={numpy}", *tools)
+        self.run(self.python, *PIP_INSTALL, f"torch=={self.pair.torch}", f"numpy=={numpy}", SETUPTOOLS, *tools)
         self.run(self.python, *PIP_INSTALL, "--no-deps", f"torch_npu=={self.pair.torch_npu}")
         self.admit_cuda_build()
 
