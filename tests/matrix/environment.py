@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -30,8 +31,10 @@ CANN_NAMES: Final = ("acl", "Hccl", "Msprof", "_ZN2ge")
 COMPILER_CACHE: Final = Path("/usr/lib/ccache")
 LIMIT_SECONDS: Final = 3600
 """Of one step, on a machine that has much else to do."""
-LAST_LINES: Final = 12
-"""How much of a failed step's output is kept."""
+ERROR: Final = re.compile(r"^(FAILED|ERROR)\b|\w(Error|Failure)\b|\b(error|what\(\)): ")
+"""A line that says what went wrong."""
+LAST_LINES, LAST_ERRORS = 12, 3
+"""How much of a failed step's output is kept: its end, and of what is above that, the last errors."""
 
 
 class StepFailure(Exception):
@@ -114,7 +117,9 @@ class Environment:
             log.write(f"$ {' '.join(map(str, command))}  # {time.monotonic() - start:.0f} s\n{finished.stdout}\n")
         if finished.returncode != 0:
             lines = [line for line in finished.stdout.strip().splitlines() if not line.startswith("WARNING: Location")]
-            raise StepFailure("\n".join([f"exit status {finished.returncode}", *lines[-LAST_LINES:]]))
+            errors = [line for line in lines[:-LAST_LINES] if ERROR.search(line)][-LAST_ERRORS:]
+            text = "\n".join([f"exit status {finished.returncode}", *errors, *lines[-LAST_LINES:]])
+            raise StepFailure(text.replace(f"{self.folder}{os.sep}", ""))
         return finished.stdout
 
     def install(self) -> None:

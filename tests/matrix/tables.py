@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.matrix.environment import ROOT, Pair
+from tests.matrix.environment import ERROR, PINS, ROOT, Pair
+from tests.matrix.steps import NAMES
 
 DATA: Final = ROOT / "docs" / "matrix.json"
 HEADINGS: Final = {ROOT / "README.md": "torch, torch_npu", ROOT / "README.zh-CN.md": "torch、torch_npu"}
 """The documents with the table, and what stands above its first column."""
 BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
 NOT_RUN: Final = "not run"
+DEVELOPED_WITH: Final = f"{PINS['torch_npu']} python 3.11"
+"""The pair of requirements.txt: `make test` runs all of the tests with it."""
 
 
 def read(data: Path = DATA) -> dict[str, Any]:
@@ -43,7 +46,23 @@ def verdict(record: dict[str, Any] | None) -> str:
     if not record["steps"]:
         return str(record["reason"])
     names = failures(record)
-    return f"fails: {', '.join(names)}" if names else "green"
+    if names:
+        return f"fails: {', '.join(names)}"
+    missing = [name for name in NAMES if name not in record["steps"]]
+    return f"green, without {', '.join(missing)}" if missing else "green"
+
+
+def reason(error: str) -> str:
+    """The last line of an error that says what went wrong, or else its last line."""
+    lines = error.splitlines()
+    return next((line.strip() for line in reversed(lines) if ERROR.search(line)), lines[-1])
+
+
+def cell(found: dict[str, Any], pair: Pair) -> str:
+    """What the table says of a pair."""
+    if pair.name == DEVELOPED_WITH and pair.name not in found:
+        return "`make test`"
+    return verdict(found.get(pair.name))
 
 
 def table(found: dict[str, Any], pairs: Sequence[Sequence[Pair]], heading: str) -> list[str]:
@@ -53,13 +72,13 @@ def table(found: dict[str, Any], pairs: Sequence[Sequence[Pair]], heading: str) 
         f"|---|{'---|' * len(pairs[0])}",
     ]
     for row in pairs:
-        cells = " | ".join(verdict(found.get(pair.name)) for pair in row)
+        cells = " | ".join(cell(found, pair) for pair in row)
         lines.append(f"| {row[0].torch}, {row[0].torch_npu} | {cells} |")
     reasons = []
     for pair in (pair for row in pairs for pair in row):
         steps = found.get(pair.name, {"steps": {}})["steps"]
         reasons += [
-            f"- {pair.name}, {name}: `{step['error'].splitlines()[-1].replace('`', '')}`"
+            f"- {pair.name}, {name}: `{reason(step['error']).replace('`', '')}`"
             for name, step in steps.items()
             if step["error"] is not None
         ]

@@ -11,7 +11,7 @@ import pytest
 
 from ascend_sample.hostcann._elf import hide_symbols
 from ascend_sample.hostcann._home import PACKAGE_HOME
-from tests.matrix import run, tables
+from tests.matrix import run, steps, tables
 from tests.matrix.environment import LAST_LINES, Environment, Pair, StepFailure, interpreter
 
 PAIR = Pair("2.10.0", "2.10.0.post7", "3.11")
@@ -45,31 +45,33 @@ class Planted(Environment):
         return ""
 
     def test(self, *tests: str) -> None:
-        self._step(next(name for name, each in run.TESTS.items() if each == tests))
+        self._step(next(name for name, each in steps.TESTS.items() if each == tests))
 
 
 def failed_at(fault: str, tmp_path: Path) -> tuple[dict[str, Any], str]:
-    record = {"steps": run.attempt(Planted(tmp_path, fault), "install")}
+    record = {"steps": run.attempt(Planted(tmp_path, fault), steps.NAMES)}
     return record, tables.verdict(record)
 
 
 def test_all_steps_are_run_and_green(tmp_path: Path) -> None:
     record, verdict = failed_at("", tmp_path)
-    assert list(record["steps"]) == ["install", "build", "symbols", "import", "verify", *run.TESTS]
+    assert tuple(record["steps"]) == steps.NAMES
     assert verdict == "green"
+    del record["steps"]["faults"], record["steps"]["decoding"]
+    assert tables.verdict(record) == "green, without faults, decoding"
 
 
-@pytest.mark.parametrize("fault", ["symbols", "verify", *run.TESTS])
+@pytest.mark.parametrize("fault", ["symbols", "verify", *steps.TESTS])
 def test_a_failed_step_is_named_and_the_others_go_on(fault: str, tmp_path: Path) -> None:
     record, verdict = failed_at(fault, tmp_path)
     assert verdict == f"fails: {fault}"
-    assert len(record["steps"]) == 5 + len(run.TESTS)
+    assert len(record["steps"]) == 5 + len(steps.TESTS)
     lines = tables.table({PAIR.name: record}, [[PAIR, OTHER]], "torch")
     assert lines[2] == f"| 2.10.0, 2.10.0.post7 | fails: {fault} | not run |"
     assert lines[-1] == f"- 2.10.0.post7 python 3.11, {fault}: `because of a fault`"
 
 
-@pytest.mark.parametrize("fault", run.ALL_DEPENDS_ON)
+@pytest.mark.parametrize("fault", steps.ALL_DEPENDS_ON)
 def test_nothing_follows_a_build_that_fails(fault: str, tmp_path: Path) -> None:
     record, verdict = failed_at(fault, tmp_path)
     assert list(record["steps"])[-1] == fault
@@ -83,6 +85,17 @@ def test_a_failed_command_gives_its_status_and_its_last_lines(tmp_path: Path) ->
         environment.run(sys.executable, "-c", "print(*range(99), sep='\\n'); raise SystemExit(3)")
     assert str(failure.value).splitlines() == ["exit status 3", *map(str, range(99 - LAST_LINES, 99))]
     assert "# 0 s" in environment.log.read_text()
+
+
+def test_the_line_that_says_what_went_wrong_is_kept(tmp_path: Path) -> None:
+    environment = Environment(PAIR, Path(sys.executable), tmp_path)
+    environment.tree.mkdir()
+    program = "import os; print('a line', f'  what(): no {os.getcwd()}', *range(20), sep='\\n'); raise SystemExit(1)"
+    with pytest.raises(StepFailure) as failure:
+        environment.run(sys.executable, "-c", program)
+    assert str(failure.value).splitlines()[:2] == ["exit status 1", "  what(): no source"]
+    assert tables.reason(str(failure.value)) == "what(): no source"
+    assert tables.reason("exit status 1\nnothing to see") == "nothing to see"
 
 
 def test_a_function_that_hostcann_lacks_is_named(tmp_path: Path) -> None:
@@ -104,7 +117,7 @@ def test_a_function_that_hostcann_lacks_is_named(tmp_path: Path) -> None:
 
 def test_a_python_that_is_not_here_is_no_failure() -> None:
     assert interpreter("2.99") is None
-    record = run.record(Pair("2.10.0", "2.10.0.post7", "2.99"), is_kept=False, start_with="install")
+    record = run.record(Pair("2.10.0", "2.10.0.post7", "2.99"), steps.NAMES, is_kept=False)
     assert not tables.failed(record)
     assert tables.verdict(record) == "no interpreter here"
 
@@ -118,7 +131,7 @@ def test_versions_are_chosen_by_their_beginnings() -> None:
 
 
 def test_every_chosen_test_exists() -> None:
-    names = [name for tests in run.TESTS.values() for name in tests]
+    names = [name for tests in steps.TESTS.values() for name in tests]
     assert [name for name in names if not (tables.ROOT / name).exists()] == []
 
 
