@@ -48,11 +48,6 @@ def exported_symbols(library: Path) -> set[str]:
     return {symbol.name for symbol in _dynamic_symbols(library.read_bytes()) if symbol.defined and symbol.name}
 
 
-def needed_symbols(library: Path) -> set[str]:
-    """Returns the names that a shared library takes from others."""
-    return {symbol.name for symbol in _dynamic_symbols(library.read_bytes()) if not symbol.defined and symbol.name}
-
-
 def hide_symbols(library: Path, names: Collection[str], target: Path) -> None:
     """Writes a copy of `library` to `target` in which no symbol has one of `names`."""
     image = bytearray(library.read_bytes())
