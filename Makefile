@@ -14,7 +14,7 @@ export OMP_WAIT_POLICY ?= passive
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rows test-shards test-drafts test-statistics test-collectives test-integrations test-engines \
   test-decoding-oracles build verify lint format \
-  sanitize fuzz test-aarch64 mutation test-install test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
+  sanitize fuzz test-aarch64 mutation test-install test-matrix test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
@@ -65,6 +65,9 @@ mutation: $(BIN)/.built  ## plant faults in copies of the sources and see that t
 
 test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
 	$(RUN) -m tests.install.run
+
+test-matrix: $(BIN)/.built  ## build and test with every torch_npu from 2.7.1 and every Python, one after the other: hours, 10 GB
+	$(RUN) -m tests.matrix.run
 
 test-rows: $(BIN)/.built  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
