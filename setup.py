@@ -172,18 +172,23 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         for source in source_args:
             ext.sources.remove(source)
         with ThreadPoolExecutor() as pool:  # each has flags of its own, and is the only file of its call
-            for objects in pool.map(partial(self.compile_one, ext), source_args, source_args.values()):
-                ext.extra_objects += objects
+            ext.extra_objects += pool.map(partial(self.compile_one, ext), source_args, source_args.values())
         super().build_extension(ext)
 
-    def compile_one(self, ext: Extension, source: str, args: list[str]) -> list[str]:
-        return self.compiler.compile(
+    def compile_one(self, ext: Extension, source: str, args: list[str]) -> str:
+        alone = Path(self.build_temp) / Path(source).stem  # two runs of ninja need two folders
+        (made,) = self.compiler.compile(
             [source],
-            output_dir=str(Path(self.build_temp) / Path(source).stem),
+            output_dir=str(alone),
             include_dirs=ext.include_dirs,
             extra_postargs=[*ext.extra_compile_args, *args],
             depends=ext.depends,
         )
+        usual = Path(self.build_temp) / Path(made).relative_to(alone)
+        usual.parent.mkdir(parents=True, exist_ok=True)
+        usual.unlink(missing_ok=True)
+        usual.hardlink_to(made)
+        return str(usual)
 
     def copy_extensions_to_source(self) -> None:
         for ext in self.extensions:  # an editable install: setuptools does not make the folders that git left out

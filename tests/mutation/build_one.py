@@ -24,9 +24,9 @@ def leave_what_does_not_serve(extension: setuptools.Extension) -> None:
     for target in {"plain", "avx2", "avx512"} - {serving}:
         source = f"csrc/cpu/kernel_{target}.cpp"
         if source in extension.sources:
-            alone = f"kernel_{target}/" * (extension.source_args.pop(source, None) is not None)
+            extension.source_args.pop(source, None)
             extension.sources.remove(source)
-            extension.extra_objects.append(f"build/objects/{name}/{alone}{source.removesuffix('.cpp')}.o")
+            extension.extra_objects.append(f"build/objects/{name}/{source.removesuffix('.cpp')}.o")
 
 
 def setup_one(**arguments: Any) -> object:
