@@ -2,6 +2,7 @@
 // docs/sampling.md on rows in memory. Arguments are valid; strides are in elements.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -166,7 +167,7 @@ class KeptList {
  public:
   /// Makes room for so many.
   void resize(size_t count) {
-    numbers_.reset(new uint32_t[2 * count]);
+    numbers_.reset(new std::byte[count * (sizeof(int32_t) + sizeof(float))]);
     count_ = count;
   }
   void clear() {
@@ -176,10 +177,12 @@ class KeptList {
 
   size_t count() const { return count_; }
   int32_t* ids() const { return reinterpret_cast<int32_t*>(numbers_.get()); }
-  float* log_probs() const { return reinterpret_cast<float*>(numbers_.get() + count_); }
+  float* log_probs() const {
+    return reinterpret_cast<float*>(numbers_.get() + count_ * sizeof(int32_t));
+  }
 
  private:
-  std::unique_ptr<uint32_t[]> numbers_;  // not initialised
+  std::unique_ptr<std::byte[]> numbers_;  // not initialised
   size_t count_ = 0;
 };
 
