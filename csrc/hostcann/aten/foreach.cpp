@@ -4,17 +4,17 @@
 
 #define FOREACH_UNARY(name, function) \
   OPERATOR(aclnnForeach##name, (Inputs x, Outputs out), out = at::_foreach_##function(x))
-#define FOREACH_BINARY(name, function)                                      \
+#define FOREACH_BINARY(name, function)                              \
   OPERATOR(aclnnForeach##name, (Inputs x1, Inputs x2, Outputs out), \
            out = at::_foreach_##function(x1, x2))
 // With one number for all tensors, and with one for each.
-#define FOREACH_WITH_NUMBERS(name, function)                                                 \
+#define FOREACH_WITH_NUMBERS(name, function)                                         \
   OPERATOR(aclnnForeach##name##ScalarV2, (Inputs x, Number scalar, Outputs out),     \
            out = at::_foreach_##function(x, scalar))                                 \
   OPERATOR(aclnnForeach##name##ScalarList, (Inputs x, Numbers scalars, Outputs out), \
            out = at::_foreach_##function(x, scalars))
 // The numbers of each are a tensor here: so torch_npu calls it.
-#define FOREACH_OF_THREE(name, function)                                          \
+#define FOREACH_OF_THREE(name, function)                                  \
   OPERATOR(aclnnForeach##name##ScalarV2,                                  \
            (Inputs x1, Inputs x2, Inputs x3, Number scalar, Outputs out), \
            out = at::_foreach_##function(x1, x2, x3, scalar))             \
