@@ -9,22 +9,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
-
-import torch  # isort: skip
-from rich.progress import track
-
-from ascend_sample.bench.timing import Budget, measure, repeat
-from benchmarks import distributions, environment
+from benchmarks import environment
 from benchmarks.command import measure_and_show
 from benchmarks.gates import AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
-from benchmarks.quiet import Watch
-from benchmarks.step_rows import READ, make_read
-from benchmarks.value_ranges import WITHOUT, show, step_of
+from benchmarks.value_ranges import WITHOUT, show, times_of
 
 OUTPUT = ROOT / "build" / "performance" / "kept_sets.json"
-ROWS, VOCAB_SIZE = 64, 151936
 SECONDS = 6.0
 KEPT: Final = "kept sets"
 MOST: Final = 1.15
@@ -38,14 +29,7 @@ CELLS: Final[dict[str, dict[str, Any]]] = {
 
 def run(seconds: float) -> dict[str, Any]:
     """Times every cell."""
-    logits = distributions.make(distributions.LANGUAGE_MODEL, ROWS, VOCAB_SIZE).to(torch.bfloat16)
-    records = []
-    for name, params in track(CELLS.items(), description="cells"):
-        steps = {WITHOUT: step_of(params, logits), KEPT: step_of(params | {"kept": True}, logits)}
-        watch = Watch()
-        calls = {each: repeat(call) for each, call in (steps | {READ: make_read(logits)}).items()}
-        results = {each: result.to_json() for each, result in measure(calls, Budget(seconds=seconds)).items()}
-        records.append({"cell": name, "disturbed": watch.share_of_others(), "results": results})
+    records = times_of(CELLS, {WITHOUT: {}, KEPT: {"kept": True}}, seconds)
     gates = [judge(record).to_json() for record in records]
     return {"environment": environment.describe(), "records": records, "gates": gates}
 

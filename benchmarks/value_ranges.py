@@ -56,18 +56,25 @@ def step_of(params: dict[str, Any], logits: Tensor) -> Callable[[], object]:
     return lambda: sampler(logits, batch, advance=False)
 
 
-def run(seconds: float) -> dict[str, Any]:
-    """Times every cell."""
+def times_of(
+    cells: dict[str, dict[str, Any]], options: dict[str, dict[str, Any]], seconds: float
+) -> list[dict[str, Any]]:
+    """Times a step of each cell's requests with each of some options."""
     logits = distributions.make(distributions.LANGUAGE_MODEL, ROWS, VOCAB_SIZE).to(torch.bfloat16)
     records = []
-    for name, params in track(CELLS.items(), description="cells"):
-        calls = {filter_: step_of(params | more, logits) for filter_, more in FILTERS.items()} | {
-            READ: make_read(logits)
-        }
+    for name, params in track(cells.items(), description="cells"):
+        calls = {option: step_of(params | more, logits) for option, more in options.items()}
+        calls |= {READ: make_read(logits)}
         watch = Watch()
         results = measure({each: repeat(call) for each, call in calls.items()}, Budget(seconds=seconds))
         found = {each: result.to_json() for each, result in results.items()}
         records.append({"cell": name, "disturbed": watch.share_of_others(), "results": found})
+    return records
+
+
+def run(seconds: float) -> dict[str, Any]:
+    """Times every cell."""
+    records = times_of(CELLS, FILTERS, seconds)
     return {"environment": environment.describe(), "records": records, "gates": [judge(records).to_json()]}
 
 
