@@ -69,9 +69,9 @@ def write_json(model: LanguageModel, tokenizer: Tokenizer, batch: SamplingBatch)
     while writing:
         logits, cache = model(new, cache)
         bitmask = allowed_tokens([matchers[row] for row in writing], batch.vocab_size)
-        drawn, status, _ = sampler(logits[:, -1].contiguous(), batch, bitmask=bitmask, bitmask_rows=writing)
-        new = drawn.unsqueeze(1)
-        statuses, tokens = status.tolist(), drawn.tolist()
+        output = sampler(logits[:, -1].contiguous(), batch, bitmask=bitmask, bitmask_rows=writing)
+        new = output.token_ids.unsqueeze(1)
+        statuses, tokens = output.status.tolist(), output.token_ids.tolist()
         for row in writing:
             if statuses[row] != RowStatus.OK:
                 raise RuntimeError(f"row {row} has the status {RowStatus(statuses[row]).name}")

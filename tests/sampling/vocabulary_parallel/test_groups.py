@@ -176,7 +176,7 @@ def test_wrong_calls() -> None:
         sampler(torch.zeros(1, 64), batch)
     with pytest.raises(ValueError, match="batch must have the vocabulary of the shard, 64, got 65"):
         sampler(torch.zeros(1, 70), SamplingBatch(65))
-    whole, _, _ = Sampler()(torch.arange(64.0).expand(1, 64), batch, advance=False)
+    whole = Sampler()(torch.arange(64.0).expand(1, 64), batch, advance=False).token_ids
     assert torch.equal(sampler(torch.arange(70.0).expand(1, 70), batch).token_ids, whole)
 
 
