@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 from benchmarks import environment
 from benchmarks.command import measure_and_show
 from benchmarks.gates import AT_MOST, Gate, Measured, gate_of_worst, ratio
