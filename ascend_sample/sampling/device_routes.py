@@ -182,12 +182,13 @@ class Segments:
         if segments is None:
             segments = whole_segments(len(logits), vocab_size, logits.device)
         weights = segments[:, :vocab_size]
-        values = cleaned_in_float32(logits, is_own, out=weights)
-        base = base_of(largest_of(values))
-        if self._top_p is not None:
+        if self._top_p is None:
+            values = cleaned_in_float32(logits, is_own, out=weights)
+        else:
             operator = torch.ops.ascend_sample.top_k_top_p_sample
             values = operator(cleaned(logits), self._top_k, self._top_p, None, 0.0, True, 32)[1]
-        scaled(values, base, self._divisor, out=weights)
+        # The largest of these very values: what stands for +inf is not the same number in every dtype.
+        scaled(values, base_of(largest_of(values)), self._divisor, out=weights)
         self._weigh(weights)
         return draw_from_segments(segments, vocab_size, noise)
 

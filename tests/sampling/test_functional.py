@@ -184,6 +184,19 @@ class TestBadRows:
         ([torch.inf, torch.nan, torch.inf, 9.0], 2, {0, 2}),
     )
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+    def test_infinite_logits_share_the_mass_by_any_route(self, machine: str, dtype: torch.dtype) -> None:
+        """In a batch, where routes serve rows together: a number stands for +inf, and not the same in each dtype."""
+        row = torch.arange(40.0)
+        row[[7, 30]] = torch.inf
+        filters = ({}, {"top_p": 0.75}, {"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 9}, {"top_k": 9, "top_p": 0.75})
+        requests = [SamplingParams(**each, seed=seed) for seed in range(20) for each in filters]
+        output = call(row.expand(len(requests), -1).to(dtype), requests, [0] * len(requests), machine)
+        assert set(output.status.tolist()) == {3}
+        drawn = output.token_ids.cpu().view(20, -1)
+        assert all({7, 30} >= set(ids) for ids in drawn.T.tolist()), drawn
+        assert all(len(set(ids)) == 2 for place, ids in enumerate(drawn.T.tolist()) if "top_p" not in filters[place])
+
     @pytest.mark.parametrize("number", range(len(BAD)))
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_status_and_a_valid_id_for_that_row_alone(self, machine: str, dtype: torch.dtype, number: int) -> None:
