@@ -56,7 +56,7 @@ def status_of_parts(parts: Tensor) -> Tensor:
         >>> status_of_parts(torch.tensor([[1, 1, 3, 0], [1, 0, 2, 3]], dtype=torch.int8))
         tensor([1, 0, 2, 3], dtype=torch.int8)
     """
-    of_ranks = parts.numpy()  # few numbers, which numpy is done with sooner
+    of_ranks = parts.numpy()
     status = (of_ranks == 1).all(0).astype(np.int8)
     status[(of_ranks == 3).any(0)] = 3
     status[(of_ranks == 2).any(0)] = 2
