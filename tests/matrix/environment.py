@@ -116,7 +116,7 @@ class Environment:
         with self.log.open("a") as log:
             log.write(f"$ {' '.join(map(str, command))}  # {time.monotonic() - start:.0f} s\n{finished.stdout}\n")
         if finished.returncode != 0:
-            lines = [line for line in finished.stdout.strip().splitlines() if not line.startswith("WARNING: Location")]
+            lines = finished.stdout.strip().splitlines()
             errors = [line for line in lines[:-LAST_LINES] if ERROR.search(line)][-LAST_ERRORS:]
             text = "\n".join([f"exit status {finished.returncode}", *errors, *lines[-LAST_LINES:]])
             raise StepFailure(text.replace(f"{self.folder}{os.sep}", ""))
