@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -143,7 +144,7 @@ def test_frequencies(server: Server) -> None:
     answers = server.ask_together([body] * count)
     (best,) = answers[0].body["choices"][0]["logprobs"]["top_logprobs"]
     found = Counter(answer.body["choices"][0]["logprobs"]["tokens"][0] for answer in answers)
-    weights = {token: 2.718281828459045**logprob for token, logprob in best.items()}
+    weights = {token: math.exp(logprob) for token, logprob in best.items()}
     total = sum(sorted(weights.values())[-4:])
     for token, weight in weights.items():
         expected = count * weight / total
