@@ -120,7 +120,7 @@ void Stream::wait_for_work(std::unique_lock<std::mutex>& lock, Condition conditi
     if (promised_ <= permitted_) {
       work_available_.wait(lock);
     } else if (work_available_.wait_until(lock, promised_at_) == std::cv_status::timeout) {
-      permitted_ = promised_;
+      permitted_ = std::max(permitted_, promised_);  // somebody may have waited for more meanwhile
     }
   }
 }
