@@ -82,7 +82,7 @@ def core_extension() -> Extension:
     flags = json.loads((ROOT / "csrc/cpu/flags.json").read_text())
     extension = cpp_extension.CppExtension(
         "ascend_sample._C",
-        [*sources("csrc", "csrc/cpu"), *units("csrc/cpu/torch", 2)],
+        [*units("csrc", 2), *sources("csrc/cpu"), *units("csrc/cpu/torch", 2)],
         include_dirs=[str(ROOT / "csrc")],
         # Without OpenMP, at::parallel_for, whose loop is in a header, would run on one thread.
         extra_compile_args=[*COMPILE_ARGS, *flags["all"], "-fopenmp"],

@@ -1,8 +1,10 @@
 // What the rules of several operators have in common. The rules of each, and its outputs, stand in
-// checks.cpp and sampling_checks.cpp, once: every kernel (CPU, NPU, composite and fake) calls them,
-// so that none can drift. Source: docs/semantics.md, sections 1 and 5, and docs/semantics_v2.md.
+// checks.cpp, sampling_checks.cpp and shard_checks.cpp, once: every kernel (CPU, NPU, composite and
+// fake) calls them, so that none can drift. Source: docs/semantics.md, sections 1 and 5, and
+// docs/semantics_v2.md.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "contract.h"
@@ -15,6 +17,25 @@ void check_logits(const char* op, const at::Tensor& logits);
 
 /// The rule for any tensor: it is dense and strided; `name` is the argument's.
 void check_layout(const char* op, const at::Tensor& tensor, const char* name);
+
+/// The rules for a list of one dtype, on the device of another tensor.
+void check_list(const char* op, const at::Tensor& tensor, const char* name, c10::ScalarType dtype,
+                const at::Tensor& model, const char* model_name);
+
+/// The same, with a value for each row.
+void check_per_row(const char* op, const at::Tensor& tensor, const char* name,
+                   c10::ScalarType dtype, const c10::SymInt& rows, const at::Tensor& model,
+                   const char* model_name);
+
+/// The rule for what noise is for.
+void check_purpose(const char* op, int64_t purpose, const char* name = "purpose");
+
+/// How many rows are meant: those that are named, or all; the rules for their list.
+c10::SymInt count_rows(const char* op, const at::Tensor& logits,
+                       const std::optional<at::Tensor>& rows);
+
+/// The rule for how many of the best are wanted.
+void check_count(const char* op, int64_t count, const at::Tensor& logits);
 
 /// Whether a comparison of sizes holds; of symbolic ones it becomes a guard.
 inline bool expect(const c10::SymBool& condition) {

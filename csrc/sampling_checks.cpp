@@ -40,28 +40,6 @@ void check_kind(const char* op, const at::Tensor& tensor, const char* name, Scal
                     ".to(", model_name, ".device).");
 }
 
-/// A list of one dtype, on the device of another tensor.
-void check_list(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
-                const at::Tensor& model, const char* model_name) {
-  check_kind(op, tensor, name, dtype, kList, model, model_name);
-}
-
-/// The same, with a value for each row.
-void check_per_row(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
-                   const c10::SymInt& rows, const at::Tensor& model, const char* model_name) {
-  check_list(op, tensor, name, dtype, model, model_name);
-  TORCH_CHECK_VALUE(expect(tensor.sym_size(0).sym_eq(rows)), op, ": ", name,
-                    " must have one value for each row (", rows, "), got ", tensor.sym_size(0),
-                    ". Expand it to the number of rows.");
-}
-
-void check_purpose(const char* op, int64_t purpose, const char* name = "purpose") {
-  constexpr int64_t kPurposes = int64_t{1} << 32;
-  TORCH_CHECK_VALUE(purpose >= 0 && purpose < kPurposes, op, ": ", name,
-                    " must be between 0 and 2^32 - 1, got ", purpose,
-                    ". Use a member of ascend_sample.sampling.noise.Purpose.");
-}
-
 /// The edits of rows: what operators take for them, family by family.
 class EditsCheck {
  public:
@@ -176,16 +154,6 @@ void check_requests(const char* op, const RequestsArguments& arguments, const at
   EditsCheck(op, logits, rows).check(arguments);
 }
 
-/// How many rows are meant: those that are named, or all.
-c10::SymInt count_rows(const char* op, const at::Tensor& logits,
-                       const std::optional<at::Tensor>& rows) {
-  if (!rows.has_value()) {
-    return logits.sym_size(0);
-  }
-  check_list(op, *rows, "rows", ScalarType::Long, logits, "logits");
-  return rows->sym_size(0);
-}
-
 /// What drafts were drawn from.
 void check_proposals(const VerifyDraftsArguments& arguments, const c10::SymInt& drafts) {
   constexpr const char* kOperator = VerifyDraftsArguments::kName;
@@ -223,14 +191,42 @@ void check_proposals(const VerifyDraftsArguments& arguments, const c10::SymInt& 
   check(*probabilities, "draft_probabilities", ScalarType::Float, columns);
 }
 
-/// The rule for how many of the best are wanted.
+}  // namespace
+
+void check_list(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
+                const at::Tensor& model, const char* model_name) {
+  check_kind(op, tensor, name, dtype, kList, model, model_name);
+}
+
+void check_per_row(const char* op, const at::Tensor& tensor, const char* name, ScalarType dtype,
+                   const c10::SymInt& rows, const at::Tensor& model, const char* model_name) {
+  check_list(op, tensor, name, dtype, model, model_name);
+  TORCH_CHECK_VALUE(expect(tensor.sym_size(0).sym_eq(rows)), op, ": ", name,
+                    " must have one value for each row (", rows, "), got ", tensor.sym_size(0),
+                    ". Expand it to the number of rows.");
+}
+
+void check_purpose(const char* op, int64_t purpose, const char* name) {
+  constexpr int64_t kPurposes = int64_t{1} << 32;
+  TORCH_CHECK_VALUE(purpose >= 0 && purpose < kPurposes, op, ": ", name,
+                    " must be between 0 and 2^32 - 1, got ", purpose,
+                    ". Use a member of ascend_sample.sampling.noise.Purpose.");
+}
+
+c10::SymInt count_rows(const char* op, const at::Tensor& logits,
+                       const std::optional<at::Tensor>& rows) {
+  if (!rows.has_value()) {
+    return logits.sym_size(0);
+  }
+  check_list(op, *rows, "rows", ScalarType::Long, logits, "logits");
+  return rows->sym_size(0);
+}
+
 void check_count(const char* op, int64_t count, const at::Tensor& logits) {
   TORCH_CHECK_VALUE(expect(logits.sym_size(1).sym_ge(count)), op,
                     ": count must be at most the vocabulary size of logits (", logits.sym_size(1),
                     "), got ", count, ". Ask for fewer.");
 }
-
-}  // namespace
 
 void check_arguments(const NoiseArguments& arguments) {
   constexpr const char* kOperator = NoiseArguments::kName;
@@ -338,92 +334,6 @@ void check_arguments(const RowLogprobsArguments& arguments) {
   check_count(kOperator, count, logits);
 }
 
-void check_arguments(const FirstOfRowsArguments& arguments) {
-  constexpr const char* kOperator = FirstOfRowsArguments::kName;
-  check_logits(kOperator, arguments.logits);
-  count_rows(kOperator, arguments.logits, arguments.rows);
-  TORCH_CHECK_VALUE(arguments.count >= 1 && arguments.count <= kMaxTopK, kOperator,
-                    ": count must be between 1 and ", kMaxTopK, ", got ", arguments.count,
-                    ". Sort the logits for more.");
-  check_count(kOperator, arguments.count, arguments.logits);
-}
-
-void check_arguments(const ShardHistogramArguments& arguments) {
-  constexpr const char* kOperator = ShardHistogramArguments::kName;
-  const auto& [logits, rows, maximum, counts, prefix, digit] = arguments;
-  check_logits(kOperator, logits);
-  const c10::SymInt count = count_rows(kOperator, logits, rows);
-  check_per_row(kOperator, maximum, "maximum", ScalarType::Float, count, logits, "logits");
-  check_per_row(kOperator, counts, "counts", ScalarType::Bool, count, logits, "logits");
-  check_per_row(kOperator, prefix, "prefix", ScalarType::Long, count, logits, "logits");
-  TORCH_CHECK_VALUE(digit >= 0 && digit < 4, kOperator, ": digit must be between 0 and 3, got ",
-                    digit, ". A value has four digits of 8 bits.");
-}
-
-void check_arguments(const ChunkSumsArguments& arguments) {
-  check_logits(ChunkSumsArguments::kName, arguments.logits);
-  count_rows(ChunkSumsArguments::kName, arguments.logits, arguments.rows);
-}
-
-void check_arguments(const LogOfSumsArguments& arguments) {
-  constexpr const char* kOperator = LogOfSumsArguments::kName;
-  const auto& [maxima, sums] = arguments;
-  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
-    TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, kOperator, ": ", name, " must be ", dtype,
-                     ", got ", tensor.scalar_type(), ". Pass what chunk_sums returns.");
-    TORCH_CHECK_VALUE(
-        tensor.dim() == 2 && tensor.sym_sizes() == maxima.sym_sizes() && tensor.sym_size(1) >= 1,
-        kOperator, ": ", name, " must have the shape [rows, chunks] of maxima, got ",
-        tensor.sym_sizes(), ". Pass what chunk_sums returns.");
-  };
-  check(maxima, "maxima", ScalarType::Float);
-  check(sums, "sums", ScalarType::Double);
-}
-
-void check_arguments(const CountAboveArguments& arguments) {
-  constexpr const char* kOperator = CountAboveArguments::kName;
-  const auto& [logits, rows, bounds] = arguments;
-  check_logits(kOperator, logits);
-  const c10::SymInt count = count_rows(kOperator, logits, rows);
-  check_per_row(kOperator, bounds, "bounds", ScalarType::Float, count, logits, "logits");
-}
-
-void check_arguments(const ShardLeadsArguments& arguments) {
-  constexpr const char* kOperator = ShardLeadsArguments::kName;
-  const at::Tensor& logits = arguments.logits;
-  check_logits(kOperator, logits);
-  const c10::SymInt count = count_rows(kOperator, logits, arguments.rows);
-  const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
-    check_per_row(kOperator, tensor, name, dtype, count, logits, "logits");
-  };
-  TORCH_CHECK_VALUE(arguments.first_id >= 0 && arguments.first_id <= kMaxVocabSize, kOperator,
-                    ": first_id must be between 0 and ", kMaxVocabSize, ", got ",
-                    arguments.first_id, ". It is the id of the first column.");
-  TORCH_CHECK_VALUE(arguments.slack >= 0 && arguments.slack < 1, kOperator,
-                    ": slack must be in [0, 1), got ", arguments.slack,
-                    ". It is a share of a score.");
-  check(arguments.temperature, "temperature", ScalarType::Float);
-  check(arguments.min_p, "min_p", ScalarType::Float);
-  check(arguments.seed, "seed", ScalarType::Long);
-  check(arguments.position, "position", ScalarType::Long);
-  check_purpose(kOperator, arguments.purpose);
-  if (arguments.maximum.has_value()) {
-    check(*arguments.maximum, "maximum", ScalarType::Float);
-  }
-  const std::optional<at::Tensor>* const cuts[] = {&arguments.least_values, &arguments.most_values,
-                                                   &arguments.least_last_ids,
-                                                   &arguments.most_last_ids};
-  const char* const names[] = {"least_values", "most_values", "least_last_ids", "most_last_ids"};
-  for (size_t i = 0; i < std::size(cuts); ++i) {
-    TORCH_CHECK_VALUE(cuts[i]->has_value() == cuts[0]->has_value(), kOperator, ": ", names[i],
-                      " must be given together with ", names[0],
-                      ", got one of them alone. Give both cuts, or none.");
-    if (cuts[i]->has_value()) {
-      check(**cuts[i], names[i], i < 2 ? ScalarType::Float : ScalarType::Long);
-    }
-  }
-}
-
 at::Tensor allocate_outputs(const FilterArguments& arguments) {
   return allocate(arguments.logits.sym_sizes(), c10::kFloat, arguments.logits);
 }
@@ -463,41 +373,6 @@ RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& argum
   const c10::SymInt shape[] = {token_ids.sym_size(0), 1 + count};
   return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kLong, logits),
           allocate({shape[0]}, c10::kLong, logits)};
-}
-
-FirstOfRowsArguments::Results allocate_outputs(const FirstOfRowsArguments& arguments) {
-  const auto& [logits, rows, count] = arguments;
-  const c10::SymInt shape[] = {rows.has_value() ? rows->sym_size(0) : logits.sym_size(0), count};
-  return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kLong, logits),
-          allocate({shape[0]}, c10::kChar, logits)};
-}
-
-at::Tensor allocate_outputs(const ShardHistogramArguments& arguments) {
-  return allocate({arguments.prefix.sym_size(0), c10::SymInt(256)}, c10::kDouble, arguments.logits);
-}
-
-ChunkSumsArguments::Results allocate_outputs(const ChunkSumsArguments& arguments) {
-  const auto& [logits, rows] = arguments;
-  const c10::SymInt shape[] = {rows.has_value() ? rows->sym_size(0) : logits.sym_size(0),
-                               (logits.sym_size(1) + 1023) / 1024};
-  return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kDouble, logits)};
-}
-
-LogOfSumsArguments::Results allocate_outputs(const LogOfSumsArguments& arguments) {
-  const at::Tensor& maxima = arguments.maxima;
-  return {allocate({maxima.sym_size(0)}, c10::kFloat, maxima),
-          allocate({maxima.sym_size(0)}, c10::kDouble, maxima)};
-}
-
-at::Tensor allocate_outputs(const CountAboveArguments& arguments) {
-  return allocate({arguments.bounds.sym_size(0)}, c10::kLong, arguments.logits);
-}
-
-ShardLeadsArguments::Results allocate_outputs(const ShardLeadsArguments& arguments) {
-  const at::Tensor& logits = arguments.logits;
-  const c10::SymInt rows = arguments.seed.sym_size(0);
-  return {allocate({rows, 3, 6}, c10::kDouble, logits), allocate({rows, 3}, c10::kLong, logits),
-          allocate({rows}, c10::kFloat, logits), allocate({rows}, c10::kChar, logits)};
 }
 
 }  // namespace ascend_sample

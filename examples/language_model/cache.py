@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from .training import Report, TrainingConfig, split_documents, train
 
 # The modules that decide what a cached file holds: with any of them changed, it would be stale.
 DECIDING_MODULES = ("corpus.py", "model.py", "muon.py", "tokenizer.py", "training.py")
+
+
+STEPS_VARIABLE = "LANGUAGE_MODEL_STEPS"
+"""Trains for so many steps instead, where the texts do not matter: in tests."""
 
 
 def cache_key(model_config: ModelConfig, training_config: TrainingConfig) -> str:
@@ -46,7 +51,7 @@ def load_or_train(
         retrain: whether to train although a cached model exists.
         directory: where to keep the file; `cache_directory("language_model")` by default.
         model_config: the model's shape.
-        training_config: how to train.
+        training_config: how to train; as usual by default, for `LANGUAGE_MODEL_STEPS` steps where that is set.
 
     Returns:
         The model, in float32 on the CPU and in evaluation mode, and the tokenizer.
@@ -56,7 +61,8 @@ def load_or_train(
         >>> logits, _ = model(torch.tensor([encode_prompt(tokenizer, "Return the")]))
     """
     model_config = model_config or ModelConfig()
-    training_config = training_config or TrainingConfig()
+    steps = int(os.environ.get(STEPS_VARIABLE, TrainingConfig.steps))
+    training_config = training_config or TrainingConfig(steps=steps)
     directory = directory or cache_directory("language_model")
     path = directory / f"model-{cache_key(model_config, training_config)}.pt"
     checkpoint = load_or_make(path, lambda: _train_checkpoint(model_config, training_config, progress), retrain)

@@ -201,6 +201,7 @@ def test_processes_of_gloo_verify_the_same() -> None:
     assert on_processes("--drafts", "6").count(": 6 passes of drafts are the same") == 3
 
 
+@pytest.mark.timeout(300 + 30 * KILLS)
 @pytest.mark.parametrize("lost", [0, 2])
 def test_when_a_rank_dies_the_others_name_it(lost: int) -> None:
     """The first one, too, which has the store by which they found each other. Who said it may be named, too."""
