@@ -97,7 +97,7 @@ test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequen
 	  tests/decoding/onnx/test_onnx_transformers.py
 
 test-collectives: $(BIN)/.built  ## a rank of a group is killed 200 times, emulated and in a step of gloo: the others say so, and a new group works
-	ASCEND_SAMPLE_COLLECTIVES=long $(RUN) -m pytest tests/hostcann/test_hccl.py \
+	ASCEND_SAMPLE_COLLECTIVES=long $(RUN) -m pytest -o timeout=1800 tests/hostcann/test_hccl.py \
 	  tests/sampling/vocabulary_parallel/test_groups.py
 
 test-decoding-oracles: $(BIN)/.built  ## group beam and contrastive search beside transformers 4.49, in an environment of its own

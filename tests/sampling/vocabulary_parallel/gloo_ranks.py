@@ -2,15 +2,18 @@
 
     python -m torch.distributed.run --standalone --nproc_per_node=3 tests/sampling/vocabulary_parallel/gloo_ranks.py
 
-With ``--drafts`` drafts are verified instead. With ``--dies`` a rank, the last one if none is named, ends in
-the middle of a step, and the others say what they are told.
+With ``--forks 3`` it needs no torchrun: it forks so many ranks. With ``--drafts`` drafts are verified instead. With
+``--dies`` a rank, the last one if none is named, ends in the middle of a step; the others say what they are told, and
+draw in a new group.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -55,16 +58,34 @@ def draw(rows: int) -> None:
 
 
 def lose_a_rank(lost: int) -> None:
-    """Takes a step in which a rank ends; -1 is the last one."""
-    is_lost = dist.get_rank() == lost % dist.get_world_size()
-    exchange = Dies(None) if is_lost else ProcessGroupExchange(None)
+    """Takes a step in which a rank ends, -1 being the last one; the others go on in a new group."""
+    exchange = Dies(None) if dist.get_rank() == lost % dist.get_world_size() else ProcessGroupExchange(None)
     case = random_case(5, exchange.size)
     shard = shards_of(case.widths, case.vocab_size, exchange)
     try:
         Sampler(shard=shard)(part_of(case.logits, shard), batch_of(case))
     except RuntimeError as error:
         print(f"rank {exchange.rank} says: {error}".replace("\n", " "), flush=True)
-    os._exit(0)  # the group is broken: nobody waits for it
+    dist.destroy_process_group()
+    survivors = [rank for rank in range(exchange.size) if rank != lost % exchange.size]
+    store = dist.FileStore(str(Path(tempfile.gettempdir(), f"survivors_{os.environ['MASTER_PORT']}")), len(survivors))
+    dist.init_process_group(
+        "gloo", store=store, rank=survivors.index(exchange.rank), world_size=len(survivors), timeout=DEADLINE
+    )
+    draw(20)
+
+
+def fork_ranks(size: int) -> None:
+    """Goes on as each of so many ranks, in forks; this process ends when all of them have."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(size))
+    for rank in range(size):
+        if os.fork() == 0:
+            os.environ["RANK"] = str(rank)
+            return
+    statuses = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(size)]  # at once: no rank stays as a zombie
+    raise SystemExit(next((status for status in statuses if status != 0), 0))
 
 
 def main() -> None:
@@ -73,12 +94,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100)
     parser.add_argument("--drafts", type=int, default=0, metavar="PASSES")
     parser.add_argument("--dies", type=int, nargs="?", const=-1, metavar="RANK")
+    parser.add_argument("--forks", type=int, default=0, metavar="RANKS")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.forks:
+        fork_ranks(options.forks)
     dist.init_process_group("gloo", timeout=DEADLINE)
     if options.dies is not None:
         lose_a_rank(options.dies)
-    if options.drafts:
+    elif options.drafts:
         print(verify_on_rank(ProcessGroupExchange(None), options.drafts))
     else:
         draw(options.rows)
