@@ -94,7 +94,11 @@ class TestTranslations:
     """A translation has the sections, the code, the tables and the links of what it translates."""
 
     def test_code(self, document: Path) -> None:
-        assert FENCE.findall(document.read_text()) == FENCE.findall(TRANSLATED[document].read_text())
+        blocks = [
+            [block for block in FENCE.findall(path.read_text()) if not block[0].startswith("{")]
+            for path in (document, TRANSLATED[document])
+        ]
+        assert blocks[0] == blocks[1]
 
     def test_sections(self, document: Path) -> None:
         shapes = []
@@ -110,8 +114,22 @@ class TestTranslations:
         assert shapes[0] == shapes[1]
 
     def test_links(self, document: Path) -> None:
-        links = [re.findall(r"\]\(([^)\s]+)\)", path.read_text())[1:] for path in (document, TRANSLATED[document])]
-        assert links[0] == links[1]
+        """The first leads to the other language; the others to what is in the document's own."""
+        (here, *ours), (there, *theirs) = (
+            re.findall(r"\]\(([^)\s]+)\)", path.read_text()) for path in (document, TRANSLATED[document])
+        )
+        assert (document.parent / here, document.parent / there) == (TRANSLATED[document], document)
+        in_chinese = {path: translation for translation, path in TRANSLATED.items()}
+        for target in theirs:
+            wanted = in_chinese.get((document.parent / target).resolve())
+            expected = target if wanted is None else target.removesuffix(".md") + ".zh-CN.md"
+            assert ours.pop(0) == expected
+        assert ours == []
+
+    def test_punctuation(self, document: Path) -> None:
+        """Chinese has its own; what stands in code is not Chinese."""
+        prose = re.sub(r"`[^`]*`", "`", FENCE.sub("", document.read_text()))
+        assert re.findall(r"[\u4e00-\u9fff`][,:;?!(]|[,:;?!)][\u4e00-\u9fff]", re.sub(r"\]\([^)]*\)", "]", prose)) == []
 
 
 class TestNames:
