@@ -271,6 +271,15 @@ def test_bad_arguments(arguments: dict[str, Any], error: type[Exception], messag
         StaticVerification(**(given | arguments))
 
 
+def test_no_requests(device: str) -> None:
+    step, batch = StaticVerification(1, 3, 9, torch.float32, device, rule="block"), SamplingBatch(9, device)
+    step.prepare(batch)
+    step.run()
+    verified = step.verified(batch)
+    assert lists_of(verified) == [[], [], []]
+    verified.append_to(batch)
+
+
 def test_too_many_requests() -> None:
     step = StaticVerification(1, 3, 9, torch.float32, "cpu")
     with pytest.raises(ValueError, match="StaticVerification: batch must have at most 1 rows of 9 ids, got 2 of 9"):
