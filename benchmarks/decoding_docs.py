@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
-from benchmarks import assisted, beam_search, speculative
+from benchmarks import assisted, beam_search, speculative, speculative_requests
 from benchmarks.native import ROOT
 from benchmarks.report import format_ratio, format_seconds
 
@@ -62,6 +62,8 @@ def speculative_tables(found: dict[str, Any]) -> list[str]:
     ]
     if "assisted" in found:
         lines += [*assisted.table(found["assisted"]), ""]
+    if "requests" in found:
+        lines += [*speculative_requests.table(found["requests"]), ""]
     lines += ["| promise | limit | measured | |", "|---|---|---|---|"]
     for gate in speculative.judge(found):
         value = "" if gate.value is None else f"{format_ratio(gate.value)} {gate.worst}".strip()

@@ -1,7 +1,7 @@
 """Speculative sampling beside plain decoding on the CPU, with a draft and a target that the benchmark trains itself.
 
     python -m benchmarks.speculative                         # all parts; writes build/performance/speculative.json
-    python -m benchmarks.speculative --part normalisation    # one of speed, normalisation, identity, assisted
+    python -m benchmarks.speculative --part normalisation    # one of speed, normalisation, identity, assisted, requests
 
 `speed` decodes texts that the models know by heart and others, at several temperatures: so acceptance varies. Each case
 times plain decoding, gamma = 7, adaptive gamma and, of one row, gamma = 14 (nothing is promised of that) in turns. A
@@ -9,7 +9,7 @@ round of gamma drafts costs gamma * c + v plain steps, where c and v, the cost o
 + 1 tokens, are measured in the same run; the model of the literature has v = 1. `normalisation` filters 352 positions
 at once and one by one, as the source document's first version does. `identity` compares greedy texts of the demo's
 language model, 1,000 prompts, with its own greedy ones. `assisted` is speculation beside transformers' own
-(benchmarks/assisted.py).
+(benchmarks/assisted.py), `requests` speculation with penalties and logprobs (benchmarks/speculative_requests.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ascend_sample.decoding.output import DecodeOutput
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams, sample_rows
-from benchmarks import assisted, environment
+from benchmarks import assisted, environment, normalisation, speculative_requests
 from benchmarks.draft_and_target import CachedNetwork, NetworkConfig, Trained, load_or_train
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst
 from benchmarks.greedy_identity import find_examples, identity
@@ -43,15 +43,12 @@ from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
 
 OUTPUT = ROOT / "build" / "performance" / "speculative.json"
-PARTS = ("speed", "normalisation", "identity", "assisted")
+PARTS = ("speed", "normalisation", "identity", "assisted", "requests")
 
 GAMMA, LONG_GAMMA = 7, 14
 PROMPT_TOKENS, NEW_TOKENS = 24, 96
 REPEATS = 5
 HIGH_ACCEPTANCE = 0.92
-NORMALISATIONS = ((352, 1024), (352, 2048), (352, 4096), (352, 32000), (8, 2048))
-"""Positions and vocabularies; 352 is the prompt of the source document, 2048 the vocabulary of the models here."""
-JUDGED_NORMALISATION = "352 x 2048"
 
 
 class Case(NamedTuple):
@@ -119,6 +116,13 @@ def decode_plainly(model: StepModel, prompts: Tensor, tokens: int, params: list[
         logits, cache, _ = model.decode(drawn[-1][:, None], cache)
         drawn.append(draw(logits[:, 0], prompts.shape[1] + len(drawn)))
     return torch.stack(drawn, dim=1)
+
+
+def requests() -> dict[str, Any]:
+    """Time speculation of requests that ask for penalties and logprobs."""
+    models = trained()
+    target, draft = CachedNetwork(models.network, is_draft=False), CachedNetwork(models.network, is_draft=True)
+    return speculative_requests.measure(target, draft, {"known": models.known, "others": models.unknown})
 
 
 def speed() -> dict[str, Any]:
@@ -251,39 +255,6 @@ def describe_case(
     }
 
 
-def loop_normalisation(logits: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """One position after the other, by the operators of the source document's first version."""
-    result = torch.empty_like(logits)
-    for position in range(logits.shape[1]):
-        row = logits[:, position] / temperature
-        row[row < row.topk(top_k, dim=1).values[:, -1:]] = -torch.inf
-        values, order = row.sort(dim=1, descending=True)
-        drops = values.softmax(dim=1).cumsum(dim=1) > top_p
-        drops[:, 1:] = drops[:, :-1].clone()
-        drops[:, 0] = False
-        row[drops.scatter(1, order, drops)] = -torch.inf
-        result[:, position] = row.softmax(dim=1)
-    return result
-
-
-def normalisation() -> dict[str, Any]:
-    """Time both ways for the prompt of the source document, and for a pass over 8 tokens."""
-    params = SamplingParams(temperature=0.8, top_k=50, top_p=0.9)
-    found: dict[str, Any] = {}
-    for positions, vocab_size in tqdm(NORMALISATIONS, desc="normalisation", unit="size"):
-        logits = torch.randn(1, positions, vocab_size, generator=torch.Generator().manual_seed(0)) * 3
-        sampling = RowSampling([params], vocab_size, logits.device)
-        options = (params.temperature, params.top_k or 0, params.top_p)
-        torch.testing.assert_close(sampling.probabilities(logits), loop_normalisation(logits, *options))
-        subjects: dict[str, Callable[[], object]] = {
-            "at once": lambda s=sampling, x=logits: s.probabilities(x),
-            "one by one": lambda x=logits, o=options: loop_normalisation(x, *o),
-        }
-        results = measure({name: repeat(call) for name, call in subjects.items()}, Budget(seconds=3.0))
-        found[f"{positions} x {vocab_size}"] = {name: result.median for name, result in results.items()}
-    return found
-
-
 def judge(found: dict[str, Any]) -> list[Gate]:
     """What is promised, as far as it was measured."""
     gates = []
@@ -304,10 +275,10 @@ def judge(found: dict[str, Any]) -> list[Gate]:
             _worst("adaptive gamma / plain decoding", AT_LEAST, 0.95, records, _speed_adaptive),
         ]
     if "normalisation" in found:
-        times = found["normalisation"][JUDGED_NORMALISATION]
+        times = found["normalisation"][normalisation.JUDGED]
         value = times["one by one"] / times["at once"]
         gates.append(
-            Gate("speculative", f"normalisation one by one / at once, {JUDGED_NORMALISATION}", AT_LEAST, 50.0, value)
+            Gate("speculative", f"normalisation one by one / at once, {normalisation.JUDGED}", AT_LEAST, 50.0, value)
         )
     if "identity" in found:
         value = float(sum(found["identity"]["differing"].values()))
@@ -392,6 +363,8 @@ def show(found: dict[str, Any], gates: list[Gate]) -> None:
         console.print(found["identity"])
     if "assisted" in found:
         assisted.show(found["assisted"], console)
+    if "requests" in found:
+        speculative_requests.show(found["requests"], console)
     for gate in gates:
         value = "" if gate.value is None else f"{gate.value:.3g}"
         console.print(f"{gate.verdict:<12} {gate.name}: {value} ({gate.bound} {gate.limit:g}) {gate.worst}")
@@ -403,7 +376,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speculative", description=summary)
     parser.add_argument("--part", choices=PARTS, action="append", help="what to run; all if not given")
     options = parser.parse_args()
-    measured = {"speed": speed, "normalisation": normalisation, "identity": identity, "assisted": assisted.measure}
+    measured = {
+        "speed": speed,
+        "normalisation": normalisation.measure_all,
+        "identity": identity,
+        "assisted": assisted.measure,
+        "requests": requests,
+    }
     found: dict[str, Any] = {"environment": environment.describe()}
     for part in options.part or PARTS:
         found[part] = measured[part]()

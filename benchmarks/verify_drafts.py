@@ -1,9 +1,11 @@
-"""Verifying drafts on the CPU, beside a read of the rows that are reached and the decoding layer's `judge_draft`.
+"""Verifying drafts on the CPU, beside a read of the rows that are reached, `judge_draft` and an engine's functions.
 
     python -m benchmarks.verify_drafts  # prints the table and the promises, writes build/performance/verify_drafts.json
 
 64 requests with 4 drafts each, top-k 50, a vocabulary of 151,936, bfloat16. Every cell times its contestants in turns.
-A row is reached when the drafts before it stay; the read beside which a cell is put is one of as many rows.
+A row is reached when the drafts before it stay; the read beside which a cell is put is one of as many rows. The engine
+is vllm-ascend, as far as it verifies drafts in plain torch (benchmarks/rejection_peer.py). Its noise is made for all
+requests at once, as for those without seeds: that is the cheaper of its ways.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.verify import Rule
-from benchmarks import distributions, environment
+from benchmarks import distributions, environment, rejection_peer
 from benchmarks.command import measure_and_show, microseconds, others_share, quartiles_of, show_table
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
@@ -38,7 +40,8 @@ TREE = (*CHAIN, *CHAIN[1:])
 """A chain, and beside each place of it another draft."""
 SECONDS = 6.0
 VERIFY, READ, JUDGE = "verify_drafts", "one read of the rows that are reached", "judge_draft"
-MATCH_READS, DRAWN_READS, AHEAD = 1.6, 3.0, 5.0
+PEER = "vllm-ascend's functions in torch"
+MATCH_READS, DRAWN_READS, AHEAD, AHEAD_OF_PEER = 1.6, 3.0, 5.0, 100.0
 
 
 @dataclass(frozen=True)
@@ -128,14 +131,33 @@ def call_of(cell: Cell, case: Case) -> Callable[[], Any]:
 
 def judge_of(cell: Cell, case: Case) -> Callable[[], object] | None:
     """The decoding layer's decision about the same drafts, where it can take them."""
-    if cell.parents != CHAIN or cell.rule == "block":
+    if not is_plain_chain(cell):
         return None
     sampling = RowSampling(params_of_rows(), VOCAB_SIZE, torch.device("cpu"))
     logits, position = case.logits.view(REQUESTS, GAMMA + 1, VOCAB_SIZE), torch.zeros(REQUESTS, dtype=torch.int64)
-    tokens = case.drafts.clamp(max=VOCAB_SIZE - 1).view(REQUESTS, GAMMA)
+    tokens = ids_of(case).view(REQUESTS, GAMMA)
     proposals = None if case.proposals is None else case.proposals.view(REQUESTS, GAMMA, VOCAB_SIZE)
     draft = Draft(tokens, torch.full((REQUESTS,), GAMMA), proposals)
     return lambda: judge_draft(logits, draft, sampling, position, is_whole=True)
+
+
+def peer_of(cell: Cell, case: Case) -> Callable[[], object] | None:
+    """What the engine's functions make of the same logits and drafts, where they can take them."""
+    if not is_plain_chain(cell):
+        return None
+    requests = rejection_peer.Requests(torch.ones(REQUESTS), torch.full((REQUESTS,), TOP_K))
+    drafts = ids_of(case)
+    return lambda: rejection_peer.verify(case.logits, drafts, case.proposals, requests)
+
+
+def is_plain_chain(cell: Cell) -> bool:
+    """Tells whether those that know neither trees nor the rule block can take its drafts."""
+    return cell.parents == CHAIN and cell.rule != "block"
+
+
+def ids_of(case: Case) -> Tensor:
+    """The drafts for those that take no id beyond the vocabulary."""
+    return case.drafts.clamp(max=VOCAB_SIZE - 1)
 
 
 def run(seconds: float) -> dict[str, Any]:
@@ -143,12 +165,12 @@ def run(seconds: float) -> dict[str, Any]:
     records = []
     for cell in track(CELLS, description="cells"):
         case = make_case(cell)
-        verify, judge_them = call_of(cell, case), judge_of(cell, case)
+        verify = call_of(cell, case)
         accepted = int(verify().accepted.sum())
         reached = accepted + REQUESTS
         calls = {VERIFY: verify, READ: make_read(case.logits[:reached])}
-        if judge_them is not None:
-            calls[JUDGE] = judge_them
+        others = {JUDGE: judge_of(cell, case), PEER: peer_of(cell, case)}
+        calls |= {name: call for name, call in others.items() if call is not None}
         watch = Watch()
         results = measure({name: repeat(call) for name, call in calls.items()}, Budget(seconds=seconds))
         records.append(
@@ -180,6 +202,7 @@ def judge(records: list[dict[str, Any]]) -> list[Gate]:
         worst(f"match / {READ}", {"match"}, AT_MOST, MATCH_READS, VERIFY, READ),
         worst(f"standard with dense q / {READ}", {"standard"}, AT_MOST, DRAWN_READS, VERIFY, READ),
         worst(f"{JUDGE} / {VERIFY}", {"match", "standard"}, AT_LEAST, AHEAD, JUDGE, VERIFY),
+        worst(f"{PEER} / {VERIFY}", {"match", "standard"}, AT_LEAST, AHEAD_OF_PEER, PEER, VERIFY),
     ]
 
 

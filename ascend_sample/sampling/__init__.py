@@ -17,6 +17,7 @@ from ascend_sample.sampling.row_parameters import RowsOutput, RowStatus
 from ascend_sample.sampling.sampler import Sampler
 from ascend_sample.sampling.scoring import Scores, score
 from ascend_sample.sampling.static_step import StaticStep
+from ascend_sample.sampling.static_verify import StaticVerification
 from ascend_sample.sampling.verify import VerifiedDrafts, verify_drafts
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "SamplingRoute",
     "Scores",
     "StaticStep",
+    "StaticVerification",
     "VerifiedDrafts",
     "exponential_noise",
     "filter_logits",

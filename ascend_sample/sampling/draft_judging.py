@@ -16,6 +16,7 @@ from ascend_sample.sampling.distribution import Distributions, kept_logits
 from ascend_sample.sampling.draft_places import ChainLayout, DraftPlaces
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import DrawKeys, KnownNoise, can_be_sent, sent
+from ascend_sample.sampling.row_parameters import RowParameters
 
 TINY: Final = torch.finfo(torch.float32).tiny
 
@@ -111,7 +112,7 @@ def judge(
     layout = _chains(places)
     if layout.most == 0:
         return Judgement(layout.table(drawn_ids), torch.zeros_like(drawn_ids))
-    noise = _noise(places, probabilities.shape[1])
+    noise = noise_of(places, probabilities.shape[1])
     return judge_with(rule, probabilities, drawn_ids, draft_ids, layout, proposals, noise)
 
 
@@ -163,13 +164,23 @@ def target_probabilities(logits: Tensor, edited: Tensor | None, places: DraftPla
     rows = logits if edited is None else edited
     parameters = places.row_parameters()
     if keep_ties:
-        found = torch.softmax(finite_kept(kept_logits(rows, parameters, keep_ties)), 1)
-    else:
-        if Distributions not in places.plans:
-            places.plans[Distributions] = Distributions(parameters, rows.shape[1])
-        of_places: Distributions = places.plans[Distributions]
-        found = of_places.probabilities(rows)
-    return never_empty(found)
+        return probabilities_of(rows, parameters, None)
+    if Distributions not in places.plans:
+        places.plans[Distributions] = Distributions(parameters, rows.shape[1])
+    return probabilities_of(rows, parameters, places.plans[Distributions])
+
+
+def probabilities_of(rows: Tensor, parameters: RowParameters, distributions: Distributions | None) -> Tensor:
+    """Returns what `target_probabilities` does, of edited logits.
+
+    Args:
+        rows: floats [places, vocab_size].
+        parameters: of the places.
+        distributions: theirs; None: top-k keeps every logit that is equal to the k-th.
+    """
+    if distributions is not None:
+        return never_empty(distributions.probabilities(rows))
+    return never_empty(torch.softmax(finite_kept(kept_logits(rows, parameters, keep_ties=True)), 1))
 
 
 def never_empty(probabilities: Tensor) -> Tensor:
@@ -217,7 +228,7 @@ def _chances_of_block(
     return torch.where(layout.columns + 1 == counts.unsqueeze(1), behind, inner)
 
 
-def _noise(places: DraftPlaces, vocab_size: int) -> JudgingNoise:
+def noise_of(places: DraftPlaces, vocab_size: int) -> JudgingNoise:
     """Returns the noise of judging.
 
     A request rejects once a call, so what replaces is drawn with the noise of the position where the call began.

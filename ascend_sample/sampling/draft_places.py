@@ -158,12 +158,16 @@ class DraftPlaces(SamplingBatch):
     @in_normal_mode
     def prepare(self, draft_ids: Tensor) -> None:
         """Goes to where the requests are now, with these drafts."""
-        self.requests.flush()
-        self._table.place_at(self.requests.host.position[self.layout.request] + self.layout.column)
+        self.follow_requests()
         self.padded = self.layout.padded(draft_ids)
         self._place_edits.use_drafts(self.padded)
         if self.requests._edits.rules:
             self._apply_rules(draft_ids)
+
+    def follow_requests(self) -> None:
+        """Goes to where the requests are now."""
+        self.requests.flush()
+        self._table.place_at(self.requests.host.position[self.layout.request] + self.layout.column)
 
     def take_back(self) -> None:
         """Gives back what was taken of the batch for this call."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.draft_places import NO_TOKEN, PlacesLayout
 from ascend_sample.sampling.processing import add_bias, apply_penalties, bits_of_bytes, mask_out, words_of
 from ascend_sample.sampling.row_table import NO_SLOT, to_device
 from ascend_sample.sampling.value_ranges import RANGE
@@ -17,6 +18,7 @@ from ascend_sample.sampling.value_ranges import RANGE
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 NEUTRAL = (1.0, 0.0, 0.0)
 """Penalties that leave every bit as it is."""
+EDIT_BEFORE = "write what SamplingBatch.process returns into its logits and pass is_edited=True."
 
 
 class StaticEdits:
@@ -38,6 +40,7 @@ class StaticEdits:
         self, rows: int, vocab_size: int, device: torch.device, *, addends: int, history: int, bitmask: bool
     ) -> None:
         self.addends, self.history, self.bitmask = addends, history, bitmask
+        self._vocab_size = vocab_size
         self._addend_ids = torch.zeros(rows, addends, dtype=torch.int64, device=device)
         self._addends = torch.zeros(rows, addends, device=device)
         self._seen = torch.zeros(rows, history, dtype=torch.int64, device=device)
@@ -50,23 +53,34 @@ class StaticEdits:
         self._written: tuple[SamplingBatch, int, bool] | None = None
         self._ruled_lists = 0  # so many the batch had written
         self._penalized: Tensor | None = None
+        self._drafts: Tensor | None = None
+        self._before: Tensor | None = None
 
     @property
     def are_on(self) -> bool:
         """Tells whether a step edits anything."""
         return bool(self.addends or self.history or self.bitmask)
 
-    def check(self, name: str, batch: SamplingBatch) -> None:
+    def count_drafts(self, draft_ids: Tensor, layout: PlacesLayout) -> None:
+        """Lets rows be the places of drafts: from now on their penalties count the drafts before a place.
+
+        Args:
+            draft_ids: int64 [drafts], read in each step where they are.
+            layout: which drafts are before which row.
+        """
+        self._drafts, self._before = draft_ids, to_device(layout.before, draft_ids.device)
+
+    def check(self, name: str, batch: SamplingBatch, instead: str = EDIT_BEFORE) -> None:
         """Raises unless all that the rows of a batch ask for has room.
 
         Args:
             name: whose messages these are.
             batch: the rows.
+            instead: how they are served otherwise.
         """
         if batch._edits.rules:
             batch.flush()  # they make their lists then
         edits, host = batch._edits, batch.host
-        instead = "write what SamplingBatch.process returns into its logits and pass is_edited=True."
         if host.is_ranged.any():
             rule = f"have no {', '.join(RANGE)} that is on"
             remedy = f"A graph has no room for them: {instead}"
@@ -120,13 +134,31 @@ class StaticEdits:
             ids = self._addend_ids
             whole.scatter_(1, ids, add_bias(whole.gather(1, ids), self._addends))
         if self.history:
-            is_seen = self._occurrences > 0
-            counts = torch.div(self._occurrences, 2.0, rounding_mode="floor")
-            seen = whole.gather(1, self._seen)
-            whole.scatter_(1, self._seen, apply_penalties(seen, is_seen, counts, *penalties))
+            ids, occurrences = self._seen_with_drafts()
+            counts = torch.div(occurrences, 2.0, rounding_mode="floor")
+            seen = whole.gather(1, ids)
+            whole.scatter_(1, ids, apply_penalties(seen, occurrences > 0, counts, *penalties))
         if self.bitmask:
             mask_out(whole, self._own_words & self._words, self._bits)
         return whole
+
+    def _seen_with_drafts(self) -> tuple[Tensor, Tensor]:
+        """Returns the ids that each row has seen, int64 [rows, n], and what `PenaltySlots.occurrences` has of each.
+
+        An id that is there twice has the same number twice. A draft that is none counts for no id, and stands as the
+        nearest.
+        """
+        if self._drafts is None or self._before is None:
+            return self._seen, self._occurrences
+        rows = len(self._seen)
+        padded = torch.cat((self._drafts, self._drafts.new_full((1,), NO_TOKEN)))
+        drafts = padded.index_select(0, self._before.view(-1)).view(rows, -1)
+        nearest = drafts.clamp(0, self._vocab_size - 1)
+        is_same = nearest.unsqueeze(2) == self._seen.unsqueeze(1)
+        known = torch.where(is_same, self._occurrences.unsqueeze(1), 0).amax(2)
+        ids = torch.cat((self._seen, nearest), 1)
+        more = (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
+        return ids, torch.cat((self._occurrences, known), 1).add_(more, alpha=2)
 
     def _write_rows(self, batch: SamplingBatch, is_edited: bool) -> None:
         """Copies what stays the same for as long as the batch does."""

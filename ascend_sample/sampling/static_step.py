@@ -25,7 +25,7 @@ from ascend_sample.sampling.placed_noise import ALIGNMENT
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits
 from ascend_sample.sampling.segmented import lanes_of
-from ascend_sample.sampling.static_edits import NEUTRAL, PENALTIES, StaticEdits
+from ascend_sample.sampling.static_edits import EDIT_BEFORE, NEUTRAL, PENALTIES, StaticEdits
 from ascend_sample.sampling.weights import StatusConstants, base_of, cleaned_in_float32, largest_of, scaled, status_of
 
 NAME: Final = "StaticStep"
@@ -132,7 +132,7 @@ class StaticStep:
             ids = self.token_ids.new_zeros(rows * width, dtype=torch.int32)
             self.kept = KeptSets(self.token_ids.new_zeros(rows + 1), ids, ids.float(), ids.new_zeros(rows))
         self._asking = AskingRows.of(range(rows), rows, self._most, self.logits.device)
-        self._edits = StaticEdits(
+        self.edits = StaticEdits(
             rows,
             vocab_size,
             self.logits.device,
@@ -141,7 +141,7 @@ class StaticStep:
             bitmask=bitmask,
         )
         self._constants = StatusConstants.like(
-            self.logits.new_empty(0, dtype=torch.float32) if self._edits.are_on else self.logits
+            self.logits.new_empty(0, dtype=torch.float32) if self.edits.are_on else self.logits
         )
         abilities = routes.abilities_of(self.logits.device, dtype)
         self._is_sorted = not abilities.fused_v2 or keep_ties or self.largest_k > LARGEST_FUSED_K
@@ -179,9 +179,9 @@ class StaticStep:
                 requests that ask for more edits or logprobs than the step has room for; or the bitmask does not fit.
             IndexError: the bitmask is for a row that does not exist.
         """
-        self._check(batch, is_edited)
+        self.check(NAME, batch, len(self.logits), is_edited)
         allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
-        if allowed is not None and not self._edits.bitmask:
+        if allowed is not None and not self.edits.bitmask:
             refuse(
                 NAME,
                 "bitmask",
@@ -189,8 +189,8 @@ class StaticStep:
                 "one",
                 "Make the step with bitmask=True.",
             )
-        if self._edits.are_on:
-            self._edits.write(batch, allowed, is_edited)
+        if self.edits.are_on:
+            self.edits.write(batch, allowed, is_edited)
         host, count = batch.host, len(batch)
         staged = torch.empty(self._sent.shape, pin_memory=self.logits.device.type != "cpu")
         parameters, noise = self._parts(staged)
@@ -212,14 +212,16 @@ class StaticStep:
     @in_normal_mode
     def run(self) -> None:
         """Draws a token for each row from `logits`, writes what the attributes say, and waits for nothing."""
+        self.draw()
+
+    def draw(self) -> tuple[Tensor, RowParameters]:
+        """Does what `run` does; returns the logits after the edits, and the parameters of all rows, on the device."""
         parameters, noise = self._parts(self._sent)
         temperature, top_p, min_p = parameters[:3]
         nothing = self.token_ids  # neither seeds nor positions are read
         given = RowParameters(temperature, parameters[3].view(torch.int32), top_p, min_p, nothing, nothing)
         own = given.for_operators(self.logits.shape[1])
-        logits = (
-            self._edits.applied_to(self.logits, parameters[len(DRAWN_WITH) :]) if self._edits.are_on else self.logits
-        )
+        logits = self.edits.applied_to(self.logits, parameters[len(DRAWN_WITH) :]) if self.edits.are_on else self.logits
         if self._is_sorted:
             rows = Rows(own, logits, logits.shape[1], self.keep_ties, has_v2=False)
             token_ids = AnyRows(rows)(logits, noise, is_own=False)
@@ -234,12 +236,13 @@ class StaticStep:
         if self.kept is not None:
             for kept, new in zip(self.kept, self._kept_sets(logits, given), strict=True):
                 kept.copy_(new)
+        return logits, given
 
     def _logprobs_of(self, edited: Tensor, given: RowParameters) -> Logprobs:
         """Returns the logprobs of the tokens that have been drawn."""
         if not self.logprobs_mode.is_processed:
             return gather_logprobs(self._asking, self.logits, self.logprobs_mode, self.token_ids)
-        distributions = self._distributions(edited, given)
+        distributions = self.distributions(edited, given)
         return processed_logprobs(
             self._asking, edited, self.logprobs_mode, self.token_ids, given, distributions, self.keep_ties
         )
@@ -248,10 +251,11 @@ class StaticStep:
         """Returns what the filters keep of all rows."""
         assert self.kept is not None, "it is wanted"
         rows = len(edited)
-        values = kept_values(edited, given, self._distributions(edited, given), self.keep_ties)
+        values = kept_values(edited, given, self.distributions(edited, given), self.keep_ties)
         return listed(values, self.status, self._asking, rows, len(self.kept.ids) // rows)
 
-    def _distributions(self, edited: Tensor, given: RowParameters) -> Distributions | None:
+    def distributions(self, edited: Tensor, given: RowParameters) -> Distributions | None:
+        """Returns those of all rows, whatever they ask for; None where torch's operators find what is kept."""
         if edited.device.type == "cpu" or self.keep_ties:
             return None
         return Distributions.of_any(given, edited.shape[1], self.largest_k)
@@ -280,28 +284,39 @@ class StaticStep:
         by_segment = segments(logits, noise[:, : segments.lanes], is_own=False)
         return torch.where(is_ranked, by_rank, by_segment)
 
-    def _check(self, batch: SamplingBatch, is_edited: bool) -> None:
-        rows, vocab_size = self.logits.shape
+    def check(
+        self, name: str, batch: SamplingBatch, rows: int, is_edited: bool = False, instead: str = EDIT_BEFORE
+    ) -> None:
+        """Raises unless there is room for a batch and all that it asks for.
+
+        Args:
+            name: whose messages these are.
+            batch: the requests.
+            rows: how many there may be.
+            is_edited: their edits do not count.
+            instead: how edits are served for which there is no room.
+        """
+        vocab_size = self.logits.shape[1]
         if len(batch) > rows or batch.vocab_size != vocab_size:
             rule = f"have at most {rows} rows of {vocab_size} ids"
-            refuse(NAME, "batch", rule, f"{len(batch)} of {batch.vocab_size}", "Make a step for it.")
+            refuse(name, "batch", rule, f"{len(batch)} of {batch.vocab_size}", "Make a step for it.")
         if batch.device != self.logits.device:
             rule = f"be on the device of the step, {self.logits.device}"
-            refuse(NAME, "batch", rule, batch.device, "Make the batch with device=step.logits.device.")
+            refuse(name, "batch", rule, batch.device, "Make the batch with device=step.logits.device.")
         top_k = batch.host.top_k
         most = int(top_k[top_k < vocab_size].max(initial=0))
         if most > self.largest_k:
-            refuse(NAME, "top_k", f"be at most {self.largest_k}", most, "Make the step with that largest_k.")
+            refuse(name, "top_k", f"be at most {self.largest_k}", most, "Make the step with that largest_k.")
         most = int(batch.host.logprobs.max(initial=-1))
         if most > (-1 if self.logprobs is None else self._most):
             refuse(
-                NAME,
+                name,
                 "logprobs",
                 f"be at least {most}",
                 None if self.logprobs is None else self._most,
                 "Make the step with it.",
             )
         if self.kept is None and batch.host.kept.any():
-            refuse(NAME, "max_kept", "be given where requests ask for kept sets", None, "Make the step with it.")
+            refuse(name, "max_kept", "be given where requests ask for kept sets", None, "Make the step with it.")
         if not is_edited:
-            self._edits.check(NAME, batch)
+            self.edits.check(name, batch, instead)

@@ -171,7 +171,7 @@ def verify_drafts(
     allowed = None
     if bitmask is not None or bitmask_rows is not None:
         allowed = placed_bitmask(bitmask, bitmask_rows, len(logits), batch.vocab_size, batch.device)
-    places = _places_of(batch, of_requests, tree)
+    places = places_of(batch, of_requests, tree)
     try:
         if len(batch) == 0:
             empty = torch.empty(0, 1, dtype=torch.int64, device=logits.device)
@@ -231,7 +231,7 @@ def _verified(
         tokens, accepted = judge(rule, probabilities, drawn_ids, draft_ids, places, proposals)
         drawn = RowsOutput(layout.of_places(tokens).clamp(0, places.vocab_size - 1), drawn.status)
     logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
-    return _cut(layout, tokens, accepted, drawn.status, logprobs)
+    return cut(layout, tokens, accepted, drawn.status, logprobs)
 
 
 def _matched(
@@ -243,10 +243,10 @@ def _matched(
         return VerifiedDrafts(followed.token_ids, followed.accepted, followed.status, logprobs, followed.path)
     assert isinstance(layout, ChainLayout), "there are no others"
     tokens = layout.table(drawn_ids)
-    return _cut(layout, tokens, layout.accepted(tokens, padded), status, logprobs)
+    return cut(layout, tokens, layout.accepted(tokens, padded), status, logprobs)
 
 
-def _cut(
+def cut(
     layout: ChainLayout, tokens: Tensor, accepted: Tensor, status: Tensor, logprobs: Logprobs | None
 ) -> VerifiedDrafts:
     """Returns tokens, which are overwritten, and statuses without what is beyond the accepted drafts."""
@@ -259,7 +259,7 @@ def _cut(
     )
 
 
-def _places_of(batch: SamplingBatch, counts: Ids, parents: Ids | None) -> DraftPlaces:
+def places_of(batch: SamplingBatch, counts: Ids, parents: Ids | None) -> DraftPlaces:
     """Returns the places of the batch's requests; the latest are kept for as long as the batch stays so."""
     kept: dict[tuple[bytes, ...], DraftPlaces] = batch.plans.setdefault(NAME, {})
     key = (counts.tobytes(), *(() if parents is None else (parents.tobytes(),)))

@@ -10,10 +10,11 @@ import language_model
 import pytest
 import torch
 
+from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams
-from benchmarks import assisted, decoding_docs, greedy_identity, speculative
+from benchmarks import assisted, decoding_docs, greedy_identity, normalisation, speculative, speculative_requests
 from benchmarks.cached_language_model import CachedLanguageModel
 from benchmarks.draft_and_target import CachedNetwork, Network, NetworkConfig, Trained, load_or_train
 from benchmarks.speculative import Case, StepCosts
@@ -155,8 +156,8 @@ def test_plain_decoding_is_speculation_without_drafts() -> None:
 
 def test_both_normalisations_agree() -> None:
     logits = torch.randn(1, 9, 50) * 3
-    rows = speculative.RowSampling([SamplingParams(temperature=0.8, top_k=20, top_p=0.9)], 50, logits.device)
-    torch.testing.assert_close(rows.probabilities(logits), speculative.loop_normalisation(logits, 0.8, 20, 0.9))
+    rows = RowSampling([SamplingParams(temperature=0.8, top_k=20, top_p=0.9)], 50, logits.device)
+    torch.testing.assert_close(rows.probabilities(logits), normalisation.loop_normalisation(logits, 0.8, 20, 0.9))
 
 
 def test_a_case_is_described_and_judged() -> None:
@@ -225,6 +226,41 @@ def test_the_document_has_the_published_run(tmp_path: Path) -> None:
     lines = decoding_docs.speculative_tables(published["speculative"])
     rows = [line for line in lines if line.startswith(("| known", "| others"))]
     assert [row.endswith("| 2.75x |") for row in rows] == [True] + [False] * (len(records) - 1)
+
+
+@pytest.mark.parametrize("asked", speculative_requests.ASKED)
+def test_requests_get_the_same_with_drafts(asked: str) -> None:
+    """Also where the draft is the target itself, of which every round reads the last token again."""
+    network = Network(TINY).eval()
+    target, draft = (CachedNetwork(network, is_draft=is_draft) for is_draft in (False, True))
+    prompt = torch.randint(40, (1, 5), generator=_generator(1))
+    for seed in range(2):
+        params = SamplingParams(top_k=3, seed=seed, **speculative_requests.ASKED[asked])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(speculative_requests, "NEW_TOKENS", 30)
+            plain = speculative_requests.decode_plainly(target, prompt, params)
+            for drafter in (draft, target):
+                drafted = speculative_requests.decode_with_drafts(target, drafter, prompt, params)
+                assert drafted.tokens == plain.tokens
+                assert drafted.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+                assert len(drafted.tokens) == drafted.accepted + drafted.rounds + 1 == 30
+    assert len(plain.logprobs) == (30 if "logprobs" in asked else 0)
+    assert drafted.accepted > 0
+
+
+def test_what_requests_ask_for_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("NEW_TOKENS", 9), ("PROMPT_TOKENS", 3), ("REPEATS", 2)):
+        monkeypatch.setattr(speculative_requests, name, value)
+    network = Network(TINY).eval()
+    target, draft = (CachedNetwork(network, is_draft=is_draft) for is_draft in (False, True))
+    part = speculative_requests.measure(target, draft, {"known": torch.randint(40, (4, 20))})
+    assert json.loads(json.dumps(part)) == part
+    assert [record["asked"] for record in part["records"]] == list(speculative_requests.ASKED)
+    assert all(min(record["plain"], record["drafted"], record["speed"]) > 0 for record in part["records"])
+    lines = speculative_requests.table(part)
+    assert lines[-1].startswith("| known | penalties and logprobs | ")
+    published = json.loads(decoding_docs.PUBLISHED.read_text())["speculative"]
+    assert lines[-1] in decoding_docs.speculative_tables(published | {"requests": part})
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -245,6 +245,12 @@ def test_places_that_are_not_reached_are_not_read() -> None:
     arguments["draft_ids"] = torch.tensor([-1, -1, int(plain[3])])
     arguments["logits"][[1, 4]] = torch.nan
     token_ids, status, accepted = torch.ops.ascend_sample.verify_drafts(**arguments)
+    torch.use_deterministic_algorithms(True)  # new memory is filled, so that what nobody writes shows
+    try:
+        again = torch.ops.ascend_sample.verify_drafts(**arguments)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [each.tolist() for each in again] == [token_ids.tolist(), status.tolist(), accepted.tolist()]
     assert accepted.tolist() == [0, 0, 1]
     assert (token_ids == -1).tolist() == [False, True, False, False, True, False]
     assert status.tolist() == [0] * 6

@@ -218,7 +218,7 @@ FAULTS = {
         "torch.add(seen, slots.unsqueeze",
         "torch.add(seen, slots.flip(0).unsqueeze",
     ),
-    "a prompt that is not penalised": (static_edits, "self._occurrences > 0", "self._occurrences > 1"),
+    "a prompt that is not penalised": (static_edits, "seen, occurrences > 0,", "seen, occurrences > 1,"),
     "the logprobs of the step before": (static_step, "told.copy_(new)", "pass"),
     "logprobs of edited logits": (static_step, "(self._asking, self.logits, self", "(self._asking, edited, self"),
     "statuses before edits": (
