@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cpu/calls.h"
+#include "cpu/rows/cut.h"
 #include "cpu/rows/deviation.h"
 #include "cpu/rows/edits.h"
 #include "cpu/rows/scan.h"
@@ -19,12 +20,6 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
 /// Below this a weight is nothing beside the 1 of the maximum, and need not be the same everywhere.
 inline constexpr float kLeastLogWeight = -87.0F;
-
-/// Values between two bounds that are of the range themselves.
-struct ValueRange {
-  float least = -kInfinity;
-  float most = kInfinity;
-};
 
 /// The filters of one row that are on, and its temperature.
 class RangeFilters {
