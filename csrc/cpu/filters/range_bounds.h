@@ -40,15 +40,21 @@ class RangeBounds {
   std::optional<ValueRange> find() {
     if (!scan_.has_sum()) {
       gather(first_bound(deviation_bound().least));
-      return range();
+      return range({1, 1});
     }
     gather(first_bound(value_at(std::log(sum_bounds().least) - kDepth)));
-    std::optional<ValueRange> found = range();
+    std::optional<ValueRange> found = range(sum_bounds());
     if (!found.has_value() && lowest_ <= double{bound_}) {  // what is asked for lies deeper
       gather(first_bound(lowest_));
-      found = range();
+      found = range(sum_bounds());
     }
     return found;
+  }
+
+  /// The same where bounds of the sum have not decided, by exact weights.
+  std::optional<ValueRange> find(const RowWeights& weights) {
+    mean_ = {weights.mean - kSlack, weights.mean + kSlack};
+    return range(bound_sum(RowSum{maximum_, weights.sum}));
   }
 
   /// How many values exceed the range that was found.
@@ -109,14 +115,14 @@ class RangeBounds {
   }
 
   /// Of exp(y), over the row.
-  Between sum_bounds() const {
+  SumBounds sum_bounds() const {
     const double rest = count_ == 0 ? scan_.approximate().sum : rest_;
     const Between more = exact(rest, kRounding * scan_.approximate().sum);
     return {(weight_ + more.least) * (1 - kSumMargin), (weight_ + more.most) * (1 + kSumMargin)};
   }
 
   /// Of y, each as often as it weighs.
-  Between mean_bounds(const Between& sum) const {
+  Between mean_bounds(const SumBounds& sum) const {
     const double maximum{scan_.approximate().maximum};
     const double size =
         (3 * std::fabs(maximum) + 1) * scan_.approximate().sum + std::fabs(scan_.product());
@@ -154,12 +160,13 @@ class RangeBounds {
     return last;
   }
 
-  std::optional<ValueRange> range() {
+  std::optional<ValueRange> range(const SumBounds& sum) {
     lowest_ = kInfinity;
     ValueRange range{-kInfinity, maximum_};
-    const Between sum = scan_.has_sum() ? sum_bounds() : Between{1, 1};
     const Between log_sum{std::log(sum.least), std::log(sum.most)};
-    const Between mean = scan_.has_mean() ? mean_bounds(sum) : Between{0, 0};
+    const Between mean = mean_.has_value()  ? *mean_
+                         : scan_.has_mean() ? mean_bounds(sum)
+                                            : Between{0, 0};
     if (filters_.is_typical()) {
       const std::optional<ValueRange> typical = nearest(mean, sum);
       if (!typical.has_value()) {
@@ -222,8 +229,8 @@ class RangeBounds {
   }
 
   /// What typical sampling keeps: what lies nearest to the mean of y, of any that the bounds allow.
-  std::optional<ValueRange> nearest(const Between& mean, const Between& sum) const {
-    constexpr int kSteps = 20;
+  std::optional<ValueRange> nearest(const Between& mean, const SumBounds& sum) const {
+    constexpr int kSteps = 14;
     const double target = filters_[kTypicalP];
     const double middle = 0.5 * (mean.least + mean.most);
     const Floats center = splat(static_cast<float>(middle));
@@ -250,7 +257,7 @@ class RangeBounds {
   /// The values within a distance of the center, if these are what is kept for every mean and sum
   /// between the bounds.
   std::optional<ValueRange> prove(float distance, const Floats& center, const Between& mean,
-                                  const Between& sum) const {
+                                  const SumBounds& sum) const {
     const Floats lowest = splat(-kInfinity);
     const Floats highest = splat(kInfinity);
     Floats least = highest;  // of y, within
@@ -317,7 +324,8 @@ class RangeBounds {
   double weighted_ = 0;  // the sum of its -y
   double rest_ = 0;      // approximate sums of the others
   double rest_product_ = 0;
-  double lowest_ = kInfinity;  // that was asked about
+  double lowest_ = kInfinity;    // that was asked about
+  std::optional<Between> mean_;  // of y, where it is known exactly
 };
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

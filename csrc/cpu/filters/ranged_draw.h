@@ -35,7 +35,10 @@ class RangedDraw {
       return std::nullopt;
     }
     RangeBounds<Type> bounds(row_, filters_, scan_, groups_, work_);
-    const std::optional<ValueRange> range = bounds.find();
+    std::optional<ValueRange> range = bounds.find();
+    if (!range.has_value() && scan_.has_sum()) {
+      range = bounds.find(RangeSearch<Type>(row_, filters_, work_).weigh());
+    }
     if (!range.has_value()) {
       return std::nullopt;
     }

@@ -93,6 +93,12 @@ class RangeSearch {
   RangeSearch(const Row<Type>& row, const RangeFilters& filters, Workspace& work)
       : row_(row), filters_(filters), temperature_(filters.temperature()), work_(work) {}
 
+  /// What its weights tell, which mean nothing where the maximum is infinite.
+  const RowWeights& weigh() {
+    scan();
+    return weights_;
+  }
+
   ValueRange find() {
     scan();
     if (maximum_ == kInfinity || maximum_ == -kInfinity) {
@@ -144,13 +150,13 @@ class RangeSearch {
 
   /// One pass: the maximum, and the sums of chunks, each relative to its own maximum.
   void scan() {
-    const Groups groups{kChunkLines, work_.maxima};
+    const Groups groups{kChunkLines, work_.folded_maxima};  // which nobody reads
     const bool weighs = filters_.weighs();
     const bool has_mean = filters_.is_typical() || filters_.is_on(kEtaCutoff);
     NoStatus unseen;
     Floats largest = splat(-kInfinity);
     for (size_t index = 0; index < row_.chunks(); ++index) {
-      const Floats of_chunk = scan_chunk<Type>(row_.chunk(index), groups, work_.maxima, unseen);
+      const Floats of_chunk = scan_chunk<Type>(row_.chunk(index), groups, groups.maxima, unseen);
       const float reference = largest_lane(of_chunk);
       largest = larger(largest, of_chunk);
       work_.chunk_sums.maxima[index] = reference;
