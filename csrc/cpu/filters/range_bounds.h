@@ -34,7 +34,9 @@ class RangeBounds {
         groups_(groups),
         work_(work),
         temperature_(filters.temperature()),
-        maximum_(scan.maximum()) {}
+        maximum_(scan.maximum()),
+        rest_(scan.approximate().sum),
+        rest_product_(scan.product()) {}
 
   /// None where bounds do not decide.
   std::optional<ValueRange> find() {
@@ -42,9 +44,12 @@ class RangeBounds {
       gather(first_bound(deviation_bound().least));
       return range({1, 1});
     }
-    gather(first_bound(value_at(std::log(sum_bounds().least) - kDepth)));
+    range(sum_bounds());  // to learn what is asked for
+    const double depth = scan_.has_mean() ? kDepthOfMeans : kDepth;
+    const double deep = value_at(std::log(sum_bounds().least) - depth);
+    gather(first_bound(std::min(deep, lowest_)));
     std::optional<ValueRange> found = range(sum_bounds());
-    if (!found.has_value() && lowest_ <= double{bound_}) {  // what is asked for lies deeper
+    if (!found.has_value() && lowest_ <= double{bound_}) {
       gather(first_bound(lowest_));
       found = range(sum_bounds());
     }
@@ -61,7 +66,9 @@ class RangeBounds {
   size_t count_above(const ValueRange& range) const { return count_from(next_above(range.most)); }
 
  private:
-  static constexpr double kDepth = 10;  // below the logarithm of the sum: what is weighed exactly
+  /// Below the logarithm of the sum: what is weighed exactly, so that bounds are narrow.
+  static constexpr double kDepth = 6;
+  static constexpr double kDepthOfMeans = 10;
   static constexpr double kRounding = RangeScan<Type>::kRounding;
   static constexpr double kQuotients = 4e-5;  // what their rounding changes of a weight
   static constexpr double kSlack = 1e-5;
@@ -116,8 +123,7 @@ class RangeBounds {
 
   /// Of exp(y), over the row.
   SumBounds sum_bounds() const {
-    const double rest = count_ == 0 ? scan_.approximate().sum : rest_;
-    const Between more = exact(rest, kRounding * scan_.approximate().sum);
+    const Between more = exact(rest_, kRounding * scan_.approximate().sum);
     return {(weight_ + more.least) * (1 - kSumMargin), (weight_ + more.most) * (1 + kSumMargin)};
   }
 
@@ -322,8 +328,8 @@ class RangeBounds {
   size_t count_ = 0;
   double weight_ = 0;    // of what is gathered
   double weighted_ = 0;  // the sum of its -y
-  double rest_ = 0;      // approximate sums of the others
-  double rest_product_ = 0;
+  double rest_;          // approximate sums of the others
+  double rest_product_;
   double lowest_ = kInfinity;    // that was asked about
   std::optional<Between> mean_;  // of y, where it is known exactly
 };
