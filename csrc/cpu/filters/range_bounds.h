@@ -114,27 +114,42 @@ class RangeBounds {
     rest_product_ = scan_.product() - approximate_products.total();
   }
 
-  /// The right one from an approximate one, of weights relative to the maximum's.
-  Between exact(double approximate, double rounding) const {
-    const double unit = std::exp(-double{scan_.approximate().maximum});
-    return {std::max(0.0, approximate - rounding) / kLargestRatio * unit * (1 - kQuotients),
-            std::max(0.0, approximate + rounding) / kLeastRatio * unit * (1 + kQuotients)};
+  // What an approximate sum is over the right one, of weights relative to the maximum's.
+  double least_ratio() const {
+    return kLeastRatio * (1 - kQuotients) * std::exp(double{scan_.approximate().maximum});
+  }
+  double largest_ratio() const {
+    return kLargestRatio * (1 + kQuotients) * std::exp(double{scan_.approximate().maximum});
   }
 
   /// Of exp(y), over the row.
   SumBounds sum_bounds() const {
-    const Between more = exact(rest_, kRounding * scan_.approximate().sum);
-    return {(weight_ + more.least) * (1 - kSumMargin), (weight_ + more.most) * (1 + kSumMargin)};
+    const double rounding = kRounding * scan_.approximate().sum;
+    const double least = std::max(0.0, rest_ - rounding) / largest_ratio();
+    const double most = (rest_ + rounding) / least_ratio();
+    return {(weight_ + least) * (1 - kSumMargin), (weight_ + most) * (1 + kSumMargin)};
   }
 
-  /// Of y, each as often as it weighs.
-  Between mean_bounds(const SumBounds& sum) const {
+  /// Of y, each as often as it weighs. What is not gathered draws the mean down, with more weight
+  /// the more, if all of it is below the mean.
+  Between mean_bounds() const {
     const double maximum{scan_.approximate().maximum};
-    const double size =
-        (3 * std::fabs(maximum) + 1) * scan_.approximate().sum + std::fabs(scan_.product());
-    const Between more = exact(maximum * rest_ - rest_product_, 2 * kRounding * size);
-    return {-(weighted_ + more.most) * (1 + kSlack) / sum.least,
-            -(weighted_ + more.least) * (1 - kSlack) / sum.most};
+    const double rounding = kRounding * scan_.approximate().sum;
+    const double size = (3 * std::fabs(maximum) + 1) * scan_.approximate().sum;
+    const double product_rounding = 2 * kRounding * (size + std::fabs(scan_.product()));
+    const double product = maximum * rest_ - rest_product_;  // with -y
+    const auto mean_with = [&](double ratio, double rest_ratio, double sign) {
+      const double rest = std::max(0.0, rest_ - sign * rounding);
+      const double rest_product = std::max(0.0, product + sign * product_rounding);
+      return -(weighted_ + rest_product / ratio) / (weight_ + rest / rest_ratio) *
+             (1 + sign * (kSlack + 2 * kSumMargin));
+    };
+    const double least = least_ratio();
+    const double largest = largest_ratio();
+    const Between mean{mean_with(least, least, 1), mean_with(largest, largest, -1)};
+    return value_below() <= mean.least
+               ? mean
+               : Between{mean_with(least, largest, 1), mean_with(largest, least, -1)};
   }
 
   // What filters make of it.
@@ -171,7 +186,7 @@ class RangeBounds {
     ValueRange range{-kInfinity, maximum_};
     const Between log_sum{std::log(sum.least), std::log(sum.most)};
     const Between mean = mean_.has_value()  ? *mean_
-                         : scan_.has_mean() ? mean_bounds(sum)
+                         : scan_.has_mean() ? mean_bounds()
                                             : Between{0, 0};
     if (filters_.is_typical()) {
       const std::optional<ValueRange> typical = nearest(mean, sum);
