@@ -2,6 +2,7 @@
 // of it ends at the range's least value, and begins below what exceeds it.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -68,11 +69,12 @@ class RangedDraw {
     }
     const bool is_cut_by_k = arguments_.k >= 1 && arguments_.k < int64_t(row_.vocab_size());
     const bool is_counted = kHasFewValues<Type> && temperature == 1.0F;
-    return !is_cut_by_k && (is_counted || !arguments_.uses_p()) && are_enough(kMostCandidates);
+    return !is_cut_by_k && (is_counted || !arguments_.uses_p());
   }
 
   /// Whether a search for so many may use the maxima of groups.
-  bool are_enough(size_t k) const { return maxima_for(k) * kSegmentLines <= row_.vocab_size(); }
+  bool are_enough(size_t k) const { return k <= count_maxima() / 2; }
+  size_t count_maxima() const { return row_.vocab_size() / kSegmentLines; }
 
   /// Top-k, and perhaps more: the first `above` of the total order are not of the range.
   std::optional<size_t> draw_sorted(size_t above) {
@@ -93,13 +95,12 @@ class RangedDraw {
   /// Top-p alone.
   std::optional<size_t> draw_nucleus() {
     if constexpr (kHasFewValues<Type>) {
+      // Bounds of the sum are of all that is below what is looked at: that is of the range then.
       const float least = arguments_.range.least;
-      float low = find_bound(row_, groups_, kMostCandidates, work_);
-      if (least > low) {
-        low = next_below(least);
-      } else if (!scan_.has_sum()) {
-        return std::nullopt;
-      }
+      const float low =
+          least > -kInfinity
+              ? next_below(least)
+              : find_bound(row_, groups_, std::min(kMostCandidates, count_maxima() / 4 + 1), work_);
       History unused;
       return HistogramFilters<Type>(row_, arguments_, scratch_, work_)
           .try_top_p(scan_.approximate(), groups_, low, unused);
