@@ -8,8 +8,10 @@
 
 #include "cpu/filters/range_scan.h"
 #include "cpu/filters/sum_bounds.h"
+#include "cpu/rows/cut.h"
 #include "cpu/rows/hits.h"
-#include "cpu/rows/value_range.h"
+#include "cpu/rows/range_filters.h"
+#include "cpu/rows/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 

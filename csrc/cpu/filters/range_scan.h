@@ -2,10 +2,10 @@
 // moments of its values, as far as they are asked for.
 #pragma once
 
-#include "cpu/filters/sum_bounds.h"
 #include "cpu/rows/deviation.h"
+#include "cpu/rows/range_filters.h"
+#include "cpu/rows/scan.h"
 #include "cpu/rows/status.h"
-#include "cpu/rows/value_range.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 

@@ -13,6 +13,7 @@
 #include "cpu/filters/range_bounds.h"
 #include "cpu/filters/sorted.h"
 #include "cpu/filters/top_k.h"
+#include "cpu/rows/value_range.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
