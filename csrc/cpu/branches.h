@@ -9,6 +9,7 @@
 #include "cpu/filters/kept_list.h"
 #include "cpu/filters/large_k.h"
 #include "cpu/filters/min_p.h"
+#include "cpu/filters/ranged_draw.h"
 #include "cpu/filters/sorted.h"
 #include "cpu/filters/target.h"
 #include "cpu/filters/top_p.h"
@@ -217,6 +218,17 @@ size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Scratc
   }
   const std::optional<size_t> drawn = sample_compacted(row, arguments, scratch, work);
   return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);
+}
+
+/// The same of a row of which a range of values is kept.
+template <typename Type>
+size_t sample_range(const Row<Type>& row, const RangeFilters& filters,
+                    const RowArguments& arguments, Scratch& scratch, Workspace& work) {
+  const std::optional<size_t> drawn =
+      RangedDraw<Type>(row, filters, arguments, scratch, work).draw();
+  return drawn.has_value()
+             ? *drawn
+             : sample_edited(keep_range(row, filters, scratch, work), arguments, scratch, work);
 }
 
 /// The drawn id of a row of the sampling layer of which the mask allows little; none for other

@@ -10,20 +10,13 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// Calls `visit` with a row of the sampling layer after its edits. `newer` are the tokens at the
-/// end of its output that nothing has counted yet.
+/// Calls `visit_range` with a row of the sampling layer after its edits, but for the range of
+/// values that it keeps. `newer` are the tokens at the end of its output that nothing has counted
+/// yet.
 template <typename Type, typename Visit>
-void with_edited(const Row<Type>& row, const SamplingCall& call, int64_t index, const RowMask& mask,
-                 std::span<const int64_t> newer, Scratch& scratch, Workspace& work, Visit visit) {
-  const std::optional<RangeFilters> filters =
-      RangeFilters::of(call.edits.ranges, index, call.requests.temperature[index]);
-  const auto visit_range = [&](const auto& edited) {
-    if (filters.has_value()) {
-      visit(keep_range(edited, *filters, scratch, work));
-    } else {
-      visit(edited);
-    }
-  };
+void with_edited_range(const Row<Type>& row, const SamplingCall& call, int64_t index,
+                       const RowMask& mask, std::span<const int64_t> newer, Scratch& scratch,
+                       Workspace& work, Visit visit_range) {
   if (slot_of(call.edits.addends, index).has_value() ||
       slot_of(call.edits.penalties, index).has_value()) {
     visit_range(edit(row, call.edits, index, mask, newer, scratch, work));
@@ -32,6 +25,21 @@ void with_edited(const Row<Type>& row, const SamplingCall& call, int64_t index, 
   } else {
     visit_range(row);
   }
+}
+
+/// The same after all edits.
+template <typename Type, typename Visit>
+void with_edited(const Row<Type>& row, const SamplingCall& call, int64_t index, const RowMask& mask,
+                 std::span<const int64_t> newer, Scratch& scratch, Workspace& work, Visit visit) {
+  const std::optional<RangeFilters> filters =
+      RangeFilters::of(call.edits.ranges, index, call.requests.temperature[index]);
+  with_edited_range(row, call, index, mask, newer, scratch, work, [&](const auto& edited) {
+    if (filters.has_value()) {
+      visit(keep_range(edited, *filters, scratch, work));
+    } else {
+      visit(edited);
+    }
+  });
 }
 
 inline void find_ranges(const RangesCall& call, int64_t first_row, int64_t last_row,

@@ -100,7 +100,9 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
   const bool is_listed = slot_of(call.edits.addends, index).has_value() ||
                          slot_of(call.edits.penalties, index).has_value();
   const bool is_edited = is_listed || mask.is_there();
-  if (is_edited && !RangeFilters::of(call.edits.ranges, index, temperature).has_value()) {
+  const std::optional<RangeFilters> filters =
+      RangeFilters::of(call.edits.ranges, index, temperature);
+  if (is_edited && !filters.has_value()) {
     if (!is_listed && arguments.list == nullptr) {
       if (const auto drawn = sample_allowed(row, mask, arguments, scratch, work)) {
         return *drawn;
@@ -114,8 +116,9 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
     }
   }
   size_t selected = 0;
-  with_edited(row, call, index, mask, newer, scratch, work, [&](const auto& edited) {
-    selected = sample_edited(edited, arguments, scratch, work);
+  with_edited_range(row, call, index, mask, newer, scratch, work, [&](const auto& edited) {
+    selected = filters.has_value() ? sample_range(edited, *filters, arguments, scratch, work)
+                                   : sample_edited(edited, arguments, scratch, work);
   });
   return selected;
 }

@@ -182,6 +182,20 @@ def test_what_is_drawn_is_drawn_from_what_stays(dtype: torch.dtype) -> None:
     assert torch.equal(Sampler()(logits, batch).token_ids, Sampler()(edited, new_batch(off)).token_ids)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("more", [{"top_k": 20}, {"top_p": 0.6}, {"top_p": 0.9, "min_p": 0.05}, {}], ids=str)
+def test_a_draw_without_a_copy_is_that_from_one(more: dict[str, Any], dtype: torch.dtype) -> None:
+    """Rows that ask for kept sets are copied."""
+    count = 800
+    logits = rows_of(count, dtype, seed=1) + 20
+    filters = list(FILTERS.values())
+    params = [SamplingParams(**(more | filters[row % len(filters)]), seed=row) for row in range(count)]
+    drawn = Sampler()(logits, new_batch(params))
+    copied = Sampler()(logits, new_batch([replace(one, kept=True) for one in params]))
+    assert torch.equal(drawn.token_ids, copied.token_ids)
+    assert torch.equal(drawn.status, copied.status)
+
+
 def test_a_device_draws_the_same(npu: str) -> None:
     logits, params = rows_of(64), mixed(64, bad_ids=[3, 7], presence_penalty=0.5)
     here, there = new_batch(params), new_batch(params, npu)

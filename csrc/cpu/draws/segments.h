@@ -32,13 +32,15 @@ template <typename Type>
 class SegmentedDraw {
  public:
   /// `groups` were scanned; the row's maximum is finite, and its logits are to be divided by the
-  /// temperature.
+  /// temperature. What is above `most` is left out: that is the maximum then.
   SegmentedDraw(const Row<Type>& row, const Groups& groups, float maximum, float temperature,
-                const NoiseKey& key, Workspace& work, size_t first_segment = 0)
+                const NoiseKey& key, Workspace& work, size_t first_segment = 0,
+                float most = kInfinity)
       : row_(row),
         groups_(groups),
         maximum_(maximum),
         temperature_(temperature),
+        most_(most),
         key_(key),
         noise_(work.segment_noise),
         scores_(work.segment_scores) {
@@ -146,7 +148,7 @@ class SegmentedDraw {
         maxima += kLine;
         largest = larger(largest, larger(load_floats(maxima), load_floats(maxima + kLanes)));
       }
-      scores_[segment] = largest_lane(largest);
+      scores_[segment] = largest_lane(smaller(largest, splat(most_)));
     }
     const Floats factor = splat(static_cast<float>(kSegment * kBeyond));
     for (size_t segment = 0; segment < segments(); segment += kLanes) {
@@ -167,7 +169,7 @@ class SegmentedDraw {
   }
 
   Floats weigh_approximately(const Floats& logits, const Cut& most) const {
-    const Mask is_kept = is_at_least(logits, splat(most.value));
+    const Mask is_kept = is_at_least(logits, splat(most.value)) & is_at_least(splat(most_), logits);
     return select(is_kept, approximate_exp(divided(logits)), Floats{});
   }
 
@@ -182,10 +184,12 @@ class SegmentedDraw {
     float values[kSegment];
     for (size_t i = 0; i < kSegmentLines; ++i) {
       const Line line = Type::load(row_.line(segment * kSegmentLines + i));
-      const Floats lowest = splat(-kInfinity);
-      store(values + i * kLine, select(is_at_least(line.first, bounds), line.first, lowest));
-      store(values + i * kLine + kLanes,
-            select(is_at_least(line.second, bounds), line.second, lowest));
+      const auto kept = [&](const Floats& logits) {
+        const Mask is_kept = is_at_least(logits, bounds) & is_at_least(splat(most_), logits);
+        return select(is_kept, logits, splat(-kInfinity));
+      };
+      store(values + i * kLine, kept(line.first));
+      store(values + i * kLine + kLanes, kept(line.second));
     }
     for (size_t i = has_last ? cut.last_id - start + 1 : kSegment; i < kSegment; ++i) {
       values[i] = values[i] == cut.value ? -kInfinity : values[i];
@@ -273,6 +277,7 @@ class SegmentedDraw {
   const Groups& groups_;
   const float maximum_;
   const float temperature_;
+  const float most_;
   const NoiseKey key_;
   float* const noise_;   // of segments
   float* const scores_;  // bounds

@@ -7,6 +7,7 @@
 
 #include "cpu/calls.h"
 #include "cpu/draws/noise.h"
+#include "cpu/rows/cut.h"
 #include "cpu/vectors/exponential.h"
 #include "cpu/vectors/total_order.h"
 
@@ -44,6 +45,7 @@ struct RowArguments {
   std::span<RowStatus> status = {};  // one, of top-k; empty: not wanted
   KeptRanks* ranks = nullptr;        // of top-k that is sorted; null: not wanted
   KeptList* list = nullptr;          // of a row that is drawn; null: not wanted
+  ValueRange range = {};             // of what is kept, where the row still has more
 
   bool is_drawn() const { return noise.has_value() || segments.has_value(); }
   bool wants_kept() const { return !kept.empty(); }

@@ -13,17 +13,6 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// The rows whose approximate sum means anything: their exponentials stay far from float32's
-/// limits.
-inline constexpr float kLowestMaximum = -40.0F;
-inline constexpr float kHighestMaximum = 60.0F;
-
-/// A row's maximum, and the sum of approximate_exp(logit).
-struct ApproximateSum {
-  float maximum;
-  double sum;
-};
-
 /// Fills groups.maxima, and adds up approximate exponentials in the same pass.
 template <typename Type, typename Status>
 ApproximateSum scan_approximate_sum(const Row<Type>& row, const Groups& groups, Status& seen) {
@@ -91,11 +80,6 @@ inline double sum_approximately(const Bins& bins) {
     total += static_cast<double>(bins.counts[bin]) * static_cast<double>(bins.weights[bin]);
   }
   return total;
-}
-
-/// Whether an approximate sum has a meaning.
-inline bool is_within_range(const ApproximateSum& approximate) {
-  return approximate.maximum >= kLowestMaximum && approximate.maximum <= kHighestMaximum;
 }
 
 /// A part of the row: its sum of exp(logit - maximum), and of approximate_exp(logit).

@@ -17,6 +17,12 @@ struct Cut {
 
 inline constexpr Cut kNoCut{-kInfinity, 0};
 
+/// Values between two bounds that are of the range themselves.
+struct ValueRange {
+  float least = -kInfinity;
+  float most = kInfinity;
+};
+
 /// What a row's logits become before they are weighed: exp((logit - maximum) / temperature).
 struct Scale {
   float maximum;

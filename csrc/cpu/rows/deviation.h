@@ -15,35 +15,50 @@ struct Moments {
   double total = 0;
   double squares = 0;
 
+  Moments& operator+=(const Moments& other) {
+    count += other.count;
+    total += other.total;
+    squares += other.squares;
+    return *this;
+  }
+
   double mean() const { return total / count; }
   double deviation() const { return std::sqrt(std::max(0.0, squares / count - mean() * mean())); }
 };
 
-/// The moments of the values above -inf in some first chunks, each of which is added up in float32.
-/// Where that is too small for the squares, their sum is infinite.
+/// The moments of the values above -inf in a chunk, added up in float32; where all have to be
+/// there, they mean nothing if some are not. Where float32 is too small for the squares, their sum
+/// is infinite.
+template <typename Type, bool kAreAllThere>
+Moments moments_of_chunk(const typename Type::Storage* chunk, float center) {
+  const Floats centers = splat(center);
+  Floats counts{};
+  Floats totals{};
+  Floats squares{};
+  const auto add = [&](const Floats& values) {
+    Floats difference = values - centers;
+    if constexpr (!kAreAllThere) {
+      const Mask is_there = is_greater(values, splat(-kInfinity));  // NaN is not
+      difference = select(is_there, difference, Floats{});
+      counts = counts + select(is_there, splat(1.0F), Floats{});
+    }
+    totals = totals + difference;
+    squares = squares + difference * difference;
+  };
+  for (size_t line = 0; line < kChunkLines; ++line) {
+    const Line logits = Type::load_unordered(chunk + line * kLine);
+    add(logits.first);
+    add(logits.second);
+  }
+  return {kAreAllThere ? double{kChunk} : sum_lanes(counts), sum_lanes(totals), sum_lanes(squares)};
+}
+
+/// Those of some first chunks.
 template <typename Type>
 Moments moments_of(const Row<Type>& row, size_t chunks, float center) {
-  const Floats centers = splat(center);
   Moments result;
   for (size_t index = 0; index < chunks; ++index) {
-    Floats counts{};
-    Floats totals{};
-    Floats squares{};
-    const auto add = [&](const Floats& values) {
-      const Mask is_there = is_greater(values, splat(-kInfinity));  // NaN is not
-      const Floats difference = select(is_there, values - centers, Floats{});
-      counts = counts + select(is_there, splat(1.0F), Floats{});
-      totals = totals + difference;
-      squares = squares + difference * difference;
-    };
-    for (size_t line = 0; line < kChunkLines; ++line) {
-      const Line logits = Type::load_unordered(row.chunk(index) + line * kLine);
-      add(logits.first);
-      add(logits.second);
-    }
-    result.count += sum_lanes(counts);
-    result.total += sum_lanes(totals);
-    result.squares += sum_lanes(squares);
+    result += moments_of_chunk<Type, false>(row.chunk(index), center);
   }
   return result;
 }

@@ -43,6 +43,22 @@ struct RowSum {
   double sum;  // of exp(logit - maximum)
 };
 
+/// The rows whose approximate sum means anything: their exponentials stay far from float32's
+/// limits.
+inline constexpr float kLowestMaximum = -40.0F;
+inline constexpr float kHighestMaximum = 60.0F;
+
+/// A row's maximum, and the sum of approximate_exp(logit).
+struct ApproximateSum {
+  float maximum;
+  double sum;
+};
+
+/// Whether an approximate sum has a meaning.
+inline bool is_within_range(const ApproximateSum& approximate) {
+  return approximate.maximum >= kLowestMaximum && approximate.maximum <= kHighestMaximum;
+}
+
 /// The softmax's probability of a value, rounded as the reference does.
 ASCEND_SAMPLE_INLINE float probability_of(float value, const RowSum& row_sum) {
   const double difference = static_cast<double>(value) - row_sum.maximum;

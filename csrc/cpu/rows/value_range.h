@@ -9,86 +9,15 @@
 #include <optional>
 
 #include "cpu/calls.h"
+#include "cpu/rows/cut.h"
 #include "cpu/rows/deviation.h"
 #include "cpu/rows/edits.h"
+#include "cpu/rows/range_filters.h"
 #include "cpu/rows/scan.h"
 #include "cpu/rows/workspace.h"
 #include "cpu/vectors/total_order.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
-
-/// Below this a weight is nothing beside the 1 of the maximum, and need not be the same everywhere.
-inline constexpr float kLeastLogWeight = -87.0F;
-
-/// Values between two bounds that are of the range themselves.
-struct ValueRange {
-  float least = -kInfinity;
-  float most = kInfinity;
-};
-
-/// The filters of one row that are on, and its temperature.
-class RangeFilters {
- public:
-  /// None where all are off, or nothing is drawn.
-  static std::optional<RangeFilters> of(const std::optional<Ranges>& ranges, int64_t index,
-                                        float temperature) {
-    if (!ranges.has_value() || !(temperature > 0.0F)) {
-      return std::nullopt;
-    }
-    const RangeFilters filters(*ranges, index, temperature);
-    bool is_any_on = filters.is_typical();
-    for (size_t filter = kTypicalP + 1; filter < kRangeFilters; ++filter) {
-      is_any_on |= filters[static_cast<RangeFilter>(filter)] > 0.0;
-    }
-    return is_any_on ? std::optional(filters) : std::nullopt;
-  }
-
-  double operator[](RangeFilter filter) const {
-    return double{ranges_.numbers.row(filter)[index_]};
-  }
-  bool is_on(RangeFilter filter) const { return (*this)[filter] > 0.0; }
-  bool is_typical() const { return (*this)[kTypicalP] < 1.0; }
-  float temperature() const { return temperature_; }
-
-  /// Whether any needs more than the largest value and the deviation.
-  bool weighs() const {
-    return is_typical() || is_on(kEpsilonCutoff) || is_on(kEtaCutoff) || is_on(kTopA) ||
-           is_on(kExclusionThreshold);
-  }
-
- private:
-  RangeFilters(const Ranges& ranges, int64_t index, float temperature)
-      : ranges_(ranges), index_(index), temperature_(temperature) {}
-
-  Ranges ranges_;
-  int64_t index_;
-  float temperature_;
-};
-
-/// What is told of a row by its weights exp(y), where y = (value - maximum) / temperature.
-struct RowWeights {
-  double sum = 0;
-  double mean = 0;  // of y, each as often as it weighs: the entropy is log(sum) - mean
-};
-
-/// Calls `visit` with the y of each lane of a line, relative to a value that none exceeds. NaN
-/// stays that.
-template <typename Visit>
-ASCEND_SAMPLE_INLINE void divided(const Line& logits, float relative_to, float temperature,
-                                  Visit visit) {
-  const Floats reference = splat(relative_to);
-  if (temperature == 1.0F) {
-    visit(logits.first - reference, logits.second - reference);
-  } else {
-    const Floats divisor = splat(temperature);
-    visit((logits.first - reference) / divisor, (logits.second - reference) / divisor);
-  }
-}
-
-/// exp(y), and exactly 0 where that is nothing, for NaN too.
-ASCEND_SAMPLE_INLINE Floats weight_of(const Floats& y) {
-  return select(is_greater(y, splat(kLeastLogWeight)), exp_not_positive(y), Floats{});
-}
 
 /// Finds the range of a row's values that its filters keep. The best of what typical sampling keeps
 /// always stays, and so do all equals of a value that stays.
@@ -97,6 +26,12 @@ class RangeSearch {
  public:
   RangeSearch(const Row<Type>& row, const RangeFilters& filters, Workspace& work)
       : row_(row), filters_(filters), temperature_(filters.temperature()), work_(work) {}
+
+  /// What its weights tell, which mean nothing where the maximum is infinite.
+  const RowWeights& weigh() {
+    scan();
+    return weights_;
+  }
 
   ValueRange find() {
     scan();
@@ -149,13 +84,13 @@ class RangeSearch {
 
   /// One pass: the maximum, and the sums of chunks, each relative to its own maximum.
   void scan() {
-    const Groups groups{kChunkLines, work_.maxima};
+    const Groups groups{kChunkLines, work_.folded_maxima};  // which nobody reads
     const bool weighs = filters_.weighs();
     const bool has_mean = filters_.is_typical() || filters_.is_on(kEtaCutoff);
     NoStatus unseen;
     Floats largest = splat(-kInfinity);
     for (size_t index = 0; index < row_.chunks(); ++index) {
-      const Floats of_chunk = scan_chunk<Type>(row_.chunk(index), groups, work_.maxima, unseen);
+      const Floats of_chunk = scan_chunk<Type>(row_.chunk(index), groups, groups.maxima, unseen);
       const float reference = largest_lane(of_chunk);
       largest = larger(largest, of_chunk);
       work_.chunk_sums.maxima[index] = reference;

@@ -1,0 +1,354 @@
+// The range of a row's values that its filters keep, where bounds of the row's sum and of its
+// entropy decide it: one pass with cheap exponentials, and exact ones of the few that weigh.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "cpu/filters/range_scan.h"
+#include "cpu/filters/sum_bounds.h"
+#include "cpu/rows/cut.h"
+#include "cpu/rows/hits.h"
+#include "cpu/rows/range_filters.h"
+#include "cpu/rows/workspace.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// What a number is between.
+struct Between {
+  double least;
+  double most;
+
+  Between operator+(double number) const { return {least + number, most + number}; }
+};
+
+/// Finds what RangeSearch does, or rather a range that keeps the same values of the row.
+template <typename Type>
+class RangeBounds {
+ public:
+  /// The scan is done, of groups that are these.
+  RangeBounds(const Row<Type>& row, const RangeFilters& filters, const RangeScan<Type>& scan,
+              const Groups& groups, Workspace& work)
+      : row_(row),
+        filters_(filters),
+        scan_(scan),
+        groups_(groups),
+        work_(work),
+        temperature_(filters.temperature()),
+        maximum_(scan.maximum()),
+        rest_(scan.approximate().sum),
+        rest_product_(scan.product()) {}
+
+  /// None where bounds do not decide.
+  std::optional<ValueRange> find() {
+    if (!scan_.has_sum()) {
+      gather(first_bound(deviation_bound().least));
+      return range({1, 1});
+    }
+    range(sum_bounds());  // to learn what is asked for
+    const double depth = scan_.has_mean() ? kDepthOfMeans : kDepth;
+    const double deep = value_at(std::log(sum_bounds().least) - depth);
+    gather(first_bound(std::min(deep, lowest_)));
+    std::optional<ValueRange> found = range(sum_bounds());
+    if (!found.has_value() && lowest_ <= double{bound_}) {
+      gather(first_bound(lowest_));
+      found = range(sum_bounds());
+    }
+    return found;
+  }
+
+  /// The same where bounds of the sum have not decided, by exact weights.
+  std::optional<ValueRange> find(const RowWeights& weights) {
+    mean_ = {weights.mean - kSlack, weights.mean + kSlack};
+    return range(bound_sum(RowSum{maximum_, weights.sum}));
+  }
+
+  /// How many values exceed the range that was found.
+  size_t count_above(const ValueRange& range) const { return count_from(next_above(range.most)); }
+
+ private:
+  /// Below the logarithm of the sum: what is weighed exactly, so that bounds are narrow.
+  static constexpr double kDepth = 6;
+  static constexpr double kDepthOfMeans = 10;
+  static constexpr double kRounding = RangeScan<Type>::kRounding;
+  static constexpr double kQuotients = 4e-5;  // what their rounding changes of a weight
+  static constexpr double kSlack = 1e-5;
+
+  // What is weighed exactly.
+
+  /// A little below a value.
+  static float first_bound(double value) {
+    return static_cast<float>(value - kSlack * (1 + std::fabs(value)));
+  }
+
+  /// Gathers the values above a bound, with what is asked of their weights.
+  void gather(float bound) {
+    bound_ = bound;
+    hit_above(row_, groups_, bound, work_.hits);
+    count_ = copy_hit_values(row_, work_.hits, bound, work_.values);
+    if (!scan_.has_sum()) {
+      return;
+    }
+    Sum weights;
+    Sum approximate;
+    Sum products;
+    Sum approximate_products;
+    const Floats reference = splat(maximum_);
+    const Floats divisor = splat(temperature_);
+    for (size_t i = 0; i < count_; i += kLanes) {
+      const Floats values = load_floats(work_.values + i);  // behind the last one -inf
+      const Floats y = (values - reference) / divisor;
+      const Floats weight = weight_of(y);
+      store(work_.room_values[0] + i, y);
+      store(work_.room_weights[0] + i, weight);
+      weights.add(weight);
+      const Floats limited = larger(y, splat(kLeastLogWeight));
+      products.add(weight * limited);
+      const Floats quotient = scan_.quotient(values);
+      const Floats cheap = approximate_exp(quotient);
+      approximate.add(cheap);
+      approximate_products.add(cheap * larger(quotient, splat(kLeastLogWeight)));
+    }
+    weight_ = weights.total();
+    weighted_ = -products.total();
+    rest_ = scan_.approximate().sum - approximate.total();
+    rest_product_ = scan_.product() - approximate_products.total();
+  }
+
+  // What an approximate sum is over the right one, of weights relative to the maximum's.
+  double least_ratio() const {
+    return kLeastRatio * (1 - kQuotients) * std::exp(double{scan_.approximate().maximum});
+  }
+  double largest_ratio() const {
+    return kLargestRatio * (1 + kQuotients) * std::exp(double{scan_.approximate().maximum});
+  }
+
+  /// Of exp(y), over the row.
+  SumBounds sum_bounds() const {
+    const double rounding = kRounding * scan_.approximate().sum;
+    const double least = std::max(0.0, rest_ - rounding) / largest_ratio();
+    const double most = (rest_ + rounding) / least_ratio();
+    return {(weight_ + least) * (1 - kSumMargin), (weight_ + most) * (1 + kSumMargin)};
+  }
+
+  /// Of y, each as often as it weighs. What is not gathered draws the mean down, with more weight
+  /// the more, if all of it is below the mean.
+  Between mean_bounds() const {
+    const double maximum{scan_.approximate().maximum};
+    const double rounding = kRounding * scan_.approximate().sum;
+    const double size = (3 * std::fabs(maximum) + 1) * scan_.approximate().sum;
+    const double product_rounding = 2 * kRounding * (size + std::fabs(scan_.product()));
+    const double product = maximum * rest_ - rest_product_;  // with -y
+    const auto mean_with = [&](double ratio, double rest_ratio, double sign) {
+      const double rest = std::max(0.0, rest_ - sign * rounding);
+      const double rest_product = std::max(0.0, product + sign * product_rounding);
+      return -(weighted_ + rest_product / ratio) / (weight_ + rest / rest_ratio) *
+             (1 + sign * (kSlack + 2 * kSumMargin));
+    };
+    const double least = least_ratio();
+    const double largest = largest_ratio();
+    const Between mean{mean_with(least, least, 1), mean_with(largest, largest, -1)};
+    return value_below() <= mean.least
+               ? mean
+               : Between{mean_with(least, largest, 1), mean_with(largest, least, -1)};
+  }
+
+  // What filters make of it.
+
+  double value_at(double y) const { return double{maximum_} + double{temperature_} * y; }
+  Between values_at(const Between& y) const { return {value_at(y.least), value_at(y.most)}; }
+
+  Between deviation_bound() const {
+    const double below = filters_[kTopNSigma] * scan_.deviation();
+    const double margin = 5e-5 * below + 1e-6 * std::fabs(double{maximum_});
+    return Between{-below - margin, -below + margin} + double{maximum_};
+  }
+
+  size_t count_from(float least) const {
+    return count_at_least(work_.values, (count_ + kLine - 1) / kLine * kLine, least);
+  }
+
+  /// The least value that is at least as large as a bound, wherever that lies; none where values
+  /// lie there too, or may.
+  std::optional<float> decide(const Between& bound, float most) {
+    const double margin = 1e-6 * (std::fabs(bound.least) + std::fabs(bound.most) + 1);
+    const double lowest = bound.least - margin;
+    lowest_ = std::min(lowest_, lowest);
+    const auto least = static_cast<float>(std::min(lowest, double{most}));
+    const auto last = static_cast<float>(std::min(bound.most + margin, double{most}));
+    if (!(least > bound_) || count_from(least) != count_from(last)) {
+      return std::nullopt;
+    }
+    return last;
+  }
+
+  std::optional<ValueRange> range(const SumBounds& sum) {
+    lowest_ = kInfinity;
+    ValueRange range{-kInfinity, maximum_};
+    const Between log_sum{std::log(sum.least), std::log(sum.most)};
+    const Between mean = mean_.has_value()  ? *mean_
+                         : scan_.has_mean() ? mean_bounds()
+                                            : Between{0, 0};
+    if (filters_.is_typical()) {
+      const std::optional<ValueRange> typical = nearest(mean, sum);
+      if (!typical.has_value()) {
+        return std::nullopt;
+      }
+      range = *typical;
+    }
+    bool is_decided = true;
+    const auto drop_below = [&](const Between& bound) {
+      const std::optional<float> least = decide(bound, range.most);
+      is_decided &= least.has_value();
+      range.least = std::max(range.least, least.value_or(range.least));
+    };
+    if (filters_.is_on(kEpsilonCutoff)) {
+      drop_below(values_at(log_sum + std::log(filters_[kEpsilonCutoff])));
+    }
+    if (filters_.is_on(kEtaCutoff)) {  // the entropy is log_sum - mean
+      const double log_eta = std::log(filters_[kEtaCutoff]);
+      drop_below(values_at({std::min(log_eta + log_sum.least, 0.5 * log_eta + mean.least),
+                            std::min(log_eta + log_sum.most, 0.5 * log_eta + mean.most)}));
+    }
+    if (filters_.is_on(kTopA)) {
+      const double log_a = std::log(filters_[kTopA]);
+      drop_below(values_at({log_a - log_sum.most, log_a - log_sum.least}));
+    }
+    if (filters_.is_on(kTopNSigma)) {
+      drop_below(deviation_bound());
+    }
+    if (filters_.is_on(kMinPBeforeExclusion)) {
+      const double bound =
+          double{range.most} + double{temperature_} * std::log(filters_[kMinPBeforeExclusion]);
+      drop_below({bound, bound});
+    }
+    if (is_decided && filters_.is_on(kExclusionThreshold)) {
+      const std::optional<float> enough =
+          decide(values_at(log_sum + std::log(filters_[kExclusionThreshold])), maximum_);
+      is_decided &= enough.has_value();
+      range.most = least_from(std::max(enough.value_or(kInfinity), range.least), range.most);
+    }
+    return is_decided ? std::optional(range) : std::nullopt;
+  }
+
+  /// Calls `visit` with vectors of what was gathered: values, y, weights.
+  template <typename Visit>
+  void for_gathered(Visit visit) const {
+    for (size_t i = 0; i < count_; i += kLanes) {
+      visit(load_floats(work_.values + i), load_floats(work_.room_values[0] + i),
+            load_floats(work_.room_weights[0] + i));
+    }
+  }
+
+  /// The least value from `enough` to `most`, or `most`.
+  float least_from(float enough, float most) const {
+    Floats least = splat(most);
+    for_gathered([&](const Floats& values, const Floats&, const Floats&) {
+      const Mask is_enough = is_at_least(values, splat(enough));
+      least = smaller(select(is_enough, values, splat(most)), least);
+    });
+    return -largest_lane(-least);
+  }
+
+  /// What typical sampling keeps: what lies nearest to the mean of y, of any that the bounds allow.
+  std::optional<ValueRange> nearest(const Between& mean, const SumBounds& sum) const {
+    constexpr int kSteps = 14;
+    const double target = filters_[kTypicalP];
+    const double middle = 0.5 * (mean.least + mean.most);
+    const Floats center = splat(static_cast<float>(middle));
+    const double enough = target * 0.5 * (sum.least + sum.most);
+    double near = 0;
+    double far = std::max(-middle, middle - value_below());
+    for (int step = 0; step < kSteps; ++step) {
+      const double distance = 0.5 * (near + far);
+      const Floats bound = splat(static_cast<float>(distance));
+      Sum within;
+      for_gathered([&](const Floats&, const Floats& y, const Floats& weight) {
+        within.add(select(is_at_least(bound, absolute(y - center)), weight, Floats{}));
+      });
+      (within.total() < enough ? near : far) = distance;
+    }
+    return prove(static_cast<float>(far), center, mean, sum);
+  }
+
+  /// The y of what was not gathered is no more.
+  double value_below() const {
+    return (double{bound_} - double{maximum_}) / double{temperature_} + kSlack;
+  }
+
+  /// The values within a distance of the center, if these are what is kept for every mean and sum
+  /// between the bounds.
+  std::optional<ValueRange> prove(float distance, const Floats& center, const Between& mean,
+                                  const SumBounds& sum) const {
+    const Floats lowest = splat(-kInfinity);
+    const Floats highest = splat(kInfinity);
+    Floats least = highest;  // of y, within
+    Floats most = lowest;
+    Floats least_value = highest;
+    Floats most_value = lowest;
+    for_gathered([&](const Floats& values, const Floats& y, const Floats&) {
+      const Mask is_near = is_at_least(splat(distance), absolute(y - center));
+      least = smaller(select(is_near, y, highest), least);
+      most = larger(select(is_near, y, lowest), most);
+      least_value = smaller(select(is_near, values, highest), least_value);
+      most_value = larger(select(is_near, values, lowest), most_value);
+    });
+    const float first = -largest_lane(-least);
+    const float last = largest_lane(most);
+    if (!(first <= last)) {
+      return std::nullopt;
+    }
+    Floats below = lowest;
+    Floats above = highest;
+    Sum weights;
+    Sum firsts;
+    Sum lasts;
+    for_gathered([&](const Floats&, const Floats& y, const Floats& weight) {
+      const Mask is_less = is_greater(splat(first), y);
+      const Mask is_more = is_greater(y, splat(last));
+      below = larger(select(is_less, y, lowest), below);
+      above = smaller(select(is_more, y, highest), above);
+      weights.add(select(is_less | is_more, Floats{}, weight));
+      firsts.add(select(is_equal(y, splat(first)), weight, Floats{}));
+      lasts.add(select(is_equal(y, splat(last)), weight, Floats{}));
+    });
+    const double before = std::max(double{largest_lane(below)}, value_below());
+    const double behind{-largest_lane(-above)};
+    const double slack = kSlack * (1 - before);
+    const double target = filters_[kTypicalP];
+    const double with_all = weights.total();
+    const double enough = target * sum.most * (1 + kSlack);
+    const double too_little = target * sum.least * (1 - kSlack);
+    // The one that is farther may not go, where either may be, neither.
+    const double ends = double{first} + double{last};
+    const bool may_be_first = 2 * mean.most - ends > -slack;
+    const bool may_be_last = 2 * mean.least - ends < slack;
+    const bool is_certain = with_all >= enough &&
+                            (!may_be_first || with_all - firsts.total() < too_little) &&
+                            (!may_be_last || with_all - lasts.total() < too_little) &&
+                            2 * mean.least - before - double{last} > slack &&
+                            behind + double{first} - 2 * mean.most > slack;
+    return is_certain
+               ? std::optional(ValueRange{-largest_lane(-least_value), largest_lane(most_value)})
+               : std::nullopt;
+  }
+
+  const Row<Type>& row_;
+  const RangeFilters& filters_;
+  const RangeScan<Type>& scan_;
+  const Groups groups_;
+  Workspace& work_;
+  const float temperature_;
+  const float maximum_;
+  float bound_ = kInfinity;  // above it all are gathered
+  size_t count_ = 0;
+  double weight_ = 0;    // of what is gathered
+  double weighted_ = 0;  // the sum of its -y
+  double rest_;          // approximate sums of the others
+  double rest_product_;
+  double lowest_ = kInfinity;    // that was asked about
+  std::optional<Between> mean_;  // of y, where it is known exactly
+};
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
