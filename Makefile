@@ -92,9 +92,9 @@ test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in env
 test-engines: $(BIN)/.built  ## vLLM as an engine and as a server on the CPU, with the plugin and without, in an environment of its own: at least 4 GB
 	$(RUN) -m tests.engines.run
 
-test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers, and more of their ONNX graphs: minutes
+test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers, and more of their ONNX graphs; the published flattening of the operator's draws: minutes
 	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/models/test_transformers_models.py \
-	  tests/decoding/onnx/test_onnx_transformers.py
+	  tests/decoding/onnx/test_onnx_transformers.py tests/examples/test_flattening.py
 
 test-collectives: $(BIN)/.built  ## a rank of a group is killed 200 times, emulated and in a step of gloo: the others say so, and a new group works
 	ASCEND_SAMPLE_COLLECTIVES=long $(RUN) -m pytest -o timeout=1800 tests/hostcann/test_hccl.py \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,11 @@ def test_counted_draws() -> None:
 
 
 @pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
-def test_as_a_user_runs_it(tmp_path: Path) -> None:
+def test_as_a_user_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ASCEND_SAMPLE_DECODING=long, of a model that is trained as long as a user's, beside what is published."""
+    is_whole = os.environ.get("ASCEND_SAMPLE_DECODING") == "long"
+    if is_whole:
+        monkeypatch.delenv("LANGUAGE_MODEL_STEPS")
     file = tmp_path / "flattening.json"
     output = run_as_user(
         str(EXAMPLES / "flattening.py"), "--draws", "2000", "--json", str(file), seconds=TRAINING_LIMIT_SECONDS
@@ -61,7 +66,9 @@ def test_as_a_user_runs_it(tmp_path: Path) -> None:
     # Another machine trains another model, of about the same quality.
     for measured, published in zip(figures["table"], PUBLISHED["table"], strict=True):
         assert (measured["temperature"], measured["top_p"]) == (published["temperature"], published["top_p"])
-        for name in ("distance", "best_exact", "best_operator"):
+        assert 0 <= measured["best_operator"] <= measured["best_exact"] <= 1  # the operator's draws are flatter
+        assert 0 <= measured["best_exact"] - measured["best_operator"] <= measured["distance"] <= 1
+        for name in ("distance", "best_exact", "best_operator") if is_whole else ():
             assert measured[name] == pytest.approx(published[name], abs=0.05), name
     assert all(sum(counts) == figures["contexts"] for counts in figures["histograms"])
     shown = figures["shown"]
