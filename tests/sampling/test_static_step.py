@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import Purpose, RowStatus, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Purpose, RowStatus, Sampler, SamplingBatch, SamplingParams, StaticVerification
 from ascend_sample.sampling.static_step import StaticStep
 
 ROWS, VOCAB_SIZE, STEPS = 6, 700, 1000
@@ -28,7 +28,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def captured(step: StaticStep) -> torch.npu.NPUGraph:
+def captured(step: StaticStep | StaticVerification) -> torch.npu.NPUGraph:
     step.run()  # what is looked up or allocated once is no part of the graph
     torch.npu.synchronize()
     graph = torch.npu.NPUGraph()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from test_static_edits import EDITS
-from test_static_step import KINDS
+from test_static_step import KINDS, captured
 from torch import Tensor
 
 from ascend_sample import hostcann
@@ -29,15 +29,6 @@ from tests.decoding.planting import planted
 REQUESTS, DRAFTS, VOCAB_SIZE = 4, 3, 300
 ROOM: dict[str, Any] = {"largest_k": 64, "addends": 6, "history": 60, "bitmask": True}
 FOREIGN = (-1, -5, VOCAB_SIZE, 2**40)
-
-
-def captured(step: StaticVerification) -> torch.npu.NPUGraph:
-    step.run()  # what is looked up or allocated once is no part of the graph
-    torch.npu.synchronize()
-    graph = torch.npu.NPUGraph()
-    with torch.npu.graph(graph):
-        step.run()
-    return graph
 
 
 def change(batch: SamplingBatch, choice: random.Random) -> None:
