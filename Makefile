@@ -132,13 +132,13 @@ clean:  ## remove what was built
 
 $(BIN)/.requirements: requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt
 	touch $@
 
 $(BIN)/.docs: $(BIN)/.built docs/site/requirements.txt
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r docs/site/requirements.txt
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -r docs/site/requirements.txt
 	touch $@
 
 $(BIN)/.built: $(BIN)/.requirements setup.py pyproject.toml $(SOURCES)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile --no-build-isolation --no-deps -e .
 	touch $@

@@ -15,7 +15,6 @@ import re
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -56,38 +55,29 @@ def sources(*folders: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).glob("*.cpp"))
 
 
-def units(folder: str, count: int) -> list[str]:
-    """Files that include the sources of a folder: torch's headers, most of what is compiled, are read once each.
+def unit(folder: str) -> str:
+    """A file that includes the sources of a folder: reading torch's headers is most of the work, and is done once.
 
     Args:
         folder: its sources have no names, of functions or macros, that mean different things in two of them.
-        count: for so many processors.
     """
-    UNITS.mkdir(parents=True, exist_ok=True)
-    names, files = sources(folder), []
-    for place in range(count):
-        path = UNITS / f"{folder.replace('/', '_')}_{place}.cpp"
-        text = "".join(f'#include "../../{name}"\n' for name in names[place::count])
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
-        files.append(str(path.relative_to(ROOT)))
-    return files
-
-
-def headers(folder: str) -> list[str]:
-    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.h"))
+    path = UNITS / f"{folder.replace('/', '_')}.cpp"
+    text = "".join(f'#include "../../{name}"\n' for name in sources(folder))
+    if not path.exists() or path.read_text() != text:
+        UNITS.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(path.relative_to(ROOT))
 
 
 def core_extension() -> Extension:
     flags = json.loads((ROOT / "csrc/cpu/flags.json").read_text())
     extension = cpp_extension.CppExtension(
         "ascend_sample._C",
-        [*units("csrc", 2), *sources("csrc/cpu"), *units("csrc/cpu/torch", 2)],
+        [unit("csrc"), unit("csrc/cpu/torch"), *sources("csrc/cpu")],
         include_dirs=[str(ROOT / "csrc")],
         # Without OpenMP, at::parallel_for, whose loop is in a header, would run on one thread.
         extra_compile_args=[*COMPILE_ARGS, *flags["all"], "-fopenmp"],
         extra_link_args=[*LINK_ARGS, "-fopenmp"],
-        depends=[*headers("csrc"), "csrc/cpu/flags.json"],
     )
     # The files that are compiled for one instruction set, which is chosen when the library is loaded.
     extension.source_args = {f"csrc/cpu/{name}": args for name, args in flags.get(platform.machine(), {}).items()}
@@ -102,14 +92,13 @@ def npu_extension() -> Extension | None:
     version = re.search(r"__version__ = '([^']+)'", (package / "version.py").read_text())
     return cpp_extension.CppExtension(
         "ascend_sample._npu",
-        [*units("csrc/npu", 2), "csrc/checks.cpp"],
+        [unit("csrc/npu"), "csrc/checks.cpp"],
         include_dirs=[str(ROOT / "csrc")],
         library_dirs=[str(package / "lib")],
         libraries=["torch_npu"],
         define_macros=[("ASCEND_SAMPLE_TORCH_NPU_VERSION", f'"{version.group(1) if version else "unknown"}"')],
         extra_compile_args=COMPILE_ARGS,
         extra_link_args=[*LINK_ARGS, "-Wl,--allow-shlib-undefined"],
-        depends=headers("csrc"),
     )
 
 
@@ -134,20 +123,19 @@ def hostcann_extensions() -> list[Extension]:
                 "-pthread",
                 *(f"-l:lib{other}.so" for other in needed),
             ],
-            depends=headers(folder),
         )
 
     stubs = ["acl_op_compiler", "ge_runner", "graph", "acl_tdt_channel"]
     return [
-        library("ascendcl", units(f"{folder}/runtime", 2), []),
+        library("ascendcl", [unit(f"{folder}/runtime")], []),
         *(library(name, [f"{folder}/stubs/{name}.cpp"], ["ascendcl"]) for name in stubs),
-        library("hccl", units(f"{folder}/hccl", 1), ["ascendcl"]),
+        library("hccl", [unit(f"{folder}/hccl")], ["ascendcl"]),
         library("hcomm", [f"{folder}/stubs/hcomm.cpp"], ["hccl"]),
-        library("opapi", units(f"{folder}/opapi", 2), ["ascendcl"]),
+        library("opapi", [unit(f"{folder}/opapi")], ["ascendcl"]),
         # Each of its functions only calls ATen: optimising the thousands of templates between would double the build.
         library(
             "opapi_math",
-            units(f"{folder}/aten", 2),
+            [unit(f"{folder}/aten")],
             ["opapi", "ascendcl"],
             cpp_extension.CppExtension,
             [*COMPILE_ARGS, "-O1"],
@@ -156,39 +144,53 @@ def hostcann_extensions() -> list[Extension]:
 
 
 class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suffix=True)):
-    """hostcann's libraries link to one another, in the order in which they are built."""
+    """Compiles the sources of all extensions side by side, and links them in order: hostcann's to those before.
+
+    setuptools would compile one extension after the other, each with processors that wait for its last source.
+    """
 
     def run(self) -> None:
-        if self.inplace or self.editable_mode:
-            self.build_temp = str(OBJECTS)
-        self.objects = Path(self.build_temp).absolute()
+        objects = OBJECTS if self.inplace or self.editable_mode else Path(self.build_temp)
+        self.objects = objects.absolute()
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
-        self.build_temp = str(self.objects / ext.name.split(".")[-1])  # two may compile one source, with other flags
+        if ext is self.extensions[0]:
+            self.compile_all()
+        path = Path(self.get_ext_fullpath(ext.name))
+        objects = [*ext.made, *ext.extra_objects]
+        if path.exists() and all(os.stat(made).st_mtime_ns <= path.stat().st_mtime_ns for made in objects):
+            return
         if ".hostcann." in ext.name:
-            ext.library_dirs.append(str(Path(self.get_ext_fullpath(ext.name)).parent))
-        source_args = getattr(ext, "source_args", {})
-        for source in source_args:
-            ext.sources.remove(source)
-        with ThreadPoolExecutor() as pool:  # each has flags of its own, and is the only file of its call
-            ext.extra_objects += pool.map(partial(self.compile_one, ext), source_args, source_args.values())
-        super().build_extension(ext)
+            ext.library_dirs.append(str(path.parent))
+        self.compiler.link_shared_object(
+            objects,
+            str(path),
+            libraries=ext.libraries,
+            library_dirs=ext.library_dirs,
+            extra_postargs=ext.extra_link_args,
+            target_lang="c++",
+        )
 
-    def compile_one(self, ext: Extension, source: str, args: list[str]) -> str:
-        alone = Path(self.build_temp) / Path(source).stem  # two runs of ninja need two folders
+    def compile_all(self) -> None:
+        jobs = [(ext, source) for ext in self.extensions for source in ext.sources]
+        # What takes longest comes first: the kernel for each instruction set, and what reads torch's headers.
+        jobs.sort(key=lambda job: (job[1] not in getattr(job[0], "source_args", {}), len(job[0].include_dirs) == 1))
+        with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or len(os.sched_getaffinity(0)))) as pool:
+            made = list(pool.map(lambda job: self.compile_one(*job), jobs))
+        for ext in self.extensions:
+            ext.made = [each for each, (owner, _) in zip(made, jobs, strict=True) if owner is ext]
+
+    def compile_one(self, ext: Extension, source: str) -> str:
+        folder = self.objects / ext.name.split(".")[-1] / Path(source).stem  # ninja's, which has one for each run
         (made,) = self.compiler.compile(
             [source],
-            output_dir=str(alone),
+            output_dir=str(folder),
+            macros=ext.define_macros,
             include_dirs=ext.include_dirs,
-            extra_postargs=[*ext.extra_compile_args, *args],
-            depends=ext.depends,
+            extra_postargs=[*ext.extra_compile_args, *getattr(ext, "source_args", {}).get(source, [])],
         )
-        usual = Path(self.build_temp) / Path(made).relative_to(alone)
-        usual.parent.mkdir(parents=True, exist_ok=True)
-        usual.unlink(missing_ok=True)
-        usual.hardlink_to(made)
-        return str(usual)
+        return made
 
     def copy_extensions_to_source(self) -> None:
         for ext in self.extensions:  # an editable install: setuptools does not make the folders that git left out

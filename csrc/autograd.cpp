@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <functional>
+
 #include "adapter.h"
 #include "operators.h"
 
@@ -37,30 +39,20 @@ bool is_under_transform() {
   return false;
 }
 
-[[noreturn]] void refuse(const char* name, const std::string& what) {
+[[noreturn]] void refuse(const std::string& name, const std::string& what) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, name,
       ": the derivative is not implemented. Sample under torch.no_grad(), or detach() ", what, ".");
 }
 
-/// The kernel of one of the variants of an operator.
-template <typename Arguments, size_t variant>
-struct NotDifferentiable : torch::autograd::Function<NotDifferentiable<Arguments, variant>> {
-  using Results = typename Arguments::Results;
-
-  static std::string name() { return variant_name<Arguments>(kVariants[variant]); }
-
-  static const Dispatched<Arguments>& op() {
-    static const Dispatched<Arguments> op(name());
-    return op;
-  }
-
-  template <typename... Fields>
-  static variable_list forward(AutogradContext* context, const Fields&... fields) {
+/// The results of a call, and no way back through them.
+struct NotDifferentiable : torch::autograd::Function<NotDifferentiable> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& /*logits*/,
+                               const char* name, const std::function<variable_list()>& call) {
     context->set_materialize_grads(false);  // so that backward sees which results it came through
+    context->saved_data["name"] = name;
     const at::AutoDispatchBelowADInplaceOrView guard;
-    const auto results = std::apply([](const auto&... result) { return variable_list{result...}; },
-                                    op()(Arguments{fields...}));
+    const auto results = call();
     variable_list without_gradient;
     for (const auto& result : results) {
       if (result.dim() == 1 || !result.is_floating_point()) {  // ids; [0]: not asked for
@@ -71,43 +63,53 @@ struct NotDifferentiable : torch::autograd::Function<NotDifferentiable<Arguments
     return results;
   }
 
-  static variable_list backward(AutogradContext*, const variable_list& gradients) {
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const std::string name = context->saved_data["name"].toStringRef();
+    const auto& results = c10::Dispatcher::singleton()
+                              .findSchemaOrThrow(("ascend_sample::" + name).c_str(), "")
+                              .schema()
+                              .returns();
     std::string names;
     for (size_t i = 0; i < gradients.size(); ++i) {
       if (gradients[i].defined()) {
-        names += (names.empty() ? "" : " and ") + op().schema().returns()[i].name();
+        names += (names.empty() ? "" : " and ") + results[i].name();
       }
     }
-    refuse(Arguments::kName, names);
-  }
-
-  static Results kernel(const Arguments& arguments) {
-    const bool is_dual = std::apply(
-        [](const auto&... fields) { return (has_tangent(fields) || ...); }, fields_of(arguments));
-    if (is_dual) {
-      refuse(Arguments::kName, "the arguments");
-    }
-    if (!(at::GradMode::is_enabled() && arguments.logits.requires_grad())) {
-      const at::AutoDispatchBelowADInplaceOrView guard;
-      return op()(arguments);
-    }
-    if (is_under_transform()) {
-      refuse(Arguments::kName, "the logits");
-    }
-    const auto outputs =
-        std::apply([](const auto&... fields) { return NotDifferentiable::apply(fields...); },
-                   fields_of(arguments));
-    return [&]<size_t... I>(std::index_sequence<I...>) {
-      return Results{outputs[I]...};
-    }(std::make_index_sequence<std::tuple_size_v<Results>>());
+    refuse(name, names);
   }
 };
+
+/// The kernel of one of the variants of an operator.
+template <typename Arguments, size_t variant>
+typename Arguments::Results kernel(const Arguments& arguments) {
+  static const Dispatched<Arguments> op(variant_name<Arguments>(kVariants[variant]));
+  const bool is_dual = std::apply(
+      [](const auto&... fields) { return (has_tangent(fields) || ...); }, fields_of(arguments));
+  if (is_dual) {
+    refuse(Arguments::kName, "the arguments");
+  }
+  if (!(at::GradMode::is_enabled() && arguments.logits.requires_grad())) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return op(arguments);
+  }
+  if (is_under_transform()) {
+    refuse(Arguments::kName, "the logits");
+  }
+  const auto outputs = NotDifferentiable::apply(
+      arguments.logits, Arguments::kName, std::function<variable_list()>([&] {
+        return std::apply([](const auto&... results) { return variable_list{results...}; },
+                          op(arguments));
+      }));
+  return [&]<size_t... I>(std::index_sequence<I...>) {
+    return typename Arguments::Results{outputs[I]...};
+  }(std::make_index_sequence<std::tuple_size_v<typename Arguments::Results>>());
+}
 
 template <typename Arguments>
 void implement(torch::Library& m) {
   [&]<size_t... variants>(std::index_sequence<variants...>) {
-    (m.impl(NotDifferentiable<Arguments, variants>::name().c_str(),
-            adapted<&NotDifferentiable<Arguments, variants>::kernel>),
+    (m.impl(variant_name<Arguments>(kVariants[variants]).c_str(),
+            adapted<&kernel<Arguments, variants>>),
      ...);
   }(std::make_index_sequence<kVariants.size()>());
 }

@@ -12,9 +12,9 @@ namespace {
 using c10::ScalarType;
 
 /// The rules of one operator, whose name each message begins with.
-class Rules {
+class ArgumentRules {
  public:
-  explicit Rules(const char* op) : op_(op) {}
+  explicit ArgumentRules(const char* op) : op_(op) {}
 
   /// What both operators take, in the order in which it is checked.
   template <typename Arguments>
@@ -146,19 +146,21 @@ at::Tensor allocate(c10::SymIntArrayRef shape, ScalarType dtype, const at::Tenso
   return at::empty_symint(shape, options.dtype(dtype));
 }
 
-void check_logits(const char* op, const at::Tensor& logits) { Rules(op).check_logits(logits); }
+void check_logits(const char* op, const at::Tensor& logits) {
+  ArgumentRules(op).check_logits(logits);
+}
 
 void check_layout(const char* op, const at::Tensor& tensor, const char* name) {
-  Rules(op).check_layout(tensor, name);
+  ArgumentRules(op).check_layout(tensor, name);
 }
 
 void check_arguments(const SampleArguments& arguments) {
-  Rules(SampleArguments::kName).check_common(arguments);
+  ArgumentRules(SampleArguments::kName).check_common(arguments);
 }
 
 void check_arguments(const SampleV2Arguments& arguments) {
   constexpr const char* kOperator = SampleV2Arguments::kName;
-  const Rules rules(kOperator);
+  const ArgumentRules rules(kOperator);
   rules.check_common(arguments);
   if (arguments.min_p.has_value()) {
     rules.check_in_dtype_of_logits(*arguments.min_p, "min_p", arguments.logits);

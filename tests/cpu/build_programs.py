@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 CORE = ROOT / "csrc"
 FOLDER = Path(__file__).parent
 CORE_OBJECTS = "the core's"
-PACKAGE_OBJECTS = ROOT / "build" / "objects" / "_C" / "csrc" / "cpu"
+PACKAGE_OBJECTS = ROOT / "build" / "objects" / "_C"
 _ORACLE = ("oracle.cpp", "oracle_judge.cpp", "oracle_ranking.cpp", "oracle_row.cpp")
 _FUZZ = ("fuzz.cpp", "fuzzer.cpp", "fuzz_case.cpp", "fuzz_edits.cpp", "stored_case.cpp", *_ORACLE)
 PROGRAMS = {
@@ -77,6 +77,11 @@ VARIANTS = {variant.name: variant for variant in (NATIVE, ADDRESS, THREAD, AARCH
 def core_sources() -> list[Path]:
     """The sources of the kernel that are free of torch."""
     return sorted((CORE / "cpu").glob("*.cpp"))
+
+
+def package_object(source: Path) -> Path:
+    """What setup.py made of one of the kernel's sources, in place."""
+    return PACKAGE_OBJECTS / source.stem / source.relative_to(ROOT).with_suffix(".o")
 
 
 def build(variant: Variant, programs: tuple[str, ...] = ("driver",), jobs: int = 1) -> Path:
@@ -137,7 +142,8 @@ def _rules(variant: Variant) -> str:
     for program, names in PROGRAMS.items():
         objects = [f"{Path(name).stem}.o" for name in names if name != CORE_OBJECTS]
         if CORE_OBJECTS in names:
-            objects += [str((variant.core_objects or Path()) / f"{source.stem}.o") for source in core_sources()]
+            made = (lambda source: f"{source.stem}.o") if variant.core_objects is None else package_object
+            objects += [str(made(source)) for source in core_sources()]
         lines.append(f"build {program}: link {' '.join(objects)}")
     return "\n".join(lines) + "\n"
 

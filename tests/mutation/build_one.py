@@ -26,7 +26,7 @@ def leave_what_does_not_serve(extension: setuptools.Extension) -> None:
         if source in extension.sources:
             extension.source_args.pop(source, None)
             extension.sources.remove(source)
-            extension.extra_objects.append(f"build/objects/{name}/{source.removesuffix('.cpp')}.o")
+            extension.extra_objects.append(f"build/objects/{name}/kernel_{target}/{source.removesuffix('.cpp')}.o")
 
 
 def setup_one(**arguments: Any) -> object:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-PIP_INSTALL: Final = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+PIP_INSTALL: Final = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
 """What python is called with, before the packages."""
 
 
