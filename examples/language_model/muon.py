@@ -49,6 +49,8 @@ class Muon(torch.optim.Optimizer):
 def orthogonalized(matrix: Tensor) -> Tensor:
     """Returns about U V^T of the matrix U S V^T: its singular values become about 1.
 
+    What the iteration multiplies by depends on M M^T alone, which is smaller than M, and commutes with all of it.
+
     Example:
         >>> orthogonalized(torch.diag(torch.tensor([3.0, 2.0]))).diag().round()
         tensor([1., 1.])
@@ -56,8 +58,12 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     if matrix.shape[0] > matrix.shape[1]:
         return orthogonalized(matrix.T).T
     first, third, fifth = COEFFICIENTS
-    current = matrix / (matrix.norm() + 1e-7)
+    matrix = matrix / (matrix.norm() + 1e-7)
+    gram = matrix @ matrix.T
+    product = torch.eye(len(gram), dtype=gram.dtype)
     for _ in range(STEPS):
-        gram = current @ current.T
-        current = first * current + torch.addmm(gram, gram, gram, beta=third, alpha=fifth) @ current
-    return current
+        factor = torch.addmm(gram, gram, gram, beta=third, alpha=fifth)
+        factor.diagonal().add_(first)
+        product = factor @ product
+        gram = factor @ gram @ factor
+    return product @ matrix
