@@ -1,6 +1,6 @@
 """Scores of given texts on the CPU, beside log_softmax, topk and gather.
 
-    python -m benchmarks.score  # prints the table and the promise, writes build/performance/score.json
+    python -m benchmarks.score  # prints the table and the promises, writes build/performance/score.json
 
 512 places, a vocabulary of 151,936, bfloat16, the 5 best of each. The peer makes float32 numbers of all places, so that
 more of them do not fit into every machine's memory; both take time in proportion to the places.
@@ -58,13 +58,17 @@ def run(seconds: float, places: int = PLACES, vocab_size: int = VOCAB_SIZE) -> d
         "results": {name: result.to_json() for name, result in results.items()},
     }
     label = f"[{places}, {vocab_size}] bfloat16, the {BEST} best"
-    measured = [Measured(ratio(record, PEER, SCORE), record, label)]
-    gate = gate_of_worst("score", f"{PEER} / {SCORE}", AT_LEAST, AHEAD, measured)
-    return {"environment": environment.describe(), **record, "gates": [gate.to_json()]}
+    gates = [
+        gate_of_worst(
+            "score", f"{PEER} / {name}", AT_LEAST, AHEAD, [Measured(ratio(record, PEER, name), record, label)]
+        )
+        for name in (SCORE, ENTROPY)
+    ]
+    return {"environment": environment.describe(), **record, "gates": [gate.to_json() for gate in gates]}
 
 
 def show(found: dict[str, Any]) -> None:
-    """Prints times and the promise."""
+    """Prints times and the promises."""
     table = Table("contestant", "median of a place", "quartiles", "others' share")
     for name, result in found["results"].items():
         median, lower, upper = (

@@ -229,16 +229,20 @@ struct BestTokensArguments {
 struct RowLogprobsArguments {
   static constexpr const char* kName = "row_logprobs";
   static constexpr const char* kSchema =
-      "(Tensor logits, Tensor? rows, Tensor token_ids, int count, bool is_normalised=True)";
-  /// float32 [rows, 1 + count], int64 [rows, 1 + count], int64 [rows].
-  static constexpr const char* kResults = "(Tensor values, Tensor token_ids, Tensor ranks)";
-  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+      "(Tensor logits, Tensor? rows, Tensor token_ids, int count, bool is_normalised=True, "
+      "bool entropy=False)";
+  /// float32 [rows, 1 + count], int64 [rows, 1 + count], int64 [rows], float32 [rows], or [0] where
+  /// entropies are not wanted.
+  static constexpr const char* kResults =
+      "(Tensor values, Tensor token_ids, Tensor ranks, Tensor entropies)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
   const at::Tensor& token_ids;
   int64_t count;
   bool is_normalised;
+  bool entropy;
 };
 
 /// What a rank that has a part of the vocabulary finds of rows: docs/vocabulary_parallel.md.
@@ -300,24 +304,27 @@ struct ShardHistogramArguments {
 /// What a row's sum is made of, in chunks of 1024 ids.
 struct ChunkSumsArguments {
   static constexpr const char* kName = "chunk_sums";
-  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows)";
-  /// float32 [rows, chunks], float64 [rows, chunks].
-  static constexpr const char* kResults = "(Tensor maxima, Tensor sums)";
-  using Results = std::tuple<at::Tensor, at::Tensor>;
+  static constexpr const char* kSchema = "(Tensor logits, Tensor? rows, bool entropy=False)";
+  /// float32 [rows, chunks], float64 [rows, chunks], float32 [rows, chunks], or [0, chunks] where
+  /// entropies are not wanted.
+  static constexpr const char* kResults = "(Tensor maxima, Tensor sums, Tensor distances)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
   const at::Tensor& logits;
   const std::optional<at::Tensor>& rows;
+  bool entropy;
 };
 
 struct LogOfSumsArguments {
   static constexpr const char* kName = "log_of_sums";
-  static constexpr const char* kSchema = "(Tensor maxima, Tensor sums)";
-  /// float32 [rows], float64 [rows].
-  static constexpr const char* kResults = "(Tensor maximum, Tensor log_sum)";
-  using Results = std::tuple<at::Tensor, at::Tensor>;
+  static constexpr const char* kSchema = "(Tensor maxima, Tensor sums, Tensor? distances=None)";
+  /// float32 [rows], float64 [rows], float32 [rows], or [0] without distances.
+  static constexpr const char* kResults = "(Tensor maximum, Tensor log_sum, Tensor entropies)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
   const at::Tensor& maxima;
   const at::Tensor& sums;
+  const std::optional<at::Tensor>& distances;
 };
 
 struct CountAboveArguments {

@@ -322,7 +322,7 @@ void check_arguments(const BestTokensArguments& arguments) {
 
 void check_arguments(const RowLogprobsArguments& arguments) {
   constexpr const char* kOperator = RowLogprobsArguments::kName;
-  const auto& [logits, rows, token_ids, count, is_normalised] = arguments;
+  const auto& [logits, rows, token_ids, count, is_normalised, entropy] = arguments;
   check_logits(kOperator, logits);
   if (rows.has_value()) {
     check_list(kOperator, *rows, "rows", ScalarType::Long, logits, "logits");
@@ -332,6 +332,9 @@ void check_arguments(const RowLogprobsArguments& arguments) {
   TORCH_CHECK_VALUE(count >= 0, kOperator, ": count must be >= 0, got ", count,
                     ". 0 reports the given tokens alone.");
   check_count(kOperator, count, logits);
+  TORCH_CHECK_VALUE(is_normalised || !entropy, kOperator,
+                    ": is_normalised must be True where entropies are wanted, got False. Ask for "
+                    "them together with logarithms of probabilities.");
 }
 
 at::Tensor allocate_outputs(const FilterArguments& arguments) {
@@ -369,10 +372,11 @@ BestTokensArguments::Results allocate_outputs(const BestTokensArguments& argumen
 }
 
 RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& arguments) {
-  const auto& [logits, rows, token_ids, count, is_normalised] = arguments;
+  const auto& [logits, rows, token_ids, count, is_normalised, entropy] = arguments;
   const c10::SymInt shape[] = {token_ids.sym_size(0), 1 + count};
   return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kLong, logits),
-          allocate({shape[0]}, c10::kLong, logits)};
+          allocate({shape[0]}, c10::kLong, logits),
+          allocate({entropy ? shape[0] : c10::SymInt(0)}, c10::kFloat, logits)};
 }
 
 }  // namespace ascend_sample

@@ -40,7 +40,7 @@ void check_arguments(const ChunkSumsArguments& arguments) {
 
 void check_arguments(const LogOfSumsArguments& arguments) {
   constexpr const char* kOperator = LogOfSumsArguments::kName;
-  const auto& [maxima, sums] = arguments;
+  const auto& [maxima, sums, distances] = arguments;
   const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
     TORCH_CHECK_TYPE(tensor.scalar_type() == dtype, kOperator, ": ", name, " must be ", dtype,
                      ", got ", tensor.scalar_type(), ". Pass what chunk_sums returns.");
@@ -51,6 +51,9 @@ void check_arguments(const LogOfSumsArguments& arguments) {
   };
   check(maxima, "maxima", ScalarType::Float);
   check(sums, "sums", ScalarType::Double);
+  if (distances.has_value()) {
+    check(*distances, "distances", ScalarType::Float);
+  }
 }
 
 void check_arguments(const CountAboveArguments& arguments) {
@@ -109,16 +112,18 @@ at::Tensor allocate_outputs(const ShardHistogramArguments& arguments) {
 }
 
 ChunkSumsArguments::Results allocate_outputs(const ChunkSumsArguments& arguments) {
-  const auto& [logits, rows] = arguments;
+  const auto& [logits, rows, entropy] = arguments;
   const c10::SymInt shape[] = {rows.has_value() ? rows->sym_size(0) : logits.sym_size(0),
                                (logits.sym_size(1) + 1023) / 1024};
-  return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kDouble, logits)};
+  return {allocate(shape, c10::kFloat, logits), allocate(shape, c10::kDouble, logits),
+          allocate({entropy ? shape[0] : c10::SymInt(0), shape[1]}, c10::kFloat, logits)};
 }
 
 LogOfSumsArguments::Results allocate_outputs(const LogOfSumsArguments& arguments) {
   const at::Tensor& maxima = arguments.maxima;
-  return {allocate({maxima.sym_size(0)}, c10::kFloat, maxima),
-          allocate({maxima.sym_size(0)}, c10::kDouble, maxima)};
+  const c10::SymInt rows = maxima.sym_size(0);
+  return {allocate({rows}, c10::kFloat, maxima), allocate({rows}, c10::kDouble, maxima),
+          allocate({arguments.distances.has_value() ? rows : c10::SymInt(0)}, c10::kFloat, maxima)};
 }
 
 at::Tensor allocate_outputs(const CountAboveArguments& arguments) {

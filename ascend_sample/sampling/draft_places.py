@@ -132,9 +132,11 @@ class DraftPlaces(SamplingBatch):
     Attributes:
         requests, layout: as they were given.
         padded: the drafts of the call, as `PlacesLayout.padded` returns them.
+        asked: how they are judged, where ranks have to be told the same.
     """
 
     padded: Tensor
+    asked: bytes = b""
 
     def __init__(self, batch: SamplingBatch, layout: PlacesLayout) -> None:
         super().__init__(batch.vocab_size, batch.device)

@@ -148,7 +148,7 @@ def gather_logprobs(
     """
     token_ids = asking.of_batch(token_ids)
     if logits.is_cpu:
-        values, ids, ranks = torch.ops.ascend_sample.row_logprobs(
+        values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(
             logits, asking.there, token_ids, asking.most, mode.is_normalised
         )
         return Logprobs(asking.rows, ids, values, ranks)

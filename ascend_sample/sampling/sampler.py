@@ -15,6 +15,7 @@ from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.distribution import Distributions
+from ascend_sample.sampling.draft_places import DraftPlaces
 from ascend_sample.sampling.host_copy import HostCopy
 from ascend_sample.sampling.kept import KeptOfStep, KeptRows, KeptSets
 from ascend_sample.sampling.leftover import Leftover
@@ -36,6 +37,7 @@ from ascend_sample.sampling.routes import RULES
 from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, check_logits
 from ascend_sample.sampling.serving import WHOLE, PlacedGroup, Placement, place_groups, serve
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
+from ascend_sample.sampling.vocabulary_parallel.split_judging import Judged, Judging
 from ascend_sample.sampling.vocabulary_parallel.split_steps import SplitSteps
 
 
@@ -251,6 +253,12 @@ class Sampler:
     ) -> SamplerOutput | None:
         """Draws the tokens of all rows with the other ranks, from logits [batch, width]; None where there are none."""
         return None if self._steps is None else SamplerOutput(*self._steps.draw(self, logits, batch, allowed, purpose))
+
+    def judge_split(
+        self, logits: Tensor, places: DraftPlaces, allowed: Bitmask | None, draft_ids: Tensor, judging: Judging
+    ) -> Judged | None:
+        """Judges drafts that were drawn, with the other ranks; None where there are none."""
+        return None if self._steps is None else self._steps.judge(logits, places, allowed, draft_ids, judging)
 
     def draw(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import torch
@@ -13,14 +13,14 @@ from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.best_tokens import CHUNK, below, divide
 from ascend_sample.sampling.logprobs import AskingRows, LogprobsMode, gather_logprobs
 from ascend_sample.sampling.row_parameters import check_logits
+from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
+from ascend_sample.sampling.vocabulary_parallel.split_scores import SplitScores
 
 NAME: Final = "score"
 ROWS_AT_ONCE: Final = 1024
 """On a CPU, which makes nothing as large as the logits for log-probabilities: results of so many places, twice."""
 DEVICE_BYTES: Final = 2**26
 """Of float32 logits, which devices are given in blocks."""
-ENTROPY_BYTES: Final = 2**23
-"""The same on a CPU, for entropies: they stay in its caches."""
 FAINT: Final = -1000.0
 """What is so far below the best logit has a probability of 0 in float32, and, unlike -inf, a product with that."""
 
@@ -44,7 +44,14 @@ class Scores(NamedTuple):
 
 
 @in_normal_mode
-def score(logits: Tensor | Iterable[Tensor], token_ids: Tensor, n: int = 0, *, entropy: bool = False) -> Scores:
+def score(
+    logits: Tensor | Iterable[Tensor],
+    token_ids: Tensor,
+    n: int = 0,
+    *,
+    entropy: bool = False,
+    shard: VocabularyShard | None = None,
+) -> Scores:
     """Tells what each of given tokens is worth under the logits of its place: logprobs of a prompt, scores of texts.
 
     The numbers are those of `Sampler("raw_logprobs")`. Logits are read where they lie, and never converted as a whole:
@@ -52,18 +59,23 @@ def score(logits: Tensor | Iterable[Tensor], token_ids: Tensor, n: int = 0, *, e
 
     Args:
         logits: float32, float16 or bfloat16 [places, vocab_size], or chunks of them in order, of any lengths: a model
-            that makes them piece by piece need not keep them. NaN counts as -inf; entries of +inf share the mass.
+            that makes them piece by piece need not keep them. NaN counts as -inf; entries of +inf share the mass. With
+            ``shard`` [places, width], in chunks of the same lengths on all ranks.
         token_ids: int64 [places] on the device of the logits: the token that comes at each place. (Of a prompt the
             logits of place t tell of token t + 1.)
         n: how many of the best tokens are told of each place.
-        entropy: tell the entropies as well. There is no native operator for them: it takes several times as long.
+        entropy: tell the entropies as well.
+        shard: what a rank has whose logits are a part of the vocabulary: every rank then calls this with its own part,
+            on a CPU, and the same ids, and all of them find the scores of logits that are not split, bit for bit.
 
     Returns:
         All of it. A row of -inf has no distribution: its logprobs are -inf, its entropy is 0.
 
     Raises:
         TypeError: an argument has the wrong type or dtype.
-        ValueError: an argument has the wrong shape or device; on a CPU also where an id is none of the vocabulary.
+        ValueError: an argument has the wrong shape or device; on a CPU also where an id is none of the vocabulary; with
+            ``shard`` also where another rank has other ids.
+        RuntimeError: another rank is gone.
 
     Example:
         >>> logits = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.25, 0.25]]).log()
@@ -74,7 +86,7 @@ def score(logits: Tensor | Iterable[Tensor], token_ids: Tensor, n: int = 0, *, e
         >>> scores.entropy
         tensor([0.8018, 1.0397])
 
-    Source: docs/sampling.md, section 6 "Logprobs", "Scores of a text".
+    Source: docs/sampling.md, section 6 "Logprobs", "Scores of a text"; docs/vocabulary_parallel.md, "Scores".
     """
     check_bool(NAME, "entropy", entropy)
     n = check_integer(NAME, "n", n, low=0)
@@ -91,31 +103,47 @@ def score(logits: Tensor | Iterable[Tensor], token_ids: Tensor, n: int = 0, *, e
         torch.empty(places, n, device=device),
         torch.empty(places, device=device) if entropy else None,
     )
+    split = None
+    if shard is not None and shard.exchange.size > 1:
+        split = SplitScores(shard, n, entropy)
     done = 0
     for chunk in (logits,) if isinstance(logits, Tensor) else logits:
-        _check_chunk(chunk, token_ids, done, n)
+        _check_chunk(chunk, token_ids, done, n, shard)
+        own = chunk if split is not None or shard is None else chunk[:, : shard.vocab_size]
         for start in range(0, len(chunk), _rows_at_once(chunk)):
-            rows = chunk[start : start + _rows_at_once(chunk)]
-            _score_rows(rows, token_ids, slice(done, done + len(rows)), scores)
+            rows = own[start : start + _rows_at_once(chunk)]
+            _score_rows(rows, token_ids, slice(done, done + len(rows)), scores, split)
             done += len(rows)
     if done != places:
         refuse(NAME, "logits", f"have a row for each of {places} ids", done, "Give the logits of all places.")
     return scores
 
 
-def _score_rows(logits: Tensor, token_ids: Tensor, places: slice, scores: Scores) -> None:
+def _score_rows(logits: Tensor, token_ids: Tensor, places: slice, scores: Scores, split: SplitScores | None) -> None:
     """Writes the scores of some places."""
-    n = scores.best_ids.shape[1]
-    asking = AskingRows.of(range(len(logits)), len(logits), n, logits.device)
-    found = gather_logprobs(asking, logits, LogprobsMode.RAW_LOGPROBS, token_ids[places])
-    scores.logprobs[places], scores.ranks[places] = found.values[:, 0], found.ranks
-    scores.best_ids[places], scores.best_logprobs[places] = found.token_ids[:, 1:], found.values[:, 1:]
-    if scores.entropy is not None:
-        scores.entropy[places] = torch.cat([_entropies(rows) for rows in _in_cache(logits)])
+    n, given, entropy = scores.best_ids.shape[1], token_ids[places], scores.entropy
+    entropies: Tensor | None
+    if split is not None:
+        values, ids, ranks, entropies = split.of_places(logits, given, places.start)
+    elif logits.is_cpu:
+        values, ids, ranks, entropies = torch.ops.ascend_sample.row_logprobs(
+            logits, None, given, n, entropy=entropy is not None
+        )
+    else:
+        asking = AskingRows.of(range(len(logits)), len(logits), n, logits.device)
+        _, ids, values, ranks = gather_logprobs(asking, logits, LogprobsMode.RAW_LOGPROBS, given)
+        entropies = None if entropy is None else _entropies(logits)
+    scores.logprobs[places], scores.ranks[places] = values[:, 0], ranks
+    scores.best_ids[places], scores.best_logprobs[places] = ids[:, 1:], values[:, 1:]
+    if entropy is not None and entropies is not None:
+        entropy[places] = entropies
 
 
 def _entropies(logits: Tensor) -> Tensor:
-    """Returns the entropy of each row, float32 [rows]: log Z minus the mean of how far logits are from the best."""
+    """Returns the entropy of each row, float32 [rows]: log Z minus the mean of how far logits are from the best.
+
+    For devices; `csrc/cpu/rows/entropy.h` has that of a CPU.
+    """
     values = divide(logits, 1.0)
     best = values.amax(1, keepdim=True)
     differences = below(values, best).clamp_(min=FAINT)
@@ -137,18 +165,20 @@ def _rows_at_once(logits: Tensor) -> int:
     return ROWS_AT_ONCE if logits.is_cpu else max(1, DEVICE_BYTES // (4 * logits.shape[1]))
 
 
-def _in_cache(logits: Tensor) -> Iterator[Tensor]:
-    """Yields rows in blocks whose float32 numbers a CPU's caches hold; those of a device at once."""
-    count = max(1, ENTROPY_BYTES // (4 * logits.shape[1])) if logits.is_cpu else len(logits)
-    yield from logits.split(max(1, count))
-
-
-def _check_chunk(logits: Tensor, token_ids: Tensor, done: int, n: int) -> None:
+def _check_chunk(logits: Tensor, token_ids: Tensor, done: int, n: int, shard: VocabularyShard | None) -> None:
     """Raises unless a chunk of logits fits the ids of its places, the first of which is ``done``."""
     check_logits(NAME, logits)
     if logits.device != token_ids.device:
         refuse(NAME, "token_ids", f"be on the device of logits, {logits.device}", token_ids.device, "Move them there.")
     places, vocab_size = logits.shape
+    if shard is not None:
+        if not logits.is_cpu:
+            remedy = "Gather the logits, and leave the shard out."
+            refuse(NAME, "logits", "be on the CPU where there is a shard", logits.device, remedy)
+        if vocab_size != shard.width:
+            remedy = "Give the part that the shard describes."
+            refuse(NAME, "logits", f"have the width of the shard, {shard.width}", vocab_size, remedy)
+        vocab_size = shard.vocab_size
     check_integer(NAME, "n", n, low=0, high=vocab_size)
     if done + places > len(token_ids):
         got = f"{done + places} or more"

@@ -29,6 +29,7 @@ from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.row_parameters import TENSORS, RowsOutput, RowStatus, check_logits
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.sampler import Sampler
+from ascend_sample.sampling.vocabulary_parallel.split_judging import Judging
 
 NAME: Final = "verify_drafts"
 RULES: Final = ("match", "standard", "block")
@@ -125,7 +126,8 @@ def verify_drafts(
         draft_candidates: int64 [drafts, candidates], the ids whose probabilities these are, each once; what is no id of
             the vocabulary does not count. All others have none. None: they are those of the whole vocabulary.
         sampler: what says how logprobs are reported and ties are kept; None is ``Sampler()``. One with a shard takes
-            the places' logits of its part, [places, width], on every rank the same drafts, and the rule match.
+            logits and dense ``draft_probabilities`` of its part, [places, width] and [drafts, width], and on every rank
+            the same drafts; standard and block on CPUs, of requests without logprobs.
         bitmask: int32 [places, ceil(vocab_size / 32)], the ids that a grammar allows at each place, as for `Sampler`.
         bitmask_rows: the places that it is for; None: all.
 
@@ -160,12 +162,13 @@ def verify_drafts(
     sampler = Sampler() if sampler is None else sampler
     of_requests = _checked_counts("counts", counts, len(batch))
     _check(logits, draft_ids, batch, of_requests, sampler)
-    if not sampler.is_split:
-        logits = logits[:, : batch.vocab_size]  # a rank alone may have padding
     _check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)
+    if not sampler.is_split:  # a rank alone may have padding
+        logits = logits[:, : batch.vocab_size]
+        if draft_probabilities is not None and draft_candidates is None:
+            draft_probabilities = draft_probabilities[:, : batch.vocab_size]
     if sampler.is_split and rule != "match":
-        remedy = "Gather the logits of the places, and leave the sampler's shard out."
-        refuse(NAME, "rule", "be 'match' for a sampler with a shard", f"'{rule}'", remedy)
+        _check_split(logits, batch, rule)
     tree = None if parents is None else _checked_parents(parents, of_requests, rule)
     proposals = Proposals(draft_probabilities, draft_candidates)
     allowed = None
@@ -193,6 +196,11 @@ def _verified(
     proposals: Proposals,
 ) -> VerifiedDrafts:
     layout = places.layout
+    if rule != "match":
+        judging = Judging(RULES.index(rule), proposals, sampler.keep_ties)
+        judged = sampler.judge_split(logits, places, allowed, draft_ids, judging)
+        if judged is not None and isinstance(layout, ChainLayout):
+            return cut(layout, layout.table(judged.token_ids), judged.accepted, judged.status, None)
     split = sampler.draw_split(logits, places, allowed, Purpose.DRAW)
     if split is not None:
         return _matched(layout, split.token_ids, split.status, places.padded, split.logprobs)
@@ -275,6 +283,16 @@ def places_of(batch: SamplingBatch, counts: Ids, parents: Ids | None) -> DraftPl
             del kept[next(iter(kept))]
         kept[key] = places
     return places
+
+
+def _check_split(logits: Tensor, batch: SamplingBatch, rule: str) -> None:
+    """Raises where ranks that share a vocabulary do not judge drafts that were drawn."""
+    remedy = "Gather the logits of the places, and leave the sampler's shard out."
+    if not logits.is_cpu:
+        refuse(NAME, "rule", "be 'match' for a sampler with a shard on a device", f"'{rule}'", remedy)
+    if (asks := batch.host.logprobs >= 0).any():
+        got = f"one in row {int(asks.argmax())}"
+        refuse(NAME, "logprobs", f"be None under the rule '{rule}' for a sampler with a shard", got, remedy)
 
 
 def _checked_counts(name: str, counts: Counts, requests: int) -> Ids:

@@ -347,16 +347,20 @@ struct ChunksCall {
   int64_t chunks;                 // of a row
   float* maxima;                  // [batch_size, chunks]
   double* sums;  // the same, of exp(logit - maximum); of +inf, how many there are in the chunk
+  std::span<float> distances;  // the same: the mean, by weight, of maximum - logit; empty: unwanted
 };
 
-/// log_of_sums: the logarithms of rows' sums, from what chunk_sums found of all their chunks.
+/// log_of_sums: the logarithms of rows' sums, and their entropies, from what chunk_sums found of
+/// all their chunks.
 struct LogSumCall {
   int64_t batch_size;
   int64_t chunks;
-  const float* maxima;  // [batch_size, chunks]
-  const double* sums;   // the same
-  float* maximum;       // [batch_size]
-  double* log_sum;      // the same; 0 for a row of -inf
+  const float* maxima;               // [batch_size, chunks]
+  const double* sums;                // the same
+  std::span<const float> distances;  // the same; empty: no entropies are wanted
+  float* maximum;                    // [batch_size]
+  double* log_sum;                   // the same; 0 for a row of -inf
+  float* entropies;                  // the same
 };
 
 /// count_above: how many logits of rows are above a bound.
@@ -384,8 +388,9 @@ struct RankingCall {
   float temperature;
   bool is_normalised;  // logarithms of probabilities are wanted, not the logits themselves
   std::optional<GivenTokens> given;
-  float* numbers;      // [batch_size, width()]
-  int64_t* token_ids;  // the same
+  float* numbers;              // [batch_size, width()]
+  int64_t* token_ids;          // the same
+  std::span<float> entropies;  // [batch_size]; empty: unwanted. Of what is normalised
 
   int64_t width() const { return count + (given.has_value() ? 1 : 0); }
 };

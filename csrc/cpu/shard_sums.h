@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cpu/each_row.h"
+#include "cpu/rows/entropy.h"
 #include "cpu/rows/hits.h"
 #include "cpu/rows/scan.h"
 
@@ -13,7 +14,14 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 template <typename Type>
 void sum_chunks_of_row(const Row<Type>& row, const ChunksCall& call, int64_t index,
                        Workspace& work) {
-  scan_sum(row, Groups{kChunkLines, work.maxima}, work.chunk_sums);
+  const Groups groups{kChunkLines, work.maxima};
+  if (call.distances.empty()) {
+    scan_sum(row, groups, work.chunk_sums);
+  } else {
+    scan_distances(row, groups, work.chunk_sums);
+    std::copy_n(work.chunk_sums.distances, row.chunks(),
+                call.distances.data() + index * call.chunks);
+  }
   float* const maxima = call.maxima + index * call.chunks;
   double* const sums = call.sums + index * call.chunks;
   std::copy_n(work.chunk_sums.maxima, row.chunks(), maxima);
@@ -45,13 +53,24 @@ inline void add_sums(const LogSumCall& call, int64_t first_row, int64_t last_row
   auto* const exponentials =
       reinterpret_cast<double*>(scratch.reserve(Scratch::kLogits, count * sizeof(double)));
   for (int64_t index = first_row; index < last_row; ++index) {
-    const float* const maxima = call.maxima + index * call.chunks;
-    const float maximum = *std::max_element(maxima, maxima + count);
-    call.maximum[index] = maximum;
-    call.log_sum[index] = maximum == -kInfinity
-                              ? 0.0
-                              : std::log(add_chunks(maxima, call.sums + index * call.chunks, count,
-                                                    maximum, exponentials));
+    const int64_t first = index * call.chunks;
+    const float* const maxima = call.maxima + first;
+    RowSum row_sum{*std::max_element(maxima, maxima + count), 0};
+    double log_sum = 0;
+    float entropy = 0;
+    if (row_sum.maximum > -kInfinity) {
+      row_sum.sum = add_chunks(maxima, call.sums + first, count, row_sum.maximum, exponentials);
+      log_sum = std::log(row_sum.sum);
+      if (!call.distances.empty()) {
+        entropy = entropy_of(maxima, call.distances.data() + first, exponentials, count, row_sum,
+                             log_sum);
+      }
+    }
+    call.maximum[index] = row_sum.maximum;
+    call.log_sum[index] = log_sum;
+    if (!call.distances.empty()) {
+      call.entropies[index] = entropy;
+    }
   }
 }
 

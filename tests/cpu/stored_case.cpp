@@ -99,7 +99,8 @@ RankingCall StoredCase::ranking_call(const FuzzCase::Ranking& ranking, const Log
           .is_normalised = ranking.is_normalised,
           .given = is_given ? std::optional(GivenTokens{&given_, &rank_}) : std::nullopt,
           .numbers = weights_.data(),
-          .token_ids = ids_.data()};
+          .token_ids = ids_.data(),
+          .entropies = {}};
 }
 
 OperatorCall StoredCase::operator_call(const FuzzCase& fuzz_case, const Logits& logits) {

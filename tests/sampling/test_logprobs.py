@@ -104,7 +104,7 @@ def test_every_device_reports_what_the_native_operator_does(device: str, vocab_s
     logits[11, 3] = torch.nan
     drawn = torch.randint(vocab_size, (12,), generator=torch.Generator().manual_seed(0))
     drawn[8] = vocab_size // 3
-    values, ids, ranks = torch.ops.ascend_sample.row_logprobs(logits, None, drawn, 5, is_normalised)
+    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(logits, None, drawn, 5, is_normalised)
     there = logits.to(device)
     mode = LogprobsMode.RAW_LOGPROBS if is_normalised else LogprobsMode.RAW_LOGITS
     found = gather_logprobs(AskingRows.of(range(12), 12, 5, there.device), there, mode, drawn.to(device))

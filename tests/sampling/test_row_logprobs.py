@@ -28,7 +28,9 @@ class Found(NamedTuple):
 def row_logprobs(
     logits: Tensor, given: Tensor, count: int, is_normalised: bool = True, rows: Tensor | None = None
 ) -> Found:
-    return Found(*torch.ops.ascend_sample.row_logprobs(logits, rows, given, count, is_normalised))
+    *found, entropies = torch.ops.ascend_sample.row_logprobs(logits, rows, given, count, is_normalised)
+    assert entropies.shape == (0,)
+    return Found(*found)
 
 
 def in_float64(logits: Tensor, given: Tensor, count: int, is_normalised: bool = True) -> Found:
@@ -167,6 +169,91 @@ def test_strides_places_and_no_rows(dtype: torch.dtype) -> None:
     assert [tuple(tensor.shape) for tensor in none] == [(0, 3), (0, 3), (0,)]
 
 
+# ---- entropies ----
+
+
+def entropies_of(logits: Tensor, rows: Tensor | None = None) -> Tensor:
+    """What the operator tells, and that everything else is what it is without them."""
+    given = torch.zeros(len(logits) if rows is None else len(rows), dtype=torch.int64)
+    *found, entropies = torch.ops.ascend_sample.row_logprobs(logits, rows, given, 1, entropy=True)
+    assert same(Found(*found), row_logprobs(logits, given, 1, rows=rows))
+    assert entropies.dtype == torch.float32
+    assert entropies.shape == given.shape
+    result: Tensor = entropies
+    return result
+
+
+def entropies_in_float64(logits: Tensor) -> Tensor:
+    """The definition."""
+    values = logits.double().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    best = values.amax(1, keepdim=True)
+    values = torch.where(best == torch.inf, torch.where(values == torch.inf, 0.0, -torch.inf), values)
+    found = torch.special.entr(values.softmax(1)).sum(1)
+    return found.masked_fill(best.squeeze(1) == -torch.inf, 0.0)
+
+
+def check_entropies(logits: Tensor) -> None:
+    """Within 1e-6 of float64, of the entropy where that is more than 1."""
+    expected = entropies_in_float64(logits)
+    error = (entropies_of(logits).double() - expected).abs() / expected.clamp(min=1)
+    assert error.amax() <= 1e-6
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_entropies_against_float64(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(4)
+    for rows, vocab_size in ((10_000, 16), (4_500, 400), (500, 3000), (4, 151_936)):
+        for scale in (1e-3, 1.0, 6.0, 30.0):
+            check_entropies((torch.randn(rows, vocab_size, generator=generator) * scale).to(dtype))
+
+
+def test_entropies_of_equals_below_the_best() -> None:
+    """Sums of equal numbers, which float32 rounds in one direction: one logit, and all others so far below it."""
+    below = torch.linspace(0, 16, 4000).unsqueeze(1)
+    for vocab_size in (1024, 5000):
+        logits = -below.repeat(1, vocab_size)
+        logits[:, vocab_size // 3] = 0
+        check_entropies(logits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("repeats", [1, 7, 1000])
+def test_entropies_of_special_rows(dtype: torch.dtype, repeats: int) -> None:
+    check_entropies(torch.tensor(list(special_rows())).to(dtype).repeat(1, repeats))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_entropies_that_are_exact(dtype: torch.dtype) -> None:
+    logits = torch.full((6, 5000), -torch.inf, dtype=dtype)
+    logits[1, 4999] = -3.0
+    logits[2, 1030] = torch.inf
+    logits[3] = torch.nan
+    logits[4, ::1000] = 7.0
+    logits[5, ::1250] = torch.inf
+    logs = torch.tensor([5.0, 4.0]).log()
+    assert torch.equal(entropies_of(logits), torch.cat((torch.zeros(4), logs)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_entropies_have_the_same_bits_alone_in_any_batch_and_for_any_number_of_threads(dtype: torch.dtype) -> None:
+    logits = (torch.randn(6, 50_000, generator=torch.Generator().manual_seed(2)) * 4).to(dtype)
+    together = entropies_of(logits)
+    threads = torch.get_num_threads()
+    try:
+        for others in (1, 3):
+            torch.set_num_threads(others)
+            assert torch.equal(entropies_of(logits), together)
+    finally:
+        torch.set_num_threads(threads)
+    places = torch.tensor([5, 0, 5, 3])
+    assert torch.equal(entropies_of(logits, places), together[places])
+    wide = torch.zeros(12, 100_000, dtype=dtype)
+    wide[::2, 1::2] = logits
+    assert torch.equal(entropies_of(wide[::2, 1::2]), together)
+    for row in range(6):
+        assert torch.equal(entropies_of(logits[row : row + 1]), together[row : row + 1])
+
+
 PROGRAM = """
 import hashlib, torch, ascend_sample
 digest = hashlib.sha256()
@@ -175,9 +262,10 @@ for vocab_size in (1, 15, 33, 1000, 5000):
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         logits = (torch.randn(20, vocab_size, generator=generator) * 4).to(dtype)
         given = torch.randint(vocab_size, (20,), generator=generator)
+        logits[1, 1:], logits[2, ::3], logits[3, ::4] = -torch.inf, torch.nan, -80.0
         for count in {0, min(40, vocab_size), vocab_size}:
-            for is_normalised in (True, False):
-                for found in torch.ops.ascend_sample.row_logprobs(logits, None, given, count, is_normalised):
+            for options in ((True, True), (True, False), (False, False)):
+                for found in torch.ops.ascend_sample.row_logprobs(logits, None, given, count, *options):
                     digest.update(found.numpy().tobytes())
 print(digest.hexdigest())
 """
@@ -206,6 +294,11 @@ TWO = torch.zeros(2, dtype=torch.int64)
         ((torch.zeros(2, 3), TWO[:1], TWO, 1), ValueError, r"token_ids must have one value for each row \(1\), got 2"),
         ((torch.zeros(2, 3), TWO.int(), TWO, 1), TypeError, "rows must be .*, got .*"),
         (
+            (torch.zeros(2, 3), None, TWO, 1, False, True),
+            ValueError,
+            "is_normalised must be True where entropies are wanted, got False. Ask for",
+        ),
+        (
             (torch.zeros(2, 3), None, TWO + 3, 1),
             ValueError,
             r"token_ids must be between 0 and the vocabulary size of logits \(3\) - 1, got 3. Give ids",
@@ -226,3 +319,4 @@ def test_opcheck() -> None:
     operator = torch.ops.ascend_sample.row_logprobs.default
     torch.library.opcheck(operator, (torch.randn(2, 30), None, TWO, 3))
     torch.library.opcheck(operator, (torch.randn(2, 30), TWO[:1] + 1, TWO[:1], 0, False))
+    torch.library.opcheck(operator, (torch.randn(2, 30), None, TWO, 3, True, True))

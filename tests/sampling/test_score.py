@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_row_logprobs import in_float64, logits_with_ties, special_rows
+from test_row_logprobs import entropies_in_float64, in_float64, logits_with_ties, special_rows
 from torch import Tensor
 
 from ascend_sample import hostcann
@@ -20,15 +20,6 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def entropy_in_float64(logits: Tensor) -> Tensor:
-    values = logits.double().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    best = values.amax(1, keepdim=True)
-    shared = torch.where(values == torch.inf, 0.0, -torch.inf)
-    values = torch.where(best == torch.inf, shared, values)
-    found = torch.special.entr(values.softmax(1)).sum(1)
-    return found.masked_fill(best.squeeze(1) == -torch.inf, 0.0)
-
-
 def check(logits: Tensor, token_ids: Tensor, n: int, device: str = "cpu", chunks: list[int] | None = None) -> Scores:
     there = logits.to(device)
     given = there if chunks is None else iter(there.split(chunks))
@@ -38,7 +29,7 @@ def check(logits: Tensor, token_ids: Tensor, n: int, device: str = "cpu", chunks
     numbers = torch.cat((found.logprobs.unsqueeze(1), found.best_logprobs), 1).cpu()
     close: dict[str, Any] = {"atol": 1e-6, "rtol": 2**-24}
     torch.testing.assert_close(numbers.double(), expected.values.float().double(), **close)
-    torch.testing.assert_close(found.entropy.cpu().double(), entropy_in_float64(logits), **close)
+    torch.testing.assert_close(found.entropy.cpu().double(), entropies_in_float64(logits), **close)
     assert torch.equal(found.best_ids.cpu(), expected.token_ids[:, 1:])
     assert torch.equal(found.ranks.cpu(), expected.ranks)
     return found
@@ -62,7 +53,7 @@ def test_a_large_vocabulary() -> None:
     for row in logits:
         found = score(row.unsqueeze(0), torch.tensor([7]), entropy=True)
         assert found.entropy is not None
-        assert abs(found.entropy.item() - entropy_in_float64(row.unsqueeze(0)).item()) < 1e-6
+        assert abs(found.entropy.item() - entropies_in_float64(row.unsqueeze(0)).item()) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -77,7 +68,6 @@ def test_chunks_of_any_length(device: str, monkeypatch: pytest.MonkeyPatch) -> N
     whole = check(logits, places(logits), 3, device)
     monkeypatch.setattr(scoring, "ROWS_AT_ONCE", 7)
     monkeypatch.setattr(scoring, "DEVICE_BYTES", 4 * 300 * 7)
-    monkeypatch.setattr(scoring, "ENTROPY_BYTES", 4 * 300 * 2)
     for chunks in ([40], [1, 20, 0, 19], [8] * 5):
         for one, other in zip(check(logits, places(logits), 3, device, chunks), whole, strict=True):
             torch.testing.assert_close(one, other, atol=1e-6 if device != "cpu" else 0, rtol=0)
@@ -174,13 +164,17 @@ def test_memory_beyond_the_logits() -> None:
 
 FAULTS = {
     "the chunk before": ("done += len(rows)", "done += len(rows) - (done > 0)"),
-    "ids of other places": ("PROBS, token_ids[places])", "PROBS, token_ids[: len(logits)])"),
+    "ids of other places": ("token_ids[places], scores.entropy", "token_ids[: len(logits)], scores.entropy"),
+    "logits instead of logprobs": ("logits, None, given, n, entropy", "logits, None, given, n, False, entropy"),
+    "ranks from 0": ("= values[:, 0], ranks", "= values[:, 0], ranks - 1"),
+    "the given token among the best": ("= ids[:, 1:], values", "= ids[:, :-1], values"),
+    "entropies of other places": ("entropy[places] = entropies", "entropy[: len(entropies)] = entropies"),
+}  # fmt: skip
+ON_DEVICE = {
     "logits instead of logprobs": ("LogprobsMode.RAW_LOGPROBS", "LogprobsMode.RAW_LOGITS"),
-    "ranks from 0": ("found.values[:, 0], found.ranks", "found.values[:, 0], found.ranks - 1"),
-    "the given token among the best": ("found.token_ids[:, 1:], found", "found.token_ids[:, :-1], found"),
     "an entropy that is not normalised": ("(total / largest)", "(total / total)"),
     "an entropy of the first pieces": ("return rest.add_(", "return of_pieces[:, 0].double(); ("),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -189,3 +183,10 @@ def test_planted_faults_show(fault: str, monkeypatch: pytest.MonkeyPatch) -> Non
     logits = logits_with_ties(40, 300, torch.bfloat16)
     with planted(scoring, *FAULTS[fault]), pytest.raises((AssertionError, RuntimeError, ValueError)):
         check(logits, places(logits), 3, chunks=[8] * 5)
+
+
+@pytest.mark.parametrize("fault", ON_DEVICE)
+def test_faults_planted_in_what_devices_do_show(npu: str, fault: str) -> None:
+    logits = logits_with_ties(40, 300, torch.bfloat16)
+    with planted(scoring, *ON_DEVICE[fault]), pytest.raises(AssertionError):
+        check(logits, places(logits), 3, npu)

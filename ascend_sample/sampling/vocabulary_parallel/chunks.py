@@ -89,21 +89,31 @@ class Chunks:
                 shared[:, place, start : start + len(piece.ids)] = told
         return shared
 
-    def log_sums(self, maxima: Tensor, sums: Tensor, pieces: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the maxima of whole rows, float32 [rows], and the logarithms of their sums, float64 [rows].
+    def log_sums(
+        self, maxima: Tensor, sums: Tensor, pieces: Tensor, distances: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns what sums of whole rows are: `log_of_sums` has it.
 
         Args:
             maxima: float32 [ranks, rows, most_whole], of whole chunks; more of them mean nothing.
             sums: float64, likewise.
             pieces: floats [ranks, rows, most_in_pieces].
+            distances: float32 like the maxima, where entropies are wanted.
+
+        Returns:
+            The maxima of the rows, float32 [rows], the logarithms of their sums, float64 [rows], and their entropies,
+            float32 [rows], or [0] where they are not wanted.
         """
         rows = maxima.shape[1]
-        all_maxima, all_sums = maxima.new_empty(rows, self._count), sums.new_empty(rows, self._count)
+        told = [maxima, sums, *(() if distances is None else (distances,))]
+        of_rows = [numbers.new_empty(rows, self._count) for numbers in told]
         for rank, whole in enumerate(self._whole):
-            all_maxima[:, whole.start : whole.stop] = maxima[rank, :, : len(whole)]
-            all_sums[:, whole.start : whole.stop] = sums[rank, :, : len(whole)]
+            for numbers, of_ranks in zip(of_rows, told, strict=True):
+                numbers[:, whole.start : whole.stop] = of_ranks[rank, :, : len(whole)]
         if self.shared:
-            found = torch.ops.ascend_sample.chunk_sums(self.put_together(pieces).flatten(1), None)
-            all_maxima[:, self.shared], all_sums[:, self.shared] = found
-        whole_maxima, log_sums = torch.ops.ascend_sample.log_of_sums(all_maxima, all_sums)
-        return whole_maxima, log_sums
+            shared = self.put_together(pieces).flatten(1)
+            found = torch.ops.ascend_sample.chunk_sums(shared, None, entropy=distances is not None)
+            for numbers, of_shared in zip(of_rows, found[: len(told)], strict=True):
+                numbers[:, self.shared] = of_shared
+        whole_maxima, log_sums, entropies = torch.ops.ascend_sample.log_of_sums(*of_rows)
+        return whole_maxima, log_sums, entropies

@@ -9,10 +9,13 @@ from ascend_sample.sampling.draft_places import DraftPlaces
 
 
 def proposed_to(rows: SamplingBatch) -> bytes | None:
-    """Returns the drafts, on the host, and which of them are before each place; None of rows that have none."""
+    """Returns what all ranks have to be given of drafts: themselves, which of them are before each place, their rule.
+
+    None of rows that have none.
+    """
     if not isinstance(rows, DraftPlaces):
         return None
-    return rows.padded.cpu().numpy().tobytes() + rows.layout.before.tobytes()
+    return rows.padded.cpu().numpy().tobytes() + rows.layout.before.tobytes() + rows.asked
 
 
 def split_edits_of(rows: SamplingBatch) -> dict[str, Tensor]:

@@ -88,7 +88,16 @@ class ReportedRows:
         most: how many of the best tokens are reported.
         is_normalised: logarithms of probabilities are reported.
         token_ids: int64 [rows], the drawn ones.
+        entropy: entropies are reported as well, of logarithms of probabilities.
+
+    Attributes:
+        rows: as given.
+        is_counted: bool [rows], whether the best do not tell the rank of the token; known when `take` was called.
+        entropies: float32 [rows], or [0] where they are not wanted; likewise.
     """
+
+    is_counted: npt.NDArray[np.bool_]
+    entropies: Tensor
 
     def __init__(
         self,
@@ -100,8 +109,9 @@ class ReportedRows:
         most: int,
         is_normalised: bool,
         token_ids: Tensor,
+        entropy: bool = False,
     ) -> None:
-        self.rows = rows
+        self.rows, self._has_entropy = rows, entropy
         self._rank, self._ids = rank, range(borders.firsts[rank], borders.ends[rank])
         self._parts, self._dtype, self._most = parts, dtype, most
         self._chunks = Chunks(borders) if is_normalised else None
@@ -117,7 +127,7 @@ class ReportedRows:
         count = min(self._most, len(ids))
         for part in self._parts:
             local = (self._token_ids[part.where] - ids.start).clamp_(0, len(ids) - 1)
-            numbers, named, _ = torch.ops.ascend_sample.row_logprobs(part.tensor, part.rows, local, count, False)
+            numbers, named, *_ = torch.ops.ascend_sample.row_logprobs(part.tensor, part.rows, local, count, False)
             values[part.where] = numbers[:, 0]
             best[part.where, :count], best_ids[part.where, :count] = numbers[:, 1:], named[:, 1:] + ids.start
         parts = [
@@ -135,12 +145,15 @@ class ReportedRows:
         rows, ids, whole = len(self.rows), self._ids, chunks.whole(self._rank)
         maxima = torch.full((rows, chunks.most_whole), -torch.inf)
         sums = torch.zeros(rows, chunks.most_whole, dtype=torch.float64)
+        distances = torch.zeros(rows if self._has_entropy else 0, chunks.most_whole)
         pieces = torch.zeros(rows, chunks.most_in_pieces, dtype=self._dtype)
         for part in self._parts:
             if len(whole):
                 columns = slice(whole.start * CHUNK - ids.start, min(whole.stop * CHUNK, ids.stop) - ids.start)
-                found = torch.ops.ascend_sample.chunk_sums(part.tensor[:, columns], part.rows)
-                maxima[part.where, : len(whole)], sums[part.where, : len(whole)] = found
+                found = torch.ops.ascend_sample.chunk_sums(part.tensor[:, columns], part.rows, self._has_entropy)
+                maxima[part.where, : len(whole)], sums[part.where, : len(whole)] = found[:2]
+                if self._has_entropy:
+                    distances[part.where, : len(whole)] = found[2]
             for piece in chunks.pieces_of(self._rank):
                 there = part.tensor[:, piece.ids.start - ids.start : piece.ids.stop - ids.start]
                 end = piece.column + len(piece.ids)
@@ -148,9 +161,11 @@ class ReportedRows:
         parts = [
             Part("report_maxima", torch.float32, maxima.numel()),
             Part("report_sums", torch.float64, sums.numel()),
+            Part("report_distances", torch.float32, distances.numel()),
             Part("report_pieces", self._dtype, pieces.numel()),
         ]
-        return parts, {"report_maxima": maxima, "report_sums": sums, "report_pieces": pieces}
+        told = (maxima, sums, distances, pieces)
+        return parts, {part.name: numbers for part, numbers in zip(parts, told, strict=True)}
 
     def take(self, told: Mapping[str, Tensor]) -> None:
         """Takes in what all ranks have told."""
@@ -158,10 +173,11 @@ class ReportedRows:
         numbers = Numbers(None, np.empty(0))
         if self._chunks is not None:
             whole = (ranks, rows, self._chunks.most_whole)
-            maxima, log_sums = self._chunks.log_sums(
+            maxima, log_sums, self.entropies = self._chunks.log_sums(
                 told["report_maxima"].view(whole),
                 told["report_sums"].view(whole),
                 told["report_pieces"].view(ranks, rows, self._chunks.most_in_pieces),
+                told["report_distances"].view(whole) if self._has_entropy else None,
             )
             numbers = Numbers(maxima.numpy()[:, None], log_sums.numpy()[:, None])
         best, best_ids = best_of_ranks(
@@ -253,8 +269,7 @@ def report_kept(
     """
     whole = torch.full((len(rows), vocab_size), -torch.inf)
     whole.scatter_reduce_(1, ids, kept, "amax")  # ids that stand for nothing have -inf
-    found = torch.ops.ascend_sample.row_logprobs(whole, None, token_ids, most, mode.is_normalised)
-    values, named, ranks = found
+    values, named, ranks, _ = torch.ops.ascend_sample.row_logprobs(whole, None, token_ids, most, mode.is_normalised)
     return Logprobs(rows.tolist(), named, values, ranks)
 
 

@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import pad
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
 from ascend_sample._errors import refuse, show
@@ -39,6 +41,14 @@ class Borders(NamedTuple):
     def most_ids(self) -> int:
         """Returns how many ids any rank has at most."""
         return max(self.counts)
+
+    def padded(self, part: Tensor) -> Tensor:
+        """Returns what a rank tells of its part of rows, [rows, ids], with as many columns as any rank tells."""
+        return pad(part, (0, self.most_ids - part.shape[1]))
+
+    def joined(self, told: Tensor) -> Tensor:
+        """Returns rows of the whole vocabulary, of what all ranks have told of theirs: [ranks, rows, most_ids]."""
+        return torch.cat([part[:, :count] for part, count in zip(told, self.counts, strict=True)], 1)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ from torch import Tensor
 from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.draft_places import DraftPlaces
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, asking_of
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.vocabulary_parallel.device_step import DeviceSteps
 from ascend_sample.sampling.vocabulary_parallel.drafted_rows import split_edits_of
 from ascend_sample.sampling.vocabulary_parallel.reported import in_order
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
+from ascend_sample.sampling.vocabulary_parallel.split_judging import Judged, Judging, SplitJudge
 from ascend_sample.sampling.vocabulary_parallel.step import ShardedSteps
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class SplitSteps:
     """
 
     def __init__(self, shard: VocabularyShard, keep_ties: bool, mode: LogprobsMode) -> None:
+        self._shard = shard
         self._on_cpu = ShardedSteps(shard, keep_ties, mode)
         self._on_device = DeviceSteps(shard)
 
@@ -75,6 +78,34 @@ class SplitSteps:
             assert gathered is not None, "rows ask"
             found.append(gathered)
         return (*drawn.output, in_order(found) if found else None)
+
+    def judge(
+        self, logits: Tensor, places: DraftPlaces, allowed: Bitmask | None, draft_ids: Tensor, judging: Judging
+    ) -> Judged:
+        """Judges drafts that were drawn, with the other ranks.
+
+        Args:
+            logits: floats [places, width] of this rank, on a CPU.
+            places: of the drafts, as chains; they are prepared.
+            allowed: a grammar's bitmask; None: all ids.
+            draft_ids: int64 [drafts].
+            judging: by what; its dense proposals are of this rank's part.
+
+        Raises:
+            ValueError: another rank has other requests or drafts.
+            RuntimeError: another rank is gone.
+        """
+        _check_kept(places)
+        _check_coins(places)
+        places.asked = judging.digest()
+        masks = {} if allowed is None else allowed.native_edits(len(places))
+        try:
+            drawn = self._on_cpu.draw(logits, places, split_edits_of(places) | masks, Purpose.DRAW)
+        finally:
+            places.asked = b""
+        edits = places.native_edits() | masks
+        judge = SplitJudge(self._shard, self._on_cpu.borders, logits, places, edits, draft_ids, judging)
+        return judge.judged(drawn)
 
 
 def _check_kept(batch: SamplingBatch) -> None:

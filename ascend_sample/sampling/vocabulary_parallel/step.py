@@ -52,6 +52,8 @@ class Drawn(NamedTuple):
         whole: the logits of the whole vocabulary of these: [batch, vocab_size], in which other rows mean nothing; None
             where there are none.
         open_rows: how many rows had to be gathered because what they draw was too near to another token.
+        candidates: of rows that are drawn from the first few, which these are: float32 and int64 [rows, n].
+        seeds: int64 [batch], those that all ranks have drawn with.
     """
 
     output: RowsOutput
@@ -59,6 +61,8 @@ class Drawn(NamedTuple):
     whole_rows: Rows
     whole: Tensor | None
     open_rows: int
+    candidates: list[tuple[Rows, Tensor, Tensor]]
+    seeds: Tensor
 
 
 class ShardedSteps:
@@ -114,6 +118,12 @@ class ShardedSteps:
         self.open_rows += drawn.open_rows
         return drawn
 
+    @property
+    def borders(self) -> Borders:
+        """Returns those of the ranks, which are known after a step."""
+        assert self._borders is not None, "a step was taken"
+        return self._borders
+
 
 class _Step:
     """One step."""
@@ -142,6 +152,7 @@ class _Step:
         self._status = torch.empty(len(batch), dtype=torch.int8)
         self._wholes: list[tuple[Rows, Tensor]] = []
         self._logprobs: list[Logprobs] = []
+        self._candidates: list[tuple[Rows, Tensor, Tensor]] = []
 
     def run(self, keep_ties: bool, agreed: AgreedSeeds, seeds: Rows) -> Drawn:
         """Takes all rounds."""
@@ -279,9 +290,9 @@ class _Step:
         self._logprobs.append(without_rows(report.logprobs(), unsure))
 
     def _drawn(self, open_rows: int) -> Drawn:
-        output = RowsOutput(self._token_ids, self._status)
+        output, more = RowsOutput(self._token_ids, self._status), (open_rows, self._candidates, self._seeds)
         if not len(self._plan.asking):
-            return Drawn(output, [], NO_ROWS, None, open_rows)
+            return Drawn(output, [], NO_ROWS, None, *more)
         wholes = [(np.isin(rows, self._plan.asking), rows, whole) for rows, whole in self._wholes]
         rows = np.concatenate([NO_ROWS, *(rows[is_asking] for is_asking, rows, _ in wholes)])
         wanted = None
@@ -289,7 +300,7 @@ class _Step:
             wanted = self._logits.new_zeros(len(self._batch), self._batch.vocab_size)
             for is_asking, of_batch, whole in wholes:
                 wanted[torch.from_numpy(of_batch[is_asking])] = whole[torch.from_numpy(is_asking)]
-        return Drawn(output, self._logprobs, np.sort(rows), wanted, open_rows)
+        return Drawn(output, self._logprobs, np.sort(rows), wanted, *more)
 
     @property
     def _most_reported(self) -> int:
@@ -297,7 +308,8 @@ class _Step:
         return int(self._batch.host.logprobs.max())
 
     def _report_kept(self, rows: Rows, values: Tensor, ids: Tensor) -> None:
-        """Reports those of some rows of which all ranks have the candidates: floats and int64 [rows, n]."""
+        """Keeps the candidates of some rows, which all ranks have, and reports those: floats and int64 [rows, n]."""
+        self._candidates.append((rows, values, ids))
         if not len(self._plan.kept):
             return
         asking = np.flatnonzero(np.isin(rows, self._plan.kept))
@@ -354,14 +366,11 @@ class _Step:
     def _whole_numbers(self, rows: Rows) -> dict[str, Tensor]:
         if not len(rows):
             return {}
-        padded = self._logits.new_zeros(len(rows), self._borders.most_ids)
-        padded[:, : len(self._ids)] = self._logits[torch.from_numpy(rows), : len(self._ids)]
-        return {"whole": padded}
+        return {"whole": self._borders.padded(self._logits[torch.from_numpy(rows), : len(self._ids)])}
 
     def _whole_of(self, rows: Rows, told: Tensor) -> Tensor:
         """Returns the logits of the whole vocabulary of rows, of what all ranks have told, and keeps them."""
-        parts = told.view(len(told), len(rows), self._borders.most_ids)
-        whole = torch.cat([part[:, :count] for part, count in zip(parts, self._borders.counts, strict=True)], 1)
+        whole = self._borders.joined(told.view(len(told), len(rows), self._borders.most_ids))
         self._wholes.append((rows, whole))
         return whole
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cpu/filters/top_k.h"
+#include "cpu/rows/entropy.h"
 #include "cpu/rows/temperature.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
@@ -25,19 +26,31 @@ class Numbers {
  public:
   /// Scans the row, and fills groups.maxima.
   template <typename Type>
-  Numbers(const Row<Type>& row, const Groups& groups, bool is_normalised, Workspace& work)
-      : is_normalised_(is_normalised) {
-    if (!is_normalised) {
+  Numbers(const Row<Type>& row, const Groups& groups, const RankingCall& call, Workspace& work)
+      : is_normalised_(call.is_normalised) {
+    if (!is_normalised_) {
       maximum_ = scan_maxima(row, groups);
       return;
     }
-    const RowSum row_sum = scan_sum(row, groups, work.chunk_sums);
+    const ChunkSums& chunks = work.chunk_sums;
+    const bool has_entropy = !call.entropies.empty();
+    const RowSum row_sum =
+        has_entropy ? scan_distances(row, groups, chunks) : scan_sum(row, groups, chunks);
     const bool is_shared = row_sum.maximum == kInfinity;
     maximum_ = row_sum.maximum;
+    if (maximum_ == -kInfinity) {
+      return;
+    }
     log_sum_ = std::log(is_shared ? static_cast<double>(count_infinities(row)) : row_sum.sum);
+    if (has_entropy) {
+      entropy_ = entropy_of(chunks.maxima, chunks.distances, chunks.exponentials, row.chunks(),
+                            row_sum, log_sum_);
+    }
   }
 
   float maximum() const { return maximum_; }
+  /// Where that is wanted; 0 of a row of -inf.
+  float entropy() const { return entropy_; }
 
   float of(float value) const {
     if (!is_normalised_ || value == -kInfinity) {
@@ -51,6 +64,7 @@ class Numbers {
   bool is_normalised_;
   float maximum_;
   double log_sum_ = 0;
+  float entropy_ = 0;
 };
 
 /// The first `count` of the total order, or fewer where the row has fewer above -inf.
@@ -94,7 +108,10 @@ void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scra
   float* best_numbers = call.numbers + end - call.count;
   int64_t* best_ids = call.token_ids + end - call.count;
   const Groups groups = groups_for(count, row.vocab_size(), work);
-  const Numbers numbers(row, groups, call.is_normalised, work);
+  const Numbers numbers(row, groups, call, work);
+  if (!call.entropies.empty()) {
+    call.entropies[static_cast<size_t>(index)] = numbers.entropy();
+  }
   size_t rank = 0;
   if (count != 0 && numbers.maximum() > -kInfinity) {
     const Candidates best = best_of_row(row, groups, count, scratch, work);

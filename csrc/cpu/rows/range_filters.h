@@ -9,9 +9,6 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// Below this a weight is nothing beside the 1 of the maximum, and need not be the same everywhere.
-inline constexpr float kLeastLogWeight = -87.0F;
-
 /// The filters of one row that are on, and its temperature.
 class RangeFilters {
  public:

@@ -72,6 +72,7 @@ struct Groups {
 struct ChunkSums {
   float* maxima;
   double* sums;
+  float* distances;  // entropy.h
   double* exponentials;
 };
 

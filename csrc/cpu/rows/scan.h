@@ -88,7 +88,7 @@ ASCEND_SAMPLE_INLINE double sum_exponentials(const typename Type::Storage* chunk
 }
 
 /// The sum of a row from those of its chunks, each relative to its own maximum. `exponentials` has
-/// room for a number a chunk.
+/// room for a number a chunk, and is left with what each adds.
 inline double add_chunks(const float* maxima, const double* sums, size_t count, float maximum,
                          double* exponentials) {
   exp_differences(maxima, count, maximum, exponentials);
@@ -100,9 +100,11 @@ inline double add_chunks(const float* maxima, const double* sums, size_t count, 
 
 /// Fills groups.maxima, and adds up the exponentials in the same pass. Every chunk is summed
 /// relative to its own maximum, in a fixed order, so that the result is a function of the row
-/// alone. The sum means nothing for a row with +inf.
-template <typename Type>
-RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks) {
+/// alone. The sum means nothing for a row with +inf. `sum_chunk` returns what sum_exponentials does
+/// of the chunk at an index; of one without any weight it is not asked.
+template <typename Type, typename SumChunk>
+RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks,
+                SumChunk sum_chunk) {
   float* maxima = groups.maxima;
   NoStatus seen;
   Floats largest = splat(-kInfinity);
@@ -113,11 +115,19 @@ RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chu
     largest = larger(largest, chunk_largest);
     const float reference = largest_lane(chunk_largest);
     chunks.maxima[index] = reference;
-    chunks.sums[index] = reference == -kInfinity ? 0.0 : sum_exponentials<Type>(chunk, reference);
+    chunks.sums[index] = reference == -kInfinity ? 0.0 : sum_chunk(chunk, reference, index);
   }
   const float maximum = largest_lane(largest);
   return {maximum,
           add_chunks(chunks.maxima, chunks.sums, row.chunks(), maximum, chunks.exponentials)};
+}
+
+template <typename Type>
+RowSum scan_sum(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks) {
+  return scan_sum(row, groups, chunks,
+                  [](const typename Type::Storage* chunk, float reference, size_t) {
+                    return sum_exponentials<Type>(chunk, reference);
+                  });
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -78,6 +78,7 @@ struct Workspace {
     place(last_noise, memory, kChunk);
     place(chunk_sums.maxima, memory, chunks);
     place(chunk_sums.sums, memory, chunks);
+    place(chunk_sums.distances, memory, chunks);
     place(chunk_sums.exponentials, memory, chunks);
     place(maxima, memory, padded);
     place(folded_maxima, memory, padded / 2 + kLine);

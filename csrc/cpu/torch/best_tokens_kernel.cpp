@@ -20,7 +20,8 @@ BestTokensArguments::Results best_tokens_kernel(const BestTokensArguments& argum
                                    .is_normalised = true,
                                    .given = {},
                                    .numbers = log_probs.mutable_data_ptr<float>(),
-                                   .token_ids = token_ids.mutable_data_ptr<int64_t>()});
+                                   .token_ids = token_ids.mutable_data_ptr<int64_t>(),
+                                   .entropies = {}});
   return {log_probs, token_ids};
 }
 

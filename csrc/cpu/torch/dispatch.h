@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
+#include <span>
+
 #include "cpu/targets.h"
 
 namespace ascend_sample::cpu {
@@ -16,6 +18,12 @@ Scratch& scratch_of_thread();
 
 /// Points at logits of two dimensions, whose dtype was checked.
 Logits logits_of(const at::Tensor& logits);
+
+/// The numbers of an output, which is empty where it is not wanted.
+template <typename Element>
+std::span<Element> written(const at::Tensor& output) {
+  return {output.mutable_data_ptr<Element>(), static_cast<size_t>(output.numel())};
+}
 
 /// Serves all rows of a call with one of the kernel's functions, on torch's threads.
 template <typename Call>

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kOperator = RowLogprobsArguments::kName;
 
 RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& arguments) {
-  const auto& [logits, rows, token_ids, count, is_normalised] = arguments;
+  const auto& [logits, rows, token_ids, count, is_normalised, entropy] = arguments;
   check_arguments(arguments);
   Reader reader;
   const auto given = reader.numbers<int64_t>(token_ids);
@@ -21,7 +21,7 @@ RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& ar
                 .end = logits.size(1),
                 .end_name = "the vocabulary size of logits",
                 .remedy = "Give ids of the vocabulary."});
-  auto [numbers, ids, ranks] = allocate_outputs(arguments);
+  auto [numbers, ids, ranks, entropies] = allocate_outputs(arguments);
   serve(&Kernel::rank,
         RankingCall{.logits = logits_of(logits),
                     .batch_size = token_ids.size(0),
@@ -31,8 +31,9 @@ RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& ar
                     .is_normalised = is_normalised,
                     .given = GivenTokens{given.data(), ranks.mutable_data_ptr<int64_t>()},
                     .numbers = numbers.mutable_data_ptr<float>(),
-                    .token_ids = ids.mutable_data_ptr<int64_t>()});
-  return {numbers, ids, ranks};
+                    .token_ids = ids.mutable_data_ptr<int64_t>(),
+                    .entropies = written<float>(entropies)});
+  return {numbers, ids, ranks, entropies};
 }
 
 }  // namespace

@@ -80,27 +80,30 @@ ChunkSumsArguments::Results chunk_sums_kernel(const ChunkSumsArguments& argument
   const at::Tensor& logits = arguments.logits;
   Reader reader;
   const auto rows = reader.rows(ChunkSumsArguments::kName, arguments.rows, logits);
-  auto [maxima, sums] = allocate_outputs(arguments);
+  auto [maxima, sums, distances] = allocate_outputs(arguments);
   serve(&Kernel::sum_chunks, ChunksCall{.logits = logits_of(logits),
                                         .batch_size = maxima.size(0),
                                         .rows = rows,
                                         .chunks = maxima.size(1),
                                         .maxima = maxima.mutable_data_ptr<float>(),
-                                        .sums = sums.mutable_data_ptr<double>()});
-  return {maxima, sums};
+                                        .sums = sums.mutable_data_ptr<double>(),
+                                        .distances = written<float>(distances)});
+  return {maxima, sums, distances};
 }
 
 LogOfSumsArguments::Results log_of_sums_kernel(const LogOfSumsArguments& arguments) {
   check_arguments(arguments);
   Reader reader;
-  auto [maximum, log_sum] = allocate_outputs(arguments);
+  auto [maximum, log_sum, entropies] = allocate_outputs(arguments);
   serve(&Kernel::add_sums, LogSumCall{.batch_size = maximum.size(0),
                                       .chunks = arguments.maxima.size(1),
                                       .maxima = reader.list<float>(arguments.maxima),
                                       .sums = reader.list<double>(arguments.sums),
+                                      .distances = reader.numbers<float>(arguments.distances),
                                       .maximum = maximum.mutable_data_ptr<float>(),
-                                      .log_sum = log_sum.mutable_data_ptr<double>()});
-  return {maximum, log_sum};
+                                      .log_sum = log_sum.mutable_data_ptr<double>(),
+                                      .entropies = entropies.mutable_data_ptr<float>()});
+  return {maximum, log_sum, entropies};
 }
 
 at::Tensor count_above_kernel(const CountAboveArguments& arguments) {

@@ -31,7 +31,7 @@ OperatorCall call_of(const Rules& rules, const Arguments& arguments, const at::T
     call.q = {q->template const_data_ptr<float>(), q->stride(0), q->stride(1)};
   }
   if (arguments.is_need_logits) {
-    call.kept = {kept.mutable_data_ptr<float>(), static_cast<size_t>(kept.numel())};
+    call.kept = written<float>(kept);
   }
   return call;
 }

@@ -6,8 +6,11 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// exp(x) for x <= 0, to 2e-7 and 1 for 0. Below -87 it is at most about 1e-38, which is nothing
-/// beside the 1 of a row's maximum and therefore need not be the same everywhere.
+/// The least x for which exp_not_positive(x) is the same everywhere.
+inline constexpr float kLeastLogWeight = -87.0F;
+
+/// exp(x) for x <= 0, to 2e-7 and 1 for 0. Below kLeastLogWeight it is at most about 1e-38, which
+/// is nothing beside the 1 of a row's maximum and therefore need not be the same everywhere.
 ASCEND_SAMPLE_INLINE Floats exp_not_positive(const Floats& x) {
   // exp(x) = 2^n 2^f, n the integer next to x log2(e).
   const Floats log2e = splat(0x1.715476p+0F);
@@ -17,7 +20,7 @@ ASCEND_SAMPLE_INLINE Floats exp_not_positive(const Floats& x) {
 #else
   // Adding 1.5 * 2^23 rounds to an integer, and leaves it in the low bits.
   constexpr float kRounder = 12582912.0F;
-  const Floats exponent = larger(x, splat(-87.0F)) * log2e;
+  const Floats exponent = larger(x, splat(kLeastLogWeight)) * log2e;
   const Floats rounded = exponent + splat(kRounder);
   const Floats f = exponent - (rounded - splat(kRounder));
 #endif

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from mixed_rows import Case, random_case
 from shard_ranks import Counted, on_threads, part_of, shards_of
 from torch import Tensor
 
-from ascend_sample.sampling import Sampler, SamplingBatch, VerifiedDrafts, verify_drafts
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, VerifiedDrafts, verify_drafts
 from ascend_sample.sampling.logprobs import Logprobs
 from ascend_sample.sampling.vocabulary_parallel import Exchange
 
+RULES = (None, None, "standard", "block")
+"""Of the passes of a process: two under match, of chains and of trees."""
 FOREIGN = (-1, -(2**62), 2**40)
 
 
 class DraftCase(NamedTuple):
-    """A pass of drafts: the case has the logits and the bitmask of all places, and as many requests as counts."""
+    """A pass of drafts: the case has the logits and the bitmask of all places, and as many requests as counts.
+
+    ``probabilities`` are of the whole vocabulary, or of ``candidates``.
+    """
 
     case: Case
     counts: list[int]
     parents: list[int] | None
     drafts: Tensor
+    rule: Any = "match"
+    probabilities: Tensor | None = None
+    candidates: Tensor | None = None
 
 
 def random_drafts(number: int, size: int, places: int = 24, *, is_tree: bool = False) -> DraftCase:
@@ -44,6 +52,35 @@ def random_drafts(number: int, size: int, places: int = 24, *, is_tree: bool = F
     for _ in range(rng.randrange(4)):  # what is drawn where the drafts stop is proposed there
         found = found._replace(drafts=continued(found, whole(found, steps=1)[0]))
     return found
+
+
+def drawn_drafts(number: int, size: int, rule: str, places: int = 24) -> DraftCase:
+    """Drafts that were drawn from known distributions, dense or listed, or from none; nobody asks for logprobs."""
+    rng, generator = random.Random(number), torch.Generator().manual_seed(number)
+    drafts = random_drafts(number, size, places)
+    case = drafts.case
+    params = [SamplingParams(**{**each.to_mapping(), "logprobs": None}) for each in case.params]
+    vocab_size, of_draft = case.vocab_size, [place for place in range(places) if place not in ends_of(drafts)]
+    kind = rng.choice(("dense", "near", "listed", "certain"))
+    drafts = drafts._replace(case=case._replace(params=params), rule=rule)
+    if kind == "certain" or not of_draft:
+        return drafts
+    noise = torch.randn(len(of_draft), vocab_size, generator=generator)
+    near = case.logits[of_draft].float().nan_to_num(-9.0, 9.0, -9.0).clamp(-9, 9)
+    q = (noise + near if kind == "near" else 2 * noise).softmax(1)
+    ids = torch.multinomial(q, 1, generator=generator)[:, 0]
+    ids[::7] = drafts.drafts[::7]
+    if kind != "listed":
+        return drafts._replace(drafts=ids, probabilities=q)
+    best = q.topk(min(5, vocab_size), 1)
+    listed = best.indices.clone()
+    listed[::4, -1] = vocab_size + 7  # which does not count
+    return drafts._replace(drafts=listed[:, 0], probabilities=best.values, candidates=listed)
+
+
+def ends_of(drafts: DraftCase) -> set[int]:
+    """The places behind the drafts of each request."""
+    return {sum(drafts.counts[: request + 1]) + request for request in range(len(drafts.counts))}
 
 
 def continued(drafts: DraftCase, verified: VerifiedDrafts) -> Tensor:
@@ -70,7 +107,12 @@ def batch_of(drafts: DraftCase, device: str = "cpu") -> SamplingBatch:
 
 
 def steps_of(
-    drafts: DraftCase, logits: Tensor, sampler: Sampler, steps: int, device: str = "cpu"
+    drafts: DraftCase,
+    logits: Tensor,
+    sampler: Sampler,
+    steps: int,
+    device: str = "cpu",
+    probabilities: Tensor | None = None,
 ) -> list[VerifiedDrafts]:
     """Verifies the same drafts again and again, each time after what they have given."""
     batch, found = batch_of(drafts, device), []
@@ -83,6 +125,9 @@ def steps_of(
             parents=drafts.parents,
             sampler=sampler,
             bitmask=drafts.case.bitmask,
+            rule=drafts.rule,
+            draft_probabilities=drafts.probabilities if probabilities is None else probabilities,
+            draft_candidates=drafts.candidates,
         )
         verified.append_to(batch)
         found.append(verified)
@@ -100,7 +145,9 @@ def on_rank(
     case, counted = drafts.case, Counted(exchange)
     shard = shards_of(case.widths, case.vocab_size, counted)
     sampler = Sampler(**case.options, shard=shard)  # type: ignore[arg-type]
-    return steps_of(drafts, part_of(case.logits, shard), sampler, steps, device), counted.sent
+    q = drafts.probabilities
+    own = part_of(q, shard) if q is not None and drafts.candidates is None else None
+    return steps_of(drafts, part_of(case.logits, shard), sampler, steps, device, own), counted.sent
 
 
 def split(drafts: DraftCase, steps: int = 2, device: str = "cpu") -> list[list[VerifiedDrafts]]:
@@ -144,7 +191,12 @@ def on_cpu(verified: VerifiedDrafts) -> VerifiedDrafts:
 def verify_on_rank(exchange: Exchange, passes: int, device: str = "cpu") -> str:
     """Verifies drafts in so many passes; returns what to print, or ends with an error where something differs."""
     for number in range(passes):
-        drafts = random_drafts(61_000 + number, exchange.size, is_tree=number % 2 == 1)
+        rule = RULES[number % len(RULES)] if device == "cpu" else None
+        drafts = (
+            random_drafts(61_000 + number, exchange.size, is_tree=number % 2 == 1)
+            if rule is None
+            else drawn_drafts(61_000 + number, exchange.size, rule)
+        )
         found, _ = on_rank(drafts, exchange, device=device)
         for one, wanted in zip(found, whole(drafts, device=device), strict=True):
             if not is_same(drafts, on_cpu(one), on_cpu(wanted)):

@@ -142,8 +142,8 @@ TRAPS = (
     Trap(
         "the logsumexp of one shard",
         chunks,
-        "= maxima[rank, :, : len(whole)]",
-        "= maxima[rank, :, : len(whole)] if rank == 0 else -torch.inf",
+        "= of_ranks[rank, :, : len(whole)]",
+        "= of_ranks[rank, :, : len(whole)] if rank == 0 or numbers is of_rows[1] else -torch.inf",
         logprobs,
     ),
     Trap(

@@ -24,13 +24,15 @@ def rows_of(dtype: torch.dtype, vocab_size: int = 3500) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_of_chunks_make_the_sum_of_the_row(dtype: torch.dtype) -> None:
     logits = rows_of(dtype)
-    maxima, sums = OPERATORS.chunk_sums(logits, None)
+    maxima, sums, none = OPERATORS.chunk_sums(logits, None)
+    assert none.shape == (0, 4)
     assert maxima.shape == sums.shape == (5, 4)
     in_parts = [OPERATORS.chunk_sums(part, None) for part in (logits[:, :2048], logits[:, 2048:])]
     assert torch.equal(torch.cat([part[0] for part in in_parts], 1), maxima)
     assert torch.equal(torch.cat([part[1] for part in in_parts], 1), sums)
     assert sums[2].tolist()[:2] == [1, 3]  # of +inf: how many
-    maximum, log_sum = OPERATORS.log_of_sums(maxima, sums)
+    maximum, log_sum, none = OPERATORS.log_of_sums(maxima, sums)
+    assert none.shape == (0,)
     clean = logits.float().nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     assert torch.equal(maximum, clean.amax(1))
     finite = torch.tensor([0, 1, 4])
@@ -40,6 +42,22 @@ def test_sums_of_chunks_make_the_sum_of_the_row(dtype: torch.dtype) -> None:
     assert log_sum[3] == 0
     best = OPERATORS.row_logprobs(logits, finite, clean[finite].argmax(1), 0, True)[0]
     assert torch.equal(best[:, 0], (-log_sum[finite]).float())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_distances_of_chunks_make_the_entropy_of_the_row(dtype: torch.dtype) -> None:
+    logits = rows_of(dtype)
+    found = OPERATORS.chunk_sums(logits, None, entropy=True)
+    for one, other in zip(found[:2], OPERATORS.chunk_sums(logits, None), strict=False):
+        assert torch.equal(one, other)
+    in_parts = [OPERATORS.chunk_sums(part, None, entropy=True) for part in (logits[:, :2048], logits[:, 2048:])]
+    assert torch.equal(torch.cat([part[2] for part in in_parts], 1), found[2])
+    assert not found[2][3].any()
+    *whole, entropies = OPERATORS.log_of_sums(*found)
+    for one, other in zip(whole, OPERATORS.log_of_sums(*found[:2]), strict=False):
+        assert torch.equal(one, other)
+    expected = OPERATORS.row_logprobs(logits, None, torch.zeros(5, dtype=torch.int64), 0, entropy=True)[3]
+    assert torch.equal(entropies, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -58,19 +76,26 @@ def test_strides_rows_and_nothing() -> None:
     wide[::2, 1::2] = logits
     rows = torch.tensor([3, 0, 0])
     for found, expected in zip(
-        OPERATORS.chunk_sums(wide[::2, 1::2], rows), OPERATORS.chunk_sums(logits, None), strict=True
+        OPERATORS.chunk_sums(wide[::2, 1::2], rows, True), OPERATORS.chunk_sums(logits, None, True), strict=True
     ):
         assert torch.equal(found, expected[rows])
     assert OPERATORS.chunk_sums(logits, rows[:0])[0].shape == (0, 4)
     assert OPERATORS.count_above(logits, rows[:0], torch.empty(0)).shape == (0,)
 
 
-MAXIMA, SUMS = OPERATORS.chunk_sums(torch.zeros(2, 1500), None)
+MAXIMA, SUMS, _ = OPERATORS.chunk_sums(torch.zeros(2, 1500), None)
 BAD = [
     ("chunk_sums", (torch.zeros(2), None), ValueError, "chunk_sums: logits must"),
     ("chunk_sums", (torch.zeros(2, 5), torch.tensor([2])), ValueError, "chunk_sums: rows must be between 0 and"),
     ("log_of_sums", (MAXIMA.double(), SUMS), TypeError, "log_of_sums: maxima must be Float, got Double"),
     ("log_of_sums", (MAXIMA, SUMS[:, :1]), ValueError, "log_of_sums: sums must have the shape [rows, chunks]"),
+    ("log_of_sums", (MAXIMA, SUMS, SUMS), TypeError, "log_of_sums: distances must be Float, got Double"),
+    (
+        "log_of_sums",
+        (MAXIMA, SUMS, MAXIMA[:1]),
+        ValueError,
+        "log_of_sums: distances must have the shape [rows, chunks]",
+    ),
     ("count_above", (torch.zeros(2, 5), None, torch.zeros(3)), ValueError, "count_above: bounds must"),
 ]
 
@@ -85,5 +110,7 @@ def test_the_dispatcher_is_content() -> None:
     logits = rows_of(torch.bfloat16)
     tests = ("test_schema", "test_faketensor")
     torch.library.opcheck(OPERATORS.chunk_sums.default, (logits, None), test_utils=tests)
+    torch.library.opcheck(OPERATORS.chunk_sums.default, (logits, None, True), test_utils=tests)
     torch.library.opcheck(OPERATORS.log_of_sums.default, (MAXIMA, SUMS), test_utils=tests)
+    torch.library.opcheck(OPERATORS.log_of_sums.default, (MAXIMA, SUMS, MAXIMA), test_utils=tests)
     torch.library.opcheck(OPERATORS.count_above.default, (logits, None, torch.zeros(5)), test_utils=tests)

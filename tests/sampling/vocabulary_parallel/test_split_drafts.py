@@ -111,7 +111,7 @@ def test_a_rank_alone_judges_drafts_that_were_drawn(rule: Any) -> None:
     logits, ids = torch.randn(12, 50, generator=generator), torch.randint(50, (8,), generator=generator)
     proposed = torch.randn(8, 50, generator=generator).softmax(1)
 
-    def verified(sampler: Sampler, logits: torch.Tensor) -> list[list[int]]:
+    def verified(sampler: Sampler, logits: torch.Tensor, proposed: torch.Tensor) -> list[list[int]]:
         batch = SamplingBatch(50)
         batch.extend([SamplingParams(seed=row) for row in range(4)])
         found = verify_drafts(
@@ -121,9 +121,10 @@ def test_a_rank_alone_judges_drafts_that_were_drawn(rule: Any) -> None:
 
     def run(exchange: Exchange) -> list[list[int]]:
         shard = shards_of((64,), 50, exchange)
-        return verified(Sampler(shard=shard), torch.cat((logits, torch.full((12, 14), 1e4)), 1))
+        padded = (torch.cat((each, torch.full((len(each), 14), 1e4)), 1) for each in (logits, proposed))
+        return verified(Sampler(shard=shard), *padded)
 
-    assert on_threads(1, run) == [verified(Sampler(), logits)]
+    assert on_threads(1, run) == [verified(Sampler(), logits, proposed)]
 
 
 def test_wrong_calls() -> None:
@@ -133,9 +134,6 @@ def test_wrong_calls() -> None:
         width = named.pop("width", 32)
         verify_drafts(torch.zeros(2, width), torch.tensor([1]), batch, counts=[1], sampler=sampler, **named)
 
-    for rule in ("standard", "block"):
-        with pytest.raises(ValueError, match=f"verify_drafts: rule must be 'match' for .* with a shard, got '{rule}'"):
-            on_threads(2, lambda exchange, rule=rule: run(exchange, rule=rule))  # type: ignore[misc]
     with pytest.raises(ValueError, match=r"verify_drafts: logits must have the shape of the places, \[2, 32\]"):
         on_threads(2, lambda exchange: run(exchange, width=64))
     with pytest.raises(ValueError, match="verify_drafts: batch must have the vocabulary of the shard, 64, got 65"):
@@ -215,7 +213,7 @@ TRAPS = (
     Trap(
         "other drafts unnoticed",
         drafted_rows,
-        "rows.padded.cpu().numpy().tobytes() + rows.layout.before.tobytes()",
+        "rows.padded.cpu().numpy().tobytes() + rows.layout.before.tobytes() + rows.asked",
         "b''",
         test_ranks_with_other_drafts_are_named,
     ),

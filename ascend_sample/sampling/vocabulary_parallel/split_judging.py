@@ -1,0 +1,231 @@
+"""Drafts that were drawn, judged by ranks that have parts of the vocabulary: as whole logits judge them, bit for bit.
+
+All places are drawn by a step first, as under the rule match. What a draft is judged by, and what replaces it, depend
+on the whole distribution p of its place, and on q where p is not 0. Of places that are drawn from few candidates, those
+with a top-k and greedy ones, all ranks have p then: only q of these candidates travels. The logits of other places and
+their q are gathered. Every rank judges the same rows by the code of whole logits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling.draft_judging import Proposals
+from ascend_sample.sampling.draft_places import DraftPlaces
+from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.params import DISTRIBUTION
+from ascend_sample.sampling.serving import EDITS_OF_ROWS
+from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
+from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part
+from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
+from ascend_sample.sampling.vocabulary_parallel.step import Drawn
+
+DIGEST_BYTES: Final = 8
+
+
+class Judging(NamedTuple):
+    """By what drafts are judged.
+
+    Attributes:
+        rule: its number for the CPU kernel.
+        proposals: what they were drawn from; dense ones are float32 [drafts, width], of a rank's part.
+        keep_ties: as for `Sampler`.
+    """
+
+    rule: int
+    proposals: Proposals
+    keep_ties: bool
+
+    @property
+    def dense(self) -> Tensor | None:
+        """Returns the probabilities where they are those of the vocabulary, not of listed ids."""
+        return self.proposals.probabilities if self.proposals.candidates is None else None
+
+    def digest(self) -> bytes:
+        """Returns a digest of what all ranks have to be given."""
+        digest = hashlib.blake2b(f"{self.rule} {self.dense is not None}".encode(), digest_size=DIGEST_BYTES)
+        if self.proposals.candidates is not None and self.proposals.probabilities is not None:
+            digest.update(self.proposals.candidates.numpy().tobytes())
+            digest.update(self.proposals.probabilities.numpy().tobytes())
+        return digest.digest()
+
+
+class Judged(NamedTuple):
+    """What becomes of drafts.
+
+    Attributes:
+        token_ids: int64 [places]: of each request the drafts that stay, the token behind them, and then any.
+        status: int8 [places].
+        accepted: int64 [requests], how many drafts stay.
+    """
+
+    token_ids: Tensor
+    status: Tensor
+    accepted: Tensor
+
+
+class _Requests(NamedTuple):
+    """Requests that are judged in one call.
+
+    Attributes:
+        requests: int64, which, ascending.
+        places, drafts: int64, theirs, request by request.
+        ends: int64, where the places of each end.
+        places_of_drafts: int64, among the places.
+    """
+
+    requests: Tensor
+    places: Tensor
+    drafts: Tensor
+    ends: Tensor
+    places_of_drafts: Tensor
+
+
+class SplitJudge:
+    """The drafts of one pass, on one rank.
+
+    Args:
+        shard: what the rank has.
+        borders: of the ranks.
+        logits: floats [places, width].
+        places: of the drafts, as chains.
+        edits: arguments of `verify_drafts` for whole logits, which counts the drafts before a place itself.
+        draft_ids: int64 [drafts].
+        judging: by what.
+    """
+
+    def __init__(
+        self,
+        shard: VocabularyShard,
+        borders: Borders,
+        logits: Tensor,
+        places: DraftPlaces,
+        edits: Mapping[str, Tensor],
+        draft_ids: Tensor,
+        judging: Judging,
+    ) -> None:
+        self._exchange, self._ids, self._borders = shard.exchange, shard.ids, borders
+        self._own, self._places, self._edits = logits[:, : len(shard.ids)], places, edits
+        self._draft_ids, self._judging = draft_ids, judging
+
+    def judged(self, drawn: Drawn) -> Judged:
+        """Judges the drafts, after all places were drawn: without any the step's tokens stay."""
+        result = Judged(*drawn.output, torch.zeros(len(self._places.layout.ends), dtype=torch.int64))
+        has_drafts = np.diff(self._places.layout.ends, prepend=0) > 1
+        if not has_drafts.any():
+            return result
+        # Where ties are kept, also those of the best are: no rank knows them all.
+        place_of, values, ids = self._candidates([] if self._judging.keep_ties else drawn.candidates)
+        is_few = np.minimum.reduceat(place_of >= 0, np.r_[0, self._places.layout.ends[:-1]])
+        few, whole = self._requests(has_drafts & is_few), self._requests(has_drafts & ~is_few)
+        rows = torch.from_numpy(place_of)[few.places]
+        values, ids = values[rows], ids[rows]
+        told = self._tell(few, whole, ids)
+        if len(few.requests):
+            rows_of_few = torch.full((len(few.places), self._places.vocab_size), -torch.inf)
+            rows_of_few.scatter_reduce_(1, ids, values, "amax")  # ids that stand for nothing have -inf
+            self._judge(few, rows_of_few, {}, told["few"], drawn.seeds, result)
+        if len(whole.requests):
+            there = whole.places
+            own = {name: each[..., there] if name in EDITS_OF_ROWS else each for name, each in self._edits.items()}
+            self._judge(whole, told["logits"], own, told["whole"], drawn.seeds, result)
+        return result
+
+    def _candidates(self, known: Sequence[tuple[Rows, Tensor, Tensor]]) -> tuple[Rows, Tensor, Tensor]:
+        """Returns which row of the candidates each place has, -1 for none, and these: float32, int64 [rows, n]."""
+        place_of, most, start = np.full(len(self._places), -1), 1, 0
+        for rows, values, _ in known:
+            place_of[rows] = np.arange(start, start + len(rows))
+            start, most = start + len(rows), max(most, values.shape[1])
+        all_values, all_ids = torch.full((start, most), -torch.inf), torch.zeros(start, most, dtype=torch.int64)
+        start = 0
+        for rows, values, ids in known:
+            some = slice(start, start + len(rows))
+            all_values[some, : values.shape[1]], all_ids[some, : ids.shape[1]] = values, ids
+            start += len(rows)
+        return place_of, all_values, all_ids
+
+    def _requests(self, is_meant: np.ndarray) -> _Requests:
+        layout = self._places.layout
+        requests = np.flatnonzero(is_meant)
+        is_place = is_meant[layout.request]
+        is_last = np.zeros(len(layout.request), np.bool_)
+        is_last[layout.ends - 1] = True
+        places = np.flatnonzero(is_place)
+        drafts = np.flatnonzero(is_place[~is_last])
+        ends = np.cumsum(np.diff(layout.ends, prepend=0)[requests])
+        of_drafts = np.flatnonzero(~is_last[places])
+        return _Requests(*map(torch.from_numpy, (requests, places, drafts, ends, of_drafts)))
+
+    def _tell(self, few: _Requests, whole: _Requests, ids: Tensor) -> dict[str, Tensor | None]:
+        """Returns the logits of whole places, and dense proposals of both: None where there are none."""
+        dense, most_ids, own = self._judging.dense, self._borders.most_ids, self._ids
+        ids = ids[few.places_of_drafts]
+        of_few = 0 if dense is None else ids.numel()
+        of_whole = 0 if dense is None else len(whole.drafts) * most_ids
+        layout = Layout(
+            [
+                Part("few", torch.float32, of_few),
+                Part("whole", torch.float32, of_whole),
+                Part("logits", self._own.dtype, len(whole.places) * most_ids),
+            ]
+        )
+        if not layout.bytes:
+            return {"few": None, "whole": None, "logits": None}
+        numbers = {"logits": self._borders.padded(self._own[whole.places])}
+        if dense is not None:
+            local, here = ids - own.start, torch.zeros(ids.shape)
+            is_here = (local >= 0) & (local < len(own))
+            rows = few.drafts.unsqueeze(1).expand_as(ids)
+            here[is_here] = dense[rows[is_here], local[is_here]]
+            numbers |= {"few": here, "whole": self._borders.padded(dense[whole.drafts, : len(own)])}
+        told = layout.unpacked(self._exchange.all_gather(layout.packed(numbers)))
+        ranks = self._exchange.size
+        logits = self._borders.joined(told["logits"].view(ranks, len(whole.places), most_ids))
+        if dense is None:
+            return {"few": None, "whole": None, "logits": logits}
+        owners = torch.from_numpy(np.searchsorted(self._borders.ends, ids.numpy(), side="right"))
+        of_ids = told["few"].view(ranks, *ids.shape).gather(0, owners.unsqueeze(0))[0]
+        return {
+            "few": torch.zeros(len(ids), self._places.vocab_size).scatter_(1, ids, of_ids),
+            "whole": self._borders.joined(told["whole"].view(ranks, len(whole.drafts), most_ids)),
+            "logits": logits,
+        }
+
+    def _judge(
+        self,
+        some: _Requests,
+        logits: Tensor | None,
+        edits: Mapping[str, Tensor],
+        dense: Tensor | None,
+        seeds: Tensor,
+        result: Judged,
+    ) -> None:
+        """Judges some requests by logits of the whole vocabulary [places, vocab_size], and writes what they get."""
+        parameters, (rule, proposals, keep_ties) = self._places.row_parameters(), self._judging
+        parameters = parameters.for_operators(self._places.vocab_size)
+        probabilities, candidates = dense, None
+        if proposals.candidates is not None and proposals.probabilities is not None:
+            probabilities, candidates = proposals.probabilities[some.drafts], proposals.candidates[some.drafts]
+        result.token_ids[some.places], _, result.accepted[some.requests] = torch.ops.ascend_sample.verify_drafts(
+            logits,
+            self._draft_ids[some.drafts],
+            some.ends,
+            *(getattr(parameters, name)[some.places] for name in DISTRIBUTION),
+            seeds[some.places],
+            self._places.position[some.places],
+            int(Purpose.DRAW),
+            keep_ties,
+            **edits,
+            draft_probabilities=probabilities,
+            draft_candidates=candidates,
+            rule=rule,
+            acceptance_purpose=int(Purpose.ACCEPTANCE),
+            resampling_purpose=int(Purpose.RESAMPLING),
+        )

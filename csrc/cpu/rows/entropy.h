@@ -1,0 +1,87 @@
+// The entropy of a row's softmax, from the chunks that its sum is made of.
+#pragma once
+
+#include <algorithm>
+
+#include "cpu/rows/row.h"
+#include "cpu/rows/scan.h"
+#include "cpu/vectors/exponential.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// The sum of a chunk's weights, as sum_exponentials has it, and how far its logits are below its
+/// maximum: the mean, by weight. That has also what the sum's rounding has taken from its
+/// logarithm.
+struct WeighedChunk {
+  double sum;
+  float distance;
+};
+
+/// Lines whose numbers are added up one after the other: of more of them, float32 would lose 1e-6,
+/// as it may round all of many equal ones in one direction, and what is added to a 1.
+inline constexpr size_t kBlockLines = 8;
+
+/// Of a chunk whose maximum is the reference. A weight below exp(kLeastLogWeight) is as large as
+/// that, here alone, so that products are those of every instruction set; NaN has it too.
+template <typename Type>
+ASCEND_SAMPLE_INLINE WeighedChunk weigh_chunk(const typename Type::Storage* chunk,
+                                              float reference) {
+  const Floats shift = splat(reference);
+  Line sums{};
+  Line closer_sums{};
+  Line products{};
+  for (size_t block = 0; block < kChunkLines; block += kBlockLines) {
+    Line weights{};
+    Line of_block{};
+    const auto add = [&](const Floats& logits, Floats& sum, Floats& weight, Floats& product) {
+      const Floats difference = larger(logits - shift, splat(kLeastLogWeight));
+      const Floats exponential = exp_not_positive(difference);
+      sum = sum + exponential;
+      weight = weight + exponential;
+      product = fused(exponential, difference, product);
+    };
+    for (size_t line = block; line < block + kBlockLines; ++line) {
+      const Line logits = Type::load_unordered(chunk + line * kLine);
+      add(logits.first, sums.first, weights.first, of_block.first);
+      add(logits.second, sums.second, weights.second, of_block.second);
+    }
+    closer_sums = {closer_sums.first + weights.first, closer_sums.second + weights.second};
+    products = {products.first + of_block.first, products.second + of_block.second};
+  }
+  const double sum = sum_lanes(sums.first + sums.second);
+  const double closer_sum = sum_lanes(closer_sums.first + closer_sums.second);
+  const double product = -sum_lanes(products.first + products.second);
+  return {sum, static_cast<float>(product / closer_sum + (closer_sum - sum) / sum)};
+}
+
+/// scan_sum, with the same bits, which fills the distances too: 0 for chunks without any weight.
+template <typename Type>
+RowSum scan_distances(const Row<Type>& row, const Groups& groups, const ChunkSums& chunks) {
+  std::fill_n(chunks.distances, row.chunks(), 0.0F);
+  return scan_sum(row, groups, chunks,
+                  [&](const typename Type::Storage* chunk, float reference, size_t index) {
+                    const WeighedChunk weighed = weigh_chunk<Type>(chunk, reference);
+                    chunks.distances[index] = weighed.distance;
+                    return weighed.sum;
+                  });
+}
+
+/// The entropy of a row in nats: the logarithm of its sum, and the mean distance from its maximum.
+/// `added` is what add_chunks has left, `row_sum` what it has returned; 0 for a row of -inf.
+inline float entropy_of(const float* maxima, const float* distances, const double* added,
+                        size_t count, const RowSum& row_sum, double log_sum) {
+  constexpr double kNothing = 1e-29;   // of the mean: what 2^20 weights of -inf may add to it
+  if (row_sum.maximum == kInfinity) {  // its entries share the mass
+    return static_cast<float>(log_sum);
+  }
+  double total = 0;
+  for (size_t index = 0; index < count; ++index) {
+    if (added[index] > 0) {
+      total += added[index] * (double{row_sum.maximum} - maxima[index] + distances[index]);
+    }
+  }
+  const double mean = total > 0 ? total / row_sum.sum : 0.0;
+  return static_cast<float>(mean < kNothing ? log_sum : log_sum + mean);
+}
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
