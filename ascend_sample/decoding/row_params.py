@@ -55,7 +55,7 @@ def checked_params(
 
 def all_but_draw_fields() -> tuple[str, ...]:
     """Returns the fields that only a strategy can honour that appends one token after the other to each text."""
-    return fields_of(Stage.LOGITS, Stage.RANGE, Stage.REPORT)
+    return fields_of(Stage.LOGITS, Stage.RANGE, Stage.STATE, Stage.REPORT)
 
 
 def check_generator(request: Request, generator: object) -> None:

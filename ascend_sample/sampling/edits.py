@@ -17,17 +17,19 @@ from ascend_sample.sampling.host_copy import HostTokens
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, edited
 from ascend_sample.sampling.processing import bits_of_bytes
-from ascend_sample.sampling.row_table import NO_SLOT, RowTable, to_device
+from ascend_sample.sampling.row_table import NO_SLOT, SLOTS, RowTable, to_device
 from ascend_sample.sampling.slots import (
     AddendSlots,
     MaskSlots,
     PenaltySlots,
     Seen,
     Slots,
+    StateSlots,
     addend_of,
     has_addend,
     has_mask,
 )
+from ascend_sample.sampling.state_slots import initial_state
 from ascend_sample.sampling.text_rules import TextRules, has_rules
 from ascend_sample.sampling.value_ranges import numbers_of
 
@@ -79,6 +81,7 @@ class RowEdits:
         self.addends = AddendSlots(table.device)
         self.penalties = PenaltySlots(vocab_size, table.device)
         self.masks = MaskSlots(vocab_size, table.device)
+        self.states = StateSlots(table.device)
         self.plan: ProcessingPlan | None = None
         self.plan_is_stale = False
         self.columns = vocab_size
@@ -90,7 +93,8 @@ class RowEdits:
     @property
     def slots(self) -> dict[str, Slots]:
         """Returns the slots by the columns that have their numbers."""
-        return {"addend_slot": self.addends, "penalty_slot": self.penalties, "mask_slot": self.masks}
+        by_column = {"addend_slot": self.addends, "penalty_slot": self.penalties, "mask_slot": self.masks}
+        return {**by_column, "state_slot": self.states}
 
     def allocate(
         self, params: Sequence[SamplingParams], known: Sequence[Known], left: Sequence[int]
@@ -107,6 +111,7 @@ class RowEdits:
             "addend_slot": [self._addend_slot(one, forbidden > 0, of_row.rules) for one, forbidden, of_row in rows],
             "penalty_slot": [self._penalty_slot(of_row.seen) for of_row in known],
             "mask_slot": [self._mask_slot(one) for one in params],
+            "state_slot": [self._state_slot(one) for one in params],
         }
 
     def use_columns(self, columns: int) -> None:
@@ -138,11 +143,12 @@ class RowEdits:
             self._take_in()
         self.addends.flush()
         self.masks.flush()
+        self.states.flush()
         self.plan_is_stale |= not self.penalties.flush(more)
         if self.plan_is_stale:
             host = self._table.host
             is_needed = bool(host.is_processed.any())
-            slots = (self.addends, self.penalties, self.masks)
+            slots = (self.addends, self.penalties, self.masks, self.states)
             self.plan = ProcessingPlan(host, *slots, self.columns) if is_needed else None
             self.plan_is_stale = False
 
@@ -182,8 +188,8 @@ class RowEdits:
         if masks.masks is not None:
             arguments["masks"] = masks.masks
         if host.is_ranged.any():
-            arguments["ranges"] = torch.from_numpy(numbers_of(host))
-        held = {name: getattr(host, name) for name, slots in self.slots.items() if slots.capacity}
+            arguments["ranges"] = torch.from_numpy(numbers_of(host, self.states))
+        held = {name: getattr(host, name) for name in SLOTS if self.slots[name].capacity}
         return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
 
     def _await(self, token_ids: Tensor, slots: NDArray[numpy.int64]) -> None:
@@ -238,4 +244,12 @@ class RowEdits:
             return NO_SLOT
         slot = self.masks.allocate()
         self.masks.write(slot, params)
+        return slot
+
+    def _state_slot(self, params: SamplingParams) -> int:
+        state = initial_state(params)
+        if state is None:
+            return NO_SLOT
+        slot = self.states.allocate()
+        self.states.write(slot, state)
         return slot

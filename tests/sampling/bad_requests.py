@@ -50,6 +50,8 @@ REAL_FIELDS = {
     "top_n_sigma": (f"be 0 or lie in {NORMAL}", "0 to switch"),
     "xtc_probability": ("be 0 or lie in [2**-126, 1]", "0 to switch"),
     "xtc_threshold": ("lie in [2**-126, 1]", "xtc_probability=0"),
+    "mirostat_tau": ("be 0 or lie in [2**-126, 64]", "0 to switch mirostat off"),
+    "mirostat_eta": ("be 0 or lie in [2**-126, 1]", "0 for a bound that stays"),
 }
 OUT_OF_RANGE = {
     "temperature": (-0.1, 1e-40, 5e-324, 1e39, 3.5e38, numpy.float32(-1)),
@@ -65,6 +67,8 @@ OUT_OF_RANGE = {
     "top_n_sigma": (-1.0, 1e-40, 1e39),
     "xtc_probability": (-1e-9, 1.5),
     "xtc_threshold": (0.0, 1.5),
+    "mirostat_tau": (-1, 64.1),
+    "mirostat_eta": (-0.1, 1.1),
 }
 BAD_REQUESTS = [
     *(

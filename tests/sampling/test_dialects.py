@@ -78,6 +78,13 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "typical_p": 0.9, "top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.2,
     }),
     ("llama_cpp", {"typical_p": 1.0, "top_n_sigma": -1, "xtc_probability": 0, "xtc_threshold": 0}, LLAMA_CPP),
+    ("llama_cpp", {"mirostat": 2, "top_k": 5, "presence_penalty": 1, "seed": 3, "n_probs": 2, "logit_bias": [[5, 1]]}, {
+        "temperature": 0.8, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "seed": 3, "logprobs": 2, "logit_bias": {5: 1.0},
+    }),
+    ("llama_cpp", {"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.2, "temperature": 1}, {
+        "temperature": 1.0, "mirostat_tau": 3.0, "mirostat_eta": 0.2,
+    }),
+    ("llama_cpp", {"mirostat": 0, "mirostat_tau": 3}, LLAMA_CPP),
     ("llama_cpp", {"repeat_penalty": 1.0, "repeat_last_n": 64}, LLAMA_CPP),
     ("llama_cpp", {"dry_multiplier": 0.5, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 64,
         "dry_sequence_breakers": [13, [4, 5]]}, LLAMA_CPP | {"dry_multiplier": 0.5, "dry_base": 1.5,
@@ -135,6 +142,7 @@ EXACTLY_TAKEN = [
     ("llama_cpp", {"temperature": 1.0, "top_n_sigma": 1.0}),
     ("llama_cpp", {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "xtc_probability": 0.5}),
     ("llama_cpp", {"temperature": 0.7, "top_p": 1.0, "min_p": 0.0}),
+    ("llama_cpp", {"mirostat": 2}),
 ]
 BAD = [
     ("openai", {"top_k": 5}, ValueError, "the name of a field must be one of OpenAI's API .* got 'top_k'"),
@@ -152,6 +160,13 @@ BAD = [
         "bad_words must hold sequences of ids, got 'no'. Texts must be tokenized",
     ),
     ("llama_cpp", {"dry_multiplier": 1}, ValueError, "dry_sequence_breakers must name ids beside dry_multiplier, got"),
+    ("llama_cpp", {"mirostat": 1}, ValueError, "mirostat must be 0 or 2, got 1. Version 1 fits"),
+    (
+        "llama_cpp",
+        {"mirostat": 2, "mirostat_tau": 0},
+        ValueError,
+        "mirostat_tau must be above 0 beside mirostat",
+    ),
     ("generation_config", {"sequence_bias": {(1, 2): 1.0}}, ValueError, "sequence_bias must hold sequences of one id"),
     ("llama_cpp", {"repeat_penalty": 1.1}, ValueError, "repeat_last_n must be -1 beside a penalty, got 64"),
     ("llama_cpp", {"logit_bias": [["Hello", 1.0]]}, ValueError, "logit_bias must name ids, got 'Hello'"),

@@ -138,6 +138,8 @@ def test_defaults_filter_nothing() -> None:
         "top_n_sigma": 0.0,
         "xtc_probability": 0.0,
         "xtc_threshold": 0.1,
+        "mirostat_tau": 0.0,
+        "mirostat_eta": 0.1,
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,

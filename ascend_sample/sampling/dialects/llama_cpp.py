@@ -18,6 +18,14 @@ DRY: Final = {"dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, 
 """The same of the fields of DRY, but for its breakers."""
 BREAKERS: Final = ["\n", ":", '"', "*"]
 
+MIROSTAT: Final = {"mirostat_tau": 5.0, "mirostat_eta": 0.1}
+"""The same of the fields of mirostat."""
+BESIDE_MIROSTAT: Final = (
+    *("mirostat", *MIROSTAT),
+    *("temperature", "seed", "logit_bias", "ignore_eos", "n_probs", "logprobs"),
+)
+"""What counts beside mirostat: no filter, no penalty and no DRY does."""
+
 BEFORE_XTC: Final = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p")
 """The filters that come first, in their order."""
 OFF: Final = {"top_k": None, "top_p": 1.0, "typical_p": 1.0}
@@ -64,28 +72,47 @@ def _dry(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     return ours | ({"dry_range": asked["dry_penalty_last_n"]} if asked["dry_penalty_last_n"] > 0 else {})
 
 
+def _always(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Returns what no choice of samplers changes."""
+    ours = {"temperature": max(given["temperature"], 0.0)}
+    if reported := given.get("n_probs") or given.get("logprobs"):
+        ours["logprobs"] = reported
+    return ours | to_seed(given, "seed", *UNSEEDED) | _bias(given, context)
+
+
 def _is_on(ours: Mapping[str, Any], name: str) -> bool:
     """Tells whether one of our filters does anything."""
     off = OFF.get(name, 0.0)
     return bool(ours.get(name, off) != off)
 
 
+def _mirostat(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Returns what is asked beside mirostat, which runs after the biases and the temperature, and nothing else does."""
+    if given["mirostat"] != 2:
+        remedy = "Version 1 fits its bound to the best tokens' probabilities, which nothing here does."
+        context.refuse("mirostat", "be 0 or 2", given["mirostat"], remedy)
+    asked = {**MIROSTAT, **given}
+    if asked["mirostat_tau"] <= 0:
+        context.refuse("mirostat_tau", "be above 0 beside mirostat", asked["mirostat_tau"], "Use temperature 0.")
+    return {name: asked[name] for name in MIROSTAT}
+
+
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     given = DEFAULTS | given
+    if given.get("mirostat", 0):
+        given = {name: value for name, value in given.items() if name in BESIDE_MIROSTAT}
+        return _always(given, context) | _mirostat(given, context)
     ours = renamed(given, top_p="top_p", min_p="min_p", repeat_penalty="repetition_penalty", **PENALTIES)
-    ours["temperature"] = max(given["temperature"], 0.0)
     ours |= renamed(given, typical_p="typical_p")
     for switch, names in (("top_k", ()), ("top_n_sigma", ()), ("xtc_probability", ("xtc_threshold",))):
         if given.get(switch, 0) > 0:
             ours |= renamed(given, **{name: name for name in (switch, *names)})
-    if reported := given.get("n_probs") or given.get("logprobs"):
-        ours["logprobs"] = reported
     penalties = {name: given[name] for name in ("repeat_penalty", *PENALTIES) if name in given}
     is_penalized = any(value != (1.0 if name == "repeat_penalty" else 0.0) for name, value in penalties.items())
     if is_penalized and given["repeat_last_n"] != WHOLE_TEXT:
         remedy = "Penalties look at the whole text here. Give -1, or leave the penalties out."
         context.refuse("repeat_last_n", "be -1 beside a penalty", given["repeat_last_n"], remedy)
-    return ours | to_seed(given, "seed", *UNSEEDED) | _bias(given, context) | _dry(given, context)
+    return ours | _always(given, context) | _dry(given, context)
 
 
 LLAMA_CPP: Final = Dialect(
@@ -113,16 +140,16 @@ LLAMA_CPP: Final = Dialect(
         ),
         "n_probs": taken("logprobs", note="0 is none."),
         "logprobs": taken("logprobs", note="Another name of n_probs."),
-        "mirostat": refused("No filter here does this.", 0),
+        "mirostat": taken("mirostat_tau", note="0 and 2; beside 2 no filter, penalty or DRY counts, as in llama.cpp."),
+        "mirostat_tau": taken("mirostat_tau", note="5 where it is left out, beside mirostat."),
+        "mirostat_eta": taken("mirostat_eta", note="0.1 where it is left out, beside mirostat."),
         "adaptive_target": refused("No filter here does this.", -1.0),
-        "dynatemp_range": refused("The temperature is one number here.", 0.0),
+        "dynatemp_range": refused("The temperature is one number.", 0.0),
         "min_keep": refused("Filters keep one id at least, and no more for that.", 0, 1),
         "samplers": refused("The order is fixed here; docs/requests.md has it."),
         "reasoning_budget_tokens": refused("No id is forced here.", -1),
         **dict.fromkeys(
             (
-                "mirostat_tau",
-                "mirostat_eta",
                 "adaptive_decay",
                 "dynatemp_exponent",
                 "reasoning_control",
