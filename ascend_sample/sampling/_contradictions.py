@@ -16,6 +16,9 @@ def check_contradictions(params: SamplingParams) -> None:
     """Raises where two fields contradict each other, whatever the vocabulary is."""
     _check_window(params)
     _check_bias_is_not_forbidden(params)
+    if params.mirostat_tau > 0 and params.adaptive_target is not None:
+        remedy = "Both steer what is drawn: choose one."
+        refuse_field("adaptive_target", "be None beside mirostat_tau", params.adaptive_target, remedy)
 
 
 def check_something_is_allowed(params: SamplingParams, vocab_size: int | None) -> None:

@@ -67,6 +67,10 @@ class SamplingParams:
             tokens are to have on average. Ids go, but the best one, that have more than a bound, which begins at
             2 mirostat_tau and moves with each draw: the request remembers it.
         mirostat_eta: in [0, 1]: by how much of the difference of a surprise from `mirostat_tau` the bound moves.
+        adaptive_target: in [0, 1], the probability that drawn tokens are to have on average, before adaptive-p draws
+            them: of what all filters keep, ids near to what is missing for that are drawn more often. The request
+            remembers the average. None is off.
+        adaptive_decay: in [0, 0.99], what the average of `adaptive_target` keeps of itself with each token.
         repetition_penalty: in [2**-126, 3.4028235e38]: divides positive logits of ids that occur in the prompt or the
             output, and multiplies the others; 1 is off.
         presence_penalty: in [-2, 2]: is subtracted from the logits of ids that occur in the output; 0 is off.
@@ -164,6 +168,12 @@ class SamplingParams:
         real(SMALLEST_POSITIVE, 1.0, "Use 0 for a bound that stays.", or_zero=True),
         Stage.STATE,
         Column("float32", is_on_device=False),
+    )
+    adaptive_target: float | None = declared(
+        None, real(0.0, 1.0, "Use None to switch adaptive-p off."), Stage.STATE, Column("float32", -1.0, False)
+    )
+    adaptive_decay: float = declared(
+        0.9, real(0.0, 0.99, "Use 0 for the last token alone."), Stage.STATE, Column("float32", is_on_device=False)
     )
     repetition_penalty: float = declared(
         1.0, real(SMALLEST_POSITIVE, LARGEST, "Use 1 to switch it off."), Stage.LOGITS, Column("float32")

@@ -15,7 +15,7 @@ from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.distribution import Distributions
-from ascend_sample.sampling.draw_states import MirostatRows
+from ascend_sample.sampling.draw_states import RememberingRows
 from ascend_sample.sampling.host_copy import HostCopy
 from ascend_sample.sampling.kept import KeptOfStep, KeptRows, KeptSets
 from ascend_sample.sampling.leftover import Leftover
@@ -59,7 +59,7 @@ class _Plan(NamedTuple):
     logprobs_parameters: RowParameters
     distributions: Distributions | None
     kept: KeptRows | None
-    states: MirostatRows | None
+    states: RememberingRows | None
 
 
 class Sampler:
@@ -193,7 +193,7 @@ class Sampler:
         drawn = self.draw(here, batch, allowed, plan, purpose, blocks, left, kept=kept, edited=edited)
         states = None
         if plan.states is not None:
-            states = plan.states.after(batch, here if edited is None else edited, drawn, kept)
+            drawn, states = plan.states.after(batch, here if edited is None else edited, drawn, kept, purpose)
         logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, left)
         sets = None
         if kept is not None and batch.host.kept.any():
@@ -347,7 +347,7 @@ class Sampler:
             asked,
             distributions,
             KeptRows.of_batch(batch, *options, self.max_kept) if needs_kept.any() else None,
-            MirostatRows(batch, self.keep_ties) if is_remembering.any() else None,
+            RememberingRows(batch, self.keep_ties) if is_remembering.any() else None,
         )
 
     def leftover_of(self, plan: _Plan) -> Leftover | None:

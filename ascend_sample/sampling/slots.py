@@ -25,7 +25,7 @@ Ids = NDArray[numpy.int64]
 Floats = NDArray[numpy.float32]
 LEAST_HISTORY: Final = 16
 """How many tokens a list of penalties has room for at first."""
-STATE_WIDTH: Final = 1
+STATE_WIDTH: Final = 2
 """How many numbers the state of a row has at most."""
 SHRINKS: Final = 4
 """How many times too wide lists may be before they are made narrower."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ascend_sample.sampling.batch import SamplingBatch
 
 OWNER: Final = "SamplingBatch"
+ASKED: Final = "mirostat_tau or adaptive_target"
+"""What requests have that remember their draws."""
 State = tuple[float, ...]
 
 
@@ -30,7 +32,12 @@ def initial_state(params: SamplingParams) -> State | None:
     Example:
         >>> initial_state(SamplingParams(mirostat_tau=3.0))
         (6.0,)
+        >>> initial_state(SamplingParams(adaptive_target=0.5, adaptive_decay=0.75))
+        (2.0, 4.0)
     """
+    if params.adaptive_target is not None:
+        weights = 1 / (1 - params.adaptive_decay)  # as if the target had been met for ever
+        return params.adaptive_target * weights, weights
     return (2 * params.mirostat_tau,) if params.mirostat_tau > 0 else None
 
 
@@ -38,7 +45,7 @@ def refuse_states(owner: str, batch: SamplingBatch, remedy: str) -> None:
     """Raises, for ``owner``, where a request remembers its draws."""
     has_state = batch.host.state_slot != NO_SLOT
     if has_state.any():
-        rule = "hold no request with mirostat_tau"
+        rule = f"hold no request with {ASKED}"
         refuse(owner, "batch", rule, f"row {int(has_state.argmax())}", remedy)
 
 
@@ -67,7 +74,9 @@ class DrawStates:
         self._batch = batch
 
     def __getitem__(self, row: int) -> State | None:
-        """Returns the state of a row, one number for mirostat; None where it has none. A device is waited for.
+        """Returns the state of a row; None where it has none. A device is waited for.
+
+        Of mirostat it is the bound, in bits; of adaptive-p the weighted sum of probabilities, and that of the weights.
 
         Raises:
             IndexError: there is no such row.
@@ -91,7 +100,7 @@ class DrawStates:
         """
         slot = self._slot(row)
         if slot == NO_SLOT:
-            refuse(OWNER, "row", "be that of a request with mirostat_tau", row, "Others remember nothing.")
+            refuse(OWNER, "row", f"be that of a request with {ASKED}", row, "Others remember nothing.")
         count = len(self._first(row))
         if not isinstance(state, Sequence) or len(state) != count or not all(map(is_real, state)):
             rule = f"be a tuple of {count} float" + "s" * (count > 1)

@@ -23,7 +23,7 @@ from kept_oracle import Race, judge
 from many_batches import Outcome, main_of
 from oracle import expected
 from row_edits import packed
-from state_rows import as_drawn, set_states, states_of, with_state, wrong_state
+from state_rows import acceptable_tokens, as_drawn, set_states, states_of, with_state, wrong_state
 from torch import Tensor
 
 from ascend_sample.sampling import KeptSets, Sampler, SamplingBatch, SamplingParams
@@ -32,6 +32,8 @@ ROWS = 64  # of a batch
 VOCAB_SIZES = (2, 7, 64, 255, 256, 257, 500, 1500, 3000)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NEAR = 2e-6
+NEAR_STATE = 2e-5
+"""Of races of adaptive-p: a weight changes by up to 33 times what rounding does to the probability and the average."""
 
 
 def random_request(rng: random.Random, vocab_size: int) -> SamplingParams:
@@ -132,6 +134,10 @@ def try_batch(number: int, device: str) -> Outcome:
             near += judged.is_near
             if judged.wrong is not None:
                 wrong.append(f"batch {number}, row {row}: {judged.wrong}: {params[row]}")
+            if params[row].adaptive_target is not None and not status[row] and row in moved:
+                if token_id not in acceptable_tokens(params[row], race, state, NEAR_STATE):
+                    wrong.append(f"batch {number}, row {row}: {token_id} is not what adaptive-p draws: {params[row]}")
+                continue
         if token_id == expected(*race, None).token_id:
             continue
         near += 1

@@ -11,6 +11,7 @@ from transformers import GenerationConfig
 
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.dialects import DIALECTS
+from ascend_sample.sampling.dialects.llama_cpp import SAMPLERS
 from ascend_sample.sampling.params import FIELDS
 from tests.sampling.dialect_tables import DOCUMENT, replace_tables
 
@@ -85,6 +86,13 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "temperature": 1.0, "mirostat_tau": 3.0, "mirostat_eta": 0.2,
     }),
     ("llama_cpp", {"mirostat": 0, "mirostat_tau": 3}, LLAMA_CPP),
+    ("llama_cpp", {"adaptive_target": 0.5}, LLAMA_CPP | {"adaptive_target": 0.5, "adaptive_decay": 0.9}),
+    ("llama_cpp", {"adaptive_target": 0, "adaptive_decay": 1.5, "samplers": [*SAMPLERS, "adaptive_p"]}, LLAMA_CPP | {
+        "adaptive_target": 0.0, "adaptive_decay": 0.99,
+    }),
+    ("llama_cpp", {"adaptive_target": 0.5, "samplers": SAMPLERS}, LLAMA_CPP),
+    ("llama_cpp", {"adaptive_target": -1.0, "adaptive_decay": 0.5}, LLAMA_CPP),
+    ("llama_cpp", {"adaptive_target": 0.5, "mirostat": 2, "temperature": 1}, {"temperature": 1.0, "mirostat_tau": 5.0}),
     ("llama_cpp", {"repeat_penalty": 1.0, "repeat_last_n": 64}, LLAMA_CPP),
     ("llama_cpp", {"dry_multiplier": 0.5, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 64,
         "dry_sequence_breakers": [13, [4, 5]]}, LLAMA_CPP | {"dry_multiplier": 0.5, "dry_base": 1.5,
@@ -160,6 +168,7 @@ BAD = [
         "bad_words must hold sequences of ids, got 'no'. Texts must be tokenized",
     ),
     ("llama_cpp", {"dry_multiplier": 1}, ValueError, "dry_sequence_breakers must name ids beside dry_multiplier, got"),
+    ("llama_cpp", {"samplers": ["top_k", "adaptive_p"]}, ValueError, "samplers must be .'penalties'.* with or without"),
     ("llama_cpp", {"mirostat": 1}, ValueError, "mirostat must be 0 or 2, got 1. Version 1 fits"),
     (
         "llama_cpp",

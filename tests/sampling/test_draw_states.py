@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import step_costs
 import torch
+from kept_oracle import Race
+from state_rows import acceptable_tokens, as_drawn
 from torch import Tensor
 
 from ascend_sample import hostcann
@@ -22,6 +24,7 @@ from ascend_sample.sampling import (
     StaticVerification,
     draw_states,
     kept,
+    kept_choices,
     row_table,
     state_slots,
     value_ranges,
@@ -30,7 +33,7 @@ from ascend_sample.sampling import (
 from ascend_sample.sampling.fields import Stage
 from ascend_sample.sampling.params import fields_of
 from ascend_sample.sampling.reference import target_distribution
-from ascend_sample.sampling.state_reference import moved_bound, with_bound
+from ascend_sample.sampling.state_reference import adapted, moved_average, moved_bound, with_bound
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from tests.decoding.planting import planted
 
@@ -54,6 +57,8 @@ def requests(count: int, **more: Any) -> list[SamplingParams]:
         {"mirostat_tau": 3.0, "temperature": 0.0},
         {"mirostat_tau": 1.0, "min_p": 0.02, "kept": True},
         {"top_k": 20, "kept": True},
+        {"adaptive_target": 0.3},
+        {"adaptive_target": 0.05, "adaptive_decay": 0.5, "top_k": 20, "temperature": 0.7, "kept": True},
     )
     return [SamplingParams(seed=row, **(kinds[row % len(kinds)] | more)) for row in range(count)]
 
@@ -119,6 +124,65 @@ class TestMirostat:
         assert torch.equal(
             Sampler()(logits, new_batch(remembering)).token_ids, Sampler()(logits, new_batch(alike)).token_ids
         )
+
+
+class TestAdaptiveP:
+    def test_by_hand(self, device: str) -> None:
+        """The average is 0.1 too low, so 0.3 is wanted; the sums are those of the probabilities before."""
+        params = SamplingParams(adaptive_target=0.2, adaptive_decay=0.5, seed=3, kept=True)
+        batch = new_batch([params], device, 4)
+        assert batch.states[0] == pytest.approx((0.4, 2.0))
+        batch.states[0] = (0.4, 4.0)
+        chances = [0.1, 0.2, 0.3, 0.4]
+        output = Sampler()(row_of(*chances).to(device), batch)
+        assert output.kept is not None
+        assert output.kept.of_row(0)[1].exp().tolist() == pytest.approx(chances)
+        assert batch.states[0] == pytest.approx((chances[int(output.token_ids)] + 0.2, 3.0))
+
+    @pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"min_p": 0.3, "temperature": 0.5}], ids=str)
+    def test_tokens_are_drawn_as_often_as_they_should(self, more: dict[str, Any], device: str) -> None:
+        count = 20_000
+        asked = SamplingParams(adaptive_target=0.3, adaptive_decay=0.5, **more)
+        chances = torch.tensor([0.05, 0.1, 0.2, 0.25, 0.4])
+        spread = torch.full((1, 600), -INF)  # of three segments
+        spread[0, [3, 4, 300, 400, 599]] = chances.log()
+        batch = new_batch([replace(asked, seed=seed) for seed in range(count)], device, 600)
+        drawn = Sampler()(spread.expand(count, -1).to(device), batch).token_ids.cpu()
+        before = torch.from_numpy(target_distribution(spread[0].numpy(), replace(asked, adaptive_target=None)))
+        expected = torch.zeros(600, dtype=torch.float64)
+        expected[before > 0] = torch.from_numpy(adapted(before[before > 0].numpy(), 0.3)) * count
+        found, is_left = drawn.bincount(minlength=600), expected > 0
+        assert not found[~is_left].any()
+        assert ((found - expected)[is_left] ** 2 / expected[is_left]).sum() < 40  # 4 degrees of freedom: 1e-7
+
+    def test_draws_of_a_text_are_independent(self) -> None:
+        """With equal states, what comes after a token does not depend on it."""
+        count, params = 20_000, SamplingParams(adaptive_target=0.3, seed=5)
+        batch = SamplingBatch(4)
+        batch.extend([params] * count, positions=range(count))
+        drawn = Sampler()(row_of(0.1, 0.2, 0.3, 0.4).expand(count, -1), batch).token_ids
+        share = (drawn == 2).double().mean()
+        for lag in (1, 2, 3):
+            both = ((drawn[lag:] == 2) & (drawn[:-lag] == 2)).double().mean()
+            assert abs(both - share**2) < 5.5 * share * (1 - share) / count**0.5
+
+    def test_probabilities_come_nearer_to_what_is_asked_for(self) -> None:
+        """On average, as far as the rows have tokens of such probabilities."""
+        steps, params = 400, [SamplingParams(adaptive_target=target, seed=1) for target in (0.2, 0.5, 0.8)]
+        batch = new_batch(params, vocab_size=64)
+        generator = torch.Generator().manual_seed(3)
+        told = torch.zeros(3)
+        for _ in range(steps):
+            logits = torch.randn(1, 64, generator=generator).expand(3, -1) * 4
+            tokens = Sampler()(logits, batch).token_ids
+            told += logits.softmax(1).gather(1, tokens.unsqueeze(1)).squeeze(1) / steps
+        assert told.tolist() == pytest.approx([0.2, 0.5, 0.8], abs=0.2)
+        assert told.tolist() == sorted(told.tolist())
+
+    def test_it_is_not_asked_for_beside_mirostat(self) -> None:
+        says = r"^SamplingParams: adaptive_target must be None beside mirostat_tau, got 0\.0\. Both steer"
+        with pytest.raises(ValueError, match=says):
+            SamplingParams(adaptive_target=0, mirostat_tau=1.0)
 
 
 class TestState:
@@ -272,16 +336,24 @@ def cost_of(monkeypatch: pytest.MonkeyPatch, rows: list[SamplingParams]) -> dict
     return step_costs.measured("states", 8, 32000, torch.bfloat16)
 
 
-@pytest.mark.parametrize(("others", "launches"), [(0, 31), (1, 36)])
+@pytest.mark.parametrize(
+    ("fields", "others", "launches"),
+    [
+        ({"mirostat_tau": 3.0}, 0, 32),
+        ({"mirostat_tau": 3.0}, 1, 37),
+        ({"adaptive_target": 0.3}, 0, 36),
+        ({"adaptive_target": 0.3}, 1, 40),
+    ],
+)
 def test_launches_beside_those_of_a_step_with_edits(
-    others: int, launches: int, npu: str, monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, float], others: int, launches: int, npu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited = SamplingParams(seed=1, top_k=50, top_p=0.9, temperature=0.7, logit_bias={3: 1.0})
     without = cost_of(monkeypatch, [edited] * (1 + others))
-    costs = cost_of(monkeypatch, [replace(edited, mirostat_tau=3.0), *[edited] * others])
+    costs = cost_of(monkeypatch, [replace(edited, **fields), *[edited] * others])
     assert costs["launches"] - without["launches"] == launches
     assert costs["waits"] == 0
-    assert costs["copies"] == without["copies"]
+    assert costs["copies"] == {"h2d": 2 if "adaptive_target" in fields else 1}  # noise of its own
 
 
 FAULTS = {
@@ -291,15 +363,53 @@ FAULTS = {
         "held.index_select(0, self._slots)",
         "held.index_select(0, self._slots.roll(1))",
     ),
-    "the surprise of the neighbouring row": (
+    "the probability of the neighbouring row": (
         draw_states,
-        "choices.of_tokens(self._of_batch(drawn.token_ids))",
-        "choices.of_tokens(self._of_batch(drawn.token_ids)).roll(1)",
+        "choices.of_tokens(token_ids).unsqueeze(1)",
+        "choices.of_tokens(token_ids).unsqueeze(1).roll(1, 0)",
     ),
     "natural logarithms": (draw_states, ".log2()", ".log()"),
-    "a surprise without its sign": (draw_states, "(bits_of(chances) + self._tau)", "(self._tau - bits_of(chances))"),
-    "a row that was not drawn from moves": (draw_states, "torch.where(is_ok, moved, before)", "moved"),
-    "a surprise before the rest is renormalised": (draw_states, "return values.softmax(1)", "return values.exp()"),
+    "a surprise without its sign": (draw_states, "bits_of(chances) + self._tau", "self._tau - bits_of(chances)"),
+    "a row that was not drawn from moves": (draw_states, "torch.where(is_ok.unsqueeze(1), moved, before)", "moved"),
+    "a surprise before the rest is renormalised": (kept_choices, "values.softmax(1)", "values.exp()"),
+    "the tokens of the neighbouring row": (
+        draw_states,
+        "self._rule.drawn(choices, before, noise)",
+        "self._rule.drawn(choices, before, noise.roll(1, 0))",
+    ),
+    "noise of another purpose": (draw_states, "keys, purpose)[0]", "keys, Purpose.RESAMPLING)[0]"),
+    "noise of another position": (draw_states, "batch.host.position)", "batch.host.position + 1)"),
+    "tokens stay where the rule draws others": (
+        draw_states,
+        "torch.where(is_ok, self._rule",
+        "torch.where(~is_ok, self._rule",
+    ),
+    "the decay of the wrong sum": (
+        draw_states,
+        "torch.addcmul(torch.cat((chances, torch.ones_like(chances)), 1), before, self._decay)",
+        "torch.cat((chances, torch.ones_like(chances)), 1) * self._decay + before",
+    ),
+    "the sums change places": (
+        draw_states,
+        "(chances, torch.ones_like(chances))",
+        "(torch.ones_like(chances), chances)",
+    ),
+    "the average the other way round": (draw_states, "before[:, :1] / before[:, 1:]", "before[:, 1:] / before[:, :1]"),
+    "the target once": (draw_states, "2 * batch.host.adaptive_target", "batch.host.adaptive_target"),
+    "what was never wanted is": (draw_states, ".clamp_(0, 1)", ".clamp_(0.5, 1)"),
+    "weights that stay quadratic": (kept_choices, "(distances + WIDTH)", "WIDTH"),
+    "weights that fall from a probability up": (kept_choices, ".abs_()", ".clamp_(min=0)"),
+    "the sums of another row on the CPU": (
+        kept_choices,
+        "self.row * count + segment",
+        "(self.rows - 1 - self.row) * count + segment",
+    ),
+    "what is dropped may be drawn": (kept_choices, ".masked_fill_(self.is_dropped, 0)", ""),
+    "the target of another row on the CPU": (
+        kept_choices,
+        "wanted.squeeze(1)[self.row]",
+        "wanted.squeeze(1)[self.row - 1]",
+    ),
     "a greedy row moves": (row_table, " & (self.temperature != 0)", ""),
     "the bound begins at tau": (state_slots, "(2 * params.mirostat_tau,)", "(params.mirostat_tau,)"),
     "bounds in nats": (value_ranges, "numpy.exp2(-", "numpy.exp(-"),
@@ -317,13 +427,13 @@ FAULTS = {
 
 def check_states(device: str) -> None:
     """Steps of rows that remember and rows that do not, beside float64: on the CPU, and on a device."""
-    params, tokens = [*requests(14), SamplingParams(seed=14, epsilon_cutoff=1e-4)], []
+    params, tokens = [*requests(18), SamplingParams(seed=14, epsilon_cutoff=1e-4)], []
     for place in ("cpu", device):
         batch = new_batch(params, place)
         assert batch.states[1] == (8.0,)
         texts: list[list[int]] = [[] for _ in params]
         for step in range(4):
-            before, logits = states_of(batch), rows_of(15, step)
+            before, logits = states_of(batch), rows_of(len(params), step)
             logits[8, 3] = NAN
             drawn = Sampler()(logits.to(place), batch)
             tokens.append(drawn.token_ids.tolist())
@@ -331,14 +441,18 @@ def check_states(device: str) -> None:
                 state, token_id = before[row], int(drawn.token_ids[row])
                 is_listed = drawn.kept is not None and int(drawn.kept.counts[row]) > 0
                 assert is_listed == (one.kept and row != 8), row
-                alike = one if state is None else with_bound(one, state[0])
+                alike = as_drawn(one, state)
                 chance = float(target_distribution(logits[row].double().numpy(), alike, (), texts[row])[token_id])
                 assert chance > 0, row
                 texts[row].append(token_id)
                 if state is None or now is None or one.temperature == 0 or row == 8:
                     assert now == state, row
-                else:
+                elif one.adaptive_target is None:
                     assert abs(now[0] - moved_bound(one, state[0], chance)) < EXACT, row
+                else:
+                    assert now == pytest.approx(moved_average(one, state, chance), abs=EXACT), row
+                    race = Race(logits[row].double().numpy(), alike, step, (), tuple(texts[row][:-1]))
+                    assert token_id in acceptable_tokens(one, race, state, 2e-5), row
     assert tokens[:4] == tokens[4:]
 
 

@@ -140,6 +140,8 @@ def test_defaults_filter_nothing() -> None:
         "xtc_threshold": 0.1,
         "mirostat_tau": 0.0,
         "mirostat_eta": 0.1,
+        "adaptive_target": None,
+        "adaptive_decay": 0.9,
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,

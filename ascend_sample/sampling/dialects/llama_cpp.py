@@ -26,6 +26,11 @@ BESIDE_MIROSTAT: Final = (
 )
 """What counts beside mirostat: no filter, no penalty and no DRY does."""
 
+ADAPTIVE_DECAY: Final = 0.9
+SAMPLERS: Final = [
+    *("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),
+]
+"""The default order, in which adaptive_p draws last where it is named, wherever that is."""
 BEFORE_XTC: Final = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p")
 """The filters that come first, in their order."""
 OFF: Final = {"top_k": None, "top_p": 1.0, "typical_p": 1.0}
@@ -72,6 +77,18 @@ def _dry(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     return ours | ({"dry_range": asked["dry_penalty_last_n"]} if asked["dry_penalty_last_n"] > 0 else {})
 
 
+def _adaptive_p(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Returns the fields of adaptive-p where it is on, of which the order of samplers may tell as well."""
+    order = given.get("samplers")
+    if order is not None and [name for name in order if name != "adaptive_p"] != SAMPLERS:
+        remedy = "The order is fixed here (docs/requests.md has it), and a filter is off by its own field."
+        context.refuse("samplers", f"be {SAMPLERS}, with or without 'adaptive_p'", order, remedy)
+    if given.get("adaptive_target", -1.0) < 0 or (order is not None and "adaptive_p" not in order):
+        return {}
+    decay = min(max(given.get("adaptive_decay", ADAPTIVE_DECAY), 0.0), 0.99)
+    return {"adaptive_target": given["adaptive_target"], "adaptive_decay": decay}
+
+
 def _always(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     """Returns what no choice of samplers changes."""
     ours = {"temperature": max(given["temperature"], 0.0)}
@@ -112,7 +129,7 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     if is_penalized and given["repeat_last_n"] != WHOLE_TEXT:
         remedy = "Penalties look at the whole text here. Give -1, or leave the penalties out."
         context.refuse("repeat_last_n", "be -1 beside a penalty", given["repeat_last_n"], remedy)
-    return ours | _always(given, context) | _dry(given, context)
+    return ours | _always(given, context) | _dry(given, context) | _adaptive_p(given, context)
 
 
 LLAMA_CPP: Final = Dialect(
@@ -143,14 +160,16 @@ LLAMA_CPP: Final = Dialect(
         "mirostat": taken("mirostat_tau", note="0 and 2; beside 2 no filter, penalty or DRY counts, as in llama.cpp."),
         "mirostat_tau": taken("mirostat_tau", note="5 where it is left out, beside mirostat."),
         "mirostat_eta": taken("mirostat_eta", note="0.1 where it is left out, beside mirostat."),
-        "adaptive_target": refused("No filter here does this.", -1.0),
+        "adaptive_target": taken(
+            "adaptive_target", note="Below 0 it is off; llama.cpp heeds it where samplers names adaptive_p."
+        ),
+        "adaptive_decay": taken("adaptive_decay", note="0.9 where it is left out, beside adaptive_target."),
+        "samplers": taken("adaptive_target", note="llama.cpp's default order, with adaptive_p or without."),
         "dynatemp_range": refused("The temperature is one number.", 0.0),
         "min_keep": refused("Filters keep one id at least, and no more for that.", 0, 1),
-        "samplers": refused("The order is fixed here; docs/requests.md has it."),
         "reasoning_budget_tokens": refused("No id is forced here.", -1),
         **dict.fromkeys(
             (
-                "adaptive_decay",
                 "dynatemp_exponent",
                 "reasoning_control",
                 "reasoning_budget_start_tag",
