@@ -270,6 +270,20 @@ class TestState:
             for one, other in zip(states_of(here), states_of(there), strict=True):
                 assert one == other or one == pytest.approx(other, abs=EXACT)
 
+    @pytest.mark.parametrize("more", [{"mirostat_tau": 3.0}, {"adaptive_target": 0.1}], ids=str)
+    @pytest.mark.parametrize("filters", [{"top_k": 20, "top_p": 0.9}, {}], ids=str)
+    def test_a_draw_leaves_the_logits_of_a_device_to_be_read_again(
+        self, more: dict[str, float], filters: dict[str, Any], npu: str
+    ) -> None:
+        """As one call draws rows that are alike, which may write over what it is given elsewhere."""
+        params = [SamplingParams(seed=row, temperature=0.7, bad_ids=[3], **more, **filters) for row in range(20)]
+        here, there = new_batch(params), new_batch(params, npu)
+        assert torch.equal(
+            Sampler()(rows_of(20), here).token_ids, Sampler()(rows_of(20).to(npu), there).token_ids.cpu()
+        )
+        for one, other in zip(states_of(here), states_of(there), strict=True):
+            assert one == pytest.approx(other, abs=EXACT)
+
     def test_kept_sets_are_those_of_rows_that_ask(self) -> None:
         output = Sampler()(rows_of(7), new_batch(requests(7)))
         assert output.kept is not None

@@ -20,12 +20,6 @@ BREAKERS: Final = ["\n", ":", '"', "*"]
 
 MIROSTAT: Final = {"mirostat_tau": 5.0, "mirostat_eta": 0.1}
 """The same of the fields of mirostat."""
-BESIDE_MIROSTAT: Final = (
-    *("mirostat", *MIROSTAT),
-    *("temperature", "seed", "logit_bias", "ignore_eos", "n_probs", "logprobs"),
-)
-"""What counts beside mirostat: no filter, no penalty and no DRY does."""
-
 ADAPTIVE_DECAY: Final = 0.9
 SAMPLERS: Final = [
     *("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),
@@ -117,7 +111,6 @@ def _mirostat(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     given = DEFAULTS | given
     if given.get("mirostat", 0):
-        given = {name: value for name, value in given.items() if name in BESIDE_MIROSTAT}
         return _always(given, context) | _mirostat(given, context)
     ours = renamed(given, top_p="top_p", min_p="min_p", repeat_penalty="repetition_penalty", **PENALTIES)
     ours |= renamed(given, typical_p="typical_p")
