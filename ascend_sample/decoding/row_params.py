@@ -20,7 +20,7 @@ def checked_params(
     request: Request,
     params: SamplingParams | Sequence[SamplingParams] | None,
     refused: Collection[str] = fields_of(Stage.REPORT),
-    remedy: str = "Use return_scores, which keeps what every step drew from.",
+    remedy: str = "Use return_scores, which keeps what every step drew from, and stopping_criteria for ends.",
 ) -> list[SamplingParams]:
     """Returns one `SamplingParams` for each prompt, checked.
 

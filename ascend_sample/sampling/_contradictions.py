@@ -23,7 +23,7 @@ def check_contradictions(params: SamplingParams) -> None:
 
 def check_something_is_allowed(params: SamplingParams, vocab_size: int | None) -> None:
     """Raises unless some id can be drawn, at first too, while `min_tokens` forbids the stop ids."""
-    if params.min_tokens > 0 and not params.stop_ids:
+    if params.min_tokens > 0 and not (params.stop_ids or params.stop_sequences):
         rule = "be 0 where stop_ids is empty"
         refuse_field("min_tokens", rule, params.min_tokens, "Name the ids that end the sequence in stop_ids.")
     forbidden = set(params.bad_ids)

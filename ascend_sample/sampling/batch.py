@@ -23,6 +23,7 @@ from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
 from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable, to_device
 from ascend_sample.sampling.seeds import random_seeds
 from ascend_sample.sampling.state_slots import DrawStates
+from ascend_sample.sampling.stops import Ended
 from ascend_sample.sampling.value_ranges import keeps_range
 
 
@@ -277,6 +278,13 @@ class SamplingBatch:
         self._flush(1)
         self._edits.append(token_ids, are_ids)
         self._allow_stop_ids(self._table.advance(None, None))
+
+    def ended(self) -> list[Ended]:
+        """Returns which requests have ended since the last call, each once: by `stop_ids` or `stop_sequences`.
+
+        Tokens that a device has drawn are waited for.
+        """
+        return self._edits.stops.ended(self.host.stop_slot)
 
     def row_tensor(self, name: str) -> Tensor:
         """Returns one of the per-row tensors, after a flush."""

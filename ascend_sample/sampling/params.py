@@ -92,8 +92,10 @@ class SamplingParams:
         dry_sequence_breakers: ids, or sequences of them, that no match goes beyond: it begins after the last one. An
             id that is one itself costs nothing. Kept as sorted tuples of tuples.
         dry_range: in how many of the last tokens matches are looked for; None: in all.
-        min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn.
-        stop_ids: the ids that end the sequence. They matter for `min_tokens` alone. Kept as a sorted tuple.
+        min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn, and nothing ends.
+        stop_ids: the ids that end the text, of which `SamplingBatch.ended` tells. Kept as a sorted tuple.
+        stop_sequences: sequences of ids that end it where the output has them, of which it tells too. Those of one id
+            become `stop_ids`. Kept as sorted tuples.
         seed: in [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
             draw one from its generator.
         logprobs: None, or how many of the best ids are reported with their log-probabilities, beside the drawn one.
@@ -196,6 +198,7 @@ class SamplingParams:
     dry_range: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
     min_tokens: int = declared(0, integer(0, LARGEST_COUNT, "Use 0 for no minimum."), Stage.LOGITS)
     stop_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    stop_sequences: Collection[Sequence[int]] = declared((), to_sequences, Stage.REPORT)
     seed: int | None = declared(
         None,
         integer(0, LARGEST_SEED, "Use seed % 2**64, or None for a seed that the batch draws."),
@@ -219,7 +222,8 @@ class SamplingParams:
             if value is not DEFAULTS[name]:  # a default is in its normal form
                 normal = FIELDS[name].check(value, name, self.vocab_size)
                 object.__setattr__(self, name, normal)  # the class is frozen for everybody else
-        self._move_single_words()
+        self._move_single_ids("bad_words", "bad_ids")
+        self._move_single_ids("stop_sequences", "stop_ids")
         check_contradictions(self)
         check_something_is_allowed(self, self.vocab_size)
 
@@ -337,12 +341,13 @@ class SamplingParams:
         # A mapping proxy cannot be pickled or copied, and engines send requests from process to process.
         return type(self).from_mapping, (self.to_mapping(),)
 
-    def _move_single_words(self) -> None:
-        """Makes bad ids of bad words that are a single one: these need no text."""
-        single = {word[0] for word in self.bad_words if len(word) == 1}
+    def _move_single_ids(self, sequences: str, ids: str) -> None:
+        """Makes ids of sequences that are a single one: these need no text."""
+        given = getattr(self, sequences)
+        single = {sequence[0] for sequence in given if len(sequence) == 1}
         if single:
-            object.__setattr__(self, "bad_ids", tuple(sorted(single.union(self.bad_ids))))
-            object.__setattr__(self, "bad_words", tuple(word for word in self.bad_words if len(word) > 1))
+            object.__setattr__(self, ids, tuple(sorted(single.union(getattr(self, ids)))))
+            object.__setattr__(self, sequences, tuple(sequence for sequence in given if len(sequence) > 1))
 
 
 FIELDS: Final[Mapping[str, Declaration]] = {entry.name: entry.metadata[KEY] for entry in fields(SamplingParams)}

@@ -81,6 +81,27 @@ def forbidden_ids(text: Sequence[int], params: SamplingParams) -> set[int]:
     return forbidden
 
 
+def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[int, int] | None:
+    """Returns which stop ends an output first, an index of `stop_ids` and then `stop_sequences`, and its length there.
+
+    Args:
+        output_ids: the tokens that were drawn.
+        params: the request.
+
+    Example:
+        >>> end_of([4, 5, 6, 2], SamplingParams(stop_ids=[2], stop_sequences=[[5, 6]]))
+        (1, 3)
+    """
+    for length in range(1, len(output_ids) + 1):
+        if output_ids[length - 1] in params.stop_ids and length >= params.min_tokens:
+            return list(params.stop_ids).index(output_ids[length - 1]), length
+        for index, stop in enumerate(params.stop_sequences):
+            is_there = list(stop) == list(output_ids[max(0, length - len(stop)) : length])
+            if is_there and length > params.min_tokens:
+                return len(params.stop_ids) + index, length
+    return None
+
+
 def repetitions(text: Sequence[int], params: SamplingParams) -> dict[int, int]:
     """Returns the ids that DRY makes less likely, and how many of the last tokens have been before each already.
 

@@ -38,7 +38,16 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", {"allowed_token_ids": [3, 1], "logit_bias": {1: 2.0}}, {"allowed_ids": (1, 3), "logit_bias": {1: 2.0}}),
     ("vllm", {"min_tokens": 4, "stop_token_ids": [5]}, {"min_tokens": 4, "stop_ids": (2, 5)}),
     ("vllm", {"min_tokens": 4, "stop_token_ids": [5], "ignore_eos": True}, {"min_tokens": 4, "stop_ids": (5,)}),
-    ("vllm", {"stop_token_ids": [5], "extra_args": {}, "bad_words": []}, {}),
+    ("vllm", {"stop_token_ids": [5], "extra_args": {}, "bad_words": []}, {"stop_ids": (2, 5)}),
+    ("vllm", {"stop": ["END", [5, 6], [7]], "stop_token_ids": []}, {"stop_ids": (7,), "stop_sequences": ((5, 6),)}),
+    ("sglang", {"stop": [[5, 6]], "stop_token_ids": [4], "ignore_eos": True}, {
+        "stop_ids": (4,), "stop_sequences": ((5, 6),),
+    }),
+    ("openai", {"stop": [[5, 6], "END"]}, {"stop_sequences": ((5, 6),)}),
+    ("openai", {"stop": "END"}, {}),
+    ("llama_cpp", {"stop": [[5, 6]], "mirostat": 2, "temperature": 1}, {
+        "temperature": 1.0, "mirostat_tau": 5.0, "stop_sequences": ((5, 6),),
+    }),
     ("sglang", {"temperature": 9e-7, "top_k": -1}, {"temperature": 0.0}),
     ("sglang", {"top_k": 1 << 30, "min_p": 0.2, "top_p": 0.5}, {"min_p": 0.2, "top_p": 0.5}),
     ("sglang", {"top_k": 5, "sampling_seed": -2, "logit_bias": {"3": 1}}, {
@@ -103,7 +112,7 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama_cpp", {"dry_sequence_breakers": ["\n"]}, LLAMA_CPP),
     ("vllm", {"bad_words": [[3], [4, 5]]}, {"bad_ids": [3], "bad_words": [[4, 5]]}),
     ("generation_config", {"bad_words_ids": [[3], [4, 5], [2], [9], [4, 5]], "suppress_tokens": [3, 8],
-        "eos_token_id": 9, "no_repeat_ngram_size": 3}, {"temperature": 0.0, "bad_ids": [3, 8],
+        "eos_token_id": 9, "no_repeat_ngram_size": 3}, {"temperature": 0.0, "bad_ids": [3, 8], "stop_ids": (2, 9),
         "bad_words": [[4, 5]], "no_repeat_ngram_size": 3}),
     ("llama_cpp", {"logit_bias": [[5, 1.5], ["6", False]], "ignore_eos": True}, LLAMA_CPP | {
         "logit_bias": {5: 1.5}, "bad_ids": (2, 6),

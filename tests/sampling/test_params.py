@@ -159,6 +159,7 @@ def test_defaults_filter_nothing() -> None:
         "dry_range": None,
         "min_tokens": 0,
         "stop_ids": (),
+        "stop_sequences": (),
         "seed": None,
         "logprobs": None,
         "kept": False,

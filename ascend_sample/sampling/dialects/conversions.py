@@ -62,7 +62,9 @@ def to_bias(given: Mapping[str, Any], context: Context, field: str = "logit_bias
 def to_stops(
     given: Mapping[str, Any], context: Context, min_tokens: str, *, stops: str, with_eos: bool
 ) -> dict[str, Any]:
-    """Returns the least number of tokens, and the ids that must not end the text before it.
+    """Returns the ids that end the text, and the least number of tokens before it.
+
+    Ids that end all texts of the model are among them where the request has others, or a least number.
 
     Args:
         given: their fields.
@@ -72,8 +74,17 @@ def to_stops(
         with_eos: the model's ids end it as well.
     """
     least = given.get(min_tokens, 0)
-    ids = set(given.get(stops) or ()) | (set(context.eos_ids) if with_eos else set())
+    own = set(given.get(stops) or ())
+    ids = own | (set(context.eos_ids) if with_eos else set())
     if least and not ids:
         remedy = "Give eos_ids: they must not be drawn before. Or leave it out."
         context.refuse(min_tokens, "be 0 where no id that ends the text is known", least, remedy)
-    return {"min_tokens": least, "stop_ids": sorted(ids)} if least else {}
+    ours = {"min_tokens": least} if least else {}
+    return ours | ({"stop_ids": sorted(ids)} if least or own else {})
+
+
+def to_stop_sequences(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the stops that are given as ids; texts stay the engine's."""
+    stops = given.get("stop") or ()
+    sequences = [] if isinstance(stops, str) else [stop for stop in stops if not isinstance(stop, str)]
+    return {"stop_sequences": sequences} if sequences else {}

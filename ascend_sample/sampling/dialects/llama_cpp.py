@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.conversions import renamed, to_seed
+from ascend_sample.sampling.dialects.conversions import renamed, to_seed, to_stop_sequences
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
-from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS
+from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS, STOP
 
 DEFAULTS: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64}
 """What the server takes for what a request leaves out."""
@@ -88,7 +88,7 @@ def _always(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     ours = {"temperature": max(given["temperature"], 0.0)}
     if reported := given.get("n_probs") or given.get("logprobs"):
         ours["logprobs"] = reported
-    return ours | to_seed(given, "seed", *UNSEEDED) | _bias(given, context)
+    return ours | to_seed(given, "seed", *UNSEEDED) | _bias(given, context) | to_stop_sequences(given)
 
 
 def _is_on(ours: Mapping[str, Any], name: str) -> bool:
@@ -173,7 +173,8 @@ LLAMA_CPP: Final = Dialect(
             NOTHING_ALONE,
         ),
         **dict.fromkeys(("grammar", "json_schema", "grammar_type", "grammar_lazy", "grammar_triggers"), GRAMMAR),
-        **dict.fromkeys(("n_predict", "max_tokens", "max_completion_tokens", "stop", "t_max_predict_ms"), LENGTH),
+        **dict.fromkeys(("n_predict", "max_tokens", "max_completion_tokens", "t_max_predict_ms"), LENGTH),
+        "stop": STOP,
         **dict.fromkeys(("n_cmpl", "n"), ROWS),
         **dict.fromkeys(
             (
