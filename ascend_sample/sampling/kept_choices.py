@@ -36,8 +36,8 @@ def nearness(probabilities: Tensor, wanted: Tensor) -> Tensor:
     """Returns weights that fall with the distance from a probability, quadratically at first, then linearly; 1 at most.
 
     Example:
-        >>> nearness(torch.tensor([0.5, 0.2, 0.0]), torch.tensor([0.5]))
-        tensor([1.0000, 0.0067, 0.0000])
+        >>> nearness(torch.tensor([0.5, 0.4, 0.2]), torch.tensor([0.5]))
+        tensor([1.0000, 0.4346, 0.0067])
 
     Source: llama.cpp's adaptive-p.
     """

@@ -58,6 +58,7 @@ class DrawStates:
         batch: the rows.
 
     Example:
+        >>> import torch
         >>> from ascend_sample.sampling import Sampler, SamplingBatch
         >>> batch, params = SamplingBatch(vocab_size=4), SamplingParams(mirostat_tau=1.0, seed=3)
         >>> row = batch.add(params)
