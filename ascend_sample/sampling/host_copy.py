@@ -37,7 +37,9 @@ class HostTokens:
     @property
     def has_arrived(self) -> bool:
         """Tells whether `read` would not wait."""
-        return self._event is None or bool(self._event.query())
+        if self._event is not None and self._event.query():
+            self._event = None
+        return self._event is None
 
     def read(self) -> list[int]:
         """Returns them, once they have arrived."""

@@ -93,9 +93,9 @@ class SamplingParams:
             id that is one itself costs nothing. Kept as sorted tuples of tuples.
         dry_range: in how many of the last tokens matches are looked for; None: in all.
         min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn, and nothing ends.
-        stop_ids: the ids that end the text, of which `SamplingBatch.ended` tells. Kept as a sorted tuple.
-        stop_sequences: sequences of ids that end it where the output has them, of which it tells too. Those of one id
-            become `stop_ids`. Kept as sorted tuples.
+        stop_ids: the ids that end the sequence. They matter for `min_tokens` alone. Kept as a sorted tuple.
+        stop_sequences: sequences of ids that end the text where the output has them: `SamplingBatch.ended` tells of
+            it. Those of one id are `stop_ids` too. Kept as sorted tuples.
         seed: in [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
             draw one from its generator.
         logprobs: None, or how many of the best ids are reported with their log-probabilities, beside the drawn one.
@@ -222,8 +222,10 @@ class SamplingParams:
             if value is not DEFAULTS[name]:  # a default is in its normal form
                 normal = FIELDS[name].check(value, name, self.vocab_size)
                 object.__setattr__(self, name, normal)  # the class is frozen for everybody else
-        self._move_single_ids("bad_words", "bad_ids")
-        self._move_single_ids("stop_sequences", "stop_ids")
+        self._name_single_ids("bad_words", "bad_ids")
+        self._name_single_ids("stop_sequences", "stop_ids")
+        if self.bad_words:
+            object.__setattr__(self, "bad_words", tuple(word for word in self.bad_words if len(word) > 1))
         check_contradictions(self)
         check_something_is_allowed(self, self.vocab_size)
 
@@ -341,13 +343,11 @@ class SamplingParams:
         # A mapping proxy cannot be pickled or copied, and engines send requests from process to process.
         return type(self).from_mapping, (self.to_mapping(),)
 
-    def _move_single_ids(self, sequences: str, ids: str) -> None:
-        """Makes ids of sequences that are a single one: these need no text."""
-        given = getattr(self, sequences)
-        single = {sequence[0] for sequence in given if len(sequence) == 1}
+    def _name_single_ids(self, sequences: str, ids: str) -> None:
+        """Has the sequences of one id among the ids of another field, too."""
+        single = {sequence[0] for sequence in getattr(self, sequences) if len(sequence) == 1}
         if single:
             object.__setattr__(self, ids, tuple(sorted(single.union(getattr(self, ids)))))
-            object.__setattr__(self, sequences, tuple(sequence for sequence in given if len(sequence) > 1))
 
 
 FIELDS: Final[Mapping[str, Declaration]] = {entry.name: entry.metadata[KEY] for entry in fields(SamplingParams)}

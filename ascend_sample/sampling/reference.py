@@ -82,23 +82,21 @@ def forbidden_ids(text: Sequence[int], params: SamplingParams) -> set[int]:
 
 
 def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[int, int] | None:
-    """Returns which stop ends an output first, an index of `stop_ids` and then `stop_sequences`, and its length there.
+    """Returns which of the stop sequences ends an output first, and how long the output is then.
 
     Args:
         output_ids: the tokens that were drawn.
         params: the request.
 
     Example:
-        >>> end_of([4, 5, 6, 2], SamplingParams(stop_ids=[2], stop_sequences=[[5, 6]]))
+        >>> end_of([4, 5, 6, 2], SamplingParams(stop_sequences=[2, [5, 6]]))
         (1, 3)
     """
     for length in range(1, len(output_ids) + 1):
-        if output_ids[length - 1] in params.stop_ids and length >= params.min_tokens:
-            return list(params.stop_ids).index(output_ids[length - 1]), length
         for index, stop in enumerate(params.stop_sequences):
             is_there = list(stop) == list(output_ids[max(0, length - len(stop)) : length])
-            if is_there and length > params.min_tokens:
-                return len(params.stop_ids) + index, length
+            if is_there and (length > params.min_tokens or (length == params.min_tokens and len(stop) == 1)):
+                return index, length
     return None
 
 

@@ -1,6 +1,6 @@
-"""Which requests have ended, and by what: stop ids and stop sequences, looked for in the tokens that rows take in.
+"""Which requests have ended, and by which of their stop sequences: looked for in the tokens that rows take in.
 
-A row with stops has a watch on the host, which looks at each token once, in a time that does not depend on the text.
+A row with such sequences has a watch on the host, which looks at each token once, in a time that does not depend on the text.
 docs/sampling.md has the meaning, section "What ends a text".
 """
 
@@ -25,8 +25,8 @@ class Ended(NamedTuple):
 
     Attributes:
         row: its place in the batch.
-        stop: which of its stops: an index of `stops_of`.
-        length: how many tokens the output has with the last one of the stop. Drafts may have brought more.
+        stop: which of its `stop_sequences`, as `SamplingParams` keeps them.
+        length: how many tokens the output has with the last one of the sequence. Drafts may have brought more.
     """
 
     row: int
@@ -34,24 +34,14 @@ class Ended(NamedTuple):
     length: int
 
 
-def stops_of(params: SamplingParams) -> list[Tokens]:
-    """Returns what ends the text of a request: each of `stop_ids`, then `stop_sequences`.
-
-    Example:
-        >>> stops_of(SamplingParams(stop_ids=[7, 2], stop_sequences=[[5, 6]]))
-        [(2,), (7,), (5, 6)]
-    """
-    return [*((stop,) for stop in params.stop_ids), *map(tuple, params.stop_sequences)]
-
-
 class StopWatch:
-    """Looks for the first place where the output of a request has a stop.
+    """Looks for the first place where the output of a request has one of its stop sequences.
 
-    A stop that ends before `min_tokens` is none, as in vLLM: an id counts from token `min_tokens` on, the end of a
-    sequence from the one behind it; the sequence may begin before. Of stops that end together the first counts.
+    One that ends before `min_tokens` is none, as in vLLM: a single id counts from token `min_tokens` on, the end of a
+    longer one from the token behind it; it may begin before. Of sequences that end together the first counts.
 
     Args:
-        params: the request; it has stops.
+        params: the request; it has some.
         output_ids: the tokens that it has generated already. They are not looked at but as beginnings of sequences.
         vocab_size: of the batch.
 
@@ -66,7 +56,7 @@ class StopWatch:
     """
 
     def __init__(self, params: SamplingParams, output_ids: TokenIds, vocab_size: int) -> None:
-        stops = stops_of(params)
+        stops = [tuple(stop) for stop in params.stop_sequences]
         longest = max(map(len, stops))
         before = to_token_ids("output_ids", output_ids[max(0, len(output_ids) - longest) :], vocab_size)
         self._last = deque(before.tolist(), longest)
@@ -146,6 +136,5 @@ class StopSlots(Slots):
 
 
 def watch_of(params: SamplingParams, output_ids: TokenIds, vocab_size: int) -> StopWatch | None:
-    """Returns the watch of a request; None for one without stops."""
-    has_stops = bool(params.stop_ids or params.stop_sequences)
-    return StopWatch(params, output_ids, vocab_size) if has_stops else None
+    """Returns the watch of a request; None for one without stop sequences."""
+    return StopWatch(params, output_ids, vocab_size) if params.stop_sequences else None

@@ -36,12 +36,14 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1,
     }),
     ("vllm", {"allowed_token_ids": [3, 1], "logit_bias": {1: 2.0}}, {"allowed_ids": (1, 3), "logit_bias": {1: 2.0}}),
-    ("vllm", {"min_tokens": 4, "stop_token_ids": [5]}, {"min_tokens": 4, "stop_ids": (2, 5)}),
-    ("vllm", {"min_tokens": 4, "stop_token_ids": [5], "ignore_eos": True}, {"min_tokens": 4, "stop_ids": (5,)}),
-    ("vllm", {"stop_token_ids": [5], "extra_args": {}, "bad_words": []}, {"stop_ids": (2, 5)}),
-    ("vllm", {"stop": ["END", [5, 6], [7]], "stop_token_ids": []}, {"stop_ids": (7,), "stop_sequences": ((5, 6),)}),
+    ("vllm", {"min_tokens": 4, "stop_token_ids": [5]}, {"min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5]}),
+    ("vllm", {"min_tokens": 4, "stop_token_ids": [5], "ignore_eos": True}, {
+        "min_tokens": 4, "stop_sequences": [5],
+    }),
+    ("vllm", {"stop_token_ids": [5], "extra_args": {}, "bad_words": []}, {"stop_sequences": ((5,),)}),
+    ("vllm", {"stop": ["END", [5, 6], [7]], "stop_token_ids": []}, {"stop_sequences": ((5, 6), (7,))}),
     ("sglang", {"stop": [[5, 6]], "stop_token_ids": [4], "ignore_eos": True}, {
-        "stop_ids": (4,), "stop_sequences": ((5, 6),),
+        "stop_sequences": ((4,), (5, 6)),
     }),
     ("openai", {"stop": [[5, 6], "END"]}, {"stop_sequences": ((5, 6),)}),
     ("openai", {"stop": "END"}, {}),
@@ -56,8 +58,12 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("sglang", {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1}, {
         "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1,
     }),
-    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}}, {"min_tokens": 4, "stop_ids": (2, 5)}),
-    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}, "ignore_eos": True}, {"min_tokens": 4, "stop_ids": (5,)}),
+    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}}, {
+        "min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5],
+    }),
+    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}, "ignore_eos": True}, {
+        "min_tokens": 4, "stop_sequences": [5],
+    }),
     ("generation_config", {"temperature": 0.7, "top_k": 9}, {"temperature": 0.0}),
     ("generation_config", {"do_sample": True}, {"top_k": 50}),
     ("generation_config", {"do_sample": True, "top_k": 0, "temperature": 0.7, "top_p": 0.5, "min_p": 0.1}, {
@@ -112,7 +118,7 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama_cpp", {"dry_sequence_breakers": ["\n"]}, LLAMA_CPP),
     ("vllm", {"bad_words": [[3], [4, 5]]}, {"bad_ids": [3], "bad_words": [[4, 5]]}),
     ("generation_config", {"bad_words_ids": [[3], [4, 5], [2], [9], [4, 5]], "suppress_tokens": [3, 8],
-        "eos_token_id": 9, "no_repeat_ngram_size": 3}, {"temperature": 0.0, "bad_ids": [3, 8], "stop_ids": (2, 9),
+        "eos_token_id": 9, "no_repeat_ngram_size": 3}, {"temperature": 0.0, "bad_ids": [3, 8],
         "bad_words": [[4, 5]], "no_repeat_ngram_size": 3}),
     ("llama_cpp", {"logit_bias": [[5, 1.5], ["6", False]], "ignore_eos": True}, LLAMA_CPP | {
         "logit_bias": {5: 1.5}, "bad_ids": (2, 6),

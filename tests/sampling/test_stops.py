@@ -23,11 +23,11 @@ from ascend_sample.sampling import (
     verify_drafts,
 )
 from ascend_sample.sampling.reference import end_of
-from ascend_sample.sampling.stops import StopWatch, stops_of
+from ascend_sample.sampling.stops import StopWatch
 from tests.decoding.planting import planted
 
 VOCAB_SIZE = 9
-RULED: dict[str, Any] = {"stop_ids": [2], "stop_sequences": [[5, 6], [3, 5, 6], [4, 4]]}
+RULED: dict[str, Any] = {"stop_sequences": [2, [5, 6], [3, 5, 6], [4, 4]]}
 
 
 def watched(output: list[int], before: list[int] | None = None, **fields: Any) -> tuple[int, int] | None:
@@ -62,7 +62,7 @@ def ids(*tokens: int, device: str = "cpu") -> Tensor:
 def test_by_hand(output: list[int], end: tuple[int, int] | None) -> None:
     assert watched(output, **RULED) == end
     assert end_of(output, SamplingParams(**RULED)) == end
-    assert stops_of(SamplingParams(**RULED)) == [(2,), (3, 5, 6), (4, 4), (5, 6)]
+    assert SamplingParams(**RULED).stop_sequences == ((2,), (3, 5, 6), (4, 4), (5, 6))
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,19 @@ def test_no_stop_counts_before_min_tokens(output: list[int], end: tuple[int, int
 
 def test_sequences_of_one_id_are_stop_ids() -> None:
     params = SamplingParams(stop_ids=[7], stop_sequences=[[5, 6], [3], 2])
-    assert (params.stop_ids, params.stop_sequences) == ((2, 3, 7), ((5, 6),))
-    assert stops_of(params) == [(2,), (3,), (7,), (5, 6)]
+    assert (params.stop_ids, params.stop_sequences) == ((2, 3, 7), ((2,), (3,), (5, 6)))
+    assert SamplingParams.from_mapping(params.to_mapping()) == params
+
+
+def test_stop_ids_alone_cost_nothing(npu: str) -> None:
+    batch = new_batch([SamplingParams(stop_ids=[3])], npu)
+    assert not batch._edits.stops.watches
+    batch.append(ids(3, device=npu))
+    assert batch.ended() == []
 
 
 def test_a_batch_tells_once(device: str) -> None:
-    batch = new_batch([SamplingParams(), SamplingParams(**RULED), SamplingParams(stop_ids=[3, 1])], device)
+    batch = new_batch([SamplingParams(), SamplingParams(**RULED), SamplingParams(stop_sequences=[3, 1])], device)
     batch.append(ids(2, 5, 4, device=device))
     assert batch.ended() == []
     batch.append(ids(2, 6, 1, device=device))
@@ -99,7 +106,7 @@ def test_a_batch_tells_once(device: str) -> None:
 
 
 def test_tokens_that_are_drawn_are_looked_at(device: str) -> None:
-    params = [SamplingParams(temperature=0, stop_sequences=[[1, 3]]), SamplingParams(temperature=0, stop_ids=[3])]
+    params = [SamplingParams(temperature=0, stop_sequences=[[1, 3]]), SamplingParams(temperature=0, stop_sequences=[3])]
     batch = new_batch(params, device)
     told = []
     for best in ([1, 1], [3, 2], [0, 3]):
@@ -117,12 +124,12 @@ def test_min_tokens_hold_sequences_back_without_stop_ids(device: str) -> None:
 
 
 def test_rows_that_move_or_leave(device: str) -> None:
-    batch = new_batch([SamplingParams(stop_ids=[row]) for row in range(5)], device)
+    batch = new_batch([SamplingParams(stop_sequences=[row]) for row in range(5)], device)
     batch.swap(0, 4)
     batch.remove(1)  # row 0's request is the second one now
     batch.append(ids(4, 0, 2, 0, device=device))
     batch.remove(2)  # who has ended, and was not told
-    batch.add(SamplingParams(stop_ids=[0]))
+    batch.add(SamplingParams(stop_sequences=[0]))
     assert batch.ended() == [Ended(0, 0, 1), Ended(1, 0, 1)]
     batch.append(ids(0, 0, 0, 0, device=device))
     assert batch.ended() == [Ended(3, 0, 1)]
@@ -141,7 +148,7 @@ def test_a_request_that_comes_back(device: str) -> None:
 
 def test_drafts_end_where_a_stop_is(device: str) -> None:
     """The first place counts, also where more drafts were accepted."""
-    params = [SamplingParams(temperature=0, **RULED), SamplingParams(temperature=0, stop_ids=[1])]
+    params = [SamplingParams(temperature=0, **RULED), SamplingParams(temperature=0, stop_sequences=[1])]
     batch = new_batch(params, device)
     logits = torch.eye(VOCAB_SIZE, device=device)[[1, 5, 6, 7, 0, 1]]
     verified = verify_drafts(logits, ids(1, 5, 6, 8, device=device), batch, counts=[3, 1])
@@ -159,11 +166,8 @@ def test_drafts_end_where_a_stop_is(device: str) -> None:
 
 def random_case(rng: random.Random) -> tuple[SamplingParams, list[int]]:
     sequences = {tuple(rng.choices(range(4), k=rng.randrange(1, 5))) for _ in range(rng.randrange(1, 5))}
-    params = SamplingParams(
-        stop_ids=rng.sample(range(4, 9), rng.randrange(3)),
-        stop_sequences=sequences,
-        min_tokens=rng.choice((0, 0, 3, 9)),
-    )
+    sequences |= {(stop,) for stop in rng.sample(range(4, 9), rng.randrange(3))}
+    params = SamplingParams(stop_sequences=sequences, min_tokens=rng.choice((0, 0, 3, 9)))
     return params, rng.choices(range(VOCAB_SIZE), [9, 9, 9, 9, 1, 1, 1, 1, 1], k=rng.randrange(30))
 
 
@@ -205,14 +209,14 @@ def test_a_batch_of_random_texts(device: str) -> None:
 
 @pytest.mark.usefixtures("late")
 def test_tokens_that_arrive_late_are_waited_for() -> None:
-    batch = new_batch([SamplingParams(stop_ids=[3])], "npu")
+    batch = new_batch([SamplingParams(stop_sequences=[3])], "npu")
     batch.append(ids(1, device="npu"))
     batch.append(ids(3, device="npu"))
     assert batch.ended() == [Ended(0, 0, 2)]
 
 
 def test_nobody_waits_before_it_is_asked(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = new_batch([SamplingParams(stop_ids=[3])], npu)
+    batch = new_batch([SamplingParams(stop_sequences=[3])], npu)
     monkeypatch.setattr(host_copy.HostTokens, "has_arrived", False)
     monkeypatch.setattr(host_copy.HostTokens, "read", lambda self: pytest.fail("it waits"))
     for _ in range(3):

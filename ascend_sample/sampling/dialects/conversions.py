@@ -62,9 +62,7 @@ def to_bias(given: Mapping[str, Any], context: Context, field: str = "logit_bias
 def to_stops(
     given: Mapping[str, Any], context: Context, min_tokens: str, *, stops: str, with_eos: bool
 ) -> dict[str, Any]:
-    """Returns the ids that end the text, and the least number of tokens before it.
-
-    Ids that end all texts of the model are among them where the request has others, or a least number.
+    """Returns the least number of tokens, and the ids that must not end the text before it.
 
     Args:
         given: their fields.
@@ -74,17 +72,16 @@ def to_stops(
         with_eos: the model's ids end it as well.
     """
     least = given.get(min_tokens, 0)
-    own = set(given.get(stops) or ())
-    ids = own | (set(context.eos_ids) if with_eos else set())
+    ids = set(given.get(stops) or ()) | (set(context.eos_ids) if with_eos else set())
     if least and not ids:
         remedy = "Give eos_ids: they must not be drawn before. Or leave it out."
         context.refuse(min_tokens, "be 0 where no id that ends the text is known", least, remedy)
-    ours = {"min_tokens": least} if least else {}
-    return ours | ({"stop_ids": sorted(ids)} if least or own else {})
+    return {"min_tokens": least, "stop_ids": sorted(ids)} if least else {}
 
 
 def to_stop_sequences(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the stops that are given as ids; texts stay the engine's."""
+    """Returns what ends the text: the stops that are given as ids, where texts stay the engine's, and single ids."""
     stops = given.get("stop") or ()
     sequences = [] if isinstance(stops, str) else [stop for stop in stops if not isinstance(stop, str)]
+    sequences += [[stop] for stop in given.get("stop_token_ids") or ()]
     return {"stop_sequences": sequences} if sequences else {}

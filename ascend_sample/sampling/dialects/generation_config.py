@@ -74,7 +74,7 @@ GENERATION_CONFIG: Final = Dialect(
         "suppress_tokens": taken("bad_ids"),
         "sequence_bias": taken("logit_bias", note="Sequences of one id; longer ones are refused."),
         "min_new_tokens": taken("min_tokens", "stop_ids"),
-        "eos_token_id": taken("stop_ids", note="eos_ids are among them."),
+        "eos_token_id": taken("stop_ids", note="Of use to min_new_tokens alone; generate ends the text."),
         "min_length": refused("It counts the prompt: give min_new_tokens.", 0),
         "top_h": refused("No filter here does this."),
         "encoder_no_repeat_ngram_size": refused("The prompt of the encoder is not seen here.", 0),
