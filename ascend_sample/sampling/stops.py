@@ -1,7 +1,7 @@
 """Which requests have ended, and by which of their stop sequences: looked for in the tokens that rows take in.
 
-A row with such sequences has a watch on the host, which looks at each token once, in a time that does not depend on the text.
-docs/sampling.md has the meaning, section "What ends a text".
+A row with such sequences has a watch on the host, which looks at each token once, in a time that does not depend on the
+text. docs/sampling.md has the meaning, section "What ends a text".
 """
 
 from __future__ import annotations
