@@ -20,7 +20,7 @@ def checked_params(
     request: Request,
     params: SamplingParams | Sequence[SamplingParams] | None,
     refused: Collection[str] = fields_of(Stage.REPORT),
-    remedy: str = "Use return_scores, which keeps what every step drew from.",
+    remedy: str = "Use return_scores, which keeps what every step drew from, and stopping_criteria for ends.",
 ) -> list[SamplingParams]:
     """Returns one `SamplingParams` for each prompt, checked.
 
@@ -55,7 +55,7 @@ def checked_params(
 
 def all_but_draw_fields() -> tuple[str, ...]:
     """Returns the fields that only a strategy can honour that appends one token after the other to each text."""
-    return fields_of(Stage.LOGITS, Stage.RANGE, Stage.REPORT)
+    return fields_of(Stage.LOGITS, Stage.RANGE, Stage.STATE, Stage.REPORT)
 
 
 def check_generator(request: Request, generator: object) -> None:

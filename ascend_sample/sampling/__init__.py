@@ -18,9 +18,11 @@ from ascend_sample.sampling.sampler import Sampler
 from ascend_sample.sampling.scoring import Scores, score
 from ascend_sample.sampling.static_step import StaticStep
 from ascend_sample.sampling.static_verify import StaticVerification
+from ascend_sample.sampling.stops import Ended
 from ascend_sample.sampling.verify import VerifiedDrafts, verify_drafts
 
 __all__ = [
+    "Ended",
     "KeptSets",
     "Logprobs",
     "LogprobsMode",

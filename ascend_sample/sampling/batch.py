@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -18,24 +18,13 @@ from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.edits import Known, RowEdits
 from ascend_sample.sampling.params import DISTRIBUTION, FIELDS, SamplingParams
+from ascend_sample.sampling.plan import ProcessedRows
 from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
 from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable, to_device
 from ascend_sample.sampling.seeds import random_seeds
+from ascend_sample.sampling.state_slots import DrawStates
+from ascend_sample.sampling.stops import Ended
 from ascend_sample.sampling.value_ranges import keeps_range
-
-
-class ProcessedRows(NamedTuple):
-    """The rows whose logits masks, biases, penalties or ranges change.
-
-    Attributes:
-        logits: float32 [processed rows, vocab_size], what becomes of their logits.
-        rows: int64 [processed rows] on the device, which rows of the batch they are, ascending.
-        host_rows: the same on the host.
-    """
-
-    logits: Tensor
-    rows: Tensor
-    host_rows: list[int]
 
 
 class SamplingBatch:
@@ -114,6 +103,11 @@ class SamplingBatch:
     def slot_bytes(self) -> int:
         """Returns how many bytes of device memory masks, biases and what rows have seen take at the moment."""
         return sum(slots.bytes for slots in self._edits.slots.values())
+
+    @property
+    def states(self) -> DrawStates:
+        """Returns what the rows remember of their draws, by row: to be read and set."""
+        return DrawStates(self)
 
     @property
     def params(self) -> Sequence[SamplingParams]:
@@ -284,6 +278,13 @@ class SamplingBatch:
         self._flush(1)
         self._edits.append(token_ids, are_ids)
         self._allow_stop_ids(self._table.advance(None, None))
+
+    def ended(self) -> list[Ended]:
+        """Returns which requests have ended since the last call, each once: by their `stop_sequences`.
+
+        Tokens that a device has drawn are waited for.
+        """
+        return self._edits.stops.ended(self.host.stop_slot)
 
     def row_tensor(self, name: str) -> Tensor:
         """Returns one of the per-row tensors, after a flush."""

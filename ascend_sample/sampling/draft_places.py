@@ -16,7 +16,7 @@ from ascend_sample.sampling.edits import RowEdits
 from ascend_sample.sampling.host_copy import HostTokens
 from ascend_sample.sampling.plan import UNREAD, PenalizedRows, Penalties, ProcessingPlan
 from ascend_sample.sampling.row_table import NO_SLOT, TABLE, HostMirrors, RowTable, to_device
-from ascend_sample.sampling.slots import AddendSlots, MaskSlots, PenaltySlots, addend_of, has_addend
+from ascend_sample.sampling.slots import AddendSlots, MaskSlots, PenaltySlots, StateSlots, addend_of, has_addend
 
 NO_TOKEN: Final = -1
 """What stands where no token is."""
@@ -235,7 +235,7 @@ class PlaceEdits(RowEdits):
         """Makes the plan, if it is stale."""
         if self.plan_is_stale:
             host = self._table.host
-            slots = (self.addends, self.penalties, self.masks)
+            slots = (self.addends, self.penalties, self.masks, self.states)
             self.plan = PlacesPlan(host, *slots, self.columns, self._layout) if host.is_processed.any() else None
             self.plan_is_stale = False
 
@@ -287,10 +287,11 @@ class PlacesPlan(ProcessingPlan):
         addends: AddendSlots,
         penalties: PenaltySlots,
         masks: MaskSlots,
+        states: StateSlots,
         columns: int,
         layout: PlacesLayout,
     ) -> None:
-        super().__init__(host, addends, penalties, masks, columns)
+        super().__init__(host, addends, penalties, masks, states, columns)
         is_penalized = bool((host.penalty_slot != NO_SLOT).any())
         self._of_places = PlacePenalties(host, penalties, columns, layout) if is_penalized else None
         self.padded: Tensor | None = None

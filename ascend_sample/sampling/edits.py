@@ -17,17 +17,20 @@ from ascend_sample.sampling.host_copy import HostTokens
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import ProcessingPlan, edited
 from ascend_sample.sampling.processing import bits_of_bytes
-from ascend_sample.sampling.row_table import NO_SLOT, RowTable, to_device
+from ascend_sample.sampling.row_table import NO_SLOT, SLOTS, RowTable, to_device
 from ascend_sample.sampling.slots import (
     AddendSlots,
     MaskSlots,
     PenaltySlots,
     Seen,
     Slots,
+    StateSlots,
     addend_of,
     has_addend,
     has_mask,
 )
+from ascend_sample.sampling.state_slots import initial_state
+from ascend_sample.sampling.stops import StopSlots, StopWatch, watch_of
 from ascend_sample.sampling.text_rules import TextRules, has_rules
 from ascend_sample.sampling.value_ranges import numbers_of
 
@@ -38,10 +41,12 @@ class Known(NamedTuple):
     Attributes:
         seen: for its penalties; None without.
         rules: those that look at its text; None without.
+        stops: what looks for the end of its text; None without.
     """
 
     seen: Seen | None
     rules: TextRules | None
+    stops: StopWatch | None
 
     @classmethod
     def of(cls, params: SamplingParams, prompt_ids: TokenIds, output_ids: TokenIds, vocab_size: int) -> Known:
@@ -51,12 +56,14 @@ class Known(NamedTuple):
         repeats = params.repetition_penalty != 1.0
         is_penalized = repeats or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         is_ruled = has_rules(params)
+        stops = watch_of(params, output_ids, vocab_size)
         if not (is_penalized or is_ruled):
-            return cls(None, None)
+            return cls(None, None, stops)
         prompt = _arguments.to_token_ids("prompt_ids", prompt_ids if repeats or is_ruled else (), vocab_size)
         output = _arguments.to_token_ids("output_ids", output_ids, vocab_size)
         rules = TextRules(params, [*prompt.tolist(), *output.tolist()], vocab_size) if is_ruled else None
-        return cls(Seen(numpy.unique(prompt if repeats else prompt[:0]), output) if is_penalized else None, rules)
+        seen = Seen(numpy.unique(prompt if repeats else prompt[:0]), output) if is_penalized else None
+        return cls(seen, rules, stops)
 
 
 class RowEdits:
@@ -79,6 +86,8 @@ class RowEdits:
         self.addends = AddendSlots(table.device)
         self.penalties = PenaltySlots(vocab_size, table.device)
         self.masks = MaskSlots(vocab_size, table.device)
+        self.states = StateSlots(table.device)
+        self.stops = StopSlots(table.device)
         self.plan: ProcessingPlan | None = None
         self.plan_is_stale = False
         self.columns = vocab_size
@@ -90,7 +99,8 @@ class RowEdits:
     @property
     def slots(self) -> dict[str, Slots]:
         """Returns the slots by the columns that have their numbers."""
-        return {"addend_slot": self.addends, "penalty_slot": self.penalties, "mask_slot": self.masks}
+        by_column = {"addend_slot": self.addends, "penalty_slot": self.penalties, "mask_slot": self.masks}
+        return {**by_column, "state_slot": self.states, "stop_slot": self.stops}
 
     def allocate(
         self, params: Sequence[SamplingParams], known: Sequence[Known], left: Sequence[int]
@@ -104,9 +114,14 @@ class RowEdits:
         """
         rows = zip(params, left, known, strict=True)
         return {
-            "addend_slot": [self._addend_slot(one, forbidden > 0, of_row.rules) for one, forbidden, of_row in rows],
+            "addend_slot": [
+                self._addend_slot(one, forbidden > 0 and len(one.stop_ids) > 0, of_row.rules)
+                for one, forbidden, of_row in rows
+            ],
             "penalty_slot": [self._penalty_slot(of_row.seen) for of_row in known],
             "mask_slot": [self._mask_slot(one) for one in params],
+            "state_slot": [self._state_slot(one) for one in params],
+            "stop_slot": [NO_SLOT if of_row.stops is None else self.stops.hold(of_row.stops) for of_row in known],
         }
 
     def use_columns(self, columns: int) -> None:
@@ -125,6 +140,8 @@ class RowEdits:
 
     def allow_stop_ids(self, row: int, params: SamplingParams) -> None:
         """Writes the addends of a row again without the stop ids, or releases them: the row has its `min_tokens`."""
+        if not params.stop_ids:  # sequences alone end its text
+            return
         slot = int(self._table.host.addend_slot[row])
         if slot in self.rules or has_addend(params, self.vocab_size):
             self._write_addends(slot, params, False)
@@ -138,23 +155,24 @@ class RowEdits:
             self._take_in()
         self.addends.flush()
         self.masks.flush()
+        self.states.flush()
         self.plan_is_stale |= not self.penalties.flush(more)
         if self.plan_is_stale:
             host = self._table.host
             is_needed = bool(host.is_processed.any())
-            slots = (self.addends, self.penalties, self.masks)
+            slots = (self.addends, self.penalties, self.masks, self.states)
             self.plan = ProcessingPlan(host, *slots, self.columns) if is_needed else None
             self.plan_is_stale = False
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:
         """Takes in a token of each row, after a flush with room for it."""
-        self._await(token_ids, self._table.host.addend_slot)
+        self._await(token_ids, slice(None))
         if self.plan is not None and self.plan.penalties is not None:
             self.plan.penalties.append(token_ids, are_ids)
 
     def append_to(self, rows: NDArray[numpy.int64], token_ids: Tensor) -> None:
         """Takes in tokens of some rows, after a flush with room for them."""
-        self._await(token_ids, self._table.host.addend_slot[rows])
+        self._await(token_ids, rows)
         if self.plan is not None and self.plan.penalties is not None:
             self.plan.penalties.append_to(rows, token_ids)
 
@@ -182,16 +200,24 @@ class RowEdits:
         if masks.masks is not None:
             arguments["masks"] = masks.masks
         if host.is_ranged.any():
-            arguments["ranges"] = torch.from_numpy(numbers_of(host))
-        held = {name: getattr(host, name) for name, slots in self.slots.items() if slots.capacity}
+            arguments["ranges"] = torch.from_numpy(numbers_of(host, self.states))
+        held = {name: getattr(host, name) for name in SLOTS if self.slots[name].capacity}
         return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
 
-    def _await(self, token_ids: Tensor, slots: NDArray[numpy.int64]) -> None:
-        """Notes that tokens come for the rows that hold these slots; those with rules need them on the host."""
+    def _await(self, token_ids: Tensor, rows: NDArray[numpy.int64] | slice) -> None:
+        """Notes that tokens come for rows; those with rules, and those that wait for stops, need them on the host."""
+        host, ruled, watched = self._table.host, [], []
         if self.rules:
-            takers = [(place, self.rules[slot]) for place, slot in enumerate(slots.tolist()) if slot in self.rules]
-            if takers:
-                self._coming.append((HostTokens(token_ids), takers))
+            slots = enumerate(host.addend_slot[rows].tolist())
+            ruled = [(place, self.rules[slot]) for place, slot in slots if slot in self.rules]
+        if self.stops.watches:
+            watched = self.stops.takers(host.stop_slot[rows])
+        if ruled or watched:
+            coming = HostTokens(token_ids)
+            if ruled:
+                self._coming.append((coming, ruled))
+            if watched:
+                self.stops.take(coming, watched)
 
     def _take_in(self) -> None:
         """Lets rules see the tokens that have come, and writes the lists of addends that follow."""
@@ -238,4 +264,12 @@ class RowEdits:
             return NO_SLOT
         slot = self.masks.allocate()
         self.masks.write(slot, params)
+        return slot
+
+    def _state_slot(self, params: SamplingParams) -> int:
+        state = initial_state(params)
+        if state is None:
+            return NO_SLOT
+        slot = self.states.allocate()
+        self.states.write(slot, state)
         return slot

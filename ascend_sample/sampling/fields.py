@@ -27,6 +27,7 @@ class Stage(enum.Enum):
     LOGITS = "logits"  # what the logits become before the temperature: it may depend on the tokens before
     RANGE = "range"  # which values of these, divided by the temperature, stay
     DISTRIBUTION = "distribution"  # what is drawn from, given these logits
+    STATE = "state"  # what stays or is drawn, by what was drawn before
     DRAW = "draw"  # which token is drawn
     REPORT = "report"  # what is told about it
 

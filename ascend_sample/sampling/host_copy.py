@@ -34,6 +34,13 @@ class HostTokens:
         self._tokens.copy_(token_ids, non_blocking=True)
         self._event = torch.accelerator.current_stream(token_ids.device).record_event()
 
+    @property
+    def has_arrived(self) -> bool:
+        """Tells whether `read` would not wait."""
+        if self._event is not None and self._event.query():
+            self._event = None
+        return self._event is None
+
     def read(self) -> list[int]:
         """Returns them, once they have arrived."""
         if self._event is not None:

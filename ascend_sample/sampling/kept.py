@@ -81,11 +81,14 @@ class KeptSets(NamedTuple):
         places = places.masked_fill(~is_there, len(self.ids))
         return ids[places], logprobs[places]
 
-    def within(self, most: int | None) -> KeptSets:
-        """Returns the same without rows that keep more than ``most``; on the CPU, where sizes are known."""
-        if most is None or not bool((self.counts > most).any()):
+    def of_rows(self, stays: Tensor) -> KeptSets:
+        """Returns the same without what some rows keep; on the CPU, where sizes are known.
+
+        Args:
+            stays: bool [batch].
+        """
+        if bool(stays.all()):
             return self
-        stays = self.counts <= most
         entries = stays.repeat_interleave(self.counts)
         return KeptSets(offsets_of(self.counts * stays), self.ids[entries], self.logprobs[entries], self.counts)
 
@@ -95,7 +98,7 @@ class KeptRows(NamedTuple):
 
     Attributes:
         asking: which.
-        is_wanted: bool [batch] on the CPU, the same.
+        is_wanted: bool [batch] on the CPU, the same, and those whose kept sets the step itself needs.
         parameters: theirs.
         distributions: theirs, on a device whose operators find what is kept.
         most: no set is larger; None: it may be.
@@ -113,12 +116,14 @@ class KeptRows(NamedTuple):
     def of_batch(
         cls, batch: SamplingBatch, keep_ties: bool, round_float32: bool = False, most: int | None = None
     ) -> KeptRows:
-        """Returns those of a batch, in which some row asks."""
+        """Returns those of a batch, in which some row asks, or remembers its draws."""
         rows = np.flatnonzero(batch.host.kept)
-        if round_float32:
+        if round_float32 and len(rows):
             remedy = "Make the sampler without it."
             refuse("Sampler", "round_float32", "be False where requests ask for kept sets", True, remedy)
-        return cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most)
+        found = cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most)
+        found.is_wanted.logical_or_(torch.from_numpy(batch.host.is_remembering))
+        return found
 
     @classmethod
     def of_rows(
@@ -171,13 +176,20 @@ class KeptOfStep(NamedTuple):
         """
         if not self.parts:
             return self.asked.on_device(logits, status)
+        found, is_told = self.of_all(), torch.zeros_like(self.asked.is_wanted)
+        is_told[self.asked.asking.rows] = True
+        stays = is_told if self.asked.most is None else is_told & (found.counts <= self.asked.most)
+        return found.of_rows(stays)._replace(counts=found.counts * is_told)
+
+    def of_all(self) -> KeptSets:
+        """Returns what the CPU kernel has kept of all rows, also those whose sets the step itself needs."""
         offsets, ids, logprobs = self.parts[0]
         counts = offsets.diff()
         if len(self.parts) > 1:
             counts = torch.cat([offsets.diff() for offsets, *_ in self.parts])
             offsets = offsets_of(counts)
             ids, logprobs = (torch.cat(entries) for entries in list(zip(*self.parts, strict=True))[1:])
-        return KeptSets(offsets, ids, logprobs, counts.to(torch.int32)).within(self.asked.most)
+        return KeptSets(offsets, ids, logprobs, counts.to(torch.int32))
 
 
 def offsets_of(counts: Tensor) -> Tensor:

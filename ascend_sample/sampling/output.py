@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ascend_sample.sampling.draw_states import StepStates
 from ascend_sample.sampling.kept import KeptSets
 from ascend_sample.sampling.logprobs import Logprobs
 from ascend_sample.sampling.routes import SamplingRoute
@@ -21,12 +22,15 @@ class SamplerOutput(NamedTuple):
         status: int8 [batch], a `RowStatus` each.
         logprobs: of the rows that asked for them; None where none did.
         kept: what the filters left of the rows that asked for it; None where none did.
+        states: what the rows remember that remember their draws, on the device of the batch; None where none does. The
+            batch has it already if the step advanced it.
     """
 
     token_ids: Tensor
     status: Tensor
     logprobs: Logprobs | None
     kept: KeptSets | None = None
+    states: StepStates | None = None
 
     def sent_to(self, device: torch.device) -> SamplerOutput:
         """Returns what was found on the CPU on a device, which gets it without anybody's waiting."""
@@ -36,7 +40,7 @@ class SamplerOutput(NamedTuple):
             logprobs = Logprobs(logprobs.rows, *(to_device(tensor.numpy(), device) for tensor in logprobs[1:]))
         if kept is not None:
             kept = KeptSets(*(to_device(tensor.numpy(), device) for tensor in kept))
-        return SamplerOutput(token_ids, status, logprobs, kept)
+        return SamplerOutput(token_ids, status, logprobs, kept, self.states)
 
 
 class RowRoute(NamedTuple):

@@ -23,13 +23,13 @@ from ascend_sample.sampling._checks import (
     to_ids,
     to_sequences,
 )
+from ascend_sample.sampling._contradictions import WHOLE_TEXT, check_contradictions, check_something_is_allowed
 from ascend_sample.sampling.dialects import DIALECTS
 from ascend_sample.sampling.fields import KEY, Column, Declaration, Stage, declared, to_fraction
 
 LARGEST_SEED: Final = 2**64 - 1
 PENALTY: Final = real(-2.0, 2.0, "Use 0 to switch it off.")
 """Of presence and frequency, as in OpenAI's interface and vLLM."""
-WHOLE_TEXT: Final = "Use None for the whole text."
 SHARE: Final = real(SMALLEST_POSITIVE, 1.0, "Use 0 to switch it off.", or_zero=True)
 """Of filters that compare probabilities."""
 HOST_FRACTION: Final = Column("float32", is_on_device=False, convert=to_fraction)
@@ -41,8 +41,8 @@ class SamplingParams:
     """The parameters of one request: checked when it is made, immutable and hashable afterwards.
 
     The order in which they act on a row of logits: `allowed_ids`, `bad_ids`, `bad_words`, `no_repeat_ngram_size`,
-    `min_tokens`, `logit_bias`, DRY; the penalties; `temperature`; `typical_p`; the cutoffs, `top_a` and `top_n_sigma`;
-    the exclusion of top choices; `top_k`; `top_p`; `min_p`; the draw.
+    `min_tokens`, `logit_bias`, DRY; the penalties; `temperature`; `typical_p`; the cutoffs, mirostat, `top_a` and
+    `top_n_sigma`; the exclusion of top choices; `top_k`; `top_p`; `min_p`; the draw.
 
     Args:
         temperature: 0, which is greedy (the best id, the lowest one of several), or the divisor of the logits, within
@@ -63,6 +63,14 @@ class SamplingParams:
         xtc_probability: in [2**-126, 1], how often the top choices are excluded, by the request's own noise: of the ids
             that have at least `xtc_threshold`, only the least probable ones stay; 0 is off.
         xtc_threshold: in [2**-126, 1], a probability. Of no meaning while `xtc_probability` is 0.
+        mirostat_tau: 0, which is off, or in [2**-126, 64]. Mirostat 2: how many bits of surprise, -log2(probability),
+            tokens are to have on average. Ids go, but the best one, that have more than a bound, which begins at
+            2 mirostat_tau and moves with each draw: the request remembers it.
+        mirostat_eta: in [0, 1]: by how much of the difference of a surprise from `mirostat_tau` the bound moves.
+        adaptive_target: in [0, 1], the probability that drawn tokens are to have on average, before adaptive-p draws
+            them: of what all filters keep, ids near to what is missing for that are drawn more often. The request
+            remembers the average. None is off.
+        adaptive_decay: in [0, 0.99], what the average of `adaptive_target` keeps of itself with each token.
         repetition_penalty: in [2**-126, 3.4028235e38]: divides positive logits of ids that occur in the prompt or the
             output, and multiplies the others; 1 is off.
         presence_penalty: in [-2, 2]: is subtracted from the logits of ids that occur in the output; 0 is off.
@@ -84,8 +92,10 @@ class SamplingParams:
         dry_sequence_breakers: ids, or sequences of them, that no match goes beyond: it begins after the last one. An
             id that is one itself costs nothing. Kept as sorted tuples of tuples.
         dry_range: in how many of the last tokens matches are looked for; None: in all.
-        min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn.
+        min_tokens: as long as fewer tokens than this were generated, no id of `stop_ids` is drawn, and nothing ends.
         stop_ids: the ids that end the sequence. They matter for `min_tokens` alone. Kept as a sorted tuple.
+        stop_sequences: sequences of ids that end the text where the output has them: `SamplingBatch.ended` tells of
+            it. Those of one id are `stop_ids` too. Kept as sorted tuples.
         seed: in [0, 2**64): the same seed gives the same tokens, whatever else is in the batch. None lets the batch
             draw one from its generator.
         logprobs: None, or how many of the best ids are reported with their log-probabilities, beside the drawn one.
@@ -149,6 +159,24 @@ class SamplingParams:
         Stage.RANGE,
         HOST_FRACTION,
     )
+    mirostat_tau: float = declared(
+        0.0,
+        real(SMALLEST_POSITIVE, 64.0, "Use 0 to switch mirostat off.", or_zero=True),
+        Stage.STATE,
+        Column("float32", is_on_device=False),
+    )
+    mirostat_eta: float = declared(
+        0.1,
+        real(SMALLEST_POSITIVE, 1.0, "Use 0 for a bound that stays.", or_zero=True),
+        Stage.STATE,
+        Column("float32", is_on_device=False),
+    )
+    adaptive_target: float | None = declared(
+        None, real(0.0, 1.0, "Use None to switch adaptive-p off."), Stage.STATE, Column("float32", -1.0, False)
+    )
+    adaptive_decay: float = declared(
+        0.9, real(0.0, 0.99, "Use 0 for the last token alone."), Stage.STATE, Column("float32", is_on_device=False)
+    )
     repetition_penalty: float = declared(
         1.0, real(SMALLEST_POSITIVE, LARGEST, "Use 1 to switch it off."), Stage.LOGITS, Column("float32")
     )
@@ -170,6 +198,7 @@ class SamplingParams:
     dry_range: int | None = declared(None, integer(1, LARGEST_COUNT, WHOLE_TEXT), Stage.LOGITS)
     min_tokens: int = declared(0, integer(0, LARGEST_COUNT, "Use 0 for no minimum."), Stage.LOGITS)
     stop_ids: Collection[int] = declared((), to_ids, Stage.LOGITS)
+    stop_sequences: Collection[Sequence[int]] = declared((), to_sequences, Stage.REPORT)
     seed: int | None = declared(
         None,
         integer(0, LARGEST_SEED, "Use seed % 2**64, or None for a seed that the batch draws."),
@@ -193,10 +222,12 @@ class SamplingParams:
             if value is not DEFAULTS[name]:  # a default is in its normal form
                 normal = FIELDS[name].check(value, name, self.vocab_size)
                 object.__setattr__(self, name, normal)  # the class is frozen for everybody else
-        self._move_single_words()
-        self._check_window()
-        self._check_bias_is_not_forbidden()
-        self._check_something_is_allowed(self.vocab_size)
+        self._name_single_ids("bad_words", "bad_ids")
+        self._name_single_ids("stop_sequences", "stop_ids")
+        if self.bad_words:
+            object.__setattr__(self, "bad_words", tuple(word for word in self.bad_words if len(word) > 1))
+        check_contradictions(self)
+        check_something_is_allowed(self, self.vocab_size)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SamplingParams:
@@ -245,10 +276,10 @@ class SamplingParams:
         Example:
             >>> SamplingParams.from_openai({"temperature": 0.7, "seed": -1, "max_tokens": 9, "logit_bias": {"5": 1}})
             SamplingParams(temperature=0.7, logit_bias={5: 1.0}, seed=18446744073709551615)
-            >>> SamplingParams.from_llama_cpp({"mirostat": 2})
+            >>> SamplingParams.from_llama_cpp({"dynatemp_range": 1})
             Traceback (most recent call last):
             ...
-            ValueError: SamplingParams.from_llama_cpp: mirostat must be 0, got 2. No filter here does this.
+            ValueError: SamplingParams.from_llama_cpp: dynatemp_range must be 0.0, got 1. The temperature is one number.
         """
         return cls(**DIALECTS["openai"].read(request, **context))
 
@@ -297,7 +328,7 @@ class SamplingParams:
                 to_id(largest, name, vocab_size)
         if self.logprobs is not None:
             FIELDS["logprobs"].check(self.logprobs, "logprobs", vocab_size)
-        self._check_something_is_allowed(vocab_size)
+        check_something_is_allowed(self, vocab_size)
 
     def __repr__(self) -> str:
         """Shows what differs from the defaults."""
@@ -312,51 +343,11 @@ class SamplingParams:
         # A mapping proxy cannot be pickled or copied, and engines send requests from process to process.
         return type(self).from_mapping, (self.to_mapping(),)
 
-    def _move_single_words(self) -> None:
-        """Makes bad ids of bad words that are a single one: these need no text."""
-        single = {word[0] for word in self.bad_words if len(word) == 1}
+    def _name_single_ids(self, sequences: str, ids: str) -> None:
+        """Has the sequences of one id among the ids of another field, too."""
+        single = {sequence[0] for sequence in getattr(self, sequences) if len(sequence) == 1}
         if single:
-            object.__setattr__(self, "bad_ids", tuple(sorted(single.union(self.bad_ids))))
-            object.__setattr__(self, "bad_words", tuple(word for word in self.bad_words if len(word) > 1))
-
-    def _check_window(self) -> None:
-        window = self.no_repeat_ngram_window
-        if window is not None and window < self.no_repeat_ngram_size:
-            rule = f"be at least no_repeat_ngram_size, {self.no_repeat_ngram_size}"
-            refuse_field("no_repeat_ngram_window", rule, window, WHOLE_TEXT)
-
-    def _check_bias_is_not_forbidden(self) -> None:
-        if not self.logit_bias:
-            return
-        biased = self.logit_bias.keys()
-        in_vain = biased & set(self.bad_ids)
-        if self.allowed_ids is not None:
-            in_vain |= biased - set(self.allowed_ids)
-        if in_vain:
-            rule = "bias only ids that allowed_ids and bad_ids allow"
-            refuse_field("logit_bias", rule, min(in_vain), "Drop the bias, or allow the id.")
-
-    def _check_something_is_allowed(self, vocab_size: int | None) -> None:
-        """Raises unless some id can be drawn, at first too, while `min_tokens` forbids the stop ids."""
-        if self.min_tokens > 0 and not self.stop_ids:
-            rule = "be 0 where stop_ids is empty"
-            refuse_field("min_tokens", rule, self.min_tokens, "Name the ids that end the sequence in stop_ids.")
-        forbidden = set(self.bad_ids)
-        at_first = forbidden.union(self.stop_ids) if self.min_tokens else forbidden
-        if self.allowed_ids is not None:
-            allowed = set(self.allowed_ids)
-            if not allowed - forbidden:
-                rule = "name at least one id that is not in bad_ids"
-                refuse_field("allowed_ids", rule, self.allowed_ids, "Use None to allow all ids.")
-            nothing_at_first = not allowed - at_first
-        else:
-            if vocab_size is not None and len(forbidden) >= vocab_size:
-                rule = f"leave at least one of the {vocab_size} ids of the vocabulary"
-                refuse_field("bad_ids", rule, self.bad_ids, "Forbid fewer ids.")
-            nothing_at_first = vocab_size is not None and len(at_first) >= vocab_size
-        if nothing_at_first:
-            rule = "be 0 where nothing but stop_ids may be drawn"
-            refuse_field("min_tokens", rule, self.min_tokens, "Allow an id that does not end the sequence.")
+            object.__setattr__(self, ids, tuple(sorted(single.union(getattr(self, ids)))))
 
 
 FIELDS: Final[Mapping[str, Declaration]] = {entry.name: entry.metadata[KEY] for entry in fields(SamplingParams)}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ascend_sample.sampling.processing import add_bias, apply_penalties, mask_out, scaling_of
 from ascend_sample.sampling.row_table import NO_SLOT, HostMirrors, to_device
-from ascend_sample.sampling.slots import AddendSlots, MaskSlots, PenaltySlots
+from ascend_sample.sampling.slots import AddendSlots, MaskSlots, PenaltySlots, StateSlots
 from ascend_sample.sampling.value_ranges import RangedRows
 
 Ids = NDArray[numpy.int64]
@@ -191,12 +191,26 @@ class Penalties(PenalizedRows):
         self._lists.lists.view(-1)[behind:].index_copy_(0, places.entries.flatten(), entries.view(-1))
 
 
+class ProcessedRows(NamedTuple):
+    """The rows whose logits masks, biases, penalties or ranges change.
+
+    Attributes:
+        logits: float32 [processed rows, vocab_size], what becomes of their logits.
+        rows: int64 [processed rows] on the device, which rows of the batch they are, ascending.
+        host_rows: the same on the host.
+    """
+
+    logits: Tensor
+    rows: Tensor
+    host_rows: list[int]
+
+
 class ProcessingPlan:
     """The rows whose logits change, and how.
 
     Args:
         host: of the batch.
-        addends, penalties, masks: the slots that its rows hold.
+        addends, penalties, masks, states: the slots that its rows hold.
         columns: how far the rows of the edited copy are apart.
 
     Attributes:
@@ -205,11 +219,17 @@ class ProcessingPlan:
     """
 
     def __init__(
-        self, host: HostMirrors, addends: AddendSlots, penalties: PenaltySlots, masks: MaskSlots, columns: int
+        self,
+        host: HostMirrors,
+        addends: AddendSlots,
+        penalties: PenaltySlots,
+        masks: MaskSlots,
+        states: StateSlots,
+        columns: int,
     ) -> None:
         self.host_rows = numpy.flatnonzero(host.is_processed)
         self._host, self._addend_slots, self._mask_slots = host, addends, masks
-        self._columns = columns
+        self._states, self._columns = states, columns
         self._has_masks = bool((host.mask_slot != NO_SLOT).any())
         self._words: Tensor | None = None
         self.penalties = self._penalties_of(penalties) if (host.penalty_slot != NO_SLOT).any() else None
@@ -240,7 +260,7 @@ class ProcessingPlan:
     @cached_property
     def ranges(self) -> RangedRows | None:
         """Returns the rows that keep a range of their values, if any does."""
-        return RangedRows(self._host, self._mask_slots.device) if self._host.is_ranged.any() else None
+        return RangedRows(self._host, self._states) if self._host.is_ranged.any() else None
 
     def words(self) -> Tensor | None:
         """Returns the masks of all rows, int32 [batch, words], if any row has one."""

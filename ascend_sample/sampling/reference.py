@@ -81,6 +81,25 @@ def forbidden_ids(text: Sequence[int], params: SamplingParams) -> set[int]:
     return forbidden
 
 
+def end_of(output_ids: Sequence[int], params: SamplingParams) -> tuple[int, int] | None:
+    """Returns which of the stop sequences ends an output first, and how long the output is then.
+
+    Args:
+        output_ids: the tokens that were drawn.
+        params: the request.
+
+    Example:
+        >>> end_of([4, 5, 6, 2], SamplingParams(stop_sequences=[2, [5, 6]]))
+        (1, 3)
+    """
+    for length in range(1, len(output_ids) + 1):
+        for index, stop in enumerate(params.stop_sequences):
+            is_there = list(stop) == list(output_ids[max(0, length - len(stop)) : length])
+            if is_there and (length > params.min_tokens or (length == params.min_tokens and len(stop) == 1)):
+                return index, length
+    return None
+
+
 def repetitions(text: Sequence[int], params: SamplingParams) -> dict[int, int]:
     """Returns the ids that DRY makes less likely, and how many of the last tokens have been before each already.
 

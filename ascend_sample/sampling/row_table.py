@@ -25,10 +25,13 @@ TABLE: Final[Mapping[str, Column]] = {
     "addend_slot": Column("int64", NO_SLOT, is_on_device=False),
     "penalty_slot": Column("int64", NO_SLOT, is_on_device=False),
     "mask_slot": Column("int64", NO_SLOT, is_on_device=False),
+    "state_slot": Column("int64", NO_SLOT, is_on_device=False),
+    "stop_slot": Column("int64", NO_SLOT, is_on_device=False),
     "is_ranged": Column("int64", 0, is_on_device=False),
 }
 """All numbers of a row: those that it is sampled with, and what only the host needs."""
 SLOTS: Final = ("addend_slot", "penalty_slot", "mask_slot")
+"""Of what changes logits."""
 ORDERED: Final = sorted(TABLE, key=lambda name: not TABLE[name].is_on_device)
 NAMES: Final = {
     dtype: [name for name in ORDERED if TABLE[name].dtype == dtype] for dtype in ("int64", "float32", "int32")
@@ -61,6 +64,8 @@ class HostMirrors:
         min_tokens_left: for how many more tokens the stop ids are forbidden.
         addend_slot, penalty_slot, mask_slot: where the row's biases and bans, what it has seen, and its mask lie;
             -1 for none.
+        state_slot: where lies what the row remembers of its draws; -1 for nothing.
+        stop_slot: of the watch for what ends the row's text; -1 for none.
         is_ranged: 1 where the row keeps a range of its values alone, 0 elsewhere.
         is_processed: bool, whether the row has a mask, a bias or penalties, an unexpired `min_tokens`, or a range.
         buffers: the arrays themselves, by dtype, [columns, capacity].
@@ -90,6 +95,12 @@ class HostMirrors:
         slots = [getattr(self, name) for name in SLOTS]
         processed: NDArray[numpy.bool_] = (numpy.maximum.reduce(slots) != NO_SLOT) | (self.is_ranged != 0)
         return processed
+
+    @property
+    def is_remembering(self) -> NDArray[numpy.bool_]:
+        """Tells of each row whether its draws change what it remembers: for a greedy one nothing is drawn."""
+        remembering: NDArray[numpy.bool_] = (self.state_slot != NO_SLOT) & (self.temperature != 0)
+        return remembering
 
 
 class RowTable:

@@ -16,6 +16,7 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.distribution import Distributions
 from ascend_sample.sampling.draft_places import DraftPlaces
+from ascend_sample.sampling.draw_states import RememberingRows
 from ascend_sample.sampling.host_copy import HostCopy
 from ascend_sample.sampling.kept import KeptOfStep, KeptRows, KeptSets
 from ascend_sample.sampling.leftover import Leftover
@@ -50,7 +51,8 @@ class _Plan(NamedTuple):
         asking: the rows that ask for logprobs; None where none does.
         logprobs_parameters: theirs.
         distributions: theirs, on a device whose operators find what is kept.
-        kept: the rows that ask for kept sets; None where none does.
+        kept: the rows that ask for kept sets; None where none does, and on the CPU none remembers its draws.
+        states: the rows that remember their draws; None where none does.
     """
 
     placement: Placement
@@ -59,6 +61,7 @@ class _Plan(NamedTuple):
     logprobs_parameters: RowParameters
     distributions: Distributions | None
     kept: KeptRows | None
+    states: RememberingRows | None
 
 
 class Sampler:
@@ -72,7 +75,7 @@ class Sampler:
        applied.
     3. Temperature 0 takes the best logit, the lowest id among equals. Otherwise the weights are
        exp((logit - maximum) / temperature).
-    4. Typical sampling, cutoffs of probabilities, top-a, top-n-sigma and XTC keep a range of values each.
+    4. Typical sampling, cutoffs of probabilities, mirostat, top-a, top-n-sigma and XTC keep a range of values each.
     5. Top-k keeps the first k of the total order (value descending, id ascending); ``keep_ties`` keeps every logit that
        is equal to the k-th too.
     6. Top-p keeps, in that order, until the sum of the normalised weights exceeds p.
@@ -153,7 +156,7 @@ class Sampler:
             batch: the requests, in the order of the rows.
             purpose: which of the independent noises of a seed and a position.
             advance: tell the batch of the tokens, so that the next step is theirs. Without it the same step, given the
-                same logits, draws the same tokens again; `SamplingBatch.append` advances.
+                same logits, draws the same tokens again; `SamplingBatch.append` advances, and `StepStates.keep`.
             bitmask: int32 [batch, ceil(vocab_size / 32)], the ids that a grammar allows in this step, 32 in a word with
                 the first in the lowest bit, as xgrammar and llguidance pack them; on the device of the batch or on the
                 CPU. A row that allows nothing gets `RowStatus.ALL_MASKED`.
@@ -188,12 +191,20 @@ class Sampler:
         left = self.leftover_of(plan)
         kept = None if plan.kept is None else plan.kept.begun()
         blocks = (WHOLE,) if copied is None else copied.blocks()
-        drawn = self.draw(here, batch, allowed, plan, purpose, blocks, left, kept=kept)
+        edited = None if plan.states is None or here.is_cpu else batch.edited(here, allowed)
+        drawn = self.draw(here, batch, allowed, plan, purpose, blocks, left, kept=kept, edited=edited)
+        states = None
+        if plan.states is not None:
+            drawn, states = plan.states.after(batch, here if edited is None else edited, drawn, kept, purpose)
         logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, left)
-        sets = None if kept is None else self._kept_sets(here, batch, allowed, drawn.status, kept)
+        sets = None
+        if kept is not None and batch.host.kept.any():
+            sets = self._kept_sets(here, batch, allowed, drawn.status, kept)
         if advance:
             batch.advance(drawn.token_ids)
-        output = SamplerOutput(*drawn, logprobs, sets)
+            if states is not None:
+                states.keep(batch)
+        output = SamplerOutput(*drawn, logprobs, sets, states)
         return output if copied is None else output.sent_to(logits.device)
 
     def explain(self, batch: SamplingBatch, dtype: torch.dtype) -> list[RowRoute]:
@@ -271,11 +282,13 @@ class Sampler:
         left: Leftover | None = None,
         keys: DrawKeys | None = None,
         kept: KeptOfStep | None = None,
+        edited: Tensor | None = None,
     ) -> RowsOutput:
         """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads.
 
         ``keys`` are what the noise of a device is a function of, where that is not what the batch has; ``kept`` is
-        where the CPU kernel leaves what it draws from.
+        where the CPU kernel leaves what it draws from. ``edited`` are the logits of a device after edits, which stay as
+        they are; None: they are made here, and overwritten.
         """
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
         if plan.placement.is_native:
@@ -284,10 +297,12 @@ class Sampler:
                 edits |= allowed.native_edits(len(batch))
             return serve([logits], *options, native_edits=edits, blocks=blocks, kept=kept)
         groups = plan.placement.groups
-        edited = batch.edited(logits, allowed, groups[0].columns if len(groups) == 1 else batch.vocab_size)
+        is_read_again = edited is not None
+        if edited is None:
+            edited = batch.edited(logits, allowed, groups[0].columns if len(groups) == 1 else batch.vocab_size)
         sources = [logits if edited is None or place < plan.raw_groups else edited for place in range(len(groups))]
         keys = DrawKeys(batch.host.seed, batch.host.position) if keys is None else keys
-        return serve(sources, *options, keys, edited, left=left)
+        return serve(sources, *options, keys, edited, left=left, is_read_again=is_read_again)
 
     def plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
         """Returns the plan for the batch as it is, made once for as long as it stays so."""
@@ -331,13 +346,16 @@ class Sampler:
             asking, asked = asking_of(batch, rows)
             if batch.device.type != "cpu" and not self.keep_ties:
                 distributions = Distributions(asked, batch.vocab_size)
+        is_remembering = batch.host.is_remembering
+        needs_kept = batch.host.kept | (is_remembering if logits.is_cpu else 0)
         return _Plan(
             Placement.of([*raw_groups, *groups], in_float32 if len(edited_rows) > 0 else logits),
             len(raw_groups),
             asking,
             asked,
             distributions,
-            KeptRows.of_batch(batch, *options, self.max_kept) if batch.host.kept.any() else None,
+            KeptRows.of_batch(batch, *options, self.max_kept) if needs_kept.any() else None,
+            RememberingRows(batch, self.keep_ties) if is_remembering.any() else None,
         )
 
     def leftover_of(self, plan: _Plan) -> Leftover | None:

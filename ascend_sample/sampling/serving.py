@@ -130,6 +130,7 @@ def serve(
     blocks: Iterable[slice] = (WHOLE,),
     left: Leftover | None = None,
     kept: KeptOfStep | None = None,
+    is_read_again: bool = False,
 ) -> RowsOutput:
     """Samples every row of a batch by the route that was chosen for it.
 
@@ -140,12 +141,13 @@ def serve(
         keep_ties: as it was given to `place_groups`.
         purpose: of the noise.
         keys: what the host knows of the noise; None: it is made where the seeds are.
-        edited: those of the logits that have all rows as they are drawn from, and may be overwritten; None: all logits
-            are as they came, and stay so.
+        edited: those of the logits that have all rows as they are drawn from, and may be overwritten unless they
+            are read again; None: all logits are as they came, and stay so.
         native_edits: what the CPU kernel does to the logits that it reads: arguments of its operator.
         blocks: the rows that the CPU kernel is to sample together, as soon as they are there.
         left: what the draw is to leave, where `Placement.can_leave`.
         kept: where the CPU kernel is to leave what it draws from.
+        is_read_again: no logits are overwritten.
 
     Returns:
         The ids and statuses, in the order of the batch.
@@ -161,7 +163,8 @@ def serve(
     room = logits[0].shape[1] if is_widened else 0  # so that `widened` has no need to copy
     of_groups = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose, room)
     status = status_of(largest_of(logits[0] if edited is None else edited), constants)
-    return RowsOutput(_tokens(logits, placement, of_groups, edited, left), status)
+    overwritten = None if is_read_again else edited
+    return RowsOutput(_tokens(logits, placement, of_groups, overwritten, left), status)
 
 
 def serve_with_noise(logits: Tensor, placement: Placement, noise: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ end of a list changes nothing.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy
@@ -24,6 +25,8 @@ Ids = NDArray[numpy.int64]
 Floats = NDArray[numpy.float32]
 LEAST_HISTORY: Final = 16
 """How many tokens a list of penalties has room for at first."""
+STATE_WIDTH: Final = 2
+"""How many numbers the state of a row has at most."""
 SHRINKS: Final = 4
 """How many times too wide lists may be before they are made narrower."""
 
@@ -279,3 +282,31 @@ def occurrences_of(seen: Seen) -> tuple[Ids, NDArray[numpy.int32]]:
     codes = numpy.repeat(numpy.array([1, 2], numpy.int32), [len(part) for part in seen])
     named, place = numpy.unique(ids, return_inverse=True)
     return named, numpy.bincount(place, codes, minlength=len(named)).astype(numpy.int32)
+
+
+class StateSlots(Slots):
+    """What the rows remember that hold the slots.
+
+    Attributes:
+        values: float32 [capacity, `STATE_WIDTH`]; what a state has no number for means nothing.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device, STATE_WIDTH)
+        self.values: Tensor | None = None
+
+    def write(self, slot: int, state: Sequence[float]) -> None:
+        """Notes what the slot is to hold from the next flush on."""
+        self._changed[slot] = state
+
+    def flush(self) -> None:
+        """Writes the slots that were noted: two copies, whatever their number."""
+        if not self._changed:
+            return
+        self.values = self.sized(self.values, STATE_WIDTH, torch.float32)
+        states = numpy.zeros((len(self._changed), STATE_WIDTH), numpy.float32)
+        for place, state in enumerate(self._changed.values()):
+            states[place, : len(state)] = state
+        slots = to_device(numpy.array(list(self._changed), numpy.int64), self.device)
+        self.values.index_copy_(0, slots, to_device(states, self.device))
+        self._changed.clear()

@@ -25,6 +25,7 @@ from ascend_sample.sampling.placed_noise import ALIGNMENT
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits
 from ascend_sample.sampling.segmented import lanes_of
+from ascend_sample.sampling.state_slots import refuse_states
 from ascend_sample.sampling.static_edits import EDIT_BEFORE, NEUTRAL, PENALTIES, StaticEdits
 from ascend_sample.sampling.weights import StatusConstants, base_of, cleaned_in_float32, largest_of, scaled, status_of
 
@@ -318,5 +319,6 @@ class StaticStep:
             )
         if self.kept is None and batch.host.kept.any():
             refuse(name, "max_kept", "be given where requests ask for kept sets", None, "Make the step with it.")
+        refuse_states(name, batch, "A graph would have to move it with each replay: take its steps by Sampler.")
         if not is_edited:
             self.edits.check(name, batch, instead)

@@ -5,10 +5,12 @@ Drafts are tokens that may be taken back: while a `Journal` records, indexes not
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 ABSENT: Final = object()
+Tokens = tuple[int, ...]
 ROOT: Final = 0
 """The state of no tokens."""
 
@@ -197,3 +199,11 @@ class SuffixIndex:
         while state > ROOT and self._length[self._link[state]] >= length:
             state = self._link[state]
         return state
+
+
+def by_last(sequences: Iterable[tuple[Tokens, int]]) -> dict[int, list[tuple[Tokens, int]]]:
+    """Returns sequences, and the number that belongs to each, by their last tokens."""
+    found: dict[int, list[tuple[Tokens, int]]] = defaultdict(list)
+    for sequence, value in sequences:
+        found[sequence[-1]].append((sequence, value))
+    return dict(found)

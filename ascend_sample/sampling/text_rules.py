@@ -7,7 +7,6 @@ which joins the row's own in its slot; what a token costs them does not depend o
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
@@ -18,9 +17,8 @@ from ascend_sample.sampling._checks import LARGEST
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.processing import MASKED
 from ascend_sample.sampling.slots import Floats, Ids
-from ascend_sample.sampling.text_indexes import Journal, NgramIndex, SuffixIndex
+from ascend_sample.sampling.text_indexes import Journal, NgramIndex, SuffixIndex, Tokens, by_last
 
-Tokens = tuple[int, ...]
 SPARE: Final = 1024
 """So many tokens more than twice `dry_range` are indexed before those that are out of it are forgotten."""
 NOTHING: Final = (numpy.zeros(1, numpy.int64), numpy.full(1, -0.0, numpy.float32))
@@ -65,9 +63,9 @@ class TextRules:
             self._ngrams = NgramIndex(size, window, self._text, self._journal)
         self._spared = frozenset(params.no_repeat_ngram_whitelist)
         words = [(tuple(word[:-1]), word[-1]) for word in params.bad_words]
-        self._words = _by_last(words)
+        self._words = by_last(words)
         breakers = cast(Collection[Tokens], params.dry_sequence_breakers)
-        self._breakers = _by_last((breaker, len(breaker)) for breaker in breakers)
+        self._breakers = by_last((breaker, len(breaker)) for breaker in breakers)
         self._unpenalized = {breaker[0] for breaker in breakers if len(breaker) == 1}
         self._unbroken = 0  # where what may be matched begins: after the last breaker
         self._suffixes: SuffixIndex | None = None
@@ -181,11 +179,3 @@ def longest_match(params: SamplingParams) -> int:
         return params.dry_allowed_length
     growing = math.log(LARGEST / params.dry_multiplier) / math.log(params.dry_base)
     return params.dry_allowed_length + max(0, math.ceil(growing))
-
-
-def _by_last(sequences: Iterable[tuple[Tokens, int]]) -> dict[int, list[tuple[Tokens, int]]]:
-    """Returns sequences, and the number that belongs to each, by their last tokens."""
-    found: dict[int, list[tuple[Tokens, int]]] = defaultdict(list)
-    for sequence, value in sequences:
-        found[sequence[-1]].append((sequence, value))
-    return dict(found)

@@ -7,6 +7,7 @@ definitions, section "Ranges of values".
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy
@@ -20,6 +21,7 @@ from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.params import DEFAULTS, SamplingParams, fields_of
 from ascend_sample.sampling.processing import MASKED
 from ascend_sample.sampling.row_table import HostMirrors, to_device
+from ascend_sample.sampling.slots import StateSlots
 from ascend_sample.sampling.weights import largest_of, scaled
 
 RANGE: Final = fields_of(Stage.RANGE)
@@ -29,14 +31,18 @@ Floats = NDArray[numpy.float32]
 LARGEST: Final = torch.finfo(torch.float32).max
 LEAST_LOG_WEIGHT: Final = -87.0
 """What lies deeper weighs nothing beside the best, which has 0."""
+MOST_BITS: Final = 126.0
+"""Of surprise: what is less probable than that weighs nothing, and no draw reaches it."""
+EPSILON: Final = NUMBERS.index("epsilon_cutoff")
 NEVER: Final = 2.0
 """A sum of probabilities that none reaches."""
 
 
 def keeps_range(params: SamplingParams) -> bool:
     """Tells whether a request's rows lose values by a range: the best one of a greedy row is not looked for in it."""
-    return params.temperature > 0 and any(
-        getattr(params, name) != DEFAULTS[name] for name in RANGE if name != "xtc_threshold"
+    return params.temperature > 0 and (
+        params.mirostat_tau > 0
+        or any(getattr(params, name) != DEFAULTS[name] for name in RANGE if name != "xtc_threshold")
     )
 
 
@@ -61,10 +67,19 @@ def have_fallen(host: HostMirrors) -> NDArray[numpy.bool_]:
     return fallen
 
 
-def numbers_of(host: HostMirrors) -> Floats:
-    """Returns the numbers of filters in this step, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others."""
+def numbers_of(host: HostMirrors, states: StateSlots) -> Floats:
+    """Returns the numbers of filters in this step, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others.
+
+    On the CPU mirostat's bound, as bits of surprise, is one of `epsilon_cutoff`; on a device only the device knows it.
+    """
     numbers: Floats = numpy.stack([getattr(host, name) for name in NUMBERS])
     numbers[-2:, ~have_fallen(host)] = 0
+    rows = numpy.flatnonzero(host.mirostat_tau)
+    if len(rows) and states.device.type == "cpu":
+        assert states.values is not None, "rows hold slots"
+        bounds = states.values.numpy()[host.state_slot[rows], 0]
+        least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
+        numbers[EPSILON, rows] = numpy.maximum(numbers[EPSILON, rows], least)
     return numbers
 
 
@@ -73,15 +88,15 @@ class RangedRows:
 
     Args:
         host: of the batch; its seeds and positions are read in each step.
-        device: of the logits.
+        states: what its rows remember, on the device of the logits; read in each step too.
     """
 
-    def __init__(self, host: HostMirrors, device: torch.device) -> None:
+    def __init__(self, host: HostMirrors, states: StateSlots) -> None:
         self._host, self._rows = host, numpy.flatnonzero(host.is_ranged)
-        self._device = device
+        device, self._states = states.device, states
         self._rows_there = to_device(self._rows, device)
         self._temperature = to_device(host.temperature[self._rows], device)
-        self._on_device = None if device.type == "cpu" else DeviceRanges(host, self._rows, device)
+        self._on_device = None if device.type == "cpu" else DeviceRanges(host, self._rows, states)
 
     def apply(self, logits: Tensor) -> None:
         """Sets to -inf, in place, what is outside of the ranges; a NaN stays, to be told of.
@@ -91,7 +106,7 @@ class RangedRows:
         """
         has_all = len(self._rows) == len(logits)
         values = logits if has_all else logits.index_select(0, self._rows_there)
-        numbers = numbers_of(self._host)[:, self._rows]
+        numbers = numbers_of(self._host, self._states)[:, self._rows]
         if self._on_device is None:
             found = torch.ops.ascend_sample.value_ranges(values, self._temperature, torch.from_numpy(numbers))
             least, most = (bound.unsqueeze(1) for bound in found)
@@ -110,11 +125,11 @@ class DeviceRanges:
     Args:
         host: of the batch.
         rows: which of its rows.
-        device: of the logits.
+        states: what they remember, on the device of the logits.
     """
 
-    def __init__(self, host: HostMirrors, rows: NDArray[numpy.int64], device: torch.device) -> None:
-        self._device = device
+    def __init__(self, host: HostMirrors, rows: NDArray[numpy.int64], states: StateSlots) -> None:
+        self._device = device = states.device
         numbers = {name: getattr(host, name)[rows] for name in (*NUMBERS, "temperature", "xtc_probability")}
         with numpy.errstate(divide="ignore"):
             terms = {
@@ -135,6 +150,9 @@ class DeviceRanges:
         )
         self._is_xtc_on = is_on["xtc"]
         self._has_min_p = is_on["xtc"] and is_on["min_p"]
+        self._surprises = None
+        if host.mirostat_tau[rows].any():
+            self._surprises = SurpriseBounds(host.mirostat_tau[rows] > 0, host.state_slot[rows], states)
 
     def kept(self, values: Tensor, numbers: Floats) -> Tensor:
         """Tells which values the rows keep: bool [rows, vocab_size].
@@ -187,7 +205,8 @@ class DeviceRanges:
     @property
     def _needs_weights(self) -> bool:
         by_weight = (self._typical_p, self._log_epsilon, self._log_eta, self._log_a)
-        return self._is_xtc_on or any(column is not None for column in by_weight)
+        is_on = self._is_xtc_on or self._surprises is not None
+        return is_on or any(column is not None for column in by_weight)
 
     def _bounds(self, y: Tensor, values: Tensor, log_sum: Tensor | None, mean: Tensor | None) -> list[Tensor]:
         """Returns what y must reach to stay, float32 [rows, 1], of each filter that is on."""
@@ -199,9 +218,33 @@ class DeviceRanges:
                 bounds.append(torch.minimum(log_sum + self._log_eta, torch.add(mean, self._log_eta, alpha=0.5)))
             if self._log_a is not None:  # the largest probability is 1 / sum
                 bounds.append(self._log_a - log_sum)
+            if self._surprises is not None:
+                bounds.append(log_sum + self._surprises.logarithms())
         if self._minus_sigmas is not None:
             bounds.append(_deviation(y, values > MASKED) * self._minus_sigmas)
         return bounds
+
+
+class SurpriseBounds:
+    """Mirostat's bounds of some rows on a device.
+
+    Args:
+        is_bounded: bool [rows], which of them have one.
+        slots: int64 [rows], where it lies.
+        states: the slots; the bounds are read in each step.
+    """
+
+    def __init__(self, is_bounded: NDArray[numpy.bool_], slots: NDArray[numpy.int64], states: StateSlots) -> None:
+        self._states = states
+        self._slots = to_device(numpy.where(is_bounded, slots, slots.max()), states.device)
+        terms = numpy.where(is_bounded, [[0.0], [-math.log(2.0)]], [[-LARGEST], [0.0]]).astype(numpy.float32)
+        self._least, self._scale = to_device(terms, states.device).unsqueeze(2)
+
+    def logarithms(self) -> Tensor:
+        """Returns the logarithms of the least probabilities that stay, float32 [rows, 1]: of bits of surprise."""
+        assert self._states.values is not None, "rows hold slots"
+        bounds = self._states.values[:, :1].index_select(0, self._slots)
+        return torch.addcmul(self._least, bounds, self._scale)
 
 
 def _nearest(y: Tensor, mean: Tensor, weights: Tensor, target: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.row_parameters import TENSORS, RowsOutput, RowStatus, check_logits
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.sampler import Sampler
+from ascend_sample.sampling.state_slots import refuse_states
 from ascend_sample.sampling.vocabulary_parallel.split_judging import Judging
 
 NAME: Final = "verify_drafts"
@@ -347,6 +348,7 @@ def _check(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts: Ids,
     if batch.host.kept.any():
         remedy = "Sample the places as rows of a batch of their own, or leave kept out."
         refuse(NAME, "batch", "hold no request with kept=True", f"row {int(batch.host.kept.argmax())}", remedy)
+    refuse_states(NAME, batch, "Sample its tokens one by one: each draft would need the state after those before it.")
     drafts, width = int(counts.sum()), sampler.width_for(NAME, batch)
     if tuple(logits.shape) != (drafts + len(batch), width):
         rule = f"have the shape of the places, [{drafts + len(batch)}, {width}]"

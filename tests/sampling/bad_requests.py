@@ -50,6 +50,9 @@ REAL_FIELDS = {
     "top_n_sigma": (f"be 0 or lie in {NORMAL}", "0 to switch"),
     "xtc_probability": ("be 0 or lie in [2**-126, 1]", "0 to switch"),
     "xtc_threshold": ("lie in [2**-126, 1]", "xtc_probability=0"),
+    "mirostat_tau": ("be 0 or lie in [2**-126, 64]", "0 to switch mirostat off"),
+    "mirostat_eta": ("be 0 or lie in [2**-126, 1]", "0 for a bound that stays"),
+    "adaptive_decay": ("lie in [0, 0.99]", "0 for the last token alone"),
 }
 OUT_OF_RANGE = {
     "temperature": (-0.1, 1e-40, 5e-324, 1e39, 3.5e38, numpy.float32(-1)),
@@ -65,6 +68,9 @@ OUT_OF_RANGE = {
     "top_n_sigma": (-1.0, 1e-40, 1e39),
     "xtc_probability": (-1e-9, 1.5),
     "xtc_threshold": (0.0, 1.5),
+    "mirostat_tau": (-1, 64.1),
+    "mirostat_eta": (-0.1, 1.1),
+    "adaptive_decay": (-0.1, 0.999),
 }
 BAD_REQUESTS = [
     *(
@@ -83,6 +89,7 @@ BAD_REQUESTS = [
         for field in REAL_FIELDS
         for value in (True, "0.5", None)
     ),
+    of_value("adaptive_target_1.1", "adaptive_target", 1.1, "lie in [0, 1]", "1.1", "None to switch adaptive-p off"),
     of_value("seed_unprintable", "seed", 10**5000, "be an int in [0, ", "an int of 16610 bits. ", "seed % 2**64"),
     of_type("complex", "temperature", 1j, "be a float", "1j", "float()"),
     of_type("array_for_float", "top_p", numpy.array(0.5), "be a float", "array(0.5)", "float()"),

@@ -5,8 +5,8 @@
 
 Each batch has a vocabulary, a dtype and requests of every kind, with edits and a bitmask. Another token counts as wrong
 unless its race ends within 2e-6 of the winner's, or the end of a nucleus is that near to what rounding chooses: those
-are counted. So it is with the kept sets of the rows that ask for them, whose log-probabilities have to be float64's.
-Exit status 1 where a token or a set is wrong.
+are counted. So it is with the kept sets of the rows that ask for them, whose log-probabilities have to be float64's,
+and with what rows remember of their draws. Exit status 1 where a token, a set or a state is wrong.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kept_oracle import Race, judge
 from many_batches import Outcome, main_of
 from oracle import expected
 from row_edits import packed
+from state_rows import acceptable_tokens, as_drawn, set_states, states_of, with_state, wrong_state
 from torch import Tensor
 
 from ascend_sample.sampling import KeptSets, Sampler, SamplingBatch, SamplingParams
@@ -31,6 +32,8 @@ ROWS = 64  # of a batch
 VOCAB_SIZES = (2, 7, 64, 255, 256, 257, 500, 1500, 3000)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NEAR = 2e-6
+NEAR_STATE = 2e-5
+"""Of races of adaptive-p: a weight changes by up to 33 times what rounding does to the probability and the average."""
 
 
 def random_request(rng: random.Random, vocab_size: int) -> SamplingParams:
@@ -105,22 +108,36 @@ def try_batch(number: int, device: str) -> Outcome:
     allowed[[row for row in range(ROWS) if row not in masked]] = True
     asking = random.Random(f"kept {number}")  # another one: rows stay what they are without kept sets
     params = [dataclasses.replace(random_request(rng, vocab_size), kept=asking.random() < 0.7) for _ in range(ROWS)]
+    remembering = random.Random(f"states {number}")
+    params = [with_state(remembering, one) for one in params]
     prompts = [[rng.randrange(vocab_size) for _ in range(rng.randrange(30))] for _ in range(ROWS)]
     batch = SamplingBatch(vocab_size, device)
     batch.extend(params, prompts)
+    states = set_states(remembering, batch)
     bitmask = packed(list(allowed), vocab_size).to(device) if masked else None
     output = Sampler(keep_ties=keep_ties)(logits.to(device), batch, advance=False, bitmask=bitmask)
     drawn, status = output.token_ids.tolist(), output.status.tolist()
     kept = None if output.kept is None else KeptSets(*(tensor.cpu() for tensor in output.kept))
+    moved = states_of(output.states)
     rows = logits.float().where(allowed, -torch.inf).numpy().astype(np.float64)
     near, wrong = 0, []
     for row, token_id in enumerate(drawn):
-        race = Race(rows[row], params[row], len(prompts[row]), tuple(prompts[row]), (), keep_ties)
+        state = states[row]
+        of_step = as_drawn(params[row], state)
+        race = Race(rows[row], of_step, len(prompts[row]), tuple(prompts[row]), (), keep_ties)
+        if state is not None:
+            said = wrong_state(params[row], race, state, moved.get(row), token_id, status[row])
+            if said is not None:
+                wrong.append(f"batch {number}, row {row}: {said}: {params[row]}, {state}")
         if kept is not None:
             judged = judge(kept, row, race, token_id, status[row])
             near += judged.is_near
             if judged.wrong is not None:
                 wrong.append(f"batch {number}, row {row}: {judged.wrong}: {params[row]}")
+            if params[row].adaptive_target is not None and not status[row] and row in moved:
+                if token_id not in acceptable_tokens(params[row], race, state, NEAR_STATE):
+                    wrong.append(f"batch {number}, row {row}: {token_id} is not what adaptive-p draws: {params[row]}")
+                continue
         if token_id == expected(*race, None).token_id:
             continue
         near += 1

@@ -11,6 +11,7 @@ from transformers import GenerationConfig
 
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.dialects import DIALECTS
+from ascend_sample.sampling.dialects.llama_cpp import SAMPLERS
 from ascend_sample.sampling.params import FIELDS
 from tests.sampling.dialect_tables import DOCUMENT, replace_tables
 
@@ -35,9 +36,20 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1,
     }),
     ("vllm", {"allowed_token_ids": [3, 1], "logit_bias": {1: 2.0}}, {"allowed_ids": (1, 3), "logit_bias": {1: 2.0}}),
-    ("vllm", {"min_tokens": 4, "stop_token_ids": [5]}, {"min_tokens": 4, "stop_ids": (2, 5)}),
-    ("vllm", {"min_tokens": 4, "stop_token_ids": [5], "ignore_eos": True}, {"min_tokens": 4, "stop_ids": (5,)}),
-    ("vllm", {"stop_token_ids": [5], "extra_args": {}, "bad_words": []}, {}),
+    ("vllm", {"min_tokens": 4, "stop_token_ids": [5]}, {"min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5]}),
+    ("vllm", {"min_tokens": 4, "stop_token_ids": [5], "ignore_eos": True}, {
+        "min_tokens": 4, "stop_sequences": [5],
+    }),
+    ("vllm", {"stop_token_ids": [5], "extra_args": {}, "bad_words": []}, {"stop_sequences": ((5,),)}),
+    ("vllm", {"stop": ["END", [5, 6], [7]], "stop_token_ids": []}, {"stop_sequences": ((5, 6), (7,))}),
+    ("sglang", {"stop": [[5, 6]], "stop_token_ids": [4], "ignore_eos": True}, {
+        "stop_sequences": ((4,), (5, 6)),
+    }),
+    ("openai", {"stop": [[5, 6], "END"]}, {"stop_sequences": ((5, 6),)}),
+    ("openai", {"stop": "END"}, {}),
+    ("llama_cpp", {"stop": [[5, 6]], "mirostat": 2, "temperature": 1}, {
+        "temperature": 1.0, "mirostat_tau": 5.0, "stop_sequences": ((5, 6),),
+    }),
     ("sglang", {"temperature": 9e-7, "top_k": -1}, {"temperature": 0.0}),
     ("sglang", {"top_k": 1 << 30, "min_p": 0.2, "top_p": 0.5}, {"min_p": 0.2, "top_p": 0.5}),
     ("sglang", {"top_k": 5, "sampling_seed": -2, "logit_bias": {"3": 1}}, {
@@ -46,8 +58,12 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("sglang", {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1}, {
         "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1,
     }),
-    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}}, {"min_tokens": 4, "stop_ids": (2, 5)}),
-    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}, "ignore_eos": True}, {"min_tokens": 4, "stop_ids": (5,)}),
+    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}}, {
+        "min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5],
+    }),
+    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}, "ignore_eos": True}, {
+        "min_tokens": 4, "stop_sequences": [5],
+    }),
     ("generation_config", {"temperature": 0.7, "top_k": 9}, {"temperature": 0.0}),
     ("generation_config", {"do_sample": True}, {"top_k": 50}),
     ("generation_config", {"do_sample": True, "top_k": 0, "temperature": 0.7, "top_p": 0.5, "min_p": 0.1}, {
@@ -78,6 +94,20 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "typical_p": 0.9, "top_n_sigma": 1.5, "xtc_probability": 0.5, "xtc_threshold": 0.2,
     }),
     ("llama_cpp", {"typical_p": 1.0, "top_n_sigma": -1, "xtc_probability": 0, "xtc_threshold": 0}, LLAMA_CPP),
+    ("llama_cpp", {"mirostat": 2, "top_k": 5, "presence_penalty": 1, "seed": 3, "n_probs": 2, "logit_bias": [[5, 1]]}, {
+        "temperature": 0.8, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "seed": 3, "logprobs": 2, "logit_bias": {5: 1.0},
+    }),
+    ("llama_cpp", {"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.2, "temperature": 1}, {
+        "temperature": 1.0, "mirostat_tau": 3.0, "mirostat_eta": 0.2,
+    }),
+    ("llama_cpp", {"mirostat": 0, "mirostat_tau": 3}, LLAMA_CPP),
+    ("llama_cpp", {"adaptive_target": 0.5}, LLAMA_CPP | {"adaptive_target": 0.5, "adaptive_decay": 0.9}),
+    ("llama_cpp", {"adaptive_target": 0, "adaptive_decay": 1.5, "samplers": [*SAMPLERS, "adaptive_p"]}, LLAMA_CPP | {
+        "adaptive_target": 0.0, "adaptive_decay": 0.99,
+    }),
+    ("llama_cpp", {"adaptive_target": 0.5, "samplers": SAMPLERS}, LLAMA_CPP),
+    ("llama_cpp", {"adaptive_target": -1.0, "adaptive_decay": 0.5}, LLAMA_CPP),
+    ("llama_cpp", {"adaptive_target": 0.5, "mirostat": 2, "temperature": 1}, {"temperature": 1.0, "mirostat_tau": 5.0}),
     ("llama_cpp", {"repeat_penalty": 1.0, "repeat_last_n": 64}, LLAMA_CPP),
     ("llama_cpp", {"dry_multiplier": 0.5, "dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 64,
         "dry_sequence_breakers": [13, [4, 5]]}, LLAMA_CPP | {"dry_multiplier": 0.5, "dry_base": 1.5,
@@ -135,6 +165,7 @@ EXACTLY_TAKEN = [
     ("llama_cpp", {"temperature": 1.0, "top_n_sigma": 1.0}),
     ("llama_cpp", {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "xtc_probability": 0.5}),
     ("llama_cpp", {"temperature": 0.7, "top_p": 1.0, "min_p": 0.0}),
+    ("llama_cpp", {"mirostat": 2}),
 ]
 BAD = [
     ("openai", {"top_k": 5}, ValueError, "the name of a field must be one of OpenAI's API .* got 'top_k'"),
@@ -152,6 +183,14 @@ BAD = [
         "bad_words must hold sequences of ids, got 'no'. Texts must be tokenized",
     ),
     ("llama_cpp", {"dry_multiplier": 1}, ValueError, "dry_sequence_breakers must name ids beside dry_multiplier, got"),
+    ("llama_cpp", {"samplers": ["top_k", "adaptive_p"]}, ValueError, "samplers must be .'penalties'.* with or without"),
+    ("llama_cpp", {"mirostat": 1}, ValueError, "mirostat must be 0 or 2, got 1. Version 1 fits"),
+    (
+        "llama_cpp",
+        {"mirostat": 2, "mirostat_tau": 0},
+        ValueError,
+        "mirostat_tau must be above 0 beside mirostat",
+    ),
     ("generation_config", {"sequence_bias": {(1, 2): 1.0}}, ValueError, "sequence_bias must hold sequences of one id"),
     ("llama_cpp", {"repeat_penalty": 1.1}, ValueError, "repeat_last_n must be -1 beside a penalty, got 64"),
     ("llama_cpp", {"logit_bias": [["Hello", 1.0]]}, ValueError, "logit_bias must name ids, got 'Hello'"),

@@ -14,6 +14,8 @@ from ascend_sample.decoding.request import Request
 from ascend_sample.decoding.row_params import all_but_draw_fields, checked_params
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
+from ascend_sample.sampling.fields import Stage
+from ascend_sample.sampling.params import fields_of
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.verify import RULES, Rule
 
@@ -29,7 +31,8 @@ def checked_rows(
     """
     if rule not in RULES:
         refuse(request.strategy, "rule", f"be one of {', '.join(RULES)}", show(rule), "Leave it out for 'standard'.")
-    return checked_params(request, params)
+    remedy = "Call sample: each draft would need the state after those before it."
+    return checked_params(request, checked_params(request, params), fields_of(Stage.STATE), remedy)
 
 
 def is_judged_there(rule: str, params: Sequence[SamplingParams]) -> bool:

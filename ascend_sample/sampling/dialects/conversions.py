@@ -77,3 +77,11 @@ def to_stops(
         remedy = "Give eos_ids: they must not be drawn before. Or leave it out."
         context.refuse(min_tokens, "be 0 where no id that ends the text is known", least, remedy)
     return {"min_tokens": least, "stop_ids": sorted(ids)} if least else {}
+
+
+def to_stop_sequences(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what ends the text: the stops that are given as ids, where texts stay the engine's, and single ids."""
+    stops = given.get("stop") or ()
+    sequences = [] if isinstance(stops, str) else [stop for stop in stops if not isinstance(stop, str)]
+    sequences += [[stop] for stop in given.get("stop_token_ids") or ()]
+    return {"stop_sequences": sequences} if sequences else {}

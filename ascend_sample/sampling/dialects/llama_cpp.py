@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.conversions import renamed, to_seed
+from ascend_sample.sampling.dialects.conversions import renamed, to_seed, to_stop_sequences
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
-from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS
+from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS, STOP
 
 DEFAULTS: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64}
 """What the server takes for what a request leaves out."""
@@ -18,6 +18,13 @@ DRY: Final = {"dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, 
 """The same of the fields of DRY, but for its breakers."""
 BREAKERS: Final = ["\n", ":", '"', "*"]
 
+MIROSTAT: Final = {"mirostat_tau": 5.0, "mirostat_eta": 0.1}
+"""The same of the fields of mirostat."""
+ADAPTIVE_DECAY: Final = 0.9
+SAMPLERS: Final = [
+    *("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"),
+]
+"""The default order, in which adaptive_p draws last where it is named, wherever that is."""
 BEFORE_XTC: Final = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p")
 """The filters that come first, in their order."""
 OFF: Final = {"top_k": None, "top_p": 1.0, "typical_p": 1.0}
@@ -64,28 +71,58 @@ def _dry(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     return ours | ({"dry_range": asked["dry_penalty_last_n"]} if asked["dry_penalty_last_n"] > 0 else {})
 
 
+def _adaptive_p(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Returns the fields of adaptive-p where it is on, of which the order of samplers may tell as well."""
+    order = given.get("samplers")
+    if order is not None and [name for name in order if name != "adaptive_p"] != SAMPLERS:
+        remedy = "The order is fixed here (docs/requests.md has it), and a filter is off by its own field."
+        context.refuse("samplers", f"be {SAMPLERS}, with or without 'adaptive_p'", order, remedy)
+    if given.get("adaptive_target", -1.0) < 0 or (order is not None and "adaptive_p" not in order):
+        return {}
+    decay = min(max(given.get("adaptive_decay", ADAPTIVE_DECAY), 0.0), 0.99)
+    return {"adaptive_target": given["adaptive_target"], "adaptive_decay": decay}
+
+
+def _always(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Returns what no choice of samplers changes."""
+    ours = {"temperature": max(given["temperature"], 0.0)}
+    if reported := given.get("n_probs") or given.get("logprobs"):
+        ours["logprobs"] = reported
+    return ours | to_seed(given, "seed", *UNSEEDED) | _bias(given, context) | to_stop_sequences(given)
+
+
 def _is_on(ours: Mapping[str, Any], name: str) -> bool:
     """Tells whether one of our filters does anything."""
     off = OFF.get(name, 0.0)
     return bool(ours.get(name, off) != off)
 
 
+def _mirostat(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Returns what is asked beside mirostat, which runs after the biases and the temperature, and nothing else does."""
+    if given["mirostat"] != 2:
+        remedy = "Version 1 fits its bound to the best tokens' probabilities, which nothing here does."
+        context.refuse("mirostat", "be 0 or 2", given["mirostat"], remedy)
+    asked = {**MIROSTAT, **given}
+    if asked["mirostat_tau"] <= 0:
+        context.refuse("mirostat_tau", "be above 0 beside mirostat", asked["mirostat_tau"], "Use temperature 0.")
+    return {name: asked[name] for name in MIROSTAT}
+
+
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     given = DEFAULTS | given
+    if given.get("mirostat", 0):
+        return _always(given, context) | _mirostat(given, context)
     ours = renamed(given, top_p="top_p", min_p="min_p", repeat_penalty="repetition_penalty", **PENALTIES)
-    ours["temperature"] = max(given["temperature"], 0.0)
     ours |= renamed(given, typical_p="typical_p")
     for switch, names in (("top_k", ()), ("top_n_sigma", ()), ("xtc_probability", ("xtc_threshold",))):
         if given.get(switch, 0) > 0:
             ours |= renamed(given, **{name: name for name in (switch, *names)})
-    if reported := given.get("n_probs") or given.get("logprobs"):
-        ours["logprobs"] = reported
     penalties = {name: given[name] for name in ("repeat_penalty", *PENALTIES) if name in given}
     is_penalized = any(value != (1.0 if name == "repeat_penalty" else 0.0) for name, value in penalties.items())
     if is_penalized and given["repeat_last_n"] != WHOLE_TEXT:
         remedy = "Penalties look at the whole text here. Give -1, or leave the penalties out."
         context.refuse("repeat_last_n", "be -1 beside a penalty", given["repeat_last_n"], remedy)
-    return ours | to_seed(given, "seed", *UNSEEDED) | _bias(given, context) | _dry(given, context)
+    return ours | _always(given, context) | _dry(given, context) | _adaptive_p(given, context)
 
 
 LLAMA_CPP: Final = Dialect(
@@ -113,17 +150,19 @@ LLAMA_CPP: Final = Dialect(
         ),
         "n_probs": taken("logprobs", note="0 is none."),
         "logprobs": taken("logprobs", note="Another name of n_probs."),
-        "mirostat": refused("No filter here does this.", 0),
-        "adaptive_target": refused("No filter here does this.", -1.0),
-        "dynatemp_range": refused("The temperature is one number here.", 0.0),
+        "mirostat": taken("mirostat_tau", note="0 and 2; beside 2 no filter, penalty or DRY counts, as in llama.cpp."),
+        "mirostat_tau": taken("mirostat_tau", note="5 where it is left out, beside mirostat."),
+        "mirostat_eta": taken("mirostat_eta", note="0.1 where it is left out, beside mirostat."),
+        "adaptive_target": taken(
+            "adaptive_target", note="Below 0 it is off; llama.cpp heeds it where samplers names adaptive_p."
+        ),
+        "adaptive_decay": taken("adaptive_decay", note="0.9 where it is left out, beside adaptive_target."),
+        "samplers": taken("adaptive_target", note="llama.cpp's default order, with adaptive_p or without."),
+        "dynatemp_range": refused("The temperature is one number.", 0.0),
         "min_keep": refused("Filters keep one id at least, and no more for that.", 0, 1),
-        "samplers": refused("The order is fixed here; docs/requests.md has it."),
         "reasoning_budget_tokens": refused("No id is forced here.", -1),
         **dict.fromkeys(
             (
-                "mirostat_tau",
-                "mirostat_eta",
-                "adaptive_decay",
                 "dynatemp_exponent",
                 "reasoning_control",
                 "reasoning_budget_start_tag",
@@ -134,7 +173,8 @@ LLAMA_CPP: Final = Dialect(
             NOTHING_ALONE,
         ),
         **dict.fromkeys(("grammar", "json_schema", "grammar_type", "grammar_lazy", "grammar_triggers"), GRAMMAR),
-        **dict.fromkeys(("n_predict", "max_tokens", "max_completion_tokens", "stop", "t_max_predict_ms"), LENGTH),
+        **dict.fromkeys(("n_predict", "max_tokens", "max_completion_tokens", "t_max_predict_ms"), LENGTH),
+        "stop": STOP,
         **dict.fromkeys(("n_cmpl", "n"), ROWS),
         **dict.fromkeys(
             (

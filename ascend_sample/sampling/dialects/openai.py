@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.conversions import renamed, to_bias, to_seed
+from ascend_sample.sampling.dialects.conversions import renamed, to_bias, to_seed, to_stop_sequences
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, engines, taken
 
 PENALTIES: Final = {"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty"}
 
 PROMPT: Final = engines("The engine's: what is read, and as whom.")
 LENGTH: Final = engines("The engine's: it ends the text.")
+STOP: Final = taken("stop_sequences", note="Sequences of ids; texts are left to the engine, which ends the text.")
 ROWS: Final = engines("The engine's: a row for each text, with a seed of its own.")
 GRAMMAR: Final = engines("The engine's grammar makes a bitmask, which `Sampler` takes beside the request.")
 ANSWER: Final = engines("The engine's: how the answer is sent, billed or kept.")
@@ -18,7 +19,7 @@ ANSWER: Final = engines("The engine's: how the answer is sent, billed or kept.")
 
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     ours = renamed(given, temperature="temperature", top_p="top_p", **PENALTIES)
-    ours |= to_seed(given, "seed") | to_bias(given, context)
+    ours |= to_seed(given, "seed") | to_bias(given, context) | to_stop_sequences(given)
     reported = given.get("logprobs")
     if isinstance(reported, bool):  # in chat
         if reported:
@@ -46,7 +47,8 @@ OPENAI: Final = Dialect(
         "seed": taken("seed", note="A negative one becomes the unsigned number of its 64 bits."),
         "logprobs": taken("logprobs", note="In chat true or false, in completions a number."),
         "top_logprobs": taken("logprobs", note="In chat, beside logprobs = true."),
-        **dict.fromkeys(("max_completion_tokens", "max_tokens", "stop"), LENGTH),
+        **dict.fromkeys(("max_completion_tokens", "max_tokens"), LENGTH),
+        "stop": STOP,
         **dict.fromkeys(("n", "best_of"), ROWS),
         **dict.fromkeys(("response_format", "tools", "tool_choice", "functions", "function_call"), GRAMMAR),
         **dict.fromkeys(

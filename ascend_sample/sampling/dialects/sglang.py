@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.conversions import renamed, to_bias, to_seed, to_stops, to_temperature, to_top_k
+from ascend_sample.sampling.dialects.conversions import (
+    renamed,
+    to_bias,
+    to_seed,
+    to_stop_sequences,
+    to_stops,
+    to_temperature,
+    to_top_k,
+)
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, refused, same, taken
-from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS
+from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS, STOP
 
 GREEDY_BELOW: Final = 1e-6
 TOP_K_OFF: Final = (-1, 1 << 30)
@@ -15,7 +23,7 @@ TOP_K_OFF: Final = (-1, 1 << 30)
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     ours = renamed(given, top_p="top_p", min_p="min_p", repetition_penalty="repetition_penalty", **PENALTIES)
     ours |= to_temperature(given, GREEDY_BELOW) | to_top_k(given, *TOP_K_OFF)
-    ours |= to_seed(given, "sampling_seed") | to_bias(given, context)
+    ours |= to_seed(given, "sampling_seed") | to_bias(given, context) | to_stop_sequences(given)
     return ours | to_stops(
         given, context, "min_new_tokens", stops="stop_token_ids", with_eos=not given.get("ignore_eos")
     )
@@ -30,7 +38,7 @@ SGLANG: Final = Dialect(
         **same("top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
         "logit_bias": taken("logit_bias", note="Ids may be texts, as JSON has them."),
         "min_new_tokens": taken("min_tokens", "stop_ids"),
-        "stop_token_ids": taken("stop_ids", note="Of use to min_new_tokens alone; the engine ends the text."),
+        "stop_token_ids": taken("stop_sequences", "stop_ids"),
         "ignore_eos": taken("stop_ids", note="Then eos_ids may be drawn before min_new_tokens."),
         "sampling_seed": taken("seed", note="A negative one becomes the unsigned number of its 64 bits."),
         "beam_width": refused("Call ascend_sample.decoding.beam_search.", 1),
@@ -43,7 +51,6 @@ SGLANG: Final = Dialect(
         **dict.fromkeys(
             (
                 "max_new_tokens",
-                "stop",
                 "stop_regex",
                 "stop_strs",
                 "stop_regex_strs",
@@ -53,6 +60,7 @@ SGLANG: Final = Dialect(
             ),
             LENGTH,
         ),
+        "stop": STOP,
         "n": ROWS,
         **dict.fromkeys(
             ("skip_special_tokens", "spaces_between_special_tokens", "stream_interval", "is_normalized"), ANSWER

@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ascend_sample._errors import is_integer
-from ascend_sample.sampling.dialects.conversions import renamed, to_bias, to_seed, to_stops, to_temperature, to_top_k
+from ascend_sample.sampling.dialects.conversions import (
+    renamed,
+    to_bias,
+    to_seed,
+    to_stop_sequences,
+    to_stops,
+    to_temperature,
+    to_top_k,
+)
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
-from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS
+from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS, STOP
 
 GREEDY_BELOW: Final = 1e-5
 EVERYTHING: Final = -1
@@ -25,7 +33,7 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
         **PENALTIES,
     )
     ours |= to_temperature(given, GREEDY_BELOW) | to_top_k(given, 0, -1)
-    ours |= to_seed(given, "seed", -1) | to_bias(given, context)
+    ours |= to_seed(given, "seed", -1) | to_bias(given, context) | to_stop_sequences(given)
     ours |= to_stops(given, context, "min_tokens", stops="stop_token_ids", with_eos=not given.get("ignore_eos"))
     if ours.get("logprobs") == EVERYTHING:
         if context.vocab_size is None:
@@ -44,7 +52,7 @@ VLLM: Final = Dialect(
         "logit_bias": taken("logit_bias"),
         "allowed_token_ids": taken("allowed_ids"),
         "min_tokens": taken("min_tokens", "stop_ids"),
-        "stop_token_ids": taken("stop_ids", note="Of use to min_tokens alone; the engine ends the text."),
+        "stop_token_ids": taken("stop_sequences", "stop_ids"),
         "ignore_eos": taken("stop_ids", note="Then eos_ids may be drawn before min_tokens."),
         "seed": taken("seed", note="-1 is none; another negative one becomes the unsigned number of its 64 bits."),
         "logprobs": taken("logprobs", note="-1 is all of the vocabulary."),
@@ -62,7 +70,8 @@ VLLM: Final = Dialect(
         "extra_args": refused("Only plug-ins of the engine know what is in it.", {}),
         "trace_decode_token_ids": refused("It replaces draws by given ids: replay them without a sampler.", []),
         "structured_outputs": GRAMMAR,
-        **dict.fromkeys(("max_tokens", "stop", "include_stop_str_in_output", "repetition_detection"), LENGTH),
+        **dict.fromkeys(("max_tokens", "include_stop_str_in_output", "repetition_detection"), LENGTH),
+        "stop": STOP,
         "n": ROWS,
         **dict.fromkeys(
             (

@@ -13,6 +13,7 @@ from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.draft_places import DraftPlaces
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, asking_of
 from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.state_slots import refuse_states
 from ascend_sample.sampling.vocabulary_parallel.device_step import DeviceSteps
 from ascend_sample.sampling.vocabulary_parallel.drafted_rows import split_edits_of
 from ascend_sample.sampling.vocabulary_parallel.reported import in_order
@@ -63,6 +64,7 @@ class SplitSteps:
             RuntimeError: another rank is gone.
         """
         _check_kept(batch)
+        refuse_states("Sampler", batch, "No rank has all that is kept: gather the logits, and leave the shard out.")
         _check_coins(batch)
         if not logits.is_cpu:
             return self._on_device.draw(sampler, logits, batch, allowed, purpose)

@@ -209,6 +209,7 @@ BAD = [
         ValueError,
         r"params must leave bad_ids at its default, got bad_ids=\(3,\)",
     ),
+    ({"params": SamplingParams(adaptive_target=0.5)}, ValueError, "params must leave adaptive_target at its default"),
     ({"params": SamplingParams(logprobs=1)}, ValueError, "params must leave logprobs at its default, got logprobs=1"),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
     ({"num_beams": 0}, ValueError, "num_beams must be at least 1, got 0"),

@@ -45,6 +45,16 @@ BAD = [
         ValueError,
         "params must leave logprobs at its default, got logprobs=1",
     ),
+    (
+        {"params": SamplingParams(mirostat_tau=1.0)},
+        ValueError,
+        "params must leave mirostat_tau at its default, got mirostat_tau=1.0",
+    ),
+    (
+        {"params": SamplingParams(stop_sequences=[[1, 2]])},
+        ValueError,
+        r"params must leave stop_sequences at its default, got stop_sequences=\(\(1, 2\),\)",
+    ),
     ({"params": SamplingParams(vocab_size=5)}, ValueError, None),
     ({"generator": 3}, TypeError, "generator must be a torch.Generator, got int 3"),
     ({"logits_processor": [print]}, ValueError, "logits_processor must be empty, got 1"),

@@ -1,0 +1,199 @@
+"""How a step changes what requests remember of their draws, and what it draws by that.
+
+The probabilities that a token is drawn with are known from what the filters have kept of its row: on the CPU the draw
+lists it (`kept.py`), elsewhere torch's operators make it of the logits that were drawn from. Only rows that remember
+something pay. Nothing here reads a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling.distribution import Distributions
+from ascend_sample.sampling.kept import KeptOfStep, kept_values
+from ascend_sample.sampling.kept_choices import Choices, Dense, Listed
+from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
+from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, RowStatus
+from ascend_sample.sampling.row_table import to_device
+from ascend_sample.sampling.segmented import lanes_of
+
+if TYPE_CHECKING:
+    from ascend_sample.sampling.batch import SamplingBatch
+
+LEAST_PROBABILITY: Final = 2.0**-64
+"""No draw reaches deeper, so no surprise is above 64 bits."""
+
+
+class StepStates(NamedTuple):
+    """What rows remember after a step.
+
+    Attributes:
+        rows: their places in the batch.
+        values: float32 [rows, `STATE_WIDTH`].
+        slots: int64 [rows], where it belongs.
+    """
+
+    rows: Sequence[int]
+    values: Tensor
+    slots: Tensor
+
+    def keep(self, batch: SamplingBatch) -> None:
+        """Lets the batch remember it: for steps that were taken without ``advance``, before rows come or move."""
+        held = batch._edits.states.values
+        assert held is not None, "its rows hold slots"
+        held.index_copy_(0, self.slots, self.values)
+
+    @classmethod
+    def joined(cls, parts: Sequence[StepStates]) -> StepStates:
+        """Returns those of all parts."""
+        if len(parts) == 1:
+            return parts[0]
+        rows = [row for part in parts for row in part.rows]
+        return cls(rows, torch.cat([part.values for part in parts]), torch.cat([part.slots for part in parts]))
+
+
+class RememberingRows:
+    """The rows of a batch that remember their draws: what stays the same from step to step.
+
+    Args:
+        batch: some of its rows remember something.
+        keep_ties: as for `Sampler`.
+    """
+
+    def __init__(self, batch: SamplingBatch, keep_ties: bool) -> None:
+        host = batch.host
+        surprised = np.flatnonzero(host.is_remembering & (host.mirostat_tau > 0))
+        adaptive = np.flatnonzero(host.is_remembering & (host.adaptive_target >= 0))
+        self._parts: list[_RowsOfRule] = []
+        if len(surprised):
+            self._parts.append(_RowsOfRule(batch, surprised, Mirostat(batch, surprised), keep_ties))
+        if len(adaptive):
+            self._parts.append(_RowsOfRule(batch, adaptive, AdaptiveP(batch, adaptive), keep_ties))
+
+    def after(
+        self, batch: SamplingBatch, logits: Tensor, drawn: RowsOutput, kept: KeptOfStep | None, purpose: Purpose
+    ) -> tuple[RowsOutput, StepStates]:
+        """Returns what is drawn by what rows remember, and what they remember after it.
+
+        Args:
+            batch: as it was before the step; it stays so.
+            logits: floats [batch, vocab_size], what was drawn from. They stay as they are.
+            drawn: what was drawn from what filters keep. A row whose status is not OK keeps its token and its state.
+            kept: what the CPU kernel has kept; a device needs none.
+            purpose: of the noise.
+        """
+        states = []
+        for part in self._parts:
+            drawn, moved = part.after(batch, logits, drawn, kept, purpose)
+            states.append(moved)
+        return drawn, StepStates.joined(states)
+
+
+class _RowsOfRule:
+    """The rows of a batch that follow one rule.
+
+    Args:
+        batch: theirs.
+        rows: which.
+        rule: theirs.
+        keep_ties: as for `Sampler`.
+    """
+
+    def __init__(
+        self, batch: SamplingBatch, rows: npt.NDArray[np.int64], rule: Mirostat | AdaptiveP, keep_ties: bool
+    ) -> None:
+        device = batch.device
+        self._rows, self._keep_ties = rows, keep_ties
+        self._there = None if len(rows) == len(batch) else to_device(rows, device)
+        self._slots = to_device(batch.host.state_slot[rows], device)
+        self._parameters: RowParameters = batch.row_parameters()
+        if self._there is not None:
+            self._parameters = self._parameters.of_rows(rows, self._there)
+        self._distributions = None
+        if device.type != "cpu" and not keep_ties:
+            self._distributions = Distributions(self._parameters, batch.vocab_size)
+        self._rule = rule
+
+    def after(
+        self, batch: SamplingBatch, logits: Tensor, drawn: RowsOutput, kept: KeptOfStep | None, purpose: Purpose
+    ) -> tuple[RowsOutput, StepStates]:
+        """Does what `RememberingRows.after` does."""
+        held = batch._edits.states.values
+        assert held is not None, "rows hold slots"
+        before, token_ids = held.index_select(0, self._slots), self._of_batch(drawn.token_ids)
+        choices, is_ok = self._choices(logits, kept), self._of_batch(drawn.status) == RowStatus.OK
+        if isinstance(self._rule, AdaptiveP):
+            seed = self._parameters.seed
+            reading = NoiseOfRows(self._rows, self._there, seed, lanes_of(batch.vocab_size))
+            keys = DrawKeys(batch.host.seed, batch.host.position)
+            noise = noise_of_groups([reading], batch.position if seed.is_cpu else None, keys, purpose)[0]
+            assert noise is not None, "it has lanes"
+            token_ids = torch.where(is_ok, self._rule.drawn(choices, before, noise), token_ids)
+            drawn = drawn._replace(token_ids=self._in_batch(token_ids, drawn.token_ids))
+        moved = self._rule.moved(before, choices.of_tokens(token_ids).unsqueeze(1))
+        states = torch.where(is_ok.unsqueeze(1), moved, before)
+        return drawn, StepStates(self._rows.tolist(), states, self._slots)
+
+    def _choices(self, logits: Tensor, kept: KeptOfStep | None) -> Choices:
+        if logits.is_cpu:
+            assert kept is not None, "the kernel tells it"
+            return Listed.of(kept.of_all(), self._rows, logits.shape[1])
+        values = kept_values(self._of_batch(logits), self._parameters, self._distributions, self._keep_ties)
+        return Dense.of(values)
+
+    def _of_batch(self, tensor: Tensor) -> Tensor:
+        return tensor if self._there is None else tensor.index_select(0, self._there)
+
+    def _in_batch(self, of_rows: Tensor, of_batch: Tensor) -> Tensor:
+        return of_rows if self._there is None else of_batch.index_copy(0, self._there, of_rows)
+
+
+class Mirostat:
+    """The bound, in bits, moves against what the surprise is more than `mirostat_tau`. What it drops is not drawn from.
+
+    Args:
+        batch: the requests.
+        rows: those that ask for it.
+    """
+
+    def __init__(self, batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> None:
+        numbers = np.stack((batch.host.mirostat_tau, batch.host.mirostat_eta))[:, rows]
+        self._tau, self._eta = to_device(numbers, batch.device).unsqueeze(2)
+
+    def moved(self, before: Tensor, chances: Tensor) -> Tensor:
+        """Returns mu - eta * (surprise - tau), float32 [rows, `STATE_WIDTH`], given the tokens' chances [rows, 1]."""
+        return torch.addcmul(before, self._eta, bits_of(chances) + self._tau)
+
+
+class AdaptiveP:
+    """A weighted sum of probabilities, and that of the weights, whose ratio is to be `adaptive_target`.
+
+    Args:
+        batch: the requests.
+        rows: those that ask for it.
+    """
+
+    def __init__(self, batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> None:
+        numbers = np.stack((2 * batch.host.adaptive_target, batch.host.adaptive_decay))[:, rows]
+        self._twice_the_target, self._decay = to_device(numbers, batch.device).unsqueeze(2)
+
+    def drawn(self, choices: Choices, before: Tensor, noise: Tensor) -> Tensor:
+        """Returns tokens, int64 [rows], whose probabilities are near to what is missing: by noise, as of `Choices`."""
+        average = before[:, :1] / before[:, 1:]
+        return choices.drawn_near((self._twice_the_target - average).clamp_(0, 1), noise)
+
+    def moved(self, before: Tensor, chances: Tensor) -> Tensor:
+        """Returns the sums with a probability of weight 1, and what was before with less."""
+        return torch.addcmul(torch.cat((chances, torch.ones_like(chances)), 1), before, self._decay)
+
+
+def bits_of(chances: Tensor) -> Tensor:
+    """Returns the base 2 logarithms of probabilities, at least -64: the surprise is that without its sign."""
+    return chances.clamp(min=LEAST_PROBABILITY).log2()

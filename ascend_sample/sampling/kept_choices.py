@@ -1,0 +1,113 @@
+"""What is left to rows once all filters have acted, with probabilities, for rules that look at them before a draw."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling.kept import KeptSets
+from ascend_sample.sampling.segmented import SEGMENT, segmented_draw, segments_of
+
+WIDTH: Final = 0.3
+"""Of probabilities that are near to one another."""
+SHARPNESS: Final = 10.0
+
+
+class Choices(Protocol):
+    """What is left to some rows."""
+
+    def of_tokens(self, token_ids: Tensor) -> Tensor:
+        """Returns the probability of a token of each row, float32 [rows]; 0 where nothing is left to it."""
+
+    def drawn_near(self, wanted: Tensor, noise: Tensor) -> Tensor:
+        """Draws ids by `nearness`, int64 [rows]; any id where nothing is left.
+
+        Args:
+            wanted: float32 [rows, 1], a probability each.
+            noise: float32 [rows, `lanes_of` the vocabulary]: the places', then the segments'.
+        """
+
+
+def nearness(probabilities: Tensor, wanted: Tensor) -> Tensor:
+    """Returns weights that fall with the distance from a probability, quadratically at first, then linearly; 1 at most.
+
+    Example:
+        >>> nearness(torch.tensor([0.5, 0.4, 0.2]), torch.tensor([0.5]))
+        tensor([1.0000, 0.4346, 0.0067])
+
+    Source: llama.cpp's adaptive-p.
+    """
+    # exp(-10 d^2 / (1 + d)) with d = distance / 0.3.
+    distances = (probabilities - wanted).abs_()
+    return (distances.square() / (distances + WIDTH)).mul_(-SHARPNESS / WIDTH).exp_()
+
+
+class Listed(NamedTuple):
+    """What the CPU kernel has kept of some rows: ids and probabilities, one row behind the other; as `Choices`.
+
+    Attributes:
+        row: int64 [kept], whose each is, from 0.
+        ids: int64 [kept].
+        probabilities: float32 [kept].
+        rows: how many rows there are.
+        vocab_size: how many ids.
+    """
+
+    row: Tensor
+    ids: Tensor
+    probabilities: Tensor
+    rows: int
+    vocab_size: int
+
+    @classmethod
+    def of(cls, kept: KeptSets, rows: npt.NDArray[np.int64], vocab_size: int) -> Listed:
+        """Returns those of some rows of a batch."""
+        place = torch.full((len(kept.counts),), -1, dtype=torch.int64)
+        place[torch.from_numpy(rows)] = torch.arange(len(rows))
+        row = place.repeat_interleave(kept.counts)
+        is_theirs = row >= 0
+        ids, probabilities = kept.ids[is_theirs].long(), kept.logprobs[is_theirs].exp()
+        return cls(row[is_theirs], ids, probabilities, len(rows), vocab_size)
+
+    def of_tokens(self, token_ids: Tensor) -> Tensor:
+        is_it = self.ids == token_ids[self.row]
+        return torch.zeros(self.rows).index_copy_(0, self.row[is_it], self.probabilities[is_it])
+
+    def drawn_near(self, wanted: Tensor, noise: Tensor) -> Tensor:
+        """Runs the two races of `segmented_draw` of what is listed alone."""
+        weights = nearness(self.probabilities, wanted.squeeze(1)[self.row])
+        count, segment = segments_of(self.vocab_size), self.ids // SEGMENT
+        # One entry after the other, so that a row's sums do not depend on the others.
+        sums = torch.zeros(self.rows * count).index_add_(0, self.row * count + segment, weights).view(-1, count)
+        winner = (sums / noise[:, SEGMENT:]).argmax(1)
+        is_inside = segment == winner[self.row]
+        inside = torch.zeros(self.rows, SEGMENT)
+        inside[self.row[is_inside], self.ids[is_inside] % SEGMENT] = weights[is_inside]
+        return winner * SEGMENT + (inside / noise[:, :SEGMENT]).argmax(1)
+
+
+class Dense(NamedTuple):
+    """What a device's operators keep of some rows; as `Choices`.
+
+    Attributes:
+        is_dropped: bool [rows, vocab_size], what they do not keep.
+        probabilities: float32 [rows, vocab_size].
+    """
+
+    is_dropped: Tensor
+    probabilities: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor) -> Dense:
+        """Returns those of scaled logits, float32 [rows, vocab_size] with -inf for what is dropped."""
+        return cls(values == -torch.inf, values.softmax(1))
+
+    def of_tokens(self, token_ids: Tensor) -> Tensor:
+        return self.probabilities.gather(1, token_ids.unsqueeze(1)).squeeze(1)
+
+    def drawn_near(self, wanted: Tensor, noise: Tensor) -> Tensor:
+        return segmented_draw(nearness(self.probabilities, wanted).masked_fill_(self.is_dropped, 0), noise)

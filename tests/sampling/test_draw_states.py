@@ -1,0 +1,480 @@
+"""What requests remember of their draws: by hand, through batches that change, on devices, and with planted faults."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import step_costs
+import torch
+from kept_oracle import Race
+from state_rows import acceptable_tokens, as_drawn
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.decoding.row_params import all_but_draw_fields
+from ascend_sample.sampling import (
+    RowStatus,
+    Sampler,
+    SamplingBatch,
+    SamplingParams,
+    StaticStep,
+    StaticVerification,
+    draw_states,
+    kept,
+    kept_choices,
+    row_table,
+    state_slots,
+    value_ranges,
+    verify_drafts,
+)
+from ascend_sample.sampling.fields import Stage
+from ascend_sample.sampling.params import fields_of
+from ascend_sample.sampling.reference import target_distribution
+from ascend_sample.sampling.state_reference import adapted, moved_average, moved_bound, with_bound
+from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
+from tests.decoding.planting import planted
+
+INF, NAN = torch.inf, torch.nan
+EXACT = 2e-5
+VOCAB_SIZE = 500
+STRANGE = torch.tensor([[0.0, NAN, -1.0], [-INF] * 3, [1.0, INF, INF], [-INF, 2.0, 1.5]])
+
+
+def row_of(*probabilities: float) -> Tensor:
+    return torch.tensor([probabilities]).log()
+
+
+def requests(count: int, **more: Any) -> list[SamplingParams]:
+    """Rows of all kinds, of which some remember."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {"mirostat_tau": 2.0},
+        {"mirostat_tau": 4.0, "mirostat_eta": 0.5, "temperature": 0.7},
+        {},
+        {"mirostat_tau": 3.0, "top_k": 20, "top_p": 0.9, "presence_penalty": 0.5},
+        {"mirostat_tau": 3.0, "temperature": 0.0},
+        {"mirostat_tau": 1.0, "min_p": 0.02, "kept": True},
+        {"top_k": 20, "kept": True},
+        {"adaptive_target": 0.3},
+        {"adaptive_target": 0.05, "adaptive_decay": 0.5, "top_k": 20, "temperature": 0.7, "kept": True},
+    )
+    return [SamplingParams(seed=row, **(kinds[row % len(kinds)] | more)) for row in range(count)]
+
+
+def rows_of(count: int, step: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(count, VOCAB_SIZE, generator=generator) * 3
+
+
+def new_batch(params: list[SamplingParams], device: str = "cpu", vocab_size: int = VOCAB_SIZE) -> SamplingBatch:
+    batch = SamplingBatch(vocab_size, device)
+    batch.extend(params)
+    return batch
+
+
+def states_of(batch: SamplingBatch) -> list[tuple[float, ...] | None]:
+    return [batch.states[row] for row in range(len(batch))]
+
+
+class TestMirostat:
+    @pytest.mark.parametrize(
+        ("bound", "kept_ids", "chances"),
+        [
+            (1.4, [3], [1.0]),  # the best one has 1.32 bits, the next one 1.74
+            (2.0, [2, 3], [3 / 7, 4 / 7]),
+            (2.4, [1, 2, 3], [2 / 9, 3 / 9, 4 / 9]),  # 0.2 has 2.32 bits
+            (9.0, [0, 1, 2, 3], [0.1, 0.2, 0.3, 0.4]),
+            (-3.0, [3], [1.0]),  # something stays
+        ],
+    )
+    def test_by_hand(self, bound: float, kept_ids: list[int], chances: list[float], device: str) -> None:
+        params = SamplingParams(mirostat_tau=1.0, mirostat_eta=0.5, seed=3, kept=True)
+        batch = new_batch([params], device, 4)
+        assert batch.states[0] == (2.0,)
+        batch.states[0] = (bound,)
+        output = Sampler()(row_of(0.1, 0.2, 0.3, 0.4).to(device), batch)
+        assert output.kept is not None
+        ids, logprobs = output.kept.of_row(0)
+        assert ids.tolist() == kept_ids
+        assert logprobs.exp().tolist() == pytest.approx(chances, abs=1e-6)
+        surprise = -math.log2(chances[kept_ids.index(int(output.token_ids))])
+        assert batch.states[0] == pytest.approx((bound - 0.5 * (surprise - 1.0),), abs=1e-6)
+
+    def test_surprises_are_what_is_asked_for_on_average(self) -> None:
+        """The paper's claim, of which the code knows nothing: over a text the mean of the surprises is tau."""
+        steps, params = 400, [SamplingParams(mirostat_tau=tau, seed=1) for tau in (2.0, 4.0, 6.0)]
+        batch = new_batch(params, vocab_size=3000)
+        before = states_of(batch)
+        generator = torch.Generator().manual_seed(3)
+        for _ in range(steps):
+            Sampler()(torch.randn(1, 3000, generator=generator).expand(3, -1) * 2, batch)
+        for one, first, last in zip(params, before, states_of(batch), strict=True):
+            assert first is not None
+            assert last is not None
+            mean = one.mirostat_tau - (last[0] - first[0]) / (one.mirostat_eta * steps)
+            assert abs(mean - one.mirostat_tau) < 0.15, one
+
+    def test_other_ranges_see_the_same_probabilities(self) -> None:
+        """As `epsilon_cutoff` does: what stays is what each of them keeps."""
+        fields = {"typical_p": 0.8, "top_n_sigma": 2.5, "xtc_probability": 1.0, "xtc_threshold": 0.05}
+        remembering = [SamplingParams(seed=row, mirostat_tau=2.5, **fields) for row in range(40)]
+        logits, alike = rows_of(40), [with_bound(one, 5.0) for one in remembering]
+        assert torch.equal(
+            Sampler()(logits, new_batch(remembering)).token_ids, Sampler()(logits, new_batch(alike)).token_ids
+        )
+
+
+class TestAdaptiveP:
+    def test_by_hand(self, device: str) -> None:
+        """The average is 0.1 too low, so 0.3 is wanted; the sums are those of the probabilities before."""
+        params = SamplingParams(adaptive_target=0.2, adaptive_decay=0.5, seed=3, kept=True)
+        batch = new_batch([params], device, 4)
+        assert batch.states[0] == pytest.approx((0.4, 2.0))
+        batch.states[0] = (0.4, 4.0)
+        chances = [0.1, 0.2, 0.3, 0.4]
+        output = Sampler()(row_of(*chances).to(device), batch)
+        assert output.kept is not None
+        assert output.kept.of_row(0)[1].exp().tolist() == pytest.approx(chances)
+        assert batch.states[0] == pytest.approx((chances[int(output.token_ids)] + 0.2, 3.0))
+
+    @pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"min_p": 0.3, "temperature": 0.5}], ids=str)
+    def test_tokens_are_drawn_as_often_as_they_should(self, more: dict[str, Any], device: str) -> None:
+        count = 20_000
+        asked = SamplingParams(adaptive_target=0.3, adaptive_decay=0.5, **more)
+        chances = torch.tensor([0.05, 0.1, 0.2, 0.25, 0.4])
+        spread = torch.full((1, 600), -INF)  # of three segments
+        spread[0, [3, 4, 300, 400, 599]] = chances.log()
+        batch = new_batch([replace(asked, seed=seed) for seed in range(count)], device, 600)
+        drawn = Sampler()(spread.expand(count, -1).to(device), batch).token_ids.cpu()
+        before = torch.from_numpy(target_distribution(spread[0].numpy(), replace(asked, adaptive_target=None)))
+        expected = torch.zeros(600, dtype=torch.float64)
+        expected[before > 0] = torch.from_numpy(adapted(before[before > 0].numpy(), 0.3)) * count
+        found, is_left = drawn.bincount(minlength=600), expected > 0
+        assert not found[~is_left].any()
+        assert ((found - expected)[is_left] ** 2 / expected[is_left]).sum() < 40  # 4 degrees of freedom: 1e-7
+
+    def test_draws_of_a_text_are_independent(self) -> None:
+        """With equal states, what comes after a token does not depend on it."""
+        count, params = 20_000, SamplingParams(adaptive_target=0.3, seed=5)
+        batch = SamplingBatch(4)
+        batch.extend([params] * count, positions=range(count))
+        drawn = Sampler()(row_of(0.1, 0.2, 0.3, 0.4).expand(count, -1), batch).token_ids
+        share = (drawn == 2).double().mean()
+        for lag in (1, 2, 3):
+            both = ((drawn[lag:] == 2) & (drawn[:-lag] == 2)).double().mean()
+            assert abs(both - share**2) < 5.5 * share * (1 - share) / count**0.5
+
+    def test_probabilities_come_nearer_to_what_is_asked_for(self) -> None:
+        """On average, as far as the rows have tokens of such probabilities."""
+        steps, params = 400, [SamplingParams(adaptive_target=target, seed=1) for target in (0.2, 0.5, 0.8)]
+        batch = new_batch(params, vocab_size=64)
+        generator = torch.Generator().manual_seed(3)
+        told = torch.zeros(3)
+        for _ in range(steps):
+            logits = torch.randn(1, 64, generator=generator).expand(3, -1) * 4
+            tokens = Sampler()(logits, batch).token_ids
+            told += logits.softmax(1).gather(1, tokens.unsqueeze(1)).squeeze(1) / steps
+        assert told.tolist() == pytest.approx([0.2, 0.5, 0.8], abs=0.2)
+        assert told.tolist() == sorted(told.tolist())
+
+    def test_it_is_not_asked_for_beside_mirostat(self) -> None:
+        says = r"^SamplingParams: adaptive_target must be None beside mirostat_tau, got 0\.0\. Both steer"
+        with pytest.raises(ValueError, match=says):
+            SamplingParams(adaptive_target=0, mirostat_tau=1.0)
+
+
+class TestState:
+    def test_a_row_is_the_same_alone_and_with_any_threads(self, device: str) -> None:
+        params, batch = requests(21), new_batch(requests(21), device)
+        alone = [new_batch([one], device) for one in params]
+        threads = torch.get_num_threads()
+        try:
+            for step in range(3):
+                torch.set_num_threads(1 + step)
+                tokens = Sampler()(rows_of(21, step).to(device), batch).token_ids.tolist()
+                logits = rows_of(21, step).split(1)
+                each = [int(Sampler()(row.to(device), one).token_ids) for row, one in zip(logits, alone, strict=True)]
+                assert each == tokens
+        finally:
+            torch.set_num_threads(threads)
+        assert [one.states[0] for one in alone] == states_of(batch)
+
+    def test_rows_that_move_take_it_along(self, device: str) -> None:
+        batch = new_batch(requests(7), device)
+        Sampler()(rows_of(7).to(device), batch)
+        before = states_of(batch)
+        batch.swap(0, 5)
+        batch.reorder([1, 0, 2, 3, 4, 6, 5])
+        batch.remove(2)
+        assert states_of(batch) == [before[place] for place in (1, 5, 0, 3, 4, 6)]
+        batch.extend(requests(3))  # in slots that were another's
+        assert states_of(batch)[6:] == [(4.0,), (8.0,), None]
+
+    def test_a_request_that_comes_back_goes_on(self, device: str) -> None:
+        params = SamplingParams(mirostat_tau=2.0, seed=5, frequency_penalty=0.2)
+        undisturbed = new_batch([params], device)
+        tokens = [int(Sampler()(rows_of(1, step).to(device), undisturbed).token_ids) for step in range(6)]
+        batch = new_batch([params], device)
+        for step in range(3):
+            Sampler()(rows_of(1, step).to(device), batch)
+        state = batch.states[0]
+        assert state is not None
+        batch.remove(0)
+        batch.extend(requests(2))
+        batch.add(params, output_ids=tokens[:3])
+        batch.states[2] = state
+        again = [int(Sampler()(rows_of(1, step).expand(3, -1).to(device), batch).token_ids[2]) for step in range(3, 6)]
+        assert again == tokens[3:]
+        assert batch.states[2] == undisturbed.states[0]
+
+    def test_who_does_not_draw_keeps_it(self, device: str) -> None:
+        """A greedy row, a row without mass, and one whose logits are none: as is a step that does not advance."""
+        params = SamplingParams(mirostat_tau=1.0, seed=1)
+        batch = new_batch([params, params, params, params, replace(params, temperature=0)], device, 3)
+        logits = torch.cat((STRANGE, STRANGE[3:])).to(device)
+        first = Sampler()(logits, batch, advance=False)
+        assert states_of(batch) == [(2.0,)] * 5
+        output = Sampler()(logits, batch)
+        assert torch.equal(output.token_ids, first.token_ids)
+        seen = (RowStatus.NAN_SEEN, RowStatus.ALL_MASKED, RowStatus.INF_SEEN, RowStatus.OK, RowStatus.OK)
+        assert tuple(output.status.tolist()) == seen
+        assert [state == (2.0,) for state in states_of(batch)] == [True, True, True, False, True]
+        assert first.states is not None
+        moved = states_of(batch)
+        batch.states[3] = (2.0,)
+        batch.flush()
+        first.states.keep(batch)
+        assert states_of(batch) == moved
+
+    def test_an_error_leaves_it(self) -> None:
+        batch = new_batch(requests(3))
+        before = states_of(batch)
+        with pytest.raises(ValueError, match="logits must have the shape of the batch"):
+            Sampler()(rows_of(2), batch)
+        assert states_of(batch) == before
+
+    def test_the_host_samples_for_a_device(self, npu: str) -> None:
+        here, there = new_batch(requests(14)), new_batch(requests(14))
+        for step in range(3):
+            Sampler()(rows_of(14, step), here)
+            Sampler(host=True)(rows_of(14, step).to(npu), there)
+        assert states_of(here) == states_of(there)
+
+    def test_a_device_remembers_the_same(self, npu: str) -> None:
+        here, there = new_batch(requests(70)), new_batch(requests(70), npu)
+        for step in range(3):
+            drawn = Sampler()(rows_of(70, step), here).token_ids
+            assert torch.equal(drawn, Sampler()(rows_of(70, step).to(npu), there).token_ids.cpu())
+            for one, other in zip(states_of(here), states_of(there), strict=True):
+                assert one == other or one == pytest.approx(other, abs=EXACT)
+
+    @pytest.mark.parametrize("more", [{"mirostat_tau": 3.0}, {"adaptive_target": 0.1}], ids=str)
+    @pytest.mark.parametrize("filters", [{"top_k": 20, "top_p": 0.9}, {}], ids=str)
+    def test_a_draw_leaves_the_logits_of_a_device_to_be_read_again(
+        self, more: dict[str, float], filters: dict[str, Any], npu: str
+    ) -> None:
+        """As one call draws rows that are alike, which may write over what it is given elsewhere."""
+        params = [SamplingParams(seed=row, temperature=0.7, bad_ids=[3], **more, **filters) for row in range(20)]
+        here, there = new_batch(params), new_batch(params, npu)
+        assert torch.equal(
+            Sampler()(rows_of(20), here).token_ids, Sampler()(rows_of(20).to(npu), there).token_ids.cpu()
+        )
+        for one, other in zip(states_of(here), states_of(there), strict=True):
+            assert one == pytest.approx(other, abs=EXACT)
+
+    def test_kept_sets_are_those_of_rows_that_ask(self) -> None:
+        output = Sampler()(rows_of(7), new_batch(requests(7)))
+        assert output.kept is not None
+        assert [count > 0 for count in output.kept.counts.tolist()] == [False] * 5 + [True] * 2
+        assert output.kept.offsets.diff().tolist() == output.kept.counts.tolist()
+        bounded = Sampler(max_kept=19)(rows_of(7), new_batch(requests(7)))
+        assert bounded.kept is not None
+        assert bounded.kept.counts.tolist() == output.kept.counts.tolist()
+        assert bounded.kept.offsets.diff().tolist()[-1] == 0
+        assert Sampler()(rows_of(2), new_batch(requests(2))).kept is None
+
+    @pytest.mark.parametrize(
+        ("row", "state", "error", "says"),
+        [
+            (0, (1.0, 2.0), TypeError, r"^SamplingBatch: state must be a tuple of 1 float, got \(1.0, 2.0\)"),
+            (0, 1.0, TypeError, "state must be a tuple of 1 float, got 1.0"),
+            (0, ("1",), TypeError, "state must be a tuple of 1 float"),
+            (0, (NAN,), ValueError, r"state must be finite in float32, got \(nan,\). Give what was read"),
+            (0, (1e39,), ValueError, "state must be finite in float32"),
+            (
+                2,
+                (1.0,),
+                ValueError,
+                "row must be that of a request with mirostat_tau.*, got 2. Others remember nothing",
+            ),
+            (9, (1.0,), IndexError, r"row must be in \[0, 3\)"),
+        ],
+    )
+    def test_what_cannot_be_set(self, row: int, state: Any, error: type[Exception], says: str) -> None:
+        batch = new_batch(requests(3))
+        before = states_of(batch)
+        with pytest.raises(error, match=says):
+            batch.states[row] = state
+        assert states_of(batch) == before
+
+
+class OneOfTwo:
+    """A rank that hears nothing of the other."""
+
+    rank, size = 0, 2
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        raise AssertionError(message)
+
+
+def test_who_cannot_serve_them_says_so() -> None:
+    batch = new_batch([SamplingParams(), SamplingParams(mirostat_tau=1.0)], vocab_size=5)
+    says = r": batch must hold no request with mirostat_tau.*, got row 1\. "
+    with pytest.raises(ValueError, match=f"^StaticStep{says}A graph"):
+        StaticStep(2, 5, torch.float32, "cpu").prepare(batch, is_edited=True)
+    with pytest.raises(ValueError, match=f"^StaticVerification{says}A graph"):
+        StaticVerification(2, 1, 5, torch.float32, "cpu").prepare(batch)
+    with pytest.raises(ValueError, match=f"^verify_drafts{says}Sample its tokens one by one"):
+        verify_drafts(torch.zeros(3, 5), torch.tensor([1]), batch, counts=[1, 0])
+    with pytest.raises(ValueError, match=f"^Sampler{says}No rank"):
+        Sampler(shard=VocabularyShard(0, 3, 5, OneOfTwo()))(torch.zeros(2, 3), batch)
+    assert set(fields_of(Stage.STATE)) <= set(all_but_draw_fields())  # beam_sample refuses them
+
+
+def cost_of(monkeypatch: pytest.MonkeyPatch, rows: list[SamplingParams]) -> dict[str, Any]:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    monkeypatch.setitem(step_costs.BUDGETS, "states", step_costs.Budget(0, 0, tuple(rows)))
+    return step_costs.measured("states", 8, 32000, torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("fields", "others", "launches"),
+    [
+        ({"mirostat_tau": 3.0}, 0, 32),
+        ({"mirostat_tau": 3.0}, 1, 37),
+        ({"adaptive_target": 0.3}, 0, 36),
+        ({"adaptive_target": 0.3}, 1, 40),
+    ],
+)
+def test_launches_beside_those_of_a_step_with_edits(
+    fields: dict[str, float], others: int, launches: int, npu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edited = SamplingParams(seed=1, top_k=50, top_p=0.9, temperature=0.7, logit_bias={3: 1.0})
+    without = cost_of(monkeypatch, [edited] * (1 + others))
+    costs = cost_of(monkeypatch, [replace(edited, **fields), *[edited] * others])
+    assert costs["launches"] - without["launches"] == launches
+    assert costs["waits"] == 0
+    assert costs["copies"] == {"h2d": 2 if "adaptive_target" in fields else 1}  # noise of its own
+
+
+FAULTS = {
+    "the state is not updated": (draw_states, "held.index_copy_(0, self.slots, self.values)", "pass"),
+    "the state of the neighbouring row": (
+        draw_states,
+        "held.index_select(0, self._slots)",
+        "held.index_select(0, self._slots.roll(1))",
+    ),
+    "the probability of the neighbouring row": (
+        draw_states,
+        "choices.of_tokens(token_ids).unsqueeze(1)",
+        "choices.of_tokens(token_ids).unsqueeze(1).roll(1, 0)",
+    ),
+    "natural logarithms": (draw_states, ".log2()", ".log()"),
+    "a surprise without its sign": (draw_states, "bits_of(chances) + self._tau", "self._tau - bits_of(chances)"),
+    "a row that was not drawn from moves": (draw_states, "torch.where(is_ok.unsqueeze(1), moved, before)", "moved"),
+    "a surprise before the rest is renormalised": (kept_choices, "values.softmax(1)", "values.exp()"),
+    "the tokens of the neighbouring row": (
+        draw_states,
+        "self._rule.drawn(choices, before, noise)",
+        "self._rule.drawn(choices, before, noise.roll(1, 0))",
+    ),
+    "noise of another purpose": (draw_states, "keys, purpose)[0]", "keys, Purpose.RESAMPLING)[0]"),
+    "noise of another position": (draw_states, "batch.host.position)", "batch.host.position + 1)"),
+    "tokens stay where the rule draws others": (
+        draw_states,
+        "torch.where(is_ok, self._rule",
+        "torch.where(~is_ok, self._rule",
+    ),
+    "the decay of the wrong sum": (
+        draw_states,
+        "torch.addcmul(torch.cat((chances, torch.ones_like(chances)), 1), before, self._decay)",
+        "torch.cat((chances, torch.ones_like(chances)), 1) * self._decay + before",
+    ),
+    "the sums change places": (
+        draw_states,
+        "(chances, torch.ones_like(chances))",
+        "(torch.ones_like(chances), chances)",
+    ),
+    "the average the other way round": (draw_states, "before[:, :1] / before[:, 1:]", "before[:, 1:] / before[:, :1]"),
+    "the target once": (draw_states, "2 * batch.host.adaptive_target", "batch.host.adaptive_target"),
+    "what was never wanted is": (draw_states, ".clamp_(0, 1)", ".clamp_(0.5, 1)"),
+    "weights that stay quadratic": (kept_choices, "(distances + WIDTH)", "WIDTH"),
+    "weights that fall from a probability up": (kept_choices, ".abs_()", ".clamp_(min=0)"),
+    "the sums of another row on the CPU": (
+        kept_choices,
+        "self.row * count + segment",
+        "(self.rows - 1 - self.row) * count + segment",
+    ),
+    "what is dropped may be drawn": (kept_choices, ".masked_fill_(self.is_dropped, 0)", ""),
+    "the target of another row on the CPU": (
+        kept_choices,
+        "wanted.squeeze(1)[self.row]",
+        "wanted.squeeze(1)[self.row - 1]",
+    ),
+    "a greedy row moves": (row_table, " & (self.temperature != 0)", ""),
+    "the bound begins at tau": (state_slots, "(2 * params.mirostat_tau,)", "(params.mirostat_tau,)"),
+    "bounds in nats": (value_ranges, "numpy.exp2(-", "numpy.exp(-"),
+    "bounds in nats on a device": (value_ranges, "-math.log(2.0)", "-1.0"),
+    "the bound of another row": (value_ranges, "[host.state_slot[rows], 0]", "[host.state_slot[rows] - 1, 0]"),
+    "the bound of another row on a device": (
+        value_ranges,
+        "numpy.where(is_bounded, slots, slots.max())",
+        "numpy.where(is_bounded, slots.max() - slots, 0)",
+    ),
+    "rows without mirostat have a bound on a device": (value_ranges, "[[-LARGEST], [0.0]]", "[[0.0], [0.0]]"),
+    "all rows are told as kept": (kept, "is_told[self.asked.asking.rows] = True", "is_told[:] = True"),
+}
+
+
+def check_states(device: str) -> None:
+    """Steps of rows that remember and rows that do not, beside float64: on the CPU, and on a device."""
+    params, tokens = [*requests(18), SamplingParams(seed=14, epsilon_cutoff=1e-4)], []
+    for place in ("cpu", device):
+        batch = new_batch(params, place)
+        assert batch.states[1] == (8.0,)
+        texts: list[list[int]] = [[] for _ in params]
+        for step in range(4):
+            before, logits = states_of(batch), rows_of(len(params), step)
+            logits[8, 3] = NAN
+            drawn = Sampler()(logits.to(place), batch)
+            tokens.append(drawn.token_ids.tolist())
+            for row, (one, now) in enumerate(zip(params, states_of(batch), strict=True)):
+                state, token_id = before[row], int(drawn.token_ids[row])
+                is_listed = drawn.kept is not None and int(drawn.kept.counts[row]) > 0
+                assert is_listed == (one.kept and row != 8), row
+                alike = as_drawn(one, state)
+                chance = float(target_distribution(logits[row].double().numpy(), alike, (), texts[row])[token_id])
+                assert chance > 0, row
+                texts[row].append(token_id)
+                if state is None or now is None or one.temperature == 0 or row == 8:
+                    assert now == state, row
+                elif one.adaptive_target is None:
+                    assert abs(now[0] - moved_bound(one, state[0], chance)) < EXACT, row
+                else:
+                    assert now == pytest.approx(moved_average(one, state, chance), abs=EXACT), row
+                    race = Race(logits[row].double().numpy(), alike, step, (), tuple(texts[row][:-1]))
+                    assert token_id in acceptable_tokens(one, race, state, 2e-5), row
+    assert tokens[:4] == tokens[4:]
+
+
+def test_nothing_is_wrong_without_a_fault(npu: str) -> None:
+    check_states(npu)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_caught(name: str, npu: str) -> None:
+    with planted(*FAULTS[name]), pytest.raises(AssertionError):
+        check_states(npu)

@@ -1,0 +1,293 @@
+"""What ends a text: by hand, as in vLLM, beside a search of whole texts, for drafts, on devices, at what cost."""
+
+from __future__ import annotations
+
+import random
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling import (
+    Ended,
+    Sampler,
+    SamplingBatch,
+    SamplingParams,
+    StaticVerification,
+    edits,
+    host_copy,
+    stops,
+    verify_drafts,
+)
+from ascend_sample.sampling.reference import end_of
+from ascend_sample.sampling.stops import StopWatch
+from tests.decoding.planting import planted
+
+VOCAB_SIZE = 9
+RULED: dict[str, Any] = {"stop_sequences": [2, [5, 6], [3, 5, 6], [4, 4]]}
+
+
+def watched(output: list[int], before: list[int] | None = None, **fields: Any) -> tuple[int, int] | None:
+    watch = StopWatch(SamplingParams(**fields), before or [], VOCAB_SIZE)
+    watch.extend(output)
+    return watch.end
+
+
+def new_batch(params: list[SamplingParams], device: str = "cpu", **known: Any) -> SamplingBatch:
+    batch = SamplingBatch(VOCAB_SIZE, device)
+    batch.extend(params, **known)
+    return batch
+
+
+def ids(*tokens: int, device: str = "cpu") -> Tensor:
+    return torch.tensor(tokens, device=device)
+
+
+@pytest.mark.parametrize(
+    ("output", "end"),
+    [
+        ([1, 2, 1], (0, 2)),
+        ([1, 5, 6], (3, 3)),
+        ([3, 5, 6], (1, 3)),  # two end there, and they are kept sorted: the first counts
+        ([5, 5, 6, 2], (3, 3)),  # what comes first, not what is named first
+        ([4, 4, 4], (2, 2)),
+        ([4, 5, 4, 6], None),
+        ([5, -1, 6], None),
+        ([], None),
+    ],
+)
+def test_by_hand(output: list[int], end: tuple[int, int] | None) -> None:
+    assert watched(output, **RULED) == end
+    assert end_of(output, SamplingParams(**RULED)) == end
+    assert SamplingParams(**RULED).stop_sequences == ((2,), (3, 5, 6), (4, 4), (5, 6))
+
+
+@pytest.mark.parametrize(
+    ("output", "end"),
+    [
+        ([2, 1, 1], None),
+        ([1, 2, 1], None),
+        ([1, 1, 2], (0, 3)),  # vLLM looks at ids from the token on with which min_tokens are there
+        ([1, 5, 6], None),  # at sequences from the next one on
+        ([1, 1, 5, 6], (3, 4)),
+        ([1, 2, 5, 6], (3, 4)),  # it may begin before
+        ([2, 5, 6, 1, 2], (0, 5)),
+    ],
+)
+def test_no_stop_counts_before_min_tokens(output: list[int], end: tuple[int, int] | None) -> None:
+    assert watched(output, min_tokens=3, **RULED) == end
+    assert end_of(output, SamplingParams(min_tokens=3, **RULED)) == end
+
+
+def test_sequences_of_one_id_are_stop_ids() -> None:
+    params = SamplingParams(stop_ids=[7], stop_sequences=[[5, 6], [3], 2])
+    assert (params.stop_ids, params.stop_sequences) == ((2, 3, 7), ((2,), (3,), (5, 6)))
+    assert SamplingParams.from_mapping(params.to_mapping()) == params
+
+
+def test_stop_ids_alone_cost_nothing(npu: str) -> None:
+    batch = new_batch([SamplingParams(stop_ids=[3])], npu)
+    assert not batch._edits.stops.watches
+    batch.append(ids(3, device=npu))
+    assert batch.ended() == []
+
+
+def test_a_batch_tells_once(device: str) -> None:
+    batch = new_batch([SamplingParams(), SamplingParams(**RULED), SamplingParams(stop_sequences=[3, 1])], device)
+    batch.append(ids(2, 5, 4, device=device))
+    assert batch.ended() == []
+    batch.append(ids(2, 6, 1, device=device))
+    assert batch.ended() == [Ended(1, 3, 2), Ended(2, 0, 2)]
+    batch.append(ids(2, 2, 3, device=device))
+    assert batch.ended() == []
+
+
+def test_tokens_that_are_drawn_are_looked_at(device: str) -> None:
+    params = [SamplingParams(temperature=0, stop_sequences=[[1, 3]]), SamplingParams(temperature=0, stop_sequences=[3])]
+    batch = new_batch(params, device)
+    told = []
+    for best in ([1, 1], [3, 2], [0, 3]):
+        Sampler()(torch.eye(VOCAB_SIZE, device=device)[best], batch)
+        told.append(batch.ended())
+    assert told == [[], [Ended(0, 0, 2)], [Ended(1, 0, 3)]]
+
+
+def test_min_tokens_hold_sequences_back_without_stop_ids(device: str) -> None:
+    params = SamplingParams(temperature=0, min_tokens=2, stop_sequences=[[1, 3]], logit_bias={4: 0.5})
+    batch = new_batch([params, SamplingParams(min_tokens=1, stop_sequences=[[1, 3]])], device)
+    for best in (1, 3, 1, 3):
+        Sampler()(torch.eye(VOCAB_SIZE, device=device)[[best, best]] * 9, batch)
+    assert Ended(0, 0, 4) in batch.ended()
+
+
+def test_rows_that_move_or_leave(device: str) -> None:
+    batch = new_batch([SamplingParams(stop_sequences=[row]) for row in range(5)], device)
+    batch.swap(0, 4)
+    batch.remove(1)  # row 0's request is the second one now
+    batch.append(ids(4, 0, 2, 0, device=device))
+    batch.remove(2)  # who has ended, and was not told
+    batch.add(SamplingParams(stop_sequences=[0]))
+    assert batch.ended() == [Ended(0, 0, 1), Ended(1, 0, 1)]
+    batch.append(ids(0, 0, 0, 0, device=device))
+    assert batch.ended() == [Ended(3, 0, 1)]
+
+
+def test_a_request_that_comes_back(device: str) -> None:
+    """What it has drawn counts for the length, and as a beginning; the prompt does not."""
+    params = SamplingParams(**RULED)
+    known = {"prompt_ids": [[5], [1]], "output_ids": [[], [1, 1, 1, 3, 5]]}
+    batch = new_batch([params, params], device, **known)
+    batch.append(ids(6, 6, device=device))
+    assert batch.ended() == [Ended(1, 1, 6)]
+    with pytest.raises(ValueError, match="output_ids must hold ids"):
+        batch.add(params, output_ids=[VOCAB_SIZE])
+
+
+def test_drafts_end_where_a_stop_is(device: str) -> None:
+    """The first place counts, also where more drafts were accepted."""
+    params = [SamplingParams(temperature=0, **RULED), SamplingParams(temperature=0, stop_sequences=[1])]
+    batch = new_batch(params, device)
+    logits = torch.eye(VOCAB_SIZE, device=device)[[1, 5, 6, 7, 0, 1]]
+    verified = verify_drafts(logits, ids(1, 5, 6, 8, device=device), batch, counts=[3, 1])
+    assert verified.accepted.tolist() == [3, 0]
+    verified.append_to(batch)
+    assert batch.ended() == [Ended(0, 3, 3)]
+    step = StaticVerification(2, 1, VOCAB_SIZE, torch.float32, device)
+    step.prepare(batch)
+    step.logits.copy_(torch.eye(VOCAB_SIZE)[[0, 0, 1, 1]])
+    step.draft_ids.copy_(ids(1, 1))
+    step.run()
+    step.verified(batch).append_to(batch)
+    assert batch.ended() == [Ended(1, 0, 2)]
+
+
+def random_case(rng: random.Random) -> tuple[SamplingParams, list[int]]:
+    sequences = {tuple(rng.choices(range(4), k=rng.randrange(1, 5))) for _ in range(rng.randrange(1, 5))}
+    sequences |= {(stop,) for stop in rng.sample(range(4, 9), rng.randrange(3))}
+    params = SamplingParams(stop_sequences=sequences, min_tokens=rng.choice((0, 0, 3, 9)))
+    return params, rng.choices(range(VOCAB_SIZE), [9, 9, 9, 9, 1, 1, 1, 1, 1], k=rng.randrange(30))
+
+
+def check_random_texts(count: int) -> int:
+    """Beside a search of whole texts, in pieces, from a place where nothing has ended yet; returns how many end."""
+    rng, found = random.Random(1), 0
+    for _ in range(count):
+        params, output = random_case(rng)
+        end = end_of(output, params)
+        start = rng.randrange(min(len(output), 99 if end is None else end[1] - 1) + 1)
+        assert watched(output[start:], output[:start], **{k: v for k, v in params.to_mapping().items() if v}) == end
+        found += end is not None
+    return found
+
+
+def test_random_texts() -> None:
+    assert check_random_texts(10_000) > 4000
+
+
+def test_a_batch_of_random_texts(device: str) -> None:
+    """Rows that take in different numbers of tokens at once, as drafts bring them."""
+    rng = random.Random(2)
+    cases = [random_case(rng) for _ in range(60)]
+    batch, told = new_batch([params for params, _ in cases], device), {}
+    places = [0] * len(cases)
+    while any(place < len(output) for place, (_, output) in zip(places, cases, strict=True)):
+        rows, tokens = [], []
+        for row, (_, output) in enumerate(cases):
+            taken = output[places[row] : places[row] + rng.randrange(4)]
+            places[row] += len(taken)
+            rows += [row] * len(taken)
+            tokens += taken
+        if rows:
+            batch.append(ids(*tokens, device=device), rows)
+        told |= {end.row: end[1:] for end in batch.ended()}
+    ends = {row: end_of(output, params) for row, (params, output) in enumerate(cases)}
+    assert told == {row: end for row, end in ends.items() if end is not None}
+
+
+@pytest.mark.usefixtures("late")
+def test_tokens_that_arrive_late_are_waited_for() -> None:
+    batch = new_batch([SamplingParams(stop_sequences=[3])], "npu")
+    batch.append(ids(1, device="npu"))
+    batch.append(ids(3, device="npu"))
+    assert batch.ended() == [Ended(0, 0, 2)]
+
+
+def test_nobody_waits_before_it_is_asked(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = new_batch([SamplingParams(stop_sequences=[3])], npu)
+    monkeypatch.setattr(host_copy.HostTokens, "has_arrived", False)
+    monkeypatch.setattr(host_copy.HostTokens, "read", lambda self: pytest.fail("it waits"))
+    for _ in range(3):
+        Sampler()(torch.zeros(1, VOCAB_SIZE, device=npu), batch)
+
+
+def test_a_token_costs_the_same_after_any_text() -> None:
+    def calls_of(length: int) -> int:
+        watch = StopWatch(SamplingParams(**RULED), [1, 3] * (length // 2), VOCAB_SIZE)
+        lines = 0
+
+        def look(frame: FrameType, event: str, argument: object) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return look
+
+        watch.extend([1] * length)
+        sys.settrace(look)
+        try:
+            watch.extend([5, 1, 6, 3])
+        finally:
+            sys.settrace(None)
+        return lines
+
+    assert calls_of(100) == calls_of(30_000) < 100
+
+
+FAULTS = {
+    "a stop before min_tokens is told": (stops, "self._length >= least and ", ""),
+    "sequences count a token too early": (stops, " + (len(stop) > 1)", ""),
+    "stop ids count a token too late": (stops, "(len(stop) > 1)", "1"),
+    "the last token alone is compared": (
+        stops,
+        "tuple(self._last)[-len(stop) :] == stop",
+        "self._last[-1] == stop[-1]",
+    ),
+    "the last end counts": (stops, "if self.end is not None:\n                return", "pass"),
+    "what was drawn before is forgotten": (
+        stops,
+        "self._last = deque(before.tolist(), longest)",
+        "self._last = deque([], longest)",
+    ),
+    "the length begins at 0": (
+        stops,
+        "self._length, self._min_tokens = len(output_ids)",
+        "self._length, self._min_tokens = 0",
+    ),
+    "an end is told again": (stops, "self._told |= new.keys()", "pass"),
+    "the row that held the slot first": (
+        stops,
+        "in enumerate(slots.tolist()) if slot",
+        "in enumerate(sorted(slots.tolist())) if slot",
+    ),
+    "tokens of the neighbouring row": (stops, "tokens[place]", "tokens[place - 1]"),
+    "drafts are looked at as one token a row": (
+        edits,
+        "self._await(token_ids, rows)",
+        "self._await(token_ids, slice(None))",
+    ),
+}
+
+
+def check_stops(device: str) -> None:
+    check_random_texts(500)
+    test_a_batch_of_random_texts(device)
+    test_a_batch_tells_once(device)
+    test_rows_that_move_or_leave(device)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_caught(name: str) -> None:
+    check_stops("cpu")
+    with planted(*FAULTS[name]), pytest.raises((AssertionError, IndexError)):
+        check_stops("cpu")
