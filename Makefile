@@ -3,6 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
+INSTALL := $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
 FUZZ_SECONDS ?= 600
@@ -27,7 +28,7 @@ test: lint  ## linters and all tests, in WORKERS (2) processes; a skip counts as
 	OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal --durations 25 -m "not alone"
 	$(RUN) -m pytest -m alone
 
-test-statistics: $(BIN)/.built  ## the gates of the sampling layer with all draws and all planted faults: some minutes
+test-statistics: $(BIN)/.tools  ## the gates of the sampling layer with all draws and all planted faults: some minutes
 	$(RUN) tests/statistics/run.py
 
 build: $(BIN)/.built  ## the virtual environment with the package in it
@@ -39,41 +40,41 @@ verify: $(BIN)/.built  ## 20,000 rows of parity of each operator, on the CPU and
 	    --device npu --rows 20000 || exit 1; \
 	done
 
-lint: $(BIN)/.built  ## ruff, mypy, clang-format
+lint: $(BIN)/.tools  ## ruff, mypy, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(SOURCES)
 
-format: $(BIN)/.built  ## rewrite the sources in the project's format
+format: $(BIN)/.tools  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(SOURCES)
 
-sanitize: $(BIN)/.built  ## hostcann, the binding and the CPU kernel under AddressSanitizer and UBSan; the kernel under TSan too
+sanitize: $(BIN)/.tools  ## hostcann, the binding and the CPU kernel under AddressSanitizer and UBSan; the kernel under TSan too
 	$(RUN) tests/conformance/run_sanitized.py --binding
 	$(RUN) tests/cpu/run_sanitized.py
 
-fuzz: $(BIN)/.built  ## random rows through the CPU kernel under AddressSanitizer and UBSan, for FUZZ_SECONDS (600)
+fuzz: $(BIN)/.tools  ## random rows through the CPU kernel under AddressSanitizer and UBSan, for FUZZ_SECONDS (600)
 	$(RUN) tests/cpu/run_fuzz.py --seconds $(FUZZ_SECONDS)
 
-test-aarch64: $(BIN)/.built  ## the CPU kernel's aarch64 code, cross-compiled, under qemu: bit for bit what it is here
+test-aarch64: $(BIN)/.tools  ## the CPU kernel's aarch64 code, cross-compiled, under qemu: bit for bit what it is here
 	$(RUN) tests/cpu/run_aarch64.py
 
-mutation: $(BIN)/.built  ## plant faults in copies of the sources and see that the tests catch each
+mutation: $(BIN)/.tools  ## plant faults in copies of the sources and see that the tests catch each
 	$(RUN) -m tests.mutation.run --copies $(WORKERS)
 
 test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
 	$(RUN) -m tests.install.run
 
-test-matrix: $(BIN)/.built  ## build and test with every torch_npu from 2.7.1 and every Python, one after the other: hours, 10 GB
+test-matrix: $(BIN)/.tools  ## build and test with every torch_npu from 2.7.1 and every Python, one after the other: hours, 10 GB
 	$(RUN) -m tests.matrix.run
 
-test-rows: $(BIN)/.built  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
+test-rows: $(BIN)/.tools  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_rows.py --device npu --rows 100000
 
-test-shards: $(BIN)/.built  ## 1,000,000 rows split over 1 to 8 simulated ranks, and 100,000 places of drafts, 10,000 over processes of gloo, 1,000 and more over HCCL: hours
+test-shards: $(BIN)/.tools  ## 1,000,000 rows split over 1 to 8 simulated ranks, and 100,000 places of drafts, 10,000 over processes of gloo, 1,000 and more over HCCL: hours
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 100000 --drafts --workers $(WORKERS)
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 10000 --gloo 3
@@ -82,45 +83,45 @@ test-shards: $(BIN)/.built  ## 1,000,000 rows split over 1 to 8 simulated ranks,
 	$(RUN) -m ascend_sample.hostcann run --strict --stream-mode lazy --without aclnnTopKTopPSampleV2 $(abspath $(RUN)) \
 	  -m torch.distributed.run --standalone --nproc_per_node=2 tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 200
 
-test-drafts: $(BIN)/.built  ## 100,000 random texts with drafts beside the same texts without, and 2,000 on the emulated NPU
+test-drafts: $(BIN)/.tools  ## 100,000 random texts with drafts beside the same texts without, and 2,000 on the emulated NPU
 	$(RUN) tests/sampling/run_drafts.py --texts 100000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_drafts.py --device npu --texts 2000
 
-test-integrations: $(BIN)/.built  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
+test-integrations: $(BIN)/.tools  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
 	$(RUN) -m tests.integrations.run
 
-test-engines: $(BIN)/.built  ## vLLM as an engine and as a server on the CPU, with the plugin and without, in an environment of its own: at least 4 GB
+test-engines: $(BIN)/.tools  ## vLLM as an engine and as a server on the CPU, with the plugin and without, in an environment of its own: at least 4 GB
 	$(RUN) -m tests.engines.run
 
-test-decoding: $(BIN)/.built  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers, and more of their ONNX graphs; the published flattening of the operator's draws: minutes
+test-decoding: $(BIN)/.tools  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers, and more of their ONNX graphs; the published flattening of the operator's draws: minutes
 	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/models/test_transformers_models.py \
 	  tests/decoding/onnx/test_onnx_transformers.py tests/examples/test_flattening.py
 
-test-collectives: $(BIN)/.built  ## a rank of a group is killed 200 times, emulated and in a step of gloo: the others say so, and a new group works
+test-collectives: $(BIN)/.tools  ## a rank of a group is killed 200 times, emulated and in a step of gloo: the others say so, and a new group works
 	ASCEND_SAMPLE_COLLECTIVES=long $(RUN) -m pytest -o timeout=1800 tests/hostcann/test_hccl.py \
 	  tests/sampling/vocabulary_parallel/test_groups.py
 
-test-decoding-oracles: $(BIN)/.built  ## group beam and contrastive search beside transformers 4.49, in an environment of its own
+test-decoding-oracles: $(BIN)/.tools  ## group beam and contrastive search beside transformers 4.49, in an environment of its own
 	$(RUN) -m tests.decoding_oracles.run
 
-bench: $(BIN)/.built  ## time the CPU kernel beside its peers and beside one read of its input: some minutes
+bench: $(BIN)/.tools  ## time the CPU kernel beside its peers and beside one read of its input: some minutes
 	$(RUN) -m benchmarks prepare
 	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks
 
-bench-docs: $(BIN)/.built  ## take the last run of `make bench` into docs/performance.md
+bench-docs: $(BIN)/.tools  ## take the last run of `make bench` into docs/performance.md
 	$(RUN) -m benchmarks publish
 
-bench-npu: $(BIN)/.built  ## device memory and host time of a call beside torch_npu's built-in, on the emulated NPU
+bench-npu: $(BIN)/.tools  ## device memory and host time of a call beside torch_npu's built-in, on the emulated NPU
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) benchmarks/npu_call.py
 
-bench-decoding: $(BIN)/.built  ## speculative sampling and beam search; trains a draft and a target on the first run: minutes
+bench-decoding: $(BIN)/.tools  ## speculative sampling and beam search; trains a draft and a target on the first run: minutes
 	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks.speculative
 	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks.beam_search
 
-bench-decoding-docs: $(BIN)/.built  ## take the last run of `make bench-decoding` into docs/decoding.md
+bench-decoding-docs: $(BIN)/.tools  ## take the last run of `make bench-decoding` into docs/decoding.md
 	$(RUN) -m benchmarks.decoding_docs
 
-pictures: $(BIN)/.built  ## the pictures of the documentation
+pictures: $(BIN)/.tools  ## the pictures of the documentation
 	$(RUN) docs/pictures/make.py
 
 docs: $(BIN)/.docs  ## the documentation as a site, with what the examples print: build/site/html/index.html
@@ -132,13 +133,17 @@ clean:  ## remove what was built
 
 $(BIN)/.requirements: requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt
+	$(INSTALL) -r requirements.txt
 	touch $@
 
-$(BIN)/.docs: $(BIN)/.built docs/site/requirements.txt
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -r docs/site/requirements.txt
+$(BIN)/.tools: requirements-dev.txt | $(BIN)/.built
+	$(INSTALL) -r requirements-dev.txt
+	touch $@
+
+$(BIN)/.docs: docs/site/requirements.txt | $(BIN)/.tools
+	$(INSTALL) -r docs/site/requirements.txt
 	touch $@
 
 $(BIN)/.built: $(BIN)/.requirements setup.py pyproject.toml $(SOURCES)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile --no-build-isolation --no-deps -e .
+	$(INSTALL) --no-build-isolation --no-deps -e .
 	touch $@

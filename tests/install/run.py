@@ -16,10 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.support.environments import PIP_INSTALL, create
-
-ROOT = Path(__file__).resolve().parents[2]
-PINS = dict(line.split("==") for line in (ROOT / "requirements.txt").read_text().split() if "==" in line)
+from tests.support.environments import PINS, PIP_INSTALL, ROOT, create
 
 
 class Environment:

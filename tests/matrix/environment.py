@@ -13,15 +13,13 @@ from typing import Any, Final
 
 from ascend_sample.hostcann._elf import exported_symbols
 from ascend_sample.hostcann._home import library_paths
-from tests.support.environments import PIP_INSTALL
+from tests.support.environments import PINS, PIP_INSTALL, ROOT
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-PINS: Final = dict(line.split("==") for line in (ROOT / "requirements.txt").read_text().split() if "==" in line)
 TOOLS: Final = (
     *("cffi", "PyYAML", "tqdm", "rich", "tokenizers", "transformers", "pytest", "pytest-timeout", "pytest-xdist"),
     *("hypothesis", "wheel", "ninja"),
 )
-"""What the build and the chosen tests need beside torch, torch_npu and numpy, in the versions of requirements.txt."""
+"""What the build and the chosen tests need beside torch, torch_npu and numpy, in the versions of `PINS`."""
 SETUPTOOLS: Final = "setuptools>=77,<85"
 """As pyproject.toml has it: some versions of torch want an older one than requirements.txt has."""
 NUMPY_OF_PYTHON_3_10: Final = "2.2.6"

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.matrix.environment import ERROR, PINS, ROOT, Pair
+from tests.matrix.environment import ERROR, Pair
 from tests.matrix.steps import NAMES
+from tests.support.environments import PINS, ROOT
 
 DATA: Final = ROOT / "docs" / "matrix.json"
 HEADINGS: Final = {ROOT / "README.md": "torch, torch_npu", ROOT / "README.zh-CN.md": "torch、torch_npu"}

@@ -12,6 +12,14 @@ from typing import Final
 
 PIP_INSTALL: Final = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
 """What python is called with, before the packages."""
+ROOT: Final = Path(__file__).resolve().parents[2]
+PINS: Final = dict(
+    line.split("==")
+    for name in ("requirements.txt", "requirements-dev.txt")
+    for line in (ROOT / name).read_text().split()
+    if "==" in line
+)
+"""The versions of the packages of this project's own environment."""
 
 
 def create(folder: Path) -> Path:
