@@ -23,7 +23,7 @@ from kept_oracle import Race, judge
 from many_batches import Outcome, main_of
 from oracle import expected
 from row_edits import packed
-from state_rows import acceptable_tokens, as_drawn, set_states, states_of, with_state, wrong_state
+from state_rows import acceptable_tokens, as_drawn, set_states, states_after, with_state, wrong_state
 from torch import Tensor
 
 from ascend_sample.sampling import KeptSets, Sampler, SamplingBatch, SamplingParams
@@ -118,7 +118,7 @@ def try_batch(number: int, device: str) -> Outcome:
     output = Sampler(keep_ties=keep_ties)(logits.to(device), batch, advance=False, bitmask=bitmask)
     drawn, status = output.token_ids.tolist(), output.status.tolist()
     kept = None if output.kept is None else KeptSets(*(tensor.cpu() for tensor in output.kept))
-    moved = states_of(output.states)
+    moved = states_after(output.states)
     rows = logits.float().where(allowed, -torch.inf).numpy().astype(np.float64)
     near, wrong = 0, []
     for row, token_id in enumerate(drawn):

@@ -1,4 +1,4 @@
-"""Rows that remember their draws, for `run_rows.py`: their requests, their states, and what these have to become."""
+"""Rows that remember their draws, for tests and `run_rows.py`: requests, states, and what these have to become."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from kept_oracle import Race
 from oracle import signed
+from torch import Tensor
 
 from ascend_sample.sampling import SamplingBatch, SamplingParams, exponential_noise
 from ascend_sample.sampling.draw_states import StepStates
@@ -18,6 +19,38 @@ from ascend_sample.sampling.state_reference import adapted, adapted_target, move
 
 EXACT = 2e-5
 """How far a state may be from float64's: surprises of some 20 bits in float32, and what edits round."""
+VOCAB_SIZE = 500
+
+
+def requests(count: int, **more: Any) -> list[SamplingParams]:
+    """Rows of all kinds, of which some remember."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {"mirostat_tau": 2.0},
+        {"mirostat_tau": 4.0, "mirostat_eta": 0.5, "temperature": 0.7},
+        {},
+        {"mirostat_tau": 3.0, "top_k": 20, "top_p": 0.9, "presence_penalty": 0.5},
+        {"mirostat_tau": 3.0, "temperature": 0.0},
+        {"mirostat_tau": 1.0, "min_p": 0.02, "kept": True},
+        {"top_k": 20, "kept": True},
+        {"adaptive_target": 0.3},
+        {"adaptive_target": 0.05, "adaptive_decay": 0.5, "top_k": 20, "temperature": 0.7, "kept": True},
+    )
+    return [SamplingParams(seed=row, **(kinds[row % len(kinds)] | more)) for row in range(count)]
+
+
+def rows_of(count: int, step: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(count, VOCAB_SIZE, generator=generator) * 3
+
+
+def new_batch(params: list[SamplingParams], device: str = "cpu", vocab_size: int = VOCAB_SIZE) -> SamplingBatch:
+    batch = SamplingBatch(vocab_size, device)
+    batch.extend(params)
+    return batch
+
+
+def states_of(batch: SamplingBatch) -> list[tuple[float, ...] | None]:
+    return [batch.states[row] for row in range(len(batch))]
 
 
 def with_state(rng: random.Random, params: SamplingParams) -> SamplingParams:
@@ -36,7 +69,7 @@ def set_states(rng: random.Random, batch: SamplingBatch) -> list[tuple[float, ..
         if state is not None:
             weights = rng.uniform(1, 10)
             batch.states[row] = (rng.uniform(-1, 14),) if len(state) == 1 else (weights * rng.random(), weights)
-    return [batch.states[row] for row in range(len(batch))]
+    return states_of(batch)
 
 
 def as_drawn(params: SamplingParams, state: tuple[float, ...] | None) -> SamplingParams:
@@ -86,6 +119,6 @@ def wrong_state(
     return f"the state is {min(offs, default=np.inf)} off"
 
 
-def states_of(found: StepStates | None) -> dict[int, Any]:
+def states_after(found: StepStates | None) -> dict[int, Any]:
     """What the rows of a step remember after it."""
     return {} if found is None else dict(zip(found.rows, found.values.tolist(), strict=True))
