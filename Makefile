@@ -138,6 +138,7 @@ $(BIN)/.requirements: requirements.txt
 
 $(BIN)/.tools: requirements-dev.txt | $(BIN)/.built
 	$(INSTALL) -r requirements-dev.txt
+	$(RUN) -m compileall -qq -j $(WORKERS) $(VENV)/lib || true  # tests start Python often; a few files are for others
 	touch $@
 
 $(BIN)/.docs: docs/site/requirements.txt | $(BIN)/.tools

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-PIP_INSTALL: Final = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
+PIP_INSTALL: Final = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 """What python is called with, before the packages."""
 ROOT: Final = Path(__file__).resolve().parents[2]
 PINS: Final = dict(
