@@ -16,7 +16,7 @@ from torch.utils import cpp_extension
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((Path(__file__).parent / "native").glob("*.cpp"))
-CORE_OBJECTS = ROOT / "build" / "objects" / "_C" / "csrc" / "cpu"
+OBJECTS = ROOT / "build" / "objects" / "_C"
 BUILD = ROOT / "build" / "benchmarks"
 
 
@@ -36,7 +36,7 @@ def library() -> object:
             sources=[str(path) for path in SOURCES],
             extra_include_paths=[str(ROOT / "csrc")],
             extra_cflags=["-std=c++20", "-O3", "-march=native", "-fopenmp", "-fvisibility=hidden"],
-            extra_ldflags=[str(path) for path in sorted(CORE_OBJECTS.glob("*.o"))],
+            extra_ldflags=[str(path) for path in sorted(OBJECTS.glob("*/csrc/cpu/*.o"))],
             build_directory=str(BUILD),
             is_python_module=False,
         )
