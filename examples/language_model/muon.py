@@ -5,6 +5,7 @@ torch.optim.Muon computes its iteration in bfloat16, which CPUs without instruct
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,35 +36,45 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:
         """Moves every matrix that has a gradient."""
         for group in self.param_groups:
+            by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
             for matrix in group["params"]:
-                if matrix.grad is None:
-                    continue
-                state = self.state[matrix]
-                direction = state.setdefault("direction", torch.zeros_like(matrix))
-                direction.lerp_(matrix.grad, 1 - group["momentum"])
-                update = orthogonalized(matrix.grad.lerp(direction, group["momentum"]))
-                matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                matrix.sub_(update, alpha=group["lr"] * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5)
+                if matrix.grad is not None:
+                    by_shape[matrix.shape].append(matrix)
+            for shape, matrices in by_shape.items():
+                updates = orthogonalized(torch.stack([self._direction(one, group["momentum"]) for one in matrices]))
+                for matrix, update in zip(matrices, updates, strict=True):
+                    matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                    matrix.sub_(update, alpha=group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5)
+
+    def _direction(self, matrix: nn.Parameter, momentum: float) -> Tensor:
+        gradient = matrix.grad
+        assert gradient is not None, "it was looked for"
+        direction: Tensor = self.state[matrix].setdefault("direction", torch.zeros_like(matrix))
+        direction.lerp_(gradient, 1 - momentum)
+        return gradient.lerp(direction, momentum)
 
 
-def orthogonalized(matrix: Tensor) -> Tensor:
-    """Returns about U V^T of the matrix U S V^T: its singular values become about 1.
+def orthogonalized(matrices: Tensor) -> Tensor:
+    """Returns about U V^T of each matrix U S V^T: its singular values become about 1.
 
     What the iteration multiplies by depends on M M^T alone, which is smaller than M, and commutes with all of it.
 
+    Args:
+        matrices: [matrices, rows, columns]; many small ones take little longer than one.
+
     Example:
-        >>> orthogonalized(torch.diag(torch.tensor([3.0, 2.0]))).diag().round()
+        >>> orthogonalized(torch.tensor([3.0, 2.0]).diag()[None])[0].diag().round()
         tensor([1., 1.])
     """
-    if matrix.shape[0] > matrix.shape[1]:
-        return orthogonalized(matrix.T).T
+    if matrices.shape[1] > matrices.shape[2]:
+        return orthogonalized(matrices.mT).mT
     first, third, fifth = COEFFICIENTS
-    matrix = matrix / (matrix.norm() + 1e-7)
-    gram = matrix @ matrix.T
-    product = torch.eye(len(gram), dtype=gram.dtype)
+    matrices = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    gram = matrices @ matrices.mT
+    product = torch.eye(gram.shape[1]).expand_as(gram)
     for _ in range(STEPS):
-        factor = torch.addmm(gram, gram, gram, beta=third, alpha=fifth)
-        factor.diagonal().add_(first)
+        factor = torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth)
+        factor.diagonal(dim1=1, dim2=2).add_(first)
         product = factor @ product
         gram = factor @ gram @ factor
-    return product @ matrix
+    return product @ matrices
