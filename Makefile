@@ -26,6 +26,8 @@ demo: $(BIN)/.built  ## generate text with a language model on the CPU and on np
 	$(RUN) examples/demo.py
 
 test: export ASCEND_SAMPLE_FORBID_SKIPS = 1
+# Empty: modules are kept compiled, as tests start Python often.
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint  ## linters and all tests, in WORKERS (2) processes; a skip counts as a failure
 	OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) --dist worksteal --durations 25 -m "not alone"
 	$(RUN) -m pytest -m alone
@@ -140,7 +142,6 @@ $(BIN)/.requirements: requirements.txt
 
 $(BIN)/.tools: requirements-dev.txt | $(BIN)/.built
 	$(INSTALL) -r requirements-dev.txt
-	$(RUN) -m compileall -qq -j $(WORKERS) $(VENV)/lib || true  # tests start Python often; a few files are for others
 	touch $@
 
 $(BIN)/.docs: docs/site/requirements.txt | $(BIN)/.tools

@@ -16,7 +16,7 @@ import pytest
 import ascend_sample  # noqa: F401  imports torch, with torch_npu only if a CANN is there for it
 from ascend_sample import _environment, hostcann
 
-os.environ.setdefault("LANGUAGE_MODEL_STEPS", "100")  # nobody reads the texts that the examples' model writes
+os.environ.setdefault("LANGUAGE_MODEL_STEPS", "40")  # nobody reads the texts that the examples' model writes
 NO_NPU: str | None = None
 if not _environment.torch_npu_is_installed():
     NO_NPU = "torch_npu is not installed"
