@@ -9,8 +9,8 @@ SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 FUZZ_SECONDS ?= 600
 WORKERS ?= 2
 
-# OpenMP threads spin at barriers by default: beside another busy process on two cores, training then crawls. Where they
-# spin for a moment (GOMP_SPINCOUNT), training alone is a fifth faster than where they do not.
+# OpenMP threads spin at barriers by default: beside another busy process on two cores, training then crawls. Spinning
+# for a moment (GOMP_SPINCOUNT) costs little there, and makes a demo that is alone faster.
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help

@@ -176,7 +176,7 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         jobs = [(ext, source) for ext in self.extensions for source in ext.sources]
         # What takes longest comes first: the kernel for each instruction set, and what reads torch's headers.
         jobs.sort(key=lambda job: (job[1] not in getattr(job[0], "source_args", {}), len(job[0].include_dirs) == 1))
-        with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or len(os.sched_getaffinity(0)))) as pool:
+        with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)) as pool:
             made = list(pool.map(lambda job: self.compile_one(*job), jobs))
         for ext in self.extensions:
             ext.made = [each for each, (owner, _) in zip(made, jobs, strict=True) if owner is ext]
