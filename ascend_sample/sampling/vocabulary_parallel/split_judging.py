@@ -8,9 +8,8 @@ their q are gathered. Every rank judges the same rows by the code of whole logit
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,11 +21,9 @@ from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.serving import EDITS_OF_ROWS
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
-from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part
+from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part, digest_of
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.step import Drawn
-
-DIGEST_BYTES: Final = 8
 
 
 class Judging(NamedTuple):
@@ -49,11 +46,10 @@ class Judging(NamedTuple):
 
     def digest(self) -> bytes:
         """Returns a digest of what all ranks have to be given."""
-        digest = hashlib.blake2b(f"{self.rule} {self.dense is not None}".encode(), digest_size=DIGEST_BYTES)
+        parts = [f"{self.rule} {self.dense is not None}".encode()]
         if self.proposals.candidates is not None and self.proposals.probabilities is not None:
-            digest.update(self.proposals.candidates.numpy().tobytes())
-            digest.update(self.proposals.probabilities.numpy().tobytes())
-        return digest.digest()
+            parts += [self.proposals.candidates.numpy().tobytes(), self.proposals.probabilities.numpy().tobytes()]
+        return digest_of(*parts)
 
 
 class Judged(NamedTuple):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ascend_sample._errors import refuse
-from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part
+from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part, digest_of
 from ascend_sample.sampling.vocabulary_parallel.reported import PartOfRows, ReportedRows
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
-
-DIGEST_BYTES: Final = 8
 
 
 class SplitScores:
@@ -77,7 +73,7 @@ class SplitScores:
     def _compare(self, dtype: torch.dtype, token_ids: Tensor, start: int) -> None:
         """Raises unless all ranks are asked the same of the same places; the lengths of messages follow from that."""
         asked = f"{start} {len(token_ids)} {dtype} {self._most} {self._entropy}".encode()
-        digest = hashlib.blake2b(asked + token_ids.numpy().tobytes(), digest_size=DIGEST_BYTES).digest()
+        digest = digest_of(asked, token_ids.numpy().tobytes())
         told = self._shard.exchange.all_gather(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
         others = (told != told[:1]).any(1).nonzero().view(-1).tolist()
         if others:
