@@ -121,20 +121,11 @@ float scan_allowed_maxima(const Row<Type>& row, const RowMask& mask, const Group
   if (!mask.is_there()) {
     return scan_maxima(row, groups, seen);
   }
-  float* maxima = groups.maxima;
-  Floats largest = splat(-kInfinity);
-  for (size_t index = 0; index < row.chunks(); ++index) {
-    typename Type::Storage allowed[kChunk];
-    uint32_t bits[kChunkLines];
-    mask.copy_bits(index, row.lines(), bits);
-    for (size_t line = 0; line < kChunkLines; ++line) {
-      copy_selected<Type, Type>(row.chunk(index) + line * kLine, bits[line],
-                                allowed + line * kLine);
-    }
-    largest = larger(largest, scan_chunk<Type>(allowed, groups, maxima, seen));
-    maxima += groups.blocks_in_chunk() * kLine;
-  }
-  return largest_lane(largest);
+  return scan_maxima(row, groups, seen, [&row, &mask](size_t index) {
+    return [chunk = row.chunk(index), bits = mask.chunk_bits(index, row.lines())](size_t line) {
+      return select_line<Type>(chunk + line * kLine, bits[line]);
+    };
+  });
 }
 
 /// How many ids are edited at most.

@@ -16,25 +16,28 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 /// Fills groups.maxima, and adds up approximate exponentials in the same pass.
 template <typename Type, typename Status>
 ApproximateSum scan_approximate_sum(const Row<Type>& row, const Groups& groups, Status& seen) {
+  const Row<Type> own_row = row;  // copies, as in scan_maxima
+  Status own_seen = seen;
+  const size_t lines = groups.lines;
   float* maxima = groups.maxima;
   Floats largest = splat(-kInfinity);
   Floats sums[2] = {};
-  for (size_t index = 0; index < row.chunks(); ++index) {
-    const auto* chunk = row.chunk(index);
+  for (size_t index = 0; index < own_row.chunks(); ++index) {
+    const auto* chunk = own_row.chunk(index);
     Floats chunk_sums[2] = {};
-    for (size_t block = 0; block < kChunkLines; block += groups.lines) {
+    for (size_t block = 0; block < kChunkLines; block += lines) {
       Floats first = splat(-kInfinity);
       Floats second = first;
 #pragma GCC unroll 4
-      for (size_t line = 0; line < groups.lines; ++line) {
+      for (size_t line = 0; line < lines; ++line) {
         const Line logits = Type::load_unordered(chunk + (block + line) * kLine);
-        seen.add_line(logits);
+        own_seen.add_line(logits);
         first = larger(logits.first, first);
         second = larger(logits.second, second);
         chunk_sums[0] = chunk_sums[0] + approximate_exp(logits.first);
         chunk_sums[1] = chunk_sums[1] + approximate_exp(logits.second);
       }
-      seen.add_extremes(Line{first, second});
+      own_seen.add_extremes(Line{first, second});
       store(maxima, first);
       store(maxima + kLanes, second);
       maxima += kLine;
@@ -43,6 +46,7 @@ ApproximateSum scan_approximate_sum(const Row<Type>& row, const Groups& groups, 
     sums[0] = sums[0] + chunk_sums[0];
     sums[1] = sums[1] + chunk_sums[1];
   }
+  seen = own_seen;
   return {largest_lane(largest), sum_lanes(sums[0]) + sum_lanes(sums[1])};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 
@@ -38,16 +39,17 @@ class RowMask {
   }
 
   /// The bits of a chunk's lines, which are 0 behind the vocabulary's.
-  void copy_bits(size_t chunk, size_t lines, uint32_t* out) const {
+  std::array<uint32_t, kChunkLines> chunk_bits(size_t chunk, size_t lines) const {
     const size_t start = chunk * kChunkLines;
     const size_t count = std::min(kChunkLines, lines - start);
-    std::fill(std::copy_n((first_.empty() ? second_ : first_).data() + start, count, out),
-              out + kChunkLines, 0);
+    std::array<uint32_t, kChunkLines> result{};
+    std::copy_n((first_.empty() ? second_ : first_).data() + start, count, result.begin());
     if (!first_.empty() && !second_.empty()) {
       for (size_t line = 0; line < count; ++line) {
-        out[line] &= static_cast<uint32_t>(second_[start + line]);
+        result[line] &= static_cast<uint32_t>(second_[start + line]);
       }
     }
+    return result;
   }
 
  private:
@@ -62,17 +64,16 @@ class RowMask {
   std::span<const int32_t> second_;
 };
 
-/// Copies a line, perhaps widened, with -inf where no bit is set.
-template <typename Out, typename Type>
-ASCEND_SAMPLE_INLINE void copy_selected(const typename Type::Storage* line, uint32_t bits,
-                                        typename Out::Storage* out) {
+/// A line with -inf where no bit is set, as load_raw gives those of `Out`.
+template <typename Out, typename Type = Out>
+ASCEND_SAMPLE_INLINE auto select_line(const typename Type::Storage* line, uint32_t bits) {
   if constexpr (kHasFewValues<Out>) {
-    store(out, select(bits, load<ShortPart>(line), Out::kMinusInfinity));
+    return select(bits, load<ShortPart>(line), Out::kMinusInfinity);
   } else {
     const Line logits = Type::load(line);
     const Floats lowest = splat(-kInfinity);
-    store(out, select(mask_of(bits), logits.first, lowest));
-    store(out + kLanes, select(mask_of(bits >> kLanes), logits.second, lowest));
+    return Line{select(mask_of(bits), logits.first, lowest),
+                select(mask_of(bits >> kLanes), logits.second, lowest)};
   }
 }
 
@@ -89,7 +90,7 @@ void copy_allowed(const Row<Type>& row, const RowMask& mask, typename Out::Stora
       std::fill_n(out, kLine, Out::kMinusInfinity);
       continue;
     }
-    copy_selected<Out, Type>(row.line(line), bits, out);
+    store(out, select_line<Out, Type>(row.line(line), bits));
   }
 }
 
@@ -161,10 +162,18 @@ inline void penalize_listed(const Penalties& penalties, int64_t slot, int64_t in
   const float presence = penalties.presence[index];
   const float frequency = penalties.frequency[index];
   const auto penalize = [&](std::span<const int64_t> ids, auto newer_of) {
-    for (const int64_t id : ids) {
-      const int32_t seen = occurrences[id] + 2 * newer_of(id);
-      *logits = penalized(*logits, seen, repetition, presence, frequency);
-      ++logits;
+    constexpr size_t kTogether = 64;  // apart, so that one does not wait for another from memory
+    int32_t seen[kTogether];
+    while (!ids.empty()) {
+      const size_t count = std::min(ids.size(), kTogether);
+      for (size_t i = 0; i < count; ++i) {
+        seen[i] = occurrences[ids[i]] + 2 * newer_of(ids[i]);
+      }
+      for (size_t i = 0; i < count; ++i) {
+        logits[i] = penalized(logits[i], seen[i], repetition, presence, frequency);
+      }
+      logits += count;
+      ids = ids.subspan(count);
     }
   };
   if (newer.empty()) {

@@ -10,14 +10,14 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
 using HalfPart = uint16_t __attribute__((vector_size(kPartBytes / 2)));  // as many as a FloatPart
 
-/// The maximum of each place in the lines; NaN counts as -inf.
-template <typename Type, typename Status>
-ASCEND_SAMPLE_INLINE Line maxima_of_values(const typename Type::Storage* data, size_t lines,
-                                           Status& seen) {
+/// The maximum of each place in the lines, which `line_of` gives by their numbers; NaN counts as
+/// -inf.
+template <typename LineOf, typename Status>
+ASCEND_SAMPLE_INLINE Line maxima_of_values(LineOf line_of, size_t lines, Status& seen) {
   Floats first = splat(-kInfinity);
   Floats second = first;
   for (size_t i = 0; i < lines; ++i) {
-    const Line line = Type::load_unordered(data + i * kLine);
+    const Line line = line_of(i);
     first = larger(line.first, first);
     second = larger(line.second, second);
     seen.add_line(line);
@@ -38,13 +38,15 @@ struct Float32 {
   }
   /// In any order, where that is cheaper.
   static ASCEND_SAMPLE_INLINE Line load_unordered(const Storage* data) { return load(data); }
+  /// As they are compared.
+  static ASCEND_SAMPLE_INLINE Line load_raw(const Storage* data) { return load(data); }
 
   /// The maxima of 32 groups, one lane each of `lines` lines that follow one another: also written
-  /// to `out`.
-  template <typename Status>
-  static ASCEND_SAMPLE_INLINE Line maxima(const Storage* data, size_t lines, float* out,
+  /// to `out`. `raw_line` gives what load_raw does of a line, by its number.
+  template <typename RawLine, typename Status>
+  static ASCEND_SAMPLE_INLINE Line maxima(RawLine raw_line, size_t lines, float* out,
                                           Status& seen) {
-    const Line largest = maxima_of_values<Float32>(data, lines, seen);
+    const Line largest = maxima_of_values(raw_line, lines, seen);
     store(out, largest.first);
     store(out + kLanes, largest.second);
     return largest;
@@ -92,17 +94,21 @@ struct HalfWidth {
   static constexpr Storage kInfinity = kInfinityBits;
   static constexpr Storage kMinusInfinity = 0x8000 | kInfinityBits;
 
-  template <typename Status>
-  static ASCEND_SAMPLE_INLINE Line maxima(const Storage* data, size_t lines, float* out,
+  static ASCEND_SAMPLE_INLINE Shorts load_raw(const Storage* data) {
+    return ASCEND_SAMPLE_TARGET::load<ShortPart>(data);
+  }
+
+  template <typename RawLine, typename Status>
+  static ASCEND_SAMPLE_INLINE Line maxima(RawLine raw_line, size_t lines, float* out,
                                           Status& seen) {
     // Where a lane has a number without a sign, the largest as signed integers is the maximum; else
     // the smallest magnitude is, which is the smallest as unsigned integers.
-    Shorts largest = load_shorts(data);
+    Shorts largest = raw_line(size_t{0});
     Shorts smallest = largest;
     seen.add_line(largest);
 #pragma GCC unroll 4
     for (size_t i = 1; i < lines; ++i) {
-      const Shorts line = load_shorts(data + i * kLine);
+      const Shorts line = raw_line(i);
       largest = larger(line, largest);
       smallest = smaller_unsigned(line, smallest);
       seen.add_line(line);
@@ -118,7 +124,12 @@ struct HalfWidth {
       result = Type::load(reinterpret_cast<const Storage*>(out));
     } else {
       NoStatus noticed_above;
-      result = maxima_of_values<Type>(data, lines, noticed_above);
+      const auto line_of = [&](size_t i) {
+        Storage line[kLine];
+        store(line, raw_line(i));
+        return Type::load(line);
+      };
+      result = maxima_of_values(line_of, lines, noticed_above);
     }
     store(out, result.first);
     store(out + kLanes, result.second);
@@ -132,8 +143,8 @@ struct HalfWidth {
     void test(Function function) const {
       const auto bits_with = [](auto bits_of_line) {
         return [=](const Storage* data) {
-          return bits_of_line(load_shorts(data)) | uint64_t{bits_of_line(load_shorts(data + kLine))}
-                                                       << kLine;
+          return bits_of_line(load_raw(data)) | uint64_t{bits_of_line(load_raw(data + kLine))}
+                                                    << kLine;
         };
       };
       // Numbers without a sign have their bits as keys, up to those of infinity; NaN is beyond.
@@ -158,7 +169,7 @@ struct HalfWidth {
 
   /// Bit i: logit i of a line has this pattern.
   static ASCEND_SAMPLE_INLINE uint32_t bits_of_pattern(const Storage* data, Storage pattern) {
-    return bits_below(load_shorts(data) - static_cast<int16_t>(pattern), 1);
+    return bits_below(load_raw(data) - static_cast<int16_t>(pattern), 1);
   }
 
   /// The value is one of the type.
@@ -169,7 +180,7 @@ struct HalfWidth {
           mask_(pattern_ == 0 ? 0x7FFF : -1) {}
     ASCEND_SAMPLE_INLINE uint32_t bits(const Storage* data) const {
       const Shorts without_sign_of_zero =
-          map([this](ShortPart x) { return ShortPart(x & mask_); }, load_shorts(data));
+          map([this](ShortPart x) { return ShortPart(x & mask_); }, load_raw(data));
       return bits_below(without_sign_of_zero - pattern_, 1);
     }
 
@@ -195,10 +206,6 @@ struct HalfWidth {
       (Type::value_of(pattern_of(middle)) > value ? high : low) = middle;
     }
     return low;
-  }
-
-  static ASCEND_SAMPLE_INLINE Shorts load_shorts(const Storage* data) {
-    return ASCEND_SAMPLE_TARGET::load<ShortPart>(data);
   }
 };
 

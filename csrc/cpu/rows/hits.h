@@ -46,32 +46,37 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
   constexpr size_t kLinesAhead = 64;
   const Floats bounds = splat(bound);
   // Without a branch on a pair: fresh rows would mispredict it.
+  const Row<Type> own_row = row;  // copies, as in scan_maxima
+  const Groups own_groups = groups;
+  Status own_seen = seen;
+  Hits found = hits;
   size_t count = 0;
   size_t total = 0;
   const typename Type::Above above(bound);
   above.test([&](auto bits_of_pair) {
-    const float* maxima = groups.maxima;
-    const size_t step = groups.lines > 2 ? groups.lines : 2;
-    for (size_t line = 0; line < row.lines(); line += step, maxima += kLine) {
-      if (groups.lines > 1 && bits_of(is_greater(load_floats(maxima), bounds) |
-                                      is_greater(load_floats(maxima + kLanes), bounds)) == 0) {
+    const float* maxima = own_groups.maxima;
+    const size_t step = own_groups.lines > 2 ? own_groups.lines : 2;
+    for (size_t line = 0; line < own_row.lines(); line += step, maxima += kLine) {
+      if (own_groups.lines > 1 && bits_of(is_greater(load_floats(maxima), bounds) |
+                                          is_greater(load_floats(maxima + kLanes), bounds)) == 0) {
         continue;
       }
-      const auto* data = row.line(line);
+      const auto* data = own_row.line(line);
       for (size_t i = 0; i < step; i += 2) {
-        if (groups.lines == 1) {  // the first to read the row
+        if (own_groups.lines == 1) {  // the first to read the row
           prefetch_pair(data + kLinesAhead * kLine);
-          seen.add_pair(data + i * kLine);
+          own_seen.add_pair(data + i * kLine);
         }
         const uint64_t bits = bits_of_pair(data + i * kLine) & bits_left(line + i);
-        hits.bits[count] = bits;
-        hits.pairs[count] = static_cast<uint32_t>((line + i) / 2);
+        found.bits[count] = bits;
+        found.pairs[count] = static_cast<uint32_t>((line + i) / 2);
         count += bits != 0;
         total += static_cast<size_t>(__builtin_popcountll(bits));
       }
     }
   });
   hits.count = count;
+  seen = own_seen;
   return total;
 }
 

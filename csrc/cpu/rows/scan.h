@@ -6,29 +6,55 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// Fills the maxima of a chunk's groups. Returns the chunk's maximum; NaN counts as -inf.
-template <typename Type, typename Status>
-ASCEND_SAMPLE_INLINE Floats scan_chunk(const typename Type::Storage* chunk, const Groups& groups,
-                                       float* maxima, Status& seen) {
+/// Fills the maxima of a chunk's groups, whose lines `raw_line` gives by their numbers as load_raw
+/// does. Returns the chunk's maximum; NaN counts as -inf.
+template <typename Type, typename RawLine, typename Status>
+ASCEND_SAMPLE_INLINE Floats scan_lines(RawLine raw_line, const Groups& groups, float* maxima,
+                                       Status& seen) {
   Floats largest = splat(-kInfinity);
   for (size_t line = 0; line < kChunkLines; line += groups.lines) {
-    const Line block = Type::maxima(chunk + line * kLine, groups.lines, maxima, seen);
+    const Line block =
+        Type::maxima([&](size_t i) { return raw_line(line + i); }, groups.lines, maxima, seen);
     maxima += kLine;
     largest = larger(largest, larger(block.first, block.second));
   }
   return largest;
 }
 
-/// Fills groups.maxima and returns the row's maximum.
+template <typename Type, typename Status>
+ASCEND_SAMPLE_INLINE Floats scan_chunk(const typename Type::Storage* chunk, const Groups& groups,
+                                       float* maxima, Status& seen) {
+  return scan_lines<Type>([chunk](size_t line) { return Type::load_raw(chunk + line * kLine); },
+                          groups, maxima, seen);
+}
+
+/// Fills groups.maxima and returns the row's maximum. `raw_lines` gives the `raw_line` of a chunk,
+/// by its number.
+template <typename Type, typename Status, typename RawLines>
+ASCEND_SAMPLE_INLINE float scan_maxima(const Row<Type>& row, const Groups& groups, Status& seen,
+                                       RawLines raw_lines) {
+  // Copies, which stay in registers: what is written through a pointer might be what a reference
+  // names. With the accumulators of a status in memory, a scan takes twice as long.
+  const Groups own_groups = groups;
+  Status own_seen = seen;
+  const size_t chunks = row.chunks();
+  const size_t step = own_groups.blocks_in_chunk() * kLine;
+  float* maxima = own_groups.maxima;
+  Floats largest = splat(-kInfinity);
+  for (size_t index = 0; index < chunks; ++index) {
+    largest = larger(largest, scan_lines<Type>(raw_lines(index), own_groups, maxima, own_seen));
+    maxima += step;
+  }
+  seen = own_seen;
+  return largest_lane(largest);
+}
+
 template <typename Type, typename Status>
 float scan_maxima(const Row<Type>& row, const Groups& groups, Status& seen) {
-  float* maxima = groups.maxima;
-  Floats largest = splat(-kInfinity);
-  for (size_t index = 0; index < row.chunks(); ++index) {
-    largest = larger(largest, scan_chunk<Type>(row.chunk(index), groups, maxima, seen));
-    maxima += groups.blocks_in_chunk() * kLine;
-  }
-  return largest_lane(largest);
+  return scan_maxima(row, groups, seen, [own = row](size_t index) {
+    const auto* chunk = own.chunk(index);
+    return [chunk](size_t line) { return Type::load_raw(chunk + line * kLine); };
+  });
 }
 
 template <typename Type>

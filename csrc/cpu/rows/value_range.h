@@ -294,7 +294,7 @@ Row<Type> keep_range(const Row<Type>& row, const RangeFilters& filters, Scratch&
   for (size_t line = 0; line < row.lines(); ++line) {
     const Line logits = Type::load(row.line(line));
     const uint32_t bits = ~(dropped(logits.first) | dropped(logits.second) << kLanes);
-    copy_selected<Type, Type>(row.line(line), bits, out + line * kLine);
+    store(out + line * kLine, select_line<Type>(row.line(line), bits));
   }
   return {out, row.vocab_size(), reinterpret_cast<Storage*>(work.last_chunk)};
 }

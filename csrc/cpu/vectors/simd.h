@@ -86,6 +86,11 @@ ASCEND_SAMPLE_INLINE void store(void* data, const Vector<Part>& vector) {
   }
 }
 
+ASCEND_SAMPLE_INLINE void store(float* data, const Line& line) {
+  store(data, line.first);
+  store(data + kLanes, line.second);
+}
+
 ASCEND_SAMPLE_INLINE Floats splat(float value) {
   Floats result;
   for (FloatPart& part : result.part) {
