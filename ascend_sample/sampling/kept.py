@@ -99,6 +99,7 @@ class KeptRows(NamedTuple):
     Attributes:
         asking: which.
         is_wanted: bool [batch] on the CPU, the same, and those whose kept sets the step itself needs.
+        is_told: bool [batch] on the CPU, those that ask where others are wanted too; None: they are all.
         parameters: theirs.
         distributions: theirs, on a device whose operators find what is kept.
         most: no set is larger; None: it may be.
@@ -107,6 +108,7 @@ class KeptRows(NamedTuple):
 
     asking: AskingRows
     is_wanted: Tensor
+    is_told: Tensor | None
     parameters: RowParameters
     distributions: Distributions | None
     most: int | None
@@ -122,8 +124,9 @@ class KeptRows(NamedTuple):
             remedy = "Make the sampler without it."
             refuse("Sampler", "round_float32", "be False where requests ask for kept sets", True, remedy)
         found = cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most)
-        found.is_wanted.logical_or_(torch.from_numpy(batch.host.is_remembering))
-        return found
+        is_wanted = found.is_wanted | torch.from_numpy(batch.host.is_remembering)
+        is_told = None if torch.equal(is_wanted, found.is_wanted) else found.is_wanted
+        return found._replace(is_wanted=is_wanted, is_told=is_told)
 
     @classmethod
     def of_rows(
@@ -143,7 +146,7 @@ class KeptRows(NamedTuple):
             distributions = Distributions(own, vocab_size)
         is_wanted = torch.zeros(count, dtype=torch.bool)
         is_wanted[torch.from_numpy(rows)] = True
-        return cls(asking, is_wanted, own, distributions, most, keep_ties)
+        return cls(asking, is_wanted, None, own, distributions, most, keep_ties)
 
     def begun(self) -> KeptOfStep:
         """Returns where a step leaves what it has kept."""
@@ -176,10 +179,11 @@ class KeptOfStep(NamedTuple):
         """
         if not self.parts:
             return self.asked.on_device(logits, status)
-        found, is_told = self.of_all(), torch.zeros_like(self.asked.is_wanted)
-        is_told[self.asked.asking.rows] = True
-        stays = is_told if self.asked.most is None else is_told & (found.counts <= self.asked.most)
-        return found.of_rows(stays)._replace(counts=found.counts * is_told)
+        found, is_told, most = self.of_all(), self.asked.is_told, self.asked.most
+        if is_told is not None:
+            found = found.of_rows(is_told)
+            found = found._replace(counts=found.offsets.diff().to(torch.int32))
+        return found if most is None else found.of_rows(found.counts <= most)
 
     def of_all(self) -> KeptSets:
         """Returns what the CPU kernel has kept of all rows, also those whose sets the step itself needs."""

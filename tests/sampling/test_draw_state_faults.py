@@ -86,7 +86,7 @@ FAULTS = {
         "numpy.where(is_bounded, slots.max() - slots, 0)",
     ),
     "rows without mirostat have a bound on a device": (value_ranges, "[[-LARGEST], [0.0]]", "[[0.0], [0.0]]"),
-    "all rows are told as kept": (kept, "is_told[self.asked.asking.rows] = True", "is_told[:] = True"),
+    "all rows are told as kept": (kept, "else found.is_wanted", "else None"),
 }
 
 
