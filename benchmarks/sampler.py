@@ -174,15 +174,13 @@ def equal_and_distinct(cell: Cell) -> dict[str, Callable[[], object]]:
 
 
 def of_kind(cell: Cell) -> dict[str, Callable[[], object]]:
-    """Rows of which a step has a budget."""
-    assert cell.kind is not None, "the cell is made for one"
-    return step_rows.contestants_of(cell.kind, logits_of(cell)[0])
-
-
-def of_all_kinds(cell: Cell) -> dict[str, Callable[[], object]]:
-    """Rows of all of them in one batch."""
-    logits = logits_of(cell)[0]
-    return {STEP: step_rows.make_step(KINDS, logits), READ: step_rows.make_read(logits)}
+    """Rows of which a step has a budget, or rows of all such kinds in one batch, beside a read of their logits."""
+    batches = logits_of(cell)
+    kinds = KINDS if cell.kind is None else (cell.kind,)
+    calls = {STEP: step_rows.make_step(kinds, batches), READ: step_rows.make_read(*batches)}
+    if cell.kind is not None and not cell.is_cold:
+        calls |= {PEER: step_rows.TorchStep(cell.kind, batches[0])}
+    return calls
 
 
 CELLS = (
@@ -192,7 +190,8 @@ CELLS = (
     Cell("k=50 p=0.9 T=0.8", 64, True, filtered(0.8)),
     Cell("all of k, p, min-p, T", 256, False, equal_and_distinct),
     *(Cell(kind.name, 64, False, of_kind, kind=kind) for kind in KINDS),
-    Cell(MIXED, 64, False, of_all_kinds),
+    Cell(MIXED, 64, False, of_kind),
+    *(Cell(kind.name, 64, True, of_kind, kind=kind) for kind in KINDS),
     *(Cell(kind.name, 1, False, of_kind, vocab_size=SMALL_VOCAB_SIZE, kind=kind) for kind in KINDS),
     Cell("masked to 5 tokens", 32, False, masked(cases.NO_FILTER, all_but_five), "fp32"),
     Cell("min-p applied before", 32, False, masked(cases.NO_FILTER, below_min_p), "fp32"),
@@ -212,6 +211,7 @@ def run(seconds: float) -> dict[str, Any]:
                 "cell": cell.describe(),
                 "kind": None if cell.kind is None else cell.kind.name,
                 "batch_size": cell.batch_size,
+                "is_cold": cell.is_cold,
                 "disturbed": watch.share_of_others(),
                 "results": {name: result.to_json() for name, result in results.items()},
             }
@@ -248,11 +248,12 @@ def _budgets(records: list[dict[str, Any]]) -> list[Gate]:
         results, kind = record["results"], kinds.get(record.get("kind"))
         described = {"worst": record["cell"], "is_disturbed": is_disturbed(record)}
         if kind is not None:
-            is_small = record["batch_size"] == 1
+            is_small, is_cold = record["batch_size"] == 1, record["is_cold"]
             limit = kind.reads * (SMALL_SHAPE_FACTOR if is_small else 1)
-            name = f"{kind.name}: a step / {READ}" + (", one row of a small vocabulary" if is_small else "")
+            name = f"{kind.name}: a step / {READ}"
+            name += ", one row of a small vocabulary" if is_small else ", from memory" if is_cold else ""
             gates.append(Gate("sampler", name, AT_MOST, limit, ratio(record, STEP, READ), **described))
-            if not is_small:
+            if not is_small and not is_cold:
                 reads.append(gates[-1].value or 0.0)
                 ahead = EDITED_AHEAD if kind.is_edited else AHEAD
                 name = f"{kind.name}: {PEER} / a step"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -58,32 +58,26 @@ MIXED_FACTOR: Final = 1.15
 """Rows of all kinds in a batch may cost so many times the mean of their kinds."""
 
 
-def make_step(kinds: tuple[Kind, ...], logits: Tensor) -> Callable[[], object]:
-    """Returns a step of rows of the kinds, in turns; it does not advance, so all steps cost the same."""
-    rows, vocab_size = logits.shape
+def make_step(kinds: tuple[Kind, ...], batches: Sequence[Tensor]) -> Callable[[], object]:
+    """Returns a step of rows of the kinds, in turns, on the next of some logits of one shape.
+
+    It does not advance, so all steps cost the same.
+    """
+    rows, vocab_size = batches[0].shape
     of_rows = [kinds[row % len(kinds)] for row in range(rows)]
     batch = SamplingBatch(vocab_size)
     batch.extend([kind.request(row) for row, kind in enumerate(of_rows)], output_ids=_histories(rows, vocab_size))
     sampler = Sampler()
+    options: dict[str, Any] = {"advance": False}
     masked = [row for row, kind in enumerate(of_rows) if kind.has_bitmask]
-    if not masked:
-        return lambda: sampler(logits, batch, advance=False)
-    bitmask = _bitmask(len(masked), vocab_size)
-    return lambda: sampler(logits, batch, bitmask=bitmask, bitmask_rows=masked, advance=False)
+    if masked:
+        options |= {"bitmask": _bitmask(len(masked), vocab_size), "bitmask_rows": masked}
+    return rotate(lambda logits: sampler(logits, batch, **options), [(logits,) for logits in batches])
 
 
-def contestants_of(kind: Kind, logits: Tensor) -> dict[str, Callable[[], object]]:
-    """Returns a step of the kind, one read of its logits, and the peer's step."""
-    return {
-        STEP: make_step((kind,), logits),
-        READ: make_read(logits),
-        PEER: TorchStep(kind, logits),
-    }
-
-
-def make_read(logits: Tensor) -> Callable[[], object]:
-    """Returns one streaming read of the logits."""
-    return rotate(native.library().streaming_read.default, [([logits],)])
+def make_read(*batches: Tensor) -> Callable[[], object]:
+    """Returns one streaming read of the next of some logits."""
+    return rotate(native.library().streaming_read.default, [([logits],) for logits in batches])
 
 
 class TorchStep:

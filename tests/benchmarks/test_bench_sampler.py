@@ -43,9 +43,10 @@ def test_promises_are_those_of_the_worst_cell() -> None:
 
 def test_budgets_are_of_the_kinds() -> None:
     found = [
-        {"cell": kind.name, "kind": kind.name, "batch_size": rows, "disturbed": 0.0, "results": results(step)}
+        {"cell": kind.name, "kind": kind.name, "batch_size": rows, "is_cold": is_cold, "disturbed": 0.0}
+        | {"results": results(step)}
         for kind in KINDS
-        for rows, step in ((64, kind.reads), (1, 3.1 * kind.reads))
+        for rows, is_cold, step in ((64, False, kind.reads), (64, True, kind.reads), (1, False, 3.1 * kind.reads))
     ]
     mean = sum(kind.reads for kind in KINDS) / len(KINDS)
     found.append({"cell": "mixed", "kind": None, "batch_size": 64, "disturbed": 0.0, "results": results(1.16 * mean)})
