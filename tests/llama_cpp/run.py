@@ -1,8 +1,8 @@
 """Compares what requests keep and draw with llama.cpp's own samplers (``make test-llama-cpp``).
 
-PyPI has llama-cpp-python as sources alone: it is compiled once, by pip, into a folder of its own under ``build/``, with
-the samplers and without what else llama.cpp can build. No model is needed. The tests print how many rows were equal, and
-how many not for which of the reasons that docs/requests.md names.
+PyPI has llama-cpp-python as sources alone: pip compiles it once, into a folder of its own under ``build/``, without the
+parts of llama.cpp that can be left out. No model is needed. The tests print how many rows were equal, and how many not
+for which of the reasons that docs/requests.md names.
 """
 
 from __future__ import annotations

@@ -24,12 +24,18 @@ NORMAL, UNKNOWN, CONTROL = 1, 2, 3
 GGUF_VERSION: Final = 3
 
 
+@llama_cpp.llama_log_callback
+def _no_log(level: int, text: bytes, data: object) -> None:
+    """Takes what llama.cpp says about the file."""
+
+
 class Vocabulary:
     """A vocabulary without a model: id `FIRST` + n is the n-th letter."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "letters.gguf"
         path.write_bytes(_gguf())
+        llama_cpp.llama_log_set(_no_log, None)
         params = llama_cpp.llama_model_default_params()
         params.vocab_only = True
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)

@@ -130,7 +130,8 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     for switch, names in (("top_k", ()), ("top_n_sigma", ()), ("xtc_probability", ("xtc_threshold",))):
         if given.get(switch, 0) > 0:
             ours |= renamed(given, **{name: name for name in (switch, *names)})
-    return ours | _penalties(given, context) | _always(given, context) | _dry(given, context) | _adaptive_p(given, context)
+    ours |= _penalties(given, context) | _always(given, context)
+    return ours | _dry(given, context) | _adaptive_p(given, context)
 
 
 LLAMA_CPP: Final = Dialect(
@@ -146,13 +147,17 @@ LLAMA_CPP: Final = Dialect(
         "xtc_probability": taken("xtc_probability", note="The coin is another one: that of the request's seed here."),
         "xtc_threshold": taken("xtc_threshold", note="Where xtc_probability is above 0."),
         "repeat_penalty": taken("repetition_penalty"),
-        "repeat_last_n": taken("repetition_penalty", note="64 where it is left out. Beside penalties it must be 0, which is off, or -1."),
+        "repeat_last_n": taken(
+            "repetition_penalty", note="64 where it is left out. Beside penalties it must be 0, which is off, or -1."
+        ),
         "logit_bias": taken("logit_bias", "bad_ids", note="Pairs or a mapping; false is a ban. Texts are refused."),
         "ignore_eos": taken("bad_ids", note="The server never draws these ids then, so eos_ids are banned."),
         "seed": taken("seed", note="-1 is none."),
         "dry_multiplier": taken("dry_multiplier", note="0 is off."),
         "dry_base": taken("dry_base", note="1.75 where it is below 1."),
-        "dry_penalty_last_n": taken("dry_range", note="64 where it is left out; -1 is the whole text; 0 switches DRY off."),
+        "dry_penalty_last_n": taken(
+            "dry_range", note="64 where it is left out; -1 is the whole text; 0 switches DRY off."
+        ),
         "dry_sequence_breakers": taken(
             "dry_sequence_breakers", note="Ids, beside DRY; texts, the default, are refused."
         ),
