@@ -75,7 +75,8 @@ test-install: $(BIN)/.requirements  ## pip install the package in environments o
 test-matrix: $(BIN)/.tools  ## build and test with every torch_npu from 2.7.1 and every Python, one after the other: hours, 10 GB
 	$(RUN) -m tests.matrix.run
 
-test-rows: $(BIN)/.tools  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
+test-rows: $(BIN)/.tools  ## 1,000,000 rows of the sampling layer beside the float64 reference, 100,000 on the emulated NPU, 10,000 of each filter that transformers has beside its own
+	ASCEND_SAMPLE_RANGE_ROWS=10000 $(RUN) -m pytest tests/sampling/test_value_ranges.py -k transformers
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_rows.py --device npu --rows 100000
 

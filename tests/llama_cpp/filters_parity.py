@@ -20,6 +20,8 @@ from tests.llama_cpp.samplers import OFF, server_chain
 
 SIZES: Final = {16: 2000, 61: 2000, 257: 2000, 1000: 2000, 4096: 2000, 151936: 16}
 """How many rows of each vocabulary; 10,016 in all."""
+EXACT: Final = 3e-5
+"""How far, relatively, a probability may be from llama.cpp's."""
 Choices = dict[str, tuple[Any, ...]]
 XTC: Final[Choices] = {"xtc_probability": (1.0,), "xtc_threshold": (0.02, 0.1, 0.5)}
 KINDS: Final[dict[str, Choices]] = {
@@ -71,10 +73,10 @@ def compare(kind: str, vocab_size: int, count: int, references: Tally, libraries
         references.add(reason_of(processed, one, kept_by_reference(processed, one), left.ids))
         ids, logprobs = (each.numpy() for each in kept.of_row(row))
         reason = reason_of(processed, one, ids.astype(np.int64), left.ids)
-        libraries.add(reason, largest_difference(logprobs, left.probabilities) if reason == EQUAL else 0.0)
+        libraries.add(reason, difference_of(logprobs, left.probabilities) if reason == EQUAL else 0.0)
 
 
-def largest_difference(logprobs: npt.NDArray[np.float32], probabilities: npt.NDArray[np.float32]) -> float:
+def difference_of(logprobs: npt.NDArray[np.float32], probabilities: npt.NDArray[np.float32]) -> float:
     """The largest relative difference of two rows' probabilities, of those that float32 holds in full."""
     has_digits = probabilities > np.finfo(np.float32).tiny
     return float(np.abs(np.exp(logprobs[has_digits].astype(np.float64)) / probabilities[has_digits] - 1).max())
@@ -85,6 +87,7 @@ def test_kept_sets_and_probabilities(kind: str) -> None:
     references, libraries = Tally(), Tally()
     for vocab_size, count in SIZES.items():
         compare(kind, vocab_size, count, references, libraries)
+    assert libraries.largest <= EXACT
     print(f"\n{kind}\n  reference  {references}\n  library    {libraries}")
 
 
