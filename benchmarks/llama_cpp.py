@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
-import numpy as np  # isort: skip
-import torch
+import torch  # isort: skip
+import numpy as np
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor

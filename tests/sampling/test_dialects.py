@@ -141,6 +141,7 @@ EXACTLY_REFUSED = [
     ("llama_cpp", {"temperature": 0.7, "top_p": 1, "min_p": 0, "xtc_probability": 0.5}, "before it divides"),
     ("llama_cpp", {"temperature": 1.0, "typical_p": 0.9}, "among what top_n_sigma and top_k keep"),
     ("llama_cpp", {"temperature": 1.0, "xtc_probability": 0.5, "top_k": 0}, "among what top_n_sigma and top_k keep"),
+    ("llama_cpp", {"temperature": 1.0, "top_k": 0, "typical_p": 0.9, "logit_bias": [[3, False]]}, "from a NaN"),
     ("generation_config", {"do_sample": True, "typical_p": 0.9}, "applies typical_p"),
     (
         "generation_config",

@@ -252,6 +252,10 @@ LLAMA_CPP: Final = Dialect(
             "do; here both look at all ids, before top_k.",
         ),
         Difference(
+            lambda ours: _is_on(ours, "typical_p") and "bad_ids" in ours,
+            "llama.cpp's typical_p measures from a NaN where an id has the probability 0; here such ids do not count.",
+        ),
+        Difference(
             lambda ours: ours.get("presence_penalty", 0.0) != 0 or ours.get("frequency_penalty", 0.0) != 0,
             "llama.cpp counts the prompt's tokens for presence and frequency; here the output's alone.",
         ),
