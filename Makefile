@@ -15,6 +15,7 @@ export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rows test-shards test-drafts test-statistics test-collectives test-integrations test-engines \
+  test-llama-cpp bench-llama-cpp \
   test-decoding-oracles build verify lint format \
   sanitize fuzz test-aarch64 mutation test-install test-matrix test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
 
@@ -74,7 +75,8 @@ test-install: $(BIN)/.requirements  ## pip install the package in environments o
 test-matrix: $(BIN)/.tools  ## build and test with every torch_npu from 2.7.1 and every Python, one after the other: hours, 10 GB
 	$(RUN) -m tests.matrix.run
 
-test-rows: $(BIN)/.tools  ## 1,000,000 rows of the sampling layer beside the float64 reference, and 100,000 on the emulated NPU
+test-rows: $(BIN)/.tools  ## 1,000,000 rows of the sampling layer beside the float64 reference, 100,000 on the emulated NPU, 10,000 of each filter that transformers has beside its own
+	ASCEND_SAMPLE_RANGE_ROWS=10000 $(RUN) -m pytest tests/sampling/test_value_ranges.py -k transformers
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_rows.py --device npu --rows 100000
 
@@ -97,6 +99,9 @@ test-integrations: $(BIN)/.tools  ## the adapters inside vLLM and SGLang, in env
 test-engines: $(BIN)/.tools  ## vLLM as an engine and as a server on the CPU, with the plugin and without, in an environment of its own: at least 4 GB
 	$(RUN) -m tests.engines.run
 
+test-llama-cpp: $(BIN)/.tools  ## filters, DRY, penalties, mirostat and adaptive-p beside llama.cpp's own, which is compiled once: minutes
+	$(RUN) -m tests.llama_cpp.run
+
 test-decoding: $(BIN)/.tools  ## cached equals uncached, for 5,600 random sequences of operations on models of transformers, and more of their ONNX graphs; the published flattening of the operator's draws: minutes
 	ASCEND_SAMPLE_DECODING=long $(RUN) -m pytest tests/decoding/models/test_transformers_models.py \
 	  tests/decoding/onnx/test_onnx_transformers.py tests/examples/test_flattening.py
@@ -117,6 +122,9 @@ bench-docs: $(BIN)/.tools  ## take the last run of `make bench` into docs/perfor
 
 bench-npu: $(BIN)/.tools  ## device memory and host time of a call beside torch_npu's built-in, on the emulated NPU
 	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) benchmarks/npu_call.py
+
+bench-llama-cpp: $(BIN)/.tools  ## a step of the sampling layer beside llama.cpp's chain, a row, one thread each; compiles llama.cpp once
+	$(RUN) -m tests.llama_cpp.run -m benchmarks.llama_cpp
 
 bench-decoding: $(BIN)/.tools  ## speculative sampling and beam search; trains a draft and a target on the first run: minutes
 	env -u OMP_WAIT_POLICY $(RUN) -m benchmarks.speculative

@@ -93,6 +93,25 @@ def near_ranges(
     return rows
 
 
+def near_entropy(
+    edited: npt.NDArray[np.float64], stays: npt.NDArray[np.bool_], params: SamplingParams, near: float
+) -> npt.NDArray[np.bool_]:
+    """The ids at a distance from the entropy that rounding of it may bring to the other side of the last typical one.
+
+    `near` is relative to the entropy; nothing is near where `typical_p` is off.
+    """
+    if params.typical_p == 1:
+        return np.zeros_like(stays)
+    weights = np.exp((edited - edited.max()) / np.float64(np.float32(params.temperature)))
+    p = weights / weights.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        information = -np.log(p)
+        entropy = float(np.where(p > 0, p * information, 0).sum())
+    distance = np.abs(information - entropy)
+    is_near: npt.NDArray[np.bool_] = np.abs(distance - distance[stays].max()) <= near * max(entropy, 1.0)
+    return is_near
+
+
 def _noise(params: SamplingParams, position: int, vocab_size: int) -> npt.NDArray[np.float64]:
     """All lanes that a row of the request may read."""
     assert params.seed is not None

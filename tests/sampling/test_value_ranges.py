@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import step_costs
 import torch
-from oracle import excludes, near_ranges
+from oracle import excludes, near_entropy, near_ranges
 from torch import Tensor
 from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarper
 
@@ -79,7 +79,7 @@ def check_kept(logits: Tensor, params: list[SamplingParams], kept: np.ndarray, n
         differs = (wanted > -np.inf) != stays
         if differs.any():
             others += 1
-            may_differ = np.zeros_like(differs)
+            may_differ = near_entropy(edited, wanted > -np.inf, one, near)
             for other in near_ranges(edited, wanted, one, excludes(one, 0), near):
                 may_differ |= (other > -np.inf) != (wanted > -np.inf)
             assert not (differs & ~may_differ).any(), (row, one, np.flatnonzero(differs & ~may_differ)[:5])

@@ -14,7 +14,7 @@ DEFAULTS: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05
 UNSEEDED: Final = (-1, 2**32 - 1)
 WHOLE_TEXT: Final = -1
 
-DRY: Final = {"dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1}
+DRY: Final = {"dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": 64}
 """The same of the fields of DRY, but for its breakers."""
 BREAKERS: Final = ["\n", ":", '"', "*"]
 
@@ -60,8 +60,10 @@ def _bias(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
 def _dry(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     """Returns the fields of DRY where it is on."""
     asked = {**DRY, **given}
-    if asked["dry_multiplier"] == 0 or asked["dry_base"] < 1 or asked["dry_penalty_last_n"] == 0:
+    if asked["dry_multiplier"] == 0 or asked["dry_penalty_last_n"] == 0:
         return {}
+    if asked["dry_base"] < 1:  # as the server replaces it
+        asked["dry_base"] = DRY["dry_base"]
     breakers = given.get("dry_sequence_breakers", BREAKERS)
     if any(isinstance(breaker, str) for breaker in breakers):
         remedy = "Texts must be tokenized: give an id, or a list of them, for each."
@@ -81,6 +83,18 @@ def _adaptive_p(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
         return {}
     decay = min(max(given.get("adaptive_decay", ADAPTIVE_DECAY), 0.0), 0.99)
     return {"adaptive_target": given["adaptive_target"], "adaptive_decay": decay}
+
+
+def _penalties(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Returns the penalties, which look at no token where they look at none of the last ones."""
+    neutral = {"repeat_penalty": 1.0, **dict.fromkeys(PENALTIES, 0.0)}
+    is_penalized = any(given.get(name, off) != off for name, off in neutral.items())
+    if is_penalized and given["repeat_last_n"] == 0:
+        return {}
+    if is_penalized and given["repeat_last_n"] != WHOLE_TEXT:
+        remedy = "Penalties look at the whole text here. Give -1, or leave the penalties out."
+        context.refuse("repeat_last_n", "be 0 or -1 beside a penalty", given["repeat_last_n"], remedy)
+    return renamed(given, repeat_penalty="repetition_penalty", **PENALTIES)
 
 
 def _always(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
@@ -112,17 +126,12 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     given = DEFAULTS | given
     if given.get("mirostat", 0):
         return _always(given, context) | _mirostat(given, context)
-    ours = renamed(given, top_p="top_p", min_p="min_p", repeat_penalty="repetition_penalty", **PENALTIES)
-    ours |= renamed(given, typical_p="typical_p")
+    ours = renamed(given, top_p="top_p", min_p="min_p", typical_p="typical_p")
     for switch, names in (("top_k", ()), ("top_n_sigma", ()), ("xtc_probability", ("xtc_threshold",))):
         if given.get(switch, 0) > 0:
             ours |= renamed(given, **{name: name for name in (switch, *names)})
-    penalties = {name: given[name] for name in ("repeat_penalty", *PENALTIES) if name in given}
-    is_penalized = any(value != (1.0 if name == "repeat_penalty" else 0.0) for name, value in penalties.items())
-    if is_penalized and given["repeat_last_n"] != WHOLE_TEXT:
-        remedy = "Penalties look at the whole text here. Give -1, or leave the penalties out."
-        context.refuse("repeat_last_n", "be -1 beside a penalty", given["repeat_last_n"], remedy)
-    return ours | _always(given, context) | _dry(given, context) | _adaptive_p(given, context)
+    ours |= _penalties(given, context) | _always(given, context)
+    return ours | _dry(given, context) | _adaptive_p(given, context)
 
 
 LLAMA_CPP: Final = Dialect(
@@ -138,13 +147,17 @@ LLAMA_CPP: Final = Dialect(
         "xtc_probability": taken("xtc_probability", note="The coin is another one: that of the request's seed here."),
         "xtc_threshold": taken("xtc_threshold", note="Where xtc_probability is above 0."),
         "repeat_penalty": taken("repetition_penalty"),
-        "repeat_last_n": taken("repetition_penalty", note="64 where it is left out. Beside penalties it must be -1."),
+        "repeat_last_n": taken(
+            "repetition_penalty", note="64 where it is left out. Beside penalties it must be 0, which is off, or -1."
+        ),
         "logit_bias": taken("logit_bias", "bad_ids", note="Pairs or a mapping; false is a ban. Texts are refused."),
         "ignore_eos": taken("bad_ids", note="The server never draws these ids then, so eos_ids are banned."),
         "seed": taken("seed", note="-1 is none."),
         "dry_multiplier": taken("dry_multiplier", note="0 is off."),
-        "dry_base": taken("dry_base", note="Below 1 DRY is off."),
-        "dry_penalty_last_n": taken("dry_range", note="-1 is the whole text; 0 switches DRY off."),
+        "dry_base": taken("dry_base", note="1.75 where it is below 1."),
+        "dry_penalty_last_n": taken(
+            "dry_range", note="64 where it is left out; -1 is the whole text; 0 switches DRY off."
+        ),
         "dry_sequence_breakers": taken(
             "dry_sequence_breakers", note="Ids, beside DRY; texts, the default, are refused."
         ),
@@ -237,6 +250,10 @@ LLAMA_CPP: Final = Dialect(
             ),
             "llama.cpp measures typical_p among what top_n_sigma and top_k keep, and xtc among what all other filters "
             "do; here both look at all ids, before top_k.",
+        ),
+        Difference(
+            lambda ours: _is_on(ours, "typical_p") and "bad_ids" in ours,
+            "llama.cpp's typical_p measures from a NaN where an id has the probability 0; here such ids do not count.",
         ),
         Difference(
             lambda ours: ours.get("presence_penalty", 0.0) != 0 or ours.get("frequency_penalty", 0.0) != 0,
