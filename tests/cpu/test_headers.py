@@ -94,7 +94,9 @@ def test_includes_are_not_deep() -> None:
 
 
 def test_files_are_short() -> None:
-    files = [path for folder in (CPU, Path(__file__).parent) for path in folder.rglob("*") if path.suffix in {".cpp", ".h"}]
+    files = [
+        path for folder in (CPU, Path(__file__).parent) for path in folder.rglob("*") if path.suffix in {".cpp", ".h"}
+    ]
     assert {"kernel.h", "simd.h", "fuzz.cpp"} <= {path.name for path in files}
     lengths = {path.name: len(path.read_text().splitlines()) for path in files}
     assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
