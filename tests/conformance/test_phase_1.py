@@ -128,8 +128,9 @@ def test_unsupported_soc(operator: str) -> None:
 
 
 @pytest.mark.hostcann_only
+@pytest.mark.parametrize("operator", OPERATORS)
 @own_process(HOSTCANN_SOC="Ascend910_9392")
-def test_atlas_a3_is_supported() -> None:
+def test_atlas_a3_is_supported(operator: str) -> None:
     with Device() as device:
-        ids, _ = device.run(valid_arguments(device))
-        assert ids.tolist() == [1] * BATCH
+        ids, _ = device.run(device.arguments_for(operator, [MIXED], [4], [NO_P]))
+        assert ids.tolist() == [1]
