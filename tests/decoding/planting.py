@@ -61,6 +61,21 @@ def faults_beside(test_file: str) -> dict[str, tuple[ModuleType, str, str]]:
     }
 
 
+def caught(test_file: str, check: Callable[[str], None]) -> Callable[[str | None, str], None]:
+    """Returns the test of a module that a check of a device passes without a fault, and fails with each beside it."""
+    faults = faults_beside(test_file)
+
+    @pytest.mark.parametrize("fault", [None, *faults])
+    def test_fault(fault: str | None, npu: str) -> None:
+        if fault is None:
+            check(npu)
+            return
+        with planted(*faults[fault]), pytest.raises(AssertionError):
+            check(npu)
+
+    return test_fault
+
+
 @contextmanager
 def planted(module: ModuleType, right: str, wrong: str) -> Iterator[None]:
     """Run with right replaced by wrong in a module's functions and methods, wherever these were imported to."""

@@ -13,9 +13,7 @@ from ascend_sample.sampling import (
 )
 from ascend_sample.sampling.reference import target_distribution
 from ascend_sample.sampling.state_reference import moved_average, moved_bound
-from tests.decoding.planting import faults_beside, planted
-
-FAULTS = faults_beside(__file__)
+from tests.decoding.planting import caught
 
 
 def check_states(device: str) -> None:
@@ -49,11 +47,4 @@ def check_states(device: str) -> None:
     assert tokens[:4] == tokens[4:]
 
 
-def test_nothing_is_wrong_without_a_fault(npu: str) -> None:
-    check_states(npu)
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_caught(name: str, npu: str) -> None:
-    with planted(*FAULTS[name]), pytest.raises(AssertionError):
-        check_states(npu)
+test_a_fault_is_caught = caught(__file__, check_states)
