@@ -49,14 +49,18 @@ class Distributions(NamedTuple):
     operator: Tensor
 
 
-def distributions(logits: Tensor, top_p: float) -> Distributions:
+def ranked_probabilities(logits: Tensor) -> Tensor:
+    """The probabilities of the next token by rank, float64, of logits [contexts, vocab_size]."""
+    return logits.double().softmax(dim=1).sort(dim=1, descending=True).values
+
+
+def distributions(probabilities: Tensor, top_p: float) -> Distributions:
     """What top-p alone means, and what the operator draws from: the softmax of the kept tokens' probabilities.
 
     Args:
-        logits: [contexts, vocab_size], divided by the temperature.
+        probabilities: float64 [contexts, vocab_size], by rank.
         top_p: below 1.
     """
-    probabilities = logits.double().softmax(dim=1).sort(dim=1, descending=True).values
     is_kept = probabilities.cumsum(dim=1) - probabilities <= top_p
     exact = probabilities.where(is_kept, 0.0)
     operator = probabilities.exp().where(is_kept, 0.0)
@@ -78,12 +82,12 @@ def unseen_logits(model: LanguageModel, tokenizer: Tokenizer) -> Tensor:
     return torch.cat([model(text[None])[0][0, FIRST_POSITION::EVERY] for text in texts])
 
 
-def compare(logits: Tensor) -> list[dict[str, float]]:
-    """The figures of each temperature and top_p."""
+def compare(ranked: dict[float, Tensor]) -> list[dict[str, float]]:
+    """The figures of each temperature, by which the probabilities are given, and top_p."""
     rows = []
-    for temperature in TEMPERATURES:
+    for temperature, probabilities in ranked.items():
         for top_p in TOP_PS:
-            pair = distributions(logits / temperature, top_p)
+            pair = distributions(probabilities, top_p)
             distance = total_variation(pair)
             low, median, high = distance.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).tolist()
             rows.append(
@@ -102,9 +106,9 @@ def compare(logits: Tensor) -> list[dict[str, float]]:
     return rows
 
 
-def histogram(logits: Tensor, temperature: float) -> list[int]:
+def histogram(probabilities: Tensor) -> list[int]:
     """How many contexts have which distance at `SHOWN_TOP_P`: `BINS` bins of [0, 1]."""
-    distance = total_variation(distributions(logits / temperature, SHOWN_TOP_P))
+    distance = total_variation(distributions(probabilities, SHOWN_TOP_P))
     return torch.histc(distance.float(), bins=BINS, min=0.0, max=1.0).int().tolist()
 
 
@@ -138,7 +142,7 @@ def count_draws(logits: Tensor, draws: int) -> tuple[Tensor, Tensor]:
 def show_context(model: LanguageModel, tokenizer: Tokenizer, draws: int) -> dict[str, Any]:
     """The first ranks of one context: probabilities and counted draws."""
     logits = model(torch.tensor([encode_prompt(tokenizer, SHOWN_PROMPT)]))[0][0, -1]
-    pair = distributions(logits[None], SHOWN_TOP_P)
+    pair = distributions(ranked_probabilities(logits[None]), SHOWN_TOP_P)
     ids = logits.sort(descending=True, stable=True).indices[:SHOWN_TOKENS]
     by_layer, by_operator = count_draws(logits, draws)
     return {
@@ -196,8 +200,9 @@ def main() -> int:
     model, tokenizer = load_or_train()
     shown = show_context(model, tokenizer, arguments.draws)
     logits = unseen_logits(model, tokenizer)
-    histograms = [histogram(logits, temperature) for temperature in TEMPERATURES]
-    figures = {"contexts": len(logits), "table": compare(logits), "histograms": histograms, "shown": shown}
+    ranked = {temperature: ranked_probabilities(logits / temperature) for temperature in TEMPERATURES}
+    histograms = [histogram(probabilities) for probabilities in ranked.values()]
+    figures = {"contexts": len(logits), "table": compare(ranked), "histograms": histograms, "shown": shown}
     report(figures)
     if arguments.json:
         arguments.json.write_text(json.dumps(rounded(figures), indent=1) + "\n")

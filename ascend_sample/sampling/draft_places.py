@@ -14,9 +14,9 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.edits import RowEdits
 from ascend_sample.sampling.host_copy import HostTokens
-from ascend_sample.sampling.plan import UNREAD, PenalizedRows, Penalties, ProcessingPlan
+from ascend_sample.sampling.plan import UNREAD, PenalizedRows
 from ascend_sample.sampling.row_table import NO_SLOT, TABLE, HostMirrors, RowTable, to_device
-from ascend_sample.sampling.slots import AddendSlots, MaskSlots, PenaltySlots, StateSlots, addend_of, has_addend
+from ascend_sample.sampling.slots import PenaltySlots, addend_of, has_addend
 
 NO_TOKEN: Final = -1
 """What stands where no token is."""
@@ -233,11 +233,10 @@ class PlaceEdits(RowEdits):
 
     def flush(self, more: int = 0) -> None:
         """Makes the plan, if it is stale."""
-        if self.plan_is_stale:
-            host = self._table.host
-            slots = (self.addends, self.penalties, self.masks, self.states)
-            self.plan = PlacesPlan(host, *slots, self.columns, self._layout) if host.is_processed.any() else None
-            self.plan_is_stale = False
+        self._renew_plan()
+
+    def _penalized_rows(self) -> PenalizedRows:
+        return PlacePenalties(self._table.host, self.penalties, self.columns, self._layout)
 
     def split(self) -> dict[str, Tensor]:
         """Returns what `native` does, with the drafts of the step: each place with penalties has a list of its own.
@@ -269,41 +268,9 @@ class PlaceEdits(RowEdits):
 
     def applied_to(self, logits: Tensor, bitmask: Bitmask | None) -> Tensor | None:
         """Does what `RowEdits.applied_to` does, with the drafts of the step."""
-        if isinstance(self.plan, PlacesPlan):
-            self.plan.padded = self._padded
+        if self.plan is not None and isinstance(self.plan.penalties, PlacePenalties):
+            self.plan.penalties.padded = self._padded
         return super().applied_to(logits, bitmask)
-
-
-class PlacesPlan(ProcessingPlan):
-    """A plan whose penalties count the drafts before a place.
-
-    Attributes:
-        padded: the drafts of the step, as `PlacesLayout.padded` returns them.
-    """
-
-    def __init__(
-        self,
-        host: HostMirrors,
-        addends: AddendSlots,
-        penalties: PenaltySlots,
-        masks: MaskSlots,
-        states: StateSlots,
-        columns: int,
-        layout: PlacesLayout,
-    ) -> None:
-        super().__init__(host, addends, penalties, masks, states, columns)
-        is_penalized = bool((host.penalty_slot != NO_SLOT).any())
-        self._of_places = PlacePenalties(host, penalties, columns, layout) if is_penalized else None
-        self.padded: Tensor | None = None
-
-    def penalize(self, logits: Tensor) -> None:
-        """Does what `ProcessingPlan.penalize` does, with the drafts of the step."""
-        if self._of_places is not None:
-            assert self.padded is not None, "drafts are noted before a step"
-            self._of_places.apply(logits, self.padded)
-
-    def _penalties_of(self, lists: PenaltySlots) -> Penalties | None:
-        return None
 
 
 class PlacePenalties(PenalizedRows):
@@ -312,28 +279,33 @@ class PlacePenalties(PenalizedRows):
     Args:
         host, lists, columns: as for `PenalizedRows`.
         layout: where the places are.
+
+    Attributes:
+        padded: the drafts of the step, as `PlacesLayout.padded` returns them.
     """
 
     def __init__(self, host: HostMirrors, lists: PenaltySlots, columns: int, layout: PlacesLayout) -> None:
         super().__init__(host, lists, columns)
         self._layout = layout
+        self.padded: Tensor | None = None
         bases = self._bases(numpy.arange(len(self.rows)))
         sent = to_device(numpy.stack((self._slots, *bases[1:])), lists.device)
         self._slots_there = sent[0]
         self._counted_from, self._penalized_from = sent[1:].unsqueeze(2)
         self._before = to_device(layout.before[self.rows].ravel(), lists.device)
 
-    def apply(self, logits: Tensor, padded: Tensor) -> None:
-        """Penalises flattened float32 logits that begin after `FRONT` numbers, in place.
+    def apply(self, logits: Tensor) -> None:
+        """See `PenalizedRows.apply`.
 
         A draft that is no id of the vocabulary is penalised as the nearest id: that is as it should be, for an id that
         was seen and for one that was not.
         """
         assert self._lists.lists is not None, "slots are written before they are read"
+        assert self.padded is not None, "drafts are noted before a step"
         ids = self._lists.lists[0].index_select(0, self._slots_there)
         more: Tensor | None = None
         if self._layout.most:
-            drafts = padded.index_select(0, self._before).view(-1, self._layout.most)
+            drafts = self.padded.index_select(0, self._before).view(-1, self._layout.most)
             ids = torch.cat((ids, drafts.clamp(0, self._lists.vocab_size - 1)), 1)
             more = (ids.unsqueeze(2) == drafts.unsqueeze(1)).sum(2, dtype=torch.int32)
         codes = self._occurrences().index_select(0, (ids + self._counted_from).view(-1)).view_as(ids)

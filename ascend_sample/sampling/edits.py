@@ -15,7 +15,7 @@ from ascend_sample.sampling._arguments import TokenIds
 from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.host_copy import HostTokens
 from ascend_sample.sampling.params import SamplingParams
-from ascend_sample.sampling.plan import ProcessingPlan, edited
+from ascend_sample.sampling.plan import PenalizedRows, Penalties, ProcessingPlan, edited
 from ascend_sample.sampling.processing import bits_of_bytes
 from ascend_sample.sampling.row_table import NO_SLOT, SLOTS, RowTable, to_device
 from ascend_sample.sampling.slots import (
@@ -157,23 +157,30 @@ class RowEdits:
         self.masks.flush()
         self.states.flush()
         self.plan_is_stale |= not self.penalties.flush(more)
-        if self.plan_is_stale:
-            host = self._table.host
-            is_needed = bool(host.is_processed.any())
-            slots = (self.addends, self.penalties, self.masks, self.states)
-            self.plan = ProcessingPlan(host, *slots, self.columns) if is_needed else None
-            self.plan_is_stale = False
+        self._renew_plan()
+
+    def _renew_plan(self) -> None:
+        """Makes the plan again, if it is stale."""
+        if not self.plan_is_stale:
+            return
+        host, self.plan, self.plan_is_stale = self._table.host, None, False
+        if host.is_processed.any():
+            penalties = self._penalized_rows() if (host.penalty_slot != NO_SLOT).any() else None
+            self.plan = ProcessingPlan(host, self.addends, penalties, self.masks, self.states, self.columns)
+
+    def _penalized_rows(self) -> PenalizedRows:
+        return Penalties(self._table.host, self.penalties, self.columns)
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:
         """Takes in a token of each row, after a flush with room for it."""
         self._await(token_ids, slice(None))
-        if self.plan is not None and self.plan.penalties is not None:
+        if self.plan is not None and isinstance(self.plan.penalties, Penalties):
             self.plan.penalties.append(token_ids, are_ids)
 
     def append_to(self, rows: NDArray[numpy.int64], token_ids: Tensor) -> None:
         """Takes in tokens of some rows, after a flush with room for them."""
         self._await(token_ids, rows)
-        if self.plan is not None and self.plan.penalties is not None:
+        if self.plan is not None and isinstance(self.plan.penalties, Penalties):
             self.plan.penalties.append_to(rows, token_ids)
 
     def applied_to(self, logits: Tensor, bitmask: Bitmask | None) -> Tensor | None:

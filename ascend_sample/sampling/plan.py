@@ -90,6 +90,10 @@ class PenalizedRows:
         slots, rows = self._slots[every], self.rows[every]
         return numpy.stack((0 * slots, slots * self._lists.vocab_size, FRONT + rows * self._columns))
 
+    def apply(self, logits: Tensor) -> None:
+        """Penalises flattened float32 logits that begin after `FRONT` numbers, in place."""
+        raise NotImplementedError
+
     def _occurrences(self) -> Tensor:
         assert self._lists.occurrences is not None, "slots are written before they are read"
         return self._lists.occurrences.view(-1)
@@ -124,7 +128,7 @@ class Penalties(PenalizedRows):
         self._is_placed = False
 
     def apply(self, logits: Tensor) -> None:
-        """Penalises flattened float32 logits that begin after `FRONT` numbers, in place."""
+        """See `PenalizedRows.apply`."""
         if not self._is_placed:
             self._place()
         _, counted, penalized = self._parts()
@@ -210,19 +214,20 @@ class ProcessingPlan:
 
     Args:
         host: of the batch.
-        addends, penalties, masks, states: the slots that its rows hold.
+        addends, masks, states: the slots that its rows hold.
+        penalties: the rows with penalties; None if there are none.
         columns: how far the rows of the edited copy are apart.
 
     Attributes:
         host_rows: the rows, ascending.
-        penalties: those with penalties; None if there are none.
+        penalties: as they were given.
     """
 
     def __init__(
         self,
         host: HostMirrors,
         addends: AddendSlots,
-        penalties: PenaltySlots,
+        penalties: PenalizedRows | None,
         masks: MaskSlots,
         states: StateSlots,
         columns: int,
@@ -232,15 +237,7 @@ class ProcessingPlan:
         self._states, self._columns = states, columns
         self._has_masks = bool((host.mask_slot != NO_SLOT).any())
         self._words: Tensor | None = None
-        self.penalties = self._penalties_of(penalties) if (host.penalty_slot != NO_SLOT).any() else None
-
-    def penalize(self, logits: Tensor) -> None:
-        """Applies the penalties to flattened float32 logits that begin after `FRONT` numbers, in place."""
-        if self.penalties is not None:
-            self.penalties.apply(logits)
-
-    def _penalties_of(self, lists: PenaltySlots) -> Penalties | None:
-        return Penalties(self._host, lists, self._columns)
+        self.penalties = penalties
 
     @cached_property
     def rows(self) -> Tensor:
@@ -292,7 +289,8 @@ def edited(logits: Tensor, plan: ProcessingPlan | None, columns: int, bitmask: T
     if plan is not None:
         if plan.addends is not None:
             plan.addends.apply(flat)
-        plan.penalize(flat)
+        if plan.penalties is not None:
+            plan.penalties.apply(flat)
         own = plan.words()
         words = bitmask if own is None else own if bitmask is None else own & bitmask
     if words is not None:

@@ -13,12 +13,13 @@ from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Rows as BitmaskRows
 from ascend_sample.sampling.distribution import Distributions
+from ascend_sample.sampling.draft_arguments import RULES, Rule
 from ascend_sample.sampling.draft_judging import JudgingNoise, Proposals, judge_with, noise_of, probabilities_of
 from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.row_table import NO_SLOT
 from ascend_sample.sampling.static_step import StaticStep
-from ascend_sample.sampling.verify import RULES, Rule, VerifiedDrafts, cut, places_of
+from ascend_sample.sampling.verify import VerifiedDrafts, cut, places_of
 
 NAME: Final = "StaticVerification"
 WITHOUT: Final = "Verify its drafts outside of a graph, by verify_drafts."

@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._errors import is_integer, refuse, show
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
-from ascend_sample.sampling.draft_judging import Proposals, judge, target_probabilities
-from ascend_sample.sampling.draft_places import (
-    NO_TOKEN,
-    ChainLayout,
-    DraftPlaces,
-    Ids,
-    PlacesLayout,
-    requests_of_places,
+from ascend_sample.sampling.draft_arguments import (
+    NAME,
+    RULES,
+    Counts,
+    Rule,
+    check_places,
+    check_proposals,
+    check_split,
+    checked_counts,
+    checked_parents,
 )
+from ascend_sample.sampling.draft_judging import Proposals, judge, target_probabilities
+from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout, DraftPlaces, Ids, PlacesLayout
 from ascend_sample.sampling.draft_trees import TreeLayout
 from ascend_sample.sampling.logprobs import Logprobs
 from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.row_parameters import TENSORS, RowsOutput, RowStatus, check_logits
+from ascend_sample.sampling.row_parameters import TENSORS, RowsOutput, RowStatus
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.sampler import Sampler
-from ascend_sample.sampling.state_slots import refuse_states
 from ascend_sample.sampling.vocabulary_parallel.split_judging import Judging
 
-NAME: Final = "verify_drafts"
-RULES: Final = ("match", "standard", "block")
-Rule = Literal["match", "standard", "block"]
 MOST_KEPT: Final = 16
 """How many layouts of a batch's places are kept, so that trees that are others in each step do not pile up."""
-Counts = Sequence[int] | NDArray[Any] | Tensor
 
 
 class VerifiedDrafts(NamedTuple):
@@ -69,7 +65,7 @@ class VerifiedDrafts(NamedTuple):
                 the device: rows advance on the host too, by numbers that nobody there knows before.
         """
         read = self.accepted.cpu() if accepted is None else accepted
-        counts = _checked_counts("accepted", read, len(batch)) + 1
+        counts = checked_counts("accepted", read, len(batch)) + 1
         rows = numpy.repeat(numpy.arange(len(counts)), counts)
         columns = numpy.arange(len(rows)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
         cells = to_device(rows * self.token_ids.shape[1] + columns, self.token_ids.device)
@@ -161,16 +157,16 @@ def verify_drafts(
         Drafter-Invariant Speculative Decoding", 2024; for the other rules `draft_reference.py` names theirs.
     """
     sampler = Sampler() if sampler is None else sampler
-    of_requests = _checked_counts("counts", counts, len(batch))
-    _check(logits, draft_ids, batch, of_requests, sampler)
-    _check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)
+    of_requests = checked_counts("counts", counts, len(batch))
+    check_places(logits, draft_ids, batch, of_requests, sampler)
+    check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)
     if not sampler.is_split:  # a rank alone may have padding
         logits = logits[:, : batch.vocab_size]
         if draft_probabilities is not None and draft_candidates is None:
             draft_probabilities = draft_probabilities[:, : batch.vocab_size]
     if sampler.is_split and rule != "match":
-        _check_split(logits, batch, rule)
-    tree = None if parents is None else _checked_parents(parents, of_requests, rule)
+        check_split(logits, batch, rule)
+    tree = None if parents is None else checked_parents(parents, of_requests, rule)
     proposals = Proposals(draft_probabilities, draft_candidates)
     allowed = None
     if bitmask is not None or bitmask_rows is not None:
@@ -284,119 +280,3 @@ def places_of(batch: SamplingBatch, counts: Ids, parents: Ids | None) -> DraftPl
             del kept[next(iter(kept))]
         kept[key] = places
     return places
-
-
-def _check_split(logits: Tensor, batch: SamplingBatch, rule: str) -> None:
-    """Raises where ranks that share a vocabulary do not judge drafts that were drawn."""
-    remedy = "Gather the logits of the places, and leave the sampler's shard out."
-    if not logits.is_cpu:
-        refuse(NAME, "rule", "be 'match' for a sampler with a shard on a device", f"'{rule}'", remedy)
-    if (asks := batch.host.logprobs >= 0).any():
-        got = f"one in row {int(asks.argmax())}"
-        refuse(NAME, "logprobs", f"be None under the rule '{rule}' for a sampler with a shard", got, remedy)
-
-
-def _checked_counts(name: str, counts: Counts, requests: int) -> Ids:
-    """Returns counts as int64, or raises unless there is one from 0 for each request, on the host."""
-    given = _host_ints(name, counts, "Give the number of each request's drafts.")
-    if len(given) != requests:
-        remedy = "A request without drafts has 0."
-        refuse(NAME, name, f"be as many as the batch has requests, {requests}", len(given), remedy)
-    if len(given) and given.min() < 0:
-        refuse(NAME, name, "be at least 0", int(given.min()), "A request without drafts has 0.")
-    return given
-
-
-def _host_ints(name: str, values: Counts, remedy: str) -> Ids:
-    """Returns a list of ints as int64, or raises unless it is one, on the host."""
-    if isinstance(values, Tensor):
-        if not values.is_cpu:
-            wait = "Give a list of ints; reading a tensor would wait for the device."
-            refuse(NAME, name, "be on the host", f"a tensor on {values.device}", wait)
-        values = values.numpy()
-    given = values if isinstance(values, numpy.ndarray) else numpy.array([*values])
-    if given.ndim != 1 or (len(given) and not is_integer(given[0])):
-        refuse(NAME, name, "be ints", show(values), remedy, TypeError)
-    return given.astype(numpy.int64)
-
-
-def _checked_parents(parents: Counts, counts: Ids, rule: str) -> Ids:
-    """Returns parents as int64, or raises unless they make a tree of each request's places, for the rule match."""
-    if rule != "match":
-        remedy = "Its drafts are chains: give one way through the tree."
-        refuse(NAME, "parents", f"be None for the rule '{rule}'", "a tree", remedy)
-    given = _host_ints("parents", parents, "Give the number of the place that each place follows.")
-    places = int(counts.sum()) + len(counts)
-    if len(given) != places:
-        refuse(NAME, "parents", f"be as many as there are places, {places}", len(given), "A root has -1.")
-    request = requests_of_places(counts)
-    number = numpy.arange(places) - (numpy.cumsum(counts + 1) - counts - 1)[request]
-    is_wrong = numpy.where(number == 0, given != -1, (given < 0) | (given >= number))
-    if is_wrong.any():
-        first = int(is_wrong.argmax())
-        rule_of_parents = "be -1 for the first place of a request, and for each other one an earlier place of it"
-        got = f"{given[first]} for place {number[first]} of request {request[first]}"
-        refuse(NAME, "parents", rule_of_parents, got, "Number the places of a request from its root on.")
-    return given
-
-
-def _check(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts: Ids, sampler: Sampler) -> None:
-    check_logits(NAME, logits)
-    if sampler.host:
-        remedy = "Move the logits to the CPU, where the batch is."
-        refuse(NAME, "sampler", "have host=False", "True", remedy)
-    if batch.host.kept.any():
-        remedy = "Sample the places as rows of a batch of their own, or leave kept out."
-        refuse(NAME, "batch", "hold no request with kept=True", f"row {int(batch.host.kept.argmax())}", remedy)
-    refuse_states(NAME, batch, "Sample its tokens one by one: each draft would need the state after those before it.")
-    drafts, width = int(counts.sum()), sampler.width_for(NAME, batch)
-    if tuple(logits.shape) != (drafts + len(batch), width):
-        rule = f"have the shape of the places, [{drafts + len(batch)}, {width}]"
-        refuse(NAME, "logits", rule, list(logits.shape), "A request with d drafts has d + 1 rows.")
-    if not isinstance(draft_ids, Tensor) or draft_ids.dtype != torch.int64:
-        got = draft_ids.dtype if isinstance(draft_ids, Tensor) else type(draft_ids).__name__
-        refuse(NAME, "draft_ids", "be an int64 tensor", got, "Convert it with .to(torch.int64).", TypeError)
-    if tuple(draft_ids.shape) != (drafts,):
-        remedy = "Give the drafts of all requests one after another."
-        refuse(NAME, "draft_ids", f"have the shape of the counts' sum, [{drafts}]", list(draft_ids.shape), remedy)
-    for name, tensor in (("logits", logits), ("draft_ids", draft_ids)):
-        if tensor.device != batch.device:
-            rule = f"be on the device of the batch, {batch.device}"
-            refuse(NAME, name, rule, tensor.device, "Make the batch with device=logits.device.")
-
-
-def _check_proposals(
-    rule: object, probabilities: object, candidates: object, logits: Tensor, draft_ids: Tensor
-) -> None:
-    """Raises unless the rule is one, and the proposals are what it takes."""
-    if rule not in RULES:
-        refuse(NAME, "rule", f"be one of {', '.join(RULES)}", show(rule), "Leave it out for 'match'.")
-    if candidates is not None and probabilities is None:
-        refuse(NAME, "draft_candidates", "come with draft_probabilities", "them alone", "Give both, or none.")
-    if probabilities is None:
-        return
-    if rule == "match":
-        refuse(NAME, "draft_probabilities", "be None for the rule 'match'", "a tensor", "It looks at tokens alone.")
-    columns = [logits.shape[1]]
-    if candidates is not None:
-        _check_tensor("draft_candidates", candidates, torch.int64, logits)
-        columns = [*candidates.shape[1:]]  # type: ignore[attr-defined]
-    tensors = {"draft_probabilities": (probabilities, torch.float32), "draft_candidates": (candidates, torch.int64)}
-    for name, (tensor, dtype) in tensors.items():
-        if tensor is not None:
-            _check_tensor(name, tensor, dtype, logits)
-            assert isinstance(tensor, Tensor)
-            if [*tensor.shape] != [len(draft_ids), *columns] or tensor.dim() != 2:
-                rule_of_shape = (
-                    f"have a row for each draft, [{len(draft_ids)}, {columns[0] if columns else 'candidates'}]"
-                )
-                refuse(NAME, name, rule_of_shape, list(tensor.shape), "A draft that was not drawn has a single 1.")
-
-
-def _check_tensor(name: str, tensor: object, dtype: torch.dtype, logits: Tensor) -> None:
-    """Raises unless it is a tensor of a dtype on the device of the logits."""
-    if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
-        got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        refuse(NAME, name, f"be a tensor of {dtype}", got, f"Convert it with .to({dtype}).", TypeError)
-    if tensor.device != logits.device:
-        refuse(NAME, name, f"be on the device of the batch, {logits.device}", tensor.device, "Move it there.")

@@ -240,6 +240,17 @@ def phase_1(arguments: Arguments) -> Plan:
     return Plan(status, size[0], executor[0], arguments.operator)
 
 
+def check_refused(arguments: Arguments, status: int, *words: str) -> str:
+    """Phase 1 must end with this status, no executor, and a message with these words, which is returned."""
+    plan, message = phase_1(arguments), recent_message()
+    assert plan.status == status, f"{plan.status}: {message}"
+    assert plan.executor == ffi.NULL
+    assert message != ""
+    assert all(word in message for word in words), message
+    assert recent_message() == "", "reading a message clears it"
+    return message
+
+
 class Device:
     """aclInit to aclFinalize, with one stream; frees on leaving what was made through it and not freed before."""
 

@@ -81,24 +81,19 @@ def test_workspace_smaller_than_asked(operator: str) -> None:
 
 
 @pytest.mark.hostcann_only
+@pytest.mark.parametrize("phase_2_fails", [False, True])
 @own_process()
-def test_executor_serves_once(operator: str) -> None:
+def test_executor_serves_once(operator: str, phase_2_fails: bool) -> None:
     with Device() as device:
         plan = device.plan(arguments_of(device, operator))
-        assert device.launch(plan) == abi.SUCCESS
+        if phase_2_fails:
+            status = getattr(aclnn, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream)
+            assert status == NULL_ARGUMENT
+        else:
+            assert device.launch(plan) == abi.SUCCESS
         assert device.launch(plan) == INVALID
         assert "executor" in recent_message()
         assert device.synchronize() == abi.SUCCESS
-        control.check_violations("executor_reused")
-
-
-@pytest.mark.hostcann_only
-@own_process()
-def test_executor_serves_once_also_when_phase_2_fails(operator: str) -> None:
-    with Device() as device:
-        plan = device.plan(arguments_of(device, operator))
-        assert getattr(aclnn, operator)(ffi.NULL, plan.workspace_size, plan.executor, device.stream) == NULL_ARGUMENT
-        assert device.launch(plan) == INVALID
         control.check_violations("executor_reused")
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import unittest.mock
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 import torch.utils._pytree
+
+from tests.mutation.mutants import read_faults
 
 
 class Trap(NamedTuple):
@@ -47,6 +51,29 @@ def noticed(traps: Sequence[Trap]) -> Callable[[Trap], None]:
         assert_caught(trap)
 
     return test_trap
+
+
+def faults_beside(test_file: str) -> dict[str, tuple[ModuleType, str, str]]:
+    """Returns the faults that lie beside a test in a .toml of its name: by their names, what `planted` takes."""
+    return {
+        fault.name: (importlib.import_module(fault.file.removesuffix(".py").replace("/", ".")), fault.old, fault.new)
+        for fault in read_faults(Path(test_file).with_suffix(".toml"))
+    }
+
+
+def caught(test_file: str, check: Callable[[str], None]) -> Callable[[str | None, str], None]:
+    """Returns the test of a module that a check of a device passes without a fault, and fails with each beside it."""
+    faults = faults_beside(test_file)
+
+    @pytest.mark.parametrize("fault", [None, *faults])
+    def test_fault(fault: str | None, npu: str) -> None:
+        if fault is None:
+            check(npu)
+            return
+        with planted(*faults[fault]), pytest.raises(AssertionError):
+            check(npu)
+
+    return test_fault
 
 
 @contextmanager

@@ -24,7 +24,7 @@ PUBLISHED = json.loads((EXAMPLES.parent / "docs" / "flattening.json").read_text(
 @pytest.mark.parametrize("top_p", [0.3, 0.9])
 def test_distributions_are_those_of_the_references(top_p: float) -> None:
     logits = torch.randn(5, 200, generator=torch.Generator().manual_seed(1)) * 2
-    pair = flattening.distributions(logits, top_p)
+    pair = flattening.distributions(flattening.ranked_probabilities(logits), top_p)
     for row, trace in enumerate(top_k_top_p_sample_trace(logits, k=None, p=top_p)):
         exact = target_distribution(logits[row].numpy(), SamplingParams(top_p=top_p))
         torch.testing.assert_close(pair.exact[row], torch.from_numpy(exact).sort(descending=True).values)
@@ -35,7 +35,7 @@ def test_distributions_are_those_of_the_references(top_p: float) -> None:
 
 def test_distance_by_hand() -> None:
     logits = torch.tensor([[0.80, 0.15, 0.05]]).log()
-    pair = flattening.distributions(logits, 0.9)
+    pair = flattening.distributions(flattening.ranked_probabilities(logits), 0.9)
     assert pair.exact[0].tolist() == pytest.approx([0.842, 0.158, 0], abs=1e-3)
     assert pair.operator[0].tolist() == pytest.approx([0.657, 0.343, 0], abs=1e-3)
     assert flattening.total_variation(pair).item() == pytest.approx(0.842 - 0.657, abs=1e-3)

@@ -1,11 +1,13 @@
 """The planted faults, which faults/*.toml list: each is one that a person could make, and that some test must catch.
 
 A table `planted` names a file and the pytest arguments of the tests that are tried first, which must pass without the
-fault. Each of its faults is a name, one exact piece of text that occurs once, and the text that is there instead.
+fault. Each of its faults is a name, one exact piece of text that occurs once, and the text that is there instead. Files
+beside tests that plant faults themselves (`tests/decoding/planting.py`) are alike, without the tests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,9 +51,11 @@ class Mutant:
         return next((library for start, library in LIBRARIES.items() if self.file.startswith(start)), None)
 
 
-EVERY = tuple(
-    Mutant(name, table["file"], old, new, tuple(table["tests"]), table.get("include", ""))
-    for path in sorted(FAULTS.glob("*.toml"))
-    for table in tomllib.loads(path.read_text())["planted"]
-    for name, old, new in table["faults"]
-)
+def read_faults(path: Path) -> Iterator[Mutant]:
+    """Returns the faults that a file lists."""
+    for table in tomllib.loads(path.read_text())["planted"]:
+        for name, old, new in table["faults"]:
+            yield Mutant(name, table["file"], old, new, tuple(table.get("tests", ())), table.get("include", ""))
+
+
+EVERY = tuple(fault for path in sorted(FAULTS.glob("*.toml")) for fault in read_faults(path))

@@ -135,3 +135,11 @@ def test_info_says_that_the_npu_is_emulated(npu: str) -> None:
     assert facts["routes"]["npu float32 V2"].startswith("aclnn")
     assert facts["routes"]["npu bfloat16"].startswith("aclnn")
     assert facts["routes"]["npu float32"].startswith("composite")
+
+
+def test_the_import_leaves_torchs_compiler_out() -> None:
+    """Importing it takes as long as importing torch."""
+    program = run_python(
+        "import ascend_sample.sampling, ascend_sample.decoding, sys; print('torch._dynamo' in sys.modules)"
+    )
+    assert program.stdout == "False\n", program.stderr

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, Scores, score, scoring
-from tests.decoding.planting import planted
+from tests.decoding.planting import faults_beside, planted
 from tests.support.warm_python import run_warm
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -162,31 +162,20 @@ def test_memory_beyond_the_logits() -> None:
     assert max(plain, with_entropy) <= 16 * (n + 4) * places + CONSTANT < converted
 
 
-FAULTS = {
-    "the chunk before": ("done += len(rows)", "done += len(rows) - (done > 0)"),
-    "ids of other places": ("token_ids[places], scores.entropy", "token_ids[: len(logits)], scores.entropy"),
-    "logits instead of logprobs": ("logits, None, given, n, entropy", "logits, None, given, n, False, entropy"),
-    "ranks from 0": ("= values[:, 0], ranks", "= values[:, 0], ranks - 1"),
-    "the given token among the best": ("= ids[:, 1:], values", "= ids[:, :-1], values"),
-    "entropies of other places": ("entropy[places] = entropies", "entropy[: len(entropies)] = entropies"),
-}  # fmt: skip
-ON_DEVICE = {
-    "logits instead of logprobs": ("LogprobsMode.RAW_LOGPROBS", "LogprobsMode.RAW_LOGITS"),
-    "an entropy that is not normalised": ("(total / largest)", "(total / total)"),
-    "an entropy of the first pieces": ("return rest.add_(", "return of_pieces[:, 0].double(); ("),
-}
+FAULTS = faults_beside(__file__)
+ON_DEVICE = [fault for fault in FAULTS if fault.endswith("on a device")]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ON_DEVICE])
 def test_planted_faults_show(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "ROWS_AT_ONCE", 16)
     logits = logits_with_ties(40, 300, torch.bfloat16)
-    with planted(scoring, *FAULTS[fault]), pytest.raises((AssertionError, RuntimeError, ValueError)):
+    with planted(*FAULTS[fault]), pytest.raises((AssertionError, RuntimeError, ValueError)):
         check(logits, places(logits), 3, chunks=[8] * 5)
 
 
 @pytest.mark.parametrize("fault", ON_DEVICE)
 def test_faults_planted_in_what_devices_do_show(npu: str, fault: str) -> None:
     logits = logits_with_ties(40, 300, torch.bfloat16)
-    with planted(scoring, *ON_DEVICE[fault]), pytest.raises(AssertionError):
+    with planted(*FAULTS[fault]), pytest.raises(AssertionError):
         check(logits, places(logits), 3, npu)

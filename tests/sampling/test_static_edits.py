@@ -17,12 +17,10 @@ from ascend_sample.sampling import (
     SamplerOutput,
     SamplingBatch,
     SamplingParams,
-    static_edits,
-    static_step,
 )
 from ascend_sample.sampling.processing import words_of
 from ascend_sample.sampling.static_step import StaticStep
-from tests.decoding.planting import planted
+from tests.decoding.planting import faults_beside, planted
 
 ROWS, VOCAB_SIZE = 6, 700
 ADDENDS, HISTORY, LOGPROBS = 5, 40, 3
@@ -194,43 +192,10 @@ def test_a_bitmask_without_room() -> None:
         step.prepare(batch, bitmask=torch.zeros(1, 1, dtype=torch.int32))
 
 
-FAULTS = {
-    "a bias list that is stale": (static_edits, "if written != self._written:", "if self._written is None:"),
-    "a list that is off by one": (
-        static_edits,
-        "_fitted(edits.addends.ids, slots, self.addends))",
-        "_fitted((edits.addends.ids + 1) % batch.vocab_size, slots, self.addends))",
-    ),
-    "a list that ends in id 0": (static_edits, "found[:, :1].expand", "torch.zeros_like(found[:, :1]).expand"),
-    "the bitmask of the step before": (static_edits, "self._words.fill_(-1)", "pass"),
-    "a bitmask instead of the allowed ids": (static_edits, "self._own_words & self._words,", "self._words,"),
-    "allowed ids instead of a bitmask": (static_edits, "self._own_words & self._words,", "self._own_words,"),
-    "min_tokens that are not counted down": (
-        static_edits,
-        "(batch, batch.version, is_edited)",
-        "(batch, [id(params) for params in batch.params], is_edited)",
-    ),
-    "the bans of a request that has left": (static_edits, "self._addends.zero_()", "pass"),
-    "the allowed ids of a request that has left": (static_edits, "self._own_words.fill_(-1)", "pass"),
-    "a history that does not grow": (static_edits, "self._occurrences.index_copy_(0, rows, counted)", "pass"),
-    "the history of another slot": (
-        static_edits,
-        "torch.add(seen, slots.unsqueeze",
-        "torch.add(seen, slots.flip(0).unsqueeze",
-    ),
-    "a prompt that is not penalised": (static_edits, "seen, occurrences > 0,", "seen, occurrences > 1,"),
-    "the logprobs of the step before": (static_step, "told.copy_(new)", "pass"),
-    "logprobs of edited logits": (static_step, "(self._asking, self.logits, self", "(self._asking, edited, self"),
-    "statuses before edits": (
-        static_step,
-        "status_of(largest_of(logits),",
-        "status_of(largest_of(self.logits).float(),",
-    ),
-}
+FAULTS = faults_beside(__file__)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_show(npu: str, fault: str) -> None:
-    module, right, wrong = FAULTS[fault]
-    with planted(module, right, wrong), pytest.raises((AssertionError, RuntimeError, IndexError)):
+    with planted(*FAULTS[fault]), pytest.raises((AssertionError, RuntimeError, IndexError)):
         assert_replays_are_eager_steps(60, "raw_logprobs" if "edited" in fault else "processed_logprobs")

@@ -17,14 +17,12 @@ from ascend_sample.sampling import (
     SamplingBatch,
     SamplingParams,
     StaticVerification,
-    edits,
     host_copy,
-    stops,
     verify_drafts,
 )
 from ascend_sample.sampling.reference import end_of
 from ascend_sample.sampling.stops import StopWatch
-from tests.decoding.planting import planted
+from tests.decoding.planting import faults_beside, planted
 
 VOCAB_SIZE = 9
 RULED: dict[str, Any] = {"stop_sequences": [2, [5, 6], [3, 5, 6], [4, 4]]}
@@ -244,39 +242,7 @@ def test_a_token_costs_the_same_after_any_text() -> None:
     assert calls_of(100) == calls_of(30_000) < 100
 
 
-FAULTS = {
-    "a stop before min_tokens is told": (stops, "self._length >= least and ", ""),
-    "sequences count a token too early": (stops, " + (len(stop) > 1)", ""),
-    "stop ids count a token too late": (stops, "(len(stop) > 1)", "1"),
-    "the last token alone is compared": (
-        stops,
-        "tuple(self._last)[-len(stop) :] == stop",
-        "self._last[-1] == stop[-1]",
-    ),
-    "the last end counts": (stops, "if self.end is not None:\n                return", "pass"),
-    "what was drawn before is forgotten": (
-        stops,
-        "self._last = deque(before.tolist(), longest)",
-        "self._last = deque([], longest)",
-    ),
-    "the length begins at 0": (
-        stops,
-        "self._length, self._min_tokens = len(output_ids)",
-        "self._length, self._min_tokens = 0",
-    ),
-    "an end is told again": (stops, "self._told |= new.keys()", "pass"),
-    "the row that held the slot first": (
-        stops,
-        "in enumerate(slots.tolist()) if slot",
-        "in enumerate(sorted(slots.tolist())) if slot",
-    ),
-    "tokens of the neighbouring row": (stops, "tokens[place]", "tokens[place - 1]"),
-    "drafts are looked at as one token a row": (
-        edits,
-        "self._await(token_ids, rows)",
-        "self._await(token_ids, slice(None))",
-    ),
-}
+FAULTS = faults_beside(__file__)
 
 
 def check_stops(device: str) -> None:

@@ -23,7 +23,7 @@ from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingPa
 from ascend_sample.sampling.reference import keep_range, process_row, target_distribution
 from ascend_sample.sampling.value_ranges import have_fallen, keeps_range
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
-from tests.decoding.planting import planted
+from tests.decoding.planting import caught
 
 ROWS = int(os.environ.get("ASCEND_SAMPLE_RANGE_ROWS", "120"))
 """Of each filter and dtype, beside the reference."""
@@ -341,21 +341,6 @@ def test_launches_beside_those_of_a_step_with_edits(
     assert costs[1]["copies"] == {"h2d": 2 if "xtc_probability" in fields else 1}
 
 
-FAULTS = {
-    "a coin that requests share": ("host.seed, host.position", "0 * host.seed, host.position"),
-    "a coin of each request for all of its text": ("host.seed, host.position", "host.seed, 0 * host.position"),
-    "the coin is the noise of the draw": ("Purpose.EXCLUSION", "Purpose.DRAW"),
-    "a coin that falls too seldom": ("noise > -numpy.log(", "noise > 1.1 * -numpy.log("),
-    "xtc without its coin": ("numbers[-2:, ~have_fallen(host)] = 0", "pass"),
-    "min-p without xtc": ("numbers[-2:, ~have_fallen(host)] = 0", "numbers[-1:, ~have_fallen(host)] = 0"),
-    "numbers of another row": ("[:, self._rows]", "[:, self._rows - 1]"),
-    "the mean of another row": ("mean = sum_of_rows(y.clamp", "mean = sum_of_rows(y.roll(1, 0).clamp"),
-    "the ceiling is dropped": ("kept.logical_and_(y <= lowest)", "kept"),
-    "the best one goes": ("least.clamp(max=0)", "least"),
-    "a deviation of what is masked, too": ("_deviation(y, values > MASKED)", "_deviation(y.clamp(-99), y == y)"),
-}
-
-
 def check_coins_and_ranges(device: str) -> None:
     """A quick look at all that the faults touch: rows with and without ranges, here and on a device."""
     coins = [SamplingParams(seed=seed, xtc_probability=0.4) for seed in range(64)]
@@ -369,11 +354,4 @@ def check_coins_and_ranges(device: str) -> None:
             check_kept(logits, rows, kept_of(logits, rows, place), near=1e-5)
 
 
-def test_nothing_is_wrong_without_a_fault(npu: str) -> None:
-    check_coins_and_ranges(npu)
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_caught(name: str, npu: str) -> None:
-    with planted(value_ranges, *FAULTS[name]), pytest.raises(AssertionError):
-        check_coins_and_ranges(npu)
+test_a_fault_is_caught = caught(__file__, check_coins_and_ranges)

@@ -33,6 +33,7 @@ class _TransformersModel(ABC):
     """Does what the two kinds of models have in common."""
 
     _states_name = "hidden_states"
+    _positions_name = "position_ids"
 
     def __init__(
         self,
@@ -60,7 +61,8 @@ class _TransformersModel(ABC):
         self.hidden_states = hidden_states
         self._generation_config = generation_config
         self.accepted = frozenset(inspect.signature(model.forward).parameters)
-        self.position_source = self._position_source()
+        is_told = self._positions_name in self.accepted
+        self.position_source = PositionSource.ARGUMENT if is_told else self._own_position_source()
         self.max_positions = most_positions(model)
         config: Any = model.config
         self.vocab_size: int = config.get_text_config(decoder=True).vocab_size
@@ -140,7 +142,9 @@ class _TransformersModel(ABC):
             arguments["output_hidden_states"] = True
         if logits_to_keep and "logits_to_keep" in self.accepted:
             arguments["logits_to_keep"] = logits_to_keep
-        arguments |= self._inputs(tokens, cache, mask, positions)
+        arguments |= self._inputs(tokens, cache, mask)
+        if self.position_source is PositionSource.ARGUMENT:
+            arguments[self._positions_name] = positions
         if self.position_source is PositionSource.EMBEDDING and cache.has_holes:
             with positions_of_rows(self.model.get_decoder().embed_positions, positions):
                 return self.model(**arguments)
@@ -151,12 +155,12 @@ class _TransformersModel(ABC):
         """Raises where the other class is the one for this model."""
 
     @abstractmethod
-    def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
-        """Returns what a pass takes beside the cache; see `_forward`."""
+    def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None) -> dict[str, Any]:
+        """Returns what a pass takes beside the cache and positions; see `_forward`."""
 
     @abstractmethod
-    def _position_source(self) -> PositionSource:
-        """Returns where the model has positions from."""
+    def _own_position_source(self) -> PositionSource:
+        """Returns where a model that takes no positions has them from."""
 
     def _last_hidden_states(self, output: Any) -> Tensor | None:
         """Returns the last layer's hidden states, [batch, new, hidden_size]; None where they were not asked for."""
@@ -219,15 +223,10 @@ class CausalModel(_TransformersModel):
             kind = f"the encoder-decoder {type(model).__name__}"
             refuse(self.name, "model", "be causal", kind, "Use EncoderDecoderModel.", TypeError)
 
-    def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
-        inputs = {"input_ids": tokens, "attention_mask": None if mask is None else mask.long()}
-        if self.position_source is PositionSource.ARGUMENT:
-            inputs["position_ids"] = positions
-        return inputs
+    def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None) -> dict[str, Any]:
+        return {"input_ids": tokens, "attention_mask": None if mask is None else mask.long()}
 
-    def _position_source(self) -> PositionSource:
-        if "position_ids" in self.accepted:
-            return PositionSource.ARGUMENT
+    def _own_position_source(self) -> PositionSource:
         is_relative = self.model.config.model_type in RELATIVE_CAUSAL_MODELS
         return PositionSource.RELATIVE if is_relative else PositionSource.WIDTH
 
@@ -268,6 +267,7 @@ class EncoderDecoderModel(_TransformersModel):
     """
 
     _states_name = "decoder_hidden_states"
+    _positions_name = "decoder_position_ids"
 
     def start(self, batch_size: int) -> Tensor:
         """Returns the tokens that the decoder starts with by the generation_config, int64 [batch_size, 1].
@@ -306,19 +306,15 @@ class EncoderDecoderModel(_TransformersModel):
         if hasattr(model, "config") and not getattr(model.config, "is_encoder_decoder", False):
             refuse(self.name, "model", "have an encoder", type(model).__name__, "Use CausalModel.", TypeError)
 
-    def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor) -> dict[str, Any]:
+    def _inputs(self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None) -> dict[str, Any]:
         inputs: dict[str, Any] = {"decoder_input_ids": tokens, "encoder_outputs": cache.encoder_output()}
         if "decoder_attention_mask" in self.accepted:
             inputs["decoder_attention_mask"] = None if mask is None else mask.long()
         if "attention_mask" in self.accepted:
             inputs["attention_mask"] = cache.encoder_mask
-        if self.position_source is PositionSource.ARGUMENT:
-            inputs["decoder_position_ids"] = positions
         return inputs
 
-    def _position_source(self) -> PositionSource:
-        if "decoder_position_ids" in self.accepted:
-            return PositionSource.ARGUMENT
+    def _own_position_source(self) -> PositionSource:
         if hasattr(self.model.config, "relative_attention_num_buckets"):
             return PositionSource.RELATIVE
         is_open = takes_positions(getattr(self.model.get_decoder(), "embed_positions", None))

@@ -182,3 +182,14 @@ def _line_through(points: dict[int, float], weights: dict[int, int]) -> tuple[fl
         weights[x] * (x - mean_x) ** 2 for x in points
     )
     return mean_y - slope * mean_x, slope
+
+
+def checked_gamma(strategy: str, gamma: object) -> int | AdaptiveGamma:
+    """Returns how many tokens are drafted, or what chooses it, or raises unless it is given."""
+    if isinstance(gamma, AdaptiveGamma):
+        return gamma
+    if gamma == "adaptive":
+        return AdaptiveGamma()
+    if isinstance(gamma, str):
+        refuse(strategy, "gamma", "be an int, 'adaptive' or an AdaptiveGamma", repr(gamma), "Use 'adaptive'.")
+    return check_integer(strategy, "gamma", gamma, low=0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from ascend_sample._errors import check_bool, check_integer
+from ascend_sample.decoding.checks import has_methods
 from ascend_sample.decoding.distributions import RowSampling, draw_from, raced
 from ascend_sample.decoding.model import StepModel, checked, decoded
 from ascend_sample.decoding.places import at_places
@@ -239,3 +240,11 @@ class _Ranks(NamedTuple):
         least = -capacity * (longest - shortest)
         of_other[0] = least
         return cls(capacity, places, of_other, least)
+
+
+def checked_drafter(strategy: str, drafter: object) -> Drafter:
+    """Returns who drafts, of a model a `ModelDrafter`, or raises unless it is one of both."""
+    if has_methods(drafter, DRAFTER_METHODS):
+        return cast(Drafter, drafter)
+    check_model(strategy, "drafter", drafter, "a StepModel or a Drafter")
+    return ModelDrafter(cast(StepModel, drafter))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 from typing_extensions import Unpack
 
-from ascend_sample._errors import check_integer, refuse
+from ascend_sample._errors import refuse
 from ascend_sample.decoding.checks import has_methods
 from ascend_sample.decoding.defaults import defaults_of
 from ascend_sample.decoding.distributions import RowSampling
@@ -20,17 +20,17 @@ from ascend_sample.decoding.model import StepModel, decoded
 from ascend_sample.decoding.output import DecodeOutput, SpeculativeStats
 from ascend_sample.decoding.places import at_places
 from ascend_sample.decoding.reading import read_together
-from ascend_sample.decoding.request import CommonOptions, Request, check_model, check_positions, check_request
+from ascend_sample.decoding.request import CommonOptions, Request, check_positions, check_request
 from ascend_sample.decoding.row_params import check_generator
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft, judge_greedy_draft
-from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
-from ascend_sample.decoding.speculation.drafters import DRAFTER_METHODS, Drafter, ModelDrafter, ModelDraftState, Round
+from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma, checked_gamma
+from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, ModelDraftState, Round, checked_drafter
 from ascend_sample.decoding.speculation.matching import Verification, checked_rows, is_judged_there
 from ascend_sample.decoding.speculation.ragged_texts import RaggedTexts
 from ascend_sample.decoding.speculation.round_noise import RoundNoise
 from ascend_sample.decoding.steps import prefilled, read_prompts
 from ascend_sample.sampling import RowStatus, SamplingParams
-from ascend_sample.sampling.verify import Rule
+from ascend_sample.sampling.draft_arguments import Rule
 
 STRATEGY = "speculative_sample"
 
@@ -96,8 +96,8 @@ def speculative_sample(
     """
     request = check_request(STRATEGY, model, input_ids, max_new_tokens, **common)
     _refuse_what_needs_steps(request, model)
-    control = _checked_gamma(gamma)
-    proposer = _checked_drafter(drafter)
+    control = checked_gamma(STRATEGY, gamma)
+    proposer = checked_drafter(STRATEGY, drafter)
     if isinstance(proposer, ModelDrafter):
         check_positions(request, proposer.model, "drafter")
     rows = checked_rows(request, params, rule)
@@ -385,21 +385,3 @@ def _refuse_what_needs_steps(request: Request, model: StepModel) -> None:
             refuse(STRATEGY, name, "be empty", f"{len(getattr(request, name))}", remedy)
     if request.return_scores:
         refuse(STRATEGY, "return_scores", "be False", "True", "Rows have no steps in common here: use sample().")
-
-
-def _checked_gamma(gamma: object) -> int | AdaptiveGamma:
-    if isinstance(gamma, AdaptiveGamma):
-        return gamma
-    if gamma == "adaptive":
-        return AdaptiveGamma()
-    if isinstance(gamma, str):
-        refuse(STRATEGY, "gamma", "be an int, 'adaptive' or an AdaptiveGamma", repr(gamma), "Use 'adaptive'.")
-    check_integer(STRATEGY, "gamma", gamma, low=0)
-    return int(gamma)  # type: ignore[call-overload, no-any-return]
-
-
-def _checked_drafter(drafter: object) -> Drafter:
-    if has_methods(drafter, DRAFTER_METHODS):
-        return cast(Drafter, drafter)
-    check_model(STRATEGY, "drafter", drafter, "a StepModel or a Drafter")
-    return ModelDrafter(cast(StepModel, drafter))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ascend_sample._errors import is_integer, is_real
 from ascend_sample.sampling.dialects.dialect import Context
 
 SEEDS: Final = 2**64
+PENALTIES: Final = {"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty"}
 
 
 def renamed(given: Mapping[str, Any], **names: str) -> dict[str, Any]:
@@ -85,3 +86,30 @@ def to_stop_sequences(given: Mapping[str, Any]) -> dict[str, Any]:
     sequences = [] if isinstance(stops, str) else [stop for stop in stops if not isinstance(stop, str)]
     sequences += [[stop] for stop in given.get("stop_token_ids") or ()]
     return {"stop_sequences": sequences} if sequences else {}
+
+
+def of_engine(
+    given: Mapping[str, Any],
+    context: Context,
+    *,
+    greedy_below: float,
+    top_k_off: Sequence[int],
+    seed: str = "seed",
+    unseeded: Sequence[int] = (),
+    least: str = "min_tokens",
+) -> dict[str, Any]:
+    """Returns what vLLM and SGLang ask for alike.
+
+    Args:
+        given: their fields.
+        context: has the ids of the model.
+        greedy_below: lower temperatures are greedy.
+        top_k_off: the numbers that switch top_k off.
+        seed: their name of the seed.
+        unseeded: the seeds that ask for none.
+        least: their name of the least number of tokens.
+    """
+    ours = renamed(given, top_p="top_p", min_p="min_p", repetition_penalty="repetition_penalty", **PENALTIES)
+    ours |= to_temperature(given, greedy_below) | to_top_k(given, *top_k_off) | to_seed(given, seed, *unseeded)
+    ours |= to_bias(given, context) | to_stop_sequences(given)
+    return ours | to_stops(given, context, least, stops="stop_token_ids", with_eos=not given.get("ignore_eos"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.conversions import renamed, to_seed, to_stop_sequences
+from ascend_sample.sampling.dialects.conversions import PENALTIES, renamed, to_seed, to_stop_sequences
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
-from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS, STOP
+from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
 
 DEFAULTS: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64}
 """What the server takes for what a request leaves out."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.conversions import renamed, to_bias, to_seed, to_stop_sequences
+from ascend_sample.sampling.dialects.conversions import PENALTIES, renamed, to_bias, to_seed, to_stop_sequences
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, engines, taken
-
-PENALTIES: Final = {"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty"}
 
 PROMPT: Final = engines("The engine's: what is read, and as whom.")
 LENGTH: Final = engines("The engine's: it ends the text.")

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.conversions import (
-    renamed,
-    to_bias,
-    to_seed,
-    to_stop_sequences,
-    to_stops,
-    to_temperature,
-    to_top_k,
-)
+from ascend_sample.sampling.dialects.conversions import of_engine
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, refused, same, taken
-from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS, STOP
+from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
 
 GREEDY_BELOW: Final = 1e-6
 TOP_K_OFF: Final = (-1, 1 << 30)
 
 
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
-    ours = renamed(given, top_p="top_p", min_p="min_p", repetition_penalty="repetition_penalty", **PENALTIES)
-    ours |= to_temperature(given, GREEDY_BELOW) | to_top_k(given, *TOP_K_OFF)
-    ours |= to_seed(given, "sampling_seed") | to_bias(given, context) | to_stop_sequences(given)
-    return ours | to_stops(
-        given, context, "min_new_tokens", stops="stop_token_ids", with_eos=not given.get("ignore_eos")
+    return of_engine(
+        given, context, greedy_below=GREEDY_BELOW, top_k_off=TOP_K_OFF, seed="sampling_seed", least="min_new_tokens"
     )
 
 

@@ -5,36 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ascend_sample._errors import is_integer
-from ascend_sample.sampling.dialects.conversions import (
-    renamed,
-    to_bias,
-    to_seed,
-    to_stop_sequences,
-    to_stops,
-    to_temperature,
-    to_top_k,
-)
+from ascend_sample.sampling.dialects.conversions import of_engine, renamed
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
-from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, PENALTIES, ROWS, STOP
+from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
 
 GREEDY_BELOW: Final = 1e-5
 EVERYTHING: Final = -1
 
 
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
-    ours = renamed(
-        given,
-        top_p="top_p",
-        min_p="min_p",
-        repetition_penalty="repetition_penalty",
-        allowed_token_ids="allowed_ids",
-        logprobs="logprobs",
-        bad_words="bad_words",
-        **PENALTIES,
-    )
-    ours |= to_temperature(given, GREEDY_BELOW) | to_top_k(given, 0, -1)
-    ours |= to_seed(given, "seed", -1) | to_bias(given, context) | to_stop_sequences(given)
-    ours |= to_stops(given, context, "min_tokens", stops="stop_token_ids", with_eos=not given.get("ignore_eos"))
+    ours = of_engine(given, context, greedy_below=GREEDY_BELOW, top_k_off=(0, -1), unseeded=[-1])
+    ours |= renamed(given, allowed_token_ids="allowed_ids", logprobs="logprobs", bad_words="bad_words")
     if ours.get("logprobs") == EVERYTHING:
         if context.vocab_size is None:
             context.refuse("logprobs", "be 0 or more where vocab_size is not given", EVERYTHING, "Give vocab_size.")

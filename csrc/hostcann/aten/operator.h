@@ -201,28 +201,27 @@ struct Parameter<Outputs> : Crosses<const aclTensorList*, std::vector<Position>>
   static Outputs give(const Held& held, const Launch& launch);
 };
 
-template <>
-struct Parameter<ReadInPart> : Crosses<const aclTensor*, Position> {
-  static Held hold(Call& call, const char* name, Abi value);
-  static ReadInPart give(Held held, const Launch& launch) {
-    return ReadInPart(Parameter<Input>::give(held, launch));
+/// A T is given what a Base is; phase 1 keeps another argument for it.
+template <typename T, typename Base>
+struct GivenAs : Crosses<const aclTensor*, Position> {
+  static T give(Position held, const Launch& launch) {
+    return T(Parameter<Base>::give(held, launch));
   }
 };
 
 template <>
-struct Parameter<Updated> : Crosses<const aclTensor*, Position> {
+struct Parameter<ReadInPart> : GivenAs<ReadInPart, Input> {
   static Held hold(Call& call, const char* name, Abi value);
-  static Updated give(Held held, const Launch& launch) {
-    return Updated(Parameter<Output>::give(held, launch));
-  }
 };
 
 template <>
-struct Parameter<WrittenInPart> : Crosses<const aclTensor*, Position> {
+struct Parameter<Updated> : GivenAs<Updated, Output> {
   static Held hold(Call& call, const char* name, Abi value);
-  static WrittenInPart give(Held held, const Launch& launch) {
-    return WrittenInPart(Parameter<Output>::give(held, launch));
-  }
+};
+
+template <>
+struct Parameter<WrittenInPart> : GivenAs<WrittenInPart, Output> {
+  static Held hold(Call& call, const char* name, Abi value);
 };
 
 template <>

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ascend_sample.decoding.models import transformers_cache, transformers_models, transformers_positions
+from ascend_sample.decoding.models import transformers_cache
 from ascend_sample.decoding.models.transformers_models import CausalModel, EncoderDecoderModel
 from ascend_sample.decoding.models.transformers_positions import PositionSource
-from tests.decoding.planting import Trap, assert_caught
+from tests.decoding.planting import Trap, assert_caught, faults_beside
 from tests.decoding.tiny_transformers import (
     IS_LONG,
     KINDS,
@@ -158,58 +158,14 @@ def test_cached_equals_uncached_after_one_of_each(kind: str) -> None:
         use_everything(kind)
 
 
-CACHE_FAULTS = {
-    "rows keep their places in the cache": (
-        transformers_cache,
-        "layer.keys = layer.keys.index_select(0, index)",
-        "layer.keys = layer.keys.index_select(0, index * 0)",
-    ),
-    "the encoder's keys and values stay": (
-        transformers_cache,
-        "yield from past.cross_attention_cache.layers",
-        "yield from ()",
-    ),
-    "lengths are not reordered": (transformers_cache, "lengths=self.lengths[index],", "lengths=self.lengths,"),
-    "a rollback forgets the lengths": (
-        transformers_cache,
-        "return replace(self, lengths=lengths, width=width",
-        "return replace(self, width=width",
-    ),
-    "all rows are rolled back equally far": (
-        transformers_cache,
-        "shift = self.width - width - removed",
-        "shift = self.width - width - removed.min().expand(len(removed))",
-    ),
-    "keys move and values do not": (
-        transformers_cache,
-        "layer.values = _take_columns(layer.values, columns)",
-        "layer.values = layer.values[:, :, -width:]",
-    ),
-    "holes are seen": (
-        transformers_cache,
-        "return live_columns(self.lengths + new, self.width + new) if self.has_holes else None",
-        "return None",
-    ),
-    "positions count columns": (
-        transformers_cache,
-        "first = self.lengths[:, None]",
-        "first = self.width + 0 * self.lengths[:, None]",
-    ),
-    "the position embedding gets one row's positions": (
-        transformers_positions,
-        '{**named, "position_ids": positions.flatten()}',
-        '{**named, "position_ids": positions[:1].expand(len(positions), -1).flatten()}',
-    ),
-    "padding takes part in a prompt": (transformers_models, "live if cache.has_holes else None", "None"),
-}
+CACHE_FAULTS = faults_beside(__file__)
 NEEDS_ENCODER = ("the encoder's keys and values stay", "the position embedding gets one row's positions")
 
 
 @pytest.mark.parametrize("name", CACHE_FAULTS)
 def test_a_planted_fault_of_the_cache_is_noticed(name: str) -> None:
-    module, right, wrong = CACHE_FAULTS[name]
     check: Callable[[], None] = functools.partial(use_everything, "bart" if name in NEEDS_ENCODER else "gpt2")
-    assert_caught(Trap(name, module, right, wrong, check))
+    assert_caught(Trap(name, *CACHE_FAULTS[name], check))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5", "bart"])

@@ -26,32 +26,23 @@ PROMPTS = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [0, 0, 0, 7], [0, 8, 0, 9]])
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1], [0, 1, 1, 1]])
 
 
-class Bounded:
+class Bounded(ModuleModel):
     """A model that fails when a row's tokens, or a rollback, go beyond what they may; and counts what it reads."""
 
     def __init__(self, inner: ModuleModel, longest: list[int]) -> None:
-        self.inner = inner
+        super().__init__(inner.module)
         self.longest = torch.tensor(longest)
         self.widths: list[int] = []
-
-    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
-        return self.inner.prefill(input_ids, attention_mask, **encoder)
 
     def decode(self, tokens: Tensor, cache: Any) -> StepOutput:
         self.widths.append(tokens.shape[1])
         assert (cache.lengths + tokens.shape[1] <= self.longest).all(), "beyond the row's end"
-        return self.inner.decode(tokens, cache)
-
-    def expand(self, cache: Any, count: int) -> Any:
-        return self.inner.expand(cache, count)
-
-    def reorder(self, cache: Any, index: Tensor) -> Any:
-        return self.inner.reorder(cache, index)
+        return super().decode(tokens, cache)
 
     def rollback(self, cache: Any, lengths: Tensor) -> Any:
         assert (lengths <= cache.lengths).all(), "a rollback cannot add tokens"
         assert (lengths >= 0).all()
-        return self.inner.rollback(cache, lengths)
+        return super().rollback(cache, lengths)
 
 
 def greedy(model: StepModel, prompt: Tensor, most: int, eos: tuple[int, ...] = ()) -> list[int]:
