@@ -53,7 +53,7 @@ class Route(NamedTuple):
 def _constant_when_compiled(function: Callable[[str], str | None]) -> Callable[[str], str | None]:
     """Marks a function as `torch.compiler.assume_constant_result` does, which would import torch's whole compiler.
 
-    That import takes as long as torch's own. The mark is as old as torch.compile.
+    The mark is as old as torch.compile.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function

@@ -30,7 +30,7 @@ _PROSE_END = re.compile(r"[.:;!?)\"'`]$")
 _PROSE_CHARACTERS = re.compile(r"[A-Za-z ,.]")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # the fields of a statement that hold statements
-# Strings, so that what looks like a comment in them is none, and comments. `tokenize` tells the same ten times slower.
+# Strings, so that what looks like a comment in them is none, and comments. `tokenize` would make each token in Python.
 _STRING_OR_COMMENT = re.compile(
     r"""
       \"{3} [^"\\]* (?: (?: \\(?s:.) | "(?!"") ) [^"\\]* )* "{3}

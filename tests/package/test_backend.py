@@ -138,7 +138,7 @@ def test_info_says_that_the_npu_is_emulated(npu: str) -> None:
 
 
 def test_the_import_leaves_torchs_compiler_out() -> None:
-    """Importing it takes as long as importing torch."""
+    """It is large, and most programs never compile."""
     program = run_python(
         "import ascend_sample.sampling, ascend_sample.decoding, sys; print('torch._dynamo' in sys.modules)"
     )

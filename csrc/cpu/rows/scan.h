@@ -21,6 +21,7 @@ ASCEND_SAMPLE_INLINE Floats scan_lines(RawLine raw_line, const Groups& groups, f
   return largest;
 }
 
+/// Does the same with the lines as they lie in memory.
 template <typename Type, typename Status>
 ASCEND_SAMPLE_INLINE Floats scan_chunk(const typename Type::Storage* chunk, const Groups& groups,
                                        float* maxima, Status& seen) {
