@@ -82,10 +82,8 @@ def check_places(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts
     if sampler.host:
         remedy = "Move the logits to the CPU, where the batch is."
         refuse(NAME, "sampler", "have host=False", "True", remedy)
-    if batch.host.kept.any():
-        remedy = "Sample the places as rows of a batch of their own, or leave kept out."
-        refuse(NAME, "batch", "hold no request with kept=True", f"row {int(batch.host.kept.argmax())}", remedy)
-    refuse_states(NAME, batch, "Sample its tokens one by one: each draft would need the state after those before it.")
+    if NAME not in batch.plans:  # where the places of a batch are kept, it is as it was when they were made
+        _check_requests(batch)
     drafts, width = int(counts.sum()), sampler.width_for(NAME, batch)
     if tuple(logits.shape) != (drafts + len(batch), width):
         rule = f"have the shape of the places, [{drafts + len(batch)}, {width}]"
@@ -100,6 +98,14 @@ def check_places(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts
         if tensor.device != batch.device:
             rule = f"be on the device of the batch, {batch.device}"
             refuse(NAME, name, rule, tensor.device, "Make the batch with device=logits.device.")
+
+
+def _check_requests(batch: SamplingBatch) -> None:
+    """Raises where a request asks for what no step with drafts gives."""
+    if batch.host.kept.any():
+        remedy = "Sample the places as rows of a batch of their own, or leave kept out."
+        refuse(NAME, "batch", "hold no request with kept=True", f"row {int(batch.host.kept.argmax())}", remedy)
+    refuse_states(NAME, batch, "Sample its tokens one by one: each draft would need the state after those before it.")
 
 
 def check_proposals(rule: object, probabilities: object, candidates: object, logits: Tensor, draft_ids: Tensor) -> None:

@@ -66,6 +66,7 @@ class ChainLayout(PlacesLayout):
     Attributes:
         columns: int64 [most + 1] on the device, from 0 on.
         is_draft: bool [places], whether a draft is judged there: all but the last of a request.
+        is_even: whether all requests have as many drafts, so that places in order are a table.
         drafts, places: int64 [requests * (most + 1)] on the device, what each cell of a table is of; where a request
             has fewer drafts, what `padded` ends with, and its last place.
         places_of_drafts, cells_of_drafts, all_drafts: int64 [drafts] on the device, where each is judged, its cell in a
@@ -86,6 +87,7 @@ class ChainLayout(PlacesLayout):
         super().__init__(counts, column, before, device)
         cells = request * (most + 1) + column
         self.is_draft = column < counts[request]
+        self.is_even = len(cells) == len(counts) * (most + 1)
         of_drafts = (numpy.flatnonzero(self.is_draft), cells[self.is_draft], numpy.arange(beyond))
         parts = (drafts.ravel(), places.ravel(), columns, *of_drafts, cells)
         sent = to_device(numpy.concatenate(parts), device).split([len(part) for part in parts])
@@ -96,6 +98,13 @@ class ChainLayout(PlacesLayout):
     def table(self, of_places: Tensor) -> Tensor:
         """Returns [requests, most + 1] of what places have; beyond a request's places its last one is repeated."""
         return of_places.index_select(0, self.places).view(-1, self.most + 1)
+
+    def spread(self, of_places: Tensor, beyond: int) -> Tensor:
+        """Returns [requests, most + 1] of what places have, and ``beyond`` beyond a request's places."""
+        if self.is_even:
+            return of_places.view(-1, self.most + 1)
+        table = of_places.new_full((len(self.counts) * (self.most + 1),), beyond)
+        return table.index_copy_(0, self._cells, of_places).view(-1, self.most + 1)
 
     def of_places(self, table: Tensor) -> Tensor:
         """Returns [places] of a table."""

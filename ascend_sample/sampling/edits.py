@@ -194,6 +194,8 @@ class RowEdits:
 
     def native(self) -> dict[str, Tensor]:
         """Does what `SamplingBatch.native_edits` does, after a flush."""
+        if self.plan is None:
+            return {}
         addends, seen, masks, host = self.addends, self.penalties, self.masks, self._table.host
         arguments: dict[str, Tensor] = {}
         if addends.ids is not None and addends.addends is not None:

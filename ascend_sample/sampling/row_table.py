@@ -214,8 +214,7 @@ class RowTable:
     def _catch_up(self) -> None:
         """Counts on the device the tokens of `advance` that it has not seen: steps themselves do not read positions."""
         if self._is_elsewhere:
-            here = self.host.position
-            self._tensors["int64"][POSITION, : len(here)].copy_(to_device(here, self.device))
+            self._tensors["int64"][POSITION].copy_(to_device(self.host.buffers["int64"][POSITION], self.device))
             self._is_elsewhere = False
         if self._behind:
             self._tensors["int64"][POSITION].add_(self._behind)

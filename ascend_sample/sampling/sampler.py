@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +20,6 @@ from ascend_sample.sampling.host_copy import HostCopy
 from ascend_sample.sampling.kept import KeptOfStep, KeptRows, KeptSets
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.logprobs import (
-    AskingRows,
     Logprobs,
     LogprobsMode,
     asking_of,
@@ -35,33 +33,12 @@ from ascend_sample.sampling.output import RowRoute, SamplerOutput
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.routes import RULES
-from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, check_logits
+from ascend_sample.sampling.row_parameters import RowsOutput, check_logits
 from ascend_sample.sampling.serving import WHOLE, PlacedGroup, Placement, place_groups, serve
+from ascend_sample.sampling.step_plan import StepPlan
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.split_judging import Judged, Judging
 from ascend_sample.sampling.vocabulary_parallel.split_steps import SplitSteps
-
-
-class _Plan(NamedTuple):
-    """What stays the same from step to step while the batch does.
-
-    Attributes:
-        placement: how the rows are served: first those whose logits are sampled from as they come.
-        raw_groups: how many groups these are.
-        asking: the rows that ask for logprobs; None where none does.
-        logprobs_parameters: theirs.
-        distributions: theirs, on a device whose operators find what is kept.
-        kept: the rows that ask for kept sets; None where none does, and on the CPU none remembers its draws.
-        states: the rows that remember their draws; None where none does.
-    """
-
-    placement: Placement
-    raw_groups: int
-    asking: AskingRows | None
-    logprobs_parameters: RowParameters
-    distributions: Distributions | None
-    kept: KeptRows | None
-    states: RememberingRows | None
 
 
 class Sampler:
@@ -276,7 +253,7 @@ class Sampler:
         logits: Tensor,
         batch: SamplingBatch,
         allowed: Bitmask | None,
-        plan: _Plan,
+        plan: StepPlan,
         purpose: Purpose,
         blocks: Iterable[slice] = (WHOLE,),
         left: Leftover | None = None,
@@ -304,14 +281,14 @@ class Sampler:
         keys = DrawKeys(batch.host.seed, batch.host.position) if keys is None else keys
         return serve(sources, *options, keys, edited, left=left, is_read_again=is_read_again)
 
-    def plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> _Plan:
+    def plan_of(self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None) -> StepPlan:
         """Returns the plan for the batch as it is, made once for as long as it stays so."""
         options = (logits.dtype, self.keep_ties, self.round_float32, self.max_kept)
         if allowed is not None and not logits.is_cpu:
             return self._plan_for(options, logits, batch, batch.host.is_processed | allowed.is_for(len(batch)))
         # Which rows a bitmask is for does not matter here, and which are edited otherwise changes with the batch alone.
         key = (*options, allowed is None)
-        found: _Plan | None = batch.plans.get(key)
+        found: StepPlan | None = batch.plans.get(key)
         if found is None:
             is_edited = batch.host.is_processed | (allowed is not None)
             found = batch.plans[key] = self._plan_for(options, logits, batch, is_edited)
@@ -319,17 +296,17 @@ class Sampler:
 
     def _plan_for(
         self, options: tuple[object, ...], logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans
-    ) -> _Plan:
+    ) -> StepPlan:
         """Returns the plan for rows of which these are edited."""
         if is_edited.any() and routes.are_served_alike_in_float32(logits.device, logits.dtype):
             is_edited = np.ones_like(is_edited)  # one call of an operator costs a device less than two
         key = (*options, is_edited.tobytes())
         if key not in batch.plans:
             batch.plans[key] = self._make_plan(logits, batch, is_edited)
-        plan: _Plan = batch.plans[key]
+        plan: StepPlan = batch.plans[key]
         return plan
 
-    def _make_plan(self, logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans) -> _Plan:
+    def _make_plan(self, logits: Tensor, batch: SamplingBatch, is_edited: routes.Booleans) -> StepPlan:
         parameters = batch.row_parameters()
         options = (self.keep_ties, self.round_float32)
         in_float32 = logits.new_empty((), dtype=torch.float32).expand(logits.shape)
@@ -348,7 +325,7 @@ class Sampler:
                 distributions = Distributions(asked, batch.vocab_size)
         is_remembering = batch.host.is_remembering
         needs_kept = batch.host.kept | (is_remembering if logits.is_cpu else 0)
-        return _Plan(
+        return StepPlan(
             Placement.of([*raw_groups, *groups], in_float32 if len(edited_rows) > 0 else logits),
             len(raw_groups),
             asking,
@@ -358,7 +335,7 @@ class Sampler:
             RememberingRows(batch, self.keep_ties) if is_remembering.any() else None,
         )
 
-    def leftover_of(self, plan: _Plan) -> Leftover | None:
+    def leftover_of(self, plan: StepPlan) -> Leftover | None:
         """Returns what the draw is to leave for the logprobs: all rows ask, and one call draws from what they need."""
         mode, is_raw = self.logprobs_mode, plan.raw_groups > 0
         if plan.distributions is None or plan.asking is None or plan.asking.there is not None:
@@ -374,7 +351,7 @@ class Sampler:
         batch: SamplingBatch,
         allowed: Bitmask | None,
         token_ids: Tensor,
-        plan: _Plan,
+        plan: StepPlan,
         left: Leftover | None = None,
     ) -> Logprobs | None:
         """Returns the logprobs of the rows that ask for them, before the batch advances."""

@@ -27,13 +27,17 @@ from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout, DraftPlac
 from ascend_sample.sampling.draft_trees import TreeLayout
 from ascend_sample.sampling.logprobs import Logprobs
 from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.row_parameters import TENSORS, RowsOutput, RowStatus
+from ascend_sample.sampling.row_parameters import TENSORS, RowStatus
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.sampler import Sampler
+from ascend_sample.sampling.step_plan import StepPlan
 from ascend_sample.sampling.vocabulary_parallel.split_judging import Judging
 
 MOST_KEPT: Final = 16
 """How many layouts of a batch's places are kept, so that trees that are others in each step do not pile up."""
+
+PLAIN: Final = Sampler()
+"""What says how logprobs are reported and ties are kept, where nobody else does."""
 
 
 class VerifiedDrafts(NamedTuple):
@@ -156,7 +160,7 @@ def verify_drafts(
     Source: docs/sampling.md, section "Verifying drafts"; Daliri et al., "Coupling without Communication and
         Drafter-Invariant Speculative Decoding", 2024; for the other rules `draft_reference.py` names theirs.
     """
-    sampler = Sampler() if sampler is None else sampler
+    sampler = PLAIN if sampler is None else sampler
     of_requests = checked_counts("counts", counts, len(batch))
     check_places(logits, draft_ids, batch, of_requests, sampler)
     check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)
@@ -202,41 +206,56 @@ def _verified(
     if split is not None:
         return _matched(layout, split.token_ids, split.status, places.padded, split.logprobs)
     plan = sampler.plan_of(logits, places, allowed)
-    left = sampler.leftover_of(plan)
-    accepted = None
     if plan.placement.is_native:
-        parameters = plan.placement.groups[0].parameters.at(places.position)
-        edits = places.native_edits() | ({} if allowed is None else allowed.native_edits(len(places)))
-        drawn_ids, of_places, accepted = torch.ops.ascend_sample.verify_drafts(
-            logits,
-            draft_ids,
-            torch.from_numpy(layout.ends),
-            *(getattr(parameters, name) for name in TENSORS),
-            int(Purpose.DRAW),
-            sampler.keep_ties,
-            **edits,
-            **proposals.native(),
-            rule=RULES.index(rule),
-            acceptance_purpose=int(Purpose.ACCEPTANCE),
-            resampling_purpose=int(Purpose.RESAMPLING),
-            parents=torch.from_numpy(layout.parents) if isinstance(layout, TreeLayout) else None,
-        )
-        drawn = RowsOutput(drawn_ids.clamp(min=0), of_places)
-    else:
-        drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW, left=left)
-        drawn_ids = drawn.token_ids
-    if isinstance(layout, TreeLayout) or (rule == "match" and accepted is None):
+        return _verified_natively(logits, draft_ids, places, allowed, sampler, rule, proposals, plan)
+    left = sampler.leftover_of(plan)
+    drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW, left=left)
+    if rule == "match":
         logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
-        return _matched(layout, drawn_ids, drawn.status, places.padded, logprobs)
-    assert isinstance(layout, ChainLayout), "there are no others"
-    if accepted is not None:
-        tokens = layout.table(drawn_ids)
-    else:
-        probabilities = target_probabilities(logits, places.edited(logits, allowed), places, sampler.keep_ties)
-        tokens, accepted = judge(rule, probabilities, drawn_ids, draft_ids, places, proposals)
-        drawn = RowsOutput(layout.of_places(tokens).clamp(0, places.vocab_size - 1), drawn.status)
-    logprobs = sampler.logprobs_of(logits, places, allowed, drawn.token_ids, plan, left)
+        return _matched(layout, drawn.token_ids, drawn.status, places.padded, logprobs)
+    assert isinstance(layout, ChainLayout), "trees are for the rule match"
+    probabilities = target_probabilities(logits, places.edited(logits, allowed), places, sampler.keep_ties)
+    tokens, accepted = judge(rule, probabilities, drawn.token_ids, draft_ids, places, proposals)
+    of_places = layout.of_places(tokens).clamp(0, places.vocab_size - 1)
+    logprobs = sampler.logprobs_of(logits, places, allowed, of_places, plan, left)
     return cut(layout, tokens, accepted, drawn.status, logprobs)
+
+
+def _verified_natively(
+    logits: Tensor,
+    draft_ids: Tensor,
+    places: DraftPlaces,
+    allowed: Bitmask | None,
+    sampler: Sampler,
+    rule: Rule,
+    proposals: Proposals,
+    plan: StepPlan,
+) -> VerifiedDrafts:
+    """Returns what the CPU kernel decides, which draws at the places that are reached and leaves the others empty."""
+    layout = places.layout
+    parameters = plan.placement.groups[0].parameters.at(places.position)
+    edits = places.native_edits() | ({} if allowed is None else allowed.native_edits(len(places)))
+    drawn_ids, status, accepted = torch.ops.ascend_sample.verify_drafts(
+        logits,
+        draft_ids,
+        torch.from_numpy(layout.ends),
+        *(getattr(parameters, name) for name in TENSORS),
+        int(Purpose.DRAW),
+        sampler.keep_ties,
+        **edits,
+        **proposals.native(),
+        rule=RULES.index(rule),
+        acceptance_purpose=int(Purpose.ACCEPTANCE),
+        resampling_purpose=int(Purpose.RESAMPLING),
+        parents=torch.from_numpy(layout.parents) if isinstance(layout, TreeLayout) else None,
+    )
+    logprobs = None
+    if plan.asking is not None:
+        logprobs = sampler.logprobs_of(logits, places, allowed, drawn_ids.clamp(min=0), plan)
+    if not isinstance(layout, ChainLayout):
+        return _matched(layout, drawn_ids, status, places.padded, logprobs)
+    tokens = layout.spread(drawn_ids, NO_TOKEN)
+    return VerifiedDrafts(tokens, accepted, layout.spread(status, RowStatus.OK), logprobs)
 
 
 def _matched(
@@ -269,7 +288,7 @@ def places_of(batch: SamplingBatch, counts: Ids, parents: Ids | None) -> DraftPl
     kept: dict[tuple[bytes, ...], DraftPlaces] = batch.plans.setdefault(NAME, {})
     key = (counts.tobytes(), *(() if parents is None else (parents.tobytes(),)))
     left = batch.host.min_tokens_left
-    is_ending = bool(((left > 0) & (left <= counts)).any())  # so many drafts may outlast it
+    is_ending = bool(left.any() and ((left > 0) & (left <= counts)).any())  # so many drafts may outlast it
     is_ending |= bool(batch._edits.rules)  # whose places have other slots in each call
     if key in kept and not is_ending:
         return kept[key]
