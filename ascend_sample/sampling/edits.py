@@ -151,6 +151,8 @@ class RowEdits:
 
     def flush(self, more: int = 0) -> None:
         """Writes what was noted, and makes room for so many more tokens in the lists of rows with penalties."""
+        if self.plan is None and not (self.plan_is_stale or self.states.capacity):  # nothing could be written
+            return
         if self._coming:
             self._take_in()
         self.addends.flush()

@@ -1,7 +1,8 @@
 """The per-row parameters of a batch, twice: on the host, valid at once, and on the device, written when needed.
 
 The host decides routes by its copy and never asks the device. A row that changes is only noted; `flush` then writes
-the noted rows, and nothing else, with one copy for each dtype that does not block.
+the noted rows, and nothing else, with one copy for each dtype that does not block. A batch on the CPU has both in the
+same memory.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ ON_DEVICE: Final = {dtype: sum(TABLE[name].is_on_device for name in names) for d
 PLACES: Final = {name: (dtype, names.index(name)) for dtype, names in NAMES.items() for name in names}
 POSITION: Final = PLACES["position"][1]
 MIN_TOKENS_LEFT: Final = PLACES["min_tokens_left"][1]
+NO_ROWS: Final = numpy.empty(0, numpy.int64)
 
 
 class DeviceColumn:
@@ -109,7 +111,8 @@ class RowTable:
     def __init__(self, device: torch.device, capacity: int) -> None:
         self.device = device
         self.host = HostMirrors(capacity)
-        self._tensors = self._new_tensors(capacity)
+        self._is_shared = device.type == "cpu"
+        self._tensors = self._new_tensors()
         self._views: dict[str, Tensor] = {}
         self._changed: set[int] = set()
         self._behind = 0  # by how many tokens of every row the device's positions are
@@ -170,6 +173,9 @@ class RowTable:
         """Writes the rows that have changed to the device: three copies and three scatters, whatever their number."""
         if not self._changed:
             return
+        if self._is_shared:
+            self._changed.clear()
+            return
         self._catch_up()
         rows = numpy.array(sorted(self._changed), numpy.int64)
         index = None
@@ -190,25 +196,29 @@ class RowTable:
             rows: int64; a row may occur several times.
             rows_there: the same on the device.
         """
-        host, tensors, length = self.host.buffers["int64"], self._tensors["int64"], self.host.length
+        host, length = self.host.buffers["int64"], self.host.length
         position, left = host[POSITION, :length], host[MIN_TOKENS_LEFT, :length]
-        was_counting = left > 0
+        counted: NDArray[numpy.int64] | slice = slice(None)
         if rows is None or rows_there is None:
             position += 1
-            left -= was_counting
-            self._behind += 1
+            self._behind += not self._is_shared
         else:
             self._catch_up()
+            if not self._is_shared:
+                self._tensors["int64"][POSITION].index_add_(0, rows_there, torch.ones_like(rows_there))
             numpy.add.at(position, rows, 1)
-            numpy.subtract.at(left, rows, 1)
-            numpy.maximum(left, 0, out=left)
-            tensors[POSITION].index_add_(0, rows_there, torch.ones_like(rows_there))
+            counted = rows
+        if not left.any():
+            return NO_ROWS
+        was_counting = left > 0
+        numpy.subtract.at(left, counted, 1)
+        numpy.maximum(left, 0, out=left)
         return numpy.flatnonzero(was_counting & (left == 0))
 
     def place_at(self, positions: NDArray[numpy.int64]) -> None:
         """Puts all rows at other positions; the device hears of them when somebody asks it."""
         self.host.buffers["int64"][POSITION, : self.host.length] = positions
-        self._behind, self._is_elsewhere = 0, True
+        self._behind, self._is_elsewhere = 0, not self._is_shared
 
     @in_normal_mode
     def _catch_up(self) -> None:
@@ -232,19 +242,27 @@ class RowTable:
         if capacity == old:
             return
         self._catch_up()
-        tensors = self._new_tensors(capacity)
-        for dtype, tensor in tensors.items():
-            tensor[:, :old] = self._tensors[dtype]
-        self._tensors = tensors
+        host, there = self.host.buffers, self._tensors
+        self.host.buffers = HostMirrors(capacity).buffers
+        try:
+            self._tensors = self._new_tensors()
+        except torch.OutOfMemoryError:
+            self.host.buffers = host
+            raise
         self._views.clear()
-        for dtype, buffer in self.host.buffers.items():
-            self.host.buffers[dtype] = numpy.zeros((buffer.shape[0], capacity), buffer.dtype)
+        for dtype, buffer in host.items():
             self.host.buffers[dtype][:, :old] = buffer
+        if not self._is_shared:
+            for dtype, tensor in self._tensors.items():
+                tensor[:, :old] = there[dtype]
 
     @in_normal_mode
-    def _new_tensors(self, capacity: int) -> dict[str, Tensor]:
+    def _new_tensors(self) -> dict[str, Tensor]:
+        """Returns the columns that the device has, with as much room as the host's: on a CPU the host's own."""
+        if self._is_shared:
+            return {dtype: torch.from_numpy(self.host.buffers[dtype][:count]) for dtype, count in ON_DEVICE.items()}
         return {
-            dtype: torch.zeros((count, capacity), dtype=getattr(torch, dtype), device=self.device)
+            dtype: torch.zeros((count, self.capacity), dtype=getattr(torch, dtype), device=self.device)
             for dtype, count in ON_DEVICE.items()
         }
 
