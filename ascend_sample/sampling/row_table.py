@@ -198,21 +198,20 @@ class RowTable:
         """
         host, length = self.host.buffers["int64"], self.host.length
         position, left = host[POSITION, :length], host[MIN_TOKENS_LEFT, :length]
-        counted: NDArray[numpy.int64] | slice = slice(None)
+        was_counting = left > 0
         if rows is None or rows_there is None:
             position += 1
             self._behind += not self._is_shared
+            if not was_counting.any():
+                return NO_ROWS
+            left -= was_counting
         else:
             self._catch_up()
             if not self._is_shared:
                 self._tensors["int64"][POSITION].index_add_(0, rows_there, torch.ones_like(rows_there))
             numpy.add.at(position, rows, 1)
-            counted = rows
-        if not left.any():
-            return NO_ROWS
-        was_counting = left > 0
-        numpy.subtract.at(left, counted, 1)
-        numpy.maximum(left, 0, out=left)
+            numpy.subtract.at(left, rows, 1)
+            numpy.maximum(left, 0, out=left)
         return numpy.flatnonzero(was_counting & (left == 0))
 
     def place_at(self, positions: NDArray[numpy.int64]) -> None:
