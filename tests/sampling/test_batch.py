@@ -159,6 +159,18 @@ def test_host_mirrors_are_valid_before_a_flush_and_cannot_be_written() -> None:
         batch.host.seed[0] = 5
 
 
+def test_a_batch_on_the_cpu_has_its_rows_once() -> None:
+    batch = SamplingBatch(vocab_size=8)
+    batch.extend([SamplingParams(), SamplingParams(temperature=0.5)])
+    position, temperature = batch.position, batch.temperature
+    batch.append(ids("cpu", 3, 4))
+    batch.append(ids("cpu", 5), rows=[1])
+    batch.swap(0, 1)
+    assert position.tolist() == batch.host.position.tolist() == [2, 1]
+    assert temperature.tolist() == [0.5, 1]
+    assert position.data_ptr() == batch.host.position.ctypes.data
+
+
 def test_the_version_changes_with_rows_order_and_min_tokens() -> None:
     batch = SamplingBatch(10)
     versions = [batch.version]
