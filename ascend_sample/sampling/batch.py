@@ -31,9 +31,9 @@ class SamplingBatch:
     """The requests that a serving engine samples for together, as rows 0 to len - 1 without gaps.
 
     Adding, removing and moving rows cost what the rows that change cost; those that stay are not touched. The device
-    gets what has changed at the next `flush`, which every reading method calls; on the CPU a tensor of the batch is what
-    the host has, and changes with it. Nothing here waits for the device, but for tokens of rows whose rules look at their
-    text.
+    gets what has changed at the next `flush`, which every reading method calls; on the CPU a tensor of the batch is
+    what the host has, and changes with it. Nothing here waits for the device, but for tokens of rows whose rules look
+    at their text.
 
     Args:
         vocab_size: the number of columns of the logits.
