@@ -17,7 +17,7 @@ export OMP_WAIT_POLICY ?= passive
 .PHONY: help demo test test-rows test-shards test-drafts test-statistics test-collectives test-integrations test-engines \
   test-llama-cpp bench-llama-cpp \
   test-decoding-oracles build verify lint format \
-  sanitize fuzz test-aarch64 mutation test-install test-matrix test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
+  sanitize fuzz test-aarch64 mutation wheel test-install test-matrix test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 23
@@ -69,7 +69,10 @@ test-aarch64: $(BIN)/.tools  ## the CPU kernel's aarch64 code, cross-compiled, u
 mutation: $(BIN)/.tools  ## plant faults in copies of the sources and see that the tests catch each
 	$(RUN) -m tests.mutation.run --copies $(WORKERS)
 
-test-install: $(BIN)/.requirements  ## pip install the package in environments of its own, with and without torch_npu
+wheel: $(BIN)/.tools  ## a wheel that needs no compiler, with a core for each torch since 2.7: build/wheel; minutes, 5 GB
+	$(RUN) csrc/wheel.py
+
+test-install: wheel  ## pip install the package in environments of its own: the sources with and without torch_npu and a compiler, the wheel with each torch
 	$(RUN) -m tests.install.run
 
 test-matrix: $(BIN)/.tools  ## build and test with every torch_npu from 2.7.1 and every Python, one after the other: hours, 10 GB

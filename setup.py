@@ -5,6 +5,8 @@
     ascend_sample/hostcann/home/lib64/     CANN's interfaces on the host: Linux, unless ASCEND_SAMPLE_HOSTCANN=0
 
 ASCEND_SAMPLE_NPU=0 leaves the binding out; ASCEND_SAMPLE_SANITIZE=address,undefined instruments everything.
+ASCEND_SAMPLE_TORCHES names a folder with torches, unpacked by csrc/wheel.py: the core is built for each of them, and
+nothing else; ASCEND_SAMPLE_MACHINE is the machine that they are for where it is not this one.
 """
 
 import importlib.util
@@ -12,12 +14,14 @@ import json
 import os
 import platform
 import re
+import shutil
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 
 ROOT = Path(__file__).resolve().parent
 UNITS = ROOT / "build" / "units"
@@ -43,8 +47,10 @@ except ImportError as error:
     ) from error
 
 SANITIZE = os.environ.get("ASCEND_SAMPLE_SANITIZE", "")
+TORCHES = os.environ.get("ASCEND_SAMPLE_TORCHES", "")
+MACHINE = os.environ.get("ASCEND_SAMPLE_MACHINE", platform.machine())
 COMPILE_ARGS = ["-std=c++20", "-O2", "-g1", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
-LINK_ARGS = ["-Wl,--as-needed"]
+LINK_ARGS = ["-Wl,--as-needed", *(["-s"] if TORCHES else [])]
 if SANITIZE:
     flags = [f"-fsanitize={SANITIZE}", "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined"]
     COMPILE_ARGS += flags
@@ -69,24 +75,47 @@ def unit(folder: str) -> str:
     return str(path.relative_to(ROOT))
 
 
-def core_extension() -> Extension:
+def core_extension(name: str, include_dirs: list[str], library_dirs: list[str]) -> Extension:
+    """The core for a torch, whose folders these are."""
     flags = json.loads((ROOT / "csrc/cpu/flags.json").read_text())
-    extension = cpp_extension.CppExtension(
-        "ascend_sample._C",
-        [unit("csrc"), unit("csrc/cpu/torch"), *sources("csrc/cpu")],
-        include_dirs=[str(ROOT / "csrc")],
-        # Without OpenMP, at::parallel_for, whose loop is in a header, would run on one thread.
-        extra_compile_args=[*COMPILE_ARGS, *flags["all"], "-fopenmp"],
-        extra_link_args=[*LINK_ARGS, "-fopenmp"],
+    of_machine = flags.get(MACHINE, {})
+    compile_args = [*COMPILE_ARGS, *flags["all"]]
+    kernel = sources("csrc/cpu")  # knows nothing of torch
+    extension = Extension(
+        f"ascend_sample.{name}",
+        [unit("csrc"), unit("csrc/cpu/torch"), *kernel],
+        include_dirs=[str(ROOT / "csrc"), *include_dirs],
+        library_dirs=library_dirs,
+        libraries=["c10", "torch_cpu"],
+        language="c++",
+        # Without OpenMP, at::parallel_for, whose loop is in a header, would run on one thread. No runtime is linked:
+        # the names are found in that of torch, whatever its file is called. A second one in the process would have
+        # threads of its own, and not as many as torch.set_num_threads says.
+        extra_compile_args=[*compile_args, "-fopenmp"],
+        extra_link_args=LINK_ARGS,
     )
-    # The files that are compiled for one instruction set, which is chosen when the library is loaded.
-    extension.source_args = {f"csrc/cpu/{name}": args for name, args in flags.get(platform.machine(), {}).items()}
+    # Some files are compiled for one instruction set, which is chosen when the library is loaded.
+    extension.kernel_args = {source: [*compile_args, *of_machine.get(Path(source).name, [])] for source in kernel}
     return extension
+
+
+def core_extensions() -> list[Extension]:
+    """The core for the torch of the environment, or for each one that is unpacked: the same kernel, compiled once."""
+    if not TORCHES:
+        return [core_extension("_C", cpp_extension.include_paths(), cpp_extension.library_paths())]
+    return [
+        core_extension(
+            f"_C_torch_{folder.name.replace('.', '_')}",
+            [str(folder / "include"), str(folder / "include/torch/csrc/api/include")],
+            [str(folder / "lib")],
+        )
+        for folder in sorted(Path(TORCHES).iterdir())
+    ]
 
 
 def npu_extension() -> Extension | None:
     spec = importlib.util.find_spec("torch_npu")  # found, never imported: it may be broken here
-    if os.environ.get("ASCEND_SAMPLE_NPU") == "0" or spec is None or not spec.submodule_search_locations:
+    if TORCHES or os.environ.get("ASCEND_SAMPLE_NPU") == "0" or spec is None or not spec.submodule_search_locations:
         return None
     package = Path(spec.submodule_search_locations[0])
     version = re.search(r"__version__ = '([^']+)'", (package / "version.py").read_text())
@@ -103,7 +132,7 @@ def npu_extension() -> Extension | None:
 
 
 def hostcann_extensions() -> list[Extension]:
-    if os.environ.get("ASCEND_SAMPLE_HOSTCANN") == "0" or not sys.platform.startswith("linux"):
+    if TORCHES or os.environ.get("ASCEND_SAMPLE_HOSTCANN") == "0" or not sys.platform.startswith("linux"):
         return []
     folder = "csrc/hostcann"
 
@@ -150,6 +179,12 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
     """
 
     def run(self) -> None:
+        compiler = cpp_extension.get_cxx_compiler()
+        if shutil.which(compiler) is None:
+            raise SystemExit(
+                f"ascend_sample is compiled here, and {compiler} is not on PATH. Install a C++ compiler "
+                "(apt-get install g++), or ascend_sample's wheel, which needs none."
+            )
         objects = OBJECTS if self.inplace or self.editable_mode else Path(self.build_temp)
         self.objects = objects.absolute()
         super().run()
@@ -173,22 +208,26 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         )
 
     def compile_all(self) -> None:
-        jobs = [(ext, source) for ext in self.extensions for source in ext.sources]
+        jobs = {self.key_of(ext, source): (ext, source) for ext in reversed(self.extensions) for source in ext.sources}
         # What takes longest comes first: the kernel for each instruction set, and what reads torch's headers.
-        jobs.sort(key=lambda job: (job[1] not in getattr(job[0], "source_args", {}), len(job[0].include_dirs) == 1))
+        order = sorted(jobs, key=lambda key: (key[0] != "kernel", len(jobs[key][0].include_dirs) == 1))
         with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)) as pool:
-            made = list(pool.map(lambda job: self.compile_one(*job), jobs))
+            made = dict(zip(order, pool.map(lambda key: self.compile_one(*jobs[key]), order), strict=True))
         for ext in self.extensions:
-            ext.made = [each for each, (owner, _) in zip(made, jobs, strict=True) if owner is ext]
+            ext.made = [made[self.key_of(ext, source)] for source in ext.sources]
+
+    def key_of(self, ext: Extension, source: str) -> tuple[str, str]:
+        return ("kernel" if source in getattr(ext, "kernel_args", {}) else ext.name, source)
 
     def compile_one(self, ext: Extension, source: str) -> str:
         folder = self.objects / ext.name.split(".")[-1] / Path(source).stem  # ninja's, which has one for each run
+        of_kernel = getattr(ext, "kernel_args", {}).get(source)
         (made,) = self.compiler.compile(
             [source],
             output_dir=str(folder),
             macros=ext.define_macros,
-            include_dirs=ext.include_dirs,
-            extra_postargs=[*ext.extra_compile_args, *getattr(ext, "source_args", {}).get(source, [])],
+            include_dirs=ext.include_dirs if of_kernel is None else [str(ROOT / "csrc")],
+            extra_postargs=of_kernel or ext.extra_compile_args,
         )
         return made
 
@@ -198,8 +237,15 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         super().copy_extensions_to_source()
 
 
+class Wheel(bdist_wheel):
+    """No compiled part knows Python; with the core for each torch, no installation does either."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return ("py3", "none", super().get_tag()[2]) if TORCHES else super().get_tag()
+
+
 setup(
     packages=find_packages(include=["ascend_sample", "ascend_sample.*"]),
-    ext_modules=[e for e in (core_extension(), npu_extension(), *hostcann_extensions()) if e is not None],
-    cmdclass={"build_ext": BuildExtension},
+    ext_modules=[e for e in (*core_extensions(), npu_extension(), *hostcann_extensions()) if e is not None],
+    cmdclass={"build_ext": BuildExtension, "bdist_wheel": Wheel},
 )

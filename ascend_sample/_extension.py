@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 
 _FOLDER = Path(__file__).parent
+_OF_WHEEL = "_C_torch_"
+"""How the names of the cores begin that a wheel has, one for each minor version of torch: "_C_torch_2_13.so"."""
 _npu_is_loaded = False
 _cffi_library: torch.library.Library | None = None
 
@@ -19,19 +21,41 @@ def library_path(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
+def core_path() -> Path:
+    """Returns the path of the core: that built for the environment's torch, or a wheel's for torches like it.
+
+    Raises:
+        ImportError: the package was not built, or the wheel has none for this torch.
+    """
+    like = "_".join(torch.__version__.split(".")[:2])  # torch keeps its C++ interface from 2.13.0 to 2.13.1
+    path = library_path("_C") or library_path(f"{_OF_WHEEL}{like}")
+    if path is not None:
+        return path
+    if versions := _versions_of_wheel():
+        raise ImportError(
+            f"ascend_sample: this wheel is for torch {', '.join(versions)}, got torch {torch.__version__}. Install one "
+            "of these, or compile the package for this torch: "
+            "`pip install --no-build-isolation --no-binary ascend_sample ascend_sample`."
+        )
+    raise ImportError(
+        "ascend_sample: the compiled core _C.so is missing from the package. "
+        "Run `pip install .` in the project, or leave its source folder if you want the installed package."
+    )
+
+
+def _versions_of_wheel() -> list[str]:
+    """Returns what torches a wheel has cores for: ["2.7", "2.13"]."""
+    found = (path.stem.removeprefix(_OF_WHEEL).split("_") for path in _FOLDER.glob(f"{_OF_WHEEL}*.so"))
+    return [".".join(numbers) for numbers in sorted(found, key=lambda numbers: [int(number) for number in numbers])]
+
+
 def load_core() -> None:
     """Loads the operators' schemas and the CPU, composite and fake kernels.
 
     Raises:
-        ImportError: the package was not built, or was built against another torch.
+        ImportError: there is no core for this torch, or it was built against another one.
     """
-    path = library_path("_C")
-    if path is None:
-        raise ImportError(
-            "ascend_sample: the compiled core _C.so is missing from the package. "
-            "Run `pip install .` in the project, or leave its source folder if you want the installed package."
-        )
-    _load(path, f"torch {torch.__version__}")
+    _load(core_path(), f"torch {torch.__version__}")
 
 
 def load_npu_if_imported() -> bool:

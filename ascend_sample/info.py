@@ -55,7 +55,7 @@ def collect() -> dict[str, dict[str, Any]]:
             "cffi": _version("cffi"),
         },
         "built": {
-            "core (_C.so)": "yes",
+            "core": _extension.core_path().name,
             "NPU binding (_npu.so)": _yes(_extension.library_path("_npu") is not None),
             "hostcann": _yes(_extension.library_path("hostcann/home/lib64/libascendcl") is not None),
         },

@@ -24,7 +24,6 @@ def leave_what_does_not_serve(extension: setuptools.Extension) -> None:
     for target in {"plain", "avx2", "avx512"} - {serving}:
         source = f"csrc/cpu/kernel_{target}.cpp"
         if source in extension.sources:
-            extension.source_args.pop(source, None)
             extension.sources.remove(source)
             extension.extra_objects.append(f"build/objects/{name}/kernel_{target}/{source.removesuffix('.cpp')}.o")
 
@@ -37,8 +36,8 @@ def setup_one(**arguments: Any) -> object:
     # What it needs of the others is linked as it lies in the package: they may never have been built here.
     extensions[0].library_dirs.append("ascend_sample/hostcann/home/lib64")
     if "--quick" in options:
-        flags = extensions[0].extra_compile_args
-        extensions[0].extra_compile_args = [flag.replace("-O3", "-O1") for flag in flags]
+        for flags in getattr(extensions[0], "kernel_args", {}).values():
+            flags.append("-O1")  # the last one counts
     if "--served" in options:
         leave_what_does_not_serve(extensions[0])
     return setup(**arguments, ext_modules=extensions)
