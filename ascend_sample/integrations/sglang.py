@@ -14,19 +14,24 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from ascend_sample.integrations import sglang_drafts
+from ascend_sample.integrations import sglang_drafts, sglang_settings
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._rows import Asking, drawn_with
 from ascend_sample.integrations.sglang_masks import with_masks
 from ascend_sample.sampling import KeptSets, routes
 from ascend_sample.sampling.row_parameters import COLUMNS, Facts
+from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.seeds import random_seeds
 
 TESTED_VERSIONS: Final = ("0.5.23",)
 BACKEND: Final = "ascend_sample"
 TENSORS: Final = {"temperature": "temperatures", "top_k": "top_ks", "top_p": "top_ps", "min_p": "min_ps"}
 """What SGLang calls the tensors of a batch, by what they hold."""
+_seeds: Final[WeakTensorKeyDictionary] = WeakTensorKeyDictionary()
+"""int64 [rows], of the requests whose temperatures a tensor has: SGLang's own are there under
+`enable_deterministic_inference` alone."""
 
 
 def register() -> None:
@@ -48,8 +53,10 @@ def register() -> None:
     module = importlib.import_module("sglang.srt.layers.sampler")
     if BACKEND not in module._CUSTOM_SAMPLER_FACTORIES:
         module.register_sampler_backend(BACKEND, sampler_class(module.Sampler))
-    note_host_values(importlib.import_module("sglang.srt.sampling.sampling_batch_info").SamplingBatchInfo)
+    batches = importlib.import_module("sglang.srt.sampling.sampling_batch_info")
+    note_host_values(batches.SamplingBatchInfo, lambda: sglang_drafts.is_in_use(BACKEND))
     sglang_drafts.install(_drawn, BACKEND)
+    sglang_settings.keep_backend(BACKEND)
 
 
 def sampler_class(original: type[Any]) -> type[Any]:
@@ -139,6 +146,8 @@ def _drawn_with(
     if facts is None and top_k is not None and asking is None:  # a bound says nothing of what is kept
         facts = _facts(logits[: len(temperature)], sampling_info.max_top_k)
     seed = sampling_info.sampling_seed
+    if seed is None:
+        seed = _seeds.get(sampling_info.temperatures)
     seed = random_seeds(len(temperature)) if seed is None else seed.to(torch.int64)
 
     def spread(of_requests: Tensor | None) -> Tensor | None:
@@ -157,11 +166,12 @@ def _drawn_with(
     )
 
 
-def note_host_values(batch_info: type[Any]) -> None:
-    """Lets SGLang's batches note what they copy to the device, whenever they are made, filtered or merged.
+def note_host_values(batch_info: type[Any], draws_here: Callable[[], bool]) -> None:
+    """Lets SGLang's batches note what they copy to the device, and seeds, whenever they are made, filtered or merged.
 
     Args:
         batch_info: `sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo`; a second call changes nothing.
+        draws_here: tells whether this backend is the one in use: no other needs the seeds.
     """
     if hasattr(batch_info.filter_batch, "replaced"):
         return
@@ -173,28 +183,47 @@ def note_host_values(batch_info: type[Any]) -> None:
         asked = [request.sampling_params for request in batch.reqs]
         values = {name: [getattr(params, name) for params in asked] for name in TENSORS}
         _note(info, {name: np.asarray(values[name], dtype=COLUMNS[name].dtype) for name in TENSORS})
+        if info.sampling_seed is None and draws_here():
+            _seeds[info.temperatures] = _seeds_of(asked, info.temperatures.device)
         return info
 
     @functools.wraps(keep)
     def filter_batch(self: Any, keep_indices: Sequence[int], *arguments: Any, **named: Any) -> Any:
-        facts = _noted(self)
+        facts, seeds = _noted(self), _seeds.get(self.temperatures)
         found = keep(self, keep_indices, *arguments, **named)
+        rows = np.asarray(keep_indices, dtype=np.int64)
         if facts is not None:
-            rows = np.asarray(keep_indices, dtype=np.int64)
             _note(self, {name: of_rows[rows] for name, of_rows in facts.items()})
+        if seeds is not None:
+            _seeds[self.temperatures] = seeds.index_select(0, to_device(rows, seeds.device))
         return found
 
     @functools.wraps(join)
     def merge_batch(self: Any, other: Any, *arguments: Any, **named: Any) -> Any:
         facts, more = _noted(self), _noted(other)
+        seeds = _seeds.get(self.temperatures), _seeds.get(other.temperatures)
         found = join(self, other, *arguments, **named)
         if facts is not None and more is not None:
             _note(self, {name: np.concatenate((facts[name], more[name])) for name in TENSORS})
+        if seeds[0] is not None and seeds[1] is not None:
+            _seeds[self.temperatures] = torch.cat(seeds)
         return found
 
     batch_info.from_schedule_batch = classmethod(_replacing(from_schedule_batch, make))
     batch_info.filter_batch = _replacing(filter_batch, keep)
     batch_info.merge_batch = _replacing(merge_batch, join)
+
+
+def _seeds_of(asked: Sequence[Any], device: torch.device) -> Tensor:
+    """Returns the seeds of SGLang's requests, int64 [rows]: random where there is none, and for the copies of one.
+
+    Copies have the seed of their request, and nothing that tells which they are: all would be the same text.
+    """
+    seeds = random_seeds(len(asked)).numpy()
+    for row, params in enumerate(asked):
+        if params.sampling_seed is not None and params.n == 1:
+            seeds[row] = params.sampling_seed
+    return to_device(seeds, device)
 
 
 def _replacing(replacement: Callable[..., Any], original: Any) -> Callable[..., Any]:

@@ -35,6 +35,11 @@ class _Nodes(NamedTuple):
 _nodes: Final[ContextVar[_Nodes | None]] = ContextVar("nodes that are verified", default=None)
 
 
+def is_in_use(backend: str) -> bool:
+    """Tells whether SGLang was started with this sampler backend."""
+    return bool(importlib.import_module(CONTEXT).get_exec().kernel.sampling_backend == backend)
+
+
 def install(draw_nodes: Callable[[Tensor, Any, Tensor, int], Tensor], backend: str) -> None:
     """Lets SGLang verify drafts with tokens that are drawn here; a second call changes nothing.
 
@@ -50,11 +55,11 @@ def install(draw_nodes: Callable[[Tensor, Any, Tensor, int], Tensor], backend: s
 
     @functools.wraps(original)
     def eagle_sample(verify_input: Any, batch: Any, logits_output: Any, *arguments: Any, **named: Any) -> Any:
-        context = importlib.import_module(CONTEXT)
         is_drawn = not batch.forward_mode.is_idle() and not batch.sampling_info.is_all_greedy
         nodes = None
-        if is_drawn and context.get_exec().kernel.sampling_backend == backend:
-            reason = _why_left(context.get_spec(), batch.sampling_info, named.get("watermark_state"))
+        if is_drawn and is_in_use(backend):
+            spec = importlib.import_module(CONTEXT).get_spec()
+            reason = _why_left(spec, batch.sampling_info, named.get("watermark_state"))
             if reason is None:
                 nodes = _Nodes(logits_output, batch.sampling_info, verify_input.positions)
             else:

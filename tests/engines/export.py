@@ -39,7 +39,7 @@ def converted(model: LanguageModel) -> StableLmForCausalLM:
         max_position_embeddings=shape.context_size,
         layer_norm_eps=model.norm.eps,
         rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE, "partial_rotary_factor": 1.0},
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,  # they are equal, and SGLang's StableLM cannot share them
         bos_token_id=END_OF_TEXT_ID,
         eos_token_id=END_OF_TEXT_ID,
         dtype="float32",

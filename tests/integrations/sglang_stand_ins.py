@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascend_sample.integrations import sglang_drafts
+from ascend_sample.integrations import sglang_drafts, sglang_settings
 from tests.integrations.drafting_trees import follow
 
 
@@ -57,3 +57,36 @@ def speculation(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
     for name, module in made.items():
         monkeypatch.setitem(sys.modules, name, module)
     return utils
+
+
+def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts the modules that set SGLang's backend in their places; returns what resolves the one that was asked for."""
+    names = (sglang_settings.DECLARATIONS, sglang_settings.PLATFORMS, sglang_settings.DETERMINISM)
+    declarations, platforms, determinism = (types.ModuleType(name) for name in names)
+
+    def declare_resolution(server_args: Any, source: str, **fields: Any) -> None:
+        server_args.resolved |= fields
+
+    def handle_cpu_backends(server_args: Any) -> None:
+        if server_args.device == "cpu":
+            declare_resolution(server_args, "its own", sampling_backend="pytorch")
+
+    def _deterministic_sampling_backend(view: Any) -> dict[str, Any]:
+        return {"sampling_backend": "pytorch"} if view.is_deterministic else {}
+
+    declarations.declare_resolution = declare_resolution  # type: ignore[attr-defined]
+    platforms.handle_cpu_backends = handle_cpu_backends  # type: ignore[attr-defined]
+    determinism._deterministic_sampling_backend = _deterministic_sampling_backend  # type: ignore[attr-defined]
+    for module in (declarations, platforms, determinism):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def resolved(asked: str, device: str = "cpu", *, is_deterministic: bool = False) -> str:
+        args = SimpleNamespace(sampling_backend=asked, device=device, resolved={})
+        platforms.handle_cpu_backends(args)
+        view = SimpleNamespace(
+            sampling_backend=args.resolved.get("sampling_backend", asked), is_deterministic=is_deterministic
+        )
+        declared = determinism._deterministic_sampling_backend(view)
+        return str(declared.get("sampling_backend", view.sampling_backend))
+
+    return resolved

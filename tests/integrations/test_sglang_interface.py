@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import sys
 import types
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from ascend_sample import hostcann
 from ascend_sample.integrations import sglang as adapter
 from ascend_sample.integrations import sglang_masks
-from tests.integrations.sglang_stand_ins import speculation
+from tests.integrations.sglang_stand_ins import settings, speculation
 
 ROWS, COLUMNS = 5, 30
 
@@ -204,16 +205,22 @@ def test_register(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = types.ModuleType("sglang.srt.sampling.sampling_batch_info")
     batches.SamplingBatchInfo = batch_info()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, batches.__name__, batches)
-    utils = speculation(monkeypatch)
+    utils, resolved = speculation(monkeypatch), settings(monkeypatch)
     if version not in adapter.TESTED_VERSIONS:
         with pytest.warns(UserWarning, match=r"the version of SGLang must be one of 0\.5\.23, got 9\.9"):
             adapter.register()
         assert not calls
         assert not hasattr(utils.eagle_sample, "replaced")
         return
+    assert resolved("ascend_sample") == "pytorch"
     adapter.register()
     adapter.register()
     assert calls == ["ascend_sample"]
+    for device, is_deterministic in itertools.product(("cpu", "npu"), (False, True)):
+        assert resolved("ascend_sample", device, is_deterministic=is_deterministic) == "ascend_sample"
+    assert resolved("flashinfer") == "pytorch"
+    assert resolved("flashinfer", "cuda") == "flashinfer"
+    assert resolved("flashinfer", "cuda", is_deterministic=True) == "pytorch"
     assert isinstance(factories["ascend_sample"](), PlainSampler)
     assert not hasattr(batches.SamplingBatchInfo.filter_batch.replaced, "replaced"), "it is wrapped once"
     assert not hasattr(utils.eagle_sample.replaced, "replaced"), "it is wrapped once"
@@ -234,16 +241,20 @@ def batch_info() -> type[Any]:
                 kind = torch.int32 if name == "top_k" else torch.float32
                 setattr(info, tensor, values.to(kind).to(batch.device, non_blocking=True))
             info.temperatures = info.temperatures.view(-1, 1)
-            info.sampling_seed = torch.arange(len(batch.reqs), device=batch.device)
+            info.sampling_seed = None
+            if getattr(batch, "is_deterministic", True):
+                info.sampling_seed = torch.arange(len(batch.reqs), device=batch.device)
             return info
 
         def filter_batch(self, keep_indices: list[int], keep_indices_device: torch.Tensor) -> None:
             for name in (*adapter.TENSORS.values(), "sampling_seed"):
-                setattr(self, name, getattr(self, name)[keep_indices_device])
+                if getattr(self, name) is not None:
+                    setattr(self, name, getattr(self, name)[keep_indices_device])
 
         def merge_batch(self, other: Any) -> None:
             for name in (*adapter.TENSORS.values(), "sampling_seed"):
-                setattr(self, name, torch.cat((getattr(self, name), getattr(other, name))))
+                if getattr(self, name) is not None:
+                    setattr(self, name, torch.cat((getattr(self, name), getattr(other, name))))
 
     return SamplingBatchInfo
 
@@ -287,8 +298,8 @@ def test_what_requests_ask_for_is_known_on_the_host(npu: str) -> None:
     if not hostcann.is_active():
         pytest.skip("the emulated device counts, a real one does not")
     noting, plain = batch_info(), batch_info()
-    adapter.note_host_values(noting)
-    adapter.note_host_values(noting)
+    adapter.note_host_values(noting, lambda: True)
+    adapter.note_host_values(noting, lambda: True)
     on_cpu = [ids for ids, _ in stepped(batch_info(), "cpu")]
     for (ids, counted), (slow_ids, slow), expected in zip(
         stepped(noting, npu), stepped(plain, npu), on_cpu, strict=True
@@ -302,7 +313,7 @@ def test_nodes_of_drafts_take_the_routes_of_their_requests(npu: str) -> None:
     if not hostcann.is_active():
         pytest.skip("the emulated device counts, a real one does not")
     kind = batch_info()
-    adapter.note_host_values(kind)
+    adapter.note_host_values(kind, lambda: True)
     rows = len(REQUESTS) * 3
     logits = torch.randn(rows, 1400, generator=torch.Generator().manual_seed(rows))
     positions = torch.arange(rows) // 2
@@ -320,7 +331,7 @@ def test_nodes_of_drafts_take_the_routes_of_their_requests(npu: str) -> None:
 def test_what_is_written_to_a_tensor_is_not_known(npu: str) -> None:
     """The planted fault: the notes outlive what they are of."""
     kind = batch_info()
-    adapter.note_host_values(kind)
+    adapter.note_host_values(kind, lambda: True)
     info = batch_of(kind, REQUESTS, npu)
     assert adapter._noted(info) is not None
     info.top_ks.fill_(3)
@@ -330,3 +341,53 @@ def test_what_is_written_to_a_tensor_is_not_known(npu: str) -> None:
     merged = batch_of(kind, REQUESTS, npu)
     merged.merge_batch(info)
     assert adapter._noted(merged) is None
+
+
+def seeded(kind: type[Any], seeds: list[int | None], copies: int = 1) -> Any:
+    """A batch as SGLang makes it without `enable_deterministic_inference`: of requests without filters."""
+    rows = [
+        types.SimpleNamespace(temperature=1.0, top_k=1 << 30, top_p=1.0, min_p=0.0, sampling_seed=seed, n=copies)
+        for seed in seeds
+    ]
+    reqs = [types.SimpleNamespace(sampling_params=row) for row in rows]
+    made = kind.from_schedule_batch(types.SimpleNamespace(reqs=reqs, device="cpu", is_deterministic=False), COLUMNS)
+    assert made.sampling_seed is None
+    return made
+
+
+def texts(info: Any, first_position: int = 0) -> list[tuple[int, ...]]:
+    """Of each row what twenty steps draw from the same logits."""
+    rows = len(info.temperatures)
+    logits = torch.zeros(rows, 1400)
+    steps = [adapter._drawn(logits, info, torch.full((rows,), first_position + step)) for step in range(20)]
+    return list(zip(*(step.tolist() for step in steps), strict=True))
+
+
+def test_a_seed_decides_alone_and_in_any_batch() -> None:
+    kind = batch_info()
+    adapter.note_host_values(kind, lambda: True)
+    alone = {seed: texts(seeded(kind, [seed]))[0] for seed in (3, 8)}
+    info = seeded(kind, [None, 3, None, 8])
+    found = texts(info)
+    assert (found[1], found[3]) == (alone[3], alone[8])
+    assert len(set(found)) == 4
+    assert texts(info) == found, "a request without a seed keeps the one that it got"
+    info.filter_batch([3, 0], torch.tensor([3, 0]))
+    assert texts(info) == [found[3], found[0]]
+    info.merge_batch(seeded(kind, [3]))
+    assert texts(info) == [found[3], found[0], alone[3]]
+
+
+def test_copies_of_a_request_are_not_the_same_text() -> None:
+    kind = batch_info()
+    adapter.note_host_values(kind, lambda: True)
+    assert len(set(texts(seeded(kind, [5, 5, 5], copies=3)))) == 3
+
+
+def test_another_backend_of_sglang_has_no_seeds_of_ours() -> None:
+    kind = batch_info()
+    adapter.note_host_values(kind, lambda: False)
+    state = torch.get_rng_state()
+    info = seeded(kind, [5])
+    assert torch.equal(torch.get_rng_state(), state), "its own draws stay what they are"
+    assert texts(info)[0] != texts(info)[0], "a random seed in each step"

@@ -1,0 +1,39 @@
+"""Keeps the sampler backend that SGLang was asked for, where SGLang would take its own for it.
+
+On a CPU, and with `enable_deterministic_inference`, SGLang sets the backend to "pytorch", whatever was asked for: so
+that no CUDA kernel is called, and since no other of its own looks at seeds. This one calls no such kernel, and does.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any, Final
+
+DECLARATIONS: Final = "sglang.srt.arg_groups.overrides"
+PLATFORMS: Final = "sglang.srt.arg_groups.platform_hook"
+DETERMINISM: Final = "sglang.srt.arg_groups.attention_hook"
+
+
+def keep_backend(backend: str) -> None:
+    """Lets the two functions that set the backend leave this one as it is; a second call changes nothing."""
+    modules: Any = map(importlib.import_module, (DECLARATIONS, PLATFORMS, DETERMINISM))
+    declarations, platforms, determinism = modules
+    for_cpu, for_determinism = platforms.handle_cpu_backends, determinism._deterministic_sampling_backend
+    if hasattr(for_cpu, "replaced"):
+        return
+
+    @functools.wraps(for_cpu)
+    def handle_cpu_backends(server_args: Any) -> None:
+        asked = server_args.sampling_backend
+        for_cpu(server_args)
+        if asked == backend:
+            declarations.declare_resolution(server_args, __name__, sampling_backend=backend)
+
+    @functools.wraps(for_determinism)
+    def _deterministic_sampling_backend(view: Any) -> dict[str, Any]:
+        return {} if view.sampling_backend == backend else for_determinism(view)
+
+    handle_cpu_backends.replaced = for_cpu  # type: ignore[attr-defined]
+    platforms.handle_cpu_backends = handle_cpu_backends
+    determinism._deterministic_sampling_backend = _deterministic_sampling_backend
