@@ -36,11 +36,13 @@ def call(prompt: str | list[str], params: Any, **named: Any) -> dict[str, Any]:
     return {"prompt": prompt, "sampling_params": params} | named
 
 
-def answers(folder: Path, calls: list[dict[str, Any]], **options: Any) -> list[Any]:
+def answers(
+    folder: Path, calls: list[dict[str, Any]], variables: dict[str, str] = VARIABLES, **options: Any
+) -> list[Any]:
     """Returns what an engine answers to calls of `Engine.generate`."""
     (folder / "job").write_text(json.dumps({"options": options, "calls": calls}))
     command = (sys.executable, HERE / "sglang_generating.py", folder / "job", folder / "result")
-    finished = subprocess.run(command, env=os.environ | VARIABLES, capture_output=True, text=True, timeout=1200)
+    finished = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=1200)
     assert finished.returncode == 0, finished.stderr[-4000:]
     found: list[Any] = json.loads((folder / "result").read_text())
     return found
@@ -73,8 +75,8 @@ def test_requests_without_a_seed_are_other_texts(served: list[Any]) -> None:
 
 
 def test_a_seed_decides_after_a_restart_where_requests_wait_for_memory(served: list[Any], tmp_path: Path) -> None:
-    scarce = {"max_total_tokens": 300, "chunked_prefill_size": 4, "schedule_conservativeness": 0.02}
-    (again,) = answers(tmp_path, [TOGETHER], sampling_backend="ascend_sample", **scarce)
+    retracting = VARIABLES | {"SGLANG_TEST_RETRACT": "1"}  # requests give their memory back in every third step
+    (again,) = answers(tmp_path, [TOGETHER], retracting, sampling_backend="ascend_sample", chunked_prefill_size=4)
     assert max(answer["meta_info"]["num_retractions"] for answer in again) > 0
     for params, before, now in zip(SEEDED, ids_of(served[0]), ids_of(again), strict=True):
         # SGLang's penalties forget what a request has written when it has to wait, and know chunks of a prompt.
