@@ -18,7 +18,7 @@ from torch import Tensor
 from ascend_sample.sampling.best_tokens import sum_of_rows
 from ascend_sample.sampling.processing import MASKED
 from ascend_sample.sampling.row_table import HostMirrors, to_device
-from ascend_sample.sampling.slots import StateSlots
+from ascend_sample.sampling.slots import HeldSlots, StateSlots
 from ascend_sample.sampling.weights import largest_of, scaled
 
 LARGEST: Final = torch.finfo(torch.float32).max
@@ -228,7 +228,7 @@ class SurpriseBounds:
 
     def __init__(self, is_bounded: NDArray[numpy.bool_], slots: NDArray[numpy.int64], states: StateSlots) -> None:
         self._states = states
-        self._slots = to_device(numpy.where(is_bounded, slots, slots.max()), states.device)
+        self._slots = HeldSlots.of(numpy.where(is_bounded, slots, slots.max()), states.device)
         self._terms: Tensor | None = None
         if not is_bounded.all():
             terms = numpy.where(is_bounded, [[0.0], [1.0]], [[LARGEST], [0.0]]).astype(numpy.float32)
@@ -236,8 +236,7 @@ class SurpriseBounds:
 
     def probabilities(self) -> Tensor:
         """Returns the least probabilities that stay, float32 [rows, 1]: 0 for rows that have no bound."""
-        assert self._states.values is not None, "rows hold slots"
-        bits = self._states.values[:, :1].index_select(0, self._slots)
+        bits = self._states.read(self._slots)[:, :1]
         if self._terms is not None:
             bits = torch.addcmul(self._terms[0], bits, self._terms[1])
         return torch.pow(0.5, bits)

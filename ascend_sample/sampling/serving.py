@@ -57,10 +57,15 @@ class Placement(NamedTuple):
         return max(_noise_of(group).lanes for group in self.groups)
 
     @property
+    def leaves_kept(self) -> bool:
+        """Tells whether all rows are drawn by one call that can leave what the filters keep."""
+        return len(self.groups) == 1 and self.order is None and isinstance(self.groups[0].route, FusedV2)
+
+    @property
     def can_leave(self) -> bool:
         """Tells whether all rows are drawn by one call that can leave something for logprobs."""
         route = self.groups[0].route
-        return len(self.groups) == 1 and self.order is None and isinstance(route, FusedV2) and route.can_leave
+        return self.leaves_kept and isinstance(route, FusedV2) and route.can_leave
 
     @classmethod
     def of(cls, groups: Sequence[PlacedGroup], logits: Tensor) -> Placement:
@@ -145,7 +150,7 @@ def serve(
             are read again; None: all logits are as they came, and stay so.
         native_edits: what the CPU kernel does to the logits that it reads: arguments of its operator.
         blocks: the rows that the CPU kernel is to sample together, as soon as they are there.
-        left: what the draw is to leave, where `Placement.can_leave`.
+        left: what the draw is to leave, where `Placement.can_leave`, or `leaves_kept` for that alone.
         kept: where the CPU kernel is to leave what it draws from.
         is_read_again: no logits are overwritten.
 

@@ -312,10 +312,10 @@ def cost_of(monkeypatch: pytest.MonkeyPatch, rows: list[SamplingParams]) -> dict
 @pytest.mark.parametrize(
     ("fields", "others", "launches"),
     [
-        ({"mirostat_tau": 3.0}, 0, 32),
-        ({"mirostat_tau": 3.0}, 1, 37),
-        ({"adaptive_target": 0.3}, 0, 36),
-        ({"adaptive_target": 0.3}, 1, 40),
+        ({"mirostat_tau": 3.0}, 0, 20),
+        ({"mirostat_tau": 3.0}, 1, 25),
+        ({"adaptive_target": 0.3}, 0, 25),
+        ({"adaptive_target": 0.3}, 1, 29),
     ],
 )
 def test_launches_beside_those_of_a_step_with_edits(
