@@ -21,6 +21,8 @@ from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import whole_columns
 from ascend_sample.sampling.weights import StatusConstants, largest_of, status_of
 
+LEAVING: Final = (FusedV2, Segments)
+"""Routes that can leave something."""
 WHOLE: Final = slice(None)
 """All rows of a batch."""
 EDITS_OF_ROWS: Final = {"addend_slot", "penalty_slot", "mask_slot", "penalties", "bitmask_rows", "ranges"}
@@ -59,7 +61,8 @@ class Placement(NamedTuple):
     @property
     def leaves_kept(self) -> bool:
         """Tells whether all rows are drawn by one call that can leave what the filters keep."""
-        return len(self.groups) == 1 and self.order is None and isinstance(self.groups[0].route, FusedV2)
+        route = self.groups[0].route
+        return len(self.groups) == 1 and self.order is None and isinstance(route, LEAVING) and route.leaves_kept
 
     @property
     def can_leave(self) -> bool:
@@ -197,7 +200,7 @@ def _tokens(
     """Draws the tokens of a batch on a device, in its order, from the logits and the noise of each group."""
     if left is not None:
         route = placement.groups[0].route
-        assert isinstance(route, FusedV2), "nothing else leaves anything"
+        assert isinstance(route, LEAVING), "nothing else leaves anything"
         return route(logits[0], noise[0], is_own=logits[0] is edited, left=left)
     drawn = [_drawn(*each, edited) for each in zip(logits, placement.groups, noise, strict=True)]
     return drawn[0] if placement.order is None else torch.cat(drawn).index_select(0, placement.order)
