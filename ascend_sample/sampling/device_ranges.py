@@ -3,6 +3,8 @@
 Values weigh exp((value - best) / temperature), so a probability is a weight over the sum of all. What it has to reach
 is here what the weight has to reach: that times the sum, and 1 at most, as the best one stays. docs/sampling.md has the
 definitions, section "Ranges of values". Nothing here reads a device.
+
+CANN documents sums that skip NaN for the Atlas A2 and A3 series.
 """
 
 from __future__ import annotations
