@@ -53,6 +53,14 @@ class Weighed(NamedTuple):
             divisor: float32 [rows, 1], the temperatures; None where all are 1.
             has_entropy: the products are asked for.
             has_y: the y are.
+
+        Example:
+            >>> row = torch.tensor([[0.1, 0.2, 0.3, 0.4]]).log()
+            >>> weighed = Weighed.of(row, None, has_entropy=True, has_y=False)
+            >>> weighed.weights, weighed.total
+            (tensor([[0.2500, 0.5000, 0.7500, 1.0000]]), tensor([[2.5000]]))
+            >>> weighed.total.log() - weighed.products / weighed.total  # the entropy, in nats
+            tensor([[1.2799]])
         """
         both = values.new_empty(1 + has_entropy, *values.shape)  # in one tensor: two sums are launched as one
         y = torch.nan_to_num(values, nan=-LARGEST, out=None if has_y else both[-1])
@@ -65,18 +73,21 @@ class Weighed(NamedTuple):
 
 
 def least_by_epsilon(weighed: Weighed, epsilon: Tensor) -> Tensor:
-    """Returns what weights have to reach so that p >= epsilon."""
+    """Returns what weights have to reach so that p >= epsilon, float32 [rows, 1]: for the best one, 1 is enough."""
     return (weighed.total * epsilon).clamp_(max=1)
 
 
 def least_by_eta(weighed: Weighed, eta: Tensor, log_root_eta: Tensor) -> Tensor:
-    """Returns what weights have to reach so that p >= min(eta, sqrt(eta) exp(-entropy))."""
+    """Returns what weights have to reach so that p >= min(eta, sqrt(eta) exp(-entropy)), float32 [rows, 1].
+
+    The sum times exp(-entropy) is exp(products / total), which is 1 at most.
+    """
     by_entropy = torch.addcdiv(log_root_eta, weighed.products, weighed.total).exp_()
     return torch.minimum(weighed.total * eta, by_entropy)
 
 
 def least_by_top_a(weighed: Weighed, top_a: Tensor) -> Tensor:
-    """Returns what weights have to reach so that p >= top_a (max p)^2: the best one weighs 1."""
+    """Returns what weights have to reach so that p >= top_a (max p)^2, float32 [rows, 1]: max p is 1 / total."""
     return top_a / weighed.total
 
 

@@ -297,7 +297,12 @@ class HeldSlots(NamedTuple):
 
     @classmethod
     def of(cls, slots: Ids, device: torch.device) -> HeldSlots:
-        """Puts slots, at least one, on a device."""
+        """Puts slots, int64, at least one, on a device.
+
+        Example:
+            >>> HeldSlots.of(numpy.array([2, 3, 4]), torch.device("cpu"))
+            HeldSlots(there=tensor([2, 3, 4]), part=slice(2, 5, None))
+        """
         first = int(slots[0])
         follows = numpy.array_equal(slots, numpy.arange(first, first + len(slots)))
         return cls(to_device(slots, device), slice(first, first + len(slots)) if follows else None)
