@@ -151,7 +151,7 @@ def _log_sum(logits: Tensor, softmax_smoothing: float, differences: Tensor) -> T
     return sum_of_rows(differences.exp()).log_().clamp_min_(0)  # the best adds 1, and is missing in rows of -inf
 
 
-def sum_of_rows(values: Tensor) -> Tensor:
+def sum_of_rows(values: Tensor, skips_nan: bool = False) -> Tensor:
     """Adds up each row, by chunks whose sums are added up.
 
     Torch's own sums of long rows choose an order by the shape of the whole tensor, so the last bits of a row's sum
@@ -159,6 +159,7 @@ def sum_of_rows(values: Tensor) -> Tensor:
 
     Args:
         values: float32 [rows, entries], at least one entry.
+        skips_nan: NaN counts as 0.
 
     Returns:
         float32 [rows, 1].
@@ -168,13 +169,14 @@ def sum_of_rows(values: Tensor) -> Tensor:
         tensor([[ 6.],
                 [15.]])
     """
+    add_up = torch.nansum if skips_nan else torch.sum
     entries = values.shape[1]
     chunks, rest = divmod(entries, CHUNK)
     if chunks == 0:
-        return values.sum(dim=1, keepdim=True)
-    sums = values[:, : entries - rest].unflatten(1, (chunks, CHUNK)).sum(dim=2)
+        return add_up(values, dim=1, keepdim=True)
+    sums = add_up(values[:, : entries - rest].unflatten(1, (chunks, CHUNK)), dim=2)
     if rest:
-        sums = torch.cat((sums, values[:, entries - rest :].sum(dim=1, keepdim=True)), dim=1)
+        sums = torch.cat((sums, add_up(values[:, entries - rest :], dim=1, keepdim=True)), dim=1)
     total: Tensor = sums.sum(dim=1, keepdim=True)
     return total
 

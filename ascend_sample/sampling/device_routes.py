@@ -106,9 +106,12 @@ class FusedV2:
         self._top_p = exceeded(rows.parameters.top_p)
         self._divisor = rows.divisor()
 
+    leaves_kept = True
+    """What it keeps of rows."""
+
     @property
     def can_leave(self) -> bool:
-        """Tells whether it has something to leave: at temperature 1 logits are drawn from as they are."""
+        """Tells whether it has what logprobs need: at temperature 1 logits are drawn from as they are."""
         return self._divisor is not None
 
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool, left: Leftover | None = None) -> Tensor:
@@ -175,7 +178,12 @@ class Segments:
         self._exceeded = exceeded(rows.parameters.top_p) if top_p is not None and rows.has_v2 else None
         self._top_p = convert_p(rows.parameters.top_p, rows.logits) if top_p is not None and not rows.has_v2 else None
 
-    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool) -> Tensor:
+    @property
+    def leaves_kept(self) -> bool:
+        """Tells whether it can leave what it keeps of rows: what drops the rest works on logits, not on weights."""
+        return self._min_p is None and self._top_p is None
+
+    def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool, left: Leftover | None = None) -> Tensor:
         assert noise is not None, "each row reads its places and segments"
         vocab_size = logits.shape[1]
         segments = segments_around(logits) if is_own else None
@@ -188,18 +196,21 @@ class Segments:
             operator = torch.ops.ascend_sample.top_k_top_p_sample
             values = operator(cleaned(logits), self._top_k, self._top_p, None, 0.0, True, 32)[1]
         # The largest of these very values: what stands for +inf is not the same number in every dtype.
-        scaled(values, base_of(largest_of(values)), self._divisor, out=weights)
-        self._weigh(weights)
+        stays = left is not None and self._exceeded is None  # an operator's result is not overwritten anyway
+        values = scaled(values, base_of(largest_of(values)), self._divisor, out=None if stays else weights)
+        kept = self._weigh(values, weights)
+        if left is not None:
+            left.kept = kept
         return draw_from_segments(segments, vocab_size, noise)
 
-    def _weigh(self, weights: Tensor) -> None:
-        """Turns scaled logits into weights, in place."""
-        values = weights
+    def _weigh(self, values: Tensor, weights: Tensor) -> Tensor:
+        """Turns scaled logits into weights, perhaps in their place, and returns the logits that the operator keeps."""
         if self._exceeded is not None:
             operator = torch.ops.ascend_sample.top_k_top_p_sample_v2
             values = operator(values, self._top_k, self._exceeded, None, None, 0.0, True, 32, LARGEST_FUSED_K)[1]
         torch.exp(values, out=weights)
         drop_below_min_p(weights, self._min_p)
+        return values
 
 
 class Sorted:

@@ -149,8 +149,7 @@ class Distributions:
         """
         if logits.is_cpu:
             return self._in_one_pass(logits)
-        is_plain = self.divisor is None and not self._is_filtered  # a softmax shifts the row itself, by as much
-        return torch.softmax(_finite(logits) if is_plain else self.scaled(logits), dim=1)
+        return torch.softmax(self.scaled_but_for_a_shift(logits), dim=1)
 
     def kept(self, logits: Tensor) -> Tensor:
         """Returns what `filter_logits` does: on a device as its operator keeps it, in fewer launches.
@@ -185,6 +184,11 @@ class Distributions:
         if self.divisor is not None:
             values.div_(self.divisor)
         return self._filtered(values) if self._is_filtered else values
+
+    def scaled_but_for_a_shift(self, logits: Tensor) -> Tensor:
+        """Does what `scaled` does, for what shifts rows by their maximum anyway, as a softmax does."""
+        is_plain = self.divisor is None and not self._is_filtered
+        return _finite(logits) if is_plain else self.scaled(logits)
 
     def _filtered(self, values: Tensor) -> Tensor:
         """Returns the values, with -inf in the place of what the filters do not keep."""

@@ -7,6 +7,7 @@ something pay. Nothing here reads a device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,17 +19,20 @@ from torch import Tensor
 from ascend_sample.sampling.distribution import Distributions
 from ascend_sample.sampling.kept import KeptOfStep, kept_values
 from ascend_sample.sampling.kept_choices import Choices, Dense, Listed
+from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
 from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput, RowStatus
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import lanes_of
+from ascend_sample.sampling.slots import HeldSlots
 
 if TYPE_CHECKING:
     from ascend_sample.sampling.batch import SamplingBatch
 
-LEAST_PROBABILITY: Final = 2.0**-64
-"""No draw reaches deeper, so no surprise is above 64 bits."""
+NATS_OF_A_BIT: Final = math.log(2)
+LEAST_LOGPROB: Final = -64 * NATS_OF_A_BIT
+"""No draw reaches deeper."""
 
 
 class StepStates(NamedTuple):
@@ -78,7 +82,13 @@ class RememberingRows:
             self._parts.append(_RowsOfRule(batch, adaptive, AdaptiveP(batch, adaptive), keep_ties))
 
     def after(
-        self, batch: SamplingBatch, logits: Tensor, drawn: RowsOutput, kept: KeptOfStep | None, purpose: Purpose
+        self,
+        batch: SamplingBatch,
+        logits: Tensor,
+        drawn: RowsOutput,
+        kept: KeptOfStep | None,
+        left: Leftover | None,
+        purpose: Purpose,
     ) -> tuple[RowsOutput, StepStates]:
         """Returns what is drawn by what rows remember, and what they remember after it.
 
@@ -87,11 +97,12 @@ class RememberingRows:
             logits: floats [batch, vocab_size], what was drawn from. They stay as they are.
             drawn: what was drawn from what filters keep. A row whose status is not OK keeps its token and its state.
             kept: what the CPU kernel has kept; a device needs none.
+            left: what the draw of a device has left of its filters; None: they are applied to the logits again.
             purpose: of the noise.
         """
         states = []
         for part in self._parts:
-            drawn, moved = part.after(batch, logits, drawn, kept, purpose)
+            drawn, moved = part.after(batch, logits, drawn, kept, left, purpose)
             states.append(moved)
         return drawn, StepStates.joined(states)
 
@@ -112,7 +123,7 @@ class _RowsOfRule:
         device = batch.device
         self._rows, self._keep_ties = rows, keep_ties
         self._there = None if len(rows) == len(batch) else to_device(rows, device)
-        self._slots = to_device(batch.host.state_slot[rows], device)
+        self._slots = HeldSlots.of(batch.host.state_slot[rows], device)
         self._parameters: RowParameters = batch.row_parameters()
         if self._there is not None:
             self._parameters = self._parameters.of_rows(rows, self._there)
@@ -122,13 +133,17 @@ class _RowsOfRule:
         self._rule = rule
 
     def after(
-        self, batch: SamplingBatch, logits: Tensor, drawn: RowsOutput, kept: KeptOfStep | None, purpose: Purpose
+        self,
+        batch: SamplingBatch,
+        logits: Tensor,
+        drawn: RowsOutput,
+        kept: KeptOfStep | None,
+        left: Leftover | None,
+        purpose: Purpose,
     ) -> tuple[RowsOutput, StepStates]:
         """Does what `RememberingRows.after` does."""
-        held = batch._edits.states.values
-        assert held is not None, "rows hold slots"
-        before, token_ids = held.index_select(0, self._slots), self._of_batch(drawn.token_ids)
-        choices, is_ok = self._choices(logits, kept), self._of_batch(drawn.status) == RowStatus.OK
+        before, token_ids = batch._edits.states.read(self._slots), self._of_batch(drawn.token_ids)
+        choices, is_ok = self._choices(logits, kept, left), self._of_batch(drawn.status) == RowStatus.OK
         if isinstance(self._rule, AdaptiveP):
             seed = self._parameters.seed
             reading = NoiseOfRows(self._rows, self._there, seed, lanes_of(batch.vocab_size))
@@ -137,16 +152,17 @@ class _RowsOfRule:
             assert noise is not None, "it has lanes"
             token_ids = torch.where(is_ok, self._rule.drawn(choices, before, noise), token_ids)
             drawn = drawn._replace(token_ids=self._in_batch(token_ids, drawn.token_ids))
-        moved = self._rule.moved(before, choices.of_tokens(token_ids).unsqueeze(1))
+        moved = self._rule.moved(before, choices, token_ids)
         states = torch.where(is_ok.unsqueeze(1), moved, before)
-        return drawn, StepStates(self._rows.tolist(), states, self._slots)
+        return drawn, StepStates(self._rows.tolist(), states, self._slots.there)
 
-    def _choices(self, logits: Tensor, kept: KeptOfStep | None) -> Choices:
+    def _choices(self, logits: Tensor, kept: KeptOfStep | None, left: Leftover | None) -> Choices:
         if logits.is_cpu:
             assert kept is not None, "the kernel tells it"
             return Listed.of(kept.of_all(), self._rows, logits.shape[1])
-        values = kept_values(self._of_batch(logits), self._parameters, self._distributions, self._keep_ties)
-        return Dense.of(values)
+        if left is not None:
+            return Dense(self._of_batch(left.kept))
+        return Dense(kept_values(self._of_batch(logits), self._parameters, self._distributions, self._keep_ties))
 
     def _of_batch(self, tensor: Tensor) -> Tensor:
         return tensor if self._there is None else tensor.index_select(0, self._there)
@@ -164,12 +180,15 @@ class Mirostat:
     """
 
     def __init__(self, batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> None:
-        numbers = np.stack((batch.host.mirostat_tau, batch.host.mirostat_eta))[:, rows]
+        tau, eta = (getattr(batch.host, name)[rows].astype(np.float64) for name in ("mirostat_tau", "mirostat_eta"))
+        # By natural logarithms, as probabilities come.
+        numbers = np.stack((tau * NATS_OF_A_BIT, eta / NATS_OF_A_BIT)).astype(np.float32)
         self._tau, self._eta = to_device(numbers, batch.device).unsqueeze(2)
 
-    def moved(self, before: Tensor, chances: Tensor) -> Tensor:
-        """Returns mu - eta * (surprise - tau), float32 [rows, `STATE_WIDTH`], given the tokens' chances [rows, 1]."""
-        return torch.addcmul(before, self._eta, bits_of(chances) + self._tau)
+    def moved(self, before: Tensor, choices: Choices, token_ids: Tensor) -> Tensor:
+        """Returns mu - eta * (surprise - tau), float32 [rows, `STATE_WIDTH`]: of the tokens, int64 [rows]."""
+        logprobs = choices.logprobs_of(token_ids).unsqueeze(1).clamp(min=LEAST_LOGPROB)
+        return torch.addcmul(before, self._eta, logprobs.add_(self._tau))
 
 
 class AdaptiveP:
@@ -186,14 +205,11 @@ class AdaptiveP:
 
     def drawn(self, choices: Choices, before: Tensor, noise: Tensor) -> Tensor:
         """Returns tokens, int64 [rows], whose probabilities are near to what is missing: by noise, as of `Choices`."""
-        average = before[:, :1] / before[:, 1:]
-        return choices.drawn_near((self._twice_the_target - average).clamp_(0, 1), noise)
+        # Twice the target less the average so far, which is the one sum over the other.
+        missing = torch.addcdiv(self._twice_the_target, before[:, :1], before[:, 1:], value=-1)
+        return choices.drawn_near(missing.clamp_(0, 1), noise)
 
-    def moved(self, before: Tensor, chances: Tensor) -> Tensor:
-        """Returns the sums with a probability of weight 1, and what was before with less."""
-        return torch.addcmul(torch.cat((chances, torch.ones_like(chances)), 1), before, self._decay)
-
-
-def bits_of(chances: Tensor) -> Tensor:
-    """Returns the base 2 logarithms of probabilities, at least -64: the surprise is that without its sign."""
-    return chances.clamp(min=LEAST_PROBABILITY).log2()
+    def moved(self, before: Tensor, choices: Choices, token_ids: Tensor) -> Tensor:
+        """Returns the sums with the tokens' probabilities, of weight 1, and what was before with less."""
+        chances = choices.probabilities_of(token_ids).unsqueeze(1)
+        return torch.addcmul(torch.nn.functional.pad(chances, (0, 1), value=1.0), before, self._decay)

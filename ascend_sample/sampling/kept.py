@@ -221,7 +221,7 @@ def kept_values(
         float32 [rows, vocab_size], to be written over.
     """
     if distributions is not None:
-        return distributions.scaled(logits)
+        return distributions.scaled_but_for_a_shift(logits)
     values = kept_logits(logits, parameters, keep_ties)
     # A top_k of 1 is greedy, whatever becomes of ties elsewhere.
     return mask_below_top_k(values, (parameters.top_k == 1).to(torch.int32), False, most=1) if keep_ties else values

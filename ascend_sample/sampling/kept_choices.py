@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -10,18 +11,22 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.kept import KeptSets
-from ascend_sample.sampling.segmented import SEGMENT, segmented_draw, segments_of
+from ascend_sample.sampling.segmented import SEGMENT, draw_from_segments, segments_of, whole_segments
 
 WIDTH: Final = 0.3
 """Of probabilities that are near to one another."""
 SHARPNESS: Final = 10.0
+FALL: Final = math.exp(-SHARPNESS / WIDTH)
 
 
 class Choices(Protocol):
     """What is left to some rows."""
 
-    def of_tokens(self, token_ids: Tensor) -> Tensor:
-        """Returns the probability of a token of each row, float32 [rows]; 0 where nothing is left to it."""
+    def logprobs_of(self, token_ids: Tensor) -> Tensor:
+        """Returns the logarithm of the probability of a token of each row, float32 [rows]; any if nothing is left."""
+
+    def probabilities_of(self, token_ids: Tensor) -> Tensor:
+        """Returns the probability itself."""
 
     def drawn_near(self, wanted: Tensor, noise: Tensor) -> Tensor:
         """Draws ids by `nearness`, int64 [rows]; any id where nothing is left.
@@ -32,8 +37,13 @@ class Choices(Protocol):
         """
 
 
-def nearness(probabilities: Tensor, wanted: Tensor) -> Tensor:
+def nearness(probabilities: Tensor, wanted: Tensor, out: Tensor | None = None) -> Tensor:
     """Returns weights that fall with the distance from a probability, quadratically at first, then linearly; 1 at most.
+
+    Args:
+        probabilities: float32.
+        wanted: float32, as they can be subtracted.
+        out: where the result is written.
 
     Example:
         >>> nearness(torch.tensor([0.5, 0.4, 0.2]), torch.tensor([0.5]))
@@ -43,7 +53,8 @@ def nearness(probabilities: Tensor, wanted: Tensor) -> Tensor:
     """
     # exp(-10 d^2 / (1 + d)) with d = distance / 0.3.
     distances = (probabilities - wanted).abs_()
-    return (distances.square() / (distances + WIDTH)).mul_(-SHARPNESS / WIDTH).exp_()
+    squares = distances.square()
+    return torch.pow(FALL, squares.div_(distances.add_(WIDTH)), out=out)
 
 
 class Listed(NamedTuple):
@@ -52,14 +63,14 @@ class Listed(NamedTuple):
     Attributes:
         row: int64 [kept], whose each is, from 0.
         ids: int64 [kept].
-        probabilities: float32 [kept].
+        logprobs: float32 [kept].
         rows: how many rows there are.
         vocab_size: how many ids.
     """
 
     row: Tensor
     ids: Tensor
-    probabilities: Tensor
+    logprobs: Tensor
     rows: int
     vocab_size: int
 
@@ -70,16 +81,18 @@ class Listed(NamedTuple):
         place[torch.from_numpy(rows)] = torch.arange(len(rows))
         row = place.repeat_interleave(kept.counts)
         is_theirs = row >= 0
-        ids, probabilities = kept.ids[is_theirs].long(), kept.logprobs[is_theirs].exp()
-        return cls(row[is_theirs], ids, probabilities, len(rows), vocab_size)
+        return cls(row[is_theirs], kept.ids[is_theirs].long(), kept.logprobs[is_theirs], len(rows), vocab_size)
 
-    def of_tokens(self, token_ids: Tensor) -> Tensor:
+    def logprobs_of(self, token_ids: Tensor) -> Tensor:
         is_it = self.ids == token_ids[self.row]
-        return torch.zeros(self.rows).index_copy_(0, self.row[is_it], self.probabilities[is_it])
+        return torch.zeros(self.rows).index_copy_(0, self.row[is_it], self.logprobs[is_it])
+
+    def probabilities_of(self, token_ids: Tensor) -> Tensor:
+        return self.logprobs_of(token_ids).exp_()
 
     def drawn_near(self, wanted: Tensor, noise: Tensor) -> Tensor:
-        """Runs the two races of `segmented_draw` of what is listed alone."""
-        weights = nearness(self.probabilities, wanted.squeeze(1)[self.row])
+        """Runs the two races of `draw_from_segments` of what is listed alone."""
+        weights = nearness(self.logprobs.exp(), wanted.squeeze(1)[self.row])
         count, segment = segments_of(self.vocab_size), self.ids // SEGMENT
         # One entry after the other, so that a row's sums do not depend on the others.
         sums = torch.zeros(self.rows * count).index_add_(0, self.row * count + segment, weights).view(-1, count)
@@ -90,24 +103,31 @@ class Listed(NamedTuple):
         return winner * SEGMENT + (inside / noise[:, :SEGMENT]).argmax(1)
 
 
-class Dense(NamedTuple):
+class Dense:
     """What a device's operators keep of some rows; as `Choices`.
 
-    Attributes:
-        is_dropped: bool [rows, vocab_size], what they do not keep.
-        probabilities: float32 [rows, vocab_size].
+    Args:
+        values: float32 [rows, vocab_size], scaled logits, but for a shift of a row, with -inf for what is dropped.
     """
 
-    is_dropped: Tensor
-    probabilities: Tensor
+    def __init__(self, values: Tensor) -> None:
+        self._values = values
+        self._found: Tensor | None = None
 
-    @classmethod
-    def of(cls, values: Tensor) -> Dense:
-        """Returns those of scaled logits, float32 [rows, vocab_size] with -inf for what is dropped."""
-        return cls(values == -torch.inf, values.softmax(1))
+    def _probabilities(self) -> Tensor:
+        if self._found is None:
+            self._found = self._values.softmax(1)
+        return self._found
 
-    def of_tokens(self, token_ids: Tensor) -> Tensor:
-        return self.probabilities.gather(1, token_ids.unsqueeze(1)).squeeze(1)
+    def logprobs_of(self, token_ids: Tensor) -> Tensor:
+        return self._values.log_softmax(1).gather(1, token_ids.unsqueeze(1)).squeeze(1)
+
+    def probabilities_of(self, token_ids: Tensor) -> Tensor:
+        return self._probabilities().gather(1, token_ids.unsqueeze(1)).squeeze(1)
 
     def drawn_near(self, wanted: Tensor, noise: Tensor) -> Tensor:
-        return segmented_draw(nearness(self.probabilities, wanted).masked_fill_(self.is_dropped, 0), noise)
+        rows, vocab_size = self._values.shape
+        segments = whole_segments(rows, vocab_size, self._values.device)
+        weights = nearness(self._probabilities(), wanted, out=segments[:, :vocab_size])
+        weights.masked_fill_(self._values == -torch.inf, 0)
+        return draw_from_segments(segments, vocab_size, noise)

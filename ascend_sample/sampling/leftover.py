@@ -12,7 +12,7 @@ from ascend_sample.sampling.weights import base_of
 
 @dataclass
 class Leftover:
-    """What logprobs of all rows of a batch ask of the route that draws them, and what it leaves.
+    """What logprobs or states of all rows of a batch ask of the route that draws them, and what it leaves.
 
     Attributes:
         count: how many of the best tokens are looked for.
@@ -21,7 +21,7 @@ class Leftover:
         best_ids: int64 [rows, count], the first of the total order.
         base: float32 [rows, 1], as `base_of` has it.
         kept: float32 [rows, vocab_size], logits less their maximum, divided by the temperature, -inf where a filter
-            dropped them.
+            dropped them. Rows that all have the temperature 1 are drawn from as they are.
     """
 
     count: int
@@ -36,3 +36,8 @@ class Leftover:
         best, self.best_ids = best_entries(values, self.count, self.lanes)
         self.base = base_of(best[:, :1])
         return self.base
+
+    @classmethod
+    def of_filters(cls) -> Leftover:
+        """Asks for what the filters keep, and for nothing of the best."""
+        return cls(0, None, is_filtered=True)

@@ -168,11 +168,15 @@ class Sampler:
         left = self.leftover_of(plan)
         kept = None if plan.kept is None else plan.kept.begun()
         blocks = (WHOLE,) if copied is None else copied.blocks()
-        edited = None if plan.states is None or here.is_cpu else batch.edited(here, allowed)
-        drawn = self.draw(here, batch, allowed, plan, purpose, blocks, left, kept=kept, edited=edited)
+        left_kept = self._left_for_states(plan, left)
+        edited = None
+        if plan.states is not None and left_kept is None and not here.is_cpu:
+            edited = batch.edited(here, allowed)
+        drawn = self.draw(here, batch, allowed, plan, purpose, blocks, left or left_kept, kept=kept, edited=edited)
         states = None
         if plan.states is not None:
-            drawn, states = plan.states.after(batch, here if edited is None else edited, drawn, kept, purpose)
+            given = here if edited is None else edited
+            drawn, states = plan.states.after(batch, given, drawn, kept, left_kept, purpose)
         logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, left)
         sets = None
         if kept is not None and batch.host.kept.any():
@@ -344,6 +348,14 @@ class Sampler:
             return None
         # The logits, as they were drawn from, are read again: those that were edited may be overwritten.
         return leftover_for(plan.asking, mode) if is_raw or mode is LogprobsMode.PROCESSED_LOGPROBS else None
+
+    def _left_for_states(self, plan: StepPlan, left: Leftover | None) -> Leftover | None:
+        """Returns where the draw leaves what its filters keep for rows that remember; None: they look for it again."""
+        if plan.states is None or not plan.placement.leaves_kept:
+            return None
+        if left is None:
+            return Leftover.of_filters()
+        return left if left.is_filtered else None
 
     def logprobs_of(
         self,

@@ -64,32 +64,25 @@ def whole_segments(rows: int, vocab_size: int, device: torch.device) -> Tensor:
     return torch.empty(rows, whole_columns(vocab_size), dtype=torch.float32, device=device)
 
 
-def segmented_draw(weights: Tensor, noise: Tensor) -> Tensor:
-    """Draws one id a row.
+def draw_from_segments(weights: Tensor, vocab_size: int, noise: Tensor) -> Tensor:
+    """Draws one id a row: eight launches.
+
+    Each segment is summed by itself, so its sum does not depend on how many other segments and rows there are.
 
     Args:
-        weights: float32 [rows, vocab_size], 0 for what must not be drawn.
+        weights: float32 [rows, 256 segments], from `whole_segments`: the first vocab_size columns are ids, 0 for what
+            must not be drawn.
+        vocab_size: how many ids there are.
         noise: float32 [rows, lanes_of(vocab_size)] > 0: the places', then the segments'.
 
     Returns:
         int64 [rows]; 0 for a row without any weight.
 
     Example:
-        >>> weights, noise = torch.zeros(1, 600), torch.ones(1, lanes_of(600))
+        >>> weights, noise = torch.zeros(1, whole_columns(600)), torch.ones(1, lanes_of(600))
         >>> weights[0, 7], weights[0, 300], weights[0, 301] = 2.0, 1.0, 1.5
-        >>> segmented_draw(weights, noise)  # 1 + 1.5 is more than 2, and 1.5 more than 1
+        >>> draw_from_segments(weights, 600, noise)  # 1 + 1.5 is more than 2, and 1.5 more than 1
         tensor([301])
-    """
-    rows, vocab_size = weights.shape
-    segments = whole_segments(rows, vocab_size, weights.device)
-    segments[:, :vocab_size] = weights
-    return draw_from_segments(segments, vocab_size, noise)
-
-
-def draw_from_segments(weights: Tensor, vocab_size: int, noise: Tensor) -> Tensor:
-    """Does what `segmented_draw` does, with weights that lie in `whole_segments` already: eight launches.
-
-    Each segment is summed by itself, so its sum does not depend on how many other segments and rows there are.
     """
     rows, columns = weights.shape
     if columns > vocab_size:

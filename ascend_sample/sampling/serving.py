@@ -21,6 +21,8 @@ from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import whole_columns
 from ascend_sample.sampling.weights import StatusConstants, largest_of, status_of
 
+LEAVING: Final = (FusedV2, Segments)
+"""Routes that can leave something."""
 WHOLE: Final = slice(None)
 """All rows of a batch."""
 EDITS_OF_ROWS: Final = {"addend_slot", "penalty_slot", "mask_slot", "penalties", "bitmask_rows", "ranges"}
@@ -57,10 +59,16 @@ class Placement(NamedTuple):
         return max(_noise_of(group).lanes for group in self.groups)
 
     @property
+    def leaves_kept(self) -> bool:
+        """Tells whether all rows are drawn by one call that can leave what the filters keep."""
+        route = self.groups[0].route
+        return len(self.groups) == 1 and self.order is None and isinstance(route, LEAVING) and route.leaves_kept
+
+    @property
     def can_leave(self) -> bool:
         """Tells whether all rows are drawn by one call that can leave something for logprobs."""
         route = self.groups[0].route
-        return len(self.groups) == 1 and self.order is None and isinstance(route, FusedV2) and route.can_leave
+        return self.leaves_kept and isinstance(route, FusedV2) and route.can_leave
 
     @classmethod
     def of(cls, groups: Sequence[PlacedGroup], logits: Tensor) -> Placement:
@@ -145,7 +153,7 @@ def serve(
             are read again; None: all logits are as they came, and stay so.
         native_edits: what the CPU kernel does to the logits that it reads: arguments of its operator.
         blocks: the rows that the CPU kernel is to sample together, as soon as they are there.
-        left: what the draw is to leave, where `Placement.can_leave`.
+        left: what the draw is to leave, where `Placement.can_leave`, or `leaves_kept` for that alone.
         kept: where the CPU kernel is to leave what it draws from.
         is_read_again: no logits are overwritten.
 
@@ -192,7 +200,7 @@ def _tokens(
     """Draws the tokens of a batch on a device, in its order, from the logits and the noise of each group."""
     if left is not None:
         route = placement.groups[0].route
-        assert isinstance(route, FusedV2), "nothing else leaves anything"
+        assert isinstance(route, LEAVING), "nothing else leaves anything"
         return route(logits[0], noise[0], is_own=logits[0] is edited, left=left)
     drawn = [_drawn(*each, edited) for each in zip(logits, placement.groups, noise, strict=True)]
     return drawn[0] if placement.order is None else torch.cat(drawn).index_select(0, placement.order)

@@ -284,6 +284,30 @@ def occurrences_of(seen: Seen) -> tuple[Ids, NDArray[numpy.int32]]:
     return named, numpy.bincount(place, codes, minlength=len(named)).astype(numpy.int32)
 
 
+class HeldSlots(NamedTuple):
+    """Slots that some rows hold, for all steps until rows change.
+
+    Attributes:
+        there: int64 [rows], on the device.
+        part: which they are, if each follows the one before it, as in a batch that no row has left yet.
+    """
+
+    there: Tensor
+    part: slice | None
+
+    @classmethod
+    def of(cls, slots: Ids, device: torch.device) -> HeldSlots:
+        """Puts slots, int64, at least one, on a device.
+
+        Example:
+            >>> HeldSlots.of(numpy.array([2, 3, 4]), torch.device("cpu"))
+            HeldSlots(there=tensor([2, 3, 4]), part=slice(2, 5, None))
+        """
+        first = int(slots[0])
+        follows = numpy.array_equal(slots, numpy.arange(first, first + len(slots)))
+        return cls(to_device(slots, device), slice(first, first + len(slots)) if follows else None)
+
+
 class StateSlots(Slots):
     """What the rows remember that hold the slots.
 
@@ -298,6 +322,13 @@ class StateSlots(Slots):
     def write(self, slot: int, state: Sequence[float]) -> None:
         """Notes what the slot is to hold from the next flush on."""
         self._changed[slot] = state
+
+    def read(self, slots: HeldSlots) -> Tensor:
+        """Returns what some slots hold, float32 [slots, `STATE_WIDTH`]: a part of the values where they allow it."""
+        assert self.values is not None, "they were written"
+        if slots.part is not None:
+            return self.values[slots.part]
+        return self.values.index_select(0, slots.there)
 
     def flush(self) -> None:
         """Writes the slots that were noted: two copies, whatever their number."""

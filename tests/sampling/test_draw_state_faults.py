@@ -15,13 +15,29 @@ from ascend_sample.sampling.reference import target_distribution
 from ascend_sample.sampling.state_reference import moved_average, moved_bound
 from tests.decoding.planting import caught
 
+ALIKE = {"top_k": 20, "top_p": 0.9, "kept": True}
+"""One call of a device draws such rows, and leaves what it has kept."""
+
+
+def alike(temperature: float) -> list[SamplingParams]:
+    """Rows that are drawn together; the states of the last ones follow those of the first."""
+    kinds = [{"mirostat_tau": 3.0}] * 5 + [{"adaptive_target": 0.3}] * 5
+    return [SamplingParams(seed=row, temperature=temperature, **ALIKE, **kind) for row, kind in enumerate(kinds)]
+
 
 def check_states(device: str) -> None:
     """Steps of rows that remember and rows that do not, beside float64: on the CPU, and on a device."""
-    params, tokens = [*requests(18), SamplingParams(seed=14, epsilon_cutoff=1e-4)], []
+    assert new_batch(requests(2), device).states[1] == (8.0,)
+    check_steps([*requests(18), SamplingParams(seed=14, epsilon_cutoff=1e-4)], device)
+    for temperature in (0.7, 1.0):
+        check_steps(alike(temperature), device)
+
+
+def check_steps(params: list[SamplingParams], device: str) -> None:
+    """Some steps of a batch."""
+    tokens = []
     for place in ("cpu", device):
         batch = new_batch(params, place)
-        assert batch.states[1] == (8.0,)
         texts: list[list[int]] = [[] for _ in params]
         for step in range(4):
             before, logits = states_of(batch), rows_of(len(params), step)

@@ -230,16 +230,17 @@ class TestState:
                 assert one == other or one == pytest.approx(other, abs=EXACT)
 
     @pytest.mark.parametrize("more", [{"mirostat_tau": 3.0}, {"adaptive_target": 0.1}], ids=str)
-    @pytest.mark.parametrize("filters", [{"top_k": 20, "top_p": 0.9}, {}], ids=str)
-    def test_a_draw_leaves_the_logits_of_a_device_to_be_read_again(
-        self, more: dict[str, float], filters: dict[str, Any], npu: str
+    @pytest.mark.parametrize("temperature", [0.7, 1.0])
+    @pytest.mark.parametrize("filters", [{"top_k": 20, "top_p": 0.9}, {"top_p": 0.9}, {"min_p": 0.05}, {}], ids=str)
+    def test_one_call_for_all_rows_of_a_device(
+        self, more: dict[str, float], filters: dict[str, Any], temperature: float, npu: str
     ) -> None:
-        """As one call draws rows that are alike, which may write over what it is given elsewhere."""
-        params = [SamplingParams(seed=row, temperature=0.7, bad_ids=[3], **more, **filters) for row in range(20)]
-        here, there = new_batch(params), new_batch(params, npu)
-        assert torch.equal(
-            Sampler()(rows_of(20), here).token_ids, Sampler()(rows_of(20).to(npu), there).token_ids.cpu()
-        )
+        """It leaves what it has kept, or else the logits, which it may write over elsewhere."""
+        asked = {"temperature": temperature, "bad_ids": [3], **more, **filters}
+        params = [SamplingParams(seed=row, **asked) for row in range(20)]
+        here, there = new_batch(params, vocab_size=512), new_batch(params, npu, 512)
+        logits = torch.cat((rows_of(20), rows_of(20, 1)), 1)[:, :512]  # of whole segments
+        assert torch.equal(Sampler()(logits, here).token_ids, Sampler()(logits.to(npu), there).token_ids.cpu())
         for one, other in zip(states_of(here), states_of(there), strict=True):
             assert one == pytest.approx(other, abs=EXACT)
 
@@ -309,21 +310,27 @@ def cost_of(monkeypatch: pytest.MonkeyPatch, rows: list[SamplingParams]) -> dict
     return step_costs.measured("states", 8, 32000, torch.bfloat16)
 
 
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}, {"top_k": 50, "top_p": 0.9}], ids=str)
 @pytest.mark.parametrize(
     ("fields", "others", "launches"),
     [
-        ({"mirostat_tau": 3.0}, 0, 32),
-        ({"mirostat_tau": 3.0}, 1, 37),
-        ({"adaptive_target": 0.3}, 0, 36),
-        ({"adaptive_target": 0.3}, 1, 40),
+        ({"mirostat_tau": 3.0}, 0, 20),
+        ({"mirostat_tau": 3.0}, 1, 25),
+        ({"adaptive_target": 0.3}, 0, 25),
+        ({"adaptive_target": 0.3}, 1, 29),
     ],
 )
-def test_launches_beside_those_of_a_step_with_edits(
-    fields: dict[str, float], others: int, launches: int, npu: str, monkeypatch: pytest.MonkeyPatch
+def test_launches_beside_those_of_a_step_without(
+    filters: dict[str, Any],
+    fields: dict[str, float],
+    others: int,
+    launches: int,
+    npu: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    edited = SamplingParams(seed=1, top_k=50, top_p=0.9, temperature=0.7, logit_bias={3: 1.0})
-    without = cost_of(monkeypatch, [edited] * (1 + others))
-    costs = cost_of(monkeypatch, [replace(edited, **fields), *[edited] * others])
+    plain = SamplingParams(seed=1, temperature=0.7, **filters)
+    without = cost_of(monkeypatch, [plain] * (1 + others))
+    costs = cost_of(monkeypatch, [replace(plain, **fields), *[plain] * others])
     assert costs["launches"] - without["launches"] == launches
     assert costs["waits"] == 0
     assert costs["copies"] == {"h2d": 2 if "adaptive_target" in fields else 1}  # noise of its own

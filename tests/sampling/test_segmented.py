@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import RowStatus, weights
-from ascend_sample.sampling.segmented import SEGMENT, lanes_of, segmented_draw, segments_of
+from ascend_sample.sampling.segmented import SEGMENT, draw_from_segments, lanes_of, segments_of, whole_segments
 
 SIZES = (1, 2, 255, 256, 257, 512, 600, 1000, 2560)
 
@@ -28,7 +28,10 @@ def by_hand(row: Tensor, noise: Tensor) -> int:
 
 
 def drawn(device: str, rows: Tensor, noise: Tensor) -> list[int]:
-    found: list[int] = segmented_draw(rows.to(device), noise.to(device)).tolist()
+    vocab_size = rows.shape[1]
+    segments = whole_segments(len(rows), vocab_size, torch.device(device))
+    segments[:, :vocab_size] = rows.to(device)
+    found: list[int] = draw_from_segments(segments, vocab_size, noise.to(device)).tolist()
     return found
 
 

@@ -42,6 +42,8 @@ FILTERS: dict[str, dict[str, Any]] = {
     "xtc": {**ALWAYS, "xtc_threshold": 0.02},
     "xtc, min-p": {**ALWAYS, "xtc_threshold": 0.01, "min_p": 0.2},
     "xtc by a coin, min-p": {"xtc_probability": 0.5, "xtc_threshold": 0.02, "min_p": 0.1},
+    "few typical, xtc, min-p": {"typical_p": 0.2, **ALWAYS, "xtc_threshold": 0.005, "min_p": 0.3},
+    "typical, top-n-sigma": {"typical_p": 0.9, "top_n_sigma": 0.5},
     "typical, epsilon, xtc": {"typical_p": 0.8, "epsilon_cutoff": 1e-3, **ALWAYS, "xtc_threshold": 0.01},
     "eta, top-a, top-n-sigma": {"eta_cutoff": 1e-3, "top_a": 0.1, "top_n_sigma": 2.0},
 }
@@ -319,26 +321,52 @@ def test_who_cannot_serve_them_says_so(npu: str) -> None:
         Sampler(shard=shard)(torch.zeros(1, 3), new_batch([SamplingParams(xtc_probability=0.5)], vocab_size=5))
 
 
-@pytest.mark.parametrize(
-    ("name", "launches"),
-    [("epsilon", 12), ("top-a", 12), ("xtc", 15), ("eta", 19), ("top-n-sigma", 23), ("typical", 29), ("all", 64)],
-)
-def test_launches_beside_those_of_a_step_with_edits(
-    name: str, launches: int, npu: str, monkeypatch: pytest.MonkeyPatch
+COSTS = {"epsilon": (10, 2), "top-a": (9, 2), "xtc": (12, 3), "eta": (13, 3), "top-n-sigma": (13, 2)}
+COSTS |= {"typical": (18, 9), "all": (55, 9)}
+"""Launches more than a step without, and how many numbers are held for each logit."""
+
+
+@pytest.mark.parametrize("more", [{}, {"temperature": 0.7}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", COSTS)
+def test_launches_beside_those_of_a_step_without(
+    name: str, dtype: torch.dtype, more: dict[str, float], npu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those that look at p, ten find it and apply what comes of it, however many there are."""
+    """Float32 logits are copied, and those of another dtype are converted anyway; a temperature divides once more."""
     if not hostcann.is_active():
         pytest.skip("the emulated device counts, a real one does not")
     singles = ("epsilon", "top-a", "xtc", "eta", "top-n-sigma", "typical")
     fields = {key: number for each in (singles if name == "all" else (name,)) for key, number in FILTERS[each].items()}
-    costs = []
-    for more in ({}, fields):
-        params = SamplingParams(seed=1, logit_bias={3: 1.0}, **more)
-        monkeypatch.setitem(step_costs.BUDGETS, "ranges", step_costs.Budget(0, 0, (params,)))
-        costs.append(step_costs.measured("ranges", 8, 32000, torch.bfloat16))
-    assert costs[1]["launches"] - costs[0]["launches"] <= launches
+    (launches, memory), costs = COSTS[name], []
+    for asked in (more, more | fields):
+        budget = step_costs.Budget(0, 0, (SamplingParams(seed=1, **asked),))
+        monkeypatch.setitem(step_costs.BUDGETS, "ranges", budget)
+        costs.append(step_costs.measured("ranges", 64, 32000, dtype))
+    copied, divided = dtype == torch.float32, bool(more) and name != "top-n-sigma"
+    assert costs[1]["launches"] - costs[0]["launches"] == launches + copied + divided
     assert costs[1]["waits"] == 0
     assert costs[1]["copies"] == {"h2d": 2 if "xtc_probability" in fields else 1}
+    marks = 2 if name == "all" else 1
+    assert costs[1]["memory"] <= (4 * memory + marks) * step_costs.ROUNDING
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.01, 50.0])
+@pytest.mark.parametrize("name", FILTERS)
+def test_strange_rows_lose_the_same_on_a_device(name: str, temperature: float, npu: str) -> None:
+    """NaN counts as the smallest value and stays, so that the row's status tells of it."""
+    logits = rows_of(32)
+    logits[::2, 5:9] = NAN
+    logits[7], logits[9] = -INF, NAN
+    logits[10], logits[10, 3] = -INF, -3e38
+    logits[13], logits[14] = 3.4e38, -3.4e38
+    logits[15] *= 1e3
+    params = [SamplingParams(seed=row, temperature=temperature, **FILTERS[name]) for row in range(32)]
+    here, there = (new_batch(params, device).edited(logits.to(device)) for device in ("cpu", npu))
+    assert here is not None
+    assert there is not None
+    differs = ~torch.isclose(here, there.cpu(), equal_nan=True)
+    assert differs.any(1).sum() <= 1
+    assert torch.equal(here.isnan(), there.cpu().isnan())
 
 
 def check_coins_and_ranges(device: str) -> None:
@@ -347,11 +375,17 @@ def check_coins_and_ranges(device: str) -> None:
     batch = SamplingBatch(9)
     batch.extend(coins, positions=range(64))
     assert have_fallen(batch.host).tolist() == [excludes(one, position) for position, one in enumerate(coins)]
-    logits = rows_of(24)
-    for fields in (*FILTERS.values(), {"epsilon_cutoff": 0.9}):
-        rows = [SamplingParams(seed=row, **(fields if row % 3 else {})) for row in range(24)]
-        for place in ("cpu", device):
-            check_kept(logits, rows, kept_of(logits, rows, place), near=1e-5)
+    for logits in (rows_of(24), rows_of(24, vocab_size=9)):
+        with_nan = logits.clone()
+        with_nan[::5, 7] = NAN
+        for fields in (*FILTERS.values(), {"epsilon_cutoff": 0.9}, {"typical_p": 0.5, "epsilon_cutoff": 0.9}):
+            asked = [fields if row % 3 else {} for row in range(24)]
+            rows = [SamplingParams(seed=row, temperature=1 + row % 2, **one) for row, one in enumerate(asked)]
+            for place in ("cpu", device):
+                kept = kept_of(logits, rows, place)
+                check_kept(logits, rows, kept, near=1e-5)
+                assert kept.any(1).all(), fields
+            check_kept(with_nan.nan_to_num(nan=-INF, neginf=-INF), rows, kept_of(with_nan, rows, device), near=1e-5)
 
 
 test_a_fault_is_caught = caught(__file__, check_coins_and_ranges)

@@ -27,10 +27,9 @@ def around_operator(change: Callable[..., tuple[Any, Any, Tensor]]) -> Plant:
         values, parameters, noise = change(values, self.rows.parameters, device_routes.widened(noise, values))
         return device_routes.FusedV2(self.rows._replace(parameters=parameters))._draw(values, noise, left)
 
-    def weigh(self: Any, weights: Tensor) -> None:
-        values, parameters, _ = change(weights.clone(), self.rows.parameters, torch.ones_like(weights))
-        weights.copy_(values)
-        device_routes.Segments(self.rows._replace(parameters=parameters))._weigh(weights)
+    def weigh(self: Any, values: Tensor, weights: Tensor) -> Tensor:
+        values, parameters, _ = change(values.clone(), self.rows.parameters, torch.ones_like(weights))
+        return device_routes.Segments(self.rows._replace(parameters=parameters))._weigh(values, weights)
 
     def plant(planter: Planter) -> None:
         site = "FusedV2._draw or Segments._weigh"
