@@ -34,8 +34,7 @@ def core_path() -> Path:
     if versions := _versions_of_wheel():
         raise ImportError(
             f"ascend_sample: this wheel is for torch {', '.join(versions)}, got torch {torch.__version__}. Install one "
-            "of these, or compile the package for this torch: "
-            "`pip install --no-build-isolation --no-binary ascend_sample ascend_sample`."
+            "of these, or compile the package for this torch: `pip install .` in its sources."
         )
     raise ImportError(
         "ascend_sample: the compiled core _C.so is missing from the package. "
