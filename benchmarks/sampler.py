@@ -40,7 +40,6 @@ DOCUMENT = ROOT / "docs" / "sampling.md"
 BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
 
 VOCAB_SIZE, SMALL_VOCAB_SIZE = 151936, 32000
-COLD_BYTES = 256 * 2**20  # of logits that a cold cell goes through before it comes back
 SECONDS = 4.0
 
 FUSED = "fused kernel alone"
@@ -80,8 +79,7 @@ class Cell:
 
 def logits_of(cell: Cell) -> list[torch.Tensor]:
     """A batch, or as many as caches cannot hold."""
-    bytes_of_one = cell.batch_size * cell.vocab_size * 2
-    count = max(2, COLD_BYTES // bytes_of_one) if cell.is_cold else 1
+    count = step_rows.count_cold(cell.batch_size * cell.vocab_size * 2) if cell.is_cold else 1
     rows = distributions.make(distributions.LANGUAGE_MODEL, cell.batch_size * count, cell.vocab_size)
     return list(rows.to(torch.bfloat16).split(cell.batch_size))
 

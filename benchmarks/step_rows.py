@@ -16,6 +16,8 @@ HISTORY: Final = 1000
 """Tokens of a row with penalties."""
 SMALL_SHAPE_FACTOR: Final = 3
 """A step of one row of a small vocabulary may cost so many times the reads of a large one."""
+COLD_BYTES: Final = 256 * 2**20
+"""Of logits that a cold cell goes through before it comes back."""
 STEP, READ, PEER = "Sampler", "one read of the logits", "vLLM's sampler in torch"
 
 
@@ -73,6 +75,19 @@ def make_step(kinds: tuple[Kind, ...], batches: Sequence[Tensor]) -> Callable[[]
     if masked:
         options |= {"bitmask": _bitmask(len(masked), vocab_size), "bitmask_rows": masked}
     return rotate(lambda logits: sampler(logits, batch, **options), [(logits,) for logits in batches])
+
+
+def count_cold(bytes_of_one: int) -> int:
+    """Returns how many batches a step goes through in turns, so that each of them is in memory and not in a cache.
+
+    Args:
+        bytes_of_one: what a step reads of one batch.
+
+    Example:
+        >>> count_cold(64 * 151936 * 2)
+        13
+    """
+    return max(2, COLD_BYTES // bytes_of_one)
 
 
 def make_read(*batches: Tensor) -> Callable[[], object]:

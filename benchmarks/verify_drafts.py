@@ -3,9 +3,10 @@
     python -m benchmarks.verify_drafts  # prints the table and the promises, writes build/performance/verify_drafts.json
 
 64 requests with 4 drafts each, top-k 50, a vocabulary of 151,936, bfloat16. Every cell times its contestants in turns.
-A row is reached when the drafts before it stay; the read beside which a cell is put is one of as many rows. The engine
-is vllm-ascend, as far as it verifies drafts in plain torch (benchmarks/rejection_peer.py). Its noise is made for all
-requests at once, as for those without seeds: that is the cheaper of its ways.
+A row is reached when the drafts before it stay; the read beside which a cell is put is one of as many rows. All find
+their logits in memory, as those lie there that a model has just written: each call takes the next of some copies. The
+engine is vllm-ascend, as far as it verifies drafts in plain torch (benchmarks/rejection_peer.py). Its noise is made for
+all requests at once, as for those without seeds: that is the cheaper of its ways.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from ascend_sample.bench.timing import Budget, measure, repeat
+from ascend_sample.bench.timing import Budget, measure, repeat, rotate
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
@@ -31,7 +32,7 @@ from benchmarks.command import measure_and_show, microseconds, others_share, qua
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
-from benchmarks.step_rows import make_read
+from benchmarks.step_rows import count_cold, make_read
 
 OUTPUT = ROOT / "build" / "performance" / "verify_drafts.json"
 REQUESTS, GAMMA, VOCAB_SIZE, TOP_K = 64, 4, 151936, 50
@@ -105,19 +106,19 @@ def make_case(cell: Cell) -> Case:
     drafts = torch.full((REQUESTS, len(cell.parents) - 1), VOCAB_SIZE)  # an id that nothing draws
     for place in range(cell.right):
         case = Case(logits, drafts.flatten(), None)
-        drafts[:, place] = call_of(cell, case)().token_ids[:, place]
+        drafts[:, place] = call_of(cell, case)(logits).token_ids[:, place]
     return Case(logits, drafts.flatten(), None)
 
 
-def call_of(cell: Cell, case: Case) -> Callable[[], Any]:
-    """The verification, which leaves the batch as it is."""
+def call_of(cell: Cell, case: Case) -> Callable[[Tensor], Any]:
+    """The verification of the drafts by logits, which leaves the batch as it is."""
     batch = new_batch()
     counts = [len(cell.parents) - 1] * REQUESTS
     parents = None if cell.parents == CHAIN else [*cell.parents] * REQUESTS
 
-    def verify() -> object:
+    def verify(logits: Tensor) -> object:
         return verify_drafts(
-            case.logits,
+            logits,
             case.drafts,
             batch,
             counts=counts,
@@ -129,25 +130,26 @@ def call_of(cell: Cell, case: Case) -> Callable[[], Any]:
     return verify
 
 
-def judge_of(cell: Cell, case: Case) -> Callable[[], object] | None:
+def judge_of(cell: Cell, case: Case) -> Callable[[Tensor], object] | None:
     """The decoding layer's decision about the same drafts, where it can take them."""
     if not is_plain_chain(cell):
         return None
     sampling = RowSampling(params_of_rows(), VOCAB_SIZE, torch.device("cpu"))
-    logits, position = case.logits.view(REQUESTS, GAMMA + 1, VOCAB_SIZE), torch.zeros(REQUESTS, dtype=torch.int64)
+    position = torch.zeros(REQUESTS, dtype=torch.int64)
     tokens = ids_of(case).view(REQUESTS, GAMMA)
     proposals = None if case.proposals is None else case.proposals.view(REQUESTS, GAMMA, VOCAB_SIZE)
     draft = Draft(tokens, torch.full((REQUESTS,), GAMMA), proposals)
-    return lambda: judge_draft(logits, draft, sampling, position, is_whole=True)
+    shape = (REQUESTS, GAMMA + 1, VOCAB_SIZE)
+    return lambda logits: judge_draft(logits.view(shape), draft, sampling, position, is_whole=True)
 
 
-def peer_of(cell: Cell, case: Case) -> Callable[[], object] | None:
+def peer_of(cell: Cell, case: Case) -> Callable[[Tensor], object] | None:
     """What the engine's functions make of the same logits and drafts, where they can take them."""
     if not is_plain_chain(cell):
         return None
     requests = rejection_peer.Requests(torch.ones(REQUESTS), torch.full((REQUESTS,), TOP_K))
     drafts = ids_of(case)
-    return lambda: rejection_peer.verify(case.logits, drafts, case.proposals, requests)
+    return lambda logits: rejection_peer.verify(logits, drafts, case.proposals, requests)
 
 
 def is_plain_chain(cell: Cell) -> bool:
@@ -160,17 +162,24 @@ def ids_of(case: Case) -> Tensor:
     return case.drafts.clamp(max=VOCAB_SIZE - 1)
 
 
+def cold_copies(logits: Tensor, reached: int) -> list[Tensor]:
+    """The logits as often as caches cannot hold so many rows of them."""
+    count = count_cold(reached * logits.shape[1] * logits.element_size())
+    return [logits, *(logits.clone() for _ in range(count - 1))]
+
+
 def run(seconds: float) -> dict[str, Any]:
     """Times every cell."""
     records = []
     for cell in track(CELLS, description="cells"):
         case = make_case(cell)
         verify = call_of(cell, case)
-        accepted = int(verify().accepted.sum())
+        accepted = int(verify(case.logits).accepted.sum())
         reached = accepted + REQUESTS
-        calls = {VERIFY: verify, READ: make_read(case.logits[:reached])}
-        others = {JUDGE: judge_of(cell, case), PEER: peer_of(cell, case)}
-        calls |= {name: call for name, call in others.items() if call is not None}
+        copies = cold_copies(case.logits, reached)
+        judges = {VERIFY: verify, JUDGE: judge_of(cell, case), PEER: peer_of(cell, case)}
+        calls = {name: rotate(call, [(logits,) for logits in copies]) for name, call in judges.items() if call}
+        calls |= {READ: make_read(*(logits[:reached] for logits in copies))}
         watch = Watch()
         results = measure({name: repeat(call) for name, call in calls.items()}, Budget(seconds=seconds))
         records.append(

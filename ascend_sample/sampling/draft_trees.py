@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample.sampling.draft_places import NO_TOKEN, Ids, PlacesLayout, requests_of_places
@@ -62,8 +63,8 @@ class TreeLayout(PlacesLayout):
         children = numpy.full((end + 1, max(1, int(each.max(initial=0)))), end)  # a row more, for what no place is
         children[above[followers], number] = followers
         drafts = numpy.append(draft, beyond)[children]
-        numbers = numpy.append(everyone - starts[request], NO_TOKEN)
-        parts = (drafts.ravel(), children.ravel(), numbers, starts)
+        self._number = everyone - starts[request]
+        parts = (drafts.ravel(), children.ravel(), numpy.append(self._number, NO_TOKEN), starts)
         sent = to_device(numpy.concatenate(parts), device).split([len(part) for part in parts])
         self._drafts, self._children, self._numbers, self._roots = sent
         self._children = self._children.view(children.shape)
@@ -89,3 +90,23 @@ class TreeLayout(PlacesLayout):
         token_ids, path = of_cells
         statuses = torch.cat((status, self._no_status)).index_select(0, cells.view(-1)).view_as(cells)
         return Followed(token_ids, (path >= 0).sum(1).sub_(1), statuses, path)
+
+    def reached(self, drawn_ids: Tensor, status: Tensor, accepted: Tensor) -> Followed:
+        """Returns the same on a CPU, whose kernel follows the trees itself and draws nowhere else.
+
+        Args:
+            drawn_ids: int64 [places], -1 for those that are not reached.
+            status: int8 [places].
+            accepted: int64 [requests], how many drafts are on the way.
+        """
+        drawn = drawn_ids.numpy()
+        on_the_way = numpy.flatnonzero(drawn != NO_TOKEN)  # of each request in order: places follow earlier ones
+        is_there = numpy.arange(self.most + 1) <= accepted.numpy()[:, None]
+
+        def table(of_places: NDArray[Any], beyond: int) -> Tensor:
+            cells = numpy.full(is_there.shape, beyond, of_places.dtype)
+            cells[is_there] = of_places[on_the_way]
+            return torch.from_numpy(cells)
+
+        statuses = table(status.numpy(), RowStatus.OK)
+        return Followed(table(drawn, NO_TOKEN), accepted, statuses, table(self._number, NO_TOKEN))

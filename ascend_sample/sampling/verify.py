@@ -24,7 +24,7 @@ from ascend_sample.sampling.draft_arguments import (
 )
 from ascend_sample.sampling.draft_judging import Proposals, judge, target_probabilities
 from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout, DraftPlaces, Ids, PlacesLayout
-from ascend_sample.sampling.draft_trees import TreeLayout
+from ascend_sample.sampling.draft_trees import Followed, TreeLayout
 from ascend_sample.sampling.logprobs import Logprobs
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.row_parameters import TENSORS, RowStatus
@@ -252,8 +252,9 @@ def _verified_natively(
     logprobs = None
     if plan.asking is not None:
         logprobs = sampler.logprobs_of(logits, places, allowed, drawn_ids.clamp(min=0), plan)
-    if not isinstance(layout, ChainLayout):
-        return _matched(layout, drawn_ids, status, places.padded, logprobs)
+    if isinstance(layout, TreeLayout):
+        return _of_tree(layout.reached(drawn_ids, status, accepted), logprobs)
+    assert isinstance(layout, ChainLayout), "there are no others"
     tokens = layout.spread(drawn_ids, NO_TOKEN)
     return VerifiedDrafts(tokens, accepted, layout.spread(status, RowStatus.OK), logprobs)
 
@@ -263,11 +264,14 @@ def _matched(
 ) -> VerifiedDrafts:
     """Returns what requests get by the rule match, of the tokens and statuses of all places that are reached."""
     if isinstance(layout, TreeLayout):
-        followed = layout.followed(drawn_ids, status, padded)
-        return VerifiedDrafts(followed.token_ids, followed.accepted, followed.status, logprobs, followed.path)
+        return _of_tree(layout.followed(drawn_ids, status, padded), logprobs)
     assert isinstance(layout, ChainLayout), "there are no others"
     tokens = layout.table(drawn_ids)
     return cut(layout, tokens, layout.accepted(tokens, padded), status, logprobs)
+
+
+def _of_tree(followed: Followed, logprobs: Logprobs | None) -> VerifiedDrafts:
+    return VerifiedDrafts(followed.token_ids, followed.accepted, followed.status, logprobs, followed.path)
 
 
 def cut(

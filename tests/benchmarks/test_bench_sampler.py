@@ -80,7 +80,7 @@ def test_a_disturbed_cell_says_nothing() -> None:
 def test_every_cell_runs(cell: sampler.Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small: what is timed are valid steps, and the contestants sample the same batches."""
     monkeypatch.setattr(distributions, "language_model_rows", lambda: torch.randn(64, 4096))
-    monkeypatch.setattr(sampler, "COLD_BYTES", 2**22)
+    monkeypatch.setattr(sampler.step_rows, "COLD_BYTES", 2**22)
     cell = replace(cell, vocab_size=6000)
     for name, call in cell.make(cell).items():
         for _ in range(3 if name != READ else 0):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ascend_sample.sampling.draft_reference import chances
-from benchmarks import rejection_peer
+from benchmarks import rejection_peer, step_rows
 from benchmarks import verify_drafts as bench
 from benchmarks.rejection_peer import Requests
 from benchmarks.verify_drafts import CELLS, JUDGE, PEER, READ, REQUESTS, VERIFY
@@ -23,15 +23,27 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         return 3 * torch.randn(count, vocab_size, generator=torch.Generator().manual_seed(5))
 
     monkeypatch.setattr(bench.distributions, "make", rows)
+    monkeypatch.setattr(step_rows, "COLD_BYTES", 200_000)
 
 
 def test_drafts_are_as_right_as_the_cell_says() -> None:
     for cell in CELLS:
-        accepted = bench.call_of(cell, bench.make_case(cell))().accepted
+        case = bench.make_case(cell)
+        accepted = bench.call_of(cell, case)(case.logits).accepted
         if cell.rule == "match":
             assert accepted.tolist() == [cell.right] * REQUESTS
         else:
             assert REQUESTS < int(accepted.sum()) < bench.GAMMA * REQUESTS
+
+
+def test_every_call_finds_the_rows_that_it_reaches_in_memory() -> None:
+    """No two copies that calls take in turns are one, and together they are more than a cache holds."""
+    logits = bench.make_case(CELLS[0]).logits
+    for reached in (REQUESTS, 5 * REQUESTS):
+        copies = bench.cold_copies(logits, reached)
+        assert len({copy.data_ptr() for copy in copies}) == len(copies)
+        assert (len(copies) + 1) * reached * logits[0].nbytes > step_rows.COLD_BYTES
+        assert all(torch.equal(copy, logits) for copy in copies)
 
 
 def test_cells_are_timed_and_judged() -> None:
