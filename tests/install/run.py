@@ -58,11 +58,15 @@ class Environment:
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CC", "CXX")}
         return kept if self.has_compiler else kept | {"PATH": str(self.python.parent)}
 
-    def try_to_run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run python with the arguments and take its output."""
-        command = [self.python, *arguments]
+    def try_to_run(self, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run python with the arguments, in the environment's folder or another one, and take its output."""
         return subprocess.run(
-            command, cwd=self.folder, env=self.variables(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [self.python, *arguments],
+            cwd=folder or self.folder,
+            env=self.variables(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
 
     def run(self, *arguments: str) -> str:
@@ -98,10 +102,7 @@ class Environment:
 
     def test(self, folder: Path) -> None:
         """Run tests that lie where the project's own package does not."""
-        command = [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
-        finished = subprocess.run(
-            command, cwd=folder, env=self.variables(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        finished = self.try_to_run("-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, folder=folder)
         print(f"  {finished.stdout.strip().splitlines()[-1]}", flush=True)
         if finished.returncode != 0:
             raise SystemExit(finished.stdout)
