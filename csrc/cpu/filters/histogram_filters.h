@@ -102,8 +102,8 @@ class HistogramFilters {
       return id_of(0);
     }
     if (arguments_.segments.has_value()) {
-      return draw_listed(segmented_draw(groups, bins_.values[0]), cut_of(count), arguments_.list,
-                         work_);
+      return draw_listed(segmented_draw(groups, bins_.values[0]), cut_of(count, groups),
+                         arguments_.list, work_);
     }
     const float* q = noise_of(count);
     if (count > kMostCandidates) {
@@ -179,8 +179,8 @@ class HistogramFilters {
     }
     bins_.keep(*most);
     if (arguments_.segments.has_value()) {
-      return draw_between(segmented_draw(groups, maximum), cut_of(least->ranks),
-                          cut_of(most->ranks), arguments_.list, work_);
+      return draw_between(segmented_draw(groups, maximum), cut_of(least->ranks, groups),
+                          cut_of(most->ranks, groups), arguments_.list, work_);
     }
     std::optional<size_t> rank = 0;
     if (arguments_.is_drawn()) {
@@ -348,14 +348,14 @@ class HistogramFilters {
   }
 
   /// What the first ranks are of the row.
-  Cut cut_of(size_t count) const {
-    return {bins_.values[prefix_to(bins_, count - 1).bin], id_of(count - 1)};
+  Cut cut_of(size_t count, const Groups& groups = {1, nullptr}) const {
+    return {bins_.values[prefix_to(bins_, count - 1).bin], id_of(count - 1, groups)};
   }
 
   /// The id of a rank.
-  size_t id_of(size_t rank) const {
+  size_t id_of(size_t rank, const Groups& groups = {1, nullptr}) const {
     const Prefix first = prefix_to(bins_, rank);
-    return find_equal(row_, bins_.values[first.bin], first.of_bin - 1);
+    return find_equal(row_, bins_.values[first.bin], first.of_bin - 1, groups);
   }
 
   void write_kept() const {

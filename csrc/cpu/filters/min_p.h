@@ -51,9 +51,9 @@ template <typename Type>
 KeptByMinP keep_above(const Row<Type>& row, const Groups& groups, float bound, Scratch& scratch,
                       Workspace& work) {
   const size_t count = hit_above(row, groups, bound, work.hits);
-  const size_t room = work.hits.count * 2 * kLine + kLine;  // whole lines, and junk behind them
-  auto* values = reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, room * sizeof(float)));
-  copy_hit_values(row, work.hits, bound, values);
+  auto* values = reinterpret_cast<float*>(
+      scratch.reserve(Scratch::kCopy, (count + kLine) * sizeof(float)));  // whole lines
+  copy_hit_values(row, work.hits, values);
   return {bound, values, count};
 }
 

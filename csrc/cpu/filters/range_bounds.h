@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -47,14 +48,25 @@ class RangeBounds {
       return range({1, 1});
     }
     range(sum_bounds());  // to learn what is asked for
-    const double depth = scan_.has_mean() ? kDepthOfMeans : kDepth;
-    const double deep = value_at(std::log(sum_bounds().least) - depth);
-    gather(first_bound(std::min(deep, lowest_)));
-    std::optional<ValueRange> found = range(sum_bounds());
-    if (!found.has_value() && lowest_ <= double{bound_}) {
-      gather(first_bound(lowest_));
-      found = range(sum_bounds());
+    for (const double depth : scan_.has_mean() ? kDepthsOfMeans : kDepths) {
+      const double deep = value_at(std::log(sum_bounds().least) - depth);
+      gather(first_bound(std::min(deep, lowest_)));
+      if (const std::optional<ValueRange> found = range(sum_bounds())) {
+        return found;
+      }
     }
+    return std::nullopt;
+  }
+
+  /// The same where nothing matters but these, the first k of the total order or all that the row
+  /// has: what the range keeps below them is not told.
+  std::optional<ValueRange> find_among(const Candidates& first, size_t k) {
+    pad(first.values, first.count);
+    const float last = first.values[first.count - 1];
+    weigh(first.values, first.count, first.count < k ? -kInfinity : last);
+    floor_ = last;
+    const std::optional<ValueRange> found = range(scan_.has_sum() ? sum_bounds() : SumBounds{1, 1});
+    floor_ = -kInfinity;
     return found;
   }
 
@@ -68,9 +80,10 @@ class RangeBounds {
   size_t count_above(const ValueRange& range) const { return count_from(next_above(range.most)); }
 
  private:
-  /// Below the logarithm of the sum: what is weighed exactly, so that bounds are narrow.
-  static constexpr double kDepth = 6;
-  static constexpr double kDepthOfMeans = 10;
+  /// Below the logarithm of the sum: what is weighed exactly, so that bounds are narrow, at first
+  /// and where that does not decide.
+  static constexpr std::array<double, 2> kDepths{8, 11};
+  static constexpr std::array<double, 2> kDepthsOfMeans{10, 13};
   static constexpr double kRounding = RangeScan<Type>::kRounding;
   static constexpr double kQuotients = 4e-5;  // what their rounding changes of a weight
   static constexpr double kSlack = 1e-5;
@@ -84,9 +97,15 @@ class RangeBounds {
 
   /// Gathers the values above a bound, with what is asked of their weights.
   void gather(float bound) {
-    bound_ = bound;
     hit_above(row_, groups_, bound, work_.hits);
-    count_ = copy_hit_values(row_, work_.hits, bound, work_.values);
+    weigh(work_.values, copy_hit_values(row_, work_.hits, work_.values), bound);
+  }
+
+  /// The same where all values above a bound are gathered already, with -inf behind them.
+  void weigh(const float* values, size_t count, float bound) {
+    bound_ = bound;
+    values_ = values;
+    count_ = count;
     if (!scan_.has_sum()) {
       return;
     }
@@ -97,7 +116,7 @@ class RangeBounds {
     const Floats reference = splat(maximum_);
     const Floats divisor = splat(temperature_);
     for (size_t i = 0; i < count_; i += kLanes) {
-      const Floats values = load_floats(work_.values + i);  // behind the last one -inf
+      const Floats values = load_floats(values_ + i);
       const Floats y = (values - reference) / divisor;
       const Floats weight = weight_of(y);
       store(work_.room_values[0] + i, y);
@@ -166,13 +185,16 @@ class RangeBounds {
   }
 
   size_t count_from(float least) const {
-    return count_at_least(work_.values, (count_ + kLine - 1) / kLine * kLine, least);
+    return count_at_least(values_, (count_ + kLine - 1) / kLine * kLine, least);
   }
 
-  /// The least value that is at least as large as a bound, wherever that lies; none where values
-  /// lie there too, or may.
-  std::optional<float> decide(const Between& bound, float most) {
+  /// The least value that is at least as large as a bound, wherever that lies, or anything not
+  /// above `floor`; none where values lie there too, or may.
+  std::optional<float> decide(const Between& bound, float most, float floor = -kInfinity) {
     const double margin = 1e-6 * (std::fabs(bound.least) + std::fabs(bound.most) + 1);
+    if (bound.most + margin < double{floor}) {
+      return -kInfinity;
+    }
     const double lowest = bound.least - margin;
     lowest_ = std::min(lowest_, lowest);
     const auto least = static_cast<float>(std::min(lowest, double{most}));
@@ -199,7 +221,7 @@ class RangeBounds {
     }
     bool is_decided = true;
     const auto drop_below = [&](const Between& bound) {
-      const std::optional<float> least = decide(bound, range.most);
+      const std::optional<float> least = decide(bound, range.most, floor_);
       is_decided &= least.has_value();
       range.least = std::max(range.least, least.value_or(range.least));
     };
@@ -236,7 +258,7 @@ class RangeBounds {
   template <typename Visit>
   void for_gathered(Visit visit) const {
     for (size_t i = 0; i < count_; i += kLanes) {
-      visit(load_floats(work_.values + i), load_floats(work_.room_values[0] + i),
+      visit(load_floats(values_ + i), load_floats(work_.room_values[0] + i),
             load_floats(work_.room_weights[0] + i));
     }
   }
@@ -341,7 +363,9 @@ class RangeBounds {
   Workspace& work_;
   const float temperature_;
   const float maximum_;
-  float bound_ = kInfinity;  // above it all are gathered
+  float bound_ = kInfinity;   // above it all are gathered
+  float floor_ = -kInfinity;  // nobody asks what is kept below
+  const float* values_ = nullptr;
   size_t count_ = 0;
   double weight_ = 0;    // of what is gathered
   double weighted_ = 0;  // the sum of its -y

@@ -37,7 +37,15 @@ class RangedDraw {
       return std::nullopt;
     }
     RangeBounds<Type> bounds(row_, filters_, scan_, groups_, work_);
-    std::optional<ValueRange> range = bounds.find();
+    Candidates first{};
+    std::optional<ValueRange> range;
+    if (uses_k()) {
+      first = first_of_total_order(row_, groups_, wanted(), work_);
+      range = bounds.find_among(first, wanted());
+    }
+    if (!range.has_value()) {
+      range = bounds.find();
+    }
     if (!range.has_value() && scan_.has_sum()) {
       range = bounds.find(RangeSearch<Type>(row_, filters_, work_).weigh());
     }
@@ -46,7 +54,7 @@ class RangedDraw {
     }
     arguments_.range = *range;
     const std::optional<size_t> drawn =
-        uses_k() ? draw_sorted(bounds.count_above(*range))
+        uses_k() ? draw_sorted(first, bounds.count_above(*range))
                  : (arguments_.uses_p() ? draw_nucleus() : draw_segmented());
     if (drawn.has_value()) {
       arguments_.status.front() = RowStatus::kOk;
@@ -73,18 +81,29 @@ class RangedDraw {
     return !is_cut_by_k && (is_counted || !arguments_.uses_p());
   }
 
+  /// Top-k's, and as many more as may be excluded above them.
+  size_t wanted() const {
+    const double threshold = filters_[kExclusionThreshold];
+    const auto k = static_cast<size_t>(arguments_.k);
+    const bool is_few = threshold > 1.0 / kFewSorted;  // of what has at least so much of the mass
+    return is_few && are_enough(k + kFewSorted) ? k + static_cast<size_t>(1.0 / threshold) : k;
+  }
+
   /// Whether a search for so many may use the maxima of groups.
   bool are_enough(size_t k) const { return k <= count_maxima() / 2; }
   size_t count_maxima() const { return row_.vocab_size() / kSegmentLines; }
 
-  /// Top-k, and perhaps more: the first `above` of the total order are not of the range.
-  std::optional<size_t> draw_sorted(size_t above) {
+  /// Top-k, and perhaps more, of the first of the total order; the first `above` of that are not of
+  /// the range.
+  std::optional<size_t> draw_sorted(Candidates found, size_t above) {
     const auto k = static_cast<size_t>(arguments_.k);
     if (above > kFewSorted || !are_enough(k + above)) {
       return std::nullopt;
     }
-    Candidates found = first_of_total_order(row_, groups_, k + above, work_);
-    found.count -= above;
+    if (k + above > wanted()) {
+      found = first_of_total_order(row_, groups_, k + above, work_);
+    }
+    found.count = std::min(found.count - above, k);
     std::memmove(found.values, found.values + above, found.count * sizeof(float));
     std::memmove(found.ids, found.ids + above, found.count * sizeof(uint32_t));
     while (found.values[found.count - 1] < arguments_.range.least) {

@@ -101,7 +101,7 @@ Collected collect_candidates(const Row<Type>& row, const Groups& groups, size_t 
     // Many of a group's logits are above: a sorted row has its largest side by side. They are few
     // enough to be searched themselves.
     float* values = work.room_values[0];
-    count = copy_hit_values(row, work.hits, bound, values);
+    count = copy_hit_values(row, work.hits, values);
     bound = find_threshold(values, (count + kLine - 1) / kLine * kLine, k, enough_for(k));
     hit_above(row, groups, bound, work.hits);
   }

@@ -32,25 +32,31 @@ struct Moments {
 template <typename Type, bool kAreAllThere>
 Moments moments_of_chunk(const typename Type::Storage* chunk, float center) {
   const Floats centers = splat(center);
-  Floats counts{};
-  Floats totals{};
-  Floats squares{};
-  const auto add = [&](const Floats& values) {
+  struct Sums {
+    Floats counts{};
+    Floats totals{};
+    Floats squares{};
+  };
+  Sums first;  // two, so that one need not wait for the other
+  Sums second;
+  const auto add = [&](const Floats& values, Sums& sums) {
     Floats difference = values - centers;
     if constexpr (!kAreAllThere) {
       const Mask is_there = is_greater(values, splat(-kInfinity));  // NaN is not
       difference = select(is_there, difference, Floats{});
-      counts = counts + select(is_there, splat(1.0F), Floats{});
+      sums.counts = sums.counts + select(is_there, splat(1.0F), Floats{});
     }
-    totals = totals + difference;
-    squares = squares + difference * difference;
+    sums.totals = sums.totals + difference;
+    sums.squares = fused(difference, difference, sums.squares);
   };
+#pragma GCC unroll 4
   for (size_t line = 0; line < kChunkLines; ++line) {
     const Line logits = Type::load_unordered(chunk + line * kLine);
-    add(logits.first);
-    add(logits.second);
+    add(logits.first, first);
+    add(logits.second, second);
   }
-  return {kAreAllThere ? double{kChunk} : sum_lanes(counts), sum_lanes(totals), sum_lanes(squares)};
+  return {kAreAllThere ? double{kChunk} : sum_lanes(first.counts + second.counts),
+          sum_lanes(first.totals + second.totals), sum_lanes(first.squares + second.squares)};
 }
 
 /// Those of some first chunks.

@@ -107,18 +107,15 @@ void append_hits(const Row<Type>& row, const Hits& hits, Candidates& candidates)
   }
 }
 
-/// The values of the pairs that have hits, as far as they are above `bound`; up to whole lines.
-/// Returns their number.
+/// The values of the hits, by ascending id, with -inf behind them up to whole lines. Returns their
+/// number.
 template <typename Type>
-size_t copy_hit_values(const Row<Type>& row, const Hits& hits, float bound, float* values) {
-  const Floats bounds = splat(bound);
+size_t copy_hit_values(const Row<Type>& row, const Hits& hits, float* values) {
   size_t count = 0;
   for (size_t i = 0; i < hits.count; ++i) {
     const auto* data = row.line(2 * hits.pairs[i]);
-    for (const size_t line : {0, 1}) {
-      const Line logits = Type::load(data + line * kLine);
-      count += compress(values + count, is_greater(logits.first, bounds), logits.first);
-      count += compress(values + count, is_greater(logits.second, bounds), logits.second);
+    for (uint64_t bits = hits.bits[i]; bits != 0; bits &= bits - 1) {
+      values[count++] = Type::value_of(data[__builtin_ctzll(bits)]);
     }
   }
   pad(values, count);
@@ -149,13 +146,27 @@ BitPlace find_bit(size_t rank, BitsOf bits_of) {
 }
 
 /// The id of the logit with this rank among those equal to `value`, by ascending id. The value was
-/// counted in this row.
+/// counted in this row, whose groups were scanned, or have one line each.
 template <typename Type>
-size_t find_equal(const Row<Type>& row, float value, size_t rank) {
+size_t find_equal(const Row<Type>& row, float value, size_t rank,
+                  const Groups& groups = {1, nullptr}) {
+  const Floats values = splat(value);
   const typename Type::Equal wanted(value);
-  const auto [line, bit] =
-      find_bit(rank, [&](size_t number) { return uint64_t{wanted.bits(row.line(number))}; });
-  return line * kLine + bit;
+  const float* maxima = groups.maxima;
+  for (size_t first = 0;; first += groups.lines, maxima += kLine) {
+    if (groups.lines > 1 && bits_of(is_at_least(load_floats(maxima), values) |
+                                    is_at_least(load_floats(maxima + kLanes), values)) == 0) {
+      continue;
+    }
+    for (size_t line = first; line < first + groups.lines; ++line) {
+      const uint32_t bits = wanted.bits(row.line(line));
+      const auto count = static_cast<size_t>(__builtin_popcount(bits));
+      if (rank < count) {
+        return line * kLine + find_bit(rank, [bits](size_t) { return uint64_t{bits}; }).bit;
+      }
+      rank -= count;
+    }
+  }
 }
 
 /// Appends the first `count` logits, by ascending id, of those equal to `value`; there are as many.
