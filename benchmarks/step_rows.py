@@ -90,6 +90,12 @@ def count_cold(bytes_of_one: int) -> int:
     return max(2, COLD_BYTES // bytes_of_one)
 
 
+def cold_copies(logits: Tensor, rows: int) -> list[Tensor]:
+    """Returns the logits as often as a step that reads so many rows of them goes through, to find them in memory."""
+    count = count_cold(rows * logits.shape[1] * logits.element_size())
+    return [logits, *(logits.clone() for _ in range(count - 1))]
+
+
 def make_read(*batches: Tensor) -> Callable[[], object]:
     """Returns one streaming read of the next of some logits."""
     return rotate(native.library().streaming_read.default, [([logits],) for logits in batches])

@@ -2,12 +2,14 @@
 
     python -m benchmarks.value_ranges  # prints the table and the promise, writes build/performance/value_ranges.json
 
-64 rows of a language model's logits, a vocabulary of 151,936, bfloat16. The steps of a cell are timed in turns.
+64 rows of a language model's logits, a vocabulary of 151,936, bfloat16. The steps of a cell are timed in turns. In
+cells from memory each step takes the next of some copies of the logits, which caches cannot hold: so they lie there
+when a model has just written them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
@@ -17,14 +19,14 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from ascend_sample.bench.timing import Budget, measure, repeat
+from ascend_sample.bench.timing import Budget, measure, repeat, rotate
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import distributions, environment
 from benchmarks.command import measure_and_show, microseconds, others_share, show_table
 from benchmarks.gates import AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
-from benchmarks.step_rows import READ, make_read
+from benchmarks.step_rows import READ, cold_copies, make_read
 
 OUTPUT = ROOT / "build" / "performance" / "value_ranges.json"
 ROWS, VOCAB_SIZE = 64, 151936
@@ -48,23 +50,26 @@ FILTERS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def step_of(params: dict[str, Any], logits: Tensor) -> Callable[[], object]:
-    """A step that does not advance, so all steps cost the same."""
-    batch = SamplingBatch(logits.shape[1])
-    batch.extend([SamplingParams(**params, seed=row) for row in range(len(logits))])
+def step_of(params: dict[str, Any], batches: Sequence[Tensor]) -> Callable[[], object]:
+    """A step on the next of some logits that does not advance, so all steps cost the same."""
+    rows, vocab_size = batches[0].shape
+    batch = SamplingBatch(vocab_size)
+    batch.extend([SamplingParams(**params, seed=row) for row in range(rows)])
     sampler = Sampler()
-    return lambda: sampler(logits, batch, advance=False)
+    return rotate(lambda logits: sampler(logits, batch, advance=False), [(logits,) for logits in batches])
 
 
 def times_of(
-    cells: dict[str, dict[str, Any]], options: dict[str, dict[str, Any]], seconds: float
+    cells: dict[str, dict[str, Any]], options: dict[str, dict[str, Any]], seconds: float, is_cold: bool = False
 ) -> list[dict[str, Any]]:
-    """Times a step of each cell's requests with each of some options."""
+    """Times a step of each cell's requests with each of some options; cold ones find their logits in memory."""
     logits = distributions.make(distributions.LANGUAGE_MODEL, ROWS, VOCAB_SIZE).to(torch.bfloat16)
+    batches = cold_copies(logits, ROWS) if is_cold else [logits]
     records = []
-    for name, params in track(cells.items(), description="cells"):
-        calls = {option: step_of(params | more, logits) for option, more in options.items()}
-        calls |= {READ: make_read(logits)}
+    for cell, params in track(cells.items(), description="cells"):
+        name = f"{cell}, from memory" if is_cold else cell
+        calls = {option: step_of(params | more, batches) for option, more in options.items()}
+        calls |= {READ: make_read(*batches)}
         watch = Watch()
         results = measure({each: repeat(call) for each, call in calls.items()}, Budget(seconds=seconds))
         found = {each: result.to_json() for each, result in results.items()}
@@ -74,7 +79,7 @@ def times_of(
 
 def run(seconds: float) -> dict[str, Any]:
     """Times every cell."""
-    records = times_of(CELLS, FILTERS, seconds)
+    records = [record for is_cold in (False, True) for record in times_of(CELLS, FILTERS, seconds, is_cold)]
     return {"environment": environment.describe(), "records": records, "gates": [judge(records).to_json()]}
 
 

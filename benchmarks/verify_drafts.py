@@ -32,7 +32,7 @@ from benchmarks.command import measure_and_show, microseconds, others_share, qua
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
-from benchmarks.step_rows import count_cold, make_read
+from benchmarks.step_rows import cold_copies, make_read
 
 OUTPUT = ROOT / "build" / "performance" / "verify_drafts.json"
 REQUESTS, GAMMA, VOCAB_SIZE, TOP_K = 64, 4, 151936, 50
@@ -160,12 +160,6 @@ def is_plain_chain(cell: Cell) -> bool:
 def ids_of(case: Case) -> Tensor:
     """The drafts for those that take no id beyond the vocabulary."""
     return case.drafts.clamp(max=VOCAB_SIZE - 1)
-
-
-def cold_copies(logits: Tensor, reached: int) -> list[Tensor]:
-    """The logits as often as caches cannot hold so many rows of them."""
-    count = count_cold(reached * logits.shape[1] * logits.element_size())
-    return [logits, *(logits.clone() for _ in range(count - 1))]
 
 
 def run(seconds: float) -> dict[str, Any]:

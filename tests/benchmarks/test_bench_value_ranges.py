@@ -11,7 +11,7 @@ import torch
 
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.value_ranges import keeps_range
-from benchmarks import kept_sets
+from benchmarks import kept_sets, step_rows
 from benchmarks import value_ranges as bench
 from benchmarks.step_rows import READ
 
@@ -19,13 +19,21 @@ from benchmarks.step_rows import READ
 @pytest.mark.parametrize(("module", "steps"), [(bench, {*bench.FILTERS}), (kept_sets, {bench.WITHOUT, kept_sets.KEPT})])
 def test_cells_are_timed_and_judged(module: ModuleType, steps: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "VOCAB_SIZE", 300)
+    monkeypatch.setattr(step_rows, "COLD_BYTES", 3 * bench.ROWS * 300 * 2)
     monkeypatch.setattr(
         bench.distributions, "make", lambda name, count, size: 3 * torch.ones(count, size).cumsum(1) / size
     )
     found = module.run(seconds=0.01)
     assert json.loads(json.dumps(found)) == found
     assert {name for record in found["records"] for name in record["results"]} == {*steps, READ}
+    cold = [record["cell"] for record in found["records"] if record["cell"].endswith(", from memory")]
+    assert cold == ([f"{cell}, from memory" for cell in bench.CELLS] if module is bench else [])
     module.show(found)
+
+
+def record_of(cell: str, value: float) -> dict[str, Any]:
+    results = {bench.WITHOUT: {"median": 1.0}, "top_a": {"median": value}, READ: {"median": 0.1}}
+    return {"cell": cell, "disturbed": 0.0, "results": results}
 
 
 def test_each_filter_is_on_but_one() -> None:
@@ -35,11 +43,7 @@ def test_each_filter_is_on_but_one() -> None:
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(1.4, "pass"), (1.6, "FAIL")])
 def test_the_promise_is_of_the_worst(seconds: float, verdict: str) -> None:
-    def record(cell: str, value: float) -> dict[str, Any]:
-        results = {bench.WITHOUT: {"median": 1.0}, "top_a": {"median": value}, READ: {"median": 0.1}}
-        return {"cell": cell, "disturbed": 0.0, "results": results}
-
-    gate = bench.judge([record("one", 1.2), record("other", seconds)])
+    gate = bench.judge([record_of("one", 1.2), record_of("other", seconds)])
     assert (gate.verdict, gate.worst) == (verdict, "other, top_a")
 
 

@@ -40,7 +40,7 @@ def test_every_call_finds_the_rows_that_it_reaches_in_memory() -> None:
     """No two copies that calls take in turns are one, and together they are more than a cache holds."""
     logits = bench.make_case(CELLS[0]).logits
     for reached in (REQUESTS, 5 * REQUESTS):
-        copies = bench.cold_copies(logits, reached)
+        copies = step_rows.cold_copies(logits, reached)
         assert len({copy.data_ptr() for copy in copies}) == len(copies)
         assert (len(copies) + 1) * reached * logits[0].nbytes > step_rows.COLD_BYTES
         assert all(torch.equal(copy, logits) for copy in copies)
