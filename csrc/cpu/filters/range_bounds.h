@@ -58,15 +58,19 @@ class RangeBounds {
     return std::nullopt;
   }
 
-  /// The same where nothing matters but these, the first k of the total order or all that the row
-  /// has: what the range keeps below them is not told.
-  std::optional<ValueRange> find_among(const Candidates& first, size_t k) {
+  /// The same where nothing matters but the first k that the range does not leave out above: what it
+  /// keeps below them is not told. None too where these, so many of the total order or all that the
+  /// row has, do not hold them.
+  std::optional<ValueRange> find_among(const Candidates& first, size_t many, size_t k) {
     pad(first.values, first.count);
     const float last = first.values[first.count - 1];
-    weigh(first.values, first.count, first.count < k ? -kInfinity : last);
+    weigh(first.values, first.count, first.count < many ? -kInfinity : last);
     floor_ = last;
-    const std::optional<ValueRange> found = range(scan_.has_sum() ? sum_bounds() : SumBounds{1, 1});
+    std::optional<ValueRange> found = range(scan_.has_sum() ? sum_bounds() : SumBounds{1, 1});
     floor_ = -kInfinity;
+    if (found.has_value() && count_above(*found) + k > many) {
+      found.reset();
+    }
     return found;
   }
 

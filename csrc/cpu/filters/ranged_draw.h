@@ -41,7 +41,7 @@ class RangedDraw {
     std::optional<ValueRange> range;
     if (uses_k()) {
       first = first_of_total_order(row_, groups_, wanted(), work_);
-      range = bounds.find_among(first, wanted());
+      range = bounds.find_among(first, wanted(), static_cast<size_t>(arguments_.k));
     }
     if (!range.has_value()) {
       range = bounds.find();
