@@ -10,6 +10,7 @@ when a model has just written them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any, Final
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
@@ -60,26 +61,25 @@ def step_of(params: dict[str, Any], batches: Sequence[Tensor]) -> Callable[[], o
 
 
 def times_of(
-    cells: dict[str, dict[str, Any]], options: dict[str, dict[str, Any]], seconds: float, is_cold: bool = False
+    cells: dict[str, dict[str, Any]], options: dict[str, dict[str, Any]], seconds: float
 ) -> list[dict[str, Any]]:
-    """Times a step of each cell's requests with each of some options; cold ones find their logits in memory."""
+    """Times a step of each cell's requests with each of some options, of logits in a cache and then in memory."""
     logits = distributions.make(distributions.LANGUAGE_MODEL, ROWS, VOCAB_SIZE).to(torch.bfloat16)
-    batches = cold_copies(logits, ROWS) if is_cold else [logits]
+    places = {"": [logits], ", from memory": cold_copies(logits, ROWS)}
     records = []
-    for cell, params in track(cells.items(), description="cells"):
-        name = f"{cell}, from memory" if is_cold else cell
+    for (place, batches), (cell, params) in track(list(product(places.items(), cells.items())), description="cells"):
         calls = {option: step_of(params | more, batches) for option, more in options.items()}
         calls |= {READ: make_read(*batches)}
         watch = Watch()
         results = measure({each: repeat(call) for each, call in calls.items()}, Budget(seconds=seconds))
         found = {each: result.to_json() for each, result in results.items()}
-        records.append({"cell": name, "disturbed": watch.share_of_others(), "results": found})
+        records.append({"cell": cell + place, "disturbed": watch.share_of_others(), "results": found})
     return records
 
 
 def run(seconds: float) -> dict[str, Any]:
     """Times every cell."""
-    records = [record for is_cold in (False, True) for record in times_of(CELLS, FILTERS, seconds, is_cold)]
+    records = times_of(CELLS, FILTERS, seconds)
     return {"environment": environment.describe(), "records": records, "gates": [judge(records).to_json()]}
 
 
