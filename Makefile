@@ -99,7 +99,7 @@ test-drafts: $(BIN)/.tools  ## 100,000 random texts with drafts beside the same 
 test-integrations: $(BIN)/.tools  ## the adapters inside vLLM and SGLang, in environments of their own: at least 5 GB
 	$(RUN) -m tests.integrations.run
 
-test-engines: $(BIN)/.tools  ## vLLM and SGLang as engines and as servers on the CPU, with the plugins and without, in environments of their own: at least 8 GB
+test-engines: $(BIN)/.tools  ## vLLM, SGLang and transformers as engines and as servers on the CPU, with the adapters and without, in environments of their own: at least 9 GB
 	$(RUN) -m tests.engines.run
 
 test-llama-cpp: $(BIN)/.tools  ## filters, DRY, penalties, mirostat and adaptive-p beside llama.cpp's own, which is compiled once: minutes

@@ -90,6 +90,25 @@ def fused_sampling(
         >>> first.shape, torch.equal(first, again)
         (torch.Size([1, 11]), True)
     """
+    if token_streamer is not None:  # `generate` does that for a streamer that it knows
+        token_streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
+    arguments = (input_ids, logits_processor, stopping_criteria, generation_config, seeds, keep_ties)
+    return decoded_by(model._sample, model, *arguments, token_streamer, model_kwargs)
+
+
+def decoded_by(
+    loop: Callable[..., Any],
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: GenerationConfig,
+    seeds: int | Sequence[int] | Tensor | None,
+    keep_ties: bool,
+    streamer: BaseStreamer | None,
+    model_kwargs: dict[str, Any],
+) -> Any:
+    """Does what `fused_sampling` does, around a loop that is transformers' `_sample`, bound to the model."""
     mode = generation_config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         remedy = "Leave out what asks for another one, such as num_beams."
@@ -108,20 +127,23 @@ def fused_sampling(
     # The loop's greedy branch asks the scores for their argmax, and these scores answer with what was drawn.
     greedy_config = copy.copy(generation_config)
     greedy_config.do_sample = False
-    if token_streamer is not None:
-        token_streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
-    output = model._sample(
+    output = loop(
         input_ids,
         logits_processor=LogitsProcessorList([*remaining, chooser]),
         stopping_criteria=stopping_criteria,
         generation_config=greedy_config,
-        streamer=token_streamer,
+        streamer=streamer,
         **model_kwargs,
     )
     chooser.check_taken()
     if getattr(output, "scores", None) is not None:
         output.scores = tuple(scores.as_subclass(Tensor) for scores in output.scores)
     return output
+
+
+def draws_already(processors: Sequence[Any]) -> bool:
+    """Tells whether processors end with what draws a token of each row."""
+    return len(processors) > 0 and isinstance(processors[-1], _Chooser)
 
 
 class SamplingLogitsProcessor(LogitsProcessor):

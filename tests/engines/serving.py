@@ -91,12 +91,15 @@ class Server:
 
     def stream(self, **body: Any) -> list[dict[str, Any]]:
         """Asks for one completion that comes in pieces; returns their first choices."""
-        asked = self._request("/v1/completions", {"model": "demo", "return_token_ids": True, "stream": True} | body)
-        with urllib.request.urlopen(asked, timeout=ANSWERING) as answer:
+        *events, end = self.events({"model": "demo", "return_token_ids": True, "stream": True} | body)
+        assert end == "[DONE]"
+        return [json.loads(event)["choices"][0] for event in events]
+
+    def events(self, body: dict[str, Any]) -> list[str]:
+        """Asks for one completion; returns the events that it comes in."""
+        with urllib.request.urlopen(self._request("/v1/completions", body), timeout=ANSWERING) as answer:
             lines = answer.read().decode().splitlines()
-        events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-        assert events[-1] == "[DONE]"
-        return [json.loads(event)["choices"][0] for event in events[:-1]]
+        return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
 
     def ask_together(self, requests: Sequence[dict[str, Any]], progress: str = "") -> list[Answer]:
         """Asks `MOST_REQUESTS` at a time; returns the answers in the order of the requests."""
