@@ -22,6 +22,7 @@ OPERATOR_LIBRARY: Final = "libopapi.so"
 CUSTOM_OPERATOR_LIBRARY: Final = "libcust_opapi.so"
 
 _loader: Final = ffi.dlopen(None)
+_last_error: Final = _loader.dlerror  # looked up before there is one: looking up forgets it
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _problem_with(library: str, name: str) -> str | None:
 
 
 def _loader_message() -> str:
-    message = _loader.dlerror()
+    message = _last_error()
     return "cannot be opened" if message == ffi.NULL else str(ffi.string(message).decode(errors="replace"))
 
 

@@ -103,8 +103,11 @@ def test_first_library_that_has_the_function(broken_and_good: tuple[Path, Path])
     assert libraries.find_operator_symbol(FUNCTION) == libraries.Symbol(FUNCTION, str(good))
 
 
-def test_missing_function_says_where_it_was_looked_for(broken_and_good: tuple[Path, Path]) -> None:
+def test_missing_function_says_where_it_was_looked_for(
+    broken_and_good: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken, good = broken_and_good
+    monkeypatch.setattr(libraries, "_loader", libraries.ffi.dlopen(None))  # in which nothing was looked up yet
     with pytest.raises(NotImplementedError) as caught:
         libraries.find_operator_symbol("aclnnNoSuchOperator")
     text = str(caught.value)
