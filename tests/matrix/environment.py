@@ -22,8 +22,8 @@ TOOLS: Final = (
 """What the build and the chosen tests need beside torch, torch_npu and numpy, in the versions of `PINS`."""
 SETUPTOOLS: Final = "setuptools>=77,<85"
 """As pyproject.toml has it: some versions of torch want an older one than requirements.txt has."""
-NUMPY_OF_PYTHON_3_10: Final = "2.2.6"
-"""The last that has wheels for it."""
+OF_PYTHON_3_10: Final = {"numpy": "2.2.6", "transformers": "5.20.2"}
+"""The last that are made for it."""
 CANN_NAMES: Final = ("acl", "Hccl", "Msprof", "_ZN2ge")
 """How the names of CANN's functions begin."""
 COMPILER_CACHE: Final = Path("/usr/lib/ccache")
@@ -129,9 +129,9 @@ class Environment:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.tree.mkdir(parents=True)
         self.run(self.base, "-m", "venv", self.folder / "venv")
-        numpy = NUMPY_OF_PYTHON_3_10 if self.pair.python == "3.10" else PINS["numpy"]
-        tools = [f"{name}=={PINS[name]}" for name in TOOLS]
-        self.run(self.python, *PIP_INSTALL, f"torch=={self.pair.torch}", f"numpy=={numpy}", SETUPTOOLS, *tools)
+        pins = PINS | (OF_PYTHON_3_10 if self.pair.python == "3.10" else {})
+        tools = [f"{name}=={pins[name]}" for name in ("numpy", *TOOLS)]
+        self.run(self.python, *PIP_INSTALL, f"torch=={self.pair.torch}", SETUPTOOLS, *tools)
         self.run(self.python, *PIP_INSTALL, "--no-deps", f"torch_npu=={self.pair.torch_npu}")
         self.admit_cuda_build()
 
