@@ -35,7 +35,8 @@ def filter_logits(
 ) -> Tensor:
     """Returns logits / temperature where top-k, top-p and min-p keep an entry, and -inf elsewhere.
 
-    A softmax of the result is the distribution that `sample_rows` draws from.
+    A softmax of the result is the distribution that `sample_rows` draws from, but for rounding the quotients to
+    float32, by up to 2^-24 of each.
 
     Args:
         logits: float32, float16 or bfloat16 [rows, vocab_size]. NaN counts as -inf; where there is +inf, nothing else
