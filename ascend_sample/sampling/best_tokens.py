@@ -151,7 +151,7 @@ def _log_sum(logits: Tensor, softmax_smoothing: float, differences: Tensor) -> T
     return sum_of_rows(differences.exp()).log_().clamp_min_(0)  # the best adds 1, and is missing in rows of -inf
 
 
-def sum_of_rows(values: Tensor, skips_nan: bool = False) -> Tensor:
+def sum_of_rows(values: Tensor, skips_nan: bool = False, out: Tensor | None = None) -> Tensor:
     """Adds up each row, by chunks whose sums are added up.
 
     Torch's own sums of long rows choose an order by the shape of the whole tensor, so the last bits of a row's sum
@@ -160,6 +160,7 @@ def sum_of_rows(values: Tensor, skips_nan: bool = False) -> Tensor:
     Args:
         values: float32 [rows, entries], at least one entry.
         skips_nan: NaN counts as 0.
+        out: float32 [rows, 1], where the result is written.
 
     Returns:
         float32 [rows, 1].
@@ -173,11 +174,12 @@ def sum_of_rows(values: Tensor, skips_nan: bool = False) -> Tensor:
     entries = values.shape[1]
     chunks, rest = divmod(entries, CHUNK)
     if chunks == 0:
-        return add_up(values, dim=1, keepdim=True)
-    sums = add_up(values[:, : entries - rest].unflatten(1, (chunks, CHUNK)), dim=2)
+        return add_up(values, dim=1, keepdim=True, out=out)
+    sums = values.new_empty(len(values), chunks + (rest > 0))
+    add_up(values[:, : entries - rest].unflatten(1, (chunks, CHUNK)), dim=2, out=sums[:, :chunks])
     if rest:
-        sums = torch.cat((sums, add_up(values[:, entries - rest :], dim=1, keepdim=True)), dim=1)
-    total: Tensor = sums.sum(dim=1, keepdim=True)
+        add_up(values[:, entries - rest :], dim=1, keepdim=True, out=sums[:, chunks:])
+    total: Tensor = torch.sum(sums, dim=1, keepdim=True, out=out)
     return total
 
 

@@ -10,6 +10,7 @@ CANN documents sums that skip NaN for the Atlas A2 and A3 series.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Final, NamedTuple
 
 import numpy
@@ -34,7 +35,7 @@ class Weighed(NamedTuple):
     Attributes:
         weights: float32 [rows, vocab_size], exp(y), y being (value - best) / temperature.
         total: float32 [rows, 1], their sum.
-        products: float32 [rows, 1], the sum of y * weight where the entropy is asked for, which is
+        products: float32 [rows, 1], the sum of y * weight where it is asked for, for the entropy, which is
             log(total) - products / total; else the total.
         y: float32 [rows, vocab_size], where they are asked for; else what has no meaning.
     """
@@ -45,31 +46,33 @@ class Weighed(NamedTuple):
     y: Tensor
 
     @classmethod
-    def of(cls, values: Tensor, divisor: Tensor | None, has_entropy: bool, has_y: bool) -> Weighed:
+    def of(cls, values: Tensor, divisor: Tensor | None, sums: Tensor | None, has_y: bool) -> Weighed:
         """Weighs values.
 
         Args:
             values: float32 [rows, vocab_size]; they stay as they are.
             divisor: float32 [rows, 1], the temperatures; None where all are 1.
-            has_entropy: the products are asked for.
+            sums: float32 [2, rows, 1], where total and products are written; None: the total alone is asked for.
             has_y: the y are.
 
         Example:
             >>> row = torch.tensor([[0.1, 0.2, 0.3, 0.4]]).log()
-            >>> weighed = Weighed.of(row, None, has_entropy=True, has_y=False)
+            >>> weighed = Weighed.of(row, None, torch.empty(2, 1, 1), has_y=False)
             >>> weighed.weights, weighed.total
             (tensor([[0.2500, 0.5000, 0.7500, 1.0000]]), tensor([[2.5000]]))
             >>> weighed.total.log() - weighed.products / weighed.total  # the entropy, in nats
             tensor([[1.2799]])
         """
-        both = values.new_empty(1 + has_entropy, *values.shape)  # in one tensor: two sums are launched as one
+        count = 1 if sums is None else 2
+        both = values.new_empty(count, *values.shape)  # in one tensor: two sums are launched as one
         y = torch.nan_to_num(values, nan=-LARGEST, out=None if has_y else both[-1])
         scaled(values, largest_of(y), divisor, out=y)
         weights = torch.exp(y, out=both[0])
-        if has_entropy:
+        if sums is not None:
             torch.mul(y, weights, out=both[1])  # NaN for what is masked
-        total, *products = sum_of_rows(both.flatten(0, 1), skips_nan=True).view(len(both), -1, 1)
-        return cls(weights, total, products[0] if has_entropy else total, y)
+        room = None if sums is None else sums.view(-1, 1)
+        total, *products = sum_of_rows(both.flatten(0, 1), skips_nan=True, out=room).view(count, -1, 1)
+        return cls(weights, total, products[0] if products else total, y)
 
 
 def least_by_epsilon(weighed: Weighed, epsilon: Tensor) -> Tensor:
@@ -77,13 +80,24 @@ def least_by_epsilon(weighed: Weighed, epsilon: Tensor) -> Tensor:
     return (weighed.total * epsilon).clamp_(max=1)
 
 
-def least_by_eta(weighed: Weighed, eta: Tensor, log_root_eta: Tensor) -> Tensor:
-    """Returns what weights have to reach so that p >= min(eta, sqrt(eta) exp(-entropy)), float32 [rows, 1].
+class EtaTerms(NamedTuple):
+    """What eta-cutoff needs of rows, float32: laid out so that one division makes both of its bounds.
 
-    The sum times exp(-entropy) is exp(products / total), which is 1 at most.
+    Attributes:
+        addends: [2, rows, 1], 0 and log(eta) / 2.
+        quotients: [3, rows, 1], 1 / eta, which stays, then the total and the products of a step.
     """
-    by_entropy = torch.addcdiv(log_root_eta, weighed.products, weighed.total).exp_()
-    return torch.minimum(weighed.total * eta, by_entropy)
+
+    addends: Tensor
+    quotients: Tensor
+
+    def least(self) -> Tensor:
+        """Returns what weights have to reach so that p >= min(eta, sqrt(eta) exp(-entropy)), float32 [rows, 1].
+
+        The total times exp(-entropy) is exp(products / total), which is 1 at most.
+        """
+        by_eta, by_entropy = torch.addcdiv(self.addends, self.quotients[1:], self.quotients[:2])
+        return torch.minimum(by_eta, by_entropy.exp_())
 
 
 def least_by_top_a(weighed: Weighed, top_a: Tensor) -> Tensor:
@@ -107,20 +121,28 @@ def are_above_lowest(weights: Tensor, threshold: Tensor, infinity: Tensor) -> Te
     return weights > torch.where(weights >= threshold, weights, infinity).amin(1, keepdim=True)
 
 
-def least_by_deviation(values: Tensor, minus_sigmas: Tensor, zero: Tensor) -> Tensor:
+def least_by_deviation(values: Tensor, minus_sigmas: Tensor | float, zero: Tensor) -> Tensor:
     """Returns what values have to reach to be within so many standard deviations of the best, float32 [rows, 1].
 
     What is masked does not count: it has the mean's place, so all lanes together deviate less, by the share that does.
     The temperature divides both sides. A mean comes with a variance, since torch's own adds a row up in an order that
     depends on how many there are.
+
+    Args:
+        values: float32 [rows, vocab_size].
+        minus_sigmas: how many, less than 0: float32 [rows, 1], or a number for all rows, which takes a launch less.
+        zero: float32 [1].
     """
     counts, lanes = values > MASKED, values.shape[1]
     number = counts.sum(1, keepdim=True, dtype=torch.float32)  # exact, as it is below 2**24
     mean_of_lanes = torch.var_mean(torch.nan_to_num(values, nan=0.0, neginf=0.0), 1, keepdim=True)[1]
     filled = torch.where(counts, values, torch.addcdiv(zero, mean_of_lanes, number, value=lanes))
-    variance_of_lanes = filled.var(1, correction=0, keepdim=True)
-    deviation = torch.addcdiv(zero, variance_of_lanes, number, value=lanes).sqrt_()
-    return torch.addcmul(largest_of(filled), deviation, minus_sigmas)
+    deviation_of_lanes, factor = filled.std(1, correction=0, keepdim=True), math.sqrt(lanes)
+    if isinstance(minus_sigmas, float):
+        factor *= minus_sigmas
+    else:
+        deviation_of_lanes.mul_(minus_sigmas)
+    return torch.addcdiv(largest_of(filled), deviation_of_lanes, number.sqrt_(), value=factor)
 
 
 class DeviceRanges:
@@ -140,7 +162,7 @@ class DeviceRanges:
                 "divisor": (host.temperature[rows], 1),
                 "typical_p": (numpy.where(typical_p < 1, typical_p, NEVER), NEVER),
                 "epsilon": (host.epsilon_cutoff[rows], 0),
-                "eta": (eta, 0),
+                "eta": (1 / eta, numpy.inf),
                 "log_root_eta": (numpy.log(eta) / 2, -numpy.inf),
                 "top_a": (host.top_a[rows], 0),
                 "minus_sigmas": (-numpy.where(sigmas > 0, sigmas, LARGEST), -LARGEST),
@@ -148,16 +170,25 @@ class DeviceRanges:
         sent = to_device(numpy.stack([numbers for numbers, _ in terms.values()]).astype(numpy.float32), device)
         columns = zip(terms.items(), sent.unsqueeze(2), strict=True)
         on = {name: column for (name, (numbers, off)), column in columns if (numbers != off).any()}
-        self._divisor, self._typical_p, self._minus_sigmas = map(on.get, ("divisor", "typical_p", "minus_sigmas"))
-        self._epsilon, self._top_a, self._eta, self._log_root_eta = map(
-            on.get, ("epsilon", "top_a", "eta", "log_root_eta")
+        self._divisor, self._typical_p, self._epsilon, self._top_a = map(
+            on.get, ("divisor", "typical_p", "epsilon", "top_a")
         )
+        self._minus_sigmas: Tensor | float | None = on.get("minus_sigmas")
+        if sigmas[0] > 0 and (sigmas == sigmas[0]).all():
+            self._minus_sigmas = -float(sigmas[0])
         self._surprises = None
         if host.mirostat_tau[rows].any():
             self._surprises = SurpriseBounds(host.mirostat_tau[rows] > 0, host.state_slot[rows], states)
         self._is_xtc_on = bool(host.xtc_probability[rows].any())
         self._has_min_p = self._is_xtc_on and bool(host.min_p[rows].any())
-        self._has_entropy = self._eta is not None or self._typical_p is not None
+        self._eta, self._sums = None, None
+        if "eta" in on:
+            self._eta = EtaTerms(
+                torch.stack((torch.zeros_like(on["eta"]), on["log_root_eta"])), on["eta"].repeat(3, 1, 1)
+            )
+            self._sums = self._eta.quotients[1:]
+        elif self._typical_p is not None:
+            self._sums = torch.empty(2, len(rows), 1, device=device)
         by_weight = (self._epsilon, self._eta, self._top_a, self._surprises)
         self._has_bounds = self._has_min_p or any(bound is not None for bound in by_weight)
         self._zero, self._infinity = to_device(numpy.array([0, numpy.inf], numpy.float32), device).split(1)
@@ -173,7 +204,7 @@ class DeviceRanges:
         if self._minus_sigmas is not None:
             dropped = values < least_by_deviation(values, self._minus_sigmas, self._zero)
         if self._has_bounds or self._is_xtc_on or self._typical_p is not None:
-            weighed = Weighed.of(values, self._divisor, self._has_entropy, self._typical_p is not None)
+            weighed = Weighed.of(values, self._divisor, self._sums, self._typical_p is not None)
             dropped = self._dropped_by_weight(weighed, numbers, dropped)
         assert dropped is not None, "some filter is on"
         return dropped
@@ -207,8 +238,8 @@ class DeviceRanges:
             bounds.append(least_by_epsilon(weighed, self._epsilon))
         if self._surprises is not None:
             bounds.append(least_by_epsilon(weighed, self._surprises.probabilities()))
-        if self._eta is not None and self._log_root_eta is not None:
-            bounds.append(least_by_eta(weighed, self._eta, self._log_root_eta))
+        if self._eta is not None:
+            bounds.append(self._eta.least())
         if self._top_a is not None:
             bounds.append(least_by_top_a(weighed, self._top_a))
         if min_p is not None:

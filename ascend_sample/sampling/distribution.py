@@ -7,7 +7,7 @@ a device.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from ascend_sample.sampling import routes
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.best_tokens import without_nan
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
-from ascend_sample.sampling.row_parameters import COLUMNS, RowParameters, RowStatus
+from ascend_sample.sampling.row_parameters import COLUMNS, RowParameters
 from ascend_sample.sampling.total_order import mask_below_top_k
 from ascend_sample.sampling.weights import is_outside_nucleus
 
@@ -35,7 +35,8 @@ def filter_logits(
 ) -> Tensor:
     """Returns logits / temperature where top-k, top-p and min-p keep an entry, and -inf elsewhere.
 
-    A softmax of the result is the distribution that `sample_rows` draws from.
+    A softmax of the result is the distribution that `sample_rows` draws from, but for rounding the quotients to
+    float32, by up to 2^-24 of each.
 
     Args:
         logits: float32, float16 or bfloat16 [rows, vocab_size]. NaN counts as -inf; where there is +inf, nothing else
@@ -55,28 +56,24 @@ def filter_logits(
 
     Source: docs/sampling.md, section 1 "What is drawn".
     """
-    cleaned = cleaned_rows(logits)
-    values = cleaned.logits
-    if temperature is None:
-        temperature = torch.ones(values.shape[:1], device=values.device)
-    is_greedy = temperature == 0
-    if top_k is not None:
-        values = mask_below_top_k(values, top_k, keep_ties)
-    values = mask_below_top_k(values, is_greedy.to(torch.int32), keep_ties=False, most=1)
-    scaled = divided_by_temperature(values, cleaned.maximum, temperature)
-    weights = scaled.exp()
-    is_kept = scaled > -torch.inf
-    if top_p is not None:
-        is_kept &= _is_in_nucleus(weights, values, top_p)
-    if min_p is not None:
-        is_kept &= weights >= min_p.unsqueeze(1)
-    divisor = torch.where(is_greedy, 1.0, temperature).unsqueeze(1)
-    return (values / divisor).masked_fill(~is_kept, -torch.inf)
+    scaled = _scaled(logits, temperature, top_k, top_p, min_p, keep_ties)
+    divided = logits.float() if temperature is None else logits.float() / _divisor(temperature)
+    return torch.where(scaled > -torch.inf, divided, -torch.inf)
 
 
 def kept_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = False) -> Tensor:
     """Does what `filter_logits` does, for parameters of which some are known to be off."""
     return filter_logits(logits, **parameters.filters(), keep_ties=keep_ties)
+
+
+def scaled_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = False) -> Tensor:
+    """Returns `kept_logits` less their maximum, for what shifts rows anyway: no digit is lost to how large they are.
+
+    The difference of two logits is divided by the temperature: rounding each quotient would move the difference by as
+    much as the quotients are large. Entries of +inf become 0, and a row without any logit above -inf stays so.
+    """
+    filters = dict.fromkeys(("temperature", "top_k", "top_p", "min_p")) | parameters.filters()
+    return _scaled(logits, **filters, keep_ties=keep_ties)
 
 
 def drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
@@ -123,7 +120,7 @@ class Distributions:
         self._has_large_k = bool((is_k_on & (facts["top_k"] > LARGEST_FUSED_K) & ~is_greedy).any())
         self.divisor: Tensor | None = None
         if bool(((facts["temperature"] != 1) & ~is_greedy).any()):
-            self.divisor = torch.where(self._own.temperature == 0, 1.0, self._own.temperature).unsqueeze(1)
+            self.divisor = _divisor(self._own.temperature)
         self._exceeded = exceeded(self._own.top_p)
         self._ends: Tensor | None = None
 
@@ -229,32 +226,29 @@ def _finite(logits: Tensor) -> Tensor:
     return torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
 
 
-class CleanedRows(NamedTuple):
-    """Logits without NaN, and what was found in them."""
-
-    logits: Tensor  # float32 [rows, vocab_size], -inf for NaN
-    maximum: Tensor  # float32 [rows, 1]
-    status: Tensor  # int8 [rows]
-
-
-def cleaned_rows(logits: Tensor) -> CleanedRows:
-    """Finds what is wrong with each row, and lets NaN count as -inf.
-
-    Args:
-        logits: of any floating dtype, [rows, vocab_size].
-
-    Example:
-        >>> cleaned_rows(torch.tensor([[1.0, torch.nan], [0.0, 2.0]])).status.tolist()
-        [2, 0]
-    """
-    values = logits.float()
-    is_nan = values.isnan()
-    values = values.masked_fill(is_nan, -torch.inf)
-    maximum = values.amax(1, keepdim=True)
-    status = torch.zeros(len(values), dtype=torch.int8, device=values.device)
-    status = status.masked_fill(maximum[:, 0] == -torch.inf, RowStatus.ALL_MASKED)
-    status = status.masked_fill(maximum[:, 0] == torch.inf, RowStatus.INF_SEEN)
-    return CleanedRows(values, maximum, status.masked_fill(is_nan.any(1), RowStatus.NAN_SEEN))
+def _scaled(
+    logits: Tensor,
+    temperature: Tensor | None,
+    top_k: Tensor | None,
+    top_p: Tensor | None,
+    min_p: Tensor | None,
+    keep_ties: bool,
+) -> Tensor:
+    """Does what `scaled_logits` does, for the arguments of `filter_logits`."""
+    values = without_nan(logits)
+    if top_k is not None:
+        values = mask_below_top_k(values, top_k, keep_ties)
+    if temperature is None:
+        temperature = torch.ones(values.shape[:1], device=values.device)
+    values = mask_below_top_k(values, (temperature == 0).to(torch.int32), keep_ties=False, most=1)
+    maximum = values.amax(1, keepdim=True).clamp_(min=-LARGEST)  # which no -inf equals
+    scaled = divided_by_temperature(values, maximum, temperature)
+    weights = scaled.exp()
+    if top_p is not None:
+        scaled.masked_fill_(~_is_in_nucleus(weights, values, top_p), -torch.inf)
+    if min_p is not None:
+        scaled.masked_fill_(weights < min_p.unsqueeze(1), -torch.inf)
+    return scaled
 
 
 def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor) -> Tensor:
@@ -268,8 +262,12 @@ def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor)
     Returns:
         float32 [rows, columns].
     """
-    divisor = torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
-    return torch.where(logits == maximum, 0.0, (logits - maximum) / divisor)
+    return torch.where(logits == maximum, 0.0, (logits - maximum) / _divisor(temperature))
+
+
+def _divisor(temperature: Tensor) -> Tensor:
+    """Returns temperatures with 1 for 0, float32 [rows, 1]."""
+    return torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
 
 
 def exceeded(top_p: Tensor) -> Tensor:

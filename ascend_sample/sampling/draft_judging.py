@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ascend_sample.sampling.distribution import Distributions, kept_logits
+from ascend_sample.sampling.distribution import Distributions, scaled_logits
 from ascend_sample.sampling.draft_places import ChainLayout, DraftPlaces
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import DrawKeys, KnownNoise, can_be_sent, sent
@@ -180,7 +180,7 @@ def probabilities_of(rows: Tensor, parameters: RowParameters, distributions: Dis
     """
     if distributions is not None:
         return never_empty(distributions.probabilities(rows))
-    return never_empty(torch.softmax(finite_kept(kept_logits(rows, parameters, keep_ties=True)), 1))
+    return never_empty(torch.softmax(scaled_logits(rows, parameters, keep_ties=True), 1))
 
 
 def never_empty(probabilities: Tensor) -> Tensor:

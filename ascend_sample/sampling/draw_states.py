@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ascend_sample.sampling.batch import SamplingBatch
 
 NATS_OF_A_BIT: Final = math.log(2)
-LEAST_LOGPROB: Final = -64 * NATS_OF_A_BIT
-"""No draw reaches deeper."""
 
 
 class StepStates(NamedTuple):
@@ -162,7 +160,8 @@ class _RowsOfRule:
             return Listed.of(kept.of_all(), self._rows, logits.shape[1])
         if left is not None:
             return Dense(self._of_batch(left.kept))
-        return Dense(kept_values(self._of_batch(logits), self._parameters, self._distributions, self._keep_ties))
+        values = kept_values(self._of_batch(logits), self._parameters, self._distributions, self._keep_ties)
+        return Dense(values, is_other=True)
 
     def _of_batch(self, tensor: Tensor) -> Tensor:
         return tensor if self._there is None else tensor.index_select(0, self._there)
@@ -187,8 +186,7 @@ class Mirostat:
 
     def moved(self, before: Tensor, choices: Choices, token_ids: Tensor) -> Tensor:
         """Returns mu - eta * (surprise - tau), float32 [rows, `STATE_WIDTH`]: of the tokens, int64 [rows]."""
-        logprobs = choices.logprobs_of(token_ids).unsqueeze(1).clamp(min=LEAST_LOGPROB)
-        return torch.addcmul(before, self._eta, logprobs.add_(self._tau))
+        return torch.addcmul(before, self._eta, choices.logprobs_of(token_ids).unsqueeze(1).add_(self._tau))
 
 
 class AdaptiveP:
@@ -200,16 +198,19 @@ class AdaptiveP:
     """
 
     def __init__(self, batch: SamplingBatch, rows: npt.NDArray[np.int64]) -> None:
-        numbers = np.stack((2 * batch.host.adaptive_target, batch.host.adaptive_decay))[:, rows]
-        self._twice_the_target, self._decay = to_device(numbers, batch.device).unsqueeze(2)
+        target, decay = batch.host.adaptive_target[rows], batch.host.adaptive_decay[rows]
+        numbers = np.stack((2 * target, decay, np.zeros_like(target), np.ones_like(target)))
+        there = to_device(numbers, batch.device)
+        self._twice_the_target, self._decay, _, self._ones = there.unsqueeze(2)
+        self._chances_and_ones = there[2:]  # each step writes its chances
 
     def drawn(self, choices: Choices, before: Tensor, noise: Tensor) -> Tensor:
         """Returns tokens, int64 [rows], whose probabilities are near to what is missing: by noise, as of `Choices`."""
         # Twice the target less the average so far, which is the one sum over the other.
         missing = torch.addcdiv(self._twice_the_target, before[:, :1], before[:, 1:], value=-1)
-        return choices.drawn_near(missing.clamp_(0, 1), noise)
+        return choices.drawn_near(missing.clamp_(0, 1), self._ones, noise)
 
     def moved(self, before: Tensor, choices: Choices, token_ids: Tensor) -> Tensor:
         """Returns the sums with the tokens' probabilities, of weight 1, and what was before with less."""
-        chances = choices.probabilities_of(token_ids).unsqueeze(1)
-        return torch.addcmul(torch.nn.functional.pad(chances, (0, 1), value=1.0), before, self._decay)
+        choices.probabilities_of(token_ids, out=self._chances_and_ones[0])
+        return torch.addcmul(self._chances_and_ones.t(), before, self._decay)

@@ -17,7 +17,7 @@ from torch import Tensor
 from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.best_tokens import sum_of_rows
-from ascend_sample.sampling.distribution import Distributions, kept_logits
+from ascend_sample.sampling.distribution import Distributions, scaled_logits
 from ascend_sample.sampling.logprobs import LARGEST, AskingRows
 from ascend_sample.sampling.row_parameters import RowParameters, RowStatus
 from ascend_sample.sampling.total_order import mask_below_top_k
@@ -222,7 +222,7 @@ def kept_values(
     """
     if distributions is not None:
         return distributions.scaled_but_for_a_shift(logits)
-    values = kept_logits(logits, parameters, keep_ties)
+    values = scaled_logits(logits, parameters, keep_ties)
     # A top_k of 1 is greedy, whatever becomes of ties elsewhere.
     return mask_below_top_k(values, (parameters.top_k == 1).to(torch.int32), False, most=1) if keep_ties else values
 

@@ -65,7 +65,7 @@ def whole_segments(rows: int, vocab_size: int, device: torch.device) -> Tensor:
 
 
 def draw_from_segments(weights: Tensor, vocab_size: int, noise: Tensor) -> Tensor:
-    """Draws one id a row: eight launches.
+    """Draws one id a row: seven launches, and one more where the last segment is not full.
 
     Each segment is summed by itself, so its sum does not depend on how many other segments and rows there are.
 
@@ -86,7 +86,7 @@ def draw_from_segments(weights: Tensor, vocab_size: int, noise: Tensor) -> Tenso
     """
     rows, columns = weights.shape
     if columns > vocab_size:
-        weights[:, vocab_size:] = 0
+        weights[:, vocab_size:].zero_()
     segments = weights.view(rows, -1, SEGMENT)
     winner = (segments.sum(2) / noise[:, SEGMENT:]).argmax(1)
     inside = segments.gather(1, winner.view(rows, 1, 1).expand(-1, 1, SEGMENT)).squeeze(1)

@@ -84,13 +84,13 @@ BUDGETS = {
     "top-k": _all_alike(10, FLOAT, top_k=50),
     "top-k, top-p": _all_alike(10, FLOAT, top_k=50, top_p=0.9),
     "top-k, top-p, temperature": _all_alike(14, FLOAT, top_k=50, top_p=0.9, temperature=0.7),
-    "no filter": _all_alike(20, FLOAT),
-    "temperature alone": _all_alike(20, FLOAT, temperature=0.7),
-    "min-p": _all_alike(28, FLOAT + MARK, min_p=0.1),
-    "top-p": _all_alike(28, 2 * FLOAT, top_p=0.9),  # one of them is the operator's result
-    "top-p that 16 bits represent": _all_alike(28, 2 * FLOAT, top_p=0.75),
-    "top-p, temperature": _all_alike(28, 2 * FLOAT, top_p=0.9, temperature=0.7),
-    "k = 5000": _all_alike(28, 5 * FLOAT, top_k=5000),  # a sort's values and ids are 3 of them
+    "no filter": _all_alike(18, FLOAT),
+    "temperature alone": _all_alike(19, FLOAT, temperature=0.7),
+    "min-p": _all_alike(20, FLOAT + MARK, min_p=0.1),
+    "top-p": _all_alike(19, 2 * FLOAT, top_p=0.9),  # one of them is the operator's result
+    "top-p that 16 bits represent": _all_alike(19, 2 * FLOAT, top_p=0.75),
+    "top-p, temperature": _all_alike(20, 2 * FLOAT, top_p=0.9, temperature=0.7),
+    "k = 5000": _all_alike(21, 5 * FLOAT, top_k=5000),  # a sort's values and ids are 3 of them
     # Biases, bans, penalties, masks: the rows of all routes lie in one copy in float32.
     "greedy, penalties": Budget(6 + OF_PENALTIES, FLOAT, (replace(SIX_KINDS[0], **PENALTIES),)),
     "top-k, penalties": Budget(10 + OF_PENALTIES, FLOAT, (SamplingParams(seed=1, top_k=50, **PENALTIES),)),
@@ -98,15 +98,15 @@ BUDGETS = {
         14 + OF_PENALTIES, FLOAT, (replace(FILTERED, **PENALTIES), FILTERED, FILTERED)
     ),
     "a repetition penalty": Budget(14 + OF_PENALTIES, FLOAT, (replace(FILTERED, repetition_penalty=1.05),)),
-    "no filter, penalties": Budget(20 + OF_PENALTIES, FLOAT, (replace(UNFILTERED, **PENALTIES), UNFILTERED)),
+    "no filter, penalties": Budget(18 + OF_PENALTIES, FLOAT, (replace(UNFILTERED, **PENALTIES), UNFILTERED)),
     "greedy, biases and bans": Budget(6 + OF_BIASES, FLOAT, (replace(SIX_KINDS[0], **BIASES),)),
     "a bias and a ban on some rows": Budget(14 + OF_BIASES, FLOAT, (replace(FILTERED, **BIASES), FILTERED, FILTERED)),
-    "no filter, biases and bans": Budget(20 + OF_BIASES, FLOAT, (replace(UNFILTERED, **BIASES),)),
+    "no filter, biases and bans": Budget(18 + OF_BIASES, FLOAT, (replace(UNFILTERED, **BIASES),)),
     "allowed ids": Budget(14 + OF_BIASES, FLOAT, (replace(FILTERED, allowed_ids=range(9)), FILTERED)),
     "greedy, bitmask": Budget(6 + OF_A_BITMASK, FLOAT + MARK, (SIX_KINDS[0],), "there"),
     "top-k, bitmask": Budget(10 + OF_A_BITMASK, FLOAT + MARK, (SIX_KINDS[1],), "there"),
     "top-k, top-p, temperature, bitmask": Budget(14 + OF_A_BITMASK, FLOAT + MARK, (FILTERED,), "sent"),
-    "no filter, bitmask": Budget(20 + OF_A_BITMASK, FLOAT + MARK, (UNFILTERED,), "sent"),
+    "no filter, bitmask": Budget(18 + OF_A_BITMASK, FLOAT + MARK, (UNFILTERED,), "sent"),
     "all edits": Budget(
         14 + OF_PENALTIES + OF_BIASES + OF_A_BITMASK,
         FLOAT + MARK,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from ascend_sample.sampling import filter_logits
+from ascend_sample.sampling import SamplingBatch, filter_logits
+from ascend_sample.sampling.distribution import scaled_logits
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.reference import kept_ids
 
@@ -44,3 +45,28 @@ def test_special_values(device: str) -> None:
     assert filtered[0].tolist() == [-torch.inf, 1.0, 2.0]
     assert filtered[1].tolist() == [torch.inf, -torch.inf, torch.inf]
     assert (filtered[2] == -torch.inf).all()
+
+
+def test_a_softmax_of_scaled_logits_loses_no_digits(device: str) -> None:
+    """Of the logits divided first it is off by 2e-6."""
+    params = [SamplingParams(temperature=temperature, top_k=7, seed=1) for temperature in (0.7, 0.2, 1.7, 0.0)]
+    batch = SamplingBatch(300, device)
+    batch.extend(params)
+    logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(1)) + 30
+    for keep_ties in (False, True):
+        found = scaled_logits(logits.to(device), batch.row_parameters(), keep_ties).cpu().double().log_softmax(1)
+        for row, one in enumerate(params):
+            kept = sorted(kept_ids(logits[row].double().numpy(), one, keep_ties))
+            assert (found[row] > -torch.inf).nonzero().flatten().tolist() == kept
+            wanted = (logits[row, kept].double() / (float(np.float32(one.temperature)) or 1.0)).log_softmax(0)
+            torch.testing.assert_close(found[row, kept], wanted, rtol=2**-23, atol=1e-7)
+
+
+def test_scaled_logits_of_special_values(device: str) -> None:
+    batch = SamplingBatch(3, device)
+    batch.extend([SamplingParams(temperature=0.5, top_p=0.9, seed=1)] * 3)
+    logits = torch.tensor([[torch.nan, 1.0, 2.0], [torch.inf, 1.0, torch.inf], [-torch.inf] * 3], device=device)
+    found = scaled_logits(logits, batch.row_parameters()).cpu()
+    assert found[0].tolist() == [-torch.inf, -2.0, 0.0]
+    assert found[1].tolist() == [0.0, -torch.inf, 0.0]
+    assert (found[2] == -torch.inf).all()

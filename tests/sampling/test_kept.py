@@ -76,6 +76,14 @@ def test_sets_are_the_references(dtype: torch.dtype, device: str) -> None:
         assert check_rows(logits, params, device, keep_ties=keep_ties) <= 3
 
 
+@pytest.mark.parametrize("keep_ties", [False, True])
+def test_digits_are_not_lost_to_large_logits(keep_ties: bool, device: str) -> None:
+    """Rounding 30 / 0.7 to float32 alone moves it by up to 2e-6."""
+    params = [params_of(seed=row, top_k=5, temperature=(0.7, 0.2)[row % 2]) for row in range(40)]
+    logits = torch.randn(40, 300, generator=torch.Generator().manual_seed(5)) + 30
+    assert check_rows(logits, params, device, keep_ties=keep_ties) == 0
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_whole_vocabulary(dtype: torch.dtype, device: str) -> None:
     logits = rows_of(5, 151_936, dtype)

@@ -321,8 +321,8 @@ def test_who_cannot_serve_them_says_so(npu: str) -> None:
         Sampler(shard=shard)(torch.zeros(1, 3), new_batch([SamplingParams(xtc_probability=0.5)], vocab_size=5))
 
 
-COSTS = {"epsilon": (10, 2), "top-a": (9, 2), "xtc": (12, 3), "eta": (13, 3), "top-n-sigma": (13, 2)}
-COSTS |= {"typical": (18, 9), "all": (55, 9)}
+COSTS = {"epsilon": (10, 2), "top-a": (9, 2), "xtc": (12, 3), "eta": (12, 3), "top-n-sigma": (12, 2)}
+COSTS |= {"typical": (18, 9), "all": (53, 9)}
 """Launches more than a step without, and how many numbers are held for each logit."""
 
 
@@ -348,6 +348,17 @@ def test_launches_beside_those_of_a_step_without(
     assert costs[1]["copies"] == {"h2d": 2 if "xtc_probability" in fields else 1}
     marks = 2 if name == "all" else 1
     assert costs[1]["memory"] <= (4 * memory + marks) * step_costs.ROUNDING
+
+
+def test_a_launch_more_where_rows_ask_for_different_deviations(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    costs = []
+    for sigmas in ((0.0,), (1.0,), (1.0, 2.0)):
+        rows = tuple(SamplingParams(seed=1, top_n_sigma=each) for each in sigmas)
+        monkeypatch.setitem(step_costs.BUDGETS, "ranges", step_costs.Budget(0, 0, rows))
+        costs.append(step_costs.measured("ranges", 64, 32000, torch.bfloat16)["launches"])
+    assert [cost - costs[0] for cost in costs] == [0, 12, 13]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.01, 50.0])
@@ -378,13 +389,16 @@ def check_coins_and_ranges(device: str) -> None:
     for logits in (rows_of(24), rows_of(24, vocab_size=9)):
         with_nan = logits.clone()
         with_nan[::5, 7] = NAN
-        for fields in (*FILTERS.values(), {"epsilon_cutoff": 0.9}, {"typical_p": 0.5, "epsilon_cutoff": 0.9}):
-            asked = [fields if row % 3 else {} for row in range(24)]
+        kinds = [({}, fields) for fields in (*FILTERS.values(), {"epsilon_cutoff": 0.9})]
+        kinds.append(({}, {"typical_p": 0.5, "epsilon_cutoff": 0.9}))
+        kinds.append(tuple({"top_n_sigma": sigmas} for sigmas in (1.5, 0.5, 0.0)))
+        for kind in kinds:
+            asked = [kind[min(row % 3, len(kind) - 1)] for row in range(24)]
             rows = [SamplingParams(seed=row, temperature=1 + row % 2, **one) for row, one in enumerate(asked)]
             for place in ("cpu", device):
                 kept = kept_of(logits, rows, place)
                 check_kept(logits, rows, kept, near=1e-5)
-                assert kept.any(1).all(), fields
+                assert kept.any(1).all(), kind
             check_kept(with_nan.nan_to_num(nan=-INF, neginf=-INF), rows, kept_of(with_nan, rows, device), near=1e-5)
 
 
