@@ -241,8 +241,7 @@ def _scaled(
     if temperature is None:
         temperature = torch.ones(values.shape[:1], device=values.device)
     values = mask_below_top_k(values, (temperature == 0).to(torch.int32), keep_ties=False, most=1)
-    maximum = values.amax(1, keepdim=True).clamp_(min=-LARGEST)  # which no -inf equals
-    scaled = divided_by_temperature(values, maximum, temperature)
+    scaled = divided_by_temperature(values, values.amax(1, keepdim=True), temperature)
     weights = scaled.exp()
     if top_p is not None:
         scaled.masked_fill_(~_is_in_nucleus(weights, values, top_p), -torch.inf)
@@ -252,7 +251,7 @@ def _scaled(
 
 
 def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor) -> Tensor:
-    """Returns (logits - maximum) / temperature, which never overflows: 0 for the maximum, even where that is infinite.
+    """Returns (logits - maximum) / temperature, which never overflows: 0 for the maximum, +inf too; -inf stays.
 
     Args:
         logits: float32 [rows, columns] without NaN.
@@ -262,6 +261,7 @@ def divided_by_temperature(logits: Tensor, maximum: Tensor, temperature: Tensor)
     Returns:
         float32 [rows, columns].
     """
+    maximum = maximum.clamp(min=-LARGEST)  # which no -inf equals
     return torch.where(logits == maximum, 0.0, (logits - maximum) / _divisor(temperature))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.best_tokens import best_entries, chunk_lanes
-from ascend_sample.sampling.distribution import Distributions, kept_logits
+from ascend_sample.sampling.distribution import Distributions, kept_logits, scaled_logits
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.row_table import to_device
@@ -233,14 +233,19 @@ def processed_logprobs(
         mode: a processed one.
         token_ids: int64, theirs.
         parameters: theirs.
-        distributions: theirs, on a device whose operators find what is kept; None: `kept_logits` does.
+        distributions: theirs, on a device whose operators find what is kept; None: `processed_logits` does.
         keep_ties: as for `Sampler`.
     """
     asking = asking.gathered()
     if distributions is None:
-        return gather_logprobs(asking, kept_logits(logits, parameters, keep_ties), mode, token_ids)
+        return gather_logprobs(asking, processed_logits(logits, parameters, mode, keep_ties), mode, token_ids)
     found = gather_logprobs(asking, distributions.scaled(logits), mode, token_ids, is_scaled=True)
     return found if mode.is_normalised else divided_logits(found, logits, distributions.divisor)
+
+
+def processed_logits(logits: Tensor, parameters: RowParameters, mode: LogprobsMode, keep_ties: bool = False) -> Tensor:
+    """Returns what temperature and filters make of rows, float32 [rows, columns]; normalised ones, but for a shift."""
+    return (scaled_logits if mode.is_normalised else kept_logits)(logits, parameters, keep_ties)
 
 
 def divided_logits(found: Logprobs, logits: Tensor, divisor: Tensor | None) -> Logprobs:

@@ -161,6 +161,26 @@ def test_what_stands_beside_infinity_is_dropped(device: str, temperature: float)
     assert found.values.tolist() == [[0.0, 0.0, -torch.inf, -torch.inf]] * 2
 
 
+@pytest.mark.parametrize("keep_ties", [False, True])
+@pytest.mark.parametrize("top_k", [None, 50])
+def test_no_digits_are_lost_to_logits_that_are_large_beside_the_temperature(
+    device: str, top_k: int | None, keep_ties: bool
+) -> None:
+    """Quotients near 70 are rounded by up to 4e-6."""
+    rows, temperature = 40, 0.6
+    logits = torch.randn(rows, 3000, generator=torch.Generator().manual_seed(2)) + 40
+    batch = SamplingBatch(3000, device)
+    batch.extend([SamplingParams(temperature=temperature, top_k=top_k, logprobs=5, seed=row) for row in range(rows)])
+    sampler = Sampler(LogprobsMode.PROCESSED_LOGPROBS.value, keep_ties=keep_ties)
+    found = sampler(logits.to(device), batch).logprobs
+    assert found is not None
+    scaled = logits.double() / float(torch.tensor(temperature))
+    if top_k is not None:
+        scaled = scaled.masked_fill(scaled < scaled.topk(top_k).values[:, -1:], -torch.inf)
+    expected = scaled.log_softmax(1).gather(1, found.token_ids.cpu())
+    assert float((found.values.cpu() - expected).abs().max()) < 1e-6
+
+
 @pytest.mark.parametrize("entries", [1, 2, 3, 5, 8, 1000, 151936])
 def test_sums_do_not_depend_on_the_number_of_rows(device: str, entries: int) -> None:
     values = torch.rand(7, entries, generator=torch.Generator().manual_seed(entries))

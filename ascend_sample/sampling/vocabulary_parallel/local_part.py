@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ascend_sample.sampling.logprobs import LogprobsMode
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.row_parameters import RowStatus
 from ascend_sample.sampling.vocabulary_parallel import race
@@ -163,12 +164,12 @@ class LocalPart:
                 found.append(CutRows(tensor, rows, where, chosen.of_batch, maximum, temperature, digits))
         return found
 
-    def reported(self, rows: Rows, is_processed: bool, maxima: race.Singles) -> tuple[list[PartOfRows], Tensor]:
+    def reported(self, rows: Rows, mode: LogprobsMode, maxima: race.Singles) -> tuple[list[PartOfRows], Tensor]:
         """Returns this part of rows whose logprobs are wanted.
 
         Args:
             rows: which rows of the batch, ascending.
-            is_processed: they are those of what temperature and min-p leave.
+            mode: which numbers are: in a processed one, of what temperature and min-p leave.
             maxima: of the whole rows of the batch.
 
         Returns:
@@ -177,7 +178,7 @@ class LocalPart:
         is_unsure = torch.zeros(len(rows), dtype=torch.bool)
         if self._local is None:
             return [], is_unsure
-        if not is_processed:
+        if not mode.is_processed:
             there = None if len(rows) == len(self.status) else torch.from_numpy(rows)
             return [PartOfRows(self._own, there, torch.arange(len(rows)))], is_unsure
         parts = []
@@ -188,6 +189,7 @@ class LocalPart:
                 torch.from_numpy(maxima)[chosen.of_batch],
                 self._plan.parameters.temperature[chosen.of_batch],
                 self._plan.min_p[chosen.of_batch],
+                mode,
             )
             parts.append(PartOfRows(kept, None, chosen.where))
         return parts, is_unsure

@@ -230,14 +230,17 @@ def best_of_ranks(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     return by_value.values[:, :count], by_id.values.gather(1, by_value.indices[:, :count])
 
 
-def processed_part(logits: Tensor, maximum: Tensor, temperature: Tensor, min_p: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns what `filter_logits` makes of parts of rows without top-k and top-p, float32 [rows, ids].
+def processed_part(
+    logits: Tensor, maximum: Tensor, temperature: Tensor, min_p: Tensor, mode: LogprobsMode
+) -> tuple[Tensor, Tensor]:
+    """Returns what `processed_logits` makes of parts of rows without top-k and top-p, float32 [rows, ids].
 
     Args:
         logits: floats [rows, ids], edited.
         maximum: float32 [rows], of the whole rows.
         temperature: float32 [rows] > 0.
         min_p: float32 [rows].
+        mode: a processed one.
 
     Returns:
         These, and of each row whether a weight is as near to min_p as weights in float32 are to what they should be:
@@ -250,7 +253,8 @@ def processed_part(logits: Tensor, maximum: Tensor, temperature: Tensor, min_p: 
         weights = scaled.exp()
         is_kept &= weights >= limit
         is_unsure = (((weights - limit).abs() <= UNSURE * limit) & (scaled < 0) & (limit > 0)).any(1)
-    return (values / temperature.unsqueeze(1)).masked_fill_(~is_kept, -torch.inf), is_unsure
+    numbers = scaled if mode.is_normalised else values / temperature.unsqueeze(1)
+    return numbers.masked_fill_(~is_kept, -torch.inf), is_unsure
 
 
 def report_kept(

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
-from ascend_sample.sampling.distribution import kept_logits
-from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode
+from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, processed_logits
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.row_parameters import RowsOutput
 from ascend_sample.sampling.serving import EDITS_OF_ROWS
@@ -261,9 +260,9 @@ class _Step:
         rows = np.setdiff1d(self._plan.reported, open_rows)
         report = None
         if len(rows):
-            is_processed, rank = self._mode.is_processed, self._shard.exchange.rank
-            of_rank, is_unsure = self._part.reported(rows, is_processed, maxima)
-            dtype = torch.float32 if is_processed else self._logits.dtype
+            rank = self._shard.exchange.rank
+            of_rank, is_unsure = self._part.reported(rows, self._mode, maxima)
+            dtype = torch.float32 if self._mode.is_processed else self._logits.dtype
             tokens = self._token_ids[torch.from_numpy(rows)]
             report = ReportedRows(
                 self._borders, rank, rows, of_rank, dtype, self._most_reported, self._mode.is_normalised, tokens
@@ -317,7 +316,7 @@ class _Step:
             return
         here, of_batch = torch.from_numpy(asking), torch.from_numpy(rows[asking])
         parameters = self._batch.row_parameters().of_rows(rows[asking], of_batch)
-        kept = kept_logits(values[here], parameters)
+        kept = processed_logits(values[here], parameters, self._mode)
         most, vocab_size, tokens = self._most_reported, self._batch.vocab_size, self._token_ids[of_batch]
         self._logprobs.append(report_kept(rows[asking], kept, ids[here], tokens, vocab_size, most, self._mode))
 
