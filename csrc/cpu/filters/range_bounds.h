@@ -58,9 +58,9 @@ class RangeBounds {
     return std::nullopt;
   }
 
-  /// The same where nothing matters but the first k that the range does not leave out above: what it
-  /// keeps below them is not told. None too where these, so many of the total order or all that the
-  /// row has, do not hold them.
+  /// The same where nothing matters but the first k that the range does not leave out above: what
+  /// it keeps below them is not told. None too where these, so many of the total order or all that
+  /// the row has, do not hold them.
   std::optional<ValueRange> find_among(const Candidates& first, size_t many, size_t k) {
     pad(first.values, first.count);
     const float last = first.values[first.count - 1];
