@@ -72,8 +72,7 @@ def scaled_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = F
     The difference of two logits is divided by the temperature: rounding each quotient would move the difference by as
     much as the quotients are large. Entries of +inf become 0, and a row without any logit above -inf stays so.
     """
-    filters = dict.fromkeys(("temperature", "top_k", "top_p", "min_p")) | parameters.filters()
-    return _scaled(logits, **filters, keep_ties=keep_ties)
+    return _scaled(logits, **parameters.filters(), keep_ties=keep_ties)
 
 
 def drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
@@ -228,11 +227,11 @@ def _finite(logits: Tensor) -> Tensor:
 
 def _scaled(
     logits: Tensor,
-    temperature: Tensor | None,
-    top_k: Tensor | None,
-    top_p: Tensor | None,
-    min_p: Tensor | None,
-    keep_ties: bool,
+    temperature: Tensor | None = None,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    min_p: Tensor | None = None,
+    keep_ties: bool = False,
 ) -> Tensor:
     """Does what `scaled_logits` does, for the arguments of `filter_logits`."""
     values = without_nan(logits)
