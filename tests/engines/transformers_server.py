@@ -115,3 +115,5 @@ def test_the_plain_server_takes_the_best_tokens_too_but_mixes_seeds(server: Serv
         assert texts(plain, greedy, 1) == texts(server, greedy, 1)
         alone = texts(plain, SEEDED, 1)
         assert texts(plain, SEEDED, 16) != alone, "then its own seeds would do"
+        behind = [texts(plain, [SEEDED[0], request(0, seed=None)], 1)[1] for _ in range(2)]
+        assert behind[0] == behind[1], "then requests without a seed would not repeat themselves"
