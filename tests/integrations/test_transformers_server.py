@@ -73,7 +73,7 @@ def test_greedy_is_the_best_token(model: Any) -> None:
 
 def letters() -> PreTrainedTokenizerFast:
     """Has a letter for each id."""
-    vocabulary = {letter: token_id for token_id, letter in enumerate((string.ascii_letters)[:VOCAB_SIZE])}
+    vocabulary = {letter: token_id for token_id, letter in enumerate(string.ascii_letters[:VOCAB_SIZE])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
