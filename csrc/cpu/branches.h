@@ -79,10 +79,10 @@ template <typename Type>
 std::optional<size_t> sample_compacted(const Row<Type>& row, RowArguments arguments,
                                        Scratch& scratch, Workspace& work) {
   const bool use_k = arguments.uses_k(row.vocab_size());
-  const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
   const bool is_by_min_p = !use_k && !arguments.uses_p() && arguments.uses_min_p();
   // Few of a row, and what min-p alone keeps, take hardly more than a pass anyway.
-  const bool is_fast = keeps_one || is_by_min_p || (use_k && arguments.k <= int32_t{kFewSorted});
+  const bool is_fast =
+      arguments.keeps_best() || is_by_min_p || (use_k && arguments.k <= int32_t{kFewSorted});
   if (!arguments.is_drawn() || arguments.needs_end() || is_fast) {
     return std::nullopt;
   }
@@ -139,7 +139,7 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Scratch& 
   const bool use_k = arguments.uses_k(row.vocab_size());
   const bool use_p = arguments.uses_p();
   const bool is_best_wanted = !arguments.is_drawn() && !arguments.wants_kept();
-  if (is_best_wanted || arguments.keeps_one() || arguments.min_p >= 1.0F) {
+  if (is_best_wanted || arguments.keeps_best()) {
     // Whatever else is kept, the first of the total order is.
     return sample_top_k(row, 1, false, arguments, scratch, work);
   }
@@ -154,15 +154,15 @@ size_t sample_row(const Row<Type>& row, const RowArguments& arguments, Scratch& 
 }
 
 /// A row of the sampling layer whose kept logits are not ranked, drawn by segments. Logits are
-/// divided by the temperature where they are looked at, but for top-p before: it then takes by the
-/// id what the division has made equal.
+/// divided by the temperature where they are looked at, but for top-p, and where the best alone is
+/// kept, before: by the id is then taken what the division has made equal.
 template <typename Type>
 size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch& scratch,
                           Workspace& work) {
-  const bool keeps_one = arguments.keeps_one() || arguments.min_p >= 1.0F;
+  const bool keeps_best = arguments.keeps_best();
   const bool uses_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
   if (kHasFewValues<Type> && arguments.uses_p() && arguments.temperature == 1.0F && !uses_k &&
-      !keeps_one) {
+      !keeps_best) {
     return sample_top_p(row, arguments, scratch, work);  // which scans the row itself
   }
   const Groups groups{kSegmentLines, work.maxima};
@@ -175,15 +175,15 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
   if (uses_k) {
     const TopKEnd end =
         find_top_k_end(row, static_cast<size_t>(arguments.k), arguments.keeps_ties, maximum, work);
-    if (keeps_one || arguments.uses_p() || maximum == kInfinity) {
+    if (keeps_best || arguments.uses_p() || maximum == kInfinity) {
       arguments.k = 0;
       return sample_by_segments(keep_top_k(row, end, scratch, work), arguments, scratch, work);
     }
     cut = cut_of(row, end);
   }
-  if (keeps_one || arguments.uses_p()) {
+  if (keeps_best || arguments.uses_p()) {
     const float temperature = std::exchange(arguments.temperature, 1.0F);
-    if (keeps_one) {
+    if (keeps_best) {
       arguments.segments.reset();
     }
     return temperature == 1.0F || maximum == kInfinity
@@ -265,7 +265,7 @@ TargetRow target_of(const Row<Type>& row, RowArguments arguments, Scratch& scrat
   const auto few = [&](size_t count) {
     return TargetRow::of_few({work.sorted_ids, count}, {memory, count});
   };
-  if (!(arguments.temperature > 0.0F) || arguments.keeps_one() || arguments.min_p >= 1.0F) {
+  if (!(arguments.temperature > 0.0F)) {
     arguments.k = 1;
     arguments.keeps_ties = false;
   }

@@ -157,6 +157,18 @@ def test_each_bit_of_a_mask(vocab_size: int) -> None:
     assert token_ids.tolist() == [1, *[0] * (vocab_size - 1)]
 
 
+@pytest.mark.parametrize("request_", [Request(1e6, 0, 1.0, 1.0), Request(1e6, 0, 0.0, 0.0)])
+def test_what_a_temperature_makes_equal_is_taken_by_the_id(request_: Request) -> None:
+    """Where one entry is kept: an edited row is divided before the best is looked for, as any other."""
+    logits = torch.arange(5000, dtype=torch.float32)[None] * 1e-44
+    few = torch.zeros(5000, dtype=torch.bool)
+    few[[30, 700, 4000]] = True
+    edits = [RowEdits(bitmask=few), RowEdits(bitmask=~few), RowEdits(addends={7: -1.0, 0: -1e9})]
+    check(logits.expand(3, -1), [request_] * 3, edits)
+    token_ids, _ = sample_rows(logits.expand(3, -1), [request_] * 3, edits=arguments_of(edits, 5000))
+    assert token_ids.tolist() == [30, 0, 1]
+
+
 def test_repeats_change_nothing() -> None:
     vocab_size = 700
     logits = make_logits(len(GRID), vocab_size, torch.bfloat16)

@@ -68,9 +68,8 @@ class RangedDraw {
   /// Whether there is a way for this row.
   bool is_served() const {
     const float temperature = filters_.temperature();
-    if (!arguments_.is_drawn() || arguments_.needs_end() || arguments_.keeps_one() ||
-        arguments_.min_p >= 1.0F || !std::isnormal(temperature) ||
-        !std::isnormal(1.0F / temperature)) {
+    if (!arguments_.is_drawn() || arguments_.needs_end() || arguments_.keeps_best() ||
+        !std::isnormal(temperature) || !std::isnormal(1.0F / temperature)) {
       return false;
     }
     if (uses_k()) {

@@ -62,10 +62,13 @@ struct RowArguments {
   /// Whether p keeps the best entry alone.
   bool keeps_one() const { return rules.keeps_one_at_p_0 && p <= 0.0F; }
 
+  /// Whether the best entry alone is kept, whatever the others are.
+  bool keeps_best() const { return keeps_one() || min_p >= 1.0F; }
+
   /// Asks for the best entry alone where it is taken whatever the others are. Returns whether ranks
-  /// decide then: no segments race.
+  /// decide then: no segments race, and no temperature makes another entry equal to the best.
   bool use_ranks() {
-    if (!is_drawn() || keeps_one() || min_p >= 1.0F) {
+    if (!is_drawn() || (keeps_best() && (!segments.has_value() || temperature == 1.0F))) {
       k = 1;
       noise.reset();
       segments.reset();

@@ -24,7 +24,7 @@ class ResultSampler {
         most_(arguments.keeps_one() ? 1
               : uses_k_             ? static_cast<size_t>(arguments.k)
                                     : row.vocab_size()),
-        keeps_best_(arguments.keeps_one() || arguments.min_p >= 1.0F),
+        keeps_best_(arguments.keeps_best()),
         floor_(are_probabilities ? 0.0F : -kInfinity),
         groups_(groups_for(uses_k_              ? most_
                            : arguments.uses_p() ? kMostCandidates
