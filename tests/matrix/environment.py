@@ -22,7 +22,7 @@ TOOLS: Final = (
 """What the build and the chosen tests need beside torch, torch_npu and numpy, in the versions of `PINS`."""
 SETUPTOOLS: Final = "setuptools>=77,<85"
 """As pyproject.toml has it: some versions of torch want an older one than requirements.txt has."""
-OF_PYTHON_3_10: Final = {"numpy": "2.2.6", "transformers": "5.20.2"}
+OF_PYTHON_3_10: Final = {"numpy": "2.2.6", "transformers": "5.20.2", "hypothesis": "6.168.5"}
 """The last that are made for it."""
 CANN_NAMES: Final = ("acl", "Hccl", "Msprof", "_ZN2ge")
 """How the names of CANN's functions begin."""
