@@ -17,7 +17,7 @@ from ascend_sample.sampling.host_copy import HostTokens
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.plan import PenalizedRows, Penalties, ProcessingPlan, edited
 from ascend_sample.sampling.processing import bits_of_bytes
-from ascend_sample.sampling.row_table import NO_SLOT, SLOTS, RowTable, to_device
+from ascend_sample.sampling.row_table import NO_SLOT, PENALTIES, SLOTS, RowTable, to_device
 from ascend_sample.sampling.slots import (
     AddendSlots,
     MaskSlots,
@@ -206,8 +206,7 @@ class RowEdits:
         if seen.lists is not None and seen.occurrences is not None:
             arguments |= {"penalty_ids": seen.lists[0], "occurrences": seen.occurrences}
             arguments["penalty_lengths"] = torch.from_numpy(seen.lengths)
-            penalties = numpy.stack((host.repetition_penalty, host.presence_penalty, host.frequency_penalty))
-            arguments["penalties"] = torch.from_numpy(penalties)
+            arguments["penalties"] = torch.from_numpy(host.stacked(PENALTIES))
         if masks.masks is not None:
             arguments["masks"] = masks.masks
         if host.is_ranged.any():

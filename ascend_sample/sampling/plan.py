@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample.sampling.processing import add_bias, apply_penalties, mask_out, scaling_of
-from ascend_sample.sampling.row_table import NO_SLOT, HostMirrors, to_device
+from ascend_sample.sampling.row_table import NO_SLOT, PENALTIES, HostMirrors, to_device
 from ascend_sample.sampling.slots import AddendSlots, MaskSlots, PenaltySlots, StateSlots
 from ascend_sample.sampling.value_ranges import RangedRows
 
@@ -77,7 +77,7 @@ class PenalizedRows:
         self.rows = numpy.flatnonzero(host.penalty_slot != NO_SLOT)
         self._slots = host.penalty_slot[self.rows]
         self._lists, self._columns = lists, columns
-        penalties = numpy.stack((host.repetition_penalty, host.presence_penalty, host.frequency_penalty))[:, self.rows]
+        penalties = host.stacked(PENALTIES)[:, self.rows]
         is_on = (penalties != [[1.0], [0.0], [0.0]]).any(1).tolist()
         there = to_device(penalties, lists.device)
         self._repetition, self._presence, self._frequency = (

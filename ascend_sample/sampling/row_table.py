@@ -7,7 +7,7 @@ same memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy
@@ -33,6 +33,7 @@ TABLE: Final[Mapping[str, Column]] = {
 """All numbers of a row: those that it is sampled with, and what only the host needs."""
 SLOTS: Final = ("addend_slot", "penalty_slot", "mask_slot")
 """Of what changes logits."""
+PENALTIES: Final = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 ORDERED: Final = sorted(TABLE, key=lambda name: not TABLE[name].is_on_device)
 NAMES: Final = {
     dtype: [name for name in ORDERED if TABLE[name].dtype == dtype] for dtype in ("int64", "float32", "int32")
@@ -85,6 +86,12 @@ class HostMirrors:
         view: NDArray[Any] = self.buffers[dtype][index, : self.length]
         view.flags.writeable = False
         return view
+
+    def stacked(self, names: Sequence[str]) -> NDArray[Any]:
+        """Returns a copy of columns of one dtype, [names, rows]: sooner than one by one."""
+        dtype, _ = PLACES[names[0]]
+        stacked: NDArray[Any] = self.buffers[dtype][[PLACES[name][1] for name in names], : self.length]
+        return stacked
 
     @property
     def capacity(self) -> int:

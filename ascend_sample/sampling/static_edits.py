@@ -15,7 +15,6 @@ from ascend_sample.sampling.processing import add_bias, apply_penalties, bits_of
 from ascend_sample.sampling.row_table import NO_SLOT, to_device
 from ascend_sample.sampling.value_ranges import RANGE
 
-PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 NEUTRAL = (1.0, 0.0, 0.0)
 """Penalties that leave every bit as it is."""
 EDIT_BEFORE = "write what SamplingBatch.process returns into its logits and pass is_edited=True."

@@ -24,9 +24,10 @@ from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import ALIGNMENT
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits
+from ascend_sample.sampling.row_table import PENALTIES
 from ascend_sample.sampling.segmented import lanes_of
 from ascend_sample.sampling.state_slots import refuse_states
-from ascend_sample.sampling.static_edits import EDIT_BEFORE, NEUTRAL, PENALTIES, StaticEdits
+from ascend_sample.sampling.static_edits import EDIT_BEFORE, NEUTRAL, StaticEdits
 from ascend_sample.sampling.weights import StatusConstants, base_of, cleaned_in_float32, largest_of, scaled, status_of
 
 NAME: Final = "StaticStep"

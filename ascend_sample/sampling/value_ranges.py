@@ -65,8 +65,8 @@ def numbers_of(host: HostMirrors, states: StateSlots) -> Floats:
 
     On the CPU mirostat's bound, as bits of surprise, is one of `epsilon_cutoff`; on a device only the device knows it.
     """
-    numbers: Floats = numpy.stack([getattr(host, name) for name in NUMBERS])
-    numbers[-2:, ~have_fallen(host)] = 0
+    numbers: Floats = host.stacked(NUMBERS)
+    numbers[-2:] *= have_fallen(host)
     rows = numpy.flatnonzero(host.mirostat_tau)
     if len(rows) and states.device.type == "cpu":
         assert states.values is not None, "rows hold slots"
