@@ -22,8 +22,8 @@ TOOLS: Final = (
 """What the build and the chosen tests need beside torch, torch_npu and numpy, in the versions of `PINS`."""
 SETUPTOOLS: Final = "setuptools>=77,<85"
 """As pyproject.toml has it: some versions of torch want an older one than requirements.txt has."""
-OF_PYTHON_3_10: Final = {"numpy": "2.2.6", "transformers": "5.20.2", "hypothesis": "6.168.5"}
-"""The last that are made for it."""
+OF_PYTHON_3_10: Final = {"numpy": "2.2.6", "transformers": "5.20.2", "hypothesis": "6.168.5", "tomli": "2.5.0"}
+"""The last that are made for it, and what stands for its successors' tomllib."""
 CANN_NAMES: Final = ("acl", "Hccl", "Msprof", "_ZN2ge")
 """How the names of CANN's functions begin."""
 COMPILER_CACHE: Final = Path("/usr/lib/ccache")
@@ -129,8 +129,9 @@ class Environment:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.tree.mkdir(parents=True)
         self.run(self.base, "-m", "venv", self.folder / "venv")
-        pins = PINS | (OF_PYTHON_3_10 if self.pair.python == "3.10" else {})
-        tools = [f"{name}=={pins[name]}" for name in ("numpy", *TOOLS)]
+        older = OF_PYTHON_3_10 if self.pair.python == "3.10" else {}
+        pins = {name: PINS[name] for name in ("numpy", *TOOLS)} | older
+        tools = [f"{name}=={version}" for name, version in pins.items()]
         self.run(self.python, *PIP_INSTALL, f"torch=={self.pair.torch}", SETUPTOOLS, *tools)
         self.run(self.python, *PIP_INSTALL, "--no-deps", f"torch_npu=={self.pair.torch_npu}")
         self.admit_cuda_build()

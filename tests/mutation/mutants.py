@@ -7,11 +7,15 @@ beside tests that plant faults themselves (`tests/decoding/planting.py`) are ali
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import tomllib
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 FAULTS = Path(__file__).with_name("faults")
 LIBRARIES = {
