@@ -262,15 +262,18 @@ PARITY_SEEDS = 4
 NEW_TOKENS = 5
 
 
-def penalty_beyond_padding(mask: Tensor) -> RepetitionPenaltyLogitsProcessor:
-    """As generate makes it: padding is no repetition."""
-    return RepetitionPenaltyLogitsProcessor(1.4, prompt_ignore_length=mask.argmax(dim=1))
+def penalty_of_generate(mask: Tensor) -> RepetitionPenaltyLogitsProcessor:
+    """As generate makes it: padding is no repetition, but for the transformers of Python 3.10, where it is one."""
+    try:
+        return RepetitionPenaltyLogitsProcessor(1.4, prompt_ignore_length=mask.argmax(dim=1))
+    except ValueError:  # it takes one length for all rows
+        return RepetitionPenaltyLogitsProcessor(1.4)
 
 
 PROCESSORS: dict[str, tuple[dict[str, Any], Any]] = {
     "none": ({}, lambda mask, eos: []),
     "min length": ({"min_new_tokens": 2}, lambda mask, eos: [MinNewTokensLengthLogitsProcessor(mask.shape[1], 2, eos)]),
-    "repetition": ({"repetition_penalty": 1.4}, lambda mask, eos: [penalty_beyond_padding(mask)]),
+    "repetition": ({"repetition_penalty": 1.4}, lambda mask, eos: [penalty_of_generate(mask)]),
     "n-gram": ({"no_repeat_ngram_size": 2}, lambda mask, eos: [NoRepeatNGramLogitsProcessor(2)]),
 }
 STOPS = (1, 2)
