@@ -197,7 +197,7 @@ def main() -> int:
     mode = "off" if options.without_examples else "force"
     status: int = sphinx_build(
         [
-            *("--fail-on-warning", "--keep-going", "-c", str(Path(__file__).parent)),
+            *("--fail-on-warning", "--keep-going", "--jobs", "auto", "-c", str(Path(__file__).parent)),
             *("-D", f"nb_execution_mode={mode}", str(PAGES), str(SITE / "html")),
         ]
     )
