@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 import ascend_sample
 
@@ -31,3 +32,14 @@ def test_weights_of_a_language_models_row_are_those_of_float64(k: int) -> None:
     ranked = logits.double().sort(dim=1, descending=True).values
     weights = ranked[:, :k].softmax(dim=1) if k > 0 else ranked.softmax(dim=1)
     assert torch.allclose(result.logits_sort_masked[:, 0].cpu().double(), weights[:, 0], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("operator", ["top_k_top_p_sample", "top_k_top_p_sample_v2"])
+def test_sums_are_of_integers(operator: str) -> None:
+    """The emulation adds float32 in float64, as torch does on the host: numbers hide what a device would lose."""
+    logits = torch.zeros(1, 2000).npu().to(torch.bfloat16)
+    p = torch.full((1,), 0.5, dtype=torch.bfloat16).npu()
+    with ascend_sample.use_backend("composite"), profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:
+        getattr(ascend_sample, operator)(logits, p=p)
+    events = seen.profiler.kineto_results.events()
+    assert [event.dtypes()[0] for event in events if event.name() == "aten::cumsum"] == ["long int"]
