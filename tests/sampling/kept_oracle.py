@@ -34,12 +34,12 @@ class Race(NamedTuple):
         """The reference's set, then those that rounding may make of it; ascending."""
         edited, is_excluding = self.edited, excludes(self.params, self.position)
         processed = keep_range(edited, self.params, is_excluding)
-        kept = kept_ids(processed, self.params, self.keep_ties)
+        others = near_ranges(edited, processed, self.params, is_excluding)
         if self.params.top_k == 1:  # greedy, whatever becomes of ties elsewhere
-            yield kept[:1]
+            yield from (kept_ids(within, self.params, self.keep_ties)[:1] for within in (processed, *others))
             return
-        yield _ascending(processed, kept)
-        for within in [processed, *near_ranges(edited, processed, self.params, is_excluding)]:
+        yield _ascending(processed, kept_ids(processed, self.params, self.keep_ties))
+        for within in (processed, *others):
             kept = kept_ids(within, self.params, self.keep_ties)
             for each in [kept, *near_sets(within, self.params, kept, self.keep_ties)]:
                 yield _ascending(within, each)
