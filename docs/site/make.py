@@ -74,7 +74,7 @@ make.{constant} = Path("{name}.json")
 make.draw_{name}().savefig("{name}.png", dpi=make.DOTS_PER_INCH)
 Image("{name}.png", width=960)"""
 JOBS = str(max(4, os.cpu_count() or 1))
-"""So many pages are read side by side: while one trains the language model, those that wait for it hold up no others."""
+"""So many pages are read side by side: while one trains the language model, those that wait for it hold up no other."""
 LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(#[^)\s]*)?(?=\))")
 """The target of a link within the repository, and its anchor."""
 CHINESE_BREAK = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n *(?=[\u3000-\u9fff\uff00-\uffef])")
