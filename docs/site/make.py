@@ -73,7 +73,7 @@ import make
 make.{constant} = Path("{name}.json")
 make.draw_{name}().savefig("{name}.png", dpi=make.DOTS_PER_INCH)
 Image("{name}.png", width=960)"""
-JOBS = str(max(4, os.cpu_count() or 1))
+JOBS = 4
 """So many pages are read side by side: while one trains the language model, those that wait for it hold up no other."""
 LINK = re.compile(r"(?<=\]\()([^)\s:#]+)(#[^)\s]*)?(?=\))")
 """The target of a link within the repository, and its anchor."""
@@ -199,7 +199,7 @@ def main() -> int:
     mode = "off" if options.without_examples else "force"
     status: int = sphinx_build(
         [
-            *("--fail-on-warning", "--keep-going", "--jobs", JOBS, "-c", str(Path(__file__).parent)),
+            *("--fail-on-warning", "--keep-going", "--jobs", str(JOBS), "-c", str(Path(__file__).parent)),
             *("-D", f"nb_execution_mode={mode}", str(PAGES), str(SITE / "html")),
         ]
     )
