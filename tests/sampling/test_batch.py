@@ -389,6 +389,16 @@ def test_placeholders_count_for_no_penalty(device: str) -> None:
     assert batch.position.tolist() == [1, 1, 1]
 
 
+def test_a_placeholder_penalises_no_other_rows_ids(device: str) -> None:
+    """Of a row that has seen id 0, after a step: what the placeholder would be penalised in is the batch's first id."""
+    batch = SamplingBatch(4, device)
+    batch.extend([SamplingParams(frequency_penalty=1.0)] * 2)
+    batch.append(ids(device, 2, 0))
+    assert processed(batch, zeros(batch)) == {0: [0, 0, -1, 0], 1: [-1, 0, 0, 0]}
+    batch.append(ids(device, 1, -1))
+    assert processed(batch, zeros(batch)) == {0: [0, -1, -1, 0], 1: [-1, 0, 0, 0]}
+
+
 def test_a_slot_is_clean_when_it_is_given_again(device: str) -> None:
     batch = SamplingBatch(4, device)
     params = SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0, bad_ids=[0])
