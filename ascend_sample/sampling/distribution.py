@@ -6,6 +6,7 @@ a device.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -56,7 +57,8 @@ def filter_logits(
 
     Source: docs/sampling.md, section 1 "What is drawn".
     """
-    scaled = _scaled(logits, temperature, top_k, top_p, min_p, keep_ties)
+    filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    scaled = _scaled(logits, filters, keep_ties)
     divided = logits.float() if temperature is None else logits.float() / _divisor(temperature)
     return torch.where(scaled > -torch.inf, divided, -torch.inf)
 
@@ -72,7 +74,7 @@ def scaled_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = F
     The difference of two logits is divided by the temperature: rounding each quotient would move the difference by as
     much as the quotients are large. Entries of +inf become 0, and a row without any logit above -inf stays so.
     """
-    return _scaled(logits, **parameters.filters(), keep_ties=keep_ties)
+    return _scaled(logits, parameters.filters(), keep_ties)
 
 
 def drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
@@ -225,26 +227,19 @@ def _finite(logits: Tensor) -> Tensor:
     return torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
 
 
-def _scaled(
-    logits: Tensor,
-    temperature: Tensor | None = None,
-    top_k: Tensor | None = None,
-    top_p: Tensor | None = None,
-    min_p: Tensor | None = None,
-    keep_ties: bool = False,
-) -> Tensor:
-    """Does what `scaled_logits` does, for the arguments of `filter_logits`."""
+def _scaled(logits: Tensor, filters: Mapping[str, Tensor | None], keep_ties: bool) -> Tensor:
+    """Does what `scaled_logits` does, with the filters by name that are on."""
     values = without_nan(logits)
-    if top_k is not None:
+    if (top_k := filters.get("top_k")) is not None:
         values = mask_below_top_k(values, top_k, keep_ties)
-    if temperature is None:
+    if (temperature := filters.get("temperature")) is None:
         temperature = torch.ones(values.shape[:1], device=values.device)
     values = mask_below_top_k(values, (temperature == 0).to(torch.int32), keep_ties=False, most=1)
     scaled = divided_by_temperature(values, values.amax(1, keepdim=True), temperature)
     weights = scaled.exp()
-    if top_p is not None:
+    if (top_p := filters.get("top_p")) is not None:
         scaled.masked_fill_(~_is_in_nucleus(weights, values, top_p), -torch.inf)
-    if min_p is not None:
+    if (min_p := filters.get("min_p")) is not None:
         scaled.masked_fill_(weights < min_p.unsqueeze(1), -torch.inf)
     return scaled
 

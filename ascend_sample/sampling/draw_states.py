@@ -61,6 +61,24 @@ class StepStates(NamedTuple):
         return cls(rows, torch.cat([part.values for part in parts]), torch.cat([part.slots for part in parts]))
 
 
+class StepOfBatch(NamedTuple):
+    """A step that has drawn from what filters keep.
+
+    Attributes:
+        batch: as it was before the step; it stays so.
+        logits: floats [batch, vocab_size], what was drawn from. They stay as they are.
+        kept: what the CPU kernel has kept; a device needs none.
+        left: what the draw of a device has left of its filters; None: they are applied to the logits again.
+        purpose: of the noise.
+    """
+
+    batch: SamplingBatch
+    logits: Tensor
+    kept: KeptOfStep | None
+    left: Leftover | None
+    purpose: Purpose
+
+
 class RememberingRows:
     """The rows of a batch that remember their draws: what stays the same from step to step.
 
@@ -79,28 +97,16 @@ class RememberingRows:
         if len(adaptive):
             self._parts.append(_RowsOfRule(batch, adaptive, AdaptiveP(batch, adaptive), keep_ties))
 
-    def after(
-        self,
-        batch: SamplingBatch,
-        logits: Tensor,
-        drawn: RowsOutput,
-        kept: KeptOfStep | None,
-        left: Leftover | None,
-        purpose: Purpose,
-    ) -> tuple[RowsOutput, StepStates]:
+    def after(self, drawn: RowsOutput, step: StepOfBatch) -> tuple[RowsOutput, StepStates]:
         """Returns what is drawn by what rows remember, and what they remember after it.
 
         Args:
-            batch: as it was before the step; it stays so.
-            logits: floats [batch, vocab_size], what was drawn from. They stay as they are.
             drawn: what was drawn from what filters keep. A row whose status is not OK keeps its token and its state.
-            kept: what the CPU kernel has kept; a device needs none.
-            left: what the draw of a device has left of its filters; None: they are applied to the logits again.
-            purpose: of the noise.
+            step: the one that has drawn it.
         """
         states = []
         for part in self._parts:
-            drawn, moved = part.after(batch, logits, drawn, kept, left, purpose)
+            drawn, moved = part.after(drawn, step)
             states.append(moved)
         return drawn, StepStates.joined(states)
 
@@ -130,23 +136,16 @@ class _RowsOfRule:
             self._distributions = Distributions(self._parameters, batch.vocab_size)
         self._rule = rule
 
-    def after(
-        self,
-        batch: SamplingBatch,
-        logits: Tensor,
-        drawn: RowsOutput,
-        kept: KeptOfStep | None,
-        left: Leftover | None,
-        purpose: Purpose,
-    ) -> tuple[RowsOutput, StepStates]:
+    def after(self, drawn: RowsOutput, step: StepOfBatch) -> tuple[RowsOutput, StepStates]:
         """Does what `RememberingRows.after` does."""
+        batch = step.batch
         before, token_ids = batch._edits.states.read(self._slots), self._of_batch(drawn.token_ids)
-        choices, is_ok = self._choices(logits, kept, left), self._of_batch(drawn.status) == RowStatus.OK
+        choices, is_ok = self._choices(step), self._of_batch(drawn.status) == RowStatus.OK
         if isinstance(self._rule, AdaptiveP):
             seed = self._parameters.seed
             reading = NoiseOfRows(self._rows, self._there, seed, lanes_of(batch.vocab_size))
             keys = DrawKeys(batch.host.seed, batch.host.position)
-            noise = noise_of_groups([reading], batch.position if seed.is_cpu else None, keys, purpose)[0]
+            noise = noise_of_groups([reading], batch.position if seed.is_cpu else None, keys, step.purpose)[0]
             assert noise is not None, "it has lanes"
             token_ids = torch.where(is_ok, self._rule.drawn(choices, before, noise), token_ids)
             drawn = drawn._replace(token_ids=self._in_batch(token_ids, drawn.token_ids))
@@ -154,13 +153,13 @@ class _RowsOfRule:
         states = torch.where(is_ok.unsqueeze(1), moved, before)
         return drawn, StepStates(self._rows.tolist(), states, self._slots.there)
 
-    def _choices(self, logits: Tensor, kept: KeptOfStep | None, left: Leftover | None) -> Choices:
-        if logits.is_cpu:
-            assert kept is not None, "the kernel tells it"
-            return Listed.of(kept.of_all(), self._rows, logits.shape[1])
-        if left is not None:
-            return Dense(self._of_batch(left.kept))
-        values = kept_values(self._of_batch(logits), self._parameters, self._distributions, self._keep_ties)
+    def _choices(self, step: StepOfBatch) -> Choices:
+        if step.logits.is_cpu:
+            assert step.kept is not None, "the kernel tells it"
+            return Listed.of(step.kept.of_all(), self._rows, step.batch.vocab_size)
+        if step.left is not None:
+            return Dense(self._of_batch(step.left.kept))
+        values = kept_values(self._of_batch(step.logits), self._parameters, self._distributions, self._keep_ties)
         return Dense(values, is_other=True)
 
     def _of_batch(self, tensor: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.distribution import Distributions
 from ascend_sample.sampling.draft_places import DraftPlaces
-from ascend_sample.sampling.draw_states import RememberingRows
+from ascend_sample.sampling.draw_states import RememberingRows, StepOfBatch
 from ascend_sample.sampling.host_copy import HostCopy
 from ascend_sample.sampling.kept import KeptOfStep, KeptRows, KeptSets
 from ascend_sample.sampling.leftover import Leftover
@@ -175,8 +175,8 @@ class Sampler:
         drawn = self.draw(here, batch, allowed, plan, purpose, blocks, left or left_kept, kept=kept, edited=edited)
         states = None
         if plan.states is not None:
-            given = here if edited is None else edited
-            drawn, states = plan.states.after(batch, given, drawn, kept, left_kept, purpose)
+            step = StepOfBatch(batch, here if edited is None else edited, kept, left_kept, purpose)
+            drawn, states = plan.states.after(drawn, step)
         logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, left)
         sets = None
         if kept is not None and batch.host.kept.any():

@@ -182,20 +182,25 @@ def verify_drafts(
             path = None if tree is None else empty
             return VerifiedDrafts(empty, empty.view(0), empty.to(torch.int8), None, path)
         places.prepare(draft_ids)
-        return _verified(logits, draft_ids, places, allowed, sampler, rule, proposals)
+        return _verified(_Asked(logits, draft_ids, places, allowed, sampler, rule, proposals))
     finally:
         places.take_back()
 
 
-def _verified(
-    logits: Tensor,
-    draft_ids: Tensor,
-    places: DraftPlaces,
-    allowed: Bitmask | None,
-    sampler: Sampler,
-    rule: Rule,
-    proposals: Proposals,
-) -> VerifiedDrafts:
+class _Asked(NamedTuple):
+    """What `verify_drafts` is asked, once it is checked."""
+
+    logits: Tensor
+    draft_ids: Tensor
+    places: DraftPlaces
+    allowed: Bitmask | None
+    sampler: Sampler
+    rule: Rule
+    proposals: Proposals
+
+
+def _verified(asked: _Asked) -> VerifiedDrafts:
+    logits, draft_ids, places, allowed, sampler, rule, proposals = asked
     layout = places.layout
     if rule != "match":
         judging = Judging(RULES.index(rule), proposals, sampler.keep_ties)
@@ -207,7 +212,7 @@ def _verified(
         return _matched(layout, split.token_ids, split.status, places.padded, split.logprobs)
     plan = sampler.plan_of(logits, places, allowed)
     if plan.placement.is_native:
-        return _verified_natively(logits, draft_ids, places, allowed, sampler, rule, proposals, plan)
+        return _verified_natively(asked, plan)
     left = sampler.leftover_of(plan)
     drawn = sampler.draw(logits, places, allowed, plan, Purpose.DRAW, left=left)
     if rule == "match":
@@ -221,17 +226,9 @@ def _verified(
     return cut(layout, tokens, accepted, drawn.status, logprobs)
 
 
-def _verified_natively(
-    logits: Tensor,
-    draft_ids: Tensor,
-    places: DraftPlaces,
-    allowed: Bitmask | None,
-    sampler: Sampler,
-    rule: Rule,
-    proposals: Proposals,
-    plan: StepPlan,
-) -> VerifiedDrafts:
+def _verified_natively(asked: _Asked, plan: StepPlan) -> VerifiedDrafts:
     """Returns what the CPU kernel decides, which draws at the places that are reached and leaves the others empty."""
+    logits, draft_ids, places, allowed, sampler, rule, proposals = asked
     layout = places.layout
     parameters = plan.placement.groups[0].parameters.at(places.position)
     edits = places.native_edits() | ({} if allowed is None else allowed.native_edits(len(places)))
