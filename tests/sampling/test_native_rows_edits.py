@@ -157,7 +157,10 @@ def test_each_bit_of_a_mask(vocab_size: int) -> None:
     assert token_ids.tolist() == [1, *[0] * (vocab_size - 1)]
 
 
-@pytest.mark.parametrize("request_", [Request(1e6, 0, 1.0, 1.0), Request(1e6, 0, 0.0, 0.0)])
+KEEPING_ONE = pytest.mark.parametrize("request_", [Request(1e6, 0, 1.0, 1.0), Request(1e6, 0, 0.0, 0.0)])
+
+
+@KEEPING_ONE
 def test_what_a_temperature_makes_equal_is_taken_by_the_id(request_: Request) -> None:
     """Where one entry is kept: an edited row is divided before the best is looked for, as any other."""
     logits = torch.arange(5000, dtype=torch.float32)[None] * 1e-44
@@ -167,6 +170,21 @@ def test_what_a_temperature_makes_equal_is_taken_by_the_id(request_: Request) ->
     check(logits.expand(3, -1), [request_] * 3, edits)
     token_ids, _ = sample_rows(logits.expand(3, -1), [request_] * 3, edits=arguments_of(edits, 5000))
     assert token_ids.tolist() == [30, 0, 1]
+
+
+@KEEPING_ONE
+@pytest.mark.parametrize("rule", [1, 2])
+@pytest.mark.parametrize(("draft", "tokens"), [(0, [0, 0]), (4999, [0, -1])])
+def test_a_draft_is_judged_by_what_a_temperature_makes_equal(
+    draft: int, tokens: list[int], rule: int, request_: Request
+) -> None:
+    """Where one entry is kept, it is the one that is drawn: the first here, while the last is the largest logit."""
+    logits = (torch.arange(5000, dtype=torch.float32)[None] * 1e-44).expand(2, -1).contiguous()
+    drafts = {"draft_ids": torch.tensor([draft]), "ends": torch.tensor([2]), "rule": rule}
+    assert sample_rows(logits, [request_] * 2)[0].tolist() == [0, 0]
+    token_ids, _, accepted = torch.ops.ascend_sample.verify_drafts(logits, **drafts, **lists([request_] * 2), **keys(2))
+    assert token_ids.tolist() == tokens
+    assert accepted.tolist() == [int(draft == 0)]
 
 
 def test_repeats_change_nothing() -> None:
