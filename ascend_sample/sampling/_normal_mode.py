@@ -23,11 +23,15 @@ def in_normal_mode(function: Callable[Arguments, Result]) -> Callable[Arguments,
         ...     torch.zeros(1).is_inference(), in_normal_mode(torch.zeros)(1).is_inference()
         (True, False)
     """
-    guarded = torch.inference_mode(False)(torch.no_grad()(function))
 
     @functools.wraps(function)
     def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
-        is_normal = not (torch.is_inference_mode_enabled() or torch.is_grad_enabled())  # as in calls within calls
-        return (function if is_normal else guarded)(*arguments, **named)
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False), torch.no_grad():
+                return function(*arguments, **named)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return function(*arguments, **named)
+        return function(*arguments, **named)  # as in calls within calls
 
     return call
