@@ -81,7 +81,9 @@ class RangeBounds {
   }
 
   /// How many values exceed the range that was found.
-  size_t count_above(const ValueRange& range) const { return count_from(next_above(range.most)); }
+  size_t count_above(const ValueRange& range) const {
+    return range.most == maximum_ ? 0 : count_from(next_above(range.most));
+  }
 
  private:
   /// Below the logarithm of the sum: what is weighed exactly, so that bounds are narrow, at first

@@ -47,7 +47,7 @@ class RangedDraw {
       range = bounds.find();
     }
     if (!range.has_value() && scan_.has_sum()) {
-      range = bounds.find(RangeSearch<Type>(row_, filters_, work_).weigh());
+      range = find_exactly(bounds);
     }
     if (!range.has_value()) {
       return std::nullopt;
@@ -78,6 +78,17 @@ class RangedDraw {
     const bool is_cut_by_k = arguments_.k >= 1 && arguments_.k < int64_t(row_.vocab_size());
     const bool is_counted = kHasFewValues<Type> && temperature == 1.0F;
     return !is_cut_by_k && (is_counted || !arguments_.uses_p());
+  }
+
+  /// By exact weights, of rows that bounds have left undecided; none where top-k would have to know
+  /// what was gathered above. Apart, so that the compiler optimises what comes before.
+  [[gnu::noinline]] std::optional<ValueRange> find_exactly(RangeBounds<Type>& bounds) {
+    RangeSearch<Type> search(row_, filters_, work_);
+    if (const std::optional<ValueRange> found = bounds.find(search.weights())) {
+      return found;
+    }
+    const ValueRange range = search.find();  // a tie, but for rounding
+    return uses_k() && range.most != scan_.maximum() ? std::nullopt : std::optional(range);
   }
 
   /// Top-k's, and as many more as may be excluded above them.

@@ -25,16 +25,14 @@ template <typename Type>
 class RangeSearch {
  public:
   RangeSearch(const Row<Type>& row, const RangeFilters& filters, Workspace& work)
-      : row_(row), filters_(filters), temperature_(filters.temperature()), work_(work) {}
-
-  /// What its weights tell, which mean nothing where the maximum is infinite.
-  const RowWeights& weigh() {
+      : row_(row), filters_(filters), temperature_(filters.temperature()), work_(work) {
     scan();
-    return weights_;
   }
 
+  /// What its weights tell, which mean nothing where the maximum is infinite.
+  const RowWeights& weights() const { return weights_; }
+
   ValueRange find() {
-    scan();
     if (maximum_ == kInfinity || maximum_ == -kInfinity) {
       return {};  // its entries share the mass, or there is none
     }
@@ -164,16 +162,18 @@ class RangeSearch {
   }
 
   /// What lies nearest to the mean of y, the nearest first, until it weighs enough: |-log(p) -
-  /// entropy| is |y - mean|. Mostly that is among what weighs something.
+  /// entropy| is |y - mean|. Mostly that is among the few that weigh much, and nearly always among
+  /// those that weigh more than 2e-9.
   ValueRange typical() {
-    constexpr float kDepth = 20;  // of what is looked at first: the rest weighs 2e-9 each
     const double target = filters_[kTypicalP] * weights_.sum;
     const auto mean = static_cast<float>(weights_.mean);
-    const size_t count = gather_nearest(-kDepth, mean);
-    std::optional<float> distance = distance_with(count, target);
-    if (!distance.has_value() || *distance >= kDepth + mean) {  // beyond are others as near
-      distance = distance_with(gather_nearest(-kInfinity, mean), target);
+    for (const float depth : {8.0F, 20.0F}) {
+      const std::optional<float> distance = distance_with(gather_nearest(-depth, mean), target);
+      if (distance.has_value() && *distance < depth + mean) {  // beyond are others as near
+        return nearer_than(*distance, mean);
+      }
     }
+    const std::optional<float> distance = distance_with(gather_nearest(-kInfinity, mean), target);
     return nearer_than(distance.value_or(kInfinity), mean);
   }
 

@@ -4,6 +4,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <atomic>
 #include <span>
 
 #include "cpu/targets.h"
@@ -25,12 +27,20 @@ std::span<Element> written(const at::Tensor& output) {
   return {output.mutable_data_ptr<Element>(), static_cast<size_t>(output.numel())};
 }
 
-/// Serves all rows of a call with one of the kernel's functions, on torch's threads.
+/// Serves all rows of a call with one of the kernel's functions, on torch's threads. A thread that
+/// is done with some takes the next ones, since rows of other requests may take much longer.
 template <typename Call>
 void serve(RowsFunction<Call> Kernel::* function, const Call& call) {
+  constexpr int64_t kPartsOfThread = 8;
   const RowsFunction<Call> serve_rows = target_in_use().kernel->*function;
-  at::parallel_for(0, call.batch_size, 1, [&](int64_t first_row, int64_t last_row) {
-    serve_rows(call, first_row, last_row, scratch_of_thread());
+  const int64_t count = call.batch_size;
+  const int64_t threads = at::get_num_threads();
+  const int64_t part = std::max<int64_t>(1, count / (threads * kPartsOfThread));
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, std::min(threads, count), 1, [&](int64_t, int64_t) {
+    for (int64_t first = 0; (first = next.fetch_add(part)) < count;) {
+      serve_rows(call, first, std::min(first + part, count), scratch_of_thread());
+    }
   });
 }
 

@@ -1,0 +1,61 @@
+"""Ranges of values whose ends next to nothing decides: bounds of a row's sum do not tell them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+
+BEST, MANY, DEEP = 5, 800_000, -20.3
+VOCAB_SIZE = 1 << 20
+
+
+def test_typical_counts_what_lies_deep_before_a_best_that_is_farther() -> None:
+    """The mean is nearer to what is 20 below the best than to that: without both, what lies between is too little."""
+    logits = torch.full((1, VOCAB_SIZE), DEEP)
+    logits[0, :MANY] = -11.5
+    logits[0, BEST] = 0.0
+    between, deep = (MANY - 1) * math.exp(-11.5), (VOCAB_SIZE - MANY) * math.exp(DEEP)
+    mean = (-11.5 * between + DEEP * deep) / (1 + between + deep)
+    assert -mean > mean - DEEP > 0
+    batch = SamplingBatch(vocab_size=VOCAB_SIZE)
+    for part in (0.5, 1.5):  # of what lies deep: more than all of it needs the best
+        batch.add(SamplingParams(typical_p=(between + part * deep) / (1 + between + deep), kept=True, seed=1))
+    kept = Sampler()(logits.expand(2, -1), batch).kept
+    assert kept is not None
+    assert kept.counts.tolist() == [VOCAB_SIZE - 1, VOCAB_SIZE]
+    assert not (kept.ids[: VOCAB_SIZE - 1] == BEST).any()
+
+
+def tied(logits: Tensor, rank: int) -> float:
+    """Returns the typical_p that the nearest so many ids have together, but for rounding."""
+    log_p = logits.double().log_softmax(0)
+    distance = (log_p + (log_p.exp() * log_p).sum().neg()).abs()
+    return float(log_p.exp()[distance.argsort()[:rank]].sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"min_p": 0.01}, {"top_p": 0.9}, {"top_k": 20}, {"top_k": 20, "xtc_probability": 1.0, "xtc_threshold": 0.02}],
+    ids=str,
+)
+def test_a_tie_is_drawn_from_its_copy(more: dict[str, Any], dtype: torch.dtype) -> None:
+    """Rows that ask for kept sets are copied; the others are searched exactly, and drawn from as they lie."""
+    count, vocab_size = 120, 3000
+    logits = (torch.randn(count, vocab_size, generator=torch.Generator().manual_seed(2)) * 2.5).to(dtype)
+    params = [
+        SamplingParams(typical_p=tied(row, 2 + number % 90), seed=number, **more) for number, row in enumerate(logits)
+    ]
+    batches = SamplingBatch(vocab_size), SamplingBatch(vocab_size)
+    batches[0].extend(params)
+    batches[1].extend([replace(one, kept=True) for one in params])
+    drawn, copied = (Sampler()(logits, batch) for batch in batches)
+    assert torch.equal(drawn.token_ids, copied.token_ids)
+    assert torch.equal(drawn.status, copied.status)
