@@ -110,7 +110,7 @@ class AskingRows(NamedTuple):
 
     def of_batch(self, tensor: Tensor) -> Tensor:
         """Returns what a tensor has for each row of the batch, for these rows alone."""
-        return tensor if self.there is None else tensor[self.there]
+        return tensor if self.there is None else tensor.index_select(0, self.there)
 
     def gathered(self) -> AskingRows:
         """Returns the same rows where `of_batch` has been called for what they have."""

@@ -31,7 +31,7 @@ std::span<Element> written(const at::Tensor& output) {
 /// is done with some takes the next ones, since rows of other requests may take much longer.
 template <typename Call>
 void serve(RowsFunction<Call> Kernel::* function, const Call& call) {
-  constexpr int64_t kPartsOfThread = 8;
+  constexpr int64_t kPartsOfThread = 32;
   const RowsFunction<Call> serve_rows = target_in_use().kernel->*function;
   const int64_t count = call.batch_size;
   const int64_t threads = at::get_num_threads();
