@@ -46,7 +46,7 @@ def tied(logits: Tensor, rank: int) -> float:
     [{}, {"min_p": 0.01}, {"top_p": 0.9}, {"top_k": 20}, {"top_k": 20, "xtc_probability": 1.0, "xtc_threshold": 0.02}],
     ids=str,
 )
-def test_a_tie_is_drawn_from_its_copy(more: dict[str, Any], dtype: torch.dtype) -> None:
+def test_a_tie_is_drawn_as_from_a_copy(more: dict[str, Any], dtype: torch.dtype) -> None:
     """Rows that ask for kept sets are copied; the others are searched exactly, and drawn from as they lie."""
     count, vocab_size = 120, 3000
     logits = (torch.randn(count, vocab_size, generator=torch.Generator().manual_seed(2)) * 2.5).to(dtype)
