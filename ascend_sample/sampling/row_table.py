@@ -205,15 +205,14 @@ class RowTable:
         """
         host, length = self.host.buffers["int64"], self.host.length
         position, left = host[POSITION, :length], host[MIN_TOKENS_LEFT, :length]
+        was_counting = left > 0
         if rows is None or rows_there is None:
             position += 1
             self._behind += not self._is_shared
-            if not numpy.count_nonzero(left):
+            if not numpy.count_nonzero(was_counting):
                 return NO_ROWS
-            was_counting = left > 0
             left -= was_counting
         else:
-            was_counting = left > 0
             self._catch_up()
             if not self._is_shared:
                 self._tensors["int64"][POSITION].index_add_(0, rows_there, torch.ones_like(rows_there))
