@@ -24,6 +24,18 @@ INTEGERS: Final = (
 )
 FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The dtypes of a k and of a p that torch can convert: it has more, without arithmetic."""
+
+
+def _open_unit_interval(dtype: torch.dtype) -> tuple[float, float]:
+    """Returns the smallest and largest values of ``dtype`` that lie between 0 and 1, both excluded."""
+    info = torch.finfo(dtype)
+    smallest = max(
+        info.smallest_normal * info.eps, torch.finfo(torch.float32).tiny
+    )  # a float16 subnormal, else a normal
+    return smallest, 1.0 - info.eps / 2
+
+
+OPEN_UNIT_INTERVALS: Final = {dtype: _open_unit_interval(dtype) for dtype in FLOATS}
 INT64_LIMIT: Final = 2**63
 K_RULE: Final = "be an integer tensor, an int or None"
 FRACTION_RULE: Final = "be a floating-point tensor, a float or None"
@@ -177,7 +189,7 @@ def convert_k(k: int | torch.Tensor | None, logits: torch.Tensor, op: str = OPER
         except TypeError:
             refuse(op, "k", K_RULE, show(k), "None skips top-k.", TypeError)
         number = max(-1, min(number, SKIP_TOP_K))
-    return torch.full(logits.shape[:1], number, dtype=torch.int32, device=logits.device)
+    return logits.new_full(logits.shape[:1], number, dtype=INT32)
 
 
 def convert_p(p: float | torch.Tensor | None, logits: torch.Tensor, op: str = OPERATOR_NAME) -> torch.Tensor:
@@ -207,7 +219,7 @@ def _convert_fraction(
         if value.dtype not in FLOATS and not value.is_quantized:
             refuse(op, name, FRACTION_RULE, f"a tensor of {value.dtype}", f"Convert it with {name}.float().", TypeError)
         if value.dtype != dtype and dtype in FLOATS:
-            smallest, largest = _open_unit_interval(dtype)
+            smallest, largest = OPEN_UNIT_INTERVALS[dtype]
             converted = value.to(dtype)
             value = torch.where((value > 0) & (value < 1), converted.clamp(smallest, largest), converted)
         return value.expand(logits.shape[0]) if value.dim() == 0 and logits.dim() == 2 else value
@@ -215,15 +227,6 @@ def _convert_fraction(
     if dtype not in FLOATS:
         dtype = torch.float32  # of logits that are refused, in words of their own
     elif 0 < number < 1:
-        smallest, largest = _open_unit_interval(dtype)
+        smallest, largest = OPEN_UNIT_INTERVALS[dtype]
         number = max(smallest, min(number, largest))
-    return torch.full(logits.shape[:1], number, dtype=dtype, device=logits.device)
-
-
-def _open_unit_interval(dtype: torch.dtype) -> tuple[float, float]:
-    """Returns the smallest and largest values of ``dtype`` that lie between 0 and 1, both excluded."""
-    info = torch.finfo(dtype)
-    smallest = max(
-        info.smallest_normal * info.eps, torch.finfo(torch.float32).tiny
-    )  # a float16 subnormal, else a normal
-    return smallest, 1.0 - info.eps / 2
+    return logits.new_full(logits.shape[:1], number, dtype=dtype)

@@ -1,6 +1,7 @@
 #include "checks.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_native.h>
 #include <c10/util/Exception.h>
 
 #include <cmath>
@@ -142,6 +143,9 @@ std::string describe(const at::Tensor& tensor) {
 }
 
 at::Tensor allocate(c10::SymIntArrayRef shape, ScalarType dtype, const at::Tensor& model) {
+  if (model.is_cpu()) {  // a kernel's, not a fake one's: what at::empty_symint would come to
+    return at::native::empty_cpu(C10_AS_INTARRAYREF_SLOW(shape), dtype);
+  }
   const auto options = model.options().requires_grad(false).layout(c10::kStrided);
   return at::empty_symint(shape, options.dtype(dtype));
 }
