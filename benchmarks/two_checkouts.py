@@ -3,9 +3,11 @@
     git worktree add ../before <commit>            # and build it there: make build, or setup.py build_ext --inplace
     python -m benchmarks.two_checkouts ../before . --threads 1
 
-One process for each checkout has the same tensors; they are asked for one cell after the other, in alternating order,
-so that what else the machine does meets both. The table has each side's best time and the median of the ratios of a
-round. Nothing but the public function is called, which all checkouts have.
+A process of each checkout has the same tensors; they are asked for one cell after the other, in alternating order, so
+that what else the machine does meets both. Where tensors come to lie in memory can matter by a third, and stays for a
+process's life: so several pairs of processes are timed, one after the other. The table has each side's best time, the
+median of the ratios of a round, and the medians of single pairs that lie farthest apart. Nothing but the public
+function is called, which all checkouts have.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ from rich.table import Table
 
 BATCH_SIZE, VOCAB_SIZE, SMALL_VOCAB_SIZE = 64, 151936, 1000
 FILTERS = ((50, 0.9), (1024, 0.9), (50, 1.0), (0, 0.9), (0, 1.0))  # k and p; 0 is no top-k
-REPEATS = 3
+REPEATS = 20  # the first few after a pause are slower, and by how much differs from process to process
+Times = list[tuple[float, float]]
 CALLS = 2000  # of which one time is taken where a call is what is timed
 
 
@@ -97,6 +100,10 @@ class Side:
         self.process.stdin.flush()
         return float(self._answer())
 
+    def end(self) -> None:
+        """Ends the process."""
+        self.process.communicate()
+
     def _answer(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -105,11 +112,36 @@ class Side:
         return json.loads(line)
 
 
+def times_of_pair(checkouts: Sequence[Path], threads: int, rounds: int, only: str) -> Iterator[tuple[str, Times]]:
+    """Times a pair of new processes; yields a cell's description, and (before, after) of each round, in seconds."""
+    before, after = sides = [Side(checkout, threads) for checkout in checkouts]
+    for cell, name in enumerate(before.names):
+        if only not in name:
+            continue
+        times = []
+        for number in range(rounds):
+            if number % 2:
+                times.append((before.seconds(cell), after.seconds(cell)))
+            else:
+                second = after.seconds(cell)
+                times.append((before.seconds(cell), second))
+        yield name, times
+    for side in sides:
+        side.end()
+
+
+def median_ratio(times: Times) -> float:
+    """Returns the median of after / before."""
+    return statistics.median(after / before for before, after in times)
+
+
 def main() -> None:
     """Times both sides and prints the table."""
     parser = argparse.ArgumentParser(description="Time two checkouts in turns.")
     parser.add_argument("checkouts", nargs="*", type=Path, help="before and after, both built")
     parser.add_argument("--rounds", type=int, default=9, help="how often each cell is timed on each side; default 9")
+    parser.add_argument("--pairs", type=int, default=3, help="of processes, with as many rounds each; default 3")
+    parser.add_argument("--only", default="", metavar="TEXT", help="the cells whose descriptions have it")
     parser.add_argument("--threads", type=int, default=2, help="of torch; default 2")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -121,19 +153,17 @@ def main() -> None:
     for checkout in options.checkouts:
         if not list(checkout.glob("ascend_sample/_C*.so")):
             parser.error(f"checkouts must be built, got {checkout} without ascend_sample/_C*.so. Build it first.")
-    before, after = (Side(checkout, options.threads) for checkout in options.checkouts)
-    table = Table("cell", "before", "after", "median of ratios", title=f"{options.threads} thread(s)")
-    for cell, name in enumerate(track(before.names, description="cells", console=Console(stderr=True))):
-        rounds = []
-        for number in range(options.rounds):
-            if number % 2:
-                rounds.append((before.seconds(cell), after.seconds(cell)))
-            else:
-                second = after.seconds(cell)
-                rounds.append((before.seconds(cell), second))
-        best = [f"{1e6 * min(times):.1f} us" for times in zip(*rounds, strict=True)]
-        table.add_row(name, *best, f"{statistics.median(second / first for first, second in rounds):.3f}")
-    Console(width=100).print(table)
+    found: dict[str, list[Times]] = {}
+    for _ in track(range(options.pairs), description="pairs of processes", console=Console(stderr=True)):
+        for name, times in times_of_pair(options.checkouts, options.threads, options.rounds, options.only):
+            found.setdefault(name, []).append(times)
+    table = Table("cell", "before", "after", "median of ratios", "of pairs", title=f"{options.threads} thread(s)")
+    for name, of_pairs in found.items():
+        every = [each for times in of_pairs for each in times]
+        best = [f"{1e6 * min(times):.1f} us" for times in zip(*every, strict=True)]
+        ratios = [median_ratio(times) for times in of_pairs]
+        table.add_row(name, *best, f"{median_ratio(every):.3f}", f"{min(ratios):.2f} to {max(ratios):.2f}")
+    Console(width=110).print(table)
 
 
 if __name__ == "__main__":
