@@ -30,7 +30,7 @@ class Histogram {
   void add(const Row<Type>& row, const Hits& hits) {
     for (size_t i = 0; i < hits.count; ++i) {
       const Storage* data = row.line(2 * hits.pairs[i]);
-      prefetch_pair(row.line(0) + row.vocab_size() + 2 * i * kLine);  // meanwhile the next row
+      prefetch_lines(row.line(0) + row.vocab_size() + 2 * i * kLine, 2);  // meanwhile the next row
       for (uint64_t bits = hits.bits[i]; bits != 0; bits &= bits - 1) {
         const Storage logit = data[__builtin_ctzll(bits)];
         ++table_.counts[0][logit];

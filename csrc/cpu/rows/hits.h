@@ -22,17 +22,6 @@ void sample_lines(const Row<Type>& row, size_t count, float* values) {
   }
 }
 
-/// Asks for two lines that will be read, perhaps behind the end of the row: often the next row.
-template <typename Storage>
-ASCEND_SAMPLE_INLINE void prefetch_pair(const Storage* data) {
-  constexpr int kForReading = 0;
-  constexpr int kIntoL2 = 2;
-  const auto* bytes = reinterpret_cast<const char*>(data);
-  for (size_t i = 0; i < 2 * kLine * sizeof(Storage); i += 64) {
-    __builtin_prefetch(bytes + i, kForReading, kIntoL2);
-  }
-}
-
 /// Of a row from which nothing is left out.
 struct AllOfPair {
   uint64_t operator()(size_t) const { return ~uint64_t{0}; }
@@ -64,7 +53,7 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
       const auto* data = own_row.line(line);
       for (size_t i = 0; i < step; i += 2) {
         if (own_groups.lines == 1) {  // the first to read the row
-          prefetch_pair(data + kLinesAhead * kLine);
+          prefetch_lines(data + kLinesAhead * kLine, 2);
           own_seen.add_pair(data + i * kLine);
         }
         const uint64_t bits = bits_of_pair(data + i * kLine) & bits_left(line + i);

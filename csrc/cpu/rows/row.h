@@ -55,6 +55,17 @@ class Row {
   const Storage* last_chunk_;
 };
 
+/// Asks for lines that will be read, perhaps behind the end of the row: often the next row.
+template <typename Storage>
+ASCEND_SAMPLE_INLINE void prefetch_lines(const Storage* data, size_t count = 1) {
+  constexpr int kForReading = 0;
+  constexpr int kIntoL2 = 2;
+  const auto* bytes = reinterpret_cast<const char*>(data);
+  for (size_t i = 0; i < count * kLine * sizeof(Storage); i += 64) {
+    __builtin_prefetch(bytes + i, kForReading, kIntoL2);
+  }
+}
+
 /// Types of which a row has far fewer distinct values than logits.
 template <typename Type>
 inline constexpr bool kHasFewValues = sizeof(typename Type::Storage) == sizeof(uint16_t);

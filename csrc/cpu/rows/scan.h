@@ -100,6 +100,7 @@ ASCEND_SAMPLE_INLINE double sum_exponentials(const typename Type::Storage* chunk
     Floats first{};
     Floats second{};
     for (size_t line = 0; line < kChunkLines; ++line) {
+      prefetch_lines(chunk + kChunk + line * kLine);
       const Line logits = Type::load_unordered(chunk + line * kLine);
       first = first + exp_not_positive(prepare(logits.first) - shift);
       second = second + exp_not_positive(prepare(logits.second) - shift);
