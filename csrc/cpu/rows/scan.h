@@ -25,8 +25,12 @@ ASCEND_SAMPLE_INLINE Floats scan_lines(RawLine raw_line, const Groups& groups, f
 template <typename Type, typename Status>
 ASCEND_SAMPLE_INLINE Floats scan_chunk(const typename Type::Storage* chunk, const Groups& groups,
                                        float* maxima, Status& seen) {
-  return scan_lines<Type>([chunk](size_t line) { return Type::load_raw(chunk + line * kLine); },
-                          groups, maxima, seen);
+  return scan_lines<Type>(
+      [chunk](size_t line) {
+        prefetch_lines(chunk + kChunk + line * kLine);
+        return Type::load_raw(chunk + line * kLine);
+      },
+      groups, maxima, seen);
 }
 
 /// Fills groups.maxima and returns the row's maximum. `raw_lines` gives the `raw_line` of a chunk,
@@ -54,7 +58,10 @@ template <typename Type, typename Status>
 float scan_maxima(const Row<Type>& row, const Groups& groups, Status& seen) {
   return scan_maxima(row, groups, seen, [own = row](size_t index) {
     const auto* chunk = own.chunk(index);
-    return [chunk](size_t line) { return Type::load_raw(chunk + line * kLine); };
+    return [chunk](size_t line) {
+      prefetch_lines(chunk + kChunk + line * kLine);
+      return Type::load_raw(chunk + line * kLine);
+    };
   });
 }
 
