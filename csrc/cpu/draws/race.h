@@ -98,6 +98,8 @@ float enter_all(const Row<Type>& row, const float* q, float eps, float shift, fl
   }
   for (size_t index = 0; index < row.lines(); ++index) {
     const float* noise = index < whole ? q + index * kLine : last_noise;
+    prefetch_ahead(row.line(index));
+    prefetch_ahead(noise);
     const Line line = Type::load(row.line(index));
     first_largest = larger(line.first, first_largest);
     second_largest = larger(line.second, second_largest);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cpu/filters/bins.h"
-#include "cpu/rows/hits.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 

@@ -90,7 +90,7 @@ class RangeScan {
         Line most{splat(-kInfinity), splat(-kInfinity)};
 #pragma GCC unroll 4
         for (size_t line = 0; line < groups_.lines; ++line) {
-          prefetch_lines(chunk + kChunk + (block + line) * kLine);
+          prefetch_ahead(chunk + (block + line) * kLine);
           const Line logits = Type::load_unordered(chunk + (block + line) * kLine);
           seen.add_line(logits);
           add(logits.first, most.first, of_chunk.first, products_of_chunk.first);

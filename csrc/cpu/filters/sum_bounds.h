@@ -30,7 +30,7 @@ ApproximateSum scan_approximate_sum(const Row<Type>& row, const Groups& groups, 
       Floats second = first;
 #pragma GCC unroll 4
       for (size_t line = 0; line < lines; ++line) {
-        prefetch_lines(chunk + kChunk + (block + line) * kLine);
+        prefetch_ahead(chunk + (block + line) * kLine);
         const Line logits = Type::load_unordered(chunk + (block + line) * kLine);
         own_seen.add_line(logits);
         first = larger(logits.first, first);

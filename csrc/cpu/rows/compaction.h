@@ -60,6 +60,7 @@ ASCEND_SAMPLE_INLINE size_t hit_all(const Row<Type>& row, size_t most, float* ma
     const auto* const chunk = row.chunk(index);
     for (size_t start = 0; start < kChunkLines; start += kLines) {
       const auto* const block = chunk + start * kLine;
+      prefetch_ahead(block, kLines);
       const auto raw_line = [block](size_t line) { return Type::load_raw(block + line * kLine); };
       if (bits_above_lowest(Type::maxima(raw_line, kLines, maxima, seen)) == 0) {
         continue;

@@ -51,7 +51,7 @@ Moments moments_of_chunk(const typename Type::Storage* chunk, float center) {
   };
 #pragma GCC unroll 4
   for (size_t line = 0; line < kChunkLines; ++line) {
-    prefetch_lines(chunk + kChunk + line * kLine);
+    prefetch_ahead(chunk + line * kLine);
     const Line logits = Type::load_unordered(chunk + line * kLine);
     add(logits.first, first);
     add(logits.second, second);

@@ -41,7 +41,7 @@ ASCEND_SAMPLE_INLINE WeighedChunk weigh_chunk(const typename Type::Storage* chun
       product = fused(exponential, difference, product);
     };
     for (size_t line = block; line < block + kBlockLines; ++line) {
-      prefetch_lines(chunk + kChunk + line * kLine);
+      prefetch_ahead(chunk + line * kLine);
       const Line logits = Type::load_unordered(chunk + line * kLine);
       add(logits.first, sums.first, weights.first, of_block.first);
       add(logits.second, sums.second, weights.second, of_block.second);

@@ -32,7 +32,6 @@ struct AllOfPair {
 template <typename Type, typename Status, typename BitsLeft>
 size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& hits, Status& seen,
                  BitsLeft bits_left) {
-  constexpr size_t kLinesAhead = 64;
   const Floats bounds = splat(bound);
   // Without a branch on a pair: fresh rows would mispredict it.
   const Row<Type> own_row = row;  // copies, as in scan_maxima
@@ -53,7 +52,7 @@ size_t hit_above(const Row<Type>& row, const Groups& groups, float bound, Hits& 
       const auto* data = own_row.line(line);
       for (size_t i = 0; i < step; i += 2) {
         if (own_groups.lines == 1) {  // the first to read the row
-          prefetch_lines(data + kLinesAhead * kLine, 2);
+          prefetch_ahead(data, 2);
           own_seen.add_pair(data + i * kLine);
         }
         const uint64_t bits = bits_of_pair(data + i * kLine) & bits_left(line + i);

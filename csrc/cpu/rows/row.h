@@ -55,15 +55,23 @@ class Row {
   const Storage* last_chunk_;
 };
 
-/// Asks for lines that will be read, perhaps behind the end of the row: often the next row.
-template <typename Storage>
-ASCEND_SAMPLE_INLINE void prefetch_lines(const Storage* data, size_t count = 1) {
+/// Asks for some lines of logits, or of noise, which may lie behind what they belong to.
+template <typename Number>
+ASCEND_SAMPLE_INLINE void prefetch_lines(const Number* data, size_t count = 1) {
   constexpr int kForReading = 0;
   constexpr int kIntoL2 = 2;
   const auto* bytes = reinterpret_cast<const char*>(data);
-  for (size_t i = 0; i < count * kLine * sizeof(Storage); i += 64) {
+  for (size_t i = 0; i < count * kLine * sizeof(Number); i += 64) {
     __builtin_prefetch(bytes + i, kForReading, kIntoL2);
   }
+}
+
+/// Asks for lines that a pass will read soon after this one: perhaps those of the next row. What a
+/// processor asks for by itself ends with each page, and comes too late for most passes.
+template <typename Number>
+ASCEND_SAMPLE_INLINE void prefetch_ahead(const Number* line, size_t count = 1) {
+  constexpr size_t kLinesAhead = 64;
+  prefetch_lines(line + kLinesAhead * kLine, count);
 }
 
 /// Types of which a row has far fewer distinct values than logits.

@@ -27,7 +27,7 @@ ASCEND_SAMPLE_INLINE Floats scan_chunk(const typename Type::Storage* chunk, cons
                                        float* maxima, Status& seen) {
   return scan_lines<Type>(
       [chunk](size_t line) {
-        prefetch_lines(chunk + kChunk + line * kLine);
+        prefetch_ahead(chunk + line * kLine);
         return Type::load_raw(chunk + line * kLine);
       },
       groups, maxima, seen);
@@ -59,7 +59,7 @@ float scan_maxima(const Row<Type>& row, const Groups& groups, Status& seen) {
   return scan_maxima(row, groups, seen, [own = row](size_t index) {
     const auto* chunk = own.chunk(index);
     return [chunk](size_t line) {
-      prefetch_lines(chunk + kChunk + line * kLine);
+      prefetch_ahead(chunk + line * kLine);
       return Type::load_raw(chunk + line * kLine);
     };
   });
@@ -107,7 +107,7 @@ ASCEND_SAMPLE_INLINE double sum_exponentials(const typename Type::Storage* chunk
     Floats first{};
     Floats second{};
     for (size_t line = 0; line < kChunkLines; ++line) {
-      prefetch_lines(chunk + kChunk + line * kLine);
+      prefetch_ahead(chunk + line * kLine);
       const Line logits = Type::load_unordered(chunk + line * kLine);
       first = first + exp_not_positive(prepare(logits.first) - shift);
       second = second + exp_not_positive(prepare(logits.second) - shift);
