@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/filters/bins.h"
+#include "cpu/rows/row.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
