@@ -123,6 +123,7 @@ float scan_allowed_maxima(const Row<Type>& row, const RowMask& mask, const Group
   }
   return scan_maxima(row, groups, seen, [&row, &mask](size_t index) {
     return [chunk = row.chunk(index), bits = mask.chunk_bits(index, row.lines())](size_t line) {
+      prefetch_ahead(chunk + line * kLine);
       return select_line<Type>(chunk + line * kLine, bits[line]);
     };
   });

@@ -81,7 +81,7 @@ ASCEND_SAMPLE_INLINE auto select_line(const typename Type::Storage* line, uint32
 /// not read.
 template <typename Out, typename Type>
 void copy_allowed(const Row<Type>& row, const RowMask& mask, typename Out::Storage* out) {
-  constexpr size_t kAhead = 16;  // lines: which of them are read is hard to foresee
+  constexpr size_t kAhead = 48;  // lines: which of them are read is hard to foresee
   for (size_t line = 0; line < row.lines(); ++line, out += kLine) {
     const size_t next = std::min(line + kAhead, row.lines() - 1);
     __builtin_prefetch(mask.bits(next) != 0 ? static_cast<const void*>(row.line(next)) : out);
