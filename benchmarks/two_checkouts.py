@@ -4,10 +4,9 @@
     python -m benchmarks.two_checkouts ../before . --threads 1
 
 A process of each checkout has the same tensors; they are asked for one cell after the other, in alternating order, so
-that what else the machine does meets both. Where tensors come to lie in memory can matter by a third, and stays for a
-process's life: so several pairs of processes are timed, one after the other. The table has each side's best time, the
-median of the ratios of a round, and the medians of single pairs that lie farthest apart. Nothing but the public
-function is called, which all checkouts have.
+that what else the machine does meets both. Processes of one checkout differ from each other too: so several pairs are
+timed, one after the other. The table has each side's best time, the median of the ratios of a round, and the medians of
+single pairs that lie farthest apart. Nothing but the public function is called, which all checkouts have.
 """
 
 from __future__ import annotations
