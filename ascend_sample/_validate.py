@@ -24,6 +24,9 @@ INTEGERS: Final = (
 )
 FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The dtypes of a k and of a p that torch can convert: it has more, without arithmetic."""
+INT64_LIMIT: Final = 2**63
+K_RULE: Final = "be an integer tensor, an int or None"
+FRACTION_RULE: Final = "be a floating-point tensor, a float or None"
 
 
 def _open_unit_interval(dtype: torch.dtype) -> tuple[float, float]:
@@ -36,9 +39,6 @@ def _open_unit_interval(dtype: torch.dtype) -> tuple[float, float]:
 
 
 OPEN_UNIT_INTERVALS: Final = {dtype: _open_unit_interval(dtype) for dtype in FLOATS}
-INT64_LIMIT: Final = 2**63
-K_RULE: Final = "be an integer tensor, an int or None"
-FRACTION_RULE: Final = "be a floating-point tensor, a float or None"
 
 
 def convert_arguments(

@@ -29,3 +29,27 @@ def test_a_folder_that_is_not_built_is_refused(
     with pytest.raises(SystemExit):
         two_checkouts.main()
     assert f"checkouts must be built, got {tmp_path}" in capsys.readouterr().err
+
+
+def test_sides_are_timed_in_alternating_order_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    class Side:
+        names = ("small", "large", "small too")
+
+        def __init__(self, checkout: Path, threads: int) -> None:
+            self.checkout = checkout.name
+
+        def seconds(self, cell: int) -> float:
+            events.append(f"{self.checkout} {cell}")
+            return {"before": 1.0, "after": 2.0}[self.checkout] * (cell + 1)
+
+        def end(self) -> None:
+            events.append(f"{self.checkout} ends")
+
+    monkeypatch.setattr(two_checkouts, "Side", Side)
+    found = dict(two_checkouts.times_of_pair([Path("before"), Path("after")], 1, rounds=3, only="small"))
+    assert found == {"small": [(1.0, 2.0)] * 3, "small too": [(3.0, 6.0)] * 3}
+    a_cell = ["after {}", "before {}", "before {}", "after {}", "after {}", "before {}"]
+    assert events == [each.format(cell) for cell in (0, 2) for each in a_cell] + ["before ends", "after ends"]
+    assert two_checkouts.median_ratio(found["small too"]) == 2

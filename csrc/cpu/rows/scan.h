@@ -21,16 +21,20 @@ ASCEND_SAMPLE_INLINE Floats scan_lines(RawLine raw_line, const Groups& groups, f
   return largest;
 }
 
-/// Does the same with the lines as they lie in memory.
+/// The `raw_line` of a chunk as it lies in memory, which asks for the lines that a scan reads next.
+template <typename Type>
+ASCEND_SAMPLE_INLINE auto raw_lines_of(const typename Type::Storage* chunk) {
+  return [chunk](size_t line) {
+    prefetch_ahead(chunk + line * kLine);
+    return Type::load_raw(chunk + line * kLine);
+  };
+}
+
+/// Scans a chunk as it lies in memory.
 template <typename Type, typename Status>
 ASCEND_SAMPLE_INLINE Floats scan_chunk(const typename Type::Storage* chunk, const Groups& groups,
                                        float* maxima, Status& seen) {
-  return scan_lines<Type>(
-      [chunk](size_t line) {
-        prefetch_ahead(chunk + line * kLine);
-        return Type::load_raw(chunk + line * kLine);
-      },
-      groups, maxima, seen);
+  return scan_lines<Type>(raw_lines_of<Type>(chunk), groups, maxima, seen);
 }
 
 /// Fills groups.maxima and returns the row's maximum. `raw_lines` gives the `raw_line` of a chunk,
@@ -56,13 +60,8 @@ ASCEND_SAMPLE_INLINE float scan_maxima(const Row<Type>& row, const Groups& group
 
 template <typename Type, typename Status>
 float scan_maxima(const Row<Type>& row, const Groups& groups, Status& seen) {
-  return scan_maxima(row, groups, seen, [own = row](size_t index) {
-    const auto* chunk = own.chunk(index);
-    return [chunk](size_t line) {
-      prefetch_ahead(chunk + line * kLine);
-      return Type::load_raw(chunk + line * kLine);
-    };
-  });
+  return scan_maxima(row, groups, seen,
+                     [own = row](size_t index) { return raw_lines_of<Type>(own.chunk(index)); });
 }
 
 template <typename Type>
