@@ -1,7 +1,7 @@
 """`Decoder` beside the same decoder written out: what one projection, torch's attention and room for later steps save.
 
     python -m benchmarks.decoder_layer           # prints the table
-    python -m benchmarks.decoder_layer --docs    # takes it into docs/decoding.md, too
+    python -m benchmarks.decoder_layer --docs    # takes it into docs/faster_transformer.md, too
 
 Written out, queries, keys and values are three products, attention is a product, a softmax and a product, a step is
 appended with torch.cat, and a reorder copies the whole cache. Both have the same weights, and must give the same
@@ -24,11 +24,11 @@ from tqdm import tqdm
 
 from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, StepModel, StepOutput
 from benchmarks import environment
-from benchmarks.decoding_docs import DOCUMENT
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
 from benchmarks.report import format_ratio, format_seconds
 
+DOCUMENT: Final = ROOT / "docs" / "faster_transformer.md"
 OUTPUT: Final = ROOT / "build" / "performance" / "decoder_layer.json"
 BEGIN, END = "<!-- decoder layer: begin -->", "<!-- decoder layer: end -->"
 CONFIG: Final = DecoderConfig(vocab_size=512)  # a small vocabulary: the layers are what is compared
@@ -209,7 +209,7 @@ def main() -> int:
     )
     parser.add_argument("--repeats", type=int, default=9, help="texts of each case")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
-    parser.add_argument("--docs", action="store_true", help="take the figures into docs/decoding.md")
+    parser.add_argument("--docs", action="store_true", help="take the figures into docs/faster_transformer.md")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     found = {"environment": environment.describe(), **measure(options.repeats)}

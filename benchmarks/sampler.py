@@ -1,7 +1,7 @@
 """A step of the sampling layer on the CPU, beside what it stands on and beside vLLM's sampler in plain torch.
 
     python -m benchmarks.sampler             # prints the table and the promises, writes build/performance/sampler.json
-    python -m benchmarks.sampler publish     # takes the last run into docs/sampling.md
+    python -m benchmarks.sampler publish     # takes the last run into docs/sampling_speed.md
 
 Every cell times its contestants in turns, round after round. All steps have seeded rows and report no logprobs. The
 peer makes its noise as vLLM does for unseeded rows, one whole-batch `exponential_`, which is the cheaper of its two
@@ -36,7 +36,7 @@ from benchmarks.step_rows import KINDS, MIXED, MIXED_FACTOR, PEER, READ, SMALL_S
 
 OUTPUT = ROOT / "build" / "performance" / "sampler.json"
 PUBLISHED = ROOT / "docs" / "sampling_speed.json"
-DOCUMENT = ROOT / "docs" / "sampling.md"
+DOCUMENT = ROOT / "docs" / "sampling_speed.md"
 BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
 
 VOCAB_SIZE, SMALL_VOCAB_SIZE = 151936, 32000

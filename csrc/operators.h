@@ -201,7 +201,7 @@ struct FilterArguments {
   const at::Tensor& min_p;
 };
 
-/// Which values of each row its ranges keep: docs/sampling.md, "Ranges of values".
+/// Which values of each row its ranges keep: docs/filters.md, "Ranges of values".
 struct ValueRangesArguments {
   static constexpr const char* kName = "value_ranges";
   static constexpr const char* kSchema = "(Tensor logits, Tensor temperature, Tensor ranges)";

@@ -1,7 +1,7 @@
 """What a device makes of the filters that keep a range of a row's values, in few launches.
 
 Values weigh exp((value - best) / temperature), so a probability is a weight over the sum of all. What it has to reach
-is here what the weight has to reach: that times the sum, and 1 at most, as the best one stays. docs/sampling.md has the
+is here what the weight has to reach: that times the sum, and 1 at most, as the best one stays. docs/filters.md has the
 definitions, section "Ranges of values". Nothing here reads a device.
 
 CANN documents sums that skip NaN for the Atlas A2 and A3 series.

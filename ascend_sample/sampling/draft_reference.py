@@ -3,7 +3,7 @@
 Slow, and independent of everything else: what tests compare everything else with. Targets and proposals are given as
 distributions; what a target's is, `ascend_sample.sampling.reference` says.
 
-Source: docs/sampling.md, section "Drafts that were drawn"; Leviathan et al., "Fast Inference from Transformers via
+Source: docs/drafts.md, section "Drafts that were drawn"; Leviathan et al., "Fast Inference from Transformers via
     Speculative Decoding", ICML 2023, algorithm 1; Sun et al., "Block Verification Accelerates Speculative Decoding",
     2024, algorithm 2.
 """

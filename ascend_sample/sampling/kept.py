@@ -1,7 +1,7 @@
 """Kept sets: the ids that all filters leave of the rows that ask, with their log-probabilities.
 
 On the CPU the draw itself tells what it draws from (`csrc/cpu/filters/kept_list.h`); elsewhere torch's operators list
-what the device's filters keep. docs/sampling.md has the meaning, section "Kept sets".
+what the device's filters keep. docs/logprobs.md has the meaning, section "Kept sets".
 """
 
 from __future__ import annotations

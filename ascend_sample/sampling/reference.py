@@ -1,4 +1,4 @@
-"""The distribution that a request samples from, in float64 and word by word as docs/sampling.md, section 1, says it.
+"""The distribution that a request samples from, in float64 and word by word as docs/sampling.md says it in section 1.
 
 Slow, one row at a time: what tests compare everything else with.
 """

@@ -86,7 +86,7 @@ def score(
         >>> scores.entropy
         tensor([0.8018, 1.0397])
 
-    Source: docs/sampling.md, section 6 "Logprobs", "Scores of a text"; docs/vocabulary_parallel.md, "Scores".
+    Source: docs/logprobs.md, section "Scores of a text"; docs/vocabulary_parallel.md, "Scores".
     """
     check_bool(NAME, "entropy", entropy)
     n = check_integer(NAME, "n", n, low=0)

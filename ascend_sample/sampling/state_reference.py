@@ -1,4 +1,4 @@
-"""What requests remember of their draws, in float64 and word by word as docs/sampling.md says it: what tests go by."""
+"""What requests remember of their draws, in float64 and word by word as docs/filters.md says it: what tests go by."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What requests remember of their draws, where it lies, and how an engine reads and sets it.
 
 A row that remembers holds a slot, as rows with penalties do. The numbers lie on the batch's device, in float32: a step
-changes them there, and nobody waits. docs/sampling.md has the meaning, section "What a request remembers".
+changes them there, and nobody waits. docs/filters.md has the meaning.
 """
 
 from __future__ import annotations

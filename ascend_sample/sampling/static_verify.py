@@ -78,7 +78,7 @@ class StaticVerification:
         (tensor([[ 1,  2, -1]]), tensor([1]))
         >>> verified.append_to(batch)
 
-    Source: docs/sampling.md, section "Verifying drafts", "In a graph".
+    Source: docs/drafts.md, section "Verifying drafts in a graph".
     """
 
     @in_normal_mode

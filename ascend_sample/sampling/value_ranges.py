@@ -2,7 +2,7 @@
 
 They look at a row after masks, biases and penalties, divided by its temperature, before top-k. On the CPU a native
 operator finds the range (`csrc/cpu/rows/value_range.h`), elsewhere torch's operators (`device_ranges.py`).
-docs/sampling.md has the definitions, section "Ranges of values".
+docs/filters.md has the definitions, section "Ranges of values".
 """
 
 from __future__ import annotations

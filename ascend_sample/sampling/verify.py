@@ -157,7 +157,7 @@ def verify_drafts(
         >>> verified.token_ids, verified.path
         (tensor([[1, 0]]), tensor([[0, 2]]))
 
-    Source: docs/sampling.md, section "Verifying drafts"; Daliri et al., "Coupling without Communication and
+    Source: docs/drafts.md; Daliri et al., "Coupling without Communication and
         Drafter-Invariant Speculative Decoding", 2024; for the other rules `draft_reference.py` names theirs.
     """
     sampler = PLAIN if sampler is None else sampler

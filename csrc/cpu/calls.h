@@ -222,7 +222,7 @@ struct Proposals {
   bool is_dense() const { return columns > 0 && candidates.data == nullptr; }
 };
 
-/// Which drafts stay: docs/sampling.md, "Verifying drafts".
+/// Which drafts stay: docs/drafts.md.
 enum class DraftRule : uint8_t { kMatch, kStandard, kBlock };
 
 /// verify_drafts: a token for each place that is reached, of requests whose places follow one

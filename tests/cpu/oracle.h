@@ -1,6 +1,7 @@
 // Both operators and the sampling layer's rows written once more, naively and in double, from
-// docs/semantics.md, docs/semantics_v2.md and docs/sampling.md alone: what the kernel is compared
-// with where Python would be too slow. It shares nothing with the kernel but its types.
+// docs/semantics.md, docs/semantics_v2.md, docs/sampling.md and docs/filters.md alone: what the
+// kernel is compared with where Python would be too slow. It shares nothing with the kernel but its
+// types.
 #pragma once
 
 #include <cmath>

@@ -232,7 +232,7 @@ def table_rows(document: str, first_column: str) -> list[list[str]]:
 
 
 class TestSamplingIsDescribedInFull:
-    """What docs/sampling.md and docs/seeds.md list in tables is what the code says."""
+    """What docs/sampling.md, docs/logprobs.md and docs/seeds.md list in tables is what the code says."""
 
     def test_routes(self) -> None:
         described = table_rows("sampling.md", "rule")
@@ -252,7 +252,7 @@ class TestSamplingIsDescribedInFull:
         assert shown == [[status.name, str(status.value)] for status in sampling.RowStatus]
 
     def test_logprobs_modes(self) -> None:
-        shown = [row[0] for row in table_rows("sampling.md", "`logprobs_mode`")]
+        shown = [row[0] for row in table_rows("logprobs.md", "`logprobs_mode`")]
         assert shown == [mode.value for mode in sampling.LogprobsMode]
 
     def test_purposes(self) -> None:

@@ -26,7 +26,7 @@ def _without_cann(npu: str) -> None:
 
 
 def test_documented_models_of_transformers() -> None:
-    """What docs/decoding.md and docs/integrations.md show, in a process where nothing was imported before it."""
+    """What the documents show of them, in a process where nothing was imported before it."""
     sessions = [
         block
         for document in DOCUMENTS

@@ -36,7 +36,7 @@ class DecoderLayer(nn.Module):
         >>> layer(torch.randn(3, 4, 8), alone, causal, (keys, values), torch.ones(1, 1, 1, 5, dtype=torch.bool)).shape
         torch.Size([3, 4, 8])
 
-    Source: docs/decoding.md, section "FasterTransformer's decoder".
+    Source: docs/faster_transformer.md.
     """
 
     def __init__(

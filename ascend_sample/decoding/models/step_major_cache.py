@@ -25,7 +25,7 @@ class DecoderCache:
     Beams of a prompt share most of their past. So on a CPU, where a copy costs more than knowing what to copy, each
     place has a number for what was written there, and a reorder copies only where the number is another one.
 
-    Source: docs/decoding.md, section "FasterTransformer's decoder".
+    Source: docs/faster_transformer.md.
     """
 
     tokens: Tensor  # floats [layers, 2 (keys, values), capacity, rows, hidden_size]

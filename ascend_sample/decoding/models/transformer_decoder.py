@@ -5,7 +5,7 @@
 `DecoderLayer` is what the document calls Decoder; `Decoder` with `beam_search(..., finished="in_beam")` over it is what
 it calls Decoding. The number of beams, steps and words is limited by memory alone.
 
-Source: docs/decoding.md, section "FasterTransformer's decoder".
+Source: docs/faster_transformer.md.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Decoder(LayeredDecoder):
         >>> decoder.decode(tokens[:, None], output.cache).logits.shape
         torch.Size([2, 1, 11])
 
-    Source: docs/decoding.md, section "FasterTransformer's decoder".
+    Source: docs/faster_transformer.md.
     """
 
     def __init__(self, config: DecoderConfig) -> None:

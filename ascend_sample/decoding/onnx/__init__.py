@@ -5,7 +5,7 @@ decoder, which takes the rows of its cache by a beam index inside the graph. `On
 files: whatever decodes a torch model decodes it too.
 
 Needs the extra `ascend_sample[onnx]`.
-Source: docs/decoding.md, section "ONNX".
+Source: docs/onnx.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 // Filters that keep a range of a row's values: typical sampling, cutoffs of probabilities, top-a,
-// top-n-sigma, and the exclusion of the top choices. docs/sampling.md, "Ranges of values", has
+// top-n-sigma, and the exclusion of the top choices. docs/filters.md, "Ranges of values", has
 // their definitions; what follows looks at a row that is edited, before top-k.
 #pragma once
 

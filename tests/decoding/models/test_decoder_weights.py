@@ -70,7 +70,7 @@ class SpeechDecoder(nn.Module):
 
 
 def weights_of(source: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The names of `Decoder`, as docs/decoding.md lists them."""
+    """The names of `Decoder`, as docs/faster_transformer.md lists them."""
     found = {
         "embedding.weight": source["tgt_word_emb.weight"],
         "head.weight": source["tgt_word_emb.weight"],
