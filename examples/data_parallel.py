@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ascend_sample import hostcann
 
 CONFIG = ModelConfig(vocab_size=256, context_size=64, width=64, layers=2, heads=2, feed_forward_width=128)
-STEPS, BATCH_SIZE = 30, 16  # BATCH_SIZE: of all processes together
+STEPS, BATCH_SIZE = 15, 16  # BATCH_SIZE: of all processes together
 
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.npu.set_device(int(os.environ["LOCAL_RANK"]))

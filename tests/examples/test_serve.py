@@ -208,16 +208,16 @@ V1_ALONE = ("-m", "ascend_sample.hostcann", "run", "--without", "aclnnTopKTopPSa
 
 @pytest.mark.timeout(TRAINING_LIMIT_SECONDS + 60)
 @pytest.mark.parametrize(
-    ("launcher", "routes"),
+    ("launcher", "tokens", "routes"),
     [
-        ((), "4 by fused_v2, 4 by segments, 2 by greedy, 2 by fused_segments, 1 by sorted_segments"),
-        (V1_ALONE, "4 by segments, 3 by sorted_segments, 2 by greedy, 2 by top_k, 2 by fused"),
+        ((), "10", "4 by fused_v2, 4 by segments, 2 by greedy, 2 by fused_segments, 1 by sorted_segments"),
+        (V1_ALONE, "5", "4 by segments, 3 by sorted_segments, 2 by greedy, 2 by top_k, 2 by fused"),
     ],
     ids=["both operators", "the first alone"],
 )
-def test_as_a_user_runs_it(npu: str, launcher: tuple[str, ...], routes: str) -> None:
+def test_as_a_user_runs_it(npu: str, launcher: tuple[str, ...], tokens: str, routes: str) -> None:
     skip_beside_a_real_cann()
-    output = run_as_user(*launcher, str(EXAMPLES / "serve.py"), "--tokens", "10", seconds=TRAINING_LIMIT_SECONDS)
+    output = run_as_user(*launcher, str(EXAMPLES / "serve.py"), "--tokens", tokens, seconds=TRAINING_LIMIT_SECONDS)
     assert "The NPU is EMULATED" in output
     assert f"npu:0, EMULATED, bfloat16 logits; routes of the requests: {routes}" in output
     assert len(re.findall("13 of 13 texts are the same, token by token", output)) == 2 * 6 - 1

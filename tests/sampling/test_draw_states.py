@@ -101,11 +101,12 @@ class TestAdaptiveP:
     @pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"min_p": 0.3, "temperature": 0.5}], ids=str)
     def test_tokens_are_drawn_as_often_as_they_should(self, more: dict[str, Any], device: str) -> None:
         count = 20_000
-        asked = SamplingParams(adaptive_target=0.3, adaptive_decay=0.5, **more)
+        asked = SamplingParams(adaptive_target=0.3, adaptive_decay=0.5, seed=3, **more)
         chances = torch.tensor([0.05, 0.1, 0.2, 0.25, 0.4])
         spread = torch.full((1, 600), -INF)  # of three segments
         spread[0, [3, 4, 300, 400, 599]] = chances.log()
-        batch = new_batch([replace(asked, seed=seed) for seed in range(count)], device, 600)
+        batch = SamplingBatch(600, device)
+        batch.extend([asked] * count, positions=range(count))
         drawn = Sampler()(spread.expand(count, -1).to(device), batch).token_ids.cpu()
         before = torch.from_numpy(target_distribution(spread[0].numpy(), replace(asked, adaptive_target=None)))
         expected = torch.zeros(600, dtype=torch.float64)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,11 @@ from ascend_sample import hostcann
 from ascend_sample.decoding.row_params import all_but_draw_fields
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, StaticStep, value_ranges
 from ascend_sample.sampling.reference import keep_range, process_row, target_distribution
+from ascend_sample.sampling.row_table import PLACES, HostMirrors
 from ascend_sample.sampling.value_ranges import have_fallen, keeps_range
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from tests.decoding.planting import caught
+from tests.support.code_paths import assert_same_on_all_code_paths
 
 ROWS = int(os.environ.get("ASCEND_SAMPLE_RANGE_ROWS", "120"))
 """Of each filter and dtype, beside the reference."""
@@ -219,24 +220,16 @@ def test_a_row_is_the_same_alone_and_with_any_threads(device: str) -> None:
         assert alone.token_ids.tolist() == together[row : row + 1].tolist()
 
 
-def test_instruction_sets_agree() -> None:
-    program = (
-        "import sys; sys.path[:0] = sys.argv[1:];"
-        "import ascend_sample, torch, hashlib; import test_value_ranges as t;"
-        "params = t.mixed(60); batch = t.new_batch(params);"
-        "numbers = torch.from_numpy(t.value_ranges.numbers_of(batch.host, batch._edits.states));"
-        "found = [torch.stack(torch.ops.ascend_sample.value_ranges(t.rows_of(60, d), batch.temperature, numbers))"
-        " for d in t.DTYPES];"
+def test_instruction_sets_agree(tmp_path: Path) -> None:
+    batch = new_batch(mixed(60))
+    numbers = torch.from_numpy(value_ranges.numbers_of(batch.host, batch._edits.states))
+    calls = [(rows_of(60, dtype), batch.temperature, numbers) for dtype in DTYPES]
+    torch.save(calls, tmp_path / "calls.pt")
+    assert_same_on_all_code_paths(
+        f"import ascend_sample, hashlib, torch; calls = torch.load({str(tmp_path / 'calls.pt')!r});"
+        "found = [torch.stack(torch.ops.ascend_sample.value_ranges(*call)) for call in calls];"
         "print(hashlib.sha256(torch.stack(found).numpy().tobytes()).hexdigest())"
     )
-    folder = os.path.dirname(__file__)
-    paths = [folder, os.path.dirname(os.path.dirname(folder))]
-    told = set()
-    for capability in ("plain", "avx2", "avx512"):
-        environment = os.environ | {"ASCEND_SAMPLE_CPU_CAPABILITY": capability}
-        command = [sys.executable, "-c", program, *paths]
-        told.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
-    assert len(told) == 1
 
 
 def test_strange_rows_keep_their_status(device: str) -> None:
@@ -255,11 +248,18 @@ class TestCoin:
     """Of xtc: by the request's seed and position alone, and by nothing that draws."""
 
     def coins(self, count: int, probability: float = 0.3, seed: int | None = None) -> np.ndarray:
-        batch = SamplingBatch(3, capacity=count)
-        ask = SamplingParams(xtc_probability=probability, seed=seed)
-        params = [ask if seed is not None else replace(ask, seed=row) for row in range(count)]
-        batch.extend(params, positions=range(count) if seed is not None else [7] * count)
-        return have_fallen(batch.host)
+        """Of one seed at many positions, or of many seeds at one."""
+        host, rows = HostMirrors(count), np.arange(count)
+        host.length = count
+        columns = {
+            "xtc_probability": probability,
+            "seed": rows if seed is None else seed,
+            "position": 7 if seed is None else rows,
+        }
+        for name, values in columns.items():
+            dtype, index = PLACES[name]
+            host.buffers[dtype][index] = values
+        return have_fallen(host)
 
     def test_it_falls_as_often_as_it_should(self) -> None:
         count = 50_000
