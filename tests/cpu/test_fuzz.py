@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROWS = 30_000
+ROWS = 50_000
 FIRST_OPERATOR = {"A", "Ap", "Aq", "Apq", "Bp", "Bpq", "C", "Cq"}
 FILTERS = ("1", "A", "Ap", "Am", "Apm", "Bp", "Bpm", "C", "Cm")
 SECOND_OPERATOR = {
