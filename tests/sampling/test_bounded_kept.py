@@ -93,6 +93,20 @@ def test_a_step_in_a_graph_has_them(device: str, options: dict[str, Any]) -> Non
         torch.testing.assert_close(found.of_row(row)[1], expected.of_row(row)[1], atol=3e-6, rtol=0)
 
 
+def test_a_top_k_of_one_keeps_the_first_of_ties(device: str) -> None:
+    """It is greedy, whatever becomes of ties elsewhere."""
+    batch = new_batch([params_of(top_k=1), params_of(top_k=2)], 6, device)
+    logits = torch.tensor([[0.0, 1.0, 2.0, 2.0, 2.0, 0.0]]).repeat(2, 1)
+    step = StaticStep(2, 6, torch.float32, device, keep_ties=True, max_kept=6)
+    step.prepare(batch)
+    step.logits.copy_(logits)
+    step.run()
+    assert step.kept is not None
+    for kept in (sets_of(Sampler(keep_ties=True)(logits.to(device), batch)), step.kept):
+        found = KeptSets(*(tensor.cpu() for tensor in kept))
+        assert [found.of_row(row)[0].tolist() for row in range(2)] == [[2], [2, 3, 4]]
+
+
 def test_a_graph_replays_them(npu: str) -> None:
     batch = new_batch([params_of(top_k=20, seed=row) for row in range(3)], 500, npu)
     step = StaticStep(4, 500, torch.bfloat16, npu, largest_k=20, max_kept=20)
