@@ -393,4 +393,4 @@ class SamplingBatch:
         """Notes that a plan made before is stale: the caller's, and ours if a processed row was concerned."""
         self.version += 1
         self.plans.clear()
-        self._edits.plan_is_stale |= processed
+        self._edits.rows_changed(processed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -23,12 +24,13 @@ class Bitmask(NamedTuple):
 
     Attributes:
         words: int32 [rows, words] on the device of the batch, 32 ids each.
-        rows: int64, the rows of the batch, on the host; None: all, in order.
-        rows_there: the same on the device.
+        places: int64 [batch] on the host, which of the words each row of the batch has; -1 for none. None: all rows
+            have some, in order.
+        rows_there: int64 [rows] on the device, the rows of the batch; None: all, in order.
     """
 
     words: Tensor
-    rows: NDArray[numpy.int64] | None
+    places: Tensor | None
     rows_there: Tensor | None
 
     def of_all(self, count: int) -> Tensor:
@@ -40,18 +42,12 @@ class Bitmask(NamedTuple):
 
     def native_edits(self, count: int) -> dict[str, Tensor]:
         """Returns what the CPU kernel is told of it, for a batch of ``count`` rows."""
-        of_rows = numpy.arange(count)
-        if self.rows is not None:
-            of_rows[:] = -1
-            of_rows[self.rows] = numpy.arange(len(self.rows))
-        return {"bitmask_rows": torch.from_numpy(of_rows), "bitmask": self.words}
+        places = torch.arange(count) if self.places is None else self.places
+        return {"bitmask_rows": places, "bitmask": self.words}
 
     def is_for(self, count: int) -> NDArray[numpy.bool_]:
         """Tells of each of ``count`` rows whether it has a mask."""
-        masked = numpy.full(count, self.rows is None)
-        if self.rows is not None:
-            masked[self.rows] = True
-        return masked
+        return numpy.ones(count, numpy.bool_) if self.places is None else self.places.numpy() >= 0
 
 
 def placed_bitmask(
@@ -81,7 +77,8 @@ def placed_bitmask(
     if not isinstance(bitmask, Tensor) or bitmask.dtype != torch.int32:
         remedy = "Pack 32 ids in each word, the first in the lowest bit, as xgrammar and llguidance do."
         refuse(OWNER, "bitmask", "be an int32 tensor", show(bitmask), remedy, TypeError)
-    host_rows = None if rows is None else _checked_rows(rows, count)
+    placed = None if rows is None else _checked_rows(rows, count)
+    host_rows, places = (None, None) if placed is None else placed
     shape = [count if host_rows is None else len(host_rows), words_of(vocab_size)]
     if list(bitmask.shape) != shape:
         remedy = "Give a row for each of the batch's, or name those it is for in bitmask_rows."
@@ -92,21 +89,22 @@ def placed_bitmask(
     if shape[0] == 0:
         return None
     if bitmask.device == device:
-        rows_there = None if host_rows is None else to_device(host_rows, device)
-        return Bitmask(bitmask.contiguous(), host_rows, rows_there)
-    return _sent(bitmask, host_rows, device)
+        rows_there = host_rows if host_rows is None or bitmask.is_cpu else to_device(host_rows.numpy(), device)
+        return Bitmask(bitmask.contiguous(), places, rows_there)
+    there, rows_there = _sent(bitmask, host_rows, device)
+    return Bitmask(there, places, rows_there)
 
 
-def _sent(bitmask: Tensor, rows: NDArray[numpy.int64] | None, device: torch.device) -> Bitmask:
+def _sent(bitmask: Tensor, rows: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Sends words and rows together; the rows are first, as int64 have to lie at multiples of their size."""
-    front = numpy.zeros(0, numpy.int32) if rows is None else rows.view(numpy.int32)
+    front = numpy.zeros(0, numpy.int32) if rows is None else rows.numpy().view(numpy.int32)
     sent = to_device(numpy.concatenate((front, bitmask.numpy().reshape(-1))), device)
     rows_there = None if rows is None else sent[: len(front)].view(torch.int64)
-    return Bitmask(sent[len(front) :].view(bitmask.shape), rows, rows_there)
+    return sent[len(front) :].view(bitmask.shape), rows_there
 
 
-def _checked_rows(rows: Rows, count: int) -> NDArray[numpy.int64]:
-    """Returns the rows as int64, or raises unless they are rows of the batch, each once, on the host."""
+def _checked_rows(rows: Rows, count: int) -> tuple[Tensor, Tensor]:
+    """Returns the rows, int64 on the host, and `Bitmask.places`, or raises unless they are the batch's, each once."""
     if isinstance(rows, Tensor):
         if not rows.is_cpu:
             remedy = "Give a list of ints; reading a tensor would wait for the device."
@@ -116,9 +114,18 @@ def _checked_rows(rows: Rows, count: int) -> NDArray[numpy.int64]:
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
         remedy = "Name a row of the batch for each of the bitmask's."
         refuse(OWNER, "bitmask_rows", "be ints", show(rows), remedy, TypeError)
+    return _placed_rows(given.astype(numpy.int64).tobytes(), count)
+
+
+@functools.lru_cache(maxsize=64)  # most steps are for the same rows as the one before
+def _placed_rows(rows: bytes, count: int) -> tuple[Tensor, Tensor]:
+    """Does what `_checked_rows` does, for int64 as bytes."""
+    given = numpy.frombuffer(rows, numpy.int64).copy()
     if len(given) and not 0 <= given.min() <= given.max() < count:
         remedy = "Rows move when others are removed."
         refuse(OWNER, "bitmask_rows", f"be in [0, {count})", show(given.tolist()), remedy, IndexError)
     if len(numpy.unique(given)) < len(given):
-        refuse(OWNER, "bitmask_rows", "name each row once", show(rows), "Combine masks of one row with &.")
-    return given.astype(numpy.int64)
+        refuse(OWNER, "bitmask_rows", "name each row once", show(given.tolist()), "Combine masks of one row with &.")
+    places = numpy.full(count, -1)
+    places[given] = numpy.arange(len(given))
+    return torch.from_numpy(given), torch.from_numpy(places)

@@ -241,7 +241,8 @@ class PlaceEdits(RowEdits):
         self._padded = padded
 
     def flush(self, more: int = 0) -> None:
-        """Makes the plan, if it is stale."""
+        """Makes the plan, if it is stale; the lists may lie elsewhere since the last step."""
+        self._native = None
         self._renew_plan()
 
     def _penalized_rows(self) -> PenalizedRows:

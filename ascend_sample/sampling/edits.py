@@ -94,6 +94,7 @@ class RowEdits:
         self.rules: dict[int, TextRules] = {}
         self.ruled_lists = 0
         self._coming: list[tuple[HostTokens, list[tuple[int, TextRules]]]] = []
+        self._native: dict[str, Tensor] | None = None  # what `native` returns whatever the step
         self._bits: Tensor | None = None
 
     @property
@@ -123,6 +124,11 @@ class RowEdits:
             "state_slot": [self._state_slot(one) for one in params],
             "stop_slot": [NO_SLOT if of_row.stops is None else self.stops.hold(of_row.stops) for of_row in known],
         }
+
+    def rows_changed(self, are_processed: bool) -> None:
+        """Notes that rows came, went or moved, and whether some of them change their logits."""
+        self.plan_is_stale |= are_processed
+        self._native = None
 
     def use_columns(self, columns: int) -> None:
         """Notes how far the rows of edited copies are to be apart from the next flush on."""
@@ -166,6 +172,7 @@ class RowEdits:
         if not self.plan_is_stale:
             return
         host, self.plan, self.plan_is_stale = self._table.host, None, False
+        self._native = None
         if host.is_processed.any():
             penalties = self._penalized_rows() if (host.penalty_slot != NO_SLOT).any() else None
             self.plan = ProcessingPlan(host, self.addends, penalties, self.masks, self.states, self.columns)
@@ -198,6 +205,14 @@ class RowEdits:
         """Does what `SamplingBatch.native_edits` does, after a flush."""
         if self.plan is None:
             return {}
+        host = self._table.host
+        if self._native is None:
+            self._native = self._native_arguments()
+        ranges = {"ranges": torch.from_numpy(numbers_of(host, self.states))} if host.is_ranged.any() else {}
+        return self._native | ranges
+
+    def _native_arguments(self) -> dict[str, Tensor]:
+        """Returns the arguments that stay the same objects until rows or lists change."""
         addends, seen, masks, host = self.addends, self.penalties, self.masks, self._table.host
         arguments: dict[str, Tensor] = {}
         if addends.ids is not None and addends.addends is not None:
@@ -209,8 +224,6 @@ class RowEdits:
             arguments["penalties"] = torch.from_numpy(host.stacked(PENALTIES))
         if masks.masks is not None:
             arguments["masks"] = masks.masks
-        if host.is_ranged.any():
-            arguments["ranges"] = torch.from_numpy(numbers_of(host, self.states))
         held = {name: getattr(host, name) for name in SLOTS if self.slots[name].capacity}
         return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
 
@@ -242,6 +255,7 @@ class RowEdits:
             if not (numpy.array_equal(before[0], rules.listed[0]) and numpy.array_equal(before[1], rules.listed[1])):
                 self.addends.write(slot, *rules.listed)
                 self.ruled_lists += 1
+                self._native = None
                 if self.plan is not None:
                     self.plan.forget_addends()
 

@@ -243,7 +243,8 @@ class PenaltySlots(Slots):
         """
         if not self.capacity:
             return True
-        self.fit_lists(more)
+        if more or self._changed:
+            self.fit_lists(more)
         are_there = self.lists is not None and self.lists.shape[1:] == (self.capacity, self.width)
         if not are_there:
             lists = torch.zeros((3, self.capacity, self.width), dtype=torch.int64, device=self.device)
