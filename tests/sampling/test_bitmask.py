@@ -103,6 +103,17 @@ def test_a_bitmask_of_some_rows(device: str, where: str) -> None:
         assert_same(found, wanted)
 
 
+def test_rows_that_were_right_are_looked_at_again() -> None:
+    """They are remembered as numbers: others of the same value are refused all the same, and so are batches of less."""
+    logits, bitmask = logits_of(len(KINDS), torch.float32), packed(some_allowed(2))
+    Sampler()(logits, batch_of(requests(), "cpu"), bitmask=bitmask, bitmask_rows=[1, 9])
+    for rows in ([1.0, 9.0], [True, False]):
+        with pytest.raises(TypeError, match="bitmask_rows must be ints"):
+            Sampler()(logits, batch_of(requests(), "cpu"), bitmask=bitmask, bitmask_rows=rows)
+    with pytest.raises(IndexError, match="bitmask_rows must be in"):
+        Sampler()(logits[:9], batch_of(requests()[:9], "cpu"), bitmask=bitmask, bitmask_rows=[1, 9])
+
+
 def test_a_bitmask_of_no_row_masks_nothing(device: str) -> None:
     logits = logits_of(len(KINDS), torch.float32).to(device)
     none = torch.empty(0, 32, dtype=torch.int32)
