@@ -262,6 +262,7 @@ EVENTS: tuple[Callable[[SamplingBatch], Any], ...] = (
     lambda batch: batch.append(ids("cpu", 1, 2, 3, 4)),
     lambda batch: batch.append(ids("cpu", *range(40)), rows=[2] * 40),  # more than the list has room for
     lambda batch: batch.add(SamplingParams(logit_bias={3: 1.0, 4: 2.0}, no_repeat_ngram_size=2), [5, 6, 5]),
+    lambda batch: batch.append(ids("cpu", 7, 5, 8, 5), rows=[4] * 4),  # three bans beside two biases, no longer one
     lambda batch: batch.append(ids("cpu", 1, 2, 3, 4, 9)),
     lambda batch: batch.swap(0, 2),
     lambda batch: batch.add(SamplingParams(stop_ids=[7], min_tokens=1, allowed_ids=[1, 7, 9])),
