@@ -115,11 +115,9 @@ class RowParameters:
         """Returns the parameters of rows that follow one another, ``times`` for each row."""
         return self._each(lambda tensor: tensor.repeat_interleave(times), lambda array: array.repeat(times))
 
-    def at(self, position: Tensor) -> RowParameters:
-        """Returns the same parameters at another position."""
-        other = object.__new__(RowParameters)  # once a step: dataclasses.replace takes longer than the rest of it
-        vars(other).update(vars(self), position=position)
-        return other
+    def tensors_at(self, position: Tensor) -> list[Tensor]:
+        """Returns the `TENSORS`, in their order, at another position."""
+        return [position if name == "position" else getattr(self, name) for name in TENSORS]
 
     def for_operators(self, vocab_size: int) -> RowParameters:
         """Returns the same requests in the operators' terms.

@@ -16,7 +16,7 @@ from ascend_sample.sampling.kept import KeptOfStep
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
-from ascend_sample.sampling.row_parameters import TENSORS, RowParameters, RowsOutput
+from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import whole_columns
 from ascend_sample.sampling.weights import StatusConstants, largest_of, status_of
@@ -164,8 +164,8 @@ def serve(
     if constants is None:
         assert len(groups) == 1, "the kernel serves all rows"
         assert position is not None, "the CPU kernel makes its noise itself"
-        parameters, edits = groups[0].parameters.at(position), native_edits or {}
-        served = [_serve_natively(logits[0], rows, parameters, keep_ties, purpose, edits, kept) for rows in blocks]
+        tensors, edits = groups[0].parameters.tensors_at(position), native_edits or {}
+        served = [_serve_natively(logits[0], rows, tensors, keep_ties, purpose, edits, kept) for rows in blocks]
         return served[0] if len(served) == 1 else RowsOutput(*map(torch.cat, zip(*served, strict=True)))
     is_widened = any(isinstance(group.route, WIDENING) for group in groups)
     room = logits[0].shape[1] if is_widened else 0  # so that `widened` has no need to copy
@@ -229,14 +229,13 @@ def _drawn(logits: Tensor, group: PlacedGroup, noise: Tensor | None, edited: Ten
 def _serve_natively(
     logits: Tensor,
     rows: slice,
-    parameters: RowParameters,
+    tensors: Sequence[Tensor],
     keep_ties: bool,
     purpose: Purpose,
     edits: Mapping[str, Tensor],
     kept: KeptOfStep | None,
 ) -> RowsOutput:
     """Draws the tokens of some rows on the CPU."""
-    tensors = [getattr(parameters, name) for name in TENSORS]
     if rows != WHOLE:
         logits, *tensors = (tensor[rows] for tensor in (logits, *tensors))
         edits = {name: tensor[..., rows] if name in EDITS_OF_ROWS else tensor for name, tensor in edits.items()}

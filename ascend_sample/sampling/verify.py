@@ -27,7 +27,7 @@ from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout, DraftPlac
 from ascend_sample.sampling.draft_trees import Followed, TreeLayout
 from ascend_sample.sampling.logprobs import Logprobs
 from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.row_parameters import TENSORS, RowStatus
+from ascend_sample.sampling.row_parameters import RowStatus
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.sampler import Sampler
 from ascend_sample.sampling.step_plan import StepPlan
@@ -230,13 +230,12 @@ def _verified_natively(asked: _Asked, plan: StepPlan) -> VerifiedDrafts:
     """Returns what the CPU kernel decides, which draws at the places that are reached and leaves the others empty."""
     logits, draft_ids, places, allowed, sampler, rule, proposals = asked
     layout = places.layout
-    parameters = plan.placement.groups[0].parameters.at(places.position)
     edits = places.native_edits() | ({} if allowed is None else allowed.native_edits(len(places)))
     drawn_ids, status, accepted = torch.ops.ascend_sample.verify_drafts(
         logits,
         draft_ids,
         torch.from_numpy(layout.ends),
-        *(getattr(parameters, name) for name in TENSORS),
+        *plan.placement.groups[0].parameters.tensors_at(places.position),
         int(Purpose.DRAW),
         sampler.keep_ties,
         **edits,
