@@ -160,6 +160,12 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
+NO_RULE: Final = -1
+ORDER_OF_GROUPS: Final = sorted(SamplingRoute)
+ROUTE_OF_RULE: Final = np.array([ORDER_OF_GROUPS.index(rule.route) for rule in RULES])
+"""Places in that order."""
+
+
 def _in_terms_of_rules(facts: Facts, vocab_size: int, dtype: torch.dtype, keep_ties: bool) -> _Rows:
     temperature, top_k, top_p = facts["temperature"], facts["top_k"], facts["top_p"]
     is_greedy = (temperature == 0) | (top_k == 1)
@@ -202,8 +208,13 @@ def choose_rules(
         'top_k'
     """
     rows = _in_terms_of_rules(facts, vocab_size, dtype, keep_ties)
-    holds = [np.broadcast_to(rule.holds(rows, abilities), facts["temperature"].shape) for rule in RULES]
-    return np.asarray(np.argmax(np.stack(holds), axis=0), dtype=np.int64)
+    chosen = np.full(len(facts["temperature"]), NO_RULE)
+    for index, rule in enumerate(RULES):
+        is_open = chosen == NO_RULE
+        if not is_open.any():
+            break
+        chosen[is_open & rule.holds(rows, abilities)] = index
+    return chosen
 
 
 class Group(NamedTuple):
@@ -223,13 +234,13 @@ def group_rows(
 
     Every row is in one group. The arguments are those of `choose_rules`.
     """
+    if abilities.native:  # the first rule, for every row
+        return [Group(SamplingRoute.NATIVE, np.arange(len(facts["temperature"])), vocab_size)]
     chosen = choose_rules(facts, vocab_size, dtype, abilities, keep_ties)
     every_k = np.where(facts["temperature"] == 0, 1, facts["top_k"])
     is_bounded = (every_k >= 1) & (every_k < vocab_size)
-    rows_of = {
-        route: np.flatnonzero(np.isin(chosen, [index for index, rule in enumerate(RULES) if rule.route == route]))
-        for route in sorted({RULES[rule].route for rule in np.unique(chosen)})
-    }
+    routes = ROUTE_OF_RULE[chosen]
+    rows_of = {ORDER_OF_GROUPS[route]: np.flatnonzero(routes == route) for route in np.unique(routes)}
     whole, fused = SamplingRoute.SEGMENTS, SamplingRoute.FUSED_SEGMENTS
     if whole in rows_of and fused in rows_of:  # the operator keeps all of a row without top_p, bit for bit
         rows_of[fused] = np.sort(np.concatenate((rows_of.pop(whole), rows_of[fused])))

@@ -87,13 +87,13 @@ class RowParameters:
                 tensors[field] = uniform(field, COLUMNS[field].off, len(logits), logits.device)
             else:
                 _check_tensor(name, field, tensor, logits)
-        if facts is None and logits.is_cpu:
+        known = {field for field in DISTRIBUTION if given[field] is not None}
+        if facts is not None and not known <= facts.keys() <= set(DISTRIBUTION):
+            rule = f"name {', '.join(sorted(known))}, and no other than {', '.join(DISTRIBUTION)}"
+            refuse(name, "facts", rule, ", ".join(facts) or "nothing", "Give an array for each.", TypeError)
+        if logits.is_cpu:
             facts = {field: tensors[field].numpy() for field in DISTRIBUTION}
         elif facts is not None:
-            known = {field for field in DISTRIBUTION if given[field] is not None}
-            if not known <= facts.keys() <= set(DISTRIBUTION):
-                rule = f"name {', '.join(sorted(known))}, and no other than {', '.join(DISTRIBUTION)}"
-                refuse(name, "facts", rule, ", ".join(facts) or "nothing", "Give an array for each.", TypeError)
             off = {field: np.full(len(logits), COLUMNS[field].off, COLUMNS[field].dtype) for field in DISTRIBUTION}
             facts = off | {field: facts[field] for field in known}
         return cls(**tensors, facts=facts)

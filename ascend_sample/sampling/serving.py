@@ -95,7 +95,7 @@ def place_groups(
         logits: those that are sampled from; their shape, dtype and device count.
         keep_ties: top-k keeps every tie at the k-th value.
         round_float32: float32 logits may be rounded to float16 for the first operator.
-        rows: the rows that are placed, each once; None: all.
+        rows: the rows that are placed, ascending; None: all.
 
     Returns:
         Each of the rows is in one of the groups.
@@ -103,15 +103,18 @@ def place_groups(
     device, vocab_size = logits.device, logits.shape[1]
     assert parameters.facts is not None, "routes are chosen by them"
     count = len(parameters.seed)
-    rows = np.arange(count) if rows is None else rows
-    facts = {field: array[rows] for field, array in parameters.facts.items()}
+    facts = parameters.facts
+    if rows is None:
+        rows = np.arange(count)
+    else:
+        facts = {field: array[rows] for field, array in facts.items()}
 
     placed = []
     parameters = parameters.for_operators(vocab_size)
     abilities = routes.abilities_of(device, logits.dtype, round_float32)
     for group in routes.group_rows(facts, vocab_size, logits.dtype, abilities, keep_ties):
         of_batch = rows[group.rows]
-        batch_rows = None if np.array_equal(of_batch, np.arange(count)) else to_device(of_batch, device)
+        batch_rows = None if len(of_batch) == count else to_device(of_batch, device)
         own = parameters if batch_rows is None else parameters.of_rows(of_batch, batch_rows)
         route = ROUTES.get(group.route)
         placed.append(
