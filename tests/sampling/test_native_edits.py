@@ -1,0 +1,54 @@
+"""Arguments of the CPU kernel for edits: made once for as long as they stay, and made again whenever they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ascend_sample.sampling import SamplingBatch, SamplingParams
+from tests.decoding.planting import faults_beside, planted
+
+EVENTS: tuple[Callable[[SamplingBatch], Any], ...] = (
+    lambda batch: batch.extend([SamplingParams(), SamplingParams(bad_ids=[1]), SamplingParams(presence_penalty=1.0)]),
+    lambda batch: batch.add(SamplingParams()),
+    lambda batch: batch.append(torch.tensor([1, 2, 3, 4])),
+    lambda batch: batch.append(torch.arange(40), rows=[2] * 40),  # more than the list has room for
+    lambda batch: batch.add(SamplingParams(logit_bias={3: 1.0, 4: 2.0}, no_repeat_ngram_size=2), [5, 6, 5]),
+    lambda batch: batch.append(torch.tensor([7, 5, 8, 5]), rows=[4] * 4),  # three bans beside two biases, no longer one
+    lambda batch: batch.append(torch.tensor([1, 2, 3, 4, 9])),
+    lambda batch: batch.swap(0, 2),
+    lambda batch: batch.add(SamplingParams(stop_ids=[7], min_tokens=1, allowed_ids=[1, 7, 9])),
+    lambda batch: batch.append(torch.tensor([1, 2, 3, 4, 5, 9])),  # has its min_tokens
+    lambda batch: batch.remove(3),
+    lambda batch: batch.remove(1),
+    lambda batch: batch.reorder([2, 3, 0, 1]),
+    lambda batch: batch.add(SamplingParams(min_p=0.1, top_a=0.2)),
+)
+
+
+def test_arguments_are_made_once_for_as_long_as_they_stay() -> None:
+    """And are those of a batch that has not been asked before, whatever happens in between."""
+    asked = SamplingBatch(100)
+    for number, event in enumerate(EVENTS, start=1):
+        event(asked)
+        fresh = SamplingBatch(100)
+        for again in EVENTS[:number]:
+            again(fresh)
+        found, wanted = asked.native_edits(), fresh.native_edits()
+        assert found.keys() == wanted.keys(), number
+        for name, argument in wanted.items():
+            assert torch.equal(found[name], argument), (number, name)
+        same = asked.native_edits()
+        assert all(same[name] is argument for name, argument in found.items() if name != "ranges"), number
+
+
+FAULTS = faults_beside(__file__)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_faults_are_caught(name: str) -> None:
+    with planted(*FAULTS[name]), pytest.raises(AssertionError):
+        test_arguments_are_made_once_for_as_long_as_they_stay()
