@@ -146,10 +146,12 @@ struct SampleKeptRowsArguments {
   static inline const std::string kSchema =
       std::string("(Tensor logits, Tensor? rows, Tensor is_wanted, ") + RequestsArguments::kSchema +
       ")";
-  /// int64 [rows], int8 [rows], int64 [rows + 1], int32 [kept], float32 [kept].
+  /// int64 [rows], int8 [rows], int64 [rows + 1], int32 [kept], float32 [kept], int32 [rows].
   static constexpr const char* kResults =
-      "(Tensor token_ids, Tensor status, Tensor offsets, Tensor kept_ids, Tensor log_probs)";
-  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+      "(Tensor token_ids, Tensor status, Tensor offsets, Tensor kept_ids, Tensor log_probs, "
+      "Tensor counts)";
+  using Results =
+      std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
   /// How much is kept depends on the logits: its fake kernel is in Python, which has symbols for
   /// such sizes (sampling/kept.py).
   static constexpr bool kHasFake = false;

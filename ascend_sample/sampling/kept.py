@@ -164,7 +164,7 @@ class KeptOfStep(NamedTuple):
 
     Attributes:
         asked: by which rows.
-        parts: offsets, ids and log-probabilities of each block.
+        parts: of each block what `KeptSets` has, in its order.
     """
 
     asked: KeptRows
@@ -187,13 +187,10 @@ class KeptOfStep(NamedTuple):
 
     def of_all(self) -> KeptSets:
         """Returns what the CPU kernel has kept of all rows, also those whose sets the step itself needs."""
-        offsets, ids, logprobs = self.parts[0]
-        counts = offsets.diff()
-        if len(self.parts) > 1:
-            counts = torch.cat([offsets.diff() for offsets, *_ in self.parts])
-            offsets = offsets_of(counts)
-            ids, logprobs = (torch.cat(entries) for entries in list(zip(*self.parts, strict=True))[1:])
-        return KeptSets(offsets, ids, logprobs, counts.to(torch.int32))
+        if len(self.parts) == 1:
+            return KeptSets(*self.parts[0])
+        ids, logprobs, counts = (torch.cat(entries) for entries in list(zip(*self.parts, strict=True))[1:])
+        return KeptSets(offsets_of(counts), ids, logprobs, counts)
 
 
 def offsets_of(counts: Tensor) -> Tensor:
@@ -298,6 +295,7 @@ def _fake(logits: Tensor, rows: Tensor | None, is_wanted: Tensor, *requests: Any
         logits.new_empty(count + 1, dtype=torch.int64),
         logits.new_empty(kept, dtype=torch.int32),
         logits.new_empty(kept, dtype=torch.float32),
+        logits.new_empty(count, dtype=torch.int32),
     )
 
 

@@ -179,7 +179,7 @@ class Sampler:
             drawn, states = plan.states.after(drawn, step)
         logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, left)
         sets = None
-        if kept is not None and batch.host.kept.any():
+        if kept is not None and kept.asked.asking.rows:
             sets = self._kept_sets(here, batch, allowed, drawn.status, kept)
         if advance:
             batch.advance(drawn.token_ids)

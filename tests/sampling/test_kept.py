@@ -201,8 +201,9 @@ def test_operator_and_its_fake_kernel() -> None:
         ids,
     )
     opcheck(torch.ops.ascend_sample.sample_kept_rows.default, arguments)
-    token_ids, _, offsets, kept_ids, log_probs = torch.ops.ascend_sample.sample_kept_rows(*arguments)
+    token_ids, _, offsets, kept_ids, log_probs, counts = torch.ops.ascend_sample.sample_kept_rows(*arguments)
     assert offsets.tolist() == [0, 40, 40, 54]
+    assert counts.tolist() == [40, 0, 14]
     assert len(kept_ids) == len(log_probs) == 54
     assert torch.equal(token_ids, torch.ops.ascend_sample.sample_rows(*arguments[:2], *arguments[3:])[0])
     rows = torch.tensor([2, 0, 2])

@@ -44,15 +44,18 @@ SampleKeptRowsArguments::Results sample_kept_rows_kernel(const SampleKeptRowsArg
   call.kept = lists.data();
   serve(&Kernel::sample_requests, call);
   const at::Tensor offsets = at::empty({count + 1}, at::kLong);
+  const at::Tensor counts = at::empty({count}, at::kInt);
   auto* const ends = offsets.mutable_data_ptr<int64_t>();
+  auto* const sizes = counts.mutable_data_ptr<int32_t>();
   ends[0] = 0;
   for (int64_t row = 0; row < count; ++row) {
-    ends[row + 1] = ends[row] + static_cast<int64_t>(lists[static_cast<size_t>(row)].count());
+    sizes[row] = static_cast<int32_t>(lists[static_cast<size_t>(row)].count());
+    ends[row + 1] = ends[row] + sizes[row];
   }
   const at::Tensor ids = at::empty({ends[count]}, at::kInt);
   const at::Tensor log_probs = at::empty({ends[count]}, at::kFloat);
   gather(lists, ends, ids.mutable_data_ptr<int32_t>(), log_probs.mutable_data_ptr<float>());
-  return {token_ids, status, offsets, ids, log_probs};
+  return {token_ids, status, offsets, ids, log_probs, counts};
 }
 
 }  // namespace
