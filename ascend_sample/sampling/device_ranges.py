@@ -198,7 +198,7 @@ class DeviceRanges:
 
         Args:
             values: float32 [rows, vocab_size]; they stay as they are.
-            numbers: from `value_ranges.numbers_of`, of these rows.
+            numbers: from `value_ranges.RangeNumbers`, of these rows.
         """
         dropped = None
         if self._minus_sigmas is not None:

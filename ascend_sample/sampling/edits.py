@@ -32,7 +32,7 @@ from ascend_sample.sampling.slots import (
 from ascend_sample.sampling.state_slots import initial_state
 from ascend_sample.sampling.stops import StopSlots, StopWatch, watch_of
 from ascend_sample.sampling.text_rules import TextRules, has_rules
-from ascend_sample.sampling.value_ranges import numbers_of
+from ascend_sample.sampling.value_ranges import RangeNumbers
 
 
 class Known(NamedTuple):
@@ -94,7 +94,8 @@ class RowEdits:
         self.rules: dict[int, TextRules] = {}
         self.ruled_lists = 0
         self._coming: list[tuple[HostTokens, list[tuple[int, TextRules]]]] = []
-        self._native: dict[str, Tensor] | None = None  # what `native` returns whatever the step
+        self._native: dict[str, Tensor] | None = None  # what `native` has returned
+        self._ranges: RangeNumbers | None = None
         self._bits: Tensor | None = None
 
     @property
@@ -205,14 +206,14 @@ class RowEdits:
         """Does what `SamplingBatch.native_edits` does, after a flush."""
         if self.plan is None:
             return {}
-        host = self._table.host
         if self._native is None:
             self._native = self._native_arguments()
-        ranges = {"ranges": torch.from_numpy(numbers_of(host, self.states))} if host.is_ranged.any() else {}
-        return self._native | ranges
+        elif self._ranges is not None and self._ranges.change:
+            self._native["ranges"] = torch.from_numpy(self._ranges.of_step())
+        return dict(self._native)
 
     def _native_arguments(self) -> dict[str, Tensor]:
-        """Returns the arguments that stay the same objects until rows or lists change."""
+        """Returns the arguments, most of which stay the same objects until rows or lists change."""
         addends, seen, masks, host = self.addends, self.penalties, self.masks, self._table.host
         arguments: dict[str, Tensor] = {}
         if addends.ids is not None and addends.addends is not None:
@@ -224,6 +225,9 @@ class RowEdits:
             arguments["penalties"] = torch.from_numpy(host.stacked(PENALTIES))
         if masks.masks is not None:
             arguments["masks"] = masks.masks
+        self._ranges = RangeNumbers(host, self.states) if host.is_ranged.any() else None
+        if self._ranges is not None:
+            arguments["ranges"] = torch.from_numpy(self._ranges.of_step())
         held = {name: getattr(host, name) for name in SLOTS if self.slots[name].capacity}
         return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
 

@@ -39,41 +39,73 @@ def keeps_range(params: SamplingParams) -> bool:
     )
 
 
-def have_fallen(host: HostMirrors) -> NDArray[numpy.bool_]:
-    """Tells of each row whether its top choices are excluded in this step: a coin of its seed and position.
+class Coins:
+    """Of xtc, for the rows of a batch that exclude their top choices in some steps.
+
+    Args:
+        host: of the batch; its positions are read in each step.
+
+    Attributes:
+        rows: int64, which rows these are, ascending.
 
     Example:
         >>> from ascend_sample.sampling import SamplingBatch
         >>> batch = SamplingBatch(vocab_size=3)
         >>> batch.extend([SamplingParams(xtc_probability=0.5, seed=1)] * 8, positions=range(8))
         range(0, 8)
-        >>> have_fallen(batch.host)
+        >>> Coins(batch.host).fallen()
         array([ True, False,  True,  True,  True,  True,  True,  True])
     """
-    fallen = numpy.zeros(host.length, numpy.bool_)
-    rows = numpy.flatnonzero(host.xtc_probability)
-    if len(rows):
-        seed, position = (torch.from_numpy(of_batch[rows]) for of_batch in (host.seed, host.position))
-        noise = exponential_noise(seed, position, 1, purpose=Purpose.EXCLUSION).view(-1).double().numpy()
+
+    def __init__(self, host: HostMirrors) -> None:
+        self._host, self.rows = host, numpy.flatnonzero(host.xtc_probability)
+        self._seed = torch.from_numpy(host.seed[self.rows])
         # An exponential number is above -log(p) with probability p.
-        fallen[rows] = noise > -numpy.log(host.xtc_probability[rows].astype(numpy.float64))
-    return fallen
+        self._bounds = -numpy.log(host.xtc_probability[self.rows].astype(numpy.float64))
+
+    def fallen(self) -> NDArray[numpy.bool_]:
+        """Tells of each of the rows whether it excludes them in this step: by its seed and position alone."""
+        position = torch.from_numpy(self._host.position[self.rows])
+        noise = exponential_noise(self._seed, position, 1, purpose=Purpose.EXCLUSION)
+        fallen: NDArray[numpy.bool_] = noise.numpy()[:, 0] > self._bounds
+        return fallen
 
 
-def numbers_of(host: HostMirrors, states: StateSlots) -> Floats:
-    """Returns the numbers of filters in this step, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others.
+class RangeNumbers:
+    """The numbers of the filters of a batch's rows, float32 [`NUMBERS`, rows]: 1 is off for the first, 0 for others.
 
     On the CPU mirostat's bound, as bits of surprise, is one of `epsilon_cutoff`; on a device only the device knows it.
+
+    Args:
+        host: of the batch, whose rows stay; their positions are read in each step.
+        states: what its rows remember; read in each step too.
+
+    Attributes:
+        change: whether some differ from step to step.
     """
-    numbers: Floats = host.stacked(NUMBERS)
-    numbers[-2:] *= have_fallen(host)
-    rows = numpy.flatnonzero(host.mirostat_tau)
-    if len(rows) and states.device.type == "cpu":
-        assert states.values is not None, "rows hold slots"
-        bounds = states.values.numpy()[host.state_slot[rows], 0]
-        least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
-        numbers[EPSILON, rows] = numpy.maximum(numbers[EPSILON, rows], least)
-    return numbers
+
+    def __init__(self, host: HostMirrors, states: StateSlots) -> None:
+        self._states = states
+        self._numbers: Floats = host.stacked(NUMBERS)
+        self._numbers[-2:] *= host.xtc_probability > 0
+        self._coins = Coins(host)
+        self._bounded = numpy.flatnonzero(host.mirostat_tau if states.device.type == "cpu" else ())
+        self._slots = host.state_slot[self._bounded]
+        self.change = len(self._coins.rows) + len(self._bounded) > 0
+
+    def of_step(self) -> Floats:
+        """Returns those of this step, which nobody may write to."""
+        if not self.change:
+            return self._numbers
+        numbers = self._numbers.copy()
+        if len(self._coins.rows):
+            numbers[-2:, self._coins.rows] *= self._coins.fallen()
+        if len(self._bounded):
+            assert self._states.values is not None, "rows hold slots"
+            bounds = self._states.values.numpy()[self._slots, 0]
+            least = numpy.exp2(-numpy.clip(bounds, 0, MOST_BITS, dtype=numpy.float64))
+            numbers[EPSILON, self._bounded] = numpy.maximum(numbers[EPSILON, self._bounded], least)
+        return numbers
 
 
 class RangedRows:
@@ -86,7 +118,7 @@ class RangedRows:
 
     def __init__(self, host: HostMirrors, states: StateSlots) -> None:
         self._host, self._rows = host, numpy.flatnonzero(host.is_ranged)
-        device, self._states = states.device, states
+        device, self._numbers = states.device, RangeNumbers(host, states)
         self._rows_there = to_device(self._rows, device)
         self._temperature = to_device(host.temperature[self._rows], device)
         self._on_device = None if device.type == "cpu" else DeviceRanges(host, self._rows, states)
@@ -99,7 +131,7 @@ class RangedRows:
         """
         has_all = len(self._rows) == len(logits)
         values = logits if has_all else logits.index_select(0, self._rows_there)
-        numbers = numbers_of(self._host, self._states)[:, self._rows]
+        numbers = self._numbers.of_step()[:, self._rows]
         if self._on_device is None:
             found = torch.ops.ascend_sample.value_ranges(values, self._temperature, torch.from_numpy(numbers))
             least, most = (bound.unsqueeze(1) for bound in found)

@@ -21,7 +21,7 @@ from ascend_sample.decoding.row_params import all_but_draw_fields
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, StaticStep, value_ranges
 from ascend_sample.sampling.reference import keep_range, process_row, target_distribution
 from ascend_sample.sampling.row_table import PLACES, HostMirrors
-from ascend_sample.sampling.value_ranges import have_fallen, keeps_range
+from ascend_sample.sampling.value_ranges import Coins, RangeNumbers, keeps_range
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 from tests.decoding.planting import caught
 from tests.support.code_paths import assert_same_on_all_code_paths
@@ -222,7 +222,7 @@ def test_a_row_is_the_same_alone_and_with_any_threads(device: str) -> None:
 
 def test_instruction_sets_agree(tmp_path: Path) -> None:
     batch = new_batch(mixed(60))
-    numbers = torch.from_numpy(value_ranges.numbers_of(batch.host, batch._edits.states))
+    numbers = torch.from_numpy(RangeNumbers(batch.host, batch._edits.states).of_step())
     calls = [(rows_of(60, dtype), batch.temperature, numbers) for dtype in DTYPES]
     torch.save(calls, tmp_path / "calls.pt")
     assert_same_on_all_code_paths(
@@ -259,7 +259,7 @@ class TestCoin:
         for name, values in columns.items():
             dtype, index = PLACES[name]
             host.buffers[dtype][index] = values
-        return have_fallen(host)
+        return Coins(host).fallen()
 
     def test_it_falls_as_often_as_it_should(self) -> None:
         count = 50_000
@@ -291,11 +291,11 @@ class TestCoin:
         batch.add(params)
         told = []
         for _ in range(20):
-            told.append(bool(have_fallen(batch.host)[0]))
+            told.append(bool(Coins(batch.host).fallen()[0]))
             batch.append(torch.tensor([1]))
         again = SamplingBatch(9)
         again.extend([params] * 20, output_ids=[[1] * place for place in range(20)])
-        assert have_fallen(again.host).tolist() == told
+        assert Coins(again.host).fallen().tolist() == told
         assert len(set(told)) == 2
 
 
@@ -385,7 +385,7 @@ def check_coins_and_ranges(device: str) -> None:
     coins = [SamplingParams(seed=seed, xtc_probability=0.4) for seed in range(64)]
     batch = SamplingBatch(9)
     batch.extend(coins, positions=range(64))
-    assert have_fallen(batch.host).tolist() == [excludes(one, position) for position, one in enumerate(coins)]
+    assert Coins(batch.host).fallen().tolist() == [excludes(one, position) for position, one in enumerate(coins)]
     for logits in (rows_of(24), rows_of(24, vocab_size=9)):
         with_nan = logits.clone()
         with_nan[::5, 7] = NAN
