@@ -162,6 +162,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 NO_RULE: Final = -1
 ORDER_OF_GROUPS: Final = sorted(SamplingRoute)
+"""In which groups of a batch follow one another."""
 ROUTE_OF_RULE: Final = np.array([ORDER_OF_GROUPS.index(rule.route) for rule in RULES])
 """Places in that order."""
 

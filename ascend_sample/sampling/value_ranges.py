@@ -77,7 +77,7 @@ class RangeNumbers:
     On the CPU mirostat's bound, as bits of surprise, is one of `epsilon_cutoff`; on a device only the device knows it.
 
     Args:
-        host: of the batch, whose rows stay; their positions are read in each step.
+        host: of the batch, whose rows with ranges stay where they are; their positions are read in each step.
         states: what its rows remember; read in each step too.
 
     Attributes:
