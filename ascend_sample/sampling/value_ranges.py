@@ -117,7 +117,7 @@ class RangedRows:
     """
 
     def __init__(self, host: HostMirrors, states: StateSlots) -> None:
-        self._host, self._rows = host, numpy.flatnonzero(host.is_ranged)
+        self._rows = numpy.flatnonzero(host.is_ranged)
         device, self._numbers = states.device, RangeNumbers(host, states)
         self._rows_there = to_device(self._rows, device)
         self._temperature = to_device(host.temperature[self._rows], device)
