@@ -32,7 +32,7 @@ void check_purpose(const char* op, int64_t purpose, const char* name = "purpose"
 
 /// How many rows are meant: those that are named, or all; the rules for their list.
 c10::SymInt count_rows(const char* op, const at::Tensor& logits,
-                       const std::optional<at::Tensor>& rows);
+                       const std::optional<at::Tensor>& rows, const char* name = "rows");
 
 /// The rule for how many of the best are wanted.
 void check_count(const char* op, int64_t count, const at::Tensor& logits);

@@ -162,6 +162,25 @@ struct SampleKeptRowsArguments {
   RequestsArguments requests;
 };
 
+/// The same, and of rows that ask what row_logprobs reports of the tokens that they drew.
+struct SampleRankedRowsArguments {
+  static constexpr const char* kName = "sample_ranked_rows";
+  static inline const std::string kSchema =
+      std::string("(Tensor logits, Tensor? asking, int count, bool is_normalised, ") +
+      RequestsArguments::kSchema + ")";
+  /// int64 [rows], int8 [rows], float32 [asking, 1 + count], int64 [asking, 1 + count],
+  /// int64 [asking].
+  static constexpr const char* kResults =
+      "(Tensor token_ids, Tensor status, Tensor values, Tensor ranked_ids, Tensor ranks)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+  const at::Tensor& logits;
+  const std::optional<at::Tensor>& asking;  // int64, each row once; None: all rows ask
+  int64_t count;
+  bool is_normalised;
+  RequestsArguments requests;
+};
+
 struct VerifyDraftsArguments {
   static constexpr const char* kName = "verify_drafts";
   static inline const std::string kSchema =
@@ -346,10 +365,10 @@ void for_each_of_layer(Visit visit) {
   [&]<typename... Arguments>(std::tuple<Arguments*...>) {
     (visit.template operator()<Arguments>(), ...);
   }(std::tuple<NoiseArguments*, SampleRowsArguments*, SampleKeptRowsArguments*,
-               VerifyDraftsArguments*, FilterArguments*, ValueRangesArguments*,
-               BestTokensArguments*, RowLogprobsArguments*, ShardLeadsArguments*,
-               FirstOfRowsArguments*, ShardHistogramArguments*, ChunkSumsArguments*,
-               LogOfSumsArguments*, CountAboveArguments*>());
+               SampleRankedRowsArguments*, VerifyDraftsArguments*, FilterArguments*,
+               ValueRangesArguments*, BestTokensArguments*, RowLogprobsArguments*,
+               ShardLeadsArguments*, FirstOfRowsArguments*, ShardHistogramArguments*,
+               ChunkSumsArguments*, LogOfSumsArguments*, CountAboveArguments*>());
 }
 
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
@@ -360,6 +379,7 @@ void check_arguments(const SampleV2Arguments& arguments);
 void check_arguments(const NoiseArguments& arguments);
 void check_arguments(const SampleRowsArguments& arguments);
 void check_arguments(const SampleKeptRowsArguments& arguments);
+void check_arguments(const SampleRankedRowsArguments& arguments);
 void check_arguments(const VerifyDraftsArguments& arguments);
 void check_arguments(const FilterArguments& arguments);
 void check_arguments(const ValueRangesArguments& arguments);
@@ -377,6 +397,7 @@ SampleArguments::Results allocate_outputs(const SampleArguments& arguments);
 SampleV2Arguments::Results allocate_outputs(const SampleV2Arguments& arguments);
 NoiseArguments::Results allocate_outputs(const NoiseArguments& arguments);
 SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& arguments);
+SampleRankedRowsArguments::Results allocate_outputs(const SampleRankedRowsArguments& arguments);
 VerifyDraftsArguments::Results allocate_outputs(const VerifyDraftsArguments& arguments);
 FilterArguments::Results allocate_outputs(const FilterArguments& arguments);
 ValueRangesArguments::Results allocate_outputs(const ValueRangesArguments& arguments);

@@ -154,6 +154,13 @@ void check_requests(const char* op, const RequestsArguments& arguments, const at
   EditsCheck(op, logits, rows).check(arguments);
 }
 
+/// How many of the best tokens are reported beside one that is given.
+void check_best_count(const char* op, int64_t count, const at::Tensor& logits) {
+  TORCH_CHECK_VALUE(count >= 0, op, ": count must be >= 0, got ", count,
+                    ". 0 reports the given tokens alone.");
+  check_count(op, count, logits);
+}
+
 /// What drafts were drawn from.
 void check_proposals(const VerifyDraftsArguments& arguments, const c10::SymInt& drafts) {
   constexpr const char* kOperator = VerifyDraftsArguments::kName;
@@ -214,11 +221,11 @@ void check_purpose(const char* op, int64_t purpose, const char* name) {
 }
 
 c10::SymInt count_rows(const char* op, const at::Tensor& logits,
-                       const std::optional<at::Tensor>& rows) {
+                       const std::optional<at::Tensor>& rows, const char* name) {
   if (!rows.has_value()) {
     return logits.sym_size(0);
   }
-  check_list(op, *rows, "rows", ScalarType::Long, logits, "logits");
+  check_list(op, *rows, name, ScalarType::Long, logits, "logits");
   return rows->sym_size(0);
 }
 
@@ -261,6 +268,15 @@ void check_arguments(const SampleKeptRowsArguments& arguments) {
   check_per_row(kOperator, arguments.is_wanted, "is_wanted", ScalarType::Bool, count, logits,
                 "logits");
   check_requests(kOperator, arguments.requests, logits, count);
+}
+
+void check_arguments(const SampleRankedRowsArguments& arguments) {
+  constexpr const char* kOperator = SampleRankedRowsArguments::kName;
+  const at::Tensor& logits = arguments.logits;
+  check_logits(kOperator, logits);
+  count_rows(kOperator, logits, arguments.asking, "asking");
+  check_best_count(kOperator, arguments.count, logits);
+  check_requests(kOperator, arguments.requests, logits, logits.sym_size(0));
 }
 
 void check_arguments(const VerifyDraftsArguments& arguments) {
@@ -324,14 +340,9 @@ void check_arguments(const RowLogprobsArguments& arguments) {
   constexpr const char* kOperator = RowLogprobsArguments::kName;
   const auto& [logits, rows, token_ids, count, is_normalised, entropy] = arguments;
   check_logits(kOperator, logits);
-  if (rows.has_value()) {
-    check_list(kOperator, *rows, "rows", ScalarType::Long, logits, "logits");
-  }
   check_per_row(kOperator, token_ids, "token_ids", ScalarType::Long,
-                rows.has_value() ? rows->sym_size(0) : logits.sym_size(0), logits, "logits");
-  TORCH_CHECK_VALUE(count >= 0, kOperator, ": count must be >= 0, got ", count,
-                    ". 0 reports the given tokens alone.");
-  check_count(kOperator, count, logits);
+                count_rows(kOperator, logits, rows), logits, "logits");
+  check_best_count(kOperator, count, logits);
   TORCH_CHECK_VALUE(is_normalised || !entropy, kOperator,
                     ": is_normalised must be True where entropies are wanted, got False. Ask for "
                     "them together with logarithms of probabilities.");
@@ -356,6 +367,17 @@ SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& argumen
   const c10::SymInt rows[] = {arguments.requests.seed.sym_size(0)};
   return {allocate(rows, c10::kLong, arguments.logits),
           allocate(rows, c10::kChar, arguments.logits)};
+}
+
+SampleRankedRowsArguments::Results allocate_outputs(const SampleRankedRowsArguments& arguments) {
+  const at::Tensor& logits = arguments.logits;
+  const c10::SymInt rows[] = {logits.sym_size(0)};
+  const auto& asking = arguments.asking;
+  const c10::SymInt ranked[] = {asking.has_value() ? asking->sym_size(0) : rows[0],
+                                1 + arguments.count};
+  return {allocate(rows, c10::kLong, logits), allocate(rows, c10::kChar, logits),
+          allocate(ranked, c10::kFloat, logits), allocate(ranked, c10::kLong, logits),
+          allocate({ranked[0]}, c10::kLong, logits)};
 }
 
 VerifyDraftsArguments::Results allocate_outputs(const VerifyDraftsArguments& arguments) {

@@ -1,4 +1,4 @@
-"""What a draw leaves of its logits for the logprobs of the same rows, which would otherwise be made twice."""
+"""What a draw leaves for the logprobs of the same rows, which would otherwise be read, or made, twice."""
 
 from __future__ import annotations
 
@@ -41,3 +41,24 @@ class Leftover:
     def of_filters(cls) -> Leftover:
         """Asks for what the filters keep, and for nothing of the best."""
         return cls(0, None, is_filtered=True)
+
+
+@dataclass
+class RankedRows:
+    """What the logprobs of some rows of a batch ask of the CPU kernel that draws their tokens, and what it leaves.
+
+    Attributes:
+        rows: int64, which; None: all.
+        count: how many of the best tokens are wanted beside the drawn one.
+        is_normalised: logarithms of probabilities are wanted, not the logits themselves.
+        values: float32 [rows, 1 + count], as of the operator ``row_logprobs``.
+        token_ids: int64 [rows, 1 + count], theirs.
+        ranks: int64 [rows], of the drawn tokens.
+    """
+
+    rows: Tensor | None
+    count: int
+    is_normalised: bool
+    values: Tensor = field(init=False)
+    token_ids: Tensor = field(init=False)
+    ranks: Tensor = field(init=False)

@@ -18,7 +18,7 @@ from ascend_sample.sampling.draft_places import DraftPlaces
 from ascend_sample.sampling.draw_states import RememberingRows, StepOfBatch
 from ascend_sample.sampling.host_copy import HostCopy
 from ascend_sample.sampling.kept import KeptOfStep, KeptRows, KeptSets
-from ascend_sample.sampling.leftover import Leftover
+from ascend_sample.sampling.leftover import Leftover, RankedRows
 from ascend_sample.sampling.logprobs import (
     Logprobs,
     LogprobsMode,
@@ -172,12 +172,14 @@ class Sampler:
         edited = None
         if plan.states is not None and left_kept is None and not here.is_cpu:
             edited = batch.edited(here, allowed)
-        drawn = self.draw(here, batch, allowed, plan, purpose, blocks, left or left_kept, kept=kept, edited=edited)
+        ranked = self._ranked_of(plan) if copied is None else None
+        options = (here, batch, allowed, plan, purpose, blocks, left or left_kept)
+        drawn = self.draw(*options, kept=kept, edited=edited, ranked=ranked)
         states = None
         if plan.states is not None:
             step = StepOfBatch(batch, here if edited is None else edited, kept, left_kept, purpose)
             drawn, states = plan.states.after(drawn, step)
-        logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, left)
+        logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, ranked or left)
         sets = None
         if kept is not None and kept.asked.asking.rows:
             sets = self._kept_sets(here, batch, allowed, drawn.status, kept)
@@ -264,19 +266,20 @@ class Sampler:
         keys: DrawKeys | None = None,
         kept: KeptOfStep | None = None,
         edited: Tensor | None = None,
+        ranked: RankedRows | None = None,
     ) -> RowsOutput:
         """Draws the tokens of all rows: those of the CPU kernel from logits as they are, which it edits as it reads.
 
         ``keys`` are what the noise of a device is a function of, where that is not what the batch has; ``kept`` is
-        where the CPU kernel leaves what it draws from. ``edited`` are the logits of a device after edits, which stay as
-        they are; None: they are made here, and overwritten.
+        where the CPU kernel leaves what it draws from, and ``ranked`` what it reports of the tokens. ``edited`` are the
+        logits of a device after edits, which stay as they are; None: they are made here, and overwritten.
         """
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
         if plan.placement.is_native:
             edits = batch.native_edits()
             if allowed is not None:
                 edits |= allowed.native_edits(len(batch))
-            return serve([logits], *options, native_edits=edits, blocks=blocks, kept=kept)
+            return serve([logits], *options, native_edits=edits, blocks=blocks, kept=kept, ranked=ranked)
         groups = plan.placement.groups
         is_read_again = edited is not None
         if edited is None:
@@ -349,6 +352,13 @@ class Sampler:
         # The logits, as they were drawn from, are read again: those that were edited may be overwritten.
         return leftover_for(plan.asking, mode) if is_raw or mode is LogprobsMode.PROCESSED_LOGPROBS else None
 
+    def _ranked_of(self, plan: StepPlan) -> RankedRows | None:
+        """Returns what the CPU kernel is to rank as it draws: rows as they came, whose tokens nothing changes then."""
+        asking, mode = plan.asking, self.logprobs_mode
+        if asking is None or plan.kept is not None or mode.is_processed or not plan.placement.is_native:
+            return None
+        return RankedRows(asking.there, asking.most, mode.is_normalised)
+
     def _left_for_states(self, plan: StepPlan, left: Leftover | None) -> Leftover | None:
         """Returns where the draw leaves what its filters keep for rows that remember; None: they look for it again."""
         if plan.states is None or not plan.placement.leaves_kept:
@@ -364,12 +374,14 @@ class Sampler:
         allowed: Bitmask | None,
         token_ids: Tensor,
         plan: StepPlan,
-        left: Leftover | None = None,
+        left: Leftover | RankedRows | None = None,
     ) -> Logprobs | None:
         """Returns the logprobs of the rows that ask for them, before the batch advances."""
         asking = plan.asking
         if asking is None:
             return None
+        if isinstance(left, RankedRows):
+            return Logprobs(asking.rows, left.token_ids, left.values, left.ranks)
         if left is not None:
             assert plan.distributions is not None, "a device has them"
             return logprobs_of_leftover(asking, logits, self.logprobs_mode, token_ids, left, plan.distributions.divisor)

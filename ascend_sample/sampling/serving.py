@@ -13,7 +13,7 @@ from torch import Tensor
 from ascend_sample.sampling import routes
 from ascend_sample.sampling.device_routes import ROUTES, WIDENING, FusedV2, Route, Rows, Segments
 from ascend_sample.sampling.kept import KeptOfStep
-from ascend_sample.sampling.leftover import Leftover
+from ascend_sample.sampling.leftover import Leftover, RankedRows
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
 from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput
@@ -141,6 +141,7 @@ def serve(
     blocks: Iterable[slice] = (WHOLE,),
     left: Leftover | None = None,
     kept: KeptOfStep | None = None,
+    ranked: RankedRows | None = None,
     is_read_again: bool = False,
 ) -> RowsOutput:
     """Samples every row of a batch by the route that was chosen for it.
@@ -158,6 +159,7 @@ def serve(
         blocks: the rows that the CPU kernel is to sample together, as soon as they are there.
         left: what the draw is to leave, where `Placement.can_leave`, or `leaves_kept` for that alone.
         kept: where the CPU kernel is to leave what it draws from.
+        ranked: where it is to leave logprobs of the logits as they came, if nothing is kept and all rows are one block.
         is_read_again: no logits are overwritten.
 
     Returns:
@@ -168,6 +170,8 @@ def serve(
         assert len(groups) == 1, "the kernel serves all rows"
         assert position is not None, "the CPU kernel makes its noise itself"
         tensors, edits = groups[0].parameters.tensors_at(position), native_edits or {}
+        if ranked is not None:
+            return _serve_ranked(logits[0], ranked, (*tensors, int(purpose), keep_ties), edits)
         served = [_serve_natively(logits[0], rows, tensors, keep_ties, purpose, edits, kept) for rows in blocks]
         return served[0] if len(served) == 1 else RowsOutput(*map(torch.cat, zip(*served, strict=True)))
     is_widened = any(isinstance(group.route, WIDENING) for group in groups)
@@ -249,4 +253,15 @@ def _serve_natively(
     operator = torch.ops.ascend_sample.sample_kept_rows
     token_ids, status, *part = operator(logits, None, is_wanted, *options, **edits)
     kept.parts.append(part)
+    return RowsOutput(token_ids, status)
+
+
+def _serve_ranked(
+    logits: Tensor, ranked: RankedRows, options: tuple[object, ...], edits: Mapping[str, Tensor]
+) -> RowsOutput:
+    """Draws the tokens of all rows on the CPU, and looks up what is reported of them."""
+    operator = torch.ops.ascend_sample.sample_ranked_rows
+    token_ids, status, ranked.values, ranked.token_ids, ranked.ranks = operator(
+        logits, ranked.rows, ranked.count, ranked.is_normalised, *options, **edits
+    )
     return RowsOutput(token_ids, status)

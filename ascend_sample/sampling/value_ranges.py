@@ -40,13 +40,10 @@ def keeps_range(params: SamplingParams) -> bool:
 
 
 class Coins:
-    """Of xtc, for the rows of a batch that exclude their top choices in some steps.
+    """Of xtc, for rows of a batch of which some exclude their top choices in some steps.
 
     Args:
-        host: of the batch; its positions are read in each step.
-
-    Attributes:
-        rows: int64, which rows these are, ascending.
+        host: of the batch, whose rows stay where they are; its positions are read in each step.
 
     Example:
         >>> from ascend_sample.sampling import SamplingBatch
@@ -58,14 +55,15 @@ class Coins:
     """
 
     def __init__(self, host: HostMirrors) -> None:
-        self._host, self.rows = host, numpy.flatnonzero(host.xtc_probability)
-        self._seed = torch.from_numpy(host.seed[self.rows])
+        self._host = host
+        self._seed = torch.from_numpy(host.seed.copy())
         # An exponential number is above -log(p) with probability p.
-        self._bounds = -numpy.log(host.xtc_probability[self.rows].astype(numpy.float64))
+        with numpy.errstate(divide="ignore"):
+            self._bounds = -numpy.log(host.xtc_probability.astype(numpy.float64))
 
     def fallen(self) -> NDArray[numpy.bool_]:
-        """Tells of each of the rows whether it excludes them in this step: by its seed and position alone."""
-        position = torch.from_numpy(self._host.position[self.rows])
+        """Tells of each row whether it excludes them in this step: by its seed and position alone."""
+        position = torch.from_numpy(self._host.position.copy())
         noise = exponential_noise(self._seed, position, 1, purpose=Purpose.EXCLUSION)
         fallen: NDArray[numpy.bool_] = noise.numpy()[:, 0] > self._bounds
         return fallen
@@ -88,18 +86,18 @@ class RangeNumbers:
         self._states = states
         self._numbers: Floats = host.stacked(NUMBERS)
         self._numbers[-2:] *= host.xtc_probability > 0
-        self._coins = Coins(host)
+        self._coins = Coins(host) if host.xtc_probability.any() else None
         self._bounded = numpy.flatnonzero(host.mirostat_tau if states.device.type == "cpu" else ())
         self._slots = host.state_slot[self._bounded]
-        self.change = len(self._coins.rows) + len(self._bounded) > 0
+        self.change = self._coins is not None or len(self._bounded) > 0
 
     def of_step(self) -> Floats:
         """Returns those of this step, which nobody may write to."""
         if not self.change:
             return self._numbers
         numbers = self._numbers.copy()
-        if len(self._coins.rows):
-            numbers[-2:, self._coins.rows] *= self._coins.fallen()
+        if self._coins is not None:
+            numbers[-2:] *= self._coins.fallen()
         if len(self._bounded):
             assert self._states.values is not None, "rows hold slots"
             bounds = self._states.values.numpy()[self._slots, 0]

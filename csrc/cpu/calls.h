@@ -186,7 +186,37 @@ class KeptList {
   size_t count_ = 0;
 };
 
-/// sample_rows, and sample_kept_rows: a token for each request.
+/// Tokens whose own numbers and ranks are wanted, one for each row of the batch.
+struct GivenTokens {
+  const int64_t* ids;
+  std::span<const int64_t> places;  // of each among the ids; empty: the same
+  int64_t* ranks;
+};
+
+/// best_tokens, row_logprobs and sample_ranked_rows: the best ones of each row, the first first,
+/// behind one that is given.
+struct RankingCall {
+  Logits logits;
+  int64_t batch_size;
+  std::span<const int64_t> rows;  // of the logits, one for each of the batch; empty: the same
+  int64_t count;                  // 0 to vocab_size
+  float temperature;
+  bool is_normalised;  // logarithms of probabilities are wanted, not the logits themselves
+  std::optional<GivenTokens> given;
+  float* numbers;              // [batch_size, width()]
+  int64_t* token_ids;          // the same
+  std::span<float> entropies;  // [batch_size]; empty: unwanted. Of what is normalised
+
+  int64_t width() const { return count + (given.has_value() ? 1 : 0); }
+};
+
+/// What is ranked of rows as soon as their tokens are drawn, which are those that are given.
+struct RankedDraws {
+  RankingCall ranking;
+  const int64_t* places;  // of each row of the batch, its place in the ranking; -1: none
+};
+
+/// sample_rows, sample_kept_rows and sample_ranked_rows: a token for each request.
 struct SamplingCall {
   Logits logits;
   int64_t batch_size;
@@ -204,7 +234,9 @@ struct SamplingCall {
   const bool* is_kept_wanted = nullptr;
   KeptList* kept = nullptr;
 
-  /// Where it goes; null: it is not wanted of this row.
+  const RankedDraws* ranked = nullptr;  // where that is wanted
+
+  /// Where what is kept goes; null: it is not wanted of this row.
   KeptList* kept_of(int64_t index) const {
     return kept != nullptr && is_kept_wanted[index] ? kept + index : nullptr;
   }
@@ -370,29 +402,6 @@ struct AboveCall {
   std::span<const int64_t> rows;  // as those of ShardCall
   const float* bounds;            // [batch_size]
   int64_t* counts;                // the same
-};
-
-/// Tokens whose own numbers and ranks are wanted, one for each row of the batch.
-struct GivenTokens {
-  const int64_t* ids;
-  int64_t* ranks;
-};
-
-/// best_tokens and row_logprobs: the best ones of each row, the first first, behind one that is
-/// given.
-struct RankingCall {
-  Logits logits;
-  int64_t batch_size;
-  std::span<const int64_t> rows;  // of the logits, one for each of the batch; empty: the same
-  int64_t count;                  // 0 to vocab_size
-  float temperature;
-  bool is_normalised;  // logarithms of probabilities are wanted, not the logits themselves
-  std::optional<GivenTokens> given;
-  float* numbers;              // [batch_size, width()]
-  int64_t* token_ids;          // the same
-  std::span<float> entropies;  // [batch_size]; empty: unwanted. Of what is normalised
-
-  int64_t width() const { return count + (given.has_value() ? 1 : 0); }
 };
 
 }  // namespace ascend_sample::cpu

@@ -155,6 +155,13 @@ inline void sample(const OperatorCall& call, int64_t first_row, int64_t last_row
            });
 }
 
+inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
+  for_rows(call.logits, call.rows, first_row, last_row, scratch,
+           [&](const auto& row, int64_t index, Workspace& work) {
+             rank_divided(row, call, index, scratch, work);
+           });
+}
+
 inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t last_row,
                             Scratch& scratch) {
   for_rows(call.logits, call.rows, first_row, last_row, scratch,
@@ -162,6 +169,11 @@ inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t
              const size_t selected = sample_request(row, call, index, {}, scratch, work);
              call.selected[index] = static_cast<int64_t>(selected);
              complete_list(call, index, selected);
+             if (call.ranked != nullptr && call.ranked->places[index] >= 0) {
+               // The row is still near to the processor; the draw may have lost its last chunk.
+               const int64_t place = call.ranked->places[index];
+               rank(call.ranked->ranking, place, place + 1, scratch);
+             }
            });
 }
 
@@ -372,13 +384,6 @@ inline void filter(const FilteringCall& call, int64_t first_row, int64_t last_ro
   for_rows(call.logits, {}, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
              filter_request(row, call, index, scratch, work);
-           });
-}
-
-inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
-  for_rows(call.logits, call.rows, first_row, last_row, scratch,
-           [&](const auto& row, int64_t index, Workspace& work) {
-             rank_divided(row, call, index, scratch, work);
            });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "cpu/each_row.h"
 #include "cpu/filters/top_k.h"
 #include "cpu/rows/entropy.h"
 #include "cpu/rows/temperature.h"
@@ -127,7 +128,7 @@ void rank_row(const Row<Type>& row, const RankingCall& call, int64_t index, Scra
     }
   }
   if (call.given.has_value()) {
-    const int64_t id = call.given->ids[index];
+    const int64_t id = call.given->ids[place_in(call.given->places, index)];
     const float value = row.value(static_cast<size_t>(id));
     best_numbers[-1] = numbers.of(value);
     best_ids[-1] = id;

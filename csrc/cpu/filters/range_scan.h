@@ -60,54 +60,41 @@ class RangeScan {
   double deviation() const { return moments_.deviation(); }
 
  private:
+  /// Weighs all chunks: in a hurry, but for the last one, if the mean is asked for, whose products
+  /// tell of what is no number.
   template <bool kHasMean, bool kIsWhole>
   bool scan_weights() {
+    return (kHasMean && scan_chunks<kHasMean, kIsWhole, true>()) ||
+           scan_chunks<kHasMean, kIsWhole, false>();
+  }
+
+  template <bool kHasMean, bool kIsWhole, bool kIsHasty>
+  bool scan_chunks() {
     FloatStatus seen;
     Floats largest = splat(-kInfinity);
     Line sums{};
     Line products{};
+    approximate_ = {};
+    product_ = 0;
+    moments_ = {};
     const auto flush = [&] {
       approximate_.sum += sum_lanes(sums.first) + sum_lanes(sums.second);
       product_ += sum_lanes(products.first) + sum_lanes(products.second);
       sums = Line{};
       products = Line{};
     };
-    for (size_t index = 0; index < row_.chunks(); ++index) {
-      const auto* const chunk = row_.chunk(index);
-      float* maxima = maxima_of(index);
-      Line of_chunk{};
-      Line products_of_chunk{};
-      const auto add = [this](const Floats& values, Floats& most, Floats& sum, Floats& product) {
-        most = larger(values, most);
-        const Floats quotient = kIsWhole ? values : values * splat(inverse_);
-        const Floats weight = approximate_exp(quotient);
-        sum = sum + weight;
-        if constexpr (kHasMean) {  // what weighs nothing may be -inf
-          product = fused(weight, larger(quotient, splat(kLeastLogWeight)), product);
-        }
-      };
-      for (size_t block = 0; block < kChunkLines; block += groups_.lines) {
-        Line most{splat(-kInfinity), splat(-kInfinity)};
-#pragma GCC unroll 4
-        for (size_t line = 0; line < groups_.lines; ++line) {
-          prefetch_ahead(chunk + (block + line) * kLine);
-          const Line logits = Type::load_unordered(chunk + (block + line) * kLine);
-          seen.add_line(logits);
-          add(logits.first, most.first, of_chunk.first, products_of_chunk.first);
-          add(logits.second, most.second, of_chunk.second, products_of_chunk.second);
-        }
-        seen.add_extremes(most);
-        store(maxima, most.first);
-        store(maxima + kLanes, most.second);
-        maxima += kLine;
-        largest = larger(largest, larger(most.first, most.second));
+    const size_t last = row_.chunks() - 1;
+    for (size_t index = 0; index <= last; ++index) {
+      if (index < last) {
+        weigh_chunk<kHasMean, kIsWhole, kIsHasty>(index, seen, largest, sums, products);
+      } else {  // it ends with -inf
+        weigh_chunk<kHasMean, kIsWhole, false>(index, seen, largest, sums, products);
       }
-      sums.first = sums.first + of_chunk.first;
-      sums.second = sums.second + of_chunk.second;
-      products.first = products.first + products_of_chunk.first;
-      products.second = products.second + products_of_chunk.second;
       if (index % kFlushed == kFlushed - 1) {
         flush();
+        if (kIsHasty && product_ != product_) {
+          return false;
+        }
       }
       if (has_deviation_) {
         add_moments(index, largest);
@@ -116,7 +103,51 @@ class RangeScan {
     flush();
     maximum_ = largest_lane(largest);
     approximate_.maximum = maximum_ / temperature_;
-    return seen.status() == RowStatus::kOk && is_within_range(approximate_) && knows_deviation();
+    return product_ == product_ && seen.status() == RowStatus::kOk &&
+           is_within_range(approximate_) && knows_deviation();
+  }
+
+  /// Adds a chunk to sums and products. In a hurry, with nothing but these for what is no number.
+  template <bool kHasMean, bool kIsWhole, bool kIsHasty>
+  ASCEND_SAMPLE_INLINE void weigh_chunk(size_t index, FloatStatus& seen, Floats& largest,
+                                        Line& sums, Line& products) {
+    const auto* const chunk = row_.chunk(index);
+    float* maxima = maxima_of(index);
+    Line of_chunk{};
+    Line products_of_chunk{};
+    const auto add = [this](const Floats& values, Floats& most, Floats& sum, Floats& product) {
+      most = larger(values, most);
+      const Floats quotient = kIsWhole ? values : values * splat(inverse_);
+      const Floats weight = approximate_exp(quotient);
+      sum = sum + weight;
+      if constexpr (kIsHasty) {
+        product = fused(weight, quotient, product);
+      } else if constexpr (kHasMean) {  // what weighs nothing may be -inf
+        product = fused(weight, larger(quotient, splat(kLeastLogWeight)), product);
+      }
+    };
+    for (size_t block = 0; block < kChunkLines; block += groups_.lines) {
+      Line most{splat(-kInfinity), splat(-kInfinity)};
+#pragma GCC unroll 4
+      for (size_t line = 0; line < groups_.lines; ++line) {
+        prefetch_ahead(chunk + (block + line) * kLine);
+        const Line logits = Type::load_unordered(chunk + (block + line) * kLine);
+        if constexpr (!kIsHasty) {
+          seen.add_line(logits);
+        }
+        add(logits.first, most.first, of_chunk.first, products_of_chunk.first);
+        add(logits.second, most.second, of_chunk.second, products_of_chunk.second);
+      }
+      seen.add_extremes(most);
+      store(maxima, most.first);
+      store(maxima + kLanes, most.second);
+      maxima += kLine;
+      largest = larger(largest, larger(most.first, most.second));
+    }
+    sums.first = sums.first + of_chunk.first;
+    sums.second = sums.second + of_chunk.second;
+    products.first = products.first + products_of_chunk.first;
+    products.second = products.second + products_of_chunk.second;
   }
 
   float* maxima_of(size_t chunk) const {

@@ -125,18 +125,24 @@ class RangedDraw {
   /// Top-p alone.
   std::optional<size_t> draw_nucleus() {
     if constexpr (kHasFewValues<Type>) {
+      const auto try_above = [&](float low) {
+        History unused;
+        return HistogramFilters<Type>(row_, arguments_, scratch_, work_)
+            .try_top_p(scan_.approximate(), groups_, low, unused);
+      };
       // Bounds of the sum are of all that is below what is looked at: that is of the range then.
       const float least = arguments_.range.least;
-      const float low =
-          least > -kInfinity
-              ? next_below(least)
-              : find_bound(row_, groups_, std::min(kMostCandidates, count_maxima() / 4 + 1), work_);
-      History unused;
-      return HistogramFilters<Type>(row_, arguments_, scratch_, work_)
-          .try_top_p(scan_.approximate(), groups_, low, unused);
-    } else {
-      return std::nullopt;
+      if (least > -kInfinity) {
+        return try_above(next_below(least));
+      }
+      for (const size_t many : {kMostCandidates / 8, kMostCandidates}) {
+        const size_t count = std::min(many, count_maxima() / 4 + 1);
+        if (const auto drawn = try_above(find_bound(row_, groups_, count, work_))) {
+          return drawn;
+        }
+      }
     }
+    return std::nullopt;
   }
 
   /// No other filter, or min-p.

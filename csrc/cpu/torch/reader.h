@@ -39,9 +39,9 @@ class Reader {
 
   /// Which rows of logits are meant; empty: all.
   std::span<const int64_t> rows(const char* op, const std::optional<at::Tensor>& rows,
-                                const at::Tensor& logits) {
+                                const at::Tensor& logits, const char* name = "rows") {
     const std::span<const int64_t> read = numbers<int64_t>(rows);
-    check_values(op, "rows", read,
+    check_values(op, name, read,
                  {.least = 0,
                   .end = logits.size(0),
                   .end_name = "the batch size of logits",

@@ -29,7 +29,7 @@ RowLogprobsArguments::Results row_logprobs_kernel(const RowLogprobsArguments& ar
                     .count = count,
                     .temperature = 1.0F,
                     .is_normalised = is_normalised,
-                    .given = GivenTokens{given.data(), ranks.mutable_data_ptr<int64_t>()},
+                    .given = GivenTokens{given.data(), {}, ranks.mutable_data_ptr<int64_t>()},
                     .numbers = numbers.mutable_data_ptr<float>(),
                     .token_ids = ids.mutable_data_ptr<int64_t>(),
                     .entropies = written<float>(entropies)});
