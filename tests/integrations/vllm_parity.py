@@ -91,6 +91,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(InputBatch, "_make_sampling_metadata", InputBatch._make_sampling_metadata)
     monkeypatch.setattr(RejectionSampler, "forward", RejectionSampler.forward)
+    monkeypatch.setattr(vllm_sampler.Sampler, "gather_logprobs", staticmethod(vllm_sampler.Sampler.gather_logprobs))
     for module in (vllm_sampler, vllm_ops):
         monkeypatch.setattr(module, "TopKTopPSampler", module.TopKTopPSampler)
     if hasattr(interface.ModelState, "custom_sampler"):
@@ -185,6 +186,28 @@ class TestInstalled:
         ids = output.sampled_token_ids.long()
         expected = vllm_ops.apply_top_k_top_p_pytorch(logits.clone(), k, None).log_softmax(1).gather(1, ids)
         torch.testing.assert_close(output.logprobs_tensors.logprobs[:, :1], expected, atol=1e-5, rtol=0)
+
+    @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
+    def test_logprobs_are_those_of_vllm(self, mode: str) -> None:
+        logits, k, p = next(blocks("kp"))
+        sampler = vllm_sampler.Sampler(logprobs_mode=mode)
+        own = sampler.gather_logprobs.replaced
+        given: list[tuple[Tensor, int, Tensor]] = []
+
+        def gather_logprobs(*arguments: Any) -> Any:
+            given.append((arguments[0].clone(), *arguments[1:]))
+            return vllm_sampler.Sampler.gather_logprobs(*arguments)
+
+        sampler.gather_logprobs = gather_logprobs
+        found = sampler(logits.clone(), metadata(BLOCK, top_k=k, top_p=p, max_num_logprobs=5)).logprobs_tensors
+        ((of_rows, count, drawn),) = given
+        expected = own(of_rows, count, drawn)
+        assert torch.equal(found.logprobs, expected.logprobs)
+        assert torch.equal(found.selected_token_ranks, expected.selected_token_ranks)
+        assert found.logprob_token_ids.dtype == expected.logprob_token_ids.dtype
+        no_ties = (found.logprobs[:, 1:].diff(dim=1) != 0).all(1) & (found.logprobs[:, -1] > -torch.inf)
+        assert no_ties.sum() > BLOCK // 4
+        assert torch.equal(found.logprob_token_ids[no_ties], expected.logprob_token_ids[no_ties])
 
     def test_distribution(self) -> None:
         """200,000 draws of one row against float64 probabilities, by chi-square with 9 degrees; 60 is beyond 1e-8."""
