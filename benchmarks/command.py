@@ -13,6 +13,14 @@ from rich.table import Table
 from benchmarks import environment
 
 
+def fill_between(document: Path, marks: str, text: str) -> None:
+    """Puts a text between the marks of a document: ``<!-- MARKS: begin -->`` and ``<!-- MARKS: end -->``."""
+    begin, end = (f"<!-- {marks}: {which} -->" for which in ("begin", "end"))
+    before, rest = document.read_text(encoding="utf-8").split(begin)
+    _, after = rest.split(end)
+    document.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
 def microseconds(seconds: float) -> str:
     """Returns a time as a table has it."""
     return f"{seconds * 1e6:.0f} us"

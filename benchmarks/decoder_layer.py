@@ -24,13 +24,14 @@ from tqdm import tqdm
 
 from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, StepModel, StepOutput
 from benchmarks import environment
+from benchmarks.command import fill_between
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
 from benchmarks.report import format_ratio, format_seconds
 
 DOCUMENT: Final = ROOT / "docs" / "faster_transformer.md"
 OUTPUT: Final = ROOT / "build" / "performance" / "decoder_layer.json"
-BEGIN, END = "<!-- decoder layer: begin -->", "<!-- decoder layer: end -->"
+MARKS = "decoder layer"
 CONFIG: Final = DecoderConfig(vocab_size=512)  # a small vocabulary: the layers are what is compared
 MEMORY: Final = 32
 STEPS: Final = 64
@@ -196,10 +197,7 @@ def tables(found: dict[str, Any]) -> list[str]:
 
 def publish(found: dict[str, Any], document: Path = DOCUMENT) -> None:
     """Write the table between its marks."""
-    before, rest = document.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    text = "\n".join(tables(found))
-    document.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    fill_between(document, MARKS, "\n".join(tables(found)))
 
 
 def main() -> int:

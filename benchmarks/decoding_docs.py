@@ -11,12 +11,13 @@ from typing import Any
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 from benchmarks import assisted, beam_search, speculative, speculative_requests
+from benchmarks.command import fill_between
 from benchmarks.native import ROOT
 from benchmarks.report import format_ratio, format_seconds
 
 DOCUMENT = ROOT / "docs" / "decoding.md"
 PUBLISHED = ROOT / "docs" / "decoding_speed.json"
-BEGIN, END = "<!-- decoding speed: begin -->", "<!-- decoding speed: end -->"
+MARKS = "decoding speed"
 
 
 def speculative_tables(found: dict[str, Any]) -> list[str]:
@@ -94,11 +95,7 @@ def publish(
     speculative_run: dict[str, Any], beam_run: dict[str, Any], document: Path = DOCUMENT, data: Path = PUBLISHED
 ) -> None:
     """Write the tables between their marks, and the numbers that pictures are drawn from."""
-    text = document.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    tables = "\n".join([*speculative_tables(speculative_run), "", *beam_tables(beam_run)])
-    document.write_text(f"{before}{BEGIN}\n{tables}\n{END}{after}", encoding="utf-8")
+    fill_between(document, MARKS, "\n".join([*speculative_tables(speculative_run), "", *beam_tables(beam_run)]))
     data.write_text(json.dumps({"speculative": speculative_run, "beam_search": beam_run}, indent=1) + "\n")
 
 

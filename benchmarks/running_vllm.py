@@ -1,10 +1,11 @@
-"""What sampling costs in a running vLLM on the CPU, with the plugin and without: its share of the time, and the speed.
+"""What sampling costs in a running vLLM on the CPU, with the plugin and without, kind of request by kind.
 
-    make test-engines                       # makes the environment
-    python -m benchmarks.running_vllm       # prints the table; some minutes, on an idle machine
+    make test-engines                           # makes the environment
+    python -m benchmarks.running_vllm           # prints the table, writes build/performance/running_vllm.json; minutes
+    python -m benchmarks.running_vllm publish   # takes the last run into docs/integrations.md
 
-Each row is an engine of its own, with a Llama of random weights and a large vocabulary. All requests of a row come
-together, are of one kind, and generate as many tokens. An engine answers once before it is timed.
+Each column is an engine of its own, with a Llama of random weights and a large vocabulary. All requests of a kind come
+together and generate as many tokens. An engine answers each kind once before it is timed.
 """
 
 from __future__ import annotations
@@ -15,105 +16,114 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Final
 
-VOCAB_SIZE: Final = 32000
-REQUESTS, TOKENS, PROMPT = 16, 64, 8
-KINDS: Final[dict[str, dict[str, Any]]] = {
-    "temperature": {},
-    "top-k 50, top-p 0.9": {"top_k": 50, "top_p": 0.9},
-    "top-k 50, top-p 0.9, seeds": {"top_k": 50, "top_p": 0.9, "seed": 1},
-}
-CONFIG: Final = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "max_position_embeddings": 256,
-}
-PYTHON: Final = Path(__file__).resolve().parents[1] / "build" / "engines" / "vllm" / "bin" / "python"
+from benchmarks import environment, vllm_engine
+from benchmarks.command import fill_between, microseconds
+from benchmarks.gates import AT_LEAST, Gate, Measured, gate_of_worst
+from benchmarks.native import ROOT
+
+PYTHON: Final = ROOT / "build" / "engines" / "vllm" / "bin" / "python"
 VARIABLES: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
 }
+OUTPUT: Final = ROOT / "build" / "performance" / "running_vllm.json"
+DOCUMENT: Final = ROOT / "docs" / "integrations.md"
+MARKS: Final = "running vllm"
+OWN, PLUGIN = "vLLM's own", "the plugin's"
+LEAST_SHARES: Final = 20
+"""So many times as much of a step does vLLM's own sampling take, of filtered rows."""
+LEAST_SPEED: Final = 0.97
+"""Of the tokens per second without the plugin: what two runs of one engine differ by."""
 
 
-def time_engine(folder: str) -> dict[str, dict[str, float]]:
-    """Returns, by kind of request, the sampler's share of the time and the tokens per second of an engine."""
-    from vllm import LLM, SamplingParams
-    from vllm.v1.sample.sampler import Sampler
-
-    spent = 0.0
-    own = Sampler.forward
-
-    def forward(*arguments: Any, **named: Any) -> Any:
-        nonlocal spent
-        began = time.perf_counter()
-        output = own(*arguments, **named)
-        spent += time.perf_counter() - began
-        return output
-
-    Sampler.forward = forward
-    llm = LLM(
-        model=folder,
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=CONFIG["max_position_embeddings"],
-        max_num_seqs=REQUESTS,
-        distributed_executor_backend="uni",
-    )
-    prompts: Any = [{"prompt_token_ids": [7 + row] * PROMPT} for row in range(REQUESTS)]
-    found = {}
-    for kind, asked in KINDS.items():
-        params = SamplingParams(**asked, max_tokens=TOKENS, ignore_eos=True, detokenize=False)
-        llm.generate(prompts, params, use_tqdm=False)
-        spent, began = 0.0, time.perf_counter()
-        llm.generate(prompts, params, use_tqdm=False)
-        seconds = time.perf_counter() - began
-        found[kind] = {"share": spent / seconds, "tokens a second": REQUESTS * TOKENS / seconds}
-    return found
-
-
-def run(folder: str, switch: str) -> dict[str, dict[str, float]]:
+def time_engine(folder: str, switch: str) -> dict[str, dict[str, float]]:
     """Times an engine in a process of its own, with the plugin's switch set."""
-    environment = os.environ | VARIABLES | {"ASCEND_SAMPLE_VLLM": switch}
-    finished = subprocess.run(
-        [PYTHON, __file__, "--engine", folder], env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
+    variables = os.environ | VARIABLES | {"ASCEND_SAMPLE_VLLM": switch}
+    command = [PYTHON, vllm_engine.__file__, folder]
+    finished = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, dict[str, float]] = json.loads(finished.stdout.strip().splitlines()[-1])
     return found
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--engine", metavar="FOLDER", help="time this process's engine; the program calls itself so")
-    folder = parser.parse_args().engine
-    if folder is not None:
-        print(json.dumps(time_engine(folder)))
-        return
+def run() -> dict[str, Any]:
+    """Times both engines; returns what is kept."""
+    with tempfile.TemporaryDirectory() as made:
+        (Path(made) / "config.json").write_text(json.dumps(vllm_engine.CONFIG), encoding="utf-8")
+        engines = {name: time_engine(made, switch) for name, switch in ((OWN, "0"), (PLUGIN, "1"))}
+    return {
+        "environment": environment.describe(),
+        "engines": engines,
+        "gates": [gate.to_json() for gate in judge(engines)],
+    }
+
+
+def judge(engines: dict[str, dict[str, dict[str, float]]]) -> list[Gate]:
+    """What is promised of them."""
+    own, plugin = engines[OWN], engines[PLUGIN]
+    record: dict[str, Any] = {"disturbed": None}
+
+    def measured(number: str, kinds: tuple[str, ...], *, is_less_better: bool) -> list[Measured]:
+        pairs = [(kind, own[kind][number], plugin[kind][number]) for kind in kinds]
+        return [
+            Measured(before / after if is_less_better else after / before, record, kind)
+            for kind, before, after in pairs
+        ]
+
+    shares = measured("share", vllm_engine.FILTERED, is_less_better=True)
+    speeds = measured("tokens a second", tuple(own), is_less_better=False)
+    return [
+        gate_of_worst("engine", f"share of a step, filtered rows: {OWN} / {PLUGIN}", AT_LEAST, LEAST_SHARES, shares),
+        gate_of_worst("engine", "tokens a second: with the plugin / without", AT_LEAST, LEAST_SPEED, speeds),
+    ]
+
+
+def table(found: dict[str, Any]) -> str:
+    """Returns the table and what is promised, in Markdown."""
+    about, own, plugin = found["environment"], found["engines"][OWN], found["engines"][PLUGIN]
+    lines = [
+        f"`python -m benchmarks.running_vllm`: {vllm_engine.REQUESTS} requests, {vllm_engine.VOCAB_SIZE:,} ids, float32,",
+        f"on {about['processor']}.",
+        "",
+        f"| requests | sampling a step: {OWN} | {PLUGIN} | | share of the time: {OWN} | {PLUGIN} "
+        f"| tokens a second: {OWN} | {PLUGIN} | |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, before in own.items():
+        after = plugin[kind]
+        lines.append(
+            f"| {kind} | {microseconds(before['sampling'])} | {microseconds(after['sampling'])} "
+            f"| {before['sampling'] / after['sampling']:.1f}x | {before['share']:.1%} | {after['share']:.1%} "
+            f"| {before['tokens a second']:.0f} | {after['tokens a second']:.0f} "
+            f"| {after['tokens a second'] / before['tokens a second']:.2f}x |"
+        )
+    lines += ["", "| promise | limit | measured | |", "|---|---|---|---|"]
+    for gate in found["gates"]:
+        measured = f"{gate['value']:.3g}x ({gate['worst']})"
+        lines.append(f"| {gate['name']} | {gate['bound']} {gate['limit']:g}x | {measured} | {gate['verdict']} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure or publish; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.running_vllm", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("action", nargs="?", choices=("measure", "publish"), default="measure")
+    if parser.parse_args().action == "publish":
+        fill_between(DOCUMENT, MARKS, table(json.loads(OUTPUT.read_text(encoding="utf-8"))))
+        return 0
     if not PYTHON.exists():
         sys.exit(f"running_vllm: there is no {PYTHON}. Run make test-engines once.")
-    with tempfile.TemporaryDirectory() as made:
-        (Path(made) / "config.json").write_text(json.dumps(CONFIG))
-        found = {name: run(made, switch) for name, switch in (("vLLM's own", "0"), ("the plugin's", "1"))}
-    print(f"{REQUESTS} requests, {VOCAB_SIZE} ids, float32")
-    print("| requests | sampler | share of the time | tokens a second |\n|---|---|---:|---:|")
-    for kind in KINDS:
-        for name, of_kind in found.items():
-            share, speed = of_kind[kind]["share"], of_kind[kind]["tokens a second"]
-            print(f"| {kind} | {name} | {share:.0%} | {speed:.0f} |")
+    found = run()
+    environment.keep(OUTPUT, found)
+    print(table(found))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

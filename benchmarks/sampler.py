@@ -28,7 +28,7 @@ from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rota
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import cases, contestants, distributions, environment, step_launches, step_rows
-from benchmarks.command import microseconds, others_share, quartiles_of, show_table
+from benchmarks.command import fill_between, microseconds, others_share, quartiles_of, show_table
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, is_disturbed, ratio
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
@@ -37,7 +37,7 @@ from benchmarks.step_rows import KINDS, MIXED, MIXED_FACTOR, PEER, READ, SMALL_S
 OUTPUT = ROOT / "build" / "performance" / "sampler.json"
 PUBLISHED = ROOT / "docs" / "sampling_speed.json"
 DOCUMENT = ROOT / "docs" / "sampling_speed.md"
-BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
+MARKS = "speed"
 
 VOCAB_SIZE, SMALL_VOCAB_SIZE = 151936, 32000
 SECONDS = 4.0
@@ -309,10 +309,7 @@ def _ratio(value: float) -> str:
 
 def publish(found: dict[str, Any], document: Path = DOCUMENT, data: Path = PUBLISHED) -> None:
     """Take a run into the documentation."""
-    text = document.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    document.write_text(f"{before}{BEGIN}\n{tables(found)}\n{END}{after}", encoding="utf-8")
+    fill_between(document, MARKS, tables(found))
     data.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

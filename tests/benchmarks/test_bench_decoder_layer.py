@@ -9,7 +9,7 @@ import pytest
 
 from ascend_sample.decoding import DecoderConfig
 from benchmarks import decoder_layer
-from benchmarks.decoder_layer import BEGIN, END, OURS, PLAIN, Case
+from benchmarks.decoder_layer import MARKS, OURS, PLAIN, Case
 
 
 @pytest.fixture(autouse=True)
@@ -39,11 +39,12 @@ def test_figures_go_between_their_marks(tmp_path: Path) -> None:
     ]
     environment, options = {"processor": "a processor, 2 cores"}, {"repeats": 9, "threads": 2}
     document = tmp_path / "page.md"
-    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    begin, end = (f"<!-- {MARKS}: {which} -->" for which in ("begin", "end"))
+    document.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     decoder_layer.publish({"environment": environment, "options": options, "records": records}, document)
     text = document.read_text()
-    assert text.startswith(f"before\n{BEGIN}\n`python -m benchmarks.decoder_layer` on a processor, 2 cores, 2 threads")
+    assert text.startswith(f"before\n{begin}\n`python -m benchmarks.decoder_layer` on a processor, 2 cores, 2 threads")
     assert "| 4 | 2.00 ms | 3.00 ms | 1.50x | 1% |\n" in text
     assert "| 4 x 2, rows reordered at each step | 4.00 ms | 10.0 ms | 2.50x | unknown |\n" in text
-    assert text.endswith(f"|\n{END}\nafter\n")
-    assert decoder_layer.DOCUMENT.read_text().count(BEGIN) == decoder_layer.DOCUMENT.read_text().count(END) == 1
+    assert text.endswith(f"|\n{end}\nafter\n")
+    assert decoder_layer.DOCUMENT.read_text().count(begin) == decoder_layer.DOCUMENT.read_text().count(end) == 1

@@ -104,9 +104,10 @@ def test_the_page_shows_the_published_run(tmp_path: Path) -> None:
     assert found["gates"] == gates
     assert sampler.tables(found) in sampler.DOCUMENT.read_text()
     document = tmp_path / "page.md"
-    document.write_text(f"before\n{sampler.BEGIN}\nold\n{sampler.END}\nafter\n")
+    begin, end = (f"<!-- {sampler.MARKS}: {which} -->" for which in ("begin", "end"))
+    document.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     sampler.publish(found, document, tmp_path / "data.json")
-    assert document.read_text() == f"before\n{sampler.BEGIN}\n{sampler.tables(found)}\n{sampler.END}\nafter\n"
+    assert document.read_text() == f"before\n{begin}\n{sampler.tables(found)}\n{end}\nafter\n"
     assert json.loads((tmp_path / "data.json").read_text()) == found
 
 

@@ -194,9 +194,9 @@ class TestInstalled:
         own = sampler.gather_logprobs.replaced
         given: list[tuple[Tensor, int, Tensor]] = []
 
-        def gather_logprobs(*arguments: Any) -> Any:
-            given.append((arguments[0].clone(), *arguments[1:]))
-            return vllm_sampler.Sampler.gather_logprobs(*arguments)
+        def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> Any:
+            given.append((logprobs.clone(), num_logprobs, token_ids))
+            return vllm_sampler.Sampler.gather_logprobs(logprobs, num_logprobs, token_ids)
 
         sampler.gather_logprobs = gather_logprobs
         found = sampler(logits.clone(), metadata(BLOCK, top_k=k, top_p=p, max_num_logprobs=5)).logprobs_tensors
