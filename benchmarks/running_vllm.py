@@ -86,8 +86,8 @@ def table(found: dict[str, Any]) -> str:
     """Returns the table and what is promised, in Markdown."""
     about, own, plugin = found["environment"], found["engines"][OWN], found["engines"][PLUGIN]
     lines = [
-        f"`python -m benchmarks.running_vllm`: {vllm_engine.REQUESTS} requests, {vllm_engine.VOCAB_SIZE:,} ids, float32,",
-        f"on {about['processor']}.",
+        f"`python -m benchmarks.running_vllm`: {vllm_engine.REQUESTS} requests, {vllm_engine.VOCAB_SIZE:,} ids,",
+        f"float32, on {about['processor']}.",
         "",
         f"| requests | sampling a step: {OWN} | {PLUGIN} | | share of the time: {OWN} | {PLUGIN} "
         f"| tokens a second: {OWN} | {PLUGIN} | |",
