@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
+import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 from benchmarks import environment, vllm_engine
 from benchmarks.command import fill_between, microseconds
 from benchmarks.gates import AT_LEAST, Gate, Measured, gate_of_worst

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from ascend_sample.integrations import vllm_drafts, vllm_logprobs, vllm_served, vllm_shards, vllm_v2
+from ascend_sample.integrations import vllm_cpu, vllm_drafts, vllm_served, vllm_shards, vllm_v2
 from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._generators import CountedGenerator, KnownRows, SeedSource
 from ascend_sample.integrations._host_values import facts_of, note
@@ -28,10 +28,9 @@ from ascend_sample.sampling import filter_logits
 
 TESTED_VERSIONS: Final = ("0.23.0", "0.32.0", "0.33.0")
 SWITCH: Final = "ASCEND_SAMPLE_VLLM"
-SAMPLERS: Final = "vllm.v1.sample.sampler"
 CLASS_NAMES: Final = {
     "vllm.v1.sample.ops.topk_topp_sampler": "TopKTopPSampler",
-    SAMPLERS: "TopKTopPSampler",
+    vllm_cpu.SAMPLER: "TopKTopPSampler",
     "vllm_ascend.sample.sampler": "AscendTopKTopPSampler",
     "vllm_ascend.sample.rejection_sampler": "AscendTopKTopPSampler",
 }
@@ -146,9 +145,7 @@ def register() -> None:
         original = getattr(module, class_name, None)
         if original is not None and not hasattr(original, "replaced"):
             setattr(module, class_name, _replacement(original))
-    sampler = getattr(_import_if_installed(SAMPLERS), "Sampler", None)
-    if sampler is not None:
-        vllm_logprobs.install(sampler)
+    vllm_cpu.install(_import_if_installed)
     for module_name, class_name in REJECTION_SAMPLERS.items():
         sampler = getattr(_import_if_installed(module_name), class_name, None)
         if sampler is not None:

@@ -19,7 +19,9 @@ import vllm
 from torch import Tensor
 from vllm.v1.sample import sampler as vllm_sampler
 from vllm.v1.sample.logits_processor import LogitsProcessors
+from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor
 from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.sample.ops import penalties as vllm_penalties
 from vllm.v1.sample.ops import topk_topp_sampler as vllm_ops
 
 from ascend_sample.integrations import vllm as adapter
@@ -91,7 +93,10 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(InputBatch, "_make_sampling_metadata", InputBatch._make_sampling_metadata)
     monkeypatch.setattr(RejectionSampler, "forward", RejectionSampler.forward)
-    monkeypatch.setattr(vllm_sampler.Sampler, "gather_logprobs", staticmethod(vllm_sampler.Sampler.gather_logprobs))
+    for name in ("gather_logprobs", "apply_temperature"):
+        monkeypatch.setattr(vllm_sampler.Sampler, name, staticmethod(getattr(vllm_sampler.Sampler, name)))
+    monkeypatch.setattr(vllm_penalties, "apply_penalties", vllm_penalties.apply_penalties)
+    monkeypatch.setattr(MinPLogitsProcessor, "apply", MinPLogitsProcessor.apply)
     for module in (vllm_sampler, vllm_ops):
         monkeypatch.setattr(module, "TopKTopPSampler", module.TopKTopPSampler)
     if hasattr(interface.ModelState, "custom_sampler"):
@@ -208,6 +213,35 @@ class TestInstalled:
         no_ties = (found.logprobs[:, 1:].diff(dim=1) != 0).all(1) & (found.logprobs[:, -1] > -torch.inf)
         assert no_ties.sum() > BLOCK // 4
         assert torch.equal(found.logprob_token_ids[no_ties], expected.logprob_token_ids[no_ties])
+
+    @pytest.mark.parametrize("tokens", [0, 1, 100])
+    def test_penalties_are_those_of_vllm_bit_for_bit(self, tokens: int) -> None:
+        generator = torch.Generator().manual_seed(tokens)
+        logits = torch.randn(BLOCK, COLUMNS, generator=generator) * 4
+        prompt = torch.randint(0, COLUMNS + 1, (BLOCK, 20), generator=generator)
+        outputs = torch.randint(-1, COLUMNS, (BLOCK, tokens), generator=generator)
+        of_rows = [row[: place % (tokens + 1)] for place, row in enumerate(outputs.tolist())]
+        presence, frequency, repetition = torch.rand(3, BLOCK, generator=generator) * 2
+        presence[::3], frequency[::4], repetition[::5] = 0, 0, 1
+        options = (presence, frequency, repetition + 0.5, of_rows)
+        found = vllm_penalties.apply_all_penalties(logits.clone(), prompt, *options)
+        ours = vllm_penalties.apply_penalties
+        vllm_penalties.apply_penalties = ours.replaced
+        assert torch.equal(found, vllm_penalties.apply_all_penalties(logits.clone(), prompt, *options))
+        vllm_penalties.apply_penalties = ours
+        assert not torch.equal(found, logits)
+
+    def test_what_min_p_masks_is_what_vllm_masks(self) -> None:
+        config: Any = types.SimpleNamespace(scheduler_config=types.SimpleNamespace(max_num_seqs=BLOCK))
+        processor = MinPLogitsProcessor(config, torch.device("cpu"), False)
+        processor.min_p = torch.rand(BLOCK, 1, generator=torch.Generator().manual_seed(1)) * 0.5
+        processor.min_p_count = BLOCK
+        for logits, *_ in blocks("kp"):
+            found, own = processor.apply(logits.clone()), MinPLogitsProcessor.apply.replaced(processor, logits.clone())
+            bounds = logits.amax(1, keepdim=True) + processor.min_p.log()
+            near = ((logits - bounds).abs() < 1e-5).any(1)
+            assert torch.equal(found[~near], own[~near])
+            assert near.sum() < BLOCK // 20
 
     def test_distribution(self) -> None:
         """200,000 draws of one row against float64 probabilities, by chi-square with 9 degrees; 60 is beyond 1e-8."""
