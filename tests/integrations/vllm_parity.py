@@ -219,16 +219,13 @@ class TestInstalled:
         generator = torch.Generator().manual_seed(tokens)
         logits = torch.randn(BLOCK, COLUMNS, generator=generator) * 4
         prompt = torch.randint(0, COLUMNS + 1, (BLOCK, 20), generator=generator)
-        outputs = torch.randint(-1, COLUMNS, (BLOCK, tokens), generator=generator)
-        of_rows = [row[: place % (tokens + 1)] for place, row in enumerate(outputs.tolist())]
+        outputs = torch.randint(0, COLUMNS, (BLOCK, tokens), generator=generator)
+        outputs[torch.arange(tokens) >= torch.randint(0, 1 + tokens, (BLOCK, 1), generator=generator)] = COLUMNS
         presence, frequency, repetition = torch.rand(3, BLOCK, generator=generator) * 2
         presence[::3], frequency[::4], repetition[::5] = 0, 0, 1
-        options = (presence, frequency, repetition + 0.5, of_rows)
-        found = vllm_penalties.apply_all_penalties(logits.clone(), prompt, *options)
-        ours = vllm_penalties.apply_penalties
-        vllm_penalties.apply_penalties = ours.replaced
-        assert torch.equal(found, vllm_penalties.apply_all_penalties(logits.clone(), prompt, *options))
-        vllm_penalties.apply_penalties = ours
+        options = (prompt, outputs, presence, frequency, repetition + 0.5)
+        found = vllm_penalties.apply_penalties(logits.clone(), *options)
+        assert torch.equal(found, vllm_penalties.apply_penalties.replaced(logits.clone(), *options))
         assert not torch.equal(found, logits)
 
     def test_what_min_p_masks_is_what_vllm_masks(self) -> None:
