@@ -5,6 +5,7 @@ It imports nothing of this project, which is installed there as users install it
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
@@ -12,7 +13,7 @@ import time
 from typing import Any, Final
 
 VOCAB_SIZE: Final = 151936
-REQUESTS, TOKENS, WARM_TOKENS, PROMPT = 32, 24, 4, 8
+REQUESTS, TOKENS, WARM_TOKENS, PROMPT = 32, 32, 4, 8
 BEST: Final = {"top_k": 50, "top_p": 0.9}
 KINDS: Final[dict[str, dict[str, Any]]] = {
     "greedy": {"temperature": 0.0},
@@ -44,17 +45,21 @@ CONFIG: Final = {
 
 
 def time_kinds(folder: str) -> dict[str, dict[str, float]]:
-    """Returns, by kind, the seconds that a step samples for, the median, and the tokens per second of the engine."""
+    """Returns, by kind, the seconds that a step samples for, its share of the step, and the engine's tokens per second.
+
+    All are of the median step, of those in which all requests are there.
+    """
     from vllm import LLM, SamplingParams
     from vllm.v1.sample.sampler import Sampler
 
+    began: list[float] = []
     spent: list[float] = []
     own = Sampler.forward
 
     def forward(*arguments: Any, **named: Any) -> Any:
-        began = time.perf_counter()
+        began.append(time.perf_counter())
         output = own(*arguments, **named)
-        spent.append(time.perf_counter() - began)
+        spent.append(time.perf_counter() - began[-1])
         return output
 
     Sampler.forward = forward
@@ -73,15 +78,12 @@ def time_kinds(folder: str) -> dict[str, dict[str, float]]:
     for kind, asked in KINDS.items():
         for tokens in (WARM_TOKENS, TOKENS):
             params = SamplingParams(**asked, max_tokens=tokens, ignore_eos=True, detokenize=False)
+            began.clear()
             spent.clear()
-            began = time.perf_counter()
             llm.generate(prompts, params, use_tqdm=False)
-            seconds = time.perf_counter() - began
-        found[kind] = {
-            "sampling": statistics.median(spent),
-            "share": sum(spent) / seconds,
-            "tokens a second": REQUESTS * TOKENS / seconds,
-        }
+        sampling = statistics.median(spent)
+        step = statistics.median(later - earlier for earlier, later in itertools.pairwise(began))
+        found[kind] = {"sampling": sampling, "share": sampling / step, "tokens a second": REQUESTS / step}
         print(f"{kind}: {found[kind]}", file=sys.stderr)
     return found
 

@@ -126,7 +126,10 @@ def _repeated(logit: Tensor, penalty: Tensor) -> Tensor:
 
 def apply_min_p(processor: Any, logits: Tensor) -> Tensor:
     """Masks, in place, what is less likely than ``processor.min_p``, float32 [rows, 1], times the best."""
-    if not processor.min_p_count:
-        return logits
-    bounds = logits.amax(1, keepdim=True) + processor.min_p.log()
-    return logits.masked_fill_(logits < bounds, -torch.inf)
+    if processor.min_p_count:
+        bounds = logits.amax(1) + processor.min_p.squeeze(1).log()
+        below = bounds.nextafter(torch.full_like(bounds, -torch.inf))
+        for row, bound in zip(logits, below.tolist(), strict=True):
+            if bound > -torch.inf:  # neither a row without the filter, nor one with a NaN
+                torch.nn.functional.threshold(row, bound, -torch.inf, inplace=True)
+    return logits

@@ -19,10 +19,10 @@ def figures(sampling: float, share: float, speed: float) -> dict[str, dict[str, 
 
 def test_promises_are_of_the_worst_kind() -> None:
     own, plugin = figures(0.1, 0.5, 100), figures(0.002, 0.01, 150)
-    plugin["min-p 0.05"]["share"] = 0.1
-    plugin["greedy"] |= {"share": 0.5, "tokens a second": 98.0}
-    shares, speeds = running_vllm.judge({OWN: own, PLUGIN: plugin})
-    assert (shares.value, shares.worst, shares.verdict) == (5, "min-p 0.05", "FAIL")  # greedy rows are not filtered
+    plugin["min-p 0.05"]["sampling"] = 0.02
+    plugin["greedy"] |= {"sampling": 0.1, "tokens a second": 98.0}
+    parts, speeds = running_vllm.judge({OWN: own, PLUGIN: plugin})
+    assert (parts.value, parts.worst, parts.verdict) == (5, "min-p 0.05", "FAIL")  # greedy rows are not filtered
     assert (speeds.value, speeds.worst, speeds.verdict) == (0.98, "greedy", "pass")
     assert "greedy" not in vllm_engine.FILTERED
     assert "5 logprobs, top-k 50, top-p 0.9" in vllm_engine.FILTERED
@@ -34,7 +34,7 @@ def test_published_between_its_marks(tmp_path: Path) -> None:
     found: dict[str, Any] = {"environment": {"processor": "a processor, 2 cores"}, "engines": engines, "gates": gates}
     text = running_vllm.table(found)
     assert "| no filter | 100000 us | 2000 us | 50.0x | 50.0% | 1.0% | 101 | 151 | 1.50x |" in text
-    assert f"| share of a step, filtered rows: {OWN} / {PLUGIN} | at least 20x | 50x (top-k 50) | pass |" in text
+    assert f"| sampling, filtered rows: {OWN} / {PLUGIN} | at least 20x | 50x (top-k 50) | pass |" in text
     document = tmp_path / "page.md"
     begin, end = (f"<!-- {running_vllm.MARKS}: {which} -->" for which in ("begin", "end"))
     document.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
