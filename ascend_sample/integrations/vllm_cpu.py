@@ -42,7 +42,7 @@ def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
 
     @functools.wraps(original)
     def replacement(*arguments: Any, **named: Any) -> Any:
-        first = next(argument for argument in arguments if isinstance(argument, Tensor))
+        first = next(argument for argument in (*arguments, *named.values()) if isinstance(argument, Tensor))
         done = ours(*arguments, **named) if first.is_cpu else None
         return original(*arguments, **named) if done is None else done
 

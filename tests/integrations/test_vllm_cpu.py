@@ -127,7 +127,7 @@ def test_logprobs_are_vllms_own(vllm: Installed, count: int) -> None:
 
 def test_equals_are_told_by_ascending_id(vllm: Installed) -> None:
     logprobs = torch.tensor([[-2.0, -1.0, -1.0, -1.0]])
-    found = vllm.sampler.gather_logprobs(logprobs, 3, torch.tensor([2]))
+    found = vllm.sampler.gather_logprobs(logprobs=logprobs, num_logprobs=3, token_ids=torch.tensor([2]))
     assert found.logprob_token_ids.tolist() == [[2, 1, 2, 3]]
     assert found.selected_token_ranks.tolist() == [3]
 
