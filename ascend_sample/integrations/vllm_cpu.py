@@ -105,7 +105,7 @@ def apply_penalties(
     starts = (torch.arange(len(logits)) * vocab_size).unsqueeze(1)
 
     def penalise(ids: Tensor, *numbers: Tensor, penalised: Callable[..., Tensor]) -> None:
-        """Of each id all places get the same logit."""
+        """Penalises ids, of which each place gets the same logit."""
         is_there = ids < vocab_size
         places = (ids + starts)[is_there]
         of_ids = (number.expand_as(ids)[is_there] for number in numbers)

@@ -155,13 +155,6 @@ inline void sample(const OperatorCall& call, int64_t first_row, int64_t last_row
            });
 }
 
-inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
-  for_rows(call.logits, call.rows, first_row, last_row, scratch,
-           [&](const auto& row, int64_t index, Workspace& work) {
-             rank_divided(row, call, index, scratch, work);
-           });
-}
-
 inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t last_row,
                             Scratch& scratch) {
   for_rows(call.logits, call.rows, first_row, last_row, scratch,

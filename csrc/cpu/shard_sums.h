@@ -8,6 +8,7 @@
 #include "cpu/rows/entropy.h"
 #include "cpu/rows/hits.h"
 #include "cpu/rows/scan.h"
+#include "cpu/shard_calls.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 

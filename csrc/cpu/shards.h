@@ -8,6 +8,7 @@
 #include "cpu/filters/min_p.h"
 #include "cpu/filters/top_k.h"
 #include "cpu/rows/compaction.h"
+#include "cpu/shard_calls.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 

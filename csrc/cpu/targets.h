@@ -7,9 +7,9 @@
 #include <span>
 #include <string_view>
 
-#include "cpu/calls.h"
 #include "cpu/noise_key.h"
 #include "cpu/scratch.h"
+#include "cpu/shard_calls.h"
 
 namespace ascend_sample::cpu {
 

@@ -97,7 +97,7 @@ RankingCall StoredCase::ranking_call(const FuzzCase::Ranking& ranking, const Log
           .count = count,
           .temperature = ranking.temperature,
           .is_normalised = ranking.is_normalised,
-          .given = is_given ? std::optional(GivenTokens{&given_, &rank_}) : std::nullopt,
+          .given = is_given ? std::optional(GivenTokens{&given_, {}, &rank_}) : std::nullopt,
           .numbers = weights_.data(),
           .token_ids = ids_.data(),
           .entropies = {}};

@@ -151,4 +151,11 @@ void rank_divided(const Row<Type>& row, const RankingCall& call, int64_t index, 
   rank_row(row, call, index, scratch, work);
 }
 
+inline void rank(const RankingCall& call, int64_t first_row, int64_t last_row, Scratch& scratch) {
+  for_rows(call.logits, call.rows, first_row, last_row, scratch,
+           [&](const auto& row, int64_t index, Workspace& work) {
+             rank_divided(row, call, index, scratch, work);
+           });
+}
+
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
