@@ -1,6 +1,7 @@
 """What vLLM's V1 runner does before and after a draw, where it does that on a CPU: in fewer reads of the logits.
 
 The numbers are vLLM's: each function here is its own definition, done to what it concerns. On a device vLLM does it.
+tests/integrations/vllm_parity.py compares them.
 """
 
 from __future__ import annotations
