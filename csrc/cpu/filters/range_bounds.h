@@ -87,7 +87,7 @@ class RangeBounds {
 
  private:
   /// Below the logarithm of the sum: what is weighed exactly, so that bounds are narrow, at first
-  /// and where that does not decide. Few rows need more than what takes next to nothing.
+  /// and where that does not decide.
   static constexpr std::array<double, 3> kDepths{4, 8, 11};
   static constexpr std::array<double, 3> kDepthsOfMeans{5, 8.5, 12};
   static constexpr double kRounding = RangeScan<Type>::kRounding;
