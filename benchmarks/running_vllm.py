@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tqdm import tqdm
+
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 from benchmarks import environment, vllm_engine
 from benchmarks.command import fill_between, microseconds
@@ -59,7 +61,7 @@ def run() -> dict[str, Any]:
     """Times both engines; returns what is kept."""
     with tempfile.TemporaryDirectory() as made:
         (Path(made) / "config.json").write_text(json.dumps(vllm_engine.CONFIG), encoding="utf-8")
-        timed = [(name, time_engine(made, "1" if name == PLUGIN else "0")) for name in ORDER]
+        timed = [(name, time_engine(made, "1" if name == PLUGIN else "0")) for name in tqdm(ORDER, unit="engine")]
     engines = {name: _mean([figures for other, figures in timed if other == name]) for name in (OWN, PLUGIN)}
     return {
         "environment": environment.describe(),

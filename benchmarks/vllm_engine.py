@@ -47,7 +47,7 @@ CONFIG: Final = {
 def time_kinds(folder: str) -> dict[str, dict[str, float]]:
     """Returns, by kind, the seconds that a step samples for, its share of the step, and the engine's tokens per second.
 
-    All are of the median step, of those in which all requests are there.
+    All are of the median step.
     """
     from vllm import LLM, SamplingParams
     from vllm.v1.sample.sampler import Sampler

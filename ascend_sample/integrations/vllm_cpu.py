@@ -69,7 +69,13 @@ def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> A
 
 
 def apply_temperature(logits: Tensor, temp: Tensor, all_random: bool) -> Tensor | None:
-    """Returns the logits as they are, where all temperatures are 1, or of greedy rows; else None."""
+    """Returns the logits as they are, where all temperatures are 1, or of greedy rows; else None.
+
+    Args:
+        logits: float32 [rows, vocab_size].
+        temp: float32 [rows], the temperatures.
+        all_random: no row is greedy, as vLLM knows it.
+    """
     divides = temp != 1
     if not all_random:
         divides &= temp >= SMALLEST_TEMPERATURE
