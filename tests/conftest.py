@@ -32,15 +32,25 @@ from ascend_sample.npu import scratch  # noqa: E402
 # Beside pytest-xdist's workers the process that reports collects no tests, so it reads no conftest.py but this one.
 pytest_plugins = ("ledger_report",)
 
+ACCELERATOR = os.environ.get("ASCEND_SAMPLE_TEST_DEVICE", "npu")
+"""The device beside the CPU. On a GPU, "cuda", the tests of what is made of torch's operators can be run as well."""
 LEFT_BEHIND = ("tensor", "scalar", "array", "tensor_list", "executor", "block")
 """What must be gone at the end. torch_npu keeps streams, pinned memory and the events of `record_stream` in pools."""
 WORKERS = pytest.StashKey[dict[str, list[str]]]()
 """What each worker of pytest-xdist has found wrong at its end."""
 
 
-@pytest.fixture(params=["cpu", "npu"])
+@pytest.fixture(params=["cpu", ACCELERATOR])
 def device(request: pytest.FixtureRequest) -> str:
     """Each device in turn; the NPU is emulated where there is no real one."""
+    if request.param == "npu" and NO_NPU:
+        pytest.skip(NO_NPU)
+    return str(request.param)
+
+
+@pytest.fixture(params=[ACCELERATOR])
+def accelerator(request: pytest.FixtureRequest) -> str:
+    """The device beside the CPU, whatever it is."""
     if request.param == "npu" and NO_NPU:
         pytest.skip(NO_NPU)
     return str(request.param)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from kept_rows import BY_HAND, INF, KINDS, drawn_sets, new_batch, params_of, rows_of, sets_of
+from test_static_step import captured
 from torch import Tensor
 
 from ascend_sample import hostcann
@@ -107,33 +108,30 @@ def test_a_top_k_of_one_keeps_the_first_of_ties(device: str) -> None:
         assert [found.of_row(row)[0].tolist() for row in range(2)] == [[2], [2, 3, 4]]
 
 
-def test_a_graph_replays_them(npu: str) -> None:
-    batch = new_batch([params_of(top_k=20, seed=row) for row in range(3)], 500, npu)
-    step = StaticStep(4, 500, torch.bfloat16, npu, largest_k=20, max_kept=20)
+def test_a_graph_replays_them(accelerator: str) -> None:
+    batch = new_batch([params_of(top_k=20, seed=row) for row in range(3)], 500, accelerator)
+    step = StaticStep(4, 500, torch.bfloat16, accelerator, largest_k=20, max_kept=20)
     step.prepare(batch)
-    step.run()
-    graph = torch.npu.NPUGraph()
-    with torch.npu.graph(graph):
-        step.run()
+    graph = captured(step)
     for seed in range(5):
         logits = rows_of(3, 500, torch.bfloat16, seed)
-        step.logits[:3] = logits.to(npu)
+        step.logits[:3] = logits.to(accelerator)
         step.prepare(batch)
         graph.replay()
-        expected = sets_of(Sampler(max_kept=20)(logits.to(npu), batch))
+        expected = sets_of(Sampler(max_kept=20)(logits.to(accelerator), batch))
         assert step.kept is not None
         end = int(expected.offsets[-1])
         assert torch.equal(step.kept.ids[:end].cpu(), expected.ids)
         assert torch.equal(step.kept.logprobs[:end].cpu(), expected.logprobs)
 
 
-def test_the_host_as_the_sampler_has_them(npu: str) -> None:
+def test_the_host_as_the_sampler_has_them(accelerator: str) -> None:
     params = [params_of(seed=seed, **KINDS[name]) for name in KINDS for seed in range(40)]
     logits = rows_of(len(params), 2003)
     expected = drawn_sets(logits, params)
-    output = Sampler(host=True)(logits.to(npu), new_batch(params, 2003))
+    output = Sampler(host=True)(logits.to(accelerator), new_batch(params, 2003))
     assert output.kept is not None
-    assert output.kept.ids.device.type == "npu"
+    assert output.kept.ids.device.type == accelerator
     for found, wanted in zip(sets_of(output), expected, strict=True):
         assert torch.equal(found, wanted)
 

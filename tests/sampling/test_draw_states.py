@@ -215,18 +215,18 @@ class TestState:
             Sampler()(rows_of(2), batch)
         assert states_of(batch) == before
 
-    def test_the_host_samples_for_a_device(self, npu: str) -> None:
+    def test_the_host_samples_for_a_device(self, accelerator: str) -> None:
         here, there = new_batch(requests(14)), new_batch(requests(14))
         for step in range(3):
             Sampler()(rows_of(14, step), here)
-            Sampler(host=True)(rows_of(14, step).to(npu), there)
+            Sampler(host=True)(rows_of(14, step).to(accelerator), there)
         assert states_of(here) == states_of(there)
 
-    def test_a_device_remembers_the_same(self, npu: str) -> None:
-        here, there = new_batch(requests(70)), new_batch(requests(70), npu)
+    def test_a_device_remembers_the_same(self, accelerator: str) -> None:
+        here, there = new_batch(requests(70)), new_batch(requests(70), accelerator)
         for step in range(3):
             drawn = Sampler()(rows_of(70, step), here).token_ids
-            assert torch.equal(drawn, Sampler()(rows_of(70, step).to(npu), there).token_ids.cpu())
+            assert torch.equal(drawn, Sampler()(rows_of(70, step).to(accelerator), there).token_ids.cpu())
             for one, other in zip(states_of(here), states_of(there), strict=True):
                 assert one == other or one == pytest.approx(other, abs=EXACT)
 
@@ -234,14 +234,14 @@ class TestState:
     @pytest.mark.parametrize("temperature", [0.7, 1.0])
     @pytest.mark.parametrize("filters", [{"top_k": 20, "top_p": 0.9}, {"top_p": 0.9}, {"min_p": 0.05}, {}], ids=str)
     def test_one_call_for_all_rows_of_a_device(
-        self, more: dict[str, float], filters: dict[str, Any], temperature: float, npu: str
+        self, more: dict[str, float], filters: dict[str, Any], temperature: float, accelerator: str
     ) -> None:
         """It leaves what it has kept, or else the logits, which it may write over elsewhere."""
         asked = {"temperature": temperature, "bad_ids": [3], **more, **filters}
         params = [SamplingParams(seed=row, **asked) for row in range(20)]
-        here, there = new_batch(params, vocab_size=512), new_batch(params, npu, 512)
+        here, there = new_batch(params, vocab_size=512), new_batch(params, accelerator, 512)
         logits = torch.cat((rows_of(20), rows_of(20, 1)), 1)[:, :512]  # of whole segments
-        assert torch.equal(Sampler()(logits, here).token_ids, Sampler()(logits.to(npu), there).token_ids.cpu())
+        assert torch.equal(Sampler()(logits, here).token_ids, Sampler()(logits.to(accelerator), there).token_ids.cpu())
         for one, other in zip(states_of(here), states_of(there), strict=True):
             assert one == pytest.approx(other, abs=EXACT)
 

@@ -93,14 +93,14 @@ def test_memory_of_logits_that_are_gone_is_not_overwritten(late: str) -> None:
     assert len(others) == 8
 
 
-def test_batches_are_on_the_cpu(npu: str) -> None:
+def test_batches_are_on_the_cpu(accelerator: str) -> None:
     with pytest.raises(
-        ValueError, match=re.escape("Sampler: batch must be on the CPU for a sampler with host=True, got npu:0.")
+        ValueError, match=f"Sampler: batch must be on the CPU for a sampler with host=True, got {accelerator}:0."
     ):
-        Sampler(host=True)(torch.zeros(ROWS, VOCAB_SIZE), make_batch(npu))
+        Sampler(host=True)(torch.zeros(ROWS, VOCAB_SIZE), make_batch(accelerator))
     with pytest.raises(TypeError, match=re.escape("Sampler: host must be True or False, got 1.")):
         Sampler(host=1)  # type: ignore[arg-type]
     with pytest.raises(
-        ValueError, match=re.escape("Sampler: logits must be on the device of the batch, cpu, got npu:0.")
+        ValueError, match=f"Sampler: logits must be on the device of the batch, cpu, got {accelerator}:0."
     ):
-        Sampler()(torch.zeros(ROWS, VOCAB_SIZE, device=npu), make_batch())
+        Sampler()(torch.zeros(ROWS, VOCAB_SIZE, device=accelerator), make_batch())

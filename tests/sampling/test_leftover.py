@@ -41,11 +41,11 @@ def rows_of(vocab_size: int, dtype: torch.dtype) -> Tensor:
 
 
 def sampled(
-    logits: Tensor, params: list[SamplingParams], mode: LogprobsMode, npu: str, history: list[int] | None = None
+    logits: Tensor, params: list[SamplingParams], mode: LogprobsMode, accelerator: str, history: list[int] | None = None
 ) -> tuple[Tensor, Logprobs]:
-    batch = SamplingBatch(logits.shape[1], npu)
+    batch = SamplingBatch(logits.shape[1], accelerator)
     batch.extend(params, output_ids=None if history is None else [history] * len(params))
-    output = Sampler(mode.value)(logits.to(npu), batch)
+    output = Sampler(mode.value)(logits.to(accelerator), batch)
     assert output.logprobs is not None
     return output.token_ids.cpu(), Logprobs(output.logprobs.rows, *(tensor.cpu() for tensor in output.logprobs[1:]))
 
@@ -54,7 +54,7 @@ def sampled(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("mode", SHARED)
 def test_the_bits_of_logprobs_that_are_made_apart(
-    npu: str, mode: LogprobsMode, dtype: torch.dtype, vocab_size: int
+    accelerator: str, mode: LogprobsMode, dtype: torch.dtype, vocab_size: int
 ) -> None:
     """Beside a greedy row that asks for nothing, the draw is not one call for all who ask."""
     logits = rows_of(vocab_size, dtype)
@@ -62,9 +62,9 @@ def test_the_bits_of_logprobs_that_are_made_apart(
     for history in (None, [3, 3, 7]):
         if history is not None:
             params = [dataclasses.replace(one, **PENALTIES) for one in params]
-        ids, shared = sampled(logits, params, mode, npu, history)
+        ids, shared = sampled(logits, params, mode, accelerator, history)
         others = [*params, SamplingParams(temperature=0)]
-        beside_ids, apart = sampled(torch.cat((logits, logits[:1])), others, mode, npu, history)
+        beside_ids, apart = sampled(torch.cat((logits, logits[:1])), others, mode, accelerator, history)
         assert torch.equal(ids, beside_ids[:-1])
         for name in ("token_ids", "values", "ranks"):
             assert torch.equal(getattr(shared, name), getattr(apart, name)), name
@@ -90,8 +90,8 @@ def check_numbers(device: str) -> None:
     torch.testing.assert_close(divided.values, scaled.gather(1, divided.token_ids), rtol=1e-6, atol=0)
 
 
-def test_the_right_numbers(npu: str) -> None:
-    check_numbers(npu)
+def test_the_right_numbers(accelerator: str) -> None:
+    check_numbers(accelerator)
 
 
 def check_without_the_second_operator() -> None:
@@ -104,11 +104,11 @@ def test_the_right_numbers_without_the_second_operator(npu: str) -> None:
 
 
 @pytest.mark.parametrize("mode", SHARED)
-def test_a_wrong_leftover_is_noticed(npu: str, monkeypatch: pytest.MonkeyPatch, mode: LogprobsMode) -> None:
+def test_a_wrong_leftover_is_noticed(accelerator: str, monkeypatch: pytest.MonkeyPatch, mode: LogprobsMode) -> None:
     """The planted fault: the best and what is kept are of another row."""
     logits = rows_of(2048, torch.float32)[[0, 1, 2]]
     params = [PARAMS[0]] * 3
-    _, right = sampled(logits, params, mode, npu)
+    _, right = sampled(logits, params, mode, accelerator)
 
     class OfAnotherRow(leftover.Leftover):
         def __getattribute__(self, name: str) -> object:
@@ -116,5 +116,5 @@ def test_a_wrong_leftover_is_noticed(npu: str, monkeypatch: pytest.MonkeyPatch, 
             return value.roll(1, 0) if isinstance(value, Tensor) and name in ("best_ids", "kept") else value
 
     monkeypatch.setattr("ascend_sample.sampling.logprobs.Leftover", OfAnotherRow)
-    _, wrong = sampled(logits, params, mode, npu)
+    _, wrong = sampled(logits, params, mode, accelerator)
     assert not torch.equal(right.token_ids, wrong.token_ids)

@@ -115,12 +115,14 @@ def test_torch_and_native_agree(lanes: int, purpose: int) -> None:
         assert torch.equal(native.view(torch.int32), specified.view(torch.int32))
 
 
-def test_devices_agree(npu: str) -> None:
+def test_devices_agree(accelerator: str) -> None:
     seeds, positions = seeds_and_positions(200)
     for lanes, purpose, first_lane in ((77, Purpose.DRAW, 0), (64, Purpose.RESAMPLING, 2**20)):
         here = exponential_noise(seeds, positions, lanes, purpose=purpose, first_lane=first_lane)
-        there = exponential_noise(seeds.to(npu), positions.to(npu), lanes, purpose=purpose, first_lane=first_lane)
-        assert there.device.type == npu
+        there = exponential_noise(
+            seeds.to(accelerator), positions.to(accelerator), lanes, purpose=purpose, first_lane=first_lane
+        )
+        assert there.device.type == accelerator
         assert torch.equal(here, there.cpu())
 
 

@@ -61,12 +61,12 @@ def test_on_an_npu_it_is_one_copy_and_no_launch(npu: str) -> None:
     assert noise_of_groups(greedy, None, keys, Purpose.DRAW) == [None]
 
 
-def stepped(npu: str, logits: Tensor) -> list[list[int]]:
+def stepped(accelerator: str, logits: Tensor) -> list[list[int]]:
     """The tokens of some steps, which are read when all have been asked for."""
-    batch = SamplingBatch(VOCAB_SIZE, npu)
+    batch = SamplingBatch(VOCAB_SIZE, accelerator)
     batch.extend(PARAMS)
     sampler = Sampler()
-    return [ids.tolist() for ids in [sampler(step, batch).token_ids for step in logits.to(npu)]]
+    return [ids.tolist() for ids in [sampler(step, batch).token_ids for step in logits.to(accelerator)]]
 
 
 def of_the_reference(logits: Tensor) -> list[list[set[int]]]:

@@ -148,10 +148,10 @@ class TestInvariance:
         assert together == {name: generate(params, [name], device, torch.float32)[name] for name in (0, 1)}
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_the_emulated_npu_draws_what_the_cpu_draws(self, npu: str, dtype: torch.dtype) -> None:
+    def test_a_device_draws_what_the_cpu_draws(self, accelerator: str, dtype: torch.dtype) -> None:
         params = requests(64, seed=3)
         names = list(range(64))
-        assert generate(params, names, npu, dtype) == generate(params, names, "cpu", dtype)
+        assert generate(params, names, accelerator, dtype) == generate(params, names, "cpu", dtype)
 
 
 class TestBadRows:

@@ -91,7 +91,7 @@ def outputs_of(output: SamplerOutput | StaticStep, batch: SamplingBatch) -> tupl
     return output.token_ids[:count].tolist(), output.status[:count].tolist(), of_asking(output.logprobs, batch)
 
 
-def assert_replays_are_eager_steps(steps: int, mode: str = "raw_logprobs", device: str = "npu", **options: Any) -> None:
+def assert_replays_are_eager_steps(steps: int, mode: str, device: str, **options: Any) -> None:
     """Replays steps of a batch that changes, and compares tokens, statuses and logprobs with those of eager steps."""
     room = {"addends": ADDENDS, "history": HISTORY, "bitmask": True, "logprobs": LOGPROBS, "logprobs_mode": mode}
     step = StaticStep(ROWS, VOCAB_SIZE, torch.bfloat16, device, **({"largest_k": 64} | room | options))
@@ -116,8 +116,8 @@ def assert_replays_are_eager_steps(steps: int, mode: str = "raw_logprobs", devic
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_replays_are_eager_steps(npu: str, mode: str) -> None:
-    assert_replays_are_eager_steps(250, mode)
+def test_replays_are_eager_steps(accelerator: str, mode: str) -> None:
+    assert_replays_are_eager_steps(250, mode, accelerator)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -196,6 +196,6 @@ FAULTS = faults_beside(__file__)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_show(npu: str, fault: str) -> None:
+def test_planted_faults_show(accelerator: str, fault: str) -> None:
     with planted(*FAULTS[fault]), pytest.raises((AssertionError, RuntimeError, IndexError)):
-        assert_replays_are_eager_steps(60, "raw_logprobs" if "edited" in fault else "processed_logprobs")
+        assert_replays_are_eager_steps(60, "raw_logprobs" if "edited" in fault else "processed_logprobs", accelerator)

@@ -28,11 +28,14 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def captured(step: StaticStep | StaticVerification) -> torch.npu.NPUGraph:
+def captured(step: StaticStep | StaticVerification) -> Any:
+    """Returns a graph of the device's kind that holds the step."""
     step.run()  # what is looked up or allocated once is no part of the graph
-    torch.npu.synchronize()
-    graph = torch.npu.NPUGraph()
-    with torch.npu.graph(graph):
+    device = step.token_ids.device
+    module = torch.get_device_module(device)
+    module.synchronize()
+    graph = module.NPUGraph() if device.type == "npu" else module.CUDAGraph()
+    with module.graph(graph):
         step.run()
     return graph
 
@@ -46,13 +49,13 @@ def change(batch: SamplingBatch, choice: random.Random) -> None:
         batch.add(params, position=choice.randrange(1000))
 
 
-def test_a_thousand_replays_are_eager_steps(npu: str) -> None:
-    step = StaticStep(ROWS, VOCAB_SIZE, torch.bfloat16, npu, largest_k=64)
-    graph, sampler, batch, choice = captured(step), Sampler(), SamplingBatch(VOCAB_SIZE, npu), random.Random(1)
+def test_a_thousand_replays_are_eager_steps(accelerator: str) -> None:
+    step = StaticStep(ROWS, VOCAB_SIZE, torch.bfloat16, accelerator, largest_k=64)
+    graph, sampler, batch, choice = captured(step), Sampler(), SamplingBatch(VOCAB_SIZE, accelerator), random.Random(1)
     noise = (torch.randn(8, ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(1)) * 3).to(torch.bfloat16)
     noise[3, 2, 5], noise[4, 1] = torch.nan, -torch.inf
     noise[5, 0, 9:11] = torch.inf
-    logits = noise.to(npu)
+    logits = noise.to(accelerator)
     replayed, eager = [], []
     for _ in range(STEPS):
         change(batch, choice)
@@ -66,11 +69,11 @@ def test_a_thousand_replays_are_eager_steps(npu: str) -> None:
     assert len({int(status) for status in torch.cat(eager, 1)[1].cpu()}) == len(RowStatus)
 
 
-def test_close_logits_are_ranked_as_they_are(npu: str) -> None:
+def test_close_logits_are_ranked_as_they_are(accelerator: str) -> None:
     """Less the largest of their row they would be equal by twos, and then in the order of their ids."""
     logits = (1 + torch.arange(VOCAB_SIZE) * 2.0**-23).expand(64, -1).contiguous()
     logits[:, 0] = 5.0
-    batch, step = SamplingBatch(VOCAB_SIZE, npu), StaticStep(64, VOCAB_SIZE, torch.float32, npu)
+    batch, step = SamplingBatch(VOCAB_SIZE, accelerator), StaticStep(64, VOCAB_SIZE, torch.float32, accelerator)
     batch.extend([SamplingParams(top_k=64, seed=seed) for seed in range(64)])
     step.prepare(batch)
     step.logits.copy_(logits)

@@ -135,8 +135,8 @@ def assert_replays_are_eager_passes(passes: int, device: str, rule: str = "match
         ("block", {"is_drawn": True}),
     ],
 )
-def test_replays_are_eager_passes(npu: str, rule: str, options: dict[str, Any]) -> None:
-    stayed = assert_replays_are_eager_passes(60, npu, rule, **options)
+def test_replays_are_eager_passes(accelerator: str, rule: str, options: dict[str, Any]) -> None:
+    stayed = assert_replays_are_eager_passes(60, accelerator, rule, **options)
     assert set(stayed) == set(range(DRAFTS + 1))
 
 
@@ -162,13 +162,13 @@ def assert_ties_are_kept(device: str) -> None:
     assert 2 <= int(step.accepted.sum()) <= 25
 
 
-def test_ties_are_kept(npu: str) -> None:
-    assert_ties_are_kept(npu)
+def test_ties_are_kept(accelerator: str) -> None:
+    assert_ties_are_kept(accelerator)
     with (
         planted(static_verify, "if not self._step.keep_ties:", "if True:"),
         pytest.raises(AssertionError),
     ):
-        assert_ties_are_kept(npu)
+        assert_ties_are_kept(accelerator)
 
 
 @pytest.mark.parametrize("rule", ["match", "standard", "block"])
@@ -303,7 +303,7 @@ FAULTS: dict[str, tuple[Any, str, str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_show(npu: str, fault: str) -> None:
+def test_planted_faults_show(accelerator: str, fault: str) -> None:
     module, right, wrong, rule, options = FAULTS[fault]
     with planted(module, right, wrong), pytest.raises((AssertionError, RuntimeError)):
-        assert_replays_are_eager_passes(120, npu, rule, **options)
+        assert_replays_are_eager_passes(120, accelerator, rule, **options)

@@ -205,20 +205,19 @@ def test_a_batch_of_random_texts(device: str) -> None:
     assert told == {row: end for row, end in ends.items() if end is not None}
 
 
-@pytest.mark.usefixtures("late")
-def test_tokens_that_arrive_late_are_waited_for() -> None:
-    batch = new_batch([SamplingParams(stop_sequences=[3])], "npu")
-    batch.append(ids(1, device="npu"))
-    batch.append(ids(3, device="npu"))
+def test_tokens_that_arrive_late_are_waited_for(late: str) -> None:
+    batch = new_batch([SamplingParams(stop_sequences=[3])], late)
+    batch.append(ids(1, device=late))
+    batch.append(ids(3, device=late))
     assert batch.ended() == [Ended(0, 0, 2)]
 
 
-def test_nobody_waits_before_it_is_asked(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = new_batch([SamplingParams(stop_sequences=[3])], npu)
+def test_nobody_waits_before_it_is_asked(accelerator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = new_batch([SamplingParams(stop_sequences=[3])], accelerator)
     monkeypatch.setattr(host_copy.HostTokens, "has_arrived", False)
     monkeypatch.setattr(host_copy.HostTokens, "read", lambda self: pytest.fail("it waits"))
     for _ in range(3):
-        Sampler()(torch.zeros(1, VOCAB_SIZE, device=npu), batch)
+        Sampler()(torch.zeros(1, VOCAB_SIZE, device=accelerator), batch)
 
 
 def test_a_token_costs_the_same_after_any_text() -> None:

@@ -129,10 +129,10 @@ def test_what_stays_is_the_references(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_a_device_keeps_the_same(name: str, npu: str) -> None:
+def test_a_device_keeps_the_same(name: str, accelerator: str) -> None:
     logits = rows_of(60)
     params = [SamplingParams(seed=row, temperature=(0.7, 1.0)[row % 2], **FILTERS[name]) for row in range(60)]
-    here, there = kept_of(logits, params), kept_of(logits, params, npu)
+    here, there = kept_of(logits, params), kept_of(logits, params, accelerator)
     assert check_kept(logits, params, there, near=1e-5) <= 3
     assert (here != there).any(1).sum() <= 3
 
@@ -199,11 +199,11 @@ def test_a_draw_without_a_copy_is_that_from_one(more: dict[str, Any], dtype: tor
     assert torch.equal(drawn.status, copied.status)
 
 
-def test_a_device_draws_the_same(npu: str) -> None:
+def test_a_device_draws_the_same(accelerator: str) -> None:
     logits, params = rows_of(64), mixed(64, bad_ids=[3, 7], presence_penalty=0.5)
-    here, there = new_batch(params), new_batch(params, npu)
+    here, there = new_batch(params), new_batch(params, accelerator)
     for _ in range(3):
-        assert torch.equal(Sampler()(logits, here).token_ids, Sampler()(logits.to(npu), there).token_ids.cpu())
+        assert torch.equal(Sampler()(logits, here).token_ids, Sampler()(logits.to(accelerator), there).token_ids.cpu())
 
 
 def test_a_row_is_the_same_alone_and_with_any_threads(device: str) -> None:
@@ -363,7 +363,7 @@ def test_a_launch_more_where_rows_ask_for_different_deviations(npu: str, monkeyp
 
 @pytest.mark.parametrize("temperature", [1.0, 0.01, 50.0])
 @pytest.mark.parametrize("name", FILTERS)
-def test_strange_rows_lose_the_same_on_a_device(name: str, temperature: float, npu: str) -> None:
+def test_strange_rows_lose_the_same_on_a_device(name: str, temperature: float, accelerator: str) -> None:
     """NaN counts as the smallest value and stays, so that the row's status tells of it."""
     logits = rows_of(32)
     logits[::2, 5:9] = NAN
@@ -372,7 +372,7 @@ def test_strange_rows_lose_the_same_on_a_device(name: str, temperature: float, n
     logits[13], logits[14] = 3.4e38, -3.4e38
     logits[15] *= 1e3
     params = [SamplingParams(seed=row, temperature=temperature, **FILTERS[name]) for row in range(32)]
-    here, there = (new_batch(params, device).edited(logits.to(device)) for device in ("cpu", npu))
+    here, there = (new_batch(params, device).edited(logits.to(device)) for device in ("cpu", accelerator))
     assert here is not None
     assert there is not None
     differs = ~torch.isclose(here, there.cpu(), equal_nan=True)

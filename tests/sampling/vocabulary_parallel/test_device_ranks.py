@@ -18,21 +18,21 @@ from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
 
 
-def check(case: Case, where: str) -> None:
-    expected = whole(case, device="npu")
-    for rank, found in enumerate(split(case, "npu")):
+def check(case: Case, device: str, where: str) -> None:
+    expected = whole(case, device=device)
+    for rank, found in enumerate(split(case, device)):
         for output, wanted in zip(found.outputs, expected, strict=True):
             assert not differences(case, output, wanted), f"{where}, rank {rank}"
             assert same(output, wanted), f"{where}, rank {rank}"
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_a_split_step_is_the_step_of_the_device(npu: str, size: int) -> None:
+def test_a_split_step_is_the_step_of_the_device(accelerator: str, size: int) -> None:
     for number in range(4):
-        check(random_case(7000 * size + number, size), f"case {number}")
+        check(random_case(7000 * size + number, size), accelerator, f"case {number}")
 
 
-def test_borders_within_segments(npu: str) -> None:
+def test_borders_within_segments(accelerator: str) -> None:
     """Segments of which three ranks have a piece, and parts of one id."""
     generator = torch.Generator().manual_seed(4)
     params = [SamplingParams(seed=row, min_p=0.01 * (row % 3), temperature=0.5 + row % 2) for row in range(24)]
@@ -40,7 +40,7 @@ def test_borders_within_segments(npu: str) -> None:
         logits = torch.randn(24, 1000, generator=generator).bfloat16()
         logits[3] = -torch.inf
         logits[4, 300], logits[5, 301] = torch.inf, torch.nan
-        check(Case(logits, params, [[]] * 24, None, widths, {}), str(widths))
+        check(Case(logits, params, [[]] * 24, None, widths, {}), accelerator, str(widths))
 
 
 def step_of(make: object, **options: object) -> list[int]:
