@@ -49,7 +49,7 @@ EMULATED: Final = (
 
 def add_report_arguments(parser: ArgumentParser) -> None:
     """Adds the options of the command."""
-    parser.add_argument("--device", choices=parity.DEVICES, help="default: npu where there is one, else cpu")
+    parser.add_argument("--device", help=parity.DEVICE_HELP)
     parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help=f"of each verification (default {DEFAULT_ROWS})")
     parser.add_argument("--vocab-size", type=int, default=151936, metavar="V", help="of steps (default 151936)")
     parser.add_argument("--batch", type=int, default=64, metavar="B", help="of steps (default 64)")
@@ -70,9 +70,9 @@ def run_report(arguments: Namespace, budget: Budget | None = None) -> int:
         if getattr(arguments, name) < 1:
             print(f"report: --{name.replace('_', '-')} must be at least 1, got {getattr(arguments, name)}.")
             return 2
-    device = arguments.device or ("npu" if parity.has_npu() else "cpu")
-    if device == "npu" and not parity.has_npu():
-        print("report:", parity.NO_NPU.format("report"))
+    device = arguments.device or parity.default_device()
+    if obstacle := parity.obstacle_of(device, "report"):
+        print(obstacle)
         return 2
     parts: dict[str, Callable[[], int]] = {"Installation": functools.partial(info.run, Namespace(json=False))}
     for operator in parity.SUBJECTS:
@@ -141,7 +141,7 @@ class Step(NamedTuple):
     routes: str
     unequal: int  # tokens that are not those of the CPU
     operators: int  # torch's, that the host called
-    launches: int | None  # kernels on the device: counted where it is emulated
+    launches: int | None  # kernels on the device: counted on an emulated NPU and on a GPU
     seconds: float  # the median
 
 
@@ -150,7 +150,7 @@ def look_at_step(fields: dict[str, Any], device: str, shape: tuple[int, int], bu
 
     Args:
         fields: of `SamplingParams`; row r has the seed r.
-        device: "cpu" or "npu".
+        device: "cpu", "npu", or another that torch can use.
         shape: of the logits, which are bfloat16: the number of requests, and the vocabulary size.
         budget: for the time.
     """
@@ -163,14 +163,24 @@ def look_at_step(fields: dict[str, Any], device: str, shape: tuple[int, int], bu
     routes = sorted({row.route.value for row in sampler.explain(own, torch.bfloat16)})
     with _Operators() as counted:
         sampler(there, own)
-    launches = None
-    if device == "npu" and hostcann.is_active():
-        with hostcann.profile() as profile:
-            sampler(there, own)
-        launches = profile.totals.launches
+    launches = _launches_of(lambda: sampler(there, own), device)
     synchronize = None if device == "cpu" else torch.get_device_module(device).synchronize
     seconds = measure({"step": repeat(lambda: sampler(there, own), synchronize)}, budget)["step"].median
     return Step(" and ".join(routes), int((found != expected).sum()), counted.number, launches, seconds)
+
+
+def _launches_of(step: Callable[[], object], device: str) -> int | None:
+    if device == "npu" and hostcann.is_active():
+        with hostcann.profile() as counted:
+            step()
+        return counted.totals.launches
+    if device == "cuda":
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            step()
+            torch.cuda.synchronize()
+        kernels = [event for event in profile.events() if event.device_type.name == "CUDA"]
+        return sum(not event.name.startswith("Memcpy") for event in kernels)
+    return None
 
 
 def _batch_of(fields: dict[str, Any], shape: tuple[int, int], device: str) -> SamplingBatch:

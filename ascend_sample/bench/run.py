@@ -16,6 +16,7 @@ from ascend_sample._contract import MAX_TOP_K
 from ascend_sample._validate import convert_k, convert_p
 from ascend_sample.backend import which_backend
 from ascend_sample.ops import top_k_top_p_sample
+from ascend_sample.parity.environment import obstacle_of
 from ascend_sample.parity.families import LANGUAGE_MODEL
 from ascend_sample.reference import top_k_top_p_sample_reference
 
@@ -60,10 +61,8 @@ def run_bench(arguments: argparse.Namespace, budget: Budget = _BUDGET) -> int:
         The exit status: 0, or 2 if the device cannot be used.
     """
     device: torch.device = arguments.device
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was compiled for CUDA
-        print(f"bench: --device must be one that torch can use here, got {device}: {error}. Try --device cpu.")
+    if obstacle := obstacle_of(device, "bench"):
+        print(obstacle)
         return 2
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)

@@ -6,13 +6,13 @@ has, `report` counts and prints.
 """
 
 from .compare import Comparison, Kind, Result, Verdict, compare
+from .environment import default_device, obstacle_of
 from .report import Report
-from .run import DEVICES, NO_NPU, add_verify_arguments, has_npu, run_verify, verify
+from .run import DEVICE_HELP, add_verify_arguments, run_verify, verify
 from .subjects import SUBJECTS
 
 __all__ = [
-    "DEVICES",
-    "NO_NPU",
+    "DEVICE_HELP",
     "SUBJECTS",
     "Comparison",
     "Kind",
@@ -21,7 +21,8 @@ __all__ = [
     "Verdict",
     "add_verify_arguments",
     "compare",
-    "has_npu",
+    "default_device",
+    "obstacle_of",
     "run_verify",
     "verify",
 ]

@@ -8,14 +8,45 @@ from ascend_sample import info
 from ascend_sample.backend import Route, which_backend
 from ascend_sample.npu.operators import OPERATORS
 
+NO_NPU = (
+    "no NPU can be used: torch_npu is not installed, or finds no CANN or device. Install them (python -m ascend_sample "
+    "info says what is missing), or emulate CANN: python -m ascend_sample.hostcann run python -m ascend_sample {} "
+    "--device npu"
+)
 
-def is_real_device(device: str) -> bool:
-    """Tells whether the device is hardware of its own: neither the CPU nor an NPU behind an emulated CANN."""
-    if device == "cpu":
-        return False
+
+def has_npu() -> bool:
+    """Tells whether torch has an NPU that can be used."""
+    return hasattr(torch, "npu") and bool(torch.npu.is_available())
+
+
+def default_device() -> str:
+    """Returns "npu" where there is one, else "cpu"."""
+    return "npu" if has_npu() else "cpu"
+
+
+def obstacle_of(device: str | torch.device, command: str) -> str | None:
+    """Returns why torch cannot use a device here, and what to do; None where it can.
+
+    Args:
+        device: as in ``--device``.
+        command: which of the package's commands is to use it.
+    """
+    if str(device) == "npu":
+        return None if has_npu() else f"{command}: {NO_NPU.format(command)}"
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, ImportError) as error:  # each device has its own
+        says = f"--device must be one that torch can use here, got {device}: {error}"
+        return f"{command}: {says}. Try --device cpu."
+    return None
+
+
+def is_real_npu(device: str) -> bool:
+    """Tells whether the device is an NPU, and none behind an emulated CANN."""
     from ascend_sample import hostcann
 
-    return not hostcann.is_active()
+    return device == "npu" and not hostcann.is_active()
 
 
 def find_routes(device: str, operator: str, dtypes: tuple[torch.dtype, ...]) -> dict[str, Route]:
@@ -30,7 +61,7 @@ def describe_environment(device: str, operator: str, routes: dict[str, Route]) -
     """Describes what is tested, by which software, on what.
 
     Args:
-        device: "cpu" or "npu".
+        device: "cpu", "npu", or another that torch can use.
         operator: the name of the function that is tested.
         routes: of the dtypes that will be tested.
 
@@ -47,7 +78,7 @@ def describe_environment(device: str, operator: str, routes: dict[str, Route]) -
         "ascend_sample": str(versions["ascend_sample"]),
         "torch": str(versions["torch"]),
     }
-    if device != "cpu":
+    if device == "npu":
         environment["torch_npu"] = str(versions["torch_npu"])
         environment["CANN"] = _describe_cann(str(facts["npu"]["CANN"]))
         environment["SoC"] = _describe_soc(device, str(facts["npu"]["SoC"]))
@@ -61,7 +92,9 @@ def describe_environment(device: str, operator: str, routes: dict[str, Route]) -
 def _describe_device(device: str) -> str:
     if device == "cpu":
         return "cpu"
-    if is_real_device(device):
+    if device != "npu":
+        return f"{device}:0, {torch.get_device_module(device).get_device_name(0)}: no NPU"
+    if is_real_npu(device):
         return f"{device}:0, a real NPU"
     return f"{device}:0, EMULATED by hostcann on the CPU: this run says nothing about hardware"
 
@@ -73,4 +106,4 @@ def _describe_cann(kind: str) -> str:
 
 
 def _describe_soc(device: str, name: str) -> str:
-    return name if is_real_device(device) else f"{name} (the name that hostcann gives)"
+    return name if is_real_npu(device) else f"{name} (the name that hostcann gives)"

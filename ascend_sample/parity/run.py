@@ -8,13 +8,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
 from tqdm import tqdm
 
 from . import cases
 from .cases import Batch
 from .compare import Kind
-from .environment import describe_environment, find_routes, is_real_device
+from .environment import default_device, describe_environment, find_routes, is_real_npu, obstacle_of
 from .probe import Operator
 from .report import Failure, Report, Tally
 from .subjects import SAMPLE, SUBJECTS, Subject
@@ -22,18 +21,12 @@ from .subjects import SAMPLE, SUBJECTS, Subject
 DEFAULT_ROWS = 20_000
 COVERING_ROWS = 20_000
 """So many rows hold each scenario in each dtype many times, whatever the seed."""
-
-DEVICES = ("cpu", "npu")
-NO_NPU = (
-    "no NPU can be used: torch_npu is not installed, or finds no CANN or device. Install them (python -m ascend_sample "
-    "info says what is missing), or emulate CANN: python -m ascend_sample.hostcann run python -m ascend_sample {} "
-    "--device npu"
-)
+DEVICE_HELP = "cpu, npu, or another that torch can use; default: npu where there is one, else cpu"
 
 
 def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    parser.add_argument("--device", choices=DEVICES, help="default: npu where there is one, else cpu")
+    parser.add_argument("--device", help=DEVICE_HELP)
     parser.add_argument(
         "--operator", choices=sorted(SUBJECTS), default=SAMPLE.name, help="which of the two is compared"
     )
@@ -55,9 +48,9 @@ def run_verify(arguments: argparse.Namespace, operator: Operator | None = None) 
     Returns:
         The exit status: 0 if the run passes, 1 if it does not, 2 if the device cannot be used.
     """
-    device = arguments.device or ("npu" if has_npu() else "cpu")
-    if device == "npu" and not has_npu():
-        print("verify:", NO_NPU.format("verify"))
+    device = arguments.device or default_device()
+    if obstacle := obstacle_of(device, "verify"):
+        print(obstacle)
         return 2
     report = verify(
         device,
@@ -87,7 +80,7 @@ def verify(
     """Compares an operator on a device with the reference on the CPU.
 
     Args:
-        device: "cpu" or "npu".
+        device: "cpu", "npu", or another that torch can use.
         rows: how many rows at least.
         seed: of the stream of batches.
         only: the index of the one batch to run; all that `rows` asks for when None.
@@ -105,7 +98,7 @@ def verify(
     report = Report(
         environment=describe_environment(device, subject.name, routes),
         command=f"python -m ascend_sample verify --device {device}{choice} --seed {seed}",
-        is_real_device=is_real_device(device),
+        is_real_device=is_real_npu(device),
         is_one_batch=only is not None,
         routes={dtype: route.backend for dtype, route in routes.items()},
         must_cover=tuple(routes) if only is None and rows >= COVERING_ROWS else (),
@@ -155,11 +148,6 @@ def _check(batch: Batch, device: str, subject: Subject, operator: Operator, repo
             report.readings[comparison.verdicts[row].reason] += 1
         if kind is Kind.FAILED:
             report.failures.append(Failure(batch.describe(row), batch.index, comparison.verdicts[row].reason))
-
-
-def has_npu() -> bool:
-    """Tells whether torch has an NPU that can be used."""
-    return hasattr(torch, "npu") and bool(torch.npu.is_available())
 
 
 def _positive(text: str) -> int:

@@ -39,7 +39,7 @@ class Subject:
     def dtypes(self, device: str) -> tuple[torch.dtype, ...]:
         """Returns the dtypes that logits may have on a device."""
         all_dtypes = (torch.bfloat16, torch.float16, torch.float32)
-        return tuple(dtype for dtype in all_dtypes if device == "cpu" or OPERATORS[self.name].takes(dtype))
+        return tuple(dtype for dtype in all_dtypes if device != "npu" or OPERATORS[self.name].takes(dtype))
 
     def result(self, returned: Any) -> Result:
         """Returns what the operator or its reference has returned, on the CPU, as `judge` takes it."""

@@ -12,7 +12,7 @@ import torch
 import ascend_sample
 from ascend_sample.parity import verify
 from ascend_sample.parity.cases_v2 import make_batch_v2
-from ascend_sample.parity.environment import is_real_device
+from ascend_sample.parity.environment import is_real_npu
 from ascend_sample.parity.subjects import SAMPLE_V2
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -20,7 +20,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @pytest.fixture(autouse=True)
 def _emulated(npu: str) -> None:
-    if is_real_device(npu):
+    if is_real_npu(npu):
         pytest.skip("a real CANN may lack aclnnTopKTopPSampleV2: the built-in then calls another operator")
 
 

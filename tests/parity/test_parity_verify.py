@@ -12,7 +12,7 @@ import torch
 
 import ascend_sample
 from ascend_sample.npu.operators import OPERATORS
-from ascend_sample.parity import Kind, Report, add_verify_arguments, run_verify, verify
+from ascend_sample.parity import Kind, Report, add_verify_arguments, environment, run_verify, verify
 from ascend_sample.parity import run as run_module
 from ascend_sample.parity.cases import (
     BATCH_SIZES,
@@ -26,7 +26,7 @@ from ascend_sample.parity.cases import (
     shape_of,
     stream,
 )
-from ascend_sample.parity.environment import is_real_device
+from ascend_sample.parity.environment import is_real_npu
 from ascend_sample.parity.families import FAMILIES
 from ascend_sample.parity.operands import Layout, Operand
 from ascend_sample.parity.probe import PROBES
@@ -65,7 +65,7 @@ class TestVerify:
         assert environment["torch"] == torch.__version__
         assert environment["route bfloat16"].startswith("cpu" if device == "cpu" else ("aclnn", "cffi"))
         if device == "npu":
-            emulated = not is_real_device(device)
+            emulated = not is_real_npu(device)
             assert ("EMULATED" in environment["device"]) is emulated
             assert ("EMULATED" in environment["CANN"]) is emulated
             assert {"SoC", "torch_npu", "aclnnTopKTopPSample", "aclnnTopKTopPSampleV2"} <= environment.keys()
@@ -97,7 +97,7 @@ class TestVerify:
         }
 
     def test_cann_without_the_operator(self, npu: str) -> None:
-        if is_real_device(npu):
+        if is_real_npu(npu):
             pytest.skip("a real CANN hides no operator")
         finished = run_isolated(report_on_v2, without=[OPERATORS["top_k_top_p_sample_v2"].phase_2])
         text, record = finished.result
@@ -136,12 +136,16 @@ class TestVerify:
             verify("cpu", 100, operator=broken)
 
     def test_no_npu(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        monkeypatch.setattr(run_module, "has_npu", lambda: False)
+        monkeypatch.setattr(environment, "has_npu", lambda: False)
         assert run_verify(parse("--device", "npu")) == 2
         assert "python -m ascend_sample.hostcann run" in capsys.readouterr().out
         assert run_verify(parse("--rows", "1")) == 0  # without an NPU the default is the CPU
 
-    @pytest.mark.parametrize("words", [["--rows", "0"], ["--seed", "-1"], ["--batch", "-1"], ["--device", "cuda"]])
+    def test_a_device_that_torch_does_not_have(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert run_verify(parse("--device", "hpu")) == 2
+        assert "verify: --device must be one that torch can use here, got hpu: " in capsys.readouterr().out
+
+    @pytest.mark.parametrize("words", [["--rows", "0"], ["--seed", "-1"], ["--batch", "-1"]])
     def test_bad_options(self, words: list[str]) -> None:
         with pytest.raises(SystemExit):
             parse(*words)
@@ -149,7 +153,7 @@ class TestVerify:
     def test_undefined_inputs_never_fail_a_real_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         unlike = mutant(nan_wins=True, maximum_from_zero=True)
         assert verify("cpu", 400, operator=unlike).tally.total(Kind.FAILED) > 0
-        monkeypatch.setattr(run_module, "is_real_device", lambda device: True)
+        monkeypatch.setattr(run_module, "is_real_npu", lambda device: True)
         report = verify("cpu", 400, operator=unlike)
         assert report.problems() == []
         assert report.undefined.total(Kind.FAILED) > 0
@@ -204,7 +208,7 @@ class TestProbes:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
     @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.question)
     def test_device_answers_as_the_contract_says(self, probe, device: str, dtype: torch.dtype) -> None:
-        if not probe.defined_on_device and is_real_device(device):
+        if not probe.defined_on_device and is_real_npu(device):
             pytest.skip("undefined on a real device")
         finding = probe.run(ascend_sample.top_k_top_p_sample, device, dtype)
         assert finding.as_contract, finding.reading

@@ -25,9 +25,11 @@ def parser_of(description: str, unit: str, number: int, has_npu: bool = True) ->
     """Returns a parser that has `--rows` or `--texts`, `--workers` and mostly `--device`."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(f"--{unit}s", dest="number", type=int, default=number, help=f"how many (default {number:,})")
-    parser.add_argument("--workers", type=int, default=2, help="processes, each with batches of its own; one on npu")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="processes, each with batches of its own; one on a device"
+    )
     if has_npu:
-        parser.add_argument("--device", choices=("cpu", "npu"), default="cpu")
+        parser.add_argument("--device", default="cpu", help="cpu, npu, or another that torch can use")
     return parser
 
 
@@ -48,7 +50,7 @@ def try_batches(
     tried, noted, wrong = 0, 0, []
     more = () if device is None else (device,)
     with tqdm(total=options.number, unit=unit, unit_scale=True) as progress:
-        for outcome in _outcomes(try_batch, 1 if device == "npu" else options.workers, more):
+        for outcome in _outcomes(try_batch, options.workers if device in (None, "cpu") else 1, more):
             tried, noted, wrong = tried + outcome.tried, noted + outcome.noted, wrong + outcome.wrong
             progress.update(outcome.tried)
             if tried >= options.number:

@@ -11,9 +11,9 @@ import torch
 from oracle import expected
 from torch import Tensor
 
-from ascend_sample import hostcann
 from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplingBatch, SamplingParams, SamplingRoute
 from ascend_sample.sampling.reference import kept_ids, process_row
+from tests.support.emulation import nobody_waits
 
 VOCAB_SIZE = 500
 STEPS = 64
@@ -220,17 +220,15 @@ class TestLogprobs:
 
 class TestNoSynchronisation:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_a_step_never_waits_for_the_device(self, npu: str, dtype: torch.dtype) -> None:
+    def test_a_step_never_waits_for_the_device(self, accelerator: str, dtype: torch.dtype) -> None:
         """Neither in a batch that stays, nor in one that has just changed."""
-        if not hostcann.is_active():
-            pytest.skip("hostcann counts synchronisations; a real CANN does not")
         params = requests(32)
         params[4] = dataclasses.replace(params[4], logprobs=3)
-        batch = SamplingBatch(VOCAB_SIZE, npu)
+        batch = SamplingBatch(VOCAB_SIZE, accelerator)
         sampler = Sampler("processed_logprobs")
         batch.extend(params[:16])
-        logits = [logits_of_step(step, list(range(32)), dtype).to(npu) for step in range(12)]
-        with hostcann.profile() as counted:
+        logits = [logits_of_step(step, list(range(32)), dtype).to(accelerator) for step in range(12)]
+        with nobody_waits(accelerator):
             for step in range(12):
                 if step == 4:
                     batch.extend(params[16:20])
@@ -238,8 +236,6 @@ class TestNoSynchronisation:
                 if step == 8:
                     batch.remove(2)
                 sampler(logits[step][: len(batch)], batch)
-        assert sum(counted.synchronizations.values()) == 0, counted
-        assert counted.copies.get("d2h", 0) == 0
 
 
 class TestExplain:

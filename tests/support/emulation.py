@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+import torch
 
 from ascend_sample import hostcann
 
@@ -16,3 +18,21 @@ def emulation() -> Iterator[None]:
     yield
     hostcann.clear_faults()
     hostcann.set_stream_mode("normal")
+
+
+@contextmanager
+def nobody_waits(accelerator: str) -> Iterator[None]:
+    """Notices who waits for the device inside: the emulated one counts, and torch raises for CUDA's."""
+    if accelerator == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        return
+    if not hostcann.is_active():
+        pytest.skip("a real NPU does not count who waits for it")
+    with hostcann.profile() as counted:
+        yield
+    assert sum(counted.synchronizations.values()) == 0, counted
+    assert counted.copies.get("d2h", 0) == 0
