@@ -14,7 +14,7 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rows test-shards test-drafts test-statistics test-collectives test-integrations test-engines \
+.PHONY: help demo test test-device test-rows test-shards test-drafts test-statistics test-collectives test-integrations test-engines \
   test-llama-cpp bench-llama-cpp \
   test-decoding-oracles build verify lint format \
   sanitize fuzz test-aarch64 mutation wheel test-install test-matrix test-decoding bench bench-docs bench-npu bench-decoding bench-decoding-docs pictures docs clean
@@ -35,6 +35,12 @@ test: lint  ## linters and all tests, in WORKERS (2) processes; a skip counts as
 
 test-statistics: $(BIN)/.tools  ## the gates of the sampling layer with all draws and all planted faults: some minutes
 	$(RUN) tests/statistics/run.py
+
+# What is made of torch's operators, on a device that torch has here beside the CPU: cuda, say.
+DEVICE ?= cuda
+test-device: $(BIN)/.tools  ## the tests of the sampling and decoding layers and the operators on DEVICE (cuda)
+	ASCEND_SAMPLE_TEST_DEVICE=$(DEVICE) OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) \
+	  --dist worksteal -k $(DEVICE) tests/sampling tests/operators tests/decoding
 
 build: $(BIN)/.built  ## the virtual environment with the package in it
 

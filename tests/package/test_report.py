@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from ascend_sample import hostcann, report
 from ascend_sample.bench.timing import Budget
+from ascend_sample.sampling import SamplingBatch
 
 SHORT = Budget(seconds=0.01, fewest_rounds=1, most_rounds=1)
 TITLES = [
@@ -63,8 +66,8 @@ def test_tokens_that_are_not_the_cpus_fail(monkeypatch: pytest.MonkeyPatch, caps
     kinds = len(report.REQUESTS)
     arguments = parsed("--device", "cpu", "--batch", "25", "--vocab-size", "300")
     for unequal, status in ((0, 0), (1, 0), (kinds, 1)):  # of the first kind's 25 tokens
-        steps = iter([unequal] + [0] * kinds)
-        monkeypatch.setattr(report, "look_at_step", lambda *_, s=steps: report.Step("native", next(s), 3, None, 1e-3))
+        steps = [report.Step("native", 25, of_kind, 3, None, {"step": 1e-3}) for of_kind in (unequal, *[0] * kinds)]
+        monkeypatch.setattr(report, "look_at_step", lambda *_, steps=iter(steps): next(steps))
         assert report._show_steps("cpu", arguments, SHORT) == status
     assert "may differ" in capsys.readouterr().out
 
@@ -78,7 +81,30 @@ def test_what_a_step_calls_is_counted(npu: str) -> None:
     assert 0 < few.launches < (more.launches or 0)
     assert 0 < few.operators < more.operators
     assert few.routes == "greedy"
-    assert report.look_at_step({}, "cpu", (2, 300), SHORT)[1:4:2] == (0, None)
+    assert few.tokens == 6
+    assert few.seconds.keys() == report.WAYS.keys()
+    here = report.look_at_step({}, "cpu", (2, 300), SHORT)
+    assert (here.tokens, here.unequal, here.launches, list(here.seconds)) == (2, 0, None, ["step"])
+
+
+@pytest.mark.parametrize("way", ["StaticStep", "Sampler"])
+def test_tokens_of_every_way_are_compared(npu: str, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """The planted fault: a step of a graph, or one of the host, has the noise of another position."""
+
+    def later(batch: SamplingBatch) -> SamplingBatch:
+        batch.append(torch.zeros(len(batch), dtype=torch.int64, device=batch.device))
+        return batch
+
+    class OtherStep(report.StaticStep):
+        def prepare(self, batch: SamplingBatch, **options: Any) -> None:
+            super().prepare(later(batch), **options)
+
+    class OtherSampler(report.Sampler):
+        def __call__(self, logits: torch.Tensor, batch: SamplingBatch, **options: Any) -> Any:
+            return super().__call__(logits, later(batch) if self.host else batch, **options)
+
+    monkeypatch.setattr(report, way, {"StaticStep": OtherStep, "Sampler": OtherSampler}[way])
+    assert report.look_at_step({}, npu, (8, 300), SHORT).unequal >= 5
 
 
 @pytest.mark.parametrize("name", ["--rows", "--vocab-size", "--batch"])

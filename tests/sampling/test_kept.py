@@ -22,6 +22,7 @@ from ascend_sample.sampling import (
 )
 from ascend_sample.sampling.reference import target_distribution
 from tests.support.code_paths import assert_same_on_all_code_paths
+from tests.support.emulation import assert_same_numbers
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_bits_do_not_depend_on_the_batch_and_on_threads(dtype: torch.dtype, devi
         alone = drawn_sets(logits[row : row + 1], [params[row]], device) if place % 7 == 0 else permuted
         for other, index in ((permuted, place), (alone, 0 if alone is not permuted else place)):
             for found, expected in zip(other.of_row(index), whole.of_row(row), strict=True):
-                assert torch.equal(found.view(torch.int32), expected.view(torch.int32)), params[row]
+                assert_same_numbers(found, expected, device)
 
 
 PROGRAM = """

@@ -104,11 +104,11 @@ def test_the_right_numbers_without_the_second_operator(npu: str) -> None:
 
 
 @pytest.mark.parametrize("mode", SHARED)
-def test_a_wrong_leftover_is_noticed(accelerator: str, monkeypatch: pytest.MonkeyPatch, mode: LogprobsMode) -> None:
+def test_a_wrong_leftover_is_noticed(npu: str, monkeypatch: pytest.MonkeyPatch, mode: LogprobsMode) -> None:
     """The planted fault: the best and what is kept are of another row."""
     logits = rows_of(2048, torch.float32)[[0, 1, 2]]
     params = [PARAMS[0]] * 3
-    _, right = sampled(logits, params, mode, accelerator)
+    _, right = sampled(logits, params, mode, npu)
 
     class OfAnotherRow(leftover.Leftover):
         def __getattribute__(self, name: str) -> object:
@@ -116,5 +116,5 @@ def test_a_wrong_leftover_is_noticed(accelerator: str, monkeypatch: pytest.Monke
             return value.roll(1, 0) if isinstance(value, Tensor) and name in ("best_ids", "kept") else value
 
     monkeypatch.setattr("ascend_sample.sampling.logprobs.Leftover", OfAnotherRow)
-    _, wrong = sampled(logits, params, mode, accelerator)
+    _, wrong = sampled(logits, params, mode, npu)
     assert not torch.equal(right.token_ids, wrong.token_ids)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.best_tokens import sum_of_rows
 from ascend_sample.sampling.logprobs import AskingRows, gather_logprobs
+from tests.support.emulation import assert_same_numbers
 
 GREEDY = SamplingParams(temperature=0, logprobs=3)
 
@@ -75,7 +76,7 @@ def test_the_first_of_the_total_order_with_the_same_bits_in_any_batch(
             for name in ("token_ids", "values", "ranks"):
                 column = getattr(found, name)[place]
                 column = column if name == "ranks" else column[:count]
-                assert torch.equal(column, getattr(alone, name)[0]), (row, name)
+                assert_same_numbers(column, getattr(alone, name)[0], device)
         numbers = logits[row].nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         order = naive_order(numbers)
         best = alone.token_ids[0, 1:].tolist()
@@ -186,5 +187,5 @@ def test_sums_do_not_depend_on_the_number_of_rows(device: str, entries: int) -> 
     values = torch.rand(7, entries, generator=torch.Generator().manual_seed(entries))
     together = sum_of_rows(values.to(device, copy=True)).cpu()
     for row in range(7):
-        assert torch.equal(sum_of_rows(values[row : row + 1].to(device, copy=True)).cpu()[0], together[row])
+        assert_same_numbers(sum_of_rows(values[row : row + 1].to(device, copy=True)).cpu()[0], together[row], device)
     torch.testing.assert_close(together.double(), values.double().sum(1, keepdim=True), rtol=1e-6, atol=0)
