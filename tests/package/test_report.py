@@ -66,8 +66,9 @@ def test_tokens_that_are_not_the_cpus_fail(monkeypatch: pytest.MonkeyPatch, caps
     kinds = len(report.REQUESTS)
     arguments = parsed("--device", "cpu", "--batch", "25", "--vocab-size", "300")
     for unequal, status in ((0, 0), (1, 0), (kinds, 1)):  # of the first kind's 25 tokens
-        steps = [report.Step("native", 25, of_kind, 3, None, {"step": 1e-3}) for of_kind in (unequal, *[0] * kinds)]
-        monkeypatch.setattr(report, "look_at_step", lambda *_, steps=iter(steps): next(steps))
+        of_kinds = iter([unequal] + [0] * kinds)
+        seen = (report.Step("native", 25, each, 3, None, {"step": 1e-3}) for each in of_kinds)
+        monkeypatch.setattr(report, "look_at_step", lambda *_, seen=seen: next(seen))
         assert report._show_steps("cpu", arguments, SHORT) == status
     assert "may differ" in capsys.readouterr().out
 
