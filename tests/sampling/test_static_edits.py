@@ -197,6 +197,6 @@ FAULTS = faults_beside(__file__)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_show(accelerator: str, fault: str) -> None:
+def test_planted_faults_show(npu: str, fault: str) -> None:
     with planted(*FAULTS[fault]), pytest.raises((AssertionError, RuntimeError, IndexError)):
-        assert_replays_are_eager_steps(60, "raw_logprobs" if "edited" in fault else "processed_logprobs", accelerator)
+        assert_replays_are_eager_steps(60, "raw_logprobs" if "edited" in fault else "processed_logprobs", npu)

@@ -303,7 +303,7 @@ FAULTS: dict[str, tuple[Any, str, str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_show(accelerator: str, fault: str) -> None:
+def test_planted_faults_show(npu: str, fault: str) -> None:
     module, right, wrong, rule, options = FAULTS[fault]
     with planted(module, right, wrong), pytest.raises((AssertionError, RuntimeError)):
-        assert_replays_are_eager_passes(120, accelerator, rule, **options)
+        assert_replays_are_eager_passes(120, npu, rule, **options)
