@@ -16,4 +16,4 @@ def say_left(verifier: Any, reason: str, engine: str) -> None:
     """
     if not getattr(verifier, "is_left_alone", False):
         verifier.is_left_alone = True
-        warnings.warn(f"ascend_sample: {reason}, so drafts are verified by {engine}'s own sampler.", stacklevel=3)
+        warnings.warn(f"ascend_sample: {reason}, so drafts are verified by {engine}'s own sampler.", stacklevel=4)

@@ -5,7 +5,6 @@ Nothing of SGLang is imported before `register` runs. Tested versions: `TESTED_V
 
 from __future__ import annotations
 
-import functools
 import importlib
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ascend_sample.integrations import sglang_drafts, sglang_settings
 from ascend_sample.integrations._host_values import facts_of, note
+from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import Asking, drawn_with
 from ascend_sample.integrations.sglang_masks import with_masks
 from ascend_sample.sampling import KeptSets, routes
@@ -173,12 +173,9 @@ def note_host_values(batch_info: type[Any], draws_here: Callable[[], bool]) -> N
         batch_info: `sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo`; a second call changes nothing.
         draws_here: tells whether this backend is the one in use: no other needs the seeds.
     """
-    if hasattr(batch_info.filter_batch, "replaced"):
-        return
-    make, keep, join = batch_info.from_schedule_batch.__func__, batch_info.filter_batch, batch_info.merge_batch
 
-    @functools.wraps(make)
-    def from_schedule_batch(cls: type[Any], batch: Any, *arguments: Any, **named: Any) -> Any:
+    @replacing(batch_info, "from_schedule_batch")
+    def make_and_note(make: Callable[..., Any], cls: type[Any], batch: Any, *arguments: Any, **named: Any) -> Any:
         info = make(cls, batch, *arguments, **named)
         asked = [request.sampling_params for request in batch.reqs]
         values = {name: [getattr(params, name) for params in asked] for name in TENSORS}
@@ -187,8 +184,10 @@ def note_host_values(batch_info: type[Any], draws_here: Callable[[], bool]) -> N
             _seeds[info.temperatures] = _seeds_of(asked, info.temperatures.device)
         return info
 
-    @functools.wraps(keep)
-    def filter_batch(self: Any, keep_indices: Sequence[int], *arguments: Any, **named: Any) -> Any:
+    @replacing(batch_info, "filter_batch")
+    def keep_and_note(
+        keep: Callable[..., Any], self: Any, keep_indices: Sequence[int], *arguments: Any, **named: Any
+    ) -> Any:
         facts, seeds = _noted(self), _seeds.get(self.temperatures)
         found = keep(self, keep_indices, *arguments, **named)
         rows = np.asarray(keep_indices, dtype=np.int64)
@@ -198,8 +197,8 @@ def note_host_values(batch_info: type[Any], draws_here: Callable[[], bool]) -> N
             _seeds[self.temperatures] = seeds.index_select(0, to_device(rows, seeds.device))
         return found
 
-    @functools.wraps(join)
-    def merge_batch(self: Any, other: Any, *arguments: Any, **named: Any) -> Any:
+    @replacing(batch_info, "merge_batch")
+    def join_and_note(join: Callable[..., Any], self: Any, other: Any, *arguments: Any, **named: Any) -> Any:
         facts, more = _noted(self), _noted(other)
         seeds = _seeds.get(self.temperatures), _seeds.get(other.temperatures)
         found = join(self, other, *arguments, **named)
@@ -208,10 +207,6 @@ def note_host_values(batch_info: type[Any], draws_here: Callable[[], bool]) -> N
         if seeds[0] is not None and seeds[1] is not None:
             _seeds[self.temperatures] = torch.cat(seeds)
         return found
-
-    batch_info.from_schedule_batch = classmethod(_replacing(from_schedule_batch, make))
-    batch_info.filter_batch = _replacing(filter_batch, keep)
-    batch_info.merge_batch = _replacing(merge_batch, join)
 
 
 def _seeds_of(asked: Sequence[Any], device: torch.device) -> Tensor:
@@ -224,11 +219,6 @@ def _seeds_of(asked: Sequence[Any], device: torch.device) -> Tensor:
         if params.sampling_seed is not None and params.n == 1:
             seeds[row] = params.sampling_seed
     return to_device(seeds, device)
-
-
-def _replacing(replacement: Callable[..., Any], original: Any) -> Callable[..., Any]:
-    replacement.replaced = original  # type: ignore[attr-defined]
-    return replacement
 
 
 def _note(info: Any, facts: Facts) -> None:

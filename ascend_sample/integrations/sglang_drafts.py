@@ -7,7 +7,6 @@ nodes' positions.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from ascend_sample.integrations._left_alone import say_left
+from ascend_sample.integrations._replacing import replacing
 
 UTILS: Final = "sglang.srt.speculative.eagle_utils"
 CONTEXT: Final = "sglang.srt.runtime_context"
@@ -49,12 +49,16 @@ def install(draw_nodes: Callable[[Tensor, Any, Tensor, int], Tensor], backend: s
         backend: the name of the sampler backend that has to be in use.
     """
     utils = importlib.import_module(UTILS)
-    original = utils.eagle_sample
-    if hasattr(original, "replaced"):
-        return
 
-    @functools.wraps(original)
-    def eagle_sample(verify_input: Any, batch: Any, logits_output: Any, *arguments: Any, **named: Any) -> Any:
+    @replacing(utils, "eagle_sample")
+    def verify(
+        eagle_sample: Callable[..., Any],
+        verify_input: Any,
+        batch: Any,
+        logits_output: Any,
+        *arguments: Any,
+        **named: Any,
+    ) -> Any:
         is_drawn = not batch.forward_mode.is_idle() and not batch.sampling_info.is_all_greedy
         nodes = None
         if is_drawn and is_in_use(backend):
@@ -66,20 +70,18 @@ def install(draw_nodes: Callable[[Tensor, Any, Tensor, int], Tensor], backend: s
                 say_left(eagle_sample, reason, "sglang")
         before = _nodes.set(nodes)
         try:
-            return original(verify_input, batch, logits_output, *arguments, **named)
+            return eagle_sample(verify_input, batch, logits_output, *arguments, **named)
         finally:
             _nodes.reset(before)
 
     # Two things that `eagle_sample` calls: the first says whether it takes the best tokens and follows the tree by
     # them, the second does that. The logits are edited by then, in place.
-    uses_greedy, follow = utils._verify_uses_greedy, utils.verify_tree_greedy_func
-
-    @functools.wraps(uses_greedy)
-    def verify_uses_greedy(**named: Any) -> Any:
+    @replacing(utils, "_verify_uses_greedy")
+    def uses_tokens(uses_greedy: Callable[..., Any], **named: Any) -> Any:
         return uses_greedy(**named) if _nodes.get() is None else True
 
-    @functools.wraps(follow)
-    def verify_tree(*, target_predict: Tensor, **named: Any) -> Any:
+    @replacing(utils, "verify_tree_greedy_func")
+    def follow_drawn(follow: Callable[..., Any], *, target_predict: Tensor, **named: Any) -> Any:
         nodes = _nodes.get()
         if nodes is not None:
             requests, width = target_predict.shape
@@ -88,16 +90,8 @@ def install(draw_nodes: Callable[[Tensor, Any, Tensor, int], Tensor], backend: s
             target_predict = _of_first_rank(token_ids.to(target_predict.dtype)).view(requests, width)
         return follow(target_predict=target_predict, **named)
 
-    eagle_sample.replaced = original  # type: ignore[attr-defined]
-    replaced = {
-        "eagle_sample": eagle_sample,
-        "_verify_uses_greedy": verify_uses_greedy,
-        "verify_tree_greedy_func": verify_tree,
-    }
-    for name, replacement in replaced.items():
-        setattr(utils, name, replacement)
     for module in filter(None, map(sys.modules.get, IMPORTERS)):
-        vars(module)["eagle_sample"] = eagle_sample
+        vars(module)["eagle_sample"] = utils.eagle_sample
 
 
 def _of_first_rank(token_ids: Tensor) -> Tensor:

@@ -6,9 +6,11 @@ that no CUDA kernel is called, and since no other of its own looks at seeds. Thi
 
 from __future__ import annotations
 
-import functools
 import importlib
+from collections.abc import Callable
 from typing import Any, Final
+
+from ascend_sample.integrations._replacing import replacing
 
 DECLARATIONS: Final = "sglang.srt.arg_groups.overrides"
 PLATFORMS: Final = "sglang.srt.arg_groups.platform_hook"
@@ -19,21 +21,14 @@ def keep_backend(backend: str) -> None:
     """Lets the two functions that set the backend leave this one as it is; a second call changes nothing."""
     modules: Any = map(importlib.import_module, (DECLARATIONS, PLATFORMS, DETERMINISM))
     declarations, platforms, determinism = modules
-    for_cpu, for_determinism = platforms.handle_cpu_backends, determinism._deterministic_sampling_backend
-    if hasattr(for_cpu, "replaced"):
-        return
 
-    @functools.wraps(for_cpu)
-    def handle_cpu_backends(server_args: Any) -> None:
+    @replacing(platforms, "handle_cpu_backends")
+    def keep_on_a_cpu(for_cpu: Callable[[Any], None], server_args: Any) -> None:
         asked = server_args.sampling_backend
         for_cpu(server_args)
         if asked == backend:
             declarations.declare_resolution(server_args, __name__, sampling_backend=backend)
 
-    @functools.wraps(for_determinism)
-    def _deterministic_sampling_backend(view: Any) -> dict[str, Any]:
+    @replacing(determinism, "_deterministic_sampling_backend")
+    def keep_for_determinism(for_determinism: Callable[[Any], dict[str, Any]], view: Any) -> dict[str, Any]:
         return {} if view.sampling_backend == backend else for_determinism(view)
-
-    handle_cpu_backends.replaced = for_cpu  # type: ignore[attr-defined]
-    platforms.handle_cpu_backends = handle_cpu_backends
-    determinism._deterministic_sampling_backend = _deterministic_sampling_backend

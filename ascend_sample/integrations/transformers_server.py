@@ -21,6 +21,7 @@ from transformers.generation.configuration_utils import GenerationConfig
 from transformers.generation.utils import GenerationMixin
 
 from ascend_sample._errors import refuse
+from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations.transformers import decoded_by, draws_already
 from ascend_sample.sampling import SamplingParams
 
@@ -39,10 +40,10 @@ def draw_in_generate() -> None:
     The seed is the attribute `SEED` of the generation config; without one torch's default generator gives it. Streamers
     and stop strings work as ever, and so do other generation modes, which have loops of their own.
     """
-    loop: Callable[..., Any] = GenerationMixin._sample
 
-    @functools.wraps(loop)
+    @replacing(GenerationMixin, "_sample")
     def sample(
+        loop: Callable[..., Any],
         self: GenerationMixin,
         input_ids: Tensor,
         logits_processor: Any,
@@ -58,8 +59,6 @@ def draw_in_generate() -> None:
             return bound(*arguments, streamer=streamer, **model_kwargs)
         seed = getattr(generation_config, SEED, None)
         return decoded_by(bound, self, *arguments, seed, False, streamer, model_kwargs)
-
-    GenerationMixin._sample = sample  # type: ignore[assignment,method-assign]
 
 
 def keeping_seeds(build: Build) -> Build:

@@ -5,13 +5,13 @@ Nothing of vLLM is imported before `register` runs inside it. Tested versions: `
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from ascend_sample.integrations import vllm_cpu, vllm_drafts, vllm_served, vllm_
 from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._generators import CountedGenerator, KnownRows, SeedSource
 from ascend_sample.integrations._host_values import facts_of, note
+from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import draw, to_device
 from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
 from ascend_sample.sampling import filter_logits
@@ -217,13 +218,10 @@ def _logits_are_sharded(original: type[Any]) -> bool:
 
 def _note_host_values(input_batch: type[Any]) -> None:
     """Lets V1's batches note what they copy to the device, whenever they do."""
-    original = input_batch._make_sampling_metadata
-    if hasattr(original, "replaced"):
-        return
 
-    @functools.wraps(original)
-    def replacement(self: Any) -> Any:
-        metadata = original(self)
+    @replacing(input_batch, "_make_sampling_metadata")
+    def make_and_note(make: Callable[[Any], Any], self: Any) -> Any:
+        metadata = make(self)
         rows = slice(self.num_reqs)
         facts = {
             "temperature": (self.temperature_cpu[rows] != 0).astype(np.float32),
@@ -233,22 +231,13 @@ def _note_host_values(input_batch: type[Any]) -> None:
         note(facts, metadata.temperature, metadata.top_k, metadata.top_p)
         return metadata
 
-    replacement.replaced = original  # type: ignore[attr-defined]
-    input_batch._make_sampling_metadata = replacement
-
 
 def _count_draws(input_batch: type[Any]) -> None:
     """Gives requests of V1's batches, where their generators are the CPU's, some that can be moved back."""
-    original = input_batch.add_request
-    if hasattr(original, "replaced"):
-        return
 
-    @functools.wraps(original)
-    def replacement(self: Any, request: Any, *arguments: Any, **named: Any) -> Any:
+    @replacing(input_batch, "add_request")
+    def add_with_generator(add: Callable[..., Any], self: Any, request: Any, *arguments: Any, **named: Any) -> Any:
         given = request.generator
         if given is not None and given.device.type == "cpu" and not isinstance(given, CountedGenerator):
             request.generator = CountedGenerator(given.initial_seed())  # the request keeps it when it is preempted
-        return original(self, request, *arguments, **named)
-
-    replacement.replaced = original  # type: ignore[attr-defined]
-    input_batch.add_request = replacement
+        return add(self, request, *arguments, **named)

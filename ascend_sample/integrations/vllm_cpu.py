@@ -6,15 +6,14 @@ tests/integrations/vllm_parity.py compares them.
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations.vllm_drafts import SMALLEST_TEMPERATURE
 
 SAMPLER: Final = "vllm.v1.sample.sampler"
@@ -37,19 +36,12 @@ def install(find_module: Callable[[str], Any]) -> None:
 
 def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
     """Replaces a function of a module or class, if that is there; what ours returns None for, its own does."""
-    original = getattr(owner, name, None)
-    if original is None or hasattr(original, "replaced"):
-        return
 
-    @functools.wraps(original)
-    def replacement(*arguments: Any, **named: Any) -> Any:
+    @replacing(owner, name)
+    def on_a_cpu(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         first = next(argument for argument in (*arguments, *named.values()) if isinstance(argument, Tensor))
         done = ours(*arguments, **named) if first.is_cpu else None
         return original(*arguments, **named) if done is None else done
-
-    replacement.replaced = original  # type: ignore[attr-defined]
-    is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
-    setattr(owner, name, staticmethod(replacement) if is_static else replacement)
 
 
 def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> Any:

@@ -8,8 +8,8 @@ engine's. The penalties, masks and temperatures of the places are the engine's i
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities, verified
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations._left_alone import say_left
+from ascend_sample.integrations._replacing import replacing
 from ascend_sample.sampling.draft_judging import Proposals
 from ascend_sample.sampling.draft_places import ChainLayout
 from ascend_sample.sampling.row_table import to_device
@@ -36,20 +37,21 @@ def install(rejection_sampler: type[Any]) -> None:
     Args:
         rejection_sampler: the class, whose `forward` is replaced.
     """
-    original = rejection_sampler.forward
-    if hasattr(original, "replaced"):
-        return
 
-    @functools.wraps(original)
-    def forward(self: Any, metadata: Any, draft_probs: Tensor | None, logits: Tensor, sampling_metadata: Any) -> Any:
+    @replacing(rejection_sampler, "forward")
+    def verify(
+        forward: Callable[..., Any],
+        self: Any,
+        metadata: Any,
+        draft_probs: Tensor | None,
+        logits: Tensor,
+        sampling_metadata: Any,
+    ) -> Any:
         reason = _why_left(self, sampling_metadata)
         if reason is not None:
             say_left(self, reason, type(self).__module__.partition(".")[0])
-            return original(self, metadata, draft_probs, logits, sampling_metadata)
+            return forward(self, metadata, draft_probs, logits, sampling_metadata)
         return _verify(self, metadata, draft_probs, logits, sampling_metadata)
-
-    forward.replaced = original  # type: ignore[attr-defined]
-    rejection_sampler.forward = forward
 
 
 def _why_left(sampler: Any, sampling_metadata: Any) -> str | None:

@@ -7,7 +7,6 @@ and seeds; in every other step it gathers first, and all is as without the switc
 
 from __future__ import annotations
 
-import functools
 import importlib
 import os
 import sys
@@ -26,6 +25,7 @@ from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._engine_rows import EngineRows
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations._late_gather import LateGather, part_of, whole_of
+from ascend_sample.integrations._replacing import replacing
 from ascend_sample.sampling import Sampler
 from ascend_sample.sampling.row_parameters import Facts
 from ascend_sample.sampling.vocabulary_parallel import VocabularyShard
@@ -73,22 +73,16 @@ def install(input_batch: type[Any]) -> None:
     Args:
         input_batch: the class, which every runner of V1 makes one of.
     """
-    original = input_batch.__init__
-    if hasattr(original, "replaced"):
-        return
 
-    @functools.wraps(original)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
-        original(self, *arguments, **named)
+    @replacing(input_batch, "__init__")
+    def make_and_install(make: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
         for module_name, class_name in RUNNERS.items():
             module = sys.modules.get(module_name)
             if module is not None:
                 install_runner(module, getattr(module, class_name))
         install_logits_processor(importlib.import_module(LOGITS_PROCESSOR).LogitsProcessor)
         install_sampler(importlib.import_module(SAMPLER).Sampler)
-
-    __init__.replaced = original  # type: ignore[attr-defined]
-    input_batch.__init__ = __init__
 
 
 def install_runner(module: Any, runner: type[Any]) -> None:
@@ -98,28 +92,23 @@ def install_runner(module: Any, runner: type[Any]) -> None:
         module: the runner's, which calls `apply_grammar_bitmask`.
         runner: the class, whose `execute_model` is replaced.
     """
-    original = runner.execute_model
-    if hasattr(original, "replaced"):
-        return
-    apply_grammar_bitmask = module.apply_grammar_bitmask
 
-    @functools.wraps(original)
-    def execute_model(self: Any, *arguments: Any, **named: Any) -> Any:
+    @replacing(runner, "execute_model")
+    def take_a_step(execute_model: Callable[..., Any], self: Any, *arguments: Any, **named: Any) -> Any:
         if self.speculative_config is not None:  # whoever verifies drafts looks at whole rows
-            return original(self, *arguments, **named)
+            return execute_model(self, *arguments, **named)
         _take_over(self)
         token = _is_step.set(True)
         try:
-            return original(self, *arguments, **named)
+            return execute_model(self, *arguments, **named)
         finally:
             _is_step.reset(token)
 
-    @functools.wraps(apply_grammar_bitmask)
-    def apply_to_whole(scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Any) -> None:
-        apply_grammar_bitmask(scheduler_output, grammar_output, input_batch, whole_of(logits))
-
-    execute_model.replaced = original  # type: ignore[attr-defined]
-    runner.execute_model, module.apply_grammar_bitmask = execute_model, apply_to_whole
+    @replacing(module, "apply_grammar_bitmask")
+    def apply_to_whole(
+        apply: Callable[..., None], scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: Any
+    ) -> None:
+        apply(scheduler_output, grammar_output, input_batch, whole_of(logits))
 
 
 def install_logits_processor(logits_processor: type[Any]) -> None:
@@ -128,35 +117,30 @@ def install_logits_processor(logits_processor: type[Any]) -> None:
     Args:
         logits_processor: the class, whose `forward` and `_gather_logits` are replaced.
     """
-    gather, original = logits_processor._gather_logits, logits_processor.forward
-    if hasattr(original, "replaced"):
-        return
+    gather = logits_processor._gather_logits
 
-    @functools.wraps(gather)
-    def _gather_logits(self: Any, logits: Tensor) -> Any:
+    @replacing(logits_processor, "_gather_logits")
+    def gather_later(gather: Callable[..., Any], self: Any, logits: Tensor) -> Any:
         call = _call.get()
         if call is None or not _is_part(self, logits):
             return gather(self, logits)
         call.is_split = True
         return logits
 
-    @functools.wraps(original)
-    def forward(self: Any, lm_head: Any, *arguments: Any, **named: Any) -> Any:
+    @replacing(logits_processor, "forward")
+    def forward_by_parts(forward: Callable[..., Any], self: Any, lm_head: Any, *arguments: Any, **named: Any) -> Any:
         # Ids that were added for LoRA lie between those of one rank and the next one's.
         if not _is_step.get() or getattr(lm_head, "num_added_embeddings", None) != 0:
-            return original(self, lm_head, *arguments, **named)
+            return forward(self, lm_head, *arguments, **named)
         call = _Call()
         token = _call.set(call)
         try:
-            logits = original(self, lm_head, *arguments, **named)
+            logits = forward(self, lm_head, *arguments, **named)
         finally:
             _call.reset(token)
         if not call.is_split:
             return logits
         return LateGather(logits, self.org_vocab_size, lambda part: gather(self, part)[..., : self.org_vocab_size])
-
-    forward.replaced = original  # type: ignore[attr-defined]
-    logits_processor.forward, logits_processor._gather_logits = forward, _gather_logits
 
 
 def _is_part(logits_processor: Any, logits: Tensor) -> bool:
@@ -177,12 +161,10 @@ def install_sampler(sampler: type[Any]) -> None:
     Args:
         sampler: the class, whose `forward` is replaced; vllm_ascend's derives from it.
     """
-    original = sampler.forward
-    if hasattr(original, "replaced"):
-        return
 
-    @functools.wraps(original)
-    def forward(
+    @replacing(sampler, "forward")
+    def draw_from_parts(
+        forward: Callable[..., Any],
         self: Any,
         logits: Tensor,
         sampling_metadata: Any,
@@ -195,10 +177,7 @@ def install_sampler(sampler: type[Any]) -> None:
             if token_ids is not None:
                 output = importlib.import_module("vllm.v1.outputs").SamplerOutput
                 return output(sampled_token_ids=token_ids.to(torch.int32).unsqueeze(-1), logprobs_tensors=None)
-        return original(self, whole_of(logits), sampling_metadata, predict_bonus_token, logprobs_mode_override)
-
-    forward.replaced = original  # type: ignore[attr-defined]
-    sampler.forward = forward
+        return forward(self, whole_of(logits), sampling_metadata, predict_bonus_token, logprobs_mode_override)
 
 
 def _drawn(sampler: Any, part: Tensor, vocab_size: int, sampling_metadata: Any) -> Tensor | None:

@@ -5,8 +5,8 @@ The runner's requests have seeds of their own, random ones included, and the tok
 
 from __future__ import annotations
 
-import functools
 import inspect
+from collections.abc import Callable
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 from ascend_sample.integrations import vllm_served
 from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities, verified
 from ascend_sample.integrations._left_alone import say_left
+from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import draw
 from ascend_sample.sampling import filter_logits
 from ascend_sample.sampling.draft_judging import Proposals
@@ -129,21 +130,15 @@ def _reported(sampler: Any, processed: Tensor, drawn: _Drawn, is_asked_for: bool
 
 def install(model_state: type[Any]) -> None:
     """Lets model states that have no sampler of their own use this one; a second call changes nothing."""
-    original = model_state.custom_sampler
-    if hasattr(original, "replaced"):
-        return
 
-    @functools.wraps(original)
-    def replacement(self: Any, sampler: Any) -> tuple[Any, Any] | None:
+    @replacing(model_state, "custom_sampler")
+    def sampler_of(original: Callable[..., Any], self: Any, sampler: Any) -> Any:
         given = original(self, sampler)
         if given is not None or type(sampler).__name__ != "Sampler":  # a watermarking one has a `sample` of its own
-            return given  # type: ignore[no-any-return]
+            return given
         result = custom_sampler(sampler)
         # With speculation the runner has to make its rejection sampler itself, around this changed sampler.
         return None if self.vllm_config.speculative_config is not None else result
-
-    replacement.replaced = original  # type: ignore[attr-defined]
-    model_state.custom_sampler = replacement
 
 
 def install_drafts(rejection_sampler: type[Any]) -> None:
@@ -153,25 +148,23 @@ def install_drafts(rejection_sampler: type[Any]) -> None:
         rejection_sampler: the class, two methods of which are replaced: the one that sees the batch, and the one that
             verifies some of its requests.
     """
-    in_chunks, verify = rejection_sampler._verify_in_chunks, rejection_sampler._verify
-    if hasattr(verify, "replaced"):
-        return
 
-    @functools.wraps(in_chunks)
-    def _verify_in_chunks(self: Any, logits: Tensor, input_batch: Any, *arguments: Any, **named: Any) -> Any:
+    @replacing(rejection_sampler, "_verify_in_chunks")
+    def count_ahead(
+        in_chunks: Callable[..., Any], self: Any, logits: Tensor, input_batch: Any, *arguments: Any, **named: Any
+    ) -> Any:
         self.counts_ahead = np.diff(input_batch.cu_num_logits_np) - 1  # of all chunks
         return in_chunks(self, logits, input_batch, *arguments, **named)
 
-    @functools.wraps(verify)
-    def _verify(self: Any, logits: Tensor, draft_logits: Tensor | None, *arguments: Any) -> Any:
+    @replacing(rejection_sampler, "_verify")
+    def verify_here(
+        verify: Callable[..., Any], self: Any, logits: Tensor, draft_logits: Tensor | None, *arguments: Any
+    ) -> Any:
         reason = _why_left(self, logits, draft_logits)
         if reason is not None:
             say_left(self, reason, "vllm")
             return verify(self, logits, draft_logits, *arguments)
         return _verify_here(self, logits, draft_logits, *arguments)
-
-    _verify.replaced = verify  # type: ignore[attr-defined]
-    rejection_sampler._verify_in_chunks, rejection_sampler._verify = _verify_in_chunks, _verify
 
 
 def _why_left(sampler: Any, logits: Tensor, draft_logits: Tensor | None) -> str | None:
