@@ -106,6 +106,6 @@ def test_the_readme_names_each_header_and_its_section_of_performance() -> None:
     rows = re.findall(r"^\| `([\w/]+\.h)` \| .+ \| (.+) \|$", (CPU / "README.md").read_text(), re.MULTILINE)
     assert [name for name, _ in rows] == sorted({name for name, _ in rows}, key=[name for name, _ in rows].index)
     assert {name for name, _ in rows} == {name_of(header) for header in HEADERS}
-    performance = (build_programs.ROOT / "docs" / "performance.md").read_text()
-    sections = set(re.findall(r"^#+ (.+)$", performance, re.MULTILINE))
+    described = (build_programs.ROOT / "docs" / "cpu_kernel.md").read_text()
+    sections = set(re.findall(r"^#+ (.+)$", described, re.MULTILINE))
     assert {section for _, section in rows} <= sections
