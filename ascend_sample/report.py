@@ -21,6 +21,7 @@ from ascend_sample import bench, hostcann, info, parity
 from ascend_sample.bench.timing import Budget, Repeat, measure, repeat
 from ascend_sample.parity.families import LANGUAGE_MODEL
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, StaticStep
+from ascend_sample.sampling.routes import LARGEST_FUSED_K
 
 DEFAULT_FILE: Final = Path("ascend_sample_report.md")
 DEFAULT_ROWS: Final = 20_000
@@ -189,12 +190,14 @@ def _replayed(fields: dict[str, Any], logits: torch.Tensor, batch: SamplingBatch
     """Captures a step that has room for what requests of one kind ask for; returns what prepares and replays it."""
     edits = sum(len(fields.get(name, ())) for name in ("logit_bias", "bad_ids"))
     rows, vocab_size = logits.shape
+    is_ranked = fields.get("temperature") == 0 or 1 <= fields.get("top_k", 0) <= min(LARGEST_FUSED_K, vocab_size - 1)
     step = StaticStep(
         rows,
         vocab_size,
         logits.dtype,
         logits.device,
         largest_k=fields.get("top_k", 1),
+        only_top_k=is_ranked,
         addends=edits,
         history=PROMPT + 1 if PENALTIES.keys() & fields.keys() else 0,
         logprobs=fields.get("logprobs"),

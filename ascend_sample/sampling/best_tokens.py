@@ -36,12 +36,12 @@ def best_entries(values: Tensor, count: int, lanes: Tensor | None = None) -> tup
     """Returns the best entries of each row: value descending, then place ascending, so that equals never share a place.
 
     Args:
-        values: float32 [rows, entries] without NaN.
+        values: float32 [rows, entries] without NaN; on a device any dtype that it sorts.
         count: how many, at most entries.
         lanes: int64, the numbers from 0 to `CHUNK` - 1, or more, on the device of values; None: made here.
 
     Returns:
-        Their values, float32 [rows, count], and places, int64 [rows, count].
+        Their values [rows, count], in the same dtype, and places, int64 [rows, count].
 
     Example:
         >>> best_entries(torch.tensor([[1.0, 5.0, 5.0, 2.0]]), 3)

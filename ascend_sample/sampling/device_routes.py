@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._validate import convert_p
+from ascend_sample.sampling.best_tokens import best_entries
 from ascend_sample.sampling.distribution import exceeded
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.routes import LARGEST_FUSED_K, SamplingRoute
@@ -219,9 +220,12 @@ class Sorted:
     Args:
         rows: theirs.
         width: how many of the first; what top-k keeps is among them.
+        chunk_lanes: as of `best_tokens.chunk_lanes`: the first ones are looked for where chunks are best, in more
+            launches that read less. None: rows are sorted as a whole.
     """
 
-    def __init__(self, rows: Rows, width: int | None = None) -> None:
+    def __init__(self, rows: Rows, width: int | None = None, chunk_lanes: Tensor | None = None) -> None:
+        self._chunk_lanes = chunk_lanes
         top_k, vocab_size = rows.parameters.top_k, rows.vocab_size
         self._width = self.lanes = min(rows.most_k, vocab_size) if width is None else width
         self._divisor, self._min_p, self._top_p = rows.divisor(), rows.column("min_p"), rows.column("top_p")
@@ -238,8 +242,11 @@ class Sorted:
 
     def _weigh(self, logits: Tensor, is_own: bool) -> tuple[Tensor, Tensor]:
         """Returns weights [rows, width] in the order of their logits, and their ids."""
-        ordered = cleaned(logits, logits if is_own else None).sort(dim=1, descending=True, stable=True)
-        values, ids = (found[:, : self._width] for found in ordered)
+        clean = cleaned(logits, logits if is_own else None)
+        if self._chunk_lanes is None:
+            values, ids = (all_of[:, : self._width] for all_of in clean.sort(dim=1, descending=True, stable=True))
+        else:
+            values, ids = best_entries(clean, self._width, self._chunk_lanes)
         weights = scaled(values, base_of(values[:, :1]), self._divisor).exp_()
         if self._last_rank is not None:
             weights.masked_fill_(values < values.gather(1, self._last_rank), 0)

@@ -14,9 +14,10 @@ from ascend_sample._errors import check_integer, refuse, show
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.best_tokens import chunk_lanes
 from ascend_sample.sampling.bitmask import Rows as BitmaskRows
 from ascend_sample.sampling.bitmask import placed_bitmask
-from ascend_sample.sampling.device_routes import AnyRows, Rows, Segments, draw_by_second_operator
+from ascend_sample.sampling.device_routes import AnyRows, Rows, Segments, Sorted, draw_by_second_operator
 from ascend_sample.sampling.distribution import Distributions, exceeded
 from ascend_sample.sampling.kept import KeptSets, kept_values, listed
 from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs, processed_logprobs
@@ -50,7 +51,8 @@ class StaticStep:
     A graph cannot choose routes, so every row takes two: the race by rank, and that by segments. With
     aclnnTopKTopPSampleV2 on the device the operator is called twice a step, and tokens are those of `Sampler` bit for
     bit. Elsewhere, and with ``largest_k`` above 1024 or ``keep_ties``, rows are sorted; a row for which `Sampler` would
-    have had an operator then gets the same token but where two scores are closer than float32 tells.
+    have had an operator then gets the same token but where two scores are closer than float32 tells. ``only_top_k``
+    spares the second race: one call of the operator, or no sort of whole rows.
 
     Args:
         rows: how many there is room for.
@@ -59,6 +61,7 @@ class StaticStep:
         device: where the model is.
         largest_k: no request's top_k, where it is on, is larger.
         keep_ties: as for `Sampler`.
+        only_top_k: every request has a top_k, or the temperature 0.
         addends: how many ids of a row may be biased, banned or held back by ``min_tokens``, at most.
         history: how many tokens a row with penalties may have seen, at most.
         bitmask: whether rows may have masks: allowed ids, more bans than a mask has words, or a grammar's bitmask.
@@ -101,6 +104,7 @@ class StaticStep:
         *,
         largest_k: int = LARGEST_FUSED_K,
         keep_ties: bool = False,
+        only_top_k: bool = False,
         addends: int = 0,
         history: int = 0,
         bitmask: bool = False,
@@ -111,12 +115,15 @@ class StaticStep:
         rows = check_integer(NAME, "rows", rows, low=1)
         vocab_size = check_integer(NAME, "vocab_size", vocab_size, low=1, high=MAX_VOCAB_SIZE)
         self.largest_k = min(check_integer(NAME, "largest_k", largest_k, low=1), vocab_size)
-        for name, value in (("keep_ties", keep_ties), ("bitmask", bitmask)):
+        for name, value in (("keep_ties", keep_ties), ("only_top_k", only_top_k), ("bitmask", bitmask)):
             if not isinstance(value, bool):
                 refuse(NAME, name, "be True or False", show(value), "Use bool().", TypeError)
+        if only_top_k and (keep_ties or self.largest_k > LARGEST_FUSED_K):
+            rule = f"be False with keep_ties, and with a largest_k above {LARGEST_FUSED_K}"
+            refuse(NAME, "only_top_k", rule, True, "Such rows race by segments.")
         self.logprobs_mode = LogprobsMode.named(NAME, logprobs_mode)
         check_logits(NAME, torch.empty(1, vocab_size, dtype=dtype, device="meta"))
-        self.keep_ties = keep_ties
+        self.keep_ties, self.only_top_k = keep_ties, only_top_k
         self.logits = torch.zeros(rows, vocab_size, dtype=dtype, device=device)
         self.token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
         self.status = torch.zeros(rows, dtype=torch.int8, device=device)
@@ -148,7 +155,8 @@ class StaticStep:
         abilities = routes.abilities_of(self.logits.device, dtype)
         self._is_sorted = not abilities.fused_v2 or keep_ties or self.largest_k > LARGEST_FUSED_K
         ranks = min(LARGEST_FUSED_K, vocab_size) if self._is_sorted else self.largest_k
-        self._lanes = max(ranks, lanes_of(vocab_size))
+        self._lanes = self.largest_k if only_top_k else max(ranks, lanes_of(vocab_size))
+        self._chunk_lanes = chunk_lanes(self.logits.device)
         self._start = -(-len(SENT) * rows // ALIGNMENT) * ALIGNMENT  # of the noise in what is sent
         self._sent = torch.ones(self._start + rows * self._lanes, device=device)
 
@@ -204,7 +212,7 @@ class StaticStep:
             columns[place, :count] = getattr(host, name).view(np.float32)
         is_drawn = host.temperature != 0
         has_top_k = (host.top_k >= 1) & (host.top_k < batch.vocab_size)
-        is_by_rank = not self._is_sorted and bool((has_top_k | ~is_drawn).all())
+        is_by_rank = (self.only_top_k or not self._is_sorted) and bool((has_top_k | ~is_drawn).all())
         lanes = int(host.top_k[has_top_k & is_drawn].max(initial=0)) if is_by_rank else self._lanes
         if count and lanes:
             seed, position = torch.from_numpy(host.seed.copy()), torch.from_numpy(host.position.copy())
@@ -226,7 +234,8 @@ class StaticStep:
         logits = self.edits.applied_to(self.logits, parameters[len(DRAWN_WITH) :]) if self.edits.are_on else self.logits
         if self._is_sorted:
             rows = Rows(own, logits, logits.shape[1], self.keep_ties, has_v2=False)
-            token_ids = AnyRows(rows)(logits, noise, is_own=False)
+            route = Sorted(rows, self.largest_k, self._chunk_lanes) if self.only_top_k else AnyRows(rows)
+            token_ids = route(logits, noise, is_own=False)
         else:
             token_ids = self._by_operator(logits, own, noise)
         self.token_ids.copy_(token_ids)
@@ -281,6 +290,8 @@ class StaticStep:
         values = scaled(values, shift, divisor, out=values)
         ranks = noise[:, : self.largest_k]
         by_rank, _ = draw_by_second_operator(values, top_k, exceeded(own.top_p), ranks, own.min_p)
+        if self.only_top_k:
+            return by_rank
         unranked = replace(own, top_k=torch.full_like(top_k, SKIP_TOP_K))
         segments = Segments(Rows(unranked, logits, vocab_size, False, has_v2=True))
         by_segment = segments(logits, noise[:, : segments.lanes], is_own=False)
@@ -309,6 +320,12 @@ class StaticStep:
         most = int(top_k[top_k < vocab_size].max(initial=0))
         if most > self.largest_k:
             refuse(name, "top_k", f"be at most {self.largest_k}", most, "Make the step with that largest_k.")
+        if self.only_top_k:
+            has_none = (batch.host.temperature != 0) & ((top_k < 1) | (top_k >= vocab_size))
+            if has_none.any():
+                row = int(has_none.argmax())
+                rule = f"be on for row {row} of the batch, or its temperature 0: the step has only_top_k=True"
+                refuse(name, "top_k", rule, "off", "Make the step without it.")
         most = int(batch.host.logprobs.max(initial=-1))
         if most > (-1 if self.logprobs is None else self._most):
             refuse(

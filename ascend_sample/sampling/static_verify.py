@@ -49,6 +49,7 @@ class StaticVerification:
         candidates: of so many ids a draft's distribution has the probabilities; None: of the whole vocabulary.
         largest_k: no request's top_k, where it is on, is larger.
         keep_ties: as for `Sampler`.
+        only_top_k: every request has a top_k, or the temperature 0, as for `StaticStep`.
         addends: how many ids of a request may be biased, banned or held back by ``min_tokens``, at most.
         history: how many tokens a request with penalties may have seen, at most, drafts aside.
         bitmask: whether requests may have masks: allowed ids, more bans than a mask has words, or a grammar's bitmask.
@@ -95,6 +96,7 @@ class StaticVerification:
         candidates: int | None = None,
         largest_k: int = LARGEST_FUSED_K,
         keep_ties: bool = False,
+        only_top_k: bool = False,
         addends: int = 0,
         history: int = 0,
         bitmask: bool = False,
@@ -119,6 +121,7 @@ class StaticVerification:
             device,
             largest_k=largest_k,
             keep_ties=keep_ties,
+            only_top_k=only_top_k,
             addends=addends,
             history=history,
             bitmask=bitmask,

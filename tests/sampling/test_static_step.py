@@ -12,6 +12,7 @@ from torch import Tensor
 from ascend_sample import hostcann
 from ascend_sample.sampling import Purpose, RowStatus, Sampler, SamplingBatch, SamplingParams, StaticVerification
 from ascend_sample.sampling.static_step import StaticStep
+from tests.decoding.planting import faults_beside, planted
 
 ROWS, VOCAB_SIZE, STEPS = 6, 700, 1000
 KINDS: list[dict[str, Any]] = [
@@ -40,12 +41,12 @@ def captured(step: StaticStep | StaticVerification) -> Any:
     return graph
 
 
-def change(batch: SamplingBatch, choice: random.Random) -> None:
+def change(batch: SamplingBatch, choice: random.Random, kinds: list[dict[str, Any]] = KINDS) -> None:
     """Lets requests leave and join."""
     while len(batch) and choice.random() < 0.3:
         batch.remove(choice.randrange(len(batch)))
     while len(batch) < ROWS and (not len(batch) or choice.random() < 0.5):
-        params = SamplingParams(**choice.choice(KINDS), seed=choice.getrandbits(64))
+        params = SamplingParams(**choice.choice(kinds), seed=choice.getrandbits(64))
         batch.add(params, position=choice.randrange(1000))
 
 
@@ -67,6 +68,71 @@ def test_a_thousand_replays_are_eager_steps(accelerator: str) -> None:
         eager.append(torch.stack((output.token_ids, output.status.long())))
     assert torch.equal(torch.cat(replayed, 1).cpu(), torch.cat(eager, 1).cpu())
     assert len({int(status) for status in torch.cat(eager, 1)[1].cpu()}) == len(RowStatus)
+
+
+def assert_ranked_replays_are_eager_steps(device: str, steps: int, dtype: torch.dtype, is_sorted: bool = False) -> None:
+    """Of requests that all have a top_k: with columns for many chunks of which few are looked at, and some beside.
+
+    Args:
+        device: where.
+        steps: how many.
+        dtype: of the logits.
+        is_sorted: as if the device had no second operator.
+    """
+    vocab_size = 64 * 128 + 3
+    step = StaticStep(ROWS, vocab_size, dtype, device, largest_k=20, only_top_k=True)
+    step._is_sorted |= is_sorted
+    replay = step.run if device == "cpu" else captured(step).replay
+    sampler, batch, choice = Sampler(), SamplingBatch(vocab_size, device), random.Random(1)
+    noise = torch.randn(8, ROWS, vocab_size, generator=torch.Generator().manual_seed(1)).mul_(2).round_().to(dtype)
+    noise[3, 2, 5], noise[4, 1] = torch.nan, -torch.inf
+    noise[5, 0, 9:11] = torch.inf
+    logits = noise.to(device)  # with ties within chunks and between them
+    for place in range(steps):
+        change(batch, choice, [kind for kind in KINDS if kind.get("top_k", 21) <= 20 or kind.get("temperature") == 0])
+        step.logits.copy_(logits[choice.randrange(len(logits))])
+        step.prepare(batch)
+        replay()
+        output = sampler(step.logits[: len(batch)], batch)
+        assert step.token_ids[: len(batch)].tolist() == output.token_ids.tolist(), place
+        assert step.status[: len(batch)].tolist() == output.status.tolist(), place
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_ranked_rows_alone(device: str, dtype: torch.dtype, is_sorted: bool) -> None:
+    assert_ranked_replays_are_eager_steps(device, 60, dtype, is_sorted)
+
+
+FAULTS = faults_beside(__file__)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_of_ranked_rows_show(npu: str, fault: str) -> None:
+    with planted(*FAULTS[fault]), pytest.raises((AssertionError, RuntimeError)):
+        assert_ranked_replays_are_eager_steps(npu, 40, torch.float32, is_sorted=True)
+
+
+@pytest.mark.parametrize(("only_top_k", "calls"), [(True, 1), (False, 2)])
+def test_ranked_rows_alone_are_one_call_of_the_operator(npu: str, only_top_k: bool, calls: int) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    step = StaticStep(4, 512, torch.bfloat16, npu, largest_k=50, only_top_k=only_top_k)
+    with hostcann.profile() as counted:
+        step.run()
+    assert counted.launches["aclnnTopKTopPSampleV2"] == calls
+    assert counted.totals.launches <= (36 if only_top_k else 59)
+
+
+def test_requests_without_a_top_k_are_refused_where_all_have_one() -> None:
+    step, batch = StaticStep(3, 9, torch.float32, "cpu", only_top_k=True), SamplingBatch(9)
+    batch.extend([SamplingParams(temperature=0), SamplingParams(top_k=8)])
+    step.prepare(batch)
+    for params in (SamplingParams(top_p=0.5), SamplingParams(top_k=9)):
+        batch.add(params)
+        with pytest.raises(ValueError, match="StaticStep: top_k must be on for row 2 of the batch, .* got off"):
+            step.prepare(batch)
+        batch.remove(2)
 
 
 def test_close_logits_are_ranked_as_they_are(accelerator: str) -> None:
@@ -139,6 +205,8 @@ def test_a_step_is_one_copy_and_one_replay(npu: str) -> None:
         ({"vocab_size": 2**21}, ValueError, "StaticStep: vocab_size must be in"),
         ({"largest_k": "5"}, TypeError, "StaticStep: largest_k must be an int, got str '5'."),
         ({"keep_ties": 1}, TypeError, "StaticStep: keep_ties must be True or False, got 1."),
+        ({"only_top_k": 1}, TypeError, "StaticStep: only_top_k must be True or False, got 1."),
+        ({"only_top_k": True, "keep_ties": True}, ValueError, "StaticStep: only_top_k must be False with keep_ties"),
         ({"bitmask": 1}, TypeError, "StaticStep: bitmask must be True or False, got 1."),
         ({"addends": -1}, ValueError, "StaticStep: addends must be at least 0, got -1."),
         ({"history": "5"}, TypeError, "StaticStep: history must be an int, got str '5'."),
