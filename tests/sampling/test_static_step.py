@@ -130,7 +130,7 @@ def test_requests_without_a_top_k_are_refused_where_all_have_one() -> None:
     step.prepare(batch)
     for params in (SamplingParams(top_p=0.5), SamplingParams(top_k=9)):
         batch.add(params)
-        with pytest.raises(ValueError, match="StaticStep: top_k must be on for row 2 of the batch, .* got off"):
+        with pytest.raises(ValueError, match=r"StaticStep: top_k must be on for row 2 of the batch, .* got off"):
             step.prepare(batch)
         batch.remove(2)
 
