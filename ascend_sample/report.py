@@ -54,7 +54,7 @@ EMULATED: Final = (
 
 def add_report_arguments(parser: ArgumentParser) -> None:
     """Adds the options of the command."""
-    parser.add_argument("--device", help=parity.DEVICE_HELP)
+    parity.add_device_argument(parser)
     parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help=f"of each verification (default {DEFAULT_ROWS})")
     parser.add_argument("--vocab-size", type=int, default=151936, metavar="V", help="of steps (default 151936)")
     parser.add_argument("--batch", type=int, default=64, metavar="B", help="of steps (default 64)")

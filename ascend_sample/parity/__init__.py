@@ -8,17 +8,17 @@ has, `report` counts and prints.
 from .compare import Comparison, Kind, Result, Verdict, compare
 from .environment import default_device, obstacle_of
 from .report import Report
-from .run import DEVICE_HELP, add_verify_arguments, run_verify, verify
+from .run import add_device_argument, add_verify_arguments, run_verify, verify
 from .subjects import SUBJECTS
 
 __all__ = [
-    "DEVICE_HELP",
     "SUBJECTS",
     "Comparison",
     "Kind",
     "Report",
     "Result",
     "Verdict",
+    "add_device_argument",
     "add_verify_arguments",
     "compare",
     "default_device",

@@ -21,12 +21,17 @@ from .subjects import SAMPLE, SUBJECTS, Subject
 DEFAULT_ROWS = 20_000
 COVERING_ROWS = 20_000
 """So many rows hold each scenario in each dtype many times, whatever the seed."""
-DEVICE_HELP = "cpu, npu, or another that torch can use; default: npu where there is one, else cpu"
+
+
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--device``: the name of one that torch may have, without a number."""
+    text = "cpu, npu, or another that torch can use; default: npu where there is one, else cpu"
+    parser.add_argument("--device", type=_name_of_device, metavar="NAME", help=text)
 
 
 def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    parser.add_argument("--device", help=DEVICE_HELP)
+    add_device_argument(parser)
     parser.add_argument(
         "--operator", choices=sorted(SUBJECTS), default=SAMPLE.name, help="which of the two is compared"
     )
@@ -148,6 +153,12 @@ def _check(batch: Batch, device: str, subject: Subject, operator: Operator, repo
             report.readings[comparison.verdicts[row].reason] += 1
         if kind is Kind.FAILED:
             report.failures.append(Failure(batch.describe(row), batch.index, comparison.verdicts[row].reason))
+
+
+def _name_of_device(text: str) -> str:
+    if not text.isalpha():
+        raise argparse.ArgumentTypeError(f"must be the name of a device, without a number, got {text}")
+    return text
 
 
 def _positive(text: str) -> int:

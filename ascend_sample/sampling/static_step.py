@@ -120,7 +120,7 @@ class StaticStep:
                 refuse(NAME, name, "be True or False", show(value), "Use bool().", TypeError)
         if only_top_k and (keep_ties or self.largest_k > LARGEST_FUSED_K):
             rule = f"be False with keep_ties, and with a largest_k above {LARGEST_FUSED_K}"
-            refuse(NAME, "only_top_k", rule, True, "Such rows race by segments.")
+            refuse(NAME, "only_top_k", rule, True, "Leave it out: such rows race by segments.")
         self.logprobs_mode = LogprobsMode.named(NAME, logprobs_mode)
         check_logits(NAME, torch.empty(1, vocab_size, dtype=dtype, device="meta"))
         self.keep_ties, self.only_top_k = keep_ties, only_top_k

@@ -145,7 +145,7 @@ class TestVerify:
         assert run_verify(parse("--device", "hpu")) == 2
         assert "verify: --device must be one that torch can use here, got hpu: " in capsys.readouterr().out
 
-    @pytest.mark.parametrize("words", [["--rows", "0"], ["--seed", "-1"], ["--batch", "-1"]])
+    @pytest.mark.parametrize("words", [["--rows", "0"], ["--seed", "-1"], ["--batch", "-1"], ["--device", "npu:0"]])
     def test_bad_options(self, words: list[str]) -> None:
         with pytest.raises(SystemExit):
             parse(*words)

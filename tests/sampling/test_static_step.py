@@ -29,6 +29,10 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
+RANKED = [kind for kind in KINDS if kind.get("top_k", 21) <= 20 or kind.get("temperature") == 0]
+"""Those of at most 20 candidates, or none but the best."""
+
+
 def captured(step: StaticStep | StaticVerification) -> Any:
     """Returns a graph of the device's kind that holds the step."""
     step.run()  # what is looked up or allocated once is no part of the graph
@@ -89,7 +93,7 @@ def assert_ranked_replays_are_eager_steps(device: str, steps: int, dtype: torch.
     noise[5, 0, 9:11] = torch.inf
     logits = noise.to(device)  # with ties within chunks and between them
     for place in range(steps):
-        change(batch, choice, [kind for kind in KINDS if kind.get("top_k", 21) <= 20 or kind.get("temperature") == 0])
+        change(batch, choice, RANKED)
         step.logits.copy_(logits[choice.randrange(len(logits))])
         step.prepare(batch)
         replay()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from test_static_edits import EDITS
-from test_static_step import KINDS, captured
+from test_static_step import KINDS, RANKED, captured
 from torch import Tensor
 
 from ascend_sample import hostcann
@@ -31,7 +31,7 @@ ROOM: dict[str, Any] = {"largest_k": 64, "addends": 6, "history": 60, "bitmask":
 FOREIGN = (-1, -5, VOCAB_SIZE, 2**40)
 
 
-def change(batch: SamplingBatch, choice: random.Random) -> None:
+def change(batch: SamplingBatch, choice: random.Random, kinds: list[dict[str, Any]]) -> None:
     """Lets requests leave, move and join, and those leave whose history is full."""
     for row in reversed(range(len(batch))):
         if batch.host.position[row] >= 40 or choice.random() < 0.1:
@@ -43,7 +43,7 @@ def change(batch: SamplingBatch, choice: random.Random) -> None:
         edits = {name: value for name, value in choice.choice(EDITS).items() if name != "bad_ids"}
         biases = {token: bias for token, bias in edits.pop("logit_bias", {}).items() if token < VOCAB_SIZE}
         allowed = {"allowed_ids": [token for token in edits.pop("allowed_ids", ()) if token < VOCAB_SIZE] or None}
-        asked = {**choice.choice(KINDS), **edits, **allowed, "logit_bias": biases}
+        asked = {**choice.choice(kinds), **edits, **allowed, "logit_bias": biases}
         prompt = [choice.randrange(9) for _ in range(choice.randrange(9))]
         params = SamplingParams(**asked, seed=choice.getrandbits(64))
         batch.add(params, prompt[:4], output_ids=prompt[4:])
@@ -104,8 +104,9 @@ def assert_replays_are_eager_passes(passes: int, device: str, rule: str = "match
     replay = step.run if device == "cpu" else captured(step).replay
     sampler = Sampler(keep_ties=options.get("keep_ties", False))
     batch, choice, stayed = SamplingBatch(VOCAB_SIZE, device), random.Random(1), Counter[int]()
+    kinds = RANKED if options.get("only_top_k") else KINDS
     for number in range(passes):
-        change(batch, choice)
+        change(batch, choice, kinds)
         made = Pass.of(len(batch), choice, candidates, is_drawn)
         logits, drafts = made.logits.to(torch.bfloat16).to(device), made.draft_ids.to(device)
         proposals = {name: value.to(device) for name, value in made.proposals.items()}
@@ -133,6 +134,8 @@ def assert_replays_are_eager_passes(passes: int, device: str, rule: str = "match
         ("standard", {"is_drawn": True}),
         ("standard", {"is_drawn": True, "candidates": 5}),
         ("block", {"is_drawn": True}),
+        ("match", {"only_top_k": True}),
+        ("standard", {"only_top_k": True}),
     ],
 )
 def test_replays_are_eager_passes(accelerator: str, rule: str, options: dict[str, Any]) -> None:
