@@ -13,7 +13,7 @@ from torch import Tensor
 from ascend_sample._errors import is_integer, refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draft_places import Ids, requests_of_places
-from ascend_sample.sampling.row_parameters import check_logits
+from ascend_sample.sampling.row_parameters import check_logits, check_uncaptured
 from ascend_sample.sampling.sampler import Sampler
 from ascend_sample.sampling.state_slots import refuse_states
 
@@ -79,6 +79,7 @@ def checked_parents(parents: Counts, counts: Ids, rule: str) -> Ids:
 
 def check_places(logits: Tensor, draft_ids: Tensor, batch: SamplingBatch, counts: Ids, sampler: Sampler) -> None:
     check_logits(NAME, logits)
+    check_uncaptured(NAME, logits)
     if sampler.host:
         remedy = "Move the logits to the CPU, where the batch is."
         refuse(NAME, "sampler", "have host=False", "True", remedy)

@@ -33,7 +33,7 @@ from ascend_sample.sampling.output import RowRoute, SamplerOutput
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.routes import RULES
-from ascend_sample.sampling.row_parameters import RowsOutput, check_logits
+from ascend_sample.sampling.row_parameters import RowsOutput, check_logits, check_uncaptured
 from ascend_sample.sampling.serving import WHOLE, PlacedGroup, Placement, place_groups, serve
 from ascend_sample.sampling.step_plan import StepPlan
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
@@ -217,6 +217,7 @@ class Sampler:
 
     def _check(self, logits: Tensor, batch: SamplingBatch) -> None:
         check_logits("Sampler", logits)
+        check_uncaptured("Sampler", logits)
         width = self.width_for("Sampler", batch)
         if tuple(logits.shape) != (len(batch), width):
             rule = f"have the shape of the batch, [{len(batch)}, {width}]"

@@ -24,7 +24,7 @@ from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, 
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import ALIGNMENT
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
-from ascend_sample.sampling.row_parameters import RowParameters, check_logits
+from ascend_sample.sampling.row_parameters import RowParameters, check_logits, check_uncaptured
 from ascend_sample.sampling.row_table import PENALTIES
 from ascend_sample.sampling.segmented import lanes_of
 from ascend_sample.sampling.state_slots import refuse_states
@@ -189,6 +189,7 @@ class StaticStep:
                 requests that ask for more edits or logprobs than the step has room for; or the bitmask does not fit.
             IndexError: the bitmask is for a row that does not exist.
         """
+        check_uncaptured(NAME, self.logits)
         self.check(NAME, batch, len(self.logits), is_edited)
         allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
         if allowed is not None and not self.edits.bitmask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,16 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import Purpose, RowStatus, Sampler, SamplingBatch, SamplingParams, StaticVerification
+from ascend_sample.sampling import (
+    Purpose,
+    RowStatus,
+    Sampler,
+    SamplingBatch,
+    SamplingParams,
+    StaticVerification,
+    sample_rows,
+    verify_drafts,
+)
 from ascend_sample.sampling.static_step import StaticStep
 from tests.decoding.planting import faults_beside, planted
 
@@ -33,14 +43,23 @@ RANKED = [kind for kind in KINDS if kind.get("top_k", 21) <= 20 or kind.get("tem
 """Those of at most 20 candidates, or none but the best."""
 
 
+def module_of(device: str) -> Any:
+    """What torch has of a device."""
+    return torch.get_device_module(device)
+
+
+def new_graph(device: str) -> Any:
+    """An empty graph of the device's kind."""
+    return module_of(device).NPUGraph() if device == "npu" else module_of(device).CUDAGraph()
+
+
 def captured(step: StaticStep | StaticVerification) -> Any:
-    """Returns a graph of the device's kind that holds the step."""
+    """Returns a graph that holds the step."""
     step.run()  # what is looked up or allocated once is no part of the graph
-    device = step.token_ids.device
-    module = torch.get_device_module(device)
-    module.synchronize()
-    graph = module.NPUGraph() if device.type == "npu" else module.CUDAGraph()
-    with module.graph(graph):
+    device = step.token_ids.device.type
+    module_of(device).synchronize()
+    graph = new_graph(device)
+    with module_of(device).graph(graph):
         step.run()
     return graph
 
@@ -126,6 +145,45 @@ def test_ranked_rows_alone_are_one_call_of_the_operator(npu: str, only_top_k: bo
         step.run()
     assert counted.launches["aclnnTopKTopPSampleV2"] == calls
     assert counted.totals.launches <= (36 if only_top_k else 59)
+
+
+@pytest.mark.parametrize("kind", [{}, {"temperature": 0}, {"top_k": 20, "presence_penalty": 1.0}], ids=str)
+@pytest.mark.parametrize("name", ["Sampler", "verify_drafts", "StaticStep"])
+def test_what_a_graph_must_not_hold_is_refused(accelerator: str, name: str, kind: dict[str, Any]) -> None:
+    """Each replay would draw with the noise of the step that was captured, and with requests that may have left."""
+    batch, logits = SamplingBatch(64, accelerator), torch.zeros(2, 64, device=accelerator)
+    batch.extend([SamplingParams(seed=1, **kind), SamplingParams(seed=2)])
+    step = StaticStep(2, 64, torch.float32, accelerator, history=4)
+    drafts = torch.empty(0, dtype=torch.int64, device=accelerator)
+    calls: dict[str, Callable[[], object]] = {
+        "Sampler": lambda: Sampler()(logits, batch),
+        "verify_drafts": lambda: verify_drafts(logits, drafts, batch, counts=[0, 0]),
+        "StaticStep": lambda: step.prepare(batch),
+    }
+    calls[name]()
+    before = batch.position.tolist()
+    says = f"{name}: logits must be on a device whose stream no graph captures, got {accelerator}:0. Capture the model"
+    with pytest.raises(ValueError, match=says), module_of(accelerator).graph(new_graph(accelerator)):
+        calls[name]()
+    assert batch.position.tolist() == before
+
+
+def test_rows_whose_seeds_are_on_the_device_are_captured(accelerator: str) -> None:
+    logits = torch.randn(8, 300, generator=torch.Generator().manual_seed(1)).to(accelerator)
+    seed, position = (torch.zeros(8, dtype=torch.int64, device=accelerator) for _ in range(2))
+    given = {"temperature": torch.ones(8, device=accelerator), "seed": seed, "position": position}
+    sample_rows(logits, **given)
+    graph = new_graph(accelerator)
+    with module_of(accelerator).graph(graph):
+        found = sample_rows(logits, **given)
+    drawn = []
+    for step in range(5):
+        seed.copy_(torch.arange(8) + 10 * step)
+        position.fill_(step)
+        graph.replay()
+        drawn.append(found.token_ids.tolist())
+        assert drawn[-1] == sample_rows(logits, **given).token_ids.tolist()
+    assert len({tuple(tokens) for tokens in drawn}) == 5
 
 
 def test_requests_without_a_top_k_are_refused_where_all_have_one() -> None:

@@ -114,11 +114,6 @@ class DeviceSteps:
         self, sampler: Sampler, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, purpose: Purpose
     ) -> tuple[Tensor, Tensor, Logprobs | None]:
         """Does what `SplitSteps.draw` does."""
-        is_capturing = getattr(torch.get_device_module(logits.device), "is_current_stream_capturing", None)
-        if is_capturing is not None and is_capturing():
-            # A replay would draw with the noise of this step, and compare the requests of this batch alone.
-            remedy = "Capture the model, and call the sampler behind it; StaticStep is for logits that are not split."
-            refuse("Sampler", "shard", "be left out while a graph is captured", self._shard, remedy)
         if sampler.host:
             remedy = "Leave host out: each rank's device then decides with the others."
             refuse("Sampler", "shard", "be left out with host=True for logits on a device", self._shard, remedy)

@@ -142,6 +142,6 @@ def test_a_step_is_not_captured(npu: str) -> None:
     batch, logits = SamplingBatch(64, npu), torch.zeros(1, 32, device=npu)
     batch.add(SamplingParams(seed=1))
     sampler = Sampler(shard=VocabularyShard(0, 32, 64, Other()))
-    says = "Sampler: shard must be left out while a graph is captured, got VocabularyShard"
+    says = "Sampler: logits must be on a device whose stream no graph captures, got npu:0"
     with pytest.raises(ValueError, match=says), torch.npu.graph(torch.npu.NPUGraph()):
         sampler(logits, batch)
