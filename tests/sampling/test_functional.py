@@ -214,6 +214,18 @@ class TestBadRows:
         assert torch.equal(output.token_ids[1::2], alone.token_ids)
 
 
+def test_facts_of_what_is_not_given_are_off(device: str) -> None:
+    """An engine may note its top_k, and hand over none."""
+    logits = torch.randn(20, 300, generator=torch.Generator().manual_seed(1)).to(device)
+    seed, position = torch.arange(20, device=device), torch.zeros(20, dtype=torch.int64, device=device)
+    facts = facts_of([SamplingParams(top_k=5)] * 20)
+    given = {"temperature": torch.ones(20, device=device), "seed": seed, "position": position}
+    expected = sample_rows(logits, **given).token_ids
+    assert torch.equal(sample_rows(logits, **given, facts=facts).token_ids, expected)
+    best = logits.topk(5).indices
+    assert (best != expected.unsqueeze(1)).all(1).any(), "some are beyond the five best"
+
+
 class TestRoutes:
     def chosen(self, request: SamplingParams, dtype: torch.dtype, abilities: Abilities, keep_ties: bool = False) -> str:
         facts = facts_of([request])
