@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ascend_sample._errors import is_integer, refuse, show
 from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.row_parameters import check_uncaptured
 
 OWNER: Final = "SamplingBatch"
 TokenIds = Sequence[int] | NDArray[Any]
@@ -134,3 +135,4 @@ def _kind(value: object) -> str:
 def _check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     if tensor.device != device:
         refuse(OWNER, name, f"be on {device}", tensor.device, "Move it with .to().")
+    check_uncaptured(OWNER, tensor, name)

@@ -153,24 +153,25 @@ def uniform(field: str, number: Any, rows: int, device: torch.device) -> Tensor:
     return torch.full((rows,), number, dtype=DTYPES[field], device=device)
 
 
-def check_uncaptured(owner: str, logits: Tensor) -> None:
-    """Raises while a graph captures what the stream of the logits' device is given.
+def check_uncaptured(owner: str, tensor: Tensor, name: str = "logits") -> None:
+    """Raises while a graph captures what the stream of a tensor's device is given.
 
     The graph would hold the noise of one step, and what the host knows of it: each replay would draw from that again.
 
     Args:
         owner: whose message this is.
-        logits: on any device.
+        tensor: on any device.
+        name: of the argument.
     """
-    if logits.is_cpu:
+    if tensor.is_cpu:
         return
-    is_capturing = getattr(torch.get_device_module(logits.device), "is_current_stream_capturing", None)
+    is_capturing = getattr(torch.get_device_module(tensor.device), "is_current_stream_capturing", None)
     if is_capturing is not None and is_capturing():
         remedy = (
             "Capture the model and call this behind it, or capture StaticStep or StaticVerification: their prepare "
             "writes each replay's noise, outside of the graph."
         )
-        refuse(owner, "logits", "be on a device whose stream no graph captures", logits.device, remedy)
+        refuse(owner, name, "be on a device whose stream no graph captures", tensor.device, remedy)
 
 
 def check_logits(name: str, logits: object) -> None:

@@ -148,21 +148,36 @@ def test_ranked_rows_alone_are_one_call_of_the_operator(npu: str, only_top_k: bo
 
 
 @pytest.mark.parametrize("kind", [{}, {"temperature": 0}, {"top_k": 20, "presence_penalty": 1.0}], ids=str)
-@pytest.mark.parametrize("name", ["Sampler", "verify_drafts", "StaticStep"])
-def test_what_a_graph_must_not_hold_is_refused(accelerator: str, name: str, kind: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [
+        ("Sampler", "logits"),
+        ("verify_drafts", "logits"),
+        ("StaticStep", "logits"),
+        ("append", "token_ids"),
+        ("process", "logits"),
+    ],
+)
+def test_what_a_graph_must_not_hold_is_refused(
+    accelerator: str, name: str, argument: str, kind: dict[str, Any]
+) -> None:
     """Each replay would draw with the noise of the step that was captured, and with requests that may have left."""
     batch, logits = SamplingBatch(64, accelerator), torch.zeros(2, 64, device=accelerator)
     batch.extend([SamplingParams(seed=1, **kind), SamplingParams(seed=2)])
     step = StaticStep(2, 64, torch.float32, accelerator, history=4)
-    drafts = torch.empty(0, dtype=torch.int64, device=accelerator)
+    token_ids = torch.zeros(2, dtype=torch.int64, device=accelerator)
+    drafts = token_ids[:0]
     calls: dict[str, Callable[[], object]] = {
         "Sampler": lambda: Sampler()(logits, batch),
         "verify_drafts": lambda: verify_drafts(logits, drafts, batch, counts=[0, 0]),
         "StaticStep": lambda: step.prepare(batch),
+        "append": lambda: batch.append(token_ids),
+        "process": lambda: batch.process(logits),
     }
     calls[name]()
     before = batch.position.tolist()
-    says = f"{name}: logits must be on a device whose stream no graph captures, got {accelerator}:0. Capture the model"
+    owner = "SamplingBatch" if name in ("append", "process") else name
+    says = f"{owner}: {argument} must be on a device whose stream no graph captures, got {accelerator}:0. Capture the"
     with pytest.raises(ValueError, match=says), module_of(accelerator).graph(new_graph(accelerator)):
         calls[name]()
     assert batch.position.tolist() == before
