@@ -145,6 +145,7 @@ def test_ranked_rows_alone_are_one_call_of_the_operator(npu: str, only_top_k: bo
         step.run()
     assert counted.launches["aclnnTopKTopPSampleV2"] == calls
     assert counted.totals.launches <= (36 if only_top_k else 59)
+    assert counted.totals.read <= (0.4 if only_top_k else 1) * 160_000  # bytes
 
 
 @pytest.mark.parametrize("kind", [{}, {"temperature": 0}, {"top_k": 20, "presence_penalty": 1.0}], ids=str)
