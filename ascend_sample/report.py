@@ -46,6 +46,8 @@ PROMPT: Final = 32
 """How many tokens each request begins with."""
 WAYS: Final = {"step": "Sampler, one operator after the other", "graph": "StaticStep, replayed", "host": "host=True"}
 """How a step is taken: on a device its operators are called, or replayed by a graph; or its host samples."""
+GRAPHS: Final = {"npu": "NPUGraph", "cuda": "CUDAGraph"}
+"""What holds work of a device, by the device: a class of the module that torch has for it."""
 EMULATED: Final = (
     "EMULATED: this NPU is hostcann on the CPU. Its times are the cost of an emulation; nothing here says anything "
     "about any hardware."
@@ -166,9 +168,10 @@ def look_at_step(fields: dict[str, Any], device: str, shape: tuple[int, int], bu
     there, sampler = logits.to(device), Sampler()
     expected = Sampler()(logits, cpu, advance=False).token_ids
     ways: dict[str, Callable[[], torch.Tensor]] = {"step": lambda: sampler(there, own, advance=False).token_ids}
+    if device in GRAPHS:
+        ways["graph"] = _replayed(fields, there, own)
     if device != "cpu":
         on_host, batch = Sampler(host=True), _batch_of(fields, shape, "cpu")
-        ways["graph"] = _replayed(fields, there, own)
         ways["host"] = lambda: on_host(there, batch, advance=False).token_ids
     found = torch.stack([way().cpu() for way in ways.values()])
     routes = sorted({row.route.value for row in sampler.explain(own, torch.bfloat16)})
@@ -207,7 +210,7 @@ def _replayed(fields: dict[str, Any], logits: torch.Tensor, batch: SamplingBatch
     step.run()  # what is looked up or allocated once is no part of the graph
     module = torch.get_device_module(logits.device)
     module.synchronize()
-    graph = module.NPUGraph() if logits.device.type == "npu" else module.CUDAGraph()
+    graph = getattr(module, GRAPHS[logits.device.type])()
     with module.graph(graph):
         step.run()
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
+from ascend_sample.report import GRAPHS
 from ascend_sample.sampling import (
     Purpose,
     RowStatus,
@@ -50,7 +51,7 @@ def module_of(device: str) -> Any:
 
 def new_graph(device: str) -> Any:
     """An empty graph of the device's kind."""
-    return module_of(device).NPUGraph() if device == "npu" else module_of(device).CUDAGraph()
+    return getattr(module_of(device), GRAPHS[device])()
 
 
 def captured(step: StaticStep | StaticVerification) -> Any:
