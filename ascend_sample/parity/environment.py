@@ -93,7 +93,8 @@ def _describe_device(device: str) -> str:
     if device == "cpu":
         return "cpu"
     if device != "npu":
-        return f"{device}:0, {torch.get_device_module(device).get_device_name(0)}: no NPU"
+        name = getattr(torch.get_device_module(device), "get_device_name", lambda _: "unnamed")(0)
+        return f"{device}:0, {name}: no NPU"
     if is_real_npu(device):
         return f"{device}:0, a real NPU"
     return f"{device}:0, EMULATED by hostcann on the CPU: this run says nothing about hardware"

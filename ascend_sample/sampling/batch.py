@@ -248,7 +248,7 @@ class SamplingBatch:
 
         Raises:
             TypeError: an argument has the wrong type.
-            ValueError: an argument has the wrong shape or device.
+            ValueError: an argument has the wrong shape or device, or a graph is captured there.
             IndexError: there is no such row.
         """
         host_rows = None if rows is None else _arguments.to_rows(rows, len(self))
@@ -319,7 +319,7 @@ class SamplingBatch:
 
         Raises:
             TypeError: the logits are no tensor of floats.
-            ValueError: they have the wrong shape or device.
+            ValueError: they have the wrong shape or device, or a graph is captured there.
         """
         _arguments.check_logits(logits, len(self), self.vocab_size, self.device)
         whole, plan = self.edited(logits), self._edits.plan

@@ -145,7 +145,7 @@ class Sampler:
 
         Raises:
             TypeError: an argument is no tensor, or of another dtype.
-            ValueError: an argument does not fit the batch.
+            ValueError: an argument does not fit the batch, or a graph is captured on the device of the logits.
             IndexError: the bitmask is for a row that does not exist.
         """
         self._check(logits, batch)

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
@@ -52,7 +53,8 @@ class StaticStep:
     aclnnTopKTopPSampleV2 on the device the operator is called twice a step, and tokens are those of `Sampler` bit for
     bit. Elsewhere, and with ``largest_k`` above 1024 or ``keep_ties``, rows are sorted; a row for which `Sampler` would
     have had an operator then gets the same token but where two scores are closer than float32 tells. ``only_top_k``
-    spares the second race: one call of the operator, or no sort of whole rows.
+    spares the second race: one call of the operator, or no sort of whole rows as long as 256 times ``largest_k`` is
+    less than the vocabulary.
 
     Args:
         rows: how many there is room for.
@@ -185,8 +187,9 @@ class StaticStep:
 
         Raises:
             TypeError: the bitmask is no int32 tensor, or its rows are no ints.
-            ValueError: the batch has too many rows, another vocabulary or device, a top_k above ``largest_k``, or
-                requests that ask for more edits or logprobs than the step has room for; or the bitmask does not fit.
+            ValueError: a graph is captured; the batch has too many rows, another vocabulary or device, a top_k above
+                ``largest_k``, or requests that ask for more edits or logprobs than the step has room for, or have no
+                top_k where all must; or the bitmask does not fit.
             IndexError: the bitmask is for a row that does not exist.
         """
         check_uncaptured(NAME, self.logits)
@@ -212,7 +215,7 @@ class StaticStep:
         for place, name in enumerate(DRAWN_WITH if is_edited else SENT):
             columns[place, :count] = getattr(host, name).view(np.float32)
         is_drawn = host.temperature != 0
-        has_top_k = (host.top_k >= 1) & (host.top_k < batch.vocab_size)
+        has_top_k = _has_top_k(batch)
         is_by_rank = (self.only_top_k or not self._is_sorted) and bool((has_top_k | ~is_drawn).all())
         lanes = int(host.top_k[has_top_k & is_drawn].max(initial=0)) if is_by_rank else self._lanes
         if count and lanes:
@@ -322,7 +325,7 @@ class StaticStep:
         if most > self.largest_k:
             refuse(name, "top_k", f"be at most {self.largest_k}", most, "Make the step with that largest_k.")
         if self.only_top_k:
-            has_none = (batch.host.temperature != 0) & ((top_k < 1) | (top_k >= vocab_size))
+            has_none = (batch.host.temperature != 0) & ~_has_top_k(batch)
             if has_none.any():
                 row = int(has_none.argmax())
                 rule = f"be on for row {row} of the batch, or its temperature 0: the step has only_top_k=True"
@@ -341,3 +344,9 @@ class StaticStep:
         refuse_states(name, batch, "A graph would have to move it with each replay: take its steps by Sampler.")
         if not is_edited:
             self.edits.check(name, batch, instead)
+
+
+def _has_top_k(batch: SamplingBatch) -> NDArray[np.bool_]:
+    """Tells which rows of a batch have a top_k that is on."""
+    top_k = batch.host.top_k
+    return (top_k >= 1) & (top_k < batch.vocab_size)

@@ -137,7 +137,7 @@ def verify_drafts(
 
     Raises:
         TypeError: an argument has the wrong type.
-        ValueError: an argument does not fit the batch.
+        ValueError: an argument does not fit the batch, or a graph is captured on the device of the logits.
         IndexError: the bitmask is for a place that does not exist.
 
     Example:

@@ -102,7 +102,7 @@ def test_files_are_short() -> None:
     assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
 
 
-def test_the_readme_names_each_header_and_its_section_of_performance() -> None:
+def test_the_readme_names_each_header_and_its_section() -> None:
     rows = re.findall(r"^\| `([\w/]+\.h)` \| .+ \| (.+) \|$", (CPU / "README.md").read_text(), re.MULTILINE)
     assert [name for name, _ in rows] == sorted({name for name, _ in rows}, key=[name for name, _ in rows].index)
     assert {name for name, _ in rows} == {name_of(header) for header in HEADERS}
