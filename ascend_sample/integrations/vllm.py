@@ -144,7 +144,7 @@ def register() -> None:
     for module_name, class_name in CLASS_NAMES.items():
         module = _import_if_installed(module_name)
         original = getattr(module, class_name, None)
-        if original is not None and not hasattr(original, "replaced"):
+        if original is not None and "replaced" not in vars(original):  # its own: vllm_ascend's derives from vLLM's
             setattr(module, class_name, _replacement(original))
     vllm_cpu.install(_import_if_installed)
     for module_name, class_name in REJECTION_SAMPLERS.items():
