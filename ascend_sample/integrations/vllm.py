@@ -29,11 +29,11 @@ from ascend_sample.sampling import filter_logits
 
 TESTED_VERSIONS: Final = ("0.23.0", "0.32.0", "0.33.0")
 SWITCH: Final = "ASCEND_SAMPLE_VLLM"
+ASCEND_SAMPLER: Final = "vllm_ascend.sample.sampler"
 CLASS_NAMES: Final = {
     "vllm.v1.sample.ops.topk_topp_sampler": "TopKTopPSampler",
     vllm_cpu.SAMPLER: "TopKTopPSampler",
-    "vllm_ascend.sample.sampler": "AscendTopKTopPSampler",
-    "vllm_ascend.sample.rejection_sampler": "AscendTopKTopPSampler",
+    ASCEND_SAMPLER: "AscendTopKTopPSampler",
 }
 """Where engines look for the class when they make a sampler."""
 INPUT_BATCH: Final = "vllm.v1.worker.gpu_input_batch"
@@ -146,6 +146,7 @@ def register() -> None:
         original = getattr(module, class_name, None)
         if original is not None and "replaced" not in vars(original):  # its own: vllm_ascend's derives from vLLM's
             setattr(module, class_name, _replacement(original))
+    _make_no_noise(getattr(_import_if_installed(ASCEND_SAMPLER), "AscendSampler", None))
     vllm_cpu.install(_import_if_installed)
     for module_name, class_name in REJECTION_SAMPLERS.items():
         sampler = getattr(_import_if_installed(module_name), class_name, None)
@@ -214,6 +215,18 @@ def _replacement(original: type[Any]) -> type[Any]:
 def _logits_are_sharded(original: type[Any]) -> bool:
     """Tells whether vllm_ascend gives each rank a part of the vocabulary alone, which only its own sampler joins."""
     return bool(getattr(ascend_config(original), "enable_reduce_sample", False))
+
+
+def _make_no_noise(ascend_sampler: type[Any] | None) -> None:
+    """Spares what vllm_ascend's enable_async_exponential makes beside the model: no draw here asks for that noise.
+
+    The generators of the requests would make it, which are where their positions come from.
+    """
+
+    @replacing(ascend_sampler, "do_async_exponential")
+    def make_unless_drawn_here(make: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
+        if not vllm_served.draws_here(self.topk_topp_sampler):
+            make(self, *arguments, **named)
 
 
 def _note_host_values(input_batch: type[Any]) -> None:

@@ -21,6 +21,7 @@ from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations._left_alone import say_left
 from ascend_sample.integrations._replacing import replacing
+from ascend_sample.integrations.vllm_served import draws_here
 from ascend_sample.sampling.draft_judging import Proposals
 from ascend_sample.sampling.draft_places import ChainLayout
 from ascend_sample.sampling.row_table import to_device
@@ -62,7 +63,7 @@ def _why_left(sampler: Any, sampling_metadata: Any) -> str | None:
         return "the rule is FLy"
     if sampling_metadata.logitsprocs.argmax_invariant:
         return "a logits processor knows requests alone, and no places"
-    if not hasattr(sampler.sampler.topk_topp_sampler, "seed_source"):
+    if not draws_here(sampler.sampler.topk_topp_sampler):
         return "its sampler is not the one of ascend_sample"
     config = ascend_config(type(sampler))
     if config is not None and getattr(config, "enable_reduce_sample", False):

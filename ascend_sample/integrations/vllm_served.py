@@ -1,8 +1,16 @@
-"""How often vLLM's tokens were drawn here: for whoever wants to see that the plugin serves an engine."""
+"""Whether, and how often, vLLM's tokens are drawn here."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+
+def draws_here(sampler: Any) -> bool:
+    """Tells whether an engine's sampler of top-k and top-p draws here, and has a `seed_source`.
+
+    A class of the engine that derives from a replaced one may draw itself, as vllm_ascend's for the 310P does.
+    """
+    return bool(type(sampler).forward_native.__module__.startswith(f"{__package__}."))
 
 
 class Served(NamedTuple):

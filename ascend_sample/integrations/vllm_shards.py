@@ -182,7 +182,7 @@ def install_sampler(sampler: type[Any]) -> None:
 
 def _drawn(sampler: Any, part: Tensor, vocab_size: int, sampling_metadata: Any) -> Tensor | None:
     """Returns the tokens that all ranks find together, int64 [rows]; None where the step needs whole rows."""
-    if not hasattr(sampler.topk_topp_sampler, "seed_source") or not _is_plain(sampling_metadata):
+    if not vllm_served.draws_here(sampler.topk_topp_sampler) or not _is_plain(sampling_metadata):
         return None
     facts = _facts(sampling_metadata, len(part))
     if facts is None:

@@ -15,6 +15,7 @@ import torch
 from ascend_sample import hostcann
 from ascend_sample.integrations import _drafts, vllm_drafts
 from ascend_sample.integrations._generators import DeviceCounts, SeedSource
+from ascend_sample.integrations.vllm import TopKTopPSampler
 from tests.integrations import drafting_engine, vllm_stand_ins
 from tests.integrations.drafting_checks import DraftChecks
 from tests.integrations.drafting_engine import LENGTH, PLAIN, Engine, requests
@@ -156,5 +157,7 @@ class TestLeftAlone:
         engine.rejection_sampler.use_fly = True
         assert vllm_drafts._why_left(engine.rejection_sampler, metadata) == "the rule is FLy"
         engine.rejection_sampler.use_fly = False
-        engine.sampler.topk_topp_sampler = torch.nn.Identity()
-        assert vllm_drafts._why_left(engine.rejection_sampler, metadata) is not None
+        own = type("AscendTopKTopPSampler310", (TopKTopPSampler,), {"forward_native": lambda *_: pytest.fail("drawn")})
+        engine.sampler.topk_topp_sampler = own()
+        reason = vllm_drafts._why_left(engine.rejection_sampler, metadata)
+        assert reason == "its sampler is not the one of ascend_sample"

@@ -266,6 +266,26 @@ class TestRegister:
         adapter.register()
         assert (ascend.AscendTopKTopPSampler()(logits(), {}, None, None)[0] >= 0).all()
 
+    def test_no_noise_is_made_beside_the_model(self, modules: dict[str, Any]) -> None:
+        """vllm_ascend's enable_async_exponential, but for a class that draws itself."""
+        made = []
+
+        class AscendSampler:
+            def __init__(self) -> None:
+                self.topk_topp_sampler = modules[TestRegister.ASCEND].AscendTopKTopPSampler()
+
+            def do_async_exponential(self, b_s: int, head_dim: int, generators: dict[int, torch.Generator]) -> None:
+                made.append(b_s)
+
+        modules[self.ASCEND].AscendSampler = AscendSampler
+        adapter.register()
+        adapter.register()
+        sampler = AscendSampler()
+        sampler.do_async_exponential(b_s=3, head_dim=8, generators={})
+        sampler.topk_topp_sampler = PlainSampler()
+        sampler.do_async_exponential(b_s=4, head_dim=8, generators={})
+        assert made == [4]
+
     def test_switched_off(self, modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(adapter.SWITCH, "0")
         modules["vllm"].__version__ = "9.9"

@@ -188,8 +188,8 @@ TRAPS = (
     Trap(
         "all steps are plain",
         vllm_shards,
-        'if not hasattr(sampler.topk_topp_sampler, "seed_source") or not _is_plain(sampling_metadata):',
-        'if not hasattr(sampler.topk_topp_sampler, "seed_source"):',
+        "if not vllm_served.draws_here(sampler.topk_topp_sampler) or not _is_plain(sampling_metadata):",
+        "if not vllm_served.draws_here(sampler.topk_topp_sampler):",
         lambda: on_ranks(split_engine_checks.check_whole),
     ),
     Trap(
