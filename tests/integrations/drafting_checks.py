@@ -138,7 +138,7 @@ class DraftChecks:
 
             def take_places(self: SeedSource, layout: Any, *arguments: Any) -> Any:
                 rows = own(self, layout, *arguments)
-                rows.position = rows.position - torch.from_numpy(layout.column)
+                rows.position = rows.position - torch.from_numpy(layout.column).to(rows.position.device)
                 return rows
 
             monkeypatch.setattr(SeedSource, "take_places", take_places)

@@ -57,7 +57,7 @@ class Engine:
         requests: of the batch.
         logprobs: how many are asked for; None: none.
         mode: how logprobs are reported.
-        device: where the logits are.
+        device: where the logits are; None: what `vllm` says, or on the CPU.
     """
 
     def __init__(
@@ -66,9 +66,10 @@ class Engine:
         requests: list[Request],
         logprobs: int | None = None,
         mode: str = "raw_logprobs",
-        device: str = "cpu",
+        device: str | None = None,
     ) -> None:
-        self.vllm, self.requests, self.logprobs, self.device = vllm, requests, logprobs, device
+        self.vllm, self.requests, self.logprobs = vllm, requests, logprobs
+        self.device = device or getattr(vllm, "device", "cpu")
         self.sampler = vllm.Sampler(logprobs_mode=mode)
         self.rejection_sampler = vllm.RejectionSampler(self.sampler)
 
@@ -90,7 +91,8 @@ class Engine:
         if not any(drafts):
             output = self.sampler(logits=logits, sampling_metadata=metadata)
         else:
-            output = self.rejection_sampler(self.spec_metadata(drafts), draft_probs, logits, metadata)
+            of_drafts = None if draft_probs is None else draft_probs.to(self.device)
+            output = self.rejection_sampler(self.spec_metadata(drafts), of_drafts, logits, metadata)
         rows = output.sampled_token_ids.tolist()
         for number, (request, ids) in enumerate(zip(self.requests, rows, strict=True)):
             kept = [token for token in ids if token != -1]

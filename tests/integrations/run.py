@@ -1,4 +1,4 @@
-"""Runs the adapters inside vLLM and SGLang, in environments of their own under ``build/`` (``make test-integrations``).
+"""Runs the adapters inside vLLM, vllm_ascend and SGLang, in environments under ``build/`` (``make test-integrations``).
 
 Each environment has the pinned packages that the sampler modules import, and each tested version of the engine without
 its dependencies. Where a module still cannot be imported, the reason is printed; the adapter is then tested against
@@ -14,20 +14,35 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ascend_sample.integrations import sglang, vllm
-from tests.support.environments import PIP_INSTALL, environment_of, must, passes, run, variables
+from tests.support.environments import PINS, PIP_INSTALL, environment_of, must, passes, run, variables
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "integrations"
 
 
 class Engine(NamedTuple):
-    """An engine, the versions that are tested, and what has to be importable in them for that."""
+    """An engine, and how it is tested.
+
+    Attributes:
+        name: of its package.
+        versions: those that are tested.
+        modules: what has to be importable for that.
+        tests: the files.
+        preparation: what is done before the modules are imported.
+        beside: packages that it needs beside those of its environment.
+    """
 
     name: str
     versions: tuple[str, ...]
     modules: tuple[str, ...]
     tests: tuple[str, ...]
     preparation: str = ""
+    beside: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def environment(self) -> str:
+        """Returns the name of its environment: vllm_ascend's is vLLM's."""
+        return self.name.partition("_")[0]
 
 
 ENGINES = (
@@ -47,6 +62,18 @@ ENGINES = (
         ("vllm_parity.py", "vllm_drafts_parity.py", "xgrammar_masks.py"),
     ),
     Engine(
+        "vllm_ascend",
+        ("0.23.0",),
+        (
+            "vllm_ascend.sample.sampler",
+            "vllm_ascend.sample.rejection_sampler",
+            "vllm_ascend.worker.npu_input_batch",
+        ),
+        ("vllm_ascend_parity.py",),
+        "from ascend_sample import hostcann; hostcann.activate(); ",
+        (("vllm", "0.23.0"), ("torch_npu", PINS["torch_npu"])),
+    ),
+    Engine(
         "sglang",
         sglang.TESTED_VERSIONS,
         ("sglang.srt.layers.sampler", "sglang.srt.plugins", "sglang.srt.speculative.eagle_utils"),
@@ -56,15 +83,15 @@ ENGINES = (
 )
 
 
-def engine_folder(engine: Engine, version: str, python: Path) -> Path:
-    """The engine alone, without dependencies and compiled kernels: they need CUDA's libraries."""
-    folder = BUILD / f"{engine.name}-{version}"
+def package_folder(name: str, version: str, python: Path) -> Path:
+    """A package alone, without dependencies; an engine without compiled kernels, which need libraries of its devices."""
+    folder = BUILD / f"{name}-{version}"
     if not folder.exists():
-        print(f"  installing {engine.name}=={version}, without its dependencies", flush=True)
+        print(f"  installing {name}=={version}, without its dependencies", flush=True)
         partial = folder.with_name(f"{folder.name}-partial")
         shutil.rmtree(partial, ignore_errors=True)
-        must(python, *PIP_INSTALL, "--no-deps", "--target", partial, f"{engine.name}=={version}")
-        for library in (partial / engine.name).rglob("*.so"):
+        must(python, *PIP_INSTALL, "--no-deps", "--target", partial, f"{name}=={version}")
+        for library in (partial / name).rglob("*.so") if name in {engine.name for engine in ENGINES} else ():
             library.unlink()
         partial.rename(folder)
     return folder
@@ -75,7 +102,8 @@ def check(engine: Engine, version: str, python: Path) -> bool:
     metadata = BUILD / "metadata"
     metadata.mkdir(exist_ok=True)
     must(sys.executable, ROOT / "setup.py", "--quiet", "egg_info", "--egg-base", metadata)
-    folders = (engine_folder(engine, version, python), ROOT, ROOT / "tests" / "integrations", metadata)
+    packages = [package_folder(*package, python) for package in ((engine.name, version), *engine.beside)]
+    folders = (*packages, ROOT, ROOT / "tests" / "integrations", metadata)
     environment = variables(BUILD, folders)
     print(f"{engine.name} {version}", flush=True)
 
@@ -101,8 +129,8 @@ def main() -> int:
     for engine in ENGINES:
         if chosen not in (None, engine.name):
             continue
-        requirements = ROOT / "tests" / "integrations" / f"requirements_{engine.name}.txt"
-        python = environment_of(requirements, BUILD / engine.name)
+        requirements = ROOT / "tests" / "integrations" / f"requirements_{engine.environment}.txt"
+        python = environment_of(requirements, BUILD / engine.environment)
         failed += [f"{engine.name} {version}" for version in engine.versions if not check(engine, version, python)]
     print(f"FAILED: {', '.join(failed)}" if failed else "PASSED")
     return 1 if failed else 0

@@ -74,3 +74,22 @@ def check_shards(root: Path) -> None:
         assert re.search(rf"if (not )?self\.{attribute}:", processors.method(name, "apply")[1])
     group = Source(root, "distributed/parallel_state.py")
     assert {"rank_in_group", "world_size", "cpu_group", "device_group"} <= group.fields("GroupCoordinator")
+
+
+def check_ascend(root: Path) -> None:
+    """Raises unless vllm_ascend's package in a folder is as the adapter needs it where its parts cannot be imported."""
+    runner = Source(root, "worker/model_runner_v1.py")
+    assert (
+        "logits = self.model.compute_logits(sample_hidden_states)" in runner.method("NPUModelRunner", "execute_model")[1]
+    )
+    body = runner.method("NPUModelRunner", "sample_tokens")[1]
+    assert "apply_grammar_bitmask(scheduler_output, grammar_output, self.input_batch, logits)" in body
+    body = runner.method("NPUModelRunner", "_sample")[1]
+    assert "self.sampler(logits=logits, sampling_metadata=sampling_metadata)" in body
+    assert "self.rejection_sampler(spec_decode_metadata, None, logits, sampling_metadata)" in body
+    for line in (r"import apply_grammar_bitmask", r"import AscendSampler"):
+        assert re.search(rf"^from \S+ {line}$", runner.text, re.MULTILINE), line
+    processor = Source(root, "ops/vocab_parallel_embedding.py")
+    body = processor.method("AscendLogitsProcessor", "_get_logits_normal")[1]
+    assert body.index("self._gather_logits(logits)") < body.index("logits[..., :self.org_vocab_size]")
+    assert "def forward" not in processor.text.partition("class AscendLogitsProcessor")[2]

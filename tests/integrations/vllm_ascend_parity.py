@@ -1,0 +1,267 @@
+"""vllm_ascend's own classes with the plugin installed, on the emulated NPU.
+
+`make test-integrations` runs this in an environment that has vLLM, vllm_ascend and torch_npu; there is no NPU in it, and
+none of vllm_ascend's compiled kernels.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ascend_sample import hostcann
+
+hostcann.activate()
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+import torch_npu  # noqa: E402, F401
+import vllm  # noqa: E402
+from torch import Tensor  # noqa: E402
+from vllm import SamplingParams  # noqa: E402
+from vllm.config import VllmConfig  # noqa: E402
+from vllm.v1.sample import rejection_sampler as vllm_rejection  # noqa: E402
+from vllm.v1.sample import sampler as vllm_sampler  # noqa: E402
+from vllm.v1.sample.logits_processor import LogitsProcessors  # noqa: E402
+from vllm.v1.sample.metadata import SamplingMetadata  # noqa: E402
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata  # noqa: E402
+from vllm.v1.worker.gpu_input_batch import CachedRequestState  # noqa: E402
+
+from ascend_sample.integrations import vllm as adapter  # noqa: E402
+from ascend_sample.integrations._host_values import facts_of  # noqa: E402
+from ascend_sample.integrations.vllm_served import draws_here, served  # noqa: E402
+from tests.integrations.drafting_checks import DraftChecks  # noqa: E402
+from tests.integrations.vllm_sources import check_ascend  # noqa: E402
+
+# vLLM calls the plugin before it imports vllm_ascend's sampler.
+adapter.register()
+
+from vllm_ascend import ascend_config  # noqa: E402
+from vllm_ascend._310p.sample.sampler import AscendTopKTopPSampler310  # noqa: E402
+from vllm_ascend.sample import rejection_sampler, sampler  # noqa: E402
+from vllm_ascend.worker import block_table  # noqa: E402
+from vllm_ascend.worker.npu_input_batch import NPUInputBatch  # noqa: E402
+
+NPU = "npu:0"
+ROWS, VOCAB_SIZE = 40, 1000
+Configure = Callable[..., Any]
+
+
+@pytest.fixture
+def configure() -> Iterator[Configure]:
+    """Makes the configuration of vllm_ascend with additional entries."""
+
+    def make(**additional: Any) -> Any:
+        return ascend_config.init_ascend_config(VllmConfig(additional_config=additional))
+
+    yield make
+    ascend_config.clear_ascend_config()
+
+
+def columns(device: str) -> dict[str, Tensor]:
+    """Filters and temperatures of all kinds, of `ROWS` requests."""
+    row = torch.arange(ROWS)
+    found = {
+        "temperature": torch.tensor([0.0, 0.5, 1.0, 1.0, 1.3])[row % 5],
+        "top_k": torch.tensor([VOCAB_SIZE, 1, 7, 50], dtype=torch.int32)[row % 4],
+        "top_p": torch.tensor([1.0, 0.3, 0.9])[row % 3],
+    }
+    return {name: values.to(device) for name, values in found.items()}
+
+
+def metadata(rows: int, device: str, generators: dict[int, torch.Generator], **changes: Any) -> SamplingMetadata:
+    """What vLLM's batch says of requests."""
+    values: dict[str, Any] = {
+        "all_greedy": False,
+        "all_random": False,
+        "generators": generators,
+        "max_num_logprobs": None,
+        "no_penalties": True,
+        "prompt_token_ids": None,
+        "frequency_penalties": torch.zeros(rows, device=device),
+        "presence_penalties": torch.zeros(rows, device=device),
+        "repetition_penalties": torch.ones(rows, device=device),
+        "output_token_ids": [[] for _ in range(rows)],
+        "allowed_token_ids_mask": None,
+        "bad_words_token_ids": {},
+        "logitsprocs": LogitsProcessors(),
+    }
+    return SamplingMetadata(**(values | changes))
+
+
+def seeds(rows: list[int], device: str) -> dict[int, torch.Generator]:
+    """The generators of requests, by their places in a batch."""
+    return {place: torch.Generator(device).manual_seed(100 + row) for place, row in enumerate(rows)}
+
+
+def logits() -> Tensor:
+    return torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(8)) * 3
+
+
+def tokens(asked: Any, device: str, steps: int = 3, rows: list[int] | None = None) -> list[list[int]]:
+    """Lets some of the requests draw, a few times."""
+    chosen = list(range(ROWS)) if rows is None else rows
+    filters = {name: values[chosen] for name, values in columns(device).items()}
+    step = metadata(len(chosen), device, seeds(chosen, device), **filters)
+    of_rows = logits()[chosen].to(device)
+    return [asked(of_rows.clone(), step).sampled_token_ids.flatten().tolist() for _ in range(steps)]
+
+
+class TestSampler:
+    def test_it_draws_here(self, configure: Configure) -> None:
+        configure()
+        made = sampler.AscendSampler().topk_topp_sampler
+        assert type(made).replaced.__module__ == "vllm_ascend.sample.sampler"
+        assert draws_here(made)
+        before = served()
+        tokens(sampler.AscendSampler(), NPU, steps=1)
+        assert (served().steps - before.steps, served().rows - before.rows) == (1, ROWS)
+
+    def test_tokens_are_those_of_a_cpu(self, configure: Configure) -> None:
+        configure()
+        expected = tokens(vllm_sampler.Sampler(), "cpu")
+        assert tokens(sampler.AscendSampler(), NPU) == expected
+        assert expected[0] != expected[1]
+
+    def test_a_seed_means_the_same_tokens_in_any_batch(self, configure: Configure) -> None:
+        configure()
+        together = tokens(sampler.AscendSampler(), NPU)
+        for row in range(0, ROWS, 7):
+            assert tokens(sampler.AscendSampler(), NPU, rows=[row]) == [[step[row]] for step in together]
+
+    def test_bfloat16_logits(self, configure: Configure) -> None:
+        configure()
+        step = metadata(ROWS, NPU, seeds(list(range(ROWS)), NPU), **columns(NPU))
+        found = sampler.AscendSampler()(logits().bfloat16().to(NPU), step)
+        as_floats = metadata(ROWS, "cpu", seeds(list(range(ROWS)), "cpu"), **columns("cpu"))
+        expected = vllm_sampler.Sampler()(logits().bfloat16().float(), as_floats)
+        assert found.sampled_token_ids.tolist() == expected.sampled_token_ids.tolist()
+
+    @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
+    def test_logprobs(self, configure: Configure, mode: str) -> None:
+        configure()
+        found = []
+        for kind, device in ((sampler.AscendSampler, NPU), (vllm_sampler.Sampler, "cpu")):
+            step = metadata(ROWS, device, seeds(list(range(ROWS)), device), max_num_logprobs=4, **columns(device))
+            found.append(kind(logprobs_mode=mode)(logits().to(device), step).logprobs_tensors)
+        torch.testing.assert_close(found[0].logprobs.cpu(), found[1].logprobs, atol=1e-5, rtol=0)
+        assert torch.equal(found[0].selected_token_ranks.cpu(), found[1].selected_token_ranks)
+
+    def test_no_noise_is_made_beside_the_model(self, configure: Configure) -> None:
+        """A step of a request is one step of its generator, whatever vllm_ascend is configured for."""
+        assert configure(enable_async_exponential=True).enable_async_exponential
+        asked, generators = sampler.AscendSampler(), seeds(list(range(ROWS)), NPU)
+        step = metadata(ROWS, NPU, generators, **columns(NPU))
+        found = []
+        for _ in range(3):
+            with hostcann.profile() as counted:
+                asked.do_async_exponential(b_s=ROWS, head_dim=VOCAB_SIZE, generators=generators)
+            assert not counted.launches
+            found.append(asked(logits().to(NPU), step).sampled_token_ids.flatten().tolist())
+        assert found == tokens(vllm_sampler.Sampler(), "cpu")
+
+    def test_parts_of_the_vocabulary_stay_with_vllm_ascend(
+        self, configure: Configure, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = sampler.AscendSampler().topk_topp_sampler
+        monkeypatch.setattr(type(asked).replaced, "forward_native", lambda *arguments: "its own")
+        configure(enable_reduce_sample=True)
+        assert asked(logits().to(NPU), {}, None, None) == "its own"
+        configure()
+        assert asked(logits().to(NPU), {}, None, None)[0].shape == (ROWS,)
+
+    def test_a_class_that_draws_itself(self, configure: Configure) -> None:
+        configure()
+        assert not draws_here(AscendTopKTopPSampler310())
+
+
+class TestBatch:
+    """vllm_ascend's batch, whose parameters the host knows."""
+
+    @pytest.fixture
+    def batch(self, configure: Configure, monkeypatch: pytest.MonkeyPatch) -> Any:
+        configure()
+        alone = types.SimpleNamespace(world_size=1, rank_in_group=0)
+        for name in ("get_pcp_group", "get_dcp_group"):
+            monkeypatch.setattr(block_table, name, lambda: alone)
+        values: dict[str, Any] = {
+            "max_num_reqs": 8,
+            "max_model_len": 32,
+            "max_num_batched_tokens": 64,
+            "device": torch.device(NPU),
+            "pin_memory": True,
+            "vocab_size": VOCAB_SIZE,
+            "block_sizes": [16],
+            "kernel_block_sizes": [[16]],
+            "max_num_blocks_per_req": [2],
+        }
+        names = inspect.signature(NPUInputBatch.__init__).parameters
+        made = NPUInputBatch(**{name: value for name, value in values.items() if name in names})
+        for number, asked in enumerate((dict(temperature=0.0), dict(top_k=7, top_p=0.9), dict(top_k=50))):
+            made.add_request(
+                CachedRequestState(
+                    req_id=str(number),
+                    prompt_token_ids=[1, 2],
+                    mm_features=[],
+                    sampling_params=SamplingParams(**asked),  # type: ignore[arg-type]
+                    generator=torch.Generator(NPU).manual_seed(number),
+                    block_ids=([0],),
+                    num_computed_tokens=0,
+                    output_token_ids=[],
+                )
+            )
+        made.refresh_metadata()
+        return made
+
+    def test_the_host_knows_what_it_has_sent(self, batch: Any) -> None:
+        step = batch.sampling_metadata
+        facts = facts_of(3, step.temperature, step.top_k, step.top_p)
+        assert facts is not None
+        assert {name: values.tolist() for name, values in facts.items()} == {
+            "temperature": [0, 1, 1],
+            "top_k": step.top_k.tolist(),
+            "top_p": step.top_p.tolist(),
+        }
+
+    def test_a_step_takes_few_launches_and_waits_for_nothing(self, batch: Any) -> None:
+        asked, of_rows = sampler.AscendSampler(), logits()[:3].to(NPU)
+        drawn = asked(of_rows.clone(), batch.sampling_metadata)
+        assert drawn.sampled_token_ids[0, 0] == of_rows[0].argmax()
+        with hostcann.profile() as counted:
+            asked(of_rows, batch.sampling_metadata)
+        assert not counted.synchronizations
+        assert counted.totals.launches <= MOST_LAUNCHES
+
+
+MOST_LAUNCHES = 40
+"""Of a step with greedy rows, and rows with top-k and top-p: vLLM's own, and those of a draw."""
+
+
+class TestDrafts(DraftChecks):
+    """All that must hold of drafts, of vllm_ascend's rejection sampler."""
+
+    @pytest.fixture
+    def classes(self, configure: Configure, monkeypatch: pytest.MonkeyPatch) -> Any:
+        configure()
+        # Its own is a Triton kernel; what it does without Triton takes the requests for the places.
+        own = staticmethod(vllm_rejection.RejectionSampler.apply_penalties)
+        monkeypatch.setattr(rejection_sampler.AscendRejectionSampler, "apply_penalties", own)
+        return types.SimpleNamespace(
+            Sampler=sampler.AscendSampler,
+            RejectionSampler=rejection_sampler.AscendRejectionSampler,
+            SamplingMetadata=SamplingMetadata,
+            SpecDecodeMetadata=SpecDecodeMetadata,
+            LogitsProcessors=LogitsProcessors,
+            device=NPU,
+        )
+
+
+def test_what_the_adapter_looks_for_is_in_the_source() -> None:
+    check_ascend(Path(sampler.__file__).parents[1])
+
+
+def test_the_version_is_the_one_of_vllm() -> None:
+    assert vllm.__version__ in adapter.TESTED_VERSIONS
