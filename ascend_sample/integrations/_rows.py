@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ascend_sample.sampling import KeptSets, row_table
 from ascend_sample.sampling.distribution import kept_logits
-from ascend_sample.sampling.functional import sample_with
+from ascend_sample.sampling.functional import sample_with, tokens_with
 from ascend_sample.sampling.kept import KeptRows
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
@@ -41,7 +41,8 @@ def draw(
     Returns:
         int64 [rows].
     """
-    return drawn_with(logits, None, seed=seed, position=position, keep_ties=keep_ties, facts=facts, **parameters)[0]
+    given: dict[str, Any] = {"seed": seed, "position": position, "keep_ties": keep_ties, "facts": facts, **parameters}
+    return drawn_with(logits, None, **given)[0]
 
 
 class Asking(NamedTuple):
@@ -59,9 +60,13 @@ def drawn_with(
     position: Tensor,
     keep_ties: bool = False,
     facts: Facts | None = None,
+    largest_k: int | None = None,
     **parameters: Tensor | None,
 ) -> tuple[Tensor, KeptSets | None]:
-    """Does what `draw` does, and returns what was kept of the rows that ask for it."""
+    """Does what `draw` does, and returns what was kept of the rows that ask for it.
+
+    ``largest_k`` is as of `tokens_with`, and says nothing of what is kept.
+    """
     check_logits("sample_rows", logits)
     converted: dict[str, Any] = {
         name: None if tensor is None else tensor.to(DTYPES[name]) for name, tensor in parameters.items()
@@ -70,14 +75,14 @@ def drawn_with(
     if keys is None:
         seed, position = to_device(seed, logits.device), to_device(position, logits.device)
     else:
-        seed = position = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)  # they are not read
+        seed = position = torch.empty(len(logits), dtype=torch.int64, device=logits.device)  # they are not read
     given = dict.fromkeys(DISTRIBUTION) | converted | {"seed": seed, "position": position}
     rows = RowParameters.of_tensors("sample_rows", logits, given, facts)
-    kept = None
-    if asking is not None:
-        kept = KeptRows.of_rows(asking.rows, rows, logits.shape[1], keep_ties, asking.most).begun()
+    if asking is None:
+        return tokens_with(logits, rows, keep_ties, keys, largest_k), None
+    kept = KeptRows.of_rows(asking.rows, rows, logits.shape[1], keep_ties, asking.most).begun()
     drawn = sample_with(logits, rows, keep_ties=keep_ties, keys=keys, kept=kept)
-    return drawn.token_ids, None if kept is None else kept.sets(logits, drawn.status)
+    return drawn.token_ids, kept.sets(logits, drawn.status)
 
 
 class UniformRows:
@@ -101,7 +106,7 @@ class UniformRows:
         if keys is None:
             seed, position = to_device(seed, logits.device), to_device(position, logits.device)
             parameters = replace(parameters, seed=seed, position=position)
-        return sample_with(logits, parameters, keep_ties=self.keep_ties, keys=keys).token_ids
+        return tokens_with(logits, parameters, self.keep_ties, keys)
 
     def filter(self, logits: Tensor) -> Tensor:
         """Returns what is drawn from: float32 [rows, vocab_size], -inf where a filter drops an entry."""

@@ -143,8 +143,6 @@ def _drawn_with(
     top_p = sampling_info.top_ps if is_filtered and sampling_info.need_top_p_sampling else None
     min_p = sampling_info.min_ps if is_filtered and sampling_info.need_min_p_sampling else None
     facts = facts_of(len(temperature), sampling_info.temperatures, top_k, top_p, min_p)
-    if facts is None and top_k is not None and asking is None:  # a bound says nothing of what is kept
-        facts = _facts(logits[: len(temperature)], sampling_info.max_top_k)
     seed = sampling_info.sampling_seed
     if seed is None:
         seed = _seeds.get(sampling_info.temperatures)
@@ -163,6 +161,7 @@ def _drawn_with(
         seed=seed.repeat_interleave(rows_of_each),
         position=positions.view(-1).to(torch.int64),
         facts=None if facts is None else {name: numbers.repeat(rows_of_each) for name, numbers in facts.items()},
+        largest_k=None if top_k is None else _largest_k(logits, sampling_info.max_top_k),
     )
 
 
@@ -229,20 +228,15 @@ def _noted(info: Any) -> Facts | None:
     return facts_of(len(info.temperatures), *(getattr(info, tensor) for tensor in TENSORS.values()))
 
 
-def _facts(logits: Tensor, largest_top_k: int | None) -> Facts | None:
-    """Returns what SGLang's bound of all top-k says about rows that one operator serves whatever else they ask for.
+def _largest_k(logits: Tensor, bound: int | None) -> int | None:
+    """Returns SGLang's bound of all top-k where one operator serves such rows, whatever else they ask for.
 
-    Elsewhere a row's route depends on its own parameters, of which the host knows nothing. Nor does a bound say which
-    rows the operator would skip, so it must be one that skips none.
+    A bound does not say which rows the operator would skip, so it must be one that skips none.
 
     Args:
         logits: [rows, vocab_size].
-        largest_top_k: no row has a larger one; None where a row has none.
+        bound: no row has a larger top-k; None where a row has none.
     """
-    if largest_top_k is None or largest_top_k > routes.LARGEST_FUSED_K:
+    if bound is None or bound > routes.LARGEST_FUSED_K:
         return None
-    if not routes.abilities_of(logits.device, logits.dtype).fused_v2:
-        return None
-    ones = np.ones(len(logits), np.float32)
-    bounds = np.full(len(logits), largest_top_k, np.int32)
-    return {"temperature": ones, "top_k": bounds, "top_p": ones, "min_p": 0 * ones}
+    return bound if routes.abilities_of(logits.device, logits.dtype).fused_v2 else None

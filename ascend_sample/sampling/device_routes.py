@@ -54,8 +54,10 @@ class Rows(NamedTuple):
 
     def divisor(self) -> Tensor | None:
         """Returns the temperatures, float32 [rows, 1] with 1 for 0; None where all are 1."""
-        temperature = self.parameters.filters().get("temperature")
-        return None if temperature is None else torch.where(temperature == 0, 1.0, temperature).unsqueeze(1)
+        temperature, facts = self.parameters.filters().get("temperature"), self.parameters.facts
+        if temperature is not None and (facts is None or not facts["temperature"].all()):
+            temperature = torch.where(temperature == 0, 1.0, temperature)
+        return None if temperature is None else temperature.unsqueeze(1)
 
     def column(self, field: str) -> Tensor | None:
         """Returns a parameter, [rows, 1]; None where it is off for all."""

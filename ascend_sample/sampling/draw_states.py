@@ -142,7 +142,7 @@ class _RowsOfRule:
         before, token_ids = batch._edits.states.read(self._slots), self._of_batch(drawn.token_ids)
         choices, is_ok = self._choices(step), self._of_batch(drawn.status) == RowStatus.OK
         if isinstance(self._rule, AdaptiveP):
-            seed = self._parameters.seed
+            seed = batch.seed
             reading = NoiseOfRows(self._rows, self._there, seed, lanes_of(batch.vocab_size))
             keys = DrawKeys(batch.host.seed, batch.host.position)
             noise = noise_of_groups([reading], batch.position if seed.is_cpu else None, keys, step.purpose)[0]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.device_routes import AnyRows, Rows
+from ascend_sample.sampling.device_routes import AnyRows, FusedV2, Rows
 from ascend_sample.sampling.kept import KeptOfStep
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.row_parameters import Facts, RowParameters, RowsOutput, check_logits
-from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve
+from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve, serve_without_status
 
 NAME: Final = "sample_rows"
 
@@ -91,15 +92,44 @@ def sample_with(
     position = parameters.position
     if len(logits) == 0:
         return RowsOutput(torch.empty_like(position), torch.empty_like(position, dtype=torch.int8))
+    groups = _groups(logits, parameters, keep_ties)
+    where = None if keys is not None and not logits.is_cpu else position
+    return serve([logits] * len(groups), Placement.of(groups, logits), where, keep_ties, purpose, keys, kept=kept)
+
+
+def tokens_with(
+    logits: Tensor,
+    parameters: RowParameters,
+    keep_ties: bool,
+    keys: DrawKeys | None,
+    largest_k: int | None = None,
+) -> Tensor:
+    """Draws the tokens that `sample_with` draws, int64 [rows]; a device does not look at what is wrong with logits.
+
+    Args:
+        logits: as for `sample_with`.
+        parameters: likewise.
+        keep_ties: likewise.
+        keys: likewise.
+        largest_k: no row has a larger top_k, and none has none: for rows of which the host knows nothing else, on a
+            device that has the second operator. None: nobody knows that.
+    """
+    if logits.is_cpu or len(logits) == 0:
+        return sample_with(logits, parameters, keep_ties=keep_ties, keys=keys).token_ids
+    groups = _groups(logits, parameters, keep_ties, largest_k)
+    position = parameters.position if keys is None else None
+    placement = Placement.of(groups, logits, has_statuses=False)
+    return serve_without_status(logits, placement, position, Purpose.DRAW, keys)
+
+
+def _groups(
+    logits: Tensor, parameters: RowParameters, keep_ties: bool, largest_k: int | None = None
+) -> Sequence[PlacedGroup]:
+    """Groups rows by their routes where the host knows them, else all for a route that serves any such rows."""
     if parameters.facts is not None:
-        groups = place_groups(parameters, logits, keep_ties)
-    else:
-        groups = [_any_rows(logits, parameters, keep_ties)]
-    return serve([logits] * len(groups), Placement.of(groups, logits), position, keep_ties, purpose, keys, kept=kept)
-
-
-def _any_rows(logits: Tensor, parameters: RowParameters, keep_ties: bool) -> PlacedGroup:
-    """Groups all rows for a route that serves any parameters."""
-    own = parameters.for_operators(logits.shape[1])
-    rows = Rows(own, logits, logits.shape[1], keep_ties, has_v2=False)
-    return PlacedGroup(AnyRows(rows), None, np.arange(len(logits)), own, logits.shape[1])
+        return place_groups(parameters, logits, keep_ties)
+    vocab_size = logits.shape[1]
+    own = parameters.for_operators(vocab_size)
+    rows = Rows(own, logits, largest_k or vocab_size, keep_ties, has_v2=largest_k is not None)
+    route = AnyRows(rows) if largest_k is None else FusedV2(rows)
+    return [PlacedGroup(route, None, np.arange(len(logits)), own, vocab_size)]

@@ -50,7 +50,7 @@ class NoiseOfRows(NamedTuple):
     Attributes:
         rows: the rows in the batch, on the host.
         rows_there: the same on the device; None: all rows, in order.
-        seed: int64, on the device.
+        seed: int64, of the whole batch, on the device.
         lanes: how many numbers each row reads.
     """
 
@@ -93,8 +93,10 @@ def _known(group: NoiseOfRows, keys: DrawKeys, purpose: Purpose) -> KnownNoise:
 def _made_there(group: NoiseOfRows, position: Tensor | None, purpose: Purpose) -> Tensor:
     """Makes the noise where the seeds are."""
     assert position is not None, "it is left out where the host knows it"
-    of_rows = position if group.rows_there is None else position[group.rows_there]
-    return exponential_noise(group.seed, of_rows, group.lanes, purpose=purpose)
+    keys = (group.seed, position)
+    if group.rows_there is not None:
+        keys = (group.seed.index_select(0, group.rows_there), position.index_select(0, group.rows_there))
+    return exponential_noise(*keys, group.lanes, purpose=purpose)
 
 
 def can_be_sent(parts: Sequence[KnownNoise]) -> bool:

@@ -79,7 +79,7 @@ class RowParameters:
 
         Raises:
             TypeError: a tensor is none, or of another dtype; facts are none of a field, or leave one out.
-            ValueError: a tensor has another shape or device.
+            ValueError: a tensor has another shape or device, or facts another shape.
         """
         tensors: dict[str, Any] = dict(given)
         for field, tensor in given.items():
@@ -94,6 +94,12 @@ class RowParameters:
         if logits.is_cpu:
             facts = {field: tensors[field].numpy() for field in DISTRIBUTION}
         elif facts is not None:
+            for field in known:
+                if np.shape(facts[field]) != (len(logits),):
+                    rule = f"have one value for each of the {len(logits)} rows of logits"
+                    refuse(
+                        name, "facts", rule, f"{field} of shape {list(np.shape(facts[field]))}", "Give arrays [rows]."
+                    )
             off = {field: np.full(len(logits), COLUMNS[field].off, COLUMNS[field].dtype) for field in DISTRIBUTION}
             facts = off | {field: facts[field] for field in known}
         return cls(**tensors, facts=facts)
@@ -110,6 +116,12 @@ class RowParameters:
     def of_rows(self, rows: npt.NDArray[np.int64], there: Tensor) -> RowParameters:
         """Returns the parameters of some rows, in their order; ``there`` are the same rows on the device."""
         return self._each(lambda tensor: tensor[there], lambda array: array[rows])
+
+    def of_rows_here(self, rows: npt.NDArray[np.int64]) -> RowParameters:
+        """Returns what the host knows of some rows: on the CPU, but for seeds and positions, which stay as they are."""
+        assert self.facts is not None, "the host knows them"
+        facts = {field: self.facts[field][rows].astype(COLUMNS[field].dtype, copy=False) for field in DISTRIBUTION}
+        return replace(self, **{field: torch.from_numpy(array) for field, array in facts.items()}, facts=facts)
 
     def repeated(self, times: int) -> RowParameters:
         """Returns the parameters of rows that follow one another, ``times`` for each row."""

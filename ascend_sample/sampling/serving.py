@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,9 @@ from ascend_sample.sampling.device_routes import ROUTES, WIDENING, FusedV2, Rout
 from ascend_sample.sampling.kept import KeptOfStep
 from ascend_sample.sampling.leftover import Leftover, RankedRows
 from ascend_sample.sampling.noise import Purpose
-from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
-from ascend_sample.sampling.row_parameters import RowParameters, RowsOutput
+from ascend_sample.sampling.params import DISTRIBUTION
+from ascend_sample.sampling.placed_noise import ALIGNMENT, DrawKeys, NoiseOfRows, noise_of_groups
+from ascend_sample.sampling.row_parameters import DTYPES, RowParameters, RowsOutput
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import whole_columns
 from ascend_sample.sampling.weights import StatusConstants, largest_of, status_of
@@ -35,7 +37,7 @@ class PlacedGroup(NamedTuple):
     route: Route | None  # draws their tokens; None for the CPU kernel
     batch_rows: Tensor | None  # int64, their rows in the batch; None: all, in order
     host_rows: npt.NDArray[np.int64]  # the same on the host
-    parameters: RowParameters  # theirs alone, in the operators' terms; the position is replaced in each step
+    parameters: RowParameters  # theirs alone, in the operators' terms; but seeds and positions of the whole batch
     columns: int  # how far rows should be apart that may be overwritten
 
 
@@ -46,12 +48,12 @@ class Placement(NamedTuple):
     # int64 [batch], where each row of the batch is found when the groups follow one another; None for a single
     # group in the order of the batch
     order: Tensor | None
-    constants: StatusConstants | None  # what statuses are made with; None for the CPU kernel, which tells them itself
+    constants: StatusConstants | None  # what `status_of` needs; None where nobody asks, and for the CPU kernel
 
     @property
     def is_native(self) -> bool:
-        """Tells whether the CPU kernel serves all rows."""
-        return self.constants is None
+        """Tells whether the CPU kernel serves all rows, which tells their statuses itself."""
+        return self.groups[0].route is None
 
     @property
     def lanes(self) -> int:
@@ -71,9 +73,9 @@ class Placement(NamedTuple):
         return self.leaves_kept and isinstance(route, FusedV2) and route.can_leave
 
     @classmethod
-    def of(cls, groups: Sequence[PlacedGroup], logits: Tensor) -> Placement:
+    def of(cls, groups: Sequence[PlacedGroup], logits: Tensor, has_statuses: bool = True) -> Placement:
         """Makes it of groups that hold each row of a batch once, and of logits like those with the rows' statuses."""
-        constants = None if groups[0].route is None else StatusConstants.like(logits)
+        constants = StatusConstants.like(logits) if has_statuses and groups[0].route is not None else None
         if groups[0].batch_rows is None:
             return cls(groups, None, constants)
         order = np.argsort(np.concatenate([group.host_rows for group in groups]))
@@ -110,23 +112,49 @@ def place_groups(
         facts = {field: array[rows] for field, array in facts.items()}
 
     placed = []
-    parameters = parameters.for_operators(vocab_size)
     abilities = routes.abilities_of(device, logits.dtype, round_float32)
     for group in routes.group_rows(facts, vocab_size, logits.dtype, abilities, keep_ties):
         of_batch = rows[group.rows]
-        batch_rows = None if len(of_batch) == count else to_device(of_batch, device)
-        own = parameters if batch_rows is None else parameters.of_rows(of_batch, batch_rows)
         route = ROUTES.get(group.route)
+        if route is None:
+            placed.append(PlacedGroup(None, None, of_batch, parameters.for_operators(vocab_size), vocab_size))
+            continue
+        own, there = sent_for_operators(parameters.of_rows_here(of_batch), of_batch, logits)
         placed.append(
             PlacedGroup(
-                None if route is None else route(Rows(own, logits, group.most_k, keep_ties, abilities.fused_v2)),
-                batch_rows,
+                route(Rows(own, logits, group.most_k, keep_ties, abilities.fused_v2)),
+                None if len(of_batch) == count else there,
                 of_batch,
                 own,
                 whole_columns(vocab_size) if route is Segments else vocab_size,
             )
         )
     return placed
+
+
+def sent_for_operators(
+    here: RowParameters, rows: npt.NDArray[np.int64], logits: Tensor
+) -> tuple[RowParameters, Tensor]:
+    """Sends parameters of some rows, in the operators' terms, and the rows themselves, in one copy and no launch.
+
+    Args:
+        here: from `RowParameters.of_rows_here`.
+        rows: which.
+        logits: their columns and device count.
+
+    Returns:
+        The parameters on the device, and the rows, int64.
+    """
+    own, count = here.for_operators(logits.shape[1]), len(rows)
+    words = np.zeros((2 + len(DISTRIBUTION), -(-count // ALIGNMENT) * ALIGNMENT), np.int32)
+    words[:2].reshape(-1)[: 2 * count] = rows.view(np.int32)
+    for place, field in enumerate(DISTRIBUTION, start=2):
+        words[place, :count] = getattr(own, field).view(torch.int32).numpy()
+    sent = to_device(words, logits.device)
+    columns: dict[str, Any] = {
+        field: sent[place, :count].view(DTYPES[field]) for place, field in enumerate(DISTRIBUTION, start=2)
+    }
+    return replace(own, **columns), sent.view(-1)[: 2 * count].view(torch.int64)
 
 
 def serve(
@@ -166,7 +194,7 @@ def serve(
         The ids and statuses, in the order of the batch.
     """
     groups, _, constants = placement
-    if constants is None:
+    if placement.is_native:
         assert len(groups) == 1, "the kernel serves all rows"
         assert position is not None, "the CPU kernel makes its noise itself"
         tensors, edits = groups[0].parameters.tensors_at(position), native_edits or {}
@@ -174,12 +202,19 @@ def serve(
             return _serve_ranked(logits[0], ranked, (*tensors, int(purpose), keep_ties), edits)
         served = [_serve_natively(logits[0], rows, tensors, keep_ties, purpose, edits, kept) for rows in blocks]
         return served[0] if len(served) == 1 else RowsOutput(*map(torch.cat, zip(*served, strict=True)))
-    is_widened = any(isinstance(group.route, WIDENING) for group in groups)
-    room = logits[0].shape[1] if is_widened else 0  # so that `widened` has no need to copy
-    of_groups = noise_of_groups([_noise_of(group) for group in groups], position, keys, purpose, room)
+    assert constants is not None, "statuses are asked for"
+    noise = _noise_of_all(logits[0], placement, position, keys, purpose)
     status = status_of(largest_of(logits[0] if edited is None else edited), constants)
     overwritten = None if is_read_again else edited
-    return RowsOutput(_tokens(logits, placement, of_groups, overwritten, left), status)
+    return RowsOutput(_tokens(logits, placement, noise, overwritten, left), status)
+
+
+def serve_without_status(
+    logits: Tensor, placement: Placement, position: Tensor | None, purpose: Purpose, keys: DrawKeys | None
+) -> Tensor:
+    """Draws the tokens of a batch on a device, int64 [batch], as `serve` does; a pass over the logits is spared."""
+    noise = _noise_of_all(logits, placement, position, keys, purpose)
+    return _tokens([logits] * len(noise), placement, noise)
 
 
 def serve_with_noise(logits: Tensor, placement: Placement, noise: Tensor) -> Tensor:
@@ -211,6 +246,15 @@ def _tokens(
         return route(logits[0], noise[0], is_own=logits[0] is edited, left=left)
     drawn = [_drawn(*each, edited) for each in zip(logits, placement.groups, noise, strict=True)]
     return drawn[0] if placement.order is None else torch.cat(drawn).index_select(0, placement.order)
+
+
+def _noise_of_all(
+    logits: Tensor, placement: Placement, position: Tensor | None, keys: DrawKeys | None, purpose: Purpose
+) -> list[Tensor | None]:
+    """Makes what each group reads."""
+    is_widened = any(isinstance(group.route, WIDENING) for group in placement.groups)
+    room = logits.shape[1] if is_widened else 0  # so that `widened` has no need to copy
+    return noise_of_groups([_noise_of(group) for group in placement.groups], position, keys, purpose, room)
 
 
 def _noise_of(group: PlacedGroup) -> NoiseOfRows:

@@ -45,6 +45,8 @@ class Engine(NamedTuple):
         return self.name.partition("_")[0]
 
 
+ON_NPU = "from tests.integrations import emulated_npu; "
+TORCH_NPU = ("torch_npu", PINS["torch_npu"])
 ENGINES = (
     Engine(
         "vllm",
@@ -70,8 +72,8 @@ ENGINES = (
             "vllm_ascend.worker.npu_input_batch",
         ),
         ("vllm_ascend_parity.py",),
-        "from ascend_sample import hostcann; hostcann.activate(); ",
-        (("vllm", "0.23.0"), ("torch_npu", PINS["torch_npu"])),
+        ON_NPU,
+        (("vllm", "0.23.0"), TORCH_NPU),
     ),
     Engine(
         "sglang",
@@ -80,11 +82,19 @@ ENGINES = (
         ("sglang_backend.py", "sglang_drafts_parity.py"),
         "import torchvision_without_cuda; ",
     ),
+    Engine(
+        "sglang",
+        sglang.TESTED_VERSIONS,
+        ("sglang.srt.layers.sampler",),
+        ("sglang_npu.py",),
+        f"{ON_NPU}import torchvision_without_cuda; ",
+        (TORCH_NPU,),
+    ),
 )
 
 
 def package_folder(name: str, version: str, python: Path) -> Path:
-    """A package alone, without dependencies; an engine without compiled kernels, which need libraries of its devices."""
+    """A package alone, without dependencies; an engine without compiled kernels: they need its devices' libraries."""
     folder = BUILD / f"{name}-{version}"
     if not folder.exists():
         print(f"  installing {name}=={version}, without its dependencies", flush=True)
@@ -105,7 +115,7 @@ def check(engine: Engine, version: str, python: Path) -> bool:
     packages = [package_folder(*package, python) for package in ((engine.name, version), *engine.beside)]
     folders = (*packages, ROOT, ROOT / "tests" / "integrations", metadata)
     environment = variables(BUILD, folders)
-    print(f"{engine.name} {version}", flush=True)
+    print(" ".join((engine.name, version, *("-".join(package) for package in engine.beside))), flush=True)
 
     def import_error(*modules: str) -> str | None:
         finished = run(python, "-c", f"{engine.preparation}import {', '.join(modules)}", environment=environment)
@@ -122,7 +132,7 @@ def check(engine: Engine, version: str, python: Path) -> bool:
 def main() -> int:
     """Test every version, or those of one engine."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--engine", choices=[engine.name for engine in ENGINES])
+    parser.add_argument("--engine", choices=sorted({engine.name for engine in ENGINES}))
     chosen = parser.parse_args().engine
     BUILD.mkdir(parents=True, exist_ok=True)
     failed = []

@@ -23,6 +23,8 @@ from torch import Tensor
 from ascend_sample.integrations import sglang as adapter
 
 ROWS, COLUMNS = 400, 120
+DEVICE = "cpu"
+"""Where tensors are: `sglang_npu.py` puts them elsewhere."""
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +53,21 @@ def parameters(seed: int | None = 1, **changes: Any) -> SamplingBatchInfo:
         "vocab_size": COLUMNS,
         "sampling_seed": None if seed is None else torch.arange(ROWS) + seed,
     }
-    return SamplingBatchInfo(**(values | changes))
+    values |= changes
+    return SamplingBatchInfo(**{name: there(value) for name, value in values.items()})
+
+
+def there(value: Any) -> Any:
+    return value.to(DEVICE) if isinstance(value, Tensor) else value
 
 
 def logits() -> Tensor:
-    return torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(2)) * 3
+    return (torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(2)) * 3).to(DEVICE)
 
 
 def forward(sampler: Any, info: SamplingBatchInfo, return_logprob: bool = False, start: int = 0) -> tuple[Tensor, Any]:
     output = LogitsProcessorOutput(next_token_logits=logits())
-    positions = torch.arange(ROWS) + start
+    positions = there(torch.arange(ROWS) + start)
     ids = sampler(output, info, return_logprob, [0] * ROWS, [None] * ROWS, positions)
     return ids, output
 
@@ -116,19 +123,19 @@ def test_kept_sets_of_top_k_or_top_p_alone(sampler: Any) -> None:
             probabilities.repeat(count, 1), k.clamp(max=5), p, torch.zeros(count), False, None, torch.arange(count)
         )
         info = types.SimpleNamespace(
-            temperatures=torch.ones(count, 1),
-            top_ks=k,
-            top_ps=p,
-            min_ps=torch.zeros(count),
+            temperatures=there(torch.ones(count, 1)),
+            top_ks=there(k),
+            top_ps=there(p),
+            min_ps=there(torch.zeros(count)),
             need_min_p_sampling=False,
             need_top_k_sampling=True,
             need_top_p_sampling=True,
             max_top_k=None,
-            sampling_seed=torch.arange(count),
+            sampling_seed=there(torch.arange(count)),
             sampling_mask_batch_indices=None,
         )
         ids, _ = sampler._forward_ascend_backend(
-            logits_of_one.repeat(count, 1), info, False, False, torch.arange(count)
+            there(logits_of_one.repeat(count, 1)), info, False, False, there(torch.arange(count))
         )
         assert set(ids.tolist()) == set(own.tolist())
 
@@ -158,7 +165,7 @@ def test_sampling_masks(sampler: Any) -> None:
         assert output.next_token_sampling_mask_status[row] == SamplingMaskStatus.OK
         kept = output.next_token_sampling_mask_idx[row].tolist()
         assert kept == sorted(logits()[row].topk(int(info.top_ks[row])).indices.tolist())
-        expected = (logits()[row, kept].double() / info.temperatures[row]).log_softmax(0)
+        expected = (logits()[row, kept].cpu().double() / info.temperatures[row].cpu()).log_softmax(0)
         if row % 6:
             expected = expected[kept.index(int(ids[row]))].view(1)
         found = torch.as_tensor(output.next_token_sampling_logprobs[row]).double()

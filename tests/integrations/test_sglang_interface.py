@@ -102,12 +102,14 @@ def test_a_bound_of_all_top_k_saves_the_sort_on_a_device(npu: str, largest: int 
     sampler, columns = adapter.sampler_class(PlainSampler)(), 1400
     logits = torch.randn(ROWS, columns, generator=torch.Generator().manual_seed(1))
     values = info(
-        top_ks=torch.tensor([1, 20, 7, 3, 20 if largest == 20 else 1200], dtype=torch.int32), max_top_k=largest
+        temperatures=torch.tensor([[1.0], [0.2], [2.0], [1.0], [5.0]]),
+        top_ks=torch.tensor([1, 20, 7, 3, 20 if largest == 20 else 1200], dtype=torch.int32),
+        max_top_k=largest,
     )
     there = types.SimpleNamespace(
         **{name: value.to(npu) if isinstance(value, torch.Tensor) else value for name, value in vars(values).items()}
     )
-    for step in range(3):
+    for step in range(20):
         positions = torch.arange(ROWS) + step
         with hostcann.profile() as counters:
             ids, _ = sampler._forward_ascend_backend(logits.to(npu), there, False, False, positions.to(npu))

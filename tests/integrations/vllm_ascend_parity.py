@@ -1,7 +1,7 @@
 """vllm_ascend's own classes with the plugin installed, on the emulated NPU.
 
-`make test-integrations` runs this in an environment that has vLLM, vllm_ascend and torch_npu; there is no NPU in it, and
-none of vllm_ascend's compiled kernels.
+`make test-integrations` runs this in an environment that has vLLM, vllm_ascend and torch_npu; there is no NPU in it,
+and none of vllm_ascend's compiled kernels.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.integrations.emulated_npu import NPU  # isort: skip  before torch
+
+import pytest
+import torch
+import torch_npu  # noqa: F401
+import vllm
+from torch import Tensor
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.v1.sample import rejection_sampler as vllm_rejection
+from vllm.v1.sample import sampler as vllm_sampler
+from vllm.v1.sample.logits_processor import LogitsProcessors
+from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+from vllm.v1.worker.gpu_input_batch import CachedRequestState
+
 from ascend_sample import hostcann
-
-hostcann.activate()
-
-import pytest  # noqa: E402
-import torch  # noqa: E402
-import torch_npu  # noqa: E402, F401
-import vllm  # noqa: E402
-from torch import Tensor  # noqa: E402
-from vllm import SamplingParams  # noqa: E402
-from vllm.config import VllmConfig  # noqa: E402
-from vllm.v1.sample import rejection_sampler as vllm_rejection  # noqa: E402
-from vllm.v1.sample import sampler as vllm_sampler  # noqa: E402
-from vllm.v1.sample.logits_processor import LogitsProcessors  # noqa: E402
-from vllm.v1.sample.metadata import SamplingMetadata  # noqa: E402
-from vllm.v1.spec_decode.metadata import SpecDecodeMetadata  # noqa: E402
-from vllm.v1.worker.gpu_input_batch import CachedRequestState  # noqa: E402
-
-from ascend_sample.integrations import vllm as adapter  # noqa: E402
-from ascend_sample.integrations._host_values import facts_of  # noqa: E402
-from ascend_sample.integrations.vllm_served import draws_here, served  # noqa: E402
-from tests.integrations.drafting_checks import DraftChecks  # noqa: E402
-from tests.integrations.vllm_sources import check_ascend  # noqa: E402
+from ascend_sample.integrations import vllm as adapter
+from ascend_sample.integrations._host_values import facts_of
+from ascend_sample.integrations.vllm_served import draws_here, served
+from tests.integrations.drafting_checks import DraftChecks
+from tests.integrations.vllm_sources import check_ascend
 
 # vLLM calls the plugin before it imports vllm_ascend's sampler.
 adapter.register()
@@ -45,7 +44,6 @@ from vllm_ascend.sample import rejection_sampler, sampler  # noqa: E402
 from vllm_ascend.worker import block_table  # noqa: E402
 from vllm_ascend.worker.npu_input_batch import NPUInputBatch  # noqa: E402
 
-NPU = "npu:0"
 ROWS, VOCAB_SIZE = 40, 1000
 Configure = Callable[..., Any]
 

@@ -80,7 +80,8 @@ def check_ascend(root: Path) -> None:
     """Raises unless vllm_ascend's package in a folder is as the adapter needs it where its parts cannot be imported."""
     runner = Source(root, "worker/model_runner_v1.py")
     assert (
-        "logits = self.model.compute_logits(sample_hidden_states)" in runner.method("NPUModelRunner", "execute_model")[1]
+        "logits = self.model.compute_logits(sample_hidden_states)"
+        in runner.method("NPUModelRunner", "execute_model")[1]
     )
     body = runner.method("NPUModelRunner", "sample_tokens")[1]
     assert "apply_grammar_bitmask(scheduler_output, grammar_output, self.input_batch, logits)" in body

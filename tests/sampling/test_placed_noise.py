@@ -28,7 +28,7 @@ def groups(device: str) -> tuple[list[NoiseOfRows], DrawKeys, Tensor]:
     seed, position = np.array([-1, 7, 2**62, 5]), np.array([3, 0, 2**40, 9])
     parts = ((np.array([2, 0]), 5), (np.array([1]), 0), (np.array([3]), 11))
     made = [
-        NoiseOfRows(rows, torch.from_numpy(rows).to(device), torch.from_numpy(seed[rows]).to(device), lanes)
+        NoiseOfRows(rows, torch.from_numpy(rows).to(device), torch.from_numpy(seed).to(device), lanes)
         for rows, lanes in parts
     ]
     return made, DrawKeys(seed, position), torch.from_numpy(position).to(device)

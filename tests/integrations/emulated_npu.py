@@ -1,0 +1,20 @@
+"""Puts the emulated NPU in place, and what engines import beside torch_npu: to be imported before torch.
+
+torchair compiles graphs for NPUs, and comes with CANN; a sampler asks it for nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from unittest.mock import MagicMock
+
+from ascend_sample import hostcann
+
+PATCH = "torchair.ge_concrete_graph.ge_converter.experimental.patch_for_hcom_allreduce"
+NPU = "npu:0"
+
+hostcann.activate()
+for _name in ("torchair.configs.compiler_config", PATCH):
+    while _name:
+        sys.modules[_name] = MagicMock()
+        _name = _name.rpartition(".")[0]

@@ -1,0 +1,110 @@
+"""`tokens_with`, which engines draw with: the tokens of `sample_rows`, from what the host knows, in few launches."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.sampling import placed_noise
+from ascend_sample.sampling.functional import sample_rows, tokens_with
+from ascend_sample.sampling.params import DISTRIBUTION
+from ascend_sample.sampling.placed_noise import DrawKeys
+from ascend_sample.sampling.row_parameters import DTYPES, RowParameters
+
+ROWS, VOCAB_SIZE = 48, 700
+KINDS: dict[str, list[float]] = {
+    "temperature": [0.0, 1.0, 0.7, 1.0],
+    "top_k": [50, VOCAB_SIZE, 8, 2**20 + 1],
+    "top_p": [1.0, 0.9, 1.0],
+    "min_p": [0.0, 0.0, 1.0, 0.1, 0.0],
+}
+"""Each parameter's numbers, in turns."""
+MOST_LAUNCHES: Final = 32
+"""Of a step with rows of four routes: what the draws of each take, to take out its rows, and to put all in order."""
+MOST_COPIES: Final = 5
+"""Noise, the rows and parameters of each of three groups on a device, and the order of all."""
+
+
+def columns() -> dict[str, Tensor]:
+    row = torch.arange(ROWS)
+    return {name: torch.tensor(each, dtype=DTYPES[name])[row % len(each)] for name, each in KINDS.items()}
+
+
+def keys() -> DrawKeys:
+    rng = np.random.default_rng(5)
+    return DrawKeys(rng.integers(-(2**63), 2**63, ROWS), rng.integers(0, 5000, ROWS))
+
+
+def given(device: str, logits: Tensor, given_keys: DrawKeys | None, knows: bool) -> RowParameters:
+    """The rows as an engine has them: without seeds and positions, where it hands over keys."""
+    unread = torch.full((ROWS,), 77, dtype=torch.int64, device=device)
+    seed, position = (
+        (unread, unread) if given_keys is not None else (torch.from_numpy(each).to(device) for each in keys())
+    )
+    tensors = {name: column.to(device) for name, column in columns().items()} | {"seed": seed, "position": position}
+    facts = {name: column.numpy() for name, column in columns().items()} if knows else None
+    return RowParameters.of_tensors("test", logits, tensors, facts)
+
+
+def logits() -> Tensor:
+    return torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(2)) * 4
+
+
+def wanted() -> list[int]:
+    seed, position = map(torch.from_numpy, keys())
+    found: list[int] = sample_rows(logits(), **columns(), seed=seed, position=position).token_ids.tolist()
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_tokens_are_those_of_sample_rows(device: str, dtype: torch.dtype, knows: bool, has_keys: bool) -> None:
+    of_rows = logits().to(device, dtype)
+    chosen = keys() if has_keys and not of_rows.is_cpu else None  # the CPU kernel makes its noise itself
+    drawn = tokens_with(of_rows, given(device, of_rows, chosen, knows), keep_ties=False, keys=chosen)
+    seed, position = map(torch.from_numpy, keys())
+    expected = sample_rows(logits().to(dtype), **columns(), seed=seed, position=position).token_ids
+    assert drawn.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_keys_count_however_much_noise_that_is(npu: str, knows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is too much to be sent, a device makes it: of seeds and positions, which an engine's rows lack."""
+    monkeypatch.setattr(placed_noise, "MOST_SENT", 0)
+    of_rows = logits().to(npu)
+    assert tokens_with(of_rows, given(npu, of_rows, keys(), knows), False, keys()).tolist() == wanted()
+
+
+def test_groups_are_placed_by_copies_alone(npu: str) -> None:
+    """Rows of several routes: no launch looks up, converts or fills parameters, and none looks for statuses."""
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    of_rows = logits().to(npu)
+    parameters = given(npu, of_rows, keys(), knows=True)
+    tokens_with(of_rows, parameters, False, keys())
+    with hostcann.profile() as counted:
+        tokens_with(of_rows, parameters, False, keys())
+    assert not counted.synchronizations
+    assert counted.totals.launches <= MOST_LAUNCHES
+    assert counted.totals.copies <= MOST_COPIES
+
+
+@pytest.mark.parametrize("name", DISTRIBUTION)
+def test_facts_of_other_rows(name: str) -> None:
+    seed = torch.zeros(ROWS, dtype=torch.int64)
+    facts: dict[str, Any] = {field: column.numpy() for field, column in columns().items()}
+    facts[name] = facts[name][:-1]
+    with pytest.raises(ValueError, match=rf"^sample_rows: facts must have one value for each of the {ROWS} rows of"):
+        sample_rows(
+            logits().to("meta"),
+            **{f: c.to("meta") for f, c in columns().items()},
+            seed=seed.to("meta"),
+            position=seed.to("meta"),
+            facts=facts,
+        )
