@@ -94,8 +94,8 @@ def without_skip(report: Any) -> Any:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A worker of pytest-xdist has ended; one that has crashed says nothing."""
-    output = getattr(node, "workeroutput", {"hostcann": ["ended without a word"]})
-    node.config.stash.setdefault(WORKERS, {})[node.gateway.id] = output["hostcann"]
+    output = getattr(node, "workeroutput", {})
+    node.config.stash.setdefault(WORKERS, {})[node.gateway.id] = output.get("hostcann", ["ended without a word"])
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

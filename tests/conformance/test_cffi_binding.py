@@ -1,5 +1,6 @@
 """The cffi binding through the real torch_npu: results, order, lifetimes, errors."""
 
+import gc
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -244,7 +245,8 @@ class TestErrors:
     def test_no_memory_for_the_workspace(self, operator: str) -> None:
         arguments = tensors_of(WITH_Q[operator])
         torch.npu.synchronize()
-        scratch.release()  # it may hold a part of a large segment
+        scratch.release()  # it may hold a part of a large segment, as garbage may
+        gc.collect()
         torch.npu.empty_cache()
         # The outputs are small and come from the cache's first segment; the workspace needs one of its own.
         hostcann.inject("malloc", nth=1, count=100)
