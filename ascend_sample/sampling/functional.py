@@ -49,8 +49,8 @@ def sample_rows(
         purpose: which of the independent noises of a seed and a position.
         keep_ties: top-k keeps every logit that is equal to the k-th, as vLLM and transformers do.
         facts: what the host knows of these: numpy arrays [rows] by the names temperature, top_k, top_p and min_p, of
-            all that are given, so that a fused operator can serve the rows for which it is exact. Without it, rows on a
-            device take a route that serves every row.
+            all that are given, so that a fused operator can serve the rows for which it is exact. They are the tensors'
+            numbers: rows on a device are drawn by them. Without it, such rows take a route that serves every row.
 
     Returns:
         The ids and a status a row.
