@@ -44,7 +44,8 @@ WITH_STATES = ModuleModel(lambda input_ids: (SUCCESSOR.module(input_ids)[..., :1
 class Words:
     """What a streamer needs of a tokenizer."""
 
-    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+    def decode(self, tokens: int | Sequence[int], skip_special_tokens: bool = False) -> str:
+        tokens = [tokens] if isinstance(tokens, int) else tokens  # transformers 5.24 asks for single ones
         return "".join(WORDS[token] for token in tokens if not (skip_special_tokens and token == 0))
 
 
