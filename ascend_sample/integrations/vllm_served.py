@@ -10,7 +10,8 @@ def draws_here(sampler: Any) -> bool:
 
     A class of the engine that derives from a replaced one may draw itself, as vllm_ascend's for the 310P does.
     """
-    return bool(type(sampler).forward_native.__module__.startswith(f"{__package__}."))
+    method = getattr(type(sampler), "forward_native", None)
+    return getattr(method, "__module__", "").startswith(f"{__package__}.")
 
 
 class Served(NamedTuple):

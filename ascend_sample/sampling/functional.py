@@ -93,8 +93,8 @@ def sample_with(
     if len(logits) == 0:
         return RowsOutput(torch.empty_like(position), torch.empty_like(position, dtype=torch.int8))
     groups = _groups(logits, parameters, keep_ties)
-    where = None if keys is not None and not logits.is_cpu else position
-    return serve([logits] * len(groups), Placement.of(groups, logits), where, keep_ties, purpose, keys, kept=kept)
+    known = position if logits.is_cpu or keys is None else None
+    return serve([logits] * len(groups), Placement.of(groups, logits), known, keep_ties, purpose, keys, kept=kept)
 
 
 def tokens_with(
