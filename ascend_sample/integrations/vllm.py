@@ -156,8 +156,6 @@ def register() -> None:
     if batches is not None:
         _note_host_values(batches.InputBatch)
         _count_draws(batches.InputBatch)
-        if vllm_shards.is_switched_on():
-            vllm_shards.install(batches.InputBatch)
     states = _import_if_installed(V2_INTERFACE)
     if states is not None and hasattr(states.ModelState, "custom_sampler"):
         vllm_v2.install(states.ModelState)
@@ -230,10 +228,15 @@ def _make_no_noise(ascend_sampler: type[Any] | None) -> None:
 
 
 def _note_host_values(input_batch: type[Any]) -> None:
-    """Lets V1's batches note what they copy to the device, whenever they do."""
+    """Lets V1's batches note what they copy to the device, whenever they do: first when they are made.
+
+    vllm_ascend's batch derives from vLLM's, and is made without what makes that.
+    """
 
     @replacing(input_batch, "_make_sampling_metadata")
     def make_and_note(make: Callable[[Any], Any], self: Any) -> Any:
+        if vllm_shards.is_switched_on():
+            vllm_shards.install()
         metadata = make(self)
         rows = slice(self.num_reqs)
         facts = {

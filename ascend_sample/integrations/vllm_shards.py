@@ -65,24 +65,17 @@ def is_switched_on() -> bool:
     return os.environ.get(SWITCH, "0") not in ("", "0")
 
 
-def install(input_batch: type[Any]) -> None:
-    """Lets ranks draw from their own parts of the logits, from the first batch on; a second call changes nothing.
+def install() -> None:
+    """Lets ranks draw from their own parts of the logits; a second call changes nothing.
 
-    What is changed for that is imported by then, as the engine imports it: not before its platform is known.
-
-    Args:
-        input_batch: the class, which every runner of V1 makes one of.
+    What is changed for that is imported by the engine, when its platform is known: an engine that makes a batch has it.
     """
-
-    @replacing(input_batch, "__init__")
-    def make_and_install(make: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
-        make(self, *arguments, **named)
-        for module_name, class_name in RUNNERS.items():
-            module = sys.modules.get(module_name)
-            if module is not None:
-                install_runner(module, getattr(module, class_name))
-        install_logits_processor(importlib.import_module(LOGITS_PROCESSOR).LogitsProcessor)
-        install_sampler(importlib.import_module(SAMPLER).Sampler)
+    for module_name, class_name in RUNNERS.items():
+        module = sys.modules.get(module_name)
+        if module is not None:
+            install_runner(module, getattr(module, class_name))
+    install_logits_processor(importlib.import_module(LOGITS_PROCESSOR).LogitsProcessor)
+    install_sampler(importlib.import_module(SAMPLER).Sampler)
 
 
 def install_runner(module: Any, runner: type[Any]) -> None:

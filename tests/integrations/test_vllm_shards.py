@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from ascend_sample.integrations import _engine_rows, _late_gather, vllm_shards
+from ascend_sample.integrations import vllm as adapter
 from tests.decoding.planting import Trap, assert_caught
 from tests.integrations import split_engine_checks, vllm_split_engine
 from tests.integrations.vllm_split_engine import Engine, InputBatch, Ranks, Runner, here
@@ -153,12 +154,20 @@ class TestInstall:
             module = types.ModuleType(name)
             vars(module).update(attributes)
             monkeypatch.setitem(sys.modules, name, module)
-        batch = type("InputBatch", (InputBatch,), {})
-        vllm_shards.install(batch)
-        vllm_shards.install(batch)
-        assert not hasattr(runner.execute_model, "replaced")
-        for _ in range(2):
-            batch(300)
+        kind = type("InputBatch", (InputBatch,), {"_make_sampling_metadata": InputBatch._make_sampling_metadata})
+        adapter._note_host_values(kind)
+        adapter._note_host_values(kind)
+
+        class NPUInputBatch(kind):  # type: ignore[misc,valid-type]
+            """As vllm_ascend's, it does not call what makes the class that it derives from."""
+
+            def __init__(self) -> None:
+                vars(self).update(vars(InputBatch(300)))
+
+        for is_on in (False, True, True):
+            monkeypatch.setenv(vllm_shards.SWITCH, str(int(is_on)))
+            NPUInputBatch().refresh()
+            assert hasattr(runner.execute_model, "replaced") is is_on
         for function in (runner.execute_model, processor.forward, sampler.forward):
             assert not hasattr(function.replaced, "replaced")
 

@@ -21,6 +21,7 @@ import vllm
 from torch import Tensor
 from vllm import SamplingParams
 from vllm.config import VllmConfig
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.v1.sample import rejection_sampler as vllm_rejection
 from vllm.v1.sample import sampler as vllm_sampler
 from vllm.v1.sample.logits_processor import LogitsProcessors
@@ -30,6 +31,7 @@ from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from ascend_sample import hostcann
 from ascend_sample.integrations import vllm as adapter
+from ascend_sample.integrations import vllm_shards
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations.vllm_served import draws_here, served
 from tests.integrations.drafting_checks import DraftChecks
@@ -40,6 +42,7 @@ adapter.register()
 
 from vllm_ascend import ascend_config  # noqa: E402
 from vllm_ascend._310p.sample.sampler import AscendTopKTopPSampler310  # noqa: E402
+from vllm_ascend.ops.vocab_parallel_embedding import AscendLogitsProcessor  # noqa: E402
 from vllm_ascend.sample import rejection_sampler, sampler  # noqa: E402
 from vllm_ascend.worker import block_table  # noqa: E402
 from vllm_ascend.worker.npu_input_batch import NPUInputBatch  # noqa: E402
@@ -223,6 +226,22 @@ class TestBatch:
             "top_k": step.top_k.tolist(),
             "top_p": step.top_p.tolist(),
         }
+
+    def test_ranks_draw_from_parts_of_the_vocabulary_where_that_is_asked_for(
+        self, batch: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """vllm_ascend's batch is made, and changed, without a call of what makes vLLM's."""
+        for owner, name in (
+            (vllm_sampler.Sampler, "forward"),
+            (LogitsProcessor, "forward"),
+            (LogitsProcessor, "_gather_logits"),
+        ):
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+        assert not hasattr(vllm_sampler.Sampler.forward, "replaced")
+        monkeypatch.setenv(vllm_shards.SWITCH, "1")
+        batch._make_sampling_metadata()
+        assert hasattr(sampler.AscendSampler.forward, "replaced")
+        assert hasattr(AscendLogitsProcessor.forward, "replaced")
 
     def test_a_step_takes_few_launches_and_waits_for_nothing(self, batch: Any) -> None:
         asked, of_rows = sampler.AscendSampler(), logits()[:3].to(NPU)
