@@ -101,7 +101,7 @@ class RowParameters:
                         name, "facts", rule, f"{field} of shape {list(np.shape(facts[field]))}", "Give arrays [rows]."
                     )
             off = {field: np.full(len(logits), COLUMNS[field].off, COLUMNS[field].dtype) for field in DISTRIBUTION}
-            facts = off | {field: facts[field] for field in known}
+            facts = off | {field: np.asarray(facts[field], COLUMNS[field].dtype) for field in known}
         return cls(**tensors, facts=facts)
 
     @classmethod
@@ -120,7 +120,7 @@ class RowParameters:
     def of_rows_here(self, rows: npt.NDArray[np.int64]) -> RowParameters:
         """Returns what the host knows of some rows: on the CPU, but for seeds and positions, which stay as they are."""
         assert self.facts is not None, "the host knows them"
-        facts = {field: self.facts[field][rows].astype(COLUMNS[field].dtype, copy=False) for field in DISTRIBUTION}
+        facts = {field: array[rows] for field, array in self.facts.items()}
         return replace(self, **{field: torch.from_numpy(array) for field, array in facts.items()}, facts=facts)
 
     def repeated(self, times: int) -> RowParameters:
