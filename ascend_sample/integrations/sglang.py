@@ -161,7 +161,7 @@ def _drawn_with(
         seed=seed.repeat_interleave(rows_of_each),
         position=positions.view(-1).to(torch.int64),
         facts=None if facts is None else {name: numbers.repeat(rows_of_each) for name, numbers in facts.items()},
-        largest_k=None if top_k is None else _largest_k(logits, sampling_info.max_top_k),
+        largest_k=None if facts is not None or top_k is None else _largest_k(logits, sampling_info.max_top_k),
     )
 
 
