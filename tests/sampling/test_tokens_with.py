@@ -25,7 +25,7 @@ KINDS: dict[str, list[float]] = {
 }
 """Each parameter's numbers, in turns."""
 MOST_LAUNCHES: Final = 32
-"""Of a step with rows of four routes: what the draws of each take, to take out its rows, and to put all in order."""
+"""Of a step with three groups of rows: what their draws take, to take out their rows, and to put all in order."""
 MOST_COPIES: Final = 5
 """Noise, the rows and parameters of each of three groups on a device, and the order of all."""
 
@@ -56,9 +56,9 @@ def logits() -> Tensor:
     return torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(2)).mul(4).round()
 
 
-def wanted() -> list[int]:
+def wanted(dtype: torch.dtype = torch.float32) -> list[int]:
     seed, position = map(torch.from_numpy, keys())
-    found: list[int] = sample_rows(logits(), **columns(), seed=seed, position=position).token_ids.tolist()
+    found: list[int] = sample_rows(logits().to(dtype), **columns(), seed=seed, position=position).token_ids.tolist()
     return found
 
 
@@ -69,9 +69,7 @@ def test_tokens_are_those_of_sample_rows(device: str, dtype: torch.dtype, knows:
     of_rows = logits().to(device, dtype)
     chosen = keys() if has_keys and not of_rows.is_cpu else None  # the CPU kernel makes its noise itself
     drawn = tokens_with(of_rows, given(device, of_rows, chosen, knows), keep_ties=False, keys=chosen)
-    seed, position = map(torch.from_numpy, keys())
-    expected = sample_rows(logits().to(dtype), **columns(), seed=seed, position=position).token_ids
-    assert drawn.tolist() == expected.tolist()
+    assert drawn.tolist() == wanted(dtype)
 
 
 @pytest.mark.parametrize("knows", [True, False])
