@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ascend_sample.integrations import sglang_drafts, sglang_settings
+from ascend_sample.integrations import sglang_drafts, sglang_positions, sglang_settings
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import Asking, drawn_with
 from ascend_sample.integrations.sglang_masks import with_masks
 from ascend_sample.sampling import KeptSets, routes
 from ascend_sample.sampling.row_parameters import COLUMNS, Facts
-from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.seeds import random_seeds
 
 TESTED_VERSIONS: Final = ("0.5.23",)
@@ -30,7 +29,7 @@ BACKEND: Final = "ascend_sample"
 TENSORS: Final = {"temperature": "temperatures", "top_k": "top_ks", "top_p": "top_ps", "min_p": "min_ps"}
 """What SGLang calls the tensors of a batch, by what they hold."""
 _seeds: Final[WeakTensorKeyDictionary] = WeakTensorKeyDictionary()
-"""int64 [rows], of the requests whose temperatures a tensor has: SGLang's own are there under
+"""int64 [rows] on the CPU, of the requests whose temperatures a tensor has: SGLang's own are there under
 `enable_deterministic_inference` alone."""
 
 
@@ -57,6 +56,7 @@ def register() -> None:
     note_host_values(batches.SamplingBatchInfo, lambda: sglang_drafts.is_in_use(BACKEND))
     sglang_drafts.install(_drawn, BACKEND)
     sglang_settings.keep_backend(BACKEND)
+    sglang_positions.install()
 
 
 def sampler_class(original: type[Any]) -> type[Any]:
@@ -106,8 +106,9 @@ def _forward(
     """
     rows = sampler.masked_rows
     asking = None if rows is None else Asking(np.asarray(rows, np.int64), sampler.sampling_mask_max_tokens)
+    known = sglang_positions.of_rows(sampling_info, positions)
     drawn, sampler.kept = _drawn_with(
-        logits, sampling_info, positions, is_filtered=not simple_sampling_case, asking=asking
+        logits, sampling_info, known, is_filtered=not simple_sampling_case, asking=asking
     )
     token_ids = drawn.to(torch.int32)
     if not return_logprob:
@@ -133,7 +134,7 @@ def _drawn_with(
     Args:
         logits: [rows, vocab_size], as the model gave them.
         sampling_info: SGLang's tensors of a value a request.
-        positions: int64 [rows], of the tokens before those that are drawn.
+        positions: int64 [rows], of the tokens before those that are drawn, on the CPU or where the logits are.
         rows_of_each: how many rows each request has, one after another: the nodes of its drafts.
         is_filtered: some request has a filter.
         asking: for what is kept of rows; None: nobody does.
@@ -149,7 +150,11 @@ def _drawn_with(
     seed = random_seeds(len(temperature)) if seed is None else seed.to(torch.int64)
 
     def spread(of_requests: Tensor | None) -> Tensor | None:
-        return None if of_requests is None else of_requests.repeat_interleave(rows_of_each)
+        if of_requests is None or rows_of_each == 1:
+            return of_requests
+        if facts is not None and not of_requests.is_cpu:
+            return of_requests.new_empty(len(logits))  # the facts are read
+        return of_requests.repeat_interleave(rows_of_each)
 
     return drawn_with(
         logits,
@@ -158,7 +163,7 @@ def _drawn_with(
         top_k=spread(top_k),
         top_p=spread(top_p),
         min_p=spread(min_p),
-        seed=seed.repeat_interleave(rows_of_each),
+        seed=seed if rows_of_each == 1 else seed.repeat_interleave(rows_of_each),
         position=positions.view(-1).to(torch.int64),
         facts=None if facts is None else {name: numbers.repeat(rows_of_each) for name, numbers in facts.items()},
         largest_k=None if facts is not None or top_k is None else _largest_k(logits, sampling_info.max_top_k),
@@ -180,7 +185,7 @@ def note_host_values(batch_info: type[Any], draws_here: Callable[[], bool]) -> N
         values = {name: [getattr(params, name) for params in asked] for name in TENSORS}
         _note(info, {name: np.asarray(values[name], dtype=COLUMNS[name].dtype) for name in TENSORS})
         if info.sampling_seed is None and draws_here():
-            _seeds[info.temperatures] = _seeds_of(asked, info.temperatures.device)
+            _seeds[info.temperatures] = _seeds_of(asked)
         return info
 
     @replacing(batch_info, "filter_batch")
@@ -193,7 +198,7 @@ def note_host_values(batch_info: type[Any], draws_here: Callable[[], bool]) -> N
         if facts is not None:
             _note(self, {name: of_rows[rows] for name, of_rows in facts.items()})
         if seeds is not None:
-            _seeds[self.temperatures] = seeds.index_select(0, to_device(rows, seeds.device))
+            _seeds[self.temperatures] = seeds[torch.from_numpy(rows)]
         return found
 
     @replacing(batch_info, "merge_batch")
@@ -208,16 +213,16 @@ def note_host_values(batch_info: type[Any], draws_here: Callable[[], bool]) -> N
         return found
 
 
-def _seeds_of(asked: Sequence[Any], device: torch.device) -> Tensor:
+def _seeds_of(asked: Sequence[Any]) -> Tensor:
     """Returns the seeds of SGLang's requests, int64 [rows]: random where there is none, and for the copies of one.
 
     Copies have the seed of their request, and nothing that tells which they are: all would be the same text.
     """
-    seeds = random_seeds(len(asked)).numpy()
+    seeds = random_seeds(len(asked))
     for row, params in enumerate(asked):
         if params.sampling_seed is not None and params.n == 1:
             seeds[row] = params.sampling_seed
-    return to_device(seeds, device)
+    return seeds
 
 
 def _note(info: Any, facts: Facts) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
+from ascend_sample.integrations import sglang_positions
 from ascend_sample.integrations._left_alone import say_left
 from ascend_sample.integrations._replacing import replacing
 
@@ -65,7 +66,7 @@ def install(draw_nodes: Callable[[Tensor, Any, Tensor, int], Tensor], backend: s
             spec = importlib.import_module(CONTEXT).get_spec()
             reason = _why_left(spec, batch.sampling_info, named.get("watermark_state"))
             if reason is None:
-                nodes = _Nodes(logits_output, batch.sampling_info, verify_input.positions)
+                nodes = _Nodes(logits_output, batch.sampling_info, sglang_positions.of_nodes(verify_input))
             else:
                 say_left(eagle_sample, reason, "sglang")
         before = _nodes.set(nodes)

@@ -1,17 +1,16 @@
 """vLLM: a sampler with the interface of V1's `TopKTopPSampler`, a plugin that installs it, and V2's `custom_sampler`.
 
-Nothing of vLLM is imported before `register` runs inside it. Tested versions: `TESTED_VERSIONS` (docs/integrations.md).
+Nothing of vLLM is imported here: what it has is changed as it imports it. Tested versions: `TESTED_VERSIONS` (docs/integrations.md).
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from ascend_sample.integrations import vllm_cpu, vllm_drafts, vllm_served, vllm_
 from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._generators import CountedGenerator, KnownRows, SeedSource
 from ascend_sample.integrations._host_values import facts_of, note
+from ascend_sample.integrations._importing import when_imported
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations._rows import draw, to_device
 from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
@@ -127,7 +127,7 @@ class TopKTopPSampler(nn.Module):
 def register() -> None:
     """Installs the sampler in vLLM and, where it is installed, in vllm_ascend: the plugin's entry point.
 
-    vLLM calls it in each of its processes, possibly more than once. ``ASCEND_SAMPLE_VLLM=0`` switches it off, and
+    vLLM calls it in each of its processes, possibly more than once. Modules are changed when they are imported. ``ASCEND_SAMPLE_VLLM=0`` switches it off, and
     ``ASCEND_SAMPLE_VLLM_SHARDS=1`` lets ranks draw from their own parts of the logits. With an untested version of vLLM
     nothing is changed, and a warning says so.
     """
@@ -142,26 +142,13 @@ def register() -> None:
         )
         return
     for module_name, class_name in CLASS_NAMES.items():
-        module = _import_if_installed(module_name)
-        original = getattr(module, class_name, None)
-        if original is not None and "replaced" not in vars(original):  # its own: vllm_ascend's derives from vLLM's
-            setattr(module, class_name, _replacement(original))
-    _make_no_noise(getattr(_import_if_installed(ASCEND_SAMPLER), "AscendSampler", None))
-    vllm_cpu.install(_import_if_installed)
+        when_imported(module_name, partial(_replace_sampler, class_name))
+    when_imported(ASCEND_SAMPLER, _make_no_noise)
+    vllm_cpu.install()
     for module_name, class_name in REJECTION_SAMPLERS.items():
-        sampler = getattr(_import_if_installed(module_name), class_name, None)
-        if sampler is not None:
-            vllm_drafts.install(sampler)
-    batches = _import_if_installed(INPUT_BATCH)
-    if batches is not None:
-        _note_host_values(batches.InputBatch)
-        _count_draws(batches.InputBatch)
-    states = _import_if_installed(V2_INTERFACE)
-    if states is not None and hasattr(states.ModelState, "custom_sampler"):
-        vllm_v2.install(states.ModelState)
-        samplers = _import_if_installed(V2_REJECTION_SAMPLER)
-        if samplers is not None:
-            vllm_v2.install_drafts(samplers.RejectionSampler)
+        when_imported(module_name, partial(_verify_drafts, class_name))
+    when_imported(INPUT_BATCH, _take_batches)
+    when_imported(V2_INTERFACE, _take_v2)
     # Beneath vLLM's own logger, so that it is shown where vLLM's messages are.
     logging.getLogger("vllm.ascend_sample").info(
         "ascend_sample draws the tokens of vLLM %s; %s=0 switches it off.", version, SWITCH
@@ -172,16 +159,25 @@ def _version_of_vllm() -> str:
     return str(importlib.import_module("vllm").__version__).partition("+")[0]
 
 
-def _import_if_installed(name: str) -> Any:
-    """Returns the module; None where its package is not installed or this version of it has no such module."""
-    if name in sys.modules:
-        return sys.modules[name]
-    try:
-        if importlib.util.find_spec(name) is None:
-            return None
-    except ModuleNotFoundError:  # the package around it
-        return None
-    return importlib.import_module(name)
+def _replace_sampler(class_name: str, module: Any) -> None:
+    original = getattr(module, class_name, None)
+    if original is not None and "replaced" not in vars(original):  # its own: vllm_ascend's derives from vLLM's
+        setattr(module, class_name, _replacement(original))
+
+
+def _verify_drafts(class_name: str, module: Any) -> None:
+    vllm_drafts.install(getattr(module, class_name, None))
+
+
+def _take_batches(module: Any) -> None:
+    _note_host_values(module.InputBatch)
+    _count_draws(module.InputBatch)
+
+
+def _take_v2(module: Any) -> None:
+    if hasattr(module.ModelState, "custom_sampler"):
+        vllm_v2.install(module.ModelState)
+        when_imported(V2_REJECTION_SAMPLER, lambda samplers: vllm_v2.install_drafts(samplers.RejectionSampler))
 
 
 def _replacement(original: type[Any]) -> type[Any]:
@@ -215,13 +211,13 @@ def _logits_are_sharded(original: type[Any]) -> bool:
     return bool(getattr(ascend_config(original), "enable_reduce_sample", False))
 
 
-def _make_no_noise(ascend_sampler: type[Any] | None) -> None:
+def _make_no_noise(module: Any) -> None:
     """Spares what vllm_ascend's enable_async_exponential makes beside the model: no draw here asks for that noise.
 
     The generators of the requests would make it, which are where their positions come from.
     """
 
-    @replacing(ascend_sampler, "do_async_exponential")
+    @replacing(getattr(module, "AscendSampler", None), "do_async_exponential")
     def make_unless_drawn_here(make: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
         if not vllm_served.draws_here(self.topk_topp_sampler):
             make(self, *arguments, **named)

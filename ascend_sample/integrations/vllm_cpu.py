@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ascend_sample.integrations._importing import when_imported
 from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations.vllm_drafts import SMALLEST_TEMPERATURE
 
@@ -21,17 +22,17 @@ PENALTIES: Final = "vllm.v1.sample.ops.penalties"
 PROCESSORS: Final = "vllm.v1.sample.logits_processor.builtin"
 
 
-def install(find_module: Callable[[str], Any]) -> None:
-    """Puts the functions below in the place of vLLM's, for tensors on the CPU; a second call changes nothing.
+def install() -> None:
+    """Puts the functions below in the place of vLLM's, for tensors on the CPU; a second call changes nothing."""
+    when_imported(SAMPLER, _take_sampler)
+    when_imported(PENALTIES, lambda module: _replace(module, "apply_penalties", apply_penalties))
+    when_imported(PROCESSORS, lambda module: _replace(module.MinPLogitsProcessor, "apply", apply_min_p))
 
-    Args:
-        find_module: returns a module of vLLM by its name, None where there is none.
-    """
-    sampler = getattr(find_module(SAMPLER), "Sampler", None)
+
+def _take_sampler(module: Any) -> None:
+    sampler = getattr(module, "Sampler", None)
     _replace(sampler, "gather_logprobs", gather_logprobs)
     _replace(sampler, "apply_temperature", apply_temperature)
-    _replace(find_module(PENALTIES), "apply_penalties", apply_penalties)
-    _replace(getattr(find_module(PROCESSORS), "MinPLogitsProcessor", None), "apply", apply_min_p)
 
 
 def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:

@@ -16,6 +16,8 @@ from tests.integrations.drafting_engine import LENGTH, VOCAB_SIZE, Request, mode
 
 NODES = 7
 OFF = 1 << 30
+DEVICE = "cpu"
+"""Where SGLang's tensors are: `sglang_npu.py` puts them elsewhere."""
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"prompt": [3, 4], "seed": 1, "temperature": 0.7, "top_k": OFF},
     {"prompt": [7, 1, 2], "seed": 5, "temperature": 1.0, "top_k": 1},  # greedy, as SGLang says it
@@ -24,13 +26,17 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 )
 
 
+def there(tensor: Tensor) -> Tensor:
+    return tensor.to(DEVICE)
+
+
 def requests() -> list[Request]:
     return [Request(**kind) for kind in REQUESTS]
 
 
 def info_of(asked: list[Request], **changes: Any) -> dict[str, Any]:
     """Returns what SGLang's `SamplingBatchInfo` has of the requests."""
-    return {
+    values = {
         "temperatures": torch.tensor([[each.temperature] for each in asked]),
         "top_ks": torch.tensor([each.top_k for each in asked], dtype=torch.int32),
         "top_ps": torch.tensor([each.top_p for each in asked]),
@@ -42,7 +48,8 @@ def info_of(asked: list[Request], **changes: Any) -> dict[str, Any]:
         "need_min_p_sampling": False,
         "vocab_size": VOCAB_SIZE,
         "sampling_seed": torch.tensor([each.seed for each in asked]),
-    } | changes
+    }
+    return {name: there(value) if isinstance(value, Tensor) else value for name, value in (values | changes).items()}
 
 
 def follow(
@@ -91,8 +98,8 @@ class Trees:
         """Decodes without drafts."""
         for _ in range(LENGTH):
             texts = [each.prompt + each.output for each in self.requests]
-            positions = torch.tensor([len(text) - 1 for text in texts])
-            drawn = self.sample(torch.stack([model(text) for text in texts]), self.info, positions)
+            positions = there(torch.tensor([len(text) - 1 for text in texts]))
+            drawn = self.sample(there(torch.stack([model(text) for text in texts])), self.info, positions)
             for each, token in zip(self.requests, drawn.tolist(), strict=True):
                 each.output.append(token)
         return [each.output for each in self.requests]
@@ -136,25 +143,24 @@ class Trees:
                 of_nodes.append([*of_nodes[parent], token] if of_nodes else request.prompt + request.output)
             texts += of_nodes
             positions += [len(text) - 1 for text in of_nodes]
-        index = torch.arange(len(trees) * NODES).view(-1, NODES)
         verify_input = SimpleNamespace(
-            draft_token=torch.tensor([token for nodes in trees for token, _ in nodes]),
-            positions=torch.tensor(positions),
-            retrieve_index=index,
-            retrieve_next_token=torch.tensor([first for first, _ in rows]),
-            retrieve_next_sibling=torch.tensor([sibling for _, sibling in rows]),
+            draft_token=there(torch.tensor([token for nodes in trees for token, _ in nodes])),
+            positions=there(torch.tensor(positions)),
+            retrieve_index=there(torch.arange(len(trees) * NODES).view(-1, NODES)),
+            retrieve_next_token=there(torch.tensor([first for first, _ in rows])),
+            retrieve_next_sibling=there(torch.tensor([sibling for _, sibling in rows])),
             draft_token_num=NODES,
             max_tree_depth=NODES,
             tree_topk=-1,
         )
         batch = SimpleNamespace(
-            device="cpu",
-            seq_lens=torch.tensor([len(each.prompt + each.output) - 1 for each in self.requests]),
+            device=DEVICE,
+            seq_lens=there(torch.tensor([len(each.prompt + each.output) - 1 for each in self.requests])),
             sampling_info=self.info,
             forward_mode=SimpleNamespace(is_idle=lambda: False),
             return_logprob=False,
         )
-        logits = SimpleNamespace(next_token_logits=torch.stack([model(text) for text in texts]))
+        logits = SimpleNamespace(next_token_logits=there(torch.stack([model(text) for text in texts])))
         predict, lengths, accept_index = self.verify(verify_input, batch, logits)
         for request, length, path in zip(self.requests, lengths.tolist(), accept_index, strict=True):
             request.output += predict[path[:length].long()].tolist()

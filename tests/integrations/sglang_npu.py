@@ -1,4 +1,4 @@
-"""The tests of `sglang_backend.py` on the emulated NPU, where SGLang takes it for one of its platforms.
+"""The tests of `sglang_backend.py` and `sglang_drafts_parity.py` on the emulated NPU, one of SGLang's platforms.
 
 `make test-integrations` runs this in an environment that has SGLang and torch_npu; there is no NPU in it.
 """
@@ -10,10 +10,11 @@ import torchvision_without_cuda  # noqa: F401  # isort: skip  before SGLang
 
 from sglang.srt.utils import is_npu
 
-from tests.integrations import sglang_backend
+from tests.integrations import drafting_trees, sglang_backend
 from tests.integrations.sglang_backend import *  # noqa: F403  the tests, and their fixture
+from tests.integrations.sglang_drafts_parity import *  # noqa: F403  as well
 
-sglang_backend.DEVICE = emulated_npu.NPU
+sglang_backend.DEVICE = drafting_trees.DEVICE = emulated_npu.NPU
 
 
 def test_sglang_runs_on_it() -> None:

@@ -98,8 +98,10 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Installed:
         vllm_cpu.PENALTIES: parts.penalties,
         vllm_cpu.PROCESSORS: types.SimpleNamespace(MinPLogitsProcessor=parts.min_p),
     }
-    vllm_cpu.install(modules.get)
-    vllm_cpu.install(modules.get)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    vllm_cpu.install()
+    vllm_cpu.install()
     return parts
 
 
@@ -212,8 +214,8 @@ def test_the_plugin_installs_it_once(vllm: Installed, monkeypatch: pytest.Monkey
     module.Sampler = type("Sampler", (Sampler,), {})  # type: ignore[attr-defined]
     modules = {"vllm": types.ModuleType("vllm"), vllm_cpu.SAMPLER: module}
     modules["vllm"].__version__ = adapter.TESTED_VERSIONS[-1]  # type: ignore[attr-defined]
-    monkeypatch.setattr(adapter, "_import_if_installed", modules.get)
-    monkeypatch.setitem(sys.modules, "vllm", modules["vllm"])
+    for name, installed in modules.items():
+        monkeypatch.setitem(sys.modules, name, installed)
     monkeypatch.delenv(adapter.SWITCH, raising=False)
     adapter.register()
     assert module.Sampler.gather_logprobs.replaced is Sampler.gather_logprobs

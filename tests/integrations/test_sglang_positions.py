@@ -1,0 +1,132 @@
+"""Positions of SGLang's requests on the host; `sglang_npu.py` has SGLang's own runner."""
+
+from __future__ import annotations
+
+import sys
+import types
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample import hostcann
+from ascend_sample.integrations import sglang as adapter
+from ascend_sample.integrations import sglang_positions
+
+ROWS, COLUMNS, MOST_LAUNCHES = 4, 1400, 21
+LENGTHS = torch.tensor([5, 1, 900, 77])
+NAMES = tuple(adapter.TENSORS.values())
+
+
+class Runner:
+    """Does what SGLang's `ModelRunner` does behind the model."""
+
+    def sample(self, logits_output: Tensor, forward_batch: Any) -> Tensor:
+        positions = forward_batch.seq_lens - 1
+        info = forward_batch.sampling_info
+        return adapter._forward(SimpleNamespace(masked_rows=None), logits_output, info, False, False, positions)[0]
+
+
+@pytest.fixture
+def runner() -> Any:
+    own = type("ModelRunner", (Runner,), {"sample": Runner.sample})
+    sglang_positions.take_runner(own)
+    sglang_positions.take_runner(own)
+    assert not hasattr(own.sample.replaced, "replaced"), "it is wrapped once"  # type: ignore[attr-defined]
+    return own()
+
+
+def info_on(device: str) -> Any:
+    """Requests with a top-k, of which the host knows all, as it does in SGLang."""
+    facts = {
+        "temperature": np.array([0.7, 1, 1, 2], np.float32),
+        "top_k": np.array([20, 1, 900, 40], np.int32),
+        "top_p": np.array([0.9, 1, 1, 0.95], np.float32),
+        "min_p": np.zeros(ROWS, np.float32),
+    }
+    tensors = {name: torch.from_numpy(facts[field]).to(device) for field, name in adapter.TENSORS.items()}
+    is_needed = {f"need_{field}_sampling": True for field in ("top_k", "top_p", "min_p")}
+    info = SimpleNamespace(**tensors, **is_needed, max_top_k=None, sampling_seed=None)
+    adapter._note(info, facts)
+    adapter._seeds[info.temperatures] = torch.tensor([3, -4, 2**62, 8])
+    return info
+
+
+def batch_on(device: str, info: Any, lengths: Tensor | None, step: int) -> Any:
+    known = None if lengths is None else lengths + step
+    return SimpleNamespace(sampling_info=info, seq_lens=(LENGTHS + step).to(device), seq_lens_cpu=known)
+
+
+def logits_of(step: int) -> Tensor:
+    return torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(step)) * 2
+
+
+def test_the_host_makes_the_noise_of_a_step(runner: Any, npu: str) -> None:
+    info, on_cpu = info_on(npu), info_on("cpu")
+    for step in range(20):
+        expected = runner.sample(logits_of(step), batch_on("cpu", on_cpu, None, step))
+        logits, batch = logits_of(step).to(npu), batch_on(npu, info, LENGTHS, step)
+        with hostcann.profile() as counted:
+            found = runner.sample(logits, batch)
+        assert torch.equal(found.cpu(), expected)
+        assert not counted.synchronizations
+        assert counted.totals.launches <= MOST_LAUNCHES
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS[:3], torch.cat((LENGTHS, LENGTHS))])
+def test_lengths_that_are_not_those_of_the_rows(runner: Any, npu: str, lengths: Tensor | None) -> None:
+    """SGLang pads a batch for its other ranks, or knows no lengths on the host."""
+    expected = runner.sample(logits_of(0), batch_on("cpu", info_on("cpu"), None, 0))
+    found = runner.sample(logits_of(0).to(npu), batch_on(npu, info_on(npu), lengths, 0))
+    assert torch.equal(found.cpu(), expected)
+
+
+def test_another_batch_than_the_runners(runner: Any) -> None:
+    """What is sampled behind the runner, or by something within it, has positions of its own."""
+    info, positions = info_on("cpu"), torch.arange(ROWS)
+    assert sglang_positions.of_rows(info, positions) is positions
+
+    class Within(Runner):
+        def sample(self, logits_output: Tensor, forward_batch: Any) -> Any:
+            assert sglang_positions.of_rows(info, positions) is positions
+            return sglang_positions.of_rows(forward_batch.sampling_info, positions).tolist()
+
+    sglang_positions.take_runner(Within)
+    assert Within().sample(logits_of(0), batch_on("cpu", info_on("cpu"), LENGTHS, 1)) == LENGTHS.tolist()
+    assert sglang_positions.of_rows(info, positions) is positions
+
+
+def test_an_empty_sequence_is_where_sglang_says() -> None:
+    """Its decode steps clamp positions."""
+    taken: list[list[int]] = []
+
+    class Within(Runner):
+        def sample(self, logits_output: Tensor, forward_batch: Any) -> Any:
+            taken.append(sglang_positions.of_rows(forward_batch.sampling_info, LENGTHS).tolist())
+
+    sglang_positions.take_runner(Within)
+    batch = SimpleNamespace(sampling_info=info_on("cpu"), seq_lens_cpu=torch.tensor([0, 1, 2, 3], dtype=torch.int32))
+    Within().sample(logits_of(0), batch)
+    assert taken == [[0, 0, 1, 2]]
+
+
+def test_chains_of_drafts_follow_the_lengths() -> None:
+    nodes = {"positions": torch.tensor([5, 6, 7, 1, 2, 3]), "draft_token_num": 3}
+    chain = SimpleNamespace(**nodes, tree_topk=1, seq_lens_cpu=torch.tensor([5, 1]))
+    assert torch.equal(sglang_positions.of_nodes(chain), chain.positions)
+    assert sglang_positions.of_nodes(chain) is not chain.positions
+    tree = SimpleNamespace(**nodes, tree_topk=2, seq_lens_cpu=torch.tensor([5, 1]))
+    assert sglang_positions.of_nodes(tree) is tree.positions
+    for unknown in (SimpleNamespace(**nodes, tree_topk=1, seq_lens_cpu=None), SimpleNamespace(**nodes, tree_topk=-1)):
+        assert sglang_positions.of_nodes(unknown) is unknown.positions
+
+
+def test_the_runner_is_taken_when_sglang_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = types.ModuleType(sglang_positions.RUNNER)
+    module.ModelRunner = type("ModelRunner", (Runner,), {"sample": Runner.sample})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    sglang_positions.install()
+    assert module.ModelRunner.sample.replaced is Runner.sample
