@@ -1,6 +1,7 @@
 """Puts the emulated NPU in place, and what engines import beside torch_npu: to be imported before torch.
 
-torchair compiles graphs for NPUs, and comes with CANN; a sampler asks it for nothing.
+torchair compiles graphs for NPUs, and comes with CANN; SGLang's kernels for them are on no index. A sampler asks them for
+nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from unittest.mock import MagicMock
 from ascend_sample import hostcann
 
 PATCH = "torchair.ge_concrete_graph.ge_converter.experimental.patch_for_hcom_allreduce"
+KERNELS = ("norm.gemma_rmsnorm", "kvcacheio", "sample")
 NPU = "npu:0"
 
 hostcann.activate()
-for _name in ("torchair.configs.compiler_config", PATCH):
+for _name in ("torchair.configs.compiler_config", PATCH, "custom_ops", *map("sgl_kernel_npu.{}".format, KERNELS)):
     while _name:
         sys.modules[_name] = MagicMock()
         _name = _name.rpartition(".")[0]

@@ -85,7 +85,7 @@ ENGINES = (
     Engine(
         "sglang",
         sglang.TESTED_VERSIONS,
-        ("sglang.srt.layers.sampler",),
+        ("sglang.srt.layers.sampler", "sglang.srt.model_executor.model_runner"),
         ("sglang_npu.py",),
         f"{ON_NPU}import torchvision_without_cuda; ",
         (TORCH_NPU,),
