@@ -35,7 +35,8 @@ def draw(
         seed: int64 [rows], on any device.
         position: int64 [rows], on any device.
         keep_ties: top-k keeps every logit that is equal to the k-th.
-        facts: what the host knows of the parameters, so that a device's fused operators can serve the rows.
+        facts: what the host knows of the parameters, so that a device's fused operators can serve the rows: these are
+            read there then, and parameters tell which are on.
         parameters: those that shape the distribution, [rows] each; None is off.
 
     Returns:
@@ -68,16 +69,20 @@ def drawn_with(
     ``largest_k`` is as of `tokens_with`, and says nothing of what is kept.
     """
     check_logits("sample_rows", logits)
-    converted: dict[str, Any] = {
-        name: None if tensor is None else tensor.to(DTYPES[name]) for name, tensor in parameters.items()
-    }
+    on = {name: tensor for name, tensor in parameters.items() if tensor is not None}
     keys = _keys(seed, position, logits)
     if keys is None:
         seed, position = to_device(seed, logits.device), to_device(position, logits.device)
     else:
         seed = position = torch.empty(len(logits), dtype=torch.int64, device=logits.device)  # they are not read
-    given = dict.fromkeys(DISTRIBUTION) | converted | {"seed": seed, "position": position}
-    rows = RowParameters.of_tensors("sample_rows", logits, given, facts)
+    if facts is not None and asking is None and not logits.is_cpu:
+        known = {name: facts[name] for name in on}
+        rows = RowParameters.of_facts("sample_rows", logits, known, seed, position)
+    else:
+        given: dict[str, Tensor | None] = dict.fromkeys(DISTRIBUTION)
+        given |= {name: tensor.to(DTYPES[name]) for name, tensor in on.items()}
+        given |= {"seed": seed, "position": position}
+        rows = RowParameters.of_tensors("sample_rows", logits, given, facts)
     if asking is None:
         return tokens_with(logits, rows, keep_ties, keys, largest_k), None
     kept = KeptRows.of_rows(asking.rows, rows, logits.shape[1], keep_ties, asking.most).begun()

@@ -107,9 +107,7 @@ def _forward(
     rows = sampler.masked_rows
     asking = None if rows is None else Asking(np.asarray(rows, np.int64), sampler.sampling_mask_max_tokens)
     known = sglang_positions.of_rows(sampling_info, positions)
-    drawn, sampler.kept = _drawn_with(
-        logits, sampling_info, known, is_filtered=not simple_sampling_case, asking=asking
-    )
+    drawn, sampler.kept = _drawn_with(logits, sampling_info, known, is_filtered=not simple_sampling_case, asking=asking)
     token_ids = drawn.to(torch.int32)
     if not return_logprob:
         return token_ids, None
@@ -150,10 +148,8 @@ def _drawn_with(
     seed = random_seeds(len(temperature)) if seed is None else seed.to(torch.int64)
 
     def spread(of_requests: Tensor | None) -> Tensor | None:
-        if of_requests is None or rows_of_each == 1:
+        if of_requests is None or rows_of_each == 1 or (facts is not None and not logits.is_cpu):
             return of_requests
-        if facts is not None and not of_requests.is_cpu:
-            return of_requests.new_empty(len(logits))  # the facts are read
         return of_requests.repeat_interleave(rows_of_each)
 
     return drawn_with(

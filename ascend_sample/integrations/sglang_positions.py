@@ -61,7 +61,7 @@ def of_nodes(verify_input: Any) -> Tensor:
     Args:
         verify_input: SGLang's `EagleVerifyInput`, or what it has for n-grams. A tree's depths are on the device alone.
     """
-    lengths = getattr(verify_input, "seq_lens_cpu", None)
+    lengths: Tensor | None = getattr(verify_input, "seq_lens_cpu", None)
     if lengths is None or verify_input.tree_topk != 1:
         positions: Tensor = verify_input.positions
         return positions

@@ -1,6 +1,7 @@
 """vLLM: a sampler with the interface of V1's `TopKTopPSampler`, a plugin that installs it, and V2's `custom_sampler`.
 
-Nothing of vLLM is imported here: what it has is changed as it imports it. Tested versions: `TESTED_VERSIONS` (docs/integrations.md).
+Nothing of vLLM is imported here: what it has is changed as it imports it. Tested versions: `TESTED_VERSIONS`
+(docs/integrations.md).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ascend_sample.integrations._generators import CountedGenerator, KnownRows, 
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._importing import when_imported
 from ascend_sample.integrations._replacing import replacing
-from ascend_sample.integrations._rows import draw, to_device
+from ascend_sample.integrations._rows import draw
 from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
 from ascend_sample.sampling import filter_logits
 
@@ -70,13 +71,13 @@ def sample(
         int64 [rows], and what the processed modes report: float32 [rows, vocab_size] logits or logprobs.
     """
     seed, position = sampler.seed_source.take(len(logits), generators)
-    ones = torch.ones(len(logits), device=logits.device)
-    filters: dict[str, Any] = {"temperature": ones, "top_k": k, "top_p": p, "keep_ties": sampler.keep_ties}
-    drawn: dict[str, Any] = filters | {"seed": seed, "position": position}
     facts = generators.facts if isinstance(generators, KnownRows) else facts_of(len(logits), k, p)
-    if facts is not None and not facts["temperature"].all():
-        drawn["temperature"] = to_device(torch.from_numpy(facts["temperature"]), logits.device)
-    token_ids = draw(logits, **drawn, facts=facts)
+    if facts is None:
+        temperature = torch.ones(len(logits), device=logits.device)
+    else:
+        temperature = torch.from_numpy(facts["temperature"])
+    filters: dict[str, Any] = {"top_k": k, "top_p": p, "keep_ties": sampler.keep_ties}
+    token_ids = draw(logits, **filters, temperature=temperature, seed=seed, position=position, facts=facts)
     vllm_served.count(len(logits))
     if sampler.logprobs_mode not in ("processed_logits", "processed_logprobs"):
         return token_ids, None
@@ -127,9 +128,9 @@ class TopKTopPSampler(nn.Module):
 def register() -> None:
     """Installs the sampler in vLLM and, where it is installed, in vllm_ascend: the plugin's entry point.
 
-    vLLM calls it in each of its processes, possibly more than once. Modules are changed when they are imported. ``ASCEND_SAMPLE_VLLM=0`` switches it off, and
-    ``ASCEND_SAMPLE_VLLM_SHARDS=1`` lets ranks draw from their own parts of the logits. With an untested version of vLLM
-    nothing is changed, and a warning says so.
+    vLLM calls it in each of its processes, possibly more than once. Modules are changed when they are imported.
+    ``ASCEND_SAMPLE_VLLM=0`` switches it off, and ``ASCEND_SAMPLE_VLLM_SHARDS=1`` lets ranks draw from their own parts
+    of the logits. With an untested version of vLLM nothing is changed, and a warning says so.
     """
     if os.environ.get(SWITCH) == "0":
         return
@@ -166,7 +167,9 @@ def _replace_sampler(class_name: str, module: Any) -> None:
 
 
 def _verify_drafts(class_name: str, module: Any) -> None:
-    vllm_drafts.install(getattr(module, class_name, None))
+    sampler = getattr(module, class_name, None)
+    if sampler is not None:
+        vllm_drafts.install(sampler)
 
 
 def _take_batches(module: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,11 +54,13 @@ class Rows(NamedTuple):
         return self.logits.shape[1]
 
     def divisor(self) -> Tensor | None:
-        """Returns the temperatures, float32 [rows, 1] with 1 for 0; None where all are 1."""
+        """Returns the temperatures, float32 [rows, 1] with 1 for 0; None where all are 1, as the host knows."""
         temperature, facts = self.parameters.filters().get("temperature"), self.parameters.facts
-        if temperature is not None and (facts is None or not facts["temperature"].all()):
+        if temperature is None or (facts is not None and np.isin(facts["temperature"], (0, 1)).all()):
+            return None
+        if facts is None:  # else the host has written them so
             temperature = torch.where(temperature == 0, 1.0, temperature)
-        return None if temperature is None else temperature.unsqueeze(1)
+        return temperature.unsqueeze(1)
 
     def column(self, field: str) -> Tensor | None:
         """Returns a parameter, [rows, 1]; None where it is off for all."""
@@ -101,30 +104,48 @@ class Greedy:
 
 
 class FusedV2:
-    """The second operator, for rows that all have a top_k that it honours, and all or none the temperature 1."""
+    """The second operator, for rows that all have a top_k that it honours, and the argmax for those that are greedy.
+
+    At temperature 1 logits are taken as they are, whatever the other rows have: a shift would round them.
+    """
 
     def __init__(self, rows: Rows) -> None:
         self.lanes = min(rows.most_k, rows.vocab_size)
         self._top_k, self._min_p = rows.parameters.top_k, rows.parameters.min_p
         self._top_p = exceeded(rows.parameters.top_p)
-        self._divisor = rows.divisor()
+        self._divisor, facts = rows.divisor(), rows.parameters.facts
+        self._is_plain, self._is_greedy = None, None
+        if self._divisor is not None and (facts is None or np.isin(facts["temperature"], (0, 1)).any()):
+            self._is_plain = self._divisor == 1
+        if facts is not None and ((facts["temperature"] == 0) | (facts["top_k"] == 1)).any():
+            self._is_greedy = self._top_k == 1
 
-    leaves_kept = True
-    """What it keeps of rows."""
+    @property
+    def leaves_kept(self) -> bool:
+        """Tells whether it can leave what it keeps of rows: of a greedy one that is what the operator finds."""
+        return self._is_greedy is None
 
     @property
     def can_leave(self) -> bool:
-        """Tells whether it has what logprobs need: at temperature 1 logits are drawn from as they are."""
-        return self._divisor is not None
+        """Tells whether it has what logprobs need of all rows: at temperature 1 there is no base."""
+        return self.leaves_kept and self._divisor is not None and self._is_plain is None
 
     def __call__(self, logits: Tensor, noise: Tensor | None, is_own: bool, left: Leftover | None = None) -> Tensor:
         assert noise is not None, "each row reads its ranks"
         values = cleaned_in_float32(logits, is_own)
+        best_ids = None if self._is_greedy is None else values.argmax(1, keepdim=True)
         if self._divisor is not None:
-            is_best_wanted = left is not None and not left.is_filtered
-            base = left.look_for_best(values) if left is not None and is_best_wanted else base_of(largest_of(values))
+            if left is not None and not left.is_filtered:
+                base = left.look_for_best(values)
+            else:
+                base = base_of(largest_of(values) if best_ids is None else values.gather(1, best_ids))
+            if self._is_plain is not None:
+                base.masked_fill_(self._is_plain, 0)
             scaled(values, base, self._divisor, out=values)
-        return self._draw(values, noise, left)
+        token_ids = self._draw(values, noise, left)
+        if best_ids is None or self._is_greedy is None:
+            return token_ids
+        return torch.where(self._is_greedy, best_ids.squeeze(1), token_ids)
 
     def _draw(self, values: Tensor, noise: Tensor, left: Leftover | None = None) -> Tensor:
         is_filtered = left is not None and left.is_filtered

@@ -245,20 +245,15 @@ def group_rows(
     whole, fused = SamplingRoute.SEGMENTS, SamplingRoute.FUSED_SEGMENTS
     if whole in rows_of and fused in rows_of:  # the operator keeps all of a row without top_p, bit for bit
         rows_of[fused] = np.sort(np.concatenate((rows_of.pop(whole), rows_of[fused])))
+    greedy, ranked = SamplingRoute.GREEDY, SamplingRoute.FUSED_V2
+    if rows_of.keys() == {greedy, ranked}:  # an argmax of all rows reads less than what gathers two groups
+        rows_of[ranked] = np.sort(np.concatenate((rows_of.pop(greedy), rows_of[ranked])))
     groups = []
     for route, rows in rows_of.items():
         if route is SamplingRoute.TOP_K:
             least = np.searchsorted(CANDIDATE_COUNTS, every_k[rows])
             parts = [(rows[least == place], count) for place, count in enumerate(CANDIDATE_COUNTS)]
         else:
-            parts = [(part, int(every_k[part][is_bounded[part]].max(initial=1))) for part in _parts(route, rows, facts)]
+            parts = [(rows, int(every_k[rows][is_bounded[rows]].max(initial=1)))]
         groups += [Group(route, part, most_k) for part, most_k in parts if len(part) > 0]
     return groups
-
-
-def _parts(route: SamplingRoute, rows: npt.NDArray[np.int64], facts: Facts) -> Sequence[npt.NDArray[np.int64]]:
-    """Splits rows of a route by what the other rows must not make different for them."""
-    if route is SamplingRoute.FUSED_V2:  # at temperature 1 logits are taken as they are, without rounding a shift
-        is_plain = facts["temperature"][rows] == 1
-        return rows[is_plain], rows[~is_plain]
-    return (rows,)

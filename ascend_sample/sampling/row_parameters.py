@@ -94,15 +94,25 @@ class RowParameters:
         if logits.is_cpu:
             facts = {field: tensors[field].numpy() for field in DISTRIBUTION}
         elif facts is not None:
-            for field in known:
-                if np.shape(facts[field]) != (len(logits),):
-                    rule = f"have one value for each of the {len(logits)} rows of logits"
-                    refuse(
-                        name, "facts", rule, f"{field} of shape {list(np.shape(facts[field]))}", "Give arrays [rows]."
-                    )
-            off = {field: np.full(len(logits), COLUMNS[field].off, COLUMNS[field].dtype) for field in DISTRIBUTION}
-            facts = off | {field: np.asarray(facts[field], COLUMNS[field].dtype) for field in known}
+            facts = _columns_of(name, {field: facts[field] for field in known}, len(logits))
         return cls(**tensors, facts=facts)
+
+    @classmethod
+    def of_facts(cls, name: str, logits: Tensor, facts: Facts, seed: Tensor, position: Tensor) -> RowParameters:
+        """Makes parameters that the host alone knows, for rows on a device: their tensors mean nothing.
+
+        Args:
+            name: of the function that messages begin with.
+            logits: valid.
+            facts: of the fields that are on for some row.
+            seed: int64 [rows], on the device; it is read where the host does not make the noise.
+            position: as well.
+
+        Raises:
+            ValueError: facts have another shape.
+        """
+        unread = dict.fromkeys(DISTRIBUTION, logits.new_empty(len(logits), dtype=torch.float32))
+        return cls(**unread, seed=seed, position=position, facts=_columns_of(name, facts, len(logits)))
 
     @classmethod
     def uniform(cls, values: Mapping[str, Any], logits: Tensor) -> RowParameters:
@@ -158,6 +168,16 @@ class RowParameters:
         tensors = {name: on_device(getattr(self, name)) for name in TENSORS}
         facts = None if self.facts is None else {name: on_host(array) for name, array in self.facts.items()}
         return RowParameters(**tensors, facts=facts)
+
+
+def _columns_of(name: str, facts: Facts, rows: int) -> Facts:
+    """Returns facts of all fields of `DISTRIBUTION`, in their dtypes: those that are not named are off."""
+    for field, numbers in facts.items():
+        if np.shape(numbers) != (rows,):
+            rule = f"have one value for each of the {rows} rows of logits"
+            refuse(name, "facts", rule, f"{field} of shape {list(np.shape(numbers))}", "Give arrays [rows].")
+    off = {field: np.full(rows, COLUMNS[field].off, COLUMNS[field].dtype) for field in DISTRIBUTION}
+    return off | {field: np.asarray(numbers, COLUMNS[field].dtype) for field, numbers in facts.items()}
 
 
 def uniform(field: str, number: Any, rows: int, device: torch.device) -> Tensor:

@@ -137,6 +137,8 @@ def sent_for_operators(
 ) -> tuple[RowParameters, Tensor]:
     """Sends parameters of some rows, in the operators' terms, and the rows themselves, in one copy and no launch.
 
+    Temperatures of 0 are sent as 1: greedy rows have a top_k of 1.
+
     Args:
         here: from `RowParameters.of_rows_here`.
         rows: which.
@@ -146,6 +148,7 @@ def sent_for_operators(
         The parameters on the device, and the rows, int64.
     """
     own, count = here.for_operators(logits.shape[1]), len(rows)
+    own = replace(own, temperature=own.temperature.masked_fill(own.temperature == 0, 1))
     words = np.zeros((2 + len(DISTRIBUTION), -(-count // ALIGNMENT) * ALIGNMENT), np.int32)
     words[:2].reshape(-1)[: 2 * count] = rows.view(np.int32)
     for place, field in enumerate(DISTRIBUTION, start=2):

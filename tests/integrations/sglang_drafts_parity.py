@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 import torchvision_without_cuda  # noqa: F401  before SGLang
 from sglang.srt.layers import sampler as sglang_sampler
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput

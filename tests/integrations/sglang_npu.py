@@ -19,15 +19,15 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.utils import is_npu
+from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.integrations import sglang as adapter
 from tests.integrations import drafting_trees, sglang_backend
 from tests.integrations.sglang_backend import *  # noqa: F403  the tests, and their fixture
 from tests.integrations.sglang_drafts_parity import *  # noqa: F403  as well
 
 sglang_backend.DEVICE = drafting_trees.DEVICE = emulated_npu.NPU
-ROWS, COLUMNS, MOST_LAUNCHES = 16, 32000, 12
+ROWS, COLUMNS, MOST_LAUNCHES = 16, 32000, 14
 ASKED = ({"top_k": 20, "temperature": 0.7}, {"top_k": 50, "top_p": 0.9}, {"temperature": 0.0}, {"top_k": 7, "n": 2})
 
 
@@ -52,7 +52,7 @@ def requests() -> SamplingBatchInfo:
 
 
 @pytest.fixture
-def step_of(sampler: Any) -> Callable[[SamplingBatchInfo, int, bool], Callable[[], Tensor]]:  # noqa: F405
+def step_of(sampler: Any) -> Callable[[SamplingBatchInfo, int, bool], Callable[[], Tensor]]:
     """Returns what samples a decode step with SGLang's runner, of a batch at a position that the host knows or not."""
     from sglang.srt.model_executor.model_runner import ModelRunner
 

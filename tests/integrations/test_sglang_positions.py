@@ -16,7 +16,7 @@ from ascend_sample import hostcann
 from ascend_sample.integrations import sglang as adapter
 from ascend_sample.integrations import sglang_positions
 
-ROWS, COLUMNS, MOST_LAUNCHES = 4, 1400, 21
+ROWS, COLUMNS, MOST_LAUNCHES = 4, 1400, 15
 LENGTHS = torch.tensor([5, 1, 900, 77])
 NAMES = tuple(adapter.TENSORS.values())
 

@@ -48,7 +48,7 @@ from vllm_ascend.worker import block_table  # noqa: E402
 from vllm_ascend.worker.npu_input_batch import NPUInputBatch  # noqa: E402
 
 ROWS, VOCAB_SIZE = 40, 1000
-MOST_LAUNCHES, ENGINES_OWN = 20, 8
+MOST_LAUNCHES, ENGINES_OWN = 15, 8
 """Of a step with greedy rows, and rows with top-k and top-p: all, and those of vLLM and vllm_ascend among them."""
 OF_DRAW = r"ascend_sample/(integrations|sampling)/\w+\.py:"
 """A line of this package."""

@@ -272,7 +272,6 @@ class TestRoutes:
         groups = routes.group_rows(facts, 32000, torch.bfloat16, NEW_CANN, keep_ties=False)
         assert [group.route for group in groups] == [
             SamplingRoute.FUSED_SEGMENTS,  # with the rows that no filter cuts
-            SamplingRoute.FUSED_V2,  # at temperature 1
             SamplingRoute.FUSED_V2,
             SamplingRoute.GREEDY,
             SamplingRoute.SORTED_SEGMENTS,
