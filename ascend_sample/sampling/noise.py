@@ -92,15 +92,41 @@ def exponential_noise(
 def _exponential_noise_torch(seed: Tensor, position: Tensor, lanes: int, purpose: int, first_lane: int) -> Tensor:
     """Draws the noise by its specification in torch, on any device."""
     pairs = torch.arange(first_lane // 2, (first_lane + lanes + 1) // 2, dtype=torch.int64, device=seed.device)
-    counter = (pairs, torch.full_like(pairs, purpose), *_words(position[:, None]))
-    even_high, even_low, odd_high, odd_low = _philox(counter, _words(seed[:, None]))
-    noise = torch.stack((_exponential(even_high, even_low), _exponential(odd_high, odd_low)), dim=-1)
-    return noise.flatten(1)[:, :lanes].contiguous()
+    shape = (len(seed), len(pairs))
+    (position_low, position_high), key = (_words(number).unsqueeze(2) for number in (position, seed))
+    evens = torch.stack((position_low.expand(shape), pairs.expand(shape)))
+    odds = torch.stack((position_high.expand(shape), torch.full_like(pairs, purpose).expand(shape)))
+    odd_lanes, even_lanes = _exponential(*_philox(evens, odds, key.flip(0)))
+    return torch.stack((even_lanes, odd_lanes), dim=-1).flatten(1)[:, :lanes].contiguous()
 
 
-def _words(number: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the low and the high 32 bits of int64, as int64 that are not negative."""
-    return number & _WORD, _high_word(number) & _WORD
+def _words(number: Tensor) -> Tensor:
+    """Returns the low and the high 32 bits of int64, as int64 [2, count] that are not negative."""
+    return (number.view(torch.int32).to(torch.int64) & _WORD).view(-1, 2).t()
+
+
+def _philox(evens: Tensor, odds: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Applies Philox 4x32-10 to words of 32 bits in int64: both halves of a round at once, in half the launches.
+
+    Args:
+        evens: [2, rows, pairs], the words 2 and 0.
+        odds: [2, rows, pairs], the words 3 and 1.
+        key: [2, rows, 1], its second word and its first.
+
+    Returns:
+        As ``evens`` and as ``odds``.
+    """
+    borrowed, steps = (
+        torch.stack([torch.full((1, 1), number, dtype=torch.int64, device=key.device) for number in numbers])
+        for numbers in ([multiplier - 2**32 for multiplier in _MULTIPLIERS], reversed(_KEY_STEPS))
+    )
+    rounds = torch.arange(_ROUNDS, dtype=torch.int64, device=key.device).view(-1, 1, 1, 1)
+    for key_of_round in ((key + rounds * steps) & _WORD).unbind():
+        # word * multiplier = word * 2^32 + word * borrowed: the product would not fit, and what is added does.
+        word = evens.flip(0)
+        added = word * borrowed
+        evens, odds = (word + _high_word(added)) ^ odds ^ key_of_round, added & _WORD
+    return evens, odds
 
 
 def _high_word(number: Tensor) -> Tensor:
@@ -109,29 +135,6 @@ def _high_word(number: Tensor) -> Tensor:
     There is no shift: on an NPU a shift by a number would copy that number to the device each time.
     """
     return number.view(torch.int32)[..., 1::2].to(torch.int64)
-
-
-def _philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Applies Philox 4x32-10 to words of 32 bits in int64, which are broadcast."""
-    word_0, word_1, word_2, word_3 = counter
-    key_0, key_1 = key
-    for _ in range(_ROUNDS):
-        high_0, low_0 = _multiply(word_0, _MULTIPLIERS[0])
-        high_2, low_2 = _multiply(word_2, _MULTIPLIERS[1])
-        word_0, word_1, word_2, word_3 = high_2 ^ word_1 ^ key_0, low_2, high_0 ^ word_3 ^ key_1, low_0
-        key_0 = (key_0 + _KEY_STEPS[0]) & _WORD
-        key_1 = (key_1 + _KEY_STEPS[1]) & _WORD
-    return word_0, word_1, word_2, word_3
-
-
-def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-    """Returns the high and the low 32 bits of a product, for a multiplier above 2^31.
-
-    The product itself would not fit: word * multiplier = word * 2^32 - rest, and the rest is below 2^62.
-    """
-    rest = word * (2**32 - multiplier)
-    borrowed = _high_word(rest + _WORD)  # rest / 2^32, rounded up
-    return word - borrowed, borrowed * 2**32 - rest
 
 
 def _exponential(high: Tensor, low: Tensor) -> Tensor:

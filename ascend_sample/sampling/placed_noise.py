@@ -79,7 +79,7 @@ def noise_of_groups(
     reading = [group for group in groups if group.lanes > 0]
     known = [] if keys is None else [_known(group, keys, purpose) for group in reading]
     if not known or reading[0].seed.is_cpu or not (position is None or can_be_sent(known)):
-        made = [_made_there(group, position, purpose) for group in reading]
+        made = _made_there(reading, position, purpose)
     else:
         made = sent(known, reading[0].seed.device, room)
     each = iter(made)
@@ -90,13 +90,20 @@ def _known(group: NoiseOfRows, keys: DrawKeys, purpose: Purpose) -> KnownNoise:
     return KnownNoise(DrawKeys(*(of_batch[group.rows] for of_batch in keys)), group.lanes, purpose)
 
 
-def _made_there(group: NoiseOfRows, position: Tensor | None, purpose: Purpose) -> Tensor:
-    """Makes the noise where the seeds are."""
+def _made_there(groups: Sequence[NoiseOfRows], position: Tensor | None, purpose: Purpose) -> list[Tensor]:
+    """Makes the noise where the seeds are: all at once, with as many lanes as any group reads."""
+    if not groups:
+        return []
     assert position is not None, "it is left out where the host knows it"
-    keys = (group.seed, position)
-    if group.rows_there is not None:
-        keys = (group.seed.index_select(0, group.rows_there), position.index_select(0, group.rows_there))
-    return exponential_noise(*keys, group.lanes, purpose=purpose)
+    lanes = max(group.lanes for group in groups)
+
+    def of(group: NoiseOfRows, tensor: Tensor) -> Tensor:
+        return tensor if group.rows_there is None else tensor.index_select(0, group.rows_there)
+
+    if len(groups) == 1:
+        return [exponential_noise(of(groups[0], groups[0].seed), of(groups[0], position), lanes, purpose=purpose)]
+    noise = exponential_noise(groups[0].seed, position, lanes, purpose=purpose)
+    return [of(group, noise[:, : group.lanes]) for group in groups]
 
 
 def can_be_sent(parts: Sequence[KnownNoise]) -> bool:

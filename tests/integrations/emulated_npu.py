@@ -1,7 +1,7 @@
 """Puts the emulated NPU in place, and what engines import beside torch_npu: to be imported before torch.
 
-torchair compiles graphs for NPUs, and comes with CANN; SGLang's kernels for them are on no index. A sampler asks for none
-of that.
+torchair compiles graphs for NPUs, and comes with CANN; SGLang's kernels for them are on no index. A sampler asks for
+none of that.
 """
 
 from __future__ import annotations
