@@ -91,7 +91,7 @@ class Trees:
 
     def __init__(self, sample: Callable[..., Tensor], verify: Callable[..., Any], info: Callable[..., Any]) -> None:
         self.sample, self.verify = sample, verify
-        self.requests = requests()
+        self.requests, self.is_chain = requests(), False
         self.info = info(**info_of(self.requests))
 
     def plain(self) -> list[list[int]]:
@@ -106,7 +106,7 @@ class Trees:
 
     def decode(self, is_chain: bool, right: list[list[int]]) -> list[list[int]]:
         """Decodes with drafts of which about half are what plain decoding gives."""
-        generator, self.steps = torch.Generator().manual_seed(2), 0
+        generator, self.steps, self.is_chain = torch.Generator().manual_seed(2), 0, is_chain
         while min(len(each.output) for each in self.requests) < LENGTH:
             self.step([self.tree(is_chain, right[row], row, generator) for row in range(len(self.requests))])
             self.steps += 1
@@ -143,6 +143,7 @@ class Trees:
                 of_nodes.append([*of_nodes[parent], token] if of_nodes else request.prompt + request.output)
             texts += of_nodes
             positions += [len(text) - 1 for text in of_nodes]
+        lengths = torch.tensor([len(each.prompt + each.output) - 1 for each in self.requests])
         verify_input = SimpleNamespace(
             draft_token=there(torch.tensor([token for nodes in trees for token, _ in nodes])),
             positions=there(torch.tensor(positions)),
@@ -151,11 +152,12 @@ class Trees:
             retrieve_next_sibling=there(torch.tensor([sibling for _, sibling in rows])),
             draft_token_num=NODES,
             max_tree_depth=NODES,
-            tree_topk=-1,
+            tree_topk=1 if self.is_chain else -1,
+            seq_lens_cpu=lengths if self.is_chain else None,
         )
         batch = SimpleNamespace(
             device=DEVICE,
-            seq_lens=there(torch.tensor([len(each.prompt + each.output) - 1 for each in self.requests])),
+            seq_lens=there(lengths),
             sampling_info=self.info,
             forward_mode=SimpleNamespace(is_idle=lambda: False),
             return_logprob=False,
