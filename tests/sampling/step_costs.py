@@ -84,6 +84,7 @@ BUDGETS = {
     "top-k": _all_alike(10, FLOAT, top_k=50),
     "top-k, top-p": _all_alike(10, FLOAT, top_k=50, top_p=0.9),
     "top-k, top-p, temperature": _all_alike(14, FLOAT, top_k=50, top_p=0.9, temperature=0.7),
+    "greedy, and top-k with and without a temperature": Budget(16, FLOAT, SIX_KINDS[:3]),
     "no filter": _all_alike(18, FLOAT),
     "temperature alone": _all_alike(19, FLOAT, temperature=0.7),
     "min-p": _all_alike(20, FLOAT + MARK, min_p=0.1),
