@@ -44,6 +44,8 @@ def test_whoever_imports_a_name_gets_the_changed_one(write: Write) -> None:
     assert importlib.import_module("engine_step").draw() == "here"
     assert seen == ["here"]
     assert importlib.import_module("engine_functions").__spec__.loader.get_source("engine_functions")
+    del sys.modules["engine_functions"]
+    assert importlib.import_module("engine_functions").draw() == "its own"
 
 
 def test_what_is_there_is_changed_at_once_and_once(write: Write) -> None:

@@ -95,8 +95,9 @@ def test_another_batch_than_the_runners(runner: Any) -> None:
             return sglang_positions.of_rows(forward_batch.sampling_info, positions).tolist()
 
     sglang_positions.take_runner(Within)
-    assert Within().sample(logits_of(0), batch_on("cpu", info_on("cpu"), LENGTHS, 1)) == LENGTHS.tolist()
-    assert sglang_positions.of_rows(info, positions) is positions
+    batch = batch_on("cpu", info_on("cpu"), LENGTHS, 1)
+    assert Within().sample(logits_of(0), batch) == LENGTHS.tolist()
+    assert sglang_positions.of_rows(batch.sampling_info, positions) is positions
 
 
 def test_an_empty_sequence_is_where_sglang_says() -> None:

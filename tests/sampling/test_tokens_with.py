@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import placed_noise
+from ascend_sample.sampling import device_routes, placed_noise
 from ascend_sample.sampling.functional import sample_rows, tokens_with
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
-from ascend_sample.sampling.row_parameters import DTYPES, RowParameters
+from ascend_sample.sampling.row_parameters import COLUMNS, DTYPES, RowParameters
 
 ROWS, VOCAB_SIZE = 48, 700
 KINDS: dict[str, list[float]] = {
@@ -92,6 +92,31 @@ def test_groups_are_placed_by_copies_alone(npu: str) -> None:
     assert not counted.synchronizations
     assert counted.totals.launches <= MOST_LAUNCHES
     assert counted.totals.copies <= MOST_COPIES
+
+
+def drawn_together(npu: str, of_rows: Tensor, **known: list[float]) -> Tensor:
+    """Draws rows of which the host knows all, with their places as seeds."""
+    rows = len(of_rows)
+    facts = {name: np.array(known[name], COLUMNS[name].dtype) for name in known}
+    unread = torch.zeros(rows, dtype=torch.int64, device=npu)
+    parameters = RowParameters.of_facts("test", of_rows.to(npu), facts, unread, unread)
+    return tokens_with(of_rows.to(npu), parameters, False, DrawKeys(np.arange(rows), np.zeros(rows, np.int64))).cpu()
+
+
+def test_rows_at_temperature_1_are_as_they_are_beside_others(npu: str) -> None:
+    """Less their maximum, the second and the third best would be equal, and the one with the lower id would stay."""
+    of_rows, rows = torch.tensor([[2.0, 0.9e-8, 1e-8, -5.0]]).repeat(200, 1), range(200)
+    found = drawn_together(npu, of_rows, temperature=[1 + row % 2 for row in rows], top_k=[2] * 200)
+    assert set(found[::2].tolist()) == {0, 2}
+    alone = drawn_together(npu, of_rows, temperature=[1] * 200, top_k=[2] * 200)
+    assert torch.equal(found[::2], alone[::2])
+
+
+def test_greedy_rows_take_the_best_whatever_the_operator_says(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody documents which of several equals an operator takes."""
+    monkeypatch.setattr(device_routes, "draw_by_second_operator", lambda values, *_: (values.argmin(1), values))
+    of_rows = torch.tensor([[1.0, 3.0, 3.0, torch.nan, -5.0]]).repeat(4, 1)
+    assert drawn_together(npu, of_rows, temperature=[0, 1, 1, 2], top_k=[0, 1, 2, 2]).tolist() == [1, 1, 3, 3]
 
 
 @pytest.mark.parametrize("name", DISTRIBUTION)
