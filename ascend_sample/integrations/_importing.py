@@ -28,8 +28,8 @@ class _Waiting(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in self.changes:
             return None
-        found = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((spec for spec in found if spec is not None), None)
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module

@@ -102,7 +102,7 @@ def _exponential_noise_torch(seed: Tensor, position: Tensor, lanes: int, purpose
 
 def _words(number: Tensor) -> Tensor:
     """Returns the low and the high 32 bits of int64, as int64 [2, count] that are not negative."""
-    return (number.view(torch.int32).to(torch.int64) & _WORD).view(-1, 2).t()
+    return (number.contiguous().view(torch.int32).to(torch.int64) & _WORD).view(-1, 2).t()
 
 
 def _philox(evens: Tensor, odds: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -101,6 +101,13 @@ def test_published_vectors(device: str, counter: tuple[int, ...], key: tuple[int
     assert distance_in_ulp(noise, exact_of([words])).max() < 2.5
 
 
+def test_columns_of_a_table(device: str) -> None:
+    table = torch.stack(seeds_and_positions(20), 1).to(device)
+    expected = exponential_noise(*seeds_and_positions(20), 9)
+    assert torch.equal(exponential_noise(table[:, 0], table[:, 1], 9).cpu(), expected)
+    assert torch.equal(_exponential_noise_torch(table[:, 0], table[:, 1], 9, 0, 0).cpu(), expected)
+
+
 @pytest.mark.parametrize("lanes", [0, 1, 2, 3, 15, 16, 17, 50, 1001])
 @pytest.mark.parametrize("purpose", [*Purpose, WORD])
 def test_torch_and_native_agree(lanes: int, purpose: int) -> None:
