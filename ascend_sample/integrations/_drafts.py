@@ -15,10 +15,12 @@ from ascend_sample.sampling.draft_judging import (
     Proposals,
     finite_kept,
     judge_with,
+    judging_noise,
     never_empty,
 )
 from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.noise import Purpose, exponential_noise
+from ascend_sample.sampling.placed_noise import DrawKeys, KnownNoise
 from ascend_sample.sampling.row_parameters import Facts, RowParameters
 
 NAME = "verify_drafts"
@@ -54,18 +56,29 @@ def verified(layout: ChainLayout, drawn_ids: Tensor, draft_ids: Tensor, drawn: D
         tokens = layout.table(drawn_ids)
         found = Judgement(tokens, layout.accepted(tokens, layout.padded(draft_ids)))
     else:
-        device = drawn_ids.device
-        seed, position = to_device(drawn.seed, device), to_device(drawn.position, device)
-        vocab_size = drawn.probabilities.shape[1]
-        first = layout.places.view(-1, layout.most + 1)[:, 0]
-        judged = layout.places_of_drafts
-        noise = JudgingNoise(
-            exponential_noise(seed[judged], position[judged], 1, purpose=Purpose.ACCEPTANCE).view(-1),
-            exponential_noise(seed[first], position[first], vocab_size, purpose=Purpose.RESAMPLING),
-        )
+        noise = _noise_of(layout, drawn.seed, drawn.position, drawn.probabilities)
         found = judge_with(drawn.rule, drawn.probabilities, drawn_ids, draft_ids, layout, drawn.proposals, noise)
     is_beyond = layout.columns > found.accepted.unsqueeze(1)
     return Judgement(found.tokens.masked_fill(is_beyond, NO_TOKEN), found.accepted)
+
+
+def _noise_of(layout: ChainLayout, seed: Tensor, position: Tensor, probabilities: Tensor) -> JudgingNoise:
+    """Makes the noise of judging, from the seeds and positions of places."""
+    vocab_size, device = probabilities.shape[1], probabilities.device
+    if seed.is_cpu and position.is_cpu:
+        keys, is_first = (seed.numpy(), position.numpy()), layout.column == 0
+        of_drafts, of_requests = (DrawKeys(*(key[chosen] for key in keys)) for chosen in (layout.is_draft, is_first))
+        return judging_noise(
+            KnownNoise(of_drafts, 1, Purpose.ACCEPTANCE),
+            KnownNoise(of_requests, vocab_size, Purpose.RESAMPLING),
+            device,
+        )
+    seed, position = to_device(seed, device), to_device(position, device)
+    first, judged = layout.places.view(-1, layout.most + 1)[:, 0], layout.places_of_drafts
+    return JudgingNoise(
+        exponential_noise(seed[judged], position[judged], 1, purpose=Purpose.ACCEPTANCE).view(-1),
+        exponential_noise(seed[first], position[first], vocab_size, purpose=Purpose.RESAMPLING),
+    )
 
 
 def target_probabilities(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ascend_sample.sampling._normal_mode import in_normal_mode
+from ascend_sample.integrations._late_counts import LateCounts
 from ascend_sample.sampling.draft_places import ChainLayout
 from ascend_sample.sampling.row_parameters import Facts
 from ascend_sample.sampling.row_table import to_device
@@ -87,12 +86,13 @@ class SeedSource:
 
     def __init__(self) -> None:
         self._draws: WeakKeyDictionary[Generator, int] = WeakKeyDictionary()
-        self._accepted = DeviceCounts()
+        self._accepted = LateCounts()
 
     def take(self, rows: int, generators: Mapping[int, Generator]) -> tuple[Tensor, Tensor]:
         """Returns the seeds and positions of one draw, int64 [rows] each.
 
-        They are on the CPU, but for positions that count drafts which a device has accepted.
+        They are on the CPU, but for positions that count drafts of which the host does not know yet whether they are
+        accepted.
 
         Args:
             rows: how many.
@@ -108,8 +108,9 @@ class SeedSource:
             seeds = [seed_bits(generator.initial_seed()) for generator in generators.values()]
             seed.numpy()[chosen] = seeds
             position.numpy()[chosen] = [self._advance(generator) for generator in generators.values()]
-        accepted = self._accepted.of(rows, generators)
-        return seed, position if accepted is None else accepted.add_(to_device(position.numpy(), accepted.device))
+        known, late = self._accepted.of(rows, generators)
+        position += torch.from_numpy(known)
+        return seed, position if late is None else late.add_(to_device(position.numpy(), late.device))
 
     def take_places(self, layout: ChainLayout, generators: Mapping[int, Generator], facts: Facts | None) -> KnownRows:
         """Returns the seeds and positions of the places of drafts; generators move on as for one draw.
@@ -140,50 +141,3 @@ class SeedSource:
         offset = generator.get_offset()
         generator.set_offset(offset + draws * OFFSET_OF_A_DRAW)
         return offset // OFFSET_OF_A_DRAW
-
-
-class DeviceCounts:
-    """A number for each generator that is added up on a device, and never read by the host."""
-
-    def __init__(self) -> None:
-        self._numbers: Tensor | None = None  # the first is that of all generators to which nothing was added: 0
-        self._slots: WeakKeyDictionary[Generator, int] = WeakKeyDictionary()
-        self._free: list[int] = []
-
-    @in_normal_mode
-    def add(self, generators: Mapping[int, Generator], numbers: Tensor) -> None:
-        """Adds numbers, int64 [rows] on the device, to those of the generators by row."""
-        if not generators:
-            return
-        fresh = [generator for generator in generators.values() if generator not in self._slots]
-        taken = [self._take_slot(generator, numbers.device) for generator in fresh]
-        assert self._numbers is not None
-        if taken:
-            there = to_device(np.array(taken), numbers.device)
-            self._numbers.index_copy_(0, there, torch.zeros_like(there))  # torch_npu's index_fill_ would read them back
-        slots = [self._slots[generator] for generator in generators.values()]
-        rows, there = to_device(np.array([list(generators), slots]), numbers.device)
-        self._numbers.index_add_(0, there, numbers.index_select(0, rows))
-
-    @in_normal_mode
-    def of(self, rows: int, generators: Mapping[int, Generator]) -> Tensor | None:
-        """Returns the numbers of rows, int64 [rows] on the device; None where nothing was ever added to any of them."""
-        slots = np.zeros(rows, np.int64)
-        for row, generator in generators.items():
-            slots[row] = self._slots.get(generator, 0)
-        if self._numbers is None or not slots.any():
-            return None
-        return self._numbers.index_select(0, to_device(slots, self._numbers.device))
-
-    def _take_slot(self, generator: Generator, device: torch.device) -> int:
-        if not self._free:
-            old = 1 if self._numbers is None else len(self._numbers)
-            grown = torch.zeros(max(64, 2 * old), dtype=torch.int64, device=device)
-            if self._numbers is not None:
-                grown[:old] = self._numbers
-            self._numbers = grown
-            self._free.extend(range(old, len(grown)))
-        slot = self._free.pop()
-        self._slots[generator] = slot
-        weakref.finalize(generator, self._free.append, slot)
-        return slot

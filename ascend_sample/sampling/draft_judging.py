@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -17,6 +18,7 @@ from ascend_sample.sampling.draft_places import ChainLayout, DraftPlaces
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import DrawKeys, KnownNoise, can_be_sent, sent
 from ascend_sample.sampling.row_parameters import RowParameters
+from ascend_sample.sampling.row_table import to_device
 
 TINY: Final = torch.finfo(torch.float32).tiny
 
@@ -238,14 +240,25 @@ def noise_of(places: DraftPlaces, vocab_size: int) -> JudgingNoise:
     request, column = layout.request[layout.is_draft], layout.column[layout.is_draft]
     of_drafts = KnownNoise(DrawKeys(host.seed[request], host.position[request] + column), 1, Purpose.ACCEPTANCE)
     racing = KnownNoise(DrawKeys(host.seed.copy(), host.position.copy()), vocab_size, Purpose.RESAMPLING)
-    if places.device.type == "cpu":
+    return judging_noise(of_drafts, racing, places.device)
+
+
+def judging_noise(of_drafts: KnownNoise, racing: KnownNoise, device: torch.device) -> JudgingNoise:
+    """Makes the noise of judging, of which the host knows the keys, on a device.
+
+    Args:
+        of_drafts: one number a draft.
+        racing: a number an id for each request.
+        device: where it is read.
+    """
+    if device.type == "cpu":
         made = [_made_here(each) for each in (of_drafts, racing)]
     elif can_be_sent((of_drafts, racing)):
-        made = sent((of_drafts, racing), places.device)
+        made = sent((of_drafts, racing), device)
     else:
-        position = requests.position
-        there = exponential_noise(requests.seed, position, vocab_size, purpose=Purpose.RESAMPLING)
-        made = [*sent((of_drafts,), places.device), there]
+        seed, position = to_device(np.stack(racing.keys), device)
+        there = exponential_noise(seed, position, racing.lanes, purpose=racing.purpose)
+        made = [*sent((of_drafts,), device), there]
     return JudgingNoise(made[0].view(-1), made[1])
 
 
