@@ -80,7 +80,12 @@ class TestOnADevice:
             assert not counters.synchronizations
             assert counters.totals.launches <= MOST_LAUNCHES[is_drawn]
 
-    def test_drawn_drafts_are_judged_as_on_a_cpu(self, classes: Any, npu: str) -> None:
+    @pytest.mark.parametrize("has_arrived", [True, False])
+    def test_drawn_drafts_are_judged_as_on_a_cpu(
+        self, classes: Any, npu: str, has_arrived: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if not has_arrived:
+            never_arrives(npu, monkeypatch)
         drafts = [[1, 2, 3], [], [5, 9], [4, 5, 6]]
         probabilities = torch.rand(8, drafting_engine.VOCAB_SIZE).softmax(1)
         found = []
