@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from ascend_sample.integrations._host_values import note
 
 VOCAB_SIZE = 24
 Drafter = Callable[[int, list[int]], list[int]]
@@ -58,7 +61,12 @@ class Engine:
         logprobs: how many are asked for; None: none.
         mode: how logprobs are reported.
         device: where the logits are; None: what `vllm` says, or on the CPU.
+
+    Attributes:
+        is_noted: the host knows what the requests ask for, as in vLLM's batch.
     """
+
+    is_noted = True
 
     def __init__(
         self,
@@ -132,7 +140,7 @@ class Engine:
         longest = max(len(each.prompt) for each in asked)
         prompts = [each.prompt + [VOCAB_SIZE] * (longest - len(each.prompt)) for each in asked]
         is_greedy = [each.temperature == 0 for each in asked]
-        return self.vllm.SamplingMetadata(
+        metadata = self.vllm.SamplingMetadata(
             temperature=None if all(is_greedy) else column("temperature"),
             all_greedy=all(is_greedy),
             all_random=not any(is_greedy),
@@ -153,6 +161,14 @@ class Engine:
             },
             logitsprocs=self.vllm.LogitsProcessors(),
         )
+        if self.is_noted:
+            facts = {
+                "temperature": np.array([not greedy for greedy in is_greedy], np.float32),
+                "top_k": np.array([each.top_k for each in asked], np.int32),
+                "top_p": np.array([each.top_p for each in asked], np.float32),
+            }
+            note(facts, metadata.temperature, metadata.top_k, metadata.top_p)
+        return metadata
 
 
 REQUESTS: tuple[dict[str, Any], ...] = (

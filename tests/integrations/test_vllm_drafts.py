@@ -21,8 +21,8 @@ from tests.integrations import drafting_engine, vllm_stand_ins
 from tests.integrations.drafting_checks import DraftChecks
 from tests.integrations.drafting_engine import LENGTH, PLAIN, Engine, requests
 
-MOST_LAUNCHES = {False: 81, True: 195}
-"""Of a step that verifies drafts, by whether these were drawn; the host knows no filters here, so rows are sorted."""
+MOST_LAUNCHES = {(False, False): 81, (False, True): 52, (True, False): 195, (True, True): 118}
+"""Of a step that verifies drafts, by whether these were drawn, and whether the host knows the requests' filters."""
 
 
 @pytest.fixture
@@ -65,11 +65,12 @@ class TestOnADevice:
             found = on_device(classes, npu).decode(LENGTH, drafter)
             assert [found[row] for row in rows] == [plain[row] for row in rows], name
 
-    @pytest.mark.parametrize("is_drawn", [False, True])
-    def test_nobody_waits_for_it(self, classes: Any, npu: str, is_drawn: bool) -> None:
+    @pytest.mark.parametrize(("is_drawn", "is_noted"), MOST_LAUNCHES)
+    def test_nobody_waits_for_it(self, classes: Any, npu: str, is_drawn: bool, is_noted: bool) -> None:
         if not hostcann.is_active():
             pytest.skip("the emulated device counts, a real one does not")
         engine = on_device(classes, npu)
+        engine.is_noted = is_noted
         drafts = [[1, 2], [], [3], [4, 5, 6]]
         for _ in range(2):
             metadata, of_drafts = engine.metadata(drafts), engine.spec_metadata(drafts)
@@ -78,7 +79,7 @@ class TestOnADevice:
             with hostcann.profile() as counters:
                 engine.rejection_sampler(of_drafts, probabilities, logits, metadata)
             assert not counters.synchronizations
-            assert counters.totals.launches <= MOST_LAUNCHES[is_drawn]
+            assert counters.totals.launches <= MOST_LAUNCHES[is_drawn, is_noted]
 
     @pytest.mark.parametrize("has_arrived", [True, False])
     def test_drawn_drafts_are_judged_as_on_a_cpu(
