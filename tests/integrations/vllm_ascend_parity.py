@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integrations.emulated_npu import NPU  # isort: skip  before torch
+from tests.integrations import plugin_first  # noqa: F401  # isort: skip  before vLLM
 
 import pytest
 import torch
@@ -28,24 +29,19 @@ from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
+from vllm_ascend import ascend_config
+from vllm_ascend._310p.sample.sampler import AscendTopKTopPSampler310
+from vllm_ascend.ops.vocab_parallel_embedding import AscendLogitsProcessor
+from vllm_ascend.sample import rejection_sampler, sampler
+from vllm_ascend.worker import block_table
+from vllm_ascend.worker.npu_input_batch import NPUInputBatch
 
 from ascend_sample import hostcann
-from ascend_sample.integrations import vllm as adapter
 from ascend_sample.integrations import vllm_shards
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations.vllm_served import draws_here, served
 from tests.integrations.drafting_checks import DraftChecks
 from tests.integrations.vllm_sources import check_ascend
-
-# vLLM calls the plugin before it imports vllm_ascend's sampler.
-adapter.register()
-
-from vllm_ascend import ascend_config  # noqa: E402
-from vllm_ascend._310p.sample.sampler import AscendTopKTopPSampler310  # noqa: E402
-from vllm_ascend.ops.vocab_parallel_embedding import AscendLogitsProcessor  # noqa: E402
-from vllm_ascend.sample import rejection_sampler, sampler  # noqa: E402
-from vllm_ascend.worker import block_table  # noqa: E402
-from vllm_ascend.worker.npu_input_batch import NPUInputBatch  # noqa: E402
 
 ROWS, VOCAB_SIZE = 40, 1000
 MOST_LAUNCHES, ENGINES_OWN = 15, 8
