@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ascend_sample import hostcann
 from ascend_sample.sampling.noise import Purpose, _exponential, _exponential_noise_torch, _philox, exponential_noise
 from tests.support.code_paths import assert_same_on_all_code_paths
 
@@ -26,6 +27,9 @@ PUBLISHED = [
         (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
     ),
 ]
+
+MOST_LAUNCHES = 140
+"""Of a device that makes noise itself."""
 
 # i of u = (2 i + 1) / 2^64: both ends, both sides of where the smaller of u and 1 - u changes, and powers between.
 ENDS = [0, 1, 2, 2**62 - 1, 2**62, 2**62 + 1, 2**63 - 2, 2**63 - 1]
@@ -99,6 +103,17 @@ def test_published_vectors(device: str, counter: tuple[int, ...], key: tuple[int
     assert counter_of(words, key) == counter
     noise = draw_one(counter, key, device).numpy()
     assert distance_in_ulp(noise, exact_of([words])).max() < 2.5
+
+
+def test_a_device_makes_it_in_few_launches(npu: str) -> None:
+    if not hostcann.is_active():
+        pytest.skip("the emulated device counts, a real one does not")
+    seeds, positions = (each.to(npu) for each in seeds_and_positions(20))
+    with hostcann.profile() as counted:
+        exponential_noise(seeds, positions, 50)
+    assert counted.totals.launches <= MOST_LAUNCHES
+    assert not counted.synchronizations
+    assert not counted.totals.copies
 
 
 def test_columns_of_a_table(device: str) -> None:
