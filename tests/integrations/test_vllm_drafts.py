@@ -48,17 +48,16 @@ def on_device(classes: Any, npu: str) -> Engine:
     return engine
 
 
-def never_arrives(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.get_device_module(npu).Event, "query", lambda event: False)
+@pytest.fixture(params=["arrived", "late"])
+def has_arrived(request: pytest.FixtureRequest, npu: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the host ever learns what the device has accepted."""
+    if request.param == "late":
+        monkeypatch.setattr(torch.get_device_module(npu).Event, "query", lambda event: False)
+    return bool(request.param == "arrived")
 
 
 class TestOnADevice:
-    @pytest.mark.parametrize("has_arrived", [True, False])
-    def test_texts_are_those_of_a_cpu_without_speculation(
-        self, classes: Any, npu: str, has_arrived: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if not has_arrived:
-            never_arrives(npu, monkeypatch)
+    def test_texts_are_those_of_a_cpu_without_speculation(self, classes: Any, npu: str, has_arrived: bool) -> None:
         plain = Engine(classes, requests(PLAIN)).decode(LENGTH)
         rows = drafting_engine.is_reproducible(PLAIN)
         for name, drafter in drafting_engine.drafters(plain, PLAIN).items():
@@ -81,12 +80,7 @@ class TestOnADevice:
             assert not counters.synchronizations
             assert counters.totals.launches <= MOST_LAUNCHES[is_drawn, is_noted]
 
-    @pytest.mark.parametrize("has_arrived", [True, False])
-    def test_drawn_drafts_are_judged_as_on_a_cpu(
-        self, classes: Any, npu: str, has_arrived: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if not has_arrived:
-            never_arrives(npu, monkeypatch)
+    def test_drawn_drafts_are_judged_as_on_a_cpu(self, classes: Any, npu: str, has_arrived: bool) -> None:
         drafts = [[1, 2, 3], [], [5, 9], [4, 5, 6]]
         probabilities = torch.rand(8, drafting_engine.VOCAB_SIZE).softmax(1)
         found = []
@@ -123,12 +117,6 @@ def test_the_block_rule_of_vllm_ascend(classes: Any, monkeypatch: pytest.MonkeyP
 
 
 class TestLateCounts:
-    @pytest.fixture(params=["arrived", "late"])
-    def has_arrived(self, request: pytest.FixtureRequest, npu: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-        if request.param == "late":
-            never_arrives(npu, monkeypatch)
-        return bool(request.param == "arrived")
-
     def test_what_generators_that_are_gone_had_is_nobodys(self, npu: str, has_arrived: bool) -> None:
         counts, kept = LateCounts(), vllm_stand_ins.DeviceGenerator(1)
         for step in range(20):
