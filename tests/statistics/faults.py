@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import RowsOutput, SamplingRoute, device_routes, edits, placed_noise, plan, serving, slots
 from ascend_sample.sampling.leftover import Leftover
-from ascend_sample.sampling.row_parameters import RowParameters
+from ascend_sample.sampling.row_parameters import TENSORS
 from ascend_sample.sampling.total_order import mask_below_top_k
 
 Noise = Callable[..., Tensor]
@@ -185,10 +185,11 @@ def large_rows(noise_of: Callable[[Tensor], Tensor], eps: float) -> Plant:
     """Whole rows of a large vocabulary by the operator, with another noise or eps: what engines put together."""
     original = placed_noise.exponential_noise
 
-    def changed(logits: Tensor, _rows: slice, parameters: RowParameters, *_: Any) -> RowsOutput:
-        noise = noise_of(original(parameters.seed, parameters.position, logits.shape[1]))
+    def changed(logits: Tensor, _rows: slice, tensors: Sequence[Tensor], *_: Any) -> RowsOutput:
+        given = dict(zip(TENSORS, tensors, strict=True))
+        noise = noise_of(original(given["seed"], given["position"], logits.shape[1]))
         token_ids = torch.ops.ascend_sample.top_k_top_p_sample_v2(
-            logits, parameters.top_k, parameters.top_p, noise, None, eps, False, 32, 1024
+            logits, given["top_k"], given["top_p"], noise, None, eps, False, 32, 1024
         )[0]
         return RowsOutput(token_ids, torch.zeros_like(token_ids, dtype=torch.int8))
 
