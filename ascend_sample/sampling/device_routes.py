@@ -17,7 +17,7 @@ from ascend_sample._validate import convert_p
 from ascend_sample.sampling.best_tokens import best_entries
 from ascend_sample.sampling.distribution import exceeded
 from ascend_sample.sampling.leftover import Leftover
-from ascend_sample.sampling.routes import LARGEST_FUSED_K, SamplingRoute
+from ascend_sample.sampling.routes import LARGEST_FUSED_K, SamplingRoute, are_greedy
 from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.segmented import draw_from_segments, lanes_of, segments_around, whole_segments
 from ascend_sample.sampling.weights import (
@@ -117,7 +117,7 @@ class FusedV2:
         self._is_plain, self._is_greedy = None, None
         if self._divisor is not None and (facts is None or np.isin(facts["temperature"], (0, 1)).any()):
             self._is_plain = self._divisor == 1
-        if facts is not None and ((facts["temperature"] == 0) | (facts["top_k"] == 1)).any():
+        if facts is not None and are_greedy(facts).any():
             self._is_greedy = self._top_k == 1
 
     @property

@@ -167,9 +167,15 @@ ROUTE_OF_RULE: Final = np.array([ORDER_OF_GROUPS.index(rule.route) for rule in R
 """Places in that order."""
 
 
+def are_greedy(facts: Facts) -> Booleans:
+    """Tells which rows take their best id, bool [rows]."""
+    greedy: Booleans = (facts["temperature"] == 0) | (facts["top_k"] == 1)
+    return greedy
+
+
 def _in_terms_of_rules(facts: Facts, vocab_size: int, dtype: torch.dtype, keep_ties: bool) -> _Rows:
     temperature, top_k, top_p = facts["temperature"], facts["top_k"], facts["top_p"]
-    is_greedy = (temperature == 0) | (top_k == 1)
+    is_greedy = are_greedy(facts)
     has_top_k = (top_k >= 1) & (top_k < vocab_size) & ~is_greedy
     needs_mask = has_top_k & ((top_k > LARGEST_FUSED_K) | keep_ties)
     lowest, highest = FOLDED_TEMPERATURES
