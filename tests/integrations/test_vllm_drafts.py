@@ -122,7 +122,7 @@ class TestLateCounts:
         for step in range(20):
             gone = vllm_stand_ins.DeviceGenerator(2)
             counts.add({1: kept, 0: gone}, torch.tensor([5, 1], device=npu))  # type: ignore[dict-item]
-            torch.npu.synchronize()
+            torch.get_device_module(npu).synchronize()
             known, late = counts.of(3, {2: kept, 1: gone})  # type: ignore[dict-item]
             assert (late is None) is has_arrived
             assert (known + (0 if late is None else late.cpu().numpy())).tolist() == [0, 5, step + 1]

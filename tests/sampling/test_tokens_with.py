@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import device_routes, placed_noise
+from ascend_sample.sampling import device_routes, placed_noise, routes
 from ascend_sample.sampling.functional import sample_rows, tokens_with
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
@@ -114,6 +114,8 @@ def test_rows_at_temperature_1_are_as_they_are_beside_others(npu: str) -> None:
 
 def test_greedy_rows_take_the_best_whatever_the_operator_says(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody documents which of several equals an operator takes."""
+    if not routes.abilities_of(torch.device(npu), torch.float32).fused_v2:
+        pytest.skip("this device has no such operator")
     monkeypatch.setattr(device_routes, "draw_by_second_operator", lambda values, *_: (values.argmin(1), values))
     of_rows = torch.tensor([[1.0, 3.0, 3.0, torch.nan, -5.0]]).repeat(4, 1)
     assert drawn_together(npu, of_rows, temperature=[0, 1, 1, 2], top_k=[0, 1, 2, 2]).tolist() == [1, 1, 3, 3]
