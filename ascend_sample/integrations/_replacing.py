@@ -11,8 +11,8 @@ from typing import Any
 def replacing(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
     """Puts the decorated function in the place of one of a module or class, which it gets before the arguments.
 
-    What has been replaced stays as it is, and so does an owner that has nothing of the name. A static method or one of
-    the class remains one. What was replaced is the attribute `replaced`.
+    What has been replaced so stays as it is, and so does an owner that has nothing of the name. A static method or one
+    of the class remains one. What was replaced is the attribute `replaced`.
 
     Args:
         owner: the module or class.
@@ -34,7 +34,8 @@ def replacing(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
     def put(ours: Callable[..., Any]) -> None:
         held = inspect.getattr_static(owner, name, None)
         original = getattr(held, "__func__", held)  # of a static method, or one of the class
-        if original is None or hasattr(original, "replaced"):
+        place = (ours.__module__, ours.__qualname__)
+        if original is None or place in getattr(original, "places", ()):
             return
 
         @functools.wraps(original)
@@ -42,6 +43,7 @@ def replacing(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
             return ours(original, *arguments, **named)
 
         replacement.replaced = original  # type: ignore[attr-defined]
+        replacement.places = (place, *getattr(original, "places", ()))  # type: ignore[attr-defined]
         is_method = isinstance(held, (staticmethod, classmethod))
         setattr(owner, name, type(held)(replacement) if is_method else replacement)
 

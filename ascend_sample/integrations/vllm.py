@@ -24,7 +24,6 @@ from ascend_sample.integrations._generators import CountedGenerator, KnownRows, 
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._importing import when_imported
 from ascend_sample.integrations._replacing import replacing
-from ascend_sample.integrations._rows import draw
 from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
 from ascend_sample.sampling import filter_logits
 
@@ -70,18 +69,16 @@ def sample(
     Returns:
         int64 [rows], and what the processed modes report: float32 [rows, vocab_size] logits or logprobs.
     """
-    seed, position = sampler.seed_source.take(len(logits), generators)
     facts = generators.facts if isinstance(generators, KnownRows) else facts_of(len(logits), k, p)
     if facts is None:
         temperature = torch.ones(len(logits), device=logits.device)
     else:
         temperature = torch.from_numpy(facts["temperature"])
-    filters: dict[str, Any] = {"top_k": k, "top_p": p, "keep_ties": sampler.keep_ties}
-    token_ids = draw(logits, **filters, temperature=temperature, seed=seed, position=position, facts=facts)
-    vllm_served.count(len(logits))
+    filters: dict[str, Any] = {"top_k": k, "top_p": p}
+    token_ids = vllm_served.draw_here(sampler, logits, generators, facts, **filters, temperature=temperature)
     if sampler.logprobs_mode not in ("processed_logits", "processed_logprobs"):
         return token_ids, None
-    processed = filter_logits(logits, **filters)
+    processed = filter_logits(logits, **filters, keep_ties=sampler.keep_ties)
     return token_ids, processed if sampler.logprobs_mode == "processed_logits" else processed.log_softmax(dim=1)
 
 

@@ -8,31 +8,48 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from ascend_sample.integrations._importing import when_imported
+from ascend_sample.integrations._late_tensors import LateLogprobs, source_of
 from ascend_sample.integrations._replacing import replacing
-from ascend_sample.integrations.vllm_drafts import SMALLEST_TEMPERATURE
+from ascend_sample.integrations._vllm_metadata import IDLE, MIN_P, SMALLEST_TEMPERATURE, is_unedited, is_vllms
+from ascend_sample.integrations.vllm_served import draw_here, draws_here
 
 SAMPLER: Final = "vllm.v1.sample.sampler"
 PENALTIES: Final = "vllm.v1.sample.ops.penalties"
-PROCESSORS: Final = "vllm.v1.sample.logits_processor.builtin"
+
+_may_wait: Final[ContextVar[bool]] = ContextVar("may_wait", default=True)
+"""Nobody changes logits in place between the call that makes logprobs of them and the one that looks some up."""
 
 
 def install() -> None:
     """Puts the functions below in the place of vLLM's, for tensors on the CPU; a second call changes nothing."""
-    when_imported(SAMPLER, _take_sampler)
+    when_imported(SAMPLER, lambda module: install_sampler(getattr(module, "Sampler", None)))
     when_imported(PENALTIES, lambda module: _replace(module, "apply_penalties", apply_penalties))
-    when_imported(PROCESSORS, lambda module: _replace(module.MinPLogitsProcessor, "apply", apply_min_p))
 
 
-def _take_sampler(module: Any) -> None:
-    sampler = getattr(module, "Sampler", None)
+def install_sampler(sampler: type[Any] | None) -> None:
+    """Replaces methods of V1's sampler, for tensors on the CPU; a second call changes nothing."""
+    _replace(sampler, "sample", sample)
+    _replace(sampler, "compute_logprobs", compute_logprobs)
     _replace(sampler, "gather_logprobs", gather_logprobs)
-    _replace(sampler, "apply_temperature", apply_temperature)
+
+    @replacing(sampler, "forward")
+    def forward(
+        own: Callable[..., Any], self: Any, logits: Tensor, sampling_metadata: Any, *more: Any, **named: Any
+    ) -> Any:
+        if not logits.is_cpu:
+            return own(self, logits, sampling_metadata, *more, **named)
+        token = _may_wait.set(_leaves_logits(self, logits, sampling_metadata))
+        try:
+            return own(self, logits, sampling_metadata, *more, **named)
+        finally:
+            _may_wait.reset(token)
 
 
 def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
@@ -43,6 +60,96 @@ def _replace(owner: Any, name: str, ours: Callable[..., Any]) -> None:
         first = next(argument for argument in (*arguments, *named.values()) if isinstance(argument, Tensor))
         done = ours(*arguments, **named) if first.is_cpu else None
         return original(*arguments, **named) if done is None else done
+
+
+def sample(
+    sampler: Any, logits: Tensor, sampling_metadata: Any, logprobs_mode_override: str | None = None
+) -> tuple[Tensor, None] | None:
+    """Draws a step's tokens of logits as they are: temperature, min-p and greedy rows are done with the draw.
+
+    Args:
+        sampler: V1's.
+        logits: float32 [rows, vocab_size]. Rows with min-p and top-p are changed, no others.
+        sampling_metadata: what the rows ask for.
+        logprobs_mode_override: in the place of the sampler's.
+
+    Returns:
+        int64 [rows], and None for what is reported. None where vLLM does it: for a greedy step, where the processed
+        modes report what is drawn from, and where a foreign processor changes logits after the temperature.
+    """
+    asked = sampling_metadata
+    if asked.all_greedy or not draws_at_once(sampler, asked, logprobs_mode_override):
+        return None
+    temperature = temperatures(asked)
+    min_p = _min_p(asked)
+    if min_p is not None and asked.top_p is not None:
+        min_p = _apply_before_top_p(logits, temperature, min_p, asked.top_p)
+    filters = {"top_k": asked.top_k, "top_p": asked.top_p, "min_p": min_p}
+    drawn = draw_here(sampler.topk_topp_sampler, logits, asked.generators, temperature=temperature, **filters)
+    return drawn, None
+
+
+def draws_at_once(sampler: Any, sampling_metadata: Any, logprobs_mode: str | None = None) -> bool:
+    """Tells whether `sample` draws a step that is not greedy. All steps of an engine have the same answer."""
+    return (
+        draws_here(sampler.topk_topp_sampler)
+        and not (logprobs_mode or sampler.logprobs_mode).startswith("processed")
+        and all(
+            is_vllms(each) and type(each).__name__ == MIN_P for each in sampling_metadata.logitsprocs.argmax_invariant
+        )
+    )
+
+
+def temperatures(sampling_metadata: Any) -> Tensor:
+    """Returns the temperatures of a step that is not greedy, float32 [rows]: 0 of its greedy rows."""
+    temperature: Tensor = sampling_metadata.temperature
+    if sampling_metadata.all_random:
+        return temperature
+    return temperature.masked_fill(temperature < SMALLEST_TEMPERATURE, 0)
+
+
+def _leaves_logits(sampler: Any, logits: Tensor, sampling_metadata: Any) -> bool:
+    """Tells whether a step changes no logits in place, and looks no more logprobs up than `gather_logprobs` does."""
+    asked = sampling_metadata
+    if asked.max_num_logprobs == -1 or asked.logprob_token_ids:
+        return False
+    if logits.dtype != torch.float32:  # what is changed is a copy
+        return True
+    is_masked = asked.top_p is not None and _min_p(asked) is not None
+    return is_unedited(asked) and (asked.all_greedy or (draws_at_once(sampler, asked) and not is_masked))
+
+
+def _min_p(sampling_metadata: Any) -> Tensor | None:
+    """Returns the rows' min-p, float32 [rows], of a step that is drawn at once; None where none has it."""
+    for processor in sampling_metadata.logitsprocs.argmax_invariant:
+        if getattr(processor, IDLE[MIN_P], 0):
+            return processor.min_p.flatten()  # type: ignore[no-any-return]
+    return None
+
+
+def _apply_before_top_p(logits: Tensor, temperature: Tensor, min_p: Tensor, top_p: Tensor) -> Tensor:
+    """Masks, in place, what is less likely than min-p times the best, of rows with top-p, as vLLM does it before that.
+
+    Returns:
+        The min-p of the other rows, for which the order does not matter.
+    """
+    is_early = (min_p > 0) & (top_p < 1) & (temperature > 0)
+    rows = is_early.nonzero().flatten()
+    bounds = logits[rows].amax(1) + temperature[rows] * min_p[rows].log()
+    below = bounds.nextafter(torch.full_like(bounds, -torch.inf))
+    for row, bound in zip(rows.tolist(), below.tolist(), strict=True):
+        if bound > -torch.inf:  # no NaN is there
+            torch.nn.functional.threshold(logits[row], bound, -torch.inf, inplace=True)
+    return min_p.masked_fill(is_early, 0)
+
+
+def compute_logprobs(logits: Tensor) -> Tensor | None:
+    """Returns logprobs that are made when somebody looks at them, where the logits stay until then; else None.
+
+    Args:
+        logits: floats [rows, vocab_size].
+    """
+    return LateLogprobs(logits) if _may_wait.get() else None
 
 
 def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> Any:
@@ -57,22 +164,11 @@ def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> A
         vLLM's `LogprobsTensors`. Of equals the lowest ids come first.
     """
     outputs = importlib.import_module("vllm.v1.outputs")
-    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(logprobs, None, token_ids, num_logprobs, False)
+    logits = source_of(logprobs, LateLogprobs)
+    given = logprobs if logits is None else logits
+    is_late = logits is not None
+    values, ids, ranks, _ = torch.ops.ascend_sample.row_logprobs(given, None, token_ids, num_logprobs, is_late)
     return outputs.LogprobsTensors(ids.to(torch.int32), values, ranks)
-
-
-def apply_temperature(logits: Tensor, temp: Tensor, all_random: bool) -> Tensor | None:
-    """Returns the logits as they are, where all temperatures are 1, or of greedy rows; else None.
-
-    Args:
-        logits: float32 [rows, vocab_size].
-        temp: float32 [rows], the temperatures.
-        all_random: no row is greedy, as vLLM knows it.
-    """
-    divides = temp != 1
-    if not all_random:
-        divides &= temp >= SMALLEST_TEMPERATURE
-    return None if bool(divides.any()) else logits
 
 
 def apply_penalties(
@@ -122,14 +218,3 @@ def apply_penalties(
 
 def _repeated(logit: Tensor, penalty: Tensor) -> Tensor:
     return logit * torch.where(logit > 0, 1 / penalty, penalty)
-
-
-def apply_min_p(processor: Any, logits: Tensor) -> Tensor:
-    """Masks, in place, what is less likely than ``processor.min_p``, float32 [rows, 1], times the best."""
-    if processor.min_p_count:
-        bounds = logits.amax(1) + processor.min_p.squeeze(1).log()
-        below = bounds.nextafter(torch.full_like(bounds, -torch.inf))
-        for row, bound in zip(logits, below.tolist(), strict=True):
-            if bound > -torch.inf:  # neither a row without the filter, nor one with a NaN
-                torch.nn.functional.threshold(row, bound, -torch.inf, inplace=True)
-    return logits

@@ -21,13 +21,12 @@ from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations._left_alone import say_left
 from ascend_sample.integrations._replacing import replacing
+from ascend_sample.integrations._vllm_metadata import SMALLEST_TEMPERATURE
 from ascend_sample.integrations.vllm_served import draws_here
 from ascend_sample.sampling.draft_judging import Proposals
 from ascend_sample.sampling.draft_places import ChainLayout
 from ascend_sample.sampling.row_table import to_device
 
-SMALLEST_TEMPERATURE: Final = 1e-5
-"""Below it vLLM takes the best token."""
 ASCEND_BLOCK_LENGTH: Final = 3
 """vllm_ascend's block rule needs so many drafts."""
 

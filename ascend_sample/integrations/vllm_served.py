@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from torch import Generator, Tensor
+
+from ascend_sample.integrations._rows import draw
+from ascend_sample.sampling.row_parameters import Facts
 
 
 def draws_here(sampler: Any) -> bool:
@@ -12,6 +18,30 @@ def draws_here(sampler: Any) -> bool:
     """
     method = getattr(type(sampler), "forward_native", None)
     return getattr(method, "__module__", "").startswith(f"{__package__}.")
+
+
+def draw_here(
+    sampler: Any,
+    logits: Tensor,
+    generators: Mapping[int, Generator],
+    facts: Facts | None = None,
+    **parameters: Tensor | None,
+) -> Tensor:
+    """Draws one token a row for an engine's sampler of top-k and top-p, and counts it.
+
+    Args:
+        sampler: whose `keep_ties` and `seed_source` these are.
+        logits: float [rows, vocab_size]; not changed.
+        generators: of the rows whose requests have a seed.
+        facts: as of `draw`.
+        parameters: as of `draw`.
+
+    Returns:
+        int64 [rows].
+    """
+    seed, position = sampler.seed_source.take(len(logits), generators)
+    count(len(logits))
+    return draw(logits, **parameters, keep_ties=sampler.keep_ties, seed=seed, position=position, facts=facts)
 
 
 class Served(NamedTuple):

@@ -20,30 +20,24 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE
-from ascend_sample.integrations import vllm_served
+from ascend_sample.integrations import vllm_cpu, vllm_served
 from ascend_sample.integrations._ascend_config import ascend_config
 from ascend_sample.integrations._engine_rows import EngineRows
 from ascend_sample.integrations._host_values import facts_of
-from ascend_sample.integrations._late_gather import LateGather, part_of, whole_of
+from ascend_sample.integrations._late_tensors import LateGather, source_of, whole_of
 from ascend_sample.integrations._replacing import replacing
+from ascend_sample.integrations._vllm_metadata import is_idle, is_unedited
 from ascend_sample.sampling import Sampler
 from ascend_sample.sampling.row_parameters import Facts
 from ascend_sample.sampling.vocabulary_parallel import VocabularyShard
 
 SWITCH: Final = "ASCEND_SAMPLE_VLLM_SHARDS"
 LOGITS_PROCESSOR: Final = "vllm.model_executor.layers.logits_processor"
-SAMPLER: Final = "vllm.v1.sample.sampler"
 RUNNERS: Final = {
     "vllm.v1.worker.gpu_model_runner": "GPUModelRunner",
     "vllm_ascend.worker.model_runner_v1": "NPUModelRunner",
 }
 """V1's, which the CPU's derives from, and the one of vllm_ascend with a step of its own."""
-IDLE: Final = {
-    "MinPLogitsProcessor": "min_p_count",
-    "LogitBiasLogitsProcessor": "biases",
-    "MinTokensLogitsProcessor": "min_toks",
-}
-"""What V1's own processors of logits have where a request asks for them; else they change nothing."""
 FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 _is_step: Final[ContextVar[bool]] = ContextVar("is_step", default=False)
@@ -75,7 +69,7 @@ def install() -> None:
         if module is not None:
             install_runner(module, getattr(module, class_name))
     install_logits_processor(importlib.import_module(LOGITS_PROCESSOR).LogitsProcessor)
-    install_sampler(importlib.import_module(SAMPLER).Sampler)
+    install_sampler(importlib.import_module(vllm_cpu.SAMPLER).Sampler)
 
 
 def install_runner(module: Any, runner: type[Any]) -> None:
@@ -164,7 +158,7 @@ def install_sampler(sampler: type[Any]) -> None:
         predict_bonus_token: bool = False,
         logprobs_mode_override: Any = None,
     ) -> Any:
-        part = part_of(logits)
+        part = source_of(logits, LateGather)
         if part is not None and not predict_bonus_token and logprobs_mode_override is None:
             token_ids = _drawn(self, part, logits.shape[1], sampling_metadata)
             if token_ids is not None:
@@ -182,8 +176,11 @@ def _drawn(sampler: Any, part: Tensor, vocab_size: int, sampling_metadata: Any) 
         return None
     if not hasattr(sampler, "shard_steps"):
         sampler.shard_steps = ShardSteps(_tensor_parallel_group)
-    logits = part.to(torch.float32, copy=True)
-    if not sampling_metadata.all_greedy:
+    logits = part.to(torch.float32)
+    if part.is_cpu and not sampling_metadata.all_greedy and vllm_cpu.draws_at_once(sampler, sampling_metadata):
+        facts = {**facts, "temperature": vllm_cpu.temperatures(sampling_metadata).numpy().copy()}
+    elif not sampling_metadata.all_greedy:
+        logits = part.to(torch.float32, copy=True)
         logits = sampler.apply_temperature(logits, sampling_metadata.temperature, sampling_metadata.all_random)
     steps: ShardSteps = sampler.shard_steps
     return steps.draw(sampler.topk_topp_sampler, logits, vocab_size, sampling_metadata.generators, facts)
@@ -191,23 +188,12 @@ def _drawn(sampler: Any, part: Tensor, vocab_size: int, sampling_metadata: Any) 
 
 def _is_plain(sampling_metadata: Any) -> bool:
     """Tells whether a step has nothing but temperatures, top-k, top-p and seeds, which all ranks know."""
-    processors = sampling_metadata.logitsprocs
-    thinking = sampling_metadata.thinking_budget_state_holder
     return (
         sampling_metadata.max_num_logprobs is None
         and not sampling_metadata.logprob_token_ids
-        and sampling_metadata.no_penalties
-        and sampling_metadata.allowed_token_ids_mask is None
-        and not sampling_metadata.bad_words_token_ids
-        and (thinking is None or not thinking.has_tracked_requests())
-        and all(map(_is_idle, (*processors.non_argmax_invariant, *processors.argmax_invariant)))
+        and is_unedited(sampling_metadata)
+        and all(map(is_idle, sampling_metadata.logitsprocs.argmax_invariant))
     )
-
-
-def _is_idle(processor: Any) -> bool:
-    """Tells whether a processor of logits changes nothing in this step; of a foreign one nobody knows."""
-    kind = type(processor)
-    return kind.__name__ in IDLE and kind.__module__.startswith("vllm.") and not getattr(processor, IDLE[kind.__name__])
 
 
 def _facts(sampling_metadata: Any, rows: int) -> Facts | None:

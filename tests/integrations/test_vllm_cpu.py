@@ -12,6 +12,9 @@ from torch import Tensor
 
 from ascend_sample.integrations import vllm as adapter
 from ascend_sample.integrations import vllm_cpu
+from tests.integrations import vllm_stand_ins
+from tests.integrations.vllm_split_engine import LogitBiasLogitsProcessor, MinPLogitsProcessor
+from tests.integrations.vllm_stand_ins import LogitsProcessors, SamplerOutput, SamplingMetadata
 
 ROWS, COLUMNS = 40, 700
 
@@ -25,8 +28,12 @@ class LogprobsTensors(NamedTuple):
     cu_num_generated_tokens: list[int] | None = None
 
 
-class Sampler:
-    """What V1's sampler does on its own, by its source."""
+class Sampler(vllm_stand_ins.Sampler):
+    """What V1's sampler does on its own, by its source: it changes logits in place, behind its raw logprobs."""
+
+    @staticmethod
+    def compute_logprobs(logits: Tensor) -> Tensor:
+        return logits.log_softmax(dim=-1, dtype=torch.float32)
 
     @staticmethod
     def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> LogprobsTensors:
@@ -35,11 +42,27 @@ class Sampler:
         ids = torch.cat((token_ids.unsqueeze(-1), best.indices), dim=1).to(torch.int32)
         return LogprobsTensors(ids, torch.cat((given, best.values), dim=1), (logprobs >= given).sum(-1))
 
-    @staticmethod
-    def apply_temperature(logits: Tensor, temp: Tensor, all_random: bool) -> Tensor:
-        if not all_random:
-            temp = torch.where(temp < 1e-5, 1.0, temp)
-        return logits.div_(temp.unsqueeze(dim=1))
+    def forward(self, logits: Tensor, sampling_metadata: SamplingMetadata) -> SamplerOutput:  # type: ignore[override]
+        asked = sampling_metadata
+        raw = None
+        if asked.max_num_logprobs is not None or asked.logprob_token_ids:
+            raw = self.compute_logprobs(logits) if self.logprobs_mode == "raw_logprobs" else logits.float().clone()
+        logits = logits.to(torch.float32)
+        if asked.allowed_token_ids_mask is not None:
+            logits.masked_fill_(asked.allowed_token_ids_mask, -torch.inf)
+        for processor in asked.logitsprocs.non_argmax_invariant:
+            logits = processor.apply(logits)
+        logits = self.apply_logits_processors(logits, asked, False)
+        token_ids, reported = self.sample(logits, asked)
+        values = raw if reported is None else reported
+        told: Any = None
+        if values is not None and asked.logprob_token_ids:
+            told = values.gather(-1, torch.tensor([*asked.logprob_token_ids.values()]))
+        elif values is not None and asked.max_num_logprobs == -1:
+            told = values
+        elif values is not None and asked.max_num_logprobs is not None:
+            told = self.gather_logprobs(values, asked.max_num_logprobs, token_ids)
+        return SamplerOutput(token_ids.int().unsqueeze(1), told)
 
 
 def apply_penalties(
@@ -59,27 +82,11 @@ def apply_penalties(
     return logits
 
 
-class MinPLogitsProcessor:
-    """vLLM's, by its source, as far as it is applied."""
-
-    def __init__(self, min_p: Tensor) -> None:
-        self.min_p = min_p.unsqueeze(1)
-        self.min_p_count = int((min_p > 0).sum())
-
-    def apply(self, logits: Tensor) -> Tensor:
-        if not self.min_p_count:
-            return logits
-        probabilities = logits.softmax(dim=-1)
-        mask = probabilities < probabilities.amax(dim=-1, keepdim=True).mul_(self.min_p)
-        return logits.masked_fill_(mask, -torch.inf)
-
-
 class Installed(NamedTuple):
     """vLLM's parts, with the plugin's functions in them."""
 
     sampler: Any
     penalties: Any
-    min_p: Any
 
 
 @pytest.fixture
@@ -91,12 +98,10 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Installed:
     parts = Installed(
         type("Sampler", (Sampler,), {}),
         types.SimpleNamespace(apply_penalties=apply_penalties),
-        type("MinPLogitsProcessor", (MinPLogitsProcessor,), {}),
     )
     modules = {
         vllm_cpu.SAMPLER: types.SimpleNamespace(Sampler=parts.sampler),
         vllm_cpu.PENALTIES: parts.penalties,
-        vllm_cpu.PROCESSORS: types.SimpleNamespace(MinPLogitsProcessor=parts.min_p),
     }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
@@ -158,44 +163,134 @@ def test_penalties_are_vllms_own_bit_for_bit(vllm: Installed, tokens: int) -> No
     assert torch.equal(vllm.penalties.apply_penalties(wide, *options), expected)
 
 
-def test_what_min_p_masks_is_what_vllm_masks(vllm: Installed) -> None:
-    generator = torch.Generator().manual_seed(1)
-    logits = torch.randn(ROWS, COLUMNS, generator=generator) * 3
-    logits[3, 5], logits[4] = torch.nan, -torch.inf
-    logits[5, 1:] = -torch.inf
+def asked_of(rows: int, **changes: Any) -> SamplingMetadata:
+    """What rows ask for: nothing, but for what is said."""
+    temperature = changes.pop("temperature", torch.ones(rows))
+    values: dict[str, Any] = {
+        "temperature": temperature,
+        "all_greedy": temperature is None,
+        "all_random": temperature is not None and bool((temperature >= 1e-5).all()),
+        "top_p": None,
+        "top_k": None,
+        "generators": {row: torch.Generator().manual_seed(row) for row in range(rows)},
+        "max_num_logprobs": None,
+        "no_penalties": True,
+        "prompt_token_ids": None,
+        "frequency_penalties": torch.zeros(rows),
+        "presence_penalties": torch.zeros(rows),
+        "repetition_penalties": torch.ones(rows),
+        "output_token_ids": [[] for _ in range(rows)],
+        "spec_token_ids": [[] for _ in range(rows)],
+        "allowed_token_ids_mask": None,
+        "bad_words_token_ids": {},
+        "logitsprocs": LogitsProcessors(),
+    }
+    return SamplingMetadata(**(values | changes))
+
+
+def with_min_p(min_p: Tensor) -> LogitsProcessors:
+    processor = MinPLogitsProcessor()
+    processor.min_p, processor.min_p_count = min_p, int((min_p > 0).sum())
+    return LogitsProcessors([processor], [LogitBiasLogitsProcessor()])
+
+
+def random_rows(rows: int = ROWS) -> Tensor:
+    return torch.randn(rows, COLUMNS, generator=torch.Generator().manual_seed(1)) * 3
+
+
+@pytest.mark.parametrize("kind", ["temperature", "min_p", "top_k", "top_p", "top_k min_p", "top_p min_p", "all"])
+def test_a_step_draws_what_vllm_draws_from(vllm: Installed, kind: str) -> None:
+    """Greedy rows take the best token, the others the one that vLLM's own steps lead to."""
+    generator = torch.Generator().manual_seed(3)
+    temperature = torch.rand(ROWS, generator=generator) * 1.5 + 0.1
+    temperature[::7], temperature[1::7] = 0, 1
     min_p = torch.rand(ROWS, generator=generator) * 0.5
     min_p[::4], min_p[1] = 0, 1
+    top_k = torch.randint(1, COLUMNS, (ROWS,), generator=generator, dtype=torch.int32)
+    top_p = torch.rand(ROWS, generator=generator) * 0.9 + 0.05
+    top_k[::5], top_p[::3] = COLUMNS, 1
+    options: dict[str, Any] = {"temperature": temperature}
+    options |= {"logitsprocs": with_min_p(min_p if "min_p" in kind or kind == "all" else 0 * min_p)}
+    options |= {name: tensor for name, tensor in (("top_k", top_k), ("top_p", top_p)) if name in kind or kind == "all"}
+    logits = random_rows()
     given = logits.clone()
-    found, own = vllm.min_p(min_p).apply(given), MinPLogitsProcessor(min_p).apply(logits.clone())
-    assert found is given
-    assert torch.equal(found.nan_to_num(), own.nan_to_num())  # no value is so near to a bound that rounding decides
-    assert (found[1] > -torch.inf).sum() == 1
-    assert vllm.min_p(torch.zeros(ROWS)).apply(logits) is logits
+    found = vllm.sampler()(given, asked_of(ROWS, **options)).sampled_token_ids
+    own = Sampler()(logits.clone(), asked_of(ROWS, **options)).sampled_token_ids
+    assert torch.equal(found, own)
+    is_masked = (min_p > 0) & (top_p < 1) & (temperature > 0) & (kind in ("top_p min_p", "all"))
+    assert torch.equal(given[~is_masked], logits[~is_masked])
+    assert not is_masked.any() or not torch.equal(given, logits)
 
 
-@pytest.mark.parametrize(
-    ("temperatures", "all_random", "divides"),
-    [
-        ((1.0, 1.0), True, False),
-        ((0.0, 1.0), False, False),
-        ((1e-6, 1.0), False, False),
-        ((1.0, 0.7), True, True),
-        ((0.0, 0.7), False, True),
-        ((1e-6, 1.0), True, True),
-    ],
-)
-def test_temperatures_of_1_divide_nothing(
-    vllm: Installed, monkeypatch: pytest.MonkeyPatch, temperatures: tuple[float, float], all_random: bool, divides: bool
-) -> None:
-    divided: list[int] = []
-    own = Tensor.div_
-    monkeypatch.setattr(Tensor, "div_", lambda *arguments: divided.append(1) or own(*arguments))
-    logits, temp = torch.tensor([[2.0, -1.0], [0.5, 3.0]]), torch.tensor(temperatures)
-    expected = logits / (temp if all_random else torch.where(temp < 1e-5, 1.0, temp)).unsqueeze(1)
-    found = vllm.sampler.apply_temperature(logits, temp, all_random)
-    assert found is logits
-    assert torch.equal(found, expected)
-    assert bool(divided) == divides
+def test_rows_of_nan_or_nothing_hurt_no_other(vllm: Installed) -> None:
+    logits = random_rows(4)
+    logits[1, 5], logits[2] = torch.nan, -torch.inf
+
+    def drawn(rows: list[int]) -> list[int]:
+        options = {"logitsprocs": with_min_p(torch.full((len(rows),), 0.2)), "top_p": torch.full((len(rows),), 0.9)}
+        generators = {place: torch.Generator().manual_seed(row) for place, row in enumerate(rows)}
+        found = vllm.sampler()(logits[rows], asked_of(len(rows), **options, generators=generators))
+        ids: list[int] = found.sampled_token_ids[:, 0].tolist()
+        return ids
+
+    together = drawn([0, 1, 2, 3])
+    assert [together[0], together[3]] == drawn([0, 3])
+    assert len(set(together)) > 1
+
+
+class Foreign:
+    """Somebody's processor, which forbids a half of the ids."""
+
+    def apply(self, logits: Tensor) -> Tensor:
+        logits[:, ::2] = -torch.inf
+        return logits
+
+
+EDITS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "temperature": {"temperature": torch.tensor([0.5, 0.0, 1.0, 2.0])},
+    "greedy": {"temperature": None},
+    "min-p": {"logitsprocs": with_min_p(torch.full((4,), 0.3))},
+    "min-p and top-p": {"logitsprocs": with_min_p(torch.full((4,), 0.3)), "top_p": torch.full((4,), 0.9)},
+    "allowed ids": {"allowed_token_ids_mask": torch.arange(4 * COLUMNS).view(4, COLUMNS) % 3 > 0},
+    "bad words": {"bad_words_token_ids": {1: [[token] for token in range(300)]}},
+    "a foreign processor": {"logitsprocs": LogitsProcessors([], [Foreign()])},
+    "a foreign one of draws": {"logitsprocs": LogitsProcessors([Foreign()], [])},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs"])
+def test_logprobs_of_a_step_are_vllms_own(vllm: Installed, edit: str, mode: str, dtype: torch.dtype) -> None:
+    logits = random_rows(4).to(dtype)
+    asked = {"max_num_logprobs": 3, "top_k": torch.full((4,), 40, dtype=torch.int32), **EDITS[edit]}
+    found = vllm.sampler(mode)(logits.clone(), asked_of(4, **asked))
+    own = Sampler(mode)(logits.clone(), asked_of(4, **asked))
+    assert torch.equal(found.sampled_token_ids, own.sampled_token_ids)
+    ours, theirs = found.logprobs_tensors, own.logprobs_tensors
+    torch.testing.assert_close(ours.logprobs, theirs.logprobs, atol=2e-6, rtol=0)
+    assert torch.equal(ours.selected_token_ranks, theirs.selected_token_ranks)
+
+
+@pytest.mark.parametrize("asked", [{"max_num_logprobs": -1}, {"logprob_token_ids": {row: [3, 9] for row in range(4)}}])
+def test_logprobs_of_other_ids_are_vllms_own(vllm: Installed, asked: dict[str, Any]) -> None:
+    logits = random_rows(4)
+    options = asked | {"temperature": torch.full((4,), 0.5)}
+    found = vllm.sampler()(logits.clone(), asked_of(4, **options)).logprobs_tensors
+    assert type(found) is Tensor
+    assert torch.equal(found, Sampler()(logits.clone(), asked_of(4, **options)).logprobs_tensors)
+
+
+def test_logprobs_that_are_looked_up_are_not_made(vllm: Installed) -> None:
+    logits = random_rows(4)
+    late = vllm.sampler.compute_logprobs(logits)
+    found = vllm.sampler.gather_logprobs(late, 2, torch.arange(4))
+    assert not late.is_made
+    own = Sampler.gather_logprobs(Sampler.compute_logprobs(logits), 2, torch.arange(4))
+    torch.testing.assert_close(found.logprobs, own.logprobs, atol=2e-6, rtol=0)
+    late[:, 7] = 0.0  # what was done to them counts
+    assert vllm.sampler.gather_logprobs(late, 1, torch.arange(4)).logprob_token_ids[:, 1].tolist() == [7] * 4
 
 
 def test_what_is_on_a_device_stays_vllms(vllm: Installed, npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +300,7 @@ def test_what_is_on_a_device_stays_vllms(vllm: Installed, npu: str, monkeypatch:
     monkeypatch.setattr(torch.ops.ascend_sample, "row_logprobs", asked)
     logprobs, drawn = distinct(3).to(npu), torch.tensor([5, 6, 7], device=npu)
     found, own = vllm.sampler.gather_logprobs(logprobs, 2, drawn), Sampler.gather_logprobs(logprobs, 2, drawn)
+    assert type(vllm.sampler.compute_logprobs(logprobs)) is Tensor
     assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(found[:3], own[:3], strict=True))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascend_sample.integrations import _engine_rows, _late_gather, vllm_shards
+from ascend_sample.integrations import _engine_rows, _late_tensors, _vllm_metadata, vllm_cpu, vllm_shards
 from ascend_sample.integrations import vllm as adapter
 from tests.decoding.planting import Trap, assert_caught
 from tests.integrations import split_engine_checks, vllm_split_engine
@@ -149,7 +149,7 @@ class TestInstall:
         for name, attributes in (
             (next(iter(vllm_shards.RUNNERS)), {"GPUModelRunner": runner, "apply_grammar_bitmask": lambda: None}),
             (vllm_shards.LOGITS_PROCESSOR, {"LogitsProcessor": processor}),
-            (vllm_shards.SAMPLER, {"Sampler": sampler}),
+            (vllm_cpu.SAMPLER, {"Sampler": sampler}),
         ):
             module = types.ModuleType(name)
             vars(module).update(attributes)
@@ -182,15 +182,15 @@ class TestInstall:
 TRAPS = (
     Trap(
         "whoever looks at late logits sees the part",
-        _late_gather,
-        "self._whole = self._gather(self.part)",
-        "self._whole = self.part",
+        _late_tensors,
+        "self._whole = self._make(self.source)",
+        "self._whole = self.source",
         lambda: on_ranks(split_engine_checks.check_whole),
     ),
     Trap(
         "what was done to gathered logits is lost",
-        _late_gather,
-        "and not logits.is_gathered else None",
+        _late_tensors,
+        "and not tensor.is_made else None",
         "else None",
         lambda: on_ranks(split_engine_checks.check_whole),
     ),
@@ -203,9 +203,9 @@ TRAPS = (
     ),
     Trap(
         "a foreign processor of logits is taken for idle",
-        vllm_shards,
-        "kind.__name__ in IDLE and",
-        "kind.__name__ not in IDLE or",
+        _vllm_metadata,
+        "return is_vllms(processor) and",
+        "return not is_vllms(processor) or",
         lambda: on_ranks(split_engine_checks.check_whole),
     ),
     Trap(

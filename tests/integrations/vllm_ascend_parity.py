@@ -237,10 +237,10 @@ class TestBatch:
             (LogitsProcessor, "_gather_logits"),
         ):
             monkeypatch.setattr(owner, name, getattr(owner, name))
-        assert not hasattr(vllm_sampler.Sampler.forward, "replaced")
+        before = sampler.AscendSampler.forward
         monkeypatch.setenv(vllm_shards.SWITCH, "1")
         batch._make_sampling_metadata()
-        assert hasattr(sampler.AscendSampler.forward, "replaced")
+        assert sampler.AscendSampler.forward.replaced is before
         assert hasattr(AscendLogitsProcessor.forward, "replaced")
 
     def test_a_step_takes_few_launches_and_waits_for_nothing(self, batch: Any) -> None:

@@ -25,11 +25,11 @@ from vllm.v1.sample.ops import penalties as vllm_penalties
 from vllm.v1.sample.ops import topk_topp_sampler as vllm_ops
 
 from ascend_sample.integrations import vllm as adapter
-from ascend_sample.integrations import vllm_shards, vllm_v2
+from ascend_sample.integrations import vllm_served, vllm_shards, vllm_v2
 from ascend_sample.integrations._host_values import facts_of, note
-from ascend_sample.integrations._late_gather import LateGather
+from ascend_sample.integrations._late_tensors import LateGather, LateLogprobs
 from ascend_sample.integrations.vllm import TopKTopPSampler
-from tests.integrations.vllm_sources import check_shards
+from tests.integrations.vllm_sources import check_shards, check_steps
 from tests.integrations.vllm_split_engine import Ranks, here
 from tests.integrations.without_pinning import do_without_pinning
 from tests.sampling.vocabulary_parallel.shard_ranks import Exchange, on_threads
@@ -93,10 +93,11 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(InputBatch, "_make_sampling_metadata", InputBatch._make_sampling_metadata)
     monkeypatch.setattr(RejectionSampler, "forward", RejectionSampler.forward)
-    for name in ("gather_logprobs", "apply_temperature"):
+    for name in ("gather_logprobs", "compute_logprobs"):
         monkeypatch.setattr(vllm_sampler.Sampler, name, staticmethod(getattr(vllm_sampler.Sampler, name)))
+    for name in ("forward", "sample"):
+        monkeypatch.setattr(vllm_sampler.Sampler, name, getattr(vllm_sampler.Sampler, name))
     monkeypatch.setattr(vllm_penalties, "apply_penalties", vllm_penalties.apply_penalties)
-    monkeypatch.setattr(MinPLogitsProcessor, "apply", MinPLogitsProcessor.apply)
     for module in (vllm_sampler, vllm_ops):
         monkeypatch.setattr(module, "TopKTopPSampler", module.TopKTopPSampler)
     if hasattr(interface.ModelState, "custom_sampler"):
@@ -200,14 +201,18 @@ class TestInstalled:
         given: list[tuple[Tensor, int, Tensor]] = []
 
         def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> Any:
-            given.append((logprobs.clone(), num_logprobs, token_ids))
+            is_late = isinstance(logprobs, LateLogprobs)
+            assert is_late == (mode == "raw_logprobs")
+            given.append((logits.log_softmax(1) if is_late else logprobs.clone(), num_logprobs, token_ids))
             return vllm_sampler.Sampler.gather_logprobs(logprobs, num_logprobs, token_ids)
 
         sampler.gather_logprobs = gather_logprobs
         found = sampler(logits.clone(), metadata(BLOCK, top_k=k, top_p=p, max_num_logprobs=5)).logprobs_tensors
         ((of_rows, count, drawn),) = given
         expected = own(of_rows, count, drawn)
-        assert torch.equal(found.logprobs, expected.logprobs)
+        torch.testing.assert_close(
+            found.logprobs, expected.logprobs, atol=2e-6 if mode == "raw_logprobs" else 0, rtol=0
+        )
         assert torch.equal(found.selected_token_ranks, expected.selected_token_ranks)
         assert found.logprob_token_ids.dtype == expected.logprob_token_ids.dtype
         no_ties = (found.logprobs[:, 1:].diff(dim=1) != 0).all(1) & (found.logprobs[:, -1] > -torch.inf)
@@ -228,17 +233,35 @@ class TestInstalled:
         assert torch.equal(found, vllm_penalties.apply_penalties.replaced(logits.clone(), *options))
         assert not torch.equal(found, logits)
 
-    def test_what_min_p_masks_is_what_vllm_masks(self) -> None:
+    @pytest.mark.parametrize("has_top_p", [False, True])
+    def test_a_step_draws_what_vllms_own_steps_lead_to(self, has_top_p: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        # torch's argmax stands for the kernel of vLLM's CPU build.
+        monkeypatch.setattr(vllm_sampler.Sampler, "greedy_sample", staticmethod(lambda logits: logits.argmax(1)))
         config: Any = types.SimpleNamespace(scheduler_config=types.SimpleNamespace(max_num_seqs=BLOCK))
         processor = MinPLogitsProcessor(config, torch.device("cpu"), False)
-        processor.min_p = torch.rand(BLOCK, 1, generator=torch.Generator().manual_seed(1)) * 0.5
-        processor.min_p_count = BLOCK
-        for logits, *_ in blocks("kp"):
-            found, own = processor.apply(logits.clone()), MinPLogitsProcessor.apply.replaced(processor, logits.clone())
-            bounds = logits.amax(1, keepdim=True) + processor.min_p.log()
-            near = ((logits - bounds).abs() < 1e-5).any(1)
-            assert torch.equal(found[~near], own[~near])
-            assert near.sum() < BLOCK // 20
+        generator = torch.Generator().manual_seed(1)
+        processor.min_p = torch.rand(BLOCK, 1, generator=generator) * 0.5
+        processor.min_p[::3] = 0
+        processor.min_p_count = int((processor.min_p > 0).sum())
+        temperature = torch.rand(BLOCK, generator=generator) + 0.3
+        temperature[::7] = 0
+        sampler, near = vllm_sampler.Sampler(), 0
+        for logits, k, p in blocks("kp"):
+            asked = {"temperature": temperature, "all_random": False, "top_k": k, "top_p": p if has_top_p else None}
+            asked |= {"logitsprocs": LogitsProcessors([processor])}
+            seeds = {row: torch.Generator().manual_seed(row) for row in range(BLOCK)}
+            found, _ = sampler.sample(logits.clone(), metadata(BLOCK, **asked, generators=seeds))
+            seeds = {row: torch.Generator().manual_seed(row) for row in range(BLOCK)}
+            scaled = vllm_sampler.Sampler.apply_temperature(logits.clone(), temperature, False)
+            own, _ = type(sampler).sample.replaced(sampler, logits.clone(), metadata(BLOCK, **asked, generators=seeds))
+            bounds = scaled.amax(1, keepdim=True) + processor.min_p.log()
+            is_near = ((scaled - bounds).abs() < 1e-5).any(1)
+            masked = processor.apply(scaled)
+            masked = torch.where(masked > -torch.inf, masked, -1000.0 - torch.arange(COLUMNS))  # no two are equal
+            is_near |= is_near_a_boundary(masked, k, p)
+            assert torch.equal(found[~is_near], own[~is_near])
+            near += int(is_near.sum())
+        assert near < ROWS // 10
 
     def test_distribution(self) -> None:
         """200,000 draws of one row against float64 probabilities, by chi-square with 9 degrees; 60 is beyond 1e-8."""
@@ -339,10 +362,12 @@ class TestHostValues:
             given.append(named["facts"])
             return logits.argmax(1)
 
-        monkeypatch.setattr(adapter, "draw", draw)
+        monkeypatch.setattr(vllm_served, "draw", draw)
         self.add(batch, "a", temperature=0.7, top_k=50)
         batch.refresh_metadata()
-        vllm_sampler.Sampler()(torch.randn(1, self.VOCAB_SIZE), batch.sampling_metadata)
+        asked = batch.sampling_metadata
+        sampler = vllm_sampler.Sampler().topk_topp_sampler
+        sampler(torch.randn(1, self.VOCAB_SIZE), asked.generators, asked.top_k, asked.top_p)
         assert given[0]["top_k"].tolist() == [50]
 
 
@@ -382,6 +407,7 @@ class TestShards:
 
     def test_what_the_adapter_relies_on_is_there(self) -> None:
         check_shards(Path(vllm.__file__).parent)
+        check_steps(Path(vllm.__file__).parent)
 
     def idle_processors(self) -> LogitsProcessors:
         from vllm.v1.sample.logits_processor import builtin

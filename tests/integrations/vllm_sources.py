@@ -1,4 +1,4 @@
-"""What `vllm_shards` relies on in vLLM's source: its runners need a device, so this looks at their text."""
+"""What the adapter relies on in vLLM's source, where that cannot be run: this looks at its text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from ascend_sample.integrations import vllm_shards
+from ascend_sample.integrations._vllm_metadata import IDLE
 
 
 class Source:
@@ -69,11 +69,35 @@ def check_shards(root: Path) -> None:
         *("spec_token_ids", "thinking_budget_state_holder"),
     }
     processors = Source(root, "v1/sample/logits_processor/builtin.py")
-    for name, attribute in vllm_shards.IDLE.items():
+    for name, attribute in IDLE.items():
         assert f"self.{attribute}: " in processors.method(name, "__init__")[1]
         assert re.search(rf"if (not )?self\.{attribute}:", processors.method(name, "apply")[1])
     group = Source(root, "distributed/parallel_state.py")
     assert {"rank_in_group", "world_size", "cpu_group", "device_group"} <= group.fields("GroupCoordinator")
+
+
+def check_steps(root: Path) -> None:
+    """Raises unless a step of V1's sampler is what `vllm_cpu` takes it for: that tells when logits are changed."""
+    sampler = Source(root, "v1/sample/sampler.py")
+    calls = {
+        "forward": {"compute_logprobs", "apply_logits_processors", "sample", "gather_logprobs"}
+        | {"gather_specific_token_logprobs"},
+        "sample": {"greedy_sample", "compute_logprobs", "apply_temperature", "topk_topp_sampler"},
+        "apply_logits_processors": {"_combine_outputs_with_spec_tokens", "apply_penalties"},
+    }
+    changes = {
+        "forward": {"logits.to", "self.apply_logits_processors"},
+        "sample": {"self.apply_temperature", "processor.apply"},
+        "apply_logits_processors": {"processor.apply", "self.apply_penalties", "holder.apply_to_logits"},
+    }
+    for name, called in calls.items():
+        body = sampler.method("Sampler", name)[1]
+        assert set(re.findall(r"self\.(\w+)\(", body)) == called, name
+        assert set(re.findall(r"\blogits = ([\w.]+)\(", body)) == changes[name], name
+    assert sampler.method("Sampler", "sample")[0] == ["self", "logits", "sampling_metadata", "logprobs_mode_override"]
+    body = Source(root, "v1/worker/gpu_model_runner.py").method("GPUModelRunner", "_get_prompt_logprobs_dict")[1]
+    between = body[body.index("self.sampler.compute_logprobs(logits)") : body.index("self.sampler.gather_logprobs(")]
+    assert "logits." not in between
 
 
 def check_ascend(root: Path) -> None:

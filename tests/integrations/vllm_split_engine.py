@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ascend_sample.integrations import vllm, vllm_shards
+from ascend_sample.integrations import vllm, vllm_cpu, vllm_shards
 from ascend_sample.sampling.vocabulary_parallel import Exchange
 from tests.integrations import vllm_stand_ins
 from tests.integrations.vllm_stand_ins import LogitsProcessors, SamplerOutput, SamplingMetadata
@@ -296,6 +296,7 @@ class Engine:
         runner = type("Runner", (Runner,), {})
         module = types.SimpleNamespace(apply_grammar_bitmask=apply_grammar_bitmask)
         vllm._note_host_values(batch)
+        vllm_cpu.install_sampler(sampler)
         if self.is_split:
             vllm_shards.install_runner(module, runner)
             vllm_shards.install_logits_processor(processor)
