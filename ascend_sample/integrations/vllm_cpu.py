@@ -43,11 +43,12 @@ def install_sampler(sampler: type[Any] | None) -> None:
     def forward(
         own: Callable[..., Any], self: Any, logits: Tensor, sampling_metadata: Any, *more: Any, **named: Any
     ) -> Any:
-        if not logits.is_cpu:
-            return own(self, logits, sampling_metadata, *more, **named)
-        token = _may_wait.set(_leaves_logits(self, logits, sampling_metadata))
+        asked = sampling_metadata
+        if not logits.is_cpu or (asked.max_num_logprobs is None and not asked.logprob_token_ids):
+            return own(self, logits, asked, *more, **named)
+        token = _may_wait.set(_leaves_logits(self, logits, asked))
         try:
-            return own(self, logits, sampling_metadata, *more, **named)
+            return own(self, logits, asked, *more, **named)
         finally:
             _may_wait.reset(token)
 

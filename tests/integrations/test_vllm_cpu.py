@@ -53,6 +53,8 @@ class Sampler(vllm_stand_ins.Sampler):
         for processor in asked.logitsprocs.non_argmax_invariant:
             logits = processor.apply(logits)
         logits = self.apply_logits_processors(logits, asked, False)
+        if asked.thinking_budget_state_holder is not None:
+            logits = asked.thinking_budget_state_holder.apply_to_logits(logits)
         token_ids, reported = self.sample(logits, asked)
         values = raw if reported is None else reported
         told: Any = None
@@ -246,6 +248,23 @@ class Foreign:
         return logits
 
 
+class Thinking:
+    """A budget that is used up: one id may come."""
+
+    def has_tracked_requests(self) -> bool:
+        return True
+
+    def apply_to_logits(self, logits: Tensor) -> Tensor:
+        logits[:, 8:] = -torch.inf
+        return logits
+
+
+def with_bias(biases: dict[int, dict[int, float]]) -> LogitBiasLogitsProcessor:
+    processor = LogitBiasLogitsProcessor()
+    processor.biases = biases
+    return processor
+
+
 EDITS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "temperature": {"temperature": torch.tensor([0.5, 0.0, 1.0, 2.0])},
@@ -253,7 +272,14 @@ EDITS: dict[str, dict[str, Any]] = {
     "min-p": {"logitsprocs": with_min_p(torch.full((4,), 0.3))},
     "min-p and top-p": {"logitsprocs": with_min_p(torch.full((4,), 0.3)), "top_p": torch.full((4,), 0.9)},
     "allowed ids": {"allowed_token_ids_mask": torch.arange(4 * COLUMNS).view(4, COLUMNS) % 3 > 0},
+    "penalties": {
+        "no_penalties": False,
+        "prompt_token_ids": torch.arange(400).view(4, 100),
+        "repetition_penalties": torch.full((4,), 2.0),
+    },
     "bad words": {"bad_words_token_ids": {1: [[token] for token in range(300)]}},
+    "a bias": {"logitsprocs": LogitsProcessors([], [with_bias({1: {5: 9.0}})])},
+    "a thinking budget": {"thinking_budget_state_holder": Thinking()},
     "a foreign processor": {"logitsprocs": LogitsProcessors([], [Foreign()])},
     "a foreign one of draws": {"logitsprocs": LogitsProcessors([Foreign()], [])},
 }
@@ -284,6 +310,7 @@ def test_logprobs_of_other_ids_are_vllms_own(vllm: Installed, asked: dict[str, A
 
 def test_logprobs_that_are_looked_up_are_not_made(vllm: Installed) -> None:
     logits = random_rows(4)
+    vllm.sampler()(logits.clone(), asked_of(4, **EDITS["penalties"]))  # says nothing of the next ones
     late = vllm.sampler.compute_logprobs(logits)
     found = vllm.sampler.gather_logprobs(late, 2, torch.arange(4))
     assert not late.is_made
