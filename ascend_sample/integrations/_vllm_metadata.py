@@ -17,7 +17,7 @@ IDLE: Final = {
 
 def is_unedited(sampling_metadata: Any) -> bool:
     """Tells whether nothing changes the logits before the temperature: penalties, masks, biases and the like."""
-    thinking = sampling_metadata.thinking_budget_state_holder
+    thinking = getattr(sampling_metadata, "thinking_budget_state_holder", None)  # since 0.23
     return (
         sampling_metadata.no_penalties
         and sampling_metadata.allowed_token_ids_mask is None
@@ -25,6 +25,11 @@ def is_unedited(sampling_metadata: Any) -> bool:
         and (thinking is None or not thinking.has_tracked_requests())
         and all(map(is_idle, sampling_metadata.logitsprocs.non_argmax_invariant))
     )
+
+
+def names_ids(sampling_metadata: Any) -> bool:
+    """Tells whether a request asks for logprobs of ids that it names."""
+    return bool(getattr(sampling_metadata, "logprob_token_ids", None))  # since 0.23
 
 
 def is_idle(processor: Any) -> bool:

@@ -27,7 +27,13 @@ from ascend_sample.integrations._replacing import replacing
 from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
 from ascend_sample.sampling import filter_logits
 
-TESTED_VERSIONS: Final = ("0.23.0", "0.32.0", "0.33.0")
+TESTED_VERSIONS: Final = (
+    *("0.18.0", "0.19.1", "0.20.2", "0.21.0", "0.22.1", "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.27.1"),
+    *("0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
+)
+"""One of each minor version, whose other patches are served as well."""
+V2_VERSIONS: Final = ("0.32", "0.33")
+"""The minor versions whose V2 runner has the interface that is used here."""
 SWITCH: Final = "ASCEND_SAMPLE_VLLM"
 ASCEND_SAMPLER: Final = "vllm_ascend.sample.sampler"
 CLASS_NAMES: Final = {
@@ -131,11 +137,12 @@ def register() -> None:
     """
     if os.environ.get(SWITCH) == "0":
         return
-    version = _version_of_vllm()
-    if version not in TESTED_VERSIONS:
+    version = str(importlib.import_module("vllm").__version__).partition("+")[0]
+    tested = [_minor(each) for each in TESTED_VERSIONS]
+    if _minor(version) not in tested:
         warnings.warn(
-            f"ascend_sample: the version of vLLM must be one of {', '.join(TESTED_VERSIONS)}, got {version}. vLLM "
-            f"keeps its own sampler; set {SWITCH}=0 to be silent about it.",
+            f"ascend_sample: the version of vLLM must be one of {', '.join(tested)}, got {version}. vLLM keeps its own "
+            f"sampler; set {SWITCH}=0 to be silent about it.",
             stacklevel=2,
         )
         return
@@ -146,15 +153,20 @@ def register() -> None:
     for module_name, class_name in REJECTION_SAMPLERS.items():
         when_imported(module_name, partial(_verify_drafts, class_name))
     when_imported(INPUT_BATCH, _take_batches)
-    when_imported(V2_INTERFACE, _take_v2)
+    has_v2 = _minor(version) in V2_VERSIONS
+    if has_v2:
+        when_imported(V2_INTERFACE, _take_v2)
     # Beneath vLLM's own logger, so that it is shown where vLLM's messages are.
     logging.getLogger("vllm.ascend_sample").info(
-        "ascend_sample draws the tokens of vLLM %s; %s=0 switches it off.", version, SWITCH
+        "ascend_sample draws the tokens of vLLM %s%s; %s=0 switches it off.",
+        version,
+        "" if has_v2 else "'s V1 runner",
+        SWITCH,
     )
 
 
-def _version_of_vllm() -> str:
-    return str(importlib.import_module("vllm").__version__).partition("+")[0]
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def _replace_sampler(class_name: str, module: Any) -> None:
@@ -175,9 +187,8 @@ def _take_batches(module: Any) -> None:
 
 
 def _take_v2(module: Any) -> None:
-    if hasattr(module.ModelState, "custom_sampler"):
-        vllm_v2.install(module.ModelState)
-        when_imported(V2_REJECTION_SAMPLER, lambda samplers: vllm_v2.install_drafts(samplers.RejectionSampler))
+    vllm_v2.install(module.ModelState)
+    when_imported(V2_REJECTION_SAMPLER, lambda samplers: vllm_v2.install_drafts(samplers.RejectionSampler))
 
 
 def _replacement(original: type[Any]) -> type[Any]:

@@ -17,7 +17,14 @@ from torch import Tensor
 from ascend_sample.integrations._importing import when_imported
 from ascend_sample.integrations._late_tensors import LateLogprobs, source_of
 from ascend_sample.integrations._replacing import replacing
-from ascend_sample.integrations._vllm_metadata import IDLE, MIN_P, SMALLEST_TEMPERATURE, is_unedited, is_vllms
+from ascend_sample.integrations._vllm_metadata import (
+    IDLE,
+    MIN_P,
+    SMALLEST_TEMPERATURE,
+    is_unedited,
+    is_vllms,
+    names_ids,
+)
 from ascend_sample.integrations.vllm_served import draw_here, draws_here
 
 SAMPLER: Final = "vllm.v1.sample.sampler"
@@ -44,7 +51,7 @@ def install_sampler(sampler: type[Any] | None) -> None:
         own: Callable[..., Any], self: Any, logits: Tensor, sampling_metadata: Any, *more: Any, **named: Any
     ) -> Any:
         asked = sampling_metadata
-        if not logits.is_cpu or (asked.max_num_logprobs is None and not asked.logprob_token_ids):
+        if not logits.is_cpu or (asked.max_num_logprobs is None and not names_ids(asked)):
             return own(self, logits, asked, *more, **named)
         token = _may_wait.set(_leaves_logits(self, logits, asked))
         try:
@@ -112,7 +119,7 @@ def temperatures(sampling_metadata: Any) -> Tensor:
 def _leaves_logits(sampler: Any, logits: Tensor, sampling_metadata: Any) -> bool:
     """Tells whether a step changes no logits in place, and looks no more logprobs up than `gather_logprobs` does."""
     asked = sampling_metadata
-    if asked.max_num_logprobs == -1 or asked.logprob_token_ids:
+    if asked.max_num_logprobs == -1 or names_ids(asked):
         return False
     if logits.dtype != torch.float32:  # what is changed is a copy
         return True

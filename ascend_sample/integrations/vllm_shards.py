@@ -26,7 +26,7 @@ from ascend_sample.integrations._engine_rows import EngineRows
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations._late_tensors import LateGather, source_of, whole_of
 from ascend_sample.integrations._replacing import replacing
-from ascend_sample.integrations._vllm_metadata import is_idle, is_unedited
+from ascend_sample.integrations._vllm_metadata import is_idle, is_unedited, names_ids
 from ascend_sample.sampling import Sampler
 from ascend_sample.sampling.row_parameters import Facts
 from ascend_sample.sampling.vocabulary_parallel import VocabularyShard
@@ -190,7 +190,7 @@ def _is_plain(sampling_metadata: Any) -> bool:
     """Tells whether a step has nothing but temperatures, top-k, top-p and seeds, which all ranks know."""
     return (
         sampling_metadata.max_num_logprobs is None
-        and not sampling_metadata.logprob_token_ids
+        and not names_ids(sampling_metadata)
         and is_unedited(sampling_metadata)
         and all(map(is_idle, sampling_metadata.logitsprocs.argmax_invariant))
     )

@@ -306,6 +306,17 @@ class TestRegister:
         adapter.register()
         assert modules[self.V1].TopKTopPSampler is not PlainSampler
 
+    @pytest.mark.parametrize(("version", "has_v2"), [("0.33.7", True), ("0.25.0", False), ("0.18.0rc2", False)])
+    def test_other_patches_of_a_tested_version(
+        self, modules: dict[str, Any], caplog: pytest.LogCaptureFixture, version: str, has_v2: bool
+    ) -> None:
+        caplog.set_level("INFO", "vllm.ascend_sample")
+        modules["vllm"].__version__ = version
+        adapter.register()
+        assert modules[self.V1].TopKTopPSampler is not PlainSampler
+        assert hasattr(modules[adapter.V2_INTERFACE].ModelState.custom_sampler, "replaced") is has_v2
+        assert ("V1 runner" in caplog.text) is not has_v2
+
     def test_it_says_that_it_is_on(self, modules: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO", "vllm.ascend_sample")
         adapter.register()
