@@ -60,17 +60,20 @@ ENGINES = (
         ),
         ("vllm_parity.py", "vllm_drafts_parity.py", "xgrammar_masks.py"),
     ),
-    Engine(
-        "vllm_ascend",
-        ("0.23.0",),
-        (
-            "vllm_ascend.sample.sampler",
-            "vllm_ascend.sample.rejection_sampler",
-            "vllm_ascend.worker.npu_input_batch",
-        ),
-        ("vllm_ascend_parity.py",),
-        ON_NPU,
-        (("vllm", "0.23.0"), TORCH_NPU),
+    *(
+        Engine(
+            "vllm_ascend",
+            (version,),
+            (
+                "vllm_ascend.sample.sampler",
+                "vllm_ascend.sample.rejection_sampler",
+                "vllm_ascend.worker.npu_input_batch",
+            ),
+            ("vllm_ascend_parity.py",),
+            ON_NPU,
+            (("vllm", version), TORCH_NPU),
+        )
+        for version in ("0.18.0", "0.23.0")
     ),
     Engine(
         "sglang",
