@@ -24,7 +24,7 @@ from ascend_sample.sampling import KeptSets, routes
 from ascend_sample.sampling.row_parameters import COLUMNS, Facts
 from ascend_sample.sampling.seeds import random_seeds
 
-TESTED_VERSIONS: Final = ("0.5.23",)
+TESTED_VERSIONS: Final = ("0.5.21", "0.5.22", "0.5.23")
 BACKEND: Final = "ascend_sample"
 TENSORS: Final = {"temperature": "temperatures", "top_k": "top_ks", "top_p": "top_ps", "min_p": "min_ps"}
 """What SGLang calls the tensors of a batch, by what they hold."""
@@ -42,7 +42,7 @@ def register() -> None:
         ModuleNotFoundError: SGLang is not installed.
     """
     version = str(importlib.import_module("sglang").__version__)
-    if version not in TESTED_VERSIONS:
+    if version.partition(".post")[0] not in TESTED_VERSIONS:
         warnings.warn(
             f"ascend_sample: the version of SGLang must be one of {', '.join(TESTED_VERSIONS)}, got {version}. "
             "The backend is not registered; use one of SGLang's own.",
@@ -162,7 +162,7 @@ def _drawn_with(
         seed=seed if rows_of_each == 1 else seed.repeat_interleave(rows_of_each),
         position=positions.view(-1).to(torch.int64),
         facts=None if facts is None else {name: numbers.repeat(rows_of_each) for name, numbers in facts.items()},
-        largest_k=None if facts is not None or top_k is None else _largest_k(logits, sampling_info.max_top_k),
+        largest_k=None if facts is not None or top_k is None else _largest_k(logits, sampling_info),
     )
 
 
@@ -229,15 +229,16 @@ def _noted(info: Any) -> Facts | None:
     return facts_of(len(info.temperatures), *(getattr(info, tensor) for tensor in TENSORS.values()))
 
 
-def _largest_k(logits: Tensor, bound: int | None) -> int | None:
+def _largest_k(logits: Tensor, sampling_info: Any) -> int | None:
     """Returns SGLang's bound of all top-k where one operator serves such rows, whatever else they ask for.
 
     A bound does not say which rows the operator would skip, so it must be one that skips none.
 
     Args:
         logits: [rows, vocab_size].
-        bound: no row has a larger top-k; None where a row has none.
+        sampling_info: whose `max_top_k`, since 0.5.22, no row exceeds; None where a row has no top-k.
     """
+    bound: int | None = getattr(sampling_info, "max_top_k", None)
     if bound is None or bound > routes.LARGEST_FUSED_K:
         return None
     return bound if routes.abilities_of(logits.device, logits.dtype).fused_v2 else None

@@ -180,7 +180,7 @@ def _drawn(sampler: Any, part: Tensor, vocab_size: int, sampling_metadata: Any) 
     if part.is_cpu and not sampling_metadata.all_greedy and vllm_cpu.draws_at_once(sampler, sampling_metadata):
         facts = {**facts, "temperature": vllm_cpu.temperatures(sampling_metadata).numpy().copy()}
     elif not sampling_metadata.all_greedy:
-        logits = part.to(torch.float32, copy=True)
+        logits = logits.clone() if logits is part else logits  # which is divided in place
         logits = sampler.apply_temperature(logits, sampling_metadata.temperature, sampling_metadata.all_random)
     steps: ShardSteps = sampler.shard_steps
     return steps.draw(sampler.topk_topp_sampler, logits, vocab_size, sampling_metadata.generators, facts)

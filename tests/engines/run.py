@@ -47,7 +47,7 @@ ENGINES: Final = {
         (HERE,),
     ),
     "sglang": Engine(
-        f"sglang=={sglang.TESTED_VERSIONS[0]}",
+        f"sglang=={sglang.TESTED_VERSIONS[-1]}",
         "requirements_sglang.txt",
         {"sglang": "sglang_engine.py"},
         (HERE, HERE / "sglang_kernels", HERE.parent / "integrations"),

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 from ascend_sample import hostcann
 
 PATCH = "torchair.ge_concrete_graph.ge_converter.experimental.patch_for_hcom_allreduce"
-KERNELS = ("norm.gemma_rmsnorm", "kvcacheio", "sample")
+KERNELS = ("norm.gemma_rmsnorm", "norm.add_rmsnorm_bias", "kvcacheio", "sample")
 NPU = "npu:0"
 
 hostcann.activate()
