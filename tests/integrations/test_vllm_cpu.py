@@ -310,7 +310,9 @@ def test_logprobs_of_other_ids_are_vllms_own(vllm: Installed, asked: dict[str, A
 
 def test_logprobs_that_are_looked_up_are_not_made(vllm: Installed) -> None:
     logits = random_rows(4)
-    vllm.sampler()(logits.clone(), asked_of(4, **EDITS["penalties"]))  # says nothing of the next ones
+    vllm.sampler()(
+        logits.clone(), asked_of(4, max_num_logprobs=1, **EDITS["penalties"])
+    )  # says nothing of the next ones
     late = vllm.sampler.compute_logprobs(logits)
     found = vllm.sampler.gather_logprobs(late, 2, torch.arange(4))
     assert not late.is_made
