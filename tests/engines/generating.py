@@ -78,7 +78,8 @@ def answered(output: Any) -> dict[str, Any]:
         }
         for choice in output.outputs
     ]
-    return {"choices": choices, "prompt_token_ids": output.prompt_token_ids}
+    of_prompt = [place and numbers(place) for place in output.prompt_logprobs or ()]  # None for the first token
+    return {"choices": choices, "prompt_token_ids": output.prompt_token_ids, "prompt_logprobs": of_prompt}
 
 
 def logprobs(choice: Any) -> dict[str, Any]:
@@ -87,8 +88,13 @@ def logprobs(choice: Any) -> dict[str, Any]:
     return {
         "tokens": [token for token, _ in places],
         "token_logprobs": [found[token].logprob for token, found in places],
-        "top_logprobs": [{str(token): entry.logprob for token, entry in found.items()} for _, found in places],
+        "top_logprobs": [numbers(found) for _, found in places],
     }
+
+
+def numbers(place: dict[int, Any]) -> dict[str, float]:
+    """Returns the logprobs of a place, by token."""
+    return {str(token): entry.logprob for token, entry in place.items()}
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,11 @@ ALONE: Final = 6
 """So many requests are served alone too."""
 GREEDY: Final = tuple(body | {"temperature": 0.0} for body in SHORT[:ALONE])
 OF_SERVERS: Final = {"messages", "response_format"}
+REPORTED: Final = tuple(
+    body | asked | {"temperature": 0.0, "max_tokens": 6, "logprobs": 3}
+    for body, asked in zip(SHORT, ({}, {"prompt_logprobs": 2}, {"repetition_penalty": 1.5}), strict=False)
+)
+"""Greedy requests, with logprobs of what they get, of a prompt, and of logits that are penalised afterwards."""
 KINDS: Final = [
     mixed
     for mixed in mixed_requests.mixed_requests(2 * len(mixed_requests.KINDS))
@@ -68,7 +73,7 @@ def runner(request: pytest.FixtureRequest) -> dict[str, str]:
 def served(runner: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What an engine with the plugin answers: together, alone, greedily, and requests of all kinds."""
     kinds = [mixed.body for mixed in KINDS]
-    batches = (SHORT, *((body,) for body in SHORT[:ALONE]), GREEDY, kinds)
+    batches = (SHORT, *((body,) for body in SHORT[:ALONE]), GREEDY, kinds, REPORTED)
     return results(tmp_path_factory.mktemp("served"), *batches, **runner)
 
 
@@ -110,10 +115,10 @@ def test_tokens_are_those_of_sample_rows(served: Any, runner: dict[str, str]) ->
         prompt, expected = answer.body["prompt_token_ids"], []
         first = len(prompt) - 1 if runner else 0
         for place in range(asked["max_tokens"]):
-            logits = model(torch.tensor([prompt + expected])).logits[:, -1] / asked["temperature"]
+            logits = model(torch.tensor([prompt + expected])).logits[:, -1]
             drawn = sample_rows(
-                logits,
-                temperature=torch.ones(1),
+                logits / asked["temperature"] if runner else logits,  # V2 divides itself
+                temperature=torch.tensor([1.0 if runner else asked["temperature"]]),
                 top_k=torch.tensor([asked["top_k"]], dtype=torch.int32) if "top_k" in asked else None,
                 top_p=torch.tensor([asked["top_p"]]) if "top_p" in asked else None,
                 seed=torch.tensor([asked["seed"]]),
@@ -124,23 +129,42 @@ def test_tokens_are_those_of_sample_rows(served: Any, runner: dict[str, str]) ->
 
 
 def test_each_kind_is_what_was_asked_for(served: Any) -> None:
-    wrong = mixed_requests.wrong(KINDS, served["answers"][-1])
+    wrong = mixed_requests.wrong(KINDS, served["answers"][-2])
     assert not wrong, wrong[:3]
 
 
-def test_without_the_plugin(served: Any, runner: dict[str, str], tmp_path: Path) -> None:
-    """Nothing is drawn here, a seed gives what it gives where the plugin is not loaded; greedy texts stay the same."""
+@pytest.fixture(scope="module")
+def without(runner: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What engines answer whose plugin is switched off, and not loaded: requests with seeds, greedy ones, logprobs."""
     # Triton's interpreter cannot run vLLM's kernel for top-k and top-p, which V2 calls without the plugin alone.
     seeded = [body for body in SHORT if not (runner and {"top_k", "top_p"} & body.keys())]
-    found = [results(tmp_path, seeded, GREEDY, **runner, **without) for without in WITHOUT.values()]
-    for without in found:
-        assert without["counted"]["served"] == {"steps": 0, "rows": 0}
-        assert without["counted"]["sampled"]["steps"] > 0
-    tokens = [[ids_of(batch) for batch in without["answers"]] for without in found]
+    folder = tmp_path_factory.mktemp("without")
+    return seeded, [results(folder, seeded, GREEDY, REPORTED, **runner, **how) for how in WITHOUT.values()]
+
+
+def test_without_the_plugin(served: Any, without: Any) -> None:
+    """Nothing is drawn here, a seed gives what it gives where the plugin is not loaded; greedy texts stay the same."""
+    seeded, found = without
+    for engine in found:
+        assert engine["counted"]["served"] == {"steps": 0, "rows": 0}
+        assert engine["counted"]["sampled"]["steps"] > 0
+    tokens = [[ids_of(batch) for batch in engine["answers"]] for engine in found]
     assert tokens[0] == tokens[1]
     assert tokens[0][1] == ids_of(served["answers"][1 + ALONE])  # GREEDY
     drawn_here = dict(zip((body["seed"] for body in SHORT), ids_of(served["answers"][0]), strict=True))
     assert all(ids != drawn_here[body["seed"]] for body, ids in zip(seeded, tokens[0][0], strict=True))
+
+
+def test_logprobs_are_those_without_the_plugin(served: Any, without: Any) -> None:
+    for body, found, expected in zip(REPORTED, served["answers"][-1], without[1][0]["answers"][-1], strict=True):
+        ours, theirs = (
+            [*answer.body["choices"][0]["logprobs"]["top_logprobs"], *filter(None, answer.body["prompt_logprobs"])]
+            for answer in (found, expected)
+        )
+        assert len(ours) >= 6
+        assert ("prompt_logprobs" in body) == (len(ours) > 6)
+        for one, other in zip(ours, theirs, strict=True):
+            assert one == pytest.approx(other, abs=1e-5)
 
 
 def test_chunks_with_a_seed_end_vllm_without_the_plugin(tmp_path: Path) -> None:
