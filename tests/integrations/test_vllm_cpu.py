@@ -59,6 +59,7 @@ class Sampler(vllm_stand_ins.Sampler):
         values = raw if reported is None else reported
         told: Any = None
         if values is not None and asked.logprob_token_ids:
+            assert type(values) is Tensor, "a compiled function gets it"
             told = values.gather(-1, torch.tensor([*asked.logprob_token_ids.values()]))
         elif values is not None and asked.max_num_logprobs == -1:
             told = values
