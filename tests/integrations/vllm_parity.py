@@ -470,11 +470,8 @@ class TestV2:
     """Its kernels need a device, so this is about what the adapter calls."""
 
     def test_is_left_alone_where_it_is_another(self, plugin: None) -> None:
-        try:
-            from vllm.v1.worker.gpu.model_states.interface import ModelState
-        except ModuleNotFoundError:  # before 0.18
-            assert not has_v2()
-            return
+        from vllm.v1.worker.gpu.model_states.interface import ModelState
+
         assert hasattr(getattr(ModelState, "custom_sampler", None), "replaced") is has_v2()
 
     @pytest.mark.skipif(not has_v2(), reason="the plugin leaves this V2 runner alone")
