@@ -103,8 +103,10 @@ class LateLogprobs(LateTensor):
 
     Example:
         >>> late = LateLogprobs(torch.zeros(1, 2, dtype=torch.bfloat16))
-        >>> late, late.exp()
-        (LateLogprobs([1, 2], torch.float32, is_made=False), tensor([[0.5000, 0.5000]]))
+        >>> late
+        LateLogprobs([1, 2], torch.float32, is_made=False)
+        >>> late.exp()
+        tensor([[0.5000, 0.5000]])
     """
 
     @staticmethod
