@@ -24,6 +24,8 @@ PLAIN_JSON: Final = (
     *("--structured-outputs-config.disable_any_whitespace", "true"),
 )
 """Else JSON may have any number of spaces, and end nowhere."""
+ROUNDS: Final = 5
+"""Requests are preempted only while many are served at once: beside other work on the machine some come too late."""
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +92,14 @@ class TestSeeds:
         assert ids_of(server.ask_together(mixed))[1::2] == alone
 
     def test_after_preemptions(self, server: Server, long_alone: list[list[int]]) -> None:
-        before = server.metric("num_preemptions_total")
-        found = ids_of(server.ask_together(LONG))
-        preemptions = server.metric("num_preemptions_total") - before
+        before, preemptions = server.metric("num_preemptions_total"), 0.0
+        for _ in range(ROUNDS):
+            assert ids_of(server.ask_together(LONG)) == long_alone
+            preemptions = server.metric("num_preemptions_total") - before
+            if preemptions:
+                break
         print(f"{preemptions:.0f} preemptions")
         assert preemptions > 0
-        assert found == long_alone
 
     def test_of_several_choices(self, server: Server) -> None:
         """vLLM gives the choices of a request the seeds that come after one another."""
