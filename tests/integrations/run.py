@@ -58,7 +58,7 @@ ENGINES = (
             "vllm.v1.sample.rejection_sampler",
             "vllm.v1.worker.gpu_input_batch",
         ),
-        ("vllm_parity.py", "vllm_drafts_parity.py", "xgrammar_masks.py"),
+        ("vllm_parity.py", "vllm_v2_parity.py", "vllm_drafts_parity.py", "xgrammar_masks.py"),
     ),
     *(
         Engine(
