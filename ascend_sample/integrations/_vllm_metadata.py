@@ -17,7 +17,7 @@ IDLE: Final = {
 
 def is_unedited(sampling_metadata: Any) -> bool:
     """Tells whether nothing changes the logits before the temperature: penalties, masks, biases and the like."""
-    thinking = getattr(sampling_metadata, "thinking_budget_state_holder", None)  # since 0.23
+    thinking = getattr(sampling_metadata, "thinking_budget_state_holder", None)  # 0.18 has none
     return (
         sampling_metadata.no_penalties
         and sampling_metadata.allowed_token_ids_mask is None
@@ -29,7 +29,7 @@ def is_unedited(sampling_metadata: Any) -> bool:
 
 def names_ids(sampling_metadata: Any) -> bool:
     """Tells whether a request asks for logprobs of ids that it names."""
-    return bool(getattr(sampling_metadata, "logprob_token_ids", None))  # since 0.23
+    return bool(getattr(sampling_metadata, "logprob_token_ids", None))  # 0.18 has none
 
 
 def is_idle(processor: Any) -> bool:

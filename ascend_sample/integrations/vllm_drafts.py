@@ -56,7 +56,7 @@ def install(rejection_sampler: type[Any]) -> None:
 
 def _why_left(sampler: Any, sampling_metadata: Any) -> str | None:
     """Returns why drafts stay with the engine's own rejection sampler; None where they do not."""
-    if getattr(sampler, "synthetic_mode", False):  # since 0.23
+    if getattr(sampler, "synthetic_mode", False):  # 0.18 has none
         return "acceptance is synthetic"
     if getattr(sampler, "use_fly", False):
         return "the rule is FLy"
