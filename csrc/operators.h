@@ -222,6 +222,19 @@ struct FilterArguments {
   const at::Tensor& min_p;
 };
 
+struct FilterLogitsArguments {
+  static constexpr const char* kName = "filter_logits";
+  static constexpr const char* kSchema =
+      "(Tensor logits, Tensor temperature, Tensor k, Tensor p, Tensor min_p, bool keep_ties=False, "
+      "bool is_shifted=False)";
+  static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
+  using Results = at::Tensor;
+
+  FilterArguments filters;
+  bool keep_ties;
+  bool is_shifted;  // by the maximum, before it is divided
+};
+
 /// Which values of each row its ranges keep: docs/filters.md, "Ranges of values".
 struct ValueRangesArguments {
   static constexpr const char* kName = "value_ranges";
@@ -364,11 +377,11 @@ template <typename Visit>
 void for_each_of_layer(Visit visit) {
   [&]<typename... Arguments>(std::tuple<Arguments*...>) {
     (visit.template operator()<Arguments>(), ...);
-  }(std::tuple<NoiseArguments*, SampleRowsArguments*, SampleKeptRowsArguments*,
-               SampleRankedRowsArguments*, VerifyDraftsArguments*, FilterArguments*,
-               ValueRangesArguments*, BestTokensArguments*, RowLogprobsArguments*,
-               ShardLeadsArguments*, FirstOfRowsArguments*, ShardHistogramArguments*,
-               ChunkSumsArguments*, LogOfSumsArguments*, CountAboveArguments*>());
+  }(std::tuple<
+      NoiseArguments*, SampleRowsArguments*, SampleKeptRowsArguments*, SampleRankedRowsArguments*,
+      VerifyDraftsArguments*, FilterArguments*, FilterLogitsArguments*, ValueRangesArguments*,
+      BestTokensArguments*, RowLogprobsArguments*, ShardLeadsArguments*, FirstOfRowsArguments*,
+      ShardHistogramArguments*, ChunkSumsArguments*, LogOfSumsArguments*, CountAboveArguments*>());
 }
 
 /// Throws ValueError or TypeError with "{op}: {argument} must {rule}, got {value}. {remedy}". Looks
@@ -382,6 +395,7 @@ void check_arguments(const SampleKeptRowsArguments& arguments);
 void check_arguments(const SampleRankedRowsArguments& arguments);
 void check_arguments(const VerifyDraftsArguments& arguments);
 void check_arguments(const FilterArguments& arguments);
+void check_arguments(const FilterLogitsArguments& arguments);
 void check_arguments(const ValueRangesArguments& arguments);
 void check_arguments(const BestTokensArguments& arguments);
 void check_arguments(const RowLogprobsArguments& arguments);
@@ -400,6 +414,7 @@ SampleRowsArguments::Results allocate_outputs(const SampleRowsArguments& argumen
 SampleRankedRowsArguments::Results allocate_outputs(const SampleRankedRowsArguments& arguments);
 VerifyDraftsArguments::Results allocate_outputs(const VerifyDraftsArguments& arguments);
 FilterArguments::Results allocate_outputs(const FilterArguments& arguments);
+FilterLogitsArguments::Results allocate_outputs(const FilterLogitsArguments& arguments);
 ValueRangesArguments::Results allocate_outputs(const ValueRangesArguments& arguments);
 BestTokensArguments::Results allocate_outputs(const BestTokensArguments& arguments);
 RowLogprobsArguments::Results allocate_outputs(const RowLogprobsArguments& arguments);

@@ -301,17 +301,28 @@ void check_arguments(const VerifyDraftsArguments& arguments) {
   }
 }
 
-void check_arguments(const FilterArguments& arguments) {
-  constexpr const char* kOperator = FilterArguments::kName;
+namespace {
+
+void check_filters(const char* op, const FilterArguments& arguments) {
   const auto& [logits, temperature, k, p, min_p] = arguments;
-  check_logits(kOperator, logits);
+  check_logits(op, logits);
   const auto check = [&](const at::Tensor& tensor, const char* name, ScalarType dtype) {
-    check_per_row(kOperator, tensor, name, dtype, logits.sym_size(0), logits, "logits");
+    check_per_row(op, tensor, name, dtype, logits.sym_size(0), logits, "logits");
   };
   check(temperature, "temperature", ScalarType::Float);
   check(k, "k", ScalarType::Int);
   check(p, "p", ScalarType::Float);
   check(min_p, "min_p", ScalarType::Float);
+}
+
+}  // namespace
+
+void check_arguments(const FilterArguments& arguments) {
+  check_filters(FilterArguments::kName, arguments);
+}
+
+void check_arguments(const FilterLogitsArguments& arguments) {
+  check_filters(FilterLogitsArguments::kName, arguments.filters);
 }
 
 void check_arguments(const ValueRangesArguments& arguments) {
@@ -350,6 +361,10 @@ void check_arguments(const RowLogprobsArguments& arguments) {
 
 at::Tensor allocate_outputs(const FilterArguments& arguments) {
   return allocate(arguments.logits.sym_sizes(), c10::kFloat, arguments.logits);
+}
+
+at::Tensor allocate_outputs(const FilterLogitsArguments& arguments) {
+  return allocate_outputs(arguments.filters);
 }
 
 ValueRangesArguments::Results allocate_outputs(const ValueRangesArguments& arguments) {

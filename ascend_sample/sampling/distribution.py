@@ -15,14 +15,17 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import routes
+from ascend_sample.sampling._checks import LARGEST_FRACTION
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.best_tokens import without_nan
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
-from ascend_sample.sampling.row_parameters import COLUMNS, RowParameters
+from ascend_sample.sampling.row_parameters import COLUMNS, DTYPES, RowParameters
 from ascend_sample.sampling.total_order import mask_below_top_k
 from ascend_sample.sampling.weights import is_outside_nucleus
 
 LARGEST: Final = torch.finfo(torch.float32).max
+LEAST_SCALED: Final = -LARGEST * 2.0**-32
+"""Below it are scaled logits that stand beside +inf, for temperatures up to 2^32."""
 
 
 def filter_logits(
@@ -58,6 +61,8 @@ def filter_logits(
     Source: docs/sampling.md, section 1 "What is drawn".
     """
     filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    if _is_native(logits):
+        return _filtered_natively(logits, filters, keep_ties, is_shifted=False)
     scaled = _scaled(logits, filters, keep_ties)
     divided = logits.float() if temperature is None else logits.float() / _divisor(temperature)
     return torch.where(scaled > -torch.inf, divided, -torch.inf)
@@ -74,7 +79,10 @@ def scaled_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = F
     The difference of two logits is divided by the temperature: rounding each quotient would move the difference by as
     much as the quotients are large. Entries of +inf become 0, and a row without any logit above -inf stays so.
     """
-    return _scaled(logits, parameters.filters(), keep_ties)
+    filters = parameters.filters()
+    if _is_native(logits):
+        return _filtered_natively(logits, filters, keep_ties, is_shifted=True)
+    return _scaled(logits, filters, keep_ties)
 
 
 def drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
@@ -160,13 +168,20 @@ class Distributions:
             return divided
         if logits.is_cpu or routes.abilities_of(logits.device, logits.dtype).fused_v2:
             return self._filtered(divided)  # its operator shifts rows itself
-        return torch.where(self.scaled(logits) > -torch.inf, divided, -torch.inf)
+        return self.filtered(logits)
+
+    def filtered(self, logits: Tensor) -> Tensor:
+        """Does what `kept` does for any logits: NaN counts as -inf, and where there is +inf nothing else is kept.
+
+        Args:
+            logits: floats [rows, vocab_size]. They stay as they are.
+        """
+        divided = logits.float() if self.divisor is None else logits / self.divisor
+        return torch.where(self.scaled(logits) > LEAST_SCALED, divided, -torch.inf)
 
     def _in_one_pass(self, logits: Tensor) -> Tensor:
         """Reads, filters and normalises each row while it is in a cache, on the CPU."""
         own = self._own
-        if self._has_large_k:  # the operator skips it
-            logits = mask_below_top_k(without_nan(logits), own.top_k, keep_ties=False)
         found: Tensor = torch.ops.ascend_sample.filter_probabilities(
             logits, own.temperature, own.top_k, own.top_p, own.min_p
         )
@@ -225,6 +240,29 @@ class Distributions:
 def _finite(logits: Tensor) -> Tensor:
     """Returns a float32 copy with -inf for NaN, and no +inf: the difference from an infinite maximum would be NaN."""
     return torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
+
+
+def _is_native(logits: Tensor) -> bool:
+    """Tells whether the CPU kernel filters rows: it has no gradients."""
+    return logits.is_cpu and not (logits.requires_grad and torch.is_grad_enabled())
+
+
+def _filtered_natively(
+    logits: Tensor, filters: Mapping[str, Tensor | None], keep_ties: bool, is_shifted: bool
+) -> Tensor:
+    """Does what `filter_logits` does, or `scaled_logits`, by the CPU kernel, with the filters by name that are on."""
+    columns = []
+    for name, off in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+        column = filters.get(name)
+        if column is None:
+            column = torch.full((len(logits),), off, dtype=DTYPES[name])
+        elif name == "top_k":  # any integers
+            column = column.clamp(-1, logits.shape[1]).to(torch.int32)
+        elif name == "min_p":  # as in `RowParameters.for_operators`
+            column = column.clamp(max=LARGEST_FRACTION)
+        columns.append(column)
+    found: Tensor = torch.ops.ascend_sample.filter_logits(logits, *columns, keep_ties, is_shifted)
+    return found
 
 
 def _scaled(logits: Tensor, filters: Mapping[str, Tensor | None], keep_ties: bool) -> Tensor:

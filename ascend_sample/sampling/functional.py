@@ -116,10 +116,16 @@ def tokens_with(
     """
     if logits.is_cpu or len(logits) == 0:
         return sample_with(logits, parameters, keep_ties=keep_ties, keys=keys).token_ids
-    groups = _groups(logits, parameters, keep_ties, largest_k)
+    placement = placement_for_tokens(logits, parameters, keep_ties, largest_k)
     position = parameters.position if keys is None else None
-    placement = Placement.of(groups, logits, has_statuses=False)
     return serve_without_status(logits, placement, position, Purpose.DRAW, keys)
+
+
+def placement_for_tokens(
+    logits: Tensor, parameters: RowParameters, keep_ties: bool, largest_k: int | None = None
+) -> Placement:
+    """Returns how `tokens_with` serves rows: the same for all logits of a shape, dtype and device."""
+    return Placement.of(_groups(logits, parameters, keep_ties, largest_k), logits, has_statuses=False)
 
 
 def _groups(

@@ -17,8 +17,8 @@ from torch import Tensor
 from ascend_sample._errors import refuse
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.best_tokens import sum_of_rows
-from ascend_sample.sampling.distribution import Distributions, scaled_logits
-from ascend_sample.sampling.logprobs import LARGEST, AskingRows
+from ascend_sample.sampling.distribution import LARGEST, Distributions, scaled_logits
+from ascend_sample.sampling.logprobs import AskingRows
 from ascend_sample.sampling.row_parameters import RowParameters, RowStatus
 from ascend_sample.sampling.total_order import mask_below_top_k
 

@@ -14,19 +14,20 @@ from torch import Tensor
 from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.best_tokens import best_entries, chunk_lanes
-from ascend_sample.sampling.distribution import Distributions, kept_logits, scaled_logits
+from ascend_sample.sampling.distribution import LARGEST, LEAST_SCALED, Distributions, kept_logits, scaled_logits
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.segmented import SEGMENT
 
-LARGEST: Final = torch.finfo(torch.float32).max
-LEAST_SCALED: Final = -LARGEST * 2.0**-32
-"""Below it are scaled logits that stand beside +inf, for temperatures up to 2^32."""
 NEGLIGIBLE: Final = -200.0
 """A logarithm of what is nothing beside 1, but for a row of -inf, whose own sum has none."""
 LEAST_SHIFTED: Final = -LARGEST / 2
 """The same of logits that are not scaled."""
+
+
+NUMBERS_OF_BLOCK: Final = 1 << 20
+"""So many processed logits are made at a time on a CPU, or as many rows as it has threads."""
 
 
 class LogprobsMode(str, enum.Enum):
@@ -237,10 +238,37 @@ def processed_logprobs(
         keep_ties: as for `Sampler`.
     """
     asking = asking.gathered()
+    if logits.is_cpu and len(logits) > 0:
+        return _processed_in_blocks(asking, logits, mode, token_ids, parameters, keep_ties)
     if distributions is None:
         return gather_logprobs(asking, processed_logits(logits, parameters, mode, keep_ties), mode, token_ids)
     found = gather_logprobs(asking, distributions.scaled(logits), mode, token_ids, is_scaled=True)
     return found if mode.is_normalised else divided_logits(found, logits, distributions.divisor)
+
+
+def _processed_in_blocks(
+    asking: AskingRows,
+    logits: Tensor,
+    mode: LogprobsMode,
+    token_ids: Tensor,
+    parameters: RowParameters,
+    keep_ties: bool,
+) -> Logprobs:
+    """Does what `processed_logprobs` does on a CPU, a few rows at a time: what they keep is read again from a cache."""
+    rows, vocab_size = logits.shape
+    step = max(torch.get_num_threads(), NUMBERS_OF_BLOCK // vocab_size)
+    found = []
+    for start in range(0, rows, step):
+        block = np.arange(start, min(start + step, rows))
+        of_block = parameters if step >= rows else parameters.of_rows(block, torch.from_numpy(block))
+        part = slice(start, start + step)
+        # Of no name, so that the next block has its memory.
+        found.append(
+            gather_logprobs(asking, processed_logits(logits[part], of_block, mode, keep_ties), mode, token_ids[part])
+        )
+    if len(found) == 1:
+        return found[0]
+    return Logprobs(asking.rows, *(torch.cat(parts) for parts in list(zip(*found, strict=True))[1:]))
 
 
 def processed_logits(logits: Tensor, parameters: RowParameters, mode: LogprobsMode, keep_ties: bool = False) -> Tensor:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "cpu/draws/race.h"
@@ -220,7 +221,7 @@ size_t sample_edited(const Row<Type>& row, const RowArguments& arguments, Scratc
   return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);
 }
 
-/// The same of a row of which a range of values is kept.
+/// A row of the sampling layer of which a range of values is kept, after its other edits.
 template <typename Type>
 size_t sample_range(const Row<Type>& row, const RangeFilters& filters,
                     const RowArguments& arguments, Scratch& scratch, Workspace& work) {
@@ -255,8 +256,88 @@ std::optional<size_t> sample_allowed(const Row<Type>& row, const RowMask& mask,
   return rest.value(place) == -kInfinity ? 0 : work.compacted_ids[place];
 }
 
-/// The distribution of a row whose edits are done, whose draw these arguments are for; id 0 alone
-/// where nothing is above -inf. It lies in the thread's memory until that is used again.
+/// Makes a top-k of 1 of what keeps the first of the total order alone.
+inline void settle_best(RowArguments& arguments, size_t vocab_size) {
+  if (!(arguments.temperature > 0.0F)) {
+    arguments.temperature = 1.0F;
+    arguments.k = 1;
+    arguments.keeps_ties = false;
+  } else if (arguments.uses_k(vocab_size) && arguments.keeps_best()) {
+    arguments.k = 1;
+  }
+}
+
+/// Of a top-k of few: the first ranks that are kept, whose ids and exponentials are in the
+/// workspace then. None for other rows.
+template <typename Type>
+std::optional<size_t> count_kept_ranks(const Row<Type>& row, RowArguments arguments,
+                                       Scratch& scratch, Workspace& work) {
+  const bool is_sorted = !kHasFewValues<Type> || arguments.k <= int32_t{kFewSorted};
+  if (!arguments.uses_k(row.vocab_size()) || !is_sorted) {
+    return std::nullopt;
+  }
+  KeptRanks ranks;
+  arguments.ranks = &ranks;
+  sample_top_k(row, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, scratch, work);
+  return ranks.count;
+}
+
+/// Writes what the filters keep of a row above -inf, and -inf for the rest. Top-k keeps by the
+/// logits, also where the division makes some equal. Returns whether (logit - maximum) /
+/// temperature is written, and 0 for +inf; else it is the logit.
+template <typename Type>
+bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
+                    std::span<float> kept, Scratch& scratch, Workspace& work) {
+  if (const auto count = count_kept_ranks(row, arguments, scratch, work)) {
+    fill(kept, -kInfinity);
+    for (size_t rank = 0; rank < *count; ++rank) {
+      kept[work.sorted_ids[rank]] = row.value(work.sorted_ids[rank]);
+    }
+    return false;
+  }
+  arguments.kept = kept;
+  if (arguments.uses_k(row.vocab_size())) {
+    sample_top_k(row, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, scratch,
+                 work);
+    return false;
+  }
+  const float temperature = std::exchange(arguments.temperature, 1.0F);
+  const auto write = [&](const auto& undivided) {
+    if (maximum == kInfinity) {
+      sample_row(infinities_of(undivided, scratch, work, Scratch::kDivided), arguments, scratch,
+                 work);
+    } else if (temperature == 1.0F) {
+      sample_row(undivided, arguments, scratch, work);
+      return false;
+    } else {
+      sample_row(divide(undivided, maximum, temperature, scratch, work), arguments, scratch, work);
+    }
+    return true;
+  };
+  if (arguments.k < 1 || static_cast<size_t>(arguments.k) >= row.vocab_size()) {
+    return write(row);
+  }
+  const auto k = static_cast<size_t>(std::exchange(arguments.k, 0));
+  const TopKEnd end =
+      find_top_k_end(row, k, std::exchange(arguments.keeps_ties, false), maximum, work);
+  return write(
+      keep_top_k(row, end, scratch, work, Scratch::kRanked));  // min-p copies what it keeps
+}
+
+/// The same as (logit - maximum) / temperature, 0 for +inf, or as logits at temperature 1: then the
+/// maximum is what it was.
+template <typename Type>
+void write_scaled(const Row<Type>& row, float& maximum, const RowArguments& arguments,
+                  std::span<float> kept, Scratch& scratch, Workspace& work) {
+  if (write_filtered(row, maximum, arguments, kept, scratch, work)) {
+    maximum = 0.0F;
+  } else if (arguments.temperature != 1.0F || maximum == kInfinity) {
+    scale_kept(kept, std::exchange(maximum, 0.0F), arguments.temperature);
+  }
+}
+
+/// The distribution of a row whose draw these arguments are for; id 0 alone where nothing is above
+/// -inf. It lies in the thread's memory until that is used again.
 template <typename Type>
 TargetRow target_of(const Row<Type>& row, RowArguments arguments, Scratch& scratch,
                     Workspace& work) {
@@ -265,55 +346,30 @@ TargetRow target_of(const Row<Type>& row, RowArguments arguments, Scratch& scrat
   const auto few = [&](size_t count) {
     return TargetRow::of_few({work.sorted_ids, count}, {memory, count});
   };
-  if (!(arguments.temperature > 0.0F)) {
-    arguments.k = 1;
-    arguments.keeps_ties = false;
-  }
-  const bool is_sorted = !kHasFewValues<Type> || arguments.k <= int32_t{kFewSorted};
-  if (arguments.uses_k(row.vocab_size()) && is_sorted) {
-    KeptRanks kept;
-    arguments.ranks = &kept;
-    arguments.temperature = arguments.temperature > 0.0F ? arguments.temperature : 1.0F;
-    sample_top_k(row, static_cast<size_t>(arguments.k), arguments.uses_p(), arguments, scratch,
-                 work);
-    if (kept.count == 0) {
+  settle_best(arguments, row.vocab_size());
+  if (const auto count = count_kept_ranks(row, arguments, scratch, work)) {
+    if (*count == 0) {
       work.sorted_ids[0] = 0;
       memory[0] = 1.0F;
       return few(1);
     }
-    const double total = sum(work.exponentials, kept.count);
-    for (size_t rank = 0; rank < kept.count; ++rank) {
+    const double total = sum(work.exponentials, *count);
+    for (size_t rank = 0; rank < *count; ++rank) {
       memory[rank] = static_cast<float>(work.exponentials[rank] / total);
     }
-    return few(kept.count);
+    return few(*count);
   }
   const FloatStatus seen = scan_status(row);
   arguments.status.front() = seen.status();
   arguments.status = {};
-  const float maximum = seen.maximum();
+  float maximum = seen.maximum();
   const std::span<float> probabilities(memory, row.vocab_size());
   if (maximum == -kInfinity) {
     fill(probabilities, 0.0F);
     memory[0] = 1.0F;
-    return TargetRow::of_all(probabilities);
-  }
-  arguments.kept = probabilities;
-  const float temperature = std::exchange(arguments.temperature, 1.0F);
-  const auto fill_from = [&](const auto& undivided) {
-    if (temperature == 1.0F || maximum == kInfinity) {
-      sample_row(undivided, arguments, scratch, work);
-      normalize_kept(probabilities, maximum);
-    } else {
-      sample_row(divide(undivided, maximum, temperature, scratch, work), arguments, scratch, work);
-      normalize_kept(probabilities, 0.0F);
-    }
-  };
-  if (arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size()) {
-    const auto k = static_cast<size_t>(std::exchange(arguments.k, 0));
-    const TopKEnd end = find_top_k_end(row, k, arguments.keeps_ties, maximum, work);
-    fill_from(keep_top_k(row, end, scratch, work, Scratch::kRanked));  // min-p copies what it keeps
   } else {
-    fill_from(row);
+    write_scaled(row, maximum, arguments, probabilities, scratch, work);
+    normalize_kept(probabilities, maximum);
   }
   return TargetRow::of_all(probabilities);
 }

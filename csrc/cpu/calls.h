@@ -293,12 +293,21 @@ struct VerifyingCall {
   }
 };
 
-/// filter_probabilities: the distribution that each request is drawn from.
+/// What is written of what the filters keep of a row.
+enum class FilteredForm : uint8_t {
+  kProbabilities,  // 0 for the rest
+  kDivided,        // logit / temperature, the logit of a greedy row; -inf for the rest
+  kShifted,        // (logit - maximum) / temperature, 0 for +inf; likewise
+};
+
+/// filter_probabilities and filter_logits: what each request is drawn from.
 struct FilteringCall {
   Logits logits;
   int64_t batch_size;
   Requests requests;
-  float* probabilities;  // [batch_size, vocab_size]
+  bool keeps_ties = false;  // of top-k
+  FilteredForm form = FilteredForm::kProbabilities;
+  float* kept;  // [batch_size, vocab_size]
 };
 
 /// value_ranges: the range of its values that each row keeps.

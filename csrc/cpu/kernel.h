@@ -52,14 +52,6 @@ size_t sample_for_operator(const Row<Type>& row, const OperatorCall& call, int64
   return drawn.has_value() ? *drawn : sample_row(row, arguments, scratch, work);
 }
 
-inline RowArguments arguments_of(const Requests& requests, int64_t index) {
-  return {.rules = kSamplingLayer,
-          .k = requests.k[index],
-          .p = requests.p[index],
-          .min_p = requests.min_p[index],
-          .eps = 0.0F};
-}
-
 /// What is kept of a greedy row is what it takes; of one with a bad status, nothing.
 inline void complete_list(const SamplingCall& call, int64_t index, size_t selected) {
   KeptList* const list = call.kept_of(index);
@@ -123,26 +115,30 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
   return selected;
 }
 
-/// The distribution of a row of the sampling layer. Rows are divided by the temperature first.
+/// A row of filter_probabilities and of filter_logits.
 template <typename Type>
 void filter_request(const Row<Type>& row, const FilteringCall& call, int64_t index,
                     Scratch& scratch, Workspace& work) {
-  const float temperature = call.requests.temperature[index];
-  const std::span<float> kept(call.probabilities + index * call.logits.vocab_size,
-                              row.vocab_size());
+  const std::span<float> kept(call.kept + index * call.logits.vocab_size, row.vocab_size());
   RowArguments arguments = arguments_of(call.requests, index);
-  arguments.kept = kept;
-  const float maximum = scan_status(row).maximum();
-  const bool is_greedy = !(temperature > 0.0F);
-  if (is_greedy) {
-    arguments.k = 1;
-  }
-  if (is_greedy || temperature == 1.0F || maximum == kInfinity || maximum == -kInfinity) {
-    sample_row(row, arguments, scratch, work);
-    normalize_kept(kept, maximum);
+  arguments.keeps_ties = call.keeps_ties;
+  arguments.temperature = call.requests.temperature[index];
+  settle_best(arguments, row.vocab_size());
+  float maximum = scan_status(row).maximum();
+  if (maximum == -kInfinity) {
+    fill(kept, maximum);
   } else {
-    sample_row(divide(row, maximum, temperature, scratch, work), arguments, scratch, work);
-    normalize_kept(kept, 0.0F);
+    write_scaled(row, maximum, arguments, kept, scratch, work);
+  }
+  switch (call.form) {
+    case FilteredForm::kProbabilities:
+      return normalize_kept(kept, maximum);
+    case FilteredForm::kShifted:
+      return scale_kept(kept, maximum, 1.0F);
+    case FilteredForm::kDivided:
+      if (maximum == 0.0F) {  // else they are logits
+        write_divided(row, arguments.temperature, kept);
+      }
   }
 }
 

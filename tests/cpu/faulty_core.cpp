@@ -119,8 +119,7 @@ void filter(const FilteringCall& call, int64_t first_row, int64_t last_row, Scra
     const testing::Row row = read(call, index, fault_of(kIsFaulty));
     auto distribution = testing::Oracle(row).distribution();
     spoil(fault_of(true), distribution);
-    std::copy(distribution.begin(), distribution.end(),
-              call.probabilities + index * call.logits.vocab_size);
+    std::copy(distribution.begin(), distribution.end(), call.kept + index * call.logits.vocab_size);
   }
 }
 

@@ -83,7 +83,7 @@ Output run(const Kernel& kernel, const SamplingCall& call, Scratch& scratch) {
 Output run(const Kernel& kernel, const FilteringCall& call, Scratch& scratch) {
   kernel.filter(call, 0, 1, scratch);
   Output output;
-  output.kept.assign(call.probabilities, call.probabilities + call.logits.vocab_size);
+  output.kept.assign(call.kept, call.kept + call.logits.vocab_size);
   return output;
 }
 

@@ -89,9 +89,14 @@ Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
   is_greedy = !(temperature > 0.0F);
   if (is_greedy) {
     k = 1;
-  } else {
-    divide(temperature);
+    return;
   }
+  if (call.keeps_ties || !uses_k()) {
+    cut_at_k(call.keeps_ties);
+  } else {
+    order = logits;
+  }
+  divide(temperature);
 }
 
 Row::Row(const RankingCall& call, int64_t row) {

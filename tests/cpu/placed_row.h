@@ -138,7 +138,7 @@ class PlacedRow {
   void place(int64_t /*row*/)
     requires(std::is_same_v<Call, FilteringCall>)
   {
-    call_.probabilities = not_written<float>();
+    call_.kept = not_written<float>();
   }
   /// The token that is given is that of the first row.
   void place(int64_t /*row*/)

@@ -41,7 +41,7 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
     call_ = ranking_call(*fuzz_case.ranking, logits);
   } else if (fuzz_case.wants_distribution()) {
     call_ = FilteringCall{
-        .logits = logits, .batch_size = 1, .requests = requests, .probabilities = kept_.data()};
+        .logits = logits, .batch_size = 1, .requests = requests, .kept = kept_.data()};
   } else if (fuzz_case.request.has_value()) {
     call_ = SamplingCall{.logits = logits,
                          .batch_size = 1,

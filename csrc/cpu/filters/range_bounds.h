@@ -89,7 +89,7 @@ class RangeBounds {
   /// Below the logarithm of the sum: what is weighed exactly, so that bounds are narrow, at first
   /// and where that does not decide.
   static constexpr std::array<double, 3> kDepths{4, 8, 11};
-  static constexpr std::array<double, 3> kDepthsOfMeans{5, 8.5, 12};
+  static constexpr std::array<double, 3> kDepthsOfMeans{6.5, 11, 14};
   static constexpr double kRounding = RangeScan<Type>::kRounding;
   static constexpr double kQuotients = 4e-5;  // what their rounding changes of a weight
   static constexpr double kSlack = 1e-5;

@@ -128,4 +128,13 @@ struct RowArguments {
   }
 };
 
+/// Those of a row of the sampling layer, but for its temperature.
+inline RowArguments arguments_of(const Requests& requests, int64_t index) {
+  return {.rules = kSamplingLayer,
+          .k = requests.k[index],
+          .p = requests.p[index],
+          .min_p = requests.min_p[index],
+          .eps = 0.0F};
+}
+
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -111,9 +111,9 @@ std::optional<CompactedRow<Type>> compact(const Row<Type>& row, Workspace& work)
 /// The row with 0 for +inf and -inf for everything else: what is left where a softmax gives the
 /// whole mass to the entries of +inf.
 template <typename Type>
-Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& work) {
-  auto* values =
-      reinterpret_cast<float*>(scratch.reserve(Scratch::kCopy, row.vocab_size() * sizeof(float)));
+Row<Float32> infinities_of(const Row<Type>& row, Scratch& scratch, Workspace& work,
+                           Scratch::Slot slot = Scratch::kCopy) {
+  auto* values = reinterpret_cast<float*>(scratch.reserve(slot, row.vocab_size() * sizeof(float)));
   const Floats infinity = splat(kInfinity);
   const size_t whole = row.vocab_size() / kLine;
   for (size_t line = 0; line < whole; ++line) {

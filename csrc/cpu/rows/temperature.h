@@ -3,6 +3,8 @@
 // than 3.4e38 apart meet a temperature above 4e36.
 #pragma once
 
+#include <span>
+
 #include "cpu/rows/formats.h"
 #include "cpu/rows/workspace.h"
 
@@ -36,6 +38,36 @@ Row<Float32> divide(const Row<Type>& row, float maximum, float temperature, Scra
     store(values + line * kLine + kLanes, quotient(logits.second));
   }
   return {values, row.vocab_size(), work.last_chunk};
+}
+
+/// Subtracts the maximum from logits that are kept, and divides. 0 becomes of the maximum, +inf
+/// too.
+inline void scale_kept(std::span<float> kept, float maximum, float temperature) {
+  for (float& each : kept) {
+    const float scaled = each == maximum ? 0.0F : (each - maximum) / temperature;
+    each = each > -kInfinity ? scaled : -kInfinity;
+  }
+}
+
+/// Puts the logits divided by the temperature in the place of all that is kept. Of the row, a copy
+/// of the end may be lost.
+template <typename Type>
+void write_divided(const Row<Type>& row, float temperature, std::span<float> kept) {
+  const Floats temperatures = splat(temperature);
+  const Floats lows = splat(-kInfinity);
+  const size_t whole = row.vocab_size() / kChunk * kChunkLines;
+  const auto divide_at = [&](float* out, const Floats& logits) {
+    store(out, select(is_greater(load_floats(out), lows), logits / temperatures, lows));
+  };
+  for (size_t line = 0; line < whole; ++line) {
+    const Line logits = Type::load(row.line(line));
+    float* out = kept.data() + line * kLine;
+    divide_at(out, logits.first);
+    divide_at(out + kLanes, logits.second);
+  }
+  for (size_t id = whole * kLine; id < row.vocab_size(); ++id) {
+    kept[id] = kept[id] > -kInfinity ? row.value(id) / temperature : -kInfinity;
+  }
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,132 @@
+"""ascend_sample::filter_logits on the CPU: what filters keep of rows, beside torch's operators, and what it refuses.
+
+`test_filters.py` compares what is kept with the reference in float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_filter_probabilities import BAD, DTYPES, REQUESTS, SIZES, arguments, make_logits
+from torch import Tensor
+
+from ascend_sample.sampling import SamplingParams, filter_logits
+from ascend_sample.sampling.distribution import _scaled
+from tests.support.code_paths import assert_same_on_all_code_paths
+
+LARGE = [
+    SamplingParams(temperature=1.0, top_k=1500),
+    SamplingParams(temperature=0.7, top_k=1500, top_p=0.9),
+    SamplingParams(temperature=1.7, top_k=1025, min_p=0.01),
+    SamplingParams(temperature=1.0, top_k=4999, top_p=0.99, min_p=0.001),
+    SamplingParams(temperature=0.3, top_k=2000, min_p=1.0),
+]
+"""Of which what top-k keeps is not ranked."""
+
+
+def columns(requests: list[SamplingParams]) -> dict[str, Tensor]:
+    return {
+        "temperature": torch.tensor([float(one.temperature) for one in requests]),
+        "top_k": torch.tensor([one.top_k or 0 for one in requests], dtype=torch.int32),
+        "top_p": torch.tensor([one.top_p for one in requests]),
+        "min_p": torch.tensor([one.min_p for one in requests]),
+    }
+
+
+def by_operator(logits: Tensor, requests: list[SamplingParams], keep_ties: bool, is_shifted: bool) -> Tensor:
+    return torch.ops.ascend_sample.filter_logits(logits, *columns(requests).values(), keep_ties, is_shifted)
+
+
+def by_torch(logits: Tensor, requests: list[SamplingParams], keep_ties: bool, is_shifted: bool) -> Tensor:
+    """What devices do without an operator of their own."""
+    filters = columns(requests)
+    scaled = _scaled(logits, filters, keep_ties)
+    if is_shifted:
+        return scaled
+    divisor = torch.where(filters["temperature"] == 0, 1, filters["temperature"]).unsqueeze(1)
+    return torch.where(scaled > -torch.inf, logits.float() / divisor, -torch.inf)
+
+
+@pytest.mark.parametrize("is_shifted", [False, True])
+@pytest.mark.parametrize("keep_ties", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab_size", SIZES)
+def test_keeps_what_torchs_operators_keep(
+    vocab_size: int, dtype: torch.dtype, keep_ties: bool, is_shifted: bool
+) -> None:
+    """With the same bits; rows with NaN, with +inf and with hardly anything among them."""
+    requests = REQUESTS + LARGE if vocab_size == 5000 else REQUESTS
+    logits = make_logits(vocab_size, dtype)
+    logits = torch.cat((logits, logits[: len(requests) - len(logits)]))
+    before = logits.clone()
+    found = by_operator(logits, requests, keep_ties, is_shifted)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, by_torch(logits, requests, keep_ties, is_shifted))
+    torch.testing.assert_close(logits, before, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_top_k_keeps_by_the_logits_where_the_division_makes_some_equal(dtype: torch.dtype) -> None:
+    logits = torch.zeros(1, 40, dtype=dtype)
+    logits[0, 7], logits[0, 9] = 1e-7, 2e-7  # (logit - 1) / 3 is the same of both
+    logits[0, 3] = 1
+    kept = by_operator(logits, [SamplingParams(temperature=3, top_k=2)], keep_ties=False, is_shifted=True)
+    assert (kept > -torch.inf).nonzero()[:, 1].tolist() == [3, 9]
+
+
+def test_any_integers_are_a_top_k() -> None:
+    logits = torch.randn(4, 50)
+    for top_k in (torch.tensor([3, -1, 10**12, 50]), torch.tensor([3, -1, 0, 50], dtype=torch.int16)):
+        assert (filter_logits(logits, top_k=top_k) > -torch.inf).sum(dim=1).tolist() == [3, 50, 50, 50]
+
+
+def test_gradients_flow_where_they_are_asked_for() -> None:
+    """The kernel has none: torch's operators keep the same then."""
+    logits = torch.randn(3, 100)
+    given = {"temperature": torch.full((3,), 0.5), "top_k": torch.full((3,), 4)}
+    expected = filter_logits(logits, **given)
+    found = filter_logits(logits.requires_grad_(), **given)
+    assert torch.equal(found.detach(), expected)
+    found[found > -torch.inf].sum().backward()
+    assert torch.equal(logits.grad, torch.where(expected > -torch.inf, 2.0, 0.0))
+    with torch.no_grad():
+        assert torch.equal(filter_logits(logits, **given), expected)
+
+
+def test_strides_and_no_rows() -> None:
+    logits = make_logits(700, torch.float32)
+    expected = by_operator(logits, REQUESTS, keep_ties=True, is_shifted=False)
+    wide = torch.zeros(2 * len(REQUESTS), 1400)
+    wide[::2, 1::2] = logits
+    for view in (wide[::2, 1::2], logits.t().contiguous().t()):
+        assert torch.equal(by_operator(view, REQUESTS, keep_ties=True, is_shifted=False), expected)
+    assert by_operator(torch.zeros(0, 5), [], keep_ties=False, is_shifted=True).shape == (0, 5)
+    assert filter_logits(torch.zeros(0, 5)).shape == (0, 5)
+
+
+PROGRAM = """
+import hashlib
+from test_filter_logits import DTYPES, REQUESTS, SIZES, by_operator, make_logits
+digest = hashlib.sha256()
+for vocab_size in SIZES:
+    for dtype in DTYPES:
+        for options in ((False, False), (True, True)):
+            digest.update(by_operator(make_logits(vocab_size, dtype), REQUESTS, *options).numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+def test_every_instruction_set_gives_the_same_bits() -> None:
+    assert_same_on_all_code_paths(PROGRAM)
+
+
+@pytest.mark.parametrize(("changed", "error", "message"), BAD)
+def test_bad_arguments(changed: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^filter_logits: {message}"):
+        torch.ops.ascend_sample.filter_logits(**arguments(**changed))
+
+
+def test_opcheck() -> None:
+    torch.library.opcheck(torch.ops.ascend_sample.filter_logits.default, (*arguments().values(), True, True))
