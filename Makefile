@@ -38,9 +38,9 @@ test-statistics: $(BIN)/.tools  ## the gates of the sampling layer with all draw
 
 # What is made of torch's operators, on a device that torch has here beside the CPU: cuda, say.
 DEVICE ?= cuda
-test-device: $(BIN)/.tools  ## the tests of the sampling and decoding layers and the operators on DEVICE (cuda)
+test-device: $(BIN)/.tools  ## the tests of the layers, the operators and the adapters on DEVICE (cuda)
 	ASCEND_SAMPLE_TEST_DEVICE=$(DEVICE) OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses $(WORKERS) \
-	  --dist worksteal -k $(DEVICE) tests/sampling tests/operators tests/decoding
+	  --dist worksteal -k $(DEVICE) tests/sampling tests/operators tests/decoding tests/integrations
 
 build: $(BIN)/.built  ## the virtual environment with the package in it
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 from torch import Tensor
 
-from ascend_sample.integrations._rows import to_device
-from ascend_sample.sampling.distribution import Distributions, filter_logits
+from ascend_sample.integrations._rows import distributions_of, to_device
+from ascend_sample.sampling.distribution import filter_logits
 from ascend_sample.sampling.draft_judging import (
     Judgement,
     JudgingNoise,
@@ -21,9 +20,7 @@ from ascend_sample.sampling.draft_judging import (
 from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.noise import Purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import DrawKeys, KnownNoise
-from ascend_sample.sampling.row_parameters import Facts, RowParameters
-
-NAME = "verify_drafts"
+from ascend_sample.sampling.row_parameters import Facts
 
 
 class DrawnDrafts(NamedTuple):
@@ -106,12 +103,6 @@ def target_probabilities(
         kept = filter_logits(logits, top_k=top_k, top_p=top_p, keep_ties=keep_ties)
         found = finite_kept(kept).softmax(1)
     else:
-        one = is_greedy.new_ones(len(logits)).float()
-        given = {"temperature": one, "top_k": top_k, "top_p": top_p, "min_p": None}
-        unread = {"seed": drawn_ids, "position": drawn_ids}
-        if facts is not None:
-            facts = dict(facts) | {"temperature": np.ones(len(logits), np.float32)}
-        parameters = RowParameters.of_tensors(NAME, logits, given | unread, facts)
-        found = Distributions(parameters, logits.shape[1]).probabilities(logits)
+        found = distributions_of(logits, facts, top_k, top_p).probabilities(logits)
     found = never_empty(found).masked_fill_(is_greedy.unsqueeze(1), 0)
     return found.scatter_add_(1, drawn_ids.unsqueeze(1), is_greedy.unsqueeze(1).float())

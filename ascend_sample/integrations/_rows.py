@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling import KeptSets, row_table
-from ascend_sample.sampling.distribution import kept_logits
-from ascend_sample.sampling.functional import sample_with, tokens_with
+from ascend_sample.sampling.distribution import Distributions, filter_logits, kept_logits
+from ascend_sample.sampling.functional import placement_for_tokens, sample_with, tokens_with
 from ascend_sample.sampling.kept import KeptRows
+from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.row_parameters import DTYPES, Facts, RowParameters, check_logits
+from ascend_sample.sampling.serving import Placement, serve, serve_without_status
 
 
 def draw(
@@ -102,27 +104,79 @@ class UniformRows:
         self.keep_ties = keep_ties
         self.is_greedy = values.get("temperature") == 0
         self._values = values
-        self._made: tuple[tuple[torch.Size, torch.device], RowParameters] | None = None
+        self._parameters: tuple[object, RowParameters] | None = None
+        self._placement: tuple[RowParameters, Tensor, Placement] | None = None
+        self._distributions: tuple[RowParameters, Distributions] | None = None
 
     def draw(self, logits: Tensor, seed: Tensor, position: Tensor) -> Tensor:
-        """Draws one token a row, int64 [rows]."""
+        """Draws one token a row.
+
+        Args:
+            logits: float [rows, vocab_size].
+            seed: int64 [rows] on the CPU, where the noise of a device is made; the same tensor in each step.
+            position: int64 [rows] on the CPU.
+
+        Returns:
+            int64 [rows].
+        """
         check_logits("sample_rows", logits)
-        parameters, keys = self._parameters(logits), _keys(seed, position, logits)
-        if keys is None:
-            seed, position = to_device(seed, logits.device), to_device(position, logits.device)
-            parameters = replace(parameters, seed=seed, position=position)
-        return tokens_with(logits, parameters, self.keep_ties, keys)
+        placement = self._placement_of(logits, seed)
+        if logits.is_cpu:
+            return serve([logits], placement, position, self.keep_ties, Purpose.DRAW).token_ids
+        return serve_without_status(logits, placement, None, Purpose.DRAW, DrawKeys(seed.numpy(), position.numpy()))
 
     def filter(self, logits: Tensor) -> Tensor:
         """Returns what is drawn from: float32 [rows, vocab_size], -inf where a filter drops an entry."""
-        return kept_logits(logits, self._parameters(logits), self.keep_ties)
+        parameters = self._parameters_of(logits)
+        if logits.is_cpu or self.keep_ties:
+            return kept_logits(logits, parameters, self.keep_ties)
+        if self._distributions is None or self._distributions[0] is not parameters:
+            self._distributions = (parameters, Distributions(parameters, logits.shape[1]))
+        return self._distributions[1].filtered(logits)
 
-    def _parameters(self, logits: Tensor) -> RowParameters:
-        """Returns the parameters of all rows, made once for a shape and a device; their seeds and positions are 0."""
-        made_for = (logits.shape, logits.device)
-        if self._made is None or self._made[0] != made_for:
-            self._made = (made_for, RowParameters.uniform(self._values, logits))
-        return self._made[1]
+    def _parameters_of(self, logits: Tensor) -> RowParameters:
+        """Returns the parameters of all rows, made once for such logits; their seeds and positions are 0."""
+        made_for = (logits.shape, logits.dtype, logits.device)
+        if self._parameters is None or self._parameters[0] != made_for:
+            self._parameters = (made_for, RowParameters.uniform(self._values, logits))
+        return self._parameters[1]
+
+    def _placement_of(self, logits: Tensor, seed: Tensor) -> Placement:
+        """Returns how all rows are served, made once for such logits and these seeds."""
+        parameters = self._parameters_of(logits)
+        made = self._placement
+        if made is None or made[0] is not parameters or made[1] is not seed:
+            with_seeds = replace(parameters, seed=seed) if logits.is_cpu else parameters
+            made = (parameters, seed, placement_for_tokens(logits, with_seeds, self.keep_ties))
+            self._placement = made
+        return made[2]
+
+
+def filtered(
+    logits: Tensor, facts: Facts | None, *, top_k: Tensor | None, top_p: Tensor | None, keep_ties: bool = False
+) -> Tensor:
+    """Does what `filter_logits` does with logits at their temperature: on a device, by facts, in few launches."""
+    if logits.is_cpu or keep_ties or facts is None:
+        return filter_logits(logits, top_k=top_k, top_p=top_p, keep_ties=keep_ties)
+    return distributions_of(logits, facts, top_k, top_p).filtered(logits)
+
+
+def distributions_of(logits: Tensor, facts: Facts | None, top_k: Tensor | None, top_p: Tensor | None) -> Distributions:
+    """Returns those of rows whose logits are at their temperature.
+
+    Args:
+        logits: float [rows, vocab_size].
+        facts: what the host knows of top_k and top_p; rows on the CPU need none.
+        top_k: int [rows]; None: off.
+        top_p: float32 [rows]; None: off.
+    """
+    unread = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    given = dict.fromkeys(DISTRIBUTION) | {"top_p": top_p, "seed": unread, "position": unread}
+    given["temperature"] = torch.ones(len(logits), device=logits.device)
+    given["top_k"] = None if top_k is None else top_k.to(DTYPES["top_k"])
+    if facts is not None:
+        facts = dict(facts) | {"temperature": np.ones(len(logits), np.float32)}
+    return Distributions(RowParameters.of_tensors("filter_logits", logits, given, facts), logits.shape[1])
 
 
 def _keys(seed: Tensor, position: Tensor, logits: Tensor) -> DrawKeys | None:

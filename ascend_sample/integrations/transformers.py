@@ -23,7 +23,7 @@ from transformers.generation.logits_process import (
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from ascend_sample._errors import is_integer, refuse, show
-from ascend_sample.integrations._rows import UniformRows, to_device
+from ascend_sample.integrations._rows import UniformRows
 from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling._checks import SMALLEST_POSITIVE
 from ascend_sample.sampling.params import DISTRIBUTION
@@ -119,7 +119,7 @@ def decoded_by(
         remaining, parameters = list(logits_processor), {"temperature": 0.0}
     chooser = _Chooser(
         UniformRows(keep_ties, **parameters),
-        to_device(_seeds_of_rows(seeds, rows), input_ids.device),
+        _seeds_of_rows(seeds, rows),
         _positions_after(input_ids, generation_config, model_kwargs, model.config.is_encoder_decoder),
         input_ids.shape[1],
         are_scores_kept=bool(generation_config.return_dict_in_generate and generation_config.output_scores),
@@ -221,12 +221,13 @@ def _is_plain(warper: Any) -> bool:
 
 
 def _seeds_of_rows(seeds: int | Sequence[int] | Tensor | None, rows: int) -> Tensor:
+    """Returns int64 [rows] on the CPU."""
     if seeds is None:
         return random_seeds(rows)
     if is_integer(seeds):
         return derived_seeds(int(seeds), rows)
     if isinstance(seeds, Tensor) and seeds.dtype == torch.int64 and seeds.shape == (rows,):
-        return seeds
+        return seeds.cpu()
     values = seeds.tolist() if isinstance(seeds, Tensor) else seeds
     is_list = isinstance(values, Sequence) and all(map(is_integer, values))
     if not isinstance(values, Sequence) or not is_list or len(values) != rows:
@@ -239,13 +240,16 @@ def _seeds_of_rows(seeds: int | Sequence[int] | Tensor | None, rows: int) -> Ten
 def _positions_after(
     input_ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any], is_encoder_decoder: bool
 ) -> Tensor:
-    """Counts the tokens of each row without padding, int64 [rows]: what its first new token's noise belongs to."""
+    """Counts the tokens of each row without padding, int64 [rows]: what its first new token's noise belongs to.
+
+    On the CPU, which makes the noise of a device then and sends it with each step; a mask is waited for, once.
+    """
     mask = model_kwargs.get("decoder_attention_mask" if is_encoder_decoder else "attention_mask")
     if isinstance(mask, Tensor) and mask.dim() == 2:
-        return mask.sum(dim=1, dtype=torch.int64).to(input_ids.device)
+        return mask.sum(dim=1, dtype=torch.int64).cpu()
     # A mask of ones was dropped by `generate`. With embeddings as the prompt there are no ids to count.
     length = input_ids.shape[1] or getattr(config, "_mask_length", None) or 0
-    return torch.full((len(input_ids),), length, dtype=torch.int64, device=input_ids.device)
+    return torch.full((len(input_ids),), length, dtype=torch.int64)
 
 
 class _Chooser(LogitsProcessor):

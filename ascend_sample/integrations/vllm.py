@@ -24,8 +24,8 @@ from ascend_sample.integrations._generators import CountedGenerator, KnownRows, 
 from ascend_sample.integrations._host_values import facts_of, note
 from ascend_sample.integrations._importing import when_imported
 from ascend_sample.integrations._replacing import replacing
+from ascend_sample.integrations._rows import filtered
 from ascend_sample.integrations.vllm_v2 import custom_sampler as custom_sampler
-from ascend_sample.sampling import filter_logits
 
 TESTED_VERSIONS: Final = (
     *("0.18.0", "0.19.1", "0.20.2", "0.21.0", "0.22.1", "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.27.1"),
@@ -84,7 +84,7 @@ def sample(
     token_ids = vllm_served.draw_here(sampler, logits, generators, facts, **filters, temperature=temperature)
     if sampler.logprobs_mode not in ("processed_logits", "processed_logprobs"):
         return token_ids, None
-    processed = filter_logits(logits, **filters, keep_ties=sampler.keep_ties)
+    processed = filtered(logits, facts, **filters, keep_ties=sampler.keep_ties)
     return token_ids, processed if sampler.logprobs_mode == "processed_logits" else processed.log_softmax(dim=1)
 
 

@@ -20,8 +20,7 @@ from ascend_sample.integrations import vllm_served
 from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities, verified
 from ascend_sample.integrations._left_alone import say_left
 from ascend_sample.integrations._replacing import replacing
-from ascend_sample.integrations._rows import draw
-from ascend_sample.sampling import filter_logits
+from ascend_sample.integrations._rows import draw, filtered
 from ascend_sample.sampling.draft_judging import Proposals
 from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.row_parameters import Facts
@@ -125,7 +124,7 @@ def _reported(sampler: Any, processed: Tensor, drawn: _Drawn, is_asked_for: bool
     is_filtered = drawn.top_k is not None or drawn.top_p is not None
     if not is_filtered or not (is_asked_for or getattr(sampler, "return_sampling_mask", False)):
         return processed
-    return filter_logits(processed, top_k=drawn.top_k, top_p=drawn.top_p)
+    return filtered(processed, drawn.facts, top_k=drawn.top_k, top_p=drawn.top_p)
 
 
 def install(model_state: type[Any]) -> None:

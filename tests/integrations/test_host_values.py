@@ -227,6 +227,21 @@ class TestDevice:
         assert moved <= 10
         assert without > 4 * moved
 
+    @pytest.mark.parametrize("mode", ["processed_logits", "processed_logprobs"])
+    def test_what_is_processed_is_not_sorted(self, mode: str) -> None:
+        top_k, top_p = torch.full((self.ROWS,), 50, dtype=torch.int32), torch.full((self.ROWS,), 0.9)
+        k, p = top_k.npu(), top_p.npu()
+        temperature = np.ones(self.ROWS, np.float32)
+        temperature[::2] = 0  # reported as filtered too, as vLLM does it
+        note({"temperature": temperature, "top_k": top_k.numpy(), "top_p": top_p.numpy()}, k, p)
+        logits = torch.randn(self.ROWS, 32_000, generator=torch.Generator().manual_seed(1))
+        sampler, there = TopKTopPSampler(mode), logits.npu()
+        with hostcann.profile() as counters:
+            found = sampler(there, {}, k, p)[1]
+        assert not {"aclnnTopk", "aclnnSort"} & counters.launches.keys()
+        assert not any(counters.synchronizations.values())
+        torch.testing.assert_close(found.cpu(), sampler(logits, {}, top_k, top_p)[1], rtol=1e-6, atol=1e-6)
+
     def test_without_filters_nothing_is_sorted(self) -> None:
         _, _, counters = self.step(None, None)
         assert not {"aclnnTopk", "aclnnSort"} & counters.launches.keys()

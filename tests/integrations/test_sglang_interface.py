@@ -330,17 +330,17 @@ def test_nodes_of_drafts_take_the_routes_of_their_requests(npu: str) -> None:
     assert not counters.synchronizations
 
 
-def test_what_is_written_to_a_tensor_is_not_known(npu: str) -> None:
+def test_what_is_written_to_a_tensor_is_not_known(accelerator: str) -> None:
     """The planted fault: the notes outlive what they are of."""
     kind = batch_info()
     adapter.note_host_values(kind, lambda: True)
-    info = batch_of(kind, REQUESTS, npu)
+    info = batch_of(kind, REQUESTS, accelerator)
     assert adapter._noted(info) is not None
     info.top_ks.fill_(3)
     assert adapter._noted(info) is None
-    info.filter_batch([0, 1], torch.tensor([0, 1], device=npu))
+    info.filter_batch([0, 1], torch.tensor([0, 1], device=accelerator))
     assert adapter._noted(info) is None
-    merged = batch_of(kind, REQUESTS, npu)
+    merged = batch_of(kind, REQUESTS, accelerator)
     merged.merge_batch(info)
     assert adapter._noted(merged) is None
 

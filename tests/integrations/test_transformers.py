@@ -24,6 +24,7 @@ from transformers.generation import (
 )
 from transformers.generation.streamers import BaseStreamer
 
+from ascend_sample import hostcann
 from ascend_sample.integrations import _rows
 from ascend_sample.integrations.transformers import SamplingLogitsProcessor, fused_sampling, split_warpers
 from ascend_sample.sampling import seeds
@@ -371,6 +372,83 @@ class TestDevices:
         found = _rows.UniformRows(**parameters).draw(logits.to(device), seed, position)
         assert found.device.type == device
         assert torch.equal(found.cpu(), expected)
+
+    @pytest.mark.parametrize(
+        "parameters",
+        [{}, {"top_k": 5}, {"top_k": 300}, {"top_p": 0.7, "min_p": 0.1}, {"temperature": 0.0}, {"temperature": 0.7}],
+    )
+    @pytest.mark.parametrize("keep_ties", [False, True])
+    def test_the_same_is_kept(self, accelerator: str, parameters: dict[str, Any], keep_ties: bool) -> None:
+        logits = torch.randn(16, 1000) * 3
+        logits[1, 5], logits[2, 3:5] = torch.nan, torch.inf
+        processor = SamplingLogitsProcessor(**parameters, keep_ties=keep_ties)
+        for _ in range(2):
+            found = processor(None, logits.to(accelerator)).cpu()
+            torch.testing.assert_close(found, processor(None, logits), rtol=1e-6, atol=0)
+
+    @pytest.mark.parametrize("settings", [SAMPLING, {**SAMPLING, "top_k": 0, "top_p": 1.0}, {"do_sample": False}])
+    def test_generate_draws_what_a_cpu_draws_of_the_same_logits(
+        self, accelerator: str, settings: dict[str, Any]
+    ) -> None:
+        settings = {"max_new_tokens": 10, "pad_token_id": PAD, **settings, "eos_token_id": []}
+        settings |= {"return_dict_in_generate": True, "output_logits": True}
+        model, prompt = make_model("llama").to(accelerator), padded(prompts())
+        given = {name: tensor.to(accelerator) for name, tensor in prompt.items()}
+        found = model.generate(**given, **settings, custom_generate=fused_sampling, seeds=[1, 2, 3])
+        names = ("temperature", "top_k", "top_p")
+        values = {name: settings[name] for name in names if settings.get(name)} or {"temperature": 0.0}
+        rows, seed, position = _rows.UniformRows(**values), torch.tensor([1, 2, 3]), prompt["attention_mask"].sum(1)
+        drawn = [rows.draw(logits.cpu(), seed, position + step) for step, logits in enumerate(found.logits)]
+        assert torch.equal(found.sequences[:, -10:].cpu(), torch.stack(drawn, 1))
+
+    @pytest.mark.parametrize(
+        ("settings", "launches", "copies"),
+        [(SAMPLING, 7, 1), ({**SAMPLING, "top_k": 0, "top_p": 1.0}, 14, 1), ({"do_sample": False}, 2, 0)],
+    )
+    def test_what_a_draw_costs_a_device(
+        self, npu: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], launches: int, copies: int
+    ) -> None:
+        """The host makes the noise, and what the rows ask for is sent once: nothing waits beyond transformers' loop."""
+        if not hostcann.is_active():
+            pytest.skip("the emulated device counts, a real one does not")
+        settings = {"max_new_tokens": 10, "pad_token_id": PAD, **settings, "eos_token_id": []}
+        model = make_model("llama").to(npu)
+        given = {name: tensor.to(npu) for name, tensor in padded(prompts()).items()}
+        draws, drawn = [], _rows.UniformRows.draw
+
+        def draw(*arguments: Any) -> Tensor:
+            with hostcann.profile() as counted:
+                token_ids = drawn(*arguments)
+            draws.append(counted)
+            return token_ids
+
+        monkeypatch.setattr(_rows.UniformRows, "draw", draw)
+        with hostcann.profile() as with_ours:
+            model.generate(**given, **settings, custom_generate=fused_sampling)
+        with hostcann.profile() as plain:
+            model.generate(**given, **settings)
+        assert len(draws) == 10
+        for counted in draws[1:]:
+            assert sum(counted.launches.values()) <= launches
+            assert sum(counted.copies.values()) == counted.copies.get("h2d", 0) <= copies
+        waits = [sum(counted.synchronizations.values()) for counted in (with_ours, plain)]
+        assert waits[0] <= waits[1] + 2  # for the lengths of the prompts, once
+
+    @pytest.mark.parametrize(
+        ("parameters", "launches"), [({"top_k": 50}, 8), ({"temperature": 0.8, "top_k": 50, "top_p": 0.9}, 10)]
+    )
+    def test_what_is_kept_costs_a_device_few_launches(
+        self, npu: str, parameters: dict[str, Any], launches: int
+    ) -> None:
+        if not hostcann.is_active():
+            pytest.skip("the emulated device counts, a real one does not")
+        processor, logits = SamplingLogitsProcessor(**parameters), torch.randn(4, 32000).to(npu)
+        processor(None, logits)
+        with hostcann.profile() as counted:
+            processor(None, logits)
+        assert sum(counted.launches.values()) <= launches
+        assert not counted.copies
+        assert not any(counted.synchronizations.values())
 
 
 class TestSeedHelpers:

@@ -323,12 +323,12 @@ def test_logprobs_that_are_looked_up_are_not_made(vllm: Installed) -> None:
     assert vllm.sampler.gather_logprobs(late, 1, torch.arange(4)).logprob_token_ids[:, 1].tolist() == [7] * 4
 
 
-def test_what_is_on_a_device_stays_vllms(vllm: Installed, npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_on_a_device_stays_vllms(vllm: Installed, accelerator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(*_: Any) -> Any:
         raise AssertionError("the CPU kernel was asked")
 
     monkeypatch.setattr(torch.ops.ascend_sample, "row_logprobs", asked)
-    logprobs, drawn = distinct(3).to(npu), torch.tensor([5, 6, 7], device=npu)
+    logprobs, drawn = distinct(3).to(accelerator), torch.tensor([5, 6, 7], device=accelerator)
     found, own = vllm.sampler.gather_logprobs(logprobs, 2, drawn), Sampler.gather_logprobs(logprobs, 2, drawn)
     assert type(vllm.sampler.compute_logprobs(logprobs)) is Tensor
     assert all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(found[:3], own[:3], strict=True))

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from ascend_sample import hostcann
 from ascend_sample.integrations import _drafts, vllm_drafts
 from ascend_sample.integrations._generators import SeedSource
 from ascend_sample.integrations._late_counts import LateCounts
@@ -20,6 +19,7 @@ from ascend_sample.integrations.vllm import TopKTopPSampler
 from tests.integrations import drafting_engine, vllm_stand_ins
 from tests.integrations.drafting_checks import DraftChecks
 from tests.integrations.drafting_engine import LENGTH, PLAIN, Engine, requests
+from tests.support.emulation import nobody_waits
 
 MOST_LAUNCHES = {(False, False): 81, (False, True): 52, (True, False): 195, (True, True): 118}
 """Of a step that verifies drafts, by whether these were drawn, and whether the host knows the requests' filters."""
@@ -40,8 +40,8 @@ class TestStandIns(DraftChecks):
     """All that must hold."""
 
 
-def on_device(classes: Any, npu: str) -> Engine:
-    engine = Engine(classes, requests(PLAIN), device=npu)
+def on_device(classes: Any, accelerator: str) -> Engine:
+    engine = Engine(classes, requests(PLAIN), device=accelerator)
     for request in engine.requests:
         if request.seed is not None:
             request.generator = vllm_stand_ins.DeviceGenerator(request.seed)  # type: ignore[assignment]
@@ -49,42 +49,41 @@ def on_device(classes: Any, npu: str) -> Engine:
 
 
 @pytest.fixture(params=["arrived", "late"])
-def has_arrived(request: pytest.FixtureRequest, npu: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+def has_arrived(request: pytest.FixtureRequest, accelerator: str, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the host ever learns what the device has accepted."""
     if request.param == "late":
-        monkeypatch.setattr(torch.get_device_module(npu).Event, "query", lambda event: False)
+        monkeypatch.setattr(torch.get_device_module(accelerator).Event, "query", lambda event: False)
     return bool(request.param == "arrived")
 
 
 class TestOnADevice:
-    def test_texts_are_those_of_a_cpu_without_speculation(self, classes: Any, npu: str, has_arrived: bool) -> None:
+    def test_texts_are_those_of_a_cpu_without_speculation(
+        self, classes: Any, accelerator: str, has_arrived: bool
+    ) -> None:
         plain = Engine(classes, requests(PLAIN)).decode(LENGTH)
         rows = drafting_engine.is_reproducible(PLAIN)
         for name, drafter in drafting_engine.drafters(plain, PLAIN).items():
-            found = on_device(classes, npu).decode(LENGTH, drafter)
+            found = on_device(classes, accelerator).decode(LENGTH, drafter)
             assert [found[row] for row in rows] == [plain[row] for row in rows], name
 
     @pytest.mark.parametrize(("is_drawn", "is_noted"), MOST_LAUNCHES)
-    def test_nobody_waits_for_it(self, classes: Any, npu: str, is_drawn: bool, is_noted: bool) -> None:
-        if not hostcann.is_active():
-            pytest.skip("the emulated device counts, a real one does not")
-        engine = on_device(classes, npu)
+    def test_nobody_waits_for_it(self, classes: Any, accelerator: str, is_drawn: bool, is_noted: bool) -> None:
+        engine = on_device(classes, accelerator)
         engine.is_noted = is_noted
         drafts = [[1, 2], [], [3], [4, 5, 6]]
         for _ in range(2):
             metadata, of_drafts = engine.metadata(drafts), engine.spec_metadata(drafts)
-            logits = torch.randn(10, drafting_engine.VOCAB_SIZE).to(npu)
-            probabilities = torch.full((6, drafting_engine.VOCAB_SIZE), 1 / 24).to(npu) if is_drawn else None
-            with hostcann.profile() as counters:
+            logits = torch.randn(10, drafting_engine.VOCAB_SIZE).to(accelerator)
+            probabilities = torch.full((6, drafting_engine.VOCAB_SIZE), 1 / 24).to(accelerator) if is_drawn else None
+            with nobody_waits(accelerator, copies_back=True) as counted:
                 engine.rejection_sampler(of_drafts, probabilities, logits, metadata)
-            assert not counters.synchronizations
-            assert counters.totals.launches <= MOST_LAUNCHES[is_drawn, is_noted]
+            assert counted is None or counted.totals.launches <= MOST_LAUNCHES[is_drawn, is_noted]
 
-    def test_drawn_drafts_are_judged_as_on_a_cpu(self, classes: Any, npu: str, has_arrived: bool) -> None:
+    def test_drawn_drafts_are_judged_as_on_a_cpu(self, classes: Any, accelerator: str, has_arrived: bool) -> None:
         drafts = [[1, 2, 3], [], [5, 9], [4, 5, 6]]
         probabilities = torch.rand(8, drafting_engine.VOCAB_SIZE).softmax(1)
         found = []
-        for engine in (Engine(classes, requests(PLAIN)), on_device(classes, npu)):
+        for engine in (Engine(classes, requests(PLAIN)), on_device(classes, accelerator)):
             for step in range(10):
                 ids = [[(token + step) % drafting_engine.VOCAB_SIZE for token in each] for each in drafts]
                 engine.step(ids, probabilities.to(engine.device))
@@ -117,12 +116,12 @@ def test_the_block_rule_of_vllm_ascend(classes: Any, monkeypatch: pytest.MonkeyP
 
 
 class TestLateCounts:
-    def test_what_generators_that_are_gone_had_is_nobodys(self, npu: str, has_arrived: bool) -> None:
+    def test_what_generators_that_are_gone_had_is_nobodys(self, accelerator: str, has_arrived: bool) -> None:
         counts, kept = LateCounts(), vllm_stand_ins.DeviceGenerator(1)
         for step in range(20):
             gone = vllm_stand_ins.DeviceGenerator(2)
-            counts.add({1: kept, 0: gone}, torch.tensor([5, 1], device=npu))  # type: ignore[dict-item]
-            torch.get_device_module(npu).synchronize()
+            counts.add({1: kept, 0: gone}, torch.tensor([5, 1], device=accelerator))  # type: ignore[dict-item]
+            torch.get_device_module(accelerator).synchronize()
             known, late = counts.of(3, {2: kept, 1: gone})  # type: ignore[dict-item]
             assert (late is None) is has_arrived
             assert (known + (0 if late is None else late.cpu().numpy())).tolist() == [0, 5, step + 1]
@@ -131,10 +130,10 @@ class TestLateCounts:
         known, late = counts.of(2, {0: vllm_stand_ins.DeviceGenerator(3)})  # type: ignore[dict-item]
         assert (known.tolist(), late) == ([0, 0], None)
 
-    def test_a_draw_that_is_taken_back_keeps_what_was_accepted(self, npu: str, has_arrived: bool) -> None:
+    def test_a_draw_that_is_taken_back_keeps_what_was_accepted(self, accelerator: str, has_arrived: bool) -> None:
         """vLLM moves the offset back by 4 where a step was one of a prompt's middle parts."""
         source, generator = SeedSource(), vllm_stand_ins.DeviceGenerator(1)
-        source.accept({0: generator}, torch.tensor([3], device=npu))  # type: ignore[dict-item]
+        source.accept({0: generator}, torch.tensor([3], device=accelerator))  # type: ignore[dict-item]
         assert source.take(1, {0: generator})[1].tolist() == [3]  # type: ignore[dict-item]
         generator.set_offset(generator.get_offset() - 4)
         assert source.take(1, {0: generator})[1].tolist() == [3]  # type: ignore[dict-item]

@@ -48,9 +48,9 @@ def test_ranks_that_are_threads(check: Callable[[], Any]) -> None:
     assert all(each == found[0] for each in found)
 
 
-def test_on_devices(npu: str) -> None:
+def test_on_devices(accelerator: str) -> None:
     for dtype in (torch.float32, torch.bfloat16):
-        on_ranks(lambda dtype=dtype: split_engine_checks.compare(device=npu, dtype=dtype))  # type: ignore[misc]
+        on_ranks(lambda dtype=dtype: split_engine_checks.compare(device=accelerator, dtype=dtype))  # type: ignore[misc]
 
 
 def test_processes_of_gloo() -> None:
