@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -85,7 +85,9 @@ class SeedSource:
     """
 
     def __init__(self) -> None:
-        self._draws: WeakKeyDictionary[Generator, int] = WeakKeyDictionary()
+        # Before torch 2.13 nothing refers to a generator weakly: such ones of the CPU stay as long as this does.
+        is_weak = Generator.__weakrefoffset__ > 0
+        self._draws: MutableMapping[Generator, int] = WeakKeyDictionary() if is_weak else {}
         self._accepted = LateCounts()
 
     def take(self, rows: int, generators: Mapping[int, Generator]) -> tuple[Tensor, Tensor]:
@@ -100,6 +102,7 @@ class SeedSource:
         """
         if isinstance(generators, KnownRows):
             return generators.seed, generators.position
+        self._accepted.settle(self._advance)
         seed = torch.zeros(rows, dtype=torch.int64) if len(generators) == rows else random_seeds(rows)
         position = torch.zeros(rows, dtype=torch.int64)
         if generators:
@@ -108,8 +111,7 @@ class SeedSource:
             seeds = [seed_bits(generator.initial_seed()) for generator in generators.values()]
             seed.numpy()[chosen] = seeds
             position.numpy()[chosen] = [self._advance(generator) for generator in generators.values()]
-        known, late = self._accepted.of(rows, generators)
-        position += torch.from_numpy(known)
+        late = self._accepted.of(rows, generators)
         return seed, position if late is None else late.add_(to_device(position.numpy(), late.device))
 
     def take_places(self, layout: ChainLayout, generators: Mapping[int, Generator], facts: Facts | None) -> KnownRows:

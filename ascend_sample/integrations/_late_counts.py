@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Generator, Tensor
 
@@ -28,53 +26,49 @@ class _Added(NamedTuple):
     there: Tensor
     here: Tensor
     arrival: Any
-    row_of: WeakKeyDictionary[Generator, int]
+    row_of: dict[Generator, int]
 
 
 class LateCounts:
-    """A number for each generator, to which a device adds.
+    """Numbers of generators that are on a device, until the host has learned of them.
 
     The host asks whether a copy has arrived, and never waits for it. An engine reads a step's tokens before it begins
     the next one, so the copy has arrived by then; what has not is added on the device.
     """
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Generator, int] = WeakKeyDictionary()
         self._late: list[_Added] = []
 
     @in_normal_mode
     def add(self, generators: Mapping[int, Generator], numbers: Tensor) -> None:
-        """Adds numbers, int64 [rows] on a device, to those of the generators by row; nobody writes to them later."""
+        """Takes numbers, int64 [rows] on a device, of generators by row; nobody writes to them later."""
         if not generators:
             return
         here = torch.empty(len(numbers), dtype=torch.int64, pin_memory=True)
         here.copy_(numbers, non_blocking=True)
         arrival = torch.get_device_module(numbers.device).Event()
         arrival.record()
-        rows = {generator: row for row, generator in generators.items()}
-        self._late.append(_Added(numbers, here, arrival, WeakKeyDictionary(rows)))
+        self._late.append(_Added(numbers, here, arrival, {generator: row for row, generator in generators.items()}))
 
-    def of(self, rows: int, generators: Mapping[int, Generator]) -> tuple[npt.NDArray[np.int64], Tensor | None]:
-        """Returns the numbers of rows, 0 without a generator: what the host knows, and what is to be added to that.
+    def settle(self, move: Callable[[Generator, int], object]) -> None:
+        """Calls ``move`` with each generator and its number, where that has arrived, and forgets both."""
+        while self._late and self._late[0].arrival.query():
+            added = self._late.pop(0)
+            for generator, row in added.row_of.items():
+                move(generator, int(added.here[row]))
+
+    def of(self, rows: int, generators: Mapping[int, Generator]) -> Tensor | None:
+        """Returns what has not arrived of the rows' generators, int64 [rows] on the device; None where all has.
 
         Args:
             rows: how many.
             generators: by row.
-
-        Returns:
-            int64 [rows], and int64 [rows] on the device, or None where the first is all.
         """
-        while self._late and self._late[0].arrival.query():
-            added = self._late.pop(0)
-            for generator, row in added.row_of.items():
-                self._known[generator] = self._known.get(generator, 0) + int(added.here[row])
-        known, late = np.zeros(rows, np.int64), None
-        for row, generator in generators.items():
-            known[row] = self._known.get(generator, 0)
+        late = None
         for added in self._late:
             pairs = [(row, added.row_of[each]) for row, each in generators.items() if each in added.row_of]
             if pairs:
                 to, source = to_device(np.array(pairs).T.copy(), added.there.device)
                 late = torch.zeros(rows, dtype=torch.int64, device=added.there.device) if late is None else late
                 late.index_add_(0, to, added.there.index_select(0, source))
-        return known, late
+        return late

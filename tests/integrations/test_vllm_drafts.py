@@ -9,6 +9,7 @@ import sys
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,19 +117,24 @@ def test_the_block_rule_of_vllm_ascend(classes: Any, monkeypatch: pytest.MonkeyP
 
 
 class TestLateCounts:
-    def test_what_generators_that_are_gone_had_is_nobodys(self, accelerator: str, has_arrived: bool) -> None:
+    def test_generators_move_when_the_host_learns_of_it(self, accelerator: str, has_arrived: bool) -> None:
         counts, kept = LateCounts(), vllm_stand_ins.DeviceGenerator(1)
+
+        def move(generator: Any, number: int) -> None:
+            generator.offset += number
+
         for step in range(20):
             gone = vllm_stand_ins.DeviceGenerator(2)
-            counts.add({1: kept, 0: gone}, torch.tensor([5, 1], device=accelerator))  # type: ignore[dict-item]
+            added = torch.tensor([5, 1], device=accelerator)
+            counts.add({1: kept, 0: gone}, added)  # type: ignore[dict-item]
             torch.get_device_module(accelerator).synchronize()
-            known, late = counts.of(3, {2: kept, 1: gone})  # type: ignore[dict-item]
+            counts.settle(move)
+            late = counts.of(3, {2: kept, 1: gone})  # type: ignore[dict-item]
             assert (late is None) is has_arrived
+            known = np.array([0, gone.offset, kept.offset])
             assert (known + (0 if late is None else late.cpu().numpy())).tolist() == [0, 5, step + 1]
-            del gone
-        assert len(counts._known) == has_arrived
-        known, late = counts.of(2, {0: vllm_stand_ins.DeviceGenerator(3)})  # type: ignore[dict-item]
-        assert (known.tolist(), late) == ([0, 0], None)
+        assert len(counts._late) == (0 if has_arrived else 20)
+        assert counts.of(2, {0: vllm_stand_ins.DeviceGenerator(3)}) is None  # type: ignore[dict-item]
 
     def test_a_draw_that_is_taken_back_keeps_what_was_accepted(self, accelerator: str, has_arrived: bool) -> None:
         """vLLM moves the offset back by 4 where a step was one of a prompt's middle parts."""

@@ -163,8 +163,12 @@ class RejectionSampler(nn.Module):
 
 
 class DeviceGenerator:
-    """A generator of a device: it has an offset. The CPU's has none, and there is no device here."""
+    """A generator of a device: it has an offset. The CPU's has none, and there is no device here.
 
+    As with torch before 2.13, nothing can refer to it weakly.
+    """
+
+    __slots__ = ("offset", "seed")
     device = torch.device("meta")
 
     def __init__(self, seed: int) -> None:
