@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from ascend_sample import hostcann
-
-SLEEPING_CYCLES = 200_000_000
-"""Of a GPU's clock: some 0.1 s, in which a host queues many steps."""
+from tests.support.emulation import keep_busy
 
 
 @pytest.fixture(params=["delayed", "lazy"])
@@ -22,8 +20,8 @@ def late(accelerator: str, request: pytest.FixtureRequest) -> Iterator[str]:
     device.synchronize()
     if accelerator == "npu":
         hostcann.set_stream_mode(request.param)
-    elif request.param != "normal":
-        device._sleep(SLEEPING_CYCLES)
+    else:
+        keep_busy(accelerator)
     yield accelerator
     device.synchronize()
     if accelerator == "npu":

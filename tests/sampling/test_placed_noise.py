@@ -13,6 +13,7 @@ from torch import Tensor
 from ascend_sample import hostcann
 from ascend_sample.sampling import Purpose, Sampler, SamplingBatch, SamplingParams, exponential_noise, placed_noise
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
+from tests.support.emulation import keep_busy
 
 VOCAB_SIZE = 300
 STEPS = 12
@@ -65,8 +66,9 @@ def stepped(accelerator: str, logits: Tensor) -> list[list[int]]:
     """The tokens of some steps, which are read when all have been asked for."""
     batch = SamplingBatch(VOCAB_SIZE, accelerator)
     batch.extend(PARAMS)
-    sampler = Sampler()
-    return [ids.tolist() for ids in [sampler(step, batch).token_ids for step in logits.to(accelerator)]]
+    sampler, there = Sampler(), logits.to(accelerator)  # which a GPU waits for
+    keep_busy(accelerator)
+    return [ids.tolist() for ids in [sampler(step, batch).token_ids for step in there]]
 
 
 def of_the_reference(logits: Tensor) -> list[list[set[int]]]:

@@ -31,6 +31,16 @@ def assert_same_numbers(found: Tensor, expected: Tensor, device: str) -> None:
         assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
 
 
+SLEEPING_CYCLES = 200_000_000
+"""Of a GPU's clock: some 0.1 s, in which a host queues many steps."""
+
+
+def keep_busy(accelerator: str) -> None:
+    """Lets a GPU sleep, so that what it is given next comes late; the emulated device has modes for that."""
+    if accelerator == "cuda":
+        torch.cuda._sleep(SLEEPING_CYCLES)  # type: ignore[no-untyped-call]
+
+
 @contextmanager
 def nobody_waits(accelerator: str, copies_back: bool = False) -> Iterator[hostcann.Profile | None]:
     """Notices who waits for the device inside: the emulated one counts, and torch raises for CUDA's.
