@@ -127,7 +127,7 @@ class TestSeedSource:
         source = SeedSource()
         source.take(2, dict(enumerate(seeded(1, 2))))
         gc.collect()
-        assert len(source._draws) == 0
+        assert len(source._draws) == (0 if torch.Generator.__weakrefoffset__ else 2), "older torches cannot tell"
 
     def test_unseeded_rows_differ(self) -> None:
         assert len(set(SeedSource().take(1000, {})[0].tolist())) == 1000
