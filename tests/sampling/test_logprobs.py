@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Logprobs, LogprobsMode, Sampler, SamplingBatch, SamplingParams, logprobs
 from ascend_sample.sampling.best_tokens import sum_of_rows
 from ascend_sample.sampling.logprobs import AskingRows, gather_logprobs
 from tests.support.emulation import assert_same_numbers
@@ -53,6 +53,24 @@ def test_the_lowest_ids_of_equals_whatever_others_ask_for(device: str, mode: Log
     many = dataclasses.replace(GREEDY, logprobs=100)
     together = reported(logits, [GREEDY, many], device, mode)
     assert torch.equal(together.token_ids[:1, :4], reported(logits[:1], [GREEDY], device, mode).token_ids)
+
+
+@pytest.mark.parametrize("mode", [LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS])
+def test_blocks_of_rows_are_the_rows(mode: LogprobsMode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU makes processed logits of a few rows at a time; some rows ask for nothing."""
+    rows = 3 * torch.get_num_threads() + 2
+    logits = torch.randn(rows, 300) * 3
+    params = [
+        SamplingParams(
+            temperature=0.5 + row / 8, top_k=(None, 5, 40)[row % 3], logprobs=(None, 3, 6, 2)[row % 4], seed=row
+        )
+        for row in range(rows)
+    ]
+    together = reported(logits, params, "cpu", mode)
+    monkeypatch.setattr(logprobs, "NUMBERS_OF_BLOCK", 1)
+    in_blocks = reported(logits, params, "cpu", mode)
+    assert in_blocks.rows == together.rows == [row for row in range(rows) if row % 4]
+    assert all(torch.equal(one, other) for one, other in zip(in_blocks[1:], together[1:], strict=True))
 
 
 @pytest.mark.parametrize("mode", list(LogprobsMode))
