@@ -19,7 +19,7 @@ from ascend_sample.sampling._checks import LARGEST_FRACTION
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.best_tokens import without_nan
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
-from ascend_sample.sampling.row_parameters import COLUMNS, DTYPES, RowParameters
+from ascend_sample.sampling.row_parameters import COLUMNS, DTYPES, RowParameters, check_column, check_logits
 from ascend_sample.sampling.total_order import mask_below_top_k
 from ascend_sample.sampling.weights import is_outside_nucleus
 
@@ -54,13 +54,23 @@ def filter_logits(
     Returns:
         float32 [rows, vocab_size].
 
+    Raises:
+        TypeError: an argument is no tensor, or of another dtype.
+        ValueError: an argument has another shape, or is on another device.
+
     Example:
         >>> filter_logits(torch.tensor([[4.0, 2.0, 3.0]]), temperature=torch.tensor([0.5]), top_k=torch.tensor([2]))
         tensor([[8., -inf, 6.]])
 
     Source: docs/sampling.md, section 1 "What is drawn".
     """
+    check_logits("filter_logits", logits)
+    if isinstance(top_k, Tensor) and not top_k.is_floating_point():
+        top_k = top_k.clamp(-1, logits.shape[1]).to(DTYPES["top_k"])
     filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    for field, tensor in filters.items():
+        if tensor is not None:
+            check_column("filter_logits", field, tensor, logits)
     if _is_native(logits):
         return _filtered_natively(logits, filters, keep_ties, is_shifted=False)
     scaled = _scaled(logits, filters, keep_ties)
@@ -256,8 +266,6 @@ def _filtered_natively(
         column = filters.get(name)
         if column is None:
             column = torch.full((len(logits),), off, dtype=DTYPES[name])
-        elif name == "top_k":  # any integers
-            column = column.clamp(-1, logits.shape[1]).to(torch.int32)
         elif name == "min_p":  # as in `RowParameters.for_operators`
             column = column.clamp(max=LARGEST_FRACTION)
         columns.append(column)

@@ -86,7 +86,7 @@ class RowParameters:
             if tensor is None:
                 tensors[field] = uniform(field, COLUMNS[field].off, len(logits), logits.device)
             else:
-                _check_tensor(name, field, tensor, logits)
+                check_column(name, field, tensor, logits)
         known = {field for field in DISTRIBUTION if given[field] is not None}
         if facts is not None and not known <= facts.keys() <= set(DISTRIBUTION):
             rule = f"name {', '.join(sorted(known))}, and no other than {', '.join(DISTRIBUTION)}"
@@ -227,7 +227,7 @@ def check_logits(name: str, logits: object) -> None:
         refuse(name, "logits", rule, list(logits.shape), "Take the last position of each sequence.")
 
 
-def _check_tensor(name: str, field: str, tensor: object, logits: Tensor) -> None:
+def check_column(name: str, field: str, tensor: object, logits: Tensor) -> None:
     """Raises unless the tensor of a field fits the logits."""
     dtype = DTYPES[field]
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype:

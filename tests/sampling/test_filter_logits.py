@@ -128,5 +128,25 @@ def test_bad_arguments(changed: dict[str, Any], error: type[Exception], message:
         torch.ops.ascend_sample.filter_logits(**arguments(**changed))
 
 
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"logits": torch.zeros(3)}, ValueError, r"logits must have shape \[rows, vocab_size\]"),
+    ({"logits": [1.0]}, TypeError, "logits must be a torch.Tensor, got list"),
+    ({"temperature": 0.7}, TypeError, "temperature must be a tensor of torch.float32, got float"),
+    (
+        {"top_p": torch.ones(2, dtype=torch.float64)},
+        TypeError,
+        "top_p must be a tensor of torch.float32, got torch.float64",
+    ),
+    ({"top_k": torch.ones(2)}, TypeError, "top_k must be a tensor of torch.int32, got torch.float32"),
+    ({"min_p": torch.zeros(3)}, ValueError, "min_p must have one value for each of the 2 rows"),
+]
+
+
+@pytest.mark.parametrize(("changed", "error", "message"), WRONG)
+def test_errors_name_what_was_given(changed: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^filter_logits: {message}"):
+        filter_logits(**{"logits": torch.zeros(2, 5), **changed})
+
+
 def test_opcheck() -> None:
     torch.library.opcheck(torch.ops.ascend_sample.filter_logits.default, (*arguments().values(), True, True))
