@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.kept import KeptSets
-from ascend_sample.sampling.segmented import SEGMENT, draw_from_segments, segments_of, whole_segments
+from ascend_sample.sampling.segmented import SEGMENT, draw_from_segments, segments_of, whole_columns, whole_segments
 
+BITS_OF_PLACE: Final = SEGMENT.bit_length() - 1
 WIDTH: Final = 0.3
 """Of probabilities that are near to one another."""
 SHARPNESS: Final = 10.0
@@ -67,45 +68,50 @@ class Listed(NamedTuple):
     """What the CPU kernel has kept of some rows: ids and probabilities, one row behind the other; as `Choices`.
 
     Attributes:
-        row: int64 [kept], whose each is, from 0.
-        ids: int64 [kept].
+        keys: int64 [kept], ascending: an id and where its row begins, all rows being whole segments.
         logprobs: float32 [kept].
-        rows: how many rows there are.
+        begins: int64 [rows], where each row begins.
+        counts: int32 [rows], how much each has kept.
         vocab_size: how many ids.
     """
 
-    row: Tensor
-    ids: Tensor
+    keys: Tensor
     logprobs: Tensor
-    rows: int
+    begins: Tensor
+    counts: Tensor
     vocab_size: int
 
     @classmethod
     def of(cls, kept: KeptSets, rows: npt.NDArray[np.int64], vocab_size: int) -> Listed:
-        """Returns those of some rows of a batch."""
-        place = torch.full((len(kept.counts),), -1, dtype=torch.int64)
-        place[torch.from_numpy(rows)] = torch.arange(len(rows))
-        row = place.repeat_interleave(kept.counts)
-        is_theirs = row >= 0
-        return cls(row[is_theirs], kept.ids[is_theirs].long(), kept.logprobs[is_theirs], len(rows), vocab_size)
+        """Returns those of some rows of a batch, ascending."""
+        there = torch.from_numpy(rows)
+        if len(rows) < len(kept.counts):
+            kept = kept.of_rows(torch.zeros(len(kept.counts), dtype=torch.bool).index_fill_(0, there, 1))
+        begins, counts = torch.arange(len(rows)) * whole_columns(vocab_size), kept.counts[there]
+        return cls(begins.repeat_interleave(counts).add_(kept.ids), kept.logprobs, begins, counts, vocab_size)
 
     def logprobs_of(self, token_ids: Tensor) -> Tensor:
-        is_it = self.ids == token_ids[self.row]
-        return torch.zeros(self.rows).index_copy_(0, self.row[is_it], self.logprobs[is_it])
+        wanted = self.begins + token_ids
+        places = torch.searchsorted(self.keys, wanted)
+        is_there = torch.searchsorted(self.keys, wanted, right=True) > places
+        return torch.zeros(len(wanted)).masked_scatter_(is_there, self.logprobs[places[is_there]])
 
     def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
         torch.exp(self.logprobs_of(token_ids), out=out)
 
     def drawn_near(self, wanted: Tensor, ones: Tensor, noise: Tensor) -> Tensor:
         """Runs the two races of `draw_from_segments` of what is listed alone."""
-        weights = nearness(self.logprobs.exp() - wanted.squeeze(1)[self.row], ones[0])
-        count, segment = segments_of(self.vocab_size), self.ids // SEGMENT
+        weights = nearness(self.logprobs.exp().sub_(wanted.squeeze(1).repeat_interleave(self.counts)), ones[0])
+        rows, count = len(self.begins), segments_of(self.vocab_size)
         # One entry after the other, so that a row's sums do not depend on the others.
-        sums = torch.zeros(self.rows * count).index_add_(0, self.row * count + segment, weights).view(-1, count)
+        sums = torch.zeros(rows * count).index_add_(0, self.keys >> BITS_OF_PLACE, weights).view(rows, count)
         winner = (sums / noise[:, SEGMENT:]).argmax(1)
-        is_inside = segment == winner[self.row]
-        inside = torch.zeros(self.rows, SEGMENT)
-        inside[self.row[is_inside], self.ids[is_inside] % SEGMENT] = weights[is_inside]
+        first = (self.begins + winner * SEGMENT).unsqueeze(1)
+        starts, ends = torch.searchsorted(self.keys, torch.stack((first, first + SEGMENT)))
+        places = starts + torch.arange(SEGMENT)
+        is_inside = places < ends
+        inside, places = torch.zeros(rows, SEGMENT), places[is_inside]
+        inside[is_inside.nonzero()[:, 0], (self.keys[places] - first.expand(-1, SEGMENT)[is_inside])] = weights[places]
         return winner * SEGMENT + (inside / noise[:, :SEGMENT]).argmax(1)
 
 
