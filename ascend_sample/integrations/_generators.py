@@ -85,7 +85,7 @@ class SeedSource:
     """
 
     def __init__(self) -> None:
-        # Before torch 2.13 nothing refers to a generator weakly: such ones of the CPU stay as long as this does.
+        # Nothing can refer to a generator of torch 2.11 weakly: such ones of the CPU stay as long as this does.
         is_weak = Generator.__weakrefoffset__ > 0
         self._draws: MutableMapping[Generator, int] = WeakKeyDictionary() if is_weak else {}
         self._accepted = LateCounts()

@@ -156,6 +156,9 @@ def filtered(
     logits: Tensor, facts: Facts | None, *, top_k: Tensor | None, top_p: Tensor | None, keep_ties: bool = False
 ) -> Tensor:
     """Does what `filter_logits` does with logits at their temperature: on a device, by facts, in few launches."""
+    top_k, top_p = (
+        None if tensor is None else tensor.to(DTYPES[name]) for name, tensor in (("top_k", top_k), ("top_p", top_p))
+    )
     if logits.is_cpu or keep_ties or facts is None:
         return filter_logits(logits, top_k=top_k, top_p=top_p, keep_ties=keep_ties)
     return distributions_of(logits, facts, top_k, top_p).filtered(logits)
@@ -167,13 +170,12 @@ def distributions_of(logits: Tensor, facts: Facts | None, top_k: Tensor | None, 
     Args:
         logits: float [rows, vocab_size].
         facts: what the host knows of top_k and top_p; rows on the CPU need none.
-        top_k: int [rows]; None: off.
+        top_k: int32 [rows]; None: off.
         top_p: float32 [rows]; None: off.
     """
     unread = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    given = dict.fromkeys(DISTRIBUTION) | {"top_p": top_p, "seed": unread, "position": unread}
+    given = dict.fromkeys(DISTRIBUTION) | {"top_k": top_k, "top_p": top_p, "seed": unread, "position": unread}
     given["temperature"] = torch.ones(len(logits), device=logits.device)
-    given["top_k"] = None if top_k is None else top_k.to(DTYPES["top_k"])
     if facts is not None:
         facts = dict(facts) | {"temperature": np.ones(len(logits), np.float32)}
     return Distributions(RowParameters.of_tensors("filter_logits", logits, given, facts), logits.shape[1])

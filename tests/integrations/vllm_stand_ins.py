@@ -165,7 +165,7 @@ class RejectionSampler(nn.Module):
 class DeviceGenerator:
     """A generator of a device: it has an offset. The CPU's has none, and there is no device here.
 
-    As with torch before 2.13, nothing can refer to it weakly.
+    As with torch 2.11, nothing can refer to it weakly.
     """
 
     __slots__ = ("offset", "seed")

@@ -22,8 +22,11 @@ LARGE = [
     SamplingParams(temperature=1.7, top_k=1025, min_p=0.01),
     SamplingParams(temperature=1.0, top_k=4999, top_p=0.99, min_p=0.001),
     SamplingParams(temperature=0.3, top_k=2000, min_p=1.0),
+    SamplingParams(temperature=0.7, top_k=300, top_p=0.9),
+    SamplingParams(temperature=1.7, top_k=700, min_p=0.01),
+    SamplingParams(temperature=1.0, top_k=1000, top_p=0.99),
 ]
-"""Of which what top-k keeps is not ranked."""
+"""Of which what top-k keeps is not sorted, or is counted."""
 
 
 def columns(requests: list[SamplingParams]) -> dict[str, Tensor]:
