@@ -65,7 +65,7 @@ def filter_logits(
     Source: docs/sampling.md, section 1 "What is drawn".
     """
     check_logits("filter_logits", logits)
-    if isinstance(top_k, Tensor) and not top_k.is_floating_point():
+    if isinstance(top_k, Tensor) and top_k.dtype != DTYPES["top_k"] and not top_k.is_floating_point():
         top_k = top_k.clamp(-1, logits.shape[1]).to(DTYPES["top_k"])
     filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     for field, tensor in filters.items():
