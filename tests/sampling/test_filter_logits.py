@@ -79,6 +79,19 @@ def test_top_k_keeps_by_the_logits_where_the_division_makes_some_equal(dtype: to
     assert (kept > -torch.inf).nonzero()[:, 1].tolist() == [3, 9]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("top_k", [None, 3, 300])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_nothing_is_kept_beside_infinity(temperature: float, top_k: int | None, dtype: torch.dtype) -> None:
+    logits = torch.randn(1, 400).to(dtype)
+    logits[0, [5, 90]] = torch.inf
+    for is_shifted, wanted in ((False, torch.inf), (True, 0.0)):
+        request = SamplingParams(temperature=temperature, top_k=top_k)
+        kept = by_operator(logits, [request], keep_ties=False, is_shifted=is_shifted)
+        assert (kept > -torch.inf).nonzero()[:, 1].tolist() == [5, 90]
+        assert kept[0, [5, 90]].tolist() == [wanted, wanted]
+
+
 def test_any_integers_are_a_top_k() -> None:
     logits = torch.randn(4, 50)
     for top_k in (torch.tensor([3, -1, 10**12, 50]), torch.tensor([3, -1, 0, 50], dtype=torch.int16)):
