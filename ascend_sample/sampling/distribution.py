@@ -71,7 +71,7 @@ def filter_logits(
     for field, tensor in filters.items():
         if tensor is not None:
             check_column("filter_logits", field, tensor, logits)
-    if _is_native(logits):
+    if _is_native(logits, filters):
         return _filtered_natively(logits, filters, keep_ties, is_shifted=False)
     scaled = _scaled(logits, filters, keep_ties)
     divided = logits.float() if temperature is None else logits.float() / _divisor(temperature)
@@ -90,7 +90,7 @@ def scaled_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = F
     much as the quotients are large. Entries of +inf become 0, and a row without any logit above -inf stays so.
     """
     filters = parameters.filters()
-    if _is_native(logits):
+    if _is_native(logits, filters):
         return _filtered_natively(logits, filters, keep_ties, is_shifted=True)
     return _scaled(logits, filters, keep_ties)
 
@@ -252,9 +252,12 @@ def _finite(logits: Tensor) -> Tensor:
     return torch.nan_to_num(logits.float(), -torch.inf, LARGEST, -torch.inf)
 
 
-def _is_native(logits: Tensor) -> bool:
-    """Tells whether the CPU kernel filters rows: it has no gradients."""
-    return logits.is_cpu and not (logits.requires_grad and torch.is_grad_enabled())
+def _is_native(logits: Tensor, filters: Mapping[str, Tensor | None]) -> bool:
+    """Tells whether the CPU kernel filters rows: it has no gradients, so not where one is asked for."""
+    given = (logits, *filters.values())
+    return logits.is_cpu and not (
+        torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
+    )
 
 
 def _filtered_natively(

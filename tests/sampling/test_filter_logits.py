@@ -109,6 +109,10 @@ def test_gradients_flow_where_they_are_asked_for() -> None:
     assert torch.equal(logits.grad, torch.where(expected > -torch.inf, 2.0, 0.0))
     with torch.no_grad():
         assert torch.equal(filter_logits(logits, **given), expected)
+    found = filter_logits(logits.detach(), temperature=given["temperature"].requires_grad_(), top_k=given["top_k"])
+    found[found > -torch.inf].sum().backward()
+    sums = torch.where(expected > -torch.inf, expected, 0.0).sum(1)
+    torch.testing.assert_close(given["temperature"].grad, -sums / 0.5)
 
 
 def test_strides_and_no_rows() -> None:
