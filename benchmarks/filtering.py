@@ -15,7 +15,6 @@ import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
 import torch  # isort: skip
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor
 from transformers.generation import (
     LogitsProcessorList,
@@ -29,11 +28,12 @@ from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.integrations.transformers import SamplingLogitsProcessor
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import distributions, environment
-from benchmarks.command import measure_and_show, microseconds, others_share, show_table
+from benchmarks.command import measure_and_show
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, ratio
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
 from benchmarks.step_rows import READ, make_read
+from benchmarks.value_ranges import show
 
 OUTPUT = ROOT / "build" / "performance" / "filtering.json"
 SECONDS = 4.0
@@ -107,18 +107,6 @@ def judge(records: list[dict[str, Any]]) -> list[Gate]:
         return gate_of_worst("filtering", f"{one} / {other}", bound, limit, found)
 
     return [worst(THEIRS, OURS, AT_LEAST, LEAST), worst(PROCESSED, RAW, AT_MOST, MOST)]
-
-
-def show(found: dict[str, Any]) -> None:
-    """Prints times and the promises."""
-    table = Table("rows", "contestant", "median", "times the first", "reads of the logits", "others' share")
-    for record in found["records"]:
-        results = record["results"]
-        first = next(iter(results))
-        for name, result in results.items():
-            ratios = (f"{result['median'] / results[other]['median']:.2f}" for other in (first, READ))
-            table.add_row(record["cell"], name, microseconds(result["median"]), *ratios, others_share(record))
-    show_table(table, found["gates"])
 
 
 if __name__ == "__main__":

@@ -96,11 +96,12 @@ def judge(records: list[dict[str, Any]]) -> Gate:
 
 def show(found: dict[str, Any]) -> None:
     """Prints times and the promises."""
-    table = Table("rows", "step", "median", "times the step without", "reads of the logits", "others' share")
+    table = Table("rows", "step", "median", "times the first", "reads of the logits", "others' share")
     for record in found["records"]:
         results = record["results"]
+        first = next(iter(results))
         for name, result in results.items():
-            ratios = (f"{result['median'] / results[other]['median']:.2f}" for other in (WITHOUT, READ))
+            ratios = (f"{result['median'] / results[other]['median']:.2f}" for other in (first, READ))
             table.add_row(record["cell"], name, microseconds(result["median"]), *ratios, others_share(record))
     show_table(table, found["gates"])
 

@@ -24,8 +24,6 @@ NEGLIGIBLE: Final = -200.0
 """A logarithm of what is nothing beside 1, but for a row of -inf, whose own sum has none."""
 LEAST_SHIFTED: Final = -LARGEST / 2
 """The same of logits that are not scaled."""
-
-
 NUMBERS_OF_BLOCK: Final = 1 << 20
 """So many processed logits are made at a time on a CPU, or as many rows as it has threads."""
 
