@@ -1,4 +1,4 @@
-"""A step whose rows keep a range of their values, on the CPU, beside the same step without.
+"""A step whose rows keep a range of their values, or remember their draws, on the CPU, beside the same step without.
 
     python -m benchmarks.value_ranges  # prints the table and the promise, writes build/performance/value_ranges.json
 
@@ -34,7 +34,7 @@ ROWS, VOCAB_SIZE = 64, 151936
 SECONDS = 6.0
 WITHOUT: Final = "without"
 MOST: Final = 1.5
-"""So many times the step without a range a step with one may take."""
+"""So many times the step without any of them a step with one may take."""
 CELLS: Final[dict[str, dict[str, Any]]] = {
     "no filter": {},
     "k=50 p=0.9": {"top_k": 50, "top_p": 0.9},
@@ -48,6 +48,8 @@ FILTERS: Final[dict[str, dict[str, Any]]] = {
     "top_n_sigma": {"top_n_sigma": 1.5},
     "xtc": {"xtc_probability": 1.0},
     "typical_p": {"typical_p": 0.9},
+    "mirostat": {"mirostat_tau": 5.0},
+    "adaptive_p": {"adaptive_target": 0.5},
 }
 
 

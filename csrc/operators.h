@@ -140,18 +140,20 @@ struct SampleRowsArguments {
   RequestsArguments requests;
 };
 
-/// The same, and what the filters keep of the rows of which that is wanted, as CSR.
+/// The same, and what the filters keep of the rows of which that is wanted, as CSR; and how
+/// probable the tokens are among that of rows that remember their draws.
 struct SampleKeptRowsArguments {
   static constexpr const char* kName = "sample_kept_rows";
   static inline const std::string kSchema =
       std::string("(Tensor logits, Tensor? rows, Tensor is_wanted, ") + RequestsArguments::kSchema +
-      ")";
-  /// int64 [rows], int8 [rows], int64 [rows + 1], int32 [kept], float32 [kept], int32 [rows].
+      ", *, Tensor? near=None)";
+  /// int64 [rows], int8 [rows], int64 [rows + 1], int32 [kept], float32 [kept], int32 [rows],
+  /// float32 [rows], or [0] without `near`.
   static constexpr const char* kResults =
       "(Tensor token_ids, Tensor status, Tensor offsets, Tensor kept_ids, Tensor log_probs, "
-      "Tensor counts)";
-  using Results =
-      std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+      "Tensor counts, Tensor token_log_probs)";
+  using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor,
+                             at::Tensor>;
   /// How much is kept depends on the logits: its fake kernel is in Python, which has symbols for
   /// such sizes (sampling/kept.py).
   static constexpr bool kHasFake = false;
@@ -160,6 +162,9 @@ struct SampleKeptRowsArguments {
   const std::optional<at::Tensor>& rows;
   const at::Tensor& is_wanted;  // bool [rows]
   RequestsArguments requests;
+
+  // float32 [rows], the probability that a token is to have; below 0: any. NaN: nothing is told.
+  const std::optional<at::Tensor>& near;
 };
 
 /// The same, and of rows that ask what row_logprobs reports of the tokens that they drew.

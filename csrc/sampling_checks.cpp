@@ -267,6 +267,9 @@ void check_arguments(const SampleKeptRowsArguments& arguments) {
   const c10::SymInt count = count_rows(kOperator, logits, arguments.rows);
   check_per_row(kOperator, arguments.is_wanted, "is_wanted", ScalarType::Bool, count, logits,
                 "logits");
+  if (arguments.near.has_value()) {
+    check_per_row(kOperator, *arguments.near, "near", ScalarType::Float, count, logits, "logits");
+  }
   check_requests(kOperator, arguments.requests, logits, count);
 }
 

@@ -1,8 +1,8 @@
 """How a step changes what requests remember of their draws, and what it draws by that.
 
 The probabilities that a token is drawn with are known from what the filters have kept of its row: on the CPU the draw
-lists it (`kept.py`), elsewhere torch's operators make it of the logits that were drawn from. Only rows that remember
-something pay. Nothing here reads a device.
+tells them, and draws by them where that is asked for (`csrc/cpu/filters/kept_list.h`); elsewhere torch's operators
+make them of the logits that were drawn from. Only rows that remember something pay. Nothing here reads a device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ascend_sample.sampling.distribution import Distributions
 from ascend_sample.sampling.kept import KeptOfStep, kept_values
-from ascend_sample.sampling.kept_choices import Choices, Dense, Listed
+from ascend_sample.sampling.kept_choices import Choices, Dense, Told
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys, NoiseOfRows, noise_of_groups
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ascend_sample.sampling.batch import SamplingBatch
 
 NATS_OF_A_BIT: Final = math.log(2)
+ANY_PROBABILITY: Final = -1.0
 
 
 class StepStates(NamedTuple):
@@ -67,7 +68,7 @@ class StepOfBatch(NamedTuple):
     Attributes:
         batch: as it was before the step; it stays so.
         logits: floats [batch, vocab_size], what was drawn from. They stay as they are.
-        kept: what the CPU kernel has kept; a device needs none.
+        kept: where the CPU kernel has told of the tokens; a device needs none.
         left: what the draw of a device has left of its filters; None: they are applied to the logits again.
         purpose: of the noise.
     """
@@ -92,16 +93,26 @@ class RememberingRows:
         surprised = np.flatnonzero(host.is_remembering & (host.mirostat_tau > 0))
         adaptive = np.flatnonzero(host.is_remembering & (host.adaptive_target >= 0))
         self._parts: list[_RowsOfRule] = []
+        self._near = torch.full((len(batch),), torch.nan)
+        self._near[torch.from_numpy(surprised)] = ANY_PROBABILITY
         if len(surprised):
             self._parts.append(_RowsOfRule(batch, surprised, Mirostat(batch, surprised), keep_ties))
         if len(adaptive):
             self._parts.append(_RowsOfRule(batch, adaptive, AdaptiveP(batch, adaptive), keep_ties))
 
+    def near(self, batch: SamplingBatch) -> Tensor:
+        """Returns what rows ask of the CPU kernel, as of `KeptRows.begun`: float32 [batch]."""
+        batch.flush()  # states may have been set
+        for part in self._parts:
+            part.write_near(batch, self._near)
+        return self._near
+
     def after(self, drawn: RowsOutput, step: StepOfBatch) -> tuple[RowsOutput, StepStates]:
         """Returns what is drawn by what rows remember, and what they remember after it.
 
         Args:
-            drawn: what was drawn from what filters keep. A row whose status is not OK keeps its token and its state.
+            drawn: what was drawn from what filters keep; on the CPU by what rows remember. A row whose status is not OK
+                keeps its token and its state.
             step: the one that has drawn it.
         """
         states = []
@@ -125,7 +136,7 @@ class _RowsOfRule:
         self, batch: SamplingBatch, rows: npt.NDArray[np.int64], rule: Mirostat | AdaptiveP, keep_ties: bool
     ) -> None:
         device = batch.device
-        self._rows, self._keep_ties = rows, keep_ties
+        self._rows, self._row_list, self._keep_ties = rows, rows.tolist(), keep_ties
         self._there = None if len(rows) == len(batch) else to_device(rows, device)
         self._slots = HeldSlots.of(batch.host.state_slot[rows], device)
         self._parameters: RowParameters = batch.row_parameters()
@@ -136,27 +147,37 @@ class _RowsOfRule:
             self._distributions = Distributions(self._parameters, batch.vocab_size)
         self._rule = rule
 
+    def write_near(self, batch: SamplingBatch, near: Tensor) -> None:
+        """Writes the probabilities that tokens are to have, if any, to a float32 [batch]."""
+        if isinstance(self._rule, AdaptiveP):
+            wanted = self._rule.wanted(batch._edits.states.read(self._slots)).squeeze(1)
+            if self._there is None:
+                near.copy_(wanted)
+            else:
+                near.index_copy_(0, self._there, wanted)
+
     def after(self, drawn: RowsOutput, step: StepOfBatch) -> tuple[RowsOutput, StepStates]:
         """Does what `RememberingRows.after` does."""
         batch = step.batch
         before, token_ids = batch._edits.states.read(self._slots), self._of_batch(drawn.token_ids)
         choices, is_ok = self._choices(step), self._of_batch(drawn.status) == RowStatus.OK
-        if isinstance(self._rule, AdaptiveP):
+        if isinstance(self._rule, AdaptiveP) and isinstance(choices, Dense):
             seed = batch.seed
             reading = NoiseOfRows(self._rows, self._there, seed, lanes_of(batch.vocab_size))
             keys = DrawKeys(batch.host.seed, batch.host.position)
-            noise = noise_of_groups([reading], batch.position if seed.is_cpu else None, keys, step.purpose)[0]
+            noise = noise_of_groups([reading], None, keys, step.purpose)[0]
             assert noise is not None, "it has lanes"
             token_ids = torch.where(is_ok, self._rule.drawn(choices, before, noise), token_ids)
             drawn = drawn._replace(token_ids=self._in_batch(token_ids, drawn.token_ids))
         moved = self._rule.moved(before, choices, token_ids)
         states = torch.where(is_ok.unsqueeze(1), moved, before)
-        return drawn, StepStates(self._rows.tolist(), states, self._slots.there)
+        return drawn, StepStates(self._row_list, states, self._slots.there)
 
-    def _choices(self, step: StepOfBatch) -> Choices:
+    def _choices(self, step: StepOfBatch) -> Dense | Told:
         if step.logits.is_cpu:
             assert step.kept is not None, "the kernel tells it"
-            return Listed.of(step.kept.of_all(), self._rows, step.batch.vocab_size)
+            told = step.kept.told
+            return Told(self._of_batch(told[0] if len(told) == 1 else torch.cat(told)))
         if step.left is not None:
             return Dense(self._of_batch(step.left.kept))
         values = kept_values(self._of_batch(step.logits), self._parameters, self._distributions, self._keep_ties)
@@ -203,11 +224,15 @@ class AdaptiveP:
         self._twice_the_target, self._decay, _, self._ones = there.unsqueeze(2)
         self._chances_and_ones = there[2:]  # each step writes its chances
 
-    def drawn(self, choices: Choices, before: Tensor, noise: Tensor) -> Tensor:
-        """Returns tokens, int64 [rows], whose probabilities are near to what is missing: by noise, as of `Choices`."""
+    def wanted(self, before: Tensor) -> Tensor:
+        """Returns the probabilities that the next tokens are to have, float32 [rows, 1]."""
         # Twice the target less the average so far, which is the one sum over the other.
         missing = torch.addcdiv(self._twice_the_target, before[:, :1], before[:, 1:], value=-1)
-        return choices.drawn_near(missing.clamp_(0, 1), self._ones, noise)
+        return missing.clamp_(0, 1)
+
+    def drawn(self, choices: Dense, before: Tensor, noise: Tensor) -> Tensor:
+        """Returns tokens, int64 [rows], whose probabilities are near to what is wanted: by noise, as of `Dense`."""
+        return choices.drawn_near(self.wanted(before), self._ones, noise)
 
     def moved(self, before: Tensor, choices: Choices, token_ids: Tensor) -> Tensor:
         """Returns the sums with the tokens' probabilities, of weight 1, and what was before with less."""

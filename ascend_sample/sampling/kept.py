@@ -98,8 +98,7 @@ class KeptRows(NamedTuple):
 
     Attributes:
         asking: which.
-        is_wanted: bool [batch] on the CPU, the same, and those whose kept sets the step itself needs.
-        is_told: bool [batch] on the CPU, those that ask where others are wanted too; None: they are all.
+        is_wanted: bool [batch] on the CPU, the same.
         parameters: theirs.
         distributions: theirs, on a device whose operators find what is kept.
         most: no set is larger; None: it may be.
@@ -108,7 +107,6 @@ class KeptRows(NamedTuple):
 
     asking: AskingRows
     is_wanted: Tensor
-    is_told: Tensor | None
     parameters: RowParameters
     distributions: Distributions | None
     most: int | None
@@ -118,15 +116,12 @@ class KeptRows(NamedTuple):
     def of_batch(
         cls, batch: SamplingBatch, keep_ties: bool, round_float32: bool = False, most: int | None = None
     ) -> KeptRows:
-        """Returns those of a batch, in which some row asks, or remembers its draws."""
+        """Returns those of a batch."""
         rows = np.flatnonzero(batch.host.kept)
         if round_float32 and len(rows):
             remedy = "Make the sampler without it."
             refuse("Sampler", "round_float32", "be False where requests ask for kept sets", True, remedy)
-        found = cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most)
-        is_wanted = found.is_wanted | torch.from_numpy(batch.host.is_remembering)
-        is_told = None if torch.equal(is_wanted, found.is_wanted) else found.is_wanted
-        return found._replace(is_wanted=is_wanted, is_told=is_told)
+        return cls.of_rows(rows, batch.row_parameters(), batch.vocab_size, keep_ties, most)
 
     @classmethod
     def of_rows(
@@ -146,11 +141,16 @@ class KeptRows(NamedTuple):
             distributions = Distributions(own, vocab_size)
         is_wanted = torch.zeros(count, dtype=torch.bool)
         is_wanted[torch.from_numpy(rows)] = True
-        return cls(asking, is_wanted, None, own, distributions, most, keep_ties)
+        return cls(asking, is_wanted, own, distributions, most, keep_ties)
 
-    def begun(self) -> KeptOfStep:
-        """Returns where a step leaves what it has kept."""
-        return KeptOfStep(self, [])
+    def begun(self, near: Tensor | None = None) -> KeptOfStep:
+        """Returns where a step leaves what it has kept.
+
+        Args:
+            near: what rows of the CPU kernel that remember their draws ask, float32 [batch]: the probability that a
+                token is to have, or less than 0 for any; NaN for a row that does not ask.
+        """
+        return KeptOfStep(self, near, [], [])
 
     def on_device(self, logits: Tensor, status: Tensor) -> KeptSets:
         """Lists what the filters of a device keep, as `KeptOfStep.sets` does."""
@@ -164,11 +164,15 @@ class KeptOfStep(NamedTuple):
 
     Attributes:
         asked: by which rows.
+        near: as of `KeptRows.begun`.
         parts: of each block what `KeptSets` has, in its order.
+        told: of each block the logarithms of the probabilities of its tokens, float32 [rows]: of rows that ask.
     """
 
     asked: KeptRows
+    near: Tensor | None
     parts: list[Sequence[Tensor]]
+    told: list[Tensor]
 
     def sets(self, logits: Tensor, status: Tensor) -> KeptSets:
         """Returns what was kept of all rows: on a device it is listed now, and waited for where there is no bound.
@@ -179,18 +183,13 @@ class KeptOfStep(NamedTuple):
         """
         if not self.parts:
             return self.asked.on_device(logits, status)
-        found, is_told, most = self.of_all(), self.asked.is_told, self.asked.most
-        if is_told is not None:
-            found = found.of_rows(is_told)
-            found = found._replace(counts=found.offsets.diff().to(torch.int32))
-        return found if most is None else found.of_rows(found.counts <= most)
-
-    def of_all(self) -> KeptSets:
-        """Returns what the CPU kernel has kept of all rows, also those whose sets the step itself needs."""
         if len(self.parts) == 1:
-            return KeptSets(*self.parts[0])
-        ids, logprobs, counts = (torch.cat(entries) for entries in list(zip(*self.parts, strict=True))[1:])
-        return KeptSets(offsets_of(counts), ids, logprobs, counts)
+            found = KeptSets(*self.parts[0])
+        else:
+            ids, logprobs, counts = (torch.cat(entries) for entries in list(zip(*self.parts, strict=True))[1:])
+            found = KeptSets(offsets_of(counts), ids, logprobs, counts)
+        most = self.asked.most
+        return found if most is None else found.of_rows(found.counts <= most)
 
 
 def offsets_of(counts: Tensor) -> Tensor:
@@ -284,9 +283,11 @@ def _normalised(values: Tensor) -> Tensor:
     return values.sub_(sum_of_rows(values.exp()).log_())
 
 
-def _fake(logits: Tensor, rows: Tensor | None, is_wanted: Tensor, *requests: Any, **named: Any) -> tuple[Tensor, ...]:
+def _fake(
+    logits: Tensor, rows: Tensor | None, is_wanted: Tensor, *requests: Any, near: Tensor | None = None, **named: Any
+) -> tuple[Tensor, ...]:
     """Has the shapes of the operator's results; how much is kept is a size that is not known before."""
-    torch.ops.ascend_sample.check_sample_kept_rows(logits, rows, is_wanted, *requests, **named)
+    torch.ops.ascend_sample.check_sample_kept_rows(logits, rows, is_wanted, *requests, near=near, **named)
     count = is_wanted.shape[0]
     kept = torch.library.get_ctx().new_dynamic_size()
     return (
@@ -296,6 +297,7 @@ def _fake(logits: Tensor, rows: Tensor | None, is_wanted: Tensor, *requests: Any
         logits.new_empty(kept, dtype=torch.int32),
         logits.new_empty(kept, dtype=torch.float32),
         logits.new_empty(count, dtype=torch.int32),
+        logits.new_empty(0 if near is None else count, dtype=torch.float32),
     )
 
 

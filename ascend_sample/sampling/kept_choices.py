@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ascend_sample.sampling.kept import KeptSets
-from ascend_sample.sampling.segmented import SEGMENT, draw_from_segments, segments_of, whole_columns, whole_segments
+from ascend_sample.sampling.segmented import draw_from_segments, whole_segments
 
-BITS_OF_PLACE: Final = SEGMENT.bit_length() - 1
 WIDTH: Final = 0.3
 """Of probabilities that are near to one another."""
 SHARPNESS: Final = 10.0
@@ -32,15 +28,6 @@ class Choices(Protocol):
 
     def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
         """Writes the probabilities themselves to a float32 [rows]."""
-
-    def drawn_near(self, wanted: Tensor, ones: Tensor, noise: Tensor) -> Tensor:
-        """Draws ids by `nearness`, int64 [rows]; any id where nothing is left.
-
-        Args:
-            wanted: float32 [rows, 1], a probability each.
-            ones: float32 [rows, 1].
-            noise: float32 [rows, `lanes_of` the vocabulary]: the places', then the segments'.
-        """
 
 
 def nearness(distances: Tensor, ones: Tensor, out: Tensor | None = None) -> Tensor:
@@ -64,55 +51,20 @@ def nearness(distances: Tensor, ones: Tensor, out: Tensor | None = None) -> Tens
     return torch.pow(FALL, torch.addcdiv(widened, ones, widened, value=WIDTH**2), out=out)
 
 
-class Listed(NamedTuple):
-    """What the CPU kernel has kept of some rows: ids and probabilities, one row behind the other; as `Choices`.
+class Told(NamedTuple):
+    """What the CPU kernel tells of the tokens that it has drawn from what is left; as `Choices` of these tokens.
 
     Attributes:
-        keys: int64 [kept], ascending: an id and where its row begins, all rows being whole segments.
-        logprobs: float32 [kept].
-        begins: int64 [rows], where each row begins.
-        counts: int32 [rows], how much each has kept.
-        vocab_size: how many ids.
+        logprobs: float32 [rows].
     """
 
-    keys: Tensor
     logprobs: Tensor
-    begins: Tensor
-    counts: Tensor
-    vocab_size: int
-
-    @classmethod
-    def of(cls, kept: KeptSets, rows: npt.NDArray[np.int64], vocab_size: int) -> Listed:
-        """Returns those of some rows of a batch, ascending."""
-        there = torch.from_numpy(rows)
-        if len(rows) < len(kept.counts):
-            kept = kept.of_rows(torch.zeros(len(kept.counts), dtype=torch.bool).index_fill_(0, there, 1))
-        begins, counts = torch.arange(len(rows)) * whole_columns(vocab_size), kept.counts[there]
-        return cls(begins.repeat_interleave(counts).add_(kept.ids), kept.logprobs, begins, counts, vocab_size)
 
     def logprobs_of(self, token_ids: Tensor) -> Tensor:
-        wanted = self.begins + token_ids
-        places = torch.searchsorted(self.keys, wanted)
-        is_there = torch.searchsorted(self.keys, wanted, right=True) > places
-        return torch.zeros(len(wanted)).masked_scatter_(is_there, self.logprobs[places[is_there]])
+        return self.logprobs
 
     def probabilities_of(self, token_ids: Tensor, out: Tensor) -> None:
-        torch.exp(self.logprobs_of(token_ids), out=out)
-
-    def drawn_near(self, wanted: Tensor, ones: Tensor, noise: Tensor) -> Tensor:
-        """Runs the two races of `draw_from_segments` of what is listed alone."""
-        weights = nearness(self.logprobs.exp().sub_(wanted.squeeze(1).repeat_interleave(self.counts)), ones[0])
-        rows, count = len(self.begins), segments_of(self.vocab_size)
-        # One entry after the other, so that a row's sums do not depend on the others.
-        sums = torch.zeros(rows * count).index_add_(0, self.keys >> BITS_OF_PLACE, weights).view(rows, count)
-        winner = (sums / noise[:, SEGMENT:]).argmax(1)
-        first = (self.begins + winner * SEGMENT).unsqueeze(1)
-        starts, ends = torch.searchsorted(self.keys, torch.stack((first, first + SEGMENT)))
-        places = starts + torch.arange(SEGMENT)
-        is_inside = places < ends
-        inside, places = torch.zeros(rows, SEGMENT), places[is_inside]
-        inside[is_inside.nonzero()[:, 0], (self.keys[places] - first.expand(-1, SEGMENT)[is_inside])] = weights[places]
-        return winner * SEGMENT + (inside / noise[:, :SEGMENT]).argmax(1)
+        torch.exp(self.logprobs, out=out)
 
 
 class Dense:
@@ -140,6 +92,13 @@ class Dense:
         torch.gather(self._probabilities(), 1, token_ids.unsqueeze(1), out=out.unsqueeze(1))
 
     def drawn_near(self, wanted: Tensor, ones: Tensor, noise: Tensor) -> Tensor:
+        """Draws ids by `nearness`, int64 [rows]; any id where nothing is left.
+
+        Args:
+            wanted: float32 [rows, 1], a probability each.
+            ones: float32 [rows, 1].
+            noise: float32 [rows, `lanes_of` the vocabulary]: the places', then the segments'.
+        """
         rows, vocab_size = self._values.shape
         segments = whole_segments(rows, vocab_size, self._values.device)
         weights = segments[:, :vocab_size]

@@ -166,7 +166,9 @@ class Sampler:
         here = logits if copied is None else copied.logits
         plan = self.plan_of(here, batch, allowed)
         left = self.leftover_of(plan)
-        kept = None if plan.kept is None else plan.kept.begun()
+        kept = None
+        if plan.kept is not None:
+            kept = plan.kept.begun(plan.states.near(batch) if plan.states is not None and here.is_cpu else None)
         blocks = (WHOLE,) if copied is None else copied.blocks()
         left_kept = self._left_for_states(plan, left)
         edited = None

@@ -296,10 +296,11 @@ def _serve_natively(
     options = (*tensors, int(purpose), keep_ties)
     if kept is None:
         return RowsOutput(*torch.ops.ascend_sample.sample_rows(logits, None, *options, **edits))
-    is_wanted = kept.asked.is_wanted[rows]
+    is_wanted, near = kept.asked.is_wanted[rows], None if kept.near is None else kept.near[rows]
     operator = torch.ops.ascend_sample.sample_kept_rows
-    token_ids, status, *part = operator(logits, None, is_wanted, *options, **edits)
+    token_ids, status, *part, told = operator(logits, None, is_wanted, *options, **edits, near=near)
     kept.parts.append(part)
+    kept.told.append(told)
     return RowsOutput(token_ids, status)
 
 

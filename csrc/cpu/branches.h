@@ -204,7 +204,7 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
     cut = other.value > cut.value ? other : cut;
   }
   return draw_listed(SegmentedDraw<Type>(row, groups, maximum, arguments.temperature, key, work),
-                     cut, arguments.list, work);
+                     cut, arguments, work);
 }
 
 /// A row of the sampling layer whose edits are done.

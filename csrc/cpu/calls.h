@@ -165,14 +165,17 @@ enum class RowStatus : int8_t { kOk = 0, kAllMasked = 1, kNanSeen = 2, kInfinity
 /// when their number is known, so that it takes no more than that.
 class KeptList {
  public:
-  /// Makes room for so many.
+  /// Makes room for so many; what was there is lost.
   void resize(size_t count) {
-    numbers_.reset(new std::byte[count * (sizeof(int32_t) + sizeof(float))]);
+    if (count > room_) {
+      numbers_.reset(new std::byte[count * (sizeof(int32_t) + sizeof(float))]);
+      room_ = count;
+    }
     count_ = count;
   }
   void clear() {
     numbers_.reset();
-    count_ = 0;
+    count_ = room_ = 0;
   }
 
   size_t count() const { return count_; }
@@ -184,6 +187,7 @@ class KeptList {
  private:
   std::unique_ptr<std::byte[]> numbers_;  // not initialised
   size_t count_ = 0;
+  size_t room_ = 0;
 };
 
 /// Tokens whose own numbers and ranks are wanted, one for each row of the batch.
@@ -216,6 +220,12 @@ struct RankedDraws {
   const int64_t* places;  // of each row of the batch, its place in the ranking; -1: none
 };
 
+/// What rows that remember their draws ask: a number for each row of the batch.
+struct RememberingRows {
+  const float* near;  // the probability that a token is to have; below 0: any. NaN: it does not ask
+  float* log_probs;   // of the tokens, among what is kept of their rows; 0 for rows that do not ask
+};
+
 /// sample_rows, sample_kept_rows and sample_ranked_rows: a token for each request.
 struct SamplingCall {
   Logits logits;
@@ -234,7 +244,8 @@ struct SamplingCall {
   const bool* is_kept_wanted = nullptr;
   KeptList* kept = nullptr;
 
-  const RankedDraws* ranked = nullptr;  // where that is wanted
+  const RankedDraws* ranked = nullptr;           // where that is wanted
+  const RememberingRows* remembering = nullptr;  // where some remember
 
   /// Where what is kept goes; null: it is not wanted of this row.
   KeptList* kept_of(int64_t index) const {

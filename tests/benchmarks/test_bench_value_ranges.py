@@ -39,7 +39,8 @@ def record_of(cell: str, value: float) -> dict[str, Any]:
 
 def test_each_filter_is_on_but_one() -> None:
     ranged = {name for name, fields in bench.FILTERS.items() if keeps_range(SamplingParams(**fields))}
-    assert ranged == {*bench.FILTERS} - {bench.WITHOUT}
+    assert ranged == {*bench.FILTERS} - {bench.WITHOUT, "adaptive_p"}
+    assert SamplingParams(**bench.FILTERS["adaptive_p"]).adaptive_target is not None
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(1.4, "pass"), (1.6, "FAIL")])

@@ -44,8 +44,9 @@ struct FuzzCase {
     int64_t position;
     uint32_t purpose;
     bool keeps_ties;
-    bool wants_distribution;  // instead of a token
-    FuzzEdits edits;          // of a token
+    bool wants_distribution;    // instead of a token
+    std::optional<float> near;  // of a token: as of RememberingRows, and what is kept is listed
+    FuzzEdits edits;            // of a token
   };
   std::optional<Request> request;
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -26,7 +27,6 @@ struct Output {
   std::vector<float> dense_weights;
   std::vector<int64_t> dense_ids;
   RowStatus status = RowStatus::kOk;
-  bool leaves_zeros = false;  // in what rows promise to leave so
 
   bool operator==(const Output& other) const {
     return selected == other.selected && status == other.status && same_bits(kept, other.kept) &&
@@ -72,13 +72,62 @@ Output run(const Kernel& kernel, const OperatorCall& call, Scratch& scratch) {
   return output;
 }
 
+/// What is told, if anything is, stands in the place of weights: of the token, then of the list.
 Output run(const Kernel& kernel, const SamplingCall& call, Scratch& scratch) {
-  kernel.sample_requests(call, 0, 1, scratch);
+  SamplingCall plain = call;
+  plain.kept = nullptr;
+  plain.remembering = nullptr;
+  kernel.sample_requests(plain, 0, 1, scratch);
   Output output;
   output.selected = *call.selected;
   output.status = *call.status;
+  if (call.kept != nullptr) {
+    *call.remembering->log_probs = 0.0F;
+    kernel.sample_requests(call, 0, 1, scratch);
+    const KeptList& list = *call.kept;
+    output.dense_weights = {*call.remembering->log_probs};
+    output.dense_weights.insert(output.dense_weights.end(), list.log_probs(),
+                                list.log_probs() + list.count());
+    output.dense_ids = {*call.selected};
+    output.dense_ids.insert(output.dense_ids.end(), list.ids(), list.ids() + list.count());
+  }
   return output;
 }
+
+/// What is wrong with what a row tells beside its token; empty: nothing.
+std::string judge_told(const SamplingCall& call, const Output& output) {
+  if (call.kept == nullptr || output.status != RowStatus::kOk) {
+    return "";
+  }
+  const std::span<const int64_t> ids(output.dense_ids);
+  const auto listed = ids.subspan(1);
+  const float near = *call.remembering->near;
+  if (!(near >= 0.0F) && ids[0] != output.selected) {
+    return "it is another one where more is told: " + std::to_string(ids[0]);
+  }
+  const auto found = std::lower_bound(listed.begin(), listed.end(), ids[0]);
+  if (found == listed.end() || *found != ids[0]) {
+    return "id " + std::to_string(ids[0]) + " is drawn, and not listed";
+  }
+  const float log_prob = output.dense_weights[static_cast<size_t>(found - ids.begin())];
+  const float told = output.dense_weights[0];
+  const bool is_told = near == near;
+  return is_told && log_prob != told &&
+                 !(std::fabs(log_prob - told) <= 2e-5F + 1e-6F * std::fabs(told))
+             ? "its log-probability is told as " + std::to_string(told) + ", and listed as " +
+                   std::to_string(log_prob)
+             : "";
+}
+std::string judge_told(const auto& /*call*/, const Output& /*output*/) { return ""; }
+
+/// The output without what is told.
+Output of_token(const SamplingCall& /*call*/, const Output& output) {
+  Output rest = output;
+  rest.dense_weights.clear();
+  rest.dense_ids.clear();
+  return rest;
+}
+const Output& of_token(const auto& /*call*/, const Output& output) { return output; }
 
 Output run(const Kernel& kernel, const FilteringCall& call, Scratch& scratch) {
   kernel.filter(call, 0, 1, scratch);
@@ -177,7 +226,11 @@ Outcome Fuzzer::check_call(const FuzzCase& fuzz_case, const Call& call) {
                         std::to_string(static_cast<int>(row.status));
       return outcome;
     }
-    const Verdict verdict = judge(row, oracle, output);
+    if (const std::string reason = judge_told(call, output); !reason.empty()) {
+      outcome.finding = name + " is wrong: " + reason;
+      return outcome;
+    }
+    const Verdict verdict = judge(row, oracle, of_token(call, output));
     outcome.kind = verdict.kind;
     // Section 7 forgives a tie between devices; here equal scores must go to the lowest place.
     if (verdict.kind == Kind::kFailed || verdict.kind == Kind::kTie) {
@@ -269,6 +322,11 @@ FuzzCase shrink(Fuzzer& fuzzer, FuzzCase smallest) {
   try_edits([](FuzzEdits& edits) { edits.penalties.reset(); });
   try_edits([](FuzzEdits& edits) { edits.mask.reset(); });
   try_edits([](FuzzEdits& edits) { edits.bitmask.reset(); });
+  try_change([](FuzzCase& smaller) {
+    if (smaller.request.has_value()) {
+      smaller.request->near.reset();
+    }
+  });
   try_change([](FuzzCase& smaller) { smaller.eps = 0.0F; });
   try_change([](FuzzCase& smaller) {
     if (smaller.ranking.has_value()) {

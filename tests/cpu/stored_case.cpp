@@ -54,6 +54,13 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
                          .keeps_ties = request_.keeps_ties,
                          .selected = &selected_,
                          .status = &status_};
+    if (request_.near.has_value()) {
+      near_ = *request_.near;
+      SamplingCall& call = std::get<SamplingCall>(call_);
+      call.is_kept_wanted = &kIsWanted;
+      call.kept = &list_;
+      call.remembering = &remembering_;
+    }
   } else {
     call_ = operator_call(fuzz_case, logits);
   }

@@ -28,6 +28,7 @@ class StoredCase {
   RankingCall ranking_call(const FuzzCase::Ranking& ranking, const Logits& logits);
 
   static constexpr int64_t kSlot = 0;
+  static constexpr bool kIsWanted = true;
 
   std::vector<std::byte> logits_;
   std::vector<float> q_;
@@ -39,6 +40,10 @@ class StoredCase {
   std::vector<float> weights_;
   std::vector<int64_t> ids_;
   FuzzCase::Request request_;
+  float near_ = 0;
+  float log_prob_ = 0;
+  RememberingRows remembering_{&near_, &log_prob_};
+  KeptList list_;
   int64_t addend_length_ = 0;
   int64_t penalty_length_ = 0;
   RowStatus status_ = RowStatus::kOk;

@@ -202,7 +202,7 @@ def test_operator_and_its_fake_kernel() -> None:
         ids,
     )
     opcheck(torch.ops.ascend_sample.sample_kept_rows.default, arguments)
-    token_ids, _, offsets, kept_ids, log_probs, counts = torch.ops.ascend_sample.sample_kept_rows(*arguments)
+    token_ids, _, offsets, kept_ids, log_probs, counts, _ = torch.ops.ascend_sample.sample_kept_rows(*arguments)
     assert offsets.tolist() == [0, 40, 40, 54]
     assert counts.tolist() == [40, 0, 14]
     assert len(kept_ids) == len(log_probs) == 54

@@ -18,8 +18,6 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-inline constexpr size_t kSegmentLines = kSegment / kLine;
-
 /// Who leads a race among segments, or among the places of one: by how much, and where.
 struct Lead {
   size_t index = 0;
@@ -59,6 +57,48 @@ class SegmentedDraw {
   Scale scale() const { return {maximum_, temperature_}; }
 
   size_t segments() const { return (row_.vocab_size() + kSegment - 1) / kSegment; }
+  Line line(size_t index) const { return Type::load(row_.line(index)); }
+  float noise_of(size_t segment) const { return noise_[segment]; }
+
+  Floats divided(const Floats& logits) const {
+    const Floats difference = logits - splat(maximum_);
+    return temperature_ == 1.0F ? difference : difference / splat(temperature_);
+  }
+
+  /// Writes the largest logit of each segment, up to whole lines of room.
+  void find_largest(float* largest_of) const {
+    const size_t blocks = kSegmentLines / groups_.lines;  // 0: two segments are of one block
+    for (size_t segment = 0; segment < segments(); ++segment) {
+      const float* maxima = groups_.maxima + segment * kSegmentLines / groups_.lines * kLine;
+      Floats largest = larger(load_floats(maxima), load_floats(maxima + kLanes));
+      for (size_t block = 1; block < blocks; ++block) {
+        maxima += kLine;
+        largest = larger(largest, larger(load_floats(maxima), load_floats(maxima + kLanes)));
+      }
+      largest_of[segment] = largest_lane(smaller(largest, splat(most_)));
+    }
+  }
+
+  /// Fills `values` with a segment's logits, -inf where the cut does not keep one.
+  void fill_kept(size_t segment, const Cut& cut, float* values) const {
+    const size_t start = segment * kSegment;
+    // Whether equals are kept is the same in a whole segment, but for one.
+    const bool has_last = cut.last_id >= start && cut.last_id < start + kSegment;
+    const bool keeps_equals = cut.last_id >= start;
+    const Floats bounds = splat(keeps_equals ? cut.value : next_above(cut.value));
+    for (size_t i = 0; i < kSegmentLines; ++i) {
+      const Line line = this->line(segment * kSegmentLines + i);
+      const auto kept = [&](const Floats& logits) {
+        const Mask is_kept = is_at_least(logits, bounds) & is_at_least(splat(most_), logits);
+        return select(is_kept, logits, splat(-kInfinity));
+      };
+      store(values + i * kLine, kept(line.first));
+      store(values + i * kLine + kLanes, kept(line.second));
+    }
+    for (size_t i = has_last ? cut.last_id - start + 1 : kSegment; i < kSegment; ++i) {
+      values[i] = values[i] == cut.value ? -kInfinity : values[i];
+    }
+  }
 
   /// The segment that leads among some, of a row that is a part of another one; what scores less
   /// than the leader by this share of it need not be weighed.
@@ -133,23 +173,9 @@ class SegmentedDraw {
  private:
   size_t padded_segments() const { return (segments() + kLanes - 1) / kLanes * kLanes; }
 
-  Floats divided(const Floats& logits) const {
-    const Floats difference = logits - splat(maximum_);
-    return temperature_ == 1.0F ? difference : difference / splat(temperature_);
-  }
-
   /// Fills scores_ with what a segment's score cannot exceed: 0 where nothing of it is kept.
   void bound_scores(const Cut& most) {
-    const size_t blocks = kSegmentLines / groups_.lines;  // 0: two segments are of one block
-    for (size_t segment = 0; segment < segments(); ++segment) {
-      const float* maxima = groups_.maxima + segment * kSegmentLines / groups_.lines * kLine;
-      Floats largest = larger(load_floats(maxima), load_floats(maxima + kLanes));
-      for (size_t block = 1; block < blocks; ++block) {
-        maxima += kLine;
-        largest = larger(largest, larger(load_floats(maxima), load_floats(maxima + kLanes)));
-      }
-      scores_[segment] = largest_lane(smaller(largest, splat(most_)));
-    }
+    find_largest(scores_);
     const Floats factor = splat(static_cast<float>(kSegment * kBeyond));
     for (size_t segment = 0; segment < segments(); segment += kLanes) {
       const Floats weight = weigh_approximately(load_floats(scores_ + segment), most);
@@ -176,24 +202,8 @@ class SegmentedDraw {
   /// Fills `weights` with a segment's, which are 0 where the cut does not keep a logit. Returns
   /// their sum, always added in the same order.
   double weigh(size_t segment, const Cut& cut, double* weights) const {
-    const size_t start = segment * kSegment;
-    // Whether equals are kept is the same in a whole segment, but for one.
-    const bool has_last = cut.last_id >= start && cut.last_id < start + kSegment;
-    const bool keeps_equals = cut.last_id >= start;
-    const Floats bounds = splat(keeps_equals ? cut.value : next_above(cut.value));
     float values[kSegment];
-    for (size_t i = 0; i < kSegmentLines; ++i) {
-      const Line line = Type::load(row_.line(segment * kSegmentLines + i));
-      const auto kept = [&](const Floats& logits) {
-        const Mask is_kept = is_at_least(logits, bounds) & is_at_least(splat(most_), logits);
-        return select(is_kept, logits, splat(-kInfinity));
-      };
-      store(values + i * kLine, kept(line.first));
-      store(values + i * kLine + kLanes, kept(line.second));
-    }
-    for (size_t i = has_last ? cut.last_id - start + 1 : kSegment; i < kSegment; ++i) {
-      values[i] = values[i] == cut.value ? -kInfinity : values[i];
-    }
+    fill_kept(segment, cut, values);
     if (temperature_ == 1.0F) {
       return exp_differences(values, kSegment, maximum_, weights);
     }

@@ -73,15 +73,17 @@ class HistogramFilters {
           keep(use_p ? nucleus_of(bins_, arguments_.target()) : whole_prefix(bins_, bins_.size));
     }
     write_kept();
-    if (arguments_.list != nullptr) {
-      list_kept(row_, {1, nullptr}, cut_of(count), {bins_.values[0], arguments_.temperature},
-                *arguments_.list, work_);
+    KeptList* const list = arguments_.list_of_few();
+    if (list != nullptr) {
+      list_kept(row_, {1, nullptr}, cut_of(count), {bins_.values[0], arguments_.temperature}, *list,
+                work_);
     }
     if (!arguments_.is_drawn()) {
       return id_of(0);
     }
     total = arguments_.rules.softmaxes_again ? sum_exponentials(bins_) : total;
-    return id_of(draw(total, noise_of(count)));
+    const size_t id = id_of(draw(total, noise_of(count)));
+    return arguments_.chance == nullptr ? id : settle_listed(*list, id, *arguments_.chance, work_);
   }
 
   /// Top-p alone, whatever the row. For a draw by segments, groups were scanned.
@@ -102,8 +104,8 @@ class HistogramFilters {
       return id_of(0);
     }
     if (arguments_.segments.has_value()) {
-      return draw_listed(segmented_draw(groups, bins_.values[0]), cut_of(count, groups),
-                         arguments_.list, work_);
+      return draw_listed(segmented_draw(groups, bins_.values[0]), cut_of(count, groups), arguments_,
+                         work_);
     }
     const float* q = noise_of(count);
     if (count > kMostCandidates) {
@@ -160,7 +162,7 @@ class HistogramFilters {
     if (!most.has_value()) {
       return std::nullopt;
     }
-    if (arguments_.list != nullptr && least->ranks != most->ranks) {
+    if (arguments_.needs_list() && !(arguments_.range.least > low) && least->ranks != most->ranks) {
       sum = bound_sum(scan_sum(row_, groups, work_.chunk_sums));
       least = end_by(sum.least);
       most = end_by(sum.most);
@@ -180,7 +182,7 @@ class HistogramFilters {
     bins_.keep(*most);
     if (arguments_.segments.has_value()) {
       return draw_between(segmented_draw(groups, maximum), cut_of(least->ranks, groups),
-                          cut_of(most->ranks, groups), arguments_.list, work_);
+                          cut_of(most->ranks, groups), arguments_, work_);
     }
     std::optional<size_t> rank = 0;
     if (arguments_.is_drawn()) {

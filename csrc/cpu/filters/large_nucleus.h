@@ -143,7 +143,7 @@ class LargeNucleus {
                  kWeight == Weight::kValue ? 0.0F : -kInfinity);
     }
     if (arguments_.segments.has_value()) {
-      return draw_listed(segmented_draw(), cut_of(nucleus_.count()), arguments_.list, work_);
+      return draw_listed(segmented_draw(), cut_of(nucleus_.count()), arguments_, work_);
     }
     return arguments_.is_drawn() ? draw_with(sum) : candidates_.ids[0];
   }

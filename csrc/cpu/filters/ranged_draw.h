@@ -52,14 +52,13 @@ class RangedDraw {
     if (!range.has_value()) {
       return std::nullopt;
     }
-    arguments_.range = *range;
-    const std::optional<size_t> drawn =
-        uses_k() ? draw_sorted(first, bounds.count_above(*range))
-                 : (arguments_.uses_p() ? draw_nucleus() : draw_segmented());
-    if (drawn.has_value()) {
-      arguments_.status.front() = RowStatus::kOk;
+    if (arguments_.needs_list() && !uses_k() && range->most < scan_.maximum()) {
+      return std::nullopt;  // what is listed has no end above
     }
-    return drawn;
+    arguments_.range = *range;
+    arguments_.status.front() = RowStatus::kOk;
+    return uses_k() ? draw_sorted(first, bounds.count_above(*range))
+                    : (arguments_.uses_p() ? draw_nucleus() : draw_segmented());
   }
 
  private:
@@ -68,7 +67,7 @@ class RangedDraw {
   /// Whether there is a way for this row.
   bool is_served() const {
     const float temperature = filters_.temperature();
-    if (!arguments_.is_drawn() || arguments_.needs_end() || arguments_.keeps_best() ||
+    if (!arguments_.is_drawn() || arguments_.wants_kept() || arguments_.keeps_best() ||
         !std::isnormal(temperature) || !std::isnormal(1.0F / temperature)) {
       return false;
     }
@@ -154,9 +153,9 @@ class RangedDraw {
       const Cut other = cut_of_min_p(arguments_.min_p, range.most, temperature, row_.vocab_size());
       cut = other.value > cut.value ? other : cut;
     }
-    return SegmentedDraw<Type>(row_, groups_, range.most, temperature, *arguments_.segments, work_,
-                               0, range.most)
-        .draw(cut);
+    return draw_listed(SegmentedDraw<Type>(row_, groups_, range.most, temperature,
+                                           *arguments_.segments, work_, 0, range.most),
+                       cut, arguments_, work_);
   }
 
   const Row<Type>& row_;

@@ -28,6 +28,17 @@ struct KeptRanks {
   size_t count = 0;
 };
 
+/// A token of which is told how probable it was among what is kept of its row.
+struct TokenChance {
+  NoiseKey key;
+  float near;               // the probability that it is to have; below 0: any
+  const RowStatus* status;  // the row's, which is known before it is drawn from
+  KeptList* list;           // room for what is kept
+  float* log_prob;          // what is told
+
+  bool is_drawn_near() const { return near >= 0.0F && *status == RowStatus::kOk; }
+};
+
 /// What one row is sampled with, and the operator's rules for it.
 struct RowArguments {
   Rules rules;
@@ -45,13 +56,20 @@ struct RowArguments {
   std::span<RowStatus> status = {};  // one, of top-k; empty: not wanted
   KeptRanks* ranks = nullptr;        // of top-k that is sorted; null: not wanted
   KeptList* list = nullptr;          // of a row that is drawn; null: not wanted
+  TokenChance* chance = nullptr;     // likewise
   ValueRange range = {};             // of what is kept, where the row still has more
 
   bool is_drawn() const { return noise.has_value() || segments.has_value(); }
   bool wants_kept() const { return !kept.empty(); }
 
   /// Whether what is kept has to be known, not only what is drawn from it.
-  bool needs_end() const { return wants_kept() || list != nullptr; }
+  bool needs_end() const { return wants_kept() || needs_list(); }
+  bool needs_list() const { return list != nullptr || chance != nullptr; }
+
+  /// Where few that are kept are listed; null: nobody asks.
+  KeptList* list_of_few() const {
+    return list != nullptr || chance == nullptr ? list : chance->list;
+  }
   bool uses_min_p() const { return min_p > 0.0F; }
 
   bool uses_k(size_t vocab_size) const {

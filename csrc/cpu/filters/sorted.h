@@ -16,7 +16,7 @@ inline size_t sample_sorted(const Candidates& candidates, float maximum, bool us
   size_t count = candidates.count;
   double total = 0;
   if (use_p || arguments.uses_min_p() || arguments.is_drawn() || arguments.ranks != nullptr ||
-      arguments.list != nullptr) {
+      arguments.needs_list()) {
     if (arguments.temperature != 1.0F) {
       maximum = divide(candidates.values, count, maximum, arguments.temperature, candidates.values);
     }
@@ -34,15 +34,18 @@ inline size_t sample_sorted(const Candidates& candidates, float maximum, bool us
   if (arguments.ranks != nullptr) {
     arguments.ranks->count = count;
   }
-  if (arguments.list != nullptr) {
-    list_ranks({candidates.values, candidates.ids, count}, maximum, *arguments.list, work);
+  KeptList* const list = arguments.list_of_few();
+  if (list != nullptr) {
+    list_ranks({candidates.values, candidates.ids, count}, maximum, *list, work);
   }
   if (!arguments.is_drawn()) {
     return candidates.ids[0];
   }
   total = arguments.rules.softmaxes_again ? sum(work.exponentials, count) : total;
-  return candidates
-      .ids[draw(work.exponentials, count, total, *arguments.noise, arguments.eps, work.scores)];
+  const size_t rank =
+      draw(work.exponentials, count, total, *arguments.noise, arguments.eps, work.scores);
+  const size_t id = candidates.ids[rank];
+  return arguments.chance == nullptr ? id : settle_listed(*list, id, *arguments.chance, work);
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

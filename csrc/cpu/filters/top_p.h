@@ -107,7 +107,7 @@ class TopP {
     part_ = know_candidates();
     bounds_ = bound_sum(approximate, part_, row_.chunks());
     Sizes sizes = bound_size(bounds_);
-    if (arguments_.list != nullptr && sizes.most != 0 && sizes.least != sizes.most) {
+    if (arguments_.needs_list() && sizes.most != 0 && sizes.least != sizes.most) {
       bounds_ = bound_sum(scan_sum(row_, groups_, work_.chunk_sums));
       sizes = bound_size(bounds_);
     }
@@ -146,8 +146,8 @@ class TopP {
       return std::nullopt;
     }
     if (arguments_.segments.has_value()) {
-      return draw_between(segmented_draw(), cut_of(sizes.least), cut_of(sizes.most),
-                          arguments_.list, work_);
+      return draw_between(segmented_draw(), cut_of(sizes.least), cut_of(sizes.most), arguments_,
+                          work_);
     }
     const std::optional<size_t> rank = rank_between(sizes, sum);
     if (!rank.has_value()) {
@@ -278,7 +278,7 @@ class TopP {
       return candidates_.ids[0];
     }
     if (arguments_.segments.has_value()) {
-      return draw_listed(segmented_draw(), cut_of(count), arguments_.list, work_);
+      return draw_listed(segmented_draw(), cut_of(count), arguments_, work_);
     }
     double total = sum_.sum;
     if (arguments_.rules.softmaxes_again) {

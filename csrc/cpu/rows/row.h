@@ -10,6 +10,7 @@ namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 inline constexpr size_t kChunkLines = 32;  // lines
 inline constexpr size_t kChunk = kLine * kChunkLines;
 inline constexpr size_t kSegment = 256;  // ids of a segment of the vocabulary: docs/seeds.md
+inline constexpr size_t kSegmentLines = kSegment / kLine;
 
 /// A contiguous row that can be read in whole chunks: the last one is a copy, filled up with -inf.
 template <typename Type>

@@ -1,6 +1,7 @@
-// sample_kept_rows for CPU tensors: sample_rows, and what is kept of rows, by the core of
-// targets.h.
+// sample_kept_rows for CPU tensors: sample_rows, and what is kept of rows, or how probable their
+// tokens are in that, by the core of targets.h.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -42,6 +43,13 @@ SampleKeptRowsArguments::Results sample_kept_rows_kernel(const SampleKeptRowsArg
   call.rows = rows;
   call.is_kept_wanted = reader.list<bool>(arguments.is_wanted);
   call.kept = lists.data();
+  RememberingRows remembering{};
+  const at::Tensor token_log_probs =
+      at::zeros({arguments.near.has_value() ? count : 0}, at::kFloat);
+  if (arguments.near.has_value()) {
+    remembering = {reader.list<float>(*arguments.near), token_log_probs.mutable_data_ptr<float>()};
+    call.remembering = &remembering;
+  }
   serve(&Kernel::sample_requests, call);
   const at::Tensor offsets = at::empty({count + 1}, at::kLong);
   const at::Tensor counts = at::empty({count}, at::kInt);
@@ -55,7 +63,7 @@ SampleKeptRowsArguments::Results sample_kept_rows_kernel(const SampleKeptRowsArg
   const at::Tensor ids = at::empty({ends[count]}, at::kInt);
   const at::Tensor log_probs = at::empty({ends[count]}, at::kFloat);
   gather(lists, ends, ids.mutable_data_ptr<int32_t>(), log_probs.mutable_data_ptr<float>());
-  return {token_ids, status, offsets, ids, log_probs, counts};
+  return {token_ids, status, offsets, ids, log_probs, counts, token_log_probs};
 }
 
 }  // namespace

@@ -1,0 +1,173 @@
+"""What the CPU kernel tells of tokens, and draws near to a probability: rows beside float64, whatever their filters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from native_rows import lists
+from row_reference import Request
+from torch import Tensor
+from torch.library import opcheck
+
+from ascend_sample.sampling import (
+    RowStatus,
+    Sampler,
+    SamplingBatch,
+    SamplingParams,
+    exponential_noise,
+    filter_logits,
+)
+from ascend_sample.sampling.row_parameters import LARGEST_FRACTION
+from ascend_sample.sampling.segmented import SEGMENT, lanes_of, segments_of
+from ascend_sample.sampling.state_reference import adapted
+
+NAN, INF = torch.nan, torch.inf
+ROWS, VOCAB_SIZE = 24, 5000
+FILTERS: dict[str, dict[str, Any]] = {
+    "no filter": {},
+    "a few ranks": {"top_k": 20, "top_p": 0.9},
+    "many ranks": {"top_k": 300},
+    "more ranks than are sorted": {"top_k": 2000},
+    "hardly any by min-p": {"min_p": 0.05},
+    "many by min-p": {"min_p": 1e-5},
+    "a nucleus": {"top_p": 0.7},
+    "a large nucleus": {"top_p": 0.999},
+    "the best and its equals": {"min_p": LARGEST_FRACTION},
+    "a single rank": {"top_k": 1},
+}
+NEAR = (0.5, 0.0, 1.0, 0.02)
+near_of = torch.tensor(NEAR).repeat(ROWS // len(NEAR))
+
+
+def logits_of(dtype: torch.dtype) -> Tensor:
+    """Rows of all shapes: many ids of little, a few of much, and equals."""
+    scales = torch.logspace(-1, 1, ROWS).unsqueeze(1)
+    rows = torch.randn(ROWS, VOCAB_SIZE, generator=torch.Generator().manual_seed(1)) * scales
+    rows[::5] = rows[::5].round()
+    rows[3, 100:4000] = -INF
+    return rows.to(dtype)
+
+
+def arguments_of(count: int, temperature: float = 1.0, **fields: Any) -> dict[str, Tensor]:
+    """Of rows whose seeds are their places."""
+    request = Request(temperature, fields.get("top_k", 0), fields.get("top_p", 1.0), fields.get("min_p", 0.0))
+    return lists([request] * count) | {"seed": torch.arange(count), "position": torch.zeros(count, dtype=torch.int64)}
+
+
+def drawn(logits: Tensor, near: Tensor | None, temperature: float = 1.0, **fields: Any) -> dict[str, Tensor]:
+    """What the operator tells, by name."""
+    is_wanted = torch.zeros(len(logits), dtype=torch.bool)
+    arguments = arguments_of(len(logits), temperature, **fields)
+    found = torch.ops.ascend_sample.sample_kept_rows(logits, None, is_wanted, **arguments, near=near)
+    return dict(zip(("token_ids", "status", "offsets", "ids", "log_probs", "counts", "told"), found, strict=True))
+
+
+def expected(logits: Tensor, temperature: float, fields: dict[str, Any]) -> Tensor:
+    """The logarithms of the probabilities that rows are drawn with, float64 [rows, vocab_size]."""
+    names = {"top_k": torch.int32, "top_p": torch.float32, "min_p": torch.float32}
+    columns = {name: torch.full((len(logits),), number, dtype=names[name]) for name, number in fields.items()}
+    kept = filter_logits(logits, temperature=torch.full((len(logits),), temperature), **columns) > -INF
+    return torch.where(kept, logits.double() / temperature, -INF).log_softmax(1)
+
+
+def winner(log_probs: Tensor, near: float, row: int) -> tuple[int, bool]:
+    """The id that wins the races of a row, and whether rounding decides."""
+    ids = (log_probs > -INF).nonzero()[:, 0].numpy()
+    weights = np.zeros((segments_of(VOCAB_SIZE), SEGMENT))
+    weights.reshape(-1)[ids] = adapted(log_probs.exp().numpy()[ids], near)
+    lanes = exponential_noise(torch.tensor([row]), torch.tensor([0]), lanes_of(VOCAB_SIZE))[0].double().numpy()
+    scores = weights.sum(1) / lanes[SEGMENT:]
+    segment = int(scores.argmax())
+    inside = weights[segment] / lanes[:SEGMENT]
+    is_close = any((races >= races.max() * (1 - 1e-4)).sum() > 1 for races in (scores, inside))
+    return segment * SEGMENT + int(inside.argmax()), is_close
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("fields", FILTERS.values(), ids=FILTERS)
+class TestBesideFloat64:
+    def test_how_probable_a_token_is(self, fields: dict[str, Any], dtype: torch.dtype, temperature: float) -> None:
+        logits = logits_of(dtype)
+        plain = drawn(logits, None, temperature, **fields)
+        assert plain["told"].shape == (0,)
+        asking = torch.full((ROWS,), -1.0)
+        asking[1] = NAN
+        found = drawn(logits, asking, temperature, **fields)
+        assert torch.equal(found["token_ids"], plain["token_ids"])
+        wanted = expected(logits, temperature, fields).gather(1, found["token_ids"].unsqueeze(1)).squeeze(1)
+        wanted[1] = 0
+        assert found["told"].tolist() == pytest.approx(wanted.tolist(), abs=2e-6, rel=1e-6)
+
+    def test_a_token_near_to_a_probability(
+        self, fields: dict[str, Any], dtype: torch.dtype, temperature: float
+    ) -> None:
+        logits = logits_of(dtype)
+        found, log_probs = drawn(logits, near_of, temperature, **fields), expected(logits, temperature, fields)
+        wanted = log_probs.gather(1, found["token_ids"].unsqueeze(1)).squeeze(1)
+        assert found["told"].tolist() == pytest.approx(wanted.tolist(), abs=2e-6, rel=1e-6)
+        close = 0
+        for row, token_id in enumerate(found["token_ids"].tolist()):
+            best, is_close = winner(log_probs[row], float(near_of[row]), row)
+            close += is_close
+            assert token_id == best or is_close, row
+        assert close < ROWS / 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("fields", FILTERS.values(), ids=FILTERS)
+def test_kept_sets_change_nothing(fields: dict[str, Any], dtype: torch.dtype) -> None:
+    """Whether a row is listed or not, its token and what is told of it are the same bits."""
+    logits, arguments = logits_of(dtype), arguments_of(ROWS, **fields)
+    near = near_of.clone()
+    near[::3] = -1
+    is_wanted = torch.arange(ROWS) % 2 == 0
+    first, second = (
+        torch.ops.ascend_sample.sample_kept_rows(logits, None, wanted, **arguments, near=near)
+        for wanted in (is_wanted, ~is_wanted)
+    )
+    for place in (0, 1, -1):
+        assert torch.equal(first[place], second[place])
+    assert torch.equal(first[-2] > 0, is_wanted)
+    plain = torch.ops.ascend_sample.sample_kept_rows(logits, None, is_wanted, **arguments)
+    for place in (2, 3, 4, 5):
+        assert torch.equal(first[place], plain[place])
+
+
+def test_rows_that_are_not_as_they_should_be() -> None:
+    logits = torch.tensor([[0.0, NAN, -1.0], [-INF] * 3, [1.0, INF, INF], [-INF, 2.0, -INF], [1.0, 2.0, 3.0]])
+    found = drawn(logits, torch.full((5,), 0.3))
+    assert found["status"].tolist() == [RowStatus.NAN_SEEN, RowStatus.ALL_MASKED, RowStatus.INF_SEEN, 0, 0]
+    assert found["told"][:4].tolist() == [0] * 4
+    assert torch.equal(found["token_ids"][:4], drawn(logits, None)["token_ids"][:4])
+    greedy = drawn(logits, torch.full((5,), 0.3), temperature=0.0)
+    assert greedy["token_ids"].tolist() == [0, 0, 1, 1, 2]
+    assert greedy["told"].tolist() == [0] * 5
+
+
+def test_a_state_that_was_set_counts_in_the_next_step() -> None:
+    """Also where nothing else has changed since the last one."""
+    params = SamplingParams(adaptive_target=0.5, adaptive_decay=0.0, seed=3)
+    logits = torch.tensor([[0.02, 0.9, 0.08]]).log().repeat(200, 1)
+    batch = SamplingBatch(vocab_size=3)
+    batch.extend([params] * 200, positions=range(200))
+    Sampler()(logits, batch, advance=False)
+    for missing, likely in ((0.0, 0), (1.0, 1)):
+        for row in range(200):
+            batch.states[row] = (1 - missing, 1.0)
+        drawn = Sampler()(logits, batch, advance=False).token_ids
+        assert int((drawn == likely).sum()) > 80
+    assert int((drawn == 1).sum()) > 150
+
+
+def test_the_operator_and_its_fake_kernel() -> None:
+    given = (torch.randn(3, 40), None, torch.tensor([True, False, True]), *arguments_of(3).values())
+    opcheck(torch.ops.ascend_sample.sample_kept_rows.default, given, {"near": torch.tensor([0.5, NAN, -1.0])})
+    says = "sample_kept_rows: near must have one value for each row"
+    with pytest.raises(ValueError, match=says):
+        torch.ops.ascend_sample.sample_kept_rows(*given, near=torch.ones(2))
+    with pytest.raises(TypeError, match="near must be Float, got Double"):
+        torch.ops.ascend_sample.sample_kept_rows(*given, near=torch.ones(3, dtype=torch.float64))
