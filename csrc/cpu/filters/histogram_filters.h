@@ -159,13 +159,16 @@ class HistogramFilters {
     };
     std::optional<Prefix> least = end_by(sum.least);
     std::optional<Prefix> most = end_by(sum.most);
+    const bool is_open = most.has_value() && least->ranks != most->ranks;
+    if (is_open && arguments_.needs_list() && !(arguments_.range.least > low)) {
+      sum = bound_sum_closely(row_, groups, approximate, work_, [&](const SumBounds& closer) {
+        least = end_by(closer.least);
+        most = end_by(closer.most);
+        return most.has_value() && least->ranks == most->ranks;
+      });
+    }
     if (!most.has_value()) {
       return std::nullopt;
-    }
-    if (arguments_.needs_list() && !(arguments_.range.least > low) && least->ranks != most->ranks) {
-      sum = bound_sum(scan_sum(row_, groups, work_.chunk_sums));
-      least = end_by(sum.least);
-      most = end_by(sum.most);
     }
     remember(*most, std::log(approximate.sum), history);
     if (arguments_.uses_min_p()) {

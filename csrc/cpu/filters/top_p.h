@@ -108,8 +108,10 @@ class TopP {
     bounds_ = bound_sum(approximate, part_, row_.chunks());
     Sizes sizes = bound_size(bounds_);
     if (arguments_.needs_list() && sizes.most != 0 && sizes.least != sizes.most) {
-      bounds_ = bound_sum(scan_sum(row_, groups_, work_.chunk_sums));
-      sizes = bound_size(bounds_);
+      bounds_ = bound_sum_closely(row_, groups_, approximate, work_, [&](const SumBounds& closer) {
+        sizes = bound_size(closer);
+        return sizes.least == sizes.most;
+      });
     }
     exceeds_few_ = sizes.most == 0;
     return exceeds_few_ ? std::nullopt : try_candidates(sizes, bounds_);
