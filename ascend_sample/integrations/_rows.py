@@ -159,6 +159,8 @@ def filtered(
     top_k, top_p = (
         None if tensor is None else tensor.to(DTYPES[name]) for name, tensor in (("top_k", top_k), ("top_p", top_p))
     )
+    if top_k is None and top_p is None and not logits.is_cpu:
+        return torch.nan_to_num(logits.float(), nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     if logits.is_cpu or keep_ties or facts is None:
         return filter_logits(logits, top_k=top_k, top_p=top_p, keep_ties=keep_ties)
     return distributions_of(logits, facts, top_k, top_p).filtered(logits)

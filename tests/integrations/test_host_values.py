@@ -246,6 +246,18 @@ class TestDevice:
         _, _, counters = self.step(None, None)
         assert not {"aclnnTopk", "aclnnSort"} & counters.launches.keys()
 
+    @pytest.mark.parametrize(("mode", "launches"), [("processed_logits", 1), ("processed_logprobs", 2)])
+    def test_what_no_filter_processes_is_hardly_touched(self, mode: str, launches: int) -> None:
+        logits = torch.randn(self.ROWS, 32_000, generator=torch.Generator().manual_seed(1))
+        logits[0, 5] = torch.nan
+        there = logits.npu()
+        _, _, without = self.step(None, None)
+        with hostcann.profile() as counters:
+            found = TopKTopPSampler(mode)(there, {}, None, None)[1]
+        assert sum(counters.launches.values()) == sum(without.launches.values()) + launches
+        assert torch.equal(there.cpu().isnan(), logits.isnan())
+        torch.testing.assert_close(found.cpu(), TopKTopPSampler(mode)(logits, {}, None, None)[1], rtol=1e-6, atol=1e-6)
+
     def test_greedy_requests_draw_nothing(self) -> None:
         """vLLM takes the argmax for them, whatever is drawn; a lane for each id of the vocabulary is saved."""
         values = torch.full((self.ROWS,), 50, dtype=torch.int32)
