@@ -18,7 +18,7 @@ struct AnyField {
 };
 
 /// The number of fields of a struct of arguments: the largest with which it can be made.
-template <typename Arguments, size_t kMost = 22>
+template <typename Arguments, size_t kMost = 14>
 constexpr size_t count_fields() {
   const auto makes_one = []<size_t... I>(std::index_sequence<I...>) {
     return requires { Arguments{(static_cast<void>(I), AnyField{})...}; };
@@ -59,19 +59,19 @@ auto fields_of(const Arguments& arguments) {
   } else if constexpr (kCount == 7) {
     const auto& [a, b, c, d, e, f, g] = arguments;
     return tie(a, b, c, d, e, f, g);
+  } else if constexpr (kCount == 9) {
+    const auto& [a, b, c, d, e, f, g, h, i] = arguments;
+    return tie(a, b, c, d, e, f, g, h, i);
   } else if constexpr (kCount == 10) {
     const auto& [a, b, c, d, e, f, g, h, i, j] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j);
   } else if constexpr (kCount == 11) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k);
-  } else if constexpr (kCount == 14) {
+  } else {
+    static_assert(kCount == 14, "a struct of so many arguments needs a line here");
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = arguments;
     return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
-  } else {
-    static_assert(kCount == 22, "a struct of so many arguments needs a line here");
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v] = arguments;
-    return tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v);
   }
 }
 

@@ -89,28 +89,16 @@ struct NoiseArguments {
   int64_t first_lane;
 };
 
-/// What each row, or place, is sampled with, and what is done to its logits first.
-struct RequestsArguments {
+/// What is done to the logits of rows first. Each family is there as a whole, or not at all.
+struct EditsArguments {
   /// Their part of a schema.
   static constexpr const char* kSchema =
-      "Tensor temperature, Tensor k, Tensor p, Tensor min_p, Tensor seed, Tensor position, "
-      "int purpose=0, bool keep_ties=False, "
       "Tensor? addend_slot=None, Tensor? addend_ids=None, Tensor? addends=None, "
       "Tensor? addend_lengths=None, Tensor? penalty_slot=None, Tensor? penalty_ids=None, "
       "Tensor? penalty_lengths=None, Tensor? occurrences=None, Tensor? penalties=None, "
       "Tensor? mask_slot=None, Tensor? masks=None, Tensor? bitmask_rows=None, "
       "Tensor? bitmask=None, Tensor? ranges=None";
 
-  const at::Tensor& temperature;
-  const at::Tensor& k;
-  const at::Tensor& p;
-  const at::Tensor& min_p;
-  const at::Tensor& seed;
-  const at::Tensor& position;
-  int64_t purpose;
-  bool keep_ties;
-
-  // The edits. Each family is there as a whole, or not at all.
   const std::optional<at::Tensor>& addend_slot;
   const std::optional<at::Tensor>& addend_ids;
   const std::optional<at::Tensor>& addends;
@@ -125,6 +113,25 @@ struct RequestsArguments {
   const std::optional<at::Tensor>& bitmask_rows;
   const std::optional<at::Tensor>& bitmask;
   const std::optional<at::Tensor>& ranges;  // float32 [filters, rows]: cpu/calls.h names them
+};
+
+/// What each row, or place, is sampled with.
+struct RequestsArguments {
+  static inline const std::string kSchema =
+      std::string(
+          "Tensor temperature, Tensor k, Tensor p, Tensor min_p, Tensor seed, "
+          "Tensor position, int purpose=0, bool keep_ties=False, ") +
+      EditsArguments::kSchema;
+
+  const at::Tensor& temperature;
+  const at::Tensor& k;
+  const at::Tensor& p;
+  const at::Tensor& min_p;
+  const at::Tensor& seed;
+  const at::Tensor& position;
+  int64_t purpose;
+  bool keep_ties;
+  EditsArguments edits;
 };
 
 struct SampleRowsArguments {
@@ -229,15 +236,18 @@ struct FilterArguments {
 
 struct FilterLogitsArguments {
   static constexpr const char* kName = "filter_logits";
-  static constexpr const char* kSchema =
-      "(Tensor logits, Tensor temperature, Tensor k, Tensor p, Tensor min_p, bool keep_ties=False, "
-      "bool is_shifted=False)";
+  static inline const std::string kSchema =
+      std::string(
+          "(Tensor logits, Tensor temperature, Tensor k, Tensor p, Tensor min_p, "
+          "bool keep_ties=False, bool is_shifted=False, ") +
+      EditsArguments::kSchema + ")";
   static constexpr const char* kResults = "Tensor";  // float32 [batch, vocab_size]
   using Results = at::Tensor;
 
   FilterArguments filters;
   bool keep_ties;
   bool is_shifted;  // by the maximum, before it is divided
+  EditsArguments edits;
 };
 
 /// Which values of each row its ranges keep: docs/filters.md, "Ranges of values".

@@ -46,7 +46,7 @@ class EditsCheck {
   EditsCheck(const char* op, const at::Tensor& logits, c10::SymInt rows)
       : op_(op), logits_(logits), rows_(std::move(rows)), words_((logits.sym_size(1) + 31) / 32) {}
 
-  void check(const RequestsArguments& arguments) const {
+  void check(const EditsArguments& arguments) const {
     if (is_given({{"addend_slot", arguments.addend_slot},
                   {"addend_ids", arguments.addend_ids},
                   {"addends", arguments.addends},
@@ -151,7 +151,7 @@ void check_requests(const char* op, const RequestsArguments& arguments, const at
   check(arguments.seed, "seed", ScalarType::Long);
   check(arguments.position, "position", ScalarType::Long);
   check_purpose(op, arguments.purpose);
-  EditsCheck(op, logits, rows).check(arguments);
+  EditsCheck(op, logits, rows).check(arguments.edits);
 }
 
 /// How many of the best tokens are reported beside one that is given.
@@ -325,7 +325,10 @@ void check_arguments(const FilterArguments& arguments) {
 }
 
 void check_arguments(const FilterLogitsArguments& arguments) {
-  check_filters(FilterLogitsArguments::kName, arguments.filters);
+  constexpr const char* kOperator = FilterLogitsArguments::kName;
+  const at::Tensor& logits = arguments.filters.logits;
+  check_filters(kOperator, arguments.filters);
+  EditsCheck(kOperator, logits, logits.sym_size(0)).check(arguments.edits);
 }
 
 void check_arguments(const ValueRangesArguments& arguments) {

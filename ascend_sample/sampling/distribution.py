@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,7 @@ from ascend_sample.sampling.weights import is_outside_nucleus
 LARGEST: Final = torch.finfo(torch.float32).max
 LEAST_SCALED: Final = -LARGEST * 2.0**-32
 """Below it are scaled logits that stand beside +inf, for temperatures up to 2^32."""
+NO_EDITS: Final[Mapping[str, Tensor]] = MappingProxyType({})
 
 
 def filter_logits(
@@ -78,20 +80,29 @@ def filter_logits(
     return torch.where(scaled > -torch.inf, divided, -torch.inf)
 
 
-def kept_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = False) -> Tensor:
-    """Does what `filter_logits` does, for parameters of which some are known to be off."""
+def kept_logits(
+    logits: Tensor, parameters: RowParameters, keep_ties: bool = False, edits: Mapping[str, Tensor] = NO_EDITS
+) -> Tensor:
+    """Does what `filter_logits` does, for parameters of which some are known to be off.
+
+    ``edits`` are what the CPU kernel does to the logits first, as `SamplingBatch.native_edits` has it.
+    """
+    if edits:
+        return _filtered_natively(logits, parameters.filters(), keep_ties, is_shifted=False, edits=edits)
     return filter_logits(logits, **parameters.filters(), keep_ties=keep_ties)
 
 
-def scaled_logits(logits: Tensor, parameters: RowParameters, keep_ties: bool = False) -> Tensor:
+def scaled_logits(
+    logits: Tensor, parameters: RowParameters, keep_ties: bool = False, edits: Mapping[str, Tensor] = NO_EDITS
+) -> Tensor:
     """Returns `kept_logits` less their maximum, for what shifts rows anyway: no digit is lost to how large they are.
 
     The difference of two logits is divided by the temperature: rounding each quotient would move the difference by as
     much as the quotients are large. Entries of +inf become 0, and a row without any logit above -inf stays so.
     """
     filters = parameters.filters()
-    if _is_native(logits, filters):
-        return _filtered_natively(logits, filters, keep_ties, is_shifted=True)
+    if edits or _is_native(logits, filters):
+        return _filtered_natively(logits, filters, keep_ties, is_shifted=True, edits=edits)
     return _scaled(logits, filters, keep_ties)
 
 
@@ -105,6 +116,8 @@ def drawn_from(logits: Tensor, batch: SamplingBatch) -> Tensor:
     Returns:
         float32 [batch, vocab_size].
     """
+    if logits.is_cpu:
+        return kept_logits(logits, batch.row_parameters(), edits=batch.native_edits())
     edited = batch.edited(logits)
     return kept_logits(logits if edited is None else edited, batch.row_parameters())
 
@@ -261,7 +274,11 @@ def _is_native(logits: Tensor, filters: Mapping[str, Tensor | None]) -> bool:
 
 
 def _filtered_natively(
-    logits: Tensor, filters: Mapping[str, Tensor | None], keep_ties: bool, is_shifted: bool
+    logits: Tensor,
+    filters: Mapping[str, Tensor | None],
+    keep_ties: bool,
+    is_shifted: bool,
+    edits: Mapping[str, Tensor] = NO_EDITS,
 ) -> Tensor:
     """Does what `filter_logits` does, or `scaled_logits`, by the CPU kernel, with the filters by name that are on."""
     columns = []
@@ -272,7 +289,7 @@ def _filtered_natively(
         elif name == "min_p":  # as in `RowParameters.for_operators`
             column = column.clamp(max=LARGEST_FRACTION)
         columns.append(column)
-    found: Tensor = torch.ops.ascend_sample.filter_logits(logits, *columns, keep_ties, is_shifted)
+    found: Tensor = torch.ops.ascend_sample.filter_logits(logits, *columns, keep_ties, is_shifted, **edits)
     return found
 
 

@@ -102,7 +102,6 @@ class RememberingRows:
 
     def near(self, batch: SamplingBatch) -> Tensor:
         """Returns what rows ask of the CPU kernel, as of `KeptRows.begun`: float32 [batch]."""
-        batch.flush()  # states may have been set
         for part in self._parts:
             part.write_near(batch, self._near)
         return self._near
@@ -150,6 +149,7 @@ class _RowsOfRule:
     def write_near(self, batch: SamplingBatch, near: Tensor) -> None:
         """Writes the probabilities that tokens are to have, if any, to a float32 [batch]."""
         if isinstance(self._rule, AdaptiveP):
+            batch.flush()  # states may have been set
             wanted = self._rule.wanted(batch._edits.states.read(self._slots)).squeeze(1)
             if self._there is None:
                 near.copy_(wanted)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy
 import torch
@@ -64,6 +64,15 @@ class Known(NamedTuple):
         rules = TextRules(params, [*prompt.tolist(), *output.tolist()], vocab_size) if is_ruled else None
         seen = Seen(numpy.unique(prompt if repeats else prompt[:0]), output) if is_penalized else None
         return cls(seen, rules, stops)
+
+
+EDITS_OF_ROWS: Final = {"addend_slot", "penalty_slot", "mask_slot", "penalties", "bitmask_rows", "ranges"}
+"""Arguments of the CPU kernel that have a number for each row, in their last dimension; the others are tables."""
+
+
+def edits_of_rows(edits: Mapping[str, Tensor], rows: slice | Tensor) -> dict[str, Tensor]:
+    """Returns what `SamplingBatch.native_edits` has for some rows."""
+    return {name: tensor[..., rows] if name in EDITS_OF_ROWS else tensor for name, tensor in edits.items()}
 
 
 class RowEdits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,7 +14,15 @@ from torch import Tensor
 from ascend_sample._errors import refuse, show
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.best_tokens import best_entries, chunk_lanes
-from ascend_sample.sampling.distribution import LARGEST, LEAST_SCALED, Distributions, kept_logits, scaled_logits
+from ascend_sample.sampling.distribution import (
+    LARGEST,
+    LEAST_SCALED,
+    NO_EDITS,
+    Distributions,
+    kept_logits,
+    scaled_logits,
+)
+from ascend_sample.sampling.edits import edits_of_rows
 from ascend_sample.sampling.leftover import Leftover
 from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.row_table import to_device
@@ -223,21 +231,23 @@ def processed_logprobs(
     parameters: RowParameters,
     distributions: Distributions | None,
     keep_ties: bool,
+    edits: Mapping[str, Tensor] = NO_EDITS,
 ) -> Logprobs:
     """Does what `gather_logprobs` does, for what temperature and filters make of the logits of the asking rows.
 
     Args:
         asking: whose logprobs these are.
-        logits: of these rows alone, after edits; they stay as they are.
+        logits: of these rows alone, after edits but for those that follow; they stay as they are.
         mode: a processed one.
         token_ids: int64, theirs.
         parameters: theirs.
         distributions: theirs, on a device whose operators find what is kept; None: `processed_logits` does.
         keep_ties: as for `Sampler`.
+        edits: of these rows, what the CPU kernel does to logits that are there.
     """
     asking = asking.gathered()
     if logits.is_cpu and len(logits) > 0:
-        return _processed_in_blocks(asking, logits, mode, token_ids, parameters, keep_ties)
+        return _processed_in_blocks(asking, logits, mode, token_ids, parameters, keep_ties, edits)
     if distributions is None:
         return gather_logprobs(asking, processed_logits(logits, parameters, mode, keep_ties), mode, token_ids)
     found = gather_logprobs(asking, distributions.scaled(logits), mode, token_ids, is_scaled=True)
@@ -251,6 +261,7 @@ def _processed_in_blocks(
     token_ids: Tensor,
     parameters: RowParameters,
     keep_ties: bool,
+    edits: Mapping[str, Tensor],
 ) -> Logprobs:
     """Does what `processed_logprobs` does on a CPU, a few rows at a time: what they keep is read again from a cache."""
     rows, vocab_size = logits.shape
@@ -260,18 +271,23 @@ def _processed_in_blocks(
         block = np.arange(start, min(start + step, rows))
         of_block = parameters if step >= rows else parameters.of_rows(block, torch.from_numpy(block))
         part = slice(start, start + step)
+        options = (of_block, mode, keep_ties, edits_of_rows(edits, part))
         # Of no name, so that the next block has its memory.
-        found.append(
-            gather_logprobs(asking, processed_logits(logits[part], of_block, mode, keep_ties), mode, token_ids[part])
-        )
+        found.append(gather_logprobs(asking, processed_logits(logits[part], *options), mode, token_ids[part]))
     if len(found) == 1:
         return found[0]
     return Logprobs(asking.rows, *(torch.cat(parts) for parts in list(zip(*found, strict=True))[1:]))
 
 
-def processed_logits(logits: Tensor, parameters: RowParameters, mode: LogprobsMode, keep_ties: bool = False) -> Tensor:
+def processed_logits(
+    logits: Tensor,
+    parameters: RowParameters,
+    mode: LogprobsMode,
+    keep_ties: bool = False,
+    edits: Mapping[str, Tensor] = NO_EDITS,
+) -> Tensor:
     """Returns what temperature and filters make of rows, float32 [rows, columns]; normalised ones, but for a shift."""
-    return (scaled_logits if mode.is_normalised else kept_logits)(logits, parameters, keep_ties)
+    return (scaled_logits if mode.is_normalised else kept_logits)(logits, parameters, keep_ties, edits)
 
 
 def divided_logits(found: Logprobs, logits: Tensor, divisor: Tensor | None) -> Logprobs:

@@ -16,6 +16,7 @@ from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
 from ascend_sample.sampling.distribution import Distributions
 from ascend_sample.sampling.draft_places import DraftPlaces
 from ascend_sample.sampling.draw_states import RememberingRows, StepOfBatch
+from ascend_sample.sampling.edits import edits_of_rows
 from ascend_sample.sampling.host_copy import HostCopy
 from ascend_sample.sampling.kept import KeptOfStep, KeptRows, KeptSets
 from ascend_sample.sampling.leftover import Leftover, RankedRows
@@ -279,9 +280,7 @@ class Sampler:
         """
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
         if plan.placement.is_native:
-            edits = batch.native_edits()
-            if allowed is not None:
-                edits |= allowed.native_edits(len(batch))
+            edits = _native_edits(batch, allowed)
             return serve([logits], *options, native_edits=edits, blocks=blocks, kept=kept, ranked=ranked)
         groups = plan.placement.groups
         is_read_again = edited is not None
@@ -390,7 +389,12 @@ class Sampler:
             return logprobs_of_leftover(asking, logits, self.logprobs_mode, token_ids, left, plan.distributions.divisor)
         if not self.logprobs_mode.is_processed:
             return gather_logprobs(asking, logits, self.logprobs_mode, token_ids)
-        edited = batch.edited(logits, allowed)  # again, as a draw may overwrite what it is given
+        edited, edits = None, {}
+        if logits.is_cpu and not isinstance(batch, DraftPlaces):  # whose edits depend on drafts, too
+            edits = _native_edits(batch, allowed)
+            edits = edits if asking.there is None else edits_of_rows(edits, asking.there)
+        else:
+            edited = batch.edited(logits, allowed)  # again, as a draw may overwrite what it is given
         return processed_logprobs(
             asking,
             asking.of_batch(logits if edited is None else edited),
@@ -399,6 +403,7 @@ class Sampler:
             plan.logprobs_parameters,
             plan.distributions,
             self.keep_ties,
+            edits,
         )
 
     def _kept_sets(
@@ -408,3 +413,9 @@ class Sampler:
         # Again on a device, as a draw may overwrite what it is given.
         edited = None if logits.is_cpu else batch.edited(logits, allowed)
         return kept.sets(logits if edited is None else edited, status)
+
+
+def _native_edits(batch: SamplingBatch, allowed: Bitmask | None) -> dict[str, Tensor]:
+    """Returns what the CPU kernel does to logits, with what a grammar allows."""
+    edits = batch.native_edits()
+    return edits if allowed is None else edits | allowed.native_edits(len(batch))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ascend_sample.sampling import routes
 from ascend_sample.sampling.device_routes import ROUTES, WIDENING, FusedV2, Route, Rows, Segments
+from ascend_sample.sampling.edits import edits_of_rows
 from ascend_sample.sampling.kept import KeptOfStep
 from ascend_sample.sampling.leftover import Leftover, RankedRows
 from ascend_sample.sampling.noise import Purpose
@@ -27,8 +28,6 @@ LEAVING: Final = (FusedV2, Segments)
 """Routes that can leave something."""
 WHOLE: Final = slice(None)
 """All rows of a batch."""
-EDITS_OF_ROWS: Final = {"addend_slot", "penalty_slot", "mask_slot", "penalties", "bitmask_rows", "ranges"}
-"""Arguments of the CPU kernel that have a number for each row, in their last dimension; the others are tables."""
 
 
 class PlacedGroup(NamedTuple):
@@ -292,7 +291,7 @@ def _serve_natively(
     """Draws the tokens of some rows on the CPU."""
     if rows != WHOLE:
         logits, *tensors = (tensor[rows] for tensor in (logits, *tensors))
-        edits = {name: tensor[..., rows] if name in EDITS_OF_ROWS else tensor for name, tensor in edits.items()}
+        edits = edits_of_rows(edits, rows)
     options = (*tensors, int(purpose), keep_ties)
     if kept is None:
         return RowsOutput(*torch.ops.ascend_sample.sample_rows(logits, None, *options, **edits))

@@ -316,6 +316,7 @@ struct FilteringCall {
   Logits logits;
   int64_t batch_size;
   Requests requests;
+  Edits edits = {};
   bool keeps_ties = false;  // of top-k
   FilteredForm form = FilteredForm::kProbabilities;
   float* kept;  // [batch_size, vocab_size]

@@ -98,14 +98,14 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
     }
   }
   size_t selected = 0;
-  with_edited_range(row, call, index, mask, newer, scratch, work, [&](const auto& edited) {
+  with_edited_range(row, call.edits, index, mask, newer, scratch, work, [&](const auto& edited) {
     selected = filters.has_value() ? sample_range(edited, *filters, arguments, scratch, work)
                                    : sample_edited(edited, arguments, scratch, work);
   });
   return selected;
 }
 
-/// A row of filter_probabilities and of filter_logits.
+/// A row of filter_probabilities, or one of filter_logits after its edits.
 template <typename Type>
 void filter_request(const Row<Type>& row, const FilteringCall& call, int64_t index,
                     Scratch& scratch, Workspace& work) {
@@ -167,8 +167,7 @@ void with_target(const SamplingCall& call, int64_t place, std::span<const int64_
              arguments.status = {call.status + index, 1};
              arguments.keeps_ties = call.keeps_ties;
              arguments.temperature = call.requests.temperature[index];
-             const RowMask mask(call.edits, index, row.vocab_size());
-             with_edited(row, call, index, mask, newer, scratch, work, [&](const auto& edited) {
+             with_edited(row, call, index, newer, scratch, work, [&](const auto& edited) {
                visit(target_of(edited, arguments, scratch, work));
              });
            });
@@ -363,7 +362,9 @@ inline void filter(const FilteringCall& call, int64_t first_row, int64_t last_ro
                    Scratch& scratch) {
   for_rows(call.logits, {}, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
-             filter_request(row, call, index, scratch, work);
+             with_edited(row, call, index, {}, scratch, work, [&](const auto& edited) {
+               filter_request(edited, call, index, scratch, work);
+             });
            });
 }
 

@@ -12,7 +12,8 @@ import torch
 from test_filter_probabilities import BAD, DTYPES, REQUESTS, SIZES, arguments, make_logits
 from torch import Tensor
 
-from ascend_sample.sampling import SamplingParams, filter_logits
+from ascend_sample.sampling import SamplingBatch, SamplingParams, filter_logits
+from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.distribution import _scaled
 from tests.support.code_paths import assert_same_on_all_code_paths
 
@@ -113,6 +114,44 @@ def test_gradients_flow_where_they_are_asked_for() -> None:
     found[found > -torch.inf].sum().backward()
     sums = torch.where(expected > -torch.inf, expected, 0.0).sum(1)
     torch.testing.assert_close(given["temperature"].grad, -sums / 0.5)
+
+
+EDITED: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2},
+    {"logit_bias": {3: 4.0, 40: -2.0}, "bad_ids": [7]},
+    {"allowed_ids": list(range(2, 90, 3))},
+    {"typical_p": 0.8},
+    {"top_a": 0.1, "presence_penalty": 1.0},
+    {"xtc_probability": 1.0, "xtc_threshold": 0.05, "temperature": 0.0},
+    {"epsilon_cutoff": 0.01, "allowed_ids": list(range(50)), "logit_bias": {9: 1.0}},
+    {},
+]
+
+
+@pytest.mark.parametrize("is_shifted", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("more", [{}, {"top_k": 12, "top_p": 0.9}, {"top_p": 0.8}, {"min_p": 0.02}], ids=str)
+def test_edits_come_first(more: dict[str, Any], dtype: torch.dtype, is_shifted: bool) -> None:
+    """They are those of the draw; a NaN and a -inf that are there stay what they are."""
+    requests = [SamplingParams(seed=row, **({"temperature": 0.7} | more | kind)) for row, kind in enumerate(EDITED)] * 3
+    batch = SamplingBatch(vocab_size=300)
+    batch.extend(requests, output_ids=[[row, row + 1, row, 299] for row in range(len(requests))])
+    logits = (torch.randn(len(requests), 300, generator=torch.Generator().manual_seed(4)) * 3).to(dtype)
+    logits[:9, 11], logits[9:, 12] = torch.nan, -torch.inf
+    words = torch.randint(-(2**31), 2**31, (len(requests), 10), dtype=torch.int32)
+    mask = Bitmask(words, None, None)
+    edits, edited = batch.native_edits() | mask.native_edits(len(requests)), batch.edited(logits, mask)
+    assert edited is not None
+    given = (*columns(requests).values(), False, is_shifted)
+    found = torch.ops.ascend_sample.filter_logits(logits, *given, **edits)
+    assert torch.equal(found, torch.ops.ascend_sample.filter_logits(edited, *given))
+    assert not torch.equal(found, torch.ops.ascend_sample.filter_logits(logits, *given))
+
+
+def test_edits_are_checked() -> None:
+    says = "^filter_logits: masks must be given together with mask_slot, got None"
+    with pytest.raises(ValueError, match=says):
+        torch.ops.ascend_sample.filter_logits(**arguments(), mask_slot=torch.zeros(2, dtype=torch.int64))
 
 
 def test_strides_and_no_rows() -> None:

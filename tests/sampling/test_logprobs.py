@@ -62,7 +62,12 @@ def test_blocks_of_rows_are_the_rows(mode: LogprobsMode, monkeypatch: pytest.Mon
     logits = torch.randn(rows, 300) * 3
     params = [
         SamplingParams(
-            temperature=0.5 + row / 8, top_k=(None, 5, 40)[row % 3], logprobs=(None, 3, 6, 2)[row % 4], seed=row
+            temperature=0.5 + row / 8,
+            top_k=(None, 5, 40)[row % 3],
+            logprobs=(None, 3, 6, 2)[row % 4],
+            seed=row,
+            logit_bias={row: 3.0} if row % 2 else {},
+            typical_p=0.9 if row % 5 == 3 else 1.0,
         )
         for row in range(rows)
     ]
@@ -71,6 +76,11 @@ def test_blocks_of_rows_are_the_rows(mode: LogprobsMode, monkeypatch: pytest.Mon
     in_blocks = reported(logits, params, "cpu", mode)
     assert in_blocks.rows == together.rows == [row for row in range(rows) if row % 4]
     assert all(torch.equal(one, other) for one, other in zip(in_blocks[1:], together[1:], strict=True))
+    for place, row in enumerate(together.rows):
+        width = 1 + (params[row].logprobs or 0)
+        alone = reported(logits[row : row + 1], [params[row]], "cpu", mode)
+        for one, other in zip(alone[1:3], together[1:3], strict=True):
+            assert torch.equal(one[0], other[place, :width]), row
 
 
 @pytest.mark.parametrize("mode", list(LogprobsMode))

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ascend_sample.sampling.draft_judging import Proposals
 from ascend_sample.sampling.draft_places import DraftPlaces
+from ascend_sample.sampling.edits import edits_of_rows
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
-from ascend_sample.sampling.serving import EDITS_OF_ROWS
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part, digest_of
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
@@ -129,7 +129,7 @@ class SplitJudge:
             self._judge(few, rows_of_few, {}, told["few"], drawn.seeds, result)
         if len(whole.requests):
             there = whole.places
-            own = {name: each[..., there] if name in EDITS_OF_ROWS else each for name, each in self._edits.items()}
+            own = edits_of_rows(self._edits, there)
             self._judge(whole, told["logits"], own, told["whole"], drawn.seeds, result)
         return result
 

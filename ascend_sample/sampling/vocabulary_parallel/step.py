@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from ascend_sample.sampling.batch import SamplingBatch
+from ascend_sample.sampling.edits import edits_of_rows
 from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, processed_logits
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.row_parameters import RowsOutput
-from ascend_sample.sampling.serving import EDITS_OF_ROWS
 from ascend_sample.sampling.vocabulary_parallel import race
 from ascend_sample.sampling.vocabulary_parallel.agreement import AgreedSeeds, check_digests, digests_of
 from ascend_sample.sampling.vocabulary_parallel.candidates import merged, status_of_parts
@@ -380,7 +380,7 @@ class _Step:
 
     def _draw_whole(self, whole: Tensor, rows: Rows, keep_ties: bool) -> None:
         there = torch.from_numpy(rows)
-        own = {name: each[..., there] if name in EDITS_OF_ROWS else each for name, each in self._edits.items()}
+        own = edits_of_rows(self._edits, there)
         edits = native_edits_of(own, self._batch.vocab_size)
         self._token_ids[there], self._status[there] = self._sample(whole, there, keep_ties, edits)
 

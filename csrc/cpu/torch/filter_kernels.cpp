@@ -5,36 +5,43 @@
 #include "adapter.h"
 #include "dispatch.h"
 #include "operators.h"
+#include "requests_reader.h"
 
 namespace ascend_sample::cpu {
 namespace {
 
-at::Tensor filtered(const FilterArguments& arguments, bool keeps_ties, FilteredForm form) {
+/// The call for what filters keep, without edits.
+FilteringCall filtering_call_of(const FilterArguments& arguments, Reader& reader,
+                                const at::Tensor& kept) {
   const auto& [logits, temperature, k, p, min_p] = arguments;
-  const at::Tensor lists[] = {temperature.contiguous(), k.contiguous(), p.contiguous(),
-                              min_p.contiguous()};
-  at::Tensor kept = allocate_outputs(arguments);
-  serve(&Kernel::filter, FilteringCall{.logits = logits_of(logits),
-                                       .batch_size = logits.size(0),
-                                       .requests = {.temperature = lists[0].const_data_ptr<float>(),
-                                                    .k = lists[1].const_data_ptr<int32_t>(),
-                                                    .p = lists[2].const_data_ptr<float>(),
-                                                    .min_p = lists[3].const_data_ptr<float>()},
-                                       .keeps_ties = keeps_ties,
-                                       .form = form,
-                                       .kept = kept.mutable_data_ptr<float>()});
-  return kept;
+  return {.logits = logits_of(logits),
+          .batch_size = logits.size(0),
+          .requests = {.temperature = reader.list<float>(temperature),
+                       .k = reader.list<int32_t>(k),
+                       .p = reader.list<float>(p),
+                       .min_p = reader.list<float>(min_p)},
+          .kept = kept.mutable_data_ptr<float>()};
 }
 
 at::Tensor filter_probabilities_kernel(const FilterArguments& arguments) {
   check_arguments(arguments);
-  return filtered(arguments, false, FilteredForm::kProbabilities);
+  Reader reader;
+  at::Tensor kept = allocate_outputs(arguments);
+  serve(&Kernel::filter, filtering_call_of(arguments, reader, kept));
+  return kept;
 }
 
 at::Tensor filter_logits_kernel(const FilterLogitsArguments& arguments) {
+  const auto& [filters, keep_ties, is_shifted, edits] = arguments;
   check_arguments(arguments);
-  return filtered(arguments.filters, arguments.keep_ties,
-                  arguments.is_shifted ? FilteredForm::kShifted : FilteredForm::kDivided);
+  Reader reader;
+  at::Tensor kept = allocate_outputs(arguments);
+  FilteringCall call = filtering_call_of(filters, reader, kept);
+  call.edits = edits_of(FilterLogitsArguments::kName, filters.logits, edits, reader);
+  call.keeps_ties = keep_ties;
+  call.form = is_shifted ? FilteredForm::kShifted : FilteredForm::kDivided;
+  serve(&Kernel::filter, call);
+  return kept;
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ class EditsReader {
   std::span<const int64_t> slots_;
 };
 
-inline Edits edits_of(const char* op, const at::Tensor& logits, const RequestsArguments& arguments,
+inline Edits edits_of(const char* op, const at::Tensor& logits, const EditsArguments& arguments,
                       Reader& reader) {
   EditsReader edits_reader(op, logits, reader);
   Edits edits;
@@ -107,7 +107,7 @@ SamplingCall sampling_call_of(const Arguments& arguments, Reader& reader,
                        .k = reader.list<int32_t>(requests.k),
                        .p = reader.list<float>(requests.p),
                        .min_p = reader.list<float>(requests.min_p)},
-          .edits = edits_of(Arguments::kName, arguments.logits, requests, reader),
+          .edits = edits_of(Arguments::kName, arguments.logits, requests.edits, reader),
           .seed = reader.list<int64_t>(requests.seed),
           .position = reader.list<int64_t>(requests.position),
           .purpose = static_cast<uint32_t>(requests.purpose),
