@@ -52,6 +52,13 @@ CELLS: Final[dict[str, dict[str, Any]]] = {
     "p=0.9": {"top_p": 0.9},
     "min_p=0.1": {"min_p": 0.1},
 }
+EDITED: Final[dict[str, dict[str, Any]]] = {
+    "k=50 p=0.9, penalties": {"top_k": 50, "top_p": 0.9, "repetition_penalty": 1.1, "presence_penalty": 0.5},
+    "k=50 p=0.9, typical_p": {"top_k": 50, "top_p": 0.9, "typical_p": 0.9},
+}
+"""Rows that a step edits."""
+TEXT: Final = 200
+"""Tokens of each row, for penalties."""
 LEAST: Final = 1.0
 """So many times the processor's time the warpers must take."""
 MOST: Final = 10.0
@@ -69,7 +76,8 @@ def processors(params: dict[str, Any], logits: Tensor) -> dict[str, Callable[[],
 def steps(params: dict[str, Any], logits: Tensor) -> dict[str, Callable[[], object]]:
     """Steps of the same requests that report other numbers."""
     batch = SamplingBatch(logits.shape[1])
-    batch.extend([SamplingParams(**params, logprobs=5, seed=row) for row in range(len(logits))])
+    requests = [SamplingParams(**params, logprobs=5, seed=row) for row in range(len(logits))]
+    batch.extend(requests, output_ids=[range(TEXT)] * len(requests))
     raw, processed = Sampler("raw_logprobs"), Sampler("processed_logprobs")
     return {
         RAW: lambda: raw(logits, batch, advance=False),
@@ -83,7 +91,8 @@ def run(seconds: float) -> dict[str, Any]:
     few, narrow = logits[:ROWS_OF_PROCESSOR], logits.to(torch.bfloat16)
     cells = {f"what is kept, {cell}": (processors(params, few), few) for cell, params in CELLS.items()}
     cells |= {
-        f"a step, {cell}": (steps(params, narrow), narrow) for cell, params in ({"no filter": {}} | CELLS).items()
+        f"a step, {cell}": (steps(params, narrow), narrow)
+        for cell, params in ({"no filter": {}} | CELLS | EDITED).items()
     }
     records = []
     for cell, (calls, read) in track(list(cells.items()), description="cells"):

@@ -174,12 +174,13 @@ struct SampleKeptRowsArguments {
   const std::optional<at::Tensor>& near;
 };
 
-/// The same, and of rows that ask what row_logprobs reports of the tokens that they drew.
+/// The same, and of rows that ask what row_logprobs reports of the tokens that they drew: by the
+/// logits as they came, or as filter_logits leaves them.
 struct SampleRankedRowsArguments {
   static constexpr const char* kName = "sample_ranked_rows";
   static inline const std::string kSchema =
       std::string("(Tensor logits, Tensor? asking, int count, bool is_normalised, ") +
-      RequestsArguments::kSchema + ")";
+      RequestsArguments::kSchema + ", *, bool is_processed=False)";
   /// int64 [rows], int8 [rows], float32 [asking, 1 + count], int64 [asking, 1 + count],
   /// int64 [asking].
   static constexpr const char* kResults =
@@ -191,6 +192,7 @@ struct SampleRankedRowsArguments {
   int64_t count;
   bool is_normalised;
   RequestsArguments requests;
+  bool is_processed;
 };
 
 struct VerifyDraftsArguments {

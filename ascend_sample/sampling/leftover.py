@@ -51,6 +51,7 @@ class RankedRows:
         rows: int64, which; None: all.
         count: how many of the best tokens are wanted beside the drawn one.
         is_normalised: logarithms of probabilities are wanted, not the logits themselves.
+        is_processed: of what edits and filters leave.
         values: float32 [rows, 1 + count], as of the operator ``row_logprobs``.
         token_ids: int64 [rows, 1 + count], theirs.
         ranks: int64 [rows], of the drawn tokens.
@@ -59,6 +60,7 @@ class RankedRows:
     rows: Tensor | None
     count: int
     is_normalised: bool
+    is_processed: bool
     values: Tensor = field(init=False)
     token_ids: Tensor = field(init=False)
     ranks: Tensor = field(init=False)

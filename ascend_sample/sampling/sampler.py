@@ -355,11 +355,11 @@ class Sampler:
         return leftover_for(plan.asking, mode) if is_raw or mode is LogprobsMode.PROCESSED_LOGPROBS else None
 
     def _ranked_of(self, plan: StepPlan) -> RankedRows | None:
-        """Returns what the CPU kernel is to rank as it draws: rows as they came, whose tokens nothing changes then."""
+        """Returns what the CPU kernel is to rank as it draws: rows whose tokens nothing changes then."""
         asking, mode = plan.asking, self.logprobs_mode
-        if asking is None or plan.kept is not None or mode.is_processed or not plan.placement.is_native:
+        if asking is None or plan.kept is not None or not plan.placement.is_native:
             return None
-        return RankedRows(asking.there, asking.most, mode.is_normalised)
+        return RankedRows(asking.there, asking.most, mode.is_normalised, mode.is_processed)
 
     def _left_for_states(self, plan: StepPlan, left: Leftover | None) -> Leftover | None:
         """Returns where the draw leaves what its filters keep for rows that remember; None: they look for it again."""

@@ -189,7 +189,7 @@ def serve(
         blocks: the rows that the CPU kernel is to sample together, as soon as they are there.
         left: what the draw is to leave, where `Placement.can_leave`, or `leaves_kept` for that alone.
         kept: where the CPU kernel is to leave what it draws from.
-        ranked: where it is to leave logprobs of the logits as they came, if nothing is kept and all rows are one block.
+        ranked: where it is to leave logprobs, if nothing is kept and all rows are one block.
         is_read_again: no logits are overwritten.
 
     Returns:
@@ -309,6 +309,6 @@ def _serve_ranked(
     """Draws the tokens of all rows on the CPU, and looks up what is reported of them."""
     operator = torch.ops.ascend_sample.sample_ranked_rows
     token_ids, status, ranked.values, ranked.token_ids, ranked.ranks = operator(
-        logits, ranked.rows, ranked.count, ranked.is_normalised, *options, **edits
+        logits, ranked.rows, ranked.count, ranked.is_normalised, *options, **edits, is_processed=ranked.is_processed
     )
     return RowsOutput(token_ids, status)

@@ -214,10 +214,18 @@ struct RankingCall {
   int64_t width() const { return count + (given.has_value() ? 1 : 0); }
 };
 
+/// What is written of what the filters keep of a row.
+enum class FilteredForm : uint8_t {
+  kProbabilities,  // 0 for the rest
+  kDivided,        // logit / temperature, the logit of a greedy row; -inf for the rest
+  kShifted,        // (logit - maximum) / temperature, 0 for +inf; likewise
+};
+
 /// What is ranked of rows as soon as their tokens are drawn, which are those that are given.
 struct RankedDraws {
   RankingCall ranking;
-  const int64_t* places;  // of each row of the batch, its place in the ranking; -1: none
+  const int64_t* places;             // of each row of the batch, its place in the ranking; -1: none
+  std::optional<FilteredForm> form;  // of what is ranked; none: the logits as they came
 };
 
 /// What rows that remember their draws ask: a number for each row of the batch.
@@ -302,13 +310,6 @@ struct VerifyingCall {
     }
     return 0;
   }
-};
-
-/// What is written of what the filters keep of a row.
-enum class FilteredForm : uint8_t {
-  kProbabilities,  // 0 for the rest
-  kDivided,        // logit / temperature, the logit of a greedy row; -inf for the rest
-  kShifted,        // (logit - maximum) / temperature, 0 for +inf; likewise
 };
 
 /// filter_probabilities and filter_logits: what each request is drawn from.

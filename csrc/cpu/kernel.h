@@ -6,12 +6,12 @@
 #include <span>
 
 #include "cpu/branches.h"
+#include "cpu/drawn_drafts.h"
 #include "cpu/each_row.h"
 #include "cpu/edited_rows.h"
 #include "cpu/filters/best_tokens.h"
 #include "cpu/filters/distribution.h"
 #include "cpu/filters/edited_top_k.h"
-#include "cpu/filters/rejection.h"
 #include "cpu/filters/sample_result.h"
 #include "cpu/rows/edits.h"
 #include "cpu/shard_sums.h"
@@ -105,11 +105,10 @@ size_t sample_request(const Row<Type>& row, const SamplingCall& call, int64_t in
   return selected;
 }
 
-/// A row of filter_probabilities, or one of filter_logits after its edits.
-template <typename Type>
-void filter_request(const Row<Type>& row, const FilteringCall& call, int64_t index,
-                    Scratch& scratch, Workspace& work) {
-  const std::span<float> kept(call.kept + index * call.logits.vocab_size, row.vocab_size());
+/// What the filters keep of a row of a SamplingCall or a FilteringCall, after its edits.
+template <typename Type, typename Call>
+void filter_request(const Row<Type>& row, const Call& call, int64_t index, FilteredForm form,
+                    std::span<float> kept, Scratch& scratch, Workspace& work) {
   RowArguments arguments = arguments_of(call.requests, index);
   arguments.keeps_ties = call.keeps_ties;
   arguments.temperature = call.requests.temperature[index];
@@ -120,7 +119,7 @@ void filter_request(const Row<Type>& row, const FilteringCall& call, int64_t ind
   } else {
     write_scaled(row, maximum, arguments, kept, scratch, work);
   }
-  switch (call.form) {
+  switch (form) {
     case FilteredForm::kProbabilities:
       return normalize_kept(kept, maximum);
     case FilteredForm::kShifted:
@@ -141,6 +140,21 @@ inline void sample(const OperatorCall& call, int64_t first_row, int64_t last_row
            });
 }
 
+/// What is reported of a row as the filters leave it.
+inline void rank_filtered(const SamplingCall& call, int64_t index, Scratch& scratch) {
+  for_rows(call.logits, call.rows, index, index + 1, scratch,
+           [&](const auto& row, int64_t, Workspace& work) {
+             auto* const memory = reinterpret_cast<float*>(
+                 scratch.reserve(Scratch::kTarget, row.lines() * kLine * sizeof(float)));
+             const std::span<float> kept(memory, row.vocab_size());
+             with_edited(row, call, index, {}, scratch, work, [&](const auto& edited) {
+               filter_request(edited, call, index, *call.ranked->form, kept, scratch, work);
+             });
+             rank_row(Row<Float32>(memory, kept.size(), work.last_chunk), call.ranked->ranking,
+                      call.ranked->places[index], scratch, work);
+           });
+}
+
 inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t last_row,
                             Scratch& scratch) {
   ToldRows told(call);
@@ -152,7 +166,9 @@ inline void sample_requests(const SamplingCall& call, int64_t first_row, int64_t
              if (call.ranked != nullptr && call.ranked->places[index] >= 0) {
                // The row is still near to the processor; the draw may have lost its last chunk.
                const int64_t place = call.ranked->places[index];
-               rank(call.ranked->ranking, place, place + 1, scratch);
+               call.ranked->form.has_value()
+                   ? rank_filtered(call, index, scratch)
+                   : rank(call.ranked->ranking, place, place + 1, scratch);
              }
            });
 }
@@ -172,127 +188,6 @@ void with_target(const SamplingCall& call, int64_t place, std::span<const int64_
              });
            });
 }
-
-/// The drafts of one request, judged by what they were drawn from.
-class DrawnDrafts {
- public:
-  DrawnDrafts(const VerifyingCall& call, int64_t request, Scratch& scratch)
-      : call_(call),
-        first_place_(call.first_place(request)),
-        first_draft_(first_place_ - request),
-        drafts_(call.drafts_of(request)),
-        scratch_(scratch) {
-    size_t count = 0;
-    while (count < drafts_.size() && drafts_[count] >= 0) {
-      ++count;  // a placeholder ends them
-    }
-    drafts_ = drafts_.first(count);
-  }
-
-  /// Returns how many stay, and writes them and the token behind them; where all stay, the caller
-  /// draws it.
-  size_t judge() { return call_.rule == DraftRule::kStandard ? judge_each() : judge_together(); }
-
-  size_t count() const { return drafts_.size(); }
-
- private:
-  int64_t place(size_t number) const { return first_place_ + static_cast<int64_t>(number); }
-
-  /// Calls `visit` with the target at the place of a draft, and what that was drawn from.
-  template <typename Visit>
-  void with_draft(size_t number, Visit visit) {
-    with_target(
-        call_.places, place(number), drafts_.first(number), scratch_, [&](const TargetRow& target) {
-          const ProposalRow proposal(call_.proposals, first_draft_ + static_cast<int64_t>(number),
-                                     drafts_[number],
-                                     static_cast<size_t>(call_.places.logits.vocab_size), scratch_);
-          visit(target, proposal);
-        });
-  }
-
-  /// p and q of a draft.
-  struct Odds {
-    double target;
-    double proposal;
-  };
-  Odds odds_of(size_t number, const TargetRow& target, const ProposalRow& proposal) const {
-    if (!proposal.is_id(drafts_[number])) {
-      return {0.0, 1.0};
-    }
-    const auto id = static_cast<size_t>(drafts_[number]);
-    return {double{target.at(id)}, double{proposal.at(id)}};
-  }
-
-  double uniform_of(size_t number) const {
-    const int64_t index = place(number);
-    float noise[kLanes];
-    fill_exponential({call_.places.seed[index], call_.places.position[index], call_.acceptance}, 0,
-                     1, noise);
-    return exp_not_positive(-double{noise[0]});
-  }
-
-  int64_t replacement(const TargetRow& target, double scale, const ProposalRow& proposal) const {
-    const NoiseKey key{call_.places.seed[first_place_], call_.places.position[first_place_],
-                       call_.resampling};
-    return static_cast<int64_t>(draw_left(target, scale, proposal, key));
-  }
-
-  size_t judge_each() {
-    for (size_t number = 0; number < drafts_.size(); ++number) {
-      bool stays = false;
-      with_draft(number, [&](const TargetRow& target, const ProposalRow& proposal) {
-        const Odds odds = odds_of(number, target, proposal);
-        stays = uniform_of(number) * odds.proposal < odds.target;
-        call_.places.selected[place(number)] =
-            stays ? drafts_[number] : replacement(target, 1.0, proposal);
-      });
-      if (!stays) {
-        return number;
-      }
-    }
-    return drafts_.size();
-  }
-
-  size_t judge_together() {
-    size_t accepted = 0;
-    double joint = 1.0;
-    double joint_of_accepted = 1.0;
-    for (size_t number = 0; number < drafts_.size() && joint > 0.0; ++number) {
-      with_draft(number, [&](const TargetRow& target, const ProposalRow& proposal) {
-        if (number > 0) {
-          const double left = sum_left(target, joint, proposal);
-          const double whole = left + 1.0 - joint;
-          if (uniform_of(number - 1) < (whole > 0.0 ? left / whole : 1.0)) {
-            accepted = number;
-            joint_of_accepted = joint;
-          }
-        }
-        const Odds odds = odds_of(number, target, proposal);
-        const double ratio = odds.target / larger_of(odds.proposal, kTiny);
-        joint = joint * ratio > 1.0 ? 1.0 : joint * ratio;
-      });
-      call_.places.selected[place(number)] = drafts_[number];
-    }
-    if (!drafts_.empty() && uniform_of(drafts_.size() - 1) < joint) {
-      return drafts_.size();
-    }
-    if (accepted < drafts_.size()) {
-      with_draft(accepted, [&](const TargetRow& target, const ProposalRow& proposal) {
-        call_.places.selected[place(accepted)] = replacement(target, joint_of_accepted, proposal);
-      });
-    }
-    return accepted;
-  }
-
-  static constexpr double kTiny = 0x1p-126;
-  static double larger_of(double value, double least) { return value < least ? least : value; }
-
-  const VerifyingCall& call_;
-  int64_t first_place_;
-  int64_t first_draft_;
-  std::span<const int64_t> drafts_;
-  Scratch& scratch_;
-};
 
 /// Draws the token of a place, after drafts that are not counted yet.
 inline int64_t draw_place(const SamplingCall& call, int64_t place, std::span<const int64_t> newer,
@@ -337,7 +232,10 @@ inline void verify(const VerifyingCall& call, int64_t first_request, int64_t las
     size_t accepted = 0;
     bool is_replaced = false;
     if (call.rule != DraftRule::kMatch) {
-      DrawnDrafts drawn(call, request, scratch);
+      const auto with_target_of = [&](int64_t place, std::span<const int64_t> newer, auto visit) {
+        with_target(call.places, place, newer, scratch, visit);
+      };
+      DrawnDrafts drawn(call, request, with_target_of, scratch);
       accepted = drawn.judge();
       is_replaced = accepted < drawn.count();
     }
@@ -362,8 +260,10 @@ inline void filter(const FilteringCall& call, int64_t first_row, int64_t last_ro
                    Scratch& scratch) {
   for_rows(call.logits, {}, first_row, last_row, scratch,
            [&](const auto& row, int64_t index, Workspace& work) {
+             const std::span<float> kept(call.kept + index * call.logits.vocab_size,
+                                         row.vocab_size());
              with_edited(row, call, index, {}, scratch, work, [&](const auto& edited) {
-               filter_request(edited, call, index, scratch, work);
+               filter_request(edited, call, index, call.form, kept, scratch, work);
              });
            });
 }

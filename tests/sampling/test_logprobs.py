@@ -57,7 +57,7 @@ def test_the_lowest_ids_of_equals_whatever_others_ask_for(device: str, mode: Log
 
 @pytest.mark.parametrize("mode", [LogprobsMode.PROCESSED_LOGPROBS, LogprobsMode.PROCESSED_LOGITS])
 def test_blocks_of_rows_are_the_rows(mode: LogprobsMode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU makes processed logits of a few rows at a time; some rows ask for nothing."""
+    """A CPU makes them as it draws, and beside kept sets a few rows at a time; some rows ask for nothing."""
     rows = 3 * torch.get_num_threads() + 2
     logits = torch.randn(rows, 300) * 3
     params = [
@@ -73,7 +73,7 @@ def test_blocks_of_rows_are_the_rows(mode: LogprobsMode, monkeypatch: pytest.Mon
     ]
     together = reported(logits, params, "cpu", mode)
     monkeypatch.setattr(logprobs, "NUMBERS_OF_BLOCK", 1)
-    in_blocks = reported(logits, params, "cpu", mode)
+    in_blocks = reported(logits, [dataclasses.replace(params[0], kept=True), *params[1:]], "cpu", mode)
     assert in_blocks.rows == together.rows == [row for row in range(rows) if row % 4]
     assert all(torch.equal(one, other) for one, other in zip(in_blocks[1:], together[1:], strict=True))
     for place, row in enumerate(together.rows):

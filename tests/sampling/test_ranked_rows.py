@@ -14,6 +14,8 @@ from torch.library import opcheck
 
 import ascend_sample.sampling.serving
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
+from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.logprobs import LogprobsMode, processed_logits
 from ascend_sample.sampling.noise import Purpose
 from tests.decoding.planting import faults_beside, planted
 from tests.support.code_paths import assert_same_on_all_code_paths
@@ -54,7 +56,7 @@ def logits_of(vocab_size: int, dtype: torch.dtype) -> Tensor:
 
 
 def check(output: SamplerOutput, drawn: Tensor, logits: Tensor, batch: SamplingBatch, is_normalised: bool) -> None:
-    """The tokens are those of a step without logprobs; what is reported of them is what one operator says alone."""
+    """The tokens are those of a step without logprobs; what is reported of them is what one operator says of logits."""
     assert torch.equal(output.token_ids, drawn)
     rows = numpy.flatnonzero(batch.host.logprobs >= 0)
     assert output.logprobs is not None
@@ -89,21 +91,36 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits"])
+@pytest.mark.parametrize("mode", list(LogprobsMode))
 @pytest.mark.parametrize("asking", list(ASKING))
-def test_a_step_is_two_operators_bit_for_bit(calls: list[int], asking: str, mode: str, dtype: torch.dtype) -> None:
+def test_a_step_is_two_operators_bit_for_bit(
+    calls: list[int], asking: str, mode: LogprobsMode, dtype: torch.dtype
+) -> None:
     check_steps(ASKING[asking], mode, dtype)
     assert len(calls) == 2
 
 
-def check_steps(asking: Callable[[int], int | None], mode: str, dtype: torch.dtype) -> None:
+def check_steps(asking: Callable[[int], int | None], mode: LogprobsMode, dtype: torch.dtype) -> None:
     for vocab_size in (MANY, MANY + 1 if asking(0) == 1100 else FEW):
         logits = logits_of(vocab_size, dtype)
         batch, plain = batch_of(asking, vocab_size), batch_of(lambda _: None, vocab_size)
         bitmask = torch.full((2, -(-vocab_size // 32)), 0x5A5A5A5A, dtype=torch.int32)
         options: dict[str, Any] = {"bitmask": bitmask, "bitmask_rows": [1, 5]}
         drawn = Sampler()(logits, plain, **options).token_ids
-        check(Sampler(mode)(logits, batch, **options), drawn, logits, batch, mode == "raw_logprobs")
+        reported = logits
+        if mode.is_processed:
+            edits = batch.native_edits() | Bitmask(bitmask, placed(options["bitmask_rows"]), None).native_edits(
+                len(batch)
+            )
+            reported = processed_logits(logits, batch.row_parameters(), mode, edits=edits)
+        check(Sampler(mode.value)(logits, batch, **options), drawn, reported, batch, mode.is_normalised)
+
+
+def placed(rows: list[int]) -> Tensor:
+    """Which of the bitmask's rows each row has."""
+    places = torch.full((len(KINDS),), -1)
+    places[rows] = torch.arange(len(rows))
+    return places
 
 
 def test_threads_strides_and_rows_alone() -> None:
@@ -153,11 +170,11 @@ def test_a_step_whose_draws_are_kept_is_ranked_after_them(calls: list[int], chan
     assert calls == []
 
 
-@pytest.mark.parametrize("options", [{"host": True}, {"logprobs_mode": "processed_logprobs"}])
-def test_steps_that_are_not_ranked_as_they_draw(calls: list[int], options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("mode", list(LogprobsMode))
+def test_the_host_ranks_rows_after_it_has_drawn(calls: list[int], mode: LogprobsMode) -> None:
     logits = logits_of(FEW, torch.float32)
     drawn = Sampler()(logits, batch_of(lambda _: None, FEW)).token_ids
-    found = Sampler(**options)(logits, batch_of(ASKING["some"], FEW))
+    found = Sampler(mode.value, host=True)(logits, batch_of(ASKING["some"], FEW))
     assert torch.equal(found.token_ids, drawn)
     assert found.logprobs is not None
     assert torch.equal(found.logprobs.token_ids[:, 0], drawn[found.logprobs.rows])
@@ -175,8 +192,9 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
         logits = torch.randn(5, vocab_size, generator=torch.Generator().manual_seed(1)).mul(4).to(dtype)
         batch = SamplingBatch(vocab_size)
         batch.extend([SamplingParams(seed=1, logprobs=row, **kind) for row, kind in enumerate(kinds)])
-        for tensor in Sampler()(logits, batch).logprobs[1:]:
-            digest.update(tensor.numpy().tobytes())
+        for mode in ("raw_logprobs", "processed_logprobs", "processed_logits"):
+            for tensor in Sampler(mode)(logits, batch, advance=False).logprobs[1:]:
+                digest.update(tensor.numpy().tobytes())
 print(digest.hexdigest())
 """
 
@@ -202,6 +220,7 @@ def test_operator_and_its_fake_kernel(asking: Tensor | None) -> None:
     *alone, _ = torch.ops.ascend_sample.row_logprobs(logits, asking, given, 2, True)
     for one, expected in zip(found, alone, strict=True):
         assert torch.equal(one, expected)
+    opcheck(operator.default, (logits, asking, 2, True, *REQUESTS), {"is_processed": True})
 
 
 @pytest.mark.parametrize(
@@ -232,7 +251,7 @@ def check_rules() -> None:
         assert alone is not None
         assert found.logprobs is not None
         assert torch.equal(found.logprobs.values, alone.values)
-    for mode in ("raw_logprobs", "raw_logits"):
+    for mode in LogprobsMode:
         check_steps(ASKING["some"], mode, torch.float32)
 
 

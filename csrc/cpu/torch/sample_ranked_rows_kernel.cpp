@@ -28,7 +28,7 @@ std::vector<int64_t> places_of(std::span<const int64_t> asking, bool all_ask, in
 
 SampleRankedRowsArguments::Results sample_ranked_rows_kernel(
     const SampleRankedRowsArguments& arguments) {
-  const auto& [logits, asking, count, is_normalised, requests] = arguments;
+  const auto& [logits, asking, count, is_normalised, requests, is_processed] = arguments;
   check_arguments(arguments);
   Reader reader;
   const auto asked = reader.rows(SampleRankedRowsArguments::kName, asking, logits, "asking");
@@ -46,7 +46,10 @@ SampleRankedRowsArguments::Results sample_ranked_rows_kernel(
                   .numbers = numbers.mutable_data_ptr<float>(),
                   .token_ids = ids.mutable_data_ptr<int64_t>(),
                   .entropies = {}},
-      .places = places.data()};
+      .places = places.data(),
+      .form = is_processed
+                  ? std::optional(is_normalised ? FilteredForm::kShifted : FilteredForm::kDivided)
+                  : std::nullopt};
   call.ranked = &ranked;
   serve(&Kernel::sample_requests, call);
   return {token_ids, status, numbers, ids, ranks};

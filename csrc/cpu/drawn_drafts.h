@@ -1,0 +1,140 @@
+// The drafts of one request, judged by what they were drawn from: docs/drafts.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cpu/calls.h"
+#include "cpu/draws/noise.h"
+#include "cpu/filters/rejection.h"
+#include "cpu/filters/target.h"
+#include "cpu/scratch.h"
+#include "cpu/vectors/exponential.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// `with_target` calls a function with the target of a place, given the drafts before it.
+template <typename WithTarget>
+class DrawnDrafts {
+ public:
+  DrawnDrafts(const VerifyingCall& call, int64_t request, WithTarget with_target, Scratch& scratch)
+      : call_(call),
+        with_target_(with_target),
+        first_place_(call.first_place(request)),
+        first_draft_(first_place_ - request),
+        drafts_(call.drafts_of(request)),
+        scratch_(scratch) {
+    size_t count = 0;
+    while (count < drafts_.size() && drafts_[count] >= 0) {
+      ++count;  // a placeholder ends them
+    }
+    drafts_ = drafts_.first(count);
+  }
+
+  /// Returns how many stay, and writes them and the token behind them; where all stay, the caller
+  /// draws it.
+  size_t judge() { return call_.rule == DraftRule::kStandard ? judge_each() : judge_together(); }
+
+  size_t count() const { return drafts_.size(); }
+
+ private:
+  int64_t place(size_t number) const { return first_place_ + static_cast<int64_t>(number); }
+
+  /// Calls `visit` with the target at the place of a draft, and what that was drawn from.
+  template <typename Visit>
+  void with_draft(size_t number, Visit visit) {
+    with_target_(place(number), drafts_.first(number), [&](const TargetRow& target) {
+      const ProposalRow proposal(call_.proposals, first_draft_ + static_cast<int64_t>(number),
+                                 drafts_[number],
+                                 static_cast<size_t>(call_.places.logits.vocab_size), scratch_);
+      visit(target, proposal);
+    });
+  }
+
+  /// p and q of a draft.
+  struct Odds {
+    double target;
+    double proposal;
+  };
+  Odds odds_of(size_t number, const TargetRow& target, const ProposalRow& proposal) const {
+    if (!proposal.is_id(drafts_[number])) {
+      return {0.0, 1.0};
+    }
+    const auto id = static_cast<size_t>(drafts_[number]);
+    return {double{target.at(id)}, double{proposal.at(id)}};
+  }
+
+  double uniform_of(size_t number) const {
+    const int64_t index = place(number);
+    float noise[kLanes];
+    fill_exponential({call_.places.seed[index], call_.places.position[index], call_.acceptance}, 0,
+                     1, noise);
+    return exp_not_positive(-double{noise[0]});
+  }
+
+  int64_t replacement(const TargetRow& target, double scale, const ProposalRow& proposal) const {
+    const NoiseKey key{call_.places.seed[first_place_], call_.places.position[first_place_],
+                       call_.resampling};
+    return static_cast<int64_t>(draw_left(target, scale, proposal, key));
+  }
+
+  size_t judge_each() {
+    for (size_t number = 0; number < drafts_.size(); ++number) {
+      bool stays = false;
+      with_draft(number, [&](const TargetRow& target, const ProposalRow& proposal) {
+        const Odds odds = odds_of(number, target, proposal);
+        stays = uniform_of(number) * odds.proposal < odds.target;
+        call_.places.selected[place(number)] =
+            stays ? drafts_[number] : replacement(target, 1.0, proposal);
+      });
+      if (!stays) {
+        return number;
+      }
+    }
+    return drafts_.size();
+  }
+
+  size_t judge_together() {
+    size_t accepted = 0;
+    double joint = 1.0;
+    double joint_of_accepted = 1.0;
+    for (size_t number = 0; number < drafts_.size() && joint > 0.0; ++number) {
+      with_draft(number, [&](const TargetRow& target, const ProposalRow& proposal) {
+        if (number > 0) {
+          const double left = sum_left(target, joint, proposal);
+          const double whole = left + 1.0 - joint;
+          if (uniform_of(number - 1) < (whole > 0.0 ? left / whole : 1.0)) {
+            accepted = number;
+            joint_of_accepted = joint;
+          }
+        }
+        const Odds odds = odds_of(number, target, proposal);
+        const double ratio = odds.target / larger_of(odds.proposal, kTiny);
+        joint = joint * ratio > 1.0 ? 1.0 : joint * ratio;
+      });
+      call_.places.selected[place(number)] = drafts_[number];
+    }
+    if (!drafts_.empty() && uniform_of(drafts_.size() - 1) < joint) {
+      return drafts_.size();
+    }
+    if (accepted < drafts_.size()) {
+      with_draft(accepted, [&](const TargetRow& target, const ProposalRow& proposal) {
+        call_.places.selected[place(accepted)] = replacement(target, joint_of_accepted, proposal);
+      });
+    }
+    return accepted;
+  }
+
+  static constexpr double kTiny = 0x1p-126;
+  static double larger_of(double value, double least) { return value < least ? least : value; }
+
+  const VerifyingCall& call_;
+  WithTarget with_target_;
+  int64_t first_place_;
+  int64_t first_draft_;
+  std::span<const int64_t> drafts_;
+  Scratch& scratch_;
+};
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
