@@ -25,7 +25,8 @@ def test_cells_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = bench.run(seconds=0.01)
     assert json.loads(json.dumps(found)) == found
     kinds = [{*record["results"]} - {READ} for record in found["records"]]
-    assert kinds == [{bench.OURS, bench.THEIRS}] * len(bench.CELLS) + [{bench.RAW, bench.PROCESSED}] * 5
+    steps = 1 + len(bench.CELLS) + len(bench.EDITED)
+    assert kinds == [{bench.OURS, bench.THEIRS}] * len(bench.CELLS) + [{bench.RAW, bench.PROCESSED}] * steps
     assert all(READ in record["results"] for record in found["records"])
     bench.show(found)
 
@@ -36,7 +37,7 @@ def record_of(cell: str, **medians: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "processed", "verdicts"), [(1.1, 9.0, ["pass", "pass"]), (0.9, 11.0, ["FAIL", "FAIL"])]
+    ("theirs", "processed", "verdicts"), [(1.1, 3.9, ["pass", "pass"]), (0.9, 4.1, ["FAIL", "FAIL"])]
 )
 def test_promises_are_of_the_worst(theirs: float, processed: float, verdicts: list[str]) -> None:
     records = [record_of("good", **{bench.OURS: 1.0, bench.THEIRS: 50.0}), record_of("steps", **{bench.RAW: 1.0})]
