@@ -61,7 +61,7 @@ TEXT: Final = 200
 """Tokens of each row, for penalties."""
 LEAST: Final = 1.0
 """So many times the processor's time the warpers must take."""
-MOST: Final = 4.0
+MOST: Final = 2.5
 """So many times the step with raw logprobs one with processed ones may take."""
 
 

@@ -227,9 +227,11 @@ size_t sample_range(const Row<Type>& row, const RangeFilters& filters,
                     const RowArguments& arguments, Scratch& scratch, Workspace& work) {
   const std::optional<size_t> drawn =
       RangedDraw<Type>(row, filters, arguments, scratch, work).draw();
-  return drawn.has_value()
-             ? *drawn
-             : sample_edited(keep_range(row, filters, scratch, work), arguments, scratch, work);
+  if (drawn.has_value()) {
+    return *drawn;
+  }
+  const ValueRange range = RangeSearch<Type>(row, filters, work).find();
+  return sample_edited(keep_range(row, range, scratch, work), arguments, scratch, work);
 }
 
 /// The drawn id of a row of the sampling layer of which the mask allows little; none for other

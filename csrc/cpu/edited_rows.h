@@ -5,6 +5,8 @@
 #include <span>
 
 #include "cpu/each_row.h"
+#include "cpu/filters/range_bounds.h"
+#include "cpu/filters/range_scan.h"
 #include "cpu/rows/edits.h"
 #include "cpu/rows/value_range.h"
 
@@ -26,6 +28,19 @@ void with_edited_range(const Row<Type>& row, const Edits& edits, int64_t index, 
   }
 }
 
+/// The range of values that a row keeps: by bounds, where these decide.
+template <typename Type>
+ValueRange range_of(const Row<Type>& row, const RangeFilters& filters, Workspace& work) {
+  const Groups groups{kSegmentLines, work.maxima};
+  RangeScan<Type> scan(row, filters, groups);
+  if (filters.is_ordinary() && scan.scan()) {
+    if (const auto range = RangeBounds<Type>(row, filters, scan, groups, work).find()) {
+      return *range;
+    }
+  }
+  return RangeSearch<Type>(row, filters, work).find();
+}
+
 /// The same after all edits, those of a SamplingCall or a FilteringCall.
 template <typename Type, typename Call, typename Visit>
 void with_edited(const Row<Type>& row, const Call& call, int64_t index,
@@ -35,7 +50,7 @@ void with_edited(const Row<Type>& row, const Call& call, int64_t index,
       RangeFilters::of(call.edits.ranges, index, call.requests.temperature[index]);
   with_edited_range(row, call.edits, index, mask, newer, scratch, work, [&](const auto& edited) {
     if (filters.has_value()) {
-      visit(keep_range(edited, *filters, scratch, work));
+      visit(keep_range(edited, range_of(edited, *filters, work), scratch, work));
     } else {
       visit(edited);
     }

@@ -37,7 +37,7 @@ def record_of(cell: str, **medians: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "processed", "verdicts"), [(1.1, 3.9, ["pass", "pass"]), (0.9, 4.1, ["FAIL", "FAIL"])]
+    ("theirs", "processed", "verdicts"), [(1.1, 2.4, ["pass", "pass"]), (0.9, 2.6, ["FAIL", "FAIL"])]
 )
 def test_promises_are_of_the_worst(theirs: float, processed: float, verdicts: list[str]) -> None:
     records = [record_of("good", **{bench.OURS: 1.0, bench.THEIRS: 50.0}), record_of("steps", **{bench.RAW: 1.0})]

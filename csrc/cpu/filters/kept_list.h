@@ -119,7 +119,7 @@ ASCEND_SAMPLE_INLINE Floats probability_of(const Floats& log_probs) {
   return exp_not_positive(larger(log_probs, splat(kLeastLogWeight)));
 }
 
-/// How near probabilities are to a given one: exp(-10 d^2 / (1 + d)), d being 0.3 of the distance.
+/// How near probabilities are to a given one: exp(-10 d^2 / (1 + d)), d being the distance / 0.3.
 ASCEND_SAMPLE_INLINE Floats nearness(const Floats& probabilities, float near) {
   const Floats distance = absolute(probabilities - splat(near)) / splat(0.3F);
   return exp_not_positive(splat(-10.0F) * distance * distance / (splat(1.0F) + distance));

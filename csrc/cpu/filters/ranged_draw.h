@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -66,16 +65,15 @@ class RangedDraw {
 
   /// Whether there is a way for this row.
   bool is_served() const {
-    const float temperature = filters_.temperature();
     if (!arguments_.is_drawn() || arguments_.wants_kept() || arguments_.keeps_best() ||
-        !std::isnormal(temperature) || !std::isnormal(1.0F / temperature)) {
+        !filters_.is_ordinary()) {
       return false;
     }
     if (uses_k()) {
       return arguments_.k <= int32_t{kFewSorted} && are_enough(static_cast<size_t>(arguments_.k));
     }
     const bool is_cut_by_k = arguments_.k >= 1 && arguments_.k < int64_t(row_.vocab_size());
-    const bool is_counted = kHasFewValues<Type> && temperature == 1.0F;
+    const bool is_counted = kHasFewValues<Type> && filters_.temperature() == 1.0F;
     return !is_cut_by_k && (is_counted || !arguments_.uses_p());
   }
 

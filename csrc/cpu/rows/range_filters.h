@@ -1,6 +1,7 @@
 // The filters of a row that keep a range of its values, and how they weigh it.
 #pragma once
 
+#include <cmath>
 #include <optional>
 
 #include "cpu/calls.h"
@@ -32,6 +33,11 @@ class RangeFilters {
   bool is_on(RangeFilter filter) const { return (*this)[filter] > 0.0; }
   bool is_typical() const { return (*this)[kTypicalP] < 1.0; }
   float temperature() const { return temperature_; }
+
+  /// Whether quotients by the temperature are known well by its inverse.
+  bool is_ordinary() const {
+    return std::isnormal(temperature_) && std::isnormal(1.0F / temperature_);
+  }
 
   /// Whether any needs more than the largest value and the deviation.
   bool weighs() const {

@@ -277,13 +277,12 @@ class RangeSearch {
   RowWeights weights_;
 };
 
-/// The row with -inf for what its filters drop; NaN stays, to be seen. The row itself, which may be
-/// an edited one, is not to be read any more.
+/// The row with -inf for what is outside of a range; NaN stays, to be seen. The row itself, which
+/// may be an edited one, is not to be read any more.
 template <typename Type>
-Row<Type> keep_range(const Row<Type>& row, const RangeFilters& filters, Scratch& scratch,
+Row<Type> keep_range(const Row<Type>& row, const ValueRange& range, Scratch& scratch,
                      Workspace& work) {
   using Storage = typename Type::Storage;
-  const ValueRange range = RangeSearch<Type>(row, filters, work).find();
   auto* const out = reinterpret_cast<Storage*>(
       scratch.reserve(Scratch::kEdited, row.lines() * kLine * sizeof(Storage)));
   const Floats least = splat(range.least);
