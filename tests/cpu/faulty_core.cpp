@@ -103,13 +103,44 @@ void sample(const OperatorCall& call, int64_t first_row, int64_t last_row, Scrat
   }
 }
 
+/// Lists what is kept, and tells how probable the token is in it. None is drawn near to anything.
+void tell(const SamplingCall& call, int64_t index, const testing::Row& row,
+          const testing::Oracle& oracle, const std::string& fault) {
+  KeptList& list = *call.kept_of(index);
+  std::vector<float> probabilities(row.logits.size());
+  if (row.status == RowStatus::kOk) {
+    probabilities = oracle.distribution();
+  }
+  if (row.is_greedy) {
+    probabilities.assign(row.logits.size(), 0.0F);
+    probabilities[static_cast<size_t>(call.selected[index])] = 1.0F;
+  }
+  list.resize(static_cast<size_t>(std::count_if(probabilities.begin(), probabilities.end(),
+                                                [](float share) { return share > 0; })));
+  size_t place = 0;
+  for (size_t id = 0; id < probabilities.size(); ++id) {
+    if (probabilities[id] > 0) {
+      list.ids()[place] = static_cast<int32_t>(id + (fault == "list" ? 1 : 0));
+      list.log_probs()[place++] = std::log(probabilities[id]);
+    }
+  }
+  if (row.status == RowStatus::kOk && !std::isnan(call.remembering->near[index])) {
+    const float share = probabilities[static_cast<size_t>(call.selected[index])];
+    call.remembering->log_probs[index] = std::log(share) - (fault == "chance" ? 0.01F : 0.0F);
+  }
+}
+
 template <bool kIsFaulty>
 void sample_requests(const SamplingCall& call, int64_t first_row, int64_t last_row,
                      Scratch& /*scratch*/) {
   for (int64_t index = first_row; index < last_row; ++index) {
     const testing::Row row = read(call, index, fault_of(kIsFaulty));
-    call.selected[index] = testing::Oracle(row).selected();
+    const testing::Oracle oracle(row);
+    call.selected[index] = oracle.selected();
     call.status[index] = row.status;
+    if (call.kept_of(index) != nullptr) {
+      tell(call, index, row, oracle, fault_of(true));
+    }
   }
 }
 

@@ -140,7 +140,7 @@ class Maker : RowMaker {
     if (one_in(4)) {
       made.k = static_cast<int32_t>(1 + below(size));  // perhaps one that is not ranked
     }
-    if (!made.request->wants_distribution && one_in(3)) {
+    if (one_in(3)) {
       made.request->edits = make_edits(*this, size);
     }
     if (!made.request->wants_distribution && one_in(2)) {

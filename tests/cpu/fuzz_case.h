@@ -46,7 +46,7 @@ struct FuzzCase {
     bool keeps_ties;
     bool wants_distribution;    // instead of a token
     std::optional<float> near;  // of a token: as of RememberingRows, and what is kept is listed
-    FuzzEdits edits;            // of a token
+    FuzzEdits edits;
   };
   std::optional<Request> request;
 

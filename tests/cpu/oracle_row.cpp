@@ -83,6 +83,7 @@ Row::Row(const SamplingCall& call, int64_t row) {
 
 Row::Row(const FilteringCall& call, int64_t row) : wants_distribution(true) {
   load(call.logits, row);
+  edit(call.edits, row);
   settle();
   read(call.requests, row);
   const float temperature = call.requests.temperature[row];

@@ -115,7 +115,11 @@ class PlacedRow {
   void place(int64_t /*row*/)
     requires(std::is_same_v<Call, SamplingCall>)
   {
-    Edits& edits = call_.edits;
+    place_edits(call_.edits);
+    call_.selected = not_selected();
+    *call_.status = RowStatus{-1};  // has to be written
+  }
+  void place_edits(Edits& edits) {
     if (edits.addends.has_value()) {
       const int64_t slot = edits.addends->slots[0];
       const size_t length = edits.addends->lists.of(slot).size();
@@ -132,12 +136,11 @@ class PlacedRow {
         place_table((*masks)->words, (*masks)->slots[0], (vocab_size_ + 31) / 32);
       }
     }
-    call_.selected = not_selected();
-    *call_.status = RowStatus{-1};  // has to be written
   }
   void place(int64_t /*row*/)
     requires(std::is_same_v<Call, FilteringCall>)
   {
+    place_edits(call_.edits);
     call_.kept = not_written<float>();
   }
   /// The token that is given is that of the first row.

@@ -40,8 +40,11 @@ StoredCase::StoredCase(const FuzzCase& fuzz_case)
   if (fuzz_case.ranking.has_value()) {
     call_ = ranking_call(*fuzz_case.ranking, logits);
   } else if (fuzz_case.wants_distribution()) {
-    call_ = FilteringCall{
-        .logits = logits, .batch_size = 1, .requests = requests, .kept = kept_.data()};
+    call_ = FilteringCall{.logits = logits,
+                          .batch_size = 1,
+                          .requests = requests,
+                          .edits = edits(),
+                          .kept = kept_.data()};
   } else if (fuzz_case.request.has_value()) {
     call_ = SamplingCall{.logits = logits,
                          .batch_size = 1,

@@ -22,7 +22,8 @@ SECOND_OPERATOR = {
 ROWS_OF_LAYER = {"g"} | {f"{filters}q{divided}" for filters in FILTERS for divided in ("", "t")}
 REQUESTS = {f"r:{row}{edits}" for row in ROWS_OF_LAYER for edits in ("", "/edits")}
 BEST_TOKENS = {"l:", "l:t", "l:+", "l:+raw"}
-DISTRIBUTIONS = {"f:g"} | {f"f:{filters}{divided}" for filters in FILTERS for divided in ("", "t")}
+FILTERED = {"g"} | {f"{filters}{divided}" for filters in FILTERS for divided in ("", "t")}
+DISTRIBUTIONS = {f"f:{row}{edits}" for row in FILTERED for edits in ("", "/edits")}
 
 
 def run_fuzz(program: Path, *arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
@@ -76,6 +77,21 @@ def test_a_wrong_rank_is_found_and_cut_down(programs: Path) -> None:
     assert run.returncode == 1
     smallest = run.stdout.split("cut down: ")[1]
     assert re.match(r"plain is wrong: rank 2, not 1 to 1", smallest), smallest
+    assert "vocabulary 1," in smallest, smallest
+
+
+@pytest.mark.parametrize(
+    ("fault", "finding"),
+    [
+        ("list", r"plain is wrong: id \d+ is drawn, and not listed"),
+        ("chance", r"plain is wrong: its log-probability is told as -?0\.01\d*, and listed as 0\.0"),
+    ],
+)
+def test_what_is_told_wrong_is_found_and_cut_down(programs: Path, fault: str, finding: str) -> None:
+    run = run_fuzz(programs / "faulty_fuzz", "--rows", "20000", "--seed", "1", fault=fault)
+    assert run.returncode == 1
+    smallest = run.stdout.split("cut down: ")[1]
+    assert re.match(finding, smallest), smallest
     assert "vocabulary 1," in smallest, smallest
 
 
