@@ -65,7 +65,7 @@ class SegmentedDraw {
     return temperature_ == 1.0F ? difference : difference / splat(temperature_);
   }
 
-  /// Writes the largest logit of each segment, up to whole lines of room.
+  /// Writes the largest logit of each segment.
   void find_largest(float* largest_of) const {
     const size_t blocks = kSegmentLines / groups_.lines;  // 0: two segments are of one block
     for (size_t segment = 0; segment < segments(); ++segment) {
