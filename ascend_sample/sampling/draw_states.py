@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 NATS_OF_A_BIT: Final = math.log(2)
 ANY_PROBABILITY: Final = -1.0
+"""Asked where a token may have any, and is told of."""
 
 
 class StepStates(NamedTuple):
