@@ -353,8 +353,8 @@ class SamplingBatch:
         self.flush()
         return self._edits.applied_to(logits, bitmask)
 
-    def native_edits(self) -> dict[str, Tensor]:
-        """Returns what the CPU kernel does to logits before top-k: arguments of its operator, by name.
+    def native_edits(self, bitmask: Bitmask | None = None) -> dict[str, Tensor]:
+        """Returns what the CPU kernel does to logits before top-k, as `edited`: arguments of its operator, by name.
 
         Example:
             >>> batch = SamplingBatch(vocab_size=3)
@@ -364,7 +364,8 @@ class SamplingBatch:
             ['addend_ids', 'addend_lengths', 'addend_slot', 'addends']
         """
         self.flush()
-        return self._edits.native()
+        edits = self._edits.native()
+        return edits if bitmask is None else edits | bitmask.native_edits(len(self))
 
     def _seeds(self, params: Sequence[SamplingParams]) -> NDArray[numpy.int64]:
         """Returns the seeds as int64; the missing ones are drawn at once, so that their order is that of the rows."""

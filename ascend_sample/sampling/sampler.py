@@ -280,7 +280,7 @@ class Sampler:
         """
         options = (plan.placement, batch.position if logits.is_cpu else None, self.keep_ties, purpose)
         if plan.placement.is_native:
-            edits = _native_edits(batch, allowed)
+            edits = batch.native_edits(allowed)
             return serve([logits], *options, native_edits=edits, blocks=blocks, kept=kept, ranked=ranked)
         groups = plan.placement.groups
         is_read_again = edited is not None
@@ -391,7 +391,7 @@ class Sampler:
             return gather_logprobs(asking, logits, self.logprobs_mode, token_ids)
         edited, edits = None, {}
         if logits.is_cpu and not isinstance(batch, DraftPlaces):  # whose edits depend on drafts, too
-            edits = _native_edits(batch, allowed)
+            edits = batch.native_edits(allowed)
             edits = edits if asking.there is None else edits_of_rows(edits, asking.there)
         else:
             edited = batch.edited(logits, allowed)  # again, as a draw may overwrite what it is given
@@ -413,9 +413,3 @@ class Sampler:
         # Again on a device, as a draw may overwrite what it is given.
         edited = None if logits.is_cpu else batch.edited(logits, allowed)
         return kept.sets(logits if edited is None else edited, status)
-
-
-def _native_edits(batch: SamplingBatch, allowed: Bitmask | None) -> dict[str, Tensor]:
-    """Returns what the CPU kernel does to logits, with what a grammar allows."""
-    edits = batch.native_edits()
-    return edits if allowed is None else edits | allowed.native_edits(len(batch))

@@ -230,7 +230,7 @@ def _verified_natively(asked: _Asked, plan: StepPlan) -> VerifiedDrafts:
     """Returns what the CPU kernel decides, which draws at the places that are reached and leaves the others empty."""
     logits, draft_ids, places, allowed, sampler, rule, proposals = asked
     layout = places.layout
-    edits = places.native_edits() | ({} if allowed is None else allowed.native_edits(len(places)))
+    edits = places.native_edits(allowed)
     drawn_ids, status, accepted = torch.ops.ascend_sample.verify_drafts(
         logits,
         draft_ids,

@@ -140,7 +140,7 @@ def test_edits_come_first(more: dict[str, Any], dtype: torch.dtype, is_shifted: 
     logits[:9, 11], logits[9:, 12] = torch.nan, -torch.inf
     words = torch.randint(-(2**31), 2**31, (len(requests), 10), dtype=torch.int32)
     mask = Bitmask(words, None, None)
-    edits, edited = batch.native_edits() | mask.native_edits(len(requests)), batch.edited(logits, mask)
+    edits, edited = batch.native_edits(mask), batch.edited(logits, mask)
     assert edited is not None
     given = (*columns(requests).values(), False, is_shifted)
     found = torch.ops.ascend_sample.filter_logits(logits, *given, **edits)

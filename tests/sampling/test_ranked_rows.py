@@ -14,7 +14,7 @@ from torch.library import opcheck
 
 import ascend_sample.sampling.serving
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
-from ascend_sample.sampling.bitmask import Bitmask
+from ascend_sample.sampling.bitmask import placed_bitmask
 from ascend_sample.sampling.logprobs import LogprobsMode, processed_logits
 from ascend_sample.sampling.noise import Purpose
 from tests.decoding.planting import faults_beside, planted
@@ -109,18 +109,10 @@ def check_steps(asking: Callable[[int], int | None], mode: LogprobsMode, dtype: 
         drawn = Sampler()(logits, plain, **options).token_ids
         reported = logits
         if mode.is_processed:
-            edits = batch.native_edits() | Bitmask(bitmask, placed(options["bitmask_rows"]), None).native_edits(
-                len(batch)
-            )
+            allowed = placed_bitmask(*options.values(), len(batch), vocab_size, batch.device)
+            edits = batch.native_edits(allowed)
             reported = processed_logits(logits, batch.row_parameters(), mode, edits=edits)
         check(Sampler(mode.value)(logits, batch, **options), drawn, reported, batch, mode.is_normalised)
-
-
-def placed(rows: list[int]) -> Tensor:
-    """Which of the bitmask's rows each row has."""
-    places = torch.full((len(KINDS),), -1)
-    places[rows] = torch.arange(len(rows))
-    return places
 
 
 def test_threads_strides_and_rows_alone() -> None:

@@ -158,9 +158,9 @@ def test_a_state_that_was_set_counts_in_the_next_step() -> None:
     for missing, likely in ((0.0, 0), (1.0, 1)):
         for row in range(200):
             batch.states[row] = (1 - missing, 1.0)
-        drawn = Sampler()(logits, batch, advance=False).token_ids
-        assert int((drawn == likely).sum()) > 80
-    assert int((drawn == 1).sum()) > 150
+        tokens = Sampler()(logits, batch, advance=False).token_ids
+        assert int((tokens == likely).sum()) > 80
+    assert int((tokens == 1).sum()) > 150
 
 
 def test_the_operator_and_its_fake_kernel() -> None:
