@@ -329,6 +329,9 @@ size_t draw_with_chance(Draw& draw, const Cut& cut, const RowArguments& argument
       return settle_listed(list, drawn, chance, work);
     }
   }
+  if (arguments.list != nullptr) {
+    list_kept(draw.row(), draw.groups(), cut, draw.scale(), *arguments.list, work);
+  }
   const ChanceDraw<Draw> among_many(draw, cut, work);
   const size_t id = chance.is_drawn_near() ? among_many.draw_near(chance) : drawn;
   *chance.log_prob = among_many.log_prob_of(id);
@@ -340,11 +343,13 @@ size_t draw_with_chance(Draw& draw, const Cut& cut, const RowArguments& argument
 template <typename Draw>
 std::optional<size_t> draw_between(Draw draw, const Cut& least, const Cut& most,
                                    const RowArguments& arguments, Workspace& work) {
+  if (arguments.chance != nullptr) {
+    return draw_with_chance(draw, most, arguments, work);
+  }
   if (arguments.list != nullptr) {
     list_kept(draw.row(), draw.groups(), most, draw.scale(), *arguments.list, work);
   }
-  return arguments.chance != nullptr ? std::optional(draw_with_chance(draw, most, arguments, work))
-                                     : draw.draw_between(least, most);
+  return draw.draw_between(least, most);
 }
 
 /// The same with one cut.

@@ -51,13 +51,13 @@ struct RowArguments {
   std::span<float> kept = {};                       // empty: not wanted
 
   // Of the sampling layer alone.
-  bool keeps_ties = false;           // of top-k: then what it keeps is not ranked
-  float temperature = 1.0F;          // of top-k; other rows are divided before
-  std::span<RowStatus> status = {};  // one, of top-k; empty: not wanted
-  KeptRanks* ranks = nullptr;        // of top-k that is sorted; null: not wanted
-  KeptList* list = nullptr;          // of a row that is drawn; null: not wanted
-  TokenChance* chance = nullptr;     // likewise
-  ValueRange range = {};             // of what is kept, where the row still has more
+  bool keeps_ties = false;              // of top-k: then what it keeps is not ranked
+  float temperature = 1.0F;             // of top-k; other rows are divided before
+  std::span<RowStatus> status = {};     // one, of top-k; empty: not wanted
+  KeptRanks* ranks = nullptr;           // of top-k that is sorted; null: not wanted
+  KeptList* list = nullptr;             // of a row that is drawn; null: not wanted
+  const TokenChance* chance = nullptr;  // likewise
+  ValueRange range = {};                // of what is kept, where the row still has more
 
   bool is_drawn() const { return noise.has_value() || segments.has_value(); }
   bool wants_kept() const { return !kept.empty(); }
