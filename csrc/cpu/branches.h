@@ -162,9 +162,13 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
                           Workspace& work) {
   const bool keeps_best = arguments.keeps_best();
   const bool uses_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
-  if (kHasFewValues<Type> && arguments.uses_p() && arguments.temperature == 1.0F && !uses_k &&
-      !keeps_best) {
-    return sample_top_p(row, arguments, scratch, work);  // which scans the row itself
+  if (arguments.uses_p() && !uses_k && !keeps_best) {
+    if (const std::optional<size_t> drawn = draw_nucleus(row, arguments, work)) {
+      return *drawn;
+    }
+    if (kHasFewValues<Type> && arguments.temperature == 1.0F) {
+      return sample_top_p(row, arguments, scratch, work);  // which scans the row itself
+    }
   }
   const Groups groups{kSegmentLines, work.maxima};
   const float maximum = scan_first(row, groups, arguments);

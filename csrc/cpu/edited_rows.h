@@ -32,9 +32,11 @@ void with_edited_range(const Row<Type>& row, const Edits& edits, int64_t index, 
 template <typename Type>
 ValueRange range_of(const Row<Type>& row, const RangeFilters& filters, Workspace& work) {
   const Groups groups{kSegmentLines, work.maxima};
-  RangeScan<Type> scan(row, filters, groups);
-  if (filters.is_ordinary() && scan.scan()) {
-    if (const auto range = RangeBounds<Type>(row, filters, scan, groups, work).find()) {
+  const auto scanned =
+      RangeScan<Type>(row, groups, filters.temperature(), scanned_for(filters)).scan();
+  if (scanned.has_value()) {
+    WeighedValues<Type> weighed(row, *scanned, groups, work);
+    if (const auto range = RangeBounds<Type>(filters, weighed).find()) {
       return *range;
     }
   }

@@ -5,9 +5,9 @@
 
 #include "cpu/draws/segments.h"
 #include "cpu/each_row.h"
-#include "cpu/filters/min_p.h"
 #include "cpu/filters/top_k.h"
 #include "cpu/rows/compaction.h"
+#include "cpu/rows/temperature.h"
 #include "cpu/shard_calls.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {

@@ -5,23 +5,10 @@
 
 #include "cpu/draws/race.h"
 #include "cpu/filters/top_k.h"
-#include "cpu/rows/cut.h"
 #include "cpu/rows/formats.h"
 #include "cpu/rows/kept.h"
-#include "cpu/rows/temperature.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
-
-/// Where min-p alone would end: by weights in float64.
-inline Cut cut_of_min_p(float min_p, float maximum, float temperature, size_t vocab_size) {
-  const auto stays = [&](float value) {
-    float quotient = value;
-    const float shift =
-        temperature == 1.0F ? maximum : divide(&value, 1, maximum, temperature, &quotient);
-    return exp_not_positive(double{quotient} - double{shift}) >= double{min_p};
-  };
-  return {next_above(last_before(-kInfinity, maximum, stays)), vocab_size - 1};
-}
 
 /// The largest value that min-p does not keep, between two bounds of it: for logits so close to it
 /// that the rounding of probabilities to float32 matters.

@@ -7,51 +7,33 @@
 #include <cmath>
 #include <optional>
 
-#include "cpu/filters/range_scan.h"
-#include "cpu/filters/sum_bounds.h"
+#include "cpu/filters/weighed_values.h"
 #include "cpu/rows/cut.h"
-#include "cpu/rows/hits.h"
-#include "cpu/rows/range_filters.h"
-#include "cpu/rows/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
-
-/// What a number is between.
-struct Between {
-  double least;
-  double most;
-
-  Between operator+(double number) const { return {least + number, most + number}; }
-};
 
 /// Finds what RangeSearch does, or rather a range that keeps the same values of the row.
 template <typename Type>
 class RangeBounds {
  public:
-  /// The scan is done, of groups that are these.
-  RangeBounds(const Row<Type>& row, const RangeFilters& filters, const RangeScan<Type>& scan,
-              const Groups& groups, Workspace& work)
-      : row_(row),
-        filters_(filters),
-        scan_(scan),
-        groups_(groups),
-        work_(work),
-        temperature_(filters.temperature()),
-        maximum_(scan.maximum()),
-        rest_(scan.approximate().sum),
-        rest_product_(scan.product()) {}
+  RangeBounds(const RangeFilters& filters, WeighedValues<Type>& weighed)
+      : filters_(filters),
+        scanned_(weighed.scanned()),
+        weighed_(weighed),
+        temperature_(weighed.scanned().temperature()),
+        maximum_(weighed.scanned().maximum) {}
 
   /// None where bounds do not decide.
   std::optional<ValueRange> find() {
-    if (!scan_.has_sum()) {
-      gather(first_bound(deviation_bound().least));
+    if (!scanned_.has.sum) {
+      weighed_.gather(WeighedValues<Type>::first_bound(deviation_bound().least));
       return range({1, 1});
     }
-    range(sum_bounds());  // to learn what is asked for
-    for (const double depth : scan_.has_mean() ? kDepthsOfMeans : kDepths) {
-      const double deep = value_at(std::log(sum_bounds().least) - depth);
-      gather(first_bound(std::min(deep, lowest_)));
-      if (const std::optional<ValueRange> found = range(sum_bounds())) {
+    range(weighed_.sum_bounds());  // to learn what is asked for
+    for (const double depth : scanned_.has.mean ? kDepthsOfMeans : kDepths) {
+      const double deep = weighed_.value_at(std::log(weighed_.sum_bounds().least) - depth);
+      weighed_.gather(WeighedValues<Type>::first_bound(std::min(deep, lowest_)));
+      if (const std::optional<ValueRange> found = range(weighed_.sum_bounds())) {
         return found;
       }
     }
@@ -64,9 +46,10 @@ class RangeBounds {
   std::optional<ValueRange> find_among(const Candidates& first, size_t many, size_t k) {
     pad(first.values, first.count);
     const float last = first.values[first.count - 1];
-    weigh(first.values, first.count, first.count < many ? -kInfinity : last);
+    weighed_.weigh(first.values, first.count, first.count < many ? -kInfinity : last);
     floor_ = last;
-    std::optional<ValueRange> found = range(scan_.has_sum() ? sum_bounds() : SumBounds{1, 1});
+    std::optional<ValueRange> found =
+        range(scanned_.has.sum ? weighed_.sum_bounds() : SumBounds{1, 1});
     floor_ = -kInfinity;
     if (found.has_value() && count_above(*found) + k > many) {
       found.reset();
@@ -82,7 +65,7 @@ class RangeBounds {
 
   /// How many values exceed the range that was found.
   size_t count_above(const ValueRange& range) const {
-    return range.most == maximum_ ? 0 : count_from(next_above(range.most));
+    return range.most == maximum_ ? 0 : weighed_.count_from(next_above(range.most));
   }
 
  private:
@@ -90,108 +73,18 @@ class RangeBounds {
   /// and where that does not decide.
   static constexpr std::array<double, 3> kDepths{4, 8, 11};
   static constexpr std::array<double, 3> kDepthsOfMeans{6.5, 11, 14};
-  static constexpr double kRounding = RangeScan<Type>::kRounding;
-  static constexpr double kQuotients = 4e-5;  // what their rounding changes of a weight
-  static constexpr double kSlack = 1e-5;
-
-  // What is weighed exactly.
-
-  /// A little below a value.
-  static float first_bound(double value) {
-    return static_cast<float>(value - kSlack * (1 + std::fabs(value)));
-  }
-
-  /// Gathers the values above a bound, with what is asked of their weights.
-  void gather(float bound) {
-    hit_above(row_, groups_, bound, work_.hits);
-    weigh(work_.values, copy_hit_values(row_, work_.hits, work_.values), bound);
-  }
-
-  /// The same where all values above a bound are gathered already, with -inf behind them.
-  void weigh(const float* values, size_t count, float bound) {
-    bound_ = bound;
-    values_ = values;
-    count_ = count;
-    if (!scan_.has_sum()) {
-      return;
-    }
-    Sum weights;
-    Sum approximate;
-    Sum products;
-    Sum approximate_products;
-    const Floats reference = splat(maximum_);
-    const Floats divisor = splat(temperature_);
-    for (size_t i = 0; i < count_; i += kLanes) {
-      const Floats values = load_floats(values_ + i);
-      const Floats y = (values - reference) / divisor;
-      const Floats weight = weight_of(y);
-      store(work_.room_values[0] + i, y);
-      store(work_.room_weights[0] + i, weight);
-      weights.add(weight);
-      const Floats limited = larger(y, splat(kLeastLogWeight));
-      products.add(weight * limited);
-      const Floats quotient = scan_.quotient(values);
-      const Floats cheap = approximate_exp(quotient);
-      approximate.add(cheap);
-      approximate_products.add(cheap * larger(quotient, splat(kLeastLogWeight)));
-    }
-    weight_ = weights.total();
-    weighted_ = -products.total();
-    rest_ = scan_.approximate().sum - approximate.total();
-    rest_product_ = scan_.product() - approximate_products.total();
-  }
-
-  // What an approximate sum is over the right one, of weights relative to the maximum's.
-  double least_ratio() const {
-    return kLeastRatio * (1 - kQuotients) * std::exp(double{scan_.approximate().maximum});
-  }
-  double largest_ratio() const {
-    return kLargestRatio * (1 + kQuotients) * std::exp(double{scan_.approximate().maximum});
-  }
-
-  /// Of exp(y), over the row.
-  SumBounds sum_bounds() const {
-    const double rounding = kRounding * scan_.approximate().sum;
-    const double least = std::max(0.0, rest_ - rounding) / largest_ratio();
-    const double most = (rest_ + rounding) / least_ratio();
-    return {(weight_ + least) * (1 - kSumMargin), (weight_ + most) * (1 + kSumMargin)};
-  }
-
-  /// Of y, each as often as it weighs. What is not gathered draws the mean down, with more weight
-  /// the more, if all of it is below the mean.
-  Between mean_bounds() const {
-    const double maximum{scan_.approximate().maximum};
-    const double rounding = kRounding * scan_.approximate().sum;
-    const double size = (3 * std::fabs(maximum) + 1) * scan_.approximate().sum;
-    const double product_rounding = 2 * kRounding * (size + std::fabs(scan_.product()));
-    const double product = maximum * rest_ - rest_product_;  // with -y
-    const auto mean_with = [&](double ratio, double rest_ratio, double sign) {
-      const double rest = std::max(0.0, rest_ - sign * rounding);
-      const double rest_product = std::max(0.0, product + sign * product_rounding);
-      return -(weighted_ + rest_product / ratio) / (weight_ + rest / rest_ratio) *
-             (1 + sign * (kSlack + 2 * kSumMargin));
-    };
-    const double least = least_ratio();
-    const double largest = largest_ratio();
-    const Between mean{mean_with(least, least, 1), mean_with(largest, largest, -1)};
-    return value_below() <= mean.least
-               ? mean
-               : Between{mean_with(least, largest, 1), mean_with(largest, least, -1)};
-  }
+  static constexpr double kSlack = WeighedValues<Type>::kSlack;
 
   // What filters make of it.
 
-  double value_at(double y) const { return double{maximum_} + double{temperature_} * y; }
-  Between values_at(const Between& y) const { return {value_at(y.least), value_at(y.most)}; }
-
-  Between deviation_bound() const {
-    const double below = filters_[kTopNSigma] * scan_.deviation();
-    const double margin = 5e-5 * below + 1e-6 * std::fabs(double{maximum_});
-    return Between{-below - margin, -below + margin} + double{maximum_};
+  Between values_at(const Between& y) const {
+    return {weighed_.value_at(y.least), weighed_.value_at(y.most)};
   }
 
-  size_t count_from(float least) const {
-    return count_at_least(values_, (count_ + kLine - 1) / kLine * kLine, least);
+  Between deviation_bound() const {
+    const double below = filters_[kTopNSigma] * scanned_.deviation;
+    const double margin = 5e-5 * below + 1e-6 * std::fabs(double{maximum_});
+    return Between{-below - margin, -below + margin} + double{maximum_};
   }
 
   /// The least value that is at least as large as a bound, wherever that lies, or anything not
@@ -205,7 +98,7 @@ class RangeBounds {
     lowest_ = std::min(lowest_, lowest);
     const auto least = static_cast<float>(std::min(lowest, double{most}));
     const auto last = static_cast<float>(std::min(bound.most + margin, double{most}));
-    if (!(least > bound_) || count_from(least) != count_from(last)) {
+    if (!(least > weighed_.bound()) || weighed_.count_from(least) != weighed_.count_from(last)) {
       return std::nullopt;
     }
     return last;
@@ -215,9 +108,9 @@ class RangeBounds {
     lowest_ = kInfinity;
     ValueRange range{-kInfinity, maximum_};
     const Between log_sum{std::log(sum.least), std::log(sum.most)};
-    const Between mean = mean_.has_value()  ? *mean_
-                         : scan_.has_mean() ? mean_bounds()
-                                            : Between{0, 0};
+    const Between mean = mean_.has_value()   ? *mean_
+                         : scanned_.has.mean ? weighed_.mean_bounds()
+                                             : Between{0, 0};
     if (filters_.is_typical()) {
       const std::optional<ValueRange> typical = nearest(mean, sum);
       if (!typical.has_value()) {
@@ -260,19 +153,10 @@ class RangeBounds {
     return is_decided ? std::optional(range) : std::nullopt;
   }
 
-  /// Calls `visit` with vectors of what was gathered: values, y, weights.
-  template <typename Visit>
-  void for_gathered(Visit visit) const {
-    for (size_t i = 0; i < count_; i += kLanes) {
-      visit(load_floats(values_ + i), load_floats(work_.room_values[0] + i),
-            load_floats(work_.room_weights[0] + i));
-    }
-  }
-
   /// The least value from `enough` to `most`, or `most`.
   float least_from(float enough, float most) const {
     Floats least = splat(most);
-    for_gathered([&](const Floats& values, const Floats&, const Floats&) {
+    weighed_.for_gathered([&](const Floats& values, const Floats&, const Floats&) {
       const Mask is_enough = is_at_least(values, splat(enough));
       least = smaller(select(is_enough, values, splat(most)), least);
     });
@@ -287,22 +171,17 @@ class RangeBounds {
     const Floats center = splat(static_cast<float>(middle));
     const double enough = target * 0.5 * (sum.least + sum.most);
     double near = 0;
-    double far = std::max(-middle, middle - value_below());
+    double far = std::max(-middle, middle - weighed_.value_below());
     for (int step = 0; step < kSteps; ++step) {
       const double distance = 0.5 * (near + far);
       const Floats bound = splat(static_cast<float>(distance));
       Sum within;
-      for_gathered([&](const Floats&, const Floats& y, const Floats& weight) {
+      weighed_.for_gathered([&](const Floats&, const Floats& y, const Floats& weight) {
         within.add(select(is_at_least(bound, absolute(y - center)), weight, Floats{}));
       });
       (within.total() < enough ? near : far) = distance;
     }
     return prove(static_cast<float>(far), center, mean, sum);
-  }
-
-  /// The y of what was not gathered is no more.
-  double value_below() const {
-    return (double{bound_} - double{maximum_}) / double{temperature_} + kSlack;
   }
 
   /// The values within a distance of the center, if these are what is kept for every mean and sum
@@ -315,7 +194,7 @@ class RangeBounds {
     Floats most = lowest;
     Floats least_value = highest;
     Floats most_value = lowest;
-    for_gathered([&](const Floats& values, const Floats& y, const Floats&) {
+    weighed_.for_gathered([&](const Floats& values, const Floats& y, const Floats&) {
       const Mask is_near = is_at_least(splat(distance), absolute(y - center));
       least = smaller(select(is_near, y, highest), least);
       most = larger(select(is_near, y, lowest), most);
@@ -332,7 +211,7 @@ class RangeBounds {
     Sum weights;
     Sum firsts;
     Sum lasts;
-    for_gathered([&](const Floats&, const Floats& y, const Floats& weight) {
+    weighed_.for_gathered([&](const Floats&, const Floats& y, const Floats& weight) {
       const Mask is_less = is_greater(splat(first), y);
       const Mask is_more = is_greater(y, splat(last));
       below = larger(select(is_less, y, lowest), below);
@@ -341,7 +220,7 @@ class RangeBounds {
       firsts.add(select(is_equal(y, splat(first)), weight, Floats{}));
       lasts.add(select(is_equal(y, splat(last)), weight, Floats{}));
     });
-    const double before = std::max(double{largest_lane(below)}, value_below());
+    const double before = std::max(double{largest_lane(below)}, weighed_.value_below());
     const double behind{-largest_lane(-above)};
     const double slack = kSlack * (1 - before);
     const double target = filters_[kTypicalP];
@@ -362,21 +241,12 @@ class RangeBounds {
                : std::nullopt;
   }
 
-  const Row<Type>& row_;
   const RangeFilters& filters_;
-  const RangeScan<Type>& scan_;
-  const Groups groups_;
-  Workspace& work_;
+  const ScannedRow& scanned_;
+  WeighedValues<Type>& weighed_;
   const float temperature_;
   const float maximum_;
-  float bound_ = kInfinity;   // above it all are gathered
-  float floor_ = -kInfinity;  // nobody asks what is kept below
-  const float* values_ = nullptr;
-  size_t count_ = 0;
-  double weight_ = 0;    // of what is gathered
-  double weighted_ = 0;  // the sum of its -y
-  double rest_;          // approximate sums of the others
-  double rest_product_;
+  float floor_ = -kInfinity;     // nobody asks what is kept below
   double lowest_ = kInfinity;    // that was asked about
   std::optional<Between> mean_;  // of y, where it is known exactly
 };

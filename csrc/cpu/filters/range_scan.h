@@ -2,6 +2,10 @@
 // moments of its values, as far as they are asked for.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
 #include "cpu/rows/deviation.h"
 #include "cpu/rows/range_filters.h"
 #include "cpu/rows/scan.h"
@@ -9,29 +13,38 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
+/// What these ask for.
+inline Scanned scanned_for(const RangeFilters& filters) {
+  return {.mean = filters.is_typical() || filters.is_on(kEtaCutoff),
+          .sum = filters.weighs(),
+          .deviation = filters.is_on(kTopNSigma)};
+}
+
 template <typename Type>
 class RangeScan {
  public:
-  /// Of sums of cheap exponentials: what float32 may round of them.
-  static constexpr size_t kFlushed = 16;  // chunks that are added up in it
-  static constexpr double kRounding = (kFlushed + kChunkLines + 16) * 0x1p-24;
+  RangeScan(const Row<Type>& row, const Groups& groups, float temperature, const Scanned& wanted)
+      : row_(row), groups_(groups), found_{.has = wanted, .quotients = {0.0F, temperature}} {}
 
-  RangeScan(const Row<Type>& row, const RangeFilters& filters, const Groups& groups)
-      : row_(row),
-        groups_(groups),
-        temperature_(filters.temperature()),
-        inverse_(1.0F / temperature_),
-        has_mean_(filters.is_typical() || filters.is_on(kEtaCutoff)),
-        has_sum_(filters.weighs()),
-        has_deviation_(filters.is_on(kTopNSigma)) {}
-
-  /// Fills the maxima of groups. Returns whether what was found of the row may be used.
-  bool scan() {
-    if (has_mean_) {
-      return temperature_ == 1.0F ? scan_weights<true, true>() : scan_weights<true, false>();
+  /// Fills the maxima of groups. None where what is found of the row may not be used.
+  std::optional<ScannedRow> scan() {
+    if (!found_.quotients.are_exact() || !scan_row()) {
+      return std::nullopt;
     }
-    if (has_sum_) {
-      return temperature_ == 1.0F ? scan_weights<false, true>() : scan_weights<false, false>();
+    found_.deviation = moments_.deviation();
+    return found_;
+  }
+
+ private:
+  bool scan_row() {
+    if (found_.has.mean || found_.has.sum) {
+      // Without a reference, products take an operation less.
+      const bool is_whole = found_.has.mean && found_.temperature() == 1.0F;
+      if (!refer_to(is_whole ? 0.0F : guess_reference()) || !weigh()) {
+        return false;
+      }
+      return is_within_range(found_.approximate) ||
+             (refer_to(found_.maximum) && weigh() && is_within_range(found_.approximate));
     }
     StatusOf<Type> seen;
     Floats largest = splat(-kInfinity);
@@ -40,32 +53,40 @@ class RangeScan {
           larger(largest, scan_chunk<Type>(row_.chunk(index), groups_, maxima_of(index), seen));
       add_moments(index, largest);
     }
-    maximum_ = largest_lane(largest);
+    found_.maximum = largest_lane(largest);
     return seen.status() == RowStatus::kOk && knows_deviation();
   }
 
-  float maximum() const { return maximum_; }
-  bool has_mean() const { return has_mean_; }
-  bool has_sum() const { return has_sum_; }
-
-  /// A logit divided by the temperature, nearly.
-  ASCEND_SAMPLE_INLINE Floats quotient(const Floats& values) const {
-    return temperature_ == 1.0F ? values : values * splat(inverse_);
+  /// Sets what values are relative to. Returns whether quotients are known well then.
+  bool refer_to(float reference) {
+    found_.quotients = {reference, found_.temperature()};
+    return found_.quotients.are_exact();
   }
 
-  /// The largest quotient, and the sum of their approximate exponentials.
-  const ApproximateSum& approximate() const { return approximate_; }
-  /// The sum of their products with the quotients.
-  double product() const { return product_; }
-  double deviation() const { return moments_.deviation(); }
+  /// So far above the largest of the first logits that the largest of all is likely where an
+  /// approximate sum has a meaning.
+  float guess_reference() const {
+    Floats largest = splat(-kInfinity);
+    const size_t lines = std::min(row_.lines(), kChunkLines);
+    for (size_t line = 0; line < lines; ++line) {
+      const Line logits = Type::load(row_.line(line));
+      largest = larger(logits.first, larger(logits.second, largest));
+    }
+    const float guess = largest_lane(largest) - (kLowestMaximum + 1) * found_.temperature();
+    return std::isfinite(guess) ? guess : 0.0F;
+  }
 
- private:
-  /// Weighs all chunks: in a hurry, but for the last one, if the mean is asked for, whose products
-  /// tell of what is no number.
-  template <bool kHasMean, bool kIsWhole>
-  bool scan_weights() {
-    return (kHasMean && scan_chunks<kHasMean, kIsWhole, true>()) ||
-           scan_chunks<kHasMean, kIsWhole, false>();
+  bool weigh() {
+    if (!found_.has.mean) {
+      return scan_chunks<false, false, false>();
+    }
+    return found_.quotients.are_values() ? weigh_with_mean<true>() : weigh_with_mean<false>();
+  }
+
+  /// Weighs all chunks: in a hurry, but for the last one, if products tell of what is no number.
+  template <bool kIsWhole>
+  bool weigh_with_mean() {
+    return scan_chunks<true, kIsWhole, true>() || scan_chunks<true, kIsWhole, false>();
   }
 
   template <bool kHasMean, bool kIsWhole, bool kIsHasty>
@@ -74,12 +95,12 @@ class RangeScan {
     Floats largest = splat(-kInfinity);
     Line sums{};
     Line products{};
-    approximate_ = {};
-    product_ = 0;
+    found_.approximate = {};
+    found_.product = 0;
     moments_ = {};
     const auto flush = [&] {
-      approximate_.sum += sum_lanes(sums.first) + sum_lanes(sums.second);
-      product_ += sum_lanes(products.first) + sum_lanes(products.second);
+      found_.approximate.sum += sum_lanes(sums.first) + sum_lanes(sums.second);
+      found_.product += sum_lanes(products.first) + sum_lanes(products.second);
       sums = Line{};
       products = Line{};
     };
@@ -90,21 +111,20 @@ class RangeScan {
       } else {  // it ends with -inf
         weigh_chunk<kHasMean, kIsWhole, false>(index, seen, largest, sums, products);
       }
-      if (index % kFlushed == kFlushed - 1) {
+      if (index % ScannedRow::kFlushed == ScannedRow::kFlushed - 1) {
         flush();
-        if (kIsHasty && product_ != product_) {
+        if (kIsHasty && found_.product != found_.product) {
           return false;
         }
       }
-      if (has_deviation_) {
+      if (found_.has.deviation) {
         add_moments(index, largest);
       }
     }
     flush();
-    maximum_ = largest_lane(largest);
-    approximate_.maximum = maximum_ / temperature_;
-    return product_ == product_ && seen.status() == RowStatus::kOk &&
-           is_within_range(approximate_) && knows_deviation();
+    found_.maximum = largest_lane(largest);
+    found_.approximate.maximum = found_.quotients.exactly(found_.maximum);
+    return found_.product == found_.product && seen.status() == RowStatus::kOk && knows_deviation();
   }
 
   /// Adds a chunk to sums and products. In a hurry, with nothing but these for what is no number.
@@ -115,15 +135,18 @@ class RangeScan {
     float* maxima = maxima_of(index);
     Line of_chunk{};
     Line products_of_chunk{};
-    const auto add = [this](const Floats& values, Floats& most, Floats& sum, Floats& product) {
+    const Quotients quotients = found_.quotients;
+    const auto add = [&quotients](const Floats& values, Floats& most, Floats& sum,
+                                  Floats& product) {
       most = larger(values, most);
-      const Floats quotient = kIsWhole ? values : values * splat(inverse_);
-      const Floats weight = approximate_exp(quotient);
+      const Floats weight =
+          kIsWhole ? approximate_exp(values) : quotients.approximate_exp_of(values);
       sum = sum + weight;
-      if constexpr (kIsHasty) {
-        product = fused(weight, quotient, product);
-      } else if constexpr (kHasMean) {  // what weighs nothing may be -inf
-        product = fused(weight, larger(quotient, splat(kLeastLogWeight)), product);
+      if constexpr (kHasMean) {
+        const Floats exponent = kIsWhole ? values : quotients.of(values);
+        // What weighs nothing may be -inf.
+        product =
+            fused(weight, kIsHasty ? exponent : larger(exponent, splat(kLeastLogWeight)), product);
       }
     };
     for (size_t block = 0; block < kChunkLines; block += groups_.lines) {
@@ -170,7 +193,7 @@ class RangeScan {
   /// center are rounded more, and where some are -inf it is not known.
   bool knows_deviation() const {
     constexpr double kLeastPart = 0.2;
-    if (!has_deviation_) {
+    if (!found_.has.deviation) {
       return true;
     }
     const double deviation = moments_.deviation();
@@ -179,14 +202,7 @@ class RangeScan {
 
   const Row<Type>& row_;
   const Groups groups_;
-  const float temperature_;
-  const float inverse_;
-  const bool has_mean_;
-  const bool has_sum_;
-  const bool has_deviation_;
-  float maximum_ = -kInfinity;
-  ApproximateSum approximate_{};
-  double product_ = 0;
+  ScannedRow found_;
   float center_ = 0;
   Moments moments_{};
 };

@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "cpu/draws/segments.h"
-#include "cpu/filters/histogram_filters.h"
-#include "cpu/filters/min_p.h"
+#include "cpu/filters/nucleus_draw.h"
 #include "cpu/filters/range_bounds.h"
+#include "cpu/filters/range_scan.h"
 #include "cpu/filters/sorted.h"
 #include "cpu/filters/top_k.h"
 #include "cpu/rows/value_range.h"
@@ -26,16 +26,16 @@ class RangedDraw {
         arguments_(arguments),
         scratch_(scratch),
         work_(work),
-        groups_{kSegmentLines, work.maxima},
-        scan_(row, filters, groups_) {}
+        groups_{kSegmentLines, work.maxima} {}
 
   /// The drawn id, and the row's status; none where a copy of the row is drawn from, which is
   /// always right.
   std::optional<size_t> draw() {
-    if (!is_served() || !scan_.scan()) {
+    if (!is_served() || !scan()) {
       return std::nullopt;
     }
-    RangeBounds<Type> bounds(row_, filters_, scan_, groups_, work_);
+    WeighedValues<Type> weighed(row_, *scanned_, groups_, work_);
+    RangeBounds<Type> bounds(filters_, weighed);
     Candidates first{};
     std::optional<ValueRange> range;
     if (uses_k()) {
@@ -45,19 +45,22 @@ class RangedDraw {
     if (!range.has_value()) {
       range = bounds.find();
     }
-    if (!range.has_value() && scan_.has_sum()) {
+    if (!range.has_value() && scanned_->has.sum) {
       range = find_exactly(bounds);
     }
     if (!range.has_value()) {
       return std::nullopt;
     }
-    if (arguments_.needs_list() && !uses_k() && range->most < scan_.maximum()) {
+    if (arguments_.needs_list() && !uses_k() && range->most < scanned_->maximum) {
       return std::nullopt;  // what is listed has no end above
     }
     arguments_.range = *range;
     arguments_.status.front() = RowStatus::kOk;
-    return uses_k() ? draw_sorted(first, bounds.count_above(*range))
-                    : (arguments_.uses_p() ? draw_nucleus() : draw_segmented());
+    if (uses_k()) {
+      return draw_sorted(first, bounds.count_above(*range));
+    }
+    return arguments_.uses_p() ? NucleusDraw<Type>(weighed, *range, arguments_, work_).draw()
+                               : draw_segmented();
   }
 
  private:
@@ -65,16 +68,20 @@ class RangedDraw {
 
   /// Whether there is a way for this row.
   bool is_served() const {
-    if (!arguments_.is_drawn() || arguments_.wants_kept() || arguments_.keeps_best() ||
-        !filters_.is_ordinary()) {
+    if (!arguments_.is_drawn() || arguments_.wants_kept() || arguments_.keeps_best()) {
       return false;
     }
     if (uses_k()) {
       return arguments_.k <= int32_t{kFewSorted} && are_enough(static_cast<size_t>(arguments_.k));
     }
-    const bool is_cut_by_k = arguments_.k >= 1 && arguments_.k < int64_t(row_.vocab_size());
-    const bool is_counted = kHasFewValues<Type> && filters_.temperature() == 1.0F;
-    return !is_cut_by_k && (is_counted || !arguments_.uses_p());
+    return arguments_.k < 1 || arguments_.k >= int64_t(row_.vocab_size());
+  }
+
+  bool scan() {
+    Scanned wanted = scanned_for(filters_);
+    wanted.sum |= arguments_.uses_p() && !uses_k();
+    scanned_ = RangeScan<Type>(row_, groups_, filters_.temperature(), wanted).scan();
+    return scanned_.has_value();
   }
 
   /// By exact weights, of rows that bounds have left undecided; none where top-k would have to know
@@ -85,7 +92,7 @@ class RangedDraw {
       return found;
     }
     const ValueRange range = search.find();  // a tie, but for rounding
-    return uses_k() && range.most != scan_.maximum() ? std::nullopt : std::optional(range);
+    return uses_k() && range.most != scanned_->maximum ? std::nullopt : std::optional(range);
   }
 
   /// Top-k's, and as many more as may be excluded above them.
@@ -119,29 +126,6 @@ class RangedDraw {
     return sample_sorted(found, found.values[0], arguments_.uses_p(), arguments_, work_);
   }
 
-  /// Top-p alone.
-  std::optional<size_t> draw_nucleus() {
-    if constexpr (kHasFewValues<Type>) {
-      const auto try_above = [&](float low) {
-        History unused;
-        return HistogramFilters<Type>(row_, arguments_, scratch_, work_)
-            .try_top_p(scan_.approximate(), groups_, low, unused);
-      };
-      // Bounds of the sum are of all that is below what is looked at: that is of the range then.
-      const float least = arguments_.range.least;
-      if (least > -kInfinity) {
-        return try_above(next_below(least));
-      }
-      for (const size_t many : {kMostCandidates / 8, kMostCandidates}) {
-        const size_t count = std::min(many, count_maxima() / 4 + 1);
-        if (const auto drawn = try_above(find_bound(row_, groups_, count, work_))) {
-          return drawn;
-        }
-      }
-    }
-    return std::nullopt;
-  }
-
   /// No other filter, or min-p.
   size_t draw_segmented() {
     const ValueRange& range = arguments_.range;
@@ -162,7 +146,24 @@ class RangedDraw {
   Scratch& scratch_;
   Workspace& work_;
   const Groups groups_;
-  RangeScan<Type> scan_;
+  std::optional<ScannedRow> scanned_;
 };
+
+/// The draw from the nucleus of a row that was not scanned yet; none where bounds do not decide it.
+template <typename Type>
+std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arguments,
+                                   Workspace& work) {
+  const Groups groups{kSegmentLines, work.maxima};
+  const auto scanned = RangeScan<Type>(row, groups, arguments.temperature, {.sum = true}).scan();
+  if (!scanned.has_value()) {
+    return std::nullopt;
+  }
+  if (!arguments.status.empty()) {
+    arguments.status.front() = RowStatus::kOk;
+  }
+  WeighedValues<Type> weighed(row, *scanned, groups, work);
+  const ValueRange all{-kInfinity, scanned->maximum};
+  return NucleusDraw<Type>(weighed, all, arguments, work).draw();
+}
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -95,21 +95,6 @@ struct PartialSum {
   double approximate;
 };
 
-/// Bounds of the sum of exp(logit - maximum).
-struct SumBounds {
-  double least;
-  double most;
-};
-
-/// Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
-inline constexpr double kSumMargin = 4e-6;
-
-/// Bounds the sum of a row by what was added up of it: for ends that bounds from cheap exponentials
-/// leave open.
-inline SumBounds bound_sum(const RowSum& row_sum) {
-  return {row_sum.sum * (1 - kSumMargin), row_sum.sum * (1 + kSumMargin)};
-}
-
 /// Bounds the sum of a row of so many chunks, where a part is known.
 inline SumBounds bound_sum(const ApproximateSum& approximate, const PartialSum& known,
                            size_t chunks) {

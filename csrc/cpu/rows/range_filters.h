@@ -34,11 +34,6 @@ class RangeFilters {
   bool is_typical() const { return (*this)[kTypicalP] < 1.0; }
   float temperature() const { return temperature_; }
 
-  /// Whether quotients by the temperature are known well by its inverse.
-  bool is_ordinary() const {
-    return std::isnormal(temperature_) && std::isnormal(1.0F / temperature_);
-  }
-
   /// Whether any needs more than the largest value and the deviation.
   bool weighs() const {
     return is_typical() || is_on(kEpsilonCutoff) || is_on(kEtaCutoff) || is_on(kTopA) ||

@@ -1,6 +1,8 @@
 // The one pass over a row: its maximum, the maxima of groups of its logits, and its softmax's sum.
 #pragma once
 
+#include <cmath>
+
 #include "cpu/rows/row.h"
 #include "cpu/vectors/exponential.h"
 
@@ -76,6 +78,21 @@ struct RowSum {
   double sum;  // of exp(logit - maximum)
 };
 
+/// Bounds of the sum of exp(logit - maximum).
+struct SumBounds {
+  double least;
+  double most;
+};
+
+/// Covers how far the exact sum may be off, and what rounding probabilities to float32 does.
+inline constexpr double kSumMargin = 4e-6;
+
+/// Bounds the sum of a row by what was added up of it: for ends that bounds from cheap exponentials
+/// leave open.
+inline SumBounds bound_sum(const RowSum& row_sum) {
+  return {row_sum.sum * (1 - kSumMargin), row_sum.sum * (1 + kSumMargin)};
+}
+
 /// The rows whose approximate sum means anything: their exponentials stay far from float32's
 /// limits.
 inline constexpr float kLowestMaximum = -40.0F;
@@ -91,6 +108,66 @@ struct ApproximateSum {
 inline bool is_within_range(const ApproximateSum& approximate) {
   return approximate.maximum >= kLowestMaximum && approximate.maximum <= kHighestMaximum;
 }
+
+/// (value - reference) / temperature, nearly.
+class Quotients {
+ public:
+  Quotients(float reference, float temperature)
+      : temperature_(temperature),
+        reference_(reference),
+        inverse_(1.0F / temperature),
+        shift_(-reference * inverse_) {}
+
+  float temperature() const { return temperature_; }
+  float shift() const { return shift_; }
+
+  /// Whether they are known well.
+  bool are_exact() const {
+    constexpr float kMostShift = 256;
+    return std::isnormal(temperature_) && std::isnormal(inverse_) &&
+           std::fabs(shift_) <= kMostShift;
+  }
+  /// Whether they are the values themselves.
+  bool are_values() const { return temperature_ == 1.0F && shift_ == 0.0F; }
+
+  ASCEND_SAMPLE_INLINE Floats of(const Floats& values) const {
+    return fused(values, splat(inverse_), splat(shift_));
+  }
+  ASCEND_SAMPLE_INLINE Floats approximate_exp_of(const Floats& values) const {
+    return approximate_exp(values, splat(kExponentE * inverse_),
+                           splat(kExponentBias + kExponentE * shift_));
+  }
+  float exactly(float value) const { return (value - reference_) / temperature_; }
+
+ private:
+  float temperature_;
+  float reference_;
+  float inverse_;
+  float shift_;
+};
+
+/// What a pass finds of a row beside maxima.
+struct Scanned {
+  bool mean = false;
+  bool sum = false;
+  bool deviation = false;
+};
+
+/// What it has found.
+struct ScannedRow {
+  Scanned has;
+  Quotients quotients;
+  float maximum = -kInfinity;       // of the values
+  ApproximateSum approximate = {};  // of exp(quotient), and the largest one
+  double product = 0;               // the sum of approximate exp(quotient) * quotient
+  double deviation = 0;             // of the values
+
+  /// Of sums of approximate exponentials: what float32 may round of them.
+  static constexpr size_t kFlushed = 16;  // chunks that are added up in it
+  static constexpr double kRounding = (kFlushed + kChunkLines + 16) * 0x1p-24;
+
+  float temperature() const { return quotients.temperature(); }
+};
 
 /// The softmax's probability of a value, rounded as the reference does.
 ASCEND_SAMPLE_INLINE float probability_of(float value, const RowSum& row_sum) {

@@ -5,8 +5,11 @@
 
 #include <span>
 
+#include "cpu/rows/cut.h"
 #include "cpu/rows/formats.h"
 #include "cpu/rows/workspace.h"
+#include "cpu/vectors/exponential.h"
+#include "cpu/vectors/total_order.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -19,6 +22,17 @@ inline float divide(const float* logits, size_t count, float maximum, float temp
     out[i] = is_kept ? logits[i] : (logits[i] - maximum) / temperature;
   }
   return is_kept ? maximum : 0.0F;
+}
+
+/// Where min-p alone would end: by weights in float64.
+inline Cut cut_of_min_p(float min_p, float maximum, float temperature, size_t vocab_size) {
+  const auto stays = [&](float value) {
+    float quotient = value;
+    const float shift =
+        temperature == 1.0F ? maximum : divide(&value, 1, maximum, temperature, &quotient);
+    return exp_not_positive(double{quotient} - double{shift}) >= double{min_p};
+  };
+  return {next_above(last_before(-kInfinity, maximum, stays)), vocab_size - 1};
 }
 
 /// Divides a row whose maximum is finite; -inf divided by +inf is NaN, which counts as -inf too.

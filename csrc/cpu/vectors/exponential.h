@@ -38,13 +38,18 @@ ASCEND_SAMPLE_INLINE Floats exp_not_positive(const Floats& x) {
 #endif
 }
 
+inline constexpr float kExponentOne = 0x1p23F;  // of the exponent of a float
+inline constexpr float kExponentBias = 127 * kExponentOne;
+inline constexpr float kExponentE = 0x1.715476p+0F * kExponentOne;  // log2(e)
+
 /// exp(x) within the factors below, in four operations: an integer that grows like x log2(e), taken
 /// as the exponent and mantissa of a float, interpolates 2^t between whole t. 0 for NaN and below
-/// -88.03, where a row with a maximum in the range below has nothing that counts.
-ASCEND_SAMPLE_INLINE Floats approximate_exp(const Floats& x) {
-  constexpr float kOne = 0x1p23F;      // of the exponent
-  constexpr float kBias = 127 * kOne;  // of the exponent
-  return floats_of(convert_not_negative(fused(x, splat(0x1.715476p+0F * kOne), splat(kBias))));
+/// -88.03, where a row with a maximum in the range below has nothing that counts. With another
+/// factor and bias x is multiplied and shifted in the same operations.
+ASCEND_SAMPLE_INLINE Floats approximate_exp(const Floats& x,
+                                            const Floats& factor = splat(kExponentE),
+                                            const Floats& bias = splat(kExponentBias)) {
+  return floats_of(convert_not_negative(fused(x, factor, bias)));
 }
 
 /// approximate_exp(x) / exp(x) is at most 1.0615 (the chord over the curve, at t = 0.53) and at

@@ -1,0 +1,178 @@
+// The values of a row above a bound, weighed exactly, and the bounds that this leaves to the row's
+// sum and to the mean of its y, from cheap exponentials of the others.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/rows/hits.h"
+#include "cpu/rows/range_filters.h"
+#include "cpu/rows/scan.h"
+#include "cpu/rows/workspace.h"
+
+namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
+
+/// What a number is between.
+struct Between {
+  double least;
+  double most;
+
+  Between operator+(double number) const { return {least + number, most + number}; }
+};
+
+/// A value weighs exp(y), where y = (value - maximum) / temperature.
+template <typename Type>
+class WeighedValues {
+ public:
+  static constexpr double kSlack = 1e-5;  // more than rounding changes of a weight
+
+  /// The row is scanned, with these groups.
+  WeighedValues(const Row<Type>& row, const ScannedRow& scanned, const Groups& groups,
+                Workspace& work)
+      : row_(row),
+        scanned_(scanned),
+        groups_(groups),
+        work_(work),
+        temperature_(scanned.temperature()),
+        maximum_(scanned.maximum),
+        rest_(scanned.approximate.sum),
+        rest_product_(scanned.product) {}
+
+  const Row<Type>& row() const { return row_; }
+  const Groups& groups() const { return groups_; }
+  const ScannedRow& scanned() const { return scanned_; }
+
+  // What is gathered.
+
+  /// A little below a value.
+  static float first_bound(double value) {
+    return static_cast<float>(value - kSlack * (1 + std::fabs(value)));
+  }
+
+  /// Gathers the values above a bound, with what is asked of their weights.
+  void gather(float bound) {
+    hit_above(row_, groups_, bound, work_.hits);
+    weigh(work_.values, copy_hit_values(row_, work_.hits, work_.values), bound);
+  }
+
+  /// The same where all values above a bound are gathered already, with -inf behind them.
+  void weigh(const float* values, size_t count, float bound) {
+    bound_ = bound;
+    values_ = values;
+    count_ = count;
+    if (!scanned_.has.sum) {
+      return;
+    }
+    Sum weights;
+    Sum approximate;
+    Sum products;
+    Sum approximate_products;
+    const Floats reference = splat(maximum_);
+    const Floats divisor = splat(temperature_);
+    for (size_t i = 0; i < count_; i += kLanes) {
+      const Floats values = load_floats(values_ + i);
+      const Floats y = (values - reference) / divisor;
+      const Floats weight = weight_of(y);
+      store(work_.room_values[0] + i, y);
+      store(work_.room_weights[0] + i, weight);
+      weights.add(weight);
+      const Floats limited = larger(y, splat(kLeastLogWeight));
+      products.add(weight * limited);
+      const Floats quotient = scanned_.quotients.of(values);
+      const Floats cheap = scanned_.quotients.approximate_exp_of(values);
+      approximate.add(cheap);
+      approximate_products.add(cheap * larger(quotient, splat(kLeastLogWeight)));
+    }
+    weight_ = weights.total();
+    weighted_ = -products.total();
+    rest_ = scanned_.approximate.sum - approximate.total();
+    rest_product_ = scanned_.product - approximate_products.total();
+  }
+
+  /// All values above it are gathered.
+  float bound() const { return bound_; }
+  size_t count() const { return count_; }
+  double weight() const { return weight_; }
+
+  size_t count_from(float least) const {
+    return count_at_least(values_, (count_ + kLine - 1) / kLine * kLine, least);
+  }
+
+  /// Calls `visit` with vectors of what was gathered: values, y, weights.
+  template <typename Visit>
+  void for_gathered(Visit visit) const {
+    for (size_t i = 0; i < count_; i += kLanes) {
+      visit(load_floats(values_ + i), load_floats(work_.room_values[0] + i),
+            load_floats(work_.room_weights[0] + i));
+    }
+  }
+
+  // What it tells of the row.
+
+  double value_at(double y) const { return double{maximum_} + double{temperature_} * y; }
+
+  /// The y of what was not gathered is no more.
+  double value_below() const {
+    return (double{bound_} - double{maximum_}) / double{temperature_} + kSlack;
+  }
+
+  /// Of exp(y), over the row.
+  SumBounds sum_bounds() const {
+    const double rounding = kRounding * scanned_.approximate.sum;
+    const double least = std::max(0.0, rest_ - rounding) / largest_ratio();
+    const double most = (rest_ + rounding) / least_ratio();
+    return {(weight_ + least) * (1 - kSumMargin), (weight_ + most) * (1 + kSumMargin)};
+  }
+
+  /// Of y, each as often as it weighs. What is not gathered draws the mean down, with more weight
+  /// the more, if all of it is below the mean.
+  Between mean_bounds() const {
+    const double maximum{scanned_.approximate.maximum};
+    const double rounding = kRounding * scanned_.approximate.sum;
+    const double size = (3 * std::fabs(maximum) + 1) * scanned_.approximate.sum;
+    const double shift =
+        0x1p-21 * std::fabs(double{scanned_.quotients.shift()}) * scanned_.approximate.sum;
+    const double product_rounding = 2 * kRounding * (size + std::fabs(scanned_.product)) + shift;
+    const double product = maximum * rest_ - rest_product_;  // with -y
+    const auto mean_with = [&](double ratio, double rest_ratio, double sign) {
+      const double rest = std::max(0.0, rest_ - sign * rounding);
+      const double rest_product = std::max(0.0, product + sign * product_rounding);
+      return -(weighted_ + rest_product / ratio) / (weight_ + rest / rest_ratio) *
+             (1 + sign * (kSlack + 2 * kSumMargin));
+    };
+    const double least = least_ratio();
+    const double largest = largest_ratio();
+    const Between mean{mean_with(least, least, 1), mean_with(largest, largest, -1)};
+    return value_below() <= mean.least
+               ? mean
+               : Between{mean_with(least, largest, 1), mean_with(largest, least, -1)};
+  }
+
+ private:
+  static constexpr double kRounding = ScannedRow::kRounding;
+  static constexpr double kQuotients = 1e-4;  // what their rounding changes of a weight
+
+  // What an approximate sum is over the right one, of weights relative to the maximum's.
+  double least_ratio() const {
+    return kLeastRatio * (1 - kQuotients) * std::exp(double{scanned_.approximate.maximum});
+  }
+  double largest_ratio() const {
+    return kLargestRatio * (1 + kQuotients) * std::exp(double{scanned_.approximate.maximum});
+  }
+
+  const Row<Type>& row_;
+  const ScannedRow scanned_;
+  const Groups groups_;
+  Workspace& work_;
+  const float temperature_;
+  const float maximum_;
+  float bound_ = kInfinity;
+  const float* values_ = nullptr;
+  size_t count_ = 0;
+  double weight_ = 0;    // of what is gathered
+  double weighted_ = 0;  // the sum of its -y
+  double rest_;          // approximate sums of the others
+  double rest_product_;
+};
+
+}  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET
