@@ -28,20 +28,17 @@ inline float log_prob(double difference, double log_total) {
 /// are added by ascending id: so the sum is a function of the row alone.
 inline void normalize_list(KeptList& list, const Scale& scale, Workspace& work) {
   float* const values = list.log_probs();
-  const auto divided = [&](float value) {
-    return (double{value} - double{scale.maximum}) / double{scale.temperature};
-  };
   double total = 0;
   for (size_t start = 0; start < list.count(); start += kChunk) {
     const size_t size = std::min(kChunk, list.count() - start);
     for (size_t i = 0; i < size; ++i) {
-      work.exponentials[i] = exp_not_positive(divided(values[start + i]));
+      work.exponentials[i] = exp_not_positive(scale.of(values[start + i]));
     }
     total += sum(work.exponentials, size);
   }
   const double log_total = std::log(total);
   for (size_t i = 0; i < list.count(); ++i) {
-    values[i] = log_prob(divided(values[i]), log_total);
+    values[i] = log_prob(scale.of(values[i]), log_total);
   }
 }
 
@@ -202,9 +199,7 @@ class ChanceDraw {
 
   /// The logarithm of the probability of an id.
   float log_prob_of(size_t id) const {
-    const Scale scale = draw_.scale();
-    const double difference = double{draw_.row().value(id)} - double{scale.maximum};
-    return log_prob(difference / double{scale.temperature}, log_total_);
+    return log_prob(draw_.scale().of(draw_.row().value(id)), log_total_);
   }
 
   /// The id that wins the races of segments and of places.

@@ -130,25 +130,41 @@ class NucleusDraw {
     return found;
   }
 
-  /// Where a nucleus ends whose weight is to exceed a target, or min-p times a factor before it;
-  /// none where that is below what is gathered, or among different values of the same y.
+  /// Where what is kept ends, if the nucleus' weight is to exceed a target; none where that is
+  /// below what is gathered, or among different values of the same y.
   std::optional<Cut> cut_at(double target, double min_p_factor) const {
-    const std::optional<Cut> cut = cut_of_nucleus(target);
-    if (!cut.has_value() || !arguments_.uses_min_p()) {
-      return cut;
+    const float least = arguments_.uses_min_p() ? least_of_min_p(min_p_factor) : -kInfinity;
+    if (weight_above(-kInfinity) > target) {
+      const std::optional<Cut> cut = cut_of_nucleus(target);
+      return cut.has_value() && least > cut->value ? cut_from(least) : cut;
     }
-    const Cut other = cut_of_min_p(arguments_.with_min_p_times(min_p_factor).min_p, range_.most,
-                                   weighed_.scanned().temperature(), weighed_.row().vocab_size());
-    return other.value > cut->value ? other : cut;
+    if (has_all_ || least > weighed_.bound()) {
+      return cut_from(std::max(least, range_.least));
+    }
+    return std::nullopt;
   }
 
+  float least_of_min_p(double factor) const {
+    const float min_p = arguments_.with_min_p_times(factor).min_p;
+    return cut_of_min_p(min_p, range_.most, weighed_.scanned().temperature(), last_id()).value;
+  }
+
+  /// All of at least a value, by the least one that there is.
+  Cut cut_from(float value) const {
+    const Floats bounds = splat(value);
+    Floats least = splat(range_.most);
+    weighed_.for_gathered([&](const Floats& values, const Floats&, const Floats&) {
+      least = smaller(select(is_at_least(values, bounds), values, least), least);
+    });
+    return {-largest_lane(-least), last_id()};
+  }
+
+  size_t last_id() const { return weighed_.row().vocab_size() - 1; }
+
+  /// The same of the nucleus alone, whose weight what is gathered exceeds.
   std::optional<Cut> cut_of_nucleus(double target) const {
     constexpr int kSteps = 12;
-    constexpr int kMostSteps = 8;  // from one y to the next
-    const size_t last_id = weighed_.row().vocab_size() - 1;
-    if (weight_above(-kInfinity) <= target) {
-      return has_all_ ? std::optional(Cut{range_.least, last_id}) : std::nullopt;
-    }
+    constexpr int kMostSteps = 8;                               // from one y to the next
     auto low = static_cast<float>(weighed_.value_below() - 1);  // what is above exceeds the target
     float high = 0.0F;                                          // what is above does not
     for (int step = 0; step < kSteps; ++step) {
@@ -158,13 +174,14 @@ class NucleusDraw {
     for (int step = 0; step < kMostSteps; ++step) {
       const Equals equals = equals_at(high);
       const double above = weight_above(equals.y);
-      const double kept = std::floor((target - above) / equals.each) + 1;
+      // The first is kept: sums are rounded less than the slack of targets.
+      const double kept = std::max(1.0, std::floor((target - above) / equals.each) + 1);
       if (kept > static_cast<double>(equals.count)) {
         high = next_below(equals.y);
         continue;
       }
       if (kept == static_cast<double>(equals.count)) {
-        return Cut{equals.least, last_id};
+        return Cut{equals.least, last_id()};
       }
       if (equals.least != equals.most) {
         return std::nullopt;

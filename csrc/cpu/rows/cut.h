@@ -27,6 +27,12 @@ struct ValueRange {
 struct Scale {
   float maximum;
   float temperature;
+
+  /// The exponent, rounded as that of a row that is divided.
+  double of(float logit) const {
+    return temperature == 1.0F ? double{logit} - double{maximum}
+                               : double{(logit - maximum) / temperature};
+  }
 };
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

@@ -1,0 +1,119 @@
+"""Rows with top-p alone draw what the same rows draw without it when all but their nucleus is masked.
+
+The nucleus is found here in float64. The CPU kernel draws between two cuts, where that does, and else searches for the
+end: a token may depend on neither, nor on what else a row asks for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+
+VOCAB_SIZE = 3000
+ROWS = 400
+NEAR = 1e-5
+"""A sum of probabilities is as near to p: rounding decides."""
+
+
+def normal(generator: torch.Generator) -> Tensor:
+    deviations = torch.linspace(0.1, 5, ROWS).unsqueeze(1)
+    return torch.randn(ROWS, VOCAB_SIZE, generator=generator) * deviations
+
+
+def with_ties(generator: torch.Generator) -> Tensor:
+    return torch.randint(-6, 4, (ROWS, VOCAB_SIZE), generator=generator).float()
+
+
+def with_a_tail(generator: torch.Generator) -> Tensor:
+    """Little of it lies where a first look reaches."""
+    logits = torch.rand(ROWS, VOCAB_SIZE, generator=generator) - 8
+    logits[:, 1500:1510] = 3 * torch.rand(ROWS, 10, generator=generator)
+    return logits
+
+
+def masked(generator: torch.Generator) -> Tensor:
+    logits = normal(generator)
+    return logits.masked_fill(torch.rand(ROWS, VOCAB_SIZE, generator=generator) < 0.9, -torch.inf)
+
+
+def late(generator: torch.Generator) -> Tensor:
+    """The first logits tell nothing of the largest."""
+    logits = normal(generator)
+    logits[:, :2048] -= 60
+    return logits
+
+
+KINDS = {kind.__name__: kind for kind in (normal, with_ties, with_a_tail, masked, late)}
+
+
+def nuclei(logits: Tensor, p: float, temperature: float) -> tuple[Tensor, Tensor]:
+    """What top-p keeps, bool [rows, vocab_size], and the rows in which rounding does not decide that, bool [rows]."""
+    logits = logits.float()
+    quotients = (logits - logits.amax(1, keepdim=True)) / temperature
+    ordered = quotients.sort(dim=1, descending=True, stable=True)
+    probabilities = ordered.values.double().softmax(1)
+    sums = probabilities.cumsum(1)
+    is_kept = sums - probabilities <= p
+    return torch.zeros_like(is_kept).scatter_(1, ordered.indices, is_kept), ((sums - p).abs() > NEAR).all(1)
+
+
+def batch_of(params: SamplingParams, rows: int = ROWS) -> SamplingBatch:
+    batch = SamplingBatch(VOCAB_SIZE)
+    batch.extend([replace(params, seed=row) for row in range(rows)])
+    return batch
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("temperature", [1.0, 0.05, 0.7, 30.0])
+@pytest.mark.parametrize("shift", [0.0, 40.0, -70.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_outside_changes_nothing(kind: str, shift: float, temperature: float, dtype: torch.dtype) -> None:
+    logits = (KINDS[kind](torch.Generator().manual_seed(1)) + shift).to(dtype)
+    clear = 0
+    for p in (0.3, 0.9, 0.995):
+        is_kept, is_clear = nuclei(logits, p, temperature)
+        params = SamplingParams(top_p=p, temperature=temperature)
+        drawn = Sampler()(logits, batch_of(params))
+        told = Sampler()(logits, batch_of(replace(params, kept=True)))
+        alone = logits.masked_fill(~is_kept, -torch.inf)
+        expected = Sampler()(alone, batch_of(replace(params, top_p=1.0))).token_ids
+        clear += int(is_clear.sum())
+        assert torch.equal(drawn.token_ids[is_clear], expected[is_clear])
+        assert torch.equal(drawn.token_ids, told.token_ids)
+        assert told.kept is not None
+        assert torch.equal(told.kept.counts[is_clear], is_kept.sum(1)[is_clear].int())
+        assert not drawn.status.any()
+    assert clear > ROWS
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "more", [{"min_p": 0.02}, {"min_p": 0.3}, {"xtc_probability": 1.0, "xtc_threshold": 0.05}, {"epsilon_cutoff": 2e-3}]
+)
+def test_other_filters_beside(more: dict[str, Any], dtype: torch.dtype) -> None:
+    """A range comes before the nucleus, and min-p after it, by the largest weight that is left."""
+    logits = normal(torch.Generator().manual_seed(2)).to(dtype)
+    for temperature in (1.0, 0.6):
+        others = SamplingParams(temperature=temperature, **more)
+        ranged = {name: value for name, value in more.items() if name != "min_p"}
+        batch = batch_of(replace(others, min_p=0.0))
+        left = logits.float() if not ranged else batch.process(logits.float()).logits
+        is_kept, is_clear = nuclei(left, 0.8, temperature)
+        weights = (left.double() / temperature).softmax(1)
+        share = weights / weights.amax(1, keepdim=True)
+        is_kept &= share >= others.min_p
+        is_clear &= ((share - others.min_p).abs() > NEAR).all(1) | (others.min_p == 0)
+        params = replace(others, top_p=0.8)
+        drawn = Sampler()(logits, batch_of(params)).token_ids
+        told = Sampler()(logits, batch_of(replace(params, kept=True)))
+        alone = left.masked_fill(~is_kept, -torch.inf)
+        expected = Sampler()(alone, batch_of(SamplingParams(temperature=temperature))).token_ids
+        assert int(is_clear.sum()) > ROWS // 8
+        assert torch.equal(drawn[is_clear], expected[is_clear])
+        assert torch.equal(drawn, told.token_ids)
