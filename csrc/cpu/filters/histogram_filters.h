@@ -138,35 +138,17 @@ class HistogramFilters {
     }
     histogram_.add(row_, work_.hits);
     histogram_.take(work_.bin_patterns, bins_);
-    const double above = drop_above(arguments_.range.most);
-    while (bins_.size > 0 && bins_.values[bins_.size - 1] < arguments_.range.least) {
-      --bins_.size;
-    }
-    if (bins_.size == 0) {
-      return std::nullopt;
-    }
     const float maximum = bins_.values[0];
     weigh();
     const double known = sum_exponentials(bins_);
-    // Where a range ends above what was looked at, there is no rest.
-    SumBounds sum = arguments_.range.least > low
-                        ? bound_sum(RowSum{maximum, known})
-                        : bound_sum({maximum, approximate.sum},
-                                    {known, sum_approximately(bins_) + above}, row_.chunks());
+    const SumBounds sum =
+        bound_sum({maximum, approximate.sum}, {known, sum_approximately(bins_)}, row_.chunks());
     const auto exponential_of = [this](size_t bin) { return bins_.exponentials[bin]; };
     const auto end_by = [&](double total) {
       return prefix_exceeding(bins_, arguments_.target() * total, exponential_of);
     };
     std::optional<Prefix> least = end_by(sum.least);
     std::optional<Prefix> most = end_by(sum.most);
-    const bool is_open = most.has_value() && least->ranks != most->ranks;
-    if (is_open && arguments_.needs_list() && !(arguments_.range.least > low)) {
-      sum = bound_sum_closely(row_, groups, approximate, work_, [&](const SumBounds& closer) {
-        least = end_by(closer.least);
-        most = end_by(closer.most);
-        return most.has_value() && least->ranks == most->ranks;
-      });
-    }
     if (!most.has_value()) {
       return std::nullopt;
     }
@@ -179,14 +161,10 @@ class HistogramFilters {
       least = staying_of(bins_, *least, arguments_.with_min_p_times(1 + kUnsure));
       most = staying_of(bins_, *most, arguments_.with_min_p_times(1 - kUnsure));
     }
-    if (arguments_.needs_end() && least->ranks != most->ranks) {
+    if (arguments_.wants_kept() && least->ranks != most->ranks) {
       return std::nullopt;
     }
     bins_.keep(*most);
-    if (arguments_.segments.has_value()) {
-      return draw_between(segmented_draw(groups, maximum), cut_of(least->ranks, groups),
-                          cut_of(most->ranks, groups), arguments_, work_);
-    }
     std::optional<size_t> rank = 0;
     if (arguments_.is_drawn()) {
       const auto exponential_of_rank = [&](size_t rank) {
@@ -226,20 +204,6 @@ class HistogramFilters {
     const Prefix kept = arguments_.uses_min_p() ? staying_of(bins_, first, arguments_) : first;
     bins_.keep(kept);
     return kept.ranks;
-  }
-
-  /// Drops the bins above a value. Returns their approximate exponentials.
-  double drop_above(float most) {
-    size_t dropped = 0;
-    double approximate = 0;
-    for (; dropped < bins_.size && bins_.values[dropped] > most; ++dropped) {
-      approximate += static_cast<double>(bins_.counts[dropped]) *
-                     double{largest_lane(approximate_exp(splat(bins_.values[dropped])))};
-    }
-    bins_.values += dropped;
-    bins_.counts += dropped;
-    bins_.size -= dropped;
-    return approximate;
   }
 
   size_t select_nothing() {
@@ -349,7 +313,7 @@ class HistogramFilters {
   }
 
   SegmentedDraw<Type> segmented_draw(const Groups& groups, float maximum) const {
-    return {row_, groups, maximum, 1.0F, *arguments_.segments, work_, 0, arguments_.range.most};
+    return {row_, groups, maximum, 1.0F, *arguments_.segments, work_};
   }
 
   /// What the first ranks are of the row.

@@ -69,7 +69,7 @@ class LargeNucleus {
   std::optional<size_t> try_approximate_sum(const ApproximateSum& approximate,
                                             const PartialSum& known_prefix,
                                             const SumBounds& guess) {
-    if (arguments_.needs_end()) {
+    if (arguments_.wants_kept()) {
       return std::nullopt;
     }
     const double middle = p_ * (guess.least + guess.most) / 2;
@@ -104,11 +104,6 @@ class LargeNucleus {
       nucleus_ = {{upper, staying, 0.0, 0}, 0};
       least_count = staying;
       end = exponential_of(lower);
-    }
-    if (arguments_.segments.has_value()) {
-      return least_count == 0
-                 ? std::nullopt
-                 : segmented_draw().draw_between(cut_of(least_count), cut_of(nucleus_.count()));
     }
     const float* q = contiguous(*arguments_.noise, nucleus_.count(), scratch_);
     size_t found_rank = 0;

@@ -28,28 +28,25 @@ class NucleusDraw {
         arguments_(arguments),
         work_(work) {}
 
-  /// The drawn id; none where bounds do not decide, or the nucleus is large.
+  /// The drawn id; none where the nucleus is large, or rounding decides.
   std::optional<size_t> draw() {
     for (const double depth : kDepths) {
       gather(depth);
       if (weighed_.count() > kMostGathered) {
         return std::nullopt;
       }
-      const SumBounds sum = bound_sum_of_range();
-      const double p = arguments_.target();
-      const std::optional<Cut> least = cut_at(p * sum.least * (1 - kSlack), 1 + kUnsure);
-      const std::optional<Cut> most = cut_at(p * sum.most * (1 + kSlack), 1 - kUnsure);
-      if (least.has_value() && most.has_value() && (*least == *most || !arguments_.needs_list())) {
-        const auto drawn = draw_between(segmented_draw(), *least, *most, arguments_, work_);
-        if (drawn.has_value()) {
-          return drawn;
-        }
+      if (const std::optional<size_t> drawn = draw_by_bounds()) {
+        return drawn;
       }
       if (has_all_) {
-        break;
+        return std::nullopt;
       }
     }
-    return std::nullopt;
+    if (!is_gathered_) {
+      return std::nullopt;
+    }
+    weighed_.weigh_all();
+    return draw_by_bounds();
   }
 
  private:
@@ -57,6 +54,19 @@ class NucleusDraw {
   static constexpr std::array<double, 3> kDepths{6.5, 9.5, 12.5};
   static constexpr size_t kMostGathered = 16384;
   static constexpr double kSlack = WeighedValues<Type>::kSlack;
+
+  /// Draws what both ends of the nucleus draw that bounds of the sum leave; none where they differ.
+  std::optional<size_t> draw_by_bounds() {
+    const SumBounds sum = bound_sum_of_range();
+    const double p = arguments_.target();
+    const std::optional<Cut> least = cut_at(p * sum.least * (1 - kSlack), 1 + kUnsure);
+    const std::optional<Cut> most = cut_at(p * sum.most * (1 + kSlack), 1 - kUnsure);
+    is_gathered_ = least.has_value() && most.has_value();
+    if (!is_gathered_ || (arguments_.needs_list() && *least != *most)) {
+      return std::nullopt;
+    }
+    return draw_between(segmented_draw(), *least, *most, arguments_, work_);
+  }
 
   /// Of what is below a range it is not known how much that weighs: all of the range is gathered.
   void gather(double depth) {
@@ -205,7 +215,8 @@ class NucleusDraw {
 
   WeighedValues<Type>& weighed_;
   const ValueRange range_;
-  const bool has_all_;  // of the range, once something is gathered
+  const bool has_all_;        // of the range, once something is gathered
+  bool is_gathered_ = false;  // the nucleus
   const RowArguments& arguments_;
   Workspace& work_;
 };

@@ -54,13 +54,12 @@ class RangedDraw {
     if (arguments_.needs_list() && !uses_k() && range->most < scanned_->maximum) {
       return std::nullopt;  // what is listed has no end above
     }
-    arguments_.range = *range;
     arguments_.status.front() = RowStatus::kOk;
     if (uses_k()) {
-      return draw_sorted(first, bounds.count_above(*range));
+      return draw_sorted(first, bounds.count_above(*range), range->least);
     }
     return arguments_.uses_p() ? NucleusDraw<Type>(weighed, *range, arguments_, work_).draw()
-                               : draw_segmented();
+                               : draw_segmented(*range);
   }
 
  private:
@@ -109,7 +108,7 @@ class RangedDraw {
 
   /// Top-k, and perhaps more, of the first of the total order; the first `above` of that are not of
   /// the range.
-  std::optional<size_t> draw_sorted(Candidates found, size_t above) {
+  std::optional<size_t> draw_sorted(Candidates found, size_t above, float least) {
     const auto k = static_cast<size_t>(arguments_.k);
     if (above > kFewSorted || !are_enough(k + above)) {
       return std::nullopt;
@@ -120,15 +119,14 @@ class RangedDraw {
     found.count = std::min(found.count - above, k);
     std::memmove(found.values, found.values + above, found.count * sizeof(float));
     std::memmove(found.ids, found.ids + above, found.count * sizeof(uint32_t));
-    while (found.values[found.count - 1] < arguments_.range.least) {
+    while (found.values[found.count - 1] < least) {
       --found.count;
     }
     return sample_sorted(found, found.values[0], arguments_.uses_p(), arguments_, work_);
   }
 
   /// No other filter, or min-p.
-  size_t draw_segmented() {
-    const ValueRange& range = arguments_.range;
+  size_t draw_segmented(const ValueRange& range) {
     const float temperature = filters_.temperature();
     Cut cut{range.least, row_.vocab_size() - 1};
     if (arguments_.uses_min_p()) {
@@ -142,7 +140,7 @@ class RangedDraw {
 
   const Row<Type>& row_;
   const RangeFilters& filters_;
-  RowArguments arguments_;
+  const RowArguments& arguments_;
   Scratch& scratch_;
   Workspace& work_;
   const Groups groups_;

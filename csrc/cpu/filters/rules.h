@@ -7,7 +7,6 @@
 
 #include "cpu/calls.h"
 #include "cpu/draws/noise.h"
-#include "cpu/rows/cut.h"
 #include "cpu/vectors/exponential.h"
 #include "cpu/vectors/total_order.h"
 
@@ -57,7 +56,6 @@ struct RowArguments {
   KeptRanks* ranks = nullptr;           // of top-k that is sorted; null: not wanted
   KeptList* list = nullptr;             // of a row that is drawn; null: not wanted
   const TokenChance* chance = nullptr;  // likewise
-  ValueRange range = {};                // of what is kept, where the row still has more
 
   bool is_drawn() const { return noise.has_value() || segments.has_value(); }
   bool wants_kept() const { return !kept.empty(); }

@@ -7,11 +7,9 @@
 #include "cpu/draws/contenders.h"
 #include "cpu/filters/bins.h"
 #include "cpu/filters/rules.h"
-#include "cpu/rows/hits.h"
 #include "cpu/rows/row.h"
 #include "cpu/rows/scan.h"
 #include "cpu/rows/status.h"
-#include "cpu/rows/workspace.h"
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
@@ -106,32 +104,6 @@ inline SumBounds bound_sum(const ApproximateSum& approximate, const PartialSum& 
   const double most_rest = (rest + rounding) / kLeastRatio * unit;
   return {(known.weight + (least_rest > 0 ? least_rest : 0)) * (1 - kSumMargin),
           (known.weight + most_rest) * (1 + kSumMargin)};
-}
-
-/// Bounds the sum of a row closely enough for `decides`, which is told each bounds: by the exact
-/// weights of its largest logits, and where that does not do, of all.
-template <typename Type, typename Decides>
-SumBounds bound_sum_closely(const Row<Type>& row, const Groups& groups,
-                            const ApproximateSum& approximate, Workspace& work, Decides decides) {
-  constexpr double kDepth = 10;      // of the largest, below the logarithm of the sum
-  constexpr size_t kFewerThan = 16;  // of more than such a part, all are weighed at once
-  const auto low = static_cast<float>(std::log(approximate.sum) - kDepth);
-  if (hit_above(row, groups, low, work.hits) <= row.vocab_size() / kFewerThan) {
-    float* const values = work.room_values[0];
-    const size_t count = copy_hit_values(row, work.hits, values);
-    Sum weights;
-    for (size_t i = 0; i < count; i += kLanes) {
-      weights.add(exp_not_positive(load_floats(values + i) - splat(approximate.maximum)));
-    }
-    const PartialSum known{weights.total(), sum_approximately(values, count)};
-    const SumBounds sum = bound_sum(approximate, known, row.chunks());
-    if (decides(sum)) {
-      return sum;
-    }
-  }
-  const SumBounds sum = bound_sum(scan_sum(row, groups, work.chunk_sums));
-  decides(sum);
-  return sum;
 }
 
 /// Whether a score is less than another for every inverse of the sum, which is known to `spread`;

@@ -25,7 +25,7 @@ class TopP {
     if constexpr (kHasFewValues<Type>) {
       return sample_by_histogram(history);
     }
-    if (history.first_try != History::kExactSum) {
+    if (history.first_try != History::kExactSum && !arguments_.segments.has_value()) {
       if (const std::optional<size_t> selected = sample_with_bounds()) {
         return selected;
       }
@@ -58,10 +58,11 @@ class TopP {
 
   std::optional<size_t> sample_by_histogram(History& history) {
     HistogramFilters<Type> histogram(row_, arguments_, scratch_, work_);
+    if (arguments_.segments.has_value()) {
+      return sample_counted(histogram, scan_first(row_, groups_, arguments_), history);
+    }
     if (history.first_try == History::kExactSum) {
-      return sample_counted(
-          histogram, arguments_.segments.has_value() ? scan_first(row_, groups_, arguments_) : 0.0F,
-          history);
+      return sample_counted(histogram, 0.0F, history);
     }
     const ApproximateSum approximate = scan_approximate_sum(row_, groups_, arguments_);
     if (is_within_range(approximate)) {
@@ -106,13 +107,7 @@ class TopP {
     candidates_ = first_of_total_order(row_, groups_, kFewCandidates, work_);
     part_ = know_candidates();
     bounds_ = bound_sum(approximate, part_, row_.chunks());
-    Sizes sizes = bound_size(bounds_);
-    if (arguments_.needs_list() && sizes.most != 0 && sizes.least != sizes.most) {
-      bounds_ = bound_sum_closely(row_, groups_, approximate, work_, [&](const SumBounds& closer) {
-        sizes = bound_size(closer);
-        return sizes.least == sizes.most;
-      });
-    }
+    const Sizes sizes = bound_size(bounds_);
     exceeds_few_ = sizes.most == 0;
     return exceeds_few_ ? std::nullopt : try_candidates(sizes, bounds_);
   }
@@ -144,12 +139,8 @@ class TopP {
   }
 
   std::optional<size_t> try_candidates(const Sizes& sizes, const SumBounds& sum) {
-    if (arguments_.needs_end() && sizes.least != sizes.most) {
+    if (arguments_.wants_kept() && sizes.least != sizes.most) {
       return std::nullopt;
-    }
-    if (arguments_.segments.has_value()) {
-      return draw_between(segmented_draw(), cut_of(sizes.least), cut_of(sizes.most), arguments_,
-                          work_);
     }
     const std::optional<size_t> rank = rank_between(sizes, sum);
     if (!rank.has_value()) {

@@ -89,6 +89,19 @@ class WeighedValues {
     rest_product_ = scanned_.product - approximate_products.total();
   }
 
+  /// Weighs the whole row, so that bounds of its sum are those of rounding.
+  void weigh_all() {
+    const Floats reference = splat(maximum_);
+    const Floats inverse = splat(1.0F / temperature_);
+    Sum all;
+    for (size_t line = 0; line < row_.lines(); ++line) {
+      const Line logits = Type::load(row_.line(line));
+      all.add(weight_of((logits.first - reference) * inverse));
+      all.add(weight_of((logits.second - reference) * inverse));
+    }
+    all_ = all.total();
+  }
+
   /// All values above it are gathered.
   float bound() const { return bound_; }
   size_t count() const { return count_; }
@@ -118,6 +131,9 @@ class WeighedValues {
 
   /// Of exp(y), over the row.
   SumBounds sum_bounds() const {
+    if (all_ > 0) {
+      return {all_ * (1 - kSlack), all_ * (1 + kSlack)};
+    }
     const double rounding = kRounding * scanned_.approximate.sum;
     const double least = std::max(0.0, rest_ - rounding) / largest_ratio();
     const double most = (rest_ + rounding) / least_ratio();
@@ -171,6 +187,7 @@ class WeighedValues {
   size_t count_ = 0;
   double weight_ = 0;    // of what is gathered
   double weighted_ = 0;  // the sum of its -y
+  double all_ = 0;       // of the row, where it was weighed
   double rest_;          // approximate sums of the others
   double rest_product_;
 };
