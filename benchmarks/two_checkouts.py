@@ -6,7 +6,8 @@
 A process of each checkout has the same tensors; they are asked for one cell after the other, in alternating order, so
 that what else the machine does meets both. Processes of one checkout differ from each other too: so several pairs are
 timed, one after the other. The table has each side's best time, the median of the ratios of a round, and the medians of
-single pairs that lie farthest apart. Nothing but the public function is called, which all checkouts have.
+single pairs that lie farthest apart. Nothing but what is public is called, which all checkouts have: the operator, and
+steps of the sampling layer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +31,27 @@ from rich.table import Table
 
 BATCH_SIZE, VOCAB_SIZE, SMALL_VOCAB_SIZE = 64, 151936, 1000
 FILTERS = ((50, 0.9), (1024, 0.9), (50, 1.0), (0, 0.9), (0, 1.0))  # k and p; 0 is no top-k
+REQUESTS: tuple[dict[str, Any], ...] = (
+    {"top_k": 50, "top_p": 0.9},
+    {"top_p": 0.9},
+    {"top_p": 0.9, "temperature": 0.7},
+    {"top_p": 0.9, "temperature": 0.2},
+    {"top_p": 0.99},
+    {"top_p": 0.9, "kept": True},
+    {},
+)
+"""Of a step of the sampling layer."""
 REPEATS = 20  # the first few after a pause are slower, and by how much differs from process to process
 Times = list[tuple[float, float]]
 CALLS = 2000  # of which one time is taken where a call is what is timed
 
 
-def make_cells() -> Iterator[tuple[str, tuple[Any, ...], int]]:
-    """Makes each cell's description, the arguments of its call, and how many calls one time is taken of."""
+def make_cells() -> Iterator[tuple[str, Callable[[], object], int]]:
+    """Makes each cell's description, its call, and how many calls one time is taken of."""
     import torch
+
+    from ascend_sample import top_k_top_p_sample
+    from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 
     generator = torch.Generator().manual_seed(1)
     normal = torch.randn(BATCH_SIZE, VOCAB_SIZE, generator=generator)
@@ -43,16 +59,20 @@ def make_cells() -> Iterator[tuple[str, tuple[Any, ...], int]]:
     heights = torch.rand(likely.shape, generator=generator) * 14
     rows = {"few likely ids": (1.2 * normal).scatter_add(1, likely, heights), "N(0, 3)": 3 * normal}
     q = torch.empty(BATCH_SIZE, VOCAB_SIZE).exponential_(generator=generator)
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        for name, logits in rows.items():
-            for k, p in FILTERS:
-                ks = torch.full((BATCH_SIZE,), k, dtype=torch.int32)
-                ps = torch.full((BATCH_SIZE,), p, dtype=dtype)
-                yield f"{dtype}, {name}, k={k} p={p}", (logits.to(dtype), ks, ps, q), 1
+    for dtype, (name, logits) in product((torch.bfloat16, torch.float16, torch.float32), rows.items()):
+        typed = logits.to(dtype)
+        for k, p in FILTERS:
+            ks = torch.full((BATCH_SIZE,), k, dtype=torch.int32)
+            ps = torch.full((BATCH_SIZE,), p, dtype=dtype)
+            yield f"{dtype}, {name}, k={k} p={p}", partial(top_k_top_p_sample, typed, ks, ps, q), 1
+        for request in REQUESTS:
+            batch = SamplingBatch(VOCAB_SIZE)
+            batch.extend([SamplingParams(**request, seed=row) for row in range(BATCH_SIZE)])
+            yield f"{dtype}, {name}, a step, {request}", partial(Sampler(), typed, batch, advance=False), 1
     small, small_q = normal[:1, :SMALL_VOCAB_SIZE].bfloat16(), q[:1, :SMALL_VOCAB_SIZE]
-    k, p = torch.tensor([50], dtype=torch.int32), torch.tensor([0.9], dtype=torch.bfloat16)
-    yield f"a call, tensors, [1, {SMALL_VOCAB_SIZE}]", (small, k, p, small_q), CALLS
-    yield f"a call, numbers, [1, {SMALL_VOCAB_SIZE}]", (small, 50, 0.9, small_q), CALLS
+    ks, ps = torch.tensor([50], dtype=torch.int32), torch.tensor([0.9], dtype=torch.bfloat16)
+    yield f"a call, tensors, [1, {SMALL_VOCAB_SIZE}]", partial(top_k_top_p_sample, small, ks, ps, small_q), CALLS
+    yield f"a call, numbers, [1, {SMALL_VOCAB_SIZE}]", partial(top_k_top_p_sample, small, 50, 0.9, small_q), CALLS
 
 
 def serve(threads: int) -> None:
@@ -60,7 +80,7 @@ def serve(threads: int) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     sys.path[0] = os.getcwd()  # the checkout's package, not the one beside this file
-    import ascend_sample  # imports torch in a way that needs no CANN
+    import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 
     import torch  # isort: skip
 
@@ -68,13 +88,13 @@ def serve(threads: int) -> None:
     cells = list(make_cells())
     print(json.dumps([name for name, _, _ in cells]), file=answers, flush=True)
     for line in sys.stdin:
-        _, arguments, calls = cells[int(line)]
-        ascend_sample.top_k_top_p_sample(*arguments)
+        _, call, calls = cells[int(line)]
+        call()
         times = []
         for _ in range(REPEATS):
             start = time.perf_counter()
             for _ in range(calls):
-                ascend_sample.top_k_top_p_sample(*arguments)
+                call()
             times.append((time.perf_counter() - start) / calls)
         print(json.dumps(min(times)), file=answers, flush=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import ascend_sample
+from ascend_sample.sampling import SamplerOutput
 from benchmarks import two_checkouts
 
 
@@ -15,11 +15,12 @@ def test_every_cell_is_a_call_that_samples(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(two_checkouts, "BATCH_SIZE", 2)
     monkeypatch.setattr(two_checkouts, "VOCAB_SIZE", 3000)
     cells = list(two_checkouts.make_cells())
-    assert len({name for name, _, _ in cells}) == len(cells) == 32
-    for _, arguments, _ in cells:
-        ids = ascend_sample.top_k_top_p_sample(*arguments)[0]
-        assert ids.shape == arguments[0].shape[:1]
-        assert torch.all((ids >= 0) & (ids < arguments[0].shape[1]))
+    assert len({name for name, _, _ in cells}) == len(cells) == 74
+    for name, call, _ in cells:
+        found = call()
+        ids = found.token_ids if isinstance(found, SamplerOutput) else found[0]
+        assert len(ids) == (1 if name.startswith("a call") else 2)
+        assert torch.all((ids >= 0) & (ids < (two_checkouts.SMALL_VOCAB_SIZE if len(ids) == 1 else 3000)))
 
 
 def test_a_folder_that_is_not_built_is_refused(
