@@ -14,31 +14,6 @@
 
 namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET {
 
-/// A nucleus too large to be sorted: everything above `end.value`, and the first `equals` by id
-/// of those equal to it.
-struct Nucleus {
-  Quantile end;
-  size_t equals;
-
-  size_t count() const { return end.count_above + equals; }
-};
-
-/// The nucleus' size, where its end is known.
-template <Weight kWeight>
-Nucleus cut(const Quantile& end, float maximum, double target) {
-  // The least number of equals with which the weight exceeds the target.
-  const auto weight_with = [&](size_t equals) {
-    return end.weight_above + weight_of_equals<kWeight>(end.value, equals, maximum);
-  };
-  size_t low = 0;  // does not exceed it
-  size_t high = end.count_equal;
-  while (high - low > 1) {
-    const size_t middle = low + (high - low) / 2;
-    (weight_with(middle) > target ? high : low) = middle;
-  }
-  return {end, high};
-}
-
 inline PartialSum part_of(const WeightedSet& set, float maximum) {
   return {weigh_set(set, maximum), sum_approximately(set.values, set.size)};
 }

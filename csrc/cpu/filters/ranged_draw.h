@@ -58,8 +58,9 @@ class RangedDraw {
     if (uses_k()) {
       return draw_sorted(first, bounds.count_above(*range), range->least);
     }
-    return arguments_.uses_p() ? NucleusDraw<Type>(weighed, *range, arguments_, work_).draw()
-                               : draw_segmented(*range);
+    return arguments_.uses_p()
+               ? NucleusDraw<Type>(weighed, *range, arguments_, scratch_.history, work_).draw()
+               : draw_segmented(*range);
   }
 
  private:
@@ -150,7 +151,7 @@ class RangedDraw {
 /// The draw from the nucleus of a row that was not scanned yet; none where bounds do not decide it.
 template <typename Type>
 std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arguments,
-                                   Workspace& work) {
+                                   History& history, Workspace& work) {
   const Groups groups{kSegmentLines, work.maxima};
   const auto scanned = RangeScan<Type>(row, groups, arguments.temperature, {.sum = true}).scan();
   if (!scanned.has_value()) {
@@ -161,7 +162,7 @@ std::optional<size_t> draw_nucleus(const Row<Type>& row, const RowArguments& arg
   }
   WeighedValues<Type> weighed(row, *scanned, groups, work);
   const ValueRange all{-kInfinity, scanned->maximum};
-  return NucleusDraw<Type>(weighed, all, arguments, work).draw();
+  return NucleusDraw<Type>(weighed, all, arguments, history, work).draw();
 }
 
 }  // namespace ascend_sample::cpu::ASCEND_SAMPLE_TARGET

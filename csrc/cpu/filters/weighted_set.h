@@ -263,6 +263,31 @@ Quantile find_quantile(WeightedSet set, float maximum, double target,
   return find_quantile_of_few<kWeight>(set, maximum, target);
 }
 
+/// A nucleus: everything above `end.value`, and the first `equals` by id
+/// of those equal to it.
+struct Nucleus {
+  Quantile end;
+  size_t equals;
+
+  size_t count() const { return end.count_above + equals; }
+};
+
+/// The nucleus' size, where its end is known.
+template <Weight kWeight>
+Nucleus cut(const Quantile& end, float maximum, double target) {
+  // The least number of equals with which the weight exceeds the target.
+  const auto weight_with = [&](size_t equals) {
+    return end.weight_above + weight_of_equals<kWeight>(end.value, equals, maximum);
+  };
+  size_t low = 0;  // does not exceed it
+  size_t high = end.count_equal;
+  while (high - low > 1) {
+    const size_t middle = low + (high - low) / 2;
+    (weight_with(middle) > target ? high : low) = middle;
+  }
+  return {end, high};
+}
+
 /// Fills in the weights of a set's values. Returns their sum.
 template <Weight kWeight = Weight::kExponential>
 double weigh_set(const WeightedSet& set, float maximum) {
