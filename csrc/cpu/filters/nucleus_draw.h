@@ -168,7 +168,7 @@ class NucleusDraw {
 
   float least_of_min_p(double factor) const {
     const float min_p = arguments_.with_min_p_times(factor).min_p;
-    return cut_of_min_p(min_p, range_.most, temperature(), last_id()).value;
+    return cut_of_min_p(min_p, range_.most, temperature(), weighed_.row().vocab_size()).value;
   }
 
   /// All of at least a value, by the least one that there is.
@@ -192,6 +192,9 @@ class NucleusDraw {
                                              {work_.room_values[3], work_.room_weights[3]}});
     const Nucleus nucleus = cut<Weight::kExponential>(end, 0.0F, target);
     const auto [least, most] = values_of(end.value);
+    if (most > range_.most) {
+      return std::nullopt;
+    }
     if (nucleus.equals == end.count_equal) {
       return Cut{least, last_id()};
     }

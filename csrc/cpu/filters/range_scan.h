@@ -1,5 +1,5 @@
-// The pass over a row whose filters keep a range of its values: maxima, cheap exponentials, and the
-// moments of its values, as far as they are asked for.
+// The pass over a row of which a range of values or a nucleus is kept: maxima, cheap exponentials,
+// and the moments of its values, as far as they are asked for.
 #pragma once
 
 #include <algorithm>

@@ -166,7 +166,7 @@ class WeighedValues {
 
  private:
   static constexpr double kRounding = ScannedRow::kRounding;
-  static constexpr double kQuotients = 1e-4;  // what their rounding changes of a weight
+  static constexpr double kQuotients = 2e-4;  // what their rounding changes of a weight
 
   // What an approximate sum is over the right one, of weights relative to the maximum's.
   double least_ratio() const {
