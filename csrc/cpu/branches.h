@@ -163,7 +163,7 @@ size_t sample_by_segments(const Row<Type>& row, RowArguments arguments, Scratch&
   const bool keeps_best = arguments.keeps_best();
   const bool uses_k = arguments.k >= 1 && static_cast<size_t>(arguments.k) < row.vocab_size();
   if (arguments.uses_p() && !uses_k && !keeps_best) {
-    const bool is_likely_large = scratch.history.first_try == History::kExactSum;
+    const bool is_likely_large = scratch.history.large > 1;
     const auto drawn =
         is_likely_large ? std::nullopt : draw_nucleus(row, arguments, scratch.history, work);
     if (drawn.has_value()) {

@@ -14,7 +14,13 @@ struct History {
   enum FirstTry : uint8_t { kFew, kSumBounds, kExactSum };
 
   FirstTry first_try = kFew;
-  double depth = 0;  // of the nucleus: from the logarithm of the row's sum to its last logit
+  double depth = 0;   // of the nucleus: from the logarithm of the row's sum to its last logit
+  uint8_t large = 0;  // rows one after the other whose nucleus was much of them
+
+  void remember(FirstTry next) {
+    first_try = next;
+    large = next != kExactSum ? 0 : large == 0 ? 1 : 2;
+  }
 };
 
 /// Memory that one thread reuses from row to row: a few times the size of a row.

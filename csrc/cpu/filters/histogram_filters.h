@@ -194,9 +194,9 @@ class HistogramFilters {
   void remember(const Prefix& nucleus, double log_sum, History& history) const {
     const size_t many = row_.vocab_size() / (2 * kFewerThan);
     history.depth = log_sum - double{bins_.values[nucleus.bin]};
-    history.first_try = nucleus.ranks <= kMostCandidates ? History::kFew
-                        : nucleus.ranks <= many          ? History::kSumBounds
-                                                         : History::kExactSum;
+    history.remember(nucleus.ranks <= kMostCandidates ? History::kFew
+                     : nucleus.ranks <= many          ? History::kSumBounds
+                                                      : History::kExactSum);
   }
 
   /// Keeps what min-p leaves of the first ranks. Returns their number.

@@ -38,8 +38,7 @@ class NucleusDraw {
         continue;
       }
       reached = depth;
-      gather(depth);
-      if (weighed_.count() > (arguments_.needs_list() ? kMostListed : kMostGathered)) {
+      if (!gather(depth)) {
         return std::nullopt;
       }
       if (const std::optional<size_t> drawn = draw_by_bounds()) {
@@ -80,6 +79,7 @@ class NucleusDraw {
     }
     const double end = (double{most->value} - weighed_.scanned().maximum) / temperature();
     history_.depth = std::log(sum.most) - end;
+    history_.large = 0;
     return draw_between(segmented_draw(), *least, *most, arguments_, work_);
   }
 
@@ -125,10 +125,12 @@ class NucleusDraw {
   }
 
   /// Of what is below a range it is not known how much that weighs: all of the range is gathered.
-  void gather(double depth) {
+  /// Returns whether that is not too much.
+  bool gather(double depth) {
     const double deep = std::log(weighed_.sum_bounds().least) - depth;
-    weighed_.gather(has_all_ ? next_below(range_.least)
-                             : WeighedValues<Type>::first_bound(weighed_.value_at(deep)));
+    return weighed_.gather(has_all_ ? next_below(range_.least)
+                                    : WeighedValues<Type>::first_bound(weighed_.value_at(deep)),
+                           arguments_.needs_list() ? kMostListed : kMostGathered);
   }
 
   /// Of what exceeds the range.

@@ -38,7 +38,7 @@ class TopP {
       return sample_infinite();
     }
     const size_t selected = sample_with_sum();
-    history.first_try = is_small_ ? History::kFew : History::kExactSum;
+    history.remember(is_small_ ? History::kFew : History::kExactSum);
     return selected;
   }
 

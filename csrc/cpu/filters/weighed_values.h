@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "cpu/rows/hits.h"
 #include "cpu/rows/range_filters.h"
@@ -49,10 +50,14 @@ class WeighedValues {
     return static_cast<float>(value - kSlack * (1 + std::fabs(value)));
   }
 
-  /// Gathers the values above a bound, with what is asked of their weights.
-  void gather(float bound) {
-    hit_above(row_, groups_, bound, work_.hits);
+  /// Gathers the values above a bound, with what is asked of their weights: up to so many. Returns
+  /// false where there are more.
+  bool gather(float bound, size_t most = std::numeric_limits<size_t>::max()) {
+    if (hit_above(row_, groups_, bound, work_.hits) > most) {
+      return false;
+    }
     weigh(work_.values, copy_hit_values(row_, work_.hits, work_.values), bound);
+    return true;
   }
 
   /// The same where all values above a bound are gathered already, with -inf behind them.
