@@ -61,6 +61,7 @@ class NucleusDraw {
   static constexpr double kMore = 0.25;  // than for the row before
   static constexpr size_t kMostGathered = 16384;
   static constexpr size_t kMostListed = 2048;  // of more, bounds hardly leave one end
+  static constexpr size_t kMostAround = kSampleLines * kLine - kLanes;
   static constexpr double kSlack = WeighedValues<Type>::kSlack;
 
   /// Draws what both ends of the nucleus draw that bounds of the sum leave; none where they differ.
@@ -186,12 +187,15 @@ class NucleusDraw {
   float temperature() const { return weighed_.scanned().temperature(); }
   size_t last_id() const { return weighed_.row().vocab_size() - 1; }
 
-  /// The same of the nucleus alone, whose weight what is gathered exceeds.
+  /// The same of the nucleus alone, whose weight what is gathered exceeds; none, too, where many
+  /// values lie around its end.
   std::optional<Cut> cut_of_nucleus(double target, const WeightedSet& around) const {
-    const Quantile end =
-        find_quantile<Weight::kExponential>(around, 0.0F, target,
-                                            {{work_.room_values[2], work_.room_weights[2]},
-                                             {work_.room_values[3], work_.room_weights[3]}});
+    if (around.size > kMostAround) {
+      return std::nullopt;
+    }
+    const Quantile end = find_quantile<Weight::kExponential>(
+        around, 0.0F, target,
+        {{work_.sample_values, work_.sample_weights}, {work_.inside_values, work_.inside_weights}});
     const Nucleus nucleus = cut<Weight::kExponential>(end, 0.0F, target);
     const auto [least, most] = values_of(end.value);
     if (most > range_.most) {

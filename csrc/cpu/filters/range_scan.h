@@ -28,7 +28,7 @@ class RangeScan {
 
   /// Fills the maxima of groups. None where what is found of the row may not be used.
   std::optional<ScannedRow> scan() {
-    if (!found_.quotients.are_exact() || !scan_row()) {
+    if (!found_.quotients.are_close() || !scan_row()) {
       return std::nullopt;
     }
     found_.deviation = moments_.deviation();
@@ -60,7 +60,7 @@ class RangeScan {
   /// Sets what values are relative to. Returns whether quotients are known well then.
   bool refer_to(float reference) {
     found_.quotients = {reference, found_.temperature()};
-    return found_.quotients.are_exact();
+    return found_.quotients.are_close();
   }
 
   /// So far above the largest of the first logits that the largest of all is likely where an

@@ -122,7 +122,7 @@ class Quotients {
   float shift() const { return shift_; }
 
   /// Whether they are known well.
-  bool are_exact() const {
+  bool are_close() const {
     constexpr float kMostShift = 256;
     return std::isnormal(temperature_) && std::isnormal(inverse_) &&
            std::fabs(shift_) <= kMostShift;

@@ -35,8 +35,8 @@ struct Workspace {
   float* values;  // candidates, or what a search gathers
   uint32_t* ids;
   float* weights;
-  float* room_values[4];
-  float* room_weights[4];
+  float* room_values[2];
+  float* room_weights[2];
   float* sorted_values;
   uint32_t* sorted_ids;
   uint64_t* keys;
@@ -87,7 +87,7 @@ struct Workspace {
     place(values, memory, padded + kChunk);
     place(ids, memory, padded + kChunk);
     place(weights, memory, padded + kChunk);
-    for (const size_t i : {0, 1, 2, 3}) {
+    for (const size_t i : {0, 1}) {
       place(room_values[i], memory, padded + kChunk);
       place(room_weights[i], memory, padded + kChunk);
     }
