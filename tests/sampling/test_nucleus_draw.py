@@ -94,7 +94,15 @@ def test_what_is_outside_changes_nothing(kind: str, shift: float, temperature: f
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    "more", [{"min_p": 0.02}, {"min_p": 0.3}, {"xtc_probability": 1.0, "xtc_threshold": 0.05}, {"epsilon_cutoff": 2e-3}]
+    "more",
+    [
+        {"min_p": 0.02},
+        {"min_p": 0.3},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.05},
+        {"epsilon_cutoff": 2e-3},
+        {"typical_p": 0.4, "min_p": 0.2},
+    ],
+    ids=str,
 )
 def test_other_filters_beside(more: dict[str, Any], dtype: torch.dtype) -> None:
     """A range comes before the nucleus, and min-p after it, by the largest weight that is left."""
