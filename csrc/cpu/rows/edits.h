@@ -84,7 +84,9 @@ void copy_allowed(const Row<Type>& row, const RowMask& mask, typename Out::Stora
   constexpr size_t kAhead = 48;  // lines: which of them are read is hard to foresee
   for (size_t line = 0; line < row.lines(); ++line, out += kLine) {
     const size_t next = std::min(line + kAhead, row.lines() - 1);
-    __builtin_prefetch(mask.bits(next) != 0 ? static_cast<const void*>(row.line(next)) : out);
+    if (mask.bits(next) != 0) {
+      prefetch_lines(row.line(next));
+    }
     const uint32_t bits = mask.bits(line);
     if (bits == 0) {
       std::fill_n(out, kLine, Out::kMinusInfinity);
