@@ -36,7 +36,6 @@ class Scratch {
     kDivided,
     kEdited,
     kEdits,
-    kListed,
     kSort,
     kTarget,
     kRanked,

@@ -17,51 +17,37 @@ class EditedIds {
   template <typename Type>
   EditedIds(const Row<Type>& row, const Edits& edits, int64_t index, const RowMask& mask,
             Scratch& scratch)
-      : marks_(reinterpret_cast<uint32_t*>(scratch.reserve_zeros(
-            Scratch::kMarks, row.chunks() * kChunkLines * sizeof(uint32_t)))) {
-    const std::optional<int64_t> addends = slot_of(edits.addends, index);
-    const std::optional<int64_t> penalties = slot_of(edits.penalties, index);
-    if (addends.has_value()) {
-      lists_[0] = edits.addends->lists.of(*addends);
+      : marks_(reinterpret_cast<uint32_t*>(
+            scratch.reserve_zeros(Scratch::kMarks, row.chunks() * kChunkLines * sizeof(uint32_t)))),
+        logits_(reinterpret_cast<float*>(
+            scratch.reserve(Scratch::kEdited, row.vocab_size() * sizeof(float)))) {
+    if (const auto slot = slot_of(edits.addends, index)) {
+      lists_[0] = edits.addends->lists.of(*slot);
     }
-    if (penalties.has_value()) {
-      lists_[1] = edits.penalties->lists.of(*penalties);
+    if (const auto slot = slot_of(edits.penalties, index)) {
+      lists_[1] = edits.penalties->lists.of(*slot);
     }
-    logits_[0] = reinterpret_cast<float*>(
-        scratch.reserve(Scratch::kListed, (lists_[0].size() + lists_[1].size()) * sizeof(float)));
-    logits_[1] = logits_[0] + lists_[0].size();
-    const auto logit_of = [&](int64_t id) {
-      const auto place = static_cast<size_t>(id);
-      const bool is_allowed = (mask.bits(place / kLine) >> (place % kLine) & 1U) != 0;
-      const float logit = Type::value_of(row.line(place / kLine)[place % kLine]);
-      return is_allowed ? logit : -kInfinity;
-    };
-    if (addends.has_value()) {  // what they make of an id may be penalised, and of several the last
-                                // one counts: by their ids
-      auto* const by_id = reinterpret_cast<float*>(
-          scratch.reserve(Scratch::kEdited, row.vocab_size() * sizeof(float)));
-      for_each([&](int64_t id, float&) { by_id[id] = logit_of(id); });
-      edit_listed(edits, index, {}, by_id, scratch);
-      for_each([&](int64_t id, float& logit) { logit = by_id[id]; });
-    } else if (penalties.has_value()) {
-      for_each([&](int64_t id, float& logit) { logit = logit_of(id); });
-      penalize_listed(*edits.penalties, *penalties, index, {}, logits_[1]);
-    }
-    for_each([&](int64_t id, const float& logit) {
-      are_ordinary_ &= logit < kInfinity;  // nor NaN
-      marks_[static_cast<size_t>(id) / kLine] |= uint32_t{1} << (static_cast<size_t>(id) % kLine);
+    for_each([&](size_t id, float& logit) {
+      const bool is_allowed = (mask.bits(id / kLine) >> (id % kLine) & 1U) != 0;
+      logit = is_allowed ? Type::value_of(row.line(id / kLine)[id % kLine]) : -kInfinity;
+      marks_[id / kLine] |= uint32_t{1} << (id % kLine);
     });
+    edit_listed(edits, index, {}, logits_, scratch);
   }
 
   EditedIds(const EditedIds&) = delete;
   EditedIds& operator=(const EditedIds&) = delete;
 
   ~EditedIds() {  // the memory is all 0 where nobody uses it
-    for_each([&](int64_t id, float&) { marks_[static_cast<size_t>(id) / kLine] = 0; });
+    for_each([&](size_t id, float&) { marks_[id / kLine] = 0; });
   }
 
   /// Whether no edited logit is NaN or +inf.
-  bool are_ordinary() const { return are_ordinary_; }
+  bool are_ordinary() const {
+    bool result = true;
+    for_each([&](size_t, const float& logit) { result &= logit < kInfinity; });  // nor NaN
+    return result;
+  }
 
   /// Bit i: id i of a line is edited.
   uint32_t bits(size_t line) const { return marks_[line]; }
@@ -71,7 +57,7 @@ class EditedIds {
   bool join(float bound, Candidates& candidates) const {
     constexpr size_t kMostJoined = 64;
     size_t joined = 0;
-    for_each([&](int64_t id, const float& logit) {
+    for_each([&](size_t id, const float& logit) {
       if (logit >= bound && joined <= kMostJoined) {
         joined += insert(static_cast<uint32_t>(id), logit, candidates);
       }
@@ -82,9 +68,9 @@ class EditedIds {
  private:
   template <typename Function>
   void for_each(Function function) const {
-    for (const size_t list : {0, 1}) {
-      for (size_t i = 0; i < lists_[list].size(); ++i) {
-        function(lists_[list][i], logits_[list][i]);
+    for (const std::span<const int64_t>& list : lists_) {
+      for (const int64_t id : list) {
+        function(static_cast<size_t>(id), logits_[id]);
       }
     }
   }
@@ -109,9 +95,8 @@ class EditedIds {
   }
 
   uint32_t* marks_;
+  float* logits_;  // of the ids that are edited, each in its place
   std::span<const int64_t> lists_[2];
-  float* logits_[2];
-  bool are_ordinary_ = true;
 };
 
 /// Does what scan_maxima does, with -inf for what the mask forbids.
