@@ -38,8 +38,14 @@ class RowMask {
     return first & second;
   }
 
-  /// The bits of a chunk's lines, which are 0 behind the vocabulary's.
+  /// The bits of a chunk's lines. Behind those of the vocabulary they are any, where rows have
+  /// -inf.
   std::array<uint32_t, kChunkLines> chunk_bits(size_t chunk, size_t lines) const {
+    if (!is_there()) {
+      std::array<uint32_t, kChunkLines> all;
+      all.fill(~uint32_t{0});
+      return all;
+    }
     const size_t start = chunk * kChunkLines;
     const size_t count = std::min(kChunkLines, lines - start);
     std::array<uint32_t, kChunkLines> result{};
@@ -78,21 +84,27 @@ ASCEND_SAMPLE_INLINE auto select_line(const typename Type::Storage* line, uint32
 }
 
 /// Copies a row, perhaps widened, with -inf for what the mask forbids. Lines of nothing else are
-/// not read.
+/// not read, nor asked for: which those are is hard to foresee.
 template <typename Out, typename Type>
 void copy_allowed(const Row<Type>& row, const RowMask& mask, typename Out::Storage* out) {
-  constexpr size_t kAhead = 48;  // lines: which of them are read is hard to foresee
-  for (size_t line = 0; line < row.lines(); ++line, out += kLine) {
-    const size_t next = std::min(line + kAhead, row.lines() - 1);
-    if (mask.bits(next) != 0) {
-      prefetch_lines(row.line(next));
+  constexpr size_t kAhead = kLinesAhead<typename Type::Storage> / kChunkLines;
+  for (size_t index = 0; index < row.chunks(); ++index) {
+    const size_t next = std::min(index + kAhead, row.chunks() - 1);
+    const auto* const chunk = row.chunk(index);
+    const auto* const next_chunk = row.chunk(next);
+    const auto bits = mask.chunk_bits(index, row.lines());
+    const auto next_bits = mask.chunk_bits(next, row.lines());
+    const size_t lines = std::min(kChunkLines, row.lines() - index * kChunkLines);
+    for (size_t line = 0; line < lines; ++line, out += kLine) {
+      if (next_bits[line] != 0) {
+        prefetch_lines(next_chunk + line * kLine);
+      }
+      if (bits[line] != 0) {
+        store(out, select_line<Out, Type>(chunk + line * kLine, bits[line]));
+      } else {
+        std::fill_n(out, kLine, Out::kMinusInfinity);
+      }
     }
-    const uint32_t bits = mask.bits(line);
-    if (bits == 0) {
-      std::fill_n(out, kLine, Out::kMinusInfinity);
-      continue;
-    }
-    store(out, select_line<Out, Type>(row.line(line), bits));
   }
 }
 

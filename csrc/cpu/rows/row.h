@@ -59,20 +59,22 @@ class Row {
 /// Asks for some lines of logits, or of noise, which may lie behind what they belong to.
 template <typename Number>
 ASCEND_SAMPLE_INLINE void prefetch_lines(const Number* data, size_t count = 1) {
-  constexpr int kForReading = 0;
-  constexpr int kIntoL2 = 2;
   const auto* bytes = reinterpret_cast<const char*>(data);
   for (size_t i = 0; i < count * kLine * sizeof(Number); i += 64) {
-    __builtin_prefetch(bytes + i, kForReading, kIntoL2);
+    __builtin_prefetch(bytes + i);
   }
 }
+
+/// How far ahead of itself a pass asks for lines: a part of what the nearest cache holds, and far
+/// enough for memory to answer.
+template <typename Number>
+inline constexpr size_t kLinesAhead = 12288 / (kLine * sizeof(Number));
 
 /// Asks for lines that a pass will read soon after this one: perhaps those of the next row. What a
 /// processor asks for by itself ends with each page, and comes too late for most passes.
 template <typename Number>
 ASCEND_SAMPLE_INLINE void prefetch_ahead(const Number* line, size_t count = 1) {
-  constexpr size_t kLinesAhead = 64;
-  prefetch_lines(line + kLinesAhead * kLine, count);
+  prefetch_lines(line + kLinesAhead<Number> * kLine, count);
 }
 
 /// Types of which a row has far fewer distinct values than logits.
