@@ -107,6 +107,8 @@ def _of_first_rank(token_ids: Tensor) -> Tensor:
 
 def _why_left(spec: Any, sampling_info: Any, watermark_state: Any) -> str | None:
     """Returns why drafts stay with SGLang's own verification; None where they do not."""
+    if str(spec.speculative_algorithm).upper() == "UNO":
+        return "UNO draws the first token of each tree itself"
     if spec.speculative_use_rejection_sampling:
         return "drafts are judged by their probabilities"
     if spec.speculative_accept_threshold_single != 1 or spec.speculative_accept_threshold_acc != 1:

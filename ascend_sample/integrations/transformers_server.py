@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch import Tensor
 from transformers.generation.configuration_utils import GenerationConfig
 from transformers.generation.utils import GenerationMixin
@@ -38,8 +39,27 @@ def draw_in_generate() -> None:
     """Lets `generate`, of all models, sample and take the best token as `fused_sampling` does.
 
     The seed is the attribute `SEED` of the generation config; without one torch's default generator gives it. Streamers
-    and stop strings work as ever, and so do other generation modes, which have loops of their own.
+    and stop strings work as ever, and so do other generation modes, which have loops of their own: torch's generators
+    have the seed there until the loop ends.
     """
+
+    @replacing(GenerationMixin, "generate")
+    def generate(
+        own: Callable[..., Any],
+        self: GenerationMixin,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *more: Any,
+        **named: Any,
+    ) -> Any:
+        seed = getattr(generation_config, SEED, None)
+        if seed is None:
+            return own(self, inputs, generation_config, *more, **named)
+        device: torch.device = self.device  # type: ignore[attr-defined]
+        devices = [] if device.type == "cpu" else [device]
+        with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
+            torch.manual_seed(seed)
+            return own(self, inputs, generation_config, *more, **named)
 
     @replacing(GenerationMixin, "_sample")
     def sample(

@@ -25,6 +25,7 @@ def speculation(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
     made: dict[str, Any] = {name: types.ModuleType(name) for name in names}
     utils, context = made[sglang_drafts.UTILS], made[sglang_drafts.CONTEXT]
     asked = {"sampling_backend": "ascend_sample", "speculative_use_rejection_sampling": False, "world_size": 1}
+    asked |= {"speculative_algorithm": "EAGLE"}
     thresholds = {"speculative_accept_threshold_single": 1.0, "speculative_accept_threshold_acc": 1.0}
     settings = SimpleNamespace(**(asked | thresholds | changes))
     group = SimpleNamespace(world_size=settings.world_size, broadcast=lambda tensor, src: tensor.fill_(5))
@@ -80,11 +81,15 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
     for module in (declarations, platforms, determinism):
         monkeypatch.setitem(sys.modules, module.__name__, module)
 
-    def resolved(asked: str, device: str = "cpu", *, is_deterministic: bool = False) -> str:
+    def resolved(
+        asked: str, device: str = "cpu", *, is_deterministic: bool = False, rl_on_policy_target: str | None = None
+    ) -> str:
         args = SimpleNamespace(sampling_backend=asked, device=device, resolved={})
         platforms.handle_cpu_backends(args)
         view = SimpleNamespace(
-            sampling_backend=args.resolved.get("sampling_backend", asked), is_deterministic=is_deterministic
+            sampling_backend=args.resolved.get("sampling_backend", asked),
+            is_deterministic=is_deterministic or rl_on_policy_target is not None,
+            rl_on_policy_target=rl_on_policy_target,
         )
         declared = determinism._deterministic_sampling_backend(view)
         return str(declared.get("sampling_backend", view.sampling_backend))

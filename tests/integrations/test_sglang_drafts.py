@@ -56,6 +56,7 @@ def test_those_who_have_it_by_name_get_it_too(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
+        ({"speculative_algorithm": "UNO"}, "UNO draws the first token of each tree itself"),
         ({"speculative_use_rejection_sampling": True}, "drafts are judged by their probabilities"),
         ({"speculative_accept_threshold_single": 0.5}, "a threshold accepts what the target would not draw"),
         ({"speculative_accept_threshold_acc": 0.9}, "a threshold accepts what the target would not draw"),

@@ -223,6 +223,8 @@ def test_register(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolved("flashinfer") == "pytorch"
     assert resolved("flashinfer", "cuda") == "flashinfer"
     assert resolved("flashinfer", "cuda", is_deterministic=True) == "pytorch"
+    with pytest.warns(UserWarning, match="rl_on_policy_target asks for the trainer's log-probabilities"):
+        assert resolved("ascend_sample", "npu", rl_on_policy_target="fsdp") == "pytorch"
     assert isinstance(factories["ascend_sample"](), PlainSampler)
     assert not hasattr(batches.SamplingBatchInfo.filter_batch.replaced, "replaced"), "it is wrapped once"
     assert not hasattr(utils.eagle_sample.replaced, "replaced"), "it is wrapped once"

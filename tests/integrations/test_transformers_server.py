@@ -25,7 +25,8 @@ PROMPT = torch.tensor([[1, 5, 9]])
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(GenerationMixin, "_sample", GenerationMixin._sample)  # to be restored
+    for name in ("_sample", "generate"):
+        monkeypatch.setattr(GenerationMixin, name, getattr(GenerationMixin, name))  # to be restored
     made = make_model("llama")
     plain = made.generate(PROMPT, do_sample=False, num_beams=2, max_new_tokens=6, pad_token_id=0)
     draw_in_generate()
@@ -54,6 +55,18 @@ def test_the_seed_of_the_config_decides(model: Any) -> None:
     assert torch.equal(first, expected)
     assert torch.equal(drawn(model, 7), expected)
     assert not torch.equal(drawn(model, 8), expected)
+
+
+@pytest.mark.parametrize("mode", [{"num_beams": 3, "eos_token_id": None}, {"prompt_lookup_num_tokens": 3}])
+def test_other_loops_draw_with_the_seed(mode: dict[str, Any], model: Any) -> None:
+    torch.manual_seed(7)
+    expected = drawn(model, None, **mode)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    assert torch.equal(drawn(model, 7, **mode), expected)
+    assert torch.equal(torch.get_rng_state(), before), "torch's generator is left alone"
+    assert not torch.equal(drawn(model, 8, **mode), expected)
+    assert torch.equal(drawn(model, 7, **mode), expected)
 
 
 def test_without_a_seed_torch_generator_gives_one(model: Any) -> None:
