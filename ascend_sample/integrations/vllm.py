@@ -148,6 +148,7 @@ def register() -> None:
         return
     for module_name, class_name in CLASS_NAMES.items():
         when_imported(module_name, partial(_replace_sampler, class_name))
+    when_imported(vllm_cpu.SAMPLER, _draw_every_step)
     when_imported(ASCEND_SAMPLER, _make_no_noise)
     vllm_cpu.install()
     for module_name, class_name in REJECTION_SAMPLERS.items():
@@ -173,6 +174,17 @@ def _replace_sampler(class_name: str, module: Any) -> None:
     original = getattr(module, class_name, None)
     if original is not None and "replaced" not in vars(original):  # its own: vllm_ascend's derives from vLLM's
         setattr(module, class_name, _replacement(original))
+
+
+def _draw_every_step(module: Any) -> None:
+    """Keeps V1's sampler from a kernel that would draw a step by itself, as 0.33's does of one without filters on ROCm.
+
+    A seed's noise would be another one in those steps.
+    """
+
+    @replacing(module, "mixed_sample_eligible")
+    def is_eligible(own: Callable[..., bool], *arguments: Any, **named: Any) -> bool:
+        return False
 
 
 def _verify_drafts(class_name: str, module: Any) -> None:

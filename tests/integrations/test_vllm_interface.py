@@ -286,6 +286,12 @@ class TestRegister:
         sampler.do_async_exponential(b_s=4, head_dim=8, generators={})
         assert made == [4]
 
+    def test_no_kernel_draws_a_step_by_itself(self, modules: dict[str, Any]) -> None:
+        """0.33's of aiter, on ROCm, which V1's sampler asks before anything else."""
+        modules[self.V1].mixed_sample_eligible = lambda sampling_metadata, predict_bonus_token: True
+        adapter.register()
+        assert modules[self.V1].mixed_sample_eligible(None, predict_bonus_token=False) is False
+
     def test_switched_off(self, modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(adapter.SWITCH, "0")
         modules["vllm"].__version__ = "9.9"

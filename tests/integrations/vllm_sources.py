@@ -95,6 +95,9 @@ def check_steps(root: Path) -> None:
         body = sampler.method("Sampler", name)[1]
         assert set(re.findall(r"self\.(\w+)\(", body)) <= called, name
         assert set(re.findall(r"\blogits = ([\w.]+)\(", body)) <= changes[name], name
+    # Nothing else draws: what asks the first of these is told that it may not call the second.
+    plain = set(re.findall(r"(?<![\w.])(\w+)\(", sampler.method("Sampler", "forward")[1])) - {"forward"}
+    assert plain <= {"LogprobsTensors", "SamplerOutput", "mixed_sample_eligible", "_aiter_raw_fused_sample"}
     assert sampler.method("Sampler", "sample")[0] == ["self", "logits", "sampling_metadata", "logprobs_mode_override"]
     body = Source(root, "v1/worker/gpu_model_runner.py").method("GPUModelRunner", "_get_prompt_logprobs_dict")[1]
     between = body[body.index("self.sampler.compute_logprobs(logits)") : body.index("self.sampler.gather_logprobs(")]
