@@ -170,7 +170,7 @@ def check_request(
         encoder=encoder,
         max_new_tokens=torch.tensor(lengths, dtype=torch.int64, device=device),
         max_steps=max(lengths),
-        eos_token_ids=torch.tensor(eos, dtype=torch.int64),
+        eos_token_ids=torch.tensor(eos, dtype=torch.int64, device="cpu"),
         pad_token_id=pad_token_id,
         logits_processor=logits_processor,
         stopping_criteria=stopping_criteria,

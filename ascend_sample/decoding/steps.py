@@ -89,7 +89,7 @@ def meets(request: Request, criterion: StoppingCriterion, input_ids: Tensor, sco
     """Tells which rows a criterion ends, bool [rows], or [] for all."""
     met = criterion(input_ids, scores)
     if isinstance(met, (bool, np.bool_)):
-        met = torch.tensor(bool(met))
+        met = torch.tensor(bool(met), device="cpu")
     rows = len(input_ids)
     if not isinstance(met, Tensor) or met.dtype != torch.bool or met.shape not in ((), (rows,)):
         name, rule = f"stopping_criteria {name_of(criterion)}", f"return a bool, or a bool tensor [{rows}]"

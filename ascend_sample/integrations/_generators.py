@@ -103,8 +103,8 @@ class SeedSource:
         if isinstance(generators, KnownRows):
             return generators.seed, generators.position
         self._accepted.settle(self._advance)
-        seed = torch.zeros(rows, dtype=torch.int64) if len(generators) == rows else random_seeds(rows)
-        position = torch.zeros(rows, dtype=torch.int64)
+        seed = torch.zeros(rows, dtype=torch.int64, device="cpu") if len(generators) == rows else random_seeds(rows)
+        position = torch.zeros(rows, dtype=torch.int64, device="cpu")
         if generators:
             # Host numbers alone, and only of requests with a seed: no noise is drawn here.
             chosen = np.fromiter(generators, dtype=np.int64, count=len(generators))

@@ -44,7 +44,7 @@ class LateCounts:
         """Takes numbers, int64 [rows] on a device, of generators by row; nobody writes to them later."""
         if not generators:
             return
-        here = torch.empty(len(numbers), dtype=torch.int64, pin_memory=True)
+        here = torch.empty(len(numbers), dtype=torch.int64, pin_memory=True, device="cpu")
         here.copy_(numbers, non_blocking=True)
         arrival = torch.get_device_module(numbers.device).Event()
         arrival.record()

@@ -177,7 +177,7 @@ def distributions_of(logits: Tensor, facts: Facts | None, top_k: Tensor | None, 
     """
     unread = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     given = dict.fromkeys(DISTRIBUTION) | {"top_k": top_k, "top_p": top_p, "seed": unread, "position": unread}
-    given["temperature"] = torch.ones(len(logits), device=logits.device)
+    given["temperature"] = torch.ones(len(logits), device=logits.device, dtype=torch.float32)
     if facts is not None:
         facts = dict(facts) | {"temperature": np.ones(len(logits), np.float32)}
     return Distributions(RowParameters.of_tensors("filter_logits", logits, given, facts), logits.shape[1])

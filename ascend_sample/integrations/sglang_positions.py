@@ -65,4 +65,4 @@ def of_nodes(verify_input: Any) -> Tensor:
     if lengths is None or verify_input.tree_topk != 1:
         positions: Tensor = verify_input.positions
         return positions
-    return (lengths.to(torch.int64).unsqueeze(1) + torch.arange(verify_input.draft_token_num)).view(-1)
+    return (lengths.to(torch.int64).unsqueeze(1) + torch.arange(verify_input.draft_token_num, device="cpu")).view(-1)

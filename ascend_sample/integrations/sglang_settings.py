@@ -1,8 +1,9 @@
 """Keeps the sampler backend that SGLang was asked for, where SGLang would take its own for it.
 
 On a CPU, and with `enable_deterministic_inference`, SGLang sets the backend to "pytorch", whatever was asked for: so
-that no CUDA kernel is called, and since no other of its own looks at seeds. This one calls no such kernel, and does. With
-`rl_on_policy_target` SGLang's own is taken: it rounds logits as the trainer does, so that log-probabilities are equal.
+that no CUDA kernel is called, and since no other of its own looks at seeds. This one calls no such kernel, and does.
+With `rl_on_policy_target` SGLang's own is taken: it rounds logits as the trainer does, so that log-probabilities are
+equal.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def keep_backend(backend: str) -> None:
         if view.rl_on_policy_target is None:
             return {}
         warnings.warn(
-            "ascend_sample: rl_on_policy_target asks for the trainer's log-probabilities, so tokens are drawn by SGLang's "
-            "own sampler.",
+            "ascend_sample: rl_on_policy_target asks for the trainer's log-probabilities, so tokens are drawn by "
+            "SGLang's own sampler.",
             stacklevel=3,
         )
         return for_determinism(view)

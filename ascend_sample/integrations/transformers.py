@@ -234,7 +234,7 @@ def _seeds_of_rows(seeds: int | Sequence[int] | Tensor | None, rows: int) -> Ten
         got = f"{len(values)} of them" if isinstance(values, Sequence) else show(seeds)
         rule = f"be None, an int, or {rows} ints, one for each returned sequence"
         refuse(NAME, "seeds", rule, got, "Give prompts times num_return_sequences many.")
-    return torch.tensor([seed_bits(seed) for seed in values], dtype=torch.int64)
+    return torch.tensor([seed_bits(seed) for seed in values], dtype=torch.int64, device="cpu")
 
 
 def _positions_after(
@@ -249,7 +249,7 @@ def _positions_after(
         return mask.sum(dim=1, dtype=torch.int64).cpu()
     # A mask of ones was dropped by `generate`. With embeddings as the prompt there are no ids to count.
     length = input_ids.shape[1] or getattr(config, "_mask_length", None) or 0
-    return torch.full((len(input_ids),), length, dtype=torch.int64)
+    return torch.full((len(input_ids),), length, dtype=torch.int64, device="cpu")
 
 
 class _Chooser(LogitsProcessor):

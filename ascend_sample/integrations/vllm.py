@@ -77,7 +77,7 @@ def sample(
     """
     facts = generators.facts if isinstance(generators, KnownRows) else facts_of(len(logits), k, p)
     if facts is None:
-        temperature = torch.ones(len(logits), device=logits.device)
+        temperature = torch.ones(len(logits), device=logits.device, dtype=torch.float32)
     else:
         temperature = torch.from_numpy(facts["temperature"])
     filters: dict[str, Any] = {"top_k": k, "top_p": p}

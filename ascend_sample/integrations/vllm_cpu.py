@@ -206,7 +206,7 @@ def apply_penalties(
         return None
     vocab_size = logits.shape[1]
     flat = logits.view(-1)
-    starts = (torch.arange(len(logits)) * vocab_size).unsqueeze(1)
+    starts = (torch.arange(len(logits), device="cpu") * vocab_size).unsqueeze(1)
 
     def penalise(ids: Tensor, *numbers: Tensor, penalised: Callable[..., Tensor]) -> None:
         """Penalises ids, of which each place gets the same logit."""

@@ -84,13 +84,17 @@ class SamplingBatch:
         self.vocab_size = _arguments.to_integer(vocab_size, "vocab_size", 1, MAX_VOCAB_SIZE)
         capacity = _arguments.to_integer(capacity, "capacity", 1, LARGEST_COUNT)
         _arguments.check_generator(generator)
-        self.device = torch.empty(0, device=device).device  # with its index, as tensors name it
+        self.device = torch.empty(0, device=device, dtype=torch.float32).device  # with its index, as tensors name it
         self.version = 0
         self.plans: dict[Hashable, Any] = {}
         self._generator = generator
         self._params: list[SamplingParams] = []
         self._table = RowTable(self.device, capacity)
         self._edits = RowEdits(self._table, self.vocab_size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out the plans of samplers: a copy, or what is unpickled, draws on as the batch does, apart from it."""
+        return vars(self) | {"plans": {}}
 
     def __len__(self) -> int:
         return len(self._params)

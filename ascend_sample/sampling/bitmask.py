@@ -42,7 +42,7 @@ class Bitmask(NamedTuple):
 
     def native_edits(self, count: int) -> dict[str, Tensor]:
         """Returns what the CPU kernel is told of it, for a batch of ``count`` rows."""
-        places = torch.arange(count) if self.places is None else self.places
+        places = torch.arange(count, device="cpu") if self.places is None else self.places
         return {"bitmask_rows": places, "bitmask": self.words}
 
     def is_for(self, count: int) -> NDArray[numpy.bool_]:

@@ -188,7 +188,7 @@ class DeviceRanges:
             )
             self._sums = self._eta.quotients[1:]
         elif self._typical_p is not None:
-            self._sums = torch.empty(2, len(rows), 1, device=device)
+            self._sums = torch.empty(2, len(rows), 1, device=device, dtype=torch.float32)
         by_weight = (self._epsilon, self._eta, self._top_a, self._surprises)
         self._has_bounds = self._has_min_p or any(bound is not None for bound in by_weight)
         self._zero, self._infinity = to_device(numpy.array([0, numpy.inf], numpy.float32), device).split(1)

@@ -285,7 +285,7 @@ def _filtered_natively(
     for name, off in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
         column = filters.get(name)
         if column is None:
-            column = torch.full((len(logits),), off, dtype=DTYPES[name])
+            column = torch.full((len(logits),), off, dtype=DTYPES[name], device="cpu")
         elif name == "min_p":  # as in `RowParameters.for_operators`
             column = column.clamp(max=LARGEST_FRACTION)
         columns.append(column)
@@ -299,7 +299,7 @@ def _scaled(logits: Tensor, filters: Mapping[str, Tensor | None], keep_ties: boo
     if (top_k := filters.get("top_k")) is not None:
         values = mask_below_top_k(values, top_k, keep_ties)
     if (temperature := filters.get("temperature")) is None:
-        temperature = torch.ones(values.shape[:1], device=values.device)
+        temperature = torch.ones(values.shape[:1], device=values.device, dtype=torch.float32)
     values = mask_below_top_k(values, (temperature == 0).to(torch.int32), keep_ties=False, most=1)
     scaled = divided_by_temperature(values, values.amax(1, keepdim=True), temperature)
     weights = scaled.exp()

@@ -268,7 +268,7 @@ class PlaceEdits(RowEdits):
         # What is beyond a request's list, and a draft that is no id, is there only as an id that was seen.
         order = (codes == 0).to(torch.int8).sort(dim=1, stable=True).indices
         own_slots = torch.full_like(arguments["penalty_slot"], NO_SLOT)
-        own_slots[torch.from_numpy(places)] = torch.arange(len(places))
+        own_slots[torch.from_numpy(places)] = torch.arange(len(places), device="cpu")
         return arguments | {
             "penalty_slot": own_slots,
             "penalty_ids": ids.gather(1, order),

@@ -94,7 +94,7 @@ class RememberingRows:
         surprised = np.flatnonzero(host.is_remembering & (host.mirostat_tau > 0))
         adaptive = np.flatnonzero(host.is_remembering & (host.adaptive_target >= 0))
         self._parts: list[_RowsOfRule] = []
-        self._near = torch.full((len(batch),), torch.nan)
+        self._near = torch.full((len(batch),), torch.nan, dtype=torch.float32, device="cpu")
         self._near[torch.from_numpy(surprised)] = ANY_PROBABILITY
         if len(surprised):
             self._parts.append(_RowsOfRule(batch, surprised, Mirostat(batch, surprised), keep_ties))

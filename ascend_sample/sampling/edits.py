@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy
 import torch
@@ -135,6 +135,10 @@ class RowEdits:
             "stop_slot": [NO_SLOT if of_row.stops is None else self.stops.hold(of_row.stops) for of_row in known],
         }
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what is made of the rows anew: a copy's would look at the rows that were copied."""
+        return vars(self) | {"plan": None, "plan_is_stale": True, "_native": None}
+
     def rows_changed(self, are_processed: bool) -> None:
         """Notes that rows came, went or moved, and whether some of them change their logits."""
         self.plan_is_stale |= are_processed
@@ -227,7 +231,8 @@ class RowEdits:
         arguments: dict[str, Tensor] = {}
         if addends.ids is not None and addends.addends is not None:
             arguments |= {"addend_ids": addends.ids, "addends": addends.addends}
-            arguments["addend_lengths"] = torch.from_numpy(addends.lengths)
+            # A slot beyond those that were written was given back before it was.
+            arguments["addend_lengths"] = torch.from_numpy(addends.lengths[: len(addends.ids)])
         if seen.lists is not None and seen.occurrences is not None:
             arguments |= {"penalty_ids": seen.lists[0], "occurrences": seen.occurrences}
             arguments["penalty_lengths"] = torch.from_numpy(seen.lengths)

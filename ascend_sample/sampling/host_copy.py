@@ -5,7 +5,7 @@ while others travel.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -30,9 +30,14 @@ class HostTokens:
         if token_ids.is_cpu:
             self._tokens = token_ids.clone()
             return
-        self._tokens = torch.empty(token_ids.shape, dtype=token_ids.dtype, pin_memory=True)
+        self._tokens = torch.empty(token_ids.shape, dtype=token_ids.dtype, pin_memory=True, device="cpu")
         self._tokens.copy_(token_ids, non_blocking=True)
         self._event = torch.accelerator.current_stream(token_ids.device).record_event()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Waits for them: what has arrived can be copied."""
+        self.read()
+        return vars(self) | {"_event": None}
 
     @property
     def has_arrived(self) -> bool:
@@ -74,7 +79,7 @@ class HostCopy:
             return
         rows_at_once = max(1, BLOCK_BYTES // max(1, logits.shape[1] * logits.element_size()))
         self._starts = list(range(0, len(logits), rows_at_once)) or [0]
-        self.logits = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
+        self.logits = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True, device="cpu")
         beside = torch.Stream(logits.device)
         beside.wait_stream(torch.accelerator.current_stream(logits.device))
         with beside:

@@ -139,7 +139,7 @@ class KeptRows(NamedTuple):
         distributions = None
         if device.type != "cpu" and not keep_ties and own.facts is not None:
             distributions = Distributions(own, vocab_size)
-        is_wanted = torch.zeros(count, dtype=torch.bool)
+        is_wanted = torch.zeros(count, dtype=torch.bool, device="cpu")
         is_wanted[torch.from_numpy(rows)] = True
         return cls(asking, is_wanted, own, distributions, most, keep_ties)
 

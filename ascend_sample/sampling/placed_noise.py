@@ -142,4 +142,4 @@ def sent(parts: Sequence[KnownNoise], device: torch.device, room: int = 0) -> li
 
 
 def _pinned(count: int) -> Tensor:
-    return torch.empty(count, dtype=torch.float32, pin_memory=True)
+    return torch.empty(count, dtype=torch.float32, pin_memory=True, device="cpu")

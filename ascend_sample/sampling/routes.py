@@ -179,7 +179,7 @@ def _in_terms_of_rules(facts: Facts, vocab_size: int, dtype: torch.dtype, keep_t
     has_top_k = (top_k >= 1) & (top_k < vocab_size) & ~is_greedy
     needs_mask = has_top_k & ((top_k > LARGEST_FUSED_K) | keep_ties)
     lowest, highest = FOLDED_TEMPERATURES
-    as_stored = torch.tensor(top_p, dtype=dtype).to(torch.float32).numpy()
+    as_stored = torch.tensor(top_p, dtype=dtype, device="cpu").to(torch.float32).numpy()
     return _Rows(
         is_greedy=is_greedy,
         is_ranked=has_top_k & ~needs_mask,

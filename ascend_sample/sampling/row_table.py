@@ -125,6 +125,18 @@ class RowTable:
         self._behind = 0  # by how many tokens of every row the device's positions are
         self._is_elsewhere = False  # whether the device has none of the positions
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what looks at the host's memory, which a copy has elsewhere."""
+        state = vars(self) | {"_views": {}}
+        if self._is_shared:
+            del state["_tensors"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self._is_shared:
+            self._tensors = self._new_tensors()
+
     @property
     def capacity(self) -> int:
         """Returns for how many rows there is room."""
@@ -281,6 +293,6 @@ def to_device(values: NDArray[Any], device: torch.device) -> Tensor:
     """
     if device.type == "cpu":
         return torch.from_numpy(numpy.array(values, order="C"))
-    staged = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), pin_memory=True)
+    staged = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), pin_memory=True, device="cpu")
     staged.numpy()[...] = values
     return staged.to(device, non_blocking=True)

@@ -97,11 +97,11 @@ def score(
         refuse(NAME, "token_ids", "have shape [places]", list(token_ids.shape), "Flatten logits and ids alike.")
     places, device = len(token_ids), token_ids.device
     scores = Scores(
-        torch.empty(places, device=device),
+        torch.empty(places, device=device, dtype=torch.float32),
         torch.empty(places, dtype=torch.int64, device=device),
         torch.empty(places, n, dtype=torch.int64, device=device),
-        torch.empty(places, n, device=device),
-        torch.empty(places, device=device) if entropy else None,
+        torch.empty(places, n, device=device, dtype=torch.float32),
+        torch.empty(places, device=device, dtype=torch.float32) if entropy else None,
     )
     split = None
     if shard is not None and shard.exchange.size > 1:

@@ -28,7 +28,7 @@ def random_seeds(count: int, generator: torch.Generator | None = None) -> Tensor
 
     Source: docs/seeds.md, section "Where seeds come from".
     """
-    return torch.empty(count, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    return torch.empty(count, dtype=torch.int64, device="cpu").random_(-(2**63), None, generator=generator)
 
 
 def seed_bits(seed: int) -> int:

@@ -41,7 +41,7 @@ class StaticEdits:
         self.addends, self.history, self.bitmask = addends, history, bitmask
         self._vocab_size = vocab_size
         self._addend_ids = torch.zeros(rows, addends, dtype=torch.int64, device=device)
-        self._addends = torch.zeros(rows, addends, device=device)
+        self._addends = torch.zeros(rows, addends, device=device, dtype=torch.float32)
         self._seen = torch.zeros(rows, history, dtype=torch.int64, device=device)
         self._occurrences = torch.zeros(rows, history, dtype=torch.int32, device=device)
         words = words_of(vocab_size) if bitmask else 0

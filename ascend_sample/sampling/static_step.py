@@ -160,7 +160,7 @@ class StaticStep:
         self._lanes = self.largest_k if only_top_k else max(ranks, lanes_of(vocab_size))
         self._chunk_lanes = chunk_lanes(self.logits.device)
         self._start = -(-len(SENT) * rows // ALIGNMENT) * ALIGNMENT  # of the noise in what is sent
-        self._sent = torch.ones(self._start + rows * self._lanes, device=device)
+        self._sent = torch.ones(self._start + rows * self._lanes, device=device, dtype=torch.float32)
 
     @in_normal_mode
     def prepare(
@@ -206,7 +206,9 @@ class StaticStep:
         if self.edits.are_on:
             self.edits.write(batch, allowed, is_edited)
         host, count = batch.host, len(batch)
-        staged = torch.empty(self._sent.shape, pin_memory=self.logits.device.type != "cpu")
+        staged = torch.empty(
+            self._sent.shape, pin_memory=self.logits.device.type != "cpu", dtype=torch.float32, device="cpu"
+        )
         parameters, noise = self._parts(staged)
         parameters.zero_()
         noise.fill_(1)

@@ -136,13 +136,13 @@ class StaticVerification:
         self.draft_probabilities = self.draft_candidates = None
         if is_drawn:
             columns = vocab_size if candidates is None else candidates
-            self.draft_probabilities = torch.zeros(many, columns, device=device)
+            self.draft_probabilities = torch.zeros(many, columns, device=device, dtype=torch.float32)
         if candidates is not None:
             self.draft_candidates = self.token_ids.new_full((many, candidates), NO_TOKEN)
         self._noise: JudgingNoise | None = None
         if rule != "match":
-            ones = torch.ones(self.requests, vocab_size, device=device)
-            self._noise = JudgingNoise(torch.ones(many, device=device), ones)
+            ones = torch.ones(self.requests, vocab_size, device=device, dtype=torch.float32)
+            self._noise = JudgingNoise(torch.ones(many, device=device, dtype=torch.float32), ones)
         self._step.edits.count_drafts(self.draft_ids, self._layout)
 
     @in_normal_mode

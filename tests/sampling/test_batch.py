@@ -15,6 +15,7 @@ from ascend_sample._contract import SKIP_TOP_K
 from ascend_sample.sampling import batch as batch_module
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.params import SamplingParams
+from ascend_sample.sampling.sampler import Sampler
 from ascend_sample.sampling.slots import addend_of
 
 INF = math.inf
@@ -408,6 +409,21 @@ def test_a_slot_is_clean_when_it_is_given_again(device: str) -> None:
     batch.add(SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0, bad_ids=[3]), [2])
     logits = torch.full((2, 4), -1.0, device=device)
     assert processed(batch, logits) == {0: [-INF, -2, -3, -1], 1: [-1, -1, -2, -INF]}
+
+
+@pytest.mark.parametrize(
+    "edit", [{"bad_ids": [2]}, {"repetition_penalty": 2.0}, {"allowed_ids": [2, 3]}, {"mirostat_tau": 2.0}]
+)
+def test_a_request_that_goes_before_its_first_step(edit: dict[str, Any], device: str) -> None:
+    batch, sampler, logits = SamplingBatch(8, device), Sampler(), torch.zeros(3, 8, device=device)
+    kept = [SamplingParams(**edit, seed=row) for row in range(3)]
+    batch.extend(kept)
+    expected = sampler(logits, batch, advance=False).token_ids.tolist()
+    for row in range(3, 9):
+        batch.add(SamplingParams(**edit, seed=row))
+    for row in range(8, 2, -1):
+        batch.remove(row)
+    assert sampler(logits, batch, advance=False).token_ids.tolist() == expected
 
 
 def test_the_examples_of_the_docstrings() -> None:

@@ -116,7 +116,7 @@ def beam_search(
 def checked_smoothing(strategy: str, softmax_smoothing: float) -> float:
     """Returns the float32 nearest to softmax_smoothing, because logits are divided in float32."""
     check_number(strategy, "softmax_smoothing", softmax_smoothing, low=0.0, above=True)
-    nearest = torch.tensor(float(softmax_smoothing), dtype=torch.float32).item()
+    nearest = torch.tensor(float(softmax_smoothing), dtype=torch.float32, device="cpu").item()
     if nearest in (0.0, float("inf")):
         refuse(strategy, "softmax_smoothing", "be a finite float32 above 0", softmax_smoothing, "Use 1 for none.")
     return nearest

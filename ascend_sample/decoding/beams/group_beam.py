@@ -188,7 +188,7 @@ def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penal
     batch, _, vocab_size = log_probs.shape
     is_token = earlier_tokens < vocab_size
     penalties = is_token.to(torch.float32) * diversity_penalty
-    of_tokens = torch.zeros(batch, vocab_size, device=log_probs.device)
+    of_tokens = torch.zeros(batch, vocab_size, device=log_probs.device, dtype=torch.float32)
     of_tokens.scatter_add_(1, earlier_tokens.where(is_token, 0), penalties)
     return log_probs - of_tokens[:, None]
 

@@ -54,7 +54,9 @@ class FinishedPool:
         device = torch.device("cpu") if request.has_ends else request.device
         shape = (request.batch_size, size)
         nowhere = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.hypotheses = Hypotheses(torch.full(shape, NOTHING, device=device), nowhere, nowhere, nowhere)
+        self.hypotheses = Hypotheses(
+            torch.full(shape, NOTHING, device=device, dtype=torch.float32), nowhere, nowhere, nowhere
+        )
         self.done = torch.zeros(request.batch_size, dtype=torch.bool, device=device)
         self.size = size
         self.length_penalty = length_penalty

@@ -49,7 +49,7 @@ def first_beams_alone(batch: int, beams: int, device: torch.device) -> Tensor:
 
     Equal beams would stay equal, so the others have none.
     """
-    scores = torch.full((batch, beams), NOTHING, device=device)
+    scores = torch.full((batch, beams), NOTHING, device=device, dtype=torch.float32)
     scores[:, 0] = 0.0
     return scores
 

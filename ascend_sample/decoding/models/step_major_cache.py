@@ -63,8 +63,8 @@ class DecoderCache:
         """Returns a cache that knows of new tokens at places, int64 [rows, count]."""
         if self.origins is None:
             return self
-        rows = torch.arange(len(places))[:, None]
-        self.origins[places, rows] = torch.arange(places.numel()).view(places.shape) + self.written
+        rows = torch.arange(len(places), device="cpu")[:, None]
+        self.origins[places, rows] = torch.arange(places.numel(), device="cpu").view(places.shape) + self.written
         return replace(self, written=self.written + places.numel())
 
     def places(self, count: int) -> Tensor:

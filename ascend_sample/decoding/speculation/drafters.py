@@ -135,7 +135,7 @@ class ModelDrafter:
         noise = None
         if texts.noise is not None:
             begin = texts.first_read(texts.noise.lengths, texts.noise.wanted, known) + known
-            noise = texts.noise.of_drafts(begin[:, None] + torch.arange(count), state.vocab_size)
+            noise = texts.noise.of_drafts(begin[:, None] + torch.arange(count, device="cpu"), state.vocab_size)
         needs_position = texts.is_ragged or (noise is None and not sampling.is_greedy)  # else nobody looks at it
         position = first + known if needs_position else first
         tokens: list[Tensor] = []

@@ -88,7 +88,7 @@ class Verification:
 
     def append(self, tokens: Tensor, emitted: Tensor) -> None:
         """Takes in the first tokens of each row: tokens [batch, n], and on the host how many of them each row got."""
-        rows = torch.arange(len(emitted)).repeat_interleave(emitted)
-        columns = torch.arange(len(rows)) - (emitted.cumsum(0) - emitted)[rows]
+        rows = torch.arange(len(emitted), device="cpu").repeat_interleave(emitted)
+        columns = torch.arange(len(rows), device="cpu") - (emitted.cumsum(0) - emitted)[rows]
         cells = to_device((rows * tokens.shape[1] + columns).numpy(), tokens.device)
         self._batch.append(tokens.flatten().index_select(0, cells), rows)

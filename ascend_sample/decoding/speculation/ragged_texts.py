@@ -32,7 +32,7 @@ class RaggedTexts:
         self.tokens = torch.nn.functional.pad(prompts, (0, request.max_steps + most))
         self.lengths = request.prompt_lengths()
         self.room = request.max_new_tokens.clone()
-        self.scores = torch.zeros(request.batch_size)
+        self.scores = torch.zeros(request.batch_size, dtype=torch.float32, device="cpu")
         self._prompt_lengths = self.lengths
         self._places = Places(request.device)
         self._listening = Listening(request.strategy, request.on_tokens, request.input_ids, request.attention_mask)
@@ -61,7 +61,7 @@ class RaggedTexts:
 
     def score(self, log_probs: Tensor, counts: Tensor) -> None:
         """Adds the log-probabilities of the first counts[r] tokens of each row, [batch, n] and [batch] on the host."""
-        is_new = torch.arange(log_probs.shape[1]) < counts[:, None]
+        is_new = torch.arange(log_probs.shape[1], device="cpu") < counts[:, None]
         self.scores = self.scores + torch.where(is_new, log_probs, 0.0).sum(dim=1)
 
     def window(self, start: Tensor, draft: Tensor, is_ragged: bool) -> Tensor:

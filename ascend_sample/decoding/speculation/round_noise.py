@@ -81,7 +81,7 @@ class RoundNoise:
             (Purpose.RESAMPLING, count, sampling.vocab_size),
             (Purpose.DRAW, count + 1, sampling.lanes),
         ):
-            positions = (self.lengths[:, None] + torch.arange(places)).flatten()
+            positions = (self.lengths[:, None] + torch.arange(places, device="cpu")).flatten()
             parts.append(self._known(purpose, positions, lanes, sampling.seed_here.repeat_interleave(places)))
         if not can_be_sent(parts):
             return None

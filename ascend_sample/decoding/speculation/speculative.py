@@ -160,7 +160,7 @@ class _Run:
         self.state: Any = None
         self.unseen = 0
         self.is_cache_ahead = False
-        counts = torch.zeros(request.batch_size, largest, dtype=torch.int64)
+        counts = torch.zeros(request.batch_size, largest, dtype=torch.int64, device="cpu")
         self.drafted, self.accepted = counts, counts.clone()  # on the host
         self.as_many: dict[int, Tensor] = {}  # the same number for each row
         self.target_passes = self.draft_passes = 0
@@ -225,7 +225,7 @@ class _Run:
         """Returns the noise of a round that the host makes: of rows on a device that are drawn."""
         if self.sampling.is_greedy or self.texts.lengths.is_cpu:
             return None
-        wanted = torch.tensor(self.room_of_rows) - 1
+        wanted = torch.tensor(self.room_of_rows, device="cpu") - 1
         return RoundNoise(self.sampling, self.lengths_here, wanted.clamp(min=0, max=count), count)
 
     def _judge(
@@ -348,7 +348,7 @@ class _Run:
         self.lengths_here = self.lengths_here + emitted
         self.texts.score(log_probs, emitted)
         count = tokens.shape[1] - 1
-        places = torch.arange(count)
+        places = torch.arange(count, device="cpu")
         # What follows a stop token was never part of the text.
         looked = (places < torch.minimum(emitted, proposed)[:, None]).long()
         kept = (places < torch.minimum(emitted, accepted)[:, None]).long()

@@ -63,9 +63,9 @@ class Texts:
         self._statuses: list[Tensor] = []
         self._scores: list[Tensor] = []
         self._max_new_tokens = request.max_new_tokens.cpu().repeat_interleave(copies)
-        self._lengths = torch.zeros(rows, dtype=torch.int64)
-        self._log_probs = torch.zeros(rows)
-        self.is_done = torch.zeros(rows, dtype=torch.bool)
+        self._lengths = torch.zeros(rows, dtype=torch.int64, device="cpu")
+        self._log_probs = torch.zeros(rows, dtype=torch.float32, device="cpu")
+        self.is_done = torch.zeros(rows, dtype=torch.bool, device="cpu")
         self._done_count = 0
         self._is_done_there: Tensor | None = None  # None: no row is
         self.stand_in: Tensor | None = None
@@ -115,7 +115,7 @@ class Texts:
         self.stand_in = None
         done_count = int(self.is_done.sum())
         if self._done_count < done_count < len(self.is_done):
-            rows = torch.arange(len(self.is_done))
+            rows = torch.arange(len(self.is_done), device="cpu")
             first_to_go_on = self.is_done.to(torch.int8).argmin()
             stand_in = torch.where(self.is_done, first_to_go_on, rows)
             there = to_device(torch.stack((stand_in, self.is_done.long())).numpy(), self.request.device)
@@ -130,7 +130,7 @@ class Texts:
             self._score(log_probs, step >= self._lengths)
         is_impossible = self._log_probs == -torch.inf
         if self._statuses:
-            steps = torch.arange(len(self._statuses))[:, None]
+            steps = torch.arange(len(self._statuses), device="cpu")[:, None]
             is_masked = (_stacked(self._statuses) == RowStatus.ALL_MASKED) & (steps < self._lengths)
             is_impossible = is_masked.any(dim=0)
         scores = self._log_probs.masked_fill(is_impossible, -torch.inf).to(device)
@@ -184,7 +184,7 @@ class Texts:
 
 def _stacked(steps: list[Tensor]) -> Tensor:
     """Brings what there is of each step to the host: [steps, rows]."""
-    return torch.stack(steps).cpu() if steps else torch.empty(0)
+    return torch.stack(steps).cpu() if steps else torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 def _log_probs_of(choice: Choice) -> Tensor:

@@ -39,7 +39,7 @@ def digest_of_requests(batch: SamplingBatch, edits: Mapping[str, Tensor]) -> byt
     digest = hashlib.blake2b(repr(asked).encode(), digest_size=DIGEST_BYTES)
     if "penalty_ids" in edits:
         ids, lengths = edits["penalty_ids"], edits["penalty_lengths"]
-        is_there = torch.arange(ids.shape[1]) < lengths.unsqueeze(1)
+        is_there = torch.arange(ids.shape[1], device="cpu") < lengths.unsqueeze(1)
         digest.update(ids.masked_fill(~is_there, 0).sort(1).values.numpy().tobytes())
     return digest.digest()
 

@@ -188,7 +188,8 @@ class SegmentRows(RowsOfDevice):
         self._base = base_of(told[f"{self.name}_maximum"].amax(0).unsqueeze(1))
         whole = self._chunks.whole(own.rank)
         if not len(whole):
-            none = torch.full((len(self.rows),), -1.0, device=self.device)  # less than no weight at all
+            # Less than no weight at all.
+            none = torch.full((len(self.rows),), -1.0, dtype=torch.float32, device=self.device)
             return {f"{self.name}_scores": none, f"{self.name}_leads": none}
         columns = slice(whole.start * SEGMENT - own.ids.start, min(whole.stop * SEGMENT, own.ids.stop) - own.ids.start)
         segments = self._weights(self.of(own.logits)[:, columns], len(whole))

@@ -69,12 +69,16 @@ class LocalPart:
         self._plan, self._ids, self._position, self._purpose = plan, ids, position, purpose
         self._own = logits[:, : len(ids)]
         self._local = LocalRows(logits, edits, plan.places, ids) if len(ids) else None
-        self.status = torch.full((len(logits),), int(RowStatus.ALL_MASKED), dtype=torch.int8)  # without any ids
+        without_ids = int(RowStatus.ALL_MASKED)
+        self.status = torch.full((len(logits),), without_ids, dtype=torch.int8, device="cpu")
 
     def best(self) -> tuple[Tensor, Tensor]:
         """Finds the best value of rows of this part."""
         count = len(self._plan.best)
-        values, ids = torch.full((count,), -torch.inf), torch.zeros(count, dtype=torch.int64)
+        values, ids = (
+            torch.full((count,), -torch.inf, dtype=torch.float32, device="cpu"),
+            torch.zeros(count, dtype=torch.int64, device="cpu"),
+        )
         if self._local is not None:
             for chosen in self._plan.best_chosen:
                 first, first_ids, status = first_of(self._local.tensors[chosen.tensor], chosen.rows, 1)
@@ -87,8 +91,8 @@ class LocalPart:
         plan = self._plan
         if not len(plan.first):
             return {}
-        values = torch.full((len(plan.first), plan.most), -torch.inf)
-        ids = torch.zeros(len(plan.first), plan.most, dtype=torch.int64)
+        values = torch.full((len(plan.first), plan.most), -torch.inf, dtype=torch.float32, device="cpu")
+        ids = torch.zeros(len(plan.first), plan.most, dtype=torch.int64, device="cpu")
         if self._local is not None:
             for most, among_first, of_tensors in plan.first_chosen:
                 for chosen in of_tensors:
@@ -114,9 +118,9 @@ class LocalPart:
         count, of_tensors = (
             (len(plan.races), plan.race_chosen) if maxima is None else (len(plan.late), plan.late_chosen)
         )
-        leads = torch.zeros(count, race.LEADS, race.NUMBERS, dtype=torch.float64)
-        ids = torch.zeros(count, race.LEADS, dtype=torch.int64)
-        own = torch.full((count,), -torch.inf)
+        leads = torch.zeros(count, race.LEADS, race.NUMBERS, dtype=torch.float64, device="cpu")
+        ids = torch.zeros(count, race.LEADS, dtype=torch.int64, device="cpu")
+        own = torch.full((count,), -torch.inf, dtype=torch.float32, device="cpu")
         if self._local is None:
             return leads, ids, own
         slack = float(plan.near.max()) if maxima is None else race.NEAR
@@ -175,12 +179,12 @@ class LocalPart:
         Returns:
             The parts, and of each row whether what it leaves is not sure.
         """
-        is_unsure = torch.zeros(len(rows), dtype=torch.bool)
+        is_unsure = torch.zeros(len(rows), dtype=torch.bool, device="cpu")
         if self._local is None:
             return [], is_unsure
         if not mode.is_processed:
             there = None if len(rows) == len(self.status) else torch.from_numpy(rows)
-            return [PartOfRows(self._own, there, torch.arange(len(rows)))], is_unsure
+            return [PartOfRows(self._own, there, torch.arange(len(rows), device="cpu"))], is_unsure
         parts = []
         for chosen in self._plan.places.chosen(rows):
             tensor = self._local.tensors[chosen.tensor]
@@ -196,7 +200,7 @@ class LocalPart:
 
     def histograms(self, parts: Sequence[CutRows], search: CutSearch, digit: int) -> Tensor:
         """Returns what the rows weigh by the next digit: float64 [rows of the search, 256]."""
-        bins = torch.zeros(len(search.prefix), BINS, dtype=torch.float64)
+        bins = torch.zeros(len(search.prefix), BINS, dtype=torch.float64, device="cpu")
         counts, prefix = torch.from_numpy(search.counts_in(digit)), torch.from_numpy(search.prefix)
         for part in parts:
             has_digit = (part.digits > digit).nonzero().view(-1)
@@ -211,8 +215,8 @@ class LocalPart:
     def cut_leads(self, rank: int, seeds: Tensor, parts: Sequence[CutRows], search: CutSearch) -> tuple[Tensor, Tensor]:
         """Finds the leads of the rows whose ends are known."""
         count = len(search.prefix)
-        leads = torch.zeros(count, race.LEADS, race.NUMBERS, dtype=torch.float64)
-        ids = torch.zeros(count, race.LEADS, dtype=torch.int64)
+        leads = torch.zeros(count, race.LEADS, race.NUMBERS, dtype=torch.float64, device="cpu")
+        ids = torch.zeros(count, race.LEADS, dtype=torch.int64, device="cpu")
         for part in parts:
             leads[part.where], ids[part.where], _, _ = torch.ops.ascend_sample.shard_leads(
                 part.tensor,

@@ -123,7 +123,7 @@ def _edit(logits: Tensor, edits: Mapping[str, Tensor], rows: Rows, ids: range) -
             continue
         slots = slots[held]
         lists = edits[ids_name][slots]
-        is_listed = torch.arange(lists.shape[1]) < edits[lengths_name][slots].unsqueeze(1)
+        is_listed = torch.arange(lists.shape[1], device="cpu") < edits[lengths_name][slots].unsqueeze(1)
         place, entry = (is_listed & (lists >= ids.start) & (lists < ids.stop)).nonzero(as_tuple=True)
         named = lists[place, entry]
         where = held[place] * len(ids) + (named - ids.start)
@@ -167,7 +167,7 @@ def native_edits_of(edits: Mapping[str, Tensor], vocab_size: int) -> Mapping[str
     ids, codes = edits["penalty_ids"][own], edits["penalty_codes"][own]
     return others | {
         "penalties": edits["penalties"],
-        "penalty_slot": torch.full_like(slots, NO_SLOT).index_copy_(0, held, torch.arange(len(held))),
+        "penalty_slot": torch.full_like(slots, NO_SLOT).index_copy_(0, held, torch.arange(len(held), device="cpu")),
         "penalty_ids": ids,
         "penalty_lengths": edits["penalty_lengths"][own],
         # An id has the same in each of its entries.
@@ -192,6 +192,6 @@ def words_of_ids(words: Tensor, ids: range) -> Tensor:
     if shift == 0:
         return words[:, first : first + count].contiguous()
     wide = words[:, first : first + count + 1].to(torch.int64) & 0xFFFFFFFF
-    high = torch.zeros(len(words), count, dtype=torch.int64)
+    high = torch.zeros(len(words), count, dtype=torch.int64, device="cpu")
     high[:, : wide.shape[1] - 1] = wide[:, 1:] << (WORD - shift)
     return ((wide[:, :count] >> shift) | (high & 0xFFFFFFFF)).to(torch.int32)

@@ -105,7 +105,7 @@ class Presence:
 
 def own_numbers() -> Tensor:
     """Returns what a rank tells the others of its process: int64 [3]."""
-    return torch.tensor(this_process())
+    return torch.tensor(this_process(), device="cpu")
 
 
 def _named(ranks: Sequence[int]) -> str:

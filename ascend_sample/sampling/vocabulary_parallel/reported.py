@@ -122,8 +122,11 @@ class ReportedRows:
     def told(self) -> tuple[list[Part], dict[str, Tensor]]:
         """Returns what the rank tells of its parts."""
         rows, ids = len(self.rows), self._ids
-        values, best = torch.full((rows,), -torch.inf), torch.full((rows, self._most), -torch.inf)
-        best_ids = torch.full((rows, self._most), NO_ID, dtype=torch.int64)
+        values, best = (
+            torch.full((rows,), -torch.inf, dtype=torch.float32, device="cpu"),
+            torch.full((rows, self._most), -torch.inf, dtype=torch.float32, device="cpu"),
+        )
+        best_ids = torch.full((rows, self._most), NO_ID, dtype=torch.int64, device="cpu")
         count = min(self._most, len(ids))
         for part in self._parts:
             local = (self._token_ids[part.where] - ids.start).clamp_(0, len(ids) - 1)
@@ -143,10 +146,10 @@ class ReportedRows:
 
     def _told_of_chunks(self, chunks: Chunks) -> tuple[list[Part], dict[str, Tensor]]:
         rows, ids, whole = len(self.rows), self._ids, chunks.whole(self._rank)
-        maxima = torch.full((rows, chunks.most_whole), -torch.inf)
-        sums = torch.zeros(rows, chunks.most_whole, dtype=torch.float64)
-        distances = torch.zeros(rows if self._has_entropy else 0, chunks.most_whole)
-        pieces = torch.zeros(rows, chunks.most_in_pieces, dtype=self._dtype)
+        maxima = torch.full((rows, chunks.most_whole), -torch.inf, dtype=torch.float32, device="cpu")
+        sums = torch.zeros(rows, chunks.most_whole, dtype=torch.float64, device="cpu")
+        distances = torch.zeros(rows if self._has_entropy else 0, chunks.most_whole, dtype=torch.float32, device="cpu")
+        pieces = torch.zeros(rows, chunks.most_in_pieces, dtype=self._dtype, device="cpu")
         for part in self._parts:
             if len(whole):
                 columns = slice(whole.start * CHUNK - ids.start, min(whole.stop * CHUNK, ids.stop) - ids.start)
@@ -195,7 +198,7 @@ class ReportedRows:
 
     def counts(self) -> tuple[list[Part], dict[str, Tensor]]:
         """Returns what the rank tells of rows whose ranks the best do not tell."""
-        counts = torch.zeros(len(self.rows), dtype=torch.int64)
+        counts = torch.zeros(len(self.rows), dtype=torch.int64, device="cpu")
         for part in self._parts:
             bounds = self._bounds[part.where]
             counts[part.where] = torch.ops.ascend_sample.count_above(part.tensor, part.rows, bounds)
@@ -248,7 +251,7 @@ def processed_part(
     """
     values, maximum, limit = without_nan(logits), maximum.unsqueeze(1), min_p.unsqueeze(1)
     scaled = divided_by_temperature(values, maximum, temperature)
-    is_kept, is_unsure = scaled > -torch.inf, torch.zeros(len(logits), dtype=torch.bool)
+    is_kept, is_unsure = scaled > -torch.inf, torch.zeros(len(logits), dtype=torch.bool, device="cpu")
     if bool((min_p > 0).any()):
         weights = scaled.exp()
         is_kept &= weights >= limit
@@ -271,7 +274,7 @@ def report_kept(
         most: how many of the best tokens are reported.
         mode: a processed one.
     """
-    whole = torch.full((len(rows), vocab_size), -torch.inf)
+    whole = torch.full((len(rows), vocab_size), -torch.inf, dtype=torch.float32, device="cpu")
     whole.scatter_reduce_(1, ids, kept, "amax")  # ids that stand for nothing have -inf
     values, named, ranks, _ = torch.ops.ascend_sample.row_logprobs(whole, None, token_ids, most, mode.is_normalised)
     return Logprobs(rows.tolist(), named, values, ranks)
@@ -294,6 +297,6 @@ def in_order(found: Sequence[Logprobs]) -> Logprobs:
     if len(found) == 1:
         return found[0]
     rows = [row for each in found for row in each.rows]
-    order = torch.tensor(sorted(range(len(rows)), key=rows.__getitem__))
+    order = torch.tensor(sorted(range(len(rows)), key=rows.__getitem__), device="cpu")
     tensors = (torch.cat(same)[order] for same in zip(*(each[1:] for each in found), strict=True))
     return Logprobs(sorted(rows), *tensors)

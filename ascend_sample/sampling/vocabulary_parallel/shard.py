@@ -117,7 +117,7 @@ class VocabularyShard:
         Raises:
             ValueError: the parts are not those of one vocabulary.
         """
-        own = torch.tensor([self.first_id, self.width, self.vocab_size]).view(torch.uint8).to(device)
+        own = torch.tensor([self.first_id, self.width, self.vocab_size], device="cpu").view(torch.uint8).to(device)
         told = self.exchange.all_gather(own).cpu().view(torch.int64).numpy()
         others = np.flatnonzero(told[:, 2] != self.vocab_size)
         if len(others):

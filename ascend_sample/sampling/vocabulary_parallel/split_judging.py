@@ -112,7 +112,7 @@ class SplitJudge:
 
     def judged(self, drawn: Drawn) -> Judged:
         """Judges the drafts, after all places were drawn: without any the step's tokens stay."""
-        result = Judged(*drawn.output, torch.zeros(len(self._places.layout.ends), dtype=torch.int64))
+        result = Judged(*drawn.output, torch.zeros(len(self._places.layout.ends), dtype=torch.int64, device="cpu"))
         has_drafts = np.diff(self._places.layout.ends, prepend=0) > 1
         if not has_drafts.any():
             return result
@@ -124,7 +124,9 @@ class SplitJudge:
         values, ids = values[rows], ids[rows]
         told = self._tell(few, whole, ids)
         if len(few.requests):
-            rows_of_few = torch.full((len(few.places), self._places.vocab_size), -torch.inf)
+            rows_of_few = torch.full(
+                (len(few.places), self._places.vocab_size), -torch.inf, dtype=torch.float32, device="cpu"
+            )
             rows_of_few.scatter_reduce_(1, ids, values, "amax")  # ids that stand for nothing have -inf
             self._judge(few, rows_of_few, {}, told["few"], drawn.seeds, result)
         if len(whole.requests):
@@ -139,7 +141,10 @@ class SplitJudge:
         for rows, values, _ in known:
             place_of[rows] = np.arange(start, start + len(rows))
             start, most = start + len(rows), max(most, values.shape[1])
-        all_values, all_ids = torch.full((start, most), -torch.inf), torch.zeros(start, most, dtype=torch.int64)
+        all_values, all_ids = (
+            torch.full((start, most), -torch.inf, dtype=torch.float32, device="cpu"),
+            torch.zeros(start, most, dtype=torch.int64, device="cpu"),
+        )
         start = 0
         for rows, values, ids in known:
             some = slice(start, start + len(rows))
@@ -176,7 +181,7 @@ class SplitJudge:
             return {"few": None, "whole": None, "logits": None}
         numbers = {"logits": self._borders.padded(self._own[whole.places])}
         if dense is not None:
-            local, here = ids - own.start, torch.zeros(ids.shape)
+            local, here = ids - own.start, torch.zeros(ids.shape, dtype=torch.float32, device="cpu")
             is_here = (local >= 0) & (local < len(own))
             rows = few.drafts.unsqueeze(1).expand_as(ids)
             here[is_here] = dense[rows[is_here], local[is_here]]
@@ -189,7 +194,9 @@ class SplitJudge:
         owners = torch.from_numpy(np.searchsorted(self._borders.ends, ids.numpy(), side="right"))
         of_ids = told["few"].view(ranks, *ids.shape).gather(0, owners.unsqueeze(0))[0]
         return {
-            "few": torch.zeros(len(ids), self._places.vocab_size).scatter_(1, ids, of_ids),
+            "few": torch.zeros(len(ids), self._places.vocab_size, dtype=torch.float32, device="cpu").scatter_(
+                1, ids, of_ids
+            ),
             "whole": self._borders.joined(told["whole"].view(ranks, len(whole.drafts), most_ids)),
             "logits": logits,
         }

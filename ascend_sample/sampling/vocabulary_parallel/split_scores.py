@@ -48,7 +48,7 @@ class SplitScores:
         """
         self._compare(logits.dtype, token_ids, start)
         rows, ids = np.arange(len(logits)), self._shard.ids
-        parts = [PartOfRows(logits[:, : len(ids)], None, torch.arange(len(logits)))] if len(ids) else []
+        parts = [PartOfRows(logits[:, : len(ids)], None, torch.arange(len(logits), device="cpu"))] if len(ids) else []
         report = ReportedRows(
             self._borders,
             self._shard.exchange.rank,

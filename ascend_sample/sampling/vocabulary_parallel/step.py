@@ -146,9 +146,9 @@ class _Step:
         self._ids = shard.ids
         self._position = batch.position
         self._part = LocalPart(plan, logits, edits, self._ids, self._position, purpose)
-        self._seeds = torch.empty(0, dtype=torch.int64)
-        self._token_ids = torch.zeros(len(batch), dtype=torch.int64)
-        self._status = torch.empty(len(batch), dtype=torch.int8)
+        self._seeds = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._token_ids = torch.zeros(len(batch), dtype=torch.int64, device="cpu")
+        self._status = torch.empty(len(batch), dtype=torch.int8, device="cpu")
         self._wholes: list[tuple[Rows, Tensor]] = []
         self._logprobs: list[Logprobs] = []
         self._candidates: list[tuple[Rows, Tensor, Tensor]] = []
@@ -210,7 +210,7 @@ class _Step:
             **self._part.first(),
             **self._whole_numbers(plan.gathered),
         }
-        maxima = torch.full((len(batch),), -torch.inf)
+        maxima = torch.full((len(batch),), -torch.inf, dtype=torch.float32, device="cpu")
         if len(plan.best):
             values, ids = self._part.best()
             maxima[plan.best_places] = values
