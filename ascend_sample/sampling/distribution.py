@@ -27,6 +27,8 @@ from ascend_sample.sampling.weights import is_outside_nucleus
 LARGEST: Final = torch.finfo(torch.float32).max
 LEAST_SCALED: Final = -LARGEST * 2.0**-32
 """Below it are scaled logits that stand beside +inf, for temperatures up to 2^32."""
+INTEGERS: Final = (torch.int64, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32)
+"""What a top_k may be beside its own int32."""
 NO_EDITS: Final[Mapping[str, Tensor]] = MappingProxyType({})
 
 
@@ -67,8 +69,8 @@ def filter_logits(
     Source: docs/sampling.md, section 1 "What is drawn".
     """
     check_logits("filter_logits", logits)
-    if isinstance(top_k, Tensor) and top_k.dtype != DTYPES["top_k"] and not top_k.is_floating_point():
-        top_k = top_k.clamp(-1, logits.shape[1]).to(DTYPES["top_k"])
+    if isinstance(top_k, Tensor) and top_k.dtype in INTEGERS:
+        top_k = top_k.to(torch.int64).clamp(-1, logits.shape[1]).to(DTYPES["top_k"])
     filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     for field, tensor in filters.items():
         if tensor is not None:

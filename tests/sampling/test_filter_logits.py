@@ -99,6 +99,13 @@ def test_any_integers_are_a_top_k() -> None:
         assert (filter_logits(logits, top_k=top_k) > -torch.inf).sum(dim=1).tolist() == [3, 50, 50, 50]
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.uint16, torch.uint32])
+def test_integers_that_do_not_reach_the_vocabulary(dtype: torch.dtype) -> None:
+    logits = torch.randn(2, 70000)
+    kept = filter_logits(logits, top_k=torch.tensor([3, 0]).to(dtype)) > -torch.inf
+    assert kept.sum(dim=1).tolist() == [3, 70000]
+
+
 def test_gradients_flow_where_they_are_asked_for() -> None:
     """The kernel has none: torch's operators keep the same then."""
     logits = torch.randn(3, 100)
