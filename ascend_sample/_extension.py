@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -12,6 +13,9 @@ _FOLDER = Path(__file__).parent
 _OF_WHEEL = "_C_torch_"
 """How the names of the cores begin that a wheel has, one for each minor version of torch: "_C_torch_2_13.so"."""
 _npu_is_loaded = False
+_is_settled = False
+"""Whether there is nothing more to load for an NPU: said last, when all of it is there."""
+_settling = threading.Lock()
 _cffi_library: torch.library.Library | None = None
 
 
@@ -66,9 +70,20 @@ def load_npu_if_imported() -> bool:
     Raises:
         ImportError: the binding was built against another torch_npu.
     """
-    global _npu_is_loaded
-    if _npu_is_loaded or "torch_npu" not in sys.modules:
-        return _npu_is_loaded
+    global _npu_is_loaded, _is_settled
+    if not _is_settled and "torch_npu" in sys.modules:
+        with _settling:  # first calls may come from several threads
+            if not _is_settled:
+                _npu_is_loaded = _load_npu()
+                _is_settled = True
+    return _npu_is_loaded
+
+
+load_npu_if_imported._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in backend.py
+
+
+def _load_npu() -> bool:
+    """Registers the NPU kernels; returns whether they are those of the compiled binding."""
     path = library_path("_npu")
     if path is None:
         _register_cffi_kernel()
@@ -77,19 +92,17 @@ def load_npu_if_imported() -> bool:
     from ascend_sample.npu import binding
 
     binding.configure()
-    _npu_is_loaded = True
     return True
 
 
 def _register_cffi_kernel() -> None:
     """Registers the kernels that serve tensors on an NPU through cffi where there is no compiled binding."""
     global _cffi_library
-    if _cffi_library is None:
-        from ascend_sample.npu import aclnn_cffi, operators
+    from ascend_sample.npu import aclnn_cffi, operators
 
-        _cffi_library = torch.library.Library("ascend_sample", "IMPL")
-        for operator in operators.OPERATORS:
-            _cffi_library.impl(operator, functools.partial(aclnn_cffi.serve, operator), "PrivateUse1")
+    _cffi_library = torch.library.Library("ascend_sample", "IMPL")
+    for operator in operators.OPERATORS:
+        _cffi_library.impl(operator, functools.partial(aclnn_cffi.serve, operator), "PrivateUse1")
 
 
 def _load(path: Path, partner: str) -> None:

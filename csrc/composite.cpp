@@ -174,7 +174,8 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
     const auto winner = where_or(best, place, vocab_size).amin(-1, /*keepdim=*/true);
     selected = at::where(by_rank, ids.gather(1, winner), winner).squeeze(1);
   } else {
-    selected = ids.select(1, 0).contiguous();
+    // A copy also of one id, which would keep the whole row alive.
+    selected = ids.select(1, 0).clone(at::MemoryFormat::Contiguous);
   }
 
   // What else is wanted.

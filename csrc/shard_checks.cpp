@@ -48,6 +48,9 @@ void check_arguments(const LogOfSumsArguments& arguments) {
         tensor.dim() == 2 && tensor.sym_sizes() == maxima.sym_sizes() && tensor.sym_size(1) >= 1,
         kOperator, ": ", name, " must have the shape [rows, chunks] of maxima, got ",
         tensor.sym_sizes(), ". Pass what chunk_sums returns.");
+    TORCH_CHECK_VALUE(tensor.device() == maxima.device(), kOperator, ": ", name,
+                      " must be on the device of maxima (", maxima.device(), "), got ",
+                      tensor.device(), ". Pass what chunk_sums returns.");
   };
   check(maxima, "maxima", ScalarType::Float);
   check(sums, "sums", ScalarType::Double);

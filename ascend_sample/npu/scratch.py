@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -51,8 +52,22 @@ def take_scratch(size: int, device: torch.device) -> Scratch:
         block = _blocks[stream.stream_id, stream.device_index, stream.device_type]
         if block.memory is None or block.memory.numel() < size:
             block.memory = None  # first: the allocator may then make the new one of it
-            block.memory = torch.empty(size, dtype=torch.uint8, device=device)
+            block.memory = _allocated_outside_pools(size, device, stream)
         return Scratch(block.memory, block.order)
+
+
+def _allocated_outside_pools(size: int, device: torch.device, stream: torch.npu.Stream) -> torch.Tensor:
+    """Allocates a block that belongs to no pool of this thread's, a graph's or its caller's.
+
+    It would be kept when that is gone. The allocator chooses pools by thread.
+    """
+
+    def allocate() -> torch.Tensor:
+        with torch.npu.stream(stream):
+            return torch.empty(size, dtype=torch.uint8, device=device)
+
+    with ThreadPoolExecutor(1) as apart:
+        return apart.submit(allocate).result()
 
 
 def release() -> None:

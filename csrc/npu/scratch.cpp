@@ -1,7 +1,10 @@
 #include "scratch.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <future>
 #include <map>
 #include <utility>
 
@@ -34,6 +37,19 @@ bool is_captured(void* stream) {
          aclnn().aclmdlRICaptureGetInfo(stream, &status, &model) == 0 && status != kNone;
 }
 
+/// A block that belongs to no pool of this thread's, a graph's or its caller's: it would be kept
+/// when that is gone. The allocator chooses pools by thread.
+at::Tensor allocate_outside_pools(int64_t bytes, const at::TensorOptions& options) {
+  const c10::impl::VirtualGuardImpl streams(options.device().type());
+  const c10::Stream stream = streams.getStream(options.device());
+  return std::async(std::launch::async,
+                    [&] {
+                      const c10::StreamGuard guard(stream);
+                      return at::empty({bytes}, options);
+                    })
+      .get();
+}
+
 }  // namespace
 
 Scratch take_scratch(int64_t bytes, const at::Tensor& logits, void* stream) {
@@ -45,7 +61,7 @@ Scratch take_scratch(int64_t bytes, const at::Tensor& logits, void* stream) {
   auto& block = blocks().by_stream[{logits.device().index(), stream}];
   if (!block.memory.defined() || block.memory.numel() < bytes) {
     block.memory.reset();  // first: the allocator may then make the new one of it
-    block.memory = at::empty({bytes}, options);
+    block.memory = allocate_outside_pools(bytes, options);
   }
   return {block.memory, block.order};
 }

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "adapter.h"
 #include "checks.h"
@@ -102,6 +106,20 @@ class OperatorCall {
   SamplerCall call_;
 };
 
+/// Warns once for each reason.
+void warn_of_composite(const char* op, const std::string& reason) {
+  static std::mutex mutex;
+  static auto* const warned = new std::set<std::pair<std::string, std::string>>;
+  const auto is_new = [&] {  // what warns may wait for other threads
+    const std::lock_guard lock(mutex);
+    return warned->emplace(op, reason).second;
+  };
+  if (is_new()) {
+    TORCH_WARN(op, ": served by the composite of torch operators, which is much slower: ", reason,
+               ". (Warned once.)");
+  }
+}
+
 template <typename Arguments>
 typename Arguments::Results sample(const Arguments& arguments) {
   static const Dispatched<Arguments> composite(variant_name<Arguments>(kComposite));
@@ -109,9 +127,7 @@ typename Arguments::Results sample(const Arguments& arguments) {
   const auto& logits = arguments.logits;
   const auto& aclnn_operator = aclnn().operators.at(Arguments::kName);
   if (const auto reason = aclnn_operator.obstacle_for(logits.scalar_type()); !reason.empty()) {
-    TORCH_WARN_ONCE(Arguments::kName,
-                    ": served by the composite of torch operators, which is much slower: ", reason,
-                    ". (Warned once.)");
+    warn_of_composite(Arguments::kName, reason);
     return composite(arguments);
   }
   check_size(Arguments::kName, logits);

@@ -173,6 +173,37 @@ def test_capture_in_queue_and_stream_modes(emulated: None, queue: str, variant: 
     assert finished.result == list(ROUTES)
 
 
+def compile_into_graphs(variant: str) -> dict[str, list[bool]]:
+    """torch_npu's graph trees: a compiled function is warmed up in a graph's pool, captured there, and replayed."""
+    batch = make_batch().to("npu")
+    found: dict[str, list[bool]] = {}
+    for route in ROUTES:
+        torch.compiler.reset()
+        scratch.release()
+        with torch.no_grad(), ascend_sample.use_backend(route), use_variant(variant):
+
+            def of_doubled(logits: torch.Tensor) -> torch.Tensor:
+                ids: torch.Tensor = Batch(logits * 2, batch.k, batch.p, batch.q, batch.min_p).sample()[0]
+                return ids
+
+            expected = of_doubled(batch.logits)
+            scratch.release()
+            compiled = torch.compile(of_doubled, backend="npugraphs")
+            found[route] = []
+            for _ in range(1 + REPLAYS):
+                torch.compiler.cudagraph_mark_step_begin()
+                found[route].append(torch.equal(compiled(batch.logits), expected))
+    return found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_compiled_into_graphs(emulated: None, variant: str) -> None:
+    """What is kept from call to call is in no graph's pool, though it may first be allocated while one is made."""
+    finished = run_isolated(compile_into_graphs, variant)
+    assert finished.result == dict.fromkeys(ROUTES, [True] * (1 + REPLAYS))
+    assert finished.report["violations"] == []
+
+
 def test_scratch_of_a_graph(route: str, emulated: None) -> None:
     """A replay writes to memory of its own, not to what the stream keeps from call to call and may give back."""
     host = make_batch(9)

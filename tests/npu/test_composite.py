@@ -43,3 +43,12 @@ def test_sums_are_of_integers(operator: str) -> None:
         getattr(ascend_sample, operator)(logits, p=p)
     events = seen.profiler.kineto_results.events()
     assert [event.dtypes()[0] for event in events if event.name() == "aten::cumsum"] == ["long int"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("operator", ["top_k_top_p_sample", "top_k_top_p_sample_v2"])
+def test_ids_keep_no_row_alive(operator: str, batch_size: int) -> None:
+    logits = torch.randn(batch_size, 2000).npu()
+    with ascend_sample.use_backend("composite"):
+        ids = getattr(ascend_sample, operator)(logits).logits_select_idx
+    assert (ids.stride(), ids.untyped_storage().nbytes()) == ((1,), 8 * batch_size)

@@ -125,6 +125,19 @@ def test_info_shows_which_operator_is_missing(operator: str) -> None:
     assert facts[OPERATORS[other].name].endswith(".so")
 
 
+def fall_back_twice() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float32, torch.bfloat16):
+        ascend_sample.top_k_top_p_sample(torch.zeros(1, 4, dtype=dtype, device="npu"))
+
+
+def test_each_reason_is_told_once() -> None:
+    finished = run_isolated(fall_back_twice, HOSTCANN_SOC="Ascend310P3")
+    said = [line for line in finished.stderr.splitlines() if "served by the composite" in line]
+    assert len(said) == 2, finished.stderr
+    assert "takes float16 and bfloat16" in said[0]
+    assert "not on SoC Ascend310P3" in said[1]
+
+
 @each_operator
 def test_unsupported_soc(operator: str) -> None:
     finished = run_isolated(use_what_there_is, operator, HOSTCANN_SOC="Ascend310P3")

@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from torch.library import opcheck
 
 import ascend_sample
+from ascend_sample import _extension
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.npu.operators import OPERATORS
 
@@ -230,6 +231,18 @@ def test_compile_with_dynamic_shapes(backend: str, operator: str) -> None:
             assert type(actual) is type(expected)
             assert torch.equal(actual.logits_select_idx, expected.logits_select_idx)
             assert torch.equal(actual.logits_top_kp_select, expected.logits_top_kp_select)
+
+
+def test_a_compiled_call_may_be_the_first_on_an_npu(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = _extension.load_npu_if_imported()
+    monkeypatch.setattr(_extension, "_is_settled", False)
+    monkeypatch.setattr(_extension, "_load_npu", lambda: loaded)
+    torch.compiler.reset()
+    logits = torch.randn(3, 50, dtype=torch.bfloat16).to(npu)
+    compiled = torch.compile(
+        lambda given: ascend_sample.top_k_top_p_sample(given, k=3)[0], backend="eager", fullgraph=True
+    )
+    assert torch.equal(compiled(logits), logits.float().argmax(1))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
+import time
+import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,6 +51,29 @@ def test_a_package_that_was_not_built_says_so(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(_extension, "_FOLDER", tmp_path)
     with pytest.raises(ImportError, match=r"_C\.so is missing from the package\. Run `pip install \.`"):
         _extension.core_path()
+
+
+def test_first_calls_from_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels are registered once, and all of them before any thread goes on."""
+    begun, ended = [], threading.Event()
+    together = threading.Barrier(8)
+
+    def load_slowly() -> bool:
+        begun.append(threading.get_ident())
+        time.sleep(0.1)
+        ended.set()
+        return True
+
+    def call() -> bool:
+        together.wait()
+        return _extension.load_npu_if_imported() and ended.is_set()
+
+    monkeypatch.setitem(sys.modules, "torch_npu", types.ModuleType("torch_npu"))
+    for name, value in {"_is_settled": False, "_npu_is_loaded": False, "_load_npu": load_slowly}.items():
+        monkeypatch.setattr(_extension, name, value)
+    with ThreadPoolExecutor(8) as threads:
+        assert all(each.result() for each in [threads.submit(call) for _ in range(8)])
+    assert len(begun) == 1
 
 
 def test_the_threads_are_those_of_torch() -> None:

@@ -96,6 +96,7 @@ BAD = [
         ValueError,
         "log_of_sums: distances must have the shape [rows, chunks]",
     ),
+    ("log_of_sums", (MAXIMA, SUMS.to("meta")), ValueError, "log_of_sums: sums must be on the device of maxima (cpu)"),
     ("count_above", (torch.zeros(2, 5), None, torch.zeros(3)), ValueError, "count_above: bounds must"),
 ]
 
