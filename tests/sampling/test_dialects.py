@@ -40,6 +40,8 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", {"min_tokens": 4, "stop_token_ids": [5], "ignore_eos": True}, {
         "min_tokens": 4, "stop_sequences": [5],
     }),
+    ("vllm", {"min_tokens": 4, "ignore_eos": True}, {}),
+    ("vllm", {"min_tokens": 4, "ignore_eos": True, "stop": [[5, 6]]}, {"min_tokens": 4, "stop_sequences": ((5, 6),)}),
     ("vllm", {"stop_token_ids": [5], "extra_args": {}, "bad_words": []}, {"stop_sequences": ((5,),)}),
     ("vllm", {"stop": ["END", [5, 6], [7]], "stop_token_ids": []}, {"stop_sequences": ((5, 6), (7,))}),
     ("sglang", {"stop": [[5, 6]], "stop_token_ids": [4], "ignore_eos": True}, {
@@ -182,6 +184,11 @@ BAD = [
     ("openai", {"top_logprobs": 3}, ValueError, "top_logprobs must be left out while logprobs is, got 3"),
     ("openai", {"logprobs": False, "top_logprobs": 3}, ValueError, "top_logprobs must be 0 or left out while"),
     ("openai", {"logit_bias": {"the": 1}}, ValueError, "logit_bias must have integers as its ids"),
+    ("vllm", {"logit_bias": {1.7: 1}}, ValueError, "logit_bias must have integers as its ids, got 1.7"),
+    ("sglang", {"logit_bias": {"1_0": 1}}, ValueError, "logit_bias must have integers as its ids, got '1_0'"),
+    ("openai", {"logit_bias": {True: 1}}, ValueError, "logit_bias must have integers as its ids, got True"),
+    ("openai", {"logit_bias": {"3": 1, 3: 2}}, ValueError, "logit_bias must name each id once"),
+    ("vllm", {"temperature": 10**400}, ValueError, "temperature must"),
     ("openai", {"logit_bias": [1]}, TypeError, "logit_bias must be a mapping of ids to numbers"),
     ("openai", {"top_p": 2}, ValueError, "SamplingParams: top_p must lie in"),
     ("vllm", {"logprobs": -1}, ValueError, "logprobs must be 0 or more where vocab_size is not given"),
@@ -202,7 +209,13 @@ BAD = [
     ),
     ("generation_config", {"sequence_bias": {(1, 2): 1.0}}, ValueError, "sequence_bias must hold sequences of one id"),
     ("llama_cpp", {"repeat_penalty": 1.1}, ValueError, "repeat_last_n must be 0 or -1 beside a penalty, got 64"),
-    ("llama_cpp", {"logit_bias": [["Hello", 1.0]]}, ValueError, "logit_bias must name ids, got 'Hello'"),
+    (
+        "llama_cpp",
+        {"logit_bias": [["Hello", 1.0]]},
+        ValueError,
+        "logit_bias must have integers as its ids, got 'Hello'",
+    ),
+    ("llama_cpp", {"logit_bias": [[1.7, 1.0]]}, ValueError, "logit_bias must have integers as its ids, got 1.7"),
     ("vllm", 5, TypeError, "request must be a mapping or the engine's object, got 5"),
     ("vllm", SamplingParams, TypeError, "request must be a mapping or the engine's object"),
 ]

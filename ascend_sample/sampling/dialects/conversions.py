@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ascend_sample._errors import is_integer, is_real
+from ascend_sample._errors import is_integer, is_real, to_float
 from ascend_sample.sampling.dialects.dialect import Context
 
 SEEDS: Final = 2**64
@@ -44,7 +44,7 @@ def to_temperature(given: Mapping[str, Any], below: float) -> dict[str, Any]:
     temperature = given.get("temperature")
     if temperature is None:
         return {}
-    return {"temperature": 0.0 if is_real(temperature) and 0 <= float(temperature) < below else temperature}
+    return {"temperature": 0.0 if is_real(temperature) and 0 <= to_float(temperature) < below else temperature}
 
 
 def to_bias(given: Mapping[str, Any], context: Context, field: str = "logit_bias") -> dict[str, Any]:
@@ -54,10 +54,19 @@ def to_bias(given: Mapping[str, Any], context: Context, field: str = "logit_bias
         return {}
     if not isinstance(bias, Mapping):
         context.refuse(field, "be a mapping of ids to numbers", bias, "Give a dict.", TypeError)
-    try:
-        return {"logit_bias": {int(name): value for name, value in bias.items()}}
-    except (TypeError, ValueError):
-        context.refuse(field, "have integers as its ids", bias, "Texts must be tokenized before.")
+    ids = {name: to_id(name, context, field) for name in bias}
+    if len(set(ids.values())) < len(ids):
+        context.refuse(field, "name each id once", bias, "An id and its text are the same.")
+    return {"logit_bias": {ids[name]: value for name, value in bias.items()}}
+
+
+def to_id(name: object, context: Context, field: str) -> int:
+    """Returns an id that is an integer, or the text of one."""
+    if isinstance(name, str) and name.isascii() and name.isdigit():
+        return int(name)
+    if not is_integer(name):
+        context.refuse(field, "have integers as its ids", name, "Texts must be tokenized before.")
+    return int(name)
 
 
 def to_stops(
@@ -74,10 +83,16 @@ def to_stops(
     """
     least = given.get(min_tokens, 0)
     ids = set(given.get(stops) or ()) | (set(context.eos_ids) if with_eos else set())
-    if least and not ids:
+    if not least:
+        return {}
+    if ids:
+        return {"min_tokens": least, "stop_ids": sorted(ids)}
+    if to_stop_sequences(given):
+        return {"min_tokens": least}
+    if with_eos:
         remedy = "Give eos_ids: they must not be drawn before. Or leave it out."
         context.refuse(min_tokens, "be 0 where no id that ends the text is known", least, remedy)
-    return {"min_tokens": least, "stop_ids": sorted(ids)} if least else {}
+    return {}  # nothing ends the text
 
 
 def to_stop_sequences(given: Mapping[str, Any]) -> dict[str, Any]:

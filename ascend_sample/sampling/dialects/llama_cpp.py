@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.conversions import PENALTIES, renamed, to_seed, to_stop_sequences
+from ascend_sample.sampling.dialects.conversions import PENALTIES, renamed, to_id, to_seed, to_stop_sequences
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
 from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
 
@@ -39,12 +39,11 @@ def _bias(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     bias: dict[int, float] = {}
     banned: set[int] = set()
     for name, value in pairs:
-        if isinstance(name, str) and not name.lstrip("-").isdigit():
-            context.refuse("logit_bias", "name ids", name, "Texts must be tokenized before.")
+        token_id = to_id(name, context, "logit_bias")
         if value is False:
-            banned.add(int(name))
+            banned.add(token_id)
         else:
-            bias[int(name)] = value
+            bias[token_id] = value
     if given.get("ignore_eos"):
         if not context.eos_ids:
             context.refuse("ignore_eos", "be False where no id that ends the text is known", True, "Give eos_ids.")
