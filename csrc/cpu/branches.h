@@ -315,6 +315,10 @@ bool write_filtered(const Row<Type>& row, float maximum, RowArguments arguments,
     if (maximum == kInfinity) {
       sample_row(infinities_of(undivided, scratch, work, Scratch::kDivided), arguments, scratch,
                  work);
+    } else if (arguments.uses_min_p() && !arguments.uses_p() && !arguments.keeps_best()) {
+      const Cut cut = cut_of_min_p(arguments.min_p, maximum, temperature, row.vocab_size());
+      write_kept(undivided, next_below(cut.value), 0, kept.data());  // as the draw by segments
+      return false;
     } else if (temperature == 1.0F) {
       sample_row(undivided, arguments, scratch, work);
       return false;

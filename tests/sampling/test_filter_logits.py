@@ -12,7 +12,7 @@ import torch
 from test_filter_probabilities import BAD, DTYPES, REQUESTS, SIZES, arguments, make_logits
 from torch import Tensor
 
-from ascend_sample.sampling import SamplingBatch, SamplingParams, filter_logits
+from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, filter_logits
 from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.distribution import _scaled
 from tests.support.code_paths import assert_same_on_all_code_paths
@@ -104,6 +104,25 @@ def test_integers_that_do_not_reach_the_vocabulary(dtype: torch.dtype) -> None:
     logits = torch.randn(2, 70000)
     kept = filter_logits(logits, top_k=torch.tensor([3, 0]).to(dtype)) > -torch.inf
     assert kept.sum(dim=1).tolist() == [3, 70000]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.7])
+@pytest.mark.parametrize("vocab_size", [5, 300, 2000])
+def test_a_min_p_next_to_a_weight_keeps_what_is_drawn_from(vocab_size: int, temperature: float) -> None:
+    generator = torch.Generator().manual_seed(vocab_size)
+    rows = 200
+    logits = 2 * torch.randn(rows, vocab_size, generator=generator)
+    weights = ((logits - logits.amax(1, keepdim=True)) / temperature).double().exp().float()
+    one = weights.gather(1, torch.randint(vocab_size, (rows, 1), generator=generator)).squeeze(1)
+    ulps = torch.randint(-3, 4, (rows,), generator=generator, dtype=torch.int32)
+    min_p = (one.view(torch.int32) + ulps).view(torch.float32).clamp(max=0.999)
+    batch = SamplingBatch(vocab_size)
+    asked = {"temperature": temperature, "kept": True}
+    batch.extend([SamplingParams(min_p=bound, seed=row, **asked) for row, bound in enumerate(min_p.tolist())])
+    drawn = Sampler()(logits, batch).kept
+    assert drawn is not None
+    kept = filter_logits(logits, min_p=min_p, temperature=torch.full((rows,), temperature)) > -torch.inf
+    assert torch.equal(kept.sum(dim=1, dtype=torch.int32), drawn.counts)
 
 
 def test_gradients_flow_where_they_are_asked_for() -> None:
