@@ -52,18 +52,25 @@ def take_scratch(size: int, device: torch.device) -> Scratch:
         block = _blocks[stream.stream_id, stream.device_index, stream.device_type]
         if block.memory is None or block.memory.numel() < size:
             block.memory = None  # first: the allocator may then make the new one of it
-            block.memory = _allocated_outside_pools(size, device, stream)
+            block.memory = _allocated_outside_pools(size, device, npu.stream(stream))
         return Scratch(block.memory, block.order)
 
 
-def _allocated_outside_pools(size: int, device: torch.device, stream: torch.npu.Stream) -> torch.Tensor:
+def _allocated_outside_pools(
+    size: int, device: torch.device, on_stream: AbstractContextManager[object]
+) -> torch.Tensor:
     """Allocates a block that belongs to no pool of this thread's, a graph's or its caller's.
 
     It would be kept when that is gone. The allocator chooses pools by thread.
+
+    Args:
+        size: of the block, in bytes.
+        device: where.
+        on_stream: makes the stream current that the block is for.
     """
 
     def allocate() -> torch.Tensor:
-        with torch.npu.stream(stream):
+        with on_stream:
             return torch.empty(size, dtype=torch.uint8, device=device)
 
     with ThreadPoolExecutor(1) as apart:

@@ -206,8 +206,8 @@ TRAPS = (
     Trap(
         "a place has the penalties of its neighbour",
         draft_places,
-        "own_slots[torch.from_numpy(places)] = torch.arange(len(places), device="cpu")",
-        "own_slots[torch.from_numpy(places)] = torch.arange(len(places), device="cpu").roll(1)",
+        'own_slots[torch.from_numpy(places)] = torch.arange(len(places), device="cpu")',
+        'own_slots[torch.from_numpy(places)] = torch.arange(len(places), device="cpu").roll(1)',
         check_penalties,
     ),
     Trap(
