@@ -282,8 +282,10 @@ class TestErrors:
 
     def test_no_stream_after_a_failed_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # What some versions of torch_npu return instead of raising. A null stream would be CANN's default one.
-        stream = SimpleNamespace(npu_stream=0, stream_id=0, device_index=0, device_type=0)
-        monkeypatch.setattr(torch.npu, "current_stream", lambda: stream)
+        real = torch.npu.current_stream()
+        names = ("stream_id", "device_index", "device_type", "device")
+        stream = SimpleNamespace(npu_stream=0, **{name: getattr(real, name) for name in names})
+        monkeypatch.setattr(torch.npu, "current_stream", lambda device=None: stream)
         with pytest.raises(RuntimeError, match=r"must follow torch_npu's task queue, got a queue that has failed"):
             aclnn_cffi.launch(SAMPLE, *tensors_of(WITH_Q[SAMPLE]))
 
