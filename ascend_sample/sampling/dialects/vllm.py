@@ -34,7 +34,9 @@ VLLM: Final = Dialect(
         "allowed_token_ids": taken("allowed_ids"),
         "min_tokens": taken("min_tokens", "stop_ids"),
         "stop_token_ids": taken("stop_sequences", "stop_ids"),
-        "ignore_eos": taken("stop_ids", note="Then eos_ids may be drawn before min_tokens."),
+        "ignore_eos": taken(
+            "stop_ids", note="Then eos_ids may be drawn before min_tokens, which does nothing without other stops."
+        ),
         "seed": taken("seed", note="-1 is none; another negative one becomes the unsigned number of its 64 bits."),
         "logprobs": taken("logprobs", note="-1 is all of the vocabulary."),
         "bad_words": taken("bad_words", "bad_ids", note="Sequences of ids; texts are refused."),
