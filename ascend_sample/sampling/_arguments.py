@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from typing import Any, Final
 
 import numpy
@@ -16,6 +16,15 @@ from ascend_sample.sampling.row_parameters import check_uncaptured
 
 OWNER: Final = "SamplingBatch"
 TokenIds = Sequence[int] | NDArray[Any]
+
+
+def ints_of(values: Any) -> NDArray[Any] | None:
+    """Returns a list of ints as an array [ints]; None where it is no such list."""
+    try:
+        given = values if isinstance(values, numpy.ndarray) else numpy.array([*values])
+    except (TypeError, ValueError):  # no list, or one of lists of different lengths
+        return None
+    return given if given.ndim == 1 and (not len(given) or given.dtype.kind in "iu") else None
 
 
 def to_integer(value: object, name: str, low: int, high: int) -> int:
@@ -45,8 +54,8 @@ def to_rows(rows: Iterable[int] | NDArray[Any] | Tensor, count: int) -> NDArray[
             remedy = "Give a list of ints; reading a tensor would wait for the device."
             refuse(OWNER, "rows", "be on the host", f"a tensor on {rows.device}", remedy)
         rows = rows.numpy()
-    given = rows if isinstance(rows, numpy.ndarray) else numpy.array(list(rows))
-    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+    given = ints_of(rows)
+    if given is None:
         refuse(OWNER, "rows", "be ints", show(rows), "Name the row of each token.", TypeError)
     if len(given):
         to_row(int(given.min()), count)
@@ -56,10 +65,8 @@ def to_rows(rows: Iterable[int] | NDArray[Any] | Tensor, count: int) -> NDArray[
 
 def to_permutation(permutation: Sequence[int] | NDArray[Any], count: int) -> NDArray[numpy.int64]:
     """Returns the permutation as int64, or raises unless it names each row once."""
-    source = numpy.asarray(permutation)
-    if source.shape == (0,) and count == 0:
-        return source.astype(numpy.int64)
-    if source.shape != (count,) or source.dtype.kind not in "iu" or (numpy.sort(source) != numpy.arange(count)).any():
+    source = ints_of(permutation)
+    if source is None or len(source) != count or (numpy.sort(source) != numpy.arange(count)).any():
         remedy = "Entry i says which row comes to place i."
         refuse(OWNER, "permutation", f"name each of {count} rows once", show(permutation), remedy)
     return source.astype(numpy.int64)
@@ -67,8 +74,8 @@ def to_permutation(permutation: Sequence[int] | NDArray[Any], count: int) -> NDA
 
 def to_token_ids(name: str, token_ids: TokenIds, vocab_size: int) -> NDArray[numpy.int64]:
     """Returns vocabulary ids as int64, or raises unless they are valid; one may occur several times."""
-    given = numpy.asarray(token_ids)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+    given = ints_of(token_ids)
+    if given is None:
         refuse(OWNER, name, "be a list of ints", type(token_ids).__name__, "Give vocabulary ids.", TypeError)
     if given.size and (given.min() < 0 or given.max() >= vocab_size):
         wrong = given.min() if given.min() < 0 else given.max()
@@ -81,10 +88,17 @@ def as_many(name: str, values: Sequence[Any] | None, count: int, default: Any) -
     """Returns one value for each request, or raises: those given, or the default for all."""
     if values is None:
         return [default] * count
-    if len(values) != count:
-        remedy = "Give one for each request."
-        refuse(OWNER, name, f"be as many as params, {count}", len(values), remedy)
+    remedy = "Give one for each request."
+    if (given := length_of(name, values, remedy)) != count:
+        refuse(OWNER, name, f"be as many as params, {count}", given, remedy)
     return values
+
+
+def length_of(name: str, values: object, remedy: str) -> int:
+    """Returns how many there are, or raises unless they are a list."""
+    if not isinstance(values, Sized):
+        refuse(OWNER, name, "be a list", show(values), remedy, TypeError)
+    return len(values)
 
 
 def check_params(params: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy
 import torch
@@ -25,6 +25,9 @@ from ascend_sample.sampling.seeds import random_seeds
 from ascend_sample.sampling.state_slots import DrawStates
 from ascend_sample.sampling.stops import Ended
 from ascend_sample.sampling.value_ranges import keeps_range
+
+LARGEST_POSITION: Final = 2**62
+"""From it on a request has as many tokens to come."""
 
 
 class SamplingBatch:
@@ -173,19 +176,23 @@ class SamplingBatch:
             TypeError: an argument has the wrong type.
             ValueError: the arguments have different lengths, or as for `add`; the batch has not changed then.
         """
-        count = len(params)
+        count = _arguments.length_of("params", params, "Use add() for one request.")
         prompts = _arguments.as_many("prompt_ids", prompt_ids, count, ())
         outputs = _arguments.as_many("output_ids", output_ids, count, ())
         places = _arguments.as_many("positions", positions, count, None)
         known = [Known.of(*request, self.vocab_size) for request in zip(params, prompts, outputs, strict=True)]
+        lengths = [
+            [_arguments.length_of(name, given, "Give vocabulary ids.") for given in lists]
+            for name, lists in (("prompt_ids", prompts), ("output_ids", outputs))
+        ]
         position = [
-            len(prompt) + len(output) if place is None else _arguments.to_integer(place, "position", 0, 2**63 - 1)
-            for prompt, output, place in zip(prompts, outputs, places, strict=True)
+            sum(length) if place is None else _arguments.to_integer(place, "position", 0, LARGEST_POSITION)
+            for *length, place in zip(*lengths, places, strict=True)
         ]
         if not count:
             return range(len(self), len(self))
         self._table.reserve(len(self) + count)  # the last thing that can fail
-        left = [max(0, one.min_tokens - len(output)) for one, output in zip(params, outputs, strict=True)]
+        left = [max(0, one.min_tokens - length) for one, length in zip(params, lengths[1], strict=True)]
         slots = self._edits.allocate(params, known, left)
         columns: dict[str, Iterable[Any]] = {
             name: declaration.column.numbers([getattr(one, name) for one in params], self.vocab_size)

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._errors import is_integer, refuse, show
+from ascend_sample._errors import refuse, show
+from ascend_sample.sampling._arguments import ints_of
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draft_places import Ids, requests_of_places
 from ascend_sample.sampling.row_parameters import check_logits, check_uncaptured
@@ -21,6 +22,14 @@ NAME: Final = "verify_drafts"
 RULES: Final = ("match", "standard", "block")
 Rule = Literal["match", "standard", "block"]
 Counts = Sequence[int] | NDArray[Any] | Tensor
+
+
+def check_owners(batch: object, sampler: object) -> None:
+    """Raises unless these are a batch and a sampler."""
+    if not isinstance(batch, SamplingBatch):
+        refuse(NAME, "batch", "be a SamplingBatch", type(batch).__name__, "Give the requests' own.", TypeError)
+    if not isinstance(sampler, Sampler):
+        refuse(NAME, "sampler", "be a Sampler", type(sampler).__name__, "None is Sampler().", TypeError)
 
 
 def check_split(logits: Tensor, batch: SamplingBatch, rule: str) -> None:
@@ -51,8 +60,8 @@ def _host_ints(name: str, values: Counts, remedy: str) -> Ids:
             wait = "Give a list of ints; reading a tensor would wait for the device."
             refuse(NAME, name, "be on the host", f"a tensor on {values.device}", wait)
         values = values.numpy()
-    given = values if isinstance(values, numpy.ndarray) else numpy.array([*values])
-    if given.ndim != 1 or (len(given) and not is_integer(given[0])):
+    given = ints_of(values)
+    if given is None:
         refuse(NAME, name, "be ints", show(values), remedy, TypeError)
     return given.astype(numpy.int64)
 

@@ -8,6 +8,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from ascend_sample._errors import refuse
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Bitmask, Rows, placed_bitmask
@@ -16,6 +17,7 @@ from ascend_sample.sampling.draft_arguments import (
     RULES,
     Counts,
     Rule,
+    check_owners,
     check_places,
     check_proposals,
     check_split,
@@ -70,9 +72,13 @@ class VerifiedDrafts(NamedTuple):
         """
         read = self.accepted.cpu() if accepted is None else accepted
         counts = checked_counts("accepted", read, len(batch)) + 1
+        width = self.token_ids.shape[1]
+        if counts.max(initial=0) > width:
+            remedy = "Give the attribute of these drafts."
+            refuse(NAME, "accepted", f"be less than the tokens of a request, {width}", int(counts.max()) - 1, remedy)
         rows = numpy.repeat(numpy.arange(len(counts)), counts)
         columns = numpy.arange(len(rows)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
-        cells = to_device(rows * self.token_ids.shape[1] + columns, self.token_ids.device)
+        cells = to_device(rows * width + columns, self.token_ids.device)
         batch.append(self.token_ids.view(-1).index_select(0, cells), rows)
 
 
@@ -161,6 +167,7 @@ def verify_drafts(
         Drafter-Invariant Speculative Decoding", 2024; for the other rules `draft_reference.py` names theirs.
     """
     sampler = PLAIN if sampler is None else sampler
+    check_owners(batch, sampler)
     of_requests = checked_counts("counts", counts, len(batch))
     check_places(logits, draft_ids, batch, of_requests, sampler)
     check_proposals(rule, draft_probabilities, draft_candidates, logits, draft_ids)

@@ -22,6 +22,16 @@ def example(device: str = "cpu") -> SamplingBatch:
     ("call", "error", "message"),
     [
         (lambda batch: batch.add({"top_k": 5}), TypeError, "params must be SamplingParams, got dict."),
+        (lambda batch: batch.extend(SamplingParams()), TypeError, "params must be a list, got SamplingParams()."),
+        (lambda batch: batch.add(SamplingParams(), 5), TypeError, "prompt_ids must be a list, got 5."),
+        (lambda batch: batch.add(SamplingParams(), position=2**63 - 1), ValueError, "position must be in [0, "),
+        (
+            lambda batch: batch.add(SamplingParams(repetition_penalty=2.0), [[1], [1, 2]]),
+            TypeError,
+            "prompt_ids must be a list of ints",
+        ),
+        (lambda batch: batch.append(torch.tensor([1]), 5), TypeError, "rows must be ints, got 5."),
+        (lambda batch: batch.reorder([[0], [0, 1]]), ValueError, "permutation must name each of 2 rows once"),
         (
             lambda batch: batch.add(SamplingParams(bad_ids=[10])),
             ValueError,

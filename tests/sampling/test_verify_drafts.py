@@ -141,10 +141,23 @@ def test_no_requests(device: str) -> None:
     verified.append_to(batch)
 
 
+def test_who_gets_the_tokens() -> None:
+    batch = new_batch([SamplingParams()] * 2, [[], []], 5, "cpu")
+    with pytest.raises(TypeError, match="batch must be a SamplingBatch, got NoneType"):
+        verify_drafts(torch.zeros(4, 5), torch.tensor([1, 2]), None, counts=[1, 1])  # type: ignore[arg-type]
+    verified = verify_drafts(torch.zeros(4, 5), torch.tensor([1, 2]), batch, counts=[1, 1])
+    with pytest.raises(ValueError, match="accepted must be less than the tokens of a request, 2, got 2"):
+        verified.append_to(batch, accepted=[2, 0])
+    assert batch.position.tolist() == [0, 0]
+
+
 BAD = [
     ({"counts": [1]}, ValueError, "counts must be as many as the batch has requests, 2, got 1"),
     ({"counts": [-1, 2]}, ValueError, "counts must be at least 0, got -1"),
     ({"counts": [0.5, 1]}, TypeError, "counts must be ints"),
+    ({"counts": 1}, TypeError, "counts must be ints, got 1"),
+    ({"counts": [2**70, 1]}, TypeError, "counts must be ints"),
+    ({"sampler": 5}, TypeError, "sampler must be a Sampler, got int"),
     ({"logits": torch.zeros(2, 5)}, ValueError, r"logits must have the shape of the places, \[4, 5\]"),
     ({"logits": torch.zeros(4, 5).double()}, TypeError, "logits must be float32"),
     ({"draft_ids": torch.zeros(2)}, TypeError, "draft_ids must be an int64 tensor"),
