@@ -15,7 +15,7 @@ def test_every_cell_is_a_call_that_samples(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(two_checkouts, "BATCH_SIZE", 2)
     monkeypatch.setattr(two_checkouts, "VOCAB_SIZE", 3000)
     cells = list(two_checkouts.make_cells())
-    assert len({name for name, _, _ in cells}) == len(cells) == 74
+    assert len({name for name, _, _ in cells}) == len(cells) == 80
     for name, call, _ in cells:
         found = call()
         ids = found.token_ids if isinstance(found, SamplerOutput) else found[0]

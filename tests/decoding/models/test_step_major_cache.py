@@ -141,7 +141,7 @@ TRAPS = [
     Trap(
         "all that is written counts as equal",
         step_major_cache,
-        "torch.arange(places.numel()).view(places.shape) + self.written",
+        'torch.arange(places.numel(), device="cpu").view(places.shape) + self.written',
         "0",
         check_beams,
     ),

@@ -221,7 +221,7 @@ TRAPS = [
     Trap(
         "a start token that is a stop token ends the row (000)",
         loop,
-        "self.is_done = torch.zeros(rows, dtype=torch.bool)",
+        'self.is_done = torch.zeros(rows, dtype=torch.bool, device="cpu")',
         "self.is_done = request.is_eos(prompts[:, -1])",
         test_a_stop_token_in_the_prompt_ends_nothing,
     ),
