@@ -21,7 +21,7 @@ TokenIds = Sequence[int] | NDArray[Any]
 def ints_of(values: Any) -> NDArray[Any] | None:
     """Returns a list of ints as an array [ints]; None where it is no such list."""
     try:
-        given = values if isinstance(values, numpy.ndarray) else numpy.array([*values])
+        given = numpy.asarray(values if isinstance(values, (Sequence, numpy.ndarray, Tensor)) else [*values])
     except (TypeError, ValueError):  # no list, or one of lists of different lengths
         return None
     return given if given.ndim == 1 and (not len(given) or given.dtype.kind in "iu") else None

@@ -27,7 +27,7 @@ from ascend_sample.sampling.stops import Ended
 from ascend_sample.sampling.value_ranges import keeps_range
 
 LARGEST_POSITION: Final = 2**62
-"""From it on a request has as many tokens to come."""
+"""Behind it there is room for as many tokens more."""
 
 
 class SamplingBatch:
