@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _FOLDER = Path(__file__).parent
 _OF_WHEEL = "_C_torch_"
 """How the names of the cores begin that a wheel has, one for each minor version of torch: "_C_torch_2_13.so"."""
@@ -61,6 +64,16 @@ def load_core() -> None:
     _load(core_path(), f"torch {torch.__version__}")
 
 
+def constant_when_compiled(function: Function) -> Function:
+    """Marks a function as `torch.compiler.assume_constant_result` does, which would import torch's whole compiler.
+
+    The mark is as old as torch.compile.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@constant_when_compiled
 def load_npu_if_imported() -> bool:
     """Registers the NPU kernels when torch_npu is in the process, and never imports it.
 
@@ -77,9 +90,6 @@ def load_npu_if_imported() -> bool:
                 _npu_is_loaded = _load_npu()
                 _is_settled = True
     return _npu_is_loaded
-
-
-load_npu_if_imported._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as in backend.py
 
 
 def _load_npu() -> bool:

@@ -50,15 +50,6 @@ class Route(NamedTuple):
     reason: str
 
 
-def _constant_when_compiled(function: Callable[[str], str | None]) -> Callable[[str], str | None]:
-    """Marks a function as `torch.compiler.assume_constant_result` does, which would import torch's whole compiler.
-
-    The mark is as old as torch.compile.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
-
-
 def _check_name(name: str, source: str) -> str:
     if name not in BACKENDS:
         rule = f"be one of {', '.join(BACKENDS)}"
@@ -199,7 +190,7 @@ def _obstacle(backend: str, tensor: torch.Tensor, operator: str) -> str | None:
     return None
 
 
-@_constant_when_compiled
+@_extension.constant_when_compiled
 def _aclnn_obstacle(operator: str) -> str | None:
     if not _extension.load_npu_if_imported():
         return "the compiled binding was not built, because torch_npu was not installed when the package was"
@@ -207,7 +198,7 @@ def _aclnn_obstacle(operator: str) -> str | None:
     return obstacle or None
 
 
-@_constant_when_compiled
+@_extension.constant_when_compiled
 def _cffi_obstacle(operator: str) -> str | None:
     from ascend_sample.npu import aclnn_cffi
 

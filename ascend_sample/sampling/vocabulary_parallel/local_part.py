@@ -75,10 +75,8 @@ class LocalPart:
     def best(self) -> tuple[Tensor, Tensor]:
         """Finds the best value of rows of this part."""
         count = len(self._plan.best)
-        values, ids = (
-            torch.full((count,), -torch.inf, dtype=torch.float32, device="cpu"),
-            torch.zeros(count, dtype=torch.int64, device="cpu"),
-        )
+        values = torch.full((count,), -torch.inf, dtype=torch.float32, device="cpu")
+        ids = torch.zeros(count, dtype=torch.int64, device="cpu")
         if self._local is not None:
             for chosen in self._plan.best_chosen:
                 first, first_ids, status = first_of(self._local.tensors[chosen.tensor], chosen.rows, 1)

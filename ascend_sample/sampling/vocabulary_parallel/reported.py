@@ -122,10 +122,8 @@ class ReportedRows:
     def told(self) -> tuple[list[Part], dict[str, Tensor]]:
         """Returns what the rank tells of its parts."""
         rows, ids = len(self.rows), self._ids
-        values, best = (
-            torch.full((rows,), -torch.inf, dtype=torch.float32, device="cpu"),
-            torch.full((rows, self._most), -torch.inf, dtype=torch.float32, device="cpu"),
-        )
+        values = torch.full((rows,), -torch.inf, dtype=torch.float32, device="cpu")
+        best = torch.full((rows, self._most), -torch.inf, dtype=torch.float32, device="cpu")
         best_ids = torch.full((rows, self._most), NO_ID, dtype=torch.int64, device="cpu")
         count = min(self._most, len(ids))
         for part in self._parts:

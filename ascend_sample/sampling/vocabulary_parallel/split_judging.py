@@ -141,10 +141,8 @@ class SplitJudge:
         for rows, values, _ in known:
             place_of[rows] = np.arange(start, start + len(rows))
             start, most = start + len(rows), max(most, values.shape[1])
-        all_values, all_ids = (
-            torch.full((start, most), -torch.inf, dtype=torch.float32, device="cpu"),
-            torch.zeros(start, most, dtype=torch.int64, device="cpu"),
-        )
+        all_values = torch.full((start, most), -torch.inf, dtype=torch.float32, device="cpu")
+        all_ids = torch.zeros(start, most, dtype=torch.int64, device="cpu")
         start = 0
         for rows, values, ids in known:
             some = slice(start, start + len(rows))
