@@ -86,6 +86,12 @@ def refuse_result(owner: str, name: str, rule: str, value: object, remedy: str) 
     refuse(owner, name, rule, show_with_type(value), remedy, ValueError if isinstance(value, Tensor) else TypeError)
 
 
+def check_instance(owner: str, name: str, value: object, kind: type, remedy: str) -> None:
+    """Raises unless value is an object of a class."""
+    if not isinstance(value, kind):
+        refuse_type(owner, name, f"be a {kind.__name__}", value, remedy)
+
+
 def is_integer(value: object) -> TypeGuard[numbers.Integral]:
     """Tells whether value is an integer (numpy's are), and no truth value."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -27,7 +27,7 @@ import torch
 
 from ascend_sample import _extension
 from ascend_sample._contract import OPERATOR_NAME
-from ascend_sample._errors import refuse, show
+from ascend_sample._errors import check_tensor, refuse, show
 from ascend_sample.npu.operators import OPERATORS
 
 BACKENDS = ("cpu", "aclnn", "cffi", "composite", "reference")
@@ -101,6 +101,7 @@ def which_backend(tensor: torch.Tensor, operator: str = OPERATOR_NAME) -> Route:
         >>> which_backend(torch.zeros(1, 4)).backend
         'cpu'
     """
+    check_tensor("which_backend", "tensor", tensor)
     if operator not in OPERATORS:
         remedy = f"Leave it out for {OPERATOR_NAME}."
         refuse("which_backend", "operator", f"be one of {', '.join(OPERATORS)}", show(operator), remedy)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ascend_sample._errors import refuse, show
+from ascend_sample._errors import check_instance, refuse, show
 from ascend_sample.sampling._arguments import ints_of
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.draft_places import Ids, requests_of_places
@@ -26,10 +26,8 @@ Counts = Sequence[int] | NDArray[Any] | Tensor
 
 def check_owners(batch: object, sampler: object) -> None:
     """Raises unless these are a batch and a sampler."""
-    if not isinstance(batch, SamplingBatch):
-        refuse(NAME, "batch", "be a SamplingBatch", type(batch).__name__, "Give the requests' own.", TypeError)
-    if not isinstance(sampler, Sampler):
-        refuse(NAME, "sampler", "be a Sampler", type(sampler).__name__, "None is Sampler().", TypeError)
+    check_instance(NAME, "batch", batch, SamplingBatch, "Give the requests' own.")
+    check_instance(NAME, "sampler", sampler, Sampler, "None is Sampler().")
 
 
 def check_split(logits: Tensor, batch: SamplingBatch, rule: str) -> None:

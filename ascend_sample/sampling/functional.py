@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ascend_sample.sampling.device_routes import AnyRows, FusedV2, Rows
 from ascend_sample.sampling.kept import KeptOfStep
-from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.noise import Purpose, check_purpose
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.row_parameters import Facts, RowParameters, RowsOutput, check_logits
 from ascend_sample.sampling.serving import PlacedGroup, Placement, place_groups, serve, serve_without_status
@@ -56,7 +56,7 @@ def sample_rows(
         The ids and a status a row.
 
     Raises:
-        TypeError: an argument is no tensor, or has a wrong dtype.
+        TypeError: an argument has the wrong type or dtype.
         ValueError: an argument has a wrong shape or device.
 
     Example:
@@ -70,6 +70,7 @@ def sample_rows(
     Source: docs/sampling.md, section 1 "What is drawn".
     """
     check_logits(NAME, logits)
+    check_purpose(NAME, purpose)
     given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given |= {"seed": seed, "position": position}
     parameters = RowParameters.of_tensors(NAME, logits, given, facts)

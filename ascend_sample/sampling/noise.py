@@ -22,7 +22,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import check_tensor
+from ascend_sample._errors import check_instance, check_tensor, is_integer, refuse_type
 
 OPERATOR_NAME: Final = "exponential_noise"
 
@@ -51,6 +51,11 @@ class Purpose(enum.IntEnum):
     EXCLUSION = 4
 
 
+def check_purpose(owner: str, purpose: object) -> None:
+    """Raises unless purpose is one."""
+    check_instance(owner, "purpose", purpose, Purpose, "Use Purpose.DRAW.")
+
+
 def exponential_noise(
     seed: Tensor, position: Tensor, lanes: int, *, purpose: Purpose = Purpose.DRAW, first_lane: int = 0
 ) -> Tensor:
@@ -68,7 +73,7 @@ def exponential_noise(
         ``-log1p(-u)`` is below 2.5 units in the last place.
 
     Raises:
-        TypeError: seed or position is no tensor, or not int64.
+        TypeError: seed or position is no tensor, or not int64; purpose is no integer.
         ValueError: a wrong shape or device, a negative number of lanes, an odd first lane, or lanes beyond 2^33.
 
     Example:
@@ -82,6 +87,8 @@ def exponential_noise(
     """
     for name, value in (("seed", seed), ("position", position)):
         check_tensor(OPERATOR_NAME, name, value)
+    if not is_integer(purpose):  # the operator knows which ones there may be
+        refuse_type(OPERATOR_NAME, "purpose", "be an int", purpose, "Use Purpose.DRAW.")
     if seed.device.type in ("cpu", "meta"):
         noise: Tensor = torch.ops.ascend_sample.exponential_noise(seed, position, lanes, int(purpose), first_lane)
         return noise

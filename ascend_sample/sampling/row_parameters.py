@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
-from ascend_sample._errors import refuse
+from ascend_sample._errors import check_instance, refuse
 from ascend_sample.sampling._checks import LARGEST_FRACTION
 from ascend_sample.sampling.fields import Column
 from ascend_sample.sampling.params import DISTRIBUTION, FIELDS
@@ -88,6 +88,8 @@ class RowParameters:
             else:
                 check_column(name, field, tensor, logits)
         known = {field for field in DISTRIBUTION if given[field] is not None}
+        if facts is not None:
+            check_instance(name, "facts", facts, Mapping, "Give a dict of arrays.")
         if facts is not None and not known <= facts.keys() <= set(DISTRIBUTION):
             rule = f"name {', '.join(sorted(known))}, and no other than {', '.join(DISTRIBUTION)}"
             refuse(name, "facts", rule, ", ".join(facts) or "nothing", "Give an array for each.", TypeError)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import check_integer, refuse, show
+from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
@@ -29,7 +29,7 @@ from ascend_sample.sampling.logprobs import (
     logprobs_of_leftover,
     processed_logprobs,
 )
-from ascend_sample.sampling.noise import Purpose
+from ascend_sample.sampling.noise import Purpose, check_purpose
 from ascend_sample.sampling.output import RowRoute, SamplerOutput
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.placed_noise import DrawKeys
@@ -103,10 +103,11 @@ class Sampler:
     ) -> None:
         self.logprobs_mode = LogprobsMode.named("Sampler", logprobs_mode)
         for name, value in (("keep_ties", keep_ties), ("round_float32", round_float32), ("host", host)):
-            if not isinstance(value, bool):
-                refuse("Sampler", name, "be True or False", show(value), "Use bool().", TypeError)
+            check_bool("Sampler", name, value)
         if max_kept is not None:
             check_integer("Sampler", "max_kept", max_kept, low=1)
+        if shard is not None:
+            check_instance("Sampler", "shard", shard, VocabularyShard, "Make one from the rank's part.")
         self.keep_ties = keep_ties
         self.round_float32 = round_float32
         self.host = host
@@ -145,11 +146,11 @@ class Sampler:
             Ids, statuses, logprobs and kept sets.
 
         Raises:
-            TypeError: an argument is no tensor, or of another dtype.
+            TypeError: an argument has the wrong type or dtype.
             ValueError: an argument does not fit the batch, or a graph is captured on the device of the logits.
             IndexError: the bitmask is for a row that does not exist.
         """
-        self._check(logits, batch)
+        self._check(logits, batch, purpose)
         allowed = None
         if bitmask is not None or bitmask_rows is not None:
             allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
@@ -218,8 +219,11 @@ class Sampler:
                 explained.append(RowRoute(row, RULES[rule].route, reason))
         return sorted(explained)
 
-    def _check(self, logits: Tensor, batch: SamplingBatch) -> None:
+    def _check(self, logits: Tensor, batch: SamplingBatch, purpose: Purpose) -> None:
         check_logits("Sampler", logits)
+        if not isinstance(batch, SamplingBatch) or not isinstance(purpose, Purpose):
+            check_instance("Sampler", "batch", batch, SamplingBatch, "Add the requests to one.")
+            check_purpose("Sampler", purpose)
         check_uncaptured("Sampler", logits)
         width = self.width_for("Sampler", batch)
         if tuple(logits.shape) != (len(batch), width):

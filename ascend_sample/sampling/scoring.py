@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import check_bool, check_integer, refuse
+from ascend_sample._errors import check_bool, check_instance, check_integer, refuse, refuse_type
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.best_tokens import CHUNK, below, divide
 from ascend_sample.sampling.logprobs import AskingRows, LogprobsMode, gather_logprobs
@@ -90,6 +90,10 @@ def score(
     """
     check_bool(NAME, "entropy", entropy)
     n = check_integer(NAME, "n", n, low=0)
+    if not isinstance(logits, Iterable):  # tensors are
+        refuse_type(NAME, "logits", "be a tensor, or chunks of one", logits, "Give the model's output.")
+    if shard is not None:
+        check_instance(NAME, "shard", shard, VocabularyShard, "Make one from the rank's part.")
     if not isinstance(token_ids, Tensor) or token_ids.dtype != torch.int64:
         got = token_ids.dtype if isinstance(token_ids, Tensor) else type(token_ids).__name__
         refuse(NAME, "token_ids", "be an int64 tensor", got, "Convert it with .to(torch.int64).", TypeError)

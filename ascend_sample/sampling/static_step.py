@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample._contract import MAX_VOCAB_SIZE, SKIP_TOP_K
-from ascend_sample._errors import check_integer, refuse, show
+from ascend_sample._errors import check_bool, check_instance, check_integer, refuse
 from ascend_sample.sampling import routes
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
@@ -22,7 +22,7 @@ from ascend_sample.sampling.device_routes import AnyRows, Rows, Segments, Sorted
 from ascend_sample.sampling.distribution import Distributions, exceeded
 from ascend_sample.sampling.kept import KeptSets, kept_values, listed
 from ascend_sample.sampling.logprobs import AskingRows, Logprobs, LogprobsMode, gather_logprobs, processed_logprobs
-from ascend_sample.sampling.noise import Purpose, exponential_noise
+from ascend_sample.sampling.noise import Purpose, check_purpose, exponential_noise
 from ascend_sample.sampling.placed_noise import ALIGNMENT
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
 from ascend_sample.sampling.row_parameters import RowParameters, check_logits, check_uncaptured
@@ -118,8 +118,7 @@ class StaticStep:
         vocab_size = check_integer(NAME, "vocab_size", vocab_size, low=1, high=MAX_VOCAB_SIZE)
         self.largest_k = min(check_integer(NAME, "largest_k", largest_k, low=1), vocab_size)
         for name, value in (("keep_ties", keep_ties), ("only_top_k", only_top_k), ("bitmask", bitmask)):
-            if not isinstance(value, bool):
-                refuse(NAME, name, "be True or False", show(value), "Use bool().", TypeError)
+            check_bool(NAME, name, value)
         if only_top_k and (keep_ties or self.largest_k > LARGEST_FUSED_K):
             rule = f"be False with keep_ties, and with a largest_k above {LARGEST_FUSED_K}"
             refuse(NAME, "only_top_k", rule, True, "Leave it out: such rows race by segments.")
@@ -186,13 +185,15 @@ class StaticStep:
             bitmask_rows: the rows of the batch that it is for.
 
         Raises:
-            TypeError: the bitmask is no int32 tensor, or its rows are no ints.
+            TypeError: the batch or the purpose is none; the bitmask is no int32 tensor, or its rows are no ints.
             ValueError: a graph is captured; the batch has too many rows, another vocabulary or device, a top_k above
                 ``largest_k``, or requests that ask for more edits or logprobs than the step has room for, or have no
                 top_k where all must; or the bitmask does not fit.
             IndexError: the bitmask is for a row that does not exist.
         """
         check_uncaptured(NAME, self.logits)
+        check_instance(NAME, "batch", batch, SamplingBatch, "Add the requests to one.")
+        check_purpose(NAME, purpose)
         self.check(NAME, batch, len(self.logits), is_edited)
         allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
         if allowed is not None and not self.edits.bitmask:

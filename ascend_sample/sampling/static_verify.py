@@ -8,7 +8,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import check_integer, refuse, show
+from ascend_sample._errors import check_bool, check_integer, refuse, show
 from ascend_sample.sampling._normal_mode import in_normal_mode
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.bitmask import Rows as BitmaskRows
@@ -105,8 +105,7 @@ class StaticVerification:
         self.drafts = check_integer(NAME, "drafts", drafts, low=1)
         if rule not in RULES:
             refuse(NAME, "rule", f"be one of {', '.join(RULES)}", show(rule), "Leave it out for 'match'.")
-        if not isinstance(is_drawn, bool):
-            refuse(NAME, "is_drawn", "be True or False", show(is_drawn), "Use bool().", TypeError)
+        check_bool(NAME, "is_drawn", is_drawn)
         if is_drawn and rule == "match":
             refuse(NAME, "is_drawn", "be False for the rule 'match'", "True", "It looks at tokens alone.")
         if candidates is not None:

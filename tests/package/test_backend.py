@@ -126,6 +126,11 @@ def test_info_shows_a_code_path_that_cannot_be_forced() -> None:
     assert re.search(r"code path +none: ASCEND_SAMPLE_CPU_CAPABILITY must be one of plain.*, got sse9", finished.stdout)
 
 
+def test_a_route_is_that_of_a_tensor() -> None:
+    with pytest.raises(TypeError, match=r"which_backend: tensor must be a torch\.Tensor, got NoneType"):
+        ascend_sample.which_backend(None)  # type: ignore[arg-type]
+
+
 def test_info_says_that_the_npu_is_emulated(npu: str) -> None:
     facts = info.collect()
     assert facts["versions"]["torch"] == torch.__version__

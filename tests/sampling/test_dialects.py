@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -134,6 +137,22 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "logit_bias": {5: 1.5}, "bad_ids": (2, 6),
     }),
 ]  # fmt: skip
+ODD: list[Any] = [
+    *(5, -3, 1.5, 10**400, math.nan, math.inf, 1j, True, "x", "", b"x", object()),
+    *([], [1], [1.5], [None], ["x"], [[]], [[1, 2, 3]], [[1, "x"]], [["x", 1]], [{1: 2}], {1}, {}, {"a": 1}, {1: "x"}),
+]
+"""Values of all kinds, most of which no field takes."""
+BESIDE_ODD: dict[str, list[dict[str, Any]]] = {
+    "openai": [{}, {"logprobs": True}],
+    "vllm": [{}, {"min_tokens": 3}, {"min_p": 0.1, "top_p": 0.5}],
+    "sglang": [{}, {"min_new_tokens": 3}, {"top_k": 5, "top_p": 0.5}],
+    "generation_config": [{}, {"do_sample": True}, {"min_new_tokens": 3, "do_sample": True, "typical_p": 0.5}],
+    "llama_cpp": [
+        *({}, {"mirostat": 2}, {"dry_multiplier": 1.0, "dry_sequence_breakers": []}, {"adaptive_target": 0.5}),
+        {"repeat_penalty": 1.2, "repeat_last_n": -1, "typical_p": 0.4},
+    ],
+}
+"""What makes a dialect look at other fields."""
 EXACTLY_REFUSED = [
     ("vllm", {"min_p": 0.1, "top_p": 0.9}, "min_p before top_p"),
     ("vllm", {"bad_words": [[4, 5]]}, "in the output alone"),
@@ -196,7 +215,7 @@ BAD = [
         "vllm",
         {"bad_words": ["no"]},
         TypeError,
-        "bad_words must hold sequences of ids, got 'no'. Texts must be tokenized",
+        r"bad_words must be a list of lists of ids, got list \['no'\]. Texts must be tokenized",
     ),
     ("llama_cpp", {"dry_multiplier": 1}, ValueError, "dry_sequence_breakers must name ids beside dry_multiplier, got"),
     ("llama_cpp", {"samplers": ["top_k", "adaptive_p"]}, ValueError, "samplers must be .'penalties'.* with or without"),
@@ -267,6 +286,29 @@ def test_a_refused_field_is_named_and_its_off_values_pass(name: str) -> None:
 def test_what_cannot_be_read(dialect: str, request_: object, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         read(dialect, request_)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_value_of_any_kind_is_taken_or_refused_by_name(name: str) -> None:
+    read = getattr(SamplingParams, f"from_{name}")
+    tries: Iterator[tuple[dict[str, Any], dict[str, Any]]] = itertools.chain(
+        (
+            ({**beside, field: odd}, {"eos_ids": eos_ids, "exactly": exactly})
+            for beside, odd, eos_ids, exactly in itertools.product(BESIDE_ODD[name], ODD, ((), (2,)), (False, True))
+            for field, declared in DIALECTS[name].fields.items()
+            if declared.becomes or declared.off is not None
+        ),
+        (({}, {argument: odd}) for odd in ODD for argument in ("eos_ids", "vocab_size")),
+    )
+    taken = 0
+    for request, context in tries:
+        try:
+            read(request, **context)
+        except (TypeError, ValueError) as error:
+            assert str(error).startswith("SamplingParams"), (request, context)  # noqa: PT017
+        else:
+            taken += 1
+    assert taken > len(ODD)
 
 
 def test_ids_that_end_the_text_must_be_known() -> None:

@@ -311,6 +311,12 @@ class TestArguments:
         with pytest.raises(ValueError if kind == "shape" else TypeError, match=f"sample_rows: {name} must"):
             sample_rows(**arguments)
 
+    def test_facts_and_purposes_that_are_none(self) -> None:
+        with pytest.raises(TypeError, match="sample_rows: facts must be a Mapping, got int 5"):
+            sample_rows(**self.arguments(), facts=5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="sample_rows: purpose must be a Purpose, got str 'DRAW'"):
+            sample_rows(**self.arguments(), purpose="DRAW")  # type: ignore[arg-type]
+
     def test_a_wrong_device_is_named(self, npu: str) -> None:
         arguments = self.arguments() | {"seed": torch.zeros(2, dtype=torch.int64, device=npu)}
         with pytest.raises(ValueError, match="sample_rows: seed must be on the device of logits, cpu"):

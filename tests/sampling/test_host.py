@@ -98,7 +98,7 @@ def test_batches_are_on_the_cpu(accelerator: str) -> None:
         ValueError, match=f"Sampler: batch must be on the CPU for a sampler with host=True, got {accelerator}:0."
     ):
         Sampler(host=True)(torch.zeros(ROWS, VOCAB_SIZE), make_batch(accelerator))
-    with pytest.raises(TypeError, match=re.escape("Sampler: host must be True or False, got 1.")):
+    with pytest.raises(TypeError, match=re.escape("Sampler: host must be True or False, got int 1.")):
         Sampler(host=1)  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match=f"Sampler: logits must be on the device of the batch, cpu, got {accelerator}:0."

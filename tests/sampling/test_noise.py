@@ -302,6 +302,7 @@ def test_tail() -> None:
 BAD = [
     (lambda g: g | {"seed": 3}, TypeError, "exponential_noise: seed must be a torch.Tensor, got int"),
     (lambda g: g | {"position": None}, TypeError, "position must be a torch.Tensor, got NoneType"),
+    (lambda g: g | {"purpose": "DRAW"}, TypeError, "exponential_noise: purpose must be an int, got str 'DRAW'"),
     (lambda g: g | {"seed": g["seed"].int()}, TypeError, "seed must be Long, got Int"),
     (lambda g: g | {"position": g["position"].float()}, TypeError, "position must be Long, got Float"),
     (lambda g: g | {"seed": g["seed"][None]}, ValueError, r"seed must have shape \[batch\], got 2 dimensions"),

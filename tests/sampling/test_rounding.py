@@ -96,5 +96,5 @@ def test_statuses(old_cann: str) -> None:
 
 
 def test_the_option_is_checked() -> None:
-    with pytest.raises(TypeError, match="Sampler: round_float32 must be True or False, got 'yes'"):
+    with pytest.raises(TypeError, match="Sampler: round_float32 must be True or False, got str 'yes'"):
         Sampler(round_float32="yes")  # type: ignore[arg-type]

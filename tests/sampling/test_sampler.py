@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -259,8 +260,26 @@ class TestArguments:
     def test_unknown_modes_and_options(self) -> None:
         with pytest.raises(ValueError, match=r"Sampler: logprobs_mode must be one of raw_logprobs, .* got 'cooked'"):
             Sampler("cooked")
-        with pytest.raises(TypeError, match="Sampler: keep_ties must be True or False, got 1"):
+        with pytest.raises(TypeError, match="Sampler: keep_ties must be True or False, got int 1"):
             Sampler(keep_ties=1)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        ("wrong", "says"),
+        [
+            ({"batch": None}, "batch must be a SamplingBatch, got NoneType None"),
+            ({"purpose": "DRAW"}, "purpose must be a Purpose, got str 'DRAW'"),
+        ],
+    )
+    def test_arguments_of_another_kind(self, wrong: dict[str, Any], says: str) -> None:
+        batch = SamplingBatch(4)
+        batch.add(SamplingParams())
+        with pytest.raises(TypeError, match=f"Sampler: {says}"):
+            Sampler()(**{"logits": torch.zeros(1, 4), "batch": batch} | wrong)
+        assert batch.position.tolist() == [0]
+
+    def test_a_shard_of_another_kind(self) -> None:
+        with pytest.raises(TypeError, match="Sampler: shard must be a VocabularyShard, got int 5"):
+            Sampler(shard=5)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("shape", [(1, 4), (2, 5), (2, 4, 1), (8,)])
     def test_logits_that_do_not_fit_the_batch(self, shape: tuple[int, ...]) -> None:

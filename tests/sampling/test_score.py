@@ -117,6 +117,8 @@ IDS = torch.zeros(2, dtype=torch.int64)
         (ROWS, IDS - 1, {}, ValueError, r"token_ids must hold ids in \[0, 5\), got -1"),
         (ROWS, IDS, {"n": 6}, ValueError, r"n must be in \[0, 5\], got 6"),
         (ROWS, IDS, {"n": -1}, ValueError, "n must be at least 0, got -1"),
+        (None, IDS, {}, TypeError, "logits must be a tensor, or chunks of one, got NoneType None"),
+        (ROWS, IDS, {"shard": 5}, TypeError, "shard must be a VocabularyShard, got int 5"),
         (ROWS, IDS, {"n": 1.0}, TypeError, "n must be an int"),
         (ROWS, IDS, {"entropy": 1}, TypeError, "entropy must be True or False"),
     ],

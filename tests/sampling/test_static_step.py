@@ -283,10 +283,10 @@ def test_a_step_is_one_copy_and_one_replay(npu: str) -> None:
         ({"rows": 0}, ValueError, "StaticStep: rows must be at least 1, got 0."),
         ({"vocab_size": 2**21}, ValueError, "StaticStep: vocab_size must be in"),
         ({"largest_k": "5"}, TypeError, "StaticStep: largest_k must be an int, got str '5'."),
-        ({"keep_ties": 1}, TypeError, "StaticStep: keep_ties must be True or False, got 1."),
-        ({"only_top_k": 1}, TypeError, "StaticStep: only_top_k must be True or False, got 1."),
+        ({"keep_ties": 1}, TypeError, "StaticStep: keep_ties must be True or False, got int 1."),
+        ({"only_top_k": 1}, TypeError, "StaticStep: only_top_k must be True or False, got int 1."),
         ({"only_top_k": True, "keep_ties": True}, ValueError, "StaticStep: only_top_k must be False with keep_ties"),
-        ({"bitmask": 1}, TypeError, "StaticStep: bitmask must be True or False, got 1."),
+        ({"bitmask": 1}, TypeError, "StaticStep: bitmask must be True or False, got int 1."),
         ({"addends": -1}, ValueError, "StaticStep: addends must be at least 0, got -1."),
         ({"history": "5"}, TypeError, "StaticStep: history must be an int, got str '5'."),
         ({"logprobs": 10}, ValueError, r"StaticStep: logprobs must be in \[0, 9\], got 10."),
@@ -317,3 +317,11 @@ def test_batches_that_do_not_fit(batch: SamplingBatch | list[dict[str, Any]], me
         batch.extend(params)
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         StaticStep(2, 9, torch.float32, "cpu", largest_k=4).prepare(batch)
+
+
+def test_batches_that_are_none() -> None:
+    step = StaticStep(2, 9, torch.float32, "cpu")
+    with pytest.raises(TypeError, match="StaticStep: batch must be a SamplingBatch, got NoneType None"):
+        step.prepare(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="StaticStep: purpose must be a Purpose, got str 'DRAW'"):
+        step.prepare(SamplingBatch(9), purpose="DRAW")  # type: ignore[arg-type]

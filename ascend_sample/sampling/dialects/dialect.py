@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from ascend_sample._errors import refuse, show
+from ascend_sample.sampling.dialects.forms import IDS, NUMBER, Form
 
 PLAIN: Final = (bool, int, float, str, list, tuple, dict)
 """Types whose values can be compared with those that ask for nothing."""
@@ -21,16 +22,23 @@ class Field:
         becomes: the fields of `SamplingParams` that it decides; none where it is the engine's, or refused.
         note: what the documentation says of it: how it is taken, whose it is, or why it is refused.
         off: the values of a refused field that mean nothing is asked for; None where the field is not refused.
+        form: of the values of a field that is taken; None where `SamplingParams` checks what they are.
     """
 
     becomes: tuple[str, ...] = ()
     note: str = ""
     off: tuple[Any, ...] | None = None
+    form: Form | None = None
 
 
-def taken(*becomes: str, note: str = "") -> Field:
+def taken(*becomes: str, note: str = "", form: Form | None = None) -> Field:
     """Declares a field that decides some of ours."""
-    return Field(becomes, note)
+    return Field(becomes, note, form=form)
+
+
+def number(*becomes: str, note: str = "") -> Field:
+    """Declares a field of numbers that decides some of ours."""
+    return taken(*becomes, note=note, form=NUMBER)
 
 
 def engines(note: str) -> Field:
@@ -39,8 +47,8 @@ def engines(note: str) -> Field:
 
 
 def same(*names: str) -> dict[str, Field]:
-    """Describes fields that are ours of the same names."""
-    return {name: taken(name) for name in names}
+    """Describes fields of numbers that are ours of the same names."""
+    return {name: number(name) for name in names}
 
 
 def refused(note: str, *off: Any) -> Field:
@@ -115,7 +123,9 @@ class Dialect:
             TypeError: request has no fields, or a value has the wrong type.
             ValueError: a field is unknown, or asks for what nobody here serves.
         """
-        context = Context(f"SamplingParams.from_{self.name}", tuple(eos_ids), vocab_size)
+        owner = f"SamplingParams.from_{self.name}"
+        IDS.check(owner, "eos_ids", eos_ids)
+        context = Context(owner, tuple(eos_ids), vocab_size)
         given = {name: value for name, value in _values_of(request, context).items() if value is not None}
         for name, value in given.items():
             if name not in self.fields:
@@ -126,6 +136,8 @@ class Dialect:
             if field.off is not None and not (isinstance(value, PLAIN) and value in field.off):
                 rule = f"be {' or '.join(map(repr, field.off)) or 'left out'}"
                 context.refuse(name, rule, value, field.note)
+            if field.form is not None:
+                field.form.check(owner, name, value)
         ours = self.convert({name: value for name, value in given.items() if self.fields[name].becomes}, context)
         if vocab_size is not None:
             ours["vocab_size"] = vocab_size

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from ascend_sample._errors import is_integer
 from ascend_sample.sampling.dialects.conversions import renamed, to_stops
-from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
+from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, number, refused, same, taken
+from ascend_sample.sampling.dialects.forms import ID_OR_IDS, IDS, PAIRS_OF_IDS, SEQUENCES
 from ascend_sample.sampling.dialects.openai import ANSWER, LENGTH, ROWS
 
 DEFAULT_TOP_K: Final = 50
@@ -28,6 +29,11 @@ def _single_ids(given: Mapping[str, Any], field: str, context: Context) -> list[
     return [ids[0] for ids in sequences]
 
 
+def _sequence(ids: Any) -> tuple[int, ...]:
+    """Returns a sequence of ids, also of a single one."""
+    return (int(ids),) if is_integer(ids) else tuple(ids)
+
+
 def _is_measured_elsewhere(ours: Mapping[str, Any]) -> bool:
     """Tells whether one of these filters is on beside another: alone it does the same."""
     cutoffs = [ours.get("typical_p", 1) < 1, ours.get("epsilon_cutoff", 0) > 0, ours.get("eta_cutoff", 0) > 0]
@@ -43,11 +49,10 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
         ours["top_k"] = given.get("top_k", DEFAULT_TOP_K) or None
     else:
         ours["temperature"] = 0.0
-    ends = given.get("eos_token_id", ())
-    ends = {"eos_token_id": [ends] if is_integer(ends) else ends}
+    ends = {"eos_token_id": _sequence(given.get("eos_token_id", ()))}
     if given.get("bad_words_ids"):
         never_bad = {(end,) for end in (*ends["eos_token_id"], *context.eos_ids)}
-        ours["bad_words"] = sorted({tuple(word) for word in given["bad_words_ids"]} - never_bad)
+        ours["bad_words"] = sorted({_sequence(word) for word in given["bad_words_ids"]} - never_bad)
     if given.get("suppress_tokens"):
         ours["bad_ids"] = sorted(set(given["suppress_tokens"]))
     bias = given.get("sequence_bias", {})
@@ -63,18 +68,23 @@ GENERATION_CONFIG: Final = Dialect(
     "transformers.GenerationConfig (5.23.0)",
     {
         "do_sample": taken("temperature", note="False or None is greedy, whatever the filters are."),
-        "temperature": taken("temperature"),
-        "top_k": taken("top_k", note="None is 50, as generate takes it, and 0 is off."),
+        "temperature": number("temperature"),
+        "top_k": number("top_k", note="None is 50, as generate takes it, and 0 is off."),
         **same(
             "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty", "no_repeat_ngram_size"
         ),
         "bad_words_ids": taken(
-            "bad_words", "bad_ids", note="Those of one id are bad_ids; an id that ends the text is none."
+            "bad_words",
+            "bad_ids",
+            note="Those of one id are bad_ids; an id that ends the text is none.",
+            form=SEQUENCES,
         ),
-        "suppress_tokens": taken("bad_ids"),
-        "sequence_bias": taken("logit_bias", note="Sequences of one id; longer ones are refused."),
-        "min_new_tokens": taken("min_tokens", "stop_ids"),
-        "eos_token_id": taken("stop_ids", note="Of use to min_new_tokens alone; generate ends the text."),
+        "suppress_tokens": taken("bad_ids", form=IDS),
+        "sequence_bias": taken("logit_bias", note="Sequences of one id; longer ones are refused.", form=PAIRS_OF_IDS),
+        "min_new_tokens": number("min_tokens", "stop_ids"),
+        "eos_token_id": taken(
+            "stop_ids", note="Of use to min_new_tokens alone; generate ends the text.", form=ID_OR_IDS
+        ),
         "min_length": refused("It counts the prompt: give min_new_tokens.", 0),
         "top_h": refused("No filter here does this."),
         "encoder_no_repeat_ngram_size": refused("The prompt of the encoder is not seen here.", 0),

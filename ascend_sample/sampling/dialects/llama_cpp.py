@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ascend_sample.sampling.dialects.conversions import PENALTIES, renamed, to_id, to_seed, to_stop_sequences
-from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
+from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, number, refused, same, taken
+from ascend_sample.sampling.dialects.forms import LIST, PAIRS
 from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
 
 DEFAULTS: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64}
@@ -137,39 +138,41 @@ LLAMA_CPP: Final = Dialect(
     "llama_cpp",
     "llama.cpp's server (as in llama-cpp-python 0.3.36)",
     {
-        "temperature": taken("temperature", note="0.8 where it is left out; 0 and less is greedy."),
-        "top_k": taken("top_k", note="40 where it is left out; 0 and less is off."),
-        "top_p": taken("top_p", note="0.95 where it is left out."),
-        "min_p": taken("min_p", note="0.05 where it is left out."),
+        "temperature": number("temperature", note="0.8 where it is left out; 0 and less is greedy."),
+        "top_k": number("top_k", note="40 where it is left out; 0 and less is off."),
+        "top_p": number("top_p", note="0.95 where it is left out."),
+        "min_p": number("min_p", note="0.05 where it is left out."),
         **same("typical_p", "presence_penalty", "frequency_penalty", "dry_allowed_length"),
-        "top_n_sigma": taken("top_n_sigma", note="0 and less is off."),
-        "xtc_probability": taken("xtc_probability", note="The coin is another one: that of the request's seed here."),
-        "xtc_threshold": taken("xtc_threshold", note="Where xtc_probability is above 0."),
-        "repeat_penalty": taken("repetition_penalty"),
-        "repeat_last_n": taken(
+        "top_n_sigma": number("top_n_sigma", note="0 and less is off."),
+        "xtc_probability": number("xtc_probability", note="The coin is another one: that of the request's seed here."),
+        "xtc_threshold": number("xtc_threshold", note="Where xtc_probability is above 0."),
+        "repeat_penalty": number("repetition_penalty"),
+        "repeat_last_n": number(
             "repetition_penalty", note="64 where it is left out. Beside penalties it must be 0, which is off, or -1."
         ),
-        "logit_bias": taken("logit_bias", "bad_ids", note="Pairs or a mapping; false is a ban. Texts are refused."),
+        "logit_bias": taken(
+            "logit_bias", "bad_ids", note="Pairs or a mapping; false is a ban. Texts are refused.", form=PAIRS
+        ),
         "ignore_eos": taken("bad_ids", note="The server never draws these ids then, so eos_ids are banned."),
         "seed": taken("seed", note="-1 is none."),
-        "dry_multiplier": taken("dry_multiplier", note="0 is off."),
-        "dry_base": taken("dry_base", note="1.75 where it is below 1."),
-        "dry_penalty_last_n": taken(
+        "dry_multiplier": number("dry_multiplier", note="0 is off."),
+        "dry_base": number("dry_base", note="1.75 where it is below 1."),
+        "dry_penalty_last_n": number(
             "dry_range", note="64 where it is left out; -1 is the whole text; 0 switches DRY off."
         ),
         "dry_sequence_breakers": taken(
-            "dry_sequence_breakers", note="Ids, beside DRY; texts, the default, are refused."
+            "dry_sequence_breakers", note="Ids, beside DRY; texts, the default, are refused.", form=LIST
         ),
-        "n_probs": taken("logprobs", note="0 is none."),
+        "n_probs": number("logprobs", note="0 is none."),
         "logprobs": taken("logprobs", note="Another name of n_probs."),
-        "mirostat": taken("mirostat_tau", note="0 and 2; beside 2 no filter, penalty or DRY counts, as in llama.cpp."),
-        "mirostat_tau": taken("mirostat_tau", note="5 where it is left out, beside mirostat."),
-        "mirostat_eta": taken("mirostat_eta", note="0.1 where it is left out, beside mirostat."),
-        "adaptive_target": taken(
+        "mirostat": number("mirostat_tau", note="0 and 2; beside 2 no filter, penalty or DRY counts, as in llama.cpp."),
+        "mirostat_tau": number("mirostat_tau", note="5 where it is left out, beside mirostat."),
+        "mirostat_eta": number("mirostat_eta", note="0.1 where it is left out, beside mirostat."),
+        "adaptive_target": number(
             "adaptive_target", note="Below 0 it is off; llama.cpp heeds it where samplers names adaptive_p."
         ),
-        "adaptive_decay": taken("adaptive_decay", note="0.9 where it is left out, beside adaptive_target."),
-        "samplers": taken("adaptive_target", note="llama.cpp's default order, with adaptive_p or without."),
+        "adaptive_decay": number("adaptive_decay", note="0.9 where it is left out, beside adaptive_target."),
+        "samplers": taken("adaptive_target", note="llama.cpp's default order, with adaptive_p or without.", form=LIST),
         "dynatemp_range": refused("The temperature is one number.", 0.0),
         "min_keep": refused("Filters keep one id at least, and no more for that.", 0, 1),
         "reasoning_budget_tokens": refused("No id is forced here.", -1),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ascend_sample.sampling.dialects.conversions import PENALTIES, renamed, to_bias, to_seed, to_stop_sequences
-from ascend_sample.sampling.dialects.dialect import Context, Dialect, engines, taken
+from ascend_sample.sampling.dialects.dialect import Context, Dialect, engines, number, taken
+from ascend_sample.sampling.dialects.forms import TEXTS
 
 PROMPT: Final = engines("The engine's: what is read, and as whom.")
 LENGTH: Final = engines("The engine's: it ends the text.")
-STOP: Final = taken("stop_sequences", note="Sequences of ids; texts are left to the engine, which ends the text.")
+STOP: Final = taken(
+    "stop_sequences", note="Sequences of ids; texts are left to the engine, which ends the text.", form=TEXTS
+)
 ROWS: Final = engines("The engine's: a row for each text, with a seed of its own.")
 GRAMMAR: Final = engines("The engine's grammar makes a bitmask, which `Sampler` takes beside the request.")
 ANSWER: Final = engines("The engine's: how the answer is sent, billed or kept.")
@@ -37,10 +40,10 @@ OPENAI: Final = Dialect(
     "openai",
     "OpenAI's API (openai 3.54, chat completions and completions)",
     {
-        "temperature": taken("temperature"),
-        "top_p": taken("top_p"),
-        "presence_penalty": taken("presence_penalty"),
-        "frequency_penalty": taken("frequency_penalty"),
+        "temperature": number("temperature"),
+        "top_p": number("top_p"),
+        "presence_penalty": number("presence_penalty"),
+        "frequency_penalty": number("frequency_penalty"),
         "logit_bias": taken("logit_bias", note="Ids may be texts, as JSON has them."),
         "seed": taken("seed", note="A negative one becomes the unsigned number of its 64 bits."),
         "logprobs": taken("logprobs", note="In chat true or false, in completions a number."),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ascend_sample.sampling.dialects.conversions import of_engine
-from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, refused, same, taken
+from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, number, refused, same, taken
+from ascend_sample.sampling.dialects.forms import IDS
 from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
 
 GREEDY_BELOW: Final = 1e-6
@@ -22,12 +23,12 @@ SGLANG: Final = Dialect(
     "sglang",
     "sglang.srt.sampling.sampling_params.SamplingParams (0.5.23)",
     {
-        "temperature": taken("temperature", note="Below 1e-6 it is greedy; SGLang's object then has top_k = 1."),
-        "top_k": taken("top_k", note="-1 and 2**30 are off."),
+        "temperature": number("temperature", note="Below 1e-6 it is greedy; SGLang's object then has top_k = 1."),
+        "top_k": number("top_k", note="-1 and 2**30 are off."),
         **same("top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
         "logit_bias": taken("logit_bias", note="Ids may be texts, as JSON has them."),
-        "min_new_tokens": taken("min_tokens", "stop_ids"),
-        "stop_token_ids": taken("stop_sequences", "stop_ids"),
+        "min_new_tokens": number("min_tokens", "stop_ids"),
+        "stop_token_ids": taken("stop_sequences", "stop_ids", form=IDS),
         "ignore_eos": taken("stop_ids", note="Then eos_ids may be drawn before min_new_tokens."),
         "sampling_seed": taken("seed", note="A negative one becomes the unsigned number of its 64 bits."),
         "beam_width": refused("Call ascend_sample.decoding.beam_search.", 1),

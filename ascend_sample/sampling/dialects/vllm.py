@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from ascend_sample._errors import is_integer
 from ascend_sample.sampling.dialects.conversions import of_engine, renamed
-from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, refused, same, taken
+from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, number, refused, same, taken
+from ascend_sample.sampling.dialects.forms import IDS, SEQUENCES
 from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
 
 GREEDY_BELOW: Final = 1e-5
@@ -27,19 +28,19 @@ VLLM: Final = Dialect(
     "vllm",
     "vllm.SamplingParams (0.33.0)",
     {
-        "temperature": taken("temperature", note="Below 1e-5 it is greedy."),
-        "top_k": taken("top_k", note="0 and -1 are off."),
+        "temperature": number("temperature", note="Below 1e-5 it is greedy."),
+        "top_k": number("top_k", note="0 and -1 are off."),
         **same("top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
         "logit_bias": taken("logit_bias"),
         "allowed_token_ids": taken("allowed_ids"),
-        "min_tokens": taken("min_tokens", "stop_ids"),
-        "stop_token_ids": taken("stop_sequences", "stop_ids"),
+        "min_tokens": number("min_tokens", "stop_ids"),
+        "stop_token_ids": taken("stop_sequences", "stop_ids", form=IDS),
         "ignore_eos": taken(
             "stop_ids", note="Then eos_ids may be drawn before min_tokens, which does nothing without other stops."
         ),
         "seed": taken("seed", note="-1 is none; another negative one becomes the unsigned number of its 64 bits."),
         "logprobs": taken("logprobs", note="-1 is all of the vocabulary."),
-        "bad_words": taken("bad_words", "bad_ids", note="Sequences of ids; texts are refused."),
+        "bad_words": taken("bad_words", "bad_ids", note="Sequences of ids; texts are refused.", form=SEQUENCES),
         "prompt_logprobs": refused("A step sees no logits of the prompt: ascend_sample.sampling.score reports them."),
         "prompt_logprob_token_ids": refused(
             "A step sees no logits of the prompt: ascend_sample.sampling.score reports them."
