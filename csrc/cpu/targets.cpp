@@ -1,5 +1,9 @@
 #include "cpu/targets.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace ascend_sample::cpu {
 
 // Each is defined by kernel.h, in the file that is compiled for the target.
@@ -19,10 +23,20 @@ extern const Kernel kKernel;
 namespace {
 
 #if defined(__x86_64__)
+/// __builtin_cpu_supports knows it from g++ 11 on.
+bool has_lzcnt() {
+  constexpr unsigned kExtended = 0x80000001;
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(kExtended, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_LZCNT) != 0;
+}
+
 bool has_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt") && has_lzcnt();
 }
 
 bool has_avx512() {
