@@ -69,9 +69,9 @@ class Environment:
             text=True,
         )
 
-    def run(self, *arguments: str) -> str:
-        """Run python with the arguments; returns what it printed."""
-        finished = self.try_to_run(*arguments)
+    def run(self, *arguments: str, folder: Path | None = None) -> str:
+        """Run python with the arguments, as `try_to_run` does; returns what it printed."""
+        finished = self.try_to_run(*arguments, folder=folder)
         if finished.returncode != 0:
             raise SystemExit(f"{' '.join(arguments)} ended with status {finished.returncode}:\n{finished.stdout}")
         return finished.stdout
@@ -88,9 +88,13 @@ class Environment:
         return time.monotonic() - start
 
     def check(self, has_binding: bool, route: str | None) -> None:
-        """Compare what `info` says with what is expected, and verify some rows on each device."""
-        hostcann = ("-m", "ascend_sample.hostcann", "run", str(self.python)) if route else ()
-        facts = json.loads(self.run(*hostcann, "-m", "ascend_sample", "info", "--json"))
+        """Compare what `info` says with what is expected, and verify some rows on each device.
+
+        The commands are run where a user of a clone does: there Python itself would find the sources.
+        """
+        commands = self.python.parent
+        hostcann = (str(commands / "hostcann"), "run", str(self.python)) if route else ()
+        facts = json.loads(self.run(*hostcann, str(commands / "ascend-sample"), "info", "--json", folder=ROOT))
         built = facts["built"]["NPU binding (_npu.so)"]
         assert built == ("yes" if has_binding else "no"), facts
         served = re.match(r"\w+", facts["routes"].get("npu bfloat16", "")) if route else None

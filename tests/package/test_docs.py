@@ -161,11 +161,10 @@ class TestNames:
         assert named <= targets
 
     def test_options_of_commands(self, document: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        lines = [
-            line.partition("#")[0] for line in code(document) if "-m ascend_sample" in line or line.startswith("--")
-        ]
-        ours = [line.partition(" -m torch.distributed.run ")[0] for line in lines]
-        named = {option for line in ours for option in re.findall(r"(?<!\S)--[a-z0-9-]+", line)}
+        ours = re.compile(r"-m ascend_sample|\bascend-sample |\bhostcann (run|profile) |^--")
+        lines = [line.partition("#")[0] for line in code(document) if ours.search(line)]
+        lines = [line.partition(" -m torch.distributed.run ")[0] for line in lines]
+        named = {option for line in lines for option in re.findall(r"(?<!\S)--[a-z0-9-]+", line)}
         for command in (["info"], ["verify"], ["bench"], ["report"]):
             with pytest.raises(SystemExit):
                 cli.main([*command, "--help"])
