@@ -33,10 +33,16 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     add_device_argument(parser)
     parser.add_argument(
-        "--operator", choices=sorted(SUBJECTS), default=SAMPLE.name, help=f"which of the two is compared (default {SAMPLE.name})"
+        "--operator",
+        choices=sorted(SUBJECTS),
+        default=SAMPLE.name,
+        help=f"which of the two is compared (default {SAMPLE.name})",
     )
     parser.add_argument(
-        "--rows", type=_positive, default=DEFAULT_ROWS, help=f"rows to compare, rounded up to a whole batch (default {DEFAULT_ROWS})"
+        "--rows",
+        type=_positive,
+        default=DEFAULT_ROWS,
+        help=f"rows to compare, rounded up to a whole batch (default {DEFAULT_ROWS})",
     )
     parser.add_argument("--seed", type=_not_negative, default=0, help="of the stream of batches (default 0)")
     parser.add_argument("--batch", type=_not_negative, metavar="INDEX", help="run this batch of the stream only")

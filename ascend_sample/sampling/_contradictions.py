@@ -25,7 +25,7 @@ def check_something_is_allowed(params: SamplingParams, vocab_size: int | None) -
     """Raises unless some id can be drawn, at first too, while `min_tokens` forbids the stop ids."""
     if params.min_tokens > 0 and not (params.stop_ids or params.stop_sequences):
         rule = "be 0 where stop_ids and stop_sequences are empty"
-        refuse_field("min_tokens", rule, params.min_tokens, "Name what ends the text in one of these.")
+        refuse_field("min_tokens", rule, params.min_tokens, "Name what ends the text in stop_ids or stop_sequences.")
     forbidden = set(params.bad_ids)
     at_first = forbidden.union(params.stop_ids) if params.min_tokens else forbidden
     if params.allowed_ids is not None:
