@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -58,13 +59,16 @@ def _check_name(name: str, source: str) -> str:
 
 
 _forced: str | None = _check_name(os.environ[VARIABLE], VARIABLE) if os.environ.get(VARIABLE) else None
+_requests: list[list[str | None]] = [[_forced]]
+"""What the variable says, and what each open block says: the last one counts. Each is a list, to be known again."""
+_requests_lock = threading.Lock()
 
 
 @contextmanager
 def use_backend(name: str | None) -> Iterator[None]:
     """Forces one backend for every call of the public functions inside the block, in every thread.
 
-    None chooses by device.
+    None chooses by device. Of blocks that are open at once, in one thread or in several, the last that began counts.
 
     Args:
         name: one of :data:`BACKENDS`, or None.
@@ -77,13 +81,31 @@ def use_backend(name: str | None) -> Iterator[None]:
         ...     which_backend(torch.zeros(1, 4)).backend
         'composite'
     """
-    global _forced
-    before = _forced
-    _forced = None if name is None else _check_name(name, "backend")
+    request = [None if name is None else _check_name(name, "backend")]
+    if torch.compiler.is_dynamo_compiling():  # it traces no lock, and guards on what is forced before
+        before = _force(request[0])
+        try:
+            yield
+        finally:
+            _force(before)
+        return
+    with _requests_lock:
+        _requests.append(request)
+        _force(request[0])
     try:
         yield
     finally:
-        _forced = before
+        with _requests_lock:
+            # Blocks of other threads may end in another order than they began.
+            _requests[:] = [other for other in _requests if other is not request]
+            _force(_requests[-1][0])
+
+
+def _force(name: str | None) -> str | None:
+    """Forces a backend, and returns the one that was forced before."""
+    global _forced
+    before, _forced = _forced, name
+    return before
 
 
 def which_backend(tensor: torch.Tensor, operator: str = OPERATOR_NAME) -> Route:

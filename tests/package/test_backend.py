@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -62,6 +63,28 @@ def test_every_backend_can_be_forced(name: str, device: str) -> None:
             ):
                 ascend_sample.top_k_top_p_sample(x, 2, 0.9)
     assert ascend_sample.which_backend(x).reason != "forced"
+
+
+def test_blocks_of_two_threads_that_end_in_the_order_in_which_they_began() -> None:
+    x = torch.zeros(1, 4)
+    first, second = ascend_sample.use_backend("reference"), ascend_sample.use_backend("composite")
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        one.submit(first.__enter__).result()
+        other.submit(second.__enter__).result()
+        one.submit(first.__exit__, None, None, None).result()
+        assert ascend_sample.which_backend(x) == ("composite", "forced")
+        other.submit(second.__exit__, None, None, None).result()
+    assert ascend_sample.which_backend(x).reason != "forced"
+
+
+def test_a_block_inside_what_is_compiled() -> None:
+    def sample(logits: torch.Tensor) -> torch.Tensor:
+        with ascend_sample.use_backend("composite"):
+            return ascend_sample.top_k_top_p_sample(logits, 1, 0.9).logits_select_idx
+
+    compiled = torch.compile(sample, backend="eager", fullgraph=True)
+    assert compiled(torch.tensor([[0.0, 3.0, 1.0]])).tolist() == [1]
+    assert ascend_sample.which_backend(torch.zeros(1, 4)).reason != "forced"
 
 
 def test_unknown_backend() -> None:
