@@ -6,7 +6,8 @@
 
 ASCEND_SAMPLE_NPU=0 leaves the binding out; ASCEND_SAMPLE_SANITIZE=address,undefined instruments everything.
 ASCEND_SAMPLE_TORCHES names a folder with torches, unpacked by csrc/wheel.py: the core is built for each of them, and
-nothing else; ASCEND_SAMPLE_MACHINE is the machine that they are for where it is not this one.
+nothing else; ASCEND_SAMPLE_MACHINE is the machine that they are for where it is not this one. What is not to be built
+is removed where an earlier build made it.
 """
 
 import importlib.util
@@ -14,6 +15,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 import sysconfig
@@ -172,6 +174,9 @@ def hostcann_extensions() -> list[Extension]:
     ]
 
 
+EXTENSIONS = [e for e in (*core_extensions(), npu_extension(), *hostcann_extensions()) if e is not None]
+
+
 class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suffix=True)):
     """Compiles the sources of all extensions side by side, and links them in order: hostcann's to those before.
 
@@ -179,15 +184,28 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
     """
 
     def run(self) -> None:
-        compiler = cpp_extension.get_cxx_compiler()
-        if shutil.which(compiler) is None:
+        words = shlex.split(cpp_extension.get_cxx_compiler())  # "ccache g++", say
+        program = words[0] if words else "what CXX names"
+        if shutil.which(program) is None:
             raise SystemExit(
-                f"ascend_sample is compiled here, and {compiler} is not on PATH. Install a C++ compiler "
+                f"ascend_sample is compiled here, and {program} is not on PATH. Install a C++ compiler "
                 "(apt-get install g++), or ascend_sample's wheel, which needs none."
             )
+        if len(words) > 1:
+            self.use_ninja = False  # torch's rules for it take the words for one name
         objects = OBJECTS if self.inplace or self.editable_mode else Path(self.build_temp)
         self.objects = objects.absolute()
+        self.remove_stale()
         super().run()
+
+    def remove_stale(self) -> None:
+        """Removes what an earlier build made where it is to be left out now: it would be packed, or loaded."""
+        current = {self.get_ext_filename(ext.name) for ext in EXTENSIONS}
+        places = [Path(self.build_lib), *([ROOT] if self.inplace or self.editable_mode else [])]
+        for place in places:
+            for path in sorted((place / "ascend_sample").rglob("*.so")):
+                if str(path.relative_to(place)) not in current:
+                    path.unlink()
 
     def build_extension(self, ext: Extension) -> None:
         if ext is self.extensions[0]:
@@ -246,6 +264,6 @@ class Wheel(bdist_wheel):
 
 setup(
     packages=find_packages(include=["ascend_sample", "ascend_sample.*"]),
-    ext_modules=[e for e in (*core_extensions(), npu_extension(), *hostcann_extensions()) if e is not None],
+    ext_modules=EXTENSIONS,
     cmdclass={"build_ext": BuildExtension, "bdist_wheel": Wheel},
 )

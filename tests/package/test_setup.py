@@ -1,0 +1,65 @@
+"""setup.py: what a build leaves of an earlier one, and which compilers it takes. Nothing is really compiled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMPILER = """#!/bin/sh
+# Says that it is gcc, and makes the file after -o.
+case "$1" in -dump* | -v | --version) echo "gcc version 12.2.0"; exit ;; esac
+while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo made > "$2"; fi; shift; done
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the project, not built, beside a compiler."""
+    (tmp_path / "compiler").write_text(COMPILER)
+    (tmp_path / "compiler").chmod(0o755)
+    copy = tmp_path / "project"
+    built = shutil.ignore_patterns("*.so", "__pycache__")
+    for folder in ("ascend_sample", "csrc"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=built)
+    for file in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / file, copy)
+    return copy
+
+
+def build_in_place(project: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Builds the core alone."""
+    compiler = str(project.parent / "compiler")
+    left_out = {"ASCEND_SAMPLE_NPU": "0", "ASCEND_SAMPLE_HOSTCANN": "0", "MAX_JOBS": "1"}
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--build-lib", "library"]
+    environment = os.environ | left_out | {"CC": compiler, "CXX": compiler} | variables
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+
+
+def test_what_is_left_out_is_removed_where_an_earlier_build_made_it(project: Path) -> None:
+    for folder in (project, project / "library"):
+        for name in ("_npu.so", "_C_torch_2_13.so", "hostcann/home/lib64/libascendcl.so"):
+            file = folder / "ascend_sample" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+    finished = build_in_place(project)
+    assert finished.returncode == 0, finished.stderr
+    for folder in (project, project / "library"):
+        assert [path.name for path in folder.glob("ascend_sample/**/*.so")] == ["_C.so"]
+
+
+def test_the_compiler_may_have_a_word_before_it(project: Path) -> None:
+    finished = build_in_place(project, CXX=f"env {project.parent / 'compiler'}")
+    assert finished.returncode == 0, finished.stderr
+    assert (project / "ascend_sample" / "_C.so").read_text() == "made\n"
+
+
+def test_a_compiler_that_there_is_not_is_named(project: Path) -> None:
+    finished = build_in_place(project, CXX="no-such-compiler -O2")
+    assert finished.returncode != 0
+    assert "no-such-compiler is not on PATH" in finished.stderr
