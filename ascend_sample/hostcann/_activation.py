@@ -13,6 +13,8 @@ from ascend_sample.hostcann._home import RUNTIME_LIBRARY, library_paths, prepare
 HOME_VARIABLE = "HOSTCANN_HOME"
 _OWN_SYMBOL = b"hostcann_settings_error"  # no real CANN has it
 _LINKER_CACHE = Path("/etc/ld.so.cache")
+MOST_BYTES = 2**63 - 1
+"""As torch counts them."""
 _STREAM_MODES = ("normal", "delayed", "lazy")
 
 

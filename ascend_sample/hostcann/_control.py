@@ -4,11 +4,15 @@ import ctypes
 import functools
 import json
 from types import TracebackType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from ascend_sample._errors import refuse, show
-from ascend_sample.hostcann._activation import active_home
+from ascend_sample._errors import check_integer, refuse, show
+from ascend_sample.hostcann._activation import MOST_BYTES, active_home
 from ascend_sample.hostcann._home import RUNTIME_LIBRARY
+
+LARGEST_INT: Final = 2**31 - 1
+"""The largest number that C's int has."""
+LONGEST_DELAY_MS: Final = 60_000
 
 
 class Violation(NamedTuple):
@@ -60,12 +64,17 @@ def inject(
         count: how many calls fail.
 
     Raises:
+        TypeError: a number is no int.
         ValueError: an argument breaks its rule.
         RuntimeError: hostcann is not active.
     """
-    error = load_runtime().hostcann_inject(
-        site.encode(), name.encode(), nth, 0 if code is None else code, (message or "").encode(), count
+    owner = "hostcann.inject"
+    nth, count = (
+        check_integer(owner, argument, value, low=1, high=LARGEST_INT)
+        for argument, value in (("nth", nth), ("count", count))
     )
+    status = 0 if code is None else check_integer(owner, "code", code, low=1, high=LARGEST_INT)
+    error = load_runtime().hostcann_inject(site.encode(), name.encode(), nth, status, (message or "").encode(), count)
     if error:
         raise ValueError(f"hostcann.inject: {error.decode()}.")
 
@@ -81,13 +90,13 @@ def set_stream_mode(mode: str, delay_ms: int = 2) -> None:
     Args:
         mode: "normal" (at once), "delayed" (each task waits `delay_ms` first) or "lazy" (nothing runs until the host
             synchronises; what never synchronises never runs).
-        delay_ms: for "delayed".
+        delay_ms: for "delayed": at most a minute.
 
     Raises:
-        ValueError: there is no such mode, or the delay is negative.
+        TypeError: the delay is no int.
+        ValueError: there is no such mode, or the delay is out of its range.
     """
-    if delay_ms < 0:
-        refuse("hostcann.set_stream_mode", "delay_ms", "be at least 0", delay_ms, "Use 0 for no delay.")
+    delay_ms = check_integer("hostcann.set_stream_mode", "delay_ms", delay_ms, low=0, high=LONGEST_DELAY_MS)
     if load_runtime().hostcann_set_stream_mode(mode.encode(), delay_ms) != 0:
         rule = "be 'normal', 'delayed' or 'lazy'"
         refuse("hostcann.set_stream_mode", "mode", rule, show(mode), "Use 'normal' to run tasks at once.")
@@ -97,10 +106,10 @@ def set_memory_capacity(capacity: int) -> None:
     """Limits the device's memory to `capacity` bytes; what is allocated already stays.
 
     Raises:
-        ValueError: the capacity is not positive.
+        TypeError: the capacity is no int.
+        ValueError: the capacity is not positive, or beyond what a signed number of 64 bits holds.
     """
-    if capacity <= 0:
-        refuse("hostcann.set_memory_capacity", "capacity", "be greater than 0", capacity, "Give a number of bytes.")
+    capacity = check_integer("hostcann.set_memory_capacity", "capacity", capacity, low=1, high=MOST_BYTES)
     load_runtime().hostcann_set_memory_capacity(capacity)
 
 

@@ -141,10 +141,14 @@ def test_wrong_arguments_of_the_control_functions_are_named():
                 except ValueError as raised:
                     return str(raised)
             assert "site must be one of malloc, workspace" in error(hostcann.inject, "mallok")
-            assert "nth must be at least 1, got 0" in error(hostcann.inject, "malloc", "", 0)
+            assert "nth must be in [1, 2147483647], got 0" in error(hostcann.inject, "malloc", "", 0)
+            assert "count must be in [1, 2147483647], got" in error(hostcann.inject, "malloc", "", 1, None, None, 2**31)
+            assert "code must be in [1, 2147483647], got 0" in error(hostcann.inject, "malloc", "", 1, 0)
             assert "mode must be 'normal'" in error(hostcann.set_stream_mode, "hasty")
-            assert "delay_ms must be at least 0, got -1" in error(hostcann.set_stream_mode, "delayed", -1)
-            assert "capacity must be greater than 0, got 0" in error(hostcann.set_memory_capacity, 0)
+            assert "delay_ms must be in [0, 60000], got -1" in error(hostcann.set_stream_mode, "delayed", -1)
+            assert "delay_ms must be in [0, 60000], got" in error(hostcann.set_stream_mode, "delayed", 2**32)
+            assert "capacity must be in [1, 9223372036854775807], got 0" in error(hostcann.set_memory_capacity, 0)
+            assert "capacity must be in [1, 9223372036854775807]" in error(hostcann.set_memory_capacity, 2**64 + 5)
             with hostcann.null_kernels():
                 pass
             with hostcann.profile() as counted:

@@ -42,6 +42,18 @@ def test_an_injected_fault_hits_the_occurrences_it_names(site, call, status):
     check(program)
 
 
+def test_a_fault_of_the_largest_count_hits():
+    check(
+        """
+        start()
+        inject("synchronize", nth=2, count=2**31 - 1)
+        ok("aclrtSynchronizeDevice")
+        for _ in range(3):
+            fails(507001, "injected fault", "aclrtSynchronizeDevice")
+        """
+    )
+
+
 def test_faults_of_the_environment():
     check(
         """
@@ -58,9 +70,12 @@ def test_faults_of_the_environment():
     ("variable", "value", "message"),
     [
         ("HOSTCANN_FAULTS", "mallok::1", "site must be one of malloc"),
-        ("HOSTCANN_FAULTS", "malloc::x", "a fault must be site:name:nth[:code], got 'malloc::x'"),
+        ("HOSTCANN_FAULTS", "malloc::x", "of numbers of 32 bits, got 'malloc::x'"),
         ("HOSTCANN_FAULTS", "malloc::0", "nth must be at least 1, got 0"),
+        ("HOSTCANN_FAULTS", "malloc::4294967297", "a fault must be site:name:nth[:code], of numbers of 32 bits, got"),
         ("HOSTCANN_MEMORY", "much", "HOSTCANN_MEMORY must be a number of bytes"),
+        ("HOSTCANN_MEMORY", "18446744073709551621", "HOSTCANN_MEMORY must be a number of bytes"),
+        ("HOSTCANN_MEMORY", "17179869185G", "HOSTCANN_MEMORY must be a number of bytes"),
         ("HOSTCANN_STREAM_MODE", "hasty", "HOSTCANN_STREAM_MODE must be normal, lazy"),
         ("HOSTCANN_STREAM_MODE", "lazy:3", "HOSTCANN_STREAM_MODE must be normal, lazy"),
         ("HOSTCANN_STRICT", "yes", "HOSTCANN_STRICT must be 0 or 1"),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <limits>
 #include <sstream>
 
 #include "hostcann/runtime/runtime.h"
@@ -39,7 +40,7 @@ std::optional<InjectedFault> take_injected_fault(const char* site, const std::st
   for (Fault& fault : all.list) {
     if (fault.site != site || (!fault.name.empty() && fault.name != name)) continue;
     ++fault.seen;
-    if (taken || fault.seen < fault.nth || fault.seen >= fault.nth + fault.count) continue;
+    if (taken || fault.seen < fault.nth || fault.seen - fault.nth >= fault.count) continue;
     std::string message = fault.message;
     if (message.empty()) {
       message = "injected fault: " + fault.site + (name.empty() ? "" : " of " + name) +
@@ -80,13 +81,15 @@ std::string inject_from_text(const std::string& text) {
     auto number = [&fields](size_t index, int otherwise) {
       if (index >= fields.size() || fields[index].empty()) return std::optional<int>(otherwise);
       char* end = nullptr;
-      long value = std::strtol(fields[index].c_str(), &end, 10);
-      return *end == '\0' ? std::optional<int>(static_cast<int>(value)) : std::nullopt;
+      long value = std::strtol(fields[index].c_str(), &end, 10);  // LONG_MAX for what is beyond
+      bool fits =
+          std::numeric_limits<int>::min() <= value && value <= std::numeric_limits<int>::max();
+      return *end == '\0' && fits ? std::optional<int>(static_cast<int>(value)) : std::nullopt;
     };
     std::optional<int> nth = number(2, 1);
     std::optional<int> code = number(3, 0);
     if (fields.empty() || fields.size() > 4 || !nth || !code) {
-      return "a fault must be site:name:nth[:code], got '" + item + "'";
+      return "a fault must be site:name:nth[:code], of numbers of 32 bits, got '" + item + "'";
     }
     std::string error = inject(fields[0], fields.size() > 1 ? fields[1] : "", *nth, *code, "", 1);
     if (!error.empty()) return error;

@@ -2,6 +2,7 @@
 // and every later call.
 #include <cctype>
 #include <cstdlib>
+#include <limits>
 
 #include "hostcann/runtime/runtime.h"
 
@@ -13,6 +14,7 @@ constexpr char kDefaultSocName[] = "Ascend910B3";
 constexpr char kDefaultCannVersion[] = "9.0.0";  // the first that has all operators exported here
 constexpr int kDefaultDelayMilliseconds = 2;
 constexpr uint64_t kMostDevices = 64;
+constexpr uint64_t kMostBytes = std::numeric_limits<int64_t>::max();
 
 std::string variable(const char* name, const char* otherwise = "") {
   const char* value = std::getenv(name);
@@ -101,12 +103,14 @@ std::optional<StreamMode> parse_stream_mode(const std::string& text) {
 std::optional<uint64_t> parse_bytes(const std::string& text) {
   if (text.empty() || std::isdigit(static_cast<unsigned char>(text[0])) == 0) return std::nullopt;
   char* end = nullptr;
-  uint64_t value = std::strtoull(text.c_str(), &end, 10);
+  uint64_t value = std::strtoull(text.c_str(), &end, 10);  // ULLONG_MAX for what is beyond
   std::string unit = end;
-  if (unit == "K") return value << 10;
-  if (unit == "M") return value << 20;
-  if (unit == "G") return value << 30;
-  return unit.empty() ? std::optional<uint64_t>(value) : std::nullopt;
+  int shift = 0;
+  if (unit == "K") shift = 10;
+  if (unit == "M") shift = 20;
+  if (unit == "G") shift = 30;
+  if ((shift == 0 && !unit.empty()) || value > kMostBytes >> shift) return std::nullopt;
+  return value << shift;
 }
 
 const Settings& settings() {
