@@ -96,6 +96,8 @@ def active_home() -> Path:
 def environment(*, without: Sequence[str] = ()) -> dict[str, str]:
     """Returns the variables that make a program find hostcann as its CANN, with their values for this process.
 
+    A home that the environment has already stays, and so do the symbols that it leaves out, unless others are named.
+
     Raises:
         RuntimeError: a real CANN is in reach, or hostcann's libraries were not built.
         ValueError: a name in `without` is exported by no library.
@@ -106,7 +108,7 @@ def environment(*, without: Sequence[str] = ()) -> dict[str, str]:
             f"hostcann.activate: there must be no real CANN in reach, found {real}. One process can hold only one of "
             "the two: use the real one, or unset ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME and LD_LIBRARY_PATH."
         )
-    home = prepare_home(without)
+    home = (None if without else _home_of_environment()) or prepare_home(without)
     folders = [str(home / "lib64")]
     folders += [folder for folder in _search_path() if not is_hostcann(Path(folder) / RUNTIME_LIBRARY)]
     return {

@@ -219,6 +219,19 @@ def test_torch_npu_notices_a_hidden_symbol():
     assert "aclrtStreamQuery" in output(run(program, "--without", "aclrtStreamQuery"))
 
 
+def test_activating_brings_no_hidden_symbol_back():
+    program = """
+        import os
+        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # torch would load CANN first
+        import ctypes
+        from ascend_sample import hostcann
+        hostcann.activate()
+        acl = ctypes.CDLL("libascendcl.so")
+        print([hasattr(acl, name) for name in ("aclrtStreamQuery", "aclrtMemset")])
+    """
+    assert output(run(program, "--without", "aclrtStreamQuery")) == "[False, True]"
+
+
 def test_a_home_with_hidden_symbols_is_made_once_and_belongs_to_its_user(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     home = prepare_home(["aclrtStreamQuery"])
