@@ -4,7 +4,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ascend_sample._errors import refuse
@@ -68,9 +68,15 @@ def _temporary_home(without: list[str]) -> Path:
             f"hostcann: {parent} must be a folder that only this user can write to. Remove it, or set TMPDIR."
         )
     home = parent / key
-    if not home.is_dir():
+    if not _is_whole(home, libraries):
         _build_home(home, parent, hidden)
     return home
+
+
+def _is_whole(home: Path, libraries: Iterable[Path]) -> bool:
+    """Tells whether nothing is missing: what cleans temporary folders may remove a part."""
+    libraries_are_there = all((home / "lib64" / library.name).is_file() for library in libraries)
+    return libraries_are_there and all((home / name).is_dir() for name in _FOLDERS)
 
 
 def _exported_of(library: Path, names: list[str]) -> set[str]:
@@ -78,7 +84,10 @@ def _exported_of(library: Path, names: list[str]) -> set[str]:
 
 
 def _build_home(home: Path, parent: Path, hidden: dict[Path, set[str]]) -> None:
-    """Builds the home aside and moves it into place whole: another process may be doing the same."""
+    """Builds the home aside and moves it into place whole: another process may be doing the same.
+
+    Of one that is there, but not whole, each library is replaced by itself: a process may be using it.
+    """
     draft = Path(tempfile.mkdtemp(dir=parent))
     try:
         for name in (*_FOLDERS, "lib64"):
@@ -89,9 +98,15 @@ def _build_home(home: Path, parent: Path, hidden: dict[Path, set[str]]) -> None:
                 hide_symbols(library, names, target)
             else:
                 target.symlink_to(library)
-        draft.rename(home)
-    except OSError:
         if not home.is_dir():
+            draft.rename(home)
+            return
+        for name in (*_FOLDERS, "lib64"):
+            (home / name).mkdir(exist_ok=True)
+        for library in hidden:
+            (draft / "lib64" / library.name).replace(home / "lib64" / library.name)
+    except OSError:
+        if not _is_whole(home, hidden):
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)  # gone already when it was moved

@@ -246,6 +246,21 @@ def test_a_home_with_hidden_symbols_is_made_once_and_belongs_to_its_user(tmp_pat
         prepare_home(["aclrtStreamQuery"])
 
 
+def test_a_temporary_home_that_lost_a_part_is_made_whole_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = prepare_home(["aclrtStreamQuery"])
+    whole = sorted(home.rglob("*"))
+    for removed in (home / "opp", home / "lib64"):
+        shutil.rmtree(removed)
+        assert prepare_home(["aclrtStreamQuery"]) == home
+        assert sorted(home.rglob("*")) == whole
+    (home / "lib64" / "libascendcl.so").unlink()
+    prepare_home(["aclrtStreamQuery"])
+    assert "aclrtStreamQuery" not in exported_symbols(home / "lib64" / "libascendcl.so")
+    assert sorted(home.rglob("*")) == whole
+    assert list(home.parent.iterdir()) == [home]
+
+
 def test_a_package_that_cannot_be_written_gets_a_temporary_home(tmp_path, monkeypatch):
     package = tmp_path / "package"
     (package / "lib64").mkdir(parents=True)
