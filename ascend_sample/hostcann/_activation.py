@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ascend_sample._errors import refuse, show
+from ascend_sample._errors import check_instance, check_integer, refuse, show
 from ascend_sample.hostcann._home import RUNTIME_LIBRARY, library_paths, prepare_home
 
 HOME_VARIABLE = "HOSTCANN_HOME"
@@ -15,6 +15,7 @@ _OWN_SYMBOL = b"hostcann_settings_error"  # no real CANN has it
 _LINKER_CACHE = Path("/etc/ld.so.cache")
 MOST_BYTES = 2**63 - 1
 """As torch counts them."""
+LONGEST_DELAY_MS = 60_000
 _STREAM_MODES = ("normal", "delayed", "lazy")
 
 
@@ -41,6 +42,7 @@ def activate(
     Raises:
         RuntimeError: a real CANN is in reach, torch_npu is loaded, hostcann is active with other settings, or its
             libraries were not built.
+        TypeError: an argument is of a wrong type.
         ValueError: an argument breaks its rule.
 
     Example:
@@ -172,22 +174,26 @@ def _home_of_environment() -> Path | None:
 def _settings(soc: str | None, memory: int | None, stream_mode: str | None, cann_version: str | None) -> dict[str, str]:
     variables: dict[str, str] = {}
     if soc is not None:
-        if not soc:
-            refuse(
-                "hostcann.activate", "soc", "be a SoC's name such as 'Ascend910B3'", show(soc), "Leave it out for that."
-            )
+        _check_word("soc", soc, "be a SoC's name such as 'Ascend910B3'")
         variables["HOSTCANN_SOC"] = soc
     if memory is not None:
-        if memory <= 0:
-            refuse(
-                "hostcann.activate", "memory", "be a number of bytes greater than 0", memory, "Leave it out for 16 GiB."
-            )
-        variables["HOSTCANN_MEMORY"] = str(memory)
+        variables["HOSTCANN_MEMORY"] = str(check_integer("hostcann.activate", "memory", memory, low=1, high=MOST_BYTES))
     if stream_mode is not None:
-        if stream_mode.partition(":")[0] not in _STREAM_MODES:
-            rule = f"be one of {', '.join(_STREAM_MODES)}"
+        check_instance("hostcann.activate", "stream_mode", stream_mode, str, "Leave it out for 'normal'.")
+        mode, _, delay = stream_mode.partition(":")
+        is_delay = mode == "delayed" and delay.isascii() and delay.isdigit() and int(delay) <= LONGEST_DELAY_MS
+        if mode not in _STREAM_MODES or (":" in stream_mode and not is_delay):
+            rule = f"be one of {', '.join(_STREAM_MODES)} or delayed:MILLISECONDS, at most {LONGEST_DELAY_MS}"
             refuse("hostcann.activate", "stream_mode", rule, show(stream_mode), "Leave it out for 'normal'.")
         variables["HOSTCANN_STREAM_MODE"] = stream_mode
     if cann_version is not None:
+        _check_word("cann_version", cann_version, "be a version such as '9.0.0'")
         variables["HOSTCANN_CANN_VERSION"] = cann_version
     return variables
+
+
+def _check_word(name: str, value: object, rule: str) -> None:
+    """Raises unless an argument is a text that a variable of the environment can have, and that is not empty."""
+    check_instance("hostcann.activate", name, value, str, "Leave it out for that.")
+    if not value or "\0" in str(value):
+        refuse("hostcann.activate", name, rule, show(value), "Leave it out for that.")

@@ -7,12 +7,11 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from ascend_sample._errors import check_integer, refuse, show
-from ascend_sample.hostcann._activation import MOST_BYTES, active_home
+from ascend_sample.hostcann._activation import LONGEST_DELAY_MS, MOST_BYTES, active_home
 from ascend_sample.hostcann._home import RUNTIME_LIBRARY
 
 LARGEST_INT: Final = 2**31 - 1
 """The largest number that C's int has."""
-LONGEST_DELAY_MS: Final = 60_000
 
 
 class Violation(NamedTuple):

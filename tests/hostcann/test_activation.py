@@ -111,8 +111,13 @@ def test_a_real_cann_in_reach_is_refused(variable, tmp_path):
     ("arguments", "message"),
     [
         ("soc=''", "soc must be a SoC's name such as 'Ascend910B3', got ''"),
-        ("memory=0", "memory must be a number of bytes greater than 0, got 0"),
-        ("stream_mode='hasty'", "stream_mode must be one of"),
+        ("memory=0", "memory must be in [1, 9223372036854775807], got 0"),
+        ("memory=2**64 + 5", "memory must be in [1, 9223372036854775807], got 18446744073709551621"),
+        ("stream_mode='hasty'", "stream_mode must be one of normal, delayed, lazy or delayed:MILLISECONDS"),
+        ("stream_mode='lazy:3'", "stream_mode must be one of"),
+        ("stream_mode='delayed:'", "stream_mode must be one of"),
+        ("stream_mode='delayed:60001'", "stream_mode must be one of"),
+        ("cann_version=''", "cann_version must be a version such as '9.0.0', got ''"),
         (
             "without=['aclNoSuchThing']",
             "without must name symbols that hostcann's libraries export, got ['aclNoSuchThing']",
@@ -122,6 +127,29 @@ def test_a_real_cann_in_reach_is_refused(variable, tmp_path):
 def test_wrong_arguments_are_named(arguments, message):
     done = python(f"from ascend_sample import hostcann; hostcann.activate({arguments})")
     assert f"ValueError: hostcann{'' if 'without' in arguments else '.activate'}: {message}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("soc=3", "soc must be a str, got int 3"),
+        ("memory='2G'", "memory must be an int, got str '2G'"),
+        ("memory=True", "memory must be an int, got bool True"),
+        ("stream_mode=3", "stream_mode must be a str, got int 3"),
+        ("cann_version=9", "cann_version must be a str, got int 9"),
+    ],
+)
+def test_arguments_of_a_wrong_type_leave_the_environment_as_it_was(arguments, message):
+    program = f"""
+        import os
+        from ascend_sample import hostcann
+        before = dict(os.environ)
+        try:
+            hostcann.activate({arguments})
+        except TypeError as error:
+            print(os.environ == before, error)
+    """
+    assert f"True hostcann.activate: {message}" in output(python(program))
 
 
 def test_control_needs_an_active_hostcann():
