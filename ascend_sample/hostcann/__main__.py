@@ -65,6 +65,9 @@ def _variables(options: argparse.Namespace) -> dict[str, str]:
         value = getattr(options, name, None)
         if value is not None:
             variables[f"HOSTCANN_{name.upper()}"] = value
+    if variables.get("HOSTCANN_REPORT"):
+        # Where this command was started: the program may have gone to another folder when it ends.
+        variables["HOSTCANN_REPORT"] = os.path.abspath(variables["HOSTCANN_REPORT"])
     if options.strict:
         variables["HOSTCANN_STRICT"] = "1"
     return variables

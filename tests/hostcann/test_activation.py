@@ -1,6 +1,7 @@
 """How hostcann gets into CANN's place, and the real torch_npu on top of it. Each test starts programs of its own."""
 
 import json
+import os
 import shutil
 import stat
 import subprocess
@@ -216,6 +217,13 @@ def test_strict_turns_a_violation_into_status_97(tmp_path):
     report = tmp_path / "report.json"
     assert run(program, "--strict", "--report", str(report)).returncode == 97
     assert json.loads(report.read_text())["violations"][0]["kind"] == "dead_stream"
+
+
+def test_a_report_is_written_where_the_command_was_started(tmp_path):
+    program = "import ctypes, os; ctypes.CDLL('libascendcl.so').aclInit(None); os.chdir('/')"
+    report = tmp_path / "report.json"
+    output(run(program, "--report", os.path.relpath(report)))
+    assert json.loads(report.read_text())["exit_status"] == 0
 
 
 # ---- an older CANN, and a package that cannot be written ----
