@@ -348,8 +348,10 @@ def profile() -> Iterator[Profile]:
     number = runtime.hostcann_open_profile()
     counted = Profile(lambda: [Activity(**entry) for entry in json.loads(runtime.hostcann_profile(number))])
     try:
-        yield counted
-        _drain()
+        try:
+            yield counted
+        finally:
+            _drain()  # also what was called before the block raised
     finally:
         activities = counted.activities
         counted._read = lambda: activities

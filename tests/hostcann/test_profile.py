@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from activation_programs import LIBRARY, needs_torch_npu, variables_of_run, warm
+from activation_programs import LIBRARY, needs_torch_npu, output, python, variables_of_run, warm
 
 from ascend_sample.hostcann._lines import is_of_a_library
 from ascend_sample.hostcann._profile import NO_LINE, Activity, Profile, Totals
@@ -272,6 +272,26 @@ def test_nothing_changes_with_the_task_queue_but_lines_of_copies(tmp_path):
 
 
 # ---- sums and the model ----
+
+
+@needs_torch_npu
+@pytest.mark.parametrize("queue", ["0", "1", "2"])
+def test_a_block_that_raises_is_counted_whole(queue):
+    program = """
+        from ascend_sample import hostcann
+        hostcann.activate()
+        import torch, torch_npu
+        x = torch.zeros(2048, 2048, device="npu")
+        torch.npu.synchronize()
+        try:
+            with hostcann.profile() as counted:
+                for _ in range(20):
+                    y = x + 1
+                raise KeyError
+        except KeyError:
+            print(counted.launches)
+    """
+    assert output(python(program, TASK_QUEUE_ENABLE=queue)) == "{'aclnnAdds': 20}"
 
 
 def activity(kind: str, name: str, **values: Any) -> Activity:
