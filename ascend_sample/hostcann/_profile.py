@@ -7,7 +7,7 @@ import json
 import linecache
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -254,7 +254,8 @@ class Profile:
         lines.append("")
         section("by operator", self.by_operator, lambda name: "")
         lines.append("")
-        section("by line", {_shorten(name): group for name, group in self.by_line.items()}, _source)
+        by_line = self.by_line
+        section("by line", {_shorten(name, by_line): group for name, group in by_line.items()}, _source)
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -294,10 +295,14 @@ def show_bytes(count: int) -> str:
     return f"{value:.1f} {unit}"
 
 
-def _shorten(place: str) -> str:
-    """Returns the place with its path from the working directory where it lies below it."""
-    here = os.path.join(os.getcwd(), "")
-    return place.removeprefix(here)
+def _shorten(place: str, places: Collection[str]) -> str:
+    """Returns the place with its path from the working folder where it lies below it, and no other is called so."""
+    try:
+        here = os.path.join(os.getcwd(), "")
+    except FileNotFoundError:  # the program removed it: nothing lies below it
+        return place
+    short = place.removeprefix(here)
+    return place if short in places else short
 
 
 def _source(place: str) -> str:

@@ -271,9 +271,6 @@ def test_nothing_changes_with_the_task_queue_but_lines_of_copies(tmp_path):
     assert f"'7': [1, {2 * HELD}]" in on[1]
 
 
-# ---- sums and the model ----
-
-
 @needs_torch_npu
 @pytest.mark.parametrize("queue", ["0", "1", "2"])
 def test_a_block_that_raises_is_counted_whole(queue):
@@ -294,9 +291,29 @@ def test_a_block_that_raises_is_counted_whole(queue):
     assert output(python(program, TASK_QUEUE_ENABLE=queue)) == "{'aclnnAdds': 20}"
 
 
+# ---- sums and the model ----
+
+
 def activity(kind: str, name: str, **values: Any) -> Activity:
     zeros: dict[str, Any] = {"file": "", "line": 0, "count": 1, "read": 0, "written": 0, "copied": 0, "memory": 0}
     return Activity(**(zeros | {"kind": kind, "name": name} | values))
+
+
+def test_a_relative_and_an_absolute_name_of_a_file_are_two_rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = ["made.py", str(tmp_path / "made.py"), str(tmp_path / "other.py")]
+    launches = [activity("launch", "aclnnAdd", file=file, line=1, count=1 + n) for n, file in enumerate(files)]
+    _, _, by_line = Profile(lambda: launches).table().partition("by line")
+    rows = {words[0]: words[1] for words in map(str.split, by_line.splitlines()[1:])}
+    assert rows == {"made.py:1": "1", f"{tmp_path / 'made.py'}:1": "2", "other.py:1": "3"}
+
+
+def test_a_table_is_shown_where_the_working_folder_was_removed(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    profile = Profile(lambda: [activity("launch", "aclnnAdd", file=str(tmp_path / "made.py"), line=1)])
+    assert f"\n{tmp_path / 'made.py'}:1 " in profile.table()
 
 
 def test_sums():
