@@ -125,6 +125,20 @@ def test_the_report_and_the_strict_exit_status(tmp_path):
     assert run(misuse + "; sys.exit(3)", HOSTCANN_STRICT="1").returncode == 3
 
 
+def test_a_report_is_whole_or_is_not_there(tmp_path):
+    report = tmp_path / "report.json"
+    report.write_text("an older one")
+    (tmp_path / "link.json").symlink_to(report)
+    for name in ("report.json", "link.json"):
+        check("start()", HOSTCANN_REPORT=str(tmp_path / name))
+        assert json.loads(report.read_text())["exit_status"] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "report.json"]
+    (tmp_path / "whole.json.part").mkdir()  # where the parts would be written
+    done = run("start()", HOSTCANN_REPORT=str(tmp_path / "whole.json"))
+    assert "HOSTCANN_REPORT must name a file that can be written, got" in done.stderr
+    assert not (tmp_path / "whole.json").exists()
+
+
 def test_a_process_ends_while_tasks_wait():
     check("""
         start()

@@ -1,5 +1,6 @@
 // The beginning and the end of the process: settings are read when the library is loaded; at exit
 // the streams' threads are ended, leaks are looked for, and the report is written.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -33,24 +34,34 @@ void look_for_leaks() {
   }
 }
 
-void write_report(int exit_status) {
-  std::string path = settings().report_path;
-  if (path.empty()) return;
-  if (size_t mark = path.find(kProcessMark); mark != std::string::npos)
-    path.replace(mark, kProcessMark.size(), std::to_string(getpid()));
+bool write_report_to(const std::string& path, int exit_status) {
   std::FILE* file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) {
-    std::fprintf(stderr,
-                 "hostcann: HOSTCANN_REPORT must name a file that can be written, got '%s'\n",
-                 path.c_str());
-    return;
-  }
+  if (file == nullptr) return false;
   std::fprintf(file,
                "{\"exit_status\": %d, \"violation_count\": %zu, \"violations\": %s, \"live\": %s, "
                "\"activities\": %s}\n",
                exit_status, violation_count(), violations_json().c_str(), live_json().c_str(),
                profile_json(kProcessProfile).c_str());
-  std::fclose(file);
+  bool is_whole = std::ferror(file) == 0;
+  return std::fclose(file) == 0 && is_whole;
+}
+
+void write_report(int exit_status) {
+  std::string path = settings().report_path;
+  if (path.empty()) return;
+  if (size_t mark = path.find(kProcessMark); mark != std::string::npos)
+    path.replace(mark, kProcessMark.size(), std::to_string(getpid()));
+  // A process that is killed meanwhile leaves no half of a report under its name. What is no file
+  // of its own, such as /dev/stdout, has nothing put in its place.
+  struct stat status;
+  bool is_plain = lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode);
+  std::string part = path + (is_plain ? ".part" : "");
+  if (write_report_to(part, exit_status) &&
+      (!is_plain || std::rename(part.c_str(), path.c_str()) == 0))
+    return;
+  if (is_plain) std::remove(part.c_str());
+  std::fprintf(stderr, "hostcann: HOSTCANN_REPORT must name a file that can be written, got '%s'\n",
+               path.c_str());
 }
 
 void at_exit(int exit_status, void* loading_process) {
