@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from ascend_sample import _writing
 from ascend_sample._errors import refuse
 from ascend_sample.hostcann._activation import environment, find_real_cann
 from ascend_sample.hostcann._elf import exported_symbols
@@ -20,7 +22,9 @@ from ascend_sample.hostcann._profile import BANDWIDTH_GBS, LAUNCH_US, Profile
 
 _AUTOLOAD_VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _COMMAND_NOT_FOUND = 127  # as shells say it
+_COMMAND_NOT_RUN = 126
 _KILLED = 128  # and the signal's number
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,7 +95,19 @@ def _run(options: argparse.Namespace) -> int:
     command = _command(options)
     variables = _environment(options)
     sys.stdout.flush()
-    os.execvpe(command[0], command, variables)
+    try:
+        os.execvpe(command[0], command, variables)
+    except OSError as error:
+        return _refuse_command("run", command[0], error)
+
+
+def _refuse_command(action: str, name: str, error: OSError) -> int:
+    """Says why a command cannot be started; returns the status that a shell has for it."""
+    if isinstance(error, FileNotFoundError):
+        print(f"hostcann {action}: {name} must be a command on PATH, but there is none.", file=sys.stderr)
+        return _COMMAND_NOT_FOUND
+    print(f"hostcann {action}: {name} must be a command that can be run, got {error.strerror}.", file=sys.stderr)
+    return _COMMAND_NOT_RUN
 
 
 def _profile(options: argparse.Namespace) -> int:
@@ -100,24 +116,31 @@ def _profile(options: argparse.Namespace) -> int:
     bandwidth_gbs = _number(
         options.bandwidth_gbs, "--bandwidth-gbs", BANDWIDTH_GBS, "a number of gigabytes a second above 0"
     )
-    if options.json is not None and (Path(options.json).is_dir() or not Path(options.json).parent.is_dir()):
-        remedy = "Make its folder first, or leave it out."
-        refuse("hostcann profile", "--json", "name a file in a folder that exists", repr(options.json), remedy)
+    if options.json is not None and (rule := _writing.broken_rule(options.json)):
+        refuse("hostcann profile", "--json", rule, repr(options.json), "Name another, or leave it out.")
     variables = _environment(options)
     sys.stdout.flush()
-    with tempfile.TemporaryDirectory(prefix="hostcann-profile-") as folder:
+    # A process that goes on in the background may write its report when the folder is removed.
+    with tempfile.TemporaryDirectory(prefix="hostcann-profile-", ignore_cleanup_errors=True) as folder:
         variables["HOSTCANN_REPORT"] = str(Path(folder) / "%p.json")
         variables["HOSTCANN_STARTUP"] = startup_code()
         variables["TASK_QUEUE_ENABLE"] = "0"  # what torch_npu launches on its own thread has no line
-        status = _wait(subprocess.Popen(command, env=variables))
-        reports = [json.loads(path.read_text()) for path in sorted(Path(folder).iterdir())]
+        try:
+            status = _run_to_its_end(command, variables)
+        except OSError as error:
+            return _refuse_command("profile", command[0], error)
+        reports = _read_reports(Path(folder))
     profile = Profile.of_reports(*reports)
     table = profile.table(launch_us, bandwidth_gbs)
     if not profile.activities:
         table = "The program asked nothing of the device, or ended without saying what (killed, or by os._exit)."
     print(f"\nhostcann profile: {shlex.join(command)}\n\n{table}", file=sys.stderr)
     if options.json is not None:
-        Path(options.json).write_text(json.dumps(profile.as_json(launch_us, bandwidth_gbs), indent=2) + "\n")
+        try:
+            Path(options.json).write_text(json.dumps(profile.as_json(launch_us, bandwidth_gbs), indent=2) + "\n")
+        except OSError as error:  # its folder was removed meanwhile, or the disk is full
+            print(f"hostcann profile: {options.json} was not written: {error}.", file=sys.stderr)
+            return status or 1
     return status
 
 
@@ -132,13 +155,45 @@ def _number(text: str, name: str, default: float, what: str) -> float:
     return value
 
 
-def _wait(program: "subprocess.Popen[bytes]") -> int:
-    """Waits for the end of a program and returns its exit status as a shell has it; an interrupt is the program's."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _read_reports(folder: Path) -> list[dict[str, Any]]:
+    """Returns what the processes of a program have reported; names the files of those that did not get that far."""
+    reports = []
+    for path in sorted(folder.iterdir()):
+        try:
+            if path.suffix != ".json":
+                raise ValueError("its process was ended while it wrote, or goes on")
+            reports.append(json.loads(path.read_text()))
+        except (OSError, ValueError) as error:
+            print(f"hostcann profile: {path.name} is left out, which cannot be read: {error}.", file=sys.stderr)
+    return reports
+
+
+def _run_to_its_end(command: list[str], variables: dict[str, str]) -> int:
+    """Runs a program and returns its exit status as a shell has it.
+
+    What asks this process to end asks the program. An interrupt of the terminal's has reached it already.
+    """
+    program: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def hand_on(number: int, _frame: object) -> None:
+        if program is None:
+            early.append(number)
+        else:
+            program.send_signal(number)
+
+    # What is ignored, as by nohup, is to be ignored by the program too, which gets the default for what has a function.
+    handled = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, hand_on) for number in handled}
     try:
+        program = subprocess.Popen(command, env=variables)
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in early:
+            program.send_signal(number)
         status = program.wait()
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return status if status >= 0 else _KILLED - status
 
 
@@ -165,10 +220,6 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"export {name}={shlex.quote(value)}")
         print(f"unset {_AUTOLOAD_VARIABLE}")
         return 0
-    except FileNotFoundError:
-        name = _command(options)[0]
-        print(f"hostcann {options.action}: {name} must be a command on PATH, but there is none.", file=sys.stderr)
-        return _COMMAND_NOT_FOUND
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

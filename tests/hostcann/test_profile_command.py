@@ -1,10 +1,12 @@
 """`python -m ascend_sample.hostcann profile`: its table and its JSON, and how it ends."""
 
 import json
+import signal
+import subprocess
 import sys
 
 import pytest
-from activation_programs import LIBRARY, needs_torch_npu
+from activation_programs import LIBRARY, clean_environment, needs_torch_npu
 from test_profile import PROGRAM, profile_of, profiled
 
 from ascend_sample.hostcann import __main__ as hostcann_cli
@@ -97,6 +99,7 @@ def test_all_processes_of_a_program_are_counted(tmp_path):
             ["--json", "no/such/folder/file"],
             "--json must name a file in a folder that exists, got 'no/such/folder/file'.",
         ),
+        (["--json", "x" * 300], "--json must name a file that can be written (File name too long), got 'xxx"),
     ],
 )
 def test_wrong_arguments_are_refused_before_the_program_runs(options, message, capfd):
@@ -104,6 +107,55 @@ def test_wrong_arguments_are_refused_before_the_program_runs(options, message, c
     printed, said = capfd.readouterr()
     assert printed == ""
     assert said.startswith(f"hostcann profile: {message}")
+
+
+@needs_torch_npu
+def test_a_process_that_was_killed_while_it_wrote_is_left_out_by_name(tmp_path):
+    program = """\
+        import os, torch
+        torch.ones(4, device="npu")
+        folder = os.path.dirname(os.environ["HOSTCANN_REPORT"])
+        for name, text in (("1.json.part", '{"exit'), ("2.json", "")):
+            with open(os.path.join(folder, name), "w") as file:
+                file.write(text)
+        raise SystemExit(3)
+    """
+    done = profiled(tmp_path, program)
+    assert done.returncode == 3
+    assert "aclnnInplaceOne  " in done.stderr
+    assert "hostcann profile: 1.json.part is left out, which cannot be read: its process was ended" in done.stderr
+    assert "hostcann profile: 2.json is left out, which cannot be read: " in done.stderr
+
+
+def test_a_program_may_remove_the_working_folder(tmp_path):
+    (tmp_path / "here").mkdir()
+    command = [sys.executable, "-m", "ascend_sample.hostcann", "profile", "--json", "profile.json", "rmdir", "../here"]
+    done = subprocess.run(command, cwd=tmp_path / "here", env=clean_environment(), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "The program asked nothing of the device" in done.stderr
+    assert "hostcann profile: profile.json was not written: " in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_the_command_ends_the_program(number):
+    code = (
+        "import signal, sys, time; signal.signal(int(sys.argv[1]), lambda n, _: sys.exit(n)); print(); time.sleep(60)"
+    )
+    command = [sys.executable, "-m", "ascend_sample.hostcann", "profile", sys.executable, "-uc", code]
+    command.append(str(int(number)))
+    with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        started.send_signal(number)
+        assert started.wait(timeout=30) == number
+
+
+@pytest.mark.parametrize("action", ["run", "profile"])
+def test_a_command_that_cannot_be_run(action, tmp_path, capfd):
+    (tmp_path / "no_program").touch(mode=0o644)
+    assert hostcann_cli.main([action, str(tmp_path / "no_program")]) == 126
+    rule = "must be a command that can be run, got Permission denied."
+    assert capfd.readouterr().err == f"hostcann {action}: {tmp_path / 'no_program'} {rule}\n"
 
 
 def test_a_program_must_follow_and_exist(capfd):
