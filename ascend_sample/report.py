@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tqdm import tqdm
 
 from ascend_sample import bench, hostcann, info, parity
+from ascend_sample._contract import MAX_VOCAB_SIZE
+from ascend_sample._options import file_to_write, whole_number
 from ascend_sample.bench.timing import Budget, Repeat, measure, repeat
 from ascend_sample.parity.families import LANGUAGE_MODEL
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, StaticStep
@@ -57,10 +59,13 @@ EMULATED: Final = (
 def add_report_arguments(parser: ArgumentParser) -> None:
     """Adds the options of the command."""
     parity.add_device_argument(parser)
-    parser.add_argument("--rows", type=int, default=DEFAULT_ROWS, help=f"of each verification (default {DEFAULT_ROWS})")
-    parser.add_argument("--vocab-size", type=int, default=151936, metavar="V", help="of steps (default 151936)")
-    parser.add_argument("--batch", type=int, default=64, metavar="B", help="of steps (default 64)")
-    parser.add_argument("--file", type=Path, default=DEFAULT_FILE, help=f"what is written (default {DEFAULT_FILE})")
+    text = f"of each verification (default {DEFAULT_ROWS})"
+    parser.add_argument("--rows", type=whole_number(1), default=DEFAULT_ROWS, help=text)
+    vocab_sizes = whole_number(1, MAX_VOCAB_SIZE)
+    parser.add_argument("--vocab-size", type=vocab_sizes, default=151936, metavar="V", help="of steps (default 151936)")
+    parser.add_argument("--batch", type=whole_number(1), default=64, metavar="B", help="of steps (default 64)")
+    text = f"what is written (default {DEFAULT_FILE})"
+    parser.add_argument("--file", type=file_to_write, default=str(DEFAULT_FILE), help=text)
 
 
 def run_report(arguments: Namespace, budget: Budget | None = None) -> int:
@@ -71,12 +76,8 @@ def run_report(arguments: Namespace, budget: Budget | None = None) -> int:
         budget: for the times of each kind of step.
 
     Returns:
-        The exit status: 0; 1 where a part failed; 2 where an argument cannot be used.
+        The exit status: 0; 1 where a part failed; 2 where the device cannot be used.
     """
-    for name in ("rows", "vocab_size", "batch"):
-        if getattr(arguments, name) < 1:
-            print(f"report: --{name.replace('_', '-')} must be at least 1, got {getattr(arguments, name)}.")
-            return 2
     device = arguments.device or parity.default_device()
     if obstacle := parity.obstacle_of(device, "report"):
         print(obstacle)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from ascend_sample import hostcann
-from ascend_sample._contract import MAX_TOP_K
+from ascend_sample._contract import MAX_TOP_K, MAX_VOCAB_SIZE, OPERATOR_NAME
+from ascend_sample._options import file_to_write, whole_number
 from ascend_sample._validate import convert_k, convert_p
 from ascend_sample.backend import which_backend
 from ascend_sample.ops import top_k_top_p_sample
-from ascend_sample.parity.environment import obstacle_of
+from ascend_sample.parity.environment import obstacle_of, obstacle_of_routes
 from ascend_sample.parity.families import LANGUAGE_MODEL
 from ascend_sample.reference import top_k_top_p_sample_reference
 
@@ -27,6 +27,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 OPERATOR = "this operator"
 READ = "one read of the logits"
 COLD_BYTES = 100e6
+MOST_THREADS = 1024
+"""A system that cannot start as many ends the process."""
 MOST_LOGITS = {"composite": 20_000_000, "reference": 1_000_000}
 """Those that take seconds beyond are left out there."""
 
@@ -39,15 +41,17 @@ _BUDGET = Budget(seconds=1.0)
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
-    parser.add_argument("--vocab-size", type=_positive, default=151936, metavar="V", help="default: 151936")
-    parser.add_argument("--batch", type=_positive, nargs="+", default=[1, 64], metavar="B", help="default: 1 64")
+    vocab_sizes = whole_number(1, MAX_VOCAB_SIZE)
+    parser.add_argument("--vocab-size", type=vocab_sizes, default=151936, metavar="V", help="default: 151936")
+    parser.add_argument("--batch", type=whole_number(1), nargs="+", default=[1, 64], metavar="B", help="default: 1 64")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the logits; default: bfloat16")
     parser.add_argument("--k", type=int, default=50, help="default: 50; 0 skips top-k")
     parser.add_argument("--p", type=float, default=0.9, help="default: 0.9; 1 skips top-p")
-    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="default: cpu")
-    parser.add_argument("--threads", type=_positive, help="of torch on the CPU; default: torch's own choice")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="default: cpu")
+    text = "of torch on the CPU; default: torch's own choice"
+    parser.add_argument("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help=text)
     parser.add_argument("--cold", action="store_true", help="other logits in every call, over 100 MB and more")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="also write the figures there")
 
 
 def run_bench(arguments: argparse.Namespace, budget: Budget = _BUDGET) -> int:
@@ -60,13 +64,16 @@ def run_bench(arguments: argparse.Namespace, budget: Budget = _BUDGET) -> int:
     Returns:
         The exit status: 0, or 2 if the device cannot be used.
     """
-    device: torch.device = arguments.device
-    if obstacle := obstacle_of(device, "bench"):
+    device: str = arguments.device
+    obstacle = obstacle_of(device, "bench") or obstacle_of_routes(
+        device, OPERATOR_NAME, (DTYPES[arguments.dtype],), "bench"
+    )
+    if obstacle:
         print(obstacle)
         return 2
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    is_emulated = device.type == "npu" and hostcann.is_active()
+    is_emulated = torch.device(device).type == "npu" and hostcann.is_active()
     print(describe(arguments))
     if is_emulated:
         print(_EMULATED)
@@ -93,7 +100,7 @@ def describe(arguments: argparse.Namespace) -> str:
     filters = [f"k={arguments.k}" if _uses_k(arguments) else "no top-k"]
     filters += [f"p={arguments.p:g}" if _uses_p(arguments) else "no top-p"]
     data = "other logits in every call" if arguments.cold else "the same logits in every call"
-    where = f"{arguments.device}, {torch.get_num_threads()} threads" if probe.is_cpu else str(arguments.device)
+    where = f"{arguments.device}, {torch.get_num_threads()} threads" if probe.is_cpu else arguments.device
     return (
         f"{where}, torch {torch.__version__}, backend {route.backend} ({route.reason})\n"
         f"{', '.join(filters)}, noise given, {data}; medians of interleaved rounds"
@@ -102,7 +109,7 @@ def describe(arguments: argparse.Namespace) -> str:
 
 def make_subjects(arguments: argparse.Namespace, batch_size: int) -> dict[str, Repeat]:
     """Makes the subjects that are compared, for one batch size."""
-    device, shape = arguments.device, (batch_size, arguments.vocab_size)
+    device, shape = torch.device(arguments.device), (batch_size, arguments.vocab_size)
     k = arguments.k if _uses_k(arguments) else None
     p = arguments.p if _uses_p(arguments) else None
     composite = torch.ops.ascend_sample.top_k_top_p_sample_composite.default
@@ -176,7 +183,7 @@ def _to_json(
     arguments: argparse.Namespace, figures: dict[int, dict[str, Statistics]], is_emulated: bool
 ) -> dict[str, Any]:
     options = {
-        name: str(value) if isinstance(value, torch.device | Path) else value
+        name: value
         for name, value in vars(arguments).items()
         if name in ("vocab_size", "dtype", "k", "p", "device", "threads", "cold")
     }
@@ -187,10 +194,3 @@ def _to_json(
             for batch_size, results in figures.items()
         },
     }
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ascend_sample import _writing
+from ascend_sample import _options
 from ascend_sample._errors import refuse
 from ascend_sample.hostcann._activation import environment, find_real_cann
 from ascend_sample.hostcann._elf import exported_symbols
@@ -116,7 +116,7 @@ def _profile(options: argparse.Namespace) -> int:
     bandwidth_gbs = _number(
         options.bandwidth_gbs, "--bandwidth-gbs", BANDWIDTH_GBS, "a number of gigabytes a second above 0"
     )
-    if options.json is not None and (rule := _writing.broken_rule(options.json)):
+    if options.json is not None and (rule := _options.rule_broken_by_file(options.json)):
         refuse("hostcann profile", "--json", rule, repr(options.json), "Name another, or leave it out.")
     variables = _environment(options)
     sys.stdout.flush()

@@ -20,6 +20,10 @@ from .operands import Layout, Operand
 
 VOCAB_SIZES = (1, 2, 31, 1000, 1024, 1025, 8191, 8192, 8193, 32000, 151936, 2**20)
 BATCH_SIZES = (1, 3, 64)
+SEEDS = 2**37
+"""So many seeds begin streams that have no generator's seed in common."""
+BATCHES = 2**24
+"""So many batches a stream may have."""
 GUESSES = (1, 32, 1024, 5000)
 EPSILONS = (1e-8, 1e-8, 1e-8, 1e-3, 1.0)
 SCENARIO_NAMES = {
@@ -181,7 +185,7 @@ def deal(seed: int, index: int, n_dtypes: int, n_hands: int) -> int:
     if place >= len(_SMALL_SHAPES):
         neighbour, series = cycle, place
     deal_number, place_in_deal = divmod(neighbour // n_dtypes, n_hands)
-    generator = torch.Generator().manual_seed(2**61 + seed * 2**24 + deal_number * _CYCLE_LENGTH + series)
+    generator = torch.Generator().manual_seed(SEEDS * BATCHES + seed * BATCHES + deal_number * _CYCLE_LENGTH + series)
     return int(torch.randperm(n_hands, generator=generator)[place_in_deal])
 
 
@@ -197,7 +201,7 @@ def make_batch(seed: int, index: int, dtypes: tuple[torch.dtype, ...], *, noises
     Returns:
         The batch, on the CPU.
     """
-    generator = torch.Generator().manual_seed(seed * 2**24 + index)
+    generator = torch.Generator().manual_seed(seed * BATCHES + index)
     cycle, place = divmod(index, _CYCLE_LENGTH)
     family = FAMILIES[(cycle + place) % len(FAMILIES)]
     drawn_vocab_size, drawn_batch_size = shape_of(index)

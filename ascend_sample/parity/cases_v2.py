@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .cases import MAX_TOP_K, NOISES, Batch, deal, make_batch, undefined_values
+from .cases import BATCHES, MAX_TOP_K, NOISES, SEEDS, Batch, deal, make_batch, undefined_values
 from .operands import Layout, Operand
 
 KS_MAX = (1024, 1024, 1024, 1, 10, 50, 1000)
@@ -97,7 +97,7 @@ def make_batch_v2(seed: int, index: int, dtypes: tuple[torch.dtype, ...]) -> Bat
     """
     input_is_logits, asked, has_min_p = _HANDS[deal(seed, index, len(dtypes), len(_HANDS))]
     base = make_batch(seed, index, dtypes, noises=_GIVEN if asked == "sample" else ("none",))
-    generator = torch.Generator().manual_seed(2**62 + seed * 2**24 + index)
+    generator = torch.Generator().manual_seed(2 * SEEDS * BATCHES + seed * BATCHES + index)
 
     def integer(bound: int) -> int:
         return int(torch.randint(bound, (), generator=generator))

@@ -25,20 +25,30 @@ def default_device() -> str:
     return "npu" if has_npu() else "cpu"
 
 
-def obstacle_of(device: str | torch.device, command: str) -> str | None:
+def obstacle_of(device: str, command: str) -> str | None:
     """Returns why torch cannot use a device here, and what to do; None where it can.
 
     Args:
         device: as in ``--device``.
         command: which of the package's commands is to use it.
     """
-    if str(device) == "npu":
-        return None if has_npu() else f"{command}: {NO_NPU.format(command)}"
+    if device.partition(":")[0] == "npu" and not has_npu():
+        return f"{command}: {NO_NPU.format(command)}"
     try:
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).cpu()  # those that hold no values, as meta, do not get so far
     except (RuntimeError, AssertionError, ImportError) as error:  # each device has its own
-        says = f"--device must be one that torch can use here, got {device}: {error}"
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".!")
+        says = f"--device must be one that torch can use here, got {device}: {reason}"
         return f"{command}: {says}. Try --device cpu."
+    return None
+
+
+def obstacle_of_routes(device: str, operator: str, dtypes: tuple[torch.dtype, ...], command: str) -> str | None:
+    """Returns why the backend that is forced cannot serve logits of one of the dtypes, and what to do, or None."""
+    try:
+        find_routes(device, operator, dtypes)
+    except RuntimeError as error:
+        return f"{command}: {error}"
     return None
 
 

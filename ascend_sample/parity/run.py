@@ -6,14 +6,15 @@ import argparse
 import json
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from tqdm import tqdm
+
+from ascend_sample._options import file_to_write, whole_number
 
 from . import cases
 from .cases import Batch
 from .compare import Kind
-from .environment import default_device, describe_environment, find_routes, is_real_npu, obstacle_of
+from .environment import default_device, describe_environment, find_routes, is_real_npu, obstacle_of, obstacle_of_routes
 from .probe import Operator
 from .report import Failure, Report, Tally
 from .subjects import SAMPLE, SUBJECTS, Subject
@@ -40,13 +41,15 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rows",
-        type=_positive,
+        type=whole_number(1),
         default=DEFAULT_ROWS,
         help=f"rows to compare, rounded up to a whole batch (default {DEFAULT_ROWS})",
     )
-    parser.add_argument("--seed", type=_not_negative, default=0, help="of the stream of batches (default 0)")
-    parser.add_argument("--batch", type=_not_negative, metavar="INDEX", help="run this batch of the stream only")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report there")
+    text = "of the stream of batches (default 0)"
+    parser.add_argument("--seed", type=whole_number(0, cases.SEEDS - 1), default=0, help=text)
+    text = "run this batch of the stream only"
+    parser.add_argument("--batch", type=whole_number(0, cases.BATCHES - 1), metavar="INDEX", help=text)
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="also write the report there")
 
 
 def run_verify(arguments: argparse.Namespace, operator: Operator | None = None) -> int:
@@ -60,7 +63,11 @@ def run_verify(arguments: argparse.Namespace, operator: Operator | None = None) 
         The exit status: 0 if the run passes, 1 if it does not, 2 if the device cannot be used.
     """
     device = arguments.device or default_device()
-    if obstacle := obstacle_of(device, "verify"):
+    subject = SUBJECTS[arguments.operator]
+    obstacle = obstacle_of(device, "verify") or obstacle_of_routes(
+        device, subject.name, subject.dtypes(device), "verify"
+    )
+    if obstacle:
         print(obstacle)
         return 2
     report = verify(
@@ -70,7 +77,7 @@ def run_verify(arguments: argparse.Namespace, operator: Operator | None = None) 
         only=arguments.batch,
         operator=operator,
         is_interactive=True,
-        subject=SUBJECTS[arguments.operator],
+        subject=subject,
     )
     print(report.to_text())
     if arguments.json is not None:
@@ -165,17 +172,3 @@ def _name_of_device(text: str) -> str:
     if not text.isalpha():
         raise argparse.ArgumentTypeError(f"must be the name of a device, without a number, got {text}")
     return text
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def _not_negative(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
-    return value

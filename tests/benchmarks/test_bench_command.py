@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ascend_sample import cli, hostcann
+from ascend_sample import cli, hostcann, parity, use_backend
 from ascend_sample.bench import run as user_bench
 from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rotate
 from benchmarks.quiet import Watch
@@ -135,8 +135,36 @@ class TestUserCommand:
         assert ("say nothing about any hardware" in capsys.readouterr().out) == hostcann.is_active()
 
     def test_a_device_that_is_not_there(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert self.run("--device", "xpu") == 2
-        assert "--device must be one that torch can use here, got xpu" in capsys.readouterr().out
+        for device in ("xpu", "meta", "foo", "cpu:x"):
+            assert self.run("--device", device) == 2
+            (said,) = capsys.readouterr().out.splitlines()
+            assert f"bench: --device must be one that torch can use here, got {device}: " in said
+
+    def test_no_npu(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        monkeypatch.setattr(parity.environment, "has_npu", lambda: False)
+        for device in ("npu", "npu:1"):
+            assert self.run("--device", device) == 2
+            assert "hostcann run python -m ascend_sample bench --device npu" in capsys.readouterr().out
+
+    def test_a_forced_backend_that_does_not_serve_the_device(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with use_backend("aclnn"):
+            assert self.run() == 2
+        assert capsys.readouterr().out.startswith("bench: top_k_top_p_sample: the forced backend aclnn cannot serve")
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("--vocab-size", "2000000"),
+            ("--vocab-size", "many"),
+            ("--batch", "0"),
+            ("--threads", "100000000000"),
+            ("--json", "no/such/folder/file"),
+        ],
+    )
+    def test_bad_options(self, words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            self.run(*words)
+        assert f"error: argument {words[0]}: must " in capsys.readouterr().err
 
     def test_large_shapes_leave_the_slow_out(self) -> None:
         results = dict.fromkeys((user_bench.OPERATOR, user_bench.READ), Statistics.of([1e-3]))

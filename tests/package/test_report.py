@@ -110,8 +110,24 @@ def test_tokens_of_every_way_are_compared(npu: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", ["--rows", "--vocab-size", "--batch"])
 def test_a_number_that_is_too_small(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report.run_report(parsed("--device", "cpu", name, "0")) == 2
-    assert capsys.readouterr().out == f"report: {name} must be at least 1, got 0.\n"
+    with pytest.raises(SystemExit):
+        parsed("--device", "cpu", name, "0")
+    assert f"error: argument {name}: must be" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kept.md").write_text("kept")
+    small("cpu", tmp_path / "kept.md")
+    small("cpu", tmp_path / "new.md")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["kept"]
+    for file, rule in {
+        "no/folder": "name a file in a folder that exists, got 'no/folder'",
+        ".": "name a file in a folder that exists, got '.'",
+        "x" * 300: "name a file that can be written (File name too long), got 'xxx",
+    }.items():
+        with pytest.raises(SystemExit):
+            small("cpu", Path(file))
+        assert f"error: argument --file: must {rule}" in capsys.readouterr().err
 
 
 def test_no_npu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

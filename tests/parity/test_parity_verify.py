@@ -16,8 +16,10 @@ from ascend_sample.parity import Kind, Report, add_verify_arguments, environment
 from ascend_sample.parity import run as run_module
 from ascend_sample.parity.cases import (
     BATCH_SIZES,
+    BATCHES,
     GUESSES,
     SCENARIOS,
+    SEEDS,
     VOCAB_SIZES,
     count_rows,
     deal,
@@ -142,13 +144,40 @@ class TestVerify:
         assert run_verify(parse("--rows", "1")) == 0  # without an NPU the default is the CPU
 
     def test_a_device_that_torch_does_not_have(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert run_verify(parse("--device", "hpu")) == 2
-        assert "verify: --device must be one that torch can use here, got hpu: " in capsys.readouterr().out
+        for device in ("hpu", "meta"):
+            assert run_verify(parse("--device", device)) == 2
+            (said,) = capsys.readouterr().out.splitlines()
+            assert f"verify: --device must be one that torch can use here, got {device}: " in said
 
-    @pytest.mark.parametrize("words", [["--rows", "0"], ["--seed", "-1"], ["--batch", "-1"], ["--device", "npu:0"]])
-    def test_bad_options(self, words: list[str]) -> None:
+    def test_a_forced_backend_that_does_not_serve_the_device(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with ascend_sample.use_backend("aclnn"):
+            assert run_verify(parse("--device", "cpu")) == 2
+        (said,) = capsys.readouterr().out.splitlines()
+        assert said.startswith(
+            "verify: top_k_top_p_sample: the forced backend aclnn cannot serve torch.bfloat16 on cpu"
+        )
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["--rows", "0"],
+            ["--rows", "many"],
+            ["--seed", "-1"],
+            ["--seed", str(SEEDS)],
+            ["--batch", "-1"],
+            ["--batch", str(BATCHES)],
+            ["--device", "npu:0"],
+            ["--json", "no/such/folder/file"],
+        ],
+    )
+    def test_bad_options(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             parse(*words)
+        assert f"error: argument {words[0]}: must " in capsys.readouterr().err
+
+    def test_the_last_batch_of_the_last_seed(self) -> None:
+        assert run_verify(parse("--device", "cpu", "--seed", str(SEEDS - 1), "--batch", str(BATCHES - 1))) == 0
+        assert verify("cpu", 1, SEEDS - 1, only=BATCHES - 1, subject=SAMPLE_V2).problems() == []
 
     def test_undefined_inputs_never_fail_a_real_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         unlike = mutant(nan_wins=True, maximum_from_zero=True)
