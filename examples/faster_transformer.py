@@ -61,8 +61,8 @@ def main() -> int:
     parser.add_argument("--beams", type=int, default=8)
     parser.add_argument("--steps", type=int, default=SpellerConfig().steps, help="of the training")
     arguments = parser.parse_args()
-    if not 0 <= arguments.number < 10**MOST_DIGITS or arguments.beams < 1:
-        parser.error(f"number must be from 0 to {10**MOST_DIGITS - 1}, and --beams at least 1.")
+    if not 0 <= arguments.number < 10**MOST_DIGITS or arguments.beams < 1 or arguments.steps < 1:
+        parser.error(f"number must be from 0 to {10**MOST_DIGITS - 1}, and --beams and --steps at least 1.")
     torch.set_num_threads(1)  # the operators are too small to share
     model = load_or_train(SpellerConfig(steps=arguments.steps))
     found, step_ids, parent_ids = decode(model, arguments.number, arguments.beams)

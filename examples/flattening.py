@@ -197,6 +197,8 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=20000, help="how many are counted in one context, by each")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
+    if arguments.draws < 1:
+        parser.error(f"--draws must be at least 1, got {arguments.draws}.")
     model, tokenizer = load_or_train()
     shown = show_context(model, tokenizer, arguments.draws)
     logits = unseen_logits(model, tokenizer)

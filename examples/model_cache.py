@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ def cache_directory(name: str) -> Path:
 
 
 def load_or_make(path: Path, make: Callable[[], dict[str, Any]], again: bool = False) -> dict[str, Any]:
-    """Returns what the file holds; makes and writes it where there is none.
+    """Returns what the file holds; makes and writes it where there is none, or none that can be read.
 
     Args:
         path: the file; its name should say what it was made from.
@@ -33,8 +35,12 @@ def load_or_make(path: Path, make: Callable[[], dict[str, Any]], again: bool = F
     path.parent.mkdir(parents=True, exist_ok=True)
     with _exclusively(path):  # of several processes one makes it and the others wait
         if not again and path.is_file():
-            found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            return found
+            try:
+                found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            except (EOFError, RuntimeError, pickle.UnpicklingError) as error:  # a part of it is missing
+                print(f"{path} cannot be read, and is made anew: {error}", file=sys.stderr)
+            else:
+                return found
         made = make()
         _write_atomically(made, path)
         return made

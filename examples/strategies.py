@@ -149,6 +149,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=24, help="how many each strategy appends at most (default: 24)")
     parser.add_argument("--json", type=Path, help="write the beams of one search to this file")
     arguments = parser.parse_args()
+    if arguments.tokens < 1:
+        parser.error(f"--tokens must be at least 1, got {arguments.tokens}.")
     model, tokenizer = load_or_train()
     with torch.inference_mode():
         prompts = [encode_prompt(tokenizer, text) for text in arguments.prompts]

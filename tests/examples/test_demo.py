@@ -22,6 +22,7 @@ import language_model
 from language_model import corpus, training
 from language_model.cache import cache_key
 from language_model.tokenizer import encode_documents, train_tokenizer
+from model_cache import load_or_make
 
 TINY_MODEL = language_model.ModelConfig(
     vocab_size=512, context_size=32, width=32, layers=2, heads=2, feed_forward_width=64
@@ -173,6 +174,19 @@ def test_training_is_deterministic_and_cached(tiny_corpus: list[str], tmp_path: 
         assert trained.keys() == other.keys()
         assert all(torch.equal(trained[key], other[key]) for key in trained)
     assert (tmp_path / "first" / f"{name}.pt").stat().st_mtime_ns > written  # by the last one, which trained again
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5])
+def test_a_file_of_which_a_part_is_missing_is_made_anew(
+    part: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, made = tmp_path / "made.pt", {"weights": {"w": torch.arange(100.0)}}
+    load_or_make(path, lambda: made)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(part * len(whole))])
+    assert load_or_make(path, lambda: made) is made
+    assert f"{path} cannot be read, and is made anew: " in capsys.readouterr().err
+    assert torch.equal(load_or_make(path, dict)["weights"]["w"], made["weights"]["w"])
 
 
 def test_training_learns(tiny_corpus: list[str]) -> None:

@@ -7,7 +7,9 @@ import json
 import re
 import sys
 
-from tests.support.user_process import EXAMPLES, run_as_user, skip_beside_a_real_cann
+import pytest
+
+from tests.support.user_process import EXAMPLES, run_as_user, run_python_warm, skip_beside_a_real_cann
 
 
 def run_example(name: str) -> str:
@@ -76,6 +78,24 @@ def test_tensor_parallel() -> None:
     assert "The texts of one process: True" in printed
     texts = re.findall(r"^ *(?:greedy|top-k|top-p|min-p, penalty): The function returns", printed, re.MULTILINE)
     assert len(texts) == 4
+
+
+@pytest.mark.parametrize(
+    ("example", "option"),
+    [
+        ("faster_transformer", "--steps"),
+        ("flattening", "--draws"),
+        ("strategies", "--tokens"),
+        ("translate_onnx", "--steps"),
+    ],
+)
+def test_a_number_that_is_too_small(example: str, option: str) -> None:
+    pytest.importorskip("onnx" if example == "translate_onnx" else "tokenizers")
+    finished = run_python_warm(str(EXAMPLES / f"{example}.py"), option, "0", PYTHONPATH=str(EXAMPLES.parent))
+    assert finished.returncode == 2
+    (said,) = (line for line in finished.stderr.splitlines() if "error: " in line)
+    assert option in said
+    assert "at least 1" in said
 
 
 def test_valid_json() -> None:
