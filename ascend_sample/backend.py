@@ -36,6 +36,8 @@ VARIANTS = ("cffi", "composite", "reference")
 """Backends that are operators of the dispatcher by themselves, named after the operator that they are a variant of."""
 VARIABLE = "ASCEND_SAMPLE_BACKEND"
 NPU = "npu"
+FORCED = "forced"
+"""The reason of a route that no device has chosen."""
 
 Implementation = Callable[..., Any]
 
@@ -135,7 +137,7 @@ def which_backend(tensor: torch.Tensor, operator: str = OPERATOR_NAME) -> Route:
             f"{operator}: the forced backend {_forced} cannot serve {tensor.dtype} on {tensor.device}: "
             f"{obstacle}. Unset {VARIABLE}, or name another of {', '.join(BACKENDS)}."
         )
-    return Route(_forced, "forced")
+    return Route(_forced, FORCED)
 
 
 def implementation(logits: torch.Tensor, operator: str) -> Implementation:

@@ -126,5 +126,11 @@ def _routes(has_npu: bool) -> dict[str, str]:
                     routes[name] = f"none: {error}"
                 else:
                     routes[name] = f"{route.backend} ({route.reason})"
-    routes["other devices"] = "composite (vectorised torch operators)"
+    try:
+        other = backend.which_backend(torch.empty(0, device="meta"))  # which stands for all of them
+    except RuntimeError as error:
+        routes["other devices"] = f"none: {error}"
+    else:
+        reason = other.reason if other.reason == backend.FORCED else "vectorised torch operators"
+        routes["other devices"] = f"{other.backend} ({reason})"
     return routes

@@ -132,6 +132,19 @@ def test_info_without_cann() -> None:
     assert "cpu bfloat16" in finished.stdout
 
 
+@pytest.mark.parametrize(
+    ("forced", "shown"),
+    [
+        (None, "composite (vectorised torch operators)"),
+        ("reference", "reference (forced)"),
+        ("cpu", "none: top_k_top_p_sample: the forced backend cpu cannot serve"),
+    ],
+)
+def test_info_shows_what_serves_other_devices(forced: str | None, shown: str) -> None:
+    with ascend_sample.use_backend(forced):
+        assert info.collect()["routes"]["other devices"].startswith(shown)
+
+
 def test_info_shows_the_code_path_of_the_cpu_kernel() -> None:
     code = "from ascend_sample import info; print(info.collect()['cpu']['code path'])"
     assert run_python_warm("-c", code).stdout.strip() in ("plain", "neon", "avx2", "avx512")
