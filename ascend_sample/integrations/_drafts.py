@@ -16,6 +16,7 @@ from ascend_sample.sampling.draft_judging import (
     judge_with,
     judging_noise,
     never_empty,
+    noise_position,
 )
 from ascend_sample.sampling.draft_places import NO_TOKEN, ChainLayout
 from ascend_sample.sampling.noise import Purpose, exponential_noise
@@ -53,27 +54,33 @@ def verified(layout: ChainLayout, drawn_ids: Tensor, draft_ids: Tensor, drawn: D
         tokens = layout.table(drawn_ids)
         found = Judgement(tokens, layout.accepted(tokens, layout.padded(draft_ids)))
     else:
-        noise = _noise_of(layout, drawn.seed, drawn.position, drawn.probabilities)
+        noise = _noise_of(layout, drawn)
         found = judge_with(drawn.rule, drawn.probabilities, drawn_ids, draft_ids, layout, drawn.proposals, noise)
     is_beyond = layout.columns > found.accepted.unsqueeze(1)
     return Judgement(found.tokens.masked_fill(is_beyond, NO_TOKEN), found.accepted)
 
 
-def _noise_of(layout: ChainLayout, seed: Tensor, position: Tensor, probabilities: Tensor) -> JudgingNoise:
+def _noise_of(layout: ChainLayout, drawn: DrawnDrafts) -> JudgingNoise:
     """Makes the noise of judging, from the seeds and positions of places."""
-    vocab_size, device = probabilities.shape[1], probabilities.device
-    if seed.is_cpu and position.is_cpu:
-        keys, is_first = (seed.numpy(), position.numpy()), layout.column == 0
+    vocab_size, device = drawn.probabilities.shape[1], drawn.probabilities.device
+    if drawn.seed.is_cpu and drawn.position.is_cpu:
+        keys, is_first = (drawn.seed.numpy(), drawn.position.numpy()), layout.column == 0
         of_drafts, of_requests = (DrawKeys(*(key[chosen] for key in keys)) for chosen in (layout.is_draft, is_first))
+        numbers = layout.column[layout.is_draft]
+        positions = noise_position(drawn.rule, of_drafts.position - numbers, numbers)
         return judging_noise(
-            KnownNoise(of_drafts, 1, Purpose.ACCEPTANCE),
+            KnownNoise(DrawKeys(of_drafts.seed, positions), 1, Purpose.ACCEPTANCE),
             KnownNoise(of_requests, vocab_size, Purpose.RESAMPLING),
             device,
         )
-    seed, position = to_device(seed, device), to_device(position, device)
+    seed, position = to_device(drawn.seed, device), to_device(drawn.position, device)
     first, judged = layout.places.view(-1, layout.most + 1)[:, 0], layout.places_of_drafts
+    positions = position[judged]
+    if drawn.rule == "block":
+        numbers = layout.cells_of_drafts.remainder(layout.most + 1)
+        positions = noise_position(drawn.rule, positions - numbers, numbers)
     return JudgingNoise(
-        exponential_noise(seed[judged], position[judged], 1, purpose=Purpose.ACCEPTANCE).view(-1),
+        exponential_noise(seed[judged], positions, 1, purpose=Purpose.ACCEPTANCE).view(-1),
         exponential_noise(seed[first], position[first], vocab_size, purpose=Purpose.RESAMPLING),
     )
 

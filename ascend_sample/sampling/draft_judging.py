@@ -6,7 +6,7 @@ What each rule says, `draft_reference.py` has word by word. Nothing here reads a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.row_table import to_device
 
 TINY: Final = torch.finfo(torch.float32).tiny
+BLOCK_APART: Final = 2**40
+"""Further than any text is long."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,24 @@ class JudgingNoise(NamedTuple):
     resampling: Tensor
 
 
+def noise_position(rule: str, begin: Any, number: Any) -> Any:
+    """Returns the position with whose noise drafts are drawn and judged: their own, unless the rule is block.
+
+    By block, those that do not stay have decided with the others. Their places are judged again by the next call, which
+    therefore has other numbers: a function of where it begins, and of the draft's number.
+
+    Args:
+        rule: by which they are judged.
+        begin: position of the first draft, of each request.
+        number: of the draft, from 0 on.
+
+    Example:
+        >>> noise_position("standard", 10, 3), noise_position("block", 10, 3) == 10 + 3 * BLOCK_APART
+        (13, True)
+    """
+    return begin + number * (BLOCK_APART if rule == "block" else 1)
+
+
 def judge(
     rule: str, probabilities: Tensor, drawn_ids: Tensor, draft_ids: Tensor, places: DraftPlaces, proposals: Proposals
 ) -> Judgement:
@@ -114,7 +134,7 @@ def judge(
     layout = _chains(places)
     if layout.most == 0:
         return Judgement(layout.table(drawn_ids), torch.zeros_like(drawn_ids))
-    noise = noise_of(places, probabilities.shape[1])
+    noise = noise_of(rule, places, probabilities.shape[1])
     return judge_with(rule, probabilities, drawn_ids, draft_ids, layout, proposals, noise)
 
 
@@ -230,7 +250,7 @@ def _chances_of_block(
     return torch.where(layout.columns + 1 == counts.unsqueeze(1), behind, inner)
 
 
-def noise_of(places: DraftPlaces, vocab_size: int) -> JudgingNoise:
+def noise_of(rule: str, places: DraftPlaces, vocab_size: int) -> JudgingNoise:
     """Returns the noise of judging.
 
     A request rejects once a call, so what replaces is drawn with the noise of the position where the call began.
@@ -238,7 +258,8 @@ def noise_of(places: DraftPlaces, vocab_size: int) -> JudgingNoise:
     layout, requests = _chains(places), places.requests
     host = requests.host
     request, column = layout.request[layout.is_draft], layout.column[layout.is_draft]
-    of_drafts = KnownNoise(DrawKeys(host.seed[request], host.position[request] + column), 1, Purpose.ACCEPTANCE)
+    positions = noise_position(rule, host.position[request], column)
+    of_drafts = KnownNoise(DrawKeys(host.seed[request], positions), 1, Purpose.ACCEPTANCE)
     racing = KnownNoise(DrawKeys(host.seed.copy(), host.position.copy()), vocab_size, Purpose.RESAMPLING)
     return judging_noise(of_drafts, racing, places.device)
 

@@ -170,7 +170,7 @@ class StaticVerification:
             places.follow_requests()
             self._step.prepare(places, bitmask=bitmask, bitmask_rows=bitmask_rows)
             if self._noise is not None and len(batch):
-                for kept, new in zip(self._noise, noise_of(places, batch.vocab_size), strict=True):
+                for kept, new in zip(self._noise, noise_of(self.rule, places, batch.vocab_size), strict=True):
                     kept[: len(new)].copy_(new)
         finally:
             places.take_back()

@@ -276,6 +276,10 @@ struct Proposals {
 /// Which drafts stay: docs/drafts.md.
 enum class DraftRule : uint8_t { kMatch, kStandard, kBlock };
 
+/// By kBlock, draft i of a call that begins at a position is judged with the noise of that one plus
+/// i times this.
+inline constexpr int64_t kBlockApart = int64_t{1} << 40;
+
 /// verify_drafts: a token for each place that is reached, of requests whose places follow one
 /// another: those of its drafts, and one behind them.
 struct VerifyingCall {

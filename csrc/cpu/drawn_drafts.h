@@ -66,10 +66,12 @@ class DrawnDrafts {
   }
 
   double uniform_of(size_t number) const {
-    const int64_t index = place(number);
+    const bool is_block = call_.rule == DraftRule::kBlock;
+    const int64_t index = is_block ? first_place_ : place(number);
+    const int64_t apart = is_block ? static_cast<int64_t>(number) * kBlockApart : 0;
+    const int64_t position = call_.places.position[index] + apart;
     float noise[kLanes];
-    fill_exponential({call_.places.seed[index], call_.places.position[index], call_.acceptance}, 0,
-                     1, noise);
+    fill_exponential({call_.places.seed[index], position, call_.acceptance}, 0, 1, noise);
     return exp_not_positive(-double{noise[0]});
   }
 

@@ -28,14 +28,14 @@ LAUNCHES = {
     "beam_search, in_beam": (37, MORE),
     "beam_sample": (38, MORE),
     "beam_sample, top-k, temperature": (40, MORE),
-    "group_beam_search, 2 groups": (69, MORE),
-    "group_beam_search, 4 groups": (128, MORE),
+    "group_beam_search, 2 groups": (70, MORE),
+    "group_beam_search, 4 groups": (133, MORE),
     "speculative_sample, greedy, gamma 1": (30, MORE),
     "speculative_sample, greedy, gamma 4": (36, MORE),
     "speculative_sample, greedy, n-grams": (40, MORE),
-    "speculative_sample, drawn, gamma 1": (68, MORE),
-    "speculative_sample, drawn, gamma 4": (80, MORE),
-    "speculative_sample, drawn, n-grams": (74, MORE),
+    "speculative_sample, drawn, gamma 1": (67, MORE),
+    "speculative_sample, drawn, gamma 4": (79, MORE),
+    "speculative_sample, drawn, n-grams": (73, MORE),
 }
 """What each asks for, and its budget."""
 BEYOND = (

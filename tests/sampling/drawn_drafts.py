@@ -50,7 +50,7 @@ class Case:
         proposals = self.proposals[: len(drafts)].double().numpy()
         found = chances(rule, targets, drafts, proposals)
         seed, position = torch.tensor([self.params.seed]), torch.tensor([self.position])
-        places = position + torch.arange(len(drafts))
+        places = position + torch.arange(len(drafts)) * (2**40 if rule == "block" else 1)
         noise = exponential_noise(seed.expand(len(drafts)), places, 1, purpose=Purpose.ACCEPTANCE).view(-1)
         uniforms = np.exp(-noise.double().numpy())
         if any(abs(u - chance) <= UNSURE * max(u, 1e-2) for u, chance in zip(uniforms, found, strict=True)):

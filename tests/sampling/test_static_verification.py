@@ -249,7 +249,7 @@ def test_requests_that_are_refused(params: dict[str, Any], message: str) -> None
         ({"requests": 0}, ValueError, "requests must be at least 1, got 0"),
         ({"drafts": 0}, ValueError, "drafts must be at least 1, got 0"),
         ({"rule": "any"}, ValueError, "rule must be one of match, standard, block, got 'any'"),
-        ({"is_drawn": 1}, TypeError, "is_drawn must be True or False, got 1"),
+        ({"is_drawn": 1}, TypeError, "is_drawn must be True or False, got int 1"),
         ({"is_drawn": True}, ValueError, "is_drawn must be False for the rule 'match'"),
         (
             {"rule": "block", "candidates": 3},

@@ -19,7 +19,7 @@ from ascend_sample.decoding.beams.pool import (
     finish_from_pool,
     going_on,
 )
-from ascend_sample.decoding.beams.run import BeamRun, Candidates, check_beams, choose, first_beams_alone
+from ascend_sample.decoding.beams.run import BeamRun, Candidates, check_beams, choose, exists, first_beams_alone
 from ascend_sample.decoding.checks import check_length_penalty
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
@@ -109,6 +109,7 @@ def group_beam_search(
     pools = [FinishedPool(request, size, length_penalty, early_stopping) for _ in range(num_beam_groups)]
     done_there = SeldomTrue(request.device)
     scores = [first_beams_alone(request.batch_size, size, request.device) for _ in pools]
+    nothing = request.input_ids.new_full((), run.vocab_size)
     for step in steps_of(run.request):
         length = step + 1
         are_done = torch.stack([pool.done for pool in pools], dim=1)
@@ -137,10 +138,11 @@ def group_beam_search(
             steps.append(candidates)
             stops += [] if is_stopped is None else [is_stopped]
             chosen.append(running)
-            told = running.tokens
-            if had_ended is not None:
-                told = told.masked_fill(had_ended[:, group, None], request.pad_token_id)
-            seen = torch.cat((seen, told), dim=1)
+            if group + 1 < num_beam_groups:
+                told = torch.where(exists(running.scores), running.tokens, nothing)  # which no beam has chosen
+                if had_ended is not None:
+                    told = told.masked_fill(had_ended[:, group, None], request.pad_token_id)
+                seen = torch.cat((seen, told), dim=1)
         if stops or length >= run.shortest:
             read = run.read_if_asked(*(value for candidates in steps for value in candidates), *stops)
             for group, pool in enumerate(pools):

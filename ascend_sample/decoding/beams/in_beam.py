@@ -36,7 +36,7 @@ def search_in_beam(run: BeamRun, num_return_sequences: int, length_penalty: floa
         if run.is_over(step + 1, done):
             break
         run.advance(done)
-    penalty = ((5.0 + lengths) / 6.0) ** length_penalty
+    penalty = ((5.0 + lengths.to(torch.float32)) / 6.0) ** length_penalty
     final = (scores / penalty).where(exists(scores), NOTHING)
     order = final.sort(dim=1, descending=True, stable=True).indices[:, :num_return_sequences]
     step_tokens, step_beams = run.recorded()

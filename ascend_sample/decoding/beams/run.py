@@ -203,12 +203,13 @@ class BeamRun:
     def is_over(self, length: int, done: Tensor) -> bool:
         """Tells whether no prompt needs more than length tokens, when those of done, bool [batch], are.
 
-        Where that depends on done, `read_if_asked` has read it.
+        Where that depends on done, `read_if_asked` has read it. Without anything that ends a prompt, one may have no
+        token left: a device is not asked for that.
         """
         request = self.request
         if length == request.max_steps:
             return True
-        return request.has_ends and bool(done.all())
+        return (request.has_ends or done.is_cpu) and bool(done.all())
 
     def advance(self, done: Tensor) -> None:
         """Computes the logits that follow what was recorded last, except for the prompts that are done, bool [batch].

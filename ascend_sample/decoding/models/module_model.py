@@ -58,9 +58,11 @@ class ModuleModel:
 
     def decode(self, tokens: Tensor, cache: TokenHistory) -> StepOutput:
         """See `StepModel.decode`."""
-        count = tokens.shape[1]
+        count, known = tokens.shape[1], cache.tokens
+        if known.is_cpu:  # whose lengths can be read for nothing: prompts that were padded may have outgrown that
+            known = known[:, : int(cache.lengths.max())]
         places = cache.lengths[:, None] + torch.arange(count, device=tokens.device)
-        widened = torch.nn.functional.pad(cache.tokens, (0, count)).scatter(1, places, tokens)
+        widened = torch.nn.functional.pad(known, (0, count)).scatter(1, places, tokens)
         history = TokenHistory(widened, cache.lengths + count, cache.encoder, cache.rollbacks)
         logits, hidden_states = self._run(history)
         states = None if hidden_states is None else at_places(hidden_states, places)

@@ -82,6 +82,8 @@ def defaults_of_config(config: GenerationConfig | None) -> GenerationDefaults:
     if config is None:
         return NO_DEFAULTS
     settings = {name: value for name in _PROCESSORS if _is_on(name, value := getattr(config, name, None))}
+    if getattr(config, "min_new_tokens", None) is not None:  # which generate takes in its place
+        settings.pop("min_length", None)
 
     def processors(request: Request) -> Sequence[LogitsProcessor]:
         found = _OfEachLength(settings, request)

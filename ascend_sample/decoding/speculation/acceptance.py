@@ -59,7 +59,8 @@ def judge_draft(
     p. If all stay, the target's distribution after them gives one token more. For a greedy row p has a single 1: a
     draft token stays if it is the target's best, and only then.
 
-    The randomness of a place is a function of the row's seed and the place, so no other row changes what a row gets.
+    The randomness of a place is a function of the row's seed and the place, so no other row changes what a row gets. A
+    row rejects once at most, so what replaces a draft is drawn with the noise of the first place.
 
     Args:
         logits: floats [batch, count + 1, vocab_size], the target's at the place of each draft token and after the last;
@@ -109,9 +110,9 @@ def judge_draft(
     place = accepted.clamp(max=count - 1)
     rest = _residual(_at_place(target, accepted), draft, place)
     if made is None:
-        replacement = draw_from(rest, sampling.seed, end, Purpose.RESAMPLING)
+        replacement = draw_from(rest, sampling.seed, position, Purpose.RESAMPLING)
     else:
-        replacement = raced(rest, _at_place(made.resampling, place))
+        replacement = raced(rest, made.resampling)
     if position.is_cpu and is_rejected.all():
         return Verdict(accepted, replacement)
     of_bonus = None if made is None else _at_place(made.bonus, accepted)

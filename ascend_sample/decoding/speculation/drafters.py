@@ -17,6 +17,8 @@ from ascend_sample.decoding.request import check_model
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.decoding.speculation.round_noise import RoundNoise
 from ascend_sample.sampling import Purpose
+from ascend_sample.sampling.draft_arguments import Rule
+from ascend_sample.sampling.draft_judging import noise_position
 
 
 class Round(NamedTuple):
@@ -34,6 +36,7 @@ class Round(NamedTuple):
         is_ragged: False only if every row wants size tokens.
         sampling: how the target is sampled: whoever draws from the same filters proposes what the target can draw.
         noise: what the host knows of lengths and wanted, and what it makes of it; None: they are known there alone.
+        rule: by which drafts are judged.
     """
 
     tokens: Tensor
@@ -44,6 +47,7 @@ class Round(NamedTuple):
     is_ragged: bool
     sampling: RowSampling
     noise: RoundNoise | None = None
+    rule: Rule = "standard"
 
     def first_read(self, lengths: Tensor, wanted: Tensor, known: int) -> Tensor:
         """Returns from where on a model reads so many tokens of each row, int64 [batch], on the device of lengths.
@@ -52,6 +56,14 @@ class Round(NamedTuple):
         """
         start = lengths - known
         return (start - (self.size - wanted) if self.is_ragged else start).clamp(min=0)
+
+    def noise_position(self, position: Tensor, lengths: Tensor) -> Tensor:
+        """Returns the positions whose noise draws tokens at these; lengths are those of the texts, on their device."""
+        if self.rule != "block":
+            return position
+        number = (position - lengths).clamp(min=0)  # before lengths nothing is drawn
+        of_noise: Tensor = noise_position(self.rule, lengths, number)
+        return of_noise
 
 
 _NO_TOKEN: Final = -1
@@ -63,7 +75,8 @@ class Drafter(Protocol):
     """Proposes tokens. Its state, which is opaque to its callers, belongs to one batch of texts.
 
     Whatever it proposes, results are exact as long as `Draft.probabilities` are what the tokens were drawn from, by
-    noise that nothing else uses (`Purpose.DRAFT`). Good proposals make it fast, nothing more.
+    noise that nothing else uses (`Purpose.DRAFT`): under the rule block no earlier round either, which
+    `Round.noise_position` sees to. Good proposals make it fast, nothing more.
 
     Source: docs/decoding.md, section "Drafters".
     """
@@ -134,8 +147,10 @@ class ModelDrafter:
         given = texts.tokens.gather(1, first[:, None] + sampling.places.first(known))
         noise = None
         if texts.noise is not None:
+            here = texts.noise.lengths[:, None]
             begin = texts.first_read(texts.noise.lengths, texts.noise.wanted, known) + known
-            noise = texts.noise.of_drafts(begin[:, None] + torch.arange(count, device="cpu"), state.vocab_size)
+            positions = texts.noise_position(begin[:, None] + torch.arange(count, device="cpu"), here)
+            noise = texts.noise.of_drafts(positions, state.vocab_size)
         needs_position = texts.is_ragged or (noise is None and not sampling.is_greedy)  # else nobody looks at it
         position = first + known if needs_position else first
         tokens: list[Tensor] = []
@@ -149,7 +164,8 @@ class ModelDrafter:
             else:
                 probabilities.append(sampling.probabilities(logits[:, -1]))
                 if noise is None:
-                    token = draw_from(probabilities[-1], sampling.seed, position, Purpose.DRAFT)
+                    of_noise = texts.noise_position(position, texts.lengths)
+                    token = draw_from(probabilities[-1], sampling.seed, of_noise, Purpose.DRAFT)
                 else:
                     token = raced(probabilities[-1], noise[step])
             if texts.is_ragged:

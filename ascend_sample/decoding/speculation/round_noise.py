@@ -17,7 +17,7 @@ class JudgingNoise(NamedTuple):
 
     Attributes:
         acceptance: float32 [batch, count], by places.
-        resampling: float32 [batch, count, vocab_size].
+        resampling: float32 [batch, vocab_size], of the first place alone.
         bonus: float32 [batch, count + 1, lanes].
     """
 
@@ -37,13 +37,16 @@ class RoundNoise:
         lengths: int64 [batch] on the CPU, how many tokens each row has.
         wanted: int64 [batch] on the CPU, how many drafts are wanted of each.
         count: how many drafts are judged of each.
+        is_for_judging: the round reads its own noise for that, and leaves it to nobody else.
 
     Source: docs/decoding.md, section "What a step asks of a device".
     """
 
-    def __init__(self, sampling: RowSampling, lengths: Tensor, wanted: Tensor, count: int) -> None:
+    def __init__(
+        self, sampling: RowSampling, lengths: Tensor, wanted: Tensor, count: int, is_for_judging: bool
+    ) -> None:
         self.lengths, self.wanted = lengths, wanted
-        self._sampling, self._count = sampling, count
+        self._sampling, self._count, self._is_for_judging = sampling, count, is_for_judging
         self._is_asked = False
         self._judging: JudgingNoise | None = None
 
@@ -76,17 +79,18 @@ class RoundNoise:
         self._is_asked = True
         sampling, count = self._sampling, self._count
         parts = [] if drafts is None else [drafts]
-        for purpose, places, lanes in (
+        of_judging = (
             (Purpose.ACCEPTANCE, count, 1),
-            (Purpose.RESAMPLING, count, sampling.vocab_size),
+            (Purpose.RESAMPLING, 1, sampling.vocab_size),
             (Purpose.DRAW, count + 1, sampling.lanes),
-        ):
+        )
+        for purpose, places, lanes in of_judging if self._is_for_judging else ():
             positions = (self.lengths[:, None] + torch.arange(places, device="cpu")).flatten()
             parts.append(self._known(purpose, positions, lanes, sampling.seed_here.repeat_interleave(places)))
         if not can_be_sent(parts):
             return None
+        if not self._is_for_judging:
+            return sent(parts, sampling.seed.device)[0]
         *before, acceptance, resampling, bonus = sent(parts, sampling.seed.device)
-        self._judging = JudgingNoise(
-            acceptance.view(-1, count), resampling.unflatten(0, (-1, count)), bonus.unflatten(0, (-1, count + 1))
-        )
+        self._judging = JudgingNoise(acceptance.view(-1, count), resampling, bonus.unflatten(0, (-1, count + 1)))
         return before[0] if before else None

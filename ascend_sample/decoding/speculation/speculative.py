@@ -211,7 +211,10 @@ class _Run:
         noise = self._noise(count)
         draft = self._draft(wanted, count, is_ragged, noise)
         # A row that wants fewer is judged from further back, by tokens that it has already: so it stays within its end.
-        start = (texts.lengths - 1 - (count - wanted)).clamp(min=0) if is_ragged else texts.lengths - 1
+        # One that is done leaves its last token unread: that is one more than the model was promised to read.
+        start = texts.lengths - 1
+        if is_ragged:
+            start = (start - count + (texts.room - 1).clamp(max=count)).clamp(min=0)
         if self.is_cache_ahead or is_ragged:  # rows that are done are ragged: they stay where they are
             self.cache = self.model.rollback(self.cache, start)
         window = texts.window(start, self._readable(draft.tokens), is_ragged)
@@ -226,7 +229,9 @@ class _Run:
         if self.sampling.is_greedy or self.texts.lengths.is_cpu:
             return None
         wanted = torch.tensor(self.room_of_rows, device="cpu") - 1
-        return RoundNoise(self.sampling, self.lengths_here, wanted.clamp(min=0, max=count), count)
+        return RoundNoise(
+            self.sampling, self.lengths_here, wanted.clamp(min=0, max=count), count, self.verification is None
+        )
 
     def _judge(
         self, draft: Draft, logits: Tensor, noise: RoundNoise | None = None, is_whole: bool = False
@@ -280,7 +285,9 @@ class _Run:
         if count == 0:
             return Draft(texts.tokens[:, :0], wanted)
         self.start_drafter()
-        given = Round(texts.tokens, texts.lengths, wanted, count, self.unseen, is_ragged, self.sampling, noise)
+        given = Round(
+            texts.tokens, texts.lengths, wanted, count, self.unseen, is_ragged, self.sampling, noise, self.rule
+        )
         draft, self.state = self.drafter.draft(self.state, given)
         self.draft_passes += draft.passes
         if draft.probabilities is not None:

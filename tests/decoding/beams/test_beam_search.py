@@ -26,6 +26,41 @@ def search(**options: Any) -> DecodeOutput:
 
 
 @BOTH
+def test_torchs_default_type_changes_nothing(finished: Any) -> None:
+    table = random_table(5, seed=1)
+    options: dict[str, Any] = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.9, "eos_token_id": EOS}
+    expected = beam_search(table_model(table), ONE, max_new_tokens=7, finished=finished, **options)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = beam_search(table_model(table), ONE, max_new_tokens=7, finished=finished, **options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.to_lists() == expected.to_lists()
+    assert torch.equal(found.sequences_scores, expected.sequences_scores)
+
+
+@BOTH
+def test_a_prompt_without_a_token_left_ends_the_search_with_the_others(finished: Any) -> None:
+    """No module sees a place beyond what the prompts may have, also where nothing else ends a text."""
+    table = torch.randn(7, 7, generator=torch.Generator().manual_seed(1))
+    table[6] = -torch.inf
+    places = torch.zeros(5, 7)  # that of 6 fails
+    model = ModuleModel(lambda ids: table[ids] + places[torch.arange(ids.shape[1])])
+    prompts, mask = torch.tensor([[1, 2, 3, 4], [0, 0, 0, 6]]), torch.tensor([[1, 1, 1, 1], [0, 0, 0, 1]])
+    with pytest.warns(RuntimeWarning, match=r"in the prompts \[1\]"):
+        found = beam_search(
+            model,
+            prompts,
+            attention_mask=mask,
+            max_new_tokens=[2, 5],
+            num_beams=2,
+            finished=finished,
+            logits_processor=[lambda _, scores: scores.index_fill(1, torch.tensor([6]), -torch.inf)],
+        )
+    assert found.lengths.tolist() == [2, 0]
+
+
+@BOTH
 def test_two_beams_by_hand(finished: Any) -> None:
     # Step 1: a 0.5, b 0.4. Step 2: b-end 0.36, a-b 0.25 (a-end 0.2 is third). Step 3: a-b-end 0.225, the rest 0.025.
     found = search(finished=finished, num_return_sequences=2)

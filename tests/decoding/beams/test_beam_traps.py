@@ -234,8 +234,8 @@ TRAPS = [
     Trap(
         "000: the length counts the start",
         in_beam,
-        "((5.0 + lengths) / 6.0)",
-        "((5.0 + lengths + 1) / 6.0)",
+        "((5.0 + lengths.to(torch.float32)) / 6.0)",
+        "((6.0 + lengths.to(torch.float32)) / 6.0)",
         lengths_count_generated_tokens,
     ),
     Trap(

@@ -37,6 +37,26 @@ def two_groups(table: Sequence[Sequence[float]], token: int, **options: Any) -> 
     return group_beam_search(table_model(table), torch.tensor([[token]]), num_beams=2, num_beam_groups=2, **options)
 
 
+@pytest.mark.parametrize("allowed", [[EOS], [EOS, B]])
+def test_what_only_ends_texts_lowers_nothing(allowed: list[int]) -> None:
+    """Where no beam goes on, none has chosen the tokens that fill its place."""
+
+    def only(_: Tensor, scores: Tensor) -> Tensor:
+        return scores + torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor(allowed), 0.0)
+
+    found = two_groups(
+        LETTERS,
+        B,
+        max_new_tokens=1,
+        diversity_penalty=1.0,
+        num_return_sequences=2,
+        eos_token_id=EOS,
+        logits_processor=[only],
+    )
+    assert found.to_lists() == [[EOS], [EOS]]
+    assert torch.equal(found.sequences_scores[0], found.sequences_scores[1])
+
+
 def test_two_groups_by_hand() -> None:
     # The first group is greedy: a, then b, then the end. The second group avoids it: with a penalty of 0.5 b has
     # log(0.4), more than log(0.5) - 0.5; then the end, 0.9, which the first group's b does not touch.

@@ -142,6 +142,13 @@ def test_whisper_as_well(name: str) -> None:
     assert found(model, "whisper", 1, "greedy_search") == generated_alone(model, "whisper", 1, 1)
 
 
+@pytest.mark.parametrize("least", [0, 1, None])
+def test_min_new_tokens_takes_the_place_of_min_length(least: int | None) -> None:
+    stops = [token for token in range(VOCAB_SIZE) if token != 7]
+    model = configured("gpt2", 0, min_length=8, min_new_tokens=least, eos_token_id=stops)
+    assert found(model, "gpt2", 0, "greedy_search") == generated_alone(model, "gpt2", 0, 1)
+
+
 def test_what_the_caller_says_wins() -> None:
     model = configured("gpt2", 0, no_repeat_ngram_size=1, suppress_tokens=[1], min_new_tokens=2)
     look = functools.partial(found, model, "gpt2", 0, "greedy_search")

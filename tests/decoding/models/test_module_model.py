@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.places import ROLLBACKS_BEFORE_TRIM
+from ascend_sample.decoding.strategies.greedy import greedy_search
 from tests.decoding.tiny_models import TinyCausal
 
 
@@ -22,6 +23,16 @@ def test_prefill_ignores_padding_on_either_side() -> None:
     assert padded.hidden_states is not None
     torch.testing.assert_close(padded.hidden_states[1, 2:], alone.hidden_states[0])
     torch.testing.assert_close(padded.hidden_states[2, [1, 3]], alone.hidden_states[0])
+
+
+def test_a_module_sees_no_more_places_than_its_longest_row_has() -> None:
+    """Whatever the padding was: row 1 goes on where row 0 has ended."""
+    places = torch.randn(16, 7, generator=torch.Generator().manual_seed(1))
+    table = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
+    model = ModuleModel(lambda ids: table[ids] + places[torch.arange(ids.shape[1])])
+    prompts, mask = torch.tensor([[1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 0, 1]]), torch.tensor([[1] * 6, [0] * 5 + [1]])
+    found = greedy_search(model, prompts, attention_mask=mask, max_new_tokens=[11, 16])
+    assert found.to_lists()[1] == greedy_search(model, prompts[1:, 5:], max_new_tokens=16).to_lists()[0]
 
 
 def test_decode_after_reorder_and_ragged_rollback_equals_the_tokens_alone() -> None:

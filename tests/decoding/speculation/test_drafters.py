@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.decoding.distributions import RowSampling
+from ascend_sample.decoding.models.module_model import ModuleModel
 from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import ModelDrafter, NGramDrafter, Round
@@ -61,6 +62,24 @@ def test_a_model_drafts_from_its_own_distribution_wherever_rows_are(gamma: Any) 
         eos_token_id=5,
     )
     assert drafter.drafts > 5
+
+
+@pytest.mark.parametrize("rule", ["standard", "block"])
+def test_by_block_a_place_is_drafted_anew_in_each_round(rule: Any) -> None:
+    """A draft that went has decided then; under the other rules nobody has looked at it."""
+    rows, vocab_size, begin = 300, 50, 2
+    drafter = ModelDrafter(ModuleModel(lambda ids: torch.zeros(*ids.shape, vocab_size)))  # no text matters
+    prompts = torch.zeros(rows, begin + 8, dtype=torch.int64)
+    sampling = RowSampling([SamplingParams(seed=row) for row in range(rows)], vocab_size, prompts.device)
+    state = drafter.start(prompts[:, : begin - 1], torch.ones(rows, begin - 1, dtype=torch.bool), {})
+    drafts = []
+    for lengths in (torch.full((rows,), begin), begin + 1 + torch.arange(rows) % 2):
+        texts = Round(prompts, lengths, torch.full((rows,), 3), 3, 2, False, sampling, rule=rule)
+        draft, state = drafter.draft(state, texts)
+        drafts.append(draft.tokens)
+    moved = (1 + torch.arange(rows) % 2)[:, None]  # so many places of the first round were kept
+    same = drafts[0].gather(1, moved) == drafts[1][:, :1]
+    assert same.all() if rule == "standard" else same.float().mean() < 3 / vocab_size
 
 
 class Scripted(AdaptiveGamma):

@@ -103,7 +103,7 @@ def test_a_greedy_row_beside_a_drawn_one_is_greedy(seed: int) -> None:
 
 def test_no_model_sees_a_place_beyond_a_rows_end() -> None:
     most = [14, 9, 1, 11]
-    ends = (MASK.sum(dim=1) + torch.tensor(most)).tolist()
+    ends = (MASK.sum(dim=1) + torch.tensor(most) - 1).tolist()  # nobody reads a row's last token
     for gamma in (1, 3, 6, 12):
         # A window of gamma + 1 tokens does not fit into a shorter row: there it begins at its first token.
         longest = [max(end, gamma + 2) for end in ends]
@@ -165,6 +165,21 @@ class Wrong(NGramDrafter):
     def draft(self, state: None, texts: Any) -> Any:
         draft, state = super().draft(state, texts)
         return draft._replace(tokens=torch.full_like(draft.tokens, self.token), counts=texts.wanted), state
+
+
+@pytest.mark.parametrize("rule", ["standard", "block"])
+def test_what_a_neighbour_asks_for_changes_no_row(rule: Any) -> None:
+    """A penalty in the batch lets the sampling layer judge all of it."""
+    target, draft = (table_model(random_table(seed)[None]) for seed in (1, 2))
+    count = 40
+    options: dict[str, Any] = {"drafter": draft, "max_new_tokens": 8, "gamma": 3, "rule": rule}
+    prompts, world = torch.tensor([[1, 2]]).expand(count, 2), torch.zeros(count + 1, dtype=torch.int64)
+    plain = [SamplingParams(seed=seed) for seed in range(count)]
+    penalized = SamplingParams(presence_penalty=0.5, seed=count)
+    alone = speculative_sample(target, prompts, plain, encoder={"world": world[:-1]}, **options)
+    both = torch.cat((prompts, prompts[:1]))
+    beside = speculative_sample(target, both, [*plain, penalized], encoder={"world": world}, **options)
+    assert beside.to_lists()[:-1] == alone.to_lists()
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 3])

@@ -9,6 +9,7 @@ from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import Drafter, NGramDrafter
 from ascend_sample.decoding.speculation.speculative import speculative_sample
+from ascend_sample.sampling.draft_arguments import Rule
 from tests.decoding.speculation.speculative_worlds import (
     SMALLEST_P_VALUE,
     TOKENS,
@@ -24,7 +25,13 @@ from tests.decoding.speculation.speculative_worlds import (
 ROWS_EACH = 4000
 
 
-def assert_exact(worlds: list[World], gamma: int | AdaptiveGamma, drafter: Drafter | None, rows_each: int) -> None:
+def assert_exact(
+    worlds: list[World],
+    gamma: int | AdaptiveGamma,
+    drafter: Drafter | None,
+    rows_each: int,
+    rule: Rule = "standard",
+) -> None:
     rows = rows_of(worlds, rows_each)
     draft: StepModel | Drafter = drafter or table_model(torch.stack([world.draft for world in worlds]))
     output = speculative_sample(
@@ -36,6 +43,7 @@ def assert_exact(worlds: list[World], gamma: int | AdaptiveGamma, drafter: Draft
         params=rows.params,
         gamma=gamma,
         max_new_tokens=rows.max_new_tokens,
+        rule=rule,
     )
     assert output.lengths.equal(rows.max_new_tokens)
     for number, world in enumerate(worlds):
@@ -53,6 +61,16 @@ def test_joint_distribution_is_the_targets(gamma: int) -> None:
 @pytest.mark.parametrize("gamma", [1, 3])
 def test_joint_distribution_with_a_deterministic_drafter(gamma: int) -> None:
     assert_exact(make_worlds(), gamma, NGramDrafter(longest=2), ROWS_EACH // 2)
+
+
+@pytest.mark.parametrize("rule", ["match", "block"])
+def test_joint_distribution_by_other_rules(rule: Rule) -> None:
+    """By block a draft that goes has decided with those that stay: the next round must not know of it."""
+    assert_exact(make_worlds(), 3, None, ROWS_EACH, rule)
+
+
+def test_joint_distribution_by_block_with_a_deterministic_drafter() -> None:
+    assert_exact(make_worlds(), 3, NGramDrafter(longest=2), ROWS_EACH, "block")
 
 
 def test_joint_distribution_with_adaptive_gamma() -> None:

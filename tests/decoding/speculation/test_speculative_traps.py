@@ -28,6 +28,10 @@ def joint_is_exact() -> None:
     assert_exact(make_worlds()[:2], 2, None, ROWS_EACH)
 
 
+def places_are_drafted_anew() -> None:
+    test_drafters.test_by_block_a_place_is_drafted_anew_in_each_round("block")
+
+
 def greedy_is_greedy() -> None:
     for seed in (1, 2, 3):
         test_speculative.test_greedy_is_the_targets_greedy("another", tiny_model(seed=seed), 3)
@@ -167,6 +171,13 @@ TRAPS = [
         "bonus = sampling.draw(_at_place(logits, accepted)",
         "bonus = sampling.draw(_at_place(logits, accepted.clamp(max=count - 1))",
         places_are_exact,
+    ),
+    Trap(
+        "by block a draft that went is drawn again from the noise that decided",
+        drafters,
+        'if self.rule != "block":',
+        "if True:",
+        places_are_drafted_anew,
     ),
     Trap(
         "the target's cache keeps rejected tokens",
