@@ -73,8 +73,8 @@ def test_by_block_a_place_is_drafted_anew_in_each_round(rule: Any) -> None:
     sampling = RowSampling([SamplingParams(seed=row) for row in range(rows)], vocab_size, prompts.device)
     state = drafter.start(prompts[:, : begin - 1], torch.ones(rows, begin - 1, dtype=torch.bool), {})
     drafts = []
-    for lengths in (torch.full((rows,), begin), begin + 1 + torch.arange(rows) % 2):
-        texts = Round(prompts, lengths, torch.full((rows,), 3), 3, 2, False, sampling, rule=rule)
+    for lengths, unseen in ((torch.full((rows,), begin), 1), (begin + 1 + torch.arange(rows) % 2, 0)):
+        texts = Round(prompts, lengths, torch.full((rows,), 3), 3, unseen, False, sampling, rule=rule)
         draft, state = drafter.draft(state, texts)
         drafts.append(draft.tokens)
     moved = (1 + torch.arange(rows) % 2)[:, None]  # so many places of the first round were kept
