@@ -142,6 +142,8 @@ def least_by_deviation(values: Tensor, minus_sigmas: Tensor | float, zero: Tenso
         factor *= minus_sigmas
     else:
         deviation_of_lanes.mul_(minus_sigmas)
+    # The mean is rounded, perhaps to more than any value.
+    torch.nan_to_num(values, nan=MASKED, posinf=torch.inf, neginf=MASKED, out=filled)
     return torch.addcdiv(largest_of(filled), deviation_of_lanes, number.sqrt_(), value=factor)
 
 

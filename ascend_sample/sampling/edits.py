@@ -185,11 +185,12 @@ class RowEdits:
         """Makes the plan again, if it is stale."""
         if not self.plan_is_stale:
             return
-        host, self.plan, self.plan_is_stale = self._table.host, None, False
+        host, self.plan = self._table.host, None
         self._native = None
         if host.is_processed.any():
             penalties = self._penalized_rows() if (host.penalty_slot != NO_SLOT).any() else None
             self.plan = ProcessingPlan(host, self.addends, penalties, self.masks, self.states, self.columns)
+        self.plan_is_stale = False  # last, as a device may have no room
 
     def _penalized_rows(self) -> PenalizedRows:
         return Penalties(self._table.host, self.penalties, self.columns)

@@ -267,7 +267,6 @@ class PenaltySlots(Slots):
             named, code = occurrences_of(seen)
             counted.append(slot * self.vocab_size + named)
             codes.append(code)
-        self._changed.clear()
         parts = [numpy.concatenate(part) for part in (ids, places, counted)]
         ids_there, places_there, counted_there = to_device(numpy.concatenate(parts), self.device).split(
             [len(part) for part in parts]
@@ -275,6 +274,7 @@ class PenaltySlots(Slots):
         if ids_there.shape[0]:
             self.lists.view(-1).index_copy_(0, places_there, ids_there)
             self.occurrences.view(-1).index_copy_(0, counted_there, to_device(numpy.concatenate(codes), self.device))
+        self._changed.clear()  # last, as a device may fail
 
 
 def occurrences_of(seen: Seen) -> tuple[Ids, NDArray[numpy.int32]]:

@@ -43,7 +43,8 @@ class Coins:
     """Of xtc, for rows of a batch of which some exclude their top choices in some steps.
 
     Args:
-        host: of the batch, whose rows stay where they are; its positions are read in each step.
+        host: of the batch; positions are read in each step.
+        rows: int64, which of its rows; they stay where they are, whatever others come and go. None: all.
 
     Example:
         >>> from ascend_sample.sampling import SamplingBatch
@@ -54,16 +55,16 @@ class Coins:
         array([ True, False,  True,  True,  True,  True,  True,  True])
     """
 
-    def __init__(self, host: HostMirrors) -> None:
-        self._host = host
-        self._seed = torch.from_numpy(host.seed.copy())
+    def __init__(self, host: HostMirrors, rows: NDArray[numpy.int64] | None = None) -> None:
+        self._host, self._rows = host, numpy.arange(host.length) if rows is None else rows
+        self._seed = torch.from_numpy(host.seed[self._rows])
         # An exponential number is above -log(p) with probability p.
         with numpy.errstate(divide="ignore"):
-            self._bounds = -numpy.log(host.xtc_probability.astype(numpy.float64))
+            self._bounds = -numpy.log(host.xtc_probability[self._rows].astype(numpy.float64))
 
     def fallen(self) -> NDArray[numpy.bool_]:
         """Tells of each row whether it excludes them in this step: by its seed and position alone."""
-        position = torch.from_numpy(self._host.position.copy())
+        position = torch.from_numpy(self._host.position[self._rows])
         noise = exponential_noise(self._seed, position, 1, purpose=Purpose.EXCLUSION)
         fallen: NDArray[numpy.bool_] = noise.numpy()[:, 0] > self._bounds
         return fallen
@@ -75,20 +76,23 @@ class RangeNumbers:
     On the CPU mirostat's bound, as bits of surprise, is one of `epsilon_cutoff`; on a device only the device knows it.
 
     Args:
-        host: of the batch, whose rows with ranges stay where they are; their positions are read in each step.
+        host: of the batch; positions are read in each step.
         states: what its rows remember; read in each step too.
+        rows: int64, which of its rows; they stay where they are, whatever others come and go. None: all.
 
     Attributes:
         change: whether some differ from step to step.
     """
 
-    def __init__(self, host: HostMirrors, states: StateSlots) -> None:
+    def __init__(self, host: HostMirrors, states: StateSlots, rows: NDArray[numpy.int64] | None = None) -> None:
         self._states = states
-        self._numbers: Floats = host.stacked(NUMBERS)
-        self._numbers[-2:] *= host.xtc_probability > 0
-        self._coins = Coins(host) if host.xtc_probability.any() else None
-        self._bounded = numpy.flatnonzero(host.mirostat_tau if states.device.type == "cpu" else ())
-        self._slots = host.state_slot[self._bounded]
+        rows = numpy.arange(host.length) if rows is None else rows
+        self._numbers: Floats = host.stacked(NUMBERS)[:, rows]
+        probability = host.xtc_probability[rows]
+        self._numbers[-2:] *= probability > 0
+        self._coins = Coins(host, rows) if probability.any() else None
+        self._bounded = numpy.flatnonzero(host.mirostat_tau[rows] if states.device.type == "cpu" else ())
+        self._slots = host.state_slot[rows][self._bounded]
         self.change = self._coins is not None or len(self._bounded) > 0
 
     def of_step(self) -> Floats:
@@ -116,7 +120,7 @@ class RangedRows:
 
     def __init__(self, host: HostMirrors, states: StateSlots) -> None:
         self._rows = numpy.flatnonzero(host.is_ranged)
-        device, self._numbers = states.device, RangeNumbers(host, states)
+        device, self._numbers = states.device, RangeNumbers(host, states, self._rows)
         self._rows_there = to_device(self._rows, device)
         self._temperature = to_device(host.temperature[self._rows], device)
         self._on_device = None if device.type == "cpu" else DeviceRanges(host, self._rows, states)
@@ -129,7 +133,7 @@ class RangedRows:
         """
         has_all = len(self._rows) == len(logits)
         values = logits if has_all else logits.index_select(0, self._rows_there)
-        numbers = self._numbers.of_step()[:, self._rows]
+        numbers = self._numbers.of_step()
         if self._on_device is None:
             found = torch.ops.ascend_sample.value_ranges(values, self._temperature, torch.from_numpy(numbers))
             least, most = (bound.unsqueeze(1) for bound in found)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.npu import scratch
+from ascend_sample.sampling import Sampler, plan, row_table, slots
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.params import SamplingParams
 
@@ -254,3 +257,36 @@ def test_a_batch_survives_a_device_without_memory(npu: str) -> None:
     assert result.host_rows == [1]
     assert result.logits[0, 2:6].tolist() == [0.0, -float("inf"), -1.0, 0.0]
     assert batch.seed.tolist() == [1, 2]
+
+
+def test_a_step_that_failed_can_be_taken_again(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a flush fails for want of memory, nothing that rows change is lost."""
+    left, to_device = math.inf, row_table.to_device
+
+    def failing(values: NDArray[Any], device: torch.device) -> Tensor:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise torch.OutOfMemoryError("planted")
+        return to_device(values, device)
+
+    for module in (row_table, slots, plan):
+        monkeypatch.setattr(module, "to_device", failing)
+    logits = torch.zeros(2, 8)
+    logits[:, 1], logits[:, 5], logits[:, 3] = 9.0, 8.5, 8.0
+    failures = 0
+    while True:
+        batch = SamplingBatch(8, npu)
+        batch.extend(
+            [SamplingParams(temperature=0, bad_ids=[1], allowed_ids=[1, 3, 5, 6], presence_penalty=2.0)] * 2,
+            output_ids=[[5]] * 2,
+        )
+        left = failures + 1
+        try:
+            Sampler()(logits.to(npu), batch, advance=False)
+        except torch.OutOfMemoryError:
+            failures += 1
+        else:
+            break
+        assert Sampler()(logits.to(npu), batch, advance=False).token_ids.tolist() == [3, 3], failures
+    assert failures > 8
