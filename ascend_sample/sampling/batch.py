@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy
@@ -19,6 +19,7 @@ from ascend_sample.sampling.bitmask import Bitmask
 from ascend_sample.sampling.edits import Known, RowEdits
 from ascend_sample.sampling.params import DISTRIBUTION, FIELDS, SamplingParams
 from ascend_sample.sampling.plan import ProcessedRows
+from ascend_sample.sampling.plans import Plans
 from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
 from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable, to_device
 from ascend_sample.sampling.seeds import random_seeds
@@ -89,7 +90,7 @@ class SamplingBatch:
         _arguments.check_generator(generator)
         self.device = torch.empty(0, device=device, dtype=torch.float32).device  # with its index, as tensors name it
         self.version = 0
-        self.plans: dict[Hashable, Any] = {}
+        self.plans = Plans()
         self._generator = generator
         self._params: list[SamplingParams] = []
         self._table = RowTable(self.device, capacity)
@@ -97,7 +98,7 @@ class SamplingBatch:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the plans of samplers: a copy, or what is unpickled, draws on as the batch does, apart from it."""
-        return vars(self) | {"plans": {}}
+        return vars(self) | {"plans": Plans()}
 
     def __len__(self) -> int:
         return len(self._params)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final
 
 import numpy as np
@@ -103,11 +103,27 @@ def check_digests(told: Tensor, rank: int) -> None:
     )
 
 
-class AgreedSeeds:
-    """Seeds of requests without one: each rank has drawn its own, and the first rank's count."""
+class Agreement:
+    """What the ranks have agreed on about a batch.
+
+    Its requests are compared once for as long as it stays as it is, whatever masks its steps bring. Of requests without
+    a seed each rank has drawn its own, and the first rank's count.
+    """
 
     def __init__(self) -> None:
         self._agreed: dict[int, int] = {}
+        self._version = -1
+        self._compared: dict[Hashable, bytes] = {}
+
+    def compared(self, batch: SamplingBatch, key: Hashable) -> bytes | None:
+        """Returns the digest of requests that was compared for such steps of the batch as it is; None: nobody did."""
+        return self._compared.get(key) if batch.version == self._version else None
+
+    def note(self, batch: SamplingBatch, key: Hashable, requests: bytes) -> None:
+        """Notes that all ranks have the requests of this digest."""
+        if batch.version != self._version:
+            self._version, self._compared = batch.version, {}
+        self._compared[key] = requests
 
     def split(self, batch: SamplingBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Returns the seeds of all rows, and the rows whose seeds the ranks do not know yet."""

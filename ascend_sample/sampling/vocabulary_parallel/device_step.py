@@ -27,7 +27,7 @@ from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.vocabulary_parallel.agreement import (
     DIGESTS_BYTES,
-    AgreedSeeds,
+    Agreement,
     check_digests,
     digest_of_requests,
     digests_of,
@@ -107,7 +107,7 @@ class DeviceSteps:
     def __init__(self, shard: VocabularyShard) -> None:
         self._shard = shard
         self._borders: Borders | None = None
-        self._seeds: WeakKeyDictionary[SamplingBatch, AgreedSeeds] = WeakKeyDictionary()
+        self._seeds: WeakKeyDictionary[SamplingBatch, Agreement] = WeakKeyDictionary()
         self._room: Tensor | None = None
 
     def draw(
@@ -157,8 +157,11 @@ class DeviceSteps:
         return torch.cat(drawn).index_select(0, plan.order), torch.cat(status).index_select(0, plan.order), logprobs
 
     def _agree(self, sampler: Sampler, batch: SamplingBatch, logits: Tensor, purpose: Purpose) -> None:
-        """Compares the requests of all ranks, and takes the first rank's seeds for those without one."""
-        agreed = self._seeds.setdefault(batch, AgreedSeeds())
+        """Compares the requests of all ranks, if nobody has, and takes the first rank's seeds for those without."""
+        agreed = self._seeds.setdefault(batch, Agreement())
+        key = (logits.dtype, sampler.keep_ties, sampler.round_float32)
+        if agreed.compared(batch, key) is not None:
+            return
         _, unknown = agreed.split(batch)
         is_seeded = np.array([params.seed is not None for params in batch.params])
         options = f"{sampler.keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {sampler.logprobs_mode.value}"
@@ -175,6 +178,7 @@ class DeviceSteps:
             if part.name == "digests":
                 check_digests(of_ranks, self._shard.exchange.rank)
         agreed.agree(batch, unknown, of_ranks[0].numpy()[unknown])
+        agreed.note(batch, key, requests)
 
     def _own_parts(
         self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, is_edited: routes.Booleans

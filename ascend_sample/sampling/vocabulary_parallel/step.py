@@ -25,7 +25,12 @@ from ascend_sample.sampling.logprobs import Logprobs, LogprobsMode, processed_lo
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.row_parameters import RowsOutput
 from ascend_sample.sampling.vocabulary_parallel import race
-from ascend_sample.sampling.vocabulary_parallel.agreement import AgreedSeeds, check_digests, digests_of
+from ascend_sample.sampling.vocabulary_parallel.agreement import (
+    Agreement,
+    check_digests,
+    digest_of_requests,
+    digests_of,
+)
 from ascend_sample.sampling.vocabulary_parallel.candidates import merged, status_of_parts
 from ascend_sample.sampling.vocabulary_parallel.cuts import BINS, CutSearch
 from ascend_sample.sampling.vocabulary_parallel.drafted_rows import proposed_to
@@ -79,7 +84,7 @@ class ShardedSteps:
     def __init__(self, shard: VocabularyShard, keep_ties: bool, mode: LogprobsMode) -> None:
         self._shard, self._keep_ties, self._mode = shard, keep_ties, mode
         self._borders: Borders | None = None
-        self._seeds: WeakKeyDictionary[SamplingBatch, AgreedSeeds] = WeakKeyDictionary()
+        self._seeds: WeakKeyDictionary[SamplingBatch, Agreement] = WeakKeyDictionary()
         self.open_rows = 0
 
     def draw(self, logits: Tensor, batch: SamplingBatch, edits: Mapping[str, Tensor], purpose: Purpose) -> Drawn:
@@ -97,21 +102,24 @@ class ShardedSteps:
         """
         if self._borders is None:
             self._borders = self._shard.find_borders()
-        agreed = self._seeds.setdefault(batch, AgreedSeeds())
+        agreed = self._seeds.setdefault(batch, Agreement())
         seeds, unknown = agreed.split(batch)
         are_edited = b"".join(each.tobytes() for each in edited_rows(edits, len(batch)))
-        key = ("shard", logits.dtype, self._keep_ties, self._mode, are_edited, unknown.tobytes())
-        is_new = key not in batch.plans
-        if is_new:
+        asked = (logits.dtype, self._keep_ties, self._mode, unknown.tobytes())
+        key = ("shard", *asked, are_edited)
+        if key not in batch.plans:
             asking = np.flatnonzero(batch.host.logprobs >= 0)
             batch.plans[key] = StepPlan(
                 batch, edits, logits.dtype, self._keep_ties, unknown, asking, self._mode.is_processed
             )
         plan: StepPlan = batch.plans[key]
         options = f"{self._keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {self._mode.value}"
-        digests = digests_of(batch, options, plan.is_seeded, plan.requests, edits.get("bitmask"), proposed_to(batch))
-        if is_new:  # messages of other requests have other lengths: they are compared before
+        compared = agreed.compared(batch, asked)
+        requests = digest_of_requests(batch, edits) if compared is None else compared
+        digests = digests_of(batch, options, plan.is_seeded, requests, edits.get("bitmask"), proposed_to(batch))
+        if compared is None:  # messages of other requests have other lengths: they are compared before
             check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
+            agreed.note(batch, asked, requests)
         step = _Step(self._shard, self._borders, logits, batch, edits, purpose, plan, digests, self._mode)
         drawn = step.run(self._keep_ties, agreed, seeds)
         self.open_rows += drawn.open_rows
@@ -153,7 +161,7 @@ class _Step:
         self._logprobs: list[Logprobs] = []
         self._candidates: list[tuple[Rows, Tensor, Tensor]] = []
 
-    def run(self, keep_ties: bool, agreed: AgreedSeeds, seeds: Rows) -> Drawn:
+    def run(self, keep_ties: bool, agreed: Agreement, seeds: Rows) -> Drawn:
         """Takes all rounds."""
         plan, batch = self._plan, self._batch
         self._seeds = torch.from_numpy(seeds)

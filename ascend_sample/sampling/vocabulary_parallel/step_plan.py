@@ -13,7 +13,6 @@ from torch import Tensor
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.vocabulary_parallel import race
-from ascend_sample.sampling.vocabulary_parallel.agreement import digest_of_requests
 from ascend_sample.sampling.vocabulary_parallel.cuts import DIGITS
 from ascend_sample.sampling.vocabulary_parallel.kinds import Kind, RowKinds, Rows, kinds_of
 from ascend_sample.sampling.vocabulary_parallel.local_rows import RowPlaces
@@ -49,7 +48,6 @@ class StepPlan:
         candidates: int64, their places in [rows of first, most], row by row.
         most: the largest of them.
         maxima: the rows whose maximum is told.
-        requests: a digest of what is asked for.
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class StepPlan:
         by_parts, by_candidates = self._ways_to_report(host.top_k, keep_ties, is_processed, batch.vocab_size)
         self.reported, self.kept = asking[by_parts[asking]], asking[by_candidates[asking]]
         self.gathered = np.union1d(self.whole, np.setdiff1d(asking, np.union1d(self.reported, self.kept)))
-        self.requests = digest_of_requests(batch, edits)
         self.is_seeded = np.array([params.seed is not None for params in batch.params])
         self.near = np.where(host.temperature == 1, race.NEAR, race.NEAR_DIVIDED)
 

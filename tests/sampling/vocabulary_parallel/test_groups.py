@@ -13,6 +13,7 @@ from mixed_rows import random_case
 from shard_ranks import Counted, on_threads, part_of, said_in_a_step, shards_of
 
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
+from ascend_sample.sampling.plans import MOST_PLANS
 from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
 from tests.support.warm_python import run_warm
 
@@ -122,6 +123,40 @@ def test_ranks_with_another_bitmask_are_named() -> None:
             lambda rank: batch_of_rank(USUAL, USUAL),
             lambda rank: torch.full((2, 2), 7 + rank, dtype=torch.int32),
         )
+
+
+def test_a_mask_on_one_rank_alone_is_named() -> None:
+    """Also in a later step, whose messages are as long with it as without."""
+
+    def run(exchange: Exchange) -> None:
+        sampler = Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, exchange))
+        batch = batch_of_rank(USUAL, USUAL)
+        sampler(torch.zeros(2, 32), batch)
+        mask = torch.full((2, 2), 7, dtype=torch.int32) if exchange.rank else None
+        sampler(torch.zeros(2, 32), batch, bitmask=mask)
+
+    with pytest.raises(ValueError, match="another bitmask on rank 1 than on rank 0"):
+        on_threads(2, run)
+
+
+def test_masks_of_other_rows_in_each_step_cost_no_collective() -> None:
+    """Requests are compared once, and of the plans few are kept."""
+
+    def run(exchange: Exchange) -> tuple[list[int], int]:
+        counted = Counted(exchange)
+        sampler = Sampler(shard=VocabularyShard(32 * exchange.rank, 32, 64, counted))
+        batch = batch_of_rank(*[USUAL] * 8)
+        sampler(torch.zeros(8, 32), batch)
+        counted.sent.clear()
+        for step in range(1, 2 * MOST_PLANS):
+            rows = [row for row in range(8) if step >> row & 1]
+            mask = torch.full((len(rows), 2), -1, dtype=torch.int32)
+            sampler(torch.zeros(8, 32), batch, bitmask=mask, bitmask_rows=rows)
+        return counted.sent, len(batch.plans)
+
+    for sent, plans in on_threads(2, run):
+        assert len(sent) == 2 * MOST_PLANS - 1
+        assert plans == MOST_PLANS
 
 
 def test_requests_without_a_seed_get_the_first_ranks() -> None:
