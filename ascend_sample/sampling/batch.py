@@ -341,13 +341,16 @@ class SamplingBatch:
         return ProcessedRows(changed.contiguous(), plan.rows, plan.host_rows.tolist())
 
     @in_normal_mode
-    def edited(self, logits: Tensor, bitmask: Bitmask | None = None, columns: int | None = None) -> Tensor | None:
+    def edited(
+        self, logits: Tensor, bitmask: Bitmask | None = None, columns: int | None = None, has_ranges: bool = True
+    ) -> Tensor | None:
         """Returns a copy of logits with all that is done to them before top-k.
 
         Args:
             logits: as for `process`, but not checked.
             bitmask: the ids that a grammar allows as well; None: all.
             columns: how far the rows of the copy are to be apart; None: as they were in the last step.
+            has_ranges: whether rows lose what is outside of their ranges; where they are parts, nobody knows it yet.
 
         Returns:
             float32 [rows, vocab_size]; None if nothing changes.
@@ -363,7 +366,7 @@ class SamplingBatch:
         if columns is not None:
             self._edits.use_columns(columns)
         self.flush()
-        return self._edits.applied_to(logits, bitmask)
+        return self._edits.applied_to(logits, bitmask, has_ranges)
 
     def native_edits(self, bitmask: Bitmask | None = None) -> dict[str, Tensor]:
         """Returns what the CPU kernel does to logits before top-k, as `edited`: arguments of its operator, by name.

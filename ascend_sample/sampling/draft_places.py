@@ -276,11 +276,11 @@ class PlaceEdits(RowEdits):
             "penalty_lengths": (codes != 0).sum(1),
         }
 
-    def applied_to(self, logits: Tensor, bitmask: Bitmask | None) -> Tensor | None:
+    def applied_to(self, logits: Tensor, bitmask: Bitmask | None, has_ranges: bool = True) -> Tensor | None:
         """Does what `RowEdits.applied_to` does, with the drafts of the step."""
         if self.plan is not None and isinstance(self.plan.penalties, PlacePenalties):
             self.plan.penalties.padded = self._padded
-        return super().applied_to(logits, bitmask)
+        return super().applied_to(logits, bitmask, has_ranges)
 
 
 class PlacePenalties(PenalizedRows):

@@ -207,14 +207,14 @@ class RowEdits:
         if self.plan is not None and isinstance(self.plan.penalties, Penalties):
             self.plan.penalties.append_to(rows, token_ids)
 
-    def applied_to(self, logits: Tensor, bitmask: Bitmask | None) -> Tensor | None:
+    def applied_to(self, logits: Tensor, bitmask: Bitmask | None, has_ranges: bool = True) -> Tensor | None:
         """Does what `SamplingBatch.edited` does, after a flush."""
         if self.plan is None and bitmask is None:
             return None
         if self._bits is None:
             self._bits = bits_of_bytes(self._table.device)
         words = None if bitmask is None else bitmask.of_all(len(logits))
-        return edited(logits, self.plan, self.columns, words, self._bits)
+        return edited(logits, self.plan, self.columns, words, self._bits, has_ranges)
 
     def native(self) -> dict[str, Tensor]:
         """Does what `SamplingBatch.native_edits` does, after a flush."""

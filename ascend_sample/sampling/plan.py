@@ -271,7 +271,14 @@ class ProcessingPlan:
         return None if self._words is None else self._words[: self._host.length]
 
 
-def edited(logits: Tensor, plan: ProcessingPlan | None, columns: int, bitmask: Tensor | None, bits: Tensor) -> Tensor:
+def edited(
+    logits: Tensor,
+    plan: ProcessingPlan | None,
+    columns: int,
+    bitmask: Tensor | None,
+    bits: Tensor,
+    has_ranges: bool = True,
+) -> Tensor:
     """Returns a float32 copy of a batch's logits, with all that is done to them before top-k.
 
     Args:
@@ -280,6 +287,7 @@ def edited(logits: Tensor, plan: ProcessingPlan | None, columns: int, bitmask: T
         columns: how far rows of the copy are apart; as the plan has it.
         bitmask: int32 [batch, words], the ids that a grammar allows; None: all.
         bits: from `processing.bits_of_bytes`.
+        has_ranges: whether rows lose what is outside of their ranges.
     """
     rows, vocab_size = logits.shape
     flat = torch.empty(FRONT + rows * columns, dtype=torch.float32, device=logits.device)
@@ -295,6 +303,6 @@ def edited(logits: Tensor, plan: ProcessingPlan | None, columns: int, bitmask: T
         words = bitmask if own is None else own if bitmask is None else own & bitmask
     if words is not None:
         mask_out(whole, words, bits)
-    if plan is not None and plan.ranges is not None:
+    if has_ranges and plan is not None and plan.ranges is not None:
         plan.ranges.apply(whole)
     return whole

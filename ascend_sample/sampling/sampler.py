@@ -18,7 +18,7 @@ from ascend_sample.sampling.draft_places import DraftPlaces
 from ascend_sample.sampling.draw_states import RememberingRows, StepOfBatch
 from ascend_sample.sampling.edits import edits_of_rows
 from ascend_sample.sampling.host_copy import HostCopy
-from ascend_sample.sampling.kept import KeptOfStep, KeptRows, KeptSets
+from ascend_sample.sampling.kept import KeptOfStep, KeptRows
 from ascend_sample.sampling.leftover import Leftover, RankedRows
 from ascend_sample.sampling.logprobs import (
     Logprobs,
@@ -173,8 +173,9 @@ class Sampler:
             kept = plan.kept.begun(plan.states.near(batch) if plan.states is not None and here.is_cpu else None)
         blocks = (WHOLE,) if copied is None else copied.blocks()
         left_kept = self._left_for_states(plan, left)
+        has_sets = kept is not None and len(kept.asked.asking.rows) > 0
         edited = None
-        if plan.states is not None and left_kept is None and not here.is_cpu:
+        if not here.is_cpu and (has_sets or self._reads_edited_again(plan, left, left_kept)):
             edited = batch.edited(here, allowed)
         ranked = self._ranked_of(plan) if copied is None else None
         options = (here, batch, allowed, plan, purpose, blocks, left or left_kept)
@@ -183,10 +184,10 @@ class Sampler:
         if plan.states is not None:
             step = StepOfBatch(batch, here if edited is None else edited, kept, left_kept, purpose)
             drawn, states = plan.states.after(drawn, step)
-        logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, ranked or left)
+        logprobs = self.logprobs_of(here, batch, allowed, drawn.token_ids, plan, ranked or left, edited)
         sets = None
-        if kept is not None and kept.asked.asking.rows:
-            sets = self._kept_sets(here, batch, allowed, drawn.status, kept)
+        if kept is not None and has_sets:
+            sets = kept.sets(here if edited is None else edited, drawn.status)
         if advance:
             batch.advance(drawn.token_ids)
             if states is not None:
@@ -381,8 +382,12 @@ class Sampler:
         token_ids: Tensor,
         plan: StepPlan,
         left: Leftover | RankedRows | None = None,
+        edited: Tensor | None = None,
     ) -> Logprobs | None:
-        """Returns the logprobs of the rows that ask for them, before the batch advances."""
+        """Returns the logprobs of the rows that ask for them, before the batch advances.
+
+        ``edited`` are the logits of a device after edits; None: they are made where they are needed.
+        """
         asking = plan.asking
         if asking is None:
             return None
@@ -393,12 +398,12 @@ class Sampler:
             return logprobs_of_leftover(asking, logits, self.logprobs_mode, token_ids, left, plan.distributions.divisor)
         if not self.logprobs_mode.is_processed:
             return gather_logprobs(asking, logits, self.logprobs_mode, token_ids)
-        edited, edits = None, {}
+        edits: dict[str, Tensor] = {}
         if logits.is_cpu and not isinstance(batch, DraftPlaces):  # whose edits depend on drafts, too
             edits = batch.native_edits(allowed)
             edits = edits if asking.there is None else edits_of_rows(edits, asking.there)
-        else:
-            edited = batch.edited(logits, allowed)  # again, as a draw may overwrite what it is given
+        elif edited is None:
+            edited = batch.edited(logits, allowed)
         return processed_logprobs(
             asking,
             asking.of_batch(logits if edited is None else edited),
@@ -410,10 +415,7 @@ class Sampler:
             edits,
         )
 
-    def _kept_sets(
-        self, logits: Tensor, batch: SamplingBatch, allowed: Bitmask | None, status: Tensor, kept: KeptOfStep
-    ) -> KeptSets:
-        """Returns what was kept of the rows that ask, before the batch advances."""
-        # Again on a device, as a draw may overwrite what it is given.
-        edited = None if logits.is_cpu else batch.edited(logits, allowed)
-        return kept.sets(logits if edited is None else edited, status)
+    def _reads_edited_again(self, plan: StepPlan, left: Leftover | None, left_kept: Leftover | None) -> bool:
+        """Tells whether logprobs or states of a device are made of edited logits: its draw is not to overwrite them."""
+        is_reported = plan.asking is not None and left is None and self.logprobs_mode.is_processed
+        return is_reported or (plan.states is not None and left_kept is None)

@@ -277,6 +277,35 @@ class TestArguments:
             Sampler()(**{"logits": torch.zeros(1, 4), "batch": batch} | wrong)
         assert batch.position.tolist() == [0]
 
+    @pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+    def test_a_device_edits_once_whatever_is_asked_for(
+        self, mode: str, npu: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        params = [
+            *(SamplingParams(typical_p=0.9, seed=1), SamplingParams(top_k=5, logprobs=2, presence_penalty=0.5, seed=2)),
+            *(SamplingParams(top_k=5, kept=True, seed=3), SamplingParams(mirostat_tau=3.0, top_k=2000, seed=4)),
+        ]
+        logits = torch.randn(len(params), 4000, generator=torch.Generator().manual_seed(1))
+        outputs, edits = [], []
+        edited = SamplingBatch.edited
+
+        def noted(batch: SamplingBatch, *arguments: Any, **options: Any) -> Tensor | None:
+            edits.append(batch.device.type)
+            return edited(batch, *arguments, **options)
+
+        monkeypatch.setattr(SamplingBatch, "edited", noted)
+        for device in ("cpu", npu):
+            batch = SamplingBatch(4000, device)
+            batch.extend(params)
+            outputs.append(Sampler(mode)(logits.to(device), batch))
+        assert edits == ["npu"]
+        assert outputs[0].token_ids.tolist() == outputs[1].token_ids.tolist()
+        for output in outputs:
+            assert output.logprobs is not None
+            assert output.kept is not None
+        here, there = (output.logprobs.values.cpu() for output in outputs if output.logprobs is not None)
+        torch.testing.assert_close(here, there)
+
     def test_a_shard_of_another_kind(self) -> None:
         with pytest.raises(TypeError, match="Sampler: shard must be a VocabularyShard, got int 5"):
             Sampler(shard=5)  # type: ignore[arg-type]

@@ -130,6 +130,7 @@ class DeviceSteps:
         plan: DevicePlan = batch.plans[key]
         keys = DrawKeys(self._seeds[batch].split(batch)[0], batch.host.position)
 
+        is_edited[plan.gathered] = False  # each rank edits them as a whole
         own = self._own_parts(logits, batch, allowed, is_edited)
         kinds: tuple[CandidateRows | SegmentRows, ...] = (*plan.candidates, *plan.segments)
         parts = [part for kind in kinds for part in kind.parts()]
@@ -197,7 +198,7 @@ class DeviceSteps:
             if self._room is None or self._room.shape != (len(batch), batch.vocab_size):
                 self._room = logits.new_zeros(len(batch), batch.vocab_size)
             self._room[:, ids.start : ids.stop] = logits[:, : len(ids)]
-            edited = batch.edited(self._room, allowed)
+            edited = batch.edited(self._room, allowed, has_ranges=False)
             assert edited is not None, "rows are edited"
             parts[torch.float32] = part(edited[:, ids.start : ids.stop])
         return parts

@@ -15,6 +15,7 @@ from shard_ranks import on_threads, part_of, shards_of
 
 from ascend_sample import hostcann
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling.value_ranges import RangedRows
 from ascend_sample.sampling.vocabulary_parallel import Exchange, VocabularyShard
 
 
@@ -82,6 +83,27 @@ def test_samplers_that_share_a_batch(npu: str) -> None:
     (one, other), second = on_threads(2, run)
     assert [one, other] == second
     assert one == other
+
+
+@pytest.mark.parametrize("others", [0, 4])
+def test_ranges_are_found_in_whole_rows_alone(others: int, npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    apply = RangedRows.apply
+
+    def noted(rows: RangedRows, logits: torch.Tensor) -> None:
+        found.append(logits.shape[1])
+        apply(rows, logits)
+
+    monkeypatch.setattr(RangedRows, "apply", noted)
+    params = [SamplingParams(seed=row, typical_p=0.9) for row in range(4)]
+    params += [SamplingParams(seed=row, top_k=20, bad_ids=[3]) for row in range(others)]
+    logits = torch.randn(len(params), 64, generator=torch.Generator().manual_seed(1))
+    case = Case(logits.bfloat16(), params, [[]] * len(params), None, (32, 32), {})
+    expected, whole_steps = whole(case, device=npu), len(found)
+    found.clear()
+    for output in split(case, npu):
+        assert all(same(one, other) for one, other in zip(output.outputs, expected, strict=True))
+    assert found == [64] * (2 * whole_steps)
 
 
 # ---- processes ----
