@@ -228,7 +228,8 @@ def _advice_on(unknown: Mapping[str, object]) -> str:
 def _checked_mask(strategy: str, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
     if attention_mask is None:
         attention_mask = torch.ones_like(input_ids, dtype=torch.bool)
-    if not isinstance(attention_mask, Tensor) or attention_mask.dtype.is_floating_point:
+    is_tensor = isinstance(attention_mask, Tensor)
+    if not is_tensor or attention_mask.dtype.is_floating_point or attention_mask.dtype.is_complex:
         remedy = "Give True (1) at tokens and False (0) at padding."
         refuse_type(strategy, "attention_mask", "be a bool or int64 tensor", attention_mask, remedy)
     if attention_mask.shape != input_ids.shape:
@@ -260,6 +261,8 @@ def _checked_encoder(
         refuse_type(strategy, "encoder", "be a dict of tensors", encoder, "Give the encoder's inputs by name.")
     given = dict(encoder or {})
     for name, value in given.items():
+        if not isinstance(name, str):
+            refuse_type(strategy, "the name of an input of encoder", "be a str", name, "Name what the model takes.")
         if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(input_ids):
             rule, remedy = f"be a tensor [{len(input_ids)}, ...]", "Give one row for each prompt."
             refuse(strategy, f"encoder[{name!r}]", rule, show_with_type(value), remedy)

@@ -28,6 +28,8 @@ BAD = [
     ({"input_ids": IDS[0]}, ValueError, r"input_ids must be \[batch, length\] and not empty, got \[2\]"),
     ({"input_ids": IDS[:, :0]}, ValueError, r"input_ids must be \[batch, length\] and not empty, got \[2, 0\]"),
     ({"attention_mask": IDS.float()}, TypeError, "attention_mask must be a bool or int64 tensor"),
+    ({"attention_mask": IDS * 1j}, TypeError, "attention_mask must be a bool or int64 tensor"),
+    ({"encoder": {1: IDS}}, TypeError, "the name of an input of encoder must be a str, got int 1"),
     ({"attention_mask": IDS[:1]}, ValueError, r"attention_mask must have the shape of input_ids, \[2, 2\]"),
     (
         {"attention_mask": torch.tensor([[0, 0], [1, 1]])},
