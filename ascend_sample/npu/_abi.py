@@ -20,13 +20,6 @@ typedef struct aclOpExecutor aclOpExecutor;
 void *dlopen(const char *path, int flags);
 void *dlsym(void *handle, const char *name);
 char *dlerror(void);
-typedef struct {
-    const char *dli_fname;
-    void *dli_fbase;
-    const char *dli_sname;
-    void *dli_saddr;
-} Dl_info;
-int dladdr(const void *address, Dl_info *info);
 
 /* libascendcl.so */
 aclError aclInit(const char *config_path);

@@ -89,29 +89,22 @@ def find_runtime_symbol(name: str) -> Symbol:
 def _find(name: str, libraries: list[str]) -> Symbol:
     tried: list[str] = []
     for library in libraries:
-        found = _find_in(library, name)
-        if isinstance(found, Symbol):
-            return found
-        tried.append(f"{library} ({found})")
+        problem = _problem_with(library, name)
+        if problem is None:
+            return Symbol(name, library)
+        tried.append(f"{library} ({problem})")
     raise SymbolNotFoundError(
         f"{name} was not found in any of: {', '.join(tried)}. "
         "Install a CANN toolkit and operator package that have it and source their set_env.sh"
     )
 
 
-def _find_in(library: str, name: str) -> Symbol | str:
-    """Returns the function, or what is wrong with the library."""
+def _problem_with(library: str, name: str) -> str | None:
     # Asked of the loader itself: an attribute of a cffi library works for declared names only.
     handle = _loader.dlopen(os.fsencode(library), ffi.RTLD_LAZY)
     if handle == ffi.NULL:
         return _loader_message()
-    address = _loader.dlsym(handle, name.encode())
-    if address == ffi.NULL:
-        return "does not export it"
-    # The loader has also asked the libraries that this one needs: the one that exports the function is named.
-    information = ffi.new("Dl_info *")
-    is_known = _loader.dladdr(address, information) != 0 and information.dli_fname != ffi.NULL
-    return Symbol(name, os.fsdecode(ffi.string(information.dli_fname)) if is_known else library)
+    return None if _loader.dlsym(handle, name.encode()) != ffi.NULL else "does not export it"
 
 
 def _loader_message() -> str:

@@ -103,13 +103,6 @@ def test_first_library_that_has_the_function(broken_and_good: tuple[Path, Path])
     assert libraries.find_operator_symbol(FUNCTION) == libraries.Symbol(FUNCTION, str(good))
 
 
-def test_a_function_of_a_library_that_the_first_one_needs(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", str(cann / "own"))
-    install(custom_library(cann / "own"))
-    found = libraries.find_operator_symbol("strfmon")  # of the C library, which the mathematics library needs
-    assert Path(found.library).name.startswith(("libc.", "libc-"))
-
-
 def test_missing_function_says_where_it_was_looked_for(
     broken_and_good: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
