@@ -45,29 +45,29 @@ from ascend_sample.sampling.vocabulary_parallel.split_steps import SplitSteps
 class Sampler:
     """Draws the next token of every request of a batch, each from exactly the distribution that its parameters mean.
 
-    The algorithm, row by row:
+    The algorithm, row by row, numbered as in docs/sampling.md:
 
     1. Logits are converted to float32, and a NaN counts as -inf.
     2. Ids that the request bans (or does not allow, or that would stop it before ``min_tokens``) become -inf, and so do
-       those that the step's bitmask does not allow; its bias is added; repetition, presence and frequency penalties are
-       applied.
-    3. Temperature 0 takes the best logit, the lowest id among equals. Otherwise the weights are
-       exp((logit - maximum) / temperature).
-    4. Typical sampling, cutoffs of probabilities, mirostat, top-a, top-n-sigma and XTC keep a range of values each.
-    5. Top-k keeps the first k of the total order (value descending, id ascending); ``keep_ties`` keeps every logit that
+       those that the step's bitmask does not allow; its bias is added.
+    3. Repetition, presence and frequency penalties are applied.
+    4. Temperature 0 takes the best logit, the lowest id among equals. Otherwise y = (logit - maximum) / temperature.
+    5. Typical sampling, cutoffs of probabilities, mirostat, top-a, top-n-sigma and XTC keep a range of values each.
+    6. Top-k keeps the first k of the total order (value descending, id ascending); ``keep_ties`` keeps every logit that
        is equal to the k-th too.
-    6. Top-p keeps, in that order, until the sum of the normalised weights exceeds p.
-    7. Min-p drops weights below min_p times the largest.
-    8. The token is the argmax of weight / noise, where the noise is exponential and a function of the request's seed,
-       its position and the rank of the entry: an exact draw that no other row can change. Where no top-k ranks the
-       entries, a race of segments of the vocabulary and one of places in a segment are the same (docs/seeds.md).
+    7. The weights are exp(y), normalised over what is left.
+    8. Top-p keeps, in that order, until the sum of the normalised weights exceeds p.
+    9. Min-p drops weights below min_p times the largest.
+    10. The token is the argmax of weight / noise, where the noise is exponential and a function of the request's seed,
+        its position and the rank of the entry: an exact draw that no other row can change. Where no top-k ranks the
+        entries, a race of segments of the vocabulary and one of places in a segment are the same (docs/seeds.md).
 
     On which route a row takes these steps, `explain` tells. It is chosen on the host from what `SamplingBatch` knows
     there; no step waits for the device, but with ``host``.
 
     Args:
         logprobs_mode: which numbers are reported for requests that ask for logprobs.
-        keep_ties: see 4. Rows with top-k then take a slower route.
+        keep_ties: see 6. Rows with top-k then take a slower route.
         round_float32: on a device that has aclnnTopKTopPSample alone, which takes no float32, let it serve rows of
             float32 logits with top-k all the same: shifted by their maximum, divided by the temperature and rounded to
             float16. One launch instead of many, and no longer exact: docs/sampling.md says how far off.
