@@ -86,4 +86,6 @@ def startup_code() -> str:
 
 
 if __name__ == _STARTUP:
-    install(ctypes.CDLL("libascendcl.so", mode=ctypes.RTLD_GLOBAL))
+    runtime = ctypes.CDLL("libascendcl.so", mode=ctypes.RTLD_GLOBAL)
+    atexit.register(runtime.hostcann_write_report)  # an interrupt ends Python before hostcann's own exit
+    install(runtime)

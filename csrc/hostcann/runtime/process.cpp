@@ -90,3 +90,7 @@ const bool registered = [] {
 
 }  // namespace
 }  // namespace hostcann::runtime
+
+/// Writes the report as it is now: of a program that a signal may end once its interpreter has, as
+/// Python has itself ended by an interrupt that nobody caught.
+CANN_API void hostcann_write_report() { hostcann::runtime::write_report(0); }
