@@ -199,7 +199,9 @@ class NGramDrafter:
         >>> text = torch.tensor([[7, 1, 2, 3, 4, 1, 2]])
         >>> sampling = RowSampling([SamplingParams()], 8, text.device)
         >>> texts = Round(text, torch.tensor([7]), torch.tensor([6]), 6, 1, False, sampling)
-        >>> NGramDrafter().draft(None, texts)[0].tokens
+        >>> drafter = NGramDrafter()
+        >>> state = drafter.start(text, torch.ones(1, 7, dtype=torch.bool), {})
+        >>> drafter.draft(state, texts)[0].tokens
         tensor([[3, 4, 1, 2, 3, 4]])
     """
 
@@ -209,26 +211,32 @@ class NGramDrafter:
         self.longest = int(longest)
         self.shortest = int(shortest)
 
-    def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> None:
-        """Keeps nothing of the prompts, because a round brings the texts."""
+    def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> NGramDraftState:
+        """Keeps nothing of the prompts but their largest id, because a round brings the texts."""
+        return NGramDraftState(int(input_ids.where(attention_mask, 0).max()))
 
-    def draft(self, state: _Ranks | None, texts: Round) -> tuple[Draft, _Ranks]:
+    def draft(self, state: NGramDraftState, texts: Round) -> tuple[Draft, NGramDraftState]:
         """See `Drafter.draft`. A few operators find all matches of all sizes."""
         tokens, lengths, places = texts.tokens, texts.lengths, texts.sampling.places
-        capacity = tokens.shape[1]
+        capacity, ranks = tokens.shape[1], state.ranks
         longest = max(1, min(self.longest, capacity - 1))
-        if state is None or state.capacity != capacity:
-            state = _Ranks.of(capacity, longest, min(self.shortest, longest + 1), tokens.device)
+        if ranks is None or ranks.capacity != capacity:
+            ranks = _Ranks.of(capacity, longest, min(self.shortest, longest + 1), tokens.device)
         padded = torch.nn.functional.pad(tokens, (longest, 0), value=_NO_TOKEN)
         last = padded.gather(1, lengths[:, None] + places.first(longest))
         # What is before each place, as many tokens; before the text there are some that no last token is.
         is_same = padded.unfold(1, longest, 1)[:, :capacity] == last[:, None]
-        ranks = torch.where(is_same, state.of_same, state.of_other).amin(dim=2)
-        ranks.masked_fill_(places.first(capacity) >= lengths[:, None], state.least)
-        follows = ranks.amax(dim=1).remainder(capacity)
+        found = torch.where(is_same, ranks.of_same, ranks.of_other).amin(dim=2)
+        found.masked_fill_(places.first(capacity) >= lengths[:, None], ranks.least)
+        follows = found.amax(dim=1).remainder(capacity)
         period = (lengths - follows)[:, None]
         drafted = tokens.gather(1, follows[:, None] + places.first(texts.size) % period)
-        return Draft(drafted, torch.where(follows > 0, texts.wanted, places.first(1))), state
+        counts = torch.where(follows > 0, texts.wanted, places.first(1))
+        if state.largest >= texts.sampling.vocab_size:  # a prompt has tokens that the model reads and never says
+            is_said = drafted < texts.sampling.vocab_size
+            counts = torch.minimum(counts, torch.where(is_said, texts.size, places.first(texts.size)).amin(dim=1))
+            drafted = drafted.where(is_said, 0)
+        return Draft(drafted, counts), state._replace(ranks=ranks)
 
 
 class _Ranks(NamedTuple):
@@ -256,6 +264,18 @@ class _Ranks(NamedTuple):
         least = -capacity * (longest - shortest)
         of_other[0] = least
         return cls(capacity, places, of_other, least)
+
+
+class NGramDraftState(NamedTuple):
+    """Holds the state of an `NGramDrafter`.
+
+    Attributes:
+        largest: the largest id of the prompts.
+        ranks: what places are worth; None before the first draft.
+    """
+
+    largest: int
+    ranks: _Ranks | None = None
 
 
 def checked_drafter(strategy: str, drafter: object) -> Drafter:

@@ -16,8 +16,10 @@ from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.drafters import ModelDrafter, NGramDrafter, Round
 from ascend_sample.decoding.speculation.speculative import speculative_sample
+from ascend_sample.decoding.strategies.sampled import sample
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.speculation.test_speculative import MASK, PROMPTS
+from tests.decoding.table_models import random_table, table_model
 from tests.decoding.tiny_models import tiny_model
 
 SAMPLING = SamplingParams(temperature=0.9, top_k=6)
@@ -163,7 +165,9 @@ def test_n_grams_are_the_latest_and_longest_ones(longest: int, shortest: int) ->
     lengths = torch.randint(1, capacity - 1, (rows,), generator=generator)
     wanted = torch.randint(0, size + 1, (rows,), generator=generator)
     before = tokens.clone()
-    draft, _ = NGramDrafter(longest, shortest).draft(None, _texts(tokens, lengths, wanted, size))
+    drafter = NGramDrafter(longest, shortest)
+    state = drafter.start(tokens, torch.ones_like(tokens, dtype=torch.bool), {})
+    draft, _ = drafter.draft(state, _texts(tokens, lengths, wanted, size))
     assert tokens.equal(before)
     assert draft.probabilities is None
     assert draft.passes == 0
@@ -177,8 +181,33 @@ def test_n_grams_are_the_latest_and_longest_ones(longest: int, shortest: int) ->
 
 def test_n_grams_of_texts_that_are_shorter_than_any() -> None:
     tokens = torch.tensor([[4, 0], [4, 4]])
-    draft, _ = NGramDrafter(9, 3).draft(None, _texts(tokens, torch.tensor([1, 2]), torch.tensor([2, 2]), 2))
+    drafter = NGramDrafter(9, 3)
+    state = drafter.start(tokens, torch.ones_like(tokens, dtype=torch.bool), {})
+    draft, _ = drafter.draft(state, _texts(tokens, torch.tensor([1, 2]), torch.tensor([2, 2]), 2))
     assert draft.counts.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("params", [SamplingParams(temperature=0), SamplingParams(seed=5)])
+@pytest.mark.parametrize("rule", ["standard", "block", "match"])
+def test_n_grams_end_before_what_the_model_never_says(rule: Any, params: SamplingParams, device: str) -> None:
+    """Prompts may have tokens that a model reads alone: of an image, of an embedding that is larger than the head."""
+    table = random_table(20, seed=1)[:, :10].to(device)
+    prompts = torch.tensor([[15, 2, 3, 15, 2, 3, 15], [2, 19, 4, 2, 19, 4, 2], [1, 2, 1, 2, 1, 2, 1]], device=device)
+    model, given = table_model(table), {"params": params, "max_new_tokens": 9, "eos_token_id": ()}
+    output = speculative_sample(model, prompts, drafter=NGramDrafter(), rule=rule, **given)
+    if rule == "match" or params.temperature == 0:
+        assert output.to_lists() == sample(model, prompts, **given).to_lists()
+    assert int(output.sequences.max()) < 10
+
+
+def test_n_grams_of_tokens_that_the_model_never_says_by_hand() -> None:
+    tokens = torch.tensor([[1, 2, 12, 3, 1, 2, 0, 0], [1, 2, 3, 4, 1, 2, 0, 0], [12, 1, 12, 12, 1, 12, 0, 0]])
+    drafter, lengths = NGramDrafter(2), torch.tensor([6, 6, 6])
+    state = drafter.start(tokens, torch.ones_like(tokens, dtype=torch.bool), {})
+    draft, _ = drafter.draft(state, _texts(tokens, lengths, torch.tensor([4, 4, 4]), 4))
+    assert draft.counts.tolist() == [0, 4, 0]
+    assert draft.tokens[1].tolist() == [3, 4, 1, 2]
+    assert int(draft.tokens.max()) < 9
 
 
 def _texts(tokens: Tensor, lengths: Tensor, wanted: Tensor, size: int) -> Round:
