@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from ascend_sample._errors import check_bool, check_integer
-from ascend_sample.decoding.checks import has_methods
+from ascend_sample._errors import check_bool, check_integer, refuse, refuse_result
+from ascend_sample.decoding.checks import has_methods, name_of
 from ascend_sample.decoding.distributions import RowSampling, draw_from, raced
 from ascend_sample.decoding.model import StepModel, checked, decoded
 from ascend_sample.decoding.places import at_places
@@ -284,3 +284,33 @@ def checked_drafter(strategy: str, drafter: object) -> Drafter:
         return cast(Drafter, drafter)
     check_model(strategy, "drafter", drafter, "a StepModel or a Drafter")
     return ModelDrafter(cast(StepModel, drafter))
+
+
+def checked_draft(strategy: str, drafter: Drafter, draft: object, texts: Round) -> Draft:
+    """Returns what a drafter has proposed for a round, or raises unless it is a `Draft` of that many tokens.
+
+    On a CPU, where it costs nothing, it is also looked at which tokens and how many there are.
+    """
+    name, batch_size, remedy = f"drafter {name_of(drafter)}", len(texts.lengths), "See Draft."
+    if not isinstance(draft, Draft):
+        refuse_result(strategy, name, "return a Draft and the next state", draft, remedy)
+    vocab_size = texts.sampling.vocab_size
+    parts = (
+        ("tokens", draft.tokens, torch.int64, (batch_size, texts.size)),
+        ("counts", draft.counts, torch.int64, (batch_size,)),
+        ("probabilities", draft.probabilities, torch.float32, (batch_size, texts.size, vocab_size)),
+    )
+    for part, value, dtype, shape in parts:
+        if part == "probabilities" and value is None:
+            continue
+        if not isinstance(value, Tensor) or value.dtype != dtype or value.shape != shape:
+            refuse_result(strategy, name, f"return {part} {list(shape)} of {dtype}", value, remedy)
+    if draft.tokens.is_cpu:  # elsewhere the round would have to wait for an answer
+        for count in map(int, draft.counts.aminmax()):
+            if not 0 <= count <= texts.size:
+                refuse(strategy, name, f"return counts from 0 to {texts.size}", count, remedy)
+        for token in map(int, draft.tokens.aminmax() if texts.rule != "match" else ()):
+            if not 0 <= token < vocab_size:
+                rule = f"propose tokens of the model's vocabulary, 0 to {vocab_size - 1}"
+                refuse(strategy, "drafter", rule, token, "Draft with tokens that the model knows.")
+    return draft

@@ -24,7 +24,14 @@ from ascend_sample.decoding.request import CommonOptions, Request, check_positio
 from ascend_sample.decoding.row_params import check_generator
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft, judge_greedy_draft
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma, checked_gamma
-from ascend_sample.decoding.speculation.drafters import Drafter, ModelDrafter, ModelDraftState, Round, checked_drafter
+from ascend_sample.decoding.speculation.drafters import (
+    Drafter,
+    ModelDrafter,
+    ModelDraftState,
+    Round,
+    checked_draft,
+    checked_drafter,
+)
 from ascend_sample.decoding.speculation.matching import Verification, checked_rows, is_judged_there
 from ascend_sample.decoding.speculation.ragged_texts import RaggedTexts
 from ascend_sample.decoding.speculation.round_noise import RoundNoise
@@ -288,15 +295,9 @@ class _Run:
         given = Round(
             texts.tokens, texts.lengths, wanted, count, self.unseen, is_ragged, self.sampling, noise, self.rule
         )
-        draft, self.state = self.drafter.draft(self.state, given)
+        proposed, self.state = self.drafter.draft(self.state, given)
+        draft = checked_draft(STRATEGY, self.drafter, proposed, given)
         self.draft_passes += draft.passes
-        if draft.probabilities is not None:
-            self._check_vocabulary(draft.probabilities.shape[2])
-        if draft.tokens.is_cpu and self.rule != "match":  # elsewhere the round would have to wait for an answer
-            for token in map(int, draft.tokens.aminmax()):
-                if not 0 <= token < self.vocab_size:
-                    rule = f"propose tokens of the model's vocabulary, 0 to {self.vocab_size - 1}"
-                    refuse(STRATEGY, "drafter", rule, token, "Draft with tokens that the model knows.")
         return draft
 
     def _readable(self, drafted: Tensor) -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from ascend_sample.decoding import AdaptiveGamma, ModelDrafter, ModuleModel, NGramDrafter, speculative_sample
+from ascend_sample.decoding.speculation.acceptance import Draft
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.speculation.test_speculative import GREEDY, PROMPTS, Wrong
 from tests.decoding.tiny_models import tiny_model
@@ -113,3 +115,44 @@ BAD_PARTS = [
 def test_bad_parts_are_named(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+class Returns(NGramDrafter):
+    """Changes what it would propose."""
+
+    def __init__(self, change: Callable[[Draft], Any]) -> None:
+        super().__init__()
+        self.change = change
+
+    def draft(self, state: Any, texts: Any) -> Any:
+        draft, state = super().draft(state, texts)
+        return self.change(draft), state
+
+
+BAD_DRAFTS: list[tuple[Callable[[Draft], Any], type[Exception], str]] = [
+    (lambda it: None, TypeError, "return a Draft and the next state, got NoneType None"),
+    (tuple, TypeError, "return a Draft and the next state, got tuple"),
+    # These have once given other texts than the model's, without a word, to rows that want fewer drafts than others.
+    (lambda it: it._replace(tokens=it.tokens[:, :1]), ValueError, r"return tokens \[4, 2\] of .* \[4, 1\]"),
+    (lambda it: it._replace(tokens=it.tokens.repeat(1, 2)), ValueError, r"return tokens \[4, 2\] of .* \[4, 4\]"),
+    (lambda it: it._replace(tokens=it.tokens.int()), ValueError, r"return tokens .*, got a tensor of torch.int32"),
+    (lambda it: it._replace(counts=[1] * 4), TypeError, r"return counts \[4\] of torch.int64, got list"),
+    (lambda it: it._replace(counts=it.counts[:, None]), ValueError, r"return counts \[4\] of torch.int64, got a"),
+    # This one has run for ever.
+    (lambda it: it._replace(counts=it.counts * 0 - 1), ValueError, "return counts from 0 to 2, got -1"),
+    (lambda it: it._replace(counts=it.counts * 0 + 3), ValueError, "return counts from 0 to 2, got 3"),
+    (lambda it: it._replace(probabilities=torch.ones(4, 13)), ValueError, r"return probabilities \[4, 2, 13\] of"),
+    (lambda it: it._replace(probabilities=torch.ones(4, 2, 9)), ValueError, r"return probabilities \[4, 2, 13\] of"),
+    (lambda it: it._replace(probabilities=torch.ones(4, 2, 13).half()), ValueError, r"return probabilities .*, got a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD_DRAFTS)
+@pytest.mark.parametrize("rule", ["standard", "match"])
+def test_what_a_drafter_returns_is_checked(
+    rule: Any, change: Callable[[Draft], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=rf"^speculative_sample: drafter Returns must {message}.*\. [A-Z]"):
+        speculative_sample(
+            tiny_model(), PROMPTS, drafter=Returns(change), rule=rule, params=GREEDY, gamma=2, max_new_tokens=5
+        )
