@@ -49,10 +49,14 @@ class ModuleModel:
             called = self.module.forward if isinstance(self.module, torch.nn.Module) else self.module
             check_arguments("ModuleModel", "encoder", called, (input_ids,), encoder)
         mask = mask_of(input_ids, attention_mask)
-        order = tokens_first(mask)
-        history = TokenHistory(input_ids.gather(1, order), mask.sum(dim=1), encoder)
+        order, lengths = tokens_first(mask), mask.sum(dim=1)
+        # Columns that are padding everywhere may be more than the module can read.
+        empty = input_ids.shape[1] - int(lengths.max())
+        tokens = input_ids.gather(1, order)[:, : input_ids.shape[1] - empty]
+        history = TokenHistory(tokens, lengths, encoder)
         logits, hidden_states = self._run(history)
         if hidden_states is not None:
+            hidden_states = torch.nn.functional.pad(hidden_states, (0, 0, 0, empty))
             hidden_states = at_places(hidden_states, torch.argsort(order, dim=1))
         return StepOutput(at_places(logits, history.lengths[:, None] - 1).squeeze(1), history, hidden_states)
 

@@ -35,6 +35,23 @@ def test_a_module_sees_no_more_places_than_its_longest_row_has() -> None:
     assert found.to_lists()[1] == greedy_search(model, prompts[1:, 5:], max_new_tokens=16).to_lists()[0]
 
 
+def test_padding_in_every_row_needs_no_place() -> None:
+    """A table of 5 places, and prompts of at most 2 tokens in 8 columns."""
+    places = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
+    table = torch.randn(7, 7, generator=torch.Generator().manual_seed(0))
+    model = ModuleModel(lambda ids: (table[ids] + places[torch.arange(ids.shape[1])], table[ids]))
+    prompts, mask = torch.zeros(2, 8, dtype=torch.int64), torch.zeros(2, 8, dtype=torch.bool)
+    prompts[0, 2:4], prompts[1, 7] = torch.tensor([3, 4]), 5
+    mask[0, 2:4] = mask[1, 7] = True
+    padded = model.prefill(prompts, mask)
+    for row, alone in enumerate((model.prefill(prompts[:1, 2:4]), model.prefill(prompts[1:, 7:]))):
+        assert padded.logits[row].equal(alone.logits[0])
+        assert padded.hidden_states is not None
+        assert alone.hidden_states is not None
+        assert padded.hidden_states.shape == (2, 8, 7)
+        assert padded.hidden_states[row, mask[row]].equal(alone.hidden_states[0])
+
+
 def test_decode_after_reorder_and_ragged_rollback_equals_the_tokens_alone() -> None:
     model = ModuleModel(TinyCausal())
     cache = model.prefill(torch.tensor([[1, 2, 3], [4, 5, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])).cache
