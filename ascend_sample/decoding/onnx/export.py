@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ascend_sample._errors import refuse, refuse_type
 from ascend_sample.decoding.models.transformer_decoder import EncoderDecoder
+from ascend_sample.decoding.models.transformers_positions import most_positions
 from ascend_sample.decoding.onnx import interface
 from ascend_sample.decoding.onnx.graphs import DecoderGraph, EncoderGraph, decoder_example
 from ascend_sample.decoding.onnx.transformers_parts import DECODERS, Parts, is_supported, parts_of
@@ -82,6 +83,7 @@ def export_onnx(
         interface.DECODER_INPUTS,
         interface.DECODER_OUTPUTS,
         directory / interface.DECODER_FILE,
+        None if isinstance(model, EncoderDecoder) else most_positions(model),
     )
 
 
@@ -142,7 +144,9 @@ def _export(
     inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     path: Path,
+    most: int | None = None,
 ) -> None:
+    """Writes a graph, and in its file how many tokens a row may have at most."""
     with torch.no_grad(), _without_noise():
         program = torch.onnx.export(
             graph,
@@ -156,7 +160,10 @@ def _export(
         )
     weights = sum(parameter.numel() * parameter.element_size() for parameter in graph.parameters())
     # With dynamo=True there always is a program, which torch's annotation leaves open.
-    cast(torch.onnx.ONNXProgram, program).save(str(path), external_data=weights > LARGEST_SINGLE_FILE)
+    written = cast(torch.onnx.ONNXProgram, program)
+    if most is not None:
+        written.model.metadata_props[interface.MAX_POSITIONS] = str(most)
+    written.save(str(path), external_data=weights > LARGEST_SINGLE_FILE)
 
 
 @contextmanager

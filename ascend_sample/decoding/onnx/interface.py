@@ -20,6 +20,8 @@ DECODER_INPUTS: Final = (
 )
 DECODER_OUTPUTS: Final = ("logits", "new_self_keys", "new_self_values")
 MEMORY_OUTPUTS: Final = ("cross_keys", "cross_values", "memory_lengths")
+MAX_POSITIONS: Final = "max_positions"
+"""The name under which the decoder's file says how many tokens a row may have, where a table of positions ends."""
 ENCODER_FEATURES: Final = "encoder_input_features"
 """The name that `EncoderDecoderModel` gives the input of Whisper's encoder."""
 

@@ -93,6 +93,8 @@ class OnnxModel:
             found = tuple(value.name for value in session)
             if found != names:
                 refuse("OnnxModel", "directory", f"hold graphs with {list(names)}", list(found), "Use export_onnx.")
+        most = self.decoder.get_modelmeta().custom_metadata_map.get(interface.MAX_POSITIONS)
+        self.max_positions = None if most is None else int(most)
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, /, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`.
@@ -104,8 +106,9 @@ class OnnxModel:
             ValueError: the encoder's inputs have other names, or an input has no place that is not padding.
         """
         if self.encoder_inputs.get(ENCODER_MASK) == torch.bool and ENCODER_IDS in encoder:
-            mask = encoder.get(ENCODER_MASK)
-            encoder[ENCODER_MASK] = torch.ones_like(encoder[ENCODER_IDS]).bool() if mask is None else mask.bool()
+            ids = encoder[ENCODER_IDS]
+            encoder[ENCODER_MASK] = mask = mask_of(ids, encoder.get(ENCODER_MASK))
+            encoder[ENCODER_IDS] = ids.where(mask, 0)  # a masked id may be anything
         if sorted(encoder) != sorted(self.encoder_inputs):
             rule, remedy = f"have the names {sorted(self.encoder_inputs)}", "Use those of the export."
             refuse("OnnxModel", "encoder", rule, sorted(encoder), remedy)
@@ -119,13 +122,13 @@ class OnnxModel:
             refuse(
                 "OnnxModel", "encoder", "have a length of at least 1 in each row", lengths, "Leave out empty inputs."
             )
-        rows = torch.arange(len(input_ids))
+        rows = torch.arange(len(input_ids), device="cpu")
         empty = memory["cross_keys"][:, :, :0]
         cache = OnnxCache((empty, empty), torch.zeros_like(rows), rows, memory, rows)
         mask = mask_of(input_ids, attention_mask)
-        tokens = input_ids.where(mask, 0)  # a masked id may be anything
-        output = self.decode(tokens.gather(1, tokens_first(mask)), cache)
-        lengths = mask.sum(dim=1)
+        tokens, lengths = input_ids.where(mask, 0), mask.sum(dim=1)
+        width = int(lengths.max())  # columns that are padding everywhere might have no position
+        output = self.decode(tokens.gather(1, tokens_first(mask)[:, :width]), cache)
         logits = at_places(output.logits, lengths[:, None] - 1).squeeze(1)
         return StepOutput(logits, self.rollback(output.cache, lengths))
 
@@ -147,7 +150,7 @@ class OnnxModel:
             cache,
             keys_values=tuple(keys_values),
             lengths=cache.lengths + tokens.shape[1],
-            beam_index=torch.arange(len(tokens)),
+            beam_index=torch.arange(len(tokens), device="cpu"),
         )
         return StepOutput(torch.from_numpy(logits).to(tokens.device), grown)
 

@@ -118,6 +118,36 @@ class TestOnOnnxruntime:
         assert ended > 5
         assert unfinished > 5
 
+    def test_the_last_position_is_known(self, pair: tuple[str, Any, Any]) -> None:
+        """What needs more is refused before the model is called; columns that are padding everywhere need none."""
+        kind, model, exported = pair
+        most = exported.max_positions
+        assert most == model.max_positions == (None if kind == "t5" else 96)
+        if most is None:
+            return
+        mask = torch.zeros(2, most + 4, dtype=torch.bool)
+        mask[0, 3:5] = mask[1, -1] = True
+        given: dict[str, Any] = {"attention_mask": mask, "encoder": encoder_inputs(kind, 2), "eos_token_id": ENDS}
+        expected, found = (
+            greedy_search(one, mask.long() * START, max_new_tokens=most - 1, **given).to_lists()
+            for one in (model, exported)
+        )
+        assert found == expected
+        with pytest.raises(ValueError, match=r"^greedy_search: max_new_tokens must need at most the 96 positions of"):
+            greedy_search(exported, mask.long() * START, max_new_tokens=most, **given)
+
+    def test_torchs_default_device_changes_nothing(self, pair: tuple[str, StepModel, StepModel]) -> None:
+        kind, _, exported = pair
+        given: dict[str, Any] = {"encoder": encoder_inputs(kind, 2), "eos_token_id": ENDS}
+        start = torch.full((2, 1), START)
+        expected = beam_search(exported, start, max_new_tokens=5, num_beams=2, **given).to_lists()
+        torch.set_default_device("meta")
+        try:
+            found = beam_search(exported, start, max_new_tokens=5, num_beams=2, **given).to_lists()
+        finally:
+            torch.set_default_device(None)
+        assert found == expected
+
     def test_greedy_is_torchs(self, pair: tuple[str, StepModel, StepModel]) -> None:
         texts = set()
         for rows, seed in batches():
@@ -146,13 +176,14 @@ def batches() -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("kind", ["bart", "marian", "t5"])
 def test_the_encoders_mask_may_be_anything_that_transformers_takes(kind: str) -> None:
-    """None, integers, padding on the left, holes."""
+    """None, integers, padding on the left, holes; and what it hides is no token at all."""
     ids, start = torch.tensor([[5, 6, 7], [8, 9, 4]]), torch.full((2, 1), START)
     masks = [[[1, 1, 1], [1, 1, 1]], [[0, 1, 1], [0, 0, 1]], [[1, 0, 1], [0, 1, 0]], [[1, 0, 0], [1, 1, 0]]]
     for mask in (None, *map(torch.tensor, masks)):
         given_mask = {} if mask is None else {"encoder_attention_mask": mask}
+        visible = ids if mask is None else ids.where(mask != 0, -100)
         expected, found = (
-            model.prefill(start, encoder_input_ids=ids, **given_mask).logits
+            model.prefill(start, encoder_input_ids=visible, **given_mask).logits
             for model in models_of(tiny_transformer(kind))
         )
         torch.testing.assert_close(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
