@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, EncoderDecoder
 
 
-def random_decoder(seed: int = 0, **changes: int | float | bool) -> Decoder:
+def random_decoder(seed: int = 0, **changes: int | float | bool | str) -> Decoder:
     """A small `Decoder` whose weights, biases and norms included, are far from their initial values."""
     config = {"vocab_size": 17, "hidden_size": 12, "heads": 3, "layers": 2, "memory_size": 10, "initial_steps": 2}
     decoder = Decoder(DecoderConfig(**{**config, **changes})).eval()

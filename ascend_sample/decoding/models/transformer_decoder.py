@@ -232,11 +232,11 @@ class Decoder(LayeredDecoder):
     def _encode_steps(self, steps: Tensor) -> Tensor:
         """Returns sines and cosines, float32 [..., hidden_size], of int64 steps, the first of which is 1."""
         half = self.config.hidden_size // 2
+        each = torch.arange(half, device=steps.device, dtype=torch.float32)
         if self.config.positions == "interleaved":
-            angles = (steps - 1)[..., None] * LONGEST_WAVELENGTH ** -(torch.arange(half, device=steps.device) / half)
+            angles = (steps - 1)[..., None] * LONGEST_WAVELENGTH ** -(each / half)
             return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
-        exponents = torch.arange(half, device=steps.device) / (half - 1)
-        angles = steps[..., None] * LONGEST_WAVELENGTH**-exponents
+        angles = steps[..., None] * LONGEST_WAVELENGTH ** -(each / (half - 1))
         return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
     def _check_memory(self, input_ids: Tensor, memory: Tensor, lengths: Tensor | None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -94,6 +95,20 @@ def check_positions() -> None:
 
 def test_embedding_and_positions_by_hand() -> None:
     check_positions()
+
+
+@pytest.mark.parametrize("positions", ["halves", "interleaved"])
+def test_positions_are_float32_whatever_torchs_default_is(positions: Any) -> None:
+    decoder = random_decoder(positions=positions)
+    steps = torch.arange(1, 400)
+    expected = decoder._encode_steps(steps)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        found = decoder._encode_steps(steps)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.dtype == torch.float32
+    assert found.equal(expected)
 
 
 def check_long_memory() -> None:
