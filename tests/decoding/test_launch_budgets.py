@@ -48,12 +48,6 @@ DRAWS = ("sample, top", "sample, no filter", "beam_sample", "speculative_sample,
 
 
 @pytest.fixture
-def counting(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
-
-
-@pytest.fixture
 def waits_of_one_read(counting: None, npu: str) -> int:
     value = torch.ones(1, device=npu)
     with hostcann.profile() as counters:

@@ -22,7 +22,7 @@ from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.planting import Trap, noticed
-from tests.decoding.strategies.test_loop import counted, skip_beside_a_real_cann, waits_of_one_read
+from tests.decoding.strategies.test_loop import counted, waits_of_one_read
 from tests.decoding.table_models import table_model
 from tests.decoding.tiny_transformers import START, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
 
@@ -239,8 +239,7 @@ def test_what_is_known_at_the_end_alone_is_not_streamed(name: str, listener: Any
 
 
 @pytest.mark.parametrize("name", ["greedy_search", "contrastive_search"])
-def test_a_step_is_read_once_for_all_streamers_and_not_for_a_function(npu: str, name: str) -> None:
-    skip_beside_a_real_cann()
+def test_a_step_is_read_once_for_all_streamers_and_not_for_a_function(counting: None, npu: str, name: str) -> None:
     listeners: tuple[tuple[Callable[[], Any], int], ...] = (
         (lambda: None, 0),
         (lambda: lambda tokens, counts: None, 0),

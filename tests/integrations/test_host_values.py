@@ -191,6 +191,7 @@ class TestFacts:
         assert present > 100
 
 
+@pytest.mark.usefixtures("counting")
 class TestDevice:
     """What a step launches and moves on the device, and that it waits for nothing."""
 
@@ -207,11 +208,6 @@ class TestDevice:
         assert counters.copies.get("d2h", 0) == 0
         moved = counters.totals.read + counters.totals.written
         return ids.cpu(), moved / logits.nbytes, counters
-
-    @pytest.fixture(autouse=True)
-    def _emulated(self, npu: str) -> None:
-        if not hostcann.is_active():
-            pytest.skip("the emulated device counts, a real one does not")
 
     def test_top_k_moves_a_few_times_the_logits(self) -> None:
         top_k = torch.full((self.ROWS,), 50, dtype=torch.int32).npu()

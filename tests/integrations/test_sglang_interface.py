@@ -96,9 +96,9 @@ def test_min_p_is_applied_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("largest", "is_sorted"), [(20, False), (None, True), (1500, True)])
-def test_a_bound_of_all_top_k_saves_the_sort_on_a_device(npu: str, largest: int | None, is_sorted: bool) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_a_bound_of_all_top_k_saves_the_sort_on_a_device(
+    counting: None, npu: str, largest: int | None, is_sorted: bool
+) -> None:
     sampler, columns = adapter.sampler_class(PlainSampler)(), 1400
     logits = torch.randn(ROWS, columns, generator=torch.Generator().manual_seed(1))
     values = info(
@@ -298,9 +298,7 @@ def stepped(kind: type[Any], device: str) -> list[tuple[list[int], Any]]:
     return [*found, drawn(info, device, 2)]
 
 
-def test_what_requests_ask_for_is_known_on_the_host(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_what_requests_ask_for_is_known_on_the_host(counting: None, npu: str) -> None:
     noting, plain = batch_info(), batch_info()
     adapter.note_host_values(noting, lambda: True)
     adapter.note_host_values(noting, lambda: True)
@@ -313,9 +311,7 @@ def test_what_requests_ask_for_is_known_on_the_host(npu: str) -> None:
         assert "aclnnSort" in slow.launches
 
 
-def test_nodes_of_drafts_take_the_routes_of_their_requests(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_nodes_of_drafts_take_the_routes_of_their_requests(counting: None, npu: str) -> None:
     kind = batch_info()
     adapter.note_host_values(kind, lambda: True)
     rows = len(REQUESTS) * 3

@@ -406,11 +406,15 @@ class TestDevices:
         [(SAMPLING, 7, 1), ({**SAMPLING, "top_k": 0, "top_p": 1.0}, 14, 1), ({"do_sample": False}, 2, 0)],
     )
     def test_what_a_draw_costs_a_device(
-        self, npu: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], launches: int, copies: int
+        self,
+        counting: None,
+        npu: str,
+        monkeypatch: pytest.MonkeyPatch,
+        settings: dict[str, Any],
+        launches: int,
+        copies: int,
     ) -> None:
         """The host makes the noise, and what the rows ask for is sent once: nothing waits beyond transformers' loop."""
-        if not hostcann.is_active():
-            pytest.skip("the emulated device counts, a real one does not")
         settings = {"max_new_tokens": 10, "pad_token_id": PAD, **settings, "eos_token_id": []}
         model = make_model("llama").to(npu)
         given = {name: tensor.to(npu) for name, tensor in padded(prompts()).items()}
@@ -438,10 +442,8 @@ class TestDevices:
         ("parameters", "launches"), [({"top_k": 50}, 8), ({"temperature": 0.8, "top_k": 50, "top_p": 0.9}, 10)]
     )
     def test_what_is_kept_costs_a_device_few_launches(
-        self, npu: str, parameters: dict[str, Any], launches: int
+        self, counting: None, npu: str, parameters: dict[str, Any], launches: int
     ) -> None:
-        if not hostcann.is_active():
-            pytest.skip("the emulated device counts, a real one does not")
         processor, logits = SamplingLogitsProcessor(**parameters), torch.randn(4, 32000).to(npu)
         processor(None, logits)
         with hostcann.profile() as counted:

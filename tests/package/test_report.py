@@ -73,9 +73,7 @@ def test_tokens_that_are_not_the_cpus_fail(monkeypatch: pytest.MonkeyPatch, caps
     assert "may differ" in capsys.readouterr().out
 
 
-def test_what_a_step_calls_is_counted(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_what_a_step_calls_is_counted(counting: None, npu: str) -> None:
     few = report.look_at_step({"temperature": 0.0}, npu, (2, 300), SHORT)
     more = report.look_at_step({"top_k": 20, "repetition_penalty": 1.2}, npu, (2, 300), SHORT)
     assert few.launches is not None

@@ -97,13 +97,6 @@ def sent(counted: hostcann.Profile) -> int:
     return counted.copied_bytes.get("h2d", 0)
 
 
-@pytest.fixture
-def counting_npu(npu: str) -> str:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
-    return npu
-
-
 ROW_BYTES = 8 * 3 + 4 * 6 + 4
 """A changed row: seed, position and its number; six floats; top-k."""
 MIXED = (
@@ -116,7 +109,7 @@ MIXED = (
 )
 
 
-def test_a_step_never_waits_for_the_device(counting_npu: str) -> None:
+def test_a_step_never_waits_for_the_device(counting: None) -> None:
     batch = SamplingBatch(64, "npu", capacity=2)
     logits = torch.randn(24, 64).npu()
     tokens = torch.randint(0, 64, (24,)).npu()
@@ -134,7 +127,7 @@ def test_a_step_never_waits_for_the_device(counting_npu: str) -> None:
     assert sent(counted) > 0
 
 
-def test_a_step_without_changes_sends_nothing(counting_npu: str) -> None:
+def test_a_step_without_changes_sends_nothing(counting: None) -> None:
     batch = SamplingBatch(64, "npu")
     batch.extend([*MIXED * 2], [[1, 2]] * 12)
     logits, tokens = torch.randn(12, 64).npu(), torch.randint(0, 64, (12,)).npu()
@@ -163,7 +156,7 @@ def test_a_step_without_changes_sends_nothing(counting_npu: str) -> None:
     ],
 )
 def test_a_change_sends_the_rows_that_change(
-    counting_npu: str, count: int, change: Callable[[SamplingBatch], Any], rows: int
+    counting: None, count: int, change: Callable[[SamplingBatch], Any], rows: int
 ) -> None:
     batch = SamplingBatch(64, "npu", capacity=2048)
     batch.extend([SamplingParams(seed=seed) for seed in range(count - 2)])
@@ -178,7 +171,7 @@ def test_a_change_sends_the_rows_that_change(
     assert sent(counted) == rows * ROW_BYTES
 
 
-def test_a_processed_row_sends_its_ids_and_not_the_vocabulary(counting_npu: str) -> None:
+def test_a_processed_row_sends_its_ids_and_not_the_vocabulary(counting: None) -> None:
     batch = SamplingBatch(100_000, "npu", capacity=64)
     batch.extend([SamplingParams()] * 20)
     batch.flush()
@@ -188,7 +181,7 @@ def test_a_processed_row_sends_its_ids_and_not_the_vocabulary(counting_npu: str)
     assert sent(counted) < 300
 
 
-def test_growth_copies_rows_a_constant_number_of_times(counting_npu: str) -> None:
+def test_growth_copies_rows_a_constant_number_of_times(counting: None) -> None:
     batch = SamplingBatch(8, "npu", capacity=1)
     with hostcann.profile() as counted:
         for seed in range(256):

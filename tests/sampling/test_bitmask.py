@@ -173,9 +173,7 @@ def test_logits_and_bitmask_stay_as_they_are(device: str) -> None:
     assert torch.equal(bitmask, before[1])
 
 
-def test_a_bitmask_of_the_cpu_is_copied_and_nobody_waits(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_a_bitmask_of_the_cpu_is_copied_and_nobody_waits(counting: None, npu: str) -> None:
     logits, bitmask = logits_of(len(KINDS), torch.float32).to(npu), packed(some_allowed(len(KINDS)))
     batch = batch_of(requests(), npu)
     sampler = Sampler()

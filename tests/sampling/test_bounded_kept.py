@@ -40,10 +40,8 @@ def test_a_bound_empties_what_is_larger(max_kept: int, device: str) -> None:
 
 
 @pytest.mark.parametrize(("some", "launches"), [(False, 34), (True, 41)])
-def test_a_bound_lets_a_device_step_wait_for_nothing(npu: str, some: bool, launches: int) -> None:
+def test_a_bound_lets_a_device_step_wait_for_nothing(counting: None, npu: str, some: bool, launches: int) -> None:
     """The launches are those beside a step without kept sets."""
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
     counts = []
     for asks in (False, True):
         params = [params_of(top_k=50, top_p=0.9, temperature=0.7, kept=asks and not (some and row)) for row in range(8)]
@@ -59,9 +57,7 @@ def test_a_bound_lets_a_device_step_wait_for_nothing(npu: str, some: bool, launc
     assert counts[1] - counts[0] == launches, counts
 
 
-def test_without_a_bound_a_device_step_waits_once(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_without_a_bound_a_device_step_waits_once(counting: None, npu: str) -> None:
     batch, logits = new_batch([params_of(top_k=50)], 3000, npu), rows_of(1, 3000).to(npu)
     with hostcann.profile() as counted:
         Sampler()(logits, batch)

@@ -12,7 +12,6 @@ import torch
 from state_rows import EXACT, new_batch, requests, rows_of, states_of
 from torch import Tensor
 
-from ascend_sample import hostcann
 from ascend_sample.decoding.row_params import all_but_draw_fields
 from ascend_sample.sampling import (
     RowStatus,
@@ -305,8 +304,6 @@ def test_who_cannot_serve_them_says_so() -> None:
 
 
 def cost_of(monkeypatch: pytest.MonkeyPatch, rows: list[SamplingParams]) -> dict[str, Any]:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
     monkeypatch.setitem(step_costs.BUDGETS, "states", step_costs.Budget(0, 0, tuple(rows)))
     return step_costs.measured("states", 8, 32000, torch.bfloat16)
 
@@ -326,7 +323,7 @@ def test_launches_beside_those_of_a_step_without(
     fields: dict[str, float],
     others: int,
     launches: int,
-    npu: str,
+    counting: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = SamplingParams(seed=1, temperature=0.7, **filters)

@@ -67,9 +67,7 @@ def test_logits_on_the_cpu_are_sampled_where_they_are() -> None:
     check_equal(Sampler(host=True)(logits, make_batch()), Sampler()(logits, make_batch()), "cpu")
 
 
-def test_it_launches_nothing_and_waits_for_blocks(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_it_launches_nothing_and_waits_for_blocks(counting: None, npu: str) -> None:
     batch, sampler = SamplingBatch(VOCAB_SIZE), Sampler(host=True)
     batch.extend([SamplingParams(seed=row) for row in range(ROWS)])
     logits = torch.zeros(ROWS, VOCAB_SIZE, dtype=torch.bfloat16, device=npu)

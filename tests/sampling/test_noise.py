@@ -105,9 +105,7 @@ def test_published_vectors(device: str, counter: tuple[int, ...], key: tuple[int
     assert distance_in_ulp(noise, exact_of([words])).max() < 2.5
 
 
-def test_a_device_makes_it_in_few_launches(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_a_device_makes_it_in_few_launches(counting: None, npu: str) -> None:
     seeds, positions = (each.to(npu) for each in seeds_and_positions(20))
     with hostcann.profile() as counted:
         exponential_noise(seeds, positions, 50)

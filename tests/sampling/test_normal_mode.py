@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ascend_sample import hostcann, top_k_top_p_sample_v2, use_backend
+from ascend_sample import top_k_top_p_sample_v2, use_backend
 from ascend_sample.integrations._rows import UniformRows
 from ascend_sample.npu import scratch
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
@@ -136,9 +136,7 @@ def test_a_sampler_keeps_no_batch(device: str) -> None:
     assert [tensor() for tensor in tensors] == [None, None]
 
 
-def test_the_memory_of_a_batch_is_given_back(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts its blocks, a real one does not")
+def test_the_memory_of_a_batch_is_given_back(counting: None, npu: str) -> None:
 
     def memory() -> int:
         torch.npu.synchronize()

@@ -49,9 +49,7 @@ def test_each_group_gets_its_own(device: str, is_known: bool, purpose: Purpose) 
         assert torch.equal(noise.cpu(), exponential_noise(seeds, positions, group.lanes, purpose=purpose))
 
 
-def test_on_an_npu_it_is_one_copy_and_no_launch(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_on_an_npu_it_is_one_copy_and_no_launch(counting: None, npu: str) -> None:
     made, keys, _ = groups(npu)
     with hostcann.profile() as counted:
         noise_of_groups(made, None, keys, Purpose.DRAW)

@@ -138,9 +138,7 @@ def test_planted_faults_of_ranked_rows_show(npu: str, fault: str) -> None:
 
 
 @pytest.mark.parametrize(("only_top_k", "calls"), [(True, 1), (False, 2)])
-def test_ranked_rows_alone_are_one_call_of_the_operator(npu: str, only_top_k: bool, calls: int) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_ranked_rows_alone_are_one_call_of_the_operator(counting: None, npu: str, only_top_k: bool, calls: int) -> None:
     step = StaticStep(4, 512, torch.bfloat16, npu, largest_k=50, only_top_k=only_top_k)
     with hostcann.profile() as counted:
         step.run()
@@ -265,9 +263,7 @@ def test_edited_logits(device: str) -> None:
     assert step.token_ids[:1].tolist() == [1]
 
 
-def test_a_step_is_one_copy_and_one_replay(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_a_step_is_one_copy_and_one_replay(counting: None, npu: str) -> None:
     step, batch = StaticStep(4, 512, torch.bfloat16, npu), SamplingBatch(512, npu)
     batch.extend([SamplingParams(**kind, seed=1) for kind in KINDS[2:6]])
     graph = captured(step)

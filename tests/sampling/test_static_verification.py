@@ -202,9 +202,7 @@ def test_requests_with_fewer_drafts(device: str, rule: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "copies", "launches"), [("match", {"h2d": 1}, {}), ("standard", {"h2d": 2}, {"aclnnInplaceCopy": 2})]
 )
-def test_nobody_waits(npu: str, rule: str, copies: dict[str, int], launches: dict[str, int]) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_nobody_waits(counting: None, npu: str, rule: str, copies: dict[str, int], launches: dict[str, int]) -> None:
     step, batch = StaticVerification(4, 2, 512, torch.bfloat16, npu, rule=rule), SamplingBatch(512, npu)
     batch.extend([SamplingParams(**kind, seed=1) for kind in KINDS[2:6]])
     graph = captured(step)

@@ -19,12 +19,6 @@ from ascend_sample import hostcann
 from tests.support.warm_python import run_warm
 
 
-@pytest.fixture
-def counting(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
-
-
 def check(name: str, cost: dict[str, Any], times: int = 1) -> None:
     budget = BUDGETS[name]
     assert cost["launches"] <= times * budget.launches, (name, cost)

@@ -80,10 +80,8 @@ def test_keys_count_however_much_noise_that_is(npu: str, knows: bool, monkeypatc
     assert tokens_with(of_rows, given(npu, of_rows, keys(), knows), False, keys()).tolist() == wanted()
 
 
-def test_groups_are_placed_by_copies_alone(npu: str) -> None:
+def test_groups_are_placed_by_copies_alone(counting: None, npu: str) -> None:
     """Rows of several routes: no launch looks up, converts or fills parameters, and none looks for statuses."""
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
     of_rows = logits().to(npu)
     parameters = given(npu, of_rows, keys(), knows=True)
     tokens_with(of_rows, parameters, False, keys())

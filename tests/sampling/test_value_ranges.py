@@ -16,7 +16,6 @@ from oracle import excludes, near_entropy, near_ranges
 from torch import Tensor
 from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarper
 
-from ascend_sample import hostcann
 from ascend_sample.decoding.row_params import all_but_draw_fields
 from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, StaticStep, value_ranges
 from ascend_sample.sampling.reference import keep_range, process_row, target_distribution
@@ -330,11 +329,9 @@ COSTS |= {"typical": (18, 9), "all": (54, 9)}
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", COSTS)
 def test_launches_beside_those_of_a_step_without(
-    name: str, dtype: torch.dtype, more: dict[str, float], npu: str, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, more: dict[str, float], counting: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Float32 logits are copied, and those of another dtype are converted anyway; a temperature divides once more."""
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
     singles = ("epsilon", "top-a", "xtc", "eta", "top-n-sigma", "typical")
     fields = {key: number for each in (singles if name == "all" else (name,)) for key, number in FILTERS[each].items()}
     (launches, memory), costs = COSTS[name], []
@@ -350,9 +347,7 @@ def test_launches_beside_those_of_a_step_without(
     assert costs[1]["memory"] <= (4 * memory + marks) * step_costs.ROUNDING
 
 
-def test_a_launch_more_where_rows_ask_for_different_deviations(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not hostcann.is_active():
-        pytest.skip("the emulated device counts, a real one does not")
+def test_a_launch_more_where_rows_ask_for_different_deviations(counting: None, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = []
     for sigmas in ((0.0,), (1.0,), (1.0, 2.0)):
         rows = tuple(SamplingParams(seed=1, top_n_sigma=each) for each in sigmas)

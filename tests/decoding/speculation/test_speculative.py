@@ -263,9 +263,9 @@ def test_a_row_without_any_token_to_draw_is_named() -> None:
 
 @pytest.mark.parametrize("params", [SamplingParams(seed=1, top_p=0.9), GREEDY], ids=["drawn", "greedy"])
 @pytest.mark.parametrize("gamma", [0, 2])
-def test_a_round_waits_for_the_device_once_and_sends_noise_alone(npu: str, gamma: int, params: SamplingParams) -> None:
-    if not hostcann.is_active():
-        pytest.skip("hostcann counts; a real CANN does not")
+def test_a_round_waits_for_the_device_once_and_sends_noise_alone(
+    counting: None, npu: str, gamma: int, params: SamplingParams
+) -> None:
     tables = random_table(1)[None].to(npu)
     counted = []
     for most in (7, 19):
