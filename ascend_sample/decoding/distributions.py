@@ -23,7 +23,7 @@ class RowSampling:
     """How each row of a batch is sampled: by the parameters and the seed of its request, on the device of its logits.
 
     Args:
-        params: one for each row; only `row_params.DRAW_FIELDS` count.
+        params: one for each row; only the fields of a distribution and of a draw count.
         vocab_size: how many columns the logits have.
         device: where they are.
         generator: where the seeds of rows without one come from, on the CPU; None is torch's default one.

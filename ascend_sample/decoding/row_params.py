@@ -12,9 +12,6 @@ from ascend_sample.sampling import SamplingParams
 from ascend_sample.sampling.fields import Stage
 from ascend_sample.sampling.params import fields_of
 
-DRAW_FIELDS = fields_of(Stage.DISTRIBUTION, Stage.DRAW)
-"""The fields of `SamplingParams` whose meaning does not depend on the tokens before."""
-
 
 def checked_params(
     request: Request,

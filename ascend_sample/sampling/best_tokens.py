@@ -113,14 +113,6 @@ def all_log_probs(logits: Tensor, softmax_smoothing: float) -> Tensor:
     return log_probs_below(differences, _log_sum(logits, softmax_smoothing, differences))
 
 
-def log_prob_of_best(logits: Tensor, softmax_smoothing: float) -> Tensor:
-    """Returns each row's largest log-probability, float32 [rows, 1]: all that a device may round otherwise than a CPU.
-
-    It is a function of the row alone, whatever the batch is.
-    """
-    return best_tokens(logits, 1, softmax_smoothing)[0]
-
-
 def log_probs_below(differences: Tensor, log_sum: Tensor) -> Tensor:
     """Returns log-probabilities, float32 [rows, n], in place of how far entries are from their row's best.
 
