@@ -7,7 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from runtime_programs import LIBRARY, PRELUDE, clean_environment
+from activation_programs import LIBRARY, clean_environment
+from runtime_programs import PRELUDE
 
 HCCL = LIBRARY.with_name("libhccl.so")
 RANKS = """

@@ -4,16 +4,15 @@ A program's text may use `acl` (the library, statuses unchecked), `ok` (calls it
 (checks the status and that the message names what it must) and whatever else PRELUDE defines.
 """
 
-import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
-import ascend_sample
-from ascend_sample.hostcann._home import PACKAGE_HOME
+from activation_programs import LIBRARY, clean_environment
 
-LIBRARY = PACKAGE_HOME / "lib64" / "libascendcl.so"
+import ascend_sample
+
 SOURCES = Path(ascend_sample.__file__).parent.parent / "csrc"
 
 PRELUDE = """
@@ -85,16 +84,6 @@ def start():
     ok("aclInit", None)
     ok("aclrtSetDevice", 0)
 """
-
-
-def clean_environment(**variables: str) -> dict[str, str]:
-    """The environment without what an active hostcann has put into it."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("HOSTCANN_", "ASCEND_")) and name != "LD_LIBRARY_PATH"
-    }
-    return kept | variables
 
 
 def run(program: str, *, library: Path = LIBRARY, **variables: str) -> subprocess.CompletedProcess[str]:

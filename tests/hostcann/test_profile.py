@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from activation_programs import LIBRARY, needs_torch_npu, output, python, variables_of_run, warm
+from activation_programs import needs_hostcann, needs_torch_npu, output, python, variables_of_run, warm
 
 from ascend_sample.hostcann._lines import is_of_a_library
 from ascend_sample.hostcann._profile import NO_LINE, Activity, Profile, Totals
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
+pytestmark = needs_hostcann
 
 PROGRAM = """\
 import torch

@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from activation_programs import LIBRARY, clean_environment, needs_torch_npu
+from activation_programs import clean_environment, needs_hostcann, needs_torch_npu
 from test_profile import PROGRAM, profile_of, profiled
 
 from ascend_sample.hostcann import __main__ as hostcann_cli
 from ascend_sample.hostcann._profile import show_bytes
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
+pytestmark = needs_hostcann
 
 
 @needs_torch_npu

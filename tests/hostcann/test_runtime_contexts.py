@@ -1,9 +1,10 @@
 """Contexts, errors and graphs at the C level."""
 
 import pytest
-from runtime_programs import LIBRARY, check
+from activation_programs import needs_hostcann
+from runtime_programs import check
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
+pytestmark = needs_hostcann
 
 
 def test_calls_before_aclinit_and_without_a_context_are_refused():

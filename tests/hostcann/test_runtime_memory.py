@@ -3,9 +3,10 @@
 import signal
 
 import pytest
-from runtime_programs import LIBRARY, check, run
+from activation_programs import needs_hostcann
+from runtime_programs import check, run
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
+pytestmark = needs_hostcann
 
 
 def test_what_was_written_is_read_back():

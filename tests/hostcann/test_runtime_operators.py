@@ -5,9 +5,10 @@ import shutil
 import subprocess
 
 import pytest
-from runtime_programs import LIBRARY, SOURCES, clean_environment
+from activation_programs import LIBRARY, clean_environment, needs_hostcann
+from runtime_programs import SOURCES
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
+pytestmark = needs_hostcann
 
 
 OPERATOR_PROGRAM = r"""

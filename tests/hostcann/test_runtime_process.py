@@ -4,11 +4,12 @@ import json
 import re
 
 import pytest
-from runtime_programs import LIBRARY, check, run
+from activation_programs import needs_hostcann
+from runtime_programs import check, run
 
 from ascend_sample.npu.operators import SAMPLE_V2
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
+pytestmark = needs_hostcann
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """Streams and events at the C level."""
 
 import pytest
-from runtime_programs import LIBRARY, check
+from activation_programs import needs_hostcann
+from runtime_programs import check
 
-pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason="hostcann was not built")
+pytestmark = needs_hostcann
 
 
 @pytest.mark.parametrize("mode", ["normal", "delayed", "lazy"])
