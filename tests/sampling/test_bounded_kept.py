@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from kept_rows import BY_HAND, INF, KINDS, drawn_sets, new_batch, params_of, rows_of, sets_of
+from one_of_two import OneOfTwo
 from test_static_step import captured
-from torch import Tensor
 
 from ascend_sample import hostcann
 from ascend_sample.decoding import sample
@@ -155,12 +155,6 @@ def test_samplers_with_other_bounds_share_a_batch() -> None:
 
 
 def test_a_rank_of_a_split_vocabulary_refuses() -> None:
-    class OneOfTwo:
-        rank, size = 0, 2
-
-        def all_gather(self, message: Tensor) -> Tensor:
-            raise AssertionError(message)
-
     sampler = Sampler(shard=VocabularyShard(0, 4, 8, OneOfTwo()))
     with pytest.raises(ValueError, match="Sampler: kept must be False where a sampler has a part of the vocabulary"):
         sampler(torch.zeros(1, 4), new_batch([params_of()], 8))

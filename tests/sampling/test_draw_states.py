@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import step_costs
 import torch
+from one_of_two import OneOfTwo
 from state_rows import EXACT, new_batch, requests, rows_of, states_of
 from torch import Tensor
 
@@ -278,15 +279,6 @@ class TestState:
         with pytest.raises(error, match=says):
             batch.states[row] = state
         assert states_of(batch) == before
-
-
-class OneOfTwo:
-    """A rank that hears nothing of the other."""
-
-    rank, size = 0, 2
-
-    def all_gather(self, message: Tensor) -> Tensor:
-        raise AssertionError(message)
 
 
 def test_who_cannot_serve_them_says_so() -> None:

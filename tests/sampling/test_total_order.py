@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from test_logprobs import naive_order
 from torch import Tensor
 
 from ascend_sample.sampling.total_order import first_of_total_order, mask_below_top_k, order_keys
@@ -13,10 +14,6 @@ def rows_with_ties(rows: int, vocab_size: int) -> Tensor:
     """Few distinct values, zeros of both signs, infinities."""
     values = torch.tensor([-torch.inf, -2.5, -1e-40, -0.0, 0.0, 1e-40, 1.0, 3e38, torch.inf])
     return values[torch.randint(len(values), (rows, vocab_size))]
-
-
-def naive_order(row: Tensor) -> list[int]:
-    return sorted(range(len(row)), key=lambda token_id: (-row[token_id].item(), token_id))
 
 
 class TestOrder:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import step_costs
 import torch
+from one_of_two import OneOfTwo
 from oracle import excludes, near_entropy, near_ranges
 from torch import Tensor
 from transformers import EpsilonLogitsWarper, EtaLogitsWarper, TypicalLogitsWarper
@@ -296,15 +297,6 @@ class TestCoin:
         again.extend([params] * 20, output_ids=[[1] * place for place in range(20)])
         assert Coins(again.host).fallen().tolist() == told
         assert len(set(told)) == 2
-
-
-class OneOfTwo:
-    """A rank that hears nothing of the other."""
-
-    rank, size = 0, 2
-
-    def all_gather(self, message: Tensor) -> Tensor:
-        raise AssertionError(message)
 
 
 def test_who_cannot_serve_them_says_so(npu: str) -> None:

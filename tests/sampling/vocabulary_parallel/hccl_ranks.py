@@ -23,7 +23,7 @@ import torch  # isort: skip  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch_npu  # noqa: F401, E402
 from mixed_drafts import verify_on_rank  # noqa: E402
-from mixed_rows import differences, on_rank, random_case, same, whole  # noqa: E402
+from mixed_rows import draw_on_rank  # noqa: E402
 from shard_ranks import part_of, shards_of  # noqa: E402
 
 from ascend_sample import hostcann  # noqa: E402
@@ -41,20 +41,6 @@ KINDS = {
     "top-p": SamplingParams(top_p=0.9, seed=1),
     "logprobs": SamplingParams(top_k=50, seed=1, logprobs=5),
 }
-
-
-def draw(rows: int) -> None:
-    """Draws so many rows, and ends with an error where one is another than that of the step that is not split."""
-    exchange, drawn, number = ProcessGroupExchange(None), 0, 0
-    while drawn < rows:
-        case = random_case(57_000 + number, exchange.size)
-        found = on_rank(case, exchange, device="npu").outputs
-        for output, wanted in zip(found, whole(case, device="npu"), strict=True):
-            if differences(case, output, wanted) or not same(output, wanted):
-                raise SystemExit(f"case {number}, rank {exchange.rank}: {differences(case, output, wanted)}")
-            drawn += len(case.params)
-        number += 1
-    sys.stdout.write(f"rank {exchange.rank}: {drawn} rows are the same\n")
 
 
 def costs() -> None:
@@ -94,8 +80,10 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.npu.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("hccl")
-    draw(options.rows)
-    sys.stdout.write(verify_on_rank(ProcessGroupExchange(None), options.drafts, "npu") + "\n")
+    exchange = ProcessGroupExchange(None)
+    drawn = draw_on_rank(exchange, options.rows, first=57_000, device="npu")
+    sys.stdout.write(f"rank {exchange.rank}: {drawn} rows are the same\n")
+    sys.stdout.write(verify_on_rank(exchange, options.drafts, "npu") + "\n")
     if options.costs:
         costs()
     dist.destroy_process_group()

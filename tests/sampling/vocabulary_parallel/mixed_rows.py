@@ -139,3 +139,17 @@ def differences(case: Case, found: SamplerOutput, expected: SamplerOutput) -> li
         f": {case.params[row]} {case.logits.dtype} {case.widths}"
         for row in differs.nonzero().view(-1).tolist()
     ]
+
+
+def draw_on_rank(exchange: Exchange, rows: int, first: int, device: str = "cpu") -> int:
+    """Draws so many rows, or a few more; returns how many, or ends with an error where one is not the whole step's."""
+    drawn, number = 0, first
+    while drawn < rows:
+        case = random_case(number, exchange.size)
+        found = on_rank(case, exchange, device=device).outputs
+        for output, wanted in zip(found, whole(case, device=device), strict=True):
+            if differences(case, output, wanted) or not same(output, wanted):
+                raise SystemExit(f"case {number}, rank {exchange.rank}: {differences(case, output, wanted)}")
+            drawn += len(case.params)
+        number += 1
+    return drawn
