@@ -88,12 +88,7 @@ def convert_arguments_v2(
 
 
 def check_types(
-    logits: object,
-    q: object,
-    eps: object,
-    is_need_logits: object,
-    top_k_guess: object,
-    op: str = OPERATOR_NAME,
+    logits: object, q: object, eps: object, is_need_logits: object, top_k_guess: object, op: str = OPERATOR_NAME
 ) -> None:
     """Raises TypeError unless the arguments that are not converted have the types that the operator's schema names."""
     if not isinstance(logits, Tensor):

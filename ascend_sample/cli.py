@@ -9,11 +9,7 @@ from typing import Final
 from ascend_sample import bench, info, parity, report
 
 COMMANDS: Final[dict[str, tuple[str, Callable[[ArgumentParser], None], Callable[[Namespace], int]]]] = {
-    "info": (
-        "what is installed and built, and which backend serves which device",
-        info.add_arguments,
-        info.run,
-    ),
+    "info": ("what is installed and built, and which backend serves which device", info.add_arguments, info.run),
     "verify": (
         "compare a device's operator with the reference, row by row",
         parity.add_verify_arguments,

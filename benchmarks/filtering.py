@@ -79,10 +79,7 @@ def steps(params: dict[str, Any], logits: Tensor) -> dict[str, Callable[[], obje
     requests = [SamplingParams(**params, logprobs=5, seed=row) for row in range(len(logits))]
     batch.extend(requests, output_ids=[range(TEXT)] * len(requests))
     raw, processed = Sampler("raw_logprobs"), Sampler("processed_logprobs")
-    return {
-        RAW: lambda: raw(logits, batch, advance=False),
-        PROCESSED: lambda: processed(logits, batch, advance=False),
-    }
+    return {RAW: lambda: raw(logits, batch, advance=False), PROCESSED: lambda: processed(logits, batch, advance=False)}
 
 
 def run(seconds: float) -> dict[str, Any]:

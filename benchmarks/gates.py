@@ -113,12 +113,7 @@ class Measured(NamedTuple):
 
 
 def gate_of_worst(
-    group: str,
-    name: str,
-    bound: str,
-    limit: float,
-    measured: Iterable[Measured],
-    unit: str = "x",
+    group: str, name: str, bound: str, limit: float, measured: Iterable[Measured], unit: str = "x"
 ) -> Gate:
     """The gate of the worst of some values."""
     values = [each for each in measured if each.value is not None]

@@ -51,9 +51,7 @@ class Pools:
             "logits",
             (source, dtype),
             lambda: self._keep(
-                "float32 logits",
-                source,
-                lambda: distributions.make(distribution, self._rows[source], vocab_size),
+                "float32 logits", source, lambda: distributions.make(distribution, self._rows[source], vocab_size)
             ).to(cases.DTYPES[dtype]),
         )
 
@@ -61,9 +59,7 @@ class Pools:
         """Exponential(1), float32."""
         generator = torch.Generator().manual_seed(1)
         return self._keep(
-            "q",
-            vocab_size,
-            lambda: torch.empty(self._rows[vocab_size], vocab_size).exponential_(generator=generator),
+            "q", vocab_size, lambda: torch.empty(self._rows[vocab_size], vocab_size).exponential_(generator=generator)
         )
 
     def _keep(self, kind: str, key: object, make: Callable[[], torch.Tensor]) -> torch.Tensor:

@@ -214,11 +214,7 @@ def _speculate(
 
 
 def describe_case(
-    case: Case,
-    seconds: dict[str, list[float]],
-    outputs: list[DecodeOutput],
-    costs: StepCosts,
-    disturbed: float | None,
+    case: Case, seconds: dict[str, list[float]], outputs: list[DecodeOutput], costs: StepCosts, disturbed: float | None
 ) -> dict[str, Any]:
     """What was measured beside what the model says: of each text by its own acceptance, and the median counts."""
     runs = [(output.stats, int(output.lengths.max())) for output in outputs if output.stats is not None]

@@ -39,12 +39,7 @@ NO_TOP_K = -1
 NO_TOP_P = 1.0
 # Rows take these in turn. With top-p alone the operator draws nearly uniformly from the nucleus, so p is small there.
 SETTINGS = ((40, 0.9), (12, NO_TOP_P), (NO_TOP_K, 0.3), (NO_TOP_K, NO_TOP_P))
-PROMPTS = (
-    "Return a list of all the",
-    "The default value is",
-    "This method is called when the",
-    "If the argument is",
-)
+PROMPTS = ("Return a list of all the", "The default value is", "This method is called when the", "If the argument is")
 
 
 class Generation(NamedTuple):

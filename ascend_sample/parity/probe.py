@@ -117,10 +117,7 @@ def _boundary(name: str, k: int) -> Probe:
         k,
         0.5,
         None,
-        (
-            Outcome("kept until the sum is > p", 0, _first(3)),
-            Outcome("kept until the sum is >= p", 0, _first(2)),
-        ),
+        (Outcome("kept until the sum is > p", 0, _first(3)), Outcome("kept until the sum is >= p", 0, _first(2))),
     )
 
 
@@ -229,10 +226,7 @@ ANSWERED_ALIKE = (
         NO_TOP_K,
         NO_TOP_P,
         None,
-        (
-            Outcome("shifted by its maximum", 3, _first(4)),
-            Outcome("underflows: the maximum starts at 0", 0, _first(4)),
-        ),
+        (Outcome("shifted by its maximum", 3, _first(4)), Outcome("underflows: the maximum starts at 0", 0, _first(4))),
         defined_on_device=False,
     ),
 )
@@ -275,10 +269,7 @@ PROBES_V2 = (
         NO_TOP_K,
         NO_TOP_P,
         (1.0, 1e-3, 9.0, 4.0),
-        (
-            Outcome("by place among the kept", 3, _ids(1, 3)),
-            Outcome("by rank or by vocabulary id", 1, _ids(1, 3)),
-        ),
+        (Outcome("by place among the kept", 3, _ids(1, 3)), Outcome("by rank or by vocabulary id", 1, _ids(1, 3))),
         min_p=0.5,
         options=_PROBABILITIES,
         filler=0.0,

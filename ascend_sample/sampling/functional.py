@@ -99,11 +99,7 @@ def sample_with(
 
 
 def tokens_with(
-    logits: Tensor,
-    parameters: RowParameters,
-    keep_ties: bool,
-    keys: DrawKeys | None,
-    largest_k: int | None = None,
+    logits: Tensor, parameters: RowParameters, keep_ties: bool, keys: DrawKeys | None, largest_k: int | None = None
 ) -> Tensor:
     """Draws the tokens that `sample_with` draws, int64 [rows]; a device does not look at what is wrong with logits.
 

@@ -154,10 +154,7 @@ class SamplingParams:
     )
     xtc_probability: float = declared(0.0, SHARE, Stage.RANGE, HOST_FRACTION)
     xtc_threshold: float = declared(
-        0.1,
-        real(SMALLEST_POSITIVE, 1.0, "Use xtc_probability=0 to switch it off."),
-        Stage.RANGE,
-        HOST_FRACTION,
+        0.1, real(SMALLEST_POSITIVE, 1.0, "Use xtc_probability=0 to switch it off."), Stage.RANGE, HOST_FRACTION
     )
     mirostat_tau: float = declared(
         0.0,

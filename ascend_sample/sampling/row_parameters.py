@@ -151,9 +151,7 @@ class RowParameters:
         """
         top_k = self.top_k.masked_fill(self.top_k >= vocab_size, SKIP_TOP_K)
         return replace(
-            self,
-            top_k=top_k.masked_fill(self.temperature == 0, 1),
-            min_p=self.min_p.clamp(max=LARGEST_FRACTION),
+            self, top_k=top_k.masked_fill(self.temperature == 0, 1), min_p=self.min_p.clamp(max=LARGEST_FRACTION)
         )
 
     def filters(self) -> dict[str, Tensor]:

@@ -197,13 +197,8 @@ class StaticStep:
         self.check(NAME, batch, len(self.logits), is_edited)
         allowed = placed_bitmask(bitmask, bitmask_rows, len(batch), batch.vocab_size, batch.device)
         if allowed is not None and not self.edits.bitmask:
-            refuse(
-                NAME,
-                "bitmask",
-                "be left out of a step that has no room for one",
-                "one",
-                "Make the step with bitmask=True.",
-            )
+            rule = "be left out of a step that has no room for one"
+            refuse(NAME, "bitmask", rule, "one", "Make the step with bitmask=True.")
         if self.edits.are_on:
             self.edits.write(batch, allowed, is_edited)
         host, count = batch.host, len(batch)
@@ -335,13 +330,8 @@ class StaticStep:
                 refuse(name, "top_k", rule, "off", "Make the step without it.")
         most = int(batch.host.logprobs.max(initial=-1))
         if most > (-1 if self.logprobs is None else self._most):
-            refuse(
-                name,
-                "logprobs",
-                f"be at least {most}",
-                None if self.logprobs is None else self._most,
-                "Make the step with it.",
-            )
+            room = None if self.logprobs is None else self._most
+            refuse(name, "logprobs", f"be at least {most}", room, "Make the step with it.")
         if self.kept is None and batch.host.kept.any():
             refuse(name, "max_kept", "be given where requests ask for kept sets", None, "Make the step with it.")
         refuse_states(name, batch, "A graph would have to move it with each replay: take its steps by Sampler.")

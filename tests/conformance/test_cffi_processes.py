@@ -17,15 +17,7 @@ from ascend_sample.npu.operators import OPERATORS
 from tests.support.emulation import emulation
 from tests.support.warm_python import run_warm
 
-from .cffi_calls import (
-    SAMPLE,
-    WITH_Q,
-    WITHOUT_Q,
-    check_rows,
-    each_operator,
-    function,
-    tensors_of,
-)
+from .cffi_calls import SAMPLE, WITH_Q, WITHOUT_Q, check_rows, each_operator, function, tensors_of
 from .isolation import TIMEOUT_SECONDS, program_of
 
 

@@ -88,12 +88,7 @@ def test_shape(device: Device, argument: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("argument", "shape"),
-    [
-        ("ids", (BATCH, 1)),
-        ("kept", (1,)),
-        ("dense_ids", (BATCH, VOCAB_SIZE - 1)),
-        ("dense_weights", (1,)),
-    ],
+    [("ids", (BATCH, 1)), ("kept", (1,)), ("dense_ids", (BATCH, VOCAB_SIZE - 1)), ("dense_weights", (1,))],
 )
 def test_shape_of_an_output_is_checked_where_it_is_wanted(
     device: Device, argument: str, shape: tuple[int, ...]

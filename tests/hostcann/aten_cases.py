@@ -198,11 +198,7 @@ SHAPES = [
     Case("creation", lambda x: (x.new_zeros(3), x.new_ones(2, 3, dtype=torch.int32), x.new_full((3,), 2.5)), FLOAT),
     Case("arange", lambda x: (torch.arange(7, device=x.device), torch.arange(1, 4, 0.5, device=x.device)), FLOAT),
     Case("linspace", lambda x: (torch.linspace(0, 1, 5, device=x.device), torch.eye(3, 4, device=x.device)), FLOAT),
-    Case(
-        "casts",
-        lambda x: [x.to(dtype) for dtype in (*FLOATS, *SIGNED, torch.bool)],
-        (*FLOATS, *SIGNED, torch.bool),
-    ),
+    Case("casts", lambda x: [x.to(dtype) for dtype in (*FLOATS, *SIGNED, torch.bool)], (*FLOATS, *SIGNED, torch.bool)),
     *(
         Case(name, function, (torch.float32, torch.bfloat16, torch.int64, torch.bool))
         for name, function in {
@@ -278,7 +274,7 @@ DATA_DEPENDENT = [
             "unique_consecutive": lambda x: torch.unique_consecutive((x > 0).long(), return_counts=True),
             "unique_consecutive_dim": lambda x: torch.unique_consecutive(x.repeat_interleave(2, 0), dim=0),
         }.items()
-    ),
+    )
 ]
 
 PRODUCTS = [

@@ -33,11 +33,11 @@ KINDS: Final[dict[str, Choices]] = {
     "xtc": XTC,
     "top-k, top-p, min-p": {"top_k": (5, 40), "top_p": (0.5, 0.95), "min_p": (0.0, 0.05)},
     "top-n-sigma, top-k, top-p, min-p": {
-        **{"top_n_sigma": (1.0, 2.0), "top_k": (5, 40), "top_p": (0.5, 0.95), "min_p": (0.0, 0.05)},
+        **{"top_n_sigma": (1.0, 2.0), "top_k": (5, 40), "top_p": (0.5, 0.95), "min_p": (0.0, 0.05)}
     },
     "temperature": {"temperature": (0.3, 0.8, 1.7)},
     "temperature, top-n-sigma, top-k": {
-        **{"temperature": (0.3, 0.8, 1.7), "top_n_sigma": (0.5, 1.0, 2.0), "top_k": (5, 40)},
+        **{"temperature": (0.3, 0.8, 1.7), "top_n_sigma": (0.5, 1.0, 2.0), "top_k": (5, 40)}
     },
 }
 

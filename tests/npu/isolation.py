@@ -48,10 +48,7 @@ class Finished:
 
 
 def run_isolated(
-    function: Callable[..., Any],
-    *arguments: object,
-    without: Sequence[str] = (),
-    **variables: str,
+    function: Callable[..., Any], *arguments: object, without: Sequence[str] = (), **variables: str
 ) -> Finished:
     """Calls a function of a test module in a new process with an emulated NPU.
 

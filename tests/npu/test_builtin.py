@@ -15,16 +15,7 @@ import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu.operators import OPERATORS
 
-from .batches import (
-    SAMPLE_V2,
-    Batch,
-    aclnn_name,
-    check_equal,
-    check_same_bits,
-    make_batch,
-    operator_name,
-    use_variant,
-)
+from .batches import SAMPLE_V2, Batch, aclnn_name, check_equal, check_same_bits, make_batch, operator_name, use_variant
 from .conftest import ROUTES
 from .isolation import run_isolated
 

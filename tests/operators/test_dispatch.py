@@ -181,8 +181,7 @@ def test_compiling_what_needs_a_derivative_says_what_to_do(kept: Kept, operator:
 
 
 @pytest.mark.parametrize(
-    ("is_need_logits", "names"),
-    [(False, "logits_sort_masked"), (True, "logits_top_kp_select and logits_sort_masked")],
+    ("is_need_logits", "names"), [(False, "logits_sort_masked"), (True, "logits_top_kp_select and logits_sort_masked")]
 )
 def test_weights_have_no_derivative(is_need_logits: bool, names: str) -> None:
     logits, k, p, _ = arguments("cpu", torch.float32, False, requires_grad=True)

@@ -19,12 +19,7 @@ def trace(row: list[float], k: int | None, p: float | None, **options: object) -
 
 @pytest.mark.parametrize(
     ("k", "p", "scenario", "kept"),
-    [
-        (None, None, "C", [0, 1, 2, 3]),
-        (2, None, "A", [3, 1]),
-        (None, 0.7, "Bp", [3, 1]),
-        (3, 0.95, "Ap", [3, 1, 2]),
-    ],
+    [(None, None, "C", [0, 1, 2, 3]), (2, None, "A", [3, 1]), (None, 0.7, "Bp", [3, 1]), (3, 0.95, "Ap", [3, 1, 2])],
 )
 def test_trace_tells_branch_and_kept(k: int | None, p: float | None, scenario: str, kept: list[int]) -> None:
     row = trace([0.0, 2.0, 1.0, 3.0], k, p)

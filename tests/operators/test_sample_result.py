@@ -25,13 +25,7 @@ class TestSampleResult:
         ],
     )
     def test_dense(
-        self,
-        device: str,
-        route: str | None,
-        k: int | None,
-        p: float | None,
-        min_p: float | None,
-        ids: list[int],
+        self, device: str, route: str | None, k: int | None, p: float | None, min_p: float | None, ids: list[int]
     ) -> None:
         options = {"k": k, "p": p, "min_p": min_p, "input_is_logits": False, "is_need_sample_result": True}
         result = run(device, route, [PROBABILITIES], **options)

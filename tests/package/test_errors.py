@@ -47,24 +47,12 @@ def test_values_are_shown_in_one_short_line(value: object, shown: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: SamplingBatch(vocab_size=HUGE),
-            r"SamplingBatch: vocab_size must be in \[1",
-        ),
-        (
-            lambda: SamplingBatch(vocab_size=-HUGE),
-            r"SamplingBatch: vocab_size must be in \[1",
-        ),
+        (lambda: SamplingBatch(vocab_size=HUGE), r"SamplingBatch: vocab_size must be in \[1"),
+        (lambda: SamplingBatch(vocab_size=-HUGE), r"SamplingBatch: vocab_size must be in \[1"),
         (lambda: beams(num_beams=HUGE), "beam_search: num_beams must be "),
-        (
-            lambda: beams(max_new_tokens=HUGE),
-            "beam_search: max_new_tokens must be at least 1",
-        ),
+        (lambda: beams(max_new_tokens=HUGE), "beam_search: max_new_tokens must be at least 1"),
         (lambda: beams(length_penalty=HUGE), "beam_search: length_penalty must be "),
-        (
-            lambda: _errors.check_number("f", "x", -HUGE, low=0.0),
-            "f: x must be a finite number ",
-        ),
+        (lambda: _errors.check_number("f", "x", -HUGE, low=0.0), "f: x must be a finite number "),
         (lambda: decoding.AdaptiveGamma(HUGE), "AdaptiveGamma: largest must be "),
     ],
 )

@@ -222,13 +222,7 @@ class TestVerify:
 
     @pytest.mark.parametrize(
         "change",
-        [
-            {"ks_max": 8},
-            {"min_p": None},
-            {"input_is_logits": True},
-            {"eps": 0.3},
-            {"p": None},
-        ],
+        [{"ks_max": 8}, {"min_p": None}, {"input_is_logits": True}, {"eps": 0.3}, {"p": None}],
         ids=lambda change: next(iter(change)),
     )
     def test_dropped_argument_is_seen(self, change: dict[str, object]) -> None:

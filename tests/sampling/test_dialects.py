@@ -220,12 +220,7 @@ BAD = [
     ("llama_cpp", {"dry_multiplier": 1}, ValueError, "dry_sequence_breakers must name ids beside dry_multiplier, got"),
     ("llama_cpp", {"samplers": ["top_k", "adaptive_p"]}, ValueError, "samplers must be .'penalties'.* with or without"),
     ("llama_cpp", {"mirostat": 1}, ValueError, "mirostat must be 0 or 2, got 1. Version 1 fits"),
-    (
-        "llama_cpp",
-        {"mirostat": 2, "mirostat_tau": 0},
-        ValueError,
-        "mirostat_tau must be above 0 beside mirostat",
-    ),
+    ("llama_cpp", {"mirostat": 2, "mirostat_tau": 0}, ValueError, "mirostat_tau must be above 0 beside mirostat"),
     ("generation_config", {"sequence_bias": {(1, 2): 1.0}}, ValueError, "sequence_bias must hold sequences of one id"),
     ("llama_cpp", {"repeat_penalty": 1.1}, ValueError, "repeat_last_n must be 0 or -1 beside a penalty, got 64"),
     (

@@ -7,10 +7,7 @@ import torch
 from kept_oracle import Race
 from state_rows import EXACT, acceptable_tokens, as_drawn, new_batch, requests, rows_of, states_of
 
-from ascend_sample.sampling import (
-    Sampler,
-    SamplingParams,
-)
+from ascend_sample.sampling import Sampler, SamplingParams
 from ascend_sample.sampling.reference import target_distribution
 from ascend_sample.sampling.state_reference import moved_average, moved_bound
 from tests.decoding.planting import caught

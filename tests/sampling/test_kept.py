@@ -13,13 +13,7 @@ from kept_rows import BY_HAND, DTYPES, INF, KINDS, NAN, check_rows, drawn_sets, 
 from torch import Tensor
 from torch.library import opcheck
 
-from ascend_sample.sampling import (
-    KeptSets,
-    RowStatus,
-    Sampler,
-    SamplingBatch,
-    SamplingParams,
-)
+from ascend_sample.sampling import KeptSets, RowStatus, Sampler, SamplingBatch, SamplingParams
 from ascend_sample.sampling.reference import target_distribution
 from tests.support.code_paths import assert_same_on_all_code_paths
 from tests.support.emulation import assert_same_numbers

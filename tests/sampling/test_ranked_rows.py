@@ -141,14 +141,7 @@ def test_threads_strides_and_rows_alone() -> None:
             assert torch.equal(one[0].view(torch.int32), of_all[row, :width].contiguous().view(torch.int32))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"kept": True, "top_k": 10},
-        {"mirostat_tau": 3.0},
-        {"adaptive_target": 0.1},
-    ],
-)
+@pytest.mark.parametrize("changes", [{"kept": True, "top_k": 10}, {"mirostat_tau": 3.0}, {"adaptive_target": 0.1}])
 def test_a_step_whose_draws_are_kept_is_ranked_after_them(calls: list[int], changes: dict[str, Any]) -> None:
     """What such rows remember may change the token."""
     logits = torch.randn(4, FEW, generator=torch.Generator().manual_seed(0))

@@ -11,13 +11,7 @@ from test_static_step import KINDS, captured
 from torch import Tensor
 
 from ascend_sample import hostcann
-from ascend_sample.sampling import (
-    Logprobs,
-    Sampler,
-    SamplerOutput,
-    SamplingBatch,
-    SamplingParams,
-)
+from ascend_sample.sampling import Logprobs, Sampler, SamplerOutput, SamplingBatch, SamplingParams
 from ascend_sample.sampling.processing import words_of
 from ascend_sample.sampling.static_step import StaticStep
 from tests.decoding.planting import faults_beside, planted

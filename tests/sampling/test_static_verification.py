@@ -167,10 +167,7 @@ def assert_ties_are_kept(device: str) -> None:
 
 def test_ties_are_kept(accelerator: str) -> None:
     assert_ties_are_kept(accelerator)
-    with (
-        planted(static_verify, "if not self._step.keep_ties:", "if True:"),
-        pytest.raises(AssertionError),
-    ):
+    with planted(static_verify, "if not self._step.keep_ties:", "if True:"), pytest.raises(AssertionError):
         assert_ties_are_kept(accelerator)
 
 

@@ -12,14 +12,7 @@ from row_reference import Request
 from torch import Tensor
 from torch.library import opcheck
 
-from ascend_sample.sampling import (
-    RowStatus,
-    Sampler,
-    SamplingBatch,
-    SamplingParams,
-    exponential_noise,
-    filter_logits,
-)
+from ascend_sample.sampling import RowStatus, Sampler, SamplingBatch, SamplingParams, exponential_noise, filter_logits
 from ascend_sample.sampling.row_parameters import LARGEST_FRACTION
 from ascend_sample.sampling.segmented import SEGMENT, lanes_of, segments_of
 from ascend_sample.sampling.state_reference import adapted

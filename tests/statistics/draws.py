@@ -124,14 +124,7 @@ def seeds_and_positions(draws: int, key: int) -> tuple[Tensor, Tensor]:
     return key * 2**32 + number // POSITIONS, number % POSITIONS
 
 
-def draw(
-    case: Case,
-    seed: Tensor,
-    position: Tensor,
-    *,
-    on: str = "native",
-    purpose: Purpose = Purpose.DRAW,
-) -> Tensor:
+def draw(case: Case, seed: Tensor, position: Tensor, *, on: str = "native", purpose: Purpose = Purpose.DRAW) -> Tensor:
     """One token for each seed and position: int64 [draws]."""
     batch = SamplingBatch(case.vocab_size)
     batch.add(case.params, case.prompt_ids, output_ids=case.output_ids)

@@ -36,11 +36,7 @@ class Planter:
         self._patch.setattr(owner, name, self._counted(site, function))
 
     def override(
-        self,
-        routes: Iterable[SamplingRoute],
-        method: str,
-        function: Callable[..., Any],
-        site: str = "",
+        self, routes: Iterable[SamplingRoute], method: str, function: Callable[..., Any], site: str = ""
     ) -> None:
         """Lets routes be served by subclasses in which a function, whose ``self`` has the rows, is the method."""
         for route in routes:

@@ -25,13 +25,7 @@ from ascend_sample.sampling.vocabulary_parallel.chunks import Chunks
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.messages import Part
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders
-from ascend_sample.sampling.weights import (
-    base_of,
-    cleaned_in_float32,
-    drop_below_min_p,
-    largest_of,
-    scaled,
-)
+from ascend_sample.sampling.weights import base_of, cleaned_in_float32, drop_below_min_p, largest_of, scaled
 
 
 class OwnPart(NamedTuple):

@@ -60,12 +60,7 @@ class DevicePlan:
     """
 
     def __init__(
-        self,
-        batch: SamplingBatch,
-        logits: Tensor,
-        is_edited: routes.Booleans,
-        sampler: Sampler,
-        borders: Borders,
+        self, batch: SamplingBatch, logits: Tensor, is_edited: routes.Booleans, sampler: Sampler, borders: Borders
     ) -> None:
         of_row = kinds_of(batch, sampler.keep_ties).of_row
         is_gathered = np.isin(of_row, (Kind.CUT, Kind.WHOLE)) | (batch.host.logprobs >= 0)

@@ -61,8 +61,7 @@ def random_case(number: int, size: int, rows: int = 24) -> Case:
     wants = rng.random() < 0.3
     params = [
         dataclasses.replace(
-            random_request(rng, vocab_size),
-            logprobs=rng.choice((None, 0, min(2, vocab_size))) if wants else None,
+            random_request(rng, vocab_size), logprobs=rng.choice((None, 0, min(2, vocab_size))) if wants else None
         )
         for _ in range(rows)
     ]

@@ -119,10 +119,7 @@ def test_ranks_with_other_requests_are_named(what: str) -> None:
 
 def test_ranks_with_another_bitmask_are_named() -> None:
     with pytest.raises(ValueError, match="another bitmask on rank 1 than on rank 0"):
-        step_of(
-            lambda rank: batch_of_rank(USUAL, USUAL),
-            lambda rank: torch.full((2, 2), 7 + rank, dtype=torch.int32),
-        )
+        step_of(lambda rank: batch_of_rank(USUAL, USUAL), lambda rank: torch.full((2, 2), 7 + rank, dtype=torch.int32))
 
 
 def test_a_mask_on_one_rank_alone_is_named() -> None:

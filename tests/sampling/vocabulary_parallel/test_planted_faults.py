@@ -163,11 +163,7 @@ TRAPS = (
     Trap("padding drawn", local_rows, "own = logits[:, : len(ids)]", "own = logits", greedy),
     Trap("each rank's own seeds", agreement, OF_FIRST, "own[rows].tolist(), strict", seeds_that_nobody_gave),
     Trap(
-        "other seeds unnoticed",
-        agreement,
-        "np.where(is_seeded, batch.host.seed, 0)",
-        "np.zeros(1)",
-        seeds_that_differ,
+        "other seeds unnoticed", agreement, "np.where(is_seeded, batch.host.seed, 0)", "np.zeros(1)", seeds_that_differ
     ),
 )
 

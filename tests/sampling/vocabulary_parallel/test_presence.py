@@ -116,12 +116,7 @@ def test_a_failure_of_the_first_collective(monkeypatch: pytest.MonkeyPatch) -> N
         ("and found[1] == self.started", "", test_a_number_that_is_used_again_is_another_process),
     ],
 )
-def test_trap(
-    right: str,
-    wrong: str,
-    check: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_trap(right: str, wrong: str, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> None:
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
             try:

@@ -190,11 +190,7 @@ TRAPS = (
         check_penalties,
     ),
     Trap(
-        "lists end before what they have",
-        draft_places,
-        "order = (codes == 0)",
-        "order = (codes != 0)",
-        check_penalties,
+        "lists end before what they have", draft_places, "order = (codes == 0)", "order = (codes != 0)", check_penalties
     ),
     Trap(
         "gathered rows have no penalties",
