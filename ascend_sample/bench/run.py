@@ -97,8 +97,8 @@ def describe(arguments: argparse.Namespace) -> str:
     """Describes what is measured, in two lines."""
     probe = torch.empty(0, dtype=DTYPES[arguments.dtype], device=arguments.device)
     route = which_backend(probe)
-    filters = [f"k={arguments.k}" if _uses_k(arguments) else "no top-k"]
-    filters += [f"p={arguments.p:g}" if _uses_p(arguments) else "no top-p"]
+    k, p = _filters(arguments)
+    filters = ("no top-k" if k is None else f"k={k}", "no top-p" if p is None else f"p={p:g}")
     data = "other logits in every call" if arguments.cold else "the same logits in every call"
     where = f"{arguments.device}, {torch.get_num_threads()} threads" if probe.is_cpu else arguments.device
     return (
@@ -110,8 +110,7 @@ def describe(arguments: argparse.Namespace) -> str:
 def make_subjects(arguments: argparse.Namespace, batch_size: int) -> dict[str, Repeat]:
     """Makes the subjects that are compared, for one batch size."""
     device, shape = torch.device(arguments.device), (batch_size, arguments.vocab_size)
-    k = arguments.k if _uses_k(arguments) else None
-    p = arguments.p if _uses_p(arguments) else None
+    k, p = _filters(arguments)
     composite = torch.ops.ascend_sample.top_k_top_p_sample_composite.default
     samplers: dict[str, Callable[..., object]] = {
         OPERATOR: top_k_top_p_sample,
@@ -147,8 +146,7 @@ def _make_batch(arguments: argparse.Namespace, shape: tuple[int, int], seed: int
     generator = torch.Generator().manual_seed(seed)
     logits = LANGUAGE_MODEL.make(generator, *shape).to(DTYPES[arguments.dtype]).to(arguments.device)
     q = torch.empty(shape).exponential_(generator=generator).to(arguments.device)
-    k = arguments.k if _uses_k(arguments) else None
-    p = arguments.p if _uses_p(arguments) else None
+    k, p = _filters(arguments)
     return logits, convert_k(k, logits), convert_p(p, logits), q
 
 
@@ -161,22 +159,17 @@ def _read(logits: torch.Tensor) -> torch.Tensor:
 def _count_batches(arguments: argparse.Namespace, batch_size: int) -> int:
     if not arguments.cold:
         return 1
-    return max(2, int(-(-COLD_BYTES // (batch_size * arguments.vocab_size * DTYPES[arguments.dtype].itemsize))))
+    return max(2, int(-(-COLD_BYTES // _bytes(arguments, batch_size))))
 
 
 def _bytes(arguments: argparse.Namespace, batch_size: int) -> int:
     return int(batch_size * arguments.vocab_size * DTYPES[arguments.dtype].itemsize)
 
 
-def _uses_k(arguments: argparse.Namespace) -> bool:
-    k: int = arguments.k
-    vocab_size: int = arguments.vocab_size
-    return 1 <= k <= min(vocab_size, MAX_TOP_K)
-
-
-def _uses_p(arguments: argparse.Namespace) -> bool:
-    p: float = arguments.p
-    return 0 < p < 1
+def _filters(arguments: argparse.Namespace) -> tuple[int | None, float | None]:
+    """Returns k and p; None for one that is off."""
+    is_k_on = 1 <= arguments.k <= min(arguments.vocab_size, MAX_TOP_K)
+    return arguments.k if is_k_on else None, arguments.p if 0 < arguments.p < 1 else None
 
 
 def _to_json(

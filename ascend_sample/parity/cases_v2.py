@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from .cases import BATCHES, MAX_TOP_K, NOISES, SEEDS, Batch, deal, make_batch, undefined_values
+from .cases import BATCHES, LOWEST_SAFE_MAXIMUM, MAX_TOP_K, NOISES, SEEDS, Batch, deal, make_batch, undefined_values
 from .operands import Layout, Operand
 
 KS_MAX = (1024, 1024, 1024, 1, 10, 50, 1000)
 _EFFECTIVE_MIN_P = (1e-3, 0.05, 0.25, 0.5, 0.9, 1.0, 1.5)
 _SKIPPING_MIN_P = (-0.5, 0.0, float("nan"))
-_LOWEST_SAFE_MAXIMUM = -80.0
 _HANDS = tuple(itertools.product((True, False), ("", "sample", "result"), (False, True)))
 """What is dealt out to the batches: whether the input is logits, what is asked for, whether min_p is given."""
 _GIVEN = tuple(noise for noise in NOISES if noise != "none")
@@ -73,7 +72,7 @@ class BatchV2(Batch):
         undefined = undefined_values(self)
         if self.input_is_logits:
             whole_row = torch.tensor(["top-k" not in scenario for scenario in self.scenarios()])
-            undefined |= whole_row & (logits.amax(dim=1) < _LOWEST_SAFE_MAXIMUM)
+            undefined |= whole_row & (logits.amax(dim=1) < LOWEST_SAFE_MAXIMUM)
         else:
             undefined |= (logits < 0).any(dim=1) | (logits <= 0).all(dim=1)
         return list(undefined.tolist())
