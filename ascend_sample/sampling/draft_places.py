@@ -199,7 +199,7 @@ class DraftPlaces(SamplingBatch):
             slot = edits.addends.allocate()
             self._taken.append(slot)
             with rules.after([drafts[number] for number in before]):
-                edits.addends.write(slot, *rules.addends(own))
+                edits.addends.write(slot, rules.addends(own))
             self._table.set("addend_slot", place, slot)
         self.requests.flush()
 
@@ -210,9 +210,7 @@ class DraftPlaces(SamplingBatch):
         for request in numpy.unique(self.layout.request[ends_before]).tolist():
             params, slot = self.requests.params[request], NO_SLOT
             if has_addend(params, self.vocab_size):
-                addends = self.requests._edits.addends
-                slot = addends.allocate()
-                addends.write(slot, *addend_of(params, False, self.vocab_size))
+                slot = self.requests._edits.addends.hold(addend_of(params, False, self.vocab_size))
                 self._taken.append(slot)
             slots[ends_before & (self.layout.request == request)] = slot
         if self._taken:

@@ -129,9 +129,11 @@ class RowEdits:
                 self._addend_slot(one, forbidden > 0 and len(one.stop_ids) > 0, of_row.rules)
                 for one, forbidden, of_row in rows
             ],
-            "penalty_slot": [self._penalty_slot(of_row.seen) for of_row in known],
-            "mask_slot": [self._mask_slot(one) for one in params],
-            "state_slot": [self._state_slot(one) for one in params],
+            "penalty_slot": [NO_SLOT if of_row.seen is None else self.penalties.hold(of_row.seen) for of_row in known],
+            "mask_slot": [self.masks.hold(one) if has_mask(one, self.vocab_size) else NO_SLOT for one in params],
+            "state_slot": [
+                NO_SLOT if (state := initial_state(one)) is None else self.states.hold(state) for one in params
+            ],
             "stop_slot": [NO_SLOT if of_row.stops is None else self.stops.hold(of_row.stops) for of_row in known],
         }
 
@@ -272,7 +274,7 @@ class RowEdits:
             before = rules.listed
             rules.listed = rules.addends()
             if not (numpy.array_equal(before[0], rules.listed[0]) and numpy.array_equal(before[1], rules.listed[1])):
-                self.addends.write(slot, *rules.listed)
+                self.addends.write(slot, rules.listed)
                 self.ruled_lists += 1
                 self._native = None
                 if self.plan is not None:
@@ -293,26 +295,4 @@ class RowEdits:
             rules = self.rules[slot]
             rules.own = listed
             listed = rules.listed = rules.addends()
-        self.addends.write(slot, *listed)
-
-    def _penalty_slot(self, seen: Seen | None) -> int:
-        if seen is None:
-            return NO_SLOT
-        slot = self.penalties.allocate()
-        self.penalties.write(slot, seen)
-        return slot
-
-    def _mask_slot(self, params: SamplingParams) -> int:
-        if not has_mask(params, self.vocab_size):
-            return NO_SLOT
-        slot = self.masks.allocate()
-        self.masks.write(slot, params)
-        return slot
-
-    def _state_slot(self, params: SamplingParams) -> int:
-        state = initial_state(params)
-        if state is None:
-            return NO_SLOT
-        slot = self.states.allocate()
-        self.states.write(slot, state)
-        return slot
+        self.addends.write(slot, listed)

@@ -9,7 +9,6 @@ end of a list changes nothing.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy
@@ -56,6 +55,16 @@ class Slots:
             self.lengths = numpy.concatenate((self.lengths, numpy.zeros(grown - self.capacity, numpy.int64)))
             self.capacity = grown
         return heapq.heappop(self._free)
+
+    def write(self, slot: int, entry: Any) -> None:
+        """Notes what the slot is to hold from the next flush on."""
+        self._changed[slot] = entry
+
+    def hold(self, entry: Any) -> int:
+        """Hands out a slot that is to hold an entry."""
+        slot = self.allocate()
+        self.write(slot, entry)
+        return slot
 
     def release(self, slot: int) -> None:
         """Takes a slot back, and forgets what was to be written to it; memory is given back with the last one."""
@@ -113,10 +122,10 @@ class AddendSlots(Slots):
         self.ids: Tensor | None = None
         self.addends: Tensor | None = None
 
-    def write(self, slot: int, ids: Ids, addends: Floats) -> None:
+    def write(self, slot: int, entry: tuple[Ids, Floats]) -> None:
         """Notes the list that the slot is to hold from the next flush on: ids, each once and at least one."""
-        self._changed[slot] = (ids, addends)
-        self.lengths[slot] = len(ids)
+        super().write(slot, entry)
+        self.lengths[slot] = len(entry[0])
 
     def flush(self) -> None:
         """Writes the slots that were noted: two copies, whatever their number, and two fills for each."""
@@ -171,10 +180,6 @@ class MaskSlots(Slots):
         super().__init__(device, words_of(vocab_size))
         self.masks: Tensor | None = None
 
-    def write(self, slot: int, params: SamplingParams) -> None:
-        """Notes what the slot is to hold from the next flush on."""
-        self._changed[slot] = params
-
     def flush(self) -> None:
         """Writes the slots that were noted: two copies, whatever their number, and a fill for each."""
         if not self._changed:
@@ -227,10 +232,10 @@ class PenaltySlots(Slots):
         self.lists: Tensor | None = None
         self.occurrences: Tensor | None = None
 
-    def write(self, slot: int, seen: Seen) -> None:
+    def write(self, slot: int, entry: Seen) -> None:
         """Notes what the slot is to hold from the next flush on."""
-        self._changed[slot] = seen
-        self.lengths[slot] = len(seen.prompt_ids) + len(seen.output_ids)
+        super().write(slot, entry)
+        self.lengths[slot] = len(entry.prompt_ids) + len(entry.output_ids)
 
     def flush(self, more: int = 0) -> bool:
         """Writes the slots that were noted: two copies, whatever their number, and a fill for each.
@@ -319,10 +324,6 @@ class StateSlots(Slots):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device, STATE_WIDTH)
         self.values: Tensor | None = None
-
-    def write(self, slot: int, state: Sequence[float]) -> None:
-        """Notes what the slot is to hold from the next flush on."""
-        self._changed[slot] = state
 
     def read(self, slots: HeldSlots) -> Tensor:
         """Returns what some slots hold, float32 [slots, `STATE_WIDTH`]: a part of the values where they allow it."""

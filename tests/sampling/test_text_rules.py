@@ -331,7 +331,7 @@ FAULTS = {
     "the index of a row that has left": (edits, "self.rules.pop(slot, None)", "pass", "batch"),
     "tokens that do not come": (edits, "rules.extend((tokens[place],))", "pass", "batch"),
     "tokens of another row": (edits, "rules.extend((tokens[place],))", "rules.extend((tokens[place - 1],))", "batch"),
-    "a list that stays": (edits, "self.addends.write(slot, *rules.listed)", "pass", "batch"),
+    "a list that stays": (edits, "self.addends.write(slot, rules.listed)", "pass", "batch"),
     "placeholders that are equal": (text_rules, "-1 - len(self._text)", "-1", "no ids"),
     "placeholders that are forbidden": (text_rules, "in forbidden if token >= 0}", "in forbidden}", "no ids"),
     "a list of the step before": (static_edits, "_lists, self._written = batch", "_lists, _ = batch", "graph"),
