@@ -53,10 +53,9 @@ def format_seconds(seconds: float) -> str:
         >>> format_seconds(0.000012345)
         '12.3 us'
     """
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale * 0.9995 or unit == "us":
-            return f"{_three_digits(seconds / scale)} {unit}"
-    raise AssertionError("unreachable")
+    larger = (("s", 1.0), ("ms", 1e-3))
+    unit, scale = next((each for each in larger if seconds >= each[1] * 0.9995), ("us", 1e-6))
+    return f"{format_ratio(seconds / scale)} {unit}"
 
 
 def format_ratio(ratio: float) -> str:
@@ -66,11 +65,7 @@ def format_ratio(ratio: float) -> str:
         >>> format_ratio(1234.5), format_ratio(1.0666)
         ('1234', '1.07')
     """
-    return _three_digits(ratio)
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+    return f"{ratio:.0f}" if ratio >= 99.95 else f"{ratio:.1f}" if ratio >= 9.995 else f"{ratio:.2f}"
 
 
 def _select(records: Iterable[Record], section: str, **wanted: object) -> list[Record]:
