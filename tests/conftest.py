@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -69,6 +69,17 @@ def counting(npu: str) -> None:
     """The NPU counts what is asked of it, as the emulated one does."""
     if not hostcann.is_active():
         pytest.skip("the emulated device counts, a real one does not")
+
+
+@pytest.fixture
+def emulated(npu: str) -> Iterator[None]:
+    """The NPU can be made to fail, or to be late, as the emulated one can, which is left as it was found."""
+    if not hostcann.is_active():
+        pytest.skip("the NPU is a real one: nothing can be injected or counted")
+    yield
+    hostcann.clear_faults()
+    hostcann.set_stream_mode("normal")
+    torch.npu.synchronize()
 
 
 @pytest.fixture(autouse=True)

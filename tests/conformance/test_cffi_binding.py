@@ -12,18 +12,11 @@ import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu import aclnn_cffi, scratch
 from ascend_sample.npu.operators import OPERATORS
-from tests.support.emulation import emulation
 
 from .cffi_calls import SAMPLE, SAMPLE_V2, WITH_Q, WITHOUT_Q, check_rows, each_operator, function, tensors_of
 from .hand_worked import MIXED, NO_K, NO_P, ONES, Row
 
 DTYPES = (torch.float16, torch.bfloat16)
-
-
-@pytest.fixture
-def emulated(npu: str) -> Iterator[None]:
-    """For tests that inject faults or read counters."""
-    yield from emulation()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

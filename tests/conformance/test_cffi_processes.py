@@ -4,7 +4,7 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +14,10 @@ import ascend_sample
 from ascend_sample import hostcann
 from ascend_sample.npu import aclnn_cffi
 from ascend_sample.npu.operators import OPERATORS
-from tests.support.emulation import emulation
 from tests.support.warm_python import run_warm
 
 from .cffi_calls import SAMPLE, WITH_Q, WITHOUT_Q, check_rows, each_operator, function, tensors_of
 from .isolation import TIMEOUT_SECONDS, program_of
-
-
-@pytest.fixture
-def emulated(npu: str) -> Iterator[None]:
-    """For tests that inject faults or read counters."""
-    yield from emulation()
 
 
 def run(test: Callable[..., None], **environment: str) -> None:

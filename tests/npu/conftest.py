@@ -1,4 +1,4 @@
-"""What the tests of the NPU path share: the two bindings in turn, and a hostcann that is left as it was found."""
+"""What the tests of the NPU path share: the two bindings in turn."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 import ascend_sample
-from tests.support.emulation import emulation
 
 from .batches import SAMPLE, SAMPLE_RESULT, SAMPLE_V2, VARIANTS, use_variant
 
@@ -31,10 +29,3 @@ def route(npu: str, request: pytest.FixtureRequest) -> Iterator[str]:
     binding, variant = request.param
     with ascend_sample.use_backend(binding), use_variant(variant):
         yield str(binding)
-
-
-@pytest.fixture
-def emulated(npu: str) -> Iterator[None]:
-    """For tests that need hostcann's faults, modes or counters."""
-    yield from emulation()
-    torch.npu.synchronize()

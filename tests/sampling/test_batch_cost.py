@@ -194,10 +194,8 @@ def test_growth_copies_rows_a_constant_number_of_times(counting: None) -> None:
 
 
 @pytest.mark.parametrize("mode", ["delayed", "lazy"])
-def test_what_was_sent_may_arrive_late(npu: str, mode: str) -> None:
+def test_what_was_sent_may_arrive_late(emulated: None, npu: str, mode: str) -> None:
     """The host writes on while copies still wait: each must read memory of its own."""
-    if not hostcann.is_active():
-        pytest.skip("only the emulated device can be made late")
     batch, on_cpu = SamplingBatch(16, npu), SamplingBatch(16)
     logits = torch.randn(6, 16)
     there, tokens = logits.npu(), ids(npu, 1, 2, 3, 4, 5, 6)
@@ -228,9 +226,7 @@ def test_what_was_sent_may_arrive_late(npu: str, mode: str) -> None:
     assert batch.position.tolist() == on_cpu.position.tolist()
 
 
-def test_a_batch_survives_a_device_without_memory(npu: str) -> None:
-    if not hostcann.is_active():
-        pytest.skip("only the emulated device can be made to have none")
+def test_a_batch_survives_a_device_without_memory(emulated: None, npu: str) -> None:
     batch = SamplingBatch(2**20, npu)
     batch.add(SamplingParams(seed=1))
     batch.flush()

@@ -1,4 +1,4 @@
-"""For tests that need the emulated NPU: they inject faults, set modes or read counters."""
+"""For tests of what a device makes, and of who waits for it: an emulated NPU, or another."""
 
 from __future__ import annotations
 
@@ -10,15 +10,6 @@ import torch
 from torch import Tensor
 
 from ascend_sample import hostcann
-
-
-def emulation() -> Iterator[None]:
-    """The body of a fixture: skips on a real NPU, and leaves hostcann as it was found."""
-    if not hostcann.is_active():
-        pytest.skip("the NPU is a real one: nothing can be injected or counted")
-    yield
-    hostcann.clear_faults()
-    hostcann.set_stream_mode("normal")
 
 
 def assert_same_numbers(found: Tensor, expected: Tensor, device: str) -> None:
