@@ -215,7 +215,7 @@ TRAPS = [
     Trap(
         "the beam index is used twice",
         onnx_runtime,
-        "            beam_index=torch.arange(len(tokens)),\n",
+        '            beam_index=torch.arange(len(tokens), device="cpu"),\n',
         "",
         check_eager,
     ),
