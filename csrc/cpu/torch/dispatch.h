@@ -8,6 +8,7 @@
 #include <atomic>
 #include <span>
 
+#include "arithmetic.h"
 #include "cpu/targets.h"
 
 namespace ascend_sample::cpu {
@@ -38,6 +39,7 @@ void serve(RowsFunction<Call> Kernel::* function, const Call& call) {
   const int64_t part = std::max<int64_t>(1, count / (threads * kPartsOfThread));
   std::atomic<int64_t> next{0};
   at::parallel_for(0, std::min(threads, count), 1, [&](int64_t, int64_t) {
+    const StandardArithmetic standard;
     for (int64_t first = 0; (first = next.fetch_add(part)) < count;) {
       serve_rows(call, first, std::min(first + part, count), scratch_of_thread());
     }

@@ -22,6 +22,7 @@ at::Tensor exponential_noise_kernel(const NoiseArguments& arguments) {
   const int64_t parts = (lanes + kPart - 1) / kPart;  // of a row
   const int64_t grain = std::max<int64_t>(1, kPart / std::max<int64_t>(1, lanes));
   at::parallel_for(0, seed.size(0) * parts, grain, [&](int64_t first, int64_t last) {
+    const StandardArithmetic standard;
     for (int64_t index = first; index < last; ++index) {
       const int64_t row = index / parts;
       const int64_t start = index % parts * kPart;
