@@ -2,6 +2,7 @@
 // probable the tokens of those were that remember their draws.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/calls.h"
@@ -20,7 +21,7 @@ class ToldRows {
     if (asks_for_chance(index)) {
       const RememberingRows& remembering = *call_.remembering;
       chance_ = TokenChance{.key = key,
-                            .near = remembering.near[index],
+                            .near = std::min(remembering.near[index], 1.0F),
                             .status = call_.status + index,
                             .list = &list_,
                             .log_prob = remembering.log_probs + index};

@@ -130,6 +130,15 @@ def test_kept_sets_change_nothing(fields: dict[str, Any], dtype: torch.dtype) ->
         assert torch.equal(first[place], plain[place])
 
 
+@pytest.mark.parametrize("fields", FILTERS.values(), ids=FILTERS)
+@pytest.mark.parametrize("near", [2.0, 1e30, INF])
+def test_no_probability_is_above_1(near: float, fields: dict[str, Any]) -> None:
+    logits = logits_of(torch.float32)
+    found, at_1 = (drawn(logits, torch.full((ROWS,), each), **fields) for each in (near, 1.0))
+    assert torch.equal(found["token_ids"], at_1["token_ids"])
+    assert torch.equal(found["told"], at_1["told"])
+
+
 def test_rows_that_are_not_as_they_should_be() -> None:
     logits = torch.tensor([[0.0, NAN, -1.0], [-INF] * 3, [1.0, INF, INF], [-INF, 2.0, -INF], [1.0, 2.0, 3.0]])
     found = drawn(logits, torch.full((5,), 0.3))
