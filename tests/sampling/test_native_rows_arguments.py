@@ -88,6 +88,26 @@ def test_bad_arguments(changes: dict, error: type[Exception], message: str) -> N
         torch.ops.ascend_sample.sample_rows(**arguments)
 
 
+@pytest.mark.parametrize("typical_p", [0.0, -1.0, -torch.inf])
+@pytest.mark.parametrize("vocab_size", [7, 100, 5000])
+def test_typical_sampling_keeps_a_value(vocab_size: int, typical_p: float) -> None:
+    """That which is nearest, whatever the number is."""
+    logits = make_logits(4, vocab_size, torch.float32)
+    requests = [
+        Request(1.0, 0, 1.0, 0.0),
+        Request(1.0, 3, 1.0, 0.0),
+        Request(1.0, 0, 0.9, 0.0),
+        Request(1.0, 0, 1.0, 0.1),
+    ]
+    ranges = torch.zeros(7, 4)
+    ranges[0] = 2.0**-126
+    expected, _ = sample_rows(logits, requests, edits={"ranges": ranges})
+    assert ((expected >= 0) & (expected < vocab_size)).all()
+    ranges[0] = typical_p
+    token_ids, _ = sample_rows(logits, requests, edits={"ranges": ranges})
+    assert torch.equal(token_ids, expected)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_operator(dtype: torch.dtype) -> None:
     operator = torch.ops.ascend_sample.sample_rows.default

@@ -166,7 +166,7 @@ class RangeBounds {
   /// What typical sampling keeps: what lies nearest to the mean of y, of any that the bounds allow.
   std::optional<ValueRange> nearest(const Between& mean, const SumBounds& sum) const {
     constexpr int kSteps = 14;
-    const double target = filters_[kTypicalP];
+    const double target = filters_.typical_p();
     const double middle = 0.5 * (mean.least + mean.most);
     const Floats center = splat(static_cast<float>(middle));
     const double enough = target * 0.5 * (sum.least + sum.most);
@@ -223,7 +223,7 @@ class RangeBounds {
     const double before = std::max(double{largest_lane(below)}, weighed_.value_below());
     const double behind{-largest_lane(-above)};
     const double slack = kSlack * (1 - before);
-    const double target = filters_[kTypicalP];
+    const double target = filters_.typical_p();
     const double with_all = weights.total();
     const double enough = target * sum.most * (1 + kSlack);
     const double too_little = target * sum.least * (1 - kSlack);

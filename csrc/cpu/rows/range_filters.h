@@ -1,7 +1,7 @@
 // The filters of a row that keep a range of its values, and how they weigh it.
 #pragma once
 
-#include <cmath>
+#include <algorithm>
 #include <optional>
 
 #include "cpu/calls.h"
@@ -32,6 +32,8 @@ class RangeFilters {
   }
   bool is_on(RangeFilter filter) const { return (*this)[filter] > 0.0; }
   bool is_typical() const { return (*this)[kTypicalP] < 1.0; }
+  /// How much typical sampling keeps: always more than nothing.
+  double typical_p() const { return std::max((*this)[kTypicalP], 0x1p-126); }
   float temperature() const { return temperature_; }
 
   /// Whether any needs more than the largest value and the deviation.

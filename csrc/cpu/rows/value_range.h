@@ -165,7 +165,7 @@ class RangeSearch {
   /// entropy| is |y - mean|. Mostly that is among the few that weigh much, and nearly always among
   /// those that weigh more than 2e-9.
   ValueRange typical() {
-    const double target = filters_[kTypicalP] * weights_.sum;
+    const double target = filters_.typical_p() * weights_.sum;
     const auto mean = static_cast<float>(weights_.mean);
     for (const float depth : {8.0F, 20.0F}) {
       const std::optional<float> distance = distance_with(gather_nearest(-depth, mean), target);
