@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "cpu/draws/segments.h"
 #include "cpu/each_row.h"
@@ -103,7 +104,7 @@ void lead_part(const Row<Type>& row, const ShardCall& call, int64_t index, size_
   const float maximum = call.maximum.empty() ? own : call.maximum[place];
   std::fill_n(call.leads + index * kShardLeads, kShardLeads, ShardLead{});
   std::fill_n(call.ids + index * kShardLeads, kShardLeads, 0);
-  if (own == -kInfinity || (maximum == kInfinity && own != kInfinity)) {
+  if (own == -kInfinity || std::isnan(maximum) || (maximum == kInfinity && own != kInfinity)) {
     return;  // nothing here has weight
   }
   if (maximum == kInfinity) {

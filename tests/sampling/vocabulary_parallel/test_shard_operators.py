@@ -1,4 +1,4 @@
-"""chunk_sums, log_of_sums and count_above: what logprobs of rows are made of where ranks have parts of them."""
+"""What ranks find of their parts of rows: what logprobs are made of, leads and histograms."""
 
 from __future__ import annotations
 
@@ -115,3 +115,25 @@ def test_the_dispatcher_is_content() -> None:
     torch.library.opcheck(OPERATORS.log_of_sums.default, (MAXIMA, SUMS), test_utils=tests)
     torch.library.opcheck(OPERATORS.log_of_sums.default, (MAXIMA, SUMS, MAXIMA), test_utils=tests)
     torch.library.opcheck(OPERATORS.count_above.default, (logits, None, torch.zeros(5)), test_utils=tests)
+    rows, ones = torch.tensor([4, 0]), torch.ones(2)
+    for arguments in ((logits, None, 3), (logits, rows, 3)):
+        torch.library.opcheck(OPERATORS.first_of_rows.default, arguments, test_utils=tests)
+    torch.library.opcheck(
+        OPERATORS.shard_histogram.default, (logits, rows, ones, ones > 0, torch.zeros_like(rows), 3), test_utils=tests
+    )
+    torch.library.opcheck(
+        OPERATORS.shard_leads.default, (logits, rows, 17, ones, ones / 9, rows, rows), test_utils=tests
+    )
+    cuts = (ones, rows, ones, rows)
+    arguments = (logits, rows, 17, ones, ones / 9, rows, rows, 0, 0.1, ones, *cuts)
+    torch.library.opcheck(OPERATORS.shard_leads.default, arguments, test_utils=tests)
+
+
+@pytest.mark.parametrize("first_id", [0, 17, 256])
+def test_nothing_leads_beside_a_maximum_that_is_none(first_id: int) -> None:
+    logits, number, ones = rows_of(torch.float32, 100), torch.arange(5), torch.ones(5)
+    leads, ids, _, _ = OPERATORS.shard_leads(
+        logits, None, first_id, ones, 0 * ones, number, number, maximum=torch.nan * ones
+    )
+    assert not leads.any()
+    assert not ids.any()
