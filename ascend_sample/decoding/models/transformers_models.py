@@ -61,6 +61,8 @@ class _TransformersModel(ABC):
         self.hidden_states = hidden_states
         self._generation_config = generation_config
         self.accepted = frozenset(inspect.signature(model.forward).parameters)
+        # transformers 5.24 calls it cache, for models and in their output.
+        self._cache_name = "cache" if "cache" in self.accepted else "past_key_values"
         is_told = self._positions_name in self.accepted
         self.position_source = PositionSource.ARGUMENT if is_told else self._own_position_source()
         self.max_positions = most_positions(model)
@@ -83,7 +85,7 @@ class _TransformersModel(ABC):
         new = tokens.shape[1]
         output = self._forward(tokens, cache, cache.attention_mask(new), cache.positions(new))
         hidden_states = self._last_hidden_states(output)
-        return StepOutput(output.logits, cache.grown(output.past_key_values, new), hidden_states)
+        return StepOutput(output.logits, cache.grown(getattr(output, self._cache_name), new), hidden_states)
 
     def expand(self, cache: AlignedCache, count: int) -> AlignedCache:
         """See `StepModel.expand`."""
@@ -130,14 +132,14 @@ class _TransformersModel(ABC):
             everywhere = hidden_states.new_zeros(batch_size, given_width, hidden_states.shape[2])
             hidden_states = everywhere.scatter(1, places, hidden_states)
         logits = output.logits[:, -1] if kept is None else output.logits[:, -kept:]
-        return StepOutput(logits, replace(cache, past=output.past_key_values), hidden_states)
+        return StepOutput(logits, replace(cache, past=getattr(output, self._cache_name)), hidden_states)
 
     @torch.no_grad()
     def _forward(
         self, tokens: Tensor, cache: AlignedCache, mask: Tensor | None, positions: Tensor, logits_to_keep: int = 0
     ) -> Any:
         """Runs a pass, where mask is bool [batch, width + new] and positions int64 [batch, new]."""
-        arguments: dict[str, Any] = {"past_key_values": cache.past, "use_cache": True, "return_dict": True}
+        arguments: dict[str, Any] = {self._cache_name: cache.past, "use_cache": True, "return_dict": True}
         if self.hidden_states:
             arguments["output_hidden_states"] = True
         if logits_to_keep and "logits_to_keep" in self.accepted:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -224,6 +226,27 @@ def test_a_rollback_forward_is_refused() -> None:
 
 def test_hidden_states_come_only_where_asked_for() -> None:
     assert CausalModel(tiny_transformer("gpt2")).prefill(torch.tensor([[1]])).hidden_states is None
+
+
+class Renamed(transformers.GPT2LMHeadModel):
+    """Calls its cache as transformers' models do since 5.24, whichever version this is."""
+
+    def forward(self, *arguments: Any, cache: Any = None, **named: Any) -> Any:
+        own = super().forward
+        name = "cache" if "cache" in inspect.signature(own).parameters else "past_key_values"
+        output = own(*arguments, **named, **{name: cache})
+        return types.SimpleNamespace(logits=output.logits, cache=output[name])
+
+
+def test_a_cache_of_the_newer_name() -> None:
+    former = tiny_transformer("gpt2")
+    renamed = Renamed(former.config).eval()
+    renamed.load_state_dict(former.state_dict())
+    prompts, new = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[7], [8]])
+    logits = []
+    for model in (CausalModel(renamed), CausalModel(former)):
+        logits.append(model.decode(new, model.prefill(prompts).cache).logits)
+    assert torch.equal(*logits)
 
 
 def in_training() -> Any:
