@@ -7,9 +7,10 @@ engine's. The penalties, masks and temperatures of the places are the engine's i
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from ascend_sample.integrations._drafts import DrawnDrafts, target_probabilities
 from ascend_sample.integrations._host_values import facts_of
 from ascend_sample.integrations._left_alone import say_left
 from ascend_sample.integrations._replacing import replacing
-from ascend_sample.integrations._vllm_metadata import SMALLEST_TEMPERATURE
+from ascend_sample.integrations._vllm_metadata import MIN_TOKENS, SMALLEST_TEMPERATURE, is_vllms
 from ascend_sample.integrations.vllm_served import draws_here
 from ascend_sample.sampling.draft_judging import Proposals
 from ascend_sample.sampling.draft_places import ChainLayout
@@ -95,7 +96,8 @@ def _verify(sampler: Any, metadata: Any, draft_probs: Tensor | None, logits: Ten
     processed = torch.empty_like(logits, dtype=torch.float32)
     # As vLLM does it, those behind the drafts before those of the drafts: a thinking budget is counted there.
     of_last = logits[metadata.bonus_logits_indices]
-    processed[last] = sampler.sampler.apply_logits_processors(of_last.float().clone(), sampling_metadata, True)
+    behind = _behind_drafts(sampling_metadata, metadata.num_draft_tokens)
+    processed[last] = sampler.sampler.apply_logits_processors(of_last.float().clone(), behind, True)
     of_drafts = logits[metadata.target_logits_indices].float()
     processed[layout.places_of_drafts] = sampler.apply_logits_processors(of_drafts.clone(), sampling_metadata, metadata)
 
@@ -135,6 +137,39 @@ def _verify(sampler: Any, metadata: Any, draft_probs: Tensor | None, logits: Ten
         )
     outputs = importlib.import_module("vllm.v1.outputs")
     return outputs.SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=logprobs)
+
+
+class _MinTokensBehindDrafts:
+    """V1's processor of `min_tokens`, at the places behind drafts: vLLM's own does not count the drafts there.
+
+    It would keep a request from a stop that plain decoding draws at this place.
+
+    Args:
+        processor: vLLM's, with what is left of a request's numbers by row in `min_toks`.
+        counts: how many drafts each request has.
+    """
+
+    def __init__(self, processor: Any, counts: Sequence[int]) -> None:
+        self._processor = copy.copy(processor)
+        self._processor.min_toks = {
+            row: (least - counts[row], *others) for row, (least, *others) in processor.min_toks.items()
+        }
+        self._counts = [1] * len(counts)  # as if each place behind drafts were the only one of its request
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Masks the stops of the requests that are too short there, float32 [requests, vocab_size] in place."""
+        return self._processor.apply_with_spec_decode(logits, self._counts)  # type: ignore[no-any-return]
+
+
+def _behind_drafts(sampling_metadata: Any, counts: Sequence[int]) -> Any:
+    """Returns the metadata by which the places behind drafts are processed."""
+    own = sampling_metadata.logitsprocs
+    processors = copy.copy(own)
+    processors.non_argmax_invariant = [
+        _MinTokensBehindDrafts(each, counts) if type(each).__name__ == MIN_TOKENS and is_vllms(each) else each
+        for each in own.non_argmax_invariant
+    ]
+    return dataclasses.replace(sampling_metadata, logitsprocs=processors)
 
 
 def _at_places(sampling_metadata: Any, layout: ChainLayout, rows: Any) -> Any:

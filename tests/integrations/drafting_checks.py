@@ -14,7 +14,17 @@ from ascend_sample.integrations import _drafts, vllm_drafts
 from ascend_sample.integrations._generators import SeedSource
 from ascend_sample.sampling.draft_judging import Judgement
 from tests.integrations import drafting_engine
-from tests.integrations.drafting_engine import LENGTH, PLAIN, REQUESTS, VOCAB_SIZE, Engine, Request, requests
+from tests.integrations.drafting_engine import (
+    AT_LEAST,
+    LENGTH,
+    PLAIN,
+    REQUESTS,
+    STOPS,
+    VOCAB_SIZE,
+    Engine,
+    Request,
+    requests,
+)
 
 ROWS = 6000
 BEYOND_CHANCE = 60.0
@@ -81,6 +91,14 @@ class DraftChecks:
     @pytest.mark.parametrize("name", ["half right", "nonsense"])
     def test_what_is_no_id_is_never_accepted(self, classes: Any, name: str) -> None:
         assert texts(classes, PLAIN, name, wrong=True) == texts(classes, PLAIN)
+
+    @pytest.mark.parametrize("name", ["right", "half right"])
+    def test_stops_come_as_soon_as_without_speculation(self, classes: Any, name: str) -> None:
+        plain = texts(classes, AT_LEAST)
+        for text, kind in zip(plain, AT_LEAST, strict=True):
+            assert not STOPS & {*text[: kind.get("least", 0)]}
+            assert STOPS & {*text}
+        assert texts(classes, AT_LEAST, name) == plain
 
     def test_greedy_requests_alone(self, classes: Any) -> None:
         kinds = [kind for kind in REQUESTS if kind.get("temperature") == 0]

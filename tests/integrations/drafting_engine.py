@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class Request:
     frequency: float = 0.0
     repetition: float = 1.0
     banned: list[int] = field(default_factory=list)
+    least: int = 0
     output: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     generator: torch.Generator | None = None
@@ -56,7 +58,8 @@ class Engine:
     """Steps of a batch of requests.
 
     Args:
-        vllm: has the classes Sampler, RejectionSampler, SamplingMetadata, SpecDecodeMetadata and LogitsProcessors.
+        vllm: has the classes Sampler, RejectionSampler, SamplingMetadata, SpecDecodeMetadata, LogitsProcessors,
+            MinTokensLogitsProcessor and BatchUpdate.
         requests: of the batch.
         logprobs: how many are asked for; None: none.
         mode: how logprobs are reported.
@@ -80,6 +83,9 @@ class Engine:
         self.device = device or getattr(vllm, "device", "cpu")
         self.sampler = vllm.Sampler(logprobs_mode=mode)
         self.rejection_sampler = vllm.RejectionSampler(self.sampler)
+        self.processors = vllm.LogitsProcessors()
+        if any(each.least for each in requests):
+            self.processors.non_argmax_invariant.append(self._min_tokens())
 
     def decode(self, length: int, drafter: Drafter | None = None) -> list[list[int]]:
         """Decodes until each request has so many tokens at least; returns the first of each."""
@@ -129,9 +135,26 @@ class Engine:
             logits_indices=there(range(ends[-1])),
         )
 
+    def _min_tokens(self) -> Any:
+        """Returns vLLM's processor of them, which looks at the requests' texts in each step."""
+        processor = self.vllm.MinTokensLogitsProcessor(None, torch.device(self.device), False)
+        added = [
+            (
+                row,
+                SimpleNamespace(min_tokens=each.least, all_stop_token_ids=STOPS, structured_outputs=None),
+                [],
+                each.output,
+            )
+            for row, each in enumerate(self.requests)
+        ]
+        processor.update_state(self.vllm.BatchUpdate(batch_size=len(added), removed=[], added=added, moved=[]))
+        return processor
+
     def metadata(self, drafts: list[list[int]]) -> Any:
         """Returns what vLLM's batch says of its requests."""
         asked = self.requests
+        for processor in self.processors.non_argmax_invariant:
+            processor.update_state(None)
 
         def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.tensor([getattr(each, name) for each in asked], dtype=dtype, device=self.device)
@@ -159,7 +182,7 @@ class Engine:
             bad_words_token_ids={
                 row: [[token] for token in each.banned] for row, each in enumerate(asked) if each.banned
             },
-            logitsprocs=self.vllm.LogitsProcessors(),
+            logitsprocs=self.processors,
         )
         if self.is_noted:
             facts = {
@@ -182,6 +205,12 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 )
 PLAIN = tuple(each for each in REQUESTS if not {"frequency", "repetition"} & each.keys())
 """Those without penalties, whose drafts may be anything: vLLM counts drafts without looking whether they are ids."""
+AT_LEAST: tuple[dict[str, Any], ...] = (
+    {"prompt": [7, 1, 2], "least": 3, "temperature": 0.0, "frequency": 0.5},
+    *({"prompt": [row, 4], "least": 7, "seed": row} for row in range(1, 10)),
+)
+"""Those that must not draw a stop before they have so many tokens."""
+STOPS = {*range(0, VOCAB_SIZE, 2)}
 LENGTH = 20
 
 

@@ -25,7 +25,7 @@ from vllm.config import VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.v1.sample import rejection_sampler as vllm_rejection
 from vllm.v1.sample import sampler as vllm_sampler
-from vllm.v1.sample.logits_processor import LogitsProcessors
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MinTokensLogitsProcessor
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
@@ -281,6 +281,8 @@ class TestDrafts(DraftChecks):
             SamplingMetadata=SamplingMetadata,
             SpecDecodeMetadata=SpecDecodeMetadata,
             LogitsProcessors=LogitsProcessors,
+            MinTokensLogitsProcessor=MinTokensLogitsProcessor,
+            BatchUpdate=BatchUpdate,
             device=NPU,
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from vllm.v1.sample import rejection_sampler as vllm_rejection
 from vllm.v1.sample import sampler as vllm_sampler
-from vllm.v1.sample.logits_processor import LogitsProcessors
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MinTokensLogitsProcessor
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
@@ -31,6 +31,8 @@ def classes(monkeypatch: pytest.MonkeyPatch) -> Any:
         SamplingMetadata=SamplingMetadata,
         SpecDecodeMetadata=SpecDecodeMetadata,
         LogitsProcessors=LogitsProcessors,
+        MinTokensLogitsProcessor=MinTokensLogitsProcessor,
+        BatchUpdate=BatchUpdate,
     )
 
 

@@ -75,6 +75,34 @@ def edit(logits: Tensor, asked: SamplingMetadata, requests: list[int], outputs: 
     return logits
 
 
+class MinTokensLogitsProcessor:
+    """Keeps requests from their stops until they are long enough: of a row a request, or of one a draft."""
+
+    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
+        self.min_toks: dict[int, tuple[int, list[int], set[int]]] = {}
+
+    def update_state(self, batch_update: Any) -> None:
+        for row, asked, _, output in () if batch_update is None else batch_update.added:
+            self.min_toks[row] = (asked.min_tokens, output, asked.all_stop_token_ids)
+        self.min_toks = {row: of_row for row, of_row in self.min_toks.items() if len(of_row[1]) < of_row[0]}
+
+    def apply(self, logits: Tensor) -> Tensor:
+        for row, (_, _, stops) in self.min_toks.items():
+            logits[row, [*stops]] = -torch.inf
+        return logits
+
+    def apply_with_spec_decode(self, logits: Tensor, num_draft_tokens: list[int]) -> Tensor:
+        for request, (least, output, stops) in self.min_toks.items():
+            start = sum(num_draft_tokens[:request])
+            masked = max(0, min(least - len(output), num_draft_tokens[request]))
+            logits[start : start + masked, [*stops]] = -torch.inf
+        return logits
+
+
+MinTokensLogitsProcessor.__module__ = "vllm.stand_in"
+BatchUpdate = SimpleNamespace
+
+
 def gathered(values: Tensor, mode: str, token_ids: Tensor) -> Any:
     found = values if mode.endswith("logits") else values.log_softmax(1)
     return SimpleNamespace(logprobs=found.gather(1, token_ids.long().clamp(min=0).view(-1, 1)))
@@ -101,6 +129,8 @@ class Sampler(nn.Module):
         outputs = sampling_metadata.output_token_ids
         if predict_bonus_token:
             outputs = [[*ids, *more] for ids, more in zip(outputs, sampling_metadata.spec_token_ids, strict=True)]
+        for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
+            logits = processor.apply(logits)
         return edit(logits, sampling_metadata, [*range(len(logits))], outputs)
 
     def sample(self, logits: Tensor, sampling_metadata: SamplingMetadata) -> tuple[Tensor, Tensor | None]:
@@ -137,6 +167,8 @@ class RejectionSampler(nn.Module):
     def apply_logits_processors(
         self, logits: Tensor, sampling_metadata: SamplingMetadata, metadata: SpecDecodeMetadata
     ) -> Tensor:
+        for processor in sampling_metadata.logitsprocs.non_argmax_invariant:
+            logits = processor.apply_with_spec_decode(logits, metadata.num_draft_tokens)
         requests, outputs = [], []
         for request, drafts in enumerate(sampling_metadata.spec_token_ids):
             for count in range(len(drafts)):
