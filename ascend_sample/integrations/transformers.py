@@ -1,6 +1,6 @@
 """transformers: a decoding loop for `generate`, and a logits processor.
 
-Tested with transformers 5.23.0 (docs/integrations.md).
+Tested with transformers 5.23.0 and 5.24.0 (docs/integrations.md).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ takes the arguments of ``transformers serve``. The server itself gives a request
 request comes in, so of requests that wait for each other all but one are drawn with another's. Here the seed goes with
 its request, and torch's generator stays as it is.
 
-Tested with transformers 5.23.0 (docs/integrations.md).
+Tested with transformers 5.23.0 and 5.24.0 (docs/integrations.md).
 """
 
 from __future__ import annotations

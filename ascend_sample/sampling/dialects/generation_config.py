@@ -65,7 +65,7 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
 
 GENERATION_CONFIG: Final = Dialect(
     "generation_config",
-    "transformers.GenerationConfig (5.23.0)",
+    "transformers.GenerationConfig (5.24.0)",
     {
         "do_sample": taken("temperature", note="False or None is greedy, whatever the filters are."),
         "temperature": number("temperature"),

@@ -38,7 +38,7 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
 
 OPENAI: Final = Dialect(
     "openai",
-    "OpenAI's API (openai 3.54, chat completions and completions)",
+    "OpenAI's API (openai 3.57, chat completions and completions)",
     {
         "temperature": number("temperature"),
         "top_p": number("top_p"),
