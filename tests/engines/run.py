@@ -53,7 +53,7 @@ ENGINES: Final = {
         (HERE, HERE / "sglang_kernels", HERE.parent / "integrations"),
     ),
     "transformers": Engine(
-        "transformers==5.23.0", "requirements_transformers.txt", {"transformers": "transformers_server.py"}, (HERE,)
+        "transformers==5.24.0", "requirements_transformers.txt", {"transformers": "transformers_server.py"}, (HERE,)
     ),
 }
 """The checks are not named test_*: every other run of pytest has no engine."""
