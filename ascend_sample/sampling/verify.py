@@ -292,7 +292,9 @@ def cut(
 
 def places_of(batch: SamplingBatch, counts: Ids, parents: Ids | None) -> DraftPlaces:
     """Returns the places of the batch's requests; the latest are kept for as long as the batch stays so."""
-    kept: dict[tuple[bytes, ...], DraftPlaces] = batch.plans.setdefault(NAME, {})
+    if NAME not in batch.plans:
+        batch.plans[NAME] = {}
+    kept: dict[tuple[bytes, ...], DraftPlaces] = batch.plans[NAME]
     key = (counts.tobytes(), *(() if parents is None else (parents.tobytes(),)))
     left = batch.host.min_tokens_left
     is_ending = bool(left.any() and ((left > 0) & (left <= counts)).any())  # so many drafts may outlast it

@@ -13,6 +13,7 @@ from test_verify_drafts import DTYPES, operator_arguments
 
 from ascend_sample.sampling import LogprobsMode, RowStatus, Sampler, SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.draft_arguments import NAME
+from ascend_sample.sampling.plans import MOST_PLANS
 from ascend_sample.sampling.verify import MOST_KEPT
 
 GREEDY = SamplingParams(temperature=0)
@@ -168,6 +169,16 @@ def test_trees_of_many_steps_do_not_pile_up() -> None:
         drafts = torch.zeros(width, dtype=torch.int64)
         verify_drafts(torch.zeros(width + 1, 3), drafts, batch, counts=[width], parents=[-1] + [0] * width)
     assert len(batch.plans[NAME]) == MOST_KEPT
+
+
+def test_drafts_leave_the_number_of_plans_what_it_is() -> None:
+    """A batch that has as many as it keeps: places are one of them."""
+    batch = new_batch([GREEDY], [[]], 3)
+    for step in range(MOST_PLANS + 5):
+        batch.plans[step] = "a plan"
+        if step >= MOST_PLANS:
+            verify_drafts(torch.zeros(2, 3), torch.tensor([1]), batch, counts=[1])
+    assert len(batch.plans) == MOST_PLANS
 
 
 def test_the_order_of_places_may_be_any() -> None:
