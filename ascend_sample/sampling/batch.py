@@ -21,7 +21,7 @@ from ascend_sample.sampling.params import DISTRIBUTION, FIELDS, SamplingParams
 from ascend_sample.sampling.plan import ProcessedRows
 from ascend_sample.sampling.plans import Plans
 from ascend_sample.sampling.row_parameters import TENSORS, RowParameters
-from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable, to_device
+from ascend_sample.sampling.row_table import NO_SLOT, DeviceColumn, HostMirrors, RowTable
 from ascend_sample.sampling.seeds import random_seeds
 from ascend_sample.sampling.state_slots import DrawStates
 from ascend_sample.sampling.stops import Ended
@@ -270,8 +270,9 @@ class SamplingBatch:
             self.advance(token_ids, are_ids=False)
         elif count:
             self._flush(int(numpy.bincount(host_rows).max()))
+            there = self._table.sent(host_rows)  # before anything is counted, as a device may have no room
             self._edits.append_to(host_rows, token_ids)
-            self._allow_stop_ids(self._table.advance(host_rows, to_device(host_rows, self.device)))
+            self._allow_stop_ids(self._table.advance(host_rows, there))
 
     def advance(self, token_ids: Tensor, *, are_ids: bool = True) -> None:
         """Takes in one token for each row, as `append` does, without checks.

@@ -66,6 +66,14 @@ class Known(NamedTuple):
         return cls(seen, rules, stops)
 
 
+class _Coming(NamedTuple):
+    """Tokens on their way to the host, and who takes them there: by their places, rules and watches."""
+
+    tokens: HostTokens
+    ruled: list[tuple[int, TextRules]]
+    watched: list[tuple[int, StopWatch]]
+
+
 EDITS_OF_ROWS: Final = {"addend_slot", "penalty_slot", "mask_slot", "penalties", "bitmask_rows", "ranges"}
 """Arguments of the CPU kernel that have a number for each row, in their last dimension; the others are tables."""
 
@@ -199,15 +207,17 @@ class RowEdits:
 
     def append(self, token_ids: Tensor, are_ids: bool) -> None:
         """Takes in a token of each row, after a flush with room for it."""
-        self._await(token_ids, slice(None))
+        coming = self._awaited(token_ids, slice(None))
         if self.plan is not None and isinstance(self.plan.penalties, Penalties):
             self.plan.penalties.append(token_ids, are_ids)
+        self._note(coming)
 
     def append_to(self, rows: NDArray[numpy.int64], token_ids: Tensor) -> None:
         """Takes in tokens of some rows, after a flush with room for them."""
-        self._await(token_ids, rows)
+        coming = self._awaited(token_ids, rows)
         if self.plan is not None and isinstance(self.plan.penalties, Penalties):
             self.plan.penalties.append_to(rows, token_ids)
+        self._note(coming)
 
     def applied_to(self, logits: Tensor, bitmask: Bitmask | None, has_ranges: bool = True) -> Tensor | None:
         """Does what `SamplingBatch.edited` does, after a flush."""
@@ -248,20 +258,26 @@ class RowEdits:
         held = {name: getattr(host, name) for name in SLOTS if self.slots[name].capacity}
         return arguments | {name: to_device(slots, self._table.device) for name, slots in held.items()}
 
-    def _await(self, token_ids: Tensor, rows: NDArray[numpy.int64] | slice) -> None:
-        """Notes that tokens come for rows; those with rules, and those that wait for stops, need them on the host."""
-        host, ruled, watched = self._table.host, [], []
+    def _awaited(self, token_ids: Tensor, rows: NDArray[numpy.int64] | slice) -> _Coming | None:
+        """Sends tokens of rows to the host, if any of these has rules or waits for stops."""
+        host = self._table.host
+        ruled: list[tuple[int, TextRules]] = []
+        watched: list[tuple[int, StopWatch]] = []
         if self.rules:
             slots = enumerate(host.addend_slot[rows].tolist())
             ruled = [(place, self.rules[slot]) for place, slot in slots if slot in self.rules]
         if self.stops.watches:
             watched = self.stops.takers(host.stop_slot[rows])
-        if ruled or watched:
-            coming = HostTokens(token_ids)
-            if ruled:
-                self._coming.append((coming, ruled))
-            if watched:
-                self.stops.take(coming, watched)
+        return _Coming(HostTokens(token_ids), ruled, watched) if ruled or watched else None
+
+    def _note(self, coming: _Coming | None) -> None:
+        """Notes tokens that come, once nothing can fail that counts them elsewhere."""
+        if coming is None:
+            return
+        if coming.ruled:
+            self._coming.append((coming.tokens, coming.ruled))
+        if coming.watched:
+            self.stops.take(coming.tokens, coming.watched)
 
     def _take_in(self) -> None:
         """Lets rules see the tokens that have come, and writes the lists of addends that follow."""

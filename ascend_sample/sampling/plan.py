@@ -152,9 +152,9 @@ class Penalties(PenalizedRows):
         before[order] = numpy.arange(len(every)) - numpy.searchsorted(every[order], every[order])
         parts = (tokens, every, *(self._entries(every) + before), *self._bases(every))
         sent = to_device(numpy.stack(parts), token_ids.device)
-        twos = self._twos.new_full((len(every),), 2)
+        twos, ones = self._twos.new_full((len(every),), 2), torch.ones_like(sent[2:5])
         self._write(token_ids.index_select(0, sent[0]), twos, _Places(sent[2:5], sent[5:]), 0, are_ids=False)
-        self._next.entries.index_add_(1, sent[1], torch.ones_like(sent[2:5]))
+        self._next.entries.index_add_(1, sent[1], ones)
         numpy.add.at(self._lists.lengths, self._slots[every], 1)
 
     def _entries(self, every: Ids) -> Ids:

@@ -208,17 +208,17 @@ class RowTable:
             self._tensors[dtype].index_copy_(1, index, values_there)
         self._changed.clear()
 
-    def advance(self, rows: NDArray[numpy.int64] | None, rows_there: Tensor | None) -> NDArray[numpy.int64]:
+    def advance(self, rows: NDArray[numpy.int64] | None, there: tuple[Tensor, Tensor] | None) -> NDArray[numpy.int64]:
         """Counts one more token of `rows` (None: all) on both sides; returns the rows whose `min_tokens` this fulfils.
 
         Args:
             rows: int64; a row may occur several times.
-            rows_there: the same on the device.
+            there: what `sent` returns for them.
         """
         host, length = self.host.buffers["int64"], self.host.length
         position, left = host[POSITION, :length], host[MIN_TOKENS_LEFT, :length]
         was_counting = left > 0
-        if rows is None or rows_there is None:
+        if rows is None or there is None:
             position += 1
             self._behind += not self._is_shared
             if not numpy.count_nonzero(was_counting):
@@ -227,11 +227,16 @@ class RowTable:
         else:
             self._catch_up()
             if not self._is_shared:
-                self._tensors["int64"][POSITION].index_add_(0, rows_there, torch.ones_like(rows_there))
+                self._tensors["int64"][POSITION].index_add_(0, *there)
             numpy.add.at(position, rows, 1)
             numpy.subtract.at(left, rows, 1)
             numpy.maximum(left, 0, out=left)
         return numpy.flatnonzero(was_counting & (left == 0))
+
+    def sent(self, rows: NDArray[numpy.int64]) -> tuple[Tensor, Tensor]:
+        """Returns rows on the device, and a one for each: for `advance`, which then needs no more room there."""
+        there = to_device(rows, self.device)
+        return there, torch.ones_like(there)
 
     def place_at(self, positions: NDArray[numpy.int64]) -> None:
         """Puts all rows at other positions; the device hears of them when somebody asks it."""
