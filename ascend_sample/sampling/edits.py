@@ -289,7 +289,7 @@ class RowEdits:
         for slot, rules in self.rules.items():
             before = rules.listed
             rules.listed = rules.addends()
-            if not (numpy.array_equal(before[0], rules.listed[0]) and numpy.array_equal(before[1], rules.listed[1])):
+            if not (_are_equal(before[0], rules.listed[0]) and _are_equal(before[1], rules.listed[1])):
                 self.addends.write(slot, rules.listed)
                 self.ruled_lists += 1
                 self._native = None
@@ -312,3 +312,8 @@ class RowEdits:
             rules.own = listed
             listed = rules.listed = rules.addends()
         self.addends.write(slot, listed)
+
+
+def _are_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Tells whether two arrays are equal; a list that changes nothing is the same one as before, as often as not."""
+    return one is other or numpy.array_equal(one, other)

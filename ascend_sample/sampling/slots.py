@@ -128,21 +128,25 @@ class AddendSlots(Slots):
         self.lengths[slot] = len(entry[0])
 
     def flush(self) -> None:
-        """Writes the slots that were noted: two copies, whatever their number, and two fills for each."""
+        """Writes the slots that were noted: two copies and four launches, whatever their number."""
         if not self._changed:
             return
         self.fit_lists()
         self.ids = self.sized(self.ids, self.width, torch.int64)
         self.addends = self.sized(self.addends, self.width, torch.float32)
-        for slot, (ids, addends) in self._changed.items():
-            # torch_npu's index_fill_ would read the slots back from the device.
-            self.ids[slot].fill_(int(ids[0]))
-            self.addends[slot].fill_(float(addends[0]))
-        ids, addends = (numpy.concatenate(lists) for lists in zip(*self._changed.values(), strict=True))
-        places = numpy.concatenate([self.places(slot, len(entries)) for slot, (entries, _) in self._changed.items()])
-        places_there, ids_there = to_device(numpy.stack((places, ids)), self.device)
+        slots, entries = list(self._changed), self._changed.values()
+        ids, addends = (numpy.concatenate(lists) for lists in zip(*entries, strict=True))
+        first_ids, first_addends = ([one[part][0] for one in entries] for part in (0, 1))
+        places = numpy.concatenate([self.places(slot, len(one[0])) for slot, one in zip(slots, entries, strict=True)])
+        sent = to_device(numpy.concatenate((slots, first_ids, places, ids)), self.device)
+        slots_there, first_there, places_there, ids_there = sent.split([len(slots)] * 2 + [len(ids)] * 2)
+        sent = to_device(numpy.concatenate((first_addends, addends)), self.device)
+        first_addends_there, addends_there = sent.split([len(slots), len(ids)])
+        # torch_npu's index_fill_ would read the slots back from the device.
+        for lists, first in ((self.ids, first_there), (self.addends, first_addends_there)):
+            lists.index_copy_(0, slots_there, first.unsqueeze(1).expand(-1, self.width))
         self.ids.view(-1).index_copy_(0, places_there, ids_there)
-        self.addends.view(-1).index_copy_(0, places_there, to_device(addends, self.device))
+        self.addends.view(-1).index_copy_(0, places_there, addends_there)
         self._changed.clear()
 
 

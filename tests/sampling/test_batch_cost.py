@@ -181,6 +181,24 @@ def test_a_processed_row_sends_its_ids_and_not_the_vocabulary(counting: None) ->
     assert sent(counted) < 300
 
 
+@pytest.mark.parametrize("request_", [SamplingParams(logit_bias={3: 1.0}), SamplingParams(no_repeat_ngram_size=1)])
+def test_lists_that_change_cost_the_same_launches_whatever_their_number(
+    counting: None, request_: SamplingParams
+) -> None:
+    """Of rows that come, and of rows whose rules list other ids after each token."""
+    launches = []
+    for count in (2, 40):
+        batch = SamplingBatch(64, "npu", capacity=64)
+        with hostcann.profile() as counted:
+            batch.extend([request_] * count, [[1, 2]] * count)
+            batch.process(zeros(batch))
+            for step in range(3):
+                batch.append(ids("npu", *[step + 5] * count))
+                batch.process(zeros(batch))
+        launches.append(counted.launches)
+    assert launches[0] == launches[1]
+
+
 def test_growth_copies_rows_a_constant_number_of_times(counting: None) -> None:
     batch = SamplingBatch(8, "npu", capacity=1)
     with hostcann.profile() as counted:
