@@ -29,11 +29,10 @@ def check_something_is_allowed(params: SamplingParams, vocab_size: int | None) -
     forbidden = set(params.bad_ids)
     at_first = forbidden.union(params.stop_ids) if params.min_tokens else forbidden
     if params.allowed_ids is not None:
-        allowed = set(params.allowed_ids)
-        if not allowed - forbidden:
+        if forbidden.issuperset(params.allowed_ids):
             rule = "name at least one id that is not in bad_ids"
             refuse_field("allowed_ids", rule, params.allowed_ids, "Use None to allow all ids.")
-        nothing_at_first = not allowed - at_first
+        nothing_at_first = at_first.issuperset(params.allowed_ids)
     else:
         if vocab_size is not None and len(forbidden) >= vocab_size:
             rule = f"leave at least one of the {vocab_size} ids of the vocabulary"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import cProfile
 import dataclasses
 import doctest
 import math
@@ -13,6 +14,7 @@ import numpy
 import pytest
 
 from ascend_sample.sampling import params as params_module
+from ascend_sample.sampling._checks import LARGEST
 from ascend_sample.sampling.fields import to_fraction
 from ascend_sample.sampling.params import SamplingParams
 from tests.sampling.bad_requests import BAD_REQUESTS, CONTRADICTIONS, BadRequest
@@ -178,6 +180,21 @@ def test_a_request_does_not_change_with_what_it_was_made_of() -> None:
         params.temperature = 0.5  # type: ignore[misc]
     with pytest.raises(TypeError):
         params.logit_bias[3] = 9.0  # type: ignore[index]
+
+
+def test_a_vocabularys_worth_of_ids_takes_no_more_calls_than_a_few() -> None:
+    calls = []
+    for count in (5, 5000):
+        ids = range(count, 0, -1)
+        bias: dict[int, float] = {token_id: token_id / 7 for token_id in ids} | {1: -0.0, 2: -100, 3: LARGEST}
+        profile = cProfile.Profile()
+        params = profile.runcall(SamplingParams, logit_bias=bias, allowed_ids=ids, stop_ids=ids[1:], min_tokens=1)
+        profile.runcall(params.check_vocab_size, count + 1)
+        calls.append(sum(entry.callcount for entry in profile.getstats()))
+        assert list(params.logit_bias.items()) == sorted(bias.items())
+        assert set(map(type, params.logit_bias.values())) == {float}
+        assert math.copysign(1, params.logit_bias[1]) == 1
+    assert calls[0] == calls[1]
 
 
 def test_equal_requests_are_equal_and_hash_alike() -> None:
