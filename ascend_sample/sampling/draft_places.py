@@ -189,12 +189,13 @@ class DraftPlaces(SamplingBatch):
         """Gives places of requests with rules slots of their own: each has seen the drafts before it."""
         edits, layout, host = self.requests._edits, self.layout, self.requests.host
         drafts = HostTokens(draft_ids).read()
-        for place, request in enumerate(layout.request.tolist()):
-            rules = edits.rules.get(int(host.addend_slot[request]))
+        held, left = host.addend_slot.tolist(), host.min_tokens_left.tolist()
+        for place, (request, column) in enumerate(zip(layout.request.tolist(), layout.column.tolist(), strict=True)):
+            rules = edits.rules.get(held[request])
             if rules is None:
                 continue
-            column = int(layout.column[place])
-            own = addend_of(self._params[place], int(host.min_tokens_left[request]) > column, self.vocab_size)
+            has_ended = 0 < left[request] <= column  # `min_tokens`, among the drafts before the place
+            own = addend_of(self._params[place], False, self.vocab_size) if has_ended else None
             before = sorted(layout.before[place, :column].tolist())  # numbers of drafts grow along the way
             slot = edits.addends.allocate()
             self._taken.append(slot)

@@ -10,8 +10,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 
-from ascend_sample.sampling import SamplingParams, text_indexes, text_rules
+from ascend_sample.sampling import SamplingBatch, SamplingParams, draft_places, text_indexes, text_rules, verify_drafts
+from ascend_sample.sampling.slots import addend_of
 from ascend_sample.sampling.text_rules import TextRules
 
 
@@ -61,3 +63,20 @@ def test_a_token_costs_the_same_after_any_text(kind: str) -> None:
                 entries += len(rules.addends()[0])
         cost[length] = lines[0] / entries
     assert cost[32_768] < 1.5 * cost[1024], cost
+
+
+def test_a_place_of_drafts_takes_the_list_that_its_request_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list without the stop ids is made for the places alone at which `min_tokens` are there."""
+    made = []
+
+    def noting(*given: Any) -> Any:
+        made.append(given)
+        return addend_of(*given)
+
+    monkeypatch.setattr(draft_places, "addend_of", noting)
+    batch = SamplingBatch(9)
+    ruled = {"no_repeat_ngram_size": 2, "logit_bias": {3: 1.0}, "stop_ids": [4]}
+    batch.extend([SamplingParams(min_tokens=count, **ruled) for count in (0, 2, 9)])  # type: ignore[arg-type]
+    verify_drafts(torch.zeros(12, 9), torch.arange(9), batch, counts=[3, 3, 3])
+    # One slot for all places of the second request, as if it had no rules, and lists for its third and fourth place.
+    assert [given[0].min_tokens for given in made] == [2] * 3

@@ -269,6 +269,15 @@ def test_a_late_device(late: str) -> None:
     assert_texts_are_the_references(late, steps=15)
 
 
+def test_stop_ids_are_drawn_once_drafts_have_brought_min_tokens(device: str) -> None:
+    batch = SamplingBatch(9, device)
+    batch.add(SamplingParams(temperature=0, min_tokens=2, stop_ids=[4], no_repeat_ngram_size=3))
+    logits = torch.zeros(4, 9)
+    logits[:, 4], logits[range(3), [1, 2, 3]] = 2.0, 1.0
+    verified = verify_drafts(logits.to(device), torch.tensor([1, 2, 3]).to(device), batch, counts=[3])
+    assert verified.token_ids.tolist() == [[1, 2, 4, -1]]
+
+
 def test_only_rows_with_rules_wait(counting: None, npu: str) -> None:
     """A step reads the tokens of the one before, which the device has had a step's time for."""
     sampler, logits = Sampler(), torch.randn(2, 50).to(npu)
