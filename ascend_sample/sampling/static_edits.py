@@ -15,6 +15,7 @@ from ascend_sample.sampling.processing import add_bias, apply_penalties, bits_of
 from ascend_sample.sampling.row_table import NO_SLOT, to_device
 from ascend_sample.sampling.value_ranges import RANGE
 
+NAME = "StaticEdits"
 NEUTRAL = (1.0, 0.0, 0.0)
 """Penalties that leave every bit as it is."""
 EDIT_BEFORE = "write what SamplingBatch.process returns into its logits and pass is_edited=True."
@@ -49,7 +50,7 @@ class StaticEdits:
         self._words = self._own_words.clone()
         self._bits = bits_of_bytes(device)
         self._is_masked = False  # by the bitmask of the step before
-        self._written: tuple[SamplingBatch, int, bool] | None = None
+        self._written: tuple[object, bool] | None = None
         self._ruled_lists = 0  # so many the batch had written
         self._penalized: Tensor | None = None
         self._drafts: Tensor | None = None
@@ -109,7 +110,9 @@ class StaticEdits:
         batch.flush()
         if batch._edits.ruled_lists != self._ruled_lists:
             self._ruled_lists, self._written = batch._edits.ruled_lists, None
-        written = (batch, batch.version, is_edited)
+        if NAME not in batch.plans:
+            batch.plans[NAME] = object()  # stands for the batch as it is, which is not to be kept
+        written = (batch.plans[NAME], is_edited)
         if written != self._written:
             self._write_rows(batch, is_edited)
             self._written = written

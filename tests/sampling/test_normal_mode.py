@@ -13,7 +13,7 @@ import torch
 from ascend_sample import top_k_top_p_sample_v2, use_backend
 from ascend_sample.integrations._rows import UniformRows
 from ascend_sample.npu import scratch
-from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams, StaticStep
 
 VOCAB_SIZE = 12
 REQUESTS = (
@@ -134,6 +134,17 @@ def test_a_sampler_keeps_no_batch(device: str) -> None:
     gc.collect()
     assert gone() is None
     assert [tensor() for tensor in tensors] == [None, None]
+
+
+def test_a_step_in_a_graph_keeps_no_batch(device: str) -> None:
+    batch = SamplingBatch(VOCAB_SIZE, device)
+    batch.add(SamplingParams(logit_bias={1: 2.0}))
+    step = StaticStep(1, VOCAB_SIZE, torch.float32, device, addends=1)
+    step.prepare(batch)
+    gone = weakref.ref(batch)
+    del batch
+    gc.collect()
+    assert gone() is None
 
 
 def test_the_memory_of_a_batch_is_given_back(counting: None, npu: str) -> None:
