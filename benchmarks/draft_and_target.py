@@ -205,28 +205,27 @@ def load_or_train(config: NetworkConfig, directory: Path, fingerprint: str, text
         fingerprint: of what the texts are made from.
         texts: makes them, int64 [2 * config.texts, text_tokens]: those to learn, and then others.
     """
+    # Of the folder of examples, which whoever has the texts has found.
+    from model_cache import load_or_make
+
     digest = hashlib.sha256(Path(__file__).read_bytes() + fingerprint.encode())
     digest.update(json.dumps([dataclasses.asdict(config), torch.__version__]).encode())
     path = directory / f"draft-and-target-{digest.hexdigest()[:16]}.pt"
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)
         network = Network(config)
-    if path.is_file():
-        checkpoint = torch.load(path, weights_only=True)
-    else:
+
+    def make() -> dict[str, Any]:
         chosen = texts()
-        checkpoint = _train(network, chosen[: config.texts]) | {"texts": chosen}
-        directory.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        torch.save(checkpoint, part)
-        part.replace(path)
+        return _train(network, chosen[: config.texts]) | {"texts": chosen}
+
+    checkpoint = load_or_make(path, make)
     network.load_state_dict(checkpoint["weights"])
     known, unknown = checkpoint["texts"].split(config.texts)
     return Trained(network.eval(), known, unknown, checkpoint["seconds"], tuple(checkpoint["losses"]))
 
 
 def _train(network: Network, texts: Tensor) -> dict[str, Any]:
-    # Of the folder of examples, which whoever has the texts has found.
     from language_model.muon import Muon
     from language_model.training import has_bfloat16_instructions
 

@@ -6,7 +6,6 @@ import fcntl
 import os
 import pickle
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,18 +47,20 @@ def load_or_make(path: Path, make: Callable[[], dict[str, Any]], again: bool = F
 
 def _write_atomically(made: dict[str, Any], path: Path) -> None:
     """Writes beside `path` and renames, so that nobody ever reads half a file."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}-", suffix=".part", delete=False) as file:
-        try:
-            torch.save(made, file)
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    part = path.with_suffix(".part")
+    try:
+        torch.save(made, part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @contextmanager
 def _exclusively(path: Path) -> Iterator[None]:
-    with path.with_suffix(".lock").open("w") as lock:
+    # Not opened for writing: what is kept can be read where nothing may be written.
+    lock = os.open(path.with_suffix(".lock"), os.O_CREAT | os.O_RDONLY, 0o666)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)

@@ -27,6 +27,7 @@ from model_cache import load_or_make
 TINY_MODEL = language_model.ModelConfig(
     vocab_size=512, context_size=32, width=32, layers=2, heads=2, feed_forward_width=64
 )
+NOBODY = 65534
 TINY_TRAINING = training.TrainingConfig(steps=6, batch_size=2, warmup_steps=2)
 
 
@@ -187,6 +188,24 @@ def test_a_file_of_which_a_part_is_missing_is_made_anew(
     assert load_or_make(path, lambda: made) is made
     assert f"{path} cannot be read, and is made anew: " in capsys.readouterr().err
     assert torch.equal(load_or_make(path, dict)["weights"]["w"], made["weights"]["w"])
+
+
+def test_others_read_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # nobody may walk to the folder
+    path, before = Path("made.pt"), os.umask(0o022)
+    try:
+        load_or_make(path, lambda: {"number": 7})
+    finally:
+        os.umask(before)
+    tmp_path.chmod(0o555)
+    user = os.geteuid()
+    try:
+        if user == 0:  # whom no right is denied
+            os.seteuid(NOBODY)
+        assert load_or_make(path, dict) == {"number": 7}
+    finally:
+        os.seteuid(user)
+        tmp_path.chmod(0o755)
 
 
 def test_training_learns(tiny_corpus: list[str]) -> None:
