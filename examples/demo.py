@@ -25,6 +25,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from ascend_sample import hostcann, top_k_top_p_sample, which_backend  # isort: skip  the first to import torch, safely
@@ -33,6 +34,9 @@ import torch
 from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
 from torch import Tensor
 
+from ascend_sample.parity.environment import obstacle_of
+
+PROGRAM = Path(sys.argv[0]).stem  # this one, or an example that has its devices from here
 LOGITS_TYPE = torch.bfloat16
 TEXT_WIDTH = 100
 NO_TOP_K = -1
@@ -125,18 +129,25 @@ def cann_is_installed() -> bool:
 
 
 def prepare(devices: list[str]) -> None:
-    """Makes the device `npu` available where it is one of the devices, and prints what it is.
+    """Sees that torch can use all devices; makes `npu` available where it is one of them, and prints what it is.
 
     Raises:
-        SystemExit: torch_npu is not installed.
+        SystemExit: torch cannot use a device, or torch_npu is not installed.
         RuntimeError: there is no CANN, and hostcann was not built.
     """
-    if not any(device.startswith("npu") for device in devices):
-        return
+    if any(device.startswith("npu") for device in devices):
+        prepare_npu()
+    for device in devices:
+        if obstacle := obstacle_of(device, PROGRAM):
+            refuse(obstacle)
+
+
+def prepare_npu() -> None:
+    """See `prepare`."""
     try:
         importlib.metadata.version("torch_npu")  # ascend_sample hides the module itself as long as there is no CANN
     except importlib.metadata.PackageNotFoundError:
-        refuse("--device npu needs torch_npu. Install it (torch_npu==2.13.0), or pass --device cpu.")
+        refuse(f"{PROGRAM}: --device npu needs torch_npu. Install it (torch_npu==2.13.0), or pass --device cpu.")
     if not cann_is_installed():
         hostcann.activate()
     import torch_npu  # registers the device
@@ -153,8 +164,8 @@ def prepare(devices: list[str]) -> None:
 
 
 def refuse(message: str) -> NoReturn:
-    """Ends the demo because of what it was asked for: with status 2, since 1 means that devices differ."""
-    print(f"demo: {message}", file=sys.stderr)
+    """Ends the program because of what it was asked for: with status 2, since 1 means that devices differ."""
+    print(message, file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -177,7 +188,7 @@ def parse_with_devices(parser: argparse.ArgumentParser, tokens: int, text: str, 
     parser.add_argument("--device", nargs="+", default=["cpu", "npu:0"], help="all are compared with the first")
     arguments = parser.parse_args()
     if arguments.tokens < least:
-        refuse(f"--tokens must be >= {least}, got {arguments.tokens}. Leave it out for {tokens}.")
+        refuse(f"{PROGRAM}: --tokens must be >= {least}, got {arguments.tokens}. Leave it out for {tokens}.")
     return arguments
 
 
@@ -185,7 +196,7 @@ def check_length(model: LanguageModel, length: int) -> None:
     """Raises SystemExit where a text of so many tokens would be longer than the model's context."""
     if length > model.config.context_size:
         refuse(
-            f"the longest prompt and --tokens must fit the context of {model.config.context_size} tokens, "
+            f"{PROGRAM}: the longest prompt and --tokens must fit the context of {model.config.context_size} tokens, "
             f"got {length}. Ask for fewer."
         )
 

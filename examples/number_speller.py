@@ -166,7 +166,7 @@ def train(config: SpellerConfig, progress: bool) -> EncoderDecoder:
         model = make_model(config)
     optimizer = torch.optim.AdamW(model.parameters(), config.learning_rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, config.rate)
-    for _ in tqdm(range(config.steps), desc="training the speller", disable=not progress):
+    for _ in tqdm(range(config.steps), desc="training the speller", disable=None if progress else True):
         encoder, read, wanted = draw_batch(generator, config.batch_size)
         logits = model(read, **encoder)
         loss = functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PADDING)

@@ -347,7 +347,9 @@ def main() -> int:
         logits_must_agree = texts_must_agree(devices[0], device)
         for schedule in schedules:
             most_tokens = sum(arrival.request.most_tokens for wave in schedule.waves for arrival in wave)
-            with tqdm(total=most_tokens, desc=f"{device} {schedule.name}", unit="token", leave=False) as progress:
+            with tqdm(
+                total=most_tokens, desc=f"{device} {schedule.name}", unit="token", leave=False, disable=None
+            ) as progress:
                 served = serve(model, schedule, progress)
             print(f"  {schedule.name:<20}", end="")
             if not expected:

@@ -33,6 +33,7 @@ from ascend_sample.decoding import (  # isort: skip  the first to import torch, 
 )
 
 import torch
+from demo import check_length
 from flattening import rounded
 from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
 from tokenizers import Tokenizer
@@ -154,6 +155,7 @@ def main() -> int:
     model, tokenizer = load_or_train()
     with torch.inference_mode():
         prompts = [encode_prompt(tokenizer, text) for text in arguments.prompts]
+        check_length(model, max(map(len, prompts)) + arguments.tokens)
         found = decode_with_each(model, prompts, arguments.tokens)
         for place, prompt in enumerate(arguments.prompts):
             print(f"\n{prompt} ...")

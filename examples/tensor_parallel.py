@@ -49,7 +49,7 @@ def run_rank(rank: int, meeting_place: str) -> None:
     """Writes with all processes together, and alone."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting_place}", rank=rank, world_size=RANKS)
-    model, tokenizer = load_or_train()
+    model, tokenizer = load_or_train(progress=False)
     vocab_size, width = model.config.vocab_size, model.config.vocab_size // RANKS
     exchange = ProcessGroupExchange(None)
     prompt = encode_prompt(tokenizer, PROMPT)

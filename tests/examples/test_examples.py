@@ -99,6 +99,23 @@ def test_a_number_that_is_too_small(example: str, option: str) -> None:
     assert "at least 1" in said
 
 
+@pytest.mark.parametrize("example", ["demo", "serve", "speculation_changes_nothing"])
+def test_a_device_that_is_not_there(example: str) -> None:
+    """Status 1 would say that devices differ."""
+    pytest.importorskip("tokenizers", reason="their language model needs it")
+    words = (str(EXAMPLES / f"{example}.py"), "--device", "cpu", "foo")
+    finished = run_python_warm(*words, PYTHONPATH=str(EXAMPLES.parent))
+    assert finished.returncode == 2
+    assert finished.stderr.startswith(f"{example}: --device must be one that torch can use here, got foo: ")
+
+
+def test_strategies_refuses_a_text_beyond_the_context() -> None:
+    pytest.importorskip("tokenizers", reason="its language model needs it")
+    finished = run_python_warm(str(EXAMPLES / "strategies.py"), "--tokens", "300", PYTHONPATH=str(EXAMPLES.parent))
+    assert finished.returncode == 2
+    assert "strategies: the longest prompt and --tokens must fit the context of 256 tokens" in finished.stderr
+
+
 def test_valid_json() -> None:
     lines = run_example("valid_json.py").splitlines()
     objects = [json.loads(line) for line in lines if line.startswith("{")]
