@@ -84,7 +84,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     path = options.output / "performance.json"
     if options.action == "publish":
-        publish(json.loads(path.read_text(encoding="utf-8")))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if len(found["records"]) < len(cases.plan()):
+            raise SystemExit(
+                f"benchmarks: publish takes a full run, got {len(found['records'])} of {len(cases.plan())} cells in "
+                f"{path}. Measure without --quick and --only."
+            )
+        publish(found)
         print(f"{DOCUMENT.relative_to(ROOT)}, its pictures and {PUBLISHED.relative_to(ROOT)} now show {path}")
         return 0
     run = measure(options)

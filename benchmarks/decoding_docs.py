@@ -5,6 +5,7 @@ python -m benchmarks.decoding_docs    # after python -m benchmarks.speculative a
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -61,10 +62,7 @@ def speculative_tables(found: dict[str, Any]) -> list[str]:
         f"prompts and {identity['tokens']} tokens: {differing}.",
         "",
     ]
-    if "assisted" in found:
-        lines += [*assisted.table(found["assisted"]), ""]
-    if "requests" in found:
-        lines += [*speculative_requests.table(found["requests"]), ""]
+    lines += [*assisted.table(found["assisted"]), "", *speculative_requests.table(found["requests"]), ""]
     lines += ["| promise | limit | measured | |", "|---|---|---|---|"]
     for gate in speculative.judge(found):
         value = "" if gate.value is None else f"{format_ratio(gate.value)} {gate.worst}".strip()
@@ -101,7 +99,15 @@ def publish(
 
 def main() -> int:
     """Publish; returns the exit status."""
+    argparse.ArgumentParser(
+        prog="python -m benchmarks.decoding_docs", description=(__doc__ or "").split("\n")[0]
+    ).parse_args()
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in (speculative.OUTPUT, beam_search.OUTPUT)]
+    if missing := [part for part in speculative.PARTS if part not in runs[0]]:
+        raise SystemExit(
+            f"decoding_docs: the last run of benchmarks.speculative must have all parts, got {speculative.OUTPUT} "
+            f"without {', '.join(missing)}. Measure without --part."
+        )
     publish(*runs)
     return 0
 

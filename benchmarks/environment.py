@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -66,6 +67,8 @@ def _caches() -> str:
 
 def _revision() -> str:
     """The commit, and whether the sources differ from it."""
+    if shutil.which("git") is None:
+        return "unknown, without git"
     finished = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=native.ROOT, capture_output=True, text=True, check=False
     )

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-import torch
-import torch_npu
-from tqdm import tqdm
-
 import ascend_sample
 from ascend_sample import hostcann
+
+import torch  # isort: skip  ascend_sample imports it first, in a way that needs no CANN
+from tqdm import tqdm
+
 from ascend_sample.npu import aclnn_call
 
 MEBIBYTE = 2**20
@@ -52,6 +52,8 @@ def inputs(batch_size: int, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor
 
 def callers(batch: tuple[torch.Tensor, ...]) -> dict[str, Caller]:
     """The compared calls, on tensors that need no conversion."""
+    import torch_npu
+
     first, second = torch.ops.ascend_sample.top_k_top_p_sample, torch.ops.ascend_sample.top_k_top_p_sample_v2
 
     def call_first() -> object:

@@ -177,6 +177,8 @@ def main() -> None:
     for _ in track(range(options.pairs), description="pairs of processes", console=Console(stderr=True)):
         for name, times in times_of_pair(options.checkouts, options.threads, options.rounds, options.only):
             found.setdefault(name, []).append(times)
+    if not found:
+        parser.error(f"--only must be part of a cell's description, got {options.only!r}. Leave it out.")
     table = Table("cell", "before", "after", "median of ratios", "of pairs", title=f"{options.threads} thread(s)")
     for name, of_pairs in found.items():
         every = [each for times in of_pairs for each in times]

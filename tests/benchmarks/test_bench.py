@@ -15,7 +15,18 @@ from matplotlib.image import imread
 from ascend_sample.bench.samplers import sample_compact
 from ascend_sample.bench.timing import Budget, Statistics
 from benchmarks import __main__ as command
-from benchmarks import agreement, cases, contestants, distributions, gates, measuring, native, pictures, report
+from benchmarks import (
+    agreement,
+    cases,
+    contestants,
+    distributions,
+    environment,
+    gates,
+    measuring,
+    native,
+    pictures,
+    report,
+)
 from benchmarks.cases import Case, Cell
 from benchmarks.contestants import Noise, make_batch
 
@@ -272,6 +283,20 @@ class TestRun:
     def test_a_selection_of_nothing_is_refused(self) -> None:
         with pytest.raises(SystemExit, match="must be part of a cell's description, got 'nothing'"):
             command.main(["--only", "nothing"])
+
+
+class TestPublish:
+    def test_a_part_of_the_plan_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(command, "publish", lambda run: pytest.fail("published"))
+        records = [made_up(cell) for cell in cases.quick_plan()]
+        command.save({"environment": {}, "records": records, "gates": []}, tmp_path / "performance.json")
+        with pytest.raises(SystemExit, match=rf"publish takes a full run, got {len(records)} of \d+ cells in "):
+            command.main(["publish", "--output", str(tmp_path)])
+
+
+def test_the_machine_is_described_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert environment._revision() == "unknown, without git"
 
 
 class TestDocumentation:

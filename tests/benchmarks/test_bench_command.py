@@ -11,7 +11,9 @@ import torch
 from ascend_sample import cli, hostcann, parity, use_backend
 from ascend_sample.bench import run as user_bench
 from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rotate
+from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
+from tests.support.user_process import run_python
 
 TINY = Budget(seconds=0.01, sample_seconds=1e-4, most_rounds=3)
 
@@ -171,3 +173,10 @@ class TestUserCommand:
         lines = user_bench.table(results, 1_000_000).splitlines()
         assert [line.split()[0] for line in lines if "left out" in line] == ["composite", "reference"]
         assert lines[1].split()[-1] == "1.0"  # a megabyte in a millisecond is 1 GB/s
+
+
+def test_what_a_call_costs_on_an_npu_is_measured_on_hostcann_alone() -> None:
+    path = str(ROOT / "benchmarks" / "npu_call.py")
+    finished = run_python(f"import runpy; runpy.run_path({path!r}, run_name='__main__')", PYTHONPATH=str(ROOT))
+    assert finished.returncode == 1
+    assert finished.stderr.startswith("Run `make bench-npu`, or this file through")

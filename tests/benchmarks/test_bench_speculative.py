@@ -14,7 +14,15 @@ from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams
-from benchmarks import assisted, decoding_docs, greedy_identity, normalisation, speculative, speculative_requests
+from benchmarks import (
+    assisted,
+    beam_search,
+    decoding_docs,
+    greedy_identity,
+    normalisation,
+    speculative,
+    speculative_requests,
+)
 from benchmarks.cached_language_model import CachedLanguageModel
 from benchmarks.draft_and_target import CachedNetwork, Network, NetworkConfig, Trained, load_or_train
 from benchmarks.speculative import Case, StepCosts
@@ -226,6 +234,19 @@ def test_the_document_has_the_published_run(tmp_path: Path) -> None:
     lines = decoding_docs.speculative_tables(published["speculative"])
     rows = [line for line in lines if line.startswith(("| known, ", "| others, "))]
     assert [row.endswith("| 2.75x |") for row in rows] == [True] + [False] * (len(records) - 1)
+
+
+def test_a_run_of_some_parts_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding_docs, "publish", lambda *runs: pytest.fail("published"))
+    for module, found in ((speculative, {"requests": {}}), (beam_search, {})):
+        monkeypatch.setattr(module, "OUTPUT", tmp_path / f"{module.__name__}.json")
+        module.OUTPUT.write_text(json.dumps(found))
+    monkeypatch.setattr("sys.argv", ["decoding_docs"])
+    with pytest.raises(SystemExit, match="without speed, normalisation, identity, assisted"):
+        decoding_docs.main()
+    monkeypatch.setattr("sys.argv", ["decoding_docs", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        decoding_docs.main()
 
 
 @pytest.mark.parametrize("asked", speculative_requests.ASKED)

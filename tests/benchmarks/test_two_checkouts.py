@@ -54,3 +54,15 @@ def test_sides_are_timed_in_alternating_order_and_ended(monkeypatch: pytest.Monk
     a_cell = ["after {}", "before {}", "before {}", "after {}", "after {}", "before {}"]
     assert events == [each.format(cell) for cell in (0, 2) for each in a_cell] + ["before ends", "after ends"]
     assert two_checkouts.median_ratio(found["small too"]) == 2
+
+
+def test_cells_that_are_not_there_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ascend_sample").mkdir()
+    (tmp_path / "ascend_sample" / "_C.so").touch()
+    monkeypatch.setattr(two_checkouts, "times_of_pair", lambda *arguments: iter(()))
+    monkeypatch.setattr("sys.argv", ["two_checkouts", str(tmp_path), str(tmp_path), "--only", "nothing"])
+    with pytest.raises(SystemExit):
+        two_checkouts.main()
+    assert "--only must be part of a cell's description, got 'nothing'" in capsys.readouterr().err
