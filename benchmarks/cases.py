@@ -41,7 +41,7 @@ VOCAB_SIZES = (32000, 151936)
 BATCH_SIZES = (1, 8, 64, 256)
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 COLD_BYTES = 100e6
-"""Cold data: batches rotate over at least so many bytes of logits, several times what a cache holds."""
+"""Cold data: batches rotate over at least so many bytes of logits, many times what a core's own caches hold."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.sampling import SamplingParams
+from benchmarks.quiet import Watch
 
 SIZES = ((352, 1024), (352, 2048), (352, 4096), (352, 32000), (8, 2048))
 """Positions and vocabularies; 352 is the prompt of the source document, 2048 the vocabulary of the models here."""
@@ -46,6 +47,8 @@ def measure_all() -> dict[str, Any]:
             "at once": lambda s=sampling, x=logits: s.probabilities(x),
             "one by one": lambda x=logits, o=options: loop_normalisation(x, *o),
         }
+        watch = Watch()
         results = measure({name: repeat(call) for name, call in subjects.items()}, Budget(seconds=3.0))
-        found[f"{positions} x {vocab_size}"] = {name: result.median for name, result in results.items()}
+        medians = {name: result.median for name, result in results.items()}
+        found[f"{positions} x {vocab_size}"] = medians | {"disturbed": watch.share_of_others()}
     return found

@@ -195,6 +195,17 @@ def test_a_case_is_described_and_judged() -> None:
     assert [gate.verdict for gate in gates] == ["FAIL", "FAIL", "FAIL", "FAIL", "pass"]
 
 
+def test_what_is_disturbed_is_not_judged() -> None:
+    """Also where the costs of a step were measured while others worked, and where rows were normalised."""
+    case, seconds = Case("x", True, 1.0, 1), {"plain": [2.0], "gamma": [1.0], "adaptive": [1.0]}
+    network = CachedNetwork(Network(TINY).eval(), is_draft=False)
+    outputs = [speculative_sample(network, torch.randint(40, (1, 5)), drafter=network, gamma=7, max_new_tokens=9)]
+    records = [speculative.describe_case(case, seconds, outputs, StepCosts(0.1, 0.3, 1.5, 0.2), 0.0)]
+    times = {normalisation.JUDGED: {"one by one": 1.0, "at once": 1.0, "disturbed": 0.2}}
+    gates = speculative.judge({"speed": {"records": records}, "normalisation": times})
+    assert {gate.verdict for gate in gates} == {"disturbed"}
+
+
 def test_gamma_14_is_timed_for_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("NEW_TOKENS", 16), ("PROMPT_TOKENS", 3), ("REPEATS", 2)):
         monkeypatch.setattr(speculative, name, value)
