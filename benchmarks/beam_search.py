@@ -35,6 +35,7 @@ from benchmarks.quiet import MOST_DISTURBED, Watch
 OUTPUT = ROOT / "build" / "performance" / "beam_search.json"
 LAYERS: Final = 6
 MEMORY: Final = 32
+WARM_TOKENS: Final = 3
 LIMIT: Final = 0.10
 """Of a step: what the search may take."""
 
@@ -215,7 +216,7 @@ def measure(
             eos_token_id=2,
         )
 
-    search(Timed(decoder), 3)
+    search(Timed(decoder), WARM_TOKENS)
     timed, watch = Timed(decoder), Watch()
     search(timed, tokens)
     steps = timed.steps()
@@ -271,6 +272,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=24, help="that are generated")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     options = parser.parse_args()
+    if options.tokens < WARM_TOKENS:
+        parser.error(f"--tokens must be at least {WARM_TOKENS}, got {options.tokens}.")
     torch.set_num_threads(options.threads)
     finished: tuple[Literal["pool"], Literal["in_beam"]] = ("pool", "in_beam")
     records = [

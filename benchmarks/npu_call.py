@@ -119,6 +119,8 @@ def main() -> int:
     if not hostcann.is_active():
         raise SystemExit("Run `make bench-npu`, or this file through `python -m ascend_sample.hostcann run python`.")
 
+    if options.rounds < 2:
+        parser.error(f"--rounds must be at least 2, got {options.rounds}. Deciles are of several times.")
     batch = inputs(options.batch_size, options.vocab_size)
     compared = callers(batch)
     calls = {name: caller.call for name, caller in compared.items()}

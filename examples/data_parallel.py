@@ -1,6 +1,6 @@
 """Data-parallel training of the demo's language model: two emulated NPUs by HCCL learn what two CPUs learn by gloo.
 
-python -m ascend_sample.hostcann run python -m torch.distributed.run --nproc_per_node=2 examples/data_parallel.py
+hostcann run python -m torch.distributed.run --nproc_per_node=2 examples/data_parallel.py
 
 Each process has a device of its own. The model is the demo's in small, and reads bytes, so that it takes seconds. What
 stands for the NPUs and their links is hostcann: results and the counts of bytes mean something, times do not.
@@ -10,15 +10,17 @@ import os
 import sys
 from pydoc_data.topics import topics
 
+from ascend_sample import hostcann  # isort: skip  the first to import torch, safely
+
 import torch
 import torch.distributed as dist
-import torch_npu  # noqa: F401  registers the device "npu"
 from language_model.model import LanguageModel, ModelConfig
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from ascend_sample import hostcann
+if not hostcann.is_active() or "RANK" not in os.environ:
+    sys.exit(__doc__)
 
 CONFIG = ModelConfig(vocab_size=256, context_size=64, width=64, layers=2, heads=2, feed_forward_width=128)
 STEPS, BATCH_SIZE = 15, 16  # BATCH_SIZE: of all processes together

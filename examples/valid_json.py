@@ -1,7 +1,7 @@
 """A small language model that can only write JSON of a schema: a grammar's bitmask goes into the sampler as it is.
 
     python examples/valid_json.py
-    python examples/valid_json.py --rows 8 --device npu:0      # with `python -m ascend_sample.hostcann run` before it
+    python examples/valid_json.py --rows 8 --device npu:0      # with `hostcann run` before it
 
 llguidance says in each step which tokens may follow, 32 in a word; xgrammar packs its masks alike. What the model makes
 of the names and numbers is its own affair: it learned from the documentation of Python's standard library.

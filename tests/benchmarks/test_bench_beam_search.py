@@ -46,3 +46,12 @@ def test_verdicts() -> None:
     assert beam_search.verdict(record) == "pass"
     assert beam_search.verdict({**record, "share": 0.11}) == "FAIL"
     assert beam_search.verdict({**record, "disturbed": 0.9}).startswith("disturbed")
+
+
+def test_a_search_without_a_step_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["beam_search", "--tokens", "2", "--batch", "1", "--vocab-size", "50"])
+    with pytest.raises(SystemExit):
+        beam_search.main()
+    assert "--tokens must be at least 3, got 2." in capsys.readouterr().err

@@ -72,6 +72,15 @@ def test_data_parallel(npu: str) -> None:
     assert float(sent[1]) == 2.0  # the gradients in one bucket, and the loss
 
 
+def test_data_parallel_tells_how_it_is_started() -> None:
+    finished = run_python_warm(str(EXAMPLES / "data_parallel.py"), PYTHONPATH=str(EXAMPLES.parent))
+    assert finished.returncode == 1
+    assert (
+        "\nhostcann run python -m torch.distributed.run --nproc_per_node=2 examples/data_parallel.py\n"
+        in finished.stderr
+    )
+
+
 def test_tensor_parallel() -> None:
     """Four processes write the texts of one; each of them has written its own alone as well."""
     printed = run_example("tensor_parallel.py")
