@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ascend_sample.decoding.model import StepOutput
-from benchmarks.cached_steps import CachedSteps, LayerStore, Store
+from benchmarks.cached_steps import CachedSteps, LayerStore, Store, rotate_pairs
 
 
 class CachedLanguageModel(CachedSteps):
@@ -38,15 +38,10 @@ class CachedLanguageModel(CachedSteps):
             parts = block.attention.query_key_value(block.attention_norm(hidden))
             query, key, value = parts.view(batch, count, 3, network.config.heads, -1).permute(2, 0, 3, 1, 4)
             store = LayerStore(cache.keys[number], cache.values[number], rows, places, mask)
-            keys, values = store.with_new(_rotate(key, cosine, sine), value)
-            query = _rotate(query, cosine, sine)
+            keys, values = store.with_new(rotate_pairs(key, cosine, sine), value)
+            query = rotate_pairs(query, cosine, sine)
             mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
             hidden = hidden + block.attention.output(mixed.transpose(1, 2).reshape(batch, count, -1))
             hidden = hidden + block.feed_forward(block.feed_forward_norm(hidden))
         logits = functional.linear(network.norm(hidden), network.embedding.weight)
         return StepOutput(logits, cache._replace(lengths=cache.lengths + count))
-
-
-def _rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    first, second = states.chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1)

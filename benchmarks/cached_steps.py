@@ -12,6 +12,12 @@ from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.places import mask_of, repeated_rows, tokens_first
 
 
+def rotate_pairs(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turns each pair (i, i + half) of the last dimension by its position's angle."""
+    first, second = states.chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1)
+
+
 class LayerStore(NamedTuple):
     """Keys and values of a layer during a pass.
 

@@ -27,7 +27,7 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from ascend_sample.decoding.model import StepOutput
-from benchmarks.cached_steps import CachedSteps, LayerStore, Store
+from benchmarks.cached_steps import CachedSteps, LayerStore, Store, rotate_pairs
 
 ROTARY_BASE = 10000.0
 PACKED_FOR_TOKENS = 8
@@ -72,7 +72,7 @@ class Layer(nn.Module):
         batch, tokens, width = hidden.shape
         parts = self.query_key_value(self.attention_norm(hidden)).view(batch, tokens, 3, self.heads, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        query, key = _rotate(query, *rotary), _rotate(key, *rotary)
+        query, key = rotate_pairs(query, *rotary), rotate_pairs(key, *rotary)
         if store is None:
             mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
@@ -114,11 +114,6 @@ class Network(nn.Module):
                 early = self.draft_norm(hidden)
         weight = self.embedding.weight
         return functional.linear(early, weight), functional.linear(self.norm(hidden), weight)
-
-
-def _rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    first, second = states.chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1)
 
 
 class PackedLinear(nn.Module):
