@@ -1,6 +1,6 @@
 """Data-parallel training of the demo's language model: two emulated NPUs by HCCL learn what two CPUs learn by gloo.
 
-hostcann run python -m torch.distributed.run --nproc_per_node=2 examples/data_parallel.py
+    hostcann run python -m torch.distributed.run --nproc_per_node=2 examples/data_parallel.py
 
 Each process has a device of its own. The model is the demo's in small, and reads bytes, so that it takes seconds. What
 stands for the NPUs and their links is hostcann: results and the counts of bytes mean something, times do not.

@@ -75,10 +75,7 @@ def test_data_parallel(npu: str) -> None:
 def test_data_parallel_tells_how_it_is_started() -> None:
     finished = run_python_warm(str(EXAMPLES / "data_parallel.py"), PYTHONPATH=str(EXAMPLES.parent))
     assert finished.returncode == 1
-    assert (
-        "\nhostcann run python -m torch.distributed.run --nproc_per_node=2 examples/data_parallel.py\n"
-        in finished.stderr
-    )
+    assert "    hostcann run python -m torch.distributed.run --nproc_per_node=2 " in finished.stderr
 
 
 def test_tensor_parallel() -> None:
