@@ -73,6 +73,11 @@ def assign_nothing(x: Tensor) -> Tensor:
     return x
 
 
+def histogram_of_integers(x: Tensor, bins: int) -> Tensor:
+    """torch's CPU kernel takes floats alone."""
+    return torch.histc(x.float() if x.device.type == "cpu" else x, bins, min=-50, max=50).long()
+
+
 UNARY = [
     *each(
         "abs neg ceil floor round trunc sign exp exp2 expm1 sin cos tan tanh sinh cosh atan asinh erf erfc sinc sigmoid"
@@ -259,6 +264,8 @@ INDEXING = [
         FLOAT,
         ((9,), (4,)),
     ),
+    Case("histc", lambda x: (torch.histc(x, bins=6, min=-2, max=2), torch.histc(x, bins=5)), FLOAT),
+    Case("histc_of_integers", lambda x: histogram_of_integers(x, 10), SIGNED),
     Case("bincount", lambda x: torch.bincount(x.abs(), minlength=60), (torch.int64,), ((40,),)),
 ]
 
@@ -290,4 +297,24 @@ PRODUCTS = [
     Case("linear", lambda x, w, b: (F.linear(x, w, b), F.linear(x, w)), shapes=((3, 5, 7), (4, 7), (4,))),
     Case("dot_outer", lambda x, y: (torch.dot(x, y), torch.outer(x, y)), shapes=((9,), (9,))),
     Case("einsum", lambda a, b: torch.einsum("bik,bjk->bij", a, b), FLOAT, ((2, 3, 4), (2, 5, 4))),
+    Case(
+        "conv1d",
+        lambda x, w, b: (F.conv1d(x, w[:, :1], b, padding=2, groups=4), F.conv1d(x, w, stride=2, dilation=2)),
+        shapes=((2, 4, 9), (4, 4, 3), (4,)),
+    ),
+    Case(
+        "conv2d",
+        lambda x, w, b: (F.conv2d(x, w, b, stride=(2, 1), padding=(0, 1)), F.conv_transpose2d(x, w, b, 2, 1, 1)),
+        shapes=((2, 4, 6, 5), (4, 4, 3, 2), (4,)),
+    ),
+    Case(
+        "solve_triangular",
+        lambda a, b: (
+            torch.linalg.solve_triangular(a.tril() + 9 * torch.eye(4, device=a.device), b, upper=False),
+            torch.linalg.solve_triangular(a, b.mT, upper=True, left=False, unitriangular=True),
+        ),
+        FLOAT,
+        ((3, 4, 4), (4, 2)),
+        rtol=1e-5,
+    ),
 ]

@@ -1,6 +1,17 @@
-// Matrix products. cubeMathType chooses reduced-precision inputs on a device; here products keep
-// their type.
+// Matrix products, convolutions, triangular systems. cubeMathType chooses reduced-precision inputs
+// on a device; here products keep their type.
 #include "hostcann/aten/operator.h"
+
+namespace hostcann::aten {
+
+// transpose: the system is that of A's transpose, while `upper` says which half of A itself is
+// read.
+static at::Tensor solve_triangular(Input A, Input b, bool upper, bool transpose, bool unit) {
+  return transpose ? at::linalg_solve_triangular(A.mT(), b, !upper, /*left=*/true, unit)
+                   : at::linalg_solve_triangular(A, b, upper, /*left=*/true, unit);
+}
+
+}  // namespace hostcann::aten
 
 OPERATOR(aclnnMatmul, (Input self, Input mat2, Output out, int8_t cubeMathType),
          out = at::matmul(self, mat2))
@@ -32,3 +43,16 @@ OPERATOR(aclnnAddmv,
          out = at::addmv(self, mat, vec, beta, alpha))
 OPERATOR(aclnnAddr, (Input self, Input vec1, Input vec2, Number beta, Number alpha, Output out),
          out = at::addr(self, vec1, vec2, beta, alpha))
+
+OPERATOR(aclnnConvolution,
+         (Input input, Input weight, OptionalInput bias, Integers stride, Integers padding,
+          Integers dilation, bool transposed, Integers outputPadding, int64_t groups, Output output,
+          int8_t cubeMathType),
+         output = at::convolution(input, weight, bias, stride, padding, dilation, transposed,
+                                  outputPadding, groups))
+// mOut: a copy of A, broadcast as the systems are.
+OPERATOR(aclnnTriangularSolve,
+         (Input self, Input A, bool upper, bool transpose, bool unitriangular, Output xOut,
+          Output mOut),
+         xOut = solve_triangular(A, self, upper, transpose, unitriangular);
+         mOut = A.expand_as(mOut.tensor()))

@@ -1,5 +1,17 @@
-// Sorting, selecting by rank, searching in what is sorted.
+// Sorting, selecting by rank, searching in what is sorted, counting.
 #include "hostcann/aten/operator.h"
+
+namespace hostcann::aten {
+
+// ATen's CPU kernel counts float32 and float64 only. float64 holds every int32.
+static at::Tensor histogram(Input self, int64_t bins, Number low, Number high) {
+  const bool integral = at::isIntegralType(self.scalar_type(), /*includeBool=*/true);
+  return at::histc(
+      integral ? self.to(at::kDouble) : self.to(at::promote_types(self.scalar_type(), at::kFloat)),
+      bins, low, high);
+}
+
+}  // namespace hostcann::aten
 
 OPERATOR(aclnnSort,
          (Input self, bool stable, int64_t dim, bool descending, Output values, Output indices),
@@ -21,3 +33,5 @@ OPERATOR(aclnnSearchSorted,
          out = at::searchsorted(sortedSequence, self, outInt32, right, std::nullopt, sorter))
 OPERATOR(aclnnBincount, (Input self, OptionalInput weights, int64_t minlength, Output out),
          out = at::bincount(self, weights, minlength))
+OPERATOR(aclnnHistc, (Input self, int64_t bins, Number min, Number max, Output out),
+         out = histogram(self, bins, min, max))
