@@ -196,6 +196,7 @@ REDUCTIONS = [
     Case(
         "layer_norm_plain", lambda x, w: (F.layer_norm(x, (5, 7)), F.layer_norm(x, (7,), w)), shapes=((3, 5, 7), (7,))
     ),
+    Case("layer_norm_of_nothing", lambda x, w: (F.layer_norm(x[:, :0], (7,), w, w), x + 1), shapes=((3, 5, 7), (7,))),
     Case("rms_norm", lambda x, w: F.rms_norm(x, (7,), w, 1e-6), FLOAT, ((3, 5, 7), (7,)), rtol=1e-6),
 ]
 

@@ -23,6 +23,15 @@ static void rms_norm(Input x, Input gamma, double epsilon, const Output& y,
   y = wide * inverse * gamma;
 }
 
+// torch_npu gives the mean and rstd of an empty input the sizes [0]: nothing is written to them.
+static void layer_norm(Input input, Integers shape, OptionalInput weight, OptionalInput bias,
+                       double eps, const Output& out, const OptionalOutput& mean,
+                       const OptionalOutput& rstd) {
+  if (input.numel() > 0) {
+    std::tie(out, mean, rstd) = at::native_layer_norm(input, shape, weight, bias, eps);
+  }
+}
+
 }  // namespace hostcann::aten
 
 // ---- reductions ----
@@ -99,7 +108,6 @@ OPERATOR(aclnnLogSoftmax, (Input self, int64_t dim, Output out),
 OPERATOR(aclnnLayerNorm,
          (Input input, Integers normalizedShape, OptionalInput weight, OptionalInput bias,
           double eps, Output out, OptionalOutput mean, OptionalOutput rstd),
-         std::tie(out, mean, rstd) = at::native_layer_norm(input, normalizedShape, weight, bias,
-                                                           eps))
+         layer_norm(input, normalizedShape, weight, bias, eps, out, mean, rstd))
 OPERATOR(aclnnRmsNorm, (Input x, Input gamma, double epsilon, Output y, OptionalOutput rstd),
          rms_norm(x, gamma, epsilon, y, rstd))
