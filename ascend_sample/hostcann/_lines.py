@@ -13,6 +13,7 @@ from typing import Any
 
 _MODULES_OF_NO_INTEREST = ("torch", "torch_npu")  # wherever they are
 _STARTUP = "hostcann_startup"
+_LAST = -(10**6)  # of multiprocessing's finalizers
 _GENERATED = ("<frozen ", "<eval_with_key>")  # importlib's; torch.fx's
 _STANDARD_LIBRARY = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib")})
 
@@ -77,6 +78,16 @@ def install(library: ctypes.CDLL) -> None:
     atexit.register(_uninstall, library, functions)
 
 
+def _report_at_the_end(library: ctypes.CDLL) -> None:
+    """Has the report written before an interrupt ends Python, which hostcann's own exit does not outlive.
+
+    A worker that multiprocessing forks ends by os._exit, after its finalizers and without atexit's functions.
+    """
+    atexit.register(library.hostcann_write_report)
+    if (multiprocessing := sys.modules.get("multiprocessing.util")) is not None:
+        multiprocessing.Finalize(None, library.hostcann_write_report, exitpriority=_LAST)
+
+
 def startup_code() -> str:
     """Returns the line of Python that installs this in a program, for HOSTCANN_STARTUP.
 
@@ -87,5 +98,5 @@ def startup_code() -> str:
 
 if __name__ == _STARTUP:
     runtime = ctypes.CDLL("libascendcl.so", mode=ctypes.RTLD_GLOBAL)
-    atexit.register(runtime.hostcann_write_report)  # an interrupt ends Python before hostcann's own exit
+    _report_at_the_end(runtime)
     install(runtime)

@@ -82,6 +82,24 @@ def test_all_processes_of_a_program_are_counted(tmp_path):
     assert profile_of(tmp_path, program)["by_line"][2]["launches"] == 3
 
 
+@needs_torch_npu
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_that_multiprocessing_forks_are_counted(tmp_path, method):
+    """They end by os._exit."""
+    program = f"""\
+        import multiprocessing
+        def work(n):
+            import torch
+            return torch.ones(n, device="npu").tolist()
+        if __name__ == "__main__":
+            with multiprocessing.get_context("{method}").Pool(1) as pool:
+                print(pool.map(work, [3]))
+                pool.close()
+                pool.join()
+    """
+    assert profile_of(tmp_path, program)["by_line"][4]["launches"] == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
