@@ -163,6 +163,13 @@ BINARY = [
     Case("addcmul", lambda x, y: (torch.addcmul(x, y, y, value=0.5), x.clone().addcmul_(y, y)), shapes=PAIR),
     Case("addcdiv", lambda x, y: (torch.addcdiv(x, y, y + 9), x.clone().addcdiv_(y, y + 9, value=2)), shapes=PAIR),
     Case("xlogy", lambda x, y: torch.xlogy(x.abs(), y.abs() + 1), FLOAT, PAIR),
+    Case("xlogy_of_numbers", lambda x: (torch.xlogy(x, 2.0), torch.xlogy(2.0, x.abs()))),
+    Case(
+        "mse_loss",
+        lambda x, y: [F.mse_loss(x, y.expand_as(x), reduction=r) for r in ("none", "mean", "sum")],
+        FLOAT,
+        PAIR,
+    ),
     Case("isclose", lambda x, y: torch.isclose(x, x + y * 1e-6), FLOAT, PAIR),
     Case("isin", lambda x: (torch.isin(x, 7), torch.isin(7, x), torch.isin(x, x[0])), (torch.int64,)),
     Case("cpu_scalar_tensors", lambda x: (torch.tensor(2.0) + x, x * torch.tensor(0.5))),

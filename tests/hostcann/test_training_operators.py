@@ -121,6 +121,7 @@ DERIVATIVES: dict[str, Callable[[Tensor], Tensor]] = {
     "aclnnLogSoftmaxBackward": lambda x: torch.log_softmax(x, 1),
     "aclnnEmbeddingDenseBackward": _embedding,
     "aclnnNLLLossBackward": _loss,
+    "aclnnMseLossBackward": lambda x: F.mse_loss(x, x.detach().flip(0), reduction="none"),
     "aclnnLayerNormBackward": lambda x: F.layer_norm(x, (5,)),
 }
 
@@ -149,3 +150,23 @@ def test_the_derivatives_of_a_norm_by_its_weight_and_bias() -> None:
         assert norm.weight.grad is not None
         gradients.append([norm.weight.grad.cpu(), norm.bias.grad.cpu()])
     torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_dropout_drops_the_same_in_both_directions(dtype: torch.dtype) -> None:
+    torch.npu.manual_seed(5)
+    x = torch.ones(31, 333, dtype=dtype, device="npu", requires_grad=True)
+    with hostcann.profile() as counted:
+        first, second = F.dropout(x, 0.25), F.dropout(x, 0.25)
+    assert counted.launches["aclnnDropoutGenMaskV2"] == counted.launches["aclnnDropoutDoMask"] == 2
+    first.sum().backward()
+    torch.npu.manual_seed(5)
+    assert torch.equal(F.dropout(x, 0.25), first)
+    assert not torch.equal(first, second)
+    assert x.grad is not None
+    assert torch.equal(x.grad, first)
+    kept = first.detach().cpu() != 0
+    assert kept.double().mean().item() == pytest.approx(0.75, abs=0.02)
+    assert set(first.unique().tolist()) == {0.0, torch.tensor(1 / 0.75, dtype=dtype).item()}
+    assert torch.equal(F.dropout(x, 0.25, training=False), x)
+    assert not F.dropout(x, 1.0).any()

@@ -22,6 +22,11 @@ OPERATOR(aclnnEmbeddingDenseBackward,
           Output out),
          out = at::embedding_dense_backward(grad, indices, static_cast<int64_t>(numWeights),
                                             static_cast<int64_t>(paddingIdx), scaleGradByFreq))
+OPERATOR(aclnnMseLoss, (Input self, Input target, int64_t reduction, Output out),
+         out = at::mse_loss(self, target, reduction))
+OPERATOR(aclnnMseLossBackward,
+         (Input gradOutput, Input self, Input target, int64_t reduction, Output gradInput),
+         gradInput = at::mse_loss_backward(gradOutput, self, target, reduction))
 OPERATOR(aclnnNLLLoss,
          (Input self, Input target, Input weight, int64_t reduction, int64_t ignoreIndex,
           Output out, Output totalWeightOut),

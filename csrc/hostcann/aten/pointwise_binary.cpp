@@ -98,3 +98,6 @@ OPERATOR(aclnnIsInScalarTensor,
 OPERATOR(aclnnIsInTensorScalar,
          (Input elements, Number testElement, bool assumeUnique, bool invert, Output out),
          out = at::isin(elements, testElement, assumeUnique, invert))
+OPERATOR(aclnnXLogYScalarOther, (Input self, Number other, Output out),
+         out = at::xlogy(self, other))
+OPERATOR(aclnnXLogYScalarSelf, (Number self, Input other, Output out), out = at::xlogy(self, other))
