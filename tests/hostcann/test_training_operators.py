@@ -170,3 +170,57 @@ def test_dropout_drops_the_same_in_both_directions(dtype: torch.dtype) -> None:
     assert set(first.unique().tolist()) == {0.0, torch.tensor(1 / 0.75, dtype=dtype).item()}
     assert torch.equal(F.dropout(x, 0.25, training=False), x)
     assert not F.dropout(x, 1.0).any()
+
+
+def _gradients(device: str, inputs: list[Tensor], attend: Callable[..., Tensor]) -> list[Tensor]:
+    """What comes out of attention and, with weights on its elements, its derivatives by query, key and value."""
+    leaves = [x.detach().to(device).requires_grad_() for x in inputs]
+    attended = attend(*leaves)
+    weights = torch.linspace(-1, 1, attended.numel()).reshape(attended.shape).to(attended)
+    (attended * weights).sum().backward()
+    return [attended.detach().cpu(), *(x.grad.cpu() for x in leaves if x.grad is not None)]
+
+
+def _query_key_value(dtype: torch.dtype = torch.float32, key_heads: int = 4) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 4, 6, 16), (2, key_heads, 8, 16), (2, key_heads, 8, 16))
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["plain", "causal", "masked", "grouped"])
+def test_the_derivatives_of_attention(kind: str, dtype: torch.dtype) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        masked = mask.to(q.device) if kind == "masked" else None
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=masked, is_causal=kind == "causal", enable_gqa=kind == "grouped"
+        )
+
+    mask = torch.ones(6, 8, dtype=torch.bool).tril(2)
+    inputs = _query_key_value(dtype, key_heads=2 if kind == "grouped" else 4)
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    with hostcann.profile() as counted:
+        found = _gradients("npu", inputs, attend)
+    assert counted.launches["aclnnFlashAttentionScoreGrad"] == 1
+    for got, want in zip(found, _gradients("cpu", inputs, attend), strict=True):
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+def test_the_derivatives_of_attention_that_drops_probabilities() -> None:
+    """With the identity for a value attention shows its probabilities, so also which were dropped."""
+
+    def with_dropout(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        torch.npu.manual_seed(9)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+
+    def with_kept(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return ((q @ k.mT / 4).softmax(-1) * kept) @ v
+
+    q, k, v = _query_key_value()
+    identity = torch.eye(8, 16).expand_as(v)
+    kept = (with_dropout(q.npu(), k.npu(), identity.npu()).cpu()[..., :8] != 0) / 0.75
+    assert kept.unique().numel() == 2
+    for got, want in zip(
+        _gradients("npu", [q, k, v], with_dropout), _gradients("cpu", [q, k, v], with_kept), strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)

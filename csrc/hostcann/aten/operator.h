@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "hostcann/aten/spelled.h"
 #include "hostcann/opapi/opapi.h"
 
 namespace hostcann::aten {
@@ -324,54 +325,6 @@ struct Arity<void(Parameters...)> {
 };
 
 }  // namespace hostcann::aten
-
-// Exported functions cannot be templates, so their parameters are spelled out by number.
-#define ATEN_TYPE(name, i) ::hostcann::aten::AbiOf<decltype(name##_kernel), i>::Type a##i
-#define ATEN_PARAMETERS_1(n) ATEN_TYPE(n, 0)
-#define ATEN_PARAMETERS_2(n) ATEN_PARAMETERS_1(n), ATEN_TYPE(n, 1)
-#define ATEN_PARAMETERS_3(n) ATEN_PARAMETERS_2(n), ATEN_TYPE(n, 2)
-#define ATEN_PARAMETERS_4(n) ATEN_PARAMETERS_3(n), ATEN_TYPE(n, 3)
-#define ATEN_PARAMETERS_5(n) ATEN_PARAMETERS_4(n), ATEN_TYPE(n, 4)
-#define ATEN_PARAMETERS_6(n) ATEN_PARAMETERS_5(n), ATEN_TYPE(n, 5)
-#define ATEN_PARAMETERS_7(n) ATEN_PARAMETERS_6(n), ATEN_TYPE(n, 6)
-#define ATEN_PARAMETERS_8(n) ATEN_PARAMETERS_7(n), ATEN_TYPE(n, 7)
-#define ATEN_PARAMETERS_9(n) ATEN_PARAMETERS_8(n), ATEN_TYPE(n, 8)
-#define ATEN_PARAMETERS_10(n) ATEN_PARAMETERS_9(n), ATEN_TYPE(n, 9)
-#define ATEN_PARAMETERS_11(n) ATEN_PARAMETERS_10(n), ATEN_TYPE(n, 10)
-#define ATEN_PARAMETERS_12(n) ATEN_PARAMETERS_11(n), ATEN_TYPE(n, 11)
-#define ATEN_PARAMETERS_13(n) ATEN_PARAMETERS_12(n), ATEN_TYPE(n, 12)
-#define ATEN_PARAMETERS_14(n) ATEN_PARAMETERS_13(n), ATEN_TYPE(n, 13)
-#define ATEN_PARAMETERS_15(n) ATEN_PARAMETERS_14(n), ATEN_TYPE(n, 14)
-#define ATEN_PARAMETERS_16(n) ATEN_PARAMETERS_15(n), ATEN_TYPE(n, 15)
-#define ATEN_PARAMETERS_17(n) ATEN_PARAMETERS_16(n), ATEN_TYPE(n, 16)
-#define ATEN_PARAMETERS_18(n) ATEN_PARAMETERS_17(n), ATEN_TYPE(n, 17)
-#define ATEN_PARAMETERS_19(n) ATEN_PARAMETERS_18(n), ATEN_TYPE(n, 18)
-#define ATEN_PARAMETERS_20(n) ATEN_PARAMETERS_19(n), ATEN_TYPE(n, 19)
-#define ATEN_ARGUMENTS_1 a0
-#define ATEN_ARGUMENTS_2 ATEN_ARGUMENTS_1, a1
-#define ATEN_ARGUMENTS_3 ATEN_ARGUMENTS_2, a2
-#define ATEN_ARGUMENTS_4 ATEN_ARGUMENTS_3, a3
-#define ATEN_ARGUMENTS_5 ATEN_ARGUMENTS_4, a4
-#define ATEN_ARGUMENTS_6 ATEN_ARGUMENTS_5, a5
-#define ATEN_ARGUMENTS_7 ATEN_ARGUMENTS_6, a6
-#define ATEN_ARGUMENTS_8 ATEN_ARGUMENTS_7, a7
-#define ATEN_ARGUMENTS_9 ATEN_ARGUMENTS_8, a8
-#define ATEN_ARGUMENTS_10 ATEN_ARGUMENTS_9, a9
-#define ATEN_ARGUMENTS_11 ATEN_ARGUMENTS_10, a10
-#define ATEN_ARGUMENTS_12 ATEN_ARGUMENTS_11, a11
-#define ATEN_ARGUMENTS_13 ATEN_ARGUMENTS_12, a12
-#define ATEN_ARGUMENTS_14 ATEN_ARGUMENTS_13, a13
-#define ATEN_ARGUMENTS_15 ATEN_ARGUMENTS_14, a14
-#define ATEN_ARGUMENTS_16 ATEN_ARGUMENTS_15, a15
-#define ATEN_ARGUMENTS_17 ATEN_ARGUMENTS_16, a16
-#define ATEN_ARGUMENTS_18 ATEN_ARGUMENTS_17, a17
-#define ATEN_ARGUMENTS_19 ATEN_ARGUMENTS_18, a18
-#define ATEN_ARGUMENTS_20 ATEN_ARGUMENTS_19, a19
-#define ATEN_PICK(_1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, _17, _18, \
-                  _19, _20, count, ...)                                                            \
-  count
-#define ATEN_COUNT(...) \
-  ATEN_PICK(__VA_ARGS__, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
 
 /// Defines and exports the two phases of one operator; see the top of this file.
 #define OPERATOR(name, parameters, ...)                 \

@@ -2,6 +2,7 @@
 // thread and in every run. The sequence is that of ATen's CPU generator, not a device's.
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "hostcann/aten/dropout.h"
 #include "hostcann/aten/operator.h"
 
 namespace hostcann::aten {
@@ -21,13 +22,12 @@ static at::Generator generator_of(Input seed, Input offset, uint64_t offset_in_g
                       static_cast<uint64_t>(offset.item<int64_t>()) + offset_in_graph);
 }
 
-// Dropout's mask has a bit for each element, the first in the lowest of a byte: 1 is kept.
 static at::Tensor draw_mask(int64_t bytes, double p, const at::Generator& generator) {
   const at::Tensor kept = at::empty({bytes, 8}, at::kByte).bernoulli_(1 - p, generator);
   return at::sum(at::bitwise_left_shift(kept, at::arange(8, at::kByte)), {1}, false, at::kByte);
 }
 
-static at::Tensor drop(Input self, Input mask, double p) {
+at::Tensor drop(Input self, Input mask, double p) {
   const at::Tensor bits = at::bitwise_right_shift(mask.unsqueeze(1), at::arange(8, at::kByte));
   const at::Tensor kept = at::bitwise_and(bits, 1).flatten().narrow(0, 0, self.numel());
   return at::where(kept.view(self.sizes()).to(at::kBool), self * (1 / (1 - p)),
