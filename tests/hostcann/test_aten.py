@@ -319,6 +319,13 @@ def test_a_failing_kernel_names_its_operator() -> None:
     assert "aclnnIndexSelect: index out of range in self" in run_program(BAD_INDEX)
 
 
+def test_a_type_without_a_kernel_is_refused_and_the_device_goes_on() -> None:
+    x = torch.ones(4, device="npu")
+    with pytest.raises(RuntimeError, match="got float8_e4m3fn"):
+        x.to(torch.float8_e4m3fn)
+    assert (x + 1).tolist() == [2.0] * 4
+
+
 def test_gelu_has_its_tanh_form_only_where_torch_npu_is_asked_for_it() -> None:
     """By itself torch_npu 2.13 calls aclnnGelu for both forms; its switch is read once in a process."""
     assert run_program(GELU, TORCH_NPU_USE_COMPATIBLE_IMPL="1").strip() == "[True, True]"

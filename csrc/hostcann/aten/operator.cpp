@@ -47,15 +47,17 @@ std::optional<DataType> torch_type(AclType type) {
   }
 }
 
+int check_type(const Call& call, const char* name, AclType type) {
+  if (torch_type(type)) return kSuccess;
+  return opapi::reject(
+      kAclnnInvalid, call.function, name,
+      "must be of a type that ATen has a CPU kernel for, got " + opapi::name_of(type));
+}
+
 /// A tensor over the operand's own bytes. Called on the stream's thread.
 at::Tensor tensor_of(const opapi::Operand& operand) {
-  const std::optional<DataType> type = torch_type(operand.data_type);
-  if (!type) {
-    throw TaskError(kDeviceTaskFailed, operand.name + " has the type " +
-                                           opapi::name_of(operand.data_type) +
-                                           ", which no ATen CPU kernel of hostcann serves");
-  }
-  const at::TensorOptions options = at::TensorOptions(at::kCPU).dtype(*type);
+  const std::optional<DataType> type = torch_type(operand.data_type);  // phase 1 has checked it
+  const at::TensorOptions options = at::TensorOptions(at::kCPU).dtype(type.value());
   std::byte* data = operand.resolve();
   if (data == nullptr) return at::empty(operand.sizes, options);  // an empty view has no bytes
   return at::from_blob(data, operand.sizes, operand.strides, options);
@@ -249,13 +251,22 @@ std::string Parameter<Text>::hold(Call& call, const char* name, Abi value) {
 
 DataType Parameter<DataType>::hold(Call& call, const char* name, Abi value) {
   const auto acl_type = static_cast<AclType>(value);
-  const std::optional<DataType> type = torch_type(acl_type);
-  if (!type && call.status == kSuccess) {
-    call.status = opapi::reject(
-        kAclnnInvalid, call.function, name,
-        "must be a type that ATen has a CPU kernel for, got " + opapi::name_of(acl_type));
+  if (call.status == kSuccess) call.status = check_type(call, name, acl_type);
+  return torch_type(acl_type).value_or(at::kFloat);
+}
+
+int check_types(const Call& call) {
+  for (const auto* operands : {&call.inputs, &call.outputs}) {
+    for (const opapi::Argument& argument : *operands) {
+      opapi::Operand operand;
+      if (argument.tensor == nullptr) continue;  // make_executor says whether it may be
+      if (int status = opapi::describe(call.function, argument.name, argument.tensor, &operand)) {
+        return status;
+      }
+      if (int status = check_type(call, argument.name, operand.data_type)) return status;
+    }
   }
-  return type.value_or(at::kFloat);
+  return kSuccess;
 }
 
 std::vector<std::string> names_of(const char* parameters) {

@@ -290,6 +290,10 @@ struct Parameter<DataType> : Crosses<int, DataType> {  // aclDataType
 /// The parameters' names out of "(Input self, Output out)", for messages.
 std::vector<std::string> names_of(const char* parameters);
 
+/// Refuses operands of types that ATen's CPU kernels do not have, as phase 1 of a device's would:
+/// an error of the call, not of a task, which the device does not outlive.
+int check_types(const Call& call);
+
 /// Runs the body of an operator: without autograd, and with ATen's errors as TaskErrors.
 void run_task(const std::function<void()>& body);
 
@@ -302,6 +306,7 @@ int plan(const char* function, const std::vector<std::string>& names, void (*ker
   std::tuple<typename Parameter<Parameters>::Held...> held{
       Parameter<Parameters>::hold(call, names[Index].c_str(), arguments)...};
   if (call.status != kSuccess) return call.status;
+  if (int status = check_types(call)) return status;
   return opapi::make_executor(
       function, call.inputs, call.outputs, /*workspace_bytes=*/0,
       [kernel, held = std::move(held)](Launch& launch) {
