@@ -6,7 +6,7 @@ import json
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from ascend_sample._errors import check_integer, refuse, show
+from ascend_sample._errors import check_instance, check_integer, refuse, show
 from ascend_sample.hostcann._activation import LONGEST_DELAY_MS, MOST_BYTES, active_home
 from ascend_sample.hostcann._home import RUNTIME_LIBRARY
 
@@ -56,24 +56,29 @@ def inject(
     Args:
         site: "malloc", "memcpy" or "synchronize" (calls of the runtime); "workspace" (phase 1 asks for an absurd
             workspace), "phase1", "phase2" or "task" (the kernel itself) of an aclnn operator.
-        name: which one: the function ("aclrtMalloc") or the operator ("aclnnTopKTopPSample"); every one when empty.
+        name: which one: the function ("aclrtMalloc"; torch_npu calls aclrtMallocAlign32) or the operator
+            ("aclnnTopKTopPSample"); every one when empty.
         nth: counted from 1, and from now.
         code: the status that is returned; the site's usual one when None.
         message: what aclGetRecentErrMsg says; a text that names the site when None.
         count: how many calls fail.
 
     Raises:
-        TypeError: a number is no int.
+        TypeError: a number is no int, or a text no str.
         ValueError: an argument breaks its rule.
         RuntimeError: hostcann is not active.
     """
     owner = "hostcann.inject"
+    check_instance(owner, "site", site, str, "Name one, 'phase1' say.")
+    check_instance(owner, "name", name, str, "Leave it out for every one.")
+    message = "" if message is None else message
+    check_instance(owner, "message", message, str, "Leave it out for one that names the site.")
     nth, count = (
         check_integer(owner, argument, value, low=1, high=LARGEST_INT)
         for argument, value in (("nth", nth), ("count", count))
     )
     status = 0 if code is None else check_integer(owner, "code", code, low=1, high=LARGEST_INT)
-    error = load_runtime().hostcann_inject(site.encode(), name.encode(), nth, status, (message or "").encode(), count)
+    error = load_runtime().hostcann_inject(site.encode(), name.encode(), nth, status, message.encode(), count)
     if error:
         raise ValueError(f"hostcann.inject: {error.decode()}.")
 
@@ -92,9 +97,10 @@ def set_stream_mode(mode: str, delay_ms: int = 2) -> None:
         delay_ms: for "delayed": at most a minute.
 
     Raises:
-        TypeError: the delay is no int.
+        TypeError: the delay is no int, or the mode no str.
         ValueError: there is no such mode, or the delay is out of its range.
     """
+    check_instance("hostcann.set_stream_mode", "mode", mode, str, "Use 'normal' to run tasks at once.")
     delay_ms = check_integer("hostcann.set_stream_mode", "delay_ms", delay_ms, low=0, high=LONGEST_DELAY_MS)
     if load_runtime().hostcann_set_stream_mode(mode.encode(), delay_ms) != 0:
         rule = "be 'normal', 'delayed' or 'lazy'"

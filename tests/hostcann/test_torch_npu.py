@@ -3,6 +3,8 @@
 import pytest
 from activation_programs import emulated, needs_hostcann, needs_torch_npu, output
 
+from ascend_sample import hostcann
+
 pytestmark = needs_hostcann
 
 
@@ -128,3 +130,34 @@ def test_an_injected_fault_reaches_torch_with_its_message_and_the_next_call_work
         print(x.npu().cpu().sum().item(), hostcann.violations())
     """
     assert output(emulated(program)) == "True\n3.0 []"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: hostcann.inject(1), "site must be a str, got int 1."),  # type: ignore[arg-type]
+        (lambda: hostcann.inject("task", None), "name must be a str, got NoneType None."),  # type: ignore[arg-type]
+        (lambda: hostcann.inject("task", message=b"x"), "message must be a str, got bytes"),  # type: ignore[arg-type]
+        (lambda: hostcann.set_stream_mode(None), "mode must be a str, got NoneType None."),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_text_is_refused_by_name(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+@needs_torch_npu
+def test_a_fault_of_the_function_by_which_torch_npu_allocates():
+    done = emulated(
+        """
+        import torch
+        from ascend_sample import hostcann
+        torch.empty(1, device="npu")
+        hostcann.inject("malloc", "aclrtMallocAlign32", count=10)
+        try:
+            torch.empty(100 << 20, device="npu")
+        except torch.OutOfMemoryError:
+            print("injected")
+        """
+    )
+    assert done.stdout.strip() == "injected", done.stderr
