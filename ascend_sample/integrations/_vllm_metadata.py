@@ -8,11 +8,7 @@ SMALLEST_TEMPERATURE: Final = 1e-5
 """Below it vLLM takes the best token."""
 MIN_P: Final = "MinPLogitsProcessor"
 MIN_TOKENS: Final = "MinTokensLogitsProcessor"
-IDLE: Final = {
-    MIN_P: "min_p_count",
-    "LogitBiasLogitsProcessor": "biases",
-    MIN_TOKENS: "min_toks",
-}
+IDLE: Final = {MIN_P: "min_p_count", "LogitBiasLogitsProcessor": "biases", MIN_TOKENS: "min_toks"}
 """What V1's own processors of logits have where a request asks for them; else they change nothing."""
 
 

@@ -54,11 +54,7 @@ V2_REJECTION_SAMPLER: Final = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 
 
 def sample(
-    sampler: Any,
-    logits: Tensor,
-    generators: dict[int, Generator],
-    k: Tensor | None,
-    p: Tensor | None,
+    sampler: Any, logits: Tensor, generators: dict[int, Generator], k: Tensor | None, p: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """Does what `TopKTopPSampler.forward_native` does, for any sampler with its attributes.
 

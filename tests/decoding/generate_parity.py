@@ -121,10 +121,7 @@ class Configuration(NamedTuple):
 
 
 def choose_common(
-    number: int,
-    choice: random.Random,
-    lengths: Sequence[int],
-    stop_tokens: Sequence[list[int] | None] = STOP_TOKENS,
+    number: int, choice: random.Random, lengths: Sequence[int], stop_tokens: Sequence[list[int] | None] = STOP_TOKENS
 ) -> Configuration:
     """What every strategy is asked for: random, but every model comes equally often."""
     max_new_tokens = choice.choice(lengths)

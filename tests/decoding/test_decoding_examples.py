@@ -21,23 +21,9 @@ from tests.support.user_process import EXAMPLES, TRAINING_LIMIT_SECONDS, run_as_
         (15, {"fifteen": 0.8, "one five": 0.2}),
         (40, {"forty": 0.8, "four zero": 0.2}),
         (405, {"four hundred and five": 0.5, "four hundred five": 0.3, "four zero five": 0.2}),
-        (
-            9099,
-            {
-                "nine thousand and ninety nine": 0.5,
-                "nine thousand ninety nine": 0.3,
-                "nine zero nine nine": 0.2,
-            },
-        ),
+        (9099, {"nine thousand and ninety nine": 0.5, "nine thousand ninety nine": 0.3, "nine zero nine nine": 0.2}),
         (3000, {"three thousand": 0.8, "three zero zero zero": 0.2}),
-        (
-            1210,
-            {
-                "one thousand two hundred and ten": 0.5,
-                "one thousand two hundred ten": 0.3,
-                "one two one zero": 0.2,
-            },
-        ),
+        (1210, {"one thousand two hundred and ten": 0.5, "one thousand two hundred ten": 0.3, "one two one zero": 0.2}),
     ],
 )
 def test_spellings_by_hand(number: int, expected: dict[str, float]) -> None:

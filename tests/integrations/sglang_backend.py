@@ -146,9 +146,7 @@ def test_sampling_masks(sampler: Any) -> None:
     rows = torch.arange(0, ROWS, 3)
     with_all = torch.arange(0, len(rows), 2)
     info = parameters(
-        return_sampling_masks=asks,
-        sampling_mask_batch_indices=rows,
-        sampling_support_logprobs_capture_indices=with_all,
+        return_sampling_masks=asks, sampling_mask_batch_indices=rows, sampling_support_logprobs_capture_indices=with_all
     )
     info.top_ks.clamp_(max=60)
     ids, output = forward(sampler, info)

@@ -29,10 +29,7 @@ def main() -> None:
     split_engine_checks.check_changes()
     split_engine_checks.check_unseeded()
     sent = split_engine_checks.compare(
-        lambda: [Request(top_k=50, seed=row) for row in range(8)],
-        vocab_size=32000,
-        padded=32000,
-        dtype=torch.bfloat16,
+        lambda: [Request(top_k=50, seed=row) for row in range(8)], vocab_size=32000, padded=32000, dtype=torch.bfloat16
     )
     if dist.get_rank() == 0:
         print(f"{sent / 8:.0f} bytes a row and step")

@@ -98,14 +98,8 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Installed:
     for name in ("vllm", "vllm.v1", "vllm.v1.outputs"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     sys.modules["vllm.v1.outputs"].LogprobsTensors = LogprobsTensors  # type: ignore[attr-defined]
-    parts = Installed(
-        type("Sampler", (Sampler,), {}),
-        types.SimpleNamespace(apply_penalties=apply_penalties),
-    )
-    modules = {
-        vllm_cpu.SAMPLER: types.SimpleNamespace(Sampler=parts.sampler),
-        vllm_cpu.PENALTIES: parts.penalties,
-    }
+    parts = Installed(type("Sampler", (Sampler,), {}), types.SimpleNamespace(apply_penalties=apply_penalties))
+    modules = {vllm_cpu.SAMPLER: types.SimpleNamespace(Sampler=parts.sampler), vllm_cpu.PENALTIES: parts.penalties}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
     vllm_cpu.install()

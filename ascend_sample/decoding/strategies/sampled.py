@@ -176,11 +176,7 @@ def _sampled(
 
 
 def _batch_of(
-    request: Request,
-    params: list[SamplingParams],
-    copies: int,
-    vocab_size: int,
-    generator: torch.Generator | None,
+    request: Request, params: list[SamplingParams], copies: int, vocab_size: int, generator: torch.Generator | None
 ) -> SamplingBatch:
     """Returns the rows as the sampling layer holds them; a row's position is its number of tokens, without padding."""
     batch = SamplingBatch(vocab_size, request.device, capacity=len(params), generator=generator)

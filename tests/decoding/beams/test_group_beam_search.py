@@ -76,13 +76,7 @@ def test_two_groups_by_hand() -> None:
 
 
 def test_the_penalty_is_part_of_the_score() -> None:
-    found = two_groups(
-        [[0.9, 0.1], [0.9, 0.1]],
-        0,
-        max_new_tokens=1,
-        diversity_penalty=0.25,
-        num_return_sequences=2,
-    )
+    found = two_groups([[0.9, 0.1], [0.9, 0.1]], 0, max_new_tokens=1, diversity_penalty=0.25, num_return_sequences=2)
     assert found.to_lists() == [[0], [0]]
     assert (found.sequences_scores - torch.tensor(0.9).log()).tolist() == pytest.approx([0.0, -0.25], abs=1e-6)
 

@@ -9,11 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ascend_sample.decoding import (
-    Decoder,
-    DecoderConfig,
-    DecoderLayer,
-)
+from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer
 from ascend_sample.decoding.models import transformer_decoder
 from tests.decoding.decoder_models import make_batch, random_decoder, random_encoder_decoder, randomise, torch_layer
 from tests.decoding.planting import Trap, noticed
@@ -147,11 +143,7 @@ TRAPS = [
         check_positions,
     ),
     Trap(
-        "the embedding is not scaled",
-        transformer_decoder,
-        "math.sqrt(self.config.hidden_size)",
-        "1",
-        check_positions,
+        "the embedding is not scaled", transformer_decoder, "math.sqrt(self.config.hidden_size)", "1", check_positions
     ),
 ]
 

@@ -254,11 +254,7 @@ test_trap = noticed(TRAPS)
 
 MODEL = random_encoder_decoder()
 BAD_EXPORTS = {
-    "no model": (
-        {"model": nn.Linear(2, 2)},
-        TypeError,
-        "model must be an EncoderDecoder or, .*, got Linear",
-    ),
+    "no model": ({"model": nn.Linear(2, 2)}, TypeError, "model must be an EncoderDecoder or, .*, got Linear"),
     "in training": (
         {"model": random_encoder_decoder().train()},
         ValueError,

@@ -26,11 +26,7 @@ ROWS_EACH = 4000
 
 
 def assert_exact(
-    worlds: list[World],
-    gamma: int | AdaptiveGamma,
-    drafter: Drafter | None,
-    rows_each: int,
-    rule: Rule = "standard",
+    worlds: list[World], gamma: int | AdaptiveGamma, drafter: Drafter | None, rows_each: int, rule: Rule = "standard"
 ) -> None:
     rows = rows_of(worlds, rows_each)
     draft: StepModel | Drafter = drafter or table_model(torch.stack([world.draft for world in worlds]))
