@@ -39,14 +39,14 @@ def has_methods(value: object, names: Sequence[str]) -> bool:
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names)
 
 
-def check_arguments(strategy: str, name: str, called: Callable[..., Any], given: Any, named: Mapping[str, Any]) -> None:
-    """Raises unless a call has parameters for what is given by place and by name."""
+def check_arguments(strategy: str, called: Callable[..., Any], given: Any, encoder: Mapping[str, Any]) -> None:
+    """Raises unless a call has parameters for what is given by place, and by name for the encoder."""
     try:
         signature = inspect.signature(called)
     except ValueError:  # what is not written in Python need not say what it takes
         return
     try:
-        signature.bind(*given, **named)
+        signature.bind(*given, **encoder)
     except TypeError as error:
         rule = f"be what {name_of(getattr(called, '__self__', called))} takes, {signature}"
-        refuse(strategy, name, rule, f"{sorted(named)}: {error}", "Use these names.")
+        refuse(strategy, "encoder", rule, f"{sorted(encoder)}: {error}", "Use these names.")

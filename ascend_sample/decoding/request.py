@@ -91,6 +91,10 @@ class Request:
         """Returns the lengths of the prompts, int64 [batch], padding not counted."""
         return self.attention_mask.sum(dim=1)
 
+    def prompts(self) -> list[list[int]]:
+        """Returns the tokens of the prompts without padding, on the host."""
+        return [row[mask].tolist() for row, mask in zip(self.input_ids.cpu(), self.attention_mask.cpu(), strict=True)]
+
     @property
     def has_ends(self) -> bool:
         """Tells whether a text may end before its max_new_tokens."""
@@ -269,7 +273,7 @@ def _checked_encoder(
         if name.endswith("attention_mask") and bool((value != value.bool()).any()):
             value = value.unique().tolist()
             refuse(strategy, f"encoder[{name!r}]", "be 0 or 1", value, "Give 1 at what counts and 0 at padding.")
-    check_arguments(strategy, "encoder", model.prefill, (input_ids, None), given)
+    check_arguments(strategy, model.prefill, (input_ids, None), given)
     return given
 
 

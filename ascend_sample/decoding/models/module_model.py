@@ -47,7 +47,7 @@ class ModuleModel:
         """See `StepModel.prefill`."""
         if encoder:
             called = self.module.forward if isinstance(self.module, torch.nn.Module) else self.module
-            check_arguments("ModuleModel", "encoder", called, (input_ids,), encoder)
+            check_arguments("ModuleModel", called, (input_ids,), encoder)
         mask = mask_of(input_ids, attention_mask)
         order, lengths = tokens_first(mask), mask.sum(dim=1)
         # Columns that are padding everywhere may be more than the module can read.

@@ -55,12 +55,10 @@ class Verification:
     def __init__(self, request: Request, params: list[SamplingParams], sampling: RowSampling, rule: Rule) -> None:
         self._rule = rule
         self._batch = SamplingBatch(sampling.vocab_size, request.device, capacity=len(params))
-        tokens, masks = request.input_ids.cpu(), request.attention_mask.cpu()
-        prompts = [row[mask].tolist() for row, mask in zip(tokens, masks, strict=True)]
         seeded = [
             replace(one, seed=seed % 2**64) for one, seed in zip(params, sampling.seed_here.tolist(), strict=True)
         ]
-        self._batch.extend(seeded, prompts, positions=[len(prompt) for prompt in prompts])
+        self._batch.extend(seeded, request.prompts())
 
     def judge(self, logits: Tensor, draft: Draft) -> tuple[Tensor, Tensor, Tensor]:
         """Judges drafts.

@@ -161,7 +161,9 @@ def _sampled(
     named: Literal["rows", "prompts"] = "rows",
 ) -> DecodeOutput:
     texts, start = Texts(request, copies, named), prefilled(model, request, copies)
-    batch = _batch_of(request, _copied(params, copies), copies, start.logits.shape[1], generator)
+    rows = _copied(params, copies)
+    batch = SamplingBatch(start.logits.shape[1], request.device, capacity=len(rows), generator=generator)
+    batch.extend(rows, [prompt for prompt in request.prompts() for _ in range(copies)])
     sampler = Sampler()
     # Where logits are drawn from as they are, a token of probability 0 says that there was no other.
     is_changed = bool(request.logits_processor) or bool(batch.host.is_processed.any())
@@ -173,18 +175,6 @@ def _sampled(
         return Choice(drawn.token_ids, logits, scores, drawn.status if is_changed else None)
 
     return append_tokens(model, start, texts, choose)
-
-
-def _batch_of(
-    request: Request, params: list[SamplingParams], copies: int, vocab_size: int, generator: torch.Generator | None
-) -> SamplingBatch:
-    """Returns the rows as the sampling layer holds them; a row's position is its number of tokens, without padding."""
-    batch = SamplingBatch(vocab_size, request.device, capacity=len(params), generator=generator)
-    tokens, masks = request.input_ids.cpu(), request.attention_mask.cpu()
-    prompts = [row[mask].tolist() for row, mask in zip(tokens, masks, strict=True)]
-    of_rows = [prompt for prompt in prompts for _ in range(copies)]
-    batch.extend(params, of_rows, positions=[len(prompt) for prompt in of_rows])
-    return batch
 
 
 def _copied(params: list[SamplingParams], copies: int) -> list[SamplingParams]:

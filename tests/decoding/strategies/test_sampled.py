@@ -320,8 +320,8 @@ TRAPS = [
     Trap(
         "positions count padding",
         sampled,
-        "positions=[len(prompt) for prompt in of_rows]",
-        "positions=[request.input_ids.shape[1]] * len(of_rows)",
+        "for _ in range(copies)])",
+        "for _ in range(copies)], positions=[request.input_ids.shape[1]] * len(rows))",
         padding_does_not_count,
     ),
     Trap(
