@@ -104,7 +104,8 @@ class AdaptiveGamma:
             ((drafted, seconds),) = medians.items()
             at_none, slope = plain, (seconds - plain) / drafted
         else:
-            at_none, slope = _line_through(medians, {gamma: len(self._seconds[gamma]) for gamma in medians})
+            gammas = [gamma for gamma in medians for _ in self._seconds[gamma]]  # each as often as it was measured
+            slope, at_none = statistics.linear_regression(gammas, [medians[gamma] for gamma in gammas])
         slope = max(slope, 0.0)
         return [1.0, *(max(1.0, (at_none + slope * gamma) / plain) for gamma in range(1, largest + 1))]
 
@@ -171,17 +172,6 @@ class AdaptiveGamma:
     def _steps_of_reading(self, unread: int) -> float:
         """Returns what it costs the drafter to read tokens, in plain steps; 0 where times are not measured."""
         return unread * self._reading / statistics.median(self._seconds[0]) if self.cost is None else 0.0
-
-
-def _line_through(points: dict[int, float], weights: dict[int, int]) -> tuple[float, float]:
-    """Returns the value at 0 and the slope of the least-squares line through at least two points."""
-    total = sum(weights.values())
-    mean_x = sum(weights[x] * x for x in points) / total
-    mean_y = sum(weights[x] * y for x, y in points.items()) / total
-    slope = sum(weights[x] * (x - mean_x) * (y - mean_y) for x, y in points.items()) / sum(
-        weights[x] * (x - mean_x) ** 2 for x in points
-    )
-    return mean_y - slope * mean_x, slope
 
 
 def checked_gamma(strategy: str, gamma: object) -> int | AdaptiveGamma:
