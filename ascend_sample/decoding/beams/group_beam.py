@@ -126,7 +126,8 @@ def group_beam_search(
             if group > 0:
                 own = hamming_diversity(own, seen, diversity_penalty)
             if run.sequences is not None:
-                own = _process(run, own, group)
+                texts = run.sequences.unflatten(0, log_probs.shape[:3])[:, group].flatten(0, 1)
+                own = run.process(own.flatten(0, 1), texts).view(own.shape)
             if request.needs_scores:
                 log_probs[:, group] = own
             candidates = _choose(scores[group], own, count, run.lanes)
@@ -193,14 +194,6 @@ def hamming_diversity(log_probs: Tensor, earlier_tokens: Tensor, diversity_penal
     of_tokens = torch.zeros(batch, vocab_size, device=log_probs.device, dtype=torch.float32)
     of_tokens.scatter_add_(1, earlier_tokens.where(is_token, 0), penalties)
     return log_probs - of_tokens[:, None]
-
-
-def _process(run: BeamRun, log_probs: Tensor, group: int) -> Tensor:
-    """Returns what the processors make of a group's log-probabilities, float32 [batch, size, vocab_size]."""
-    sequences = run.sequences
-    if sequences is not None:
-        sequences = sequences.unflatten(0, (log_probs.shape[0], -1, log_probs.shape[1]))[:, group].flatten(0, 1)
-    return run.process(log_probs.flatten(0, 1), sequences).view(log_probs.shape)
 
 
 def _choose(scores: Tensor, log_probs: Tensor, count: int, lanes: Tensor | None) -> Candidates:

@@ -29,10 +29,6 @@ class Candidates(NamedTuple):
     beams: Tensor  # int64 [batch, count], the beam that each continues, counted within its prompt
     tokens: Tensor  # int64 [batch, count], the token with which it does
 
-    def take(self, places: Tensor) -> Candidates:
-        """Returns the candidates at places, int64 [batch, n]."""
-        return Candidates(*(value.gather(1, places) for value in self))
-
 
 def exists(scores: Tensor) -> Tensor:
     """Tells which scores, of any shape, are those of hypotheses."""

@@ -277,8 +277,9 @@ class _Run:
             except IndexError as error:  # most likely of a token beyond its vocabulary, which it has not told yet
                 remedy = f"Draft with a model of the same vocabulary of {self.vocab_size} tokens."
                 refuse(STRATEGY, "drafter", "be able to read the prompts", f"IndexError: {error}", remedy)
-            if isinstance(self.state, ModelDraftState):
-                self._check_vocabulary(self.state.vocab_size)
+            if isinstance(self.state, ModelDraftState) and self.state.vocab_size != self.vocab_size:
+                rule = f"have the model's vocabulary of {self.vocab_size} tokens"
+                refuse(STRATEGY, "drafter", rule, self.state.vocab_size, "Draft with a model of its family.")
 
     def timed_start_of_drafter(self) -> float:
         """Starts the drafter, waits for it, and returns its seconds."""
@@ -310,11 +311,6 @@ class _Run:
         self.sampling = RowSampling(self.params, vocab_size, self.request.device, self.generator)
         if is_judged_there(self.rule, self.params):
             self.verification = Verification(self.request, self.params, self.sampling, self.rule)
-
-    def _check_vocabulary(self, size: int) -> None:
-        if size != self.vocab_size:
-            rule = f"have the model's vocabulary of {self.vocab_size} tokens"
-            refuse(STRATEGY, "drafter", rule, size, "Draft with a model of its family.")
 
     def _as_many(self, count: int) -> Tensor:
         """Returns int64 [batch] of the same number, made once."""
