@@ -137,9 +137,7 @@ class SamplingMaskStatus(enum.IntEnum):
 
 @pytest.mark.parametrize("with_log_probs", [None, torch.tensor([0, 2])])
 def test_sampling_masks(with_log_probs: torch.Tensor | None, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType(sglang_masks.OUTPUTS)
-    module.SamplingMaskStatus = SamplingMaskStatus  # type: ignore[attr-defined]
-    module.SamplingMaskOutput = types.SimpleNamespace  # type: ignore[attr-defined]
+    module = types.SimpleNamespace(SamplingMaskStatus=SamplingMaskStatus, SamplingMaskOutput=types.SimpleNamespace)
     monkeypatch.setitem(sys.modules, sglang_masks.OUTPUTS, module)
     asks = [True, False, True, True, True]
     rows = torch.tensor([0, 2, 3, 4]).to(device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,8 +124,7 @@ def test_chains_of_drafts_follow_the_lengths() -> None:
 
 
 def test_the_runner_is_taken_when_sglang_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = types.ModuleType(sglang_positions.RUNNER)
-    module.ModelRunner = type("ModelRunner", (Runner,), {"sample": Runner.sample})
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    runner: Any = type("ModelRunner", (Runner,), {"sample": Runner.sample})
+    monkeypatch.setitem(sys.modules, sglang_positions.RUNNER, SimpleNamespace(ModelRunner=runner))
     sglang_positions.install()
-    assert module.ModelRunner.sample.replaced is Runner.sample
+    assert runner.sample.replaced is Runner.sample

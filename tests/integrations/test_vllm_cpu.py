@@ -330,12 +330,9 @@ def test_what_is_on_a_device_stays_vllms(vllm: Installed, accelerator: str, monk
 
 def test_the_plugin_installs_it_once(vllm: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     assert vllm.sampler.gather_logprobs.replaced is Sampler.gather_logprobs
-    module = types.ModuleType(vllm_cpu.SAMPLER)
-    module.Sampler = type("Sampler", (Sampler,), {})  # type: ignore[attr-defined]
-    modules = {"vllm": types.ModuleType("vllm"), vllm_cpu.SAMPLER: module}
-    modules["vllm"].__version__ = adapter.TESTED_VERSIONS[-1]  # type: ignore[attr-defined]
-    for name, installed in modules.items():
-        monkeypatch.setitem(sys.modules, name, installed)
+    sampler = type("Sampler", (Sampler,), {})
+    monkeypatch.setitem(sys.modules, vllm_cpu.SAMPLER, types.SimpleNamespace(Sampler=sampler))
+    monkeypatch.setitem(sys.modules, "vllm", types.SimpleNamespace(__version__=adapter.TESTED_VERSIONS[-1]))
     monkeypatch.delenv(adapter.SWITCH, raising=False)
     adapter.register()
-    assert module.Sampler.gather_logprobs.replaced is Sampler.gather_logprobs
+    assert sampler.gather_logprobs.replaced is Sampler.gather_logprobs

@@ -29,9 +29,8 @@ MOST_LAUNCHES = {(False, False): 81, (False, True): 52, (True, False): 195, (Tru
 @pytest.fixture
 def classes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The stand-ins, in which the plugin is installed."""
-    outputs = types.ModuleType("vllm.v1.outputs")
-    outputs.SamplerOutput = vllm_stand_ins.SamplerOutput  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, outputs.__name__, outputs)
+    outputs = types.SimpleNamespace(SamplerOutput=vllm_stand_ins.SamplerOutput)
+    monkeypatch.setitem(sys.modules, "vllm.v1.outputs", outputs)
     sampler = type("RejectionSampler", (vllm_stand_ins.RejectionSampler,), {})
     vllm_drafts.install(sampler)
     return types.SimpleNamespace(**(vars(vllm_stand_ins) | {"RejectionSampler": sampler}))
@@ -96,9 +95,7 @@ def test_the_block_rule_of_vllm_ascend(classes: Any, monkeypatch: pytest.MonkeyP
     """It is asked for in vllm_ascend's configuration, and holds for drafts that were drawn, from three on."""
     rejection = types.SimpleNamespace(enable_block_verify=True)
     config = types.SimpleNamespace(rejection_sampler_config=rejection, enable_reduce_sample=False)
-    module = types.ModuleType("vllm_ascend.ascend_config")
-    module.get_ascend_config = lambda: config  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    vllm_stand_ins.configure_ascend(monkeypatch, config)
     monkeypatch.setattr(classes.RejectionSampler, "__module__", "vllm_ascend.sample.rejection_sampler")
     rules: list[str] = []
     own = _drafts.judge_with
@@ -153,9 +150,7 @@ class TestLeftAlone:
         engine = Engine(classes, requests())
         rejection = {name: settings.pop(name) for name in ("enable_entropy_verify",) if name in settings}
         config = types.SimpleNamespace(rejection_sampler_config=types.SimpleNamespace(**rejection), **settings)
-        module = types.ModuleType("vllm_ascend.ascend_config")
-        module.get_ascend_config = lambda: config  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+        vllm_stand_ins.configure_ascend(monkeypatch, config)
         monkeypatch.setattr(type(engine.rejection_sampler), "__module__", "vllm_ascend.sample.rejection_sampler")
         return vllm_drafts._why_left(engine.rejection_sampler, engine.metadata([[] for _ in engine.requests]))
 

@@ -19,7 +19,7 @@ import torch
 from ascend_sample.integrations import _engine_rows, _late_tensors, _vllm_metadata, vllm_cpu, vllm_shards
 from ascend_sample.integrations import vllm as adapter
 from tests.decoding.planting import Trap, assert_caught
-from tests.integrations import split_engine_checks, vllm_split_engine
+from tests.integrations import split_engine_checks, vllm_split_engine, vllm_stand_ins
 from tests.integrations.vllm_split_engine import Engine, InputBatch, Ranks, Runner, here
 from tests.sampling.vocabulary_parallel.shard_ranks import Exchange, on_threads
 
@@ -36,7 +36,7 @@ def on_ranks(check: Callable[[], Any], size: int = SIZE) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, types.ModuleType] = {}
+    made: dict[str, Any] = {}
     vllm_split_engine.install_modules(made)
     for name, module in made.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -122,10 +122,8 @@ class TestReducedSamplingOfVllmAscend:
         __module__ = "vllm_ascend.worker.model_runner_v1"
 
     def run(self, monkeypatch: pytest.MonkeyPatch, speculative_config: object = None) -> bool:
-        module = types.ModuleType("vllm_ascend.ascend_config")
         config = types.SimpleNamespace(enable_reduce_sample=True)
-        module.get_ascend_config = lambda: config  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+        vllm_stand_ins.configure_ascend(monkeypatch, config)
         runner = type("NPUModelRunner", (self.NPUModelRunner,), {"__module__": self.NPUModelRunner.__module__})
         vllm_shards.install_runner(types.SimpleNamespace(apply_grammar_bitmask=lambda *arguments: None), runner)
         engine = runner(types.SimpleNamespace(compute_logits=lambda hidden: hidden), None, None, None)
@@ -151,9 +149,7 @@ class TestInstall:
             (vllm_shards.LOGITS_PROCESSOR, {"LogitsProcessor": processor}),
             (vllm_cpu.SAMPLER, {"Sampler": sampler}),
         ):
-            module = types.ModuleType(name)
-            vars(module).update(attributes)
-            monkeypatch.setitem(sys.modules, name, module)
+            monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**attributes))
         kind = type("InputBatch", (InputBatch,), {"_make_sampling_metadata": InputBatch._make_sampling_metadata})
         adapter._note_host_values(kind)
         adapter._note_host_values(kind)

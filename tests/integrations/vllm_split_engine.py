@@ -323,9 +323,5 @@ class Engine:
 
 def install_modules(modules: Any) -> None:
     """Puts what the adapter imports of vLLM into a dictionary of modules."""
-    state = types.ModuleType("vllm.distributed.parallel_state")
-    state.get_tp_group = lambda: here.ranks  # type: ignore[attr-defined]
-    outputs = types.ModuleType("vllm.v1.outputs")
-    outputs.SamplerOutput = SamplerOutput  # type: ignore[attr-defined]
-    for module in (state, outputs):
-        modules[module.__name__] = module
+    modules["vllm.distributed.parallel_state"] = types.SimpleNamespace(get_tp_group=lambda: here.ranks)
+    modules["vllm.v1.outputs"] = types.SimpleNamespace(SamplerOutput=SamplerOutput)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from ascend_sample.integrations.vllm import TopKTopPSampler
+
+
+def configure_ascend(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
+    """Makes this the configuration of vllm_ascend."""
+    monkeypatch.setitem(sys.modules, "vllm_ascend.ascend_config", SimpleNamespace(get_ascend_config=lambda: config))
 
 
 @dataclass
