@@ -127,6 +127,3 @@ def whole_of(value: Any) -> Any:
 def source_of(tensor: Tensor, kind: type[LateTensor]) -> Tensor | None:
     """Returns what a late tensor of this kind is made of where nobody has made it yet; else None."""
     return tensor.source if isinstance(tensor, kind) and not tensor.is_made else None
-
-
-__all__ = ["LateGather", "LateLogprobs", "source_of", "whole_of"]

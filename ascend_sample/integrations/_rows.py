@@ -72,11 +72,12 @@ def drawn_with(
     """
     check_logits("sample_rows", logits)
     on = {name: tensor for name, tensor in parameters.items() if tensor is not None}
-    keys = _keys(seed, position, logits)
-    if keys is None:
-        seed, position = to_device(seed, logits.device), to_device(position, logits.device)
-    else:
+    keys = None
+    if not logits.is_cpu and seed.is_cpu and position.is_cpu:  # the host makes the noise of a device then
+        keys = DrawKeys(seed.numpy(), position.numpy())
         seed = position = torch.empty(len(logits), dtype=torch.int64, device=logits.device)  # they are not read
+    else:
+        seed, position = to_device(seed, logits.device), to_device(position, logits.device)
     if facts is not None and asking is None and not logits.is_cpu:
         known = {name: facts[name] for name in on}
         rows = RowParameters.of_facts("sample_rows", logits, known, seed, position)
@@ -181,13 +182,6 @@ def distributions_of(logits: Tensor, facts: Facts | None, top_k: Tensor | None, 
     if facts is not None:
         facts = dict(facts) | {"temperature": np.ones(len(logits), np.float32)}
     return Distributions(RowParameters.of_tensors("filter_logits", logits, given, facts), logits.shape[1])
-
-
-def _keys(seed: Tensor, position: Tensor, logits: Tensor) -> DrawKeys | None:
-    """Returns seeds and positions that the host has, for rows on a device: it makes their noise then."""
-    if logits.is_cpu or not (seed.is_cpu and position.is_cpu):
-        return None
-    return DrawKeys(seed.numpy(), position.numpy())
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -229,8 +229,7 @@ def _seeds_of_rows(seeds: int | Sequence[int] | Tensor | None, rows: int) -> Ten
     if isinstance(seeds, Tensor) and seeds.dtype == torch.int64 and seeds.shape == (rows,):
         return seeds.cpu()
     values = seeds.tolist() if isinstance(seeds, Tensor) else seeds
-    is_list = isinstance(values, Sequence) and all(map(is_integer, values))
-    if not isinstance(values, Sequence) or not is_list or len(values) != rows:
+    if not isinstance(values, Sequence) or not all(map(is_integer, values)) or len(values) != rows:
         got = f"{len(values)} of them" if isinstance(values, Sequence) else show(seeds)
         rule = f"be None, an int, or {rows} ints, one for each returned sequence"
         refuse(NAME, "seeds", rule, got, "Give prompts times num_return_sequences many.")

@@ -210,7 +210,8 @@ def _replacement(original: type[Any]) -> type[Any]:
     def forward_native(
         self: Any, logits: Tensor, generators: dict[int, Generator], k: Tensor | None, p: Tensor | None
     ) -> Any:
-        if _logits_are_sharded(original):
+        # vllm_ascend may give each rank a part of the vocabulary alone, which only its own sampler joins.
+        if getattr(ascend_config(original), "enable_reduce_sample", False):
             return original.forward_native(self, logits, generators, k, p)
         return sample(self, logits, generators, k, p)
 
@@ -223,11 +224,6 @@ def _replacement(original: type[Any]) -> type[Any]:
         "replaced": original,
     }
     return type(original.__name__, (original,), body)
-
-
-def _logits_are_sharded(original: type[Any]) -> bool:
-    """Tells whether vllm_ascend gives each rank a part of the vocabulary alone, which only its own sampler joins."""
-    return bool(getattr(ascend_config(original), "enable_reduce_sample", False))
 
 
 def _make_no_noise(module: Any) -> None:

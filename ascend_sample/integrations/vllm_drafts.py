@@ -66,7 +66,7 @@ def _why_left(sampler: Any, sampling_metadata: Any) -> str | None:
     if not draws_here(sampler.sampler.topk_topp_sampler):
         return "its sampler is not the one of ascend_sample"
     config = ascend_config(type(sampler))
-    if config is not None and getattr(config, "enable_reduce_sample", False):
+    if getattr(config, "enable_reduce_sample", False):
         return "each rank has a part of the vocabulary alone"
     if _rejection_config(config, "enable_entropy_verify"):
         return "the rule looks at the entropy"

@@ -210,7 +210,7 @@ def _tensor_parallel_group() -> Any:
 def _take_over(runner: Any) -> None:
     """Switches vllm_ascend's reduced sampling off, whose place this takes: it would take whole logits for parts."""
     config = ascend_config(type(runner))
-    if config is not None and getattr(config, "enable_reduce_sample", False):
+    if getattr(config, "enable_reduce_sample", False):
         config.enable_reduce_sample = False
         warnings.warn(
             f"ascend_sample: {SWITCH} is set, so each rank's part of the logits is sampled here, and "
