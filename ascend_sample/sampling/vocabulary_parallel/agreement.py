@@ -127,12 +127,8 @@ class Agreement:
 
     def split(self, batch: SamplingBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Returns the seeds of all rows, and the rows whose seeds the ranks do not know yet."""
-        seeds = batch.host.seed[: len(batch)].copy()
-        unseeded = [row for row, params in enumerate(batch.params) if params.seed is None]
-        if not unseeded:
-            return seeds, np.empty(0, np.int64)
-        missing = []
-        for row in unseeded:
+        seeds, missing = batch.host.seed[: len(batch)].copy(), []
+        for row in (row for row, params in enumerate(batch.params) if params.seed is None):
             own = int(seeds[row])
             if own in self._agreed:
                 seeds[row] = self._agreed[own]

@@ -62,12 +62,8 @@ class RowPlaces:
             of_batch = batch_rows[where]
             places = of_batch if tensor == AS_GIVEN else np.searchsorted(rows, of_batch)
             has_all = len(of_batch) == (len(self._tensor_of_row) if tensor == AS_GIVEN else len(rows))
-            arrays = (
-                None if has_all else torch.from_numpy(places),
-                torch.from_numpy(where),
-                torch.from_numpy(of_batch),
-            )
-            found.append(Chosen(tensor, *arrays))
+            there = None if has_all else torch.from_numpy(places)
+            found.append(Chosen(tensor, there, torch.from_numpy(where), torch.from_numpy(of_batch)))
         return found
 
 
