@@ -34,7 +34,7 @@ from ascend_sample.sampling.vocabulary_parallel.agreement import (
 )
 from ascend_sample.sampling.vocabulary_parallel.device_rows import CandidateRows, OwnPart, SegmentRows
 from ascend_sample.sampling.vocabulary_parallel.kinds import Kind, Rows, kinds_of
-from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part
+from ascend_sample.sampling.vocabulary_parallel.messages import Part, tell
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
 from ascend_sample.sampling.weights import StatusConstants, status_of
 
@@ -133,14 +133,14 @@ class DeviceSteps:
         if len(plan.gathered):
             parts.append(Part("whole", logits.dtype, len(plan.gathered) * self._borders.most_ids))
             numbers["whole"] = self._whole_numbers(logits, plan)
-        told = self._tell(parts, numbers, logits.device)
+        told = tell(self._shard.exchange, parts, numbers, logits.device)
         drawn = [kind.draw(told, keys, purpose) for kind in plan.candidates]
         if plan.segments:
             parts = [part for kind in plan.segments for part in kind.parts_of_race()]
             numbers = {}
             for kind in plan.segments:
                 numbers |= kind.race(told, own[kind.dtype], keys, purpose)
-            raced = self._tell(parts, numbers, logits.device)
+            raced = tell(self._shard.exchange, parts, numbers, logits.device)
             drawn += [kind.draw(told, raced) for kind in plan.segments]
         status = [
             status_of(told[f"{kind.name}_largest"].amax(0).unsqueeze(1), plan.constants[kind.dtype]) for kind in kinds
@@ -169,7 +169,7 @@ class DeviceSteps:
         }
         # Messages of other requests have other lengths: they are compared before.
         for part in parts:
-            told = self._tell([part], {part.name: numbers[part.name].to(logits.device)}, logits.device)
+            told = tell(self._shard.exchange, [part], {part.name: numbers[part.name].to(logits.device)}, logits.device)
             of_ranks = told[part.name].cpu()
             if part.name == "digests":
                 check_digests(of_ranks, self._shard.exchange.rank)
@@ -198,15 +198,10 @@ class DeviceSteps:
             parts[torch.float32] = part(edited[:, ids.start : ids.stop])
         return parts
 
-    def _tell(self, parts: list[Part], numbers: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        layout = Layout(parts)
-        return layout.unpacked(self._shard.exchange.all_gather(layout.packed(numbers, device)))
-
     def _whole_numbers(self, logits: Tensor, plan: DevicePlan) -> Tensor:
         assert self._borders is not None, "they are known"
         own = logits[:, : len(self._shard.ids)]
-        own = own if plan.gathered_there is None else own.index_select(0, plan.gathered_there)
-        return torch.nn.functional.pad(own, (0, self._borders.most_ids - own.shape[1]))
+        return self._borders.padded(own if plan.gathered_there is None else own.index_select(0, plan.gathered_there))
 
     def _of_whole(
         self,
@@ -220,8 +215,7 @@ class DeviceSteps:
     ) -> tuple[Tensor, Tensor, Logprobs | None]:
         """Takes a step that is not split of the gathered rows: others are there too, and mean nothing."""
         assert self._borders is not None, "they are known"
-        parts = told.view(len(told), len(plan.gathered), self._borders.most_ids)
-        whole = torch.cat([part[:, :count] for part, count in zip(parts, self._borders.counts, strict=True)], 1)
+        whole = self._borders.joined(told.view(len(told), len(plan.gathered), self._borders.most_ids))
         there = plan.gathered_there
         if there is not None:
             whole = whole.new_zeros(len(batch), batch.vocab_size).index_copy_(0, there, whole)

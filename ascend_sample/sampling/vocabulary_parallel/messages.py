@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from ascend_sample.sampling.vocabulary_parallel.exchange import Exchange
+
 ALIGNMENT: Final = 8
 """Messages are as long as a multiple of so many bytes, so that numbers of any rank lie where they may be viewed."""
 
@@ -72,6 +74,15 @@ class Layout:
             found[name] = numbers.view(dtype) if count else numbers.to(dtype)
             start = end
         return found
+
+
+def tell(
+    exchange: Exchange, parts: Sequence[Part], numbers: Mapping[str, Tensor], device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """Sends numbers to all ranks, and returns theirs; where there are none, as all ranks know, nothing is sent."""
+    layout = Layout(parts)
+    message = layout.packed(numbers, device)
+    return layout.unpacked(exchange.all_gather(message) if layout.bytes else message.expand(exchange.size, -1))
 
 
 def digest_of(*parts: bytes) -> bytes:

@@ -21,7 +21,7 @@ from ascend_sample.sampling.edits import edits_of_rows
 from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.params import DISTRIBUTION
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
-from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part, digest_of
+from ascend_sample.sampling.vocabulary_parallel.messages import Part, digest_of, tell
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.step import Drawn
 
@@ -163,20 +163,16 @@ class SplitJudge:
         return _Requests(*map(torch.from_numpy, (requests, places, drafts, ends, of_drafts)))
 
     def _tell(self, few: _Requests, whole: _Requests, ids: Tensor) -> dict[str, Tensor | None]:
-        """Returns the logits of whole places, and dense proposals of both: None where there are none."""
+        """Returns the logits of whole places, and dense proposals of both: None without any."""
         dense, most_ids, own = self._judging.dense, self._borders.most_ids, self._ids
         ids = ids[few.places_of_drafts]
         of_few = 0 if dense is None else ids.numel()
         of_whole = 0 if dense is None else len(whole.drafts) * most_ids
-        layout = Layout(
-            [
-                Part("few", torch.float32, of_few),
-                Part("whole", torch.float32, of_whole),
-                Part("logits", self._own.dtype, len(whole.places) * most_ids),
-            ]
-        )
-        if not layout.bytes:
-            return {"few": None, "whole": None, "logits": None}
+        parts = [
+            Part("few", torch.float32, of_few),
+            Part("whole", torch.float32, of_whole),
+            Part("logits", self._own.dtype, len(whole.places) * most_ids),
+        ]
         numbers = {"logits": self._borders.padded(self._own[whole.places])}
         if dense is not None:
             local, here = ids - own.start, torch.zeros(ids.shape, dtype=torch.float32, device="cpu")
@@ -184,7 +180,7 @@ class SplitJudge:
             rows = few.drafts.unsqueeze(1).expand_as(ids)
             here[is_here] = dense[rows[is_here], local[is_here]]
             numbers |= {"few": here, "whole": self._borders.padded(dense[whole.drafts, : len(own)])}
-        told = layout.unpacked(self._exchange.all_gather(layout.packed(numbers)))
+        told = tell(self._exchange, parts, numbers)
         ranks = self._exchange.size
         logits = self._borders.joined(told["logits"].view(ranks, len(whole.places), most_ids))
         if dense is None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from ascend_sample._errors import refuse
-from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part, digest_of
+from ascend_sample.sampling.vocabulary_parallel.messages import digest_of, tell
 from ascend_sample.sampling.vocabulary_parallel.reported import PartOfRows, ReportedRows
 from ascend_sample.sampling.vocabulary_parallel.shard import VocabularyShard
 
@@ -60,15 +58,11 @@ class SplitScores:
             token_ids,
             self._entropy,
         )
-        report.take(self._told(*report.told()))
+        report.take(tell(self._shard.exchange, *report.told()))
         if report.is_counted.any():
-            report.take_counts(self._told(*report.counts()))
+            report.take_counts(tell(self._shard.exchange, *report.counts()))
         _, named, values, ranks = report.logprobs()
         return values, named, ranks, report.entropies
-
-    def _told(self, parts: Sequence[Part], numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        layout = Layout(parts)
-        return layout.unpacked(self._shard.exchange.all_gather(layout.packed(numbers)))
 
     def _compare(self, dtype: torch.dtype, token_ids: Tensor, start: int) -> None:
         """Raises unless all ranks are asked the same of the same places; the lengths of messages follow from that."""

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -37,7 +37,7 @@ from ascend_sample.sampling.vocabulary_parallel.drafted_rows import proposed_to
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.local_part import LocalPart
 from ascend_sample.sampling.vocabulary_parallel.local_rows import edited_rows, native_edits_of
-from ascend_sample.sampling.vocabulary_parallel.messages import Layout, Part
+from ascend_sample.sampling.vocabulary_parallel.messages import Part, tell
 from ascend_sample.sampling.vocabulary_parallel.reported import ReportedRows, report_kept, without_rows
 from ascend_sample.sampling.vocabulary_parallel.shard import Borders, VocabularyShard
 from ascend_sample.sampling.vocabulary_parallel.step_plan import StepPlan
@@ -121,7 +121,7 @@ class ShardedSteps:
             check_digests(self._shard.exchange.all_gather(digests), self._shard.exchange.rank)
             agreed.note(batch, asked, requests)
         step = _Step(self._shard, self._borders, logits, batch, edits, purpose, plan, digests, self._mode)
-        drawn = step.run(self._keep_ties, agreed, seeds)
+        drawn = step.run(agreed, seeds)
         self.open_rows += drawn.open_rows
         return drawn
 
@@ -148,7 +148,7 @@ class _Step:
         mode: LogprobsMode,
     ) -> None:
         self._mode = mode
-        self._shard, self._borders, self._batch, self._plan = shard, borders, batch, plan
+        self._exchange, self._borders, self._batch, self._plan = shard.exchange, borders, batch, plan
         self._digests = digests
         self._logits, self._edits, self._purpose = logits, edits, purpose
         self._ids = shard.ids
@@ -161,7 +161,7 @@ class _Step:
         self._logprobs: list[Logprobs] = []
         self._candidates: list[tuple[Rows, Tensor, Tensor]] = []
 
-    def run(self, keep_ties: bool, agreed: Agreement, seeds: Rows) -> Drawn:
+    def run(self, agreed: Agreement, seeds: Rows) -> Drawn:
         """Takes all rounds."""
         plan, batch = self._plan, self._batch
         self._seeds = torch.from_numpy(seeds)
@@ -174,7 +174,7 @@ class _Step:
         self._take_first(told)
         if len(plan.gathered):
             whole = self._whole_of(plan.gathered, told["whole"])
-            self._draw_gathered(whole, plan.whole, keep_ties)
+            self._draw_gathered(whole, plan.whole)
         still_open = [NO_ROWS]
         maxima = np.full(len(batch), -np.inf, np.float32)
         maxima[plan.maxima] = told["maxima"].amax(0).numpy()
@@ -182,21 +182,15 @@ class _Step:
             own = told["maxima"][:, torch.from_numpy(np.searchsorted(plan.maxima, plan.races))].numpy()
             still_open.append(self._take_races(plan.races, told, own, maxima[plan.races], plan.near[plan.races]))
         if len(plan.late) or len(plan.cut):
-            still_open += self._later_rounds(maxima, keep_ties)
+            still_open += self._later_rounds(maxima)
         open_rows = np.sort(np.concatenate(still_open))
         count = len(open_rows)
         if count and len(plan.gathered):
-            self._draw_gathered(whole, np.intersect1d(open_rows, plan.gathered), keep_ties)
+            self._draw_gathered(whole, np.intersect1d(open_rows, plan.gathered))
             open_rows = np.setdiff1d(open_rows, plan.gathered)
         if len(open_rows) or len(plan.reported):
-            self._last_rounds(open_rows, maxima, keep_ties)
+            self._last_rounds(open_rows, maxima)
         return self._drawn(count)
-
-    def _tell(self, parts: Sequence[Part], numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Sends numbers to all ranks, and returns theirs; where there are none, as all ranks know, nothing is sent."""
-        layout, exchange = Layout(parts), self._shard.exchange
-        message = layout.packed(numbers)
-        return layout.unpacked(exchange.all_gather(message) if layout.bytes else message.expand(exchange.size, -1))
 
     def _first_round(self) -> dict[str, Tensor]:
         plan, batch = self._plan, self._batch
@@ -231,44 +225,41 @@ class _Step:
             leads, lead_ids, maxima[torch.from_numpy(plan.races)] = self._part.leads(self._seeds, None)
             numbers |= race.told(leads, lead_ids, self._ids.start, near)
         numbers |= {"maxima": maxima[torch.from_numpy(plan.maxima)], "status": self._part.status}
-        told = self._tell(parts, numbers)
-        check_digests(told["digests"], self._shard.exchange.rank)
+        told = tell(self._exchange, parts, numbers)
+        check_digests(told["digests"], self._exchange.rank)
         return told
 
-    def _later_rounds(self, maxima: race.Singles, keep_ties: bool) -> list[Rows]:
+    def _later_rounds(self, maxima: race.Singles) -> list[Rows]:
         """Draws the rows whose maximum has to be known first; returns those that are open."""
         plan = self._plan
         is_infinite = np.isposinf(maxima[plan.cut])
         cut = plan.cut[np.isfinite(maxima[plan.cut])]
         relative = np.where(plan.is_divided[cut], 0.0, maxima[cut]).astype(np.float32)
-        search = CutSearch(plan.top_k[cut], plan.top_p[cut], relative, plan.digits[cut], keep_ties)
+        search = CutSearch(plan.top_k[cut], plan.top_p[cut], relative, plan.digits[cut], plan.keep_ties)
         parts = self._part.cut_rows(cut, maxima)
         for digit in range(search.rounds):
             rows = search.rows_of_round(digit)
             bins = self._part.histograms(parts, search, digit)[torch.from_numpy(rows)]
-            told = self._tell([Part("bins", torch.float64, len(rows) * BINS)], {"bins": bins})
+            told = tell(self._exchange, [Part("bins", torch.float64, len(rows) * BINS)], {"bins": bins})
             search.take(digit, told["bins"].view(-1, len(rows), BINS))
         late_leads, late_ids, _ = self._part.leads(self._seeds, torch.from_numpy(maxima[plan.late]))
-        leads, ids = self._part.cut_leads(self._shard.exchange.rank, self._seeds, parts, search)
+        leads, ids = self._part.cut_leads(self._exchange.rank, self._seeds, parts, search)
         rows = np.concatenate((plan.late, cut))
         near = np.full(len(rows), race.NEAR)
-        told = self._tell(
-            race.parts_of(len(rows)),
-            race.told(
-                torch.cat((late_leads, leads)), torch.cat((late_ids, ids)), self._ids.start, torch.from_numpy(near)
-            ),
-        )
+        leads, ids = torch.cat((late_leads, leads)), torch.cat((late_ids, ids))
+        numbers = race.told(leads, ids, self._ids.start, torch.from_numpy(near))
+        told = tell(self._exchange, race.parts_of(len(rows)), numbers)
         most = maxima[rows]
-        of_all = np.broadcast_to(most, (self._shard.exchange.size, len(rows)))
+        of_all = np.broadcast_to(most, (self._exchange.size, len(rows)))
         return [plan.cut[is_infinite], self._take_races(rows, told, of_all, most, near)]
 
-    def _last_rounds(self, open_rows: Rows, maxima: race.Singles, keep_ties: bool) -> None:
+    def _last_rounds(self, open_rows: Rows, maxima: race.Singles) -> None:
         """Draws the rows that are open, and reports those whose logprobs are made of parts."""
         parts, numbers = self._whole_parts(open_rows), self._whole_numbers(open_rows)
         rows = np.setdiff1d(self._plan.reported, open_rows)
         report = None
         if len(rows):
-            rank = self._shard.exchange.rank
+            rank = self._exchange.rank
             of_rank, is_unsure = self._part.reported(rows, self._mode, maxima)
             dtype = torch.float32 if self._mode.is_processed else self._logits.dtype
             tokens = self._token_ids[torch.from_numpy(rows)]
@@ -278,9 +269,9 @@ class _Step:
             more_parts, more = report.told()
             parts += [*more_parts, Part("is_unsure", torch.bool, len(rows))]
             numbers |= more | {"is_unsure": is_unsure}
-        told = self._tell(parts, numbers)
+        told = tell(self._exchange, parts, numbers)
         if len(open_rows):
-            self._draw_whole(self._whole_of(open_rows, told["whole"]), open_rows, keep_ties)
+            self._draw_whole(self._whole_of(open_rows, told["whole"]), open_rows)
         if report is None:
             return
         report.take(told)
@@ -289,7 +280,7 @@ class _Step:
         if report.is_counted.any():
             more_parts, more = report.counts()
             parts, numbers = parts + more_parts, numbers | more
-        told = self._tell(parts, numbers)
+        told = tell(self._exchange, parts, numbers)
         if report.is_counted.any():
             report.take_counts(told)
         if len(unsure):
@@ -381,16 +372,16 @@ class _Step:
         self._wholes.append((rows, whole))
         return whole
 
-    def _draw_gathered(self, whole: Tensor, rows: Rows, keep_ties: bool) -> None:
+    def _draw_gathered(self, whole: Tensor, rows: Rows) -> None:
         """Draws rows of those that were gathered in the first round: ``whole`` has all of these."""
         if len(rows):
-            self._draw_whole(whole[torch.from_numpy(np.searchsorted(self._plan.gathered, rows))], rows, keep_ties)
+            self._draw_whole(whole[torch.from_numpy(np.searchsorted(self._plan.gathered, rows))], rows)
 
-    def _draw_whole(self, whole: Tensor, rows: Rows, keep_ties: bool) -> None:
+    def _draw_whole(self, whole: Tensor, rows: Rows) -> None:
         there = torch.from_numpy(rows)
         own = edits_of_rows(self._edits, there)
         edits = native_edits_of(own, self._batch.vocab_size)
-        self._token_ids[there], self._status[there] = self._sample(whole, there, keep_ties, edits)
+        self._token_ids[there], self._status[there] = self._sample(whole, there, self._plan.keep_ties, edits)
 
     def _sample(
         self, logits: Tensor, of_batch: Tensor, keep_ties: bool, edits: Mapping[str, Tensor]

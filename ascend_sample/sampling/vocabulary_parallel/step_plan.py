@@ -36,6 +36,7 @@ class StepPlan:
         is_processed: these are those of processed logits.
 
     Attributes:
+        keep_ties: as given.
         kinds: of the rows.
         best: the rows whose best value is wanted: greedy ones, and those that only need their maximum.
         best_places, greedy_among_best: int64 tensors: these rows, and which of them are greedy.
@@ -44,9 +45,8 @@ class StepPlan:
         gathered: the rows whose logits every rank gets.
         reported: the rows whose logprobs are made of what the ranks tell of their parts.
         kept: the rows whose logprobs are those of candidates that all ranks know.
-        first_k: how many candidates the rows of ``first`` want.
-        candidates: int64, their places in [rows of first, most], row by row.
-        most: the largest of them.
+        candidates: int64, the places of those that rows of ``first`` want in [rows of first, most], row by row.
+        most: how many any of these rows wants at most.
         maxima: the rows whose maximum is told.
     """
 
@@ -60,7 +60,7 @@ class StepPlan:
         asking: Rows,
         is_processed: bool,
     ) -> None:
-        host = batch.host
+        self.keep_ties, host = keep_ties, batch.host
         kinds = kinds_of(batch, keep_ties)
         self.unknown = unknown[kinds.is_drawn[unknown]]
         of_row = kinds.of_row.copy()
@@ -72,7 +72,7 @@ class StepPlan:
         self.greedy_among_best = torch.from_numpy(np.searchsorted(self.best, self.greedy))
         self.maxima = self.kinds.rows(Kind.RACE, Kind.LATE_RACE, Kind.CUT)
         self.asking = asking
-        by_parts, by_candidates = self._ways_to_report(host.top_k, keep_ties, is_processed, batch.vocab_size)
+        by_parts, by_candidates = self._ways_to_report(host.top_k, is_processed, batch.vocab_size)
         self.reported, self.kept = asking[by_parts[asking]], asking[by_candidates[asking]]
         self.gathered = np.union1d(self.whole, np.setdiff1d(asking, np.union1d(self.reported, self.kept)))
         self.is_seeded = np.array([params.seed is not None for params in batch.params])
@@ -108,14 +108,14 @@ class StepPlan:
         self.digits = np.where(is_float, DIGITS[torch.float32], DIGITS[dtype])
 
     def _ways_to_report(
-        self, top_k: npt.NDArray[np.int32], keep_ties: bool, is_processed: bool, vocab_size: int
+        self, top_k: npt.NDArray[np.int32], is_processed: bool, vocab_size: int
     ) -> tuple[Booleans, Booleans]:
         """Tells of each row whether logprobs are made of parts, or of candidates; else of the gathered row."""
         of_row = self.kinds.of_row
         if not is_processed:
             return of_row != Kind.WHOLE, np.zeros(len(of_row), np.bool_)
         # What a nucleus or ties keep is what a row of all logits keeps: it may end elsewhere than the draw's.
-        has_ties = is_limited(top_k, vocab_size) & keep_ties
+        has_ties = is_limited(top_k, vocab_size) & self.keep_ties
         by_parts = np.isin(of_row, (Kind.RACE, Kind.LATE_RACE))
         return by_parts, np.isin(of_row, (Kind.BEST, Kind.FIRST)) & ~has_ties
 

@@ -123,7 +123,7 @@ def seeds_that_differ() -> None:
 
 
 DRAWN_WITH = "self._seeds = torch.from_numpy(seeds)\n        told"
-OF_EACH_RANK = "self._seeds = torch.from_numpy(seeds) ^ self._shard.exchange.rank\n        told"
+OF_EACH_RANK = "self._seeds = torch.from_numpy(seeds) ^ self._exchange.rank\n        told"
 OF_FIRST = "of_first.tolist(), strict"
 TRAPS = (
     Trap("a generator for each rank", step, DRAWN_WITH, OF_EACH_RANK, no_filter),
