@@ -17,6 +17,7 @@ from transformers import (
 
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
+from tests.decoding.concurrent_calls import Prompts
 from tests.decoding.tiny_transformers import (
     KINDS,
     PAD,
@@ -34,14 +35,6 @@ LONGEST_PROMPT = 5
 SCORES_WITHIN = 1e-4
 STOP_TOKENS: Sequence[list[int] | None] = ([2], [5, 2], [7, 3])
 """What there is to choose from as eos_token_id."""
-
-
-class Prompts(NamedTuple):
-    """A batch for a model: what it starts with, and what its encoder takes."""
-
-    input_ids: Tensor
-    attention_mask: Tensor
-    encoder: dict[str, Tensor]
 
 
 def make_prompts(model: str, batch: int, seed: int) -> Prompts:

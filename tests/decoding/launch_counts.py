@@ -156,11 +156,11 @@ RUNS: Final[dict[str, Run]] = {
 }
 
 
-def counted(run: Run, vocab_size: int, prompts: int = PROMPTS) -> tuple[hostcann.Profile, Cost]:
+def counted(run: Run, vocab_size: int) -> tuple[hostcann.Profile, Cost]:
     """Runs a strategy on the device; returns what was asked for in some steps, and the costs of one."""
     watch = Watch()
     model = TableModel(vocab_size, watch)
-    run(model, torch.arange(2, 2 + 3 * prompts).view(prompts, 3).npu())
+    run(model, torch.arange(2, 2 + 3 * PROMPTS).view(PROMPTS, 3).npu())
     assert watch.found is not None
     assert watch.passes >= LAST_PASS, "the run was too short"
     beyond = _counts(watch.found)
@@ -169,9 +169,9 @@ def counted(run: Run, vocab_size: int, prompts: int = PROMPTS) -> tuple[hostcann
     return watch.found, Cost(*(beyond[name] / steps for name in Cost._fields))
 
 
-def cost_of(name: str, vocab_size: int, prompts: int = PROMPTS) -> Cost:
+def cost_of(name: str, vocab_size: int) -> Cost:
     """Returns what a step of a strategy costs, by its name in `RUNS`."""
-    return counted(RUNS[name], vocab_size, prompts)[1]
+    return counted(RUNS[name], vocab_size)[1]
 
 
 def _counts(profile: hostcann.Profile) -> Counter[str]:

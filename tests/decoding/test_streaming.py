@@ -23,7 +23,7 @@ from ascend_sample.decoding.strategies.sampled import sample, sample_and_rank
 from ascend_sample.sampling import SamplingParams
 from tests.decoding.planting import Trap, noticed
 from tests.decoding.strategies.test_loop import counted, waits_of_one_read
-from tests.decoding.table_models import table_model
+from tests.decoding.table_models import UNCALLED, table_model
 from tests.decoding.tiny_transformers import START, VOCAB_SIZE, encoder_inputs, step_model, tiny_transformer
 
 GREEDY = SamplingParams(temperature=0)
@@ -206,14 +206,7 @@ def test_there_is_one_streamer_for_each_row(name: str) -> None:
         with pytest.raises(
             ValueError, match=rf"^{name}: on_tokens must be one streamer for each of 2 rows, got {count}\. G"
         ):
-            STRATEGIES[name](Unread(), prompts, max_new_tokens=2, on_tokens=given)
-
-
-class Unread(ModuleModel):
-    """A model that must not be called."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda input_ids: pytest.fail("the model was called"))
+            STRATEGIES[name](UNCALLED, prompts, max_new_tokens=2, on_tokens=given)
 
 
 AT_THE_END: dict[str, Callable[..., Any]] = {
@@ -233,7 +226,7 @@ def test_what_is_known_at_the_end_alone_is_not_streamed(name: str, listener: Any
         rf"^{name}: on_tokens must be None, got .*\. No token is sure to be returned before the end: .* greedy_search"
     )
     with pytest.raises(ValueError, match=message):
-        AT_THE_END[name](Unread(), torch.tensor([[1]]), max_new_tokens=2, on_tokens=listener)
+        AT_THE_END[name](UNCALLED, torch.tensor([[1]]), max_new_tokens=2, on_tokens=listener)
 
 
 @pytest.mark.parametrize("name", ["greedy_search", "contrastive_search"])

@@ -118,13 +118,13 @@ def with_seed(params: SamplingParams, seed: int) -> SamplingParams:
     return copy
 
 
-def exact_joint(table: Tensor, params: SamplingParams, prompt: Sequence[int], tokens: int = TOKENS) -> np.ndarray:
-    """float64 [vocab_size ** tokens]: the probability of each continuation, by enumeration."""
+def exact_joint(table: Tensor, params: SamplingParams, prompt: Sequence[int]) -> np.ndarray:
+    """float64 [vocab_size ** TOKENS]: the probability of each continuation, by enumeration."""
     distribution: dict[tuple[int, int], np.ndarray] = {}
     for context in itertools.product(range(VOCAB_SIZE), repeat=2):
         distribution[context] = target_distribution(table[context].numpy(), params)
-    joint = np.ones(VOCAB_SIZE**tokens)
-    for place, continuation in enumerate(itertools.product(range(VOCAB_SIZE), repeat=tokens)):
+    joint = np.ones(VOCAB_SIZE**TOKENS)
+    for place, continuation in enumerate(itertools.product(range(VOCAB_SIZE), repeat=TOKENS)):
         text = [*prompt, *continuation]
         for end in range(len(prompt), len(text)):
             joint[place] *= distribution[text[end - 2], text[end - 1]][text[end]]

@@ -77,10 +77,10 @@ def shards_of(widths: Sequence[int], vocab_size: int, exchange: Exchange) -> Voc
     return VocabularyShard(sum(widths[: exchange.rank]), widths[exchange.rank], vocab_size, exchange)
 
 
-def part_of(logits: Tensor, shard: VocabularyShard, padding: float = 1e4) -> Tensor:
+def part_of(logits: Tensor, shard: VocabularyShard) -> Tensor:
     """The logits of a part: what is padding would win every row."""
     own = logits[:, shard.ids.start : shard.ids.stop]
-    rest: Any = logits.new_full((len(logits), shard.width - own.shape[1]), padding)
+    rest: Any = logits.new_full((len(logits), shard.width - own.shape[1]), 1e4)
     return torch.cat((own, rest), 1)
 
 
