@@ -7,11 +7,10 @@ asked for is held exactly, and what is beyond its budget is named with the reaso
 from __future__ import annotations
 
 import pytest
-import torch
 
-from ascend_sample import hostcann
 from tests.decoding import launch_counts
 from tests.decoding.launch_counts import RUNS
+from tests.decoding.strategies.test_loop import waits_of_one_read
 
 VOCAB_SIZE = 32000
 
@@ -47,19 +46,11 @@ DRAWS = ("sample, top", "sample, no filter", "beam_sample", "speculative_sample,
 """Beginnings of the names of what draws, and therefore needs noise."""
 
 
-@pytest.fixture
-def waits_of_one_read(counting: None, npu: str) -> int:
-    value = torch.ones(1, device=npu)
-    with hostcann.profile() as counters:
-        value.item()
-    return counters.totals.waits
-
-
 @pytest.mark.parametrize("name", LAUNCHES)
-def test_launches_and_what_else_a_step_asks_for(waits_of_one_read: int, name: str) -> None:
+def test_launches_and_what_else_a_step_asks_for(counting: None, npu: str, name: str) -> None:
     cost = launch_counts.cost_of(name, VOCAB_SIZE)
     assert cost.launches == LAUNCHES[name][0], cost
-    assert (cost.d2h, cost.waits) == (1, waits_of_one_read), "it asks once whether all rows are done, and waits no more"
+    assert (cost.d2h, cost.waits) == (1, waits_of_one_read(npu)), "it asks once if all rows are done, and waits no more"
     assert cost.h2d == (1 if name.startswith(DRAWS) else 0), "noise alone is sent, in one copy that nobody waits for"
 
 
