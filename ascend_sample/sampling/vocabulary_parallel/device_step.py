@@ -132,7 +132,9 @@ class DeviceSteps:
         numbers = {name: tensor for kind in kinds for name, tensor in kind.told(own[kind.dtype]).items()}
         if len(plan.gathered):
             parts.append(Part("whole", logits.dtype, len(plan.gathered) * self._borders.most_ids))
-            numbers["whole"] = self._whole_numbers(logits, plan)
+            whole = logits[:, : len(self._shard.ids)]
+            whole = whole if plan.gathered_there is None else whole.index_select(0, plan.gathered_there)
+            numbers["whole"] = self._borders.padded(whole)
         told = tell(self._shard.exchange, parts, numbers, logits.device)
         drawn = [kind.draw(told, keys, purpose) for kind in plan.candidates]
         if plan.segments:
@@ -147,7 +149,8 @@ class DeviceSteps:
         ]
         logprobs = None
         if len(plan.gathered):
-            ids, statuses, logprobs = self._of_whole(sampler, told["whole"], batch, allowed, plan, keys, purpose)
+            whole = self._borders.joined(told["whole"].view(-1, len(plan.gathered), self._borders.most_ids))
+            ids, statuses, logprobs = self._of_whole(sampler, whole, batch, allowed, plan, keys, purpose)
             drawn.append(ids)
             status.append(statuses)
         return torch.cat(drawn).index_select(0, plan.order), torch.cat(status).index_select(0, plan.order), logprobs
@@ -198,15 +201,10 @@ class DeviceSteps:
             parts[torch.float32] = part(edited[:, ids.start : ids.stop])
         return parts
 
-    def _whole_numbers(self, logits: Tensor, plan: DevicePlan) -> Tensor:
-        assert self._borders is not None, "they are known"
-        own = logits[:, : len(self._shard.ids)]
-        return self._borders.padded(own if plan.gathered_there is None else own.index_select(0, plan.gathered_there))
-
     def _of_whole(
         self,
         sampler: Sampler,
-        told: Tensor,
+        whole: Tensor,
         batch: SamplingBatch,
         allowed: Bitmask | None,
         plan: DevicePlan,
@@ -214,8 +212,6 @@ class DeviceSteps:
         purpose: Purpose,
     ) -> tuple[Tensor, Tensor, Logprobs | None]:
         """Takes a step that is not split of the gathered rows: others are there too, and mean nothing."""
-        assert self._borders is not None, "they are known"
-        whole = self._borders.joined(told.view(len(told), len(plan.gathered), self._borders.most_ids))
         there = plan.gathered_there
         if there is not None:
             whole = whole.new_zeros(len(batch), batch.vocab_size).index_copy_(0, there, whole)
