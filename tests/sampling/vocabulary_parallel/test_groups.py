@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from mixed_rows import random_case
-from shard_ranks import Counted, on_threads, part_of, said_in_a_step, shards_of
+from mixed_rows import random_case, split
+from shard_ranks import Counted, on_threads, said_in_a_step
 
 from ascend_sample.sampling import Sampler, SamplerOutput, SamplingBatch, SamplingParams
 from ascend_sample.sampling.plans import MOST_PLANS
@@ -55,20 +55,10 @@ def test_float32_has_four_digits() -> None:
 
 def test_mixed_rows_share_collectives() -> None:
     for number in range(6):
-        case = random_case(400 + number, 2)
-        counts = on_threads(2, lambda exchange, case=case: collectives_of(case, exchange))  # type: ignore[misc]
-        assert counts[0] == counts[1]
+        first, second = split(random_case(400 + number, 2), steps=1)
+        assert len(first.sent) == len(second.sent)
         # At first the borders, and whether the requests are the same; at last the rows whose race is too close.
-        assert counts[0] <= 2 + 7 + 1
-
-
-def collectives_of(case, exchange: Exchange) -> int:  # type: ignore[no-untyped-def]
-    counted = Counted(exchange)
-    shard = shards_of(case.widths, case.vocab_size, counted)
-    batch = SamplingBatch(case.vocab_size)
-    batch.extend(case.params, case.prompts)
-    Sampler(**case.options, shard=shard)(part_of(case.logits, shard), batch, bitmask=case.bitmask)
-    return len(counted.sent)
+        assert len(first.sent) <= 2 + 7 + 1
 
 
 # ---- ranks that differ ----

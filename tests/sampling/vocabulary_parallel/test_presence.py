@@ -86,7 +86,7 @@ class Group:
         into.copy_(message.repeat(2))
 
 
-def check_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_collective_says_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Group(monkeypatch)
     ranks = ProcessGroupExchange(None)
     for length in (3, 8):
@@ -97,10 +97,6 @@ def check_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
     says = "got a failed collective on rank 0 of 2, though the processes of all ranks are there: Connection closed"
     with pytest.raises(RuntimeError, match=says):
         ranks.all_gather(message)
-
-
-def test_a_failed_collective_says_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_first_message(monkeypatch)
 
 
 def test_a_failure_of_the_first_collective(monkeypatch: pytest.MonkeyPatch) -> None:

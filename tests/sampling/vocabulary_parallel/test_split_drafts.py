@@ -8,7 +8,7 @@ import pytest
 import torch
 from mixed_drafts import DraftCase, continued, is_same, on_cpu, on_rank, random_drafts, split, whole
 from mixed_rows import Case
-from shard_ranks import Exchange, on_threads, shards_of
+from shard_ranks import Exchange, on_threads, part_of, shards_of
 
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams, draft_places, verify, verify_drafts
 from ascend_sample.sampling.vocabulary_parallel import drafted_rows, local_rows
@@ -121,8 +121,7 @@ def test_a_rank_alone_judges_drafts_that_were_drawn(rule: Any) -> None:
 
     def run(exchange: Exchange) -> list[list[int]]:
         shard = shards_of((64,), 50, exchange)
-        padded = (torch.cat((each, torch.full((len(each), 14), 1e4)), 1) for each in (logits, proposed))
-        return verified(Sampler(shard=shard), *padded)
+        return verified(Sampler(shard=shard), part_of(logits, shard), part_of(proposed, shard))
 
     assert on_threads(1, run) == [verified(Sampler(), logits, proposed)]
 
