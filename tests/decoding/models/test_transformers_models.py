@@ -98,7 +98,10 @@ def masks(draw: st.DrawFn) -> Tensor:
     return torch.tensor(draw(st.lists(row, min_size=1, max_size=3)))
 
 
-def run_random_operations(kind: str, data: st.DataObject) -> None:
+@pytest.mark.parametrize("kind", DRAWN_FROM)
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
+@given(data=st.data())
+def test_cached_equals_uncached_after_any_operations(kind: str, data: st.DataObject) -> None:
     """A prefill, then what a search may do, in any order."""
     pair = Pair(kind)
     mask = data.draw(masks(), label="mask")
@@ -123,16 +126,6 @@ def run_random_operations(kind: str, data: st.DataObject) -> None:
             else:
                 pair.decode(tokens(data.draw(st.integers(1, 3))))
         pair.decode(tokens(1))
-
-
-@pytest.mark.parametrize("kind", DRAWN_FROM)
-def test_cached_equals_uncached_after_any_operations(kind: str) -> None:
-    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
-    @given(st.data())
-    def check(data: st.DataObject) -> None:
-        run_random_operations(kind, data)
-
-    check()
 
 
 def use_everything(kind: str) -> None:
