@@ -6,11 +6,10 @@ import random
 
 import pytest
 import torch
-from mixed_rows import MODES, Case, batch_of, on_rank, same, whole
-from shard_ranks import Counted, on_threads, part_of, said_in_a_step, shards_of
+from mixed_rows import MODES, Case, same, split, whole
+from shard_ranks import said_in_a_step
 
-from ascend_sample.sampling import Sampler, SamplingParams
-from ascend_sample.sampling.vocabulary_parallel import Exchange
+from ascend_sample.sampling import SamplingParams
 
 VOCAB_SIZE = 5000
 KINDS = {
@@ -56,7 +55,7 @@ def test_the_bits_of_rows_that_are_not_split(mode: str) -> None:
     for widths, dtype in WIDTHS.items():
         case = case_of(mode, widths, dtype)
         expected = whole(case)
-        for found in on_threads(len(widths), lambda exchange, case=case: on_rank(case, exchange)):  # type: ignore[misc]
+        for found in split(case):
             for output, wanted in zip(found.outputs, expected, strict=True):
                 assert same(output, wanted), widths
 
@@ -70,7 +69,7 @@ def test_many_logprobs_and_ties() -> None:
         params = [SamplingParams(top_k=rng.choice((None, 7, 1)), seed=row, logprobs=row * 60) for row in range(6)]
         case = Case(logits, params, [[]] * 6, None, (7, 100, 193), {"logprobs_mode": mode, "keep_ties": mode[0] == "r"})
         expected = whole(case)
-        for found in on_threads(3, lambda exchange, case=case: on_rank(case, exchange)):  # type: ignore[misc]
+        for found in split(case):
             assert same(found.outputs[0], expected[0]), mode
             assert same(found.outputs[1], expected[1]), mode
 
@@ -118,11 +117,5 @@ def test_a_rank_that_the_best_tell_is_not_counted() -> None:
     logits = torch.arange(300.0).flip(0).expand(3, 300)
     batch_params = [SamplingParams(temperature=0, logprobs=2)] * 3
     case = Case(logits, batch_params, [[]] * 3, None, (100, 200), {})
-
-    def run(exchange: Exchange) -> int:
-        counted = Counted(exchange)
-        shard = shards_of(case.widths, case.vocab_size, counted)
-        Sampler(shard=shard)(part_of(logits, shard), batch_of(case))
-        return len(counted.sent)
-
-    assert on_threads(2, run) == [1 + 1 + 1 + 1] * 2  # borders, requests, the draw, the best
+    # Borders, requests, the draw, the best.
+    assert [len(found.sent) for found in split(case, steps=1)] == [1 + 1 + 1 + 1] * 2

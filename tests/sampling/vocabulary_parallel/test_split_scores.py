@@ -73,17 +73,22 @@ BORDERS, COMPARED = 24, 8
 PLACES, LARGE, BEST = 16, 40000, 5
 
 
-@pytest.mark.parametrize("entropy", [False, True])
-def test_collectives_and_bytes(entropy: bool) -> None:
-    logits = (4 * torch.randn(PLACES, LARGE, generator=torch.Generator().manual_seed(3))).bfloat16()
-    text = Text(logits, torch.arange(PLACES), BEST, entropy, (LARGE // 2,) * 2)
+def said_of(text: Text) -> list[list[int]]:
+    """The bytes of each collective of two ranks."""
 
     def on_rank(exchange: Exchange) -> list[int]:
         counted = Counted(exchange)
         score_on_rank(text, counted)
         return counted.sent
 
-    first, second = on_threads(2, on_rank)
+    return on_threads(2, on_rank)
+
+
+@pytest.mark.parametrize("entropy", [False, True])
+def test_collectives_and_bytes(entropy: bool) -> None:
+    logits = (4 * torch.randn(PLACES, LARGE, generator=torch.Generator().manual_seed(3))).bfloat16()
+    text = Text(logits, torch.arange(PLACES), BEST, entropy, (LARGE // 2,) * 2)
+    first, second = said_of(text)
     assert first == second
     borders, compared, told, counted = first
     assert (borders, compared) == (BORDERS, COMPARED)
@@ -95,13 +100,7 @@ def test_collectives_and_bytes(entropy: bool) -> None:
 def test_what_the_best_tell_is_not_counted() -> None:
     logits = torch.arange(300.0).flip(0).expand(3, 300)
     text = Text(logits, torch.zeros(3, dtype=torch.int64), 2, False, (100, 200))
-
-    def on_rank(exchange: Exchange) -> int:
-        counted = Counted(exchange)
-        score_on_rank(text, counted)
-        return len(counted.sent)
-
-    assert on_threads(2, on_rank) == [3] * 2
+    assert [len(sent) for sent in said_of(text)] == [3] * 2
 
 
 # ---- wrong calls ----
