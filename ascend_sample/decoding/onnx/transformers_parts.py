@@ -23,8 +23,7 @@ from ascend_sample.decoding.onnx.interface import ENCODER_FEATURES
 class Parts(NamedTuple):
     """Holds what is exported of a model."""
 
-    # a module that is called with what example names; it returns a memory and its lengths, as `EncoderDecoder`
-    # says
+    # a module that is called with what example names; returns a memory and its lengths, as `EncoderDecoder` says
     encoder: nn.Module
     decoder: LayeredDecoder  # the decoder that looks at that memory
     example: Mapping[str, Tensor]  # see `export_onnx`

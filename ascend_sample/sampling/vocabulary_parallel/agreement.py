@@ -74,8 +74,6 @@ def digests_of(
 
 
 NAMES: Final = (*COMPARED, "seed", "options", "request", "bitmask", "drafts")
-DIGESTS_BYTES: Final = (len(NAMES) - 1) * DIGEST_BYTES
-"""Without that of drafts."""
 
 
 def check_digests(told: Tensor, rank: int) -> None:

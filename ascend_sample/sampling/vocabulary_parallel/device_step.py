@@ -26,7 +26,6 @@ from ascend_sample.sampling.noise import Purpose
 from ascend_sample.sampling.placed_noise import DrawKeys
 from ascend_sample.sampling.row_table import to_device
 from ascend_sample.sampling.vocabulary_parallel.agreement import (
-    DIGESTS_BYTES,
     Agreement,
     check_digests,
     digest_of_requests,
@@ -165,18 +164,13 @@ class DeviceSteps:
         is_seeded = np.array([params.seed is not None for params in batch.params])
         options = f"{sampler.keep_ties} {int(purpose)} {logits.dtype} {batch.vocab_size} {sampler.logprobs_mode.value}"
         requests = digest_of_requests(batch, {})
-        parts = [Part("digests", torch.uint8, DIGESTS_BYTES), Part("seeds", torch.int64, len(batch))]
-        numbers = {
-            "digests": digests_of(batch, options, is_seeded, requests, None),
-            "seeds": torch.from_numpy(batch.host.seed[: len(batch)].copy()),
-        }
+        exchange, digests = self._shard.exchange, digests_of(batch, options, is_seeded, requests, None)
         # Messages of other requests have other lengths: they are compared before.
-        for part in parts:
-            told = tell(self._shard.exchange, [part], {part.name: numbers[part.name].to(logits.device)}, logits.device)
-            of_ranks = told[part.name].cpu()
-            if part.name == "digests":
-                check_digests(of_ranks, self._shard.exchange.rank)
-        agreed.agree(batch, unknown, of_ranks[0].numpy()[unknown])
+        check_digests(exchange.all_gather(digests.to(logits.device)).cpu(), exchange.rank)
+        seeds = Part("seeds", torch.int64, len(batch))
+        own = {"seeds": torch.from_numpy(batch.host.seed[: len(batch)].copy())}
+        of_first = tell(exchange, [seeds], own, logits.device)["seeds"][0].cpu().numpy()
+        agreed.agree(batch, unknown, of_first[unknown])
         agreed.note(batch, key, requests)
 
     def _own_parts(
