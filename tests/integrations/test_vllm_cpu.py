@@ -95,9 +95,7 @@ class Installed(NamedTuple):
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Installed:
     """Parts of its own, in which the functions are put twice, and vLLM's module of outputs as far as that is read."""
-    for name in ("vllm", "vllm.v1", "vllm.v1.outputs"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    sys.modules["vllm.v1.outputs"].LogprobsTensors = LogprobsTensors  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.v1.outputs", types.SimpleNamespace(LogprobsTensors=LogprobsTensors))
     parts = Installed(type("Sampler", (Sampler,), {}), types.SimpleNamespace(apply_penalties=apply_penalties))
     modules = {vllm_cpu.SAMPLER: types.SimpleNamespace(Sampler=parts.sampler), vllm_cpu.PENALTIES: parts.penalties}
     for name, module in modules.items():
