@@ -124,14 +124,12 @@ class SplitJudge:
         values, ids = values[rows], ids[rows]
         told = self._tell(few, whole, ids)
         if len(few.requests):
-            rows_of_few = torch.full(
-                (len(few.places), self._places.vocab_size), -torch.inf, dtype=torch.float32, device="cpu"
-            )
+            shape = (len(few.places), self._places.vocab_size)
+            rows_of_few = torch.full(shape, -torch.inf, dtype=torch.float32, device="cpu")
             rows_of_few.scatter_reduce_(1, ids, values, "amax")  # ids that stand for nothing have -inf
             self._judge(few, rows_of_few, {}, told["few"], drawn.seeds, result)
         if len(whole.requests):
-            there = whole.places
-            own = edits_of_rows(self._edits, there)
+            own = edits_of_rows(self._edits, whole.places)
             self._judge(whole, told["logits"], own, told["whole"], drawn.seeds, result)
         return result
 
@@ -187,10 +185,9 @@ class SplitJudge:
             return {"few": None, "whole": None, "logits": logits}
         owners = torch.from_numpy(np.searchsorted(self._borders.ends, ids.numpy(), side="right"))
         of_ids = told["few"].view(ranks, *ids.shape).gather(0, owners.unsqueeze(0))[0]
+        nothing = torch.zeros(len(ids), self._places.vocab_size, dtype=torch.float32, device="cpu")
         return {
-            "few": torch.zeros(len(ids), self._places.vocab_size, dtype=torch.float32, device="cpu").scatter_(
-                1, ids, of_ids
-            ),
+            "few": nothing.scatter_(1, ids, of_ids),
             "whole": self._borders.joined(told["whole"].view(ranks, len(whole.drafts), most_ids)),
             "logits": logits,
         }

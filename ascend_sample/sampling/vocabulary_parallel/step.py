@@ -379,8 +379,7 @@ class _Step:
 
     def _draw_whole(self, whole: Tensor, rows: Rows) -> None:
         there = torch.from_numpy(rows)
-        own = edits_of_rows(self._edits, there)
-        edits = native_edits_of(own, self._batch.vocab_size)
+        edits = native_edits_of(edits_of_rows(self._edits, there), self._batch.vocab_size)
         self._token_ids[there], self._status[there] = self._sample(whole, there, self._plan.keep_ties, edits)
 
     def _sample(
