@@ -84,8 +84,8 @@ def _report_at_the_end(library: ctypes.CDLL) -> None:
     A worker that multiprocessing forks ends by os._exit, after its finalizers and without atexit's functions.
     """
     atexit.register(library.hostcann_write_report)
-    if (multiprocessing := sys.modules.get("multiprocessing.util")) is not None:
-        multiprocessing.Finalize(None, library.hostcann_write_report, exitpriority=_LAST)
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        util.Finalize(None, library.hostcann_write_report, exitpriority=_LAST)
 
 
 def startup_code() -> str:
