@@ -38,8 +38,8 @@ Rules rules_of(const SampleV2Arguments& arguments) {
 /// adds, and far from overflow with 2^20 entries. (Sums in float32 were off by 1e-3 in such rows,
 /// and a float64 is missing or emulated on many devices.)
 constexpr double kSumUnits = static_cast<double>(int64_t{1} << 40);
-/// A limit that no sum of a row reaches.
-constexpr double kNoLimit = 2;
+/// A limit that no sum of a row reaches, also where probabilities do not sum to 1.
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 /// `tensor` where `condition` holds, `other` elsewhere; in the dtype of `tensor`.
 at::Tensor where_or(const at::Tensor& condition, const at::Tensor& tensor, c10::Scalar other) {
@@ -47,14 +47,14 @@ at::Tensor where_or(const at::Tensor& condition, const at::Tensor& tensor, c10::
 }
 
 /// q-weighted score of every candidate (section 4), with the special values of section 5.
-/// `massless` entries lose against all others.
-at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& massless, const at::Tensor& q,
+/// `masked` entries lose against all others.
+at::Tensor draw_scores(const at::Tensor& weights, const at::Tensor& masked, const at::Tensor& q,
                        double eps) {
   auto scores = weights / (q.abs() + static_cast<float>(eps));
   scores =
       at::where(weights == 0, at::zeros_like(scores), scores);  // 0 / 0 where q and eps are both 0
   scores = scores.masked_fill(q.isnan(), -1.0);
-  return scores.masked_fill(massless, -kInfinity);
+  return scores.masked_fill(masked, -kInfinity);
 }
 
 /// The rows in the total order.
@@ -64,7 +64,8 @@ struct Sorted {
   at::Tensor ids;          // of the entry at each rank
   at::Tensor largest;      // [rows, 1] of the values
   at::Tensor is_infinite;  // [rows, 1]: the largest is
-  at::Tensor massless;     // by rank: no weight, and never drawn while another entry is there
+  at::Tensor massless;     // by rank: no weight
+  at::Tensor masked;       // by rank: never drawn while another entry is there
 };
 
 Sorted sort_rows(const at::Tensor& logits, const Rules& rules) {
@@ -77,9 +78,11 @@ Sorted sort_rows(const at::Tensor& logits, const Rules& rules) {
       rows.original.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true);
   rows.largest = rows.values.narrow(1, 0, 1);
   rows.is_infinite = rows.largest == kInfinity;
-  // Beside +inf, the first operator takes finite logits for nothing as well.
+  rows.masked = rows.values == nothing;
+  // Beside +inf, finite logits of the first operator weigh nothing, and are drawn where NaN noise
+  // forbids the others.
   rows.massless = rules.is_second
-                      ? rows.values == nothing
+                      ? rows.masked
                       : rows.values <= at::where(rows.is_infinite, kLargestFinite, nothing);
   return rows;
 }
@@ -144,7 +147,7 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
   if (vocab_size > 1) {
     // An entry but the first stays while the sum before it is at most p: below p, of the second.
     const auto before = weights.sums.narrow(1, 0, vocab_size - 1);
-    const auto limit = (weights.whole * p.masked_fill(use_p.logical_not(), kNoLimit)).to(at::kLong);
+    const auto limit = (weights.whole * p).to(at::kLong).masked_fill(use_p.logical_not(), kNoLimit);
     kept.narrow(1, 1, vocab_size - 1)
         .logical_and_(rules.is_second ? before < limit : before <= limit);
   }
@@ -167,9 +170,9 @@ SampleV2Arguments::Results sample(const Arguments& arguments) {
     }
     const auto noise_place =
         rules.min_p.has_value() ? at::where(by_rank, rank, position_among_kept(ids, kept)) : place;
-    const auto massless = rows.massless.logical_or(dropped);
-    const auto scores = draw_scores(drawn.masked_fill(massless, 0.0), massless,
-                                    arguments.q->gather(1, noise_place), arguments.eps);
+    const auto scores =
+        draw_scores(drawn.masked_fill(rows.massless, 0.0), rows.masked.logical_or(dropped),
+                    arguments.q->gather(1, noise_place), arguments.eps);
     const auto best = (scores == scores.amax(-1, /*keepdim=*/true)).logical_and(kept);
     const auto winner = where_or(best, place, vocab_size).amin(-1, /*keepdim=*/true);
     selected = at::where(by_rank, ids.gather(1, winner), winner).squeeze(1);

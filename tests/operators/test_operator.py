@@ -166,6 +166,11 @@ class TestSpecialValues:
     def test_zero_noise_divides_by_eps(self, device: str, route: str | None) -> None:
         assert sample(device, route, [TENTHS], q=[[1.0, 0.0, 1.0, 1e-9]])[0] == [3]  # .4 / 1.1e-8 beats .2 / 1e-8
 
+    @pytest.mark.parametrize("k", [-1, 3])
+    def test_nothing_divided_by_nothing_scores_zero(self, device: str, route: str | None, k: int) -> None:
+        row, q = [1.0, INF, 2.0], [[0.0, math.nan, 1.0]] if k < 0 else [[math.nan, 0.0, 1.0]]
+        assert sample(device, route, [row], k=k, q=q, eps=0.0)[0] == [0 if k < 0 else 2]
+
     def test_sign_of_noise_is_ignored(self, device: str, route: str | None) -> None:
         assert sample(device, route, [TENTHS], q=[[-0.1, 1.0, 1.0, -1.0]])[0] == [0]
 
@@ -179,6 +184,21 @@ class TestSpecialValues:
         self, device: str, route: str | None, k: int | None, expected: int
     ) -> None:
         assert sample(device, route, [TENTHS], k=k, q=[[math.nan] * 4])[0] == [expected]
+
+    @pytest.mark.parametrize(
+        "k, q, expected",
+        [
+            (-1, [math.nan] * 4, 0),
+            (-1, [1.0, 1.0, math.nan, 1.0], 0),
+            (-1, [math.nan, 1.0, math.nan, 1.0], 1),
+            (3, [math.nan] * 4, 2),
+            (3, [math.nan, 1.0, 1.0, 1.0], 3),
+        ],
+    )
+    def test_nan_noise_of_an_infinite_logit_leaves_the_draw_to_those_beside_it(
+        self, device: str, route: str | None, k: int, q: list[float], expected: int
+    ) -> None:
+        assert sample(device, route, [[1.0, 2.0, INF, 3.0]], k=k, q=[q])[0] == [expected]
 
     def test_a_masked_logit_loses_against_nan_noise(self, device: str, route: str | None) -> None:
         assert sample(device, route, [[-INF, 1.0]], q=[[1.0, math.nan]])[0] == [1]

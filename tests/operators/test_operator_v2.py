@@ -182,6 +182,11 @@ class TestProbabilities:
     def test_need_not_sum_to_one(self, device: str, route: str | None) -> None:
         assert sample(device, route, [[0.1, 0.2, 0.05]], p=0.9, input_is_logits=False)[1] == [[0, 1, 2]]
 
+    @pytest.mark.parametrize("k", [None, 4])
+    def test_all_are_kept_of_any_sum(self, device: str, route: str | None, k: int | None) -> None:
+        q = [[9.0, 9.0, 9.0, 1e-9]]
+        assert sample(device, route, [[1.0] * 4], k=k, q=q, input_is_logits=False) == ([3], [[0, 1, 2, 3]])
+
     @pytest.mark.parametrize(("k", "p"), [(None, None), (3, None), (None, 0.99), (3, 0.99)])
     @pytest.mark.parametrize("nothing", [0.0, -0.5, NAN, -INF])
     def test_nothing_is_never_drawn(

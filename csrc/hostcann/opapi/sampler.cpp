@@ -1,6 +1,7 @@
 #include "hostcann/opapi/sampler.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "hostcann/opapi/handles.h"
 
@@ -95,6 +96,11 @@ int check_sampler(const char* op, const SamplerArguments& arguments,
     if (int status = check_shape(op, argument->name, operand, expected)) return status;
   }
   return kSuccess;
+}
+
+double RowArguments::score(float weight, int64_t place) const {
+  const double divisor = std::fabs(static_cast<double>(q[place])) + eps;
+  return weight == 0.0f && divisor == 0.0 ? 0.0 : static_cast<double>(weight) / divisor;
 }
 
 SamplerRows::SamplerRows(Launch& launch, double eps, bool need_logits, int64_t top_k_guess)

@@ -47,6 +47,9 @@ struct RowArguments {
   double eps = 0.0;
   int64_t top_k_guess = 0;
   StridedRow<float> selected_logits;  // data == nullptr: not wanted
+
+  /// The score of a weight with the noise at `place`: NaN where that is, 0 for 0/0.
+  double score(float weight, int64_t place) const;
 };
 
 /// The rows of a launch.

@@ -100,8 +100,7 @@ int64_t RowSampler::draw(int64_t kept, Id id) const {
     // draw it.
     if (values_[id(i)] == kMinusInfinity) continue;
     if (first < 0) first = i;
-    const double noise = std::fabs(static_cast<double>(arguments_.q[i]));
-    const double score = static_cast<double>(weights_[i]) / (noise + arguments_.eps);
+    const double score = arguments_.score(weights_[i], i);
     if (score > best_score) {  // false for NaN, which is never drawn
       best = i;
       best_score = score;

@@ -133,10 +133,7 @@ int64_t RowSamplerV2::draw() const {
     // draw it.
     if (weighs_nothing(kept_ids_[i])) continue;
     if (first == kept_ids_.size()) first = i;
-    const double noise = std::fabs(static_cast<double>(arguments_.q[static_cast<int64_t>(i)]));
-    const double weight = static_cast<double>(kept_weights_[i]);
-    const double score =
-        weight == 0.0 && noise + arguments_.eps == 0.0 ? 0.0 : weight / (noise + arguments_.eps);
+    const double score = arguments_.score(kept_weights_[i], static_cast<int64_t>(i));
     if (score > best_score) {  // false for NaN, which is never drawn
       best = i;
       best_score = score;
