@@ -58,7 +58,7 @@ ENGINES = (
             "vllm.v1.sample.rejection_sampler",
             "vllm.v1.worker.gpu_input_batch",
         ),
-        ("vllm_parity.py", "vllm_v2_parity.py", "vllm_drafts_parity.py", "xgrammar_masks.py"),
+        ("vllm_parity.py", "vllm_v2_parity.py", "vllm_drafts_parity.py", "vllm_requests.py", "xgrammar_masks.py"),
     ),
     *(
         Engine(
@@ -79,7 +79,7 @@ ENGINES = (
         "sglang",
         sglang.TESTED_VERSIONS,
         ("sglang.srt.layers.sampler", "sglang.srt.plugins", "sglang.srt.speculative.eagle_utils"),
-        ("sglang_backend.py", "sglang_drafts_parity.py"),
+        ("sglang_backend.py", "sglang_drafts_parity.py", "sglang_requests.py"),
         "import torchvision_without_cuda; ",
     ),
     Engine(

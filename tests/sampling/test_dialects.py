@@ -32,19 +32,20 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("openai", {"logprobs": True}, {"logprobs": 0}),
     ("openai", {"logprobs": False, "top_logprobs": 0}, {}),
     ("openai", {"logprobs": 5}, {"logprobs": 5}),
-    ("vllm", {"temperature": 9e-6, "top_k": 0, "logprobs": 3}, {"temperature": 0.0, "logprobs": 3}),
-    ("vllm", {"temperature": 2e-5, "top_k": -1, "seed": -1}, {"temperature": 2e-5}),
+    ("vllm", {"temperature": 0, "top_k": 0, "logprobs": True}, {"temperature": 0.0, "logprobs": 1}),
+    ("vllm", {"temperature": 2e-5, "top_k": -1, "seed": -1, "logprobs": 3}, {"temperature": 0.01, "logprobs": 3}),
     ("vllm", {"top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 3}, {"top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 3}),
     ("vllm", {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1}, {
         "repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1,
     }),
     ("vllm", {"allowed_token_ids": [3, 1], "logit_bias": {1: 2.0}}, {"allowed_ids": (1, 3), "logit_bias": {1: 2.0}}),
-    ("vllm", {"min_tokens": 4, "stop_token_ids": [5]}, {"min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5]}),
+    ("vllm", {"min_tokens": 4, "stop_token_ids": [5, 5]}, {"min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5]}),
     ("vllm", {"min_tokens": 4, "stop_token_ids": [5], "ignore_eos": True}, {
-        "min_tokens": 4, "stop_sequences": [5],
+        "min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5],
     }),
-    ("vllm", {"min_tokens": 4, "ignore_eos": True}, {}),
-    ("vllm", {"min_tokens": 4, "ignore_eos": True, "stop": [[5, 6]]}, {"min_tokens": 4, "stop_sequences": ((5, 6),)}),
+    ("vllm", {"min_tokens": 4, "ignore_eos": True, "stop": [[5, 6]]}, {
+        "min_tokens": 4, "stop_ids": (2,), "stop_sequences": ((5, 6),),
+    }),
     ("vllm", {"stop_token_ids": [5], "extra_args": {}, "bad_words": []}, {"stop_sequences": ((5,),)}),
     ("vllm", {"stop": ["END", [5, 6], [7]], "stop_token_ids": []}, {"stop_sequences": ((5, 6), (7,))}),
     ("sglang", {"stop": [[5, 6]], "stop_token_ids": [4], "ignore_eos": True}, {
@@ -66,9 +67,7 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}}, {
         "min_tokens": 4, "stop_ids": (2,), "stop_sequences": [5],
     }),
-    ("sglang", {"min_new_tokens": 4, "stop_token_ids": {5}, "ignore_eos": True}, {
-        "min_tokens": 4, "stop_sequences": [5],
-    }),
+    ("sglang", {"min_new_tokens": 4, "ignore_eos": True}, {"min_tokens": 4, "stop_ids": (2,)}),
     ("generation_config", {"temperature": 0.7, "top_k": 9}, {"temperature": 0.0}),
     ("generation_config", {"do_sample": True}, {"top_k": 50}),
     ("generation_config", {"do_sample": True, "top_k": 0, "temperature": 0.7, "top_p": 0.5, "min_p": 0.1}, {
@@ -157,6 +156,7 @@ EXACTLY_REFUSED = [
     ("vllm", {"min_p": 0.1, "top_p": 0.9}, "min_p before top_p"),
     ("vllm", {"bad_words": [[4, 5]]}, "in the output alone"),
     ("sglang", {"top_k": 5, "top_p": 0.9}, "over all ids"),
+    ("sglang", {"repetition_penalty": 1.1}, "in the output alone"),
     ("llama_cpp", {}, "before it divides by the temperature"),
     ("llama_cpp", {"temperature": 0.7, "top_p": 1, "min_p": 0, "typical_p": 0.9}, "before it divides"),
     ("llama_cpp", {"temperature": 0.7, "top_p": 1, "min_p": 0, "xtc_probability": 0.5}, "before it divides"),
@@ -308,7 +308,8 @@ def test_a_value_of_any_kind_is_taken_or_refused_by_name(name: str) -> None:
 
 def test_ids_that_end_the_text_must_be_known() -> None:
     with pytest.raises(ValueError, match="min_tokens must be 0 where no id that ends the text is known, got 3"):
-        read("vllm", {"min_tokens": 3})
+        read("vllm", {"min_tokens": 3, "ignore_eos": True})
+    assert read("vllm", {"min_tokens": 3, "stop": [[5, 6]]}).min_tokens == 3
     with pytest.raises(ValueError, match="ignore_eos must be False where no id that ends the text is known"):
         read("llama_cpp", {"ignore_eos": True})
 

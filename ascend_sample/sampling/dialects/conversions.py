@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ascend_sample._errors import is_integer, is_real, to_float
+from ascend_sample._errors import is_integer
 from ascend_sample.sampling.dialects.dialect import Context
 
 SEEDS: Final = 2**64
@@ -36,17 +36,6 @@ def to_top_k(given: Mapping[str, Any], *off: int) -> dict[str, Any]:
     return {} if top_k is None or top_k in off else {"top_k": top_k}
 
 
-def to_temperature(given: Mapping[str, Any], below: float) -> dict[str, Any]:
-    """Returns the temperature: 0, which is greedy, where it is so small that the engine takes it for that.
-
-    What filters would do to a greedy row is nothing, and engines switch them off.
-    """
-    temperature = given.get("temperature")
-    if temperature is None:
-        return {}
-    return {"temperature": 0.0 if is_real(temperature) and 0 <= to_float(temperature) < below else temperature}
-
-
 def to_bias(given: Mapping[str, Any], context: Context, field: str = "logit_bias") -> dict[str, Any]:
     """Returns the bias, its ids as integers: JSON has them as texts."""
     bias = given.get(field)
@@ -69,37 +58,34 @@ def to_id(name: object, context: Context, field: str) -> int:
     return int(name)
 
 
-def to_stops(
-    given: Mapping[str, Any], context: Context, min_tokens: str, *, stops: str, with_eos: bool
-) -> dict[str, Any]:
-    """Returns the least number of tokens, and the ids that must not end the text before it.
+def to_stops(given: Mapping[str, Any], context: Context, min_tokens: str, *, stops: str) -> dict[str, Any]:
+    """Returns the least number of tokens, and the ids that must not be drawn before it.
+
+    The model's are among them, also where they do not end the text (vLLM's and SGLang's `ignore_eos`).
 
     Args:
         given: their fields.
         context: has the ids of the model.
         min_tokens: their name of that number.
         stops: their name of further ids that end the text.
-        with_eos: the model's ids end it as well.
     """
     least = given.get(min_tokens, 0)
-    ids = set(given.get(stops) or ()) | (set(context.eos_ids) if with_eos else set())
+    ids = set(given.get(stops) or ()) | set(context.eos_ids)
     if not least:
         return {}
     if ids:
         return {"min_tokens": least, "stop_ids": sorted(ids)}
     if to_stop_sequences(given):
         return {"min_tokens": least}
-    if with_eos:
-        remedy = "Give eos_ids: they must not be drawn before. Or leave it out."
-        context.refuse(min_tokens, "be 0 where no id that ends the text is known", least, remedy)
-    return {}  # nothing ends the text
+    remedy = "Give eos_ids: they must not be drawn before. Or leave it out."
+    context.refuse(min_tokens, "be 0 where no id that ends the text is known", least, remedy)
 
 
 def to_stop_sequences(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what ends the text: the stops that are given as ids, where texts stay the engine's, and single ids."""
     stops = given.get("stop") or ()
     sequences = [] if isinstance(stops, str) else [stop for stop in stops if not isinstance(stop, str)]
-    sequences += [[stop] for stop in given.get("stop_token_ids") or ()]
+    sequences += [[stop] for stop in dict.fromkeys(given.get("stop_token_ids", ()))]
     return {"stop_sequences": sequences} if sequences else {}
 
 
@@ -107,7 +93,6 @@ def of_engine(
     given: Mapping[str, Any],
     context: Context,
     *,
-    greedy_below: float,
     top_k_off: Sequence[int],
     seed: str = "seed",
     unseeded: Sequence[int] = (),
@@ -118,13 +103,13 @@ def of_engine(
     Args:
         given: their fields.
         context: has the ids of the model.
-        greedy_below: lower temperatures are greedy.
         top_k_off: the numbers that switch top_k off.
         seed: their name of the seed.
         unseeded: the seeds that ask for none.
         least: their name of the least number of tokens.
     """
-    ours = renamed(given, top_p="top_p", min_p="min_p", repetition_penalty="repetition_penalty", **PENALTIES)
-    ours |= to_temperature(given, greedy_below) | to_top_k(given, *top_k_off) | to_seed(given, seed, *unseeded)
+    names = ("temperature", "top_p", "min_p", "repetition_penalty")
+    ours = renamed(given, **{name: name for name in names}, **PENALTIES)
+    ours |= to_top_k(given, *top_k_off) | to_seed(given, seed, *unseeded)
     ours |= to_bias(given, context) | to_stop_sequences(given)
-    return ours | to_stops(given, context, least, stops="stop_token_ids", with_eos=not given.get("ignore_eos"))
+    return ours | to_stops(given, context, least, stops="stop_token_ids")

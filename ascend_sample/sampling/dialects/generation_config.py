@@ -60,7 +60,7 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     if pairs:
         _single_ids({"sequence_bias": [ids for ids, _ in pairs]}, "sequence_bias", context)
         ours["logit_bias"] = {ids[0]: value for ids, value in pairs}
-    return ours | to_stops(given | ends, context, "min_new_tokens", stops="eos_token_id", with_eos=True)
+    return ours | to_stops(given | ends, context, "min_new_tokens", stops="eos_token_id")
 
 
 GENERATION_CONFIG: Final = Dialect(

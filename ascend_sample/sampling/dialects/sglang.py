@@ -14,9 +14,9 @@ TOP_K_OFF: Final = (-1, 1 << 30)
 
 
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
-    return of_engine(
-        given, context, greedy_below=GREEDY_BELOW, top_k_off=TOP_K_OFF, seed="sampling_seed", least="min_new_tokens"
-    )
+    if 0 <= given.get("temperature", 1) < GREEDY_BELOW:
+        given = given | {"temperature": 0.0}
+    return of_engine(given, context, top_k_off=TOP_K_OFF, seed="sampling_seed", least="min_new_tokens")
 
 
 SGLANG: Final = Dialect(
@@ -29,7 +29,6 @@ SGLANG: Final = Dialect(
         "logit_bias": taken("logit_bias", note="Ids may be texts, as JSON has them."),
         "min_new_tokens": number("min_tokens", "stop_ids"),
         "stop_token_ids": taken("stop_sequences", "stop_ids", form=IDS),
-        "ignore_eos": taken("stop_ids", note="Then eos_ids may be drawn before min_new_tokens."),
         "sampling_seed": taken("seed", note="A negative one becomes the unsigned number of its 64 bits."),
         "beam_width": refused("Call ascend_sample.decoding.beam_search.", 1),
         "watermark": refused("Draws are not watermarked here."),
@@ -41,6 +40,7 @@ SGLANG: Final = Dialect(
         **dict.fromkeys(
             (
                 "max_new_tokens",
+                "ignore_eos",
                 "stop_regex",
                 "stop_strs",
                 "stop_regex_strs",
@@ -61,6 +61,11 @@ SGLANG: Final = Dialect(
         Difference(
             lambda ours: ours.get("top_k") is not None and ours.get("top_p", 1) < 1,
             "SGLang sums for top_p over all ids, beside a top_k too; here over those that top_k keeps.",
+        ),
+        Difference(
+            lambda ours: ours.get("repetition_penalty", 1) != 1,
+            "SGLang's repetition penalty looks for ids in the output alone, after the other penalties and before "
+            "logit_bias; here in the prompt too, before the other penalties and after logit_bias.",
         ),
     ),
 )

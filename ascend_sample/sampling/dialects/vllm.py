@@ -10,14 +10,19 @@ from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference
 from ascend_sample.sampling.dialects.forms import IDS, SEQUENCES
 from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
 
-GREEDY_BELOW: Final = 1e-5
+LOWEST_TEMPERATURE: Final = 1e-2
+"""What vLLM makes of a lower one that is not 0."""
 EVERYTHING: Final = -1
 
 
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
-    ours = of_engine(given, context, greedy_below=GREEDY_BELOW, top_k_off=(0, -1), unseeded=[-1])
+    if 0 < given.get("temperature", 0) < LOWEST_TEMPERATURE:
+        given = given | {"temperature": LOWEST_TEMPERATURE}
+    ours = of_engine(given, context, top_k_off=(0, -1), unseeded=[-1])
     ours |= renamed(given, allowed_token_ids="allowed_ids", logprobs="logprobs", bad_words="bad_words")
-    if ours.get("logprobs") == EVERYTHING:
+    if given.get("logprobs") is True:
+        ours["logprobs"] = 1
+    elif ours.get("logprobs") == EVERYTHING:
         if context.vocab_size is None:
             context.refuse("logprobs", "be 0 or more where vocab_size is not given", EVERYTHING, "Give vocab_size.")
         ours["logprobs"] = context.vocab_size
@@ -28,18 +33,15 @@ VLLM: Final = Dialect(
     "vllm",
     "vllm.SamplingParams (0.33.0)",
     {
-        "temperature": number("temperature", note="Below 1e-5 it is greedy."),
+        "temperature": number("temperature", note="0 is greedy; between 0 and 0.01 it is 0.01, as in vLLM."),
         "top_k": number("top_k", note="0 and -1 are off."),
         **same("top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
         "logit_bias": taken("logit_bias"),
         "allowed_token_ids": taken("allowed_ids"),
         "min_tokens": number("min_tokens", "stop_ids"),
         "stop_token_ids": taken("stop_sequences", "stop_ids", form=IDS),
-        "ignore_eos": taken(
-            "stop_ids", note="Then eos_ids may be drawn before min_tokens, which does nothing without other stops."
-        ),
         "seed": taken("seed", note="-1 is none; another negative one becomes the unsigned number of its 64 bits."),
-        "logprobs": taken("logprobs", note="-1 is all of the vocabulary."),
+        "logprobs": taken("logprobs", note="-1 is all of the vocabulary, and true is 1."),
         "bad_words": taken("bad_words", "bad_ids", note="Sequences of ids; texts are refused.", form=SEQUENCES),
         "prompt_logprobs": refused("A step sees no logits of the prompt: ascend_sample.sampling.score reports them."),
         "prompt_logprob_token_ids": refused(
@@ -54,7 +56,7 @@ VLLM: Final = Dialect(
         "extra_args": refused("Only plug-ins of the engine know what is in it.", {}),
         "trace_decode_token_ids": refused("It replaces draws by given ids: replay them without a sampler.", []),
         "structured_outputs": GRAMMAR,
-        **dict.fromkeys(("max_tokens", "include_stop_str_in_output", "repetition_detection"), LENGTH),
+        **dict.fromkeys(("max_tokens", "ignore_eos", "include_stop_str_in_output", "repetition_detection"), LENGTH),
         "stop": STOP,
         "n": ROWS,
         **dict.fromkeys(
