@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from transformers import GenerationConfig
 
 from ascend_sample.sampling import SamplingParams
+from ascend_sample.sampling._checks import SMALLEST_POSITIVE
 from ascend_sample.sampling.dialects import DIALECTS
 from ascend_sample.sampling.dialects.llama_cpp import SAMPLERS
 from ascend_sample.sampling.params import FIELDS
@@ -32,6 +34,9 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("openai", {"logprobs": True}, {"logprobs": 0}),
     ("openai", {"logprobs": False, "top_logprobs": 0}, {}),
     ("openai", {"logprobs": 5}, {"logprobs": 5}),
+    ("openai", {"top_p": 0}, {"top_p": SMALLEST_POSITIVE}),
+    ("generation_config", {"do_sample": True, "top_p": 0.0}, {"top_k": 50, "top_p": SMALLEST_POSITIVE}),
+    ("llama_cpp", {"top_p": 0}, {**LLAMA_CPP, "top_p": SMALLEST_POSITIVE}),
     ("vllm", {"temperature": 0, "top_k": 0, "logprobs": True}, {"temperature": 0.0, "logprobs": 1}),
     ("vllm", {"temperature": 2e-5, "top_k": -1, "seed": -1, "logprobs": 3}, {"temperature": 0.01, "logprobs": 3}),
     ("vllm", {"top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 3}, {"top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 3}),
@@ -200,8 +205,13 @@ EXACTLY_TAKEN = [
 BAD = [
     ("openai", {"top_k": 5}, ValueError, "the name of a field must be one of OpenAI's API .* got 'top_k'"),
     ("openai", {"temprature": 1}, ValueError, "got 'temprature'. Did you mean 'temperature'"),
-    ("openai", {"top_logprobs": 3}, ValueError, "top_logprobs must be left out while logprobs is, got 3"),
-    ("openai", {"logprobs": False, "top_logprobs": 3}, ValueError, "top_logprobs must be 0 or left out while"),
+    ("openai", {"top_logprobs": 3}, ValueError, "top_logprobs must be 0 or left out unless logprobs is true, got 3"),
+    ("openai", {"logprobs": False, "top_logprobs": 3}, ValueError, "top_logprobs must be 0 or left out unless"),
+    ("openai", {"logprobs": 5, "top_logprobs": 3}, ValueError, "top_logprobs must be 0 or left out unless"),
+    ("openai", {5: 1}, ValueError, "the name of a field must be one of OpenAI's API .* got 5"),
+    ("generation_config", {"do_sample": "false"}, TypeError, "do_sample must be True or False, got str 'false'"),
+    ("llama_cpp", {"ignore_eos": "false"}, TypeError, "ignore_eos must be True or False, got str 'false'"),
+    ("llama_cpp", {"logit_bias": [[3, 1], ["3", 2]]}, ValueError, "logit_bias must name each id once"),
     ("openai", {"logit_bias": {"the": 1}}, ValueError, "logit_bias must have integers as its ids"),
     ("vllm", {"logit_bias": {1.7: 1}}, ValueError, "logit_bias must have integers as its ids, got 1.7"),
     ("sglang", {"logit_bias": {"1_0": 1}}, ValueError, "logit_bias must have integers as its ids, got '1_0'"),
@@ -349,6 +359,20 @@ def test_objects_are_read_by_their_fields() -> None:
         _private: int = 5
 
     assert read("vllm", Request()) == SamplingParams(temperature=0.25)
+
+
+def test_fields_that_pydantic_allows_beside_those_of_a_class_are_read() -> None:
+    class Request:
+        def __init__(self) -> None:
+            self.temperature = 0.25
+            object.__setattr__(self, "__pydantic_extra__", {"top_k": 5})
+
+        def __getattr__(self, name: str) -> Any:  # as pydantic's models do
+            return getattr(types.SimpleNamespace(**self.__pydantic_extra__), name)
+
+    assert read("vllm", Request()) == SamplingParams(temperature=0.25, top_k=5)
+    with pytest.raises(ValueError, match=r"the name of a field must be one of OpenAI's API .* got 'top_k'"):
+        read("openai", Request())
 
 
 # ---- what people read ----

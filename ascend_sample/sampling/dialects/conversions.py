@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ascend_sample._errors import is_integer
+from ascend_sample.sampling._checks import SMALLEST_POSITIVE
 from ascend_sample.sampling.dialects.dialect import Context
 
 SEEDS: Final = 2**64
@@ -36,25 +37,36 @@ def to_top_k(given: Mapping[str, Any], *off: int) -> dict[str, Any]:
     return {} if top_k is None or top_k in off else {"top_k": top_k}
 
 
-def to_bias(given: Mapping[str, Any], context: Context, field: str = "logit_bias") -> dict[str, Any]:
+def to_top_p(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns top_p: of 0, which keeps one id where it is taken, the smallest of ours, which does so too."""
+    top_p = given.get("top_p")
+    return {} if top_p is None else {"top_p": SMALLEST_POSITIVE if top_p == 0 else top_p}
+
+
+def to_bias(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     """Returns the bias, its ids as integers: JSON has them as texts."""
-    bias = given.get(field)
+    bias = given.get("logit_bias")
     if bias is None:
         return {}
     if not isinstance(bias, Mapping):
-        context.refuse(field, "be a mapping of ids to numbers", bias, "Give a dict.", TypeError)
-    ids = {name: to_id(name, context, field) for name in bias}
-    if len(set(ids.values())) < len(ids):
-        context.refuse(field, "name each id once", bias, "An id and its text are the same.")
-    return {"logit_bias": {ids[name]: value for name, value in bias.items()}}
+        context.refuse("logit_bias", "be a mapping of ids to numbers", bias, "Give a dict.", TypeError)
+    return {"logit_bias": by_id(bias.items(), context)}
 
 
-def to_id(name: object, context: Context, field: str) -> int:
+def by_id(pairs: Collection[tuple[Any, Any]], context: Context) -> dict[int, Any]:
+    """Returns the values of a logit_bias by their ids, which are integers or texts of some."""
+    values = {_to_id(name, context): value for name, value in pairs}
+    if len(values) < len(pairs):
+        context.refuse("logit_bias", "name each id once", list(pairs), "An id and its text are the same.")
+    return values
+
+
+def _to_id(name: object, context: Context) -> int:
     """Returns an id that is an integer, or the text of one."""
     if isinstance(name, str) and name.isascii() and name.isdigit():
         return int(name)
     if not is_integer(name):
-        context.refuse(field, "have integers as its ids", name, "Texts must be tokenized before.")
+        context.refuse("logit_bias", "have integers as its ids", name, "Texts must be tokenized before.")
     return int(name)
 
 

@@ -129,7 +129,7 @@ class Dialect:
         given = {name: value for name, value in _values_of(request, context).items() if value is not None}
         for name, value in given.items():
             if name not in self.fields:
-                near = difflib.get_close_matches(name, self.fields, n=1)
+                near = difflib.get_close_matches(str(name), self.fields, n=1)
                 remedy = f"Did you mean {near[0]!r}?" if near else "Leave it out, or read it in its own dialect."
                 context.refuse("the name of a field", f"be one of {self.source}", name, remedy)
             field = self.fields[name]
@@ -153,7 +153,7 @@ def _values_of(request: object, context: Context) -> Mapping[str, Any]:
         return request
     names = getattr(request, "__struct_fields__", None)
     if names is None and hasattr(request, "__dict__") and not isinstance(request, type):
-        names = vars(request)
+        names = [*vars(request), *(getattr(request, "__pydantic_extra__", None) or ())]
     if names is None:
         context.refuse("request", "be a mapping or the engine's object", request, "Give its dict.", TypeError)
     return {name: getattr(request, name) for name in names if not name.startswith("_")}

@@ -46,6 +46,7 @@ def _items(value: object) -> object:
     return value.items() if isinstance(value, Mapping) else value
 
 
+FLAG: Final = Form("be True or False", lambda value: isinstance(value, bool), "Use bool().")
 NUMBER: Final = Form("be a number", is_real, "Convert it with float().")
 LIST: Final = Form("be a list", _is_list, "Give a list.")
 TEXTS: Final = Form("be a text or a list", lambda value: isinstance(value, str) or _is_list(value), "Give a list.")

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from ascend_sample._errors import is_integer
-from ascend_sample.sampling.dialects.conversions import renamed, to_stops
+from ascend_sample.sampling.dialects.conversions import renamed, to_stops, to_top_p
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, number, refused, same, taken
-from ascend_sample.sampling.dialects.forms import ID_OR_IDS, IDS, PAIRS_OF_IDS, SEQUENCES
+from ascend_sample.sampling.dialects.forms import FLAG, ID_OR_IDS, IDS, PAIRS_OF_IDS, SEQUENCES
 from ascend_sample.sampling.dialects.openai import ANSWER, LENGTH, ROWS
 
 DEFAULT_TOP_K: Final = 50
@@ -44,8 +44,7 @@ def _is_measured_elsewhere(ours: Mapping[str, Any]) -> bool:
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     ours = renamed(given, repetition_penalty="repetition_penalty", no_repeat_ngram_size="no_repeat_ngram_size")
     if given.get("do_sample"):
-        ours |= renamed(given, temperature="temperature", top_p="top_p", min_p="min_p")
-        ours |= renamed(given, **{name: name for name in CUTOFFS})
+        ours |= renamed(given, **{name: name for name in ("temperature", "min_p", *CUTOFFS)}) | to_top_p(given)
         ours["top_k"] = given.get("top_k", DEFAULT_TOP_K) or None
     else:
         ours["temperature"] = 0.0
@@ -67,7 +66,7 @@ GENERATION_CONFIG: Final = Dialect(
     "generation_config",
     "transformers.GenerationConfig (5.24.0)",
     {
-        "do_sample": taken("temperature", note="False or None is greedy, whatever the filters are."),
+        "do_sample": taken("temperature", note="False or None is greedy, whatever the filters are.", form=FLAG),
         "temperature": number("temperature"),
         "top_k": number("top_k", note="None is 50, as generate takes it, and 0 is off."),
         **same(

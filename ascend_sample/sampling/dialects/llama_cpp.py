@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.conversions import PENALTIES, renamed, to_id, to_seed, to_stop_sequences
+from ascend_sample.sampling.dialects.conversions import PENALTIES, by_id, renamed, to_seed, to_stop_sequences, to_top_p
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, Difference, engines, number, refused, same, taken
-from ascend_sample.sampling.dialects.forms import LIST, PAIRS
+from ascend_sample.sampling.dialects.forms import FLAG, LIST, PAIRS
 from ascend_sample.sampling.dialects.openai import ANSWER, GRAMMAR, LENGTH, ROWS, STOP
 
 DEFAULTS: Final = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_last_n": 64}
@@ -36,25 +36,14 @@ NOTHING_ALONE: Final = engines("Of no meaning while the field that switches it o
 def _bias(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     """Returns biases, and bans where a bias is false, of a list of pairs or a mapping."""
     entries = given.get("logit_bias", ())
-    pairs = list(entries.items() if isinstance(entries, Mapping) else entries)
-    bias: dict[int, float] = {}
-    banned: set[int] = set()
-    for name, value in pairs:
-        token_id = to_id(name, context, "logit_bias")
-        if value is False:
-            banned.add(token_id)
-        else:
-            bias[token_id] = value
+    bias = by_id(entries.items() if isinstance(entries, Mapping) else entries, context)
+    banned = {name for name, value in bias.items() if value is False}
     if given.get("ignore_eos"):
         if not context.eos_ids:
             context.refuse("ignore_eos", "be False where no id that ends the text is known", True, "Give eos_ids.")
         banned |= set(context.eos_ids)
-    ours: dict[str, Any] = {}
-    if bias:
-        ours["logit_bias"] = {name: value for name, value in bias.items() if name not in banned}
-    if banned:
-        ours["bad_ids"] = sorted(banned)
-    return ours
+    ours = {"logit_bias": {name: value for name, value in bias.items() if name not in banned}}
+    return ours | ({"bad_ids": sorted(banned)} if banned else {})
 
 
 def _dry(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
@@ -126,7 +115,7 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     given = DEFAULTS | given
     if given.get("mirostat", 0):
         return _always(given, context) | _mirostat(given, context)
-    ours = renamed(given, top_p="top_p", min_p="min_p", typical_p="typical_p")
+    ours = renamed(given, min_p="min_p", typical_p="typical_p") | to_top_p(given)
     for switch, names in (("top_k", ()), ("top_n_sigma", ()), ("xtc_probability", ("xtc_threshold",))):
         if given.get(switch, 0) > 0:
             ours |= renamed(given, **{name: name for name in (switch, *names)})
@@ -153,7 +142,7 @@ LLAMA_CPP: Final = Dialect(
         "logit_bias": taken(
             "logit_bias", "bad_ids", note="Pairs or a mapping; false is a ban. Texts are refused.", form=PAIRS
         ),
-        "ignore_eos": taken("bad_ids", note="The server never draws these ids then, so eos_ids are banned."),
+        "ignore_eos": taken("bad_ids", note="The server never draws these ids then, so eos_ids are banned.", form=FLAG),
         "seed": taken("seed", note="-1 is none."),
         "dry_multiplier": number("dry_multiplier", note="0 is off."),
         "dry_base": number("dry_base", note="1.75 where it is below 1."),

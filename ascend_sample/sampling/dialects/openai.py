@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ascend_sample.sampling.dialects.conversions import PENALTIES, renamed, to_bias, to_seed, to_stop_sequences
+from ascend_sample.sampling.dialects.conversions import (
+    PENALTIES,
+    renamed,
+    to_bias,
+    to_seed,
+    to_stop_sequences,
+    to_top_p,
+)
 from ascend_sample.sampling.dialects.dialect import Context, Dialect, engines, number, taken
 from ascend_sample.sampling.dialects.forms import TEXTS
 
@@ -19,21 +26,14 @@ ANSWER: Final = engines("The engine's: how the answer is sent, billed or kept.")
 
 
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
-    ours = renamed(given, temperature="temperature", top_p="top_p", **PENALTIES)
+    ours = renamed(given, temperature="temperature", **PENALTIES) | to_top_p(given)
     ours |= to_seed(given, "seed") | to_bias(given, context) | to_stop_sequences(given)
-    reported = given.get("logprobs")
-    if isinstance(reported, bool):  # in chat
-        if reported:
-            ours["logprobs"] = given.get("top_logprobs", 0)
-        elif given.get("top_logprobs"):
-            remedy = "Set logprobs to true, or leave top_logprobs out."
-            context.refuse("top_logprobs", "be 0 or left out while logprobs is false", given["top_logprobs"], remedy)
-    elif reported is not None:
-        ours["logprobs"] = reported
-    elif given.get("top_logprobs"):
-        remedy = "Set logprobs to true beside it."
-        context.refuse("top_logprobs", "be left out while logprobs is", given["top_logprobs"], remedy)
-    return ours
+    reported, best = given.get("logprobs", False), given.get("top_logprobs", 0)
+    if reported is True:  # in chat
+        return ours | {"logprobs": best}
+    if best:
+        context.refuse("top_logprobs", "be 0 or left out unless logprobs is true", best, "Set it to true.")
+    return ours if reported is False else ours | {"logprobs": reported}
 
 
 OPENAI: Final = Dialect(
@@ -47,7 +47,7 @@ OPENAI: Final = Dialect(
         "logit_bias": taken("logit_bias", note="Ids may be texts, as JSON has them."),
         "seed": taken("seed", note="A negative one becomes the unsigned number of its 64 bits."),
         "logprobs": taken("logprobs", note="In chat true or false, in completions a number."),
-        "top_logprobs": taken("logprobs", note="In chat, beside logprobs = true."),
+        "top_logprobs": number("logprobs", note="In chat, beside logprobs = true."),
         **dict.fromkeys(("max_completion_tokens", "max_tokens"), LENGTH),
         "stop": STOP,
         **dict.fromkeys(("n", "best_of"), ROWS),

@@ -43,12 +43,9 @@ VLLM: Final = Dialect(
         "seed": taken("seed", note="-1 is none; another negative one becomes the unsigned number of its 64 bits."),
         "logprobs": taken("logprobs", note="-1 is all of the vocabulary, and true is 1."),
         "bad_words": taken("bad_words", "bad_ids", note="Sequences of ids; texts are refused.", form=SEQUENCES),
-        "prompt_logprobs": refused("A step sees no logits of the prompt: ascend_sample.sampling.score reports them."),
-        "prompt_logprob_token_ids": refused(
-            "A step sees no logits of the prompt: ascend_sample.sampling.score reports them."
-        ),
-        "prompt_logprob_start": refused(
-            "A step sees no logits of the prompt: ascend_sample.sampling.score reports them."
+        **dict.fromkeys(
+            ("prompt_logprobs", "prompt_logprob_token_ids", "prompt_logprob_start"),
+            refused("A step sees no logits of the prompt: ascend_sample.sampling.score reports them."),
         ),
         "logprob_token_ids": refused("Ask for the best ones, by logprobs.", []),
         "thinking_token_budget": refused("It forces ids by a processor of vLLM's own: leave it to vLLM's sampler."),
