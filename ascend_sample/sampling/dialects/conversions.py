@@ -10,16 +10,18 @@ from ascend_sample.sampling._checks import SMALLEST_POSITIVE
 from ascend_sample.sampling.dialects.dialect import Context
 
 SEEDS: Final = 2**64
-PENALTIES: Final = {"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty"}
+PENALTIES: Final = ("presence_penalty", "frequency_penalty")
 
 
-def renamed(given: Mapping[str, Any], **names: str) -> dict[str, Any]:
+def renamed(given: Mapping[str, Any], *same: str, **names: str) -> dict[str, Any]:
     """Returns what was given of fields that differ from ours in their name alone.
 
     Args:
         given: their fields.
+        same: names that are ours too.
         names: our name of each, by theirs.
     """
+    names |= dict(zip(same, same, strict=True))
     return {ours: given[theirs] for theirs, ours in names.items() if theirs in given}
 
 
@@ -120,8 +122,7 @@ def of_engine(
         unseeded: the seeds that ask for none.
         least: their name of the least number of tokens.
     """
-    names = ("temperature", "top_p", "min_p", "repetition_penalty")
-    ours = renamed(given, **{name: name for name in names}, **PENALTIES)
+    ours = renamed(given, "temperature", "top_p", "min_p", "repetition_penalty", *PENALTIES)
     ours |= to_top_k(given, *top_k_off) | to_seed(given, seed, *unseeded)
     ours |= to_bias(given, context) | to_stop_sequences(given)
     return ours | to_stops(given, context, least, stops="stop_token_ids")

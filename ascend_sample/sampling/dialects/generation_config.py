@@ -42,9 +42,9 @@ def _is_measured_elsewhere(ours: Mapping[str, Any]) -> bool:
 
 
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
-    ours = renamed(given, repetition_penalty="repetition_penalty", no_repeat_ngram_size="no_repeat_ngram_size")
+    ours = renamed(given, "repetition_penalty", "no_repeat_ngram_size")
     if given.get("do_sample"):
-        ours |= renamed(given, **{name: name for name in ("temperature", "min_p", *CUTOFFS)}) | to_top_p(given)
+        ours |= renamed(given, "temperature", "min_p", *CUTOFFS) | to_top_p(given)
         ours["top_k"] = given.get("top_k", DEFAULT_TOP_K) or None
     else:
         ours["temperature"] = 0.0

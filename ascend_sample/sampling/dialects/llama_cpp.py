@@ -83,7 +83,7 @@ def _penalties(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
     if is_penalized and given["repeat_last_n"] != WHOLE_TEXT:
         remedy = "Penalties look at the whole text here. Give -1, or leave the penalties out."
         context.refuse("repeat_last_n", "be 0 or -1 beside a penalty", given["repeat_last_n"], remedy)
-    return renamed(given, repeat_penalty="repetition_penalty", **PENALTIES)
+    return renamed(given, *PENALTIES, repeat_penalty="repetition_penalty")
 
 
 def _always(given: Mapping[str, Any], context: Context) -> dict[str, Any]:
@@ -115,10 +115,10 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     given = DEFAULTS | given
     if given.get("mirostat", 0):
         return _always(given, context) | _mirostat(given, context)
-    ours = renamed(given, min_p="min_p", typical_p="typical_p") | to_top_p(given)
+    ours = renamed(given, "min_p", "typical_p") | to_top_p(given)
     for switch, names in (("top_k", ()), ("top_n_sigma", ()), ("xtc_probability", ("xtc_threshold",))):
         if given.get(switch, 0) > 0:
-            ours |= renamed(given, **{name: name for name in (switch, *names)})
+            ours |= renamed(given, switch, *names)
     ours |= _penalties(given, context) | _always(given, context)
     return ours | _dry(given, context) | _adaptive_p(given, context)
 

@@ -26,7 +26,7 @@ ANSWER: Final = engines("The engine's: how the answer is sent, billed or kept.")
 
 
 def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
-    ours = renamed(given, temperature="temperature", **PENALTIES) | to_top_p(given)
+    ours = renamed(given, "temperature", *PENALTIES) | to_top_p(given)
     ours |= to_seed(given, "seed") | to_bias(given, context) | to_stop_sequences(given)
     reported, best = given.get("logprobs", False), given.get("top_logprobs", 0)
     if reported is True:  # in chat

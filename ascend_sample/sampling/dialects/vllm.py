@@ -19,7 +19,7 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     if 0 < given.get("temperature", 0) < LOWEST_TEMPERATURE:
         given = given | {"temperature": LOWEST_TEMPERATURE}
     ours = of_engine(given, context, top_k_off=(0, -1), unseeded=[-1])
-    ours |= renamed(given, allowed_token_ids="allowed_ids", logprobs="logprobs", bad_words="bad_words")
+    ours |= renamed(given, "logprobs", "bad_words", allowed_token_ids="allowed_ids")
     if given.get("logprobs") is True:
         ours["logprobs"] = 1
     elif ours.get("logprobs") == EVERYTHING:
