@@ -87,6 +87,7 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("generation_config", {"typical_p": 0.9, "epsilon_cutoff": 1e-3, "eta_cutoff": 2e-3}, {"temperature": 0.0}),
     ("generation_config", {"sequence_bias": {(4,): -1.5}}, {"temperature": 0.0, "logit_bias": {4: -1.5}}),
     ("generation_config", {"sequence_bias": [[[4], -1.5]]}, {"temperature": 0.0, "logit_bias": {4: -1.5}}),
+    ("generation_config", {"sequence_bias": {frozenset({4}): -1.5}}, {"temperature": 0.0, "logit_bias": {4: -1.5}}),
     ("generation_config", {"min_new_tokens": 4, "eos_token_id": 9}, {
         "temperature": 0.0, "min_tokens": 4, "stop_ids": (2, 9),
     }),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ascend_sample._errors import is_integer
@@ -18,15 +18,6 @@ RUN: Final = engines("The model's or generate's: how logits are computed.")
 CUTOFFS: Final = ("typical_p", "epsilon_cutoff", "eta_cutoff")
 """Filters that come last in generate, each measured among what is left."""
 IN_BEAMS: Final = "Call ascend_sample.decoding.beam_search"
-
-
-def _single_ids(given: Mapping[str, Any], field: str, context: Context) -> list[int]:
-    """Returns the ids of sequences of one token each."""
-    sequences: Collection[Any] = given.get(field, ())
-    for ids in sequences:
-        if len(ids) != 1:
-            context.refuse(field, "hold sequences of one id each", ids, "Longer ones are not banned here.")
-    return [ids[0] for ids in sequences]
 
 
 def _sequence(ids: Any) -> tuple[int, ...]:
@@ -49,16 +40,15 @@ def _convert(given: dict[str, Any], context: Context) -> dict[str, Any]:
     else:
         ours["temperature"] = 0.0
     ends = {"eos_token_id": _sequence(given.get("eos_token_id", ()))}
-    if given.get("bad_words_ids"):
-        never_bad = {(end,) for end in (*ends["eos_token_id"], *context.eos_ids)}
-        ours["bad_words"] = sorted({_sequence(word) for word in given["bad_words_ids"]} - never_bad)
-    if given.get("suppress_tokens"):
-        ours["bad_ids"] = sorted(set(given["suppress_tokens"]))
+    never_bad = {(end,) for end in (*ends["eos_token_id"], *context.eos_ids)}
+    ours["bad_words"] = sorted({_sequence(word) for word in given.get("bad_words_ids", ())} - never_bad)
+    ours["bad_ids"] = sorted(set(given.get("suppress_tokens", ())))
     bias = given.get("sequence_bias", {})
     pairs = bias.items() if isinstance(bias, Mapping) else bias
-    if pairs:
-        _single_ids({"sequence_bias": [ids for ids, _ in pairs]}, "sequence_bias", context)
-        ours["logit_bias"] = {ids[0]: value for ids, value in pairs}
+    for ids, _ in pairs:
+        if len(ids) != 1:
+            context.refuse("sequence_bias", "hold sequences of one id each", ids, "Longer ones have no bias here.")
+    ours["logit_bias"] = {token_id: value for (token_id,), value in pairs}
     return ours | to_stops(given | ends, context, "min_new_tokens", stops="eos_token_id")
 
 
