@@ -128,6 +128,7 @@ class UniformRows:
 
     def filter(self, logits: Tensor) -> Tensor:
         """Returns what is drawn from: float32 [rows, vocab_size], -inf where a filter drops an entry."""
+        check_logits("filter_logits", logits)
         parameters = self._parameters_of(logits)
         if logits.is_cpu or self.keep_ties:
             return kept_logits(logits, parameters, self.keep_ties)

@@ -337,6 +337,10 @@ class TestKeptSets:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SamplingLogitsProcessor(**wrong)
 
+    def test_logits_of_another_shape(self) -> None:
+        with pytest.raises(ValueError, match=r"filter_logits: logits must have shape .rows, vocab_size. .* got \[5\]"):
+            SamplingLogitsProcessor(top_k=2)(None, torch.ones(5))
+
 
 class TestDistribution:
     @pytest.mark.parametrize("keep_ties", [False, True])
