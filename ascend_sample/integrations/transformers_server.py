@@ -87,9 +87,8 @@ def keeping_seeds(build: Build) -> Build:
 
     @functools.wraps(build)
     def build_with_seed(self: BaseHandler, body: dict[str, Any], *rest: Any, **named: Any) -> GenerationConfig:
-        seed = body.get("seed")
         try:
-            SamplingParams(seed=seed)
+            seed = SamplingParams.from_openai({"seed": body.get("seed")}).seed
         except (TypeError, ValueError) as error:
             raise HTTPException(400, str(error)) from error
         config = build(self, body | {"seed": None}, *rest, **named)
