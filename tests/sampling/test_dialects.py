@@ -38,6 +38,7 @@ READ: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("generation_config", {"do_sample": True, "top_p": 0.0}, {"top_k": 50, "top_p": SMALLEST_POSITIVE}),
     ("llama_cpp", {"top_p": 0}, {**LLAMA_CPP, "top_p": SMALLEST_POSITIVE}),
     ("vllm", {"temperature": 0, "top_k": 0, "logprobs": True}, {"temperature": 0.0, "logprobs": 1}),
+    ("vllm", {"watermarking": True}, {}),
     ("vllm", {"temperature": 2e-5, "top_k": -1, "seed": -1, "logprobs": 3}, {"temperature": 0.01, "logprobs": 3}),
     ("vllm", {"top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 3}, {"top_k": 7, "top_p": 0.5, "min_p": 0.1, "seed": 3}),
     ("vllm", {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.1}, {

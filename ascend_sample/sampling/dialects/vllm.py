@@ -49,7 +49,9 @@ VLLM: Final = Dialect(
         ),
         "logprob_token_ids": refused("Ask for the best ones, by logprobs.", []),
         "thinking_token_budget": refused("It forces ids by a processor of vLLM's own: leave it to vLLM's sampler."),
-        "watermarking": refused("Draws are not watermarked here.", False),
+        "watermarking": engines(
+            "The engine's: True, a default of some versions, asks for the watermark that an engine may have."
+        ),
         "extra_args": refused("Only plug-ins of the engine know what is in it.", {}),
         "trace_decode_token_ids": refused("It replaces draws by given ids: replay them without a sampler.", []),
         "structured_outputs": GRAMMAR,
