@@ -186,7 +186,7 @@ class TestSpecialValues:
         assert sample(device, route, [TENTHS], k=k, q=[[math.nan] * 4])[0] == [expected]
 
     @pytest.mark.parametrize(
-        "k, q, expected",
+        ("k", "q", "expected"),
         [
             (-1, [math.nan] * 4, 0),
             (-1, [1.0, 1.0, math.nan, 1.0], 0),
