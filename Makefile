@@ -47,7 +47,7 @@ build: $(BIN)/.built  ## the virtual environment with the package in it
 verify: $(BIN)/.built  ## 20,000 rows of parity of each operator, on the CPU and on the emulated NPU
 	for operator in top_k_top_p_sample top_k_top_p_sample_v2; do \
 	  $(RUN) -m ascend_sample verify --operator $$operator --device cpu --rows 20000 && \
-	  $(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) -m ascend_sample verify --operator $$operator \
+	  $(RUN) -m ascend_sample.hostcann run $(RUN) -m ascend_sample verify --operator $$operator \
 	    --device npu --rows 20000 || exit 1; \
 	done
 
@@ -87,20 +87,20 @@ test-matrix: $(BIN)/.tools  ## build and test with every torch_npu from 2.7.1 an
 test-rows: $(BIN)/.tools  ## 1,000,000 rows of the sampling layer beside the float64 reference, 100,000 on the emulated NPU, 10,000 of each filter that transformers has beside its own
 	ASCEND_SAMPLE_RANGE_ROWS=10000 $(RUN) -m pytest tests/sampling/test_value_ranges.py -k transformers
 	$(RUN) tests/sampling/run_rows.py --rows 1000000 --workers $(WORKERS)
-	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_rows.py --device npu --rows 100000
+	$(RUN) -m ascend_sample.hostcann run $(RUN) tests/sampling/run_rows.py --device npu --rows 100000
 
 test-shards: $(BIN)/.tools  ## 1,000,000 rows split over 1 to 8 simulated ranks, and 100,000 places of drafts, 10,000 over processes of gloo, 1,000 and more over HCCL: hours
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 1000000 --workers $(WORKERS)
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 100000 --drafts --workers $(WORKERS)
 	$(RUN) tests/sampling/vocabulary_parallel/run_split_rows.py --rows 10000 --gloo 3
-	$(RUN) -m ascend_sample.hostcann run --strict $(abspath $(RUN)) -m torch.distributed.run --standalone \
+	$(RUN) -m ascend_sample.hostcann run --strict $(RUN) -m torch.distributed.run --standalone \
 	  --nproc_per_node=2 tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 1000
-	$(RUN) -m ascend_sample.hostcann run --strict --stream-mode lazy --without aclnnTopKTopPSampleV2 $(abspath $(RUN)) \
+	$(RUN) -m ascend_sample.hostcann run --strict --stream-mode lazy --without aclnnTopKTopPSampleV2 $(RUN) \
 	  -m torch.distributed.run --standalone --nproc_per_node=2 tests/sampling/vocabulary_parallel/hccl_ranks.py --rows 200
 
 test-drafts: $(BIN)/.tools  ## 100,000 random texts with drafts beside the same texts without, and 2,000 on the emulated NPU
 	$(RUN) tests/sampling/run_drafts.py --texts 100000 --workers $(WORKERS)
-	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) tests/sampling/run_drafts.py --device npu --texts 2000
+	$(RUN) -m ascend_sample.hostcann run $(RUN) tests/sampling/run_drafts.py --device npu --texts 2000
 
 test-integrations: $(BIN)/.tools  ## the adapters inside 16 versions of vLLM, 2 of vllm_ascend and 3 of SGLang, in environments of their own: many minutes, at least 9 GB
 	$(RUN) -m tests.integrations.run
@@ -130,7 +130,7 @@ bench-docs: $(BIN)/.tools  ## take the last run of `make bench` into docs/perfor
 	$(RUN) -m benchmarks publish
 
 bench-npu: $(BIN)/.tools  ## device memory and host time of a call beside torch_npu's built-in, on the emulated NPU
-	$(RUN) -m ascend_sample.hostcann run $(abspath $(RUN)) benchmarks/npu_call.py
+	$(RUN) -m ascend_sample.hostcann run $(RUN) benchmarks/npu_call.py
 
 bench-llama-cpp: $(BIN)/.tools  ## a step of the sampling layer beside llama.cpp's chain, a row, one thread each; compiles llama.cpp once
 	$(RUN) -m tests.llama_cpp.run -m benchmarks.llama_cpp
@@ -165,6 +165,6 @@ $(BIN)/.docs: docs/site/requirements.txt | $(BIN)/.tools
 	$(INSTALL) -r docs/site/requirements.txt
 	touch $@
 
-$(BIN)/.built: $(BIN)/.requirements setup.py pyproject.toml $(SOURCES)
+$(BIN)/.built: $(BIN)/.requirements setup.py pyproject.toml csrc/cpu/flags.json $(SOURCES)
 	$(INSTALL) --no-build-isolation --no-deps -e .
 	touch $@
