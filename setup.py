@@ -17,8 +17,8 @@ import platform
 import re
 import shlex
 import shutil
+import subprocess
 import sys
-import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,11 +31,14 @@ OBJECTS = ROOT / "build" / "objects"  # of the sources built in place: kept, so 
 
 
 def make_environment_importable() -> None:
-    """Under build isolation, pip hides the environment's packages; the extension must be built against its torch."""
-    for name in ("purelib", "platlib"):
-        path = sysconfig.get_path(name)
-        if path not in sys.path:
-            sys.path.append(path)
+    """Under build isolation, pip hides the environment's packages; the extension must be built against its torch.
+
+    Where it is, a Python that pip does not lead tells: the environment's folder, the system's or the user's.
+    """
+    variables = {name: os.environ[name] for name in os.environ.keys() - {"PYTHONPATH", "PYTHONNOUSERSITE"}}
+    command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path))"]
+    found = json.loads(subprocess.check_output(command, env=variables))
+    sys.path += [path for path in found if path and path not in sys.path]
 
 
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # importing torch must not need a CANN
@@ -45,7 +48,8 @@ try:
 except ImportError as error:
     raise SystemExit(
         "ascend_sample is compiled against the torch that will load it, and this environment has none. "
-        "Install torch first (pip install torch==2.13.0), then ascend_sample."
+        "Install torch first (pip install torch==2.13.0), then ascend_sample. uv and build, which make an environment "
+        "for the build, need --no-build-isolation and --no-isolation, and setuptools and ninja beside torch."
     ) from error
 
 SANITIZE = os.environ.get("ASCEND_SAMPLE_SANITIZE", "")

@@ -1,4 +1,4 @@
-"""setup.py: what a build leaves of an earlier one, and which compilers it takes. Nothing is really compiled."""
+"""setup.py: what a build leaves of an earlier one, what it is made of and with. Nothing is really compiled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
@@ -32,13 +34,19 @@ def project(tmp_path: Path) -> Path:
     return copy
 
 
-def build_in_place(project: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Builds the core alone."""
+def run_setup(
+    project: Path, *arguments: str, python: str | Path = sys.executable, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs setup.py, which is to build the core alone."""
     compiler = str(project.parent / "compiler")
     left_out = {"ASCEND_SAMPLE_NPU": "0", "ASCEND_SAMPLE_HOSTCANN": "0", "MAX_JOBS": "1"}
-    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--build-lib", "library"]
     environment = os.environ | left_out | {"CC": compiler, "CXX": compiler} | variables
+    command = [python, "setup.py", "--quiet", *arguments]
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+
+
+def build_in_place(project: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run_setup(project, "build_ext", "--inplace", "--build-lib", "library", **variables)
 
 
 def test_what_is_left_out_is_removed_where_an_earlier_build_made_it(project: Path) -> None:
@@ -63,3 +71,21 @@ def test_a_compiler_that_there_is_not_is_named(project: Path) -> None:
     finished = build_in_place(project, CXX="no-such-compiler -O2")
     assert finished.returncode != 0
     assert "no-such-compiler is not on PATH" in finished.stderr
+
+
+def test_a_torch_of_the_user_is_found_where_pip_hides_it(project: Path, tmp_path: Path) -> None:
+    """As pip does that builds in isolation: PYTHONPATH leads to setuptools, and the user's folder is left out."""
+    venv.create(tmp_path / "environment", system_site_packages=True, symlinks=True)
+    packages = sysconfig.get_path("purelib")
+    (tmp_path / "overlay").mkdir()
+    for name in ("setuptools", "_distutils_hack"):
+        (tmp_path / "overlay" / name).symlink_to(Path(packages) / name)
+    python = tmp_path / "environment" / "bin" / "python"
+    users = {"PYTHONUSERBASE": str(tmp_path / "user")}
+    command = [python, "-c", "import site; print(site.getusersitepackages())"]
+    folder = Path(subprocess.check_output(command, env=os.environ | users, text=True).strip())
+    folder.mkdir(parents=True)
+    (folder / "torch.pth").write_text(packages)
+    hidden = {"PYTHONPATH": str(tmp_path / "overlay"), "PYTHONNOUSERSITE": "1"}
+    finished = run_setup(project, "--name", python=python, **users, **hidden)
+    assert (finished.returncode, finished.stdout) == (0, "ascend_sample\n"), finished.stderr
