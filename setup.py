@@ -203,13 +203,16 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         super().run()
 
     def remove_stale(self) -> None:
-        """Removes what an earlier build made where it is to be left out now: it would be packed, or loaded."""
+        """Removes what an earlier build left where it is to be left out now: it would be packed, or loaded."""
         current = {self.get_ext_filename(ext.name) for ext in EXTENSIONS}
         places = [Path(self.build_lib), *([ROOT] if self.inplace or self.editable_mode else [])]
         for place in places:
             for path in sorted((place / "ascend_sample").rglob("*.so")):
                 if str(path.relative_to(place)) not in current:
                     path.unlink()
+        for path in sorted((Path(self.build_lib) / "ascend_sample").rglob("*.py")):
+            if not (ROOT / path.relative_to(self.build_lib)).is_file():
+                path.unlink()
 
     def build_extension(self, ext: Extension) -> None:
         if ext is self.extensions[0]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,17 @@ def test_a_compiler_that_there_is_not_is_named(project: Path) -> None:
     finished = build_in_place(project, CXX="no-such-compiler -O2")
     assert finished.returncode != 0
     assert "no-such-compiler is not on PATH" in finished.stderr
+
+
+def test_a_module_that_is_no_more_is_not_packed(project: Path) -> None:
+    module = project / "ascend_sample" / "earlier.py"
+    for exists in (True, False):
+        module.touch() if exists else module.unlink()
+        finished = run_setup(project, "bdist_wheel")
+        assert finished.returncode == 0, finished.stderr
+        (wheel,) = (project / "dist").glob("*.whl")
+        with zipfile.ZipFile(wheel) as packed:
+            assert ("ascend_sample/earlier.py" in packed.namelist()) == exists
 
 
 def test_a_torch_of_the_user_is_found_where_pip_hides_it(project: Path, tmp_path: Path) -> None:
