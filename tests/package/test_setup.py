@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -30,7 +31,7 @@ def project(tmp_path: Path) -> Path:
     built = shutil.ignore_patterns("*.so", "__pycache__")
     for folder in ("ascend_sample", "csrc"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=built)
-    for file in ("setup.py", "pyproject.toml", "README.md"):
+    for file in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md"):
         shutil.copy(ROOT / file, copy)
     return copy
 
@@ -83,6 +84,16 @@ def test_a_module_that_is_no_more_is_not_packed(project: Path) -> None:
         (wheel,) = (project / "dist").glob("*.whl")
         with zipfile.ZipFile(wheel) as packed:
             assert ("ascend_sample/earlier.py" in packed.namelist()) == exists
+
+
+def test_an_archive_has_all_sources(project: Path) -> None:
+    finished = run_setup(project, "sdist")
+    assert finished.returncode == 0, finished.stderr
+    (archive,) = (project / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = {Path(*Path(name).parts[1:]) for name in packed.getnames()}
+    needed = {path.relative_to(project) for path in project.rglob("*.*") if path.suffix in (".cpp", ".h", ".json")}
+    assert {path for path in needed if path.parts[0] == "csrc"} <= names
 
 
 def test_a_torch_of_the_user_is_found_where_pip_hides_it(project: Path, tmp_path: Path) -> None:
