@@ -218,13 +218,10 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         if ext is self.extensions[0]:
             self.compile_all()
         path = Path(self.get_ext_fullpath(ext.name))
-        objects = [*ext.made, *ext.extra_objects]
-        if path.exists() and all(os.stat(made).st_mtime_ns <= path.stat().st_mtime_ns for made in objects):
-            return
         if ".hostcann." in ext.name:
             ext.library_dirs.append(str(path.parent))
-        self.compiler.link_shared_object(
-            objects,
+        self.compiler.link_shared_object(  # always: it takes a moment, and what is there may be half of a library
+            [*ext.made, *ext.extra_objects],
             str(path),
             libraries=ext.libraries,
             library_dirs=ext.library_dirs,

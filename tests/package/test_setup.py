@@ -63,6 +63,16 @@ def test_what_is_left_out_is_removed_where_an_earlier_build_made_it(project: Pat
         assert [path.name for path in folder.glob("ascend_sample/**/*.so")] == ["_C.so"]
 
 
+def test_half_a_library_of_a_build_that_was_killed_is_made_again(project: Path) -> None:
+    for _ in range(2):
+        finished = build_in_place(project)
+        assert finished.returncode == 0, finished.stderr
+        for folder in (project, project / "library"):
+            library = folder / "ascend_sample" / "_C.so"
+            assert library.read_text() == "made\n"
+            library.write_text("ma")
+
+
 def test_the_compiler_may_have_a_word_before_it(project: Path) -> None:
     finished = build_in_place(project, CXX=f"env {project.parent / 'compiler'}")
     assert finished.returncode == 0, finished.stderr
