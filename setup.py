@@ -42,6 +42,7 @@ def make_environment_importable() -> None:
 
 
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # importing torch must not need a CANN
+os.environ["PATH"] += f"{os.pathsep}{Path(sys.executable).parent}"  # where ninja is that came with requirements.txt
 make_environment_importable()
 try:
     from torch.utils import cpp_extension

@@ -73,6 +73,25 @@ def test_half_a_library_of_a_build_that_was_killed_is_made_again(project: Path) 
             library.write_text("ma")
 
 
+def objects(project: Path) -> dict[Path, int]:
+    """What was compiled, and when."""
+    return {path: path.stat().st_mtime_ns for path in project.rglob("*.o")}
+
+
+def test_nothing_is_compiled_again_by_a_python_whose_folder_is_not_on_path(project: Path) -> None:
+    """With the ninja that lies beside it."""
+    programs = project.parent / "programs"
+    programs.mkdir()
+    for name in ("sh", "which"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    compiled = []
+    for _ in range(2):
+        finished = build_in_place(project, PATH=str(programs))
+        assert finished.returncode == 0, finished.stderr
+        compiled.append(objects(project))
+    assert compiled[0] == compiled[1]
+
+
 def test_the_compiler_may_have_a_word_before_it(project: Path) -> None:
     finished = build_in_place(project, CXX=f"env {project.parent / 'compiler'}")
     assert finished.returncode == 0, finished.stderr
