@@ -14,7 +14,6 @@ import importlib.util
 import json
 import os
 import platform
-import re
 import shlex
 import shutil
 import subprocess
@@ -45,6 +44,7 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # importing torch must not ne
 os.environ["PATH"] += f"{os.pathsep}{Path(sys.executable).parent}"  # where ninja is that came with requirements.txt
 make_environment_importable()
 try:
+    import torch
     from torch.utils import cpp_extension
 except ImportError as error:
     raise SystemExit(
@@ -125,14 +125,12 @@ def npu_extension() -> Extension | None:
     if TORCHES or os.environ.get("ASCEND_SAMPLE_NPU") == "0" or spec is None or not spec.submodule_search_locations:
         return None
     package = Path(spec.submodule_search_locations[0])
-    version = re.search(r"__version__ = '([^']+)'", (package / "version.py").read_text())
     return cpp_extension.CppExtension(
         "ascend_sample._npu",
         [unit("csrc/npu"), "csrc/checks.cpp"],
         include_dirs=[str(ROOT / "csrc")],
         library_dirs=[str(package / "lib")],
         libraries=["torch_npu"],
-        define_macros=[("ASCEND_SAMPLE_TORCH_NPU_VERSION", f'"{version.group(1) if version else "unknown"}"')],
         extra_compile_args=COMPILE_ARGS,
         extra_link_args=[*LINK_ARGS, "-Wl,--allow-shlib-undefined"],
     )
@@ -201,6 +199,7 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         objects = OBJECTS if self.inplace or self.editable_mode else Path(self.build_temp)
         self.objects = objects.absolute()
         self.remove_stale()
+        self.remove_objects_for_another_torch()
         super().run()
 
     def remove_stale(self) -> None:
@@ -214,6 +213,15 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         for path in sorted((Path(self.build_lib) / "ascend_sample").rglob("*.py")):
             if not (ROOT / path.relative_to(self.build_lib)).is_file():
                 path.unlink()
+
+    def remove_objects_for_another_torch(self) -> None:
+        """To ninja they are new: uv and conda keep the times of headers, which can be older than they."""
+        known = self.objects / "torch"
+        if not known.is_file() or known.read_text() != torch.__version__:
+            for path in sorted(self.objects.rglob("*.o")):
+                path.unlink()
+            self.objects.mkdir(parents=True, exist_ok=True)
+            known.write_text(torch.__version__)
 
     def build_extension(self, ext: Extension) -> None:
         if ext is self.extensions[0]:
@@ -248,7 +256,6 @@ class BuildExtension(cpp_extension.BuildExtension.with_options(no_python_abi_suf
         (made,) = self.compiler.compile(
             [source],
             output_dir=str(folder),
-            macros=ext.define_macros,
             include_dirs=ext.include_dirs if of_kernel is None else [str(ROOT / "csrc")],
             extra_postargs=of_kernel or ext.extra_compile_args,
         )

@@ -92,6 +92,18 @@ def test_nothing_is_compiled_again_by_a_python_whose_folder_is_not_on_path(proje
     assert compiled[0] == compiled[1]
 
 
+def test_another_torch_in_the_same_place_is_compiled_for(project: Path) -> None:
+    """Also where its headers are older than what was compiled."""
+    assert build_in_place(project).returncode == 0
+    before = objects(project)
+    (project / "sitecustomize.py").write_text("import torch\ntorch.__version__ = '9.9.9'\n")
+    finished = build_in_place(project, PYTHONPATH=str(project), TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert finished.returncode == 0, finished.stderr
+    again = objects(project)
+    assert again.keys() == before.keys()
+    assert all(again[path] > before[path] for path in before)
+
+
 def test_the_compiler_may_have_a_word_before_it(project: Path) -> None:
     finished = build_in_place(project, CXX=f"env {project.parent / 'compiler'}")
     assert finished.returncode == 0, finished.stderr
