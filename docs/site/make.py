@@ -135,7 +135,9 @@ def cells_of(name: str) -> list[NotebookNode]:
     code = "\n".join(lines[start : end.lineno - 1 if is_program else None]).strip()
     cells = [new_markdown_cell(f"# {path.name}\n\n{text}")]
     if name in LAUNCHERS:
-        cells += [new_markdown_cell(f"```python\n{code}\n```"), new_code_cell(f"%%bash\n{LAUNCHERS[name]}")]
+        # IPython would pass on what is printed in pieces of 100 bytes, and myst-nb end a line after each.
+        command = (new_code_cell(f"%%bash --out printed\n{LAUNCHERS[name]}"), new_code_cell("print(printed)"))
+        cells += [new_markdown_cell(f"```python\n{code}\n```"), *command]
     elif is_program:
         cells += [
             new_code_cell(code, metadata={"tags": ["hide-input"]}),

@@ -115,6 +115,13 @@ def test_notebooks_run(site: ModuleType, tmp_path: Path, monkeypatch: pytest.Mon
     assert "unrecognized arguments: --unknown" in failed.stderr
 
 
+def test_what_a_command_prints_comes_whole(site: ModuleType) -> None:
+    for name, command in site.LAUNCHERS.items():
+        run, shown = site.cells_of(name)[2:]
+        assert run.source == f"%%bash --out printed\n{command}"
+        assert shown.source == "print(printed)"
+
+
 def test_pages_of_texts_are_where_links_say(site: ModuleType) -> None:
     assert site.page_of("docs/guides/serving.md") == "guides/serving.md"
     assert site.page_of("CHANGELOG.md") == "changelog.md"
