@@ -17,7 +17,7 @@ from tests.support.environments import PINS, PIP_INSTALL, ROOT
 
 TOOLS: Final = (
     *("cffi", "PyYAML", "tqdm", "rich", "tokenizers", "transformers", "pytest", "pytest-timeout", "pytest-xdist"),
-    *("hypothesis", "wheel", "ninja"),
+    *("hypothesis", "ninja"),
 )
 """What the build and the chosen tests need beside torch, torch_npu and numpy, in the versions of `PINS`."""
 SETUPTOOLS: Final = "setuptools>=77,<85"
