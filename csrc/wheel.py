@@ -87,8 +87,11 @@ def main() -> None:
     machine = parser.parse_args().machine
     torches = BUILD / f"torches-{machine}"
     torches.mkdir(parents=True, exist_ok=True)
-    for version in tqdm(TORCHES, desc="torches", unit="torch"):
-        unpack(version, machine, torches / version.rpartition(".")[0])
+    wanted = {torches / version.rpartition(".")[0]: version for version in TORCHES}
+    for folder in set(torches.iterdir()) - wanted.keys():  # of an earlier list, or half unpacked
+        shutil.rmtree(folder)
+    for folder, version in tqdm(wanted.items(), desc="torches", unit="torch"):
+        unpack(version, machine, folder)
     print(repair(build(machine, torches)))
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from csrc import wheel
+
 ROOT = Path(__file__).parents[2]
 COMPILER = """#!/bin/sh
 # Says that it is gcc, and makes the file after -o.
@@ -125,6 +127,21 @@ def test_a_module_that_is_no_more_is_not_packed(project: Path) -> None:
         (wheel,) = (project / "dist").glob("*.whl")
         with zipfile.ZipFile(wheel) as packed:
             assert ("ascend_sample/earlier.py" in packed.namelist()) == exists
+
+
+def test_a_wheel_is_for_the_torches_of_the_list_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "torches-x86_64"
+    for name in ("2.6", "2.unfinished"):
+        (folder / name / "include").mkdir(parents=True)
+    built = []
+    monkeypatch.setattr(sys, "argv", ["wheel.py", "--machine", "x86_64"])
+    monkeypatch.setattr(wheel, "BUILD", tmp_path)
+    monkeypatch.setattr(wheel, "TORCHES", ("2.7.1", "2.13.0"))
+    monkeypatch.setattr(wheel, "unpack", lambda version, machine, folder: folder.mkdir())
+    monkeypatch.setattr(wheel, "build", lambda machine, torches: built.extend(path.name for path in torches.iterdir()))
+    monkeypatch.setattr(wheel, "repair", lambda wheel: wheel)
+    wheel.main()
+    assert sorted(built) == ["2.13", "2.7"]
 
 
 def test_an_archive_has_all_sources(project: Path) -> None:
