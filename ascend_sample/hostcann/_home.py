@@ -33,8 +33,9 @@ def prepare_home(without: Sequence[str] = ()) -> Path:
     """
     if not (PACKAGE_HOME / "lib64" / RUNTIME_LIBRARY).is_file():
         raise RuntimeError(
-            f"hostcann: {PACKAGE_HOME / 'lib64' / RUNTIME_LIBRARY} must exist, but it was not built. Install "
-            "ascend_sample on Linux without ASCEND_SAMPLE_HOSTCANN=0, or run `python setup.py build_ext --inplace`."
+            f"hostcann: {PACKAGE_HOME / 'lib64' / RUNTIME_LIBRARY} must exist, but it was not built. The "
+            "wheel has none of it: on Linux run `pip install .` in the sources of ascend_sample, or there "
+            "`python setup.py build_ext --inplace`, without ASCEND_SAMPLE_HOSTCANN=0."
         )
     if not without and _make_folders(PACKAGE_HOME):
         return PACKAGE_HOME
