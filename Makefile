@@ -149,7 +149,7 @@ docs: $(BIN)/.docs  ## the documentation as a site, with what the examples print
 	$(RUN) docs/site/make.py
 
 clean:  ## remove what was built
-	rm -rf build ascend_sample.egg-info $(BIN)/.built $(BIN)/.docs
+	rm -rf build dist ascend_sample.egg-info $(BIN)/.built $(BIN)/.docs
 	find ascend_sample -name '*.so' -delete
 
 $(BIN)/.requirements: requirements.txt
