@@ -52,13 +52,11 @@ def take_scratch(size: int, device: torch.device) -> Scratch:
         block = _blocks[stream.stream_id, stream.device_index, stream.device_type]
         if block.memory is None or block.memory.numel() < size:
             block.memory = None  # first: the allocator may then make the new one of it
-            block.memory = _allocated_outside_pools(size, device, npu.stream(stream))
+            block.memory = _allocated_outside_pools(size, device, stream)
         return Scratch(block.memory, block.order)
 
 
-def _allocated_outside_pools(
-    size: int, device: torch.device, on_stream: AbstractContextManager[object]
-) -> torch.Tensor:
+def _allocated_outside_pools(size: int, device: torch.device, stream: torch.Stream) -> torch.Tensor:
     """Allocates a block that belongs to no pool of this thread's, a graph's or its caller's.
 
     It would be kept when that is gone. The allocator chooses pools by thread.
@@ -66,11 +64,13 @@ def _allocated_outside_pools(
     Args:
         size: of the block, in bytes.
         device: where.
-        on_stream: makes the stream current that the block is for.
+        stream: that the block is for.
     """
+    import torch_npu  # deferred, as above
 
     def allocate() -> torch.Tensor:
-        with on_stream:
+        torch_npu.npu.set_device(device)  # of this thread: the stream's manager would begin to use device 0
+        with torch_npu.npu.stream(stream):
             return torch.empty(size, dtype=torch.uint8, device=device)
 
     with ThreadPoolExecutor(1) as apart:

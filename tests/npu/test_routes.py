@@ -177,3 +177,20 @@ def test_forced_by_the_environment() -> None:
     finished = run_isolated(sample_as_the_environment_says, ASCEND_SAMPLE_BACKEND="cffi")
     finished.check_clean()
     assert finished.result == "forced"
+
+
+def sample_on_the_second_device(route: str) -> list[str]:
+    torch.npu.set_device(1)
+    batch = make_batch()
+    with ascend_sample.use_backend(route):
+        sampled = batch.to("npu").sample()
+    check_equal(sampled, batch.expected())
+    return [str(result.device) for result in sampled]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_rank_uses_no_device_but_its_own(route: str) -> None:
+    """The emulated CANN refuses a process a second one; a real CANN would take memory of it, in silence."""
+    finished = run_isolated(sample_on_the_second_device, route, HOSTCANN_DEVICES="2")
+    finished.check_clean()
+    assert set(finished.result) == {"npu:1"}
