@@ -18,6 +18,7 @@ Operator = Callable[..., Any]
 NO_TOP_K = -1
 NO_TOP_P = 1.0
 _SEGMENT = 8192
+_NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -228,6 +229,44 @@ ANSWERED_ALIKE = (
         None,
         (Outcome("shifted by its maximum", 3, _first(4)), Outcome("underflows: the maximum starts at 0", 0, _first(4))),
         defined_on_device=False,
+    ),
+    Probe(
+        # The last is greater by the smallest that float16 holds, so that the 14 have one float32 probability.
+        "order of unequal logits with one probability, top-p alone",
+        (*[0.0] * 13, 2.0**-24),
+        NO_TOP_K,
+        0.05,
+        None,
+        (Outcome("the logits decide", 13, _ids(13)), Outcome("the lowest id", 0, _ids(0))),
+        defined_on_device=False,
+    ),
+    Probe(
+        "q of nothing but NaN",
+        (-float("inf"), 1.0, 2.0),
+        NO_TOP_K,
+        NO_TOP_P,
+        (_NAN, _NAN, _NAN),
+        (Outcome("the first that is not -inf", 1, _ids(1, 2)), Outcome("the first, -inf as it is", 0, _ids(1, 2))),
+        defined_on_device=False,
+    ),
+    Probe(
+        "q of NaN beside an entry without weight",
+        (0.0, -1000.0),
+        NO_TOP_K,
+        NO_TOP_P,
+        (_NAN, 1.0),
+        (Outcome("it loses", 1, _first(2)), Outcome("it is drawn", 0, _first(2))),
+        defined_on_device=False,
+    ),
+    Probe(
+        "q and eps of 0 with an entry without weight",
+        (0.0, -1000.0),
+        NO_TOP_K,
+        NO_TOP_P,
+        (1.0, 0.0),
+        (Outcome("it loses", 0, _first(2)), Outcome("0 / 0 is drawn", 1, _first(2))),
+        defined_on_device=False,
+        options=(("eps", 0.0),),
     ),
 )
 """Both operators have one answer."""

@@ -86,6 +86,9 @@ class Reading:
         altered: added to every kept logit.
         lost_row: the row whose id is replaced by that of its neighbour.
         nan_wins: a NaN logit is the greatest.
+        sorts_probabilities: with top-p alone float32 probabilities are ordered, and equal ones by id.
+        score_of_nan: that of an entry whose noise is NaN.
+        score_of_nothing: that of an entry without weight, where q and eps are 0.
     """
 
     second_softmax: bool = True
@@ -103,6 +106,9 @@ class Reading:
     altered: float = 0.0
     lost_row: int | None = None
     nan_wins: bool = False
+    sorts_probabilities: bool = False
+    score_of_nan: float = -1.0
+    score_of_nothing: float = 0.0
 
     def __call__(
         self,
@@ -149,6 +155,8 @@ class Reading:
             if self.keeps_tied:
                 k = int((x >= x[kept[k - 1]]).sum())
             kept = kept[:k]
+        elif self.sorts_probabilities:
+            kept = self._order(self._softmax(x).float())
         probabilities = self._softmax(x[kept])
         if uses_p:
             kept = kept[: self._count(probabilities, p)]
@@ -187,7 +195,8 @@ class Reading:
             scores = weights.clone()
         else:
             scores = weights / ((noise if self.signed_q else noise.abs()) + eps)
-            scores[noise.isnan()] = -1.0
+            scores[scores.isnan()] = self.score_of_nothing
+            scores[noise.isnan()] = self.score_of_nan
         scores[x[kept] == -math.inf] = -math.inf
         return int(kept[int((scores == scores.max()).nonzero()[0])])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -260,6 +261,10 @@ class TestProbes:
             ({"large_k": "honour"}, {"k is honoured": 1}),
             ({"large_k": "cap"}, {"k is capped at 1024": 1}),
             ({"filler": 0.0}, {"another value": 1}),
+            ({"sorts_probabilities": True}, {"the lowest id": 1}),
+            ({"score_of_nan": 0.0}, {"it is drawn": 1}),
+            ({"score_of_nan": -math.inf}, {"the first, -inf as it is": 1}),
+            ({"score_of_nothing": math.inf}, {"0 / 0 is drawn": 1}),
         ],
         ids=lambda value: next(iter(value)),
     )
