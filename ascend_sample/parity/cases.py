@@ -75,7 +75,7 @@ class Batch:
         return batch_size, vocab_size
 
     def tensors(self, device: str) -> tuple[torch.Tensor | None, ...]:
-        """Returns logits, k, p and q on a device, in their layouts."""
+        """Returns copies of logits, k, p and q on a device, in their layouts."""
         q = None if self.q is None else self.q.view(device)
         return self.logits.view(device), self.k.view(device), self.p.view(device), q
 

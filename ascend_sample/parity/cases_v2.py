@@ -39,7 +39,7 @@ class BatchV2(Batch):
     is_need_sample_result: bool  # for the operator
 
     def tensors(self, device: str) -> tuple[torch.Tensor | None, ...]:
-        """Returns logits, k, p, q and min_p on a device, in their layouts."""
+        """Returns copies of logits, k, p, q and min_p on a device, in their layouts."""
         return *super().tensors(device), None if self.min_p is None else self.min_p.view(device)
 
     @property

@@ -85,6 +85,11 @@ class Comparison:
     kinds: list[Kind]
     verdicts: dict[int, Verdict]
 
+    @staticmethod
+    def failed(batch_size: int, reason: str) -> Comparison:
+        """Judges a batch that has failed as a whole."""
+        return Comparison([Kind.FAILED] * batch_size, dict.fromkeys(range(batch_size), Verdict(Kind.FAILED, reason)))
+
 
 class _RejectedError(Exception):
     """A result that no admissible computation of the row gives."""
@@ -141,8 +146,7 @@ def compare(
         or _presence_problem(expected, actual)
     )
     if problem:
-        verdict = Verdict(Kind.FAILED, problem)
-        return Comparison([Kind.FAILED] * batch_size, dict.fromkeys(range(batch_size), verdict))
+        return Comparison.failed(batch_size, problem)
     same = expected.ids == actual.ids
     same &= (actual.ids >= 0) & (actual.ids < vocab_size)
     if expected.kept is not None and actual.kept is not None:

@@ -63,9 +63,9 @@ class Operand:
         """Returns the dtype's name without its module: "bfloat16"."""
         return str(self.memory.dtype).removeprefix("torch.")
 
-    def view(self, device: torch.device | str = "cpu") -> torch.Tensor:
-        """Returns the operand on a device, in its layout."""
-        memory = self.memory.to(device)
+    def view(self, device: torch.device | str | None = None) -> torch.Tensor:
+        """Returns the operand, or a copy of it on a device, in its layout."""
+        memory = self.memory if device is None else self.memory.to(device, copy=True)
         match self.layout:
             case Layout.CONTIGUOUS:
                 return memory

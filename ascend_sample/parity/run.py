@@ -7,17 +7,18 @@ import json
 import time
 from collections.abc import Iterable
 
+import torch
 from tqdm import tqdm
 
 from ascend_sample._options import file_to_write, whole_number
 
 from . import cases
 from .cases import Batch
-from .compare import Kind
+from .compare import Comparison, Kind
 from .environment import default_device, describe_environment, find_routes, is_real_npu, obstacle_of, obstacle_of_routes
 from .probe import Operator
 from .report import Failure, Report, Tally
-from .subjects import SAMPLE, SUBJECTS, Subject
+from .subjects import SAMPLE, SUBJECTS, TENSORS, Subject
 
 DEFAULT_ROWS = 20_000
 COVERING_ROWS = 20_000
@@ -147,12 +148,16 @@ def verify(
 
 def _check(batch: Batch, device: str, subject: Subject, operator: Operator, report: Report) -> None:
     """Runs one batch on both sides and counts its rows."""
+    given = batch.tensors(device)
     try:
-        actual = subject.result(operator(*batch.tensors(device), **batch.options))
+        actual = subject.result(operator(*given, **batch.options))
     except RuntimeError as error:
         raise RuntimeError(f"the operator failed on {batch.describe(0)}") from error
-    expected = subject.result(subject.reference(*batch.tensors("cpu"), **batch.options))
-    comparison = subject.judge(batch, expected, actual, report.is_real_device)
+    if written := _written(batch, given):
+        comparison = Comparison.failed(batch.shape[0], f"the operator wrote to its {' and '.join(written)}")
+    else:
+        expected = subject.result(subject.reference(*batch.tensors("cpu"), **batch.options))
+        comparison = subject.judge(batch, expected, actual, report.is_real_device)
     undefined = batch.undefined_on_device() if report.is_real_device else [False] * len(comparison.kinds)
     for row, (scenario, kind) in enumerate(zip(batch.scenarios(), comparison.kinds, strict=True)):
         if undefined[row]:
@@ -166,6 +171,15 @@ def _check(batch: Batch, device: str, subject: Subject, operator: Operator, repo
             report.readings[comparison.verdicts[row].reason] += 1
         if kind is Kind.FAILED:
             report.failures.append(Failure(batch.describe(row), batch.index, comparison.verdicts[row].reason))
+
+
+def _written(batch: Batch, given: tuple[torch.Tensor | None, ...]) -> list[str]:
+    """Names the arguments that are no longer what they were given as."""
+    return [
+        name
+        for name, now, before in zip(TENSORS, given, batch.tensors("cpu"), strict=False)
+        if now is not None and before is not None and not torch.allclose(now.cpu(), before, 0, 0, equal_nan=True)
+    ]
 
 
 def _name_of_device(text: str) -> str:

@@ -19,6 +19,9 @@ from .compare import Comparison, Result, compare
 from .probe import PROBES, PROBES_V2, Operator, Probe
 from .row_model import V1, V2, Rules
 
+TENSORS: Final = ("logits", "k", "p", "q", "min_p")
+"""The arguments that are tensors, in their order; the first operator does not have the last."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -48,7 +51,7 @@ class Subject:
 
     def judge(self, batch: Batch, expected: Result, actual: Result, device_sorts_probabilities: bool) -> Comparison:
         """Compares two results of a batch."""
-        tensors = dict(zip(("logits", "k", "p", "q", "min_p"), batch.tensors("cpu"), strict=False))
+        tensors = dict(zip(TENSORS, batch.tensors("cpu"), strict=False))
         options = {name: batch.options[name] for name in ("eps", "ks_max", "input_is_logits") if name in batch.options}
         given: dict[str, Any] = tensors | options
         return compare(

@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -128,6 +129,17 @@ class TestVerify:
         assert f"verify --device cpu --seed 0 --batch {failure.batch}" in output
         again = verify("cpu", 1, only=failure.batch, operator=wrong)
         assert again.failures == [other for other in report.failures if other.batch == failure.batch]
+
+    @pytest.mark.parametrize("written", range(4), ids=("logits", "k", "p", "q"))
+    def test_operator_that_writes_to_an_argument(self, written: int, device: str) -> None:
+        def writing(*arguments: torch.Tensor, **options: Any) -> object:
+            result = ascend_sample.top_k_top_p_sample(*arguments, **options)
+            if arguments[written] is not None and arguments[written].is_contiguous():
+                arguments[written].fill_(2.0)
+            return result
+
+        reasons = {failure.reason for failure in verify(device, 300, operator=writing).failures}
+        assert reasons == {f"the operator wrote to its {('logits', 'k', 'p', 'q')[written]}"}
 
     def test_operator_that_raises_names_the_batch(self) -> None:
         def broken(logits: torch.Tensor, *arguments: object, **options: object) -> tuple[torch.Tensor, None]:
