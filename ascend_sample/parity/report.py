@@ -106,10 +106,7 @@ class Report:
     def contradictions(self) -> list[Finding]:
         """Returns the answers that contradict the contract; a real device is not held to what is undefined there."""
         return [
-            finding
-            for findings in self.findings.values()
-            for finding in findings
-            if not finding.is_admitted and (finding.probe.defined_on_device or not self.is_real_device)
+            finding for findings in self.findings.values() for finding in findings if self._agreement(finding) == "NO"
         ]
 
     def stand_ins(self) -> list[str]:
@@ -191,12 +188,17 @@ class Report:
     def _again(self, failure: Failure) -> str:
         return f"again:  {self.command} --batch {failure.batch}"
 
+    def _agreement(self, finding: Finding) -> str:
+        if finding.is_admitted:
+            return "yes" if finding.as_contract else "known"
+        return "NO" if finding.probe.defined_on_device or not self.is_real_device else "undefined"
+
     def _probe_table(self) -> str:
         answers: dict[tuple[str, str, str, str], list[str]] = {}
         for dtype, findings in self.findings.items():
             for finding in findings:
-                verdict = "yes" if finding.as_contract else "known" if finding.is_admitted else "NO"
-                key = (finding.probe.question, finding.reading, finding.probe.outcomes[0].reading, verdict)
+                contract = finding.probe.outcomes[0].reading
+                key = (finding.probe.question, finding.reading, contract, self._agreement(finding))
                 answers.setdefault(key, []).append(dtype)
         header = ("question", "answer" if self.stand_ins() else "the device's answer", "contract", "agrees", "dtypes")
         return _table("Semantics", header, [(*key, ", ".join(dtypes)) for key, dtypes in answers.items()])
