@@ -87,8 +87,19 @@ def run_report(arguments: Namespace, budget: Budget | None = None) -> int:
         parts[f"Verification of {operator}"] = functools.partial(_verify, device, operator, arguments.rows)
     parts["Steps of the sampling layer"] = functools.partial(_show_steps, device, arguments, budget)
     parts["Times of the operator"] = functools.partial(_bench, device, arguments, budget)
-    failed, texts = [], []
+    head = [f"# ascend_sample on {device}", time.strftime("%Y-%m-%d %H:%M:%S %z")]
+    if device == "npu" and hostcann.is_active():
+        head.insert(1, EMULATED)
+    failed: list[str] = []
+    texts: list[str] = []
+
+    def write(verdict: str) -> None:
+        arguments.file.write_text("\n\n".join([*head, verdict, *texts]), encoding="utf-8")
+
+    is_rewritable = arguments.file.is_file() or not arguments.file.exists()  # no pipe
     for title, part in parts.items():
+        if is_rewritable:
+            write(f"Ended early, in this part: {title}.")  # which stays if the process is interrupted, or dies
         print(f"\n# {title}\n", flush=True)
         output = _Both(sys.stdout)
         with contextlib.redirect_stdout(output):
@@ -96,10 +107,7 @@ def run_report(arguments: Namespace, budget: Budget | None = None) -> int:
                 failed.append(title)
         texts.append(f"## {title}\n\n```text\n{output.text()}\n```\n")
     verdict = f"Failed: {'; '.join(failed)}." if failed else "Every part passed."
-    head = [f"# ascend_sample on {device}", time.strftime("%Y-%m-%d %H:%M:%S %z"), verdict]
-    if device == "npu" and hostcann.is_active():
-        head.insert(1, EMULATED)
-    arguments.file.write_text("\n\n".join([*head, *texts]), encoding="utf-8")
+    write(verdict)
     print(f"\n{verdict} {arguments.file} is the report: attach it to an issue.")
     return 1 if failed else 0
 
