@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import OPERATOR_NAME, OPERATOR_V2_NAME, SKIP_TOP_K, SKIP_TOP_P
-from ascend_sample._errors import check_tensor, is_real, refuse, show, to_float
+from ascend_sample._errors import check_bool, check_tensor, is_real, refuse, show, to_float
 
 INT32: Final = torch.int32
 INTEGERS: Final = (
@@ -97,7 +97,7 @@ def check_types(
         check_tensor(op, "q", q)
     if not isinstance(eps, float):
         _as_float(eps, "eps", "be a float", "Use the default, 1e-8.", op)
-    _check_bool(is_need_logits, "is_need_logits", op)
+    check_bool(op, "is_need_logits", is_need_logits)
     _check_int(top_k_guess, "top_k_guess", "32", op)
 
 
@@ -114,13 +114,8 @@ def check_types_v2(
     """Checks the second operator's arguments as `check_types` does those of the first."""
     check_types(logits, q, eps, is_need_logits, top_k_guess, OPERATOR_V2_NAME)
     _check_int(ks_max, "ks_max", "1024", OPERATOR_V2_NAME)
-    _check_bool(input_is_logits, "input_is_logits", OPERATOR_V2_NAME)
-    _check_bool(is_need_sample_result, "is_need_sample_result", OPERATOR_V2_NAME)
-
-
-def _check_bool(value: object, name: str, op: str) -> None:
-    if not isinstance(value, bool):
-        refuse(op, name, "be True or False", show(value), "Use bool().", TypeError)
+    check_bool(OPERATOR_V2_NAME, "input_is_logits", input_is_logits)
+    check_bool(OPERATOR_V2_NAME, "is_need_sample_result", is_need_sample_result)
 
 
 def _check_int(value: object, name: str, default: str, op: str) -> None:

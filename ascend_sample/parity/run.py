@@ -184,5 +184,5 @@ def _written(batch: Batch, given: tuple[torch.Tensor | None, ...]) -> list[str]:
 
 def _name_of_device(text: str) -> str:
     if not text.isalpha():
-        raise argparse.ArgumentTypeError(f"must be the name of a device, without a number, got {text}")
+        raise argparse.ArgumentTypeError(f"must be the name of a device, without a number, got {text!r}")
     return text

@@ -258,7 +258,7 @@ BAD_INPUTS = [
         _always(2**63),
     ),
     _unparsed(T, "top_k_guess", "a float", "must be an int, got 1.5", _always(1.5)),
-    _unparsed(T, "is_need_logits", "a string", "must be True or False, got 'yes'", _always("yes")),
+    _unparsed(T, "is_need_logits", "a string", "must be True or False, got str 'yes'", _always("yes")),
     _unparsed(
         T, "is_need_logits", "a tensor", "must be True or False, got a tensor", _always(torch.tensor([True, False]))
     ),
@@ -285,8 +285,8 @@ BAD_INPUTS_OF_V2 = [
     BadInput("ks_max 0", V, "ks_max must be between 1 and 1024, got 0", {"ks_max": _always(0)}),
     BadInput("ks_max 1025", V, "ks_max must be between 1 and 1024, got 1025", {"ks_max": _always(1025)}),
     _unparsed(T, "ks_max", "a float", "must be an int, got 8.5", _always(8.5)),
-    _unparsed(T, "input_is_logits", "a string", "must be True or False, got 'no'", _always("no")),
-    _unparsed(T, "is_need_sample_result", "a string", "must be True or False, got 'no'", _always("no")),
+    _unparsed(T, "input_is_logits", "a string", "must be True or False, got str 'no'", _always("no")),
+    _unparsed(T, "is_need_sample_result", "a string", "must be True or False, got str 'no'", _always("no")),
     BadInput(
         "q beside a sample result",
         V,
