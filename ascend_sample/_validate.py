@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -125,7 +125,9 @@ def _check_int(value: object, name: str, default: str, op: str) -> None:
         refuse(op, name, "fit in int64", value, f"Use the default, {default}.")
 
 
-def _as_float(value: object, name: str, rule: str, remedy: str, op: str) -> float:
+def _as_float(value: Any, name: str, rule: str, remedy: str, op: str) -> float:
+    if torch.compiler.is_dynamo_compiling() and getattr(value, "ndim", None) == 0:
+        value = value.item()  # dynamo makes an array of a number of numpy's
     if not is_real(value):
         refuse(op, name, rule, show(value), remedy, TypeError)
     number = to_float(value)

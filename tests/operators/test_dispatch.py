@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
@@ -230,6 +231,19 @@ def test_compile_with_dynamic_shapes(backend: str, operator: str) -> None:
             assert type(actual) is type(expected)
             assert torch.equal(actual.logits_select_idx, expected.logits_select_idx)
             assert torch.equal(actual.logits_top_kp_select, expected.logits_top_kp_select)
+
+
+@pytest.mark.parametrize("p", [np.float32(0.5), np.float64(0.9), np.int64(1)], ids=lambda p: str(p.dtype))
+def test_compiled_with_numbers_of_numpy(p: Any) -> None:
+    """Dynamo makes arrays of them."""
+    torch._dynamo.reset()
+
+    def sample(logits: torch.Tensor, p: Any) -> ascend_sample.TopKTopPSample:
+        return ascend_sample.top_k_top_p_sample(logits, p=p, is_need_logits=True)
+
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    actual = torch.compile(sample, backend="aot_eager")(logits, p)
+    assert all(map(torch.equal, actual, sample(logits, p)))
 
 
 def test_a_compiled_call_may_be_the_first_on_an_npu(npu: str, monkeypatch: pytest.MonkeyPatch) -> None:
