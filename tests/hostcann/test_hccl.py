@@ -245,6 +245,35 @@ def test_a_collective_that_waits_ends_with_its_communicator_or_its_process(folde
     )
 
 
+def test_a_fork_ends_without_its_parents_groups_and_keeps_none_of_them(folder: Path) -> None:
+    """As the workers of a DataLoader: one ends as a program does, another outlives the rank."""
+    run(
+        folder,
+        2,
+        """
+        group, on = joined()
+        if rank == 1:
+            child = os.fork()
+            if child == 0:
+                sys.exit()
+            assert os.waitpid(child, 0)[1] == 0
+        else:
+            time.sleep(0.5)
+        all_reduce(group, np.ones(4, np.float32), on)
+        ok("aclrtSynchronizeStream", on)
+        if rank == 1:
+            if os.fork() == 0:
+                os.close(2)  # which the test reads to its end
+                time.sleep(10)
+            os._exit(0)
+        all_reduce(group, np.ones(4, np.float32), on)
+        begin = time.monotonic()
+        assert "rank 1 has ended" in failure(on)
+        assert time.monotonic() - begin < 5
+        """,
+    )
+
+
 def test_wrong_arguments_are_refused_at_the_call(folder: Path) -> None:
     run(
         folder,

@@ -1,4 +1,6 @@
 // The life of communicators: root infos, groups behind handles, what is asked of them.
+#include <pthread.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -52,6 +54,17 @@ const bool registered = [] {
   return std::atexit([] {
            std::lock_guard<std::mutex> lock(groups().mutex);
            for (const auto& entry : groups().by_handle) entry.second->cancel("the process ends");
+         }) == 0;
+}();
+
+/// A fork has no part in a group: its end must not end its parent's collectives, and the other
+/// ranks must not take it for its parent.
+const bool fork_is_noticed = [] {
+  const auto lock = [] { groups().mutex.lock(); };
+  const auto unlock = [] { groups().mutex.unlock(); };
+  return pthread_atfork(lock, unlock, [] {
+           for (const auto& entry : groups().by_handle) entry.second->close_all();
+           groups().mutex.unlock();
          }) == 0;
 }();
 

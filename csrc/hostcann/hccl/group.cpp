@@ -130,15 +130,11 @@ Group::Group(const std::string& name, int ranks, int rank)
     meet(listener.number);
   } catch (...) {
     close_all();
-    close(cancelled_);
     throw;
   }
 }
 
-Group::~Group() {
-  close_all();
-  close(cancelled_);
-}
+Group::~Group() { close_all(); }
 
 void Group::meet(int listener) {
   const auto limit = limit_from("HCCL_CONNECT_TIMEOUT", kDefaultConnectSeconds);
@@ -324,16 +320,21 @@ void Group::cancel(const std::string& reason) {
     reason_ = reason;
   }
   const uint64_t one = 1;
-  if (write(cancelled_, &one, sizeof one) < 0) return;  // it is cancelled already
+  if (write(cancelled_, &one, sizeof one) < 0) return;  // it is cancelled already, or is a fork's
 }
 
 void Group::fail(int result, const std::string& message) {
   error_.store(result);
-  close_all();
+  close_sockets();
   throw TaskError(kDeviceTaskFailed, message);
 }
 
 void Group::close_all() {
+  close_sockets();
+  if (cancelled_ >= 0) close(std::exchange(cancelled_, -1));
+}
+
+void Group::close_sockets() {
   for (int& socket : sockets_) {
     if (socket >= 0) close(socket);
     socket = -1;

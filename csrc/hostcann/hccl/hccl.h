@@ -95,6 +95,9 @@ class Group {
   /// Ends an exchange that runs, and every later one.
   void cancel(const std::string& reason);
 
+  /// Closes all that this process has of it: only cancel() and its destruction may follow.
+  void close_all();
+
   /// The HcclResult of what went wrong with it; 0 while nothing has.
   int async_error() const { return error_.load(); }
 
@@ -104,7 +107,7 @@ class Group {
   void meet(int listener);
   void check_same(const Signature& mine, const Signature& other, int rank) const;
   [[noreturn]] void fail(int result, const std::string& message);
-  void close_all();
+  void close_sockets();
 
   const std::string name_;
   const int rank_;
