@@ -198,6 +198,21 @@ def test_a_rank_that_stays_away_is_named_in_time(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("seconds", ["0", "2147483647"])
+def test_a_limit_may_be_none_or_long(folder: Path, seconds: str) -> None:
+    run(
+        folder,
+        2,
+        """
+        group, on = joined()
+        time.sleep(rank)
+        all_reduce(group, np.ones(4, np.float32), on)
+        ok("aclrtSynchronizeStream", on)
+        """,
+        HCCL_EXEC_TIMEOUT=seconds,
+    )
+
+
 def test_a_group_needs_all_of_its_ranks_once(folder: Path) -> None:
     run(
         folder,

@@ -9,10 +9,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -33,15 +35,14 @@ struct Hello {
 };
 
 /// Seconds from an environment variable of HCCL's.
-std::chrono::seconds limit_from(const char* variable, int otherwise) {
+std::chrono::seconds limit_from(const char* variable, int otherwise, int least) {
   const char* text = std::getenv(variable);
   if (text == nullptr || *text == '\0') return std::chrono::seconds(otherwise);
   char* end = nullptr;
   const long seconds = std::strtol(text, &end, 10);
-  if (*end != '\0' || seconds < 1 || seconds > 1000000) {
-    throw GroupError(
-        kParameter,
-        std::string(variable) + " must be a number of seconds, at least 1, got '" + text + "'");
+  if (*end != '\0' || seconds < least || seconds > std::numeric_limits<int32_t>::max()) {
+    throw GroupError(kParameter, std::string(variable) + " must be a number of seconds, at least " +
+                                     std::to_string(least) + ", got '" + text + "'");
   }
   return std::chrono::seconds(seconds);
 }
@@ -72,13 +73,17 @@ int new_socket() {
   return made;
 }
 
+/// What poll() may wait, in milliseconds.
+int time_left(Clock::time_point end) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
+}
+
 /// Waits until the descriptor can be read; false when the time is over first.
 bool wait_readable(int descriptor, Clock::time_point end) {
   for (;;) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
     pollfd polled{descriptor, POLLIN, 0};
-    const int ready = poll(&polled, 1, left > 0 ? static_cast<int>(left) : 0);
+    const int ready = poll(&polled, 1, time_left(end));
     if (ready > 0) return true;
     if (ready == 0) return false;
     if (errno != EINTR) fail_system_call("poll");
@@ -137,7 +142,7 @@ Group::Group(const std::string& name, int ranks, int rank)
 Group::~Group() { close_all(); }
 
 void Group::meet(int listener) {
-  const auto limit = limit_from("HCCL_CONNECT_TIMEOUT", kDefaultConnectSeconds);
+  const auto limit = limit_from("HCCL_CONNECT_TIMEOUT", kDefaultConnectSeconds, 1);
   const auto end = Clock::now() + limit;
   const auto check = [&](const Hello& other, int expected) {
     if (other.ranks != ranks()) {
@@ -215,7 +220,9 @@ struct Group::Transfer {
 };
 
 void Group::transfer(std::vector<Transfer> transfers) {
-  const auto limit = limit_from("HCCL_EXEC_TIMEOUT", kDefaultExecSeconds);
+  const auto limit = limit_from("HCCL_EXEC_TIMEOUT", kDefaultExecSeconds, 0);
+  const bool is_limited = limit.count() > 0;
+  constexpr int kForEver = -1;
   auto end = Clock::now() + limit;
   for (;;) {
     std::vector<pollfd> polled{{cancelled_, POLLIN, 0}};
@@ -229,8 +236,7 @@ void Group::transfer(std::vector<Transfer> transfers) {
       waiting.push_back(&each);
     }
     if (waiting.empty()) return;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
-    const int ready = poll(polled.data(), polled.size(), left > 0 ? static_cast<int>(left) : 0);
+    const int ready = poll(polled.data(), polled.size(), is_limited ? time_left(end) : kForEver);
     if (ready < 0 && errno != EINTR)
       fail(kSystemCall, std::string("poll: ") + std::strerror(errno));
     if (polled[0].revents != 0) {
