@@ -105,6 +105,17 @@ def test_workers_that_multiprocessing_forks_are_counted(tmp_path, method):
     assert profile_of(tmp_path, program)["by_line"][4]["launches"] == 1
 
 
+@needs_torch_npu
+def test_a_fork_does_not_count_again_what_its_parent_has_asked_for(tmp_path):
+    program = """\
+        import os, torch
+        torch.ones(4, device="npu")
+        if (child := os.fork()) != 0:
+            assert os.waitpid(child, 0)[1] == 0
+    """
+    assert profile_of(tmp_path, program)["by_line"][2]["launches"] == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

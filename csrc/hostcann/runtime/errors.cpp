@@ -47,8 +47,10 @@ int not_emulated(const char* function) {
               "hostcann does not emulate this function; see csrc/hostcann/README.md");
 }
 
+bool is_fork() { return forked.load(std::memory_order_relaxed); }
+
 int check_usable(const char* function) {
-  if (forked.load(std::memory_order_relaxed)) {
+  if (is_fork()) {
     return fail(
         function, kInternalError,
         "the process was forked after the runtime had been loaded; start it with spawn instead");

@@ -64,9 +64,8 @@ void write_report(int exit_status) {
                path.c_str());
 }
 
-void at_exit(int exit_status, void* loading_process) {
-  if (static_cast<intptr_t>(getpid()) != reinterpret_cast<intptr_t>(loading_process))
-    return;  // a fork's exit
+void at_exit(int exit_status, void* /*argument*/) {
+  if (is_fork()) return;
   for (const std::shared_ptr<Stream>& stream : all_streams()) stream->stop(/*drain=*/false);
   check_red_zones();
   look_for_leaks();
@@ -84,7 +83,7 @@ void at_exit(int exit_status, void* loading_process) {
 /// after them.
 const bool registered = [] {
   settings();
-  on_exit(at_exit, reinterpret_cast<void*>(static_cast<intptr_t>(getpid())));
+  on_exit(at_exit, nullptr);
   return true;
 }();
 
@@ -93,4 +92,6 @@ const bool registered = [] {
 
 /// Writes the report as it is now: of a program that a signal may end once its interpreter has, as
 /// Python has itself ended by an interrupt that nobody caught.
-CANN_API void hostcann_write_report() { hostcann::runtime::write_report(0); }
+CANN_API void hostcann_write_report() {
+  if (!hostcann::runtime::is_fork()) hostcann::runtime::write_report(0);
+}

@@ -105,9 +105,12 @@ Found<T> find_handle(const HandleTable<T>& table, void* handle, const char* func
 /// The answer of a name that exists only so that programs link: says which one it was.
 int not_emulated(const char* function);
 
+/// Whether the process is a fork of the one that loaded the runtime: the streams' threads do not
+/// exist in it (CANN forbids it too), and what was counted is its parent's.
+bool is_fork();
+
 /// 0, or the error of a call that cannot work here: settings from the environment are wrong, or the
-/// process is a fork of the one that loaded the runtime (the streams' threads do not exist in it;
-/// CANN forbids it too).
+/// process is a fork.
 int check_usable(const char* function);
 
 // ---- settings from the environment (settings.cpp) ----
