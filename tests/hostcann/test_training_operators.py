@@ -102,6 +102,29 @@ def test_a_list_is_updated_in_place() -> None:
         torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_scaled_gradients_in_mixed_precision(dtype: torch.dtype) -> None:
+    """Steps of a scaler on both devices: one with a gradient that is not finite is left out, and halves the scale."""
+    states = []
+    for device in ("npu", "cpu"):
+        parameters = [torch.nn.Parameter(tensor) for tensor in tensors(0, device)]
+        optimizer = torch.optim.SGD(parameters, lr=0.5)
+        scaler = torch.amp.GradScaler(device, init_scale=8.0, growth_interval=1)
+        for largest in (1.0, float("inf"), 2.0):
+            with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+                loss = sum((parameter * largest).sum() for parameter in parameters)
+            scaler.scale(loss).backward()
+            with hostcann.profile() as counted:
+                scaler.step(optimizer)
+                scaler.update()
+            for operator in ("aclnnForeachNonFiniteCheckAndUnscale", "aclnnAmpUpdateScale"):
+                assert device == "cpu" or counted.launches[operator] == 1
+            optimizer.zero_grad()
+        assert scaler.get_scale() == 16.0
+        states.append([parameter.detach().cpu() for parameter in parameters])
+    torch.testing.assert_close(*states, rtol=0, atol=0)
+
+
 def _embedding(x: Tensor) -> Tensor:
     return F.embedding(torch.tensor([[2, 0], [2, 1]], device=x.device), x, padding_idx=0)
 

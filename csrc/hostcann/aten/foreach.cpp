@@ -60,3 +60,18 @@ OPERATOR(aclnnForeachLerpScalar, (Inputs x1, Inputs x2, Number weight, Outputs o
 OPERATOR(aclnnForeachLerpList, (Inputs x1, Inputs x2, Inputs weight, Outputs out),
          out = at::_foreach_lerp(x1, x2, weight))
 OPERATOR(aclnnForeachNorm, (Inputs x, Number ord, Outputs out), out = at::_foreach_norm(x, ord))
+
+// What a GradScaler calls: the first divides gradients by their scale, and says whether one is not
+// finite; the second finds the next scale.
+OPERATOR(aclnnForeachNonFiniteCheckAndUnscale,
+         (AllUpdated scaledGrads, Updated foundInf, Input inScale), at::Tensor found = foundInf;
+         at::_amp_foreach_non_finite_check_and_unscale_(scaledGrads.tensors, found, inScale))
+OPERATOR(aclnnAmpUpdateScale,
+         (Input currentScale, Input growthTracker, Input foundInf, double growthFactor,
+          double backoffFactor, int64_t growthInterval, Output updatedScale,
+          Output updatedGrowthTracker),
+         at::Tensor scale = currentScale.clone();
+         at::Tensor tracker = growthTracker.clone();
+         at::_amp_update_scale_(scale, tracker, foundInf, growthFactor, backoffFactor,
+                                growthInterval);
+         updatedScale = scale; updatedGrowthTracker = tracker)

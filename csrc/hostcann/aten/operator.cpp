@@ -69,14 +69,14 @@ Position add(std::vector<opapi::Argument>& list, const opapi::Argument& argument
 }
 
 std::vector<Position> add_all(Call& call, std::vector<opapi::Argument>& operands, const char* name,
-                              const aclTensorList* list, bool optional) {
+                              const aclTensorList* list, bool optional, bool is_read_too = false) {
   std::vector<const aclTensor*> tensors;
   if (call.status == kSuccess) {
     call.status = opapi::tensors_of(call.function, name, list, &tensors);
   }
   std::vector<Position> positions;
   for (const aclTensor* tensor : tensors) {
-    positions.push_back(add(operands, {name, tensor, optional}));
+    positions.push_back(add(operands, {name, tensor, optional, opapi::Touched::kAll, is_read_too}));
   }
   return positions;
 }
@@ -178,6 +178,17 @@ Outputs Parameter<Outputs>::give(const Held& held, const Launch& launch) {
   for (const Position& position : held)
     outputs.push_back(Parameter<Output>::give(position, launch));
   return Outputs(std::move(outputs));
+}
+
+std::vector<Position> Parameter<AllUpdated>::hold(Call& call, const char* name, Abi value) {
+  return add_all(call, call.outputs, name, value, /*optional=*/false, /*is_read_too=*/true);
+}
+
+AllUpdated Parameter<AllUpdated>::give(const Held& held, const Launch& launch) {
+  AllUpdated all;
+  for (const Position& position : held)
+    all.tensors.push_back(tensor_of(launch.output(position.index)));
+  return all;
 }
 
 Position Parameter<ReadInPart>::hold(Call& call, const char* name, Abi value) {

@@ -130,6 +130,11 @@ class Outputs {
   std::vector<Output> outputs_;
 };
 
+/// An aclTensorList that is read and written.
+struct AllUpdated {
+  std::vector<at::Tensor> tensors;
+};
+
 // ---- phase 1 ----
 
 /// Collects the arguments of one call; stops at the first bad one.
@@ -200,6 +205,12 @@ template <>
 struct Parameter<Outputs> : Crosses<const aclTensorList*, std::vector<Position>> {
   static Held hold(Call& call, const char* name, Abi value);
   static Outputs give(const Held& held, const Launch& launch);
+};
+
+template <>
+struct Parameter<AllUpdated> : Crosses<const aclTensorList*, std::vector<Position>> {
+  static Held hold(Call& call, const char* name, Abi value);
+  static AllUpdated give(const Held& held, const Launch& launch);
 };
 
 /// A T is given what a Base is; phase 1 keeps another argument for it.
