@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
-from ascend_sample.sampling import batch as batch_module
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.params import SamplingParams
 from ascend_sample.sampling.sampler import Sampler
@@ -424,7 +422,3 @@ def test_a_request_that_goes_before_its_first_step(edit: dict[str, Any], device:
     for row in range(8, 2, -1):
         batch.remove(row)
     assert sampler(logits, batch, advance=False).token_ids.tolist() == expected
-
-
-def test_the_examples_of_the_docstrings() -> None:
-    assert doctest.testmod(batch_module).failed == 0

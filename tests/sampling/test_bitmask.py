@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import doctest
 from typing import Any
 
 import numpy
@@ -19,7 +18,6 @@ from ascend_sample.sampling import (
     SamplerOutput,
     SamplingBatch,
     SamplingParams,
-    processing,
 )
 
 VOCAB_SIZE = 1000
@@ -246,7 +244,3 @@ def test_what_is_refused_for_its_device(npu: str) -> None:
     rows = torch.tensor([0, 1]).to(npu)
     with pytest.raises(ValueError, match="bitmask_rows must be on the host, got a tensor on npu:0"):
         Sampler()(torch.zeros(2, VOCAB_SIZE, device=npu), on_device, bitmask=WORDS, bitmask_rows=rows)
-
-
-def test_the_examples_of_the_docstrings() -> None:
-    assert doctest.testmod(processing).failed == 0

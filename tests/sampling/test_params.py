@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import cProfile
 import dataclasses
-import doctest
 import math
 import pickle
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import numpy
 import pytest
 
-from ascend_sample.sampling import params as params_module
 from ascend_sample.sampling._checks import LARGEST
 from ascend_sample.sampling.fields import to_fraction
 from ascend_sample.sampling.params import SamplingParams
@@ -270,7 +268,3 @@ def test_a_long_value_is_shortened_in_a_message() -> None:
     with pytest.raises(TypeError) as caught:
         SamplingParams(top_k=[0] * 1000)  # type: ignore[arg-type]
     assert len(str(caught.value)) < 200
-
-
-def test_the_examples_of_the_docstrings() -> None:
-    assert doctest.testmod(params_module).failed == 0
