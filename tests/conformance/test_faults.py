@@ -8,7 +8,6 @@ from . import control
 from .cann import (
     OPERATORS,
     ROOT,
-    Arguments,
     Buffer,
     Device,
     abi,
@@ -21,8 +20,8 @@ from .cann import (
     phase_1,
     recent_message,
 )
-from .hand_worked import MIXED, NO_P
 from .isolation import own_process, run_in_process
+from .test_phase_2 import arguments_of
 
 pytestmark = pytest.mark.hostcann_only
 
@@ -37,11 +36,6 @@ each_operator = pytest.mark.parametrize("operator", OPERATORS)
 def second_call_fails(site: str) -> str:
     """HOSTCANN_FAULTS for each operator by itself."""
     return ",".join(f"{site}:{operator}:2" for operator in OPERATORS)
-
-
-def arguments_of(device: Device, operator: str = OPERATOR) -> Arguments:
-    """One row that works."""
-    return device.arguments_for(operator, [MIXED], [4], [NO_P])
 
 
 def check_works(device: Device, operator: str = OPERATOR) -> None:
@@ -181,7 +175,7 @@ def test_task_fails_by_environment(operator: str) -> None:
 def test_reset_makes_a_failed_device_usable() -> None:
     with Device() as device:
         control.inject("task", OPERATOR)
-        assert device.launch(device.plan(arguments_of(device))) == abi.SUCCESS
+        assert device.launch(device.plan(arguments_of(device, OPERATOR))) == abi.SUCCESS
         assert device.synchronize() == TASK_FAILED
         check(acl.aclrtResetDevice(0), "aclrtResetDevice")
         device.forget_memory()
@@ -205,7 +199,7 @@ def test_memcpy_fails_once() -> None:
 def test_synchronize_fails_once() -> None:
     with Device() as device:
         control.inject("synchronize")
-        assert device.launch(device.plan(arguments_of(device))) == abi.SUCCESS
+        assert device.launch(device.plan(arguments_of(device, OPERATOR))) == abi.SUCCESS
         assert device.synchronize() != abi.SUCCESS
         assert "synchron" in recent_message().lower()
         check_works(device)

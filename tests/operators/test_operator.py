@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import ascend_sample
+from tests.operators.by_hand_v2 import INF, TENTHS, log
 from tests.operators.guesses import GUESSED, GUESSES, ROW
-
-INF = math.inf
 
 
 def sample(
@@ -36,13 +35,6 @@ def sample(
     for b, ids in enumerate(kept):
         assert torch.equal(select[b, ids], values[b, ids]), "kept logits are the original ones"
     return result.logits_select_idx.tolist(), kept
-
-
-def log(*probabilities: float) -> list[float]:
-    return [math.log(probability) if probability > 0 else -INF for probability in probabilities]
-
-
-TENTHS = log(0.1, 0.2, 0.3, 0.4)
 
 
 class TestScenarios:

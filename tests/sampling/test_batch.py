@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from batch_tensors import ids, zeros
 from torch import Tensor
 
 from ascend_sample._contract import SKIP_TOP_K
@@ -17,10 +18,6 @@ from ascend_sample.sampling.sampler import Sampler
 from ascend_sample.sampling.slots import addend_of
 
 INF = math.inf
-
-
-def ids(device: str, *values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64).to(device)
 
 
 def processed(batch: SamplingBatch, logits: Tensor) -> dict[int, list[float]]:
@@ -33,10 +30,6 @@ def processed(batch: SamplingBatch, logits: Tensor) -> dict[int, list[float]]:
     assert result.rows.device == batch.device
     assert result.rows.tolist() == result.host_rows
     return dict(zip(result.host_rows, result.logits.tolist(), strict=True))
-
-
-def zeros(batch: SamplingBatch) -> Tensor:
-    return torch.zeros(len(batch), batch.vocab_size, device=batch.device)
 
 
 # Rows and their parameters.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from batch_tensors import ids, zeros
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,15 +18,6 @@ from ascend_sample.npu import scratch
 from ascend_sample.sampling import Sampler, plan, row_table, slots
 from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.params import SamplingParams
-
-
-def ids(device: str, *values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64).to(device)
-
-
-def zeros(batch: SamplingBatch) -> Tensor:
-    return torch.zeros(len(batch), batch.vocab_size, device=batch.device)
-
 
 ENTRY = 8 + 4
 """An id, and what is added to its logit."""
