@@ -16,7 +16,7 @@ import torch
 
 from ascend_sample import hostcann
 from ascend_sample.integrations import sglang as adapter
-from ascend_sample.integrations import sglang_masks
+from ascend_sample.integrations import sglang_masks, sglang_positions
 from tests.integrations.sglang_stand_ins import settings, speculation
 
 ROWS, COLUMNS = 5, 30
@@ -205,6 +205,8 @@ def test_register(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = types.ModuleType("sglang.srt.sampling.sampling_batch_info")
     batches.SamplingBatchInfo = batch_info()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, batches.__name__, batches)
+    runner: Any = type("ModelRunner", (), {"sample": lambda self, logits_output, forward_batch: None})
+    monkeypatch.setitem(sys.modules, sglang_positions.RUNNER, types.SimpleNamespace(ModelRunner=runner))
     utils, resolved = speculation(monkeypatch), settings(monkeypatch)
     if version == "9.9":
         with pytest.warns(UserWarning, match=r"the version of SGLang must be one of .*0\.5\.23, got 9\.9"):
@@ -226,6 +228,7 @@ def test_register(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(factories["ascend_sample"](), PlainSampler)
     assert not hasattr(batches.SamplingBatchInfo.filter_batch.replaced, "replaced"), "it is wrapped once"
     assert not hasattr(utils.eagle_sample.replaced, "replaced"), "it is wrapped once"
+    assert not hasattr(runner.sample.replaced, "replaced"), "it is wrapped once"
 
 
 def batch_info() -> type[Any]:

@@ -328,6 +328,7 @@ def test_what_is_on_a_device_stays_vllms(vllm: Installed, accelerator: str, monk
 
 def test_the_plugin_installs_it_once(vllm: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     assert vllm.sampler.gather_logprobs.replaced is Sampler.gather_logprobs
+    assert vllm.penalties.apply_penalties.replaced is apply_penalties
     sampler = type("Sampler", (Sampler,), {})
     monkeypatch.setitem(sys.modules, vllm_cpu.SAMPLER, types.SimpleNamespace(Sampler=sampler))
     monkeypatch.setitem(sys.modules, "vllm", types.SimpleNamespace(__version__=adapter.TESTED_VERSIONS[-1]))

@@ -192,6 +192,23 @@ def test_drawn_drafts_leave_the_law(rejection_sampler: type[Any], is_block: bool
     assert drawn_drafts(rejection_sampler, use_block_verification=is_block) < BEYOND_CHANCE
 
 
+@pytest.mark.parametrize("is_block", [False, True])
+def test_drawn_drafts_on_a_device_are_judged_as_on_a_cpu(
+    rejection_sampler: type[Any], accelerator: str, is_block: bool
+) -> None:
+    """There the seeds are on the device, and the host makes no noise."""
+    outputs = []
+    for device in ("cpu", accelerator):
+        asked = [Request([3, 4], seed=seed, temperature=0.8, top_k=8) for seed in range(40)]
+        engine = Engine(rejection_sampler, asked, device, use_block_verification=is_block)
+        for step in range(3):
+            drafts = [[(row + step + place) % VOCAB_SIZE for place in range(3)] for row in range(len(asked))]
+            engine.step(drafts, torch.zeros(len(asked), MOST, VOCAB_SIZE, device=device))
+        outputs.append([each.output for each in asked])
+    assert outputs[0] == outputs[1]
+    assert len({len(output) for output in outputs[0]}) > 2
+
+
 def test_the_temperature_of_drafts_matters(rejection_sampler: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: q at the temperature 1."""
     own = _drafts.judge_with

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
+from ascend_sample.sampling import Ended, Sampler, SamplingBatch, SamplingParams
 
 VOCAB_SIZE = 300
 REQUESTS = (
@@ -52,6 +52,14 @@ def test_a_copy_draws_on(copied: Callable[[Any], Any], device: str) -> None:
     assert texts["twin"] == texts["own"]
     assert twin.states[9] == batch.states[9]
     assert twin.states[9] is not None
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_has_the_tokens_that_arrive_late(copied: Callable[[Any], Any], late: str) -> None:
+    batch = SamplingBatch(VOCAB_SIZE, late)
+    batch.add(SamplingParams(stop_sequences=[[3]]))
+    batch.append(torch.tensor([3]).to(late))
+    assert [each.ended() for each in (copied(batch), batch)] == [[Ended(0, 0, 1)]] * 2
 
 
 def test_a_copy_of_an_empty_batch() -> None:

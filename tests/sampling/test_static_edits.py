@@ -178,6 +178,13 @@ def test_requests_that_have_no_room(params: dict[str, Any], options: dict[str, A
         StaticStep(2, 99, torch.float32, "cpu", **options).prepare(batch)
 
 
+def test_the_row_that_needs_most_is_named() -> None:
+    batch = SamplingBatch(99)
+    batch.extend([SamplingParams(bad_ids=ids) for ids in ([1, 2], [1, 2, 3], [1])])
+    with pytest.raises(ValueError, match="addends must be 3 at least, for row 1 of the batch, got 1"):
+        StaticStep(3, 99, torch.float32, "cpu", addends=1).prepare(batch)
+
+
 def test_a_bitmask_without_room() -> None:
     batch, words = SamplingBatch(9), torch.zeros(0, 1, dtype=torch.int32)
     step = StaticStep(2, 9, torch.float32, "cpu")
