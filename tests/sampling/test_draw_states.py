@@ -24,6 +24,7 @@ from ascend_sample.sampling import (
     verify_drafts,
 )
 from ascend_sample.sampling.fields import Stage
+from ascend_sample.sampling.kept_choices import Dense
 from ascend_sample.sampling.params import fields_of
 from ascend_sample.sampling.reference import target_distribution
 from ascend_sample.sampling.state_reference import adapted, with_bound
@@ -83,6 +84,12 @@ class TestMirostat:
         assert torch.equal(
             Sampler()(logits, new_batch(remembering)).token_ids, Sampler()(logits, new_batch(alike)).token_ids
         )
+
+
+def test_a_token_that_rounding_drops_is_no_endless_surprise() -> None:
+    values, token = torch.tensor([[0.0, -torch.inf]]), torch.tensor([1])
+    assert Dense(values, is_other=True).logprobs_of(token).item() == pytest.approx(-64 * math.log(2))
+    assert Dense(values).logprobs_of(token).item() == -torch.inf
 
 
 class TestAdaptiveP:
