@@ -74,6 +74,21 @@ def test_tokens_are_taken_in_once(device: str, rows: list[int] | None) -> None:
         assert known(one) == expected
 
 
+def test_rows_are_added_once(accelerator: str) -> None:
+    """A table that must grow keeps the rows that it has."""
+    batch = SamplingBatch(VOCAB_SIZE, accelerator, capacity=1)
+    batch.extend(REQUESTS[:3], [[1, 2, 3]] * 3)
+
+    def add(one: SamplingBatch) -> None:
+        one.extend(REQUESTS[3:], [[4]] * 3)
+
+    undisturbed = copy.deepcopy(batch)
+    add(undisturbed)
+    expected = known(undisturbed)
+    for one in disturbed(batch, add):
+        assert known(one) == expected
+
+
 def test_places_of_drafts_hold_nothing_afterwards(device: str) -> None:
     """Where `min_tokens` ends among the drafts, and where rules look at them, places have slots of their own."""
     batch = SamplingBatch(VOCAB_SIZE, device)
