@@ -201,7 +201,7 @@ def test_n_grams_end_before_what_the_model_never_says(rule: Any, params: Samplin
 
 
 def test_n_grams_of_tokens_that_the_model_never_says_by_hand() -> None:
-    tokens = torch.tensor([[1, 2, 12, 3, 1, 2, 0, 0], [1, 2, 3, 4, 1, 2, 0, 0], [12, 1, 12, 12, 1, 12, 0, 0]])
+    tokens = torch.tensor([[1, 2, 9, 3, 1, 2, 0, 0], [1, 2, 3, 4, 1, 2, 0, 0], [9, 1, 9, 9, 1, 9, 0, 0]])
     drafter, lengths = NGramDrafter(2), torch.tensor([6, 6, 6])
     state = drafter.start(tokens, torch.ones_like(tokens, dtype=torch.bool), {})
     draft, _ = drafter.draft(state, _texts(tokens, lengths, torch.tensor([4, 4, 4]), 4))
