@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -36,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program's name; by default those of this process.
 
     Returns:
-        The exit status: 0 for success, 1 where a comparison failed.
+        The exit status: 0 for success, 1 where a comparison failed, and that of a program that SIGPIPE ended, where
+        nobody reads on what is printed.
     """
     parser = ArgumentParser(
         prog="python -m ascend_sample", description="Sampling of language-model logits on Ascend NPUs and CPUs."
@@ -48,5 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         add_arguments(command)
         command.set_defaults(run=run)
     parsed = parser.parse_args(arguments)
-    status: int = parsed.run(parsed)
+    try:
+        status: int = parsed.run(parsed)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it once more
+        status = 128 + signal.SIGPIPE
     return status

@@ -155,11 +155,17 @@ def test_info_shows_the_code_path_of_the_cpu_kernel() -> None:
 def test_info_shows_a_code_path_that_cannot_be_forced() -> None:
     finished = run_python_warm(
         "-c",
-        "from ascend_sample.cli import main; raise SystemExit(main(['info']))",
+        INFO,
         ASCEND_SAMPLE_CPU_CAPABILITY="sse9",
     )
     assert finished.returncode == 0, finished.stderr
     assert re.search(r"code path +none: ASCEND_SAMPLE_CPU_CAPABILITY must be one of plain.*, got sse9", finished.stdout)
+
+
+def test_a_reader_of_info_may_have_enough() -> None:
+    closed = "import os; ends = os.pipe(); os.dup2(ends[1], 1); os.close(ends[0]); "
+    finished = run_python_warm("-c", closed + INFO)
+    assert (finished.returncode, finished.stderr) == (141, "")
 
 
 def test_a_route_is_that_of_a_tensor() -> None:
