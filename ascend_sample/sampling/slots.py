@@ -142,12 +142,17 @@ class AddendSlots(Slots):
         slots_there, first_there, places_there, ids_there = sent.split([len(slots)] * 2 + [len(ids)] * 2)
         sent = to_device(numpy.concatenate((first_addends, addends)), self.device)
         first_addends_there, addends_there = sent.split([len(slots), len(ids)])
-        # torch_npu's index_fill_ would read the slots back from the device.
-        for lists, first in ((self.ids, first_there), (self.addends, first_addends_there)):
-            lists.index_copy_(0, slots_there, first.unsqueeze(1).expand(-1, self.width))
+        fill(self.ids, slots_there, first_there)
+        fill(self.addends, slots_there, first_addends_there)
         self.ids.view(-1).index_copy_(0, places_there, ids_there)
         self.addends.view(-1).index_copy_(0, places_there, addends_there)
         self._changed.clear()
+
+
+def fill(table: Tensor, slots: Tensor, values: Tensor) -> None:
+    """Fills rows of a table, in one launch: each with a value of its own."""
+    # torch_npu's index_fill_ would read the slots back from the device.
+    table.index_copy_(0, slots, values.unsqueeze(1).expand(-1, table.shape[1]))
 
 
 def has_mask(params: SamplingParams, vocab_size: int) -> bool:
@@ -185,20 +190,21 @@ class MaskSlots(Slots):
         self.masks: Tensor | None = None
 
     def flush(self) -> None:
-        """Writes the slots that were noted: two copies, whatever their number, and a fill for each."""
+        """Writes the slots that were noted: two copies and two launches, whatever their number."""
         if not self._changed:
             return
         self.masks = self.sized(self.masks, self.width, torch.int32)
-        places, words = [], []
-        for slot, params in self._changed.items():
-            usual = -1 if params.allowed_ids is None else 0
+        slots, places, words = list(self._changed), [], []
+        usual = [-1 if params.allowed_ids is None else 0 for params in self._changed.values()]
+        for slot, params, word in zip(slots, self._changed.values(), usual, strict=True):
             mask = self._mask_of(params)
-            named = numpy.flatnonzero(mask != usual)
-            self.masks[slot].fill_(usual)
+            named = numpy.flatnonzero(mask != word)
             places.append(slot * self.width + named)
             words.append(mask[named])
-        there = to_device(numpy.concatenate(places), self.device)
-        self.masks.view(-1).index_copy_(0, there, to_device(numpy.concatenate(words), self.device))
+        there = to_device(numpy.concatenate((slots, *places)), self.device)
+        words_there = to_device(numpy.concatenate((numpy.array(usual, numpy.int32), *words)), self.device)
+        fill(self.masks, there[: len(slots)], words_there[: len(slots)])
+        self.masks.view(-1).index_copy_(0, there[len(slots) :], words_there[len(slots) :])
         self._changed.clear()
 
     def _mask_of(self, params: SamplingParams) -> NDArray[numpy.int32]:
@@ -242,7 +248,7 @@ class PenaltySlots(Slots):
         self.lengths[slot] = len(entry.prompt_ids) + len(entry.output_ids)
 
     def flush(self, more: int = 0) -> bool:
-        """Writes the slots that were noted: two copies, whatever their number, and a fill for each.
+        """Writes the slots that were noted: two copies and three launches, whatever their number.
 
         Args:
             more: for how many more tokens there has to be room in each list.
@@ -268,21 +274,23 @@ class PenaltySlots(Slots):
     def _write(self) -> None:
         assert self.lists is not None, "there are slots"
         assert self.occurrences is not None, "there are slots"
-        ids, places, counted, codes = [], [], [], []
+        slots = numpy.array(list(self._changed), numpy.int64)
+        ids, places, counted, codes = [], [], [], [numpy.zeros(1, numpy.int32)]
         for slot, seen in self._changed.items():
-            self.occurrences[slot].zero_()
             ids.append(numpy.concatenate(seen))
             places.append(self.places(slot, len(ids[-1])))
             named, code = occurrences_of(seen)
             counted.append(slot * self.vocab_size + named)
             codes.append(code)
-        parts = [numpy.concatenate(part) for part in (ids, places, counted)]
-        ids_there, places_there, counted_there = to_device(numpy.concatenate(parts), self.device).split(
+        parts = [slots, *(numpy.concatenate(part) for part in (ids, places, counted))]
+        slots_there, ids_there, places_there, counted_there = to_device(numpy.concatenate(parts), self.device).split(
             [len(part) for part in parts]
         )
+        codes_there = to_device(numpy.concatenate(codes), self.device)
+        fill(self.occurrences, slots_there, codes_there[:1].expand(len(slots)))
         if ids_there.shape[0]:
             self.lists.view(-1).index_copy_(0, places_there, ids_there)
-            self.occurrences.view(-1).index_copy_(0, counted_there, to_device(numpy.concatenate(codes), self.device))
+            self.occurrences.view(-1).index_copy_(0, counted_there, codes_there[1:])
         self._changed.clear()  # last, as a device may fail
 
 

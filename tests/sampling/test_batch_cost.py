@@ -173,11 +173,20 @@ def test_a_processed_row_sends_its_ids_and_not_the_vocabulary(counting: None) ->
     assert sent(counted) < 300
 
 
-@pytest.mark.parametrize("request_", [SamplingParams(logit_bias={3: 1.0}), SamplingParams(no_repeat_ngram_size=1)])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        SamplingParams(logit_bias={3: 1.0}),
+        SamplingParams(no_repeat_ngram_size=1),
+        SamplingParams(repetition_penalty=2.0),
+        SamplingParams(presence_penalty=2.0),
+        SamplingParams(allowed_ids=[4, 5]),
+    ],
+)
 def test_lists_that_change_cost_the_same_launches_whatever_their_number(
     counting: None, request_: SamplingParams
 ) -> None:
-    """Of rows that come, and of rows whose rules list other ids after each token."""
+    """Of rows that come, with penalties and masks too, and of rows whose rules list other ids after each token."""
     launches = []
     for count in (2, 40):
         batch = SamplingBatch(64, "npu", capacity=64)
