@@ -151,6 +151,10 @@ class AddendSlots(Slots):
 
 def fill(table: Tensor, slots: Tensor, values: Tensor) -> None:
     """Fills rows of a table, in one launch: each with a value of its own."""
+    if table.is_cpu:  # index_copy_ takes a row there element by element
+        for slot, value in zip(slots.tolist(), values.tolist(), strict=True):
+            table[slot] = value
+        return
     # torch_npu's index_fill_ would read the slots back from the device.
     table.index_copy_(0, slots, values.unsqueeze(1).expand(-1, table.shape[1]))
 
