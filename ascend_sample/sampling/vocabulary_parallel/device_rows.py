@@ -88,17 +88,8 @@ class CandidateRows(RowsOfDevice):
         groups = place_groups(self.parameters, merged, False, round_float32)
         self._placement = Placement.of(groups, merged)
 
-    def parts(self) -> list[Part]:
-        """Returns what a rank tells of them: 4 bytes and a logit for each candidate, and the largest logit."""
-        numbers = len(self.rows) * self._count
-        return [
-            Part(f"{self.name}_values", self.dtype, numbers),
-            Part(f"{self.name}_ids", torch.int32, numbers),
-            Part(f"{self.name}_largest", self.dtype, len(self.rows)),
-        ]
-
-    def told(self, own: OwnPart) -> dict[str, Tensor]:
-        """Finds the first of the part, without NaN."""
+    def told(self, own: OwnPart) -> list[Part]:
+        """Finds the first of the part, without NaN: 4 bytes and a logit for each candidate, and the largest logit."""
         logits = self.of(own.logits)
         largest = largest_of(logits)
         logits = logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
@@ -111,7 +102,11 @@ class CandidateRows(RowsOfDevice):
         if missing:
             values = torch.nn.functional.pad(values, (0, missing), value=-torch.inf)
             ids = torch.nn.functional.pad(ids, (0, missing))
-        return {f"{self.name}_values": values, f"{self.name}_ids": ids + own.ids.start, f"{self.name}_largest": largest}
+        return [
+            Part(f"{self.name}_values", self.dtype, values),
+            Part(f"{self.name}_ids", torch.int32, ids + own.ids.start),
+            Part(f"{self.name}_largest", self.dtype, largest),
+        ]
 
     def draw(self, told: Mapping[str, Tensor], keys: DrawKeys, purpose: Purpose) -> Tensor:
         """Draws as from rows that have these candidates alone, whose order is that of whole rows.
@@ -146,17 +141,8 @@ class SegmentRows(RowsOfDevice):
         self._order = to_device(np.argsort(starts, kind="stable"), like.device)
         self._shared = to_device(np.array(self._chunks.shared, np.int64), like.device)
 
-    def parts(self) -> list[Part]:
+    def told(self, own: OwnPart) -> list[Part]:
         """Returns what a rank tells of them at first: the pieces of segments that are not its own, and maxima."""
-        rows = len(self.rows)
-        return [
-            Part(f"{self.name}_pieces", self.dtype, rows * self._chunks.most_in_pieces),
-            Part(f"{self.name}_maximum", torch.float32, rows),
-            Part(f"{self.name}_largest", self.dtype, rows),
-        ]
-
-    def told(self, own: OwnPart) -> dict[str, Tensor]:
-        """Returns the numbers of `parts`."""
         logits = self.of(own.logits)
         pieces = [
             logits[:, piece.ids.start - own.ids.start : piece.ids.stop - own.ids.start]
@@ -164,19 +150,14 @@ class SegmentRows(RowsOfDevice):
         ]
         missing = self._chunks.most_in_pieces - sum(piece.shape[1] for piece in pieces)
         filled = torch.cat([*pieces, logits.new_zeros(len(logits), missing)], 1)
-        return {
-            f"{self.name}_pieces": filled,
-            f"{self.name}_maximum": largest_of(cleaned_in_float32(logits)),
-            f"{self.name}_largest": largest_of(logits),
-        }
+        return [
+            Part(f"{self.name}_pieces", self.dtype, filled),
+            Part(f"{self.name}_maximum", torch.float32, largest_of(cleaned_in_float32(logits))),
+            Part(f"{self.name}_largest", self.dtype, largest_of(logits)),
+        ]
 
-    def parts_of_race(self) -> list[Part]:
-        """Returns what a rank tells when the maxima are known: the best of its own segments, 8 bytes."""
-        rows = len(self.rows)
-        return [Part(f"{self.name}_scores", torch.float32, rows), Part(f"{self.name}_leads", torch.int32, rows)]
-
-    def race(self, told: Mapping[str, Tensor], own: OwnPart, keys: DrawKeys, purpose: Purpose) -> dict[str, Tensor]:
-        """Lets the segments race that the rank has as a whole."""
+    def race(self, told: Mapping[str, Tensor], own: OwnPart, keys: DrawKeys, purpose: Purpose) -> list[Part]:
+        """Lets the segments race that the rank has as a whole, when the maxima are known: 8 bytes of the best."""
         of_rows = self.keys(keys)
         self._noise = sent([KnownNoise(of_rows, lanes_of(self._vocab_size), purpose)], self.device)[0]
         self._base = base_of(told[f"{self.name}_maximum"].amax(0).unsqueeze(1))
@@ -184,7 +165,7 @@ class SegmentRows(RowsOfDevice):
         if not len(whole):
             # Less than no weight at all.
             none = torch.full((len(self.rows),), -1.0, dtype=torch.float32, device=self.device)
-            return {f"{self.name}_scores": none, f"{self.name}_leads": none}
+            return self._parts_of_race(none, none)
         columns = slice(whole.start * SEGMENT - own.ids.start, min(whole.stop * SEGMENT, own.ids.stop) - own.ids.start)
         segments = self._weights(self.of(own.logits)[:, columns], len(whole))
         sums = segments.sum(2) / self._noise[:, SEGMENT + whole.start : SEGMENT + whole.stop]
@@ -192,7 +173,10 @@ class SegmentRows(RowsOfDevice):
         inside = segments.gather(1, winner.unsqueeze(2).expand(-1, 1, SEGMENT)).squeeze(1)
         place = (inside / self._noise[:, :SEGMENT]).argmax(1)
         lead = torch.add(place, winner.squeeze(1), alpha=SEGMENT) + whole.start * SEGMENT
-        return {f"{self.name}_scores": sums.gather(1, winner), f"{self.name}_leads": lead}
+        return self._parts_of_race(sums.gather(1, winner), lead)
+
+    def _parts_of_race(self, scores: Tensor, leads: Tensor) -> list[Part]:
+        return [Part(f"{self.name}_scores", torch.float32, scores), Part(f"{self.name}_leads", torch.int32, leads)]
 
     def draw(self, told: Mapping[str, Tensor], raced: Mapping[str, Tensor]) -> Tensor:
         """Finds the segment that has won of all, and its place: int64 [rows]."""

@@ -127,21 +127,16 @@ class DeviceSteps:
         is_edited[plan.gathered] = False  # each rank edits them as a whole
         own = self._own_parts(logits, batch, allowed, is_edited)
         kinds: tuple[CandidateRows | SegmentRows, ...] = (*plan.candidates, *plan.segments)
-        parts = [part for kind in kinds for part in kind.parts()]
-        numbers = {name: tensor for kind in kinds for name, tensor in kind.told(own[kind.dtype]).items()}
+        parts = [part for kind in kinds for part in kind.told(own[kind.dtype])]
         if len(plan.gathered):
-            parts.append(Part("whole", logits.dtype, len(plan.gathered) * self._borders.most_ids))
             whole = logits[:, : len(self._shard.ids)]
             whole = whole if plan.gathered_there is None else whole.index_select(0, plan.gathered_there)
-            numbers["whole"] = self._borders.padded(whole)
-        told = tell(self._shard.exchange, parts, numbers, logits.device)
+            parts.append(Part("whole", logits.dtype, self._borders.padded(whole)))
+        told = tell(self._shard.exchange, parts, logits.device)
         drawn = [kind.draw(told, keys, purpose) for kind in plan.candidates]
         if plan.segments:
-            parts = [part for kind in plan.segments for part in kind.parts_of_race()]
-            numbers = {}
-            for kind in plan.segments:
-                numbers |= kind.race(told, own[kind.dtype], keys, purpose)
-            raced = tell(self._shard.exchange, parts, numbers, logits.device)
+            parts = [part for kind in plan.segments for part in kind.race(told, own[kind.dtype], keys, purpose)]
+            raced = tell(self._shard.exchange, parts, logits.device)
             drawn += [kind.draw(told, raced) for kind in plan.segments]
         status = [
             status_of(told[f"{kind.name}_largest"].amax(0).unsqueeze(1), plan.constants[kind.dtype]) for kind in kinds
@@ -167,9 +162,8 @@ class DeviceSteps:
         exchange, digests = self._shard.exchange, digests_of(batch, options, is_seeded, requests, None)
         # Messages of other requests have other lengths: they are compared before.
         check_digests(exchange.all_gather(digests.to(logits.device)).cpu(), exchange.rank)
-        seeds = Part("seeds", torch.int64, len(batch))
-        own = {"seeds": torch.from_numpy(batch.host.seed[: len(batch)].copy())}
-        of_first = tell(exchange, [seeds], own, logits.device)["seeds"][0].cpu().numpy()
+        seeds = Part("seeds", torch.int64, torch.from_numpy(batch.host.seed[: len(batch)].copy()))
+        of_first = tell(exchange, [seeds], logits.device)["seeds"][0].cpu().numpy()
         agreed.agree(batch, unknown, of_first[unknown])
         agreed.note(batch, key, requests)
 

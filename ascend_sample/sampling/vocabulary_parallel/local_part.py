@@ -17,6 +17,7 @@ from ascend_sample.sampling.vocabulary_parallel.candidates import first_of
 from ascend_sample.sampling.vocabulary_parallel.cuts import BINS, CutSearch
 from ascend_sample.sampling.vocabulary_parallel.kinds import Rows
 from ascend_sample.sampling.vocabulary_parallel.local_rows import LocalRows
+from ascend_sample.sampling.vocabulary_parallel.messages import Part
 from ascend_sample.sampling.vocabulary_parallel.reported import PartOfRows, processed_part
 from ascend_sample.sampling.vocabulary_parallel.step_plan import StepPlan
 
@@ -84,11 +85,11 @@ class LocalPart:
                 self.status[chosen.of_batch] = status
         return values, ids
 
-    def first(self) -> dict[str, Tensor]:
+    def first(self) -> list[Part]:
         """Finds the first k of this part, for rows that want them."""
         plan = self._plan
         if not len(plan.first):
-            return {}
+            return []
         values = torch.full((len(plan.first), plan.most), -torch.inf, dtype=torch.float32, device="cpu")
         ids = torch.zeros(len(plan.first), plan.most, dtype=torch.int64, device="cpu")
         if self._local is not None:
@@ -97,10 +98,10 @@ class LocalPart:
                     found = first_of(self._local.tensors[chosen.tensor], chosen.rows, most)
                     where = torch.from_numpy(among_first)[chosen.where]
                     values[where, :most], ids[where, :most], self.status[chosen.of_batch] = found
-        return {
-            "first_values": values.view(-1)[plan.candidates],
-            "first_ids": ids.view(-1)[plan.candidates] + self._ids.start,
-        }
+        return [
+            Part("first_values", torch.float32, values.view(-1)[plan.candidates]),
+            Part("first_ids", torch.int32, ids.view(-1)[plan.candidates] + self._ids.start),
+        ]
 
     def leads(self, seeds: Tensor, maxima: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Finds the leads of rows without a filter, and of those with min-p when the maxima of whole rows are known.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -20,69 +20,50 @@ class Part(NamedTuple):
 
     Attributes:
         name: what they are.
-        dtype: theirs.
-        length: how many each rank sends.
+        dtype: in which they are sent.
+        numbers: those of this rank, as many as on every other.
     """
 
     name: str
     dtype: torch.dtype
-    length: int
+    numbers: Tensor
 
 
-class Layout:
-    """Where the parts of a message lie: larger numbers first, so that each lies at a multiple of its size.
+def tell(exchange: Exchange, parts: Sequence[Part], device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """Sends numbers to all ranks, and returns theirs by name: [ranks, count] each.
 
-    Args:
-        parts: in any order; empty ones take nothing.
-
-    Attributes:
-        bytes: the length of a message.
+    Larger ones come first, so that each lies at a multiple of its size. Empty parts take nothing; where all are empty,
+    as all ranks know, nothing is sent.
 
     Example:
-        >>> layout = Layout([Part("status", torch.int8, 3), Part("best", torch.float32, 1)])
-        >>> message = layout.packed({"status": torch.tensor([1, 2, 3]), "best": torch.tensor([0.5])})
-        >>> message.numel(), layout.unpacked(message.expand(2, -1))["status"].tolist()
-        (8, [[1, 2, 3], [1, 2, 3]])
+        >>> class Alone:
+        ...     rank, size = 0, 1
+        ...
+        ...     def all_gather(self, message):
+        ...         return message.unsqueeze(0)
+        >>> parts = [Part("status", torch.int8, torch.tensor([1, 2, 3])), Part("best", torch.float32, torch.ones(1))]
+        >>> tell(Alone(), parts)
+        {'best': tensor([[1.]]), 'status': tensor([[1, 2, 3]], dtype=torch.int8)}
     """
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = sorted(parts, key=lambda part: -part.dtype.itemsize)
-        self._used = sum(part.length * part.dtype.itemsize for part in parts)
-        self.bytes = -(-self._used // ALIGNMENT) * ALIGNMENT
-
-    def packed(self, numbers: Mapping[str, Tensor], device: torch.device | str = "cpu") -> Tensor:
-        """Returns the message of numbers by name, each with as many as its part has: uint8 [bytes] on the device."""
-        message = torch.zeros(self.bytes, dtype=torch.uint8, device=device)
-        start = 0
-        for name, dtype, count in self._parts:
-            end = start + count * dtype.itemsize
-            if count:
-                message[start:end].view(dtype).copy_(numbers[name].reshape(-1))
-            start = end
-        return message
-
-    def unpacked(self, messages: Tensor) -> dict[str, Tensor]:
-        """Returns what each rank has told, by name: [ranks, count] each.
-
-        Args:
-            messages: uint8 [ranks, bytes].
-        """
-        found, start = {}, 0
-        for name, dtype, count in self._parts:
-            end = start + count * dtype.itemsize
-            numbers = messages[:, start:end]
-            found[name] = numbers.view(dtype) if count else numbers.to(dtype)
-            start = end
-        return found
+    ordered = sorted(parts, key=lambda part: -part.dtype.itemsize)
+    used = sum(part.numbers.numel() * part.dtype.itemsize for part in parts)
+    message = torch.zeros(-(-used // ALIGNMENT) * ALIGNMENT, dtype=torch.uint8, device=device)
+    own = _numbers_in(message, ordered)
+    for name, _, numbers in ordered:
+        if numbers.numel():
+            own[name].copy_(numbers.reshape(-1))
+    return _numbers_in(exchange.all_gather(message) if used else message.expand(exchange.size, -1), ordered)
 
 
-def tell(
-    exchange: Exchange, parts: Sequence[Part], numbers: Mapping[str, Tensor], device: torch.device | str = "cpu"
-) -> dict[str, Tensor]:
-    """Sends numbers to all ranks, and returns theirs; where there are none, as all ranks know, nothing is sent."""
-    layout = Layout(parts)
-    message = layout.packed(numbers, device)
-    return layout.unpacked(exchange.all_gather(message) if layout.bytes else message.expand(exchange.size, -1))
+def _numbers_in(messages: Tensor, parts: Sequence[Part]) -> dict[str, Tensor]:
+    """Returns views of the parts that lie one behind the other in messages, uint8 [..., bytes]: [..., count] each."""
+    found, start = {}, 0
+    for name, dtype, numbers in parts:
+        end = start + numbers.numel() * dtype.itemsize
+        there = messages[..., start:end]
+        found[name] = there.view(dtype) if numbers.numel() else there.to(dtype)
+        start = end
+    return found
 
 
 def digest_of(*parts: bytes) -> bytes:

@@ -49,18 +49,8 @@ class Decision(NamedTuple):
     is_open: Booleans
 
 
-def parts_of(rows: int) -> list[Part]:
-    """Returns what a rank tells of its leads: 88 bytes a row."""
-    return [
-        Part("race_scores", torch.float64, 2 * LEADS * rows),
-        Part("race_places", torch.float64, LEADS * rows),
-        Part("race_ids", torch.int32, LEADS * rows),
-        Part("race_flags", torch.int8, LEADS * rows),
-    ]
-
-
-def told(leads: Tensor, token_ids: Tensor, first_id: int, near: Tensor) -> dict[str, Tensor]:
-    """Returns the numbers that a rank tells of its leads.
+def told(leads: Tensor, token_ids: Tensor, first_id: int, near: Tensor) -> list[Part]:
+    """Returns what a rank tells of its leads: 88 bytes a row.
 
     Args:
         leads: float64 [rows, 3, 6] from `shard_leads`.
@@ -72,12 +62,12 @@ def told(leads: Tensor, token_ids: Tensor, first_id: int, near: Tensor) -> dict[
     is_open = (leads[..., PLACE] <= 0) | (leads[..., OTHER_PLACE] >= leads[..., PLACE] * enough)
     between = leads[:, 1]
     is_open[:, 1] |= between[:, OTHER] >= between[:, SCORE] * enough[:, 0]
-    return {
-        "race_scores": leads[..., [SCORE, MOST]],
-        "race_places": leads[..., MOST_PLACE],
-        "race_ids": token_ids + first_id,
-        "race_flags": is_open,
-    }
+    return [
+        Part("race_scores", torch.float64, leads[..., [SCORE, MOST]]),
+        Part("race_places", torch.float64, leads[..., MOST_PLACE]),
+        Part("race_ids", torch.int32, token_ids + first_id),
+        Part("race_flags", torch.int8, is_open),
+    ]
 
 
 def decide(numbers: Mapping[str, Tensor], log_scales: Floats, near: Floats, borders: Borders) -> Decision:

@@ -119,7 +119,7 @@ class ReportedRows:
         self._owners = torch.from_numpy(np.searchsorted(borders.ends, token_ids.numpy(), side="right"))
         self._vocab_size = borders.ends[-1]
 
-    def told(self) -> tuple[list[Part], dict[str, Tensor]]:
+    def told(self) -> list[Part]:
         """Returns what the rank tells of its parts."""
         rows, ids = len(self.rows), self._ids
         values = torch.full((rows,), -torch.inf, dtype=torch.float32, device="cpu")
@@ -131,18 +131,14 @@ class ReportedRows:
             numbers, named, *_ = torch.ops.ascend_sample.row_logprobs(part.tensor, part.rows, local, count, False)
             values[part.where] = numbers[:, 0]
             best[part.where, :count], best_ids[part.where, :count] = numbers[:, 1:], named[:, 1:] + ids.start
-        parts = [
-            Part("report_values", torch.float32, rows),
-            Part("report_best", torch.float32, rows * self._most),
-            Part("report_best_ids", torch.int32, rows * self._most),
+        return [
+            Part("report_values", torch.float32, values),
+            Part("report_best", torch.float32, best),
+            Part("report_best_ids", torch.int32, best_ids),
+            *([] if self._chunks is None else self._told_of_chunks(self._chunks)),
         ]
-        told = {"report_values": values, "report_best": best, "report_best_ids": best_ids}
-        if self._chunks is not None:
-            more_parts, more = self._told_of_chunks(self._chunks)
-            parts, told = parts + more_parts, told | more
-        return parts, told
 
-    def _told_of_chunks(self, chunks: Chunks) -> tuple[list[Part], dict[str, Tensor]]:
+    def _told_of_chunks(self, chunks: Chunks) -> list[Part]:
         rows, ids, whole = len(self.rows), self._ids, chunks.whole(self._rank)
         maxima = torch.full((rows, chunks.most_whole), -torch.inf, dtype=torch.float32, device="cpu")
         sums = torch.zeros(rows, chunks.most_whole, dtype=torch.float64, device="cpu")
@@ -159,14 +155,12 @@ class ReportedRows:
                 there = part.tensor[:, piece.ids.start - ids.start : piece.ids.stop - ids.start]
                 end = piece.column + len(piece.ids)
                 pieces[part.where, piece.column : end] = there if part.rows is None else there[part.rows]
-        parts = [
-            Part("report_maxima", torch.float32, maxima.numel()),
-            Part("report_sums", torch.float64, sums.numel()),
-            Part("report_distances", torch.float32, distances.numel()),
-            Part("report_pieces", self._dtype, pieces.numel()),
+        return [
+            Part("report_maxima", torch.float32, maxima),
+            Part("report_sums", torch.float64, sums),
+            Part("report_distances", torch.float32, distances),
+            Part("report_pieces", self._dtype, pieces),
         ]
-        told = (maxima, sums, distances, pieces)
-        return parts, {part.name: numbers for part, numbers in zip(parts, told, strict=True)}
 
     def take(self, told: Mapping[str, Tensor]) -> None:
         """Takes in what all ranks have told."""
@@ -194,13 +188,13 @@ class ReportedRows:
         self.is_counted = (among_best == self._most) & ~is_masked
         self._bounds = torch.from_numpy(numbers.last_below(drawn.numpy()))
 
-    def counts(self) -> tuple[list[Part], dict[str, Tensor]]:
+    def counts(self) -> Part:
         """Returns what the rank tells of rows whose ranks the best do not tell."""
         counts = torch.zeros(len(self.rows), dtype=torch.int64, device="cpu")
         for part in self._parts:
             bounds = self._bounds[part.where]
             counts[part.where] = torch.ops.ascend_sample.count_above(part.tensor, part.rows, bounds)
-        return [Part("report_counts", torch.int32, len(self.rows))], {"report_counts": counts}
+        return Part("report_counts", torch.int32, counts)
 
     def take_counts(self, told: Mapping[str, Tensor]) -> None:
         """Takes in what all ranks have counted."""

@@ -164,21 +164,15 @@ class SplitJudge:
         """Returns the logits of whole places, and dense proposals of both: None without any."""
         dense, most_ids, own = self._judging.dense, self._borders.most_ids, self._ids
         ids = ids[few.places_of_drafts]
-        of_few = 0 if dense is None else ids.numel()
-        of_whole = 0 if dense is None else len(whole.drafts) * most_ids
-        parts = [
-            Part("few", torch.float32, of_few),
-            Part("whole", torch.float32, of_whole),
-            Part("logits", self._own.dtype, len(whole.places) * most_ids),
-        ]
-        numbers = {"logits": self._borders.padded(self._own[whole.places])}
+        parts = [Part("logits", self._own.dtype, self._borders.padded(self._own[whole.places]))]
         if dense is not None:
             local, here = ids - own.start, torch.zeros(ids.shape, dtype=torch.float32, device="cpu")
             is_here = (local >= 0) & (local < len(own))
             rows = few.drafts.unsqueeze(1).expand_as(ids)
             here[is_here] = dense[rows[is_here], local[is_here]]
-            numbers |= {"few": here, "whole": self._borders.padded(dense[whole.drafts, : len(own)])}
-        told = tell(self._exchange, parts, numbers)
+            of_whole = self._borders.padded(dense[whole.drafts, : len(own)])
+            parts += [Part("few", torch.float32, here), Part("whole", torch.float32, of_whole)]
+        told = tell(self._exchange, parts)
         ranks = self._exchange.size
         logits = self._borders.joined(told["logits"].view(ranks, len(whole.places), most_ids))
         if dense is None:

@@ -58,9 +58,9 @@ class SplitScores:
             token_ids,
             self._entropy,
         )
-        report.take(tell(self._shard.exchange, *report.told()))
+        report.take(tell(self._shard.exchange, report.told()))
         if report.is_counted.any():
-            report.take_counts(tell(self._shard.exchange, *report.counts()))
+            report.take_counts(tell(self._shard.exchange, [report.counts()]))
         _, named, values, ranks = report.logprobs()
         return values, named, ranks, report.entropies
 

@@ -195,37 +195,28 @@ class _Step:
     def _first_round(self) -> dict[str, Tensor]:
         plan, batch = self._plan, self._batch
         parts = [
-            Part("digests", torch.uint8, len(self._digests)),
-            Part("seeds", torch.int64, len(plan.unknown)),
-            Part("status", torch.int8, len(batch)),
-            Part("best_values", torch.float32, len(plan.greedy)),
-            Part("best_ids", torch.int32, len(plan.greedy)),
-            Part("first_values", torch.float32, len(plan.candidates)),
-            Part("first_ids", torch.int32, len(plan.candidates)),
-            Part("maxima", torch.float32, len(plan.maxima)),
-            *race.parts_of(len(plan.races)),
+            Part("digests", torch.uint8, self._digests),
+            Part("seeds", torch.int64, torch.from_numpy(batch.host.seed[plan.unknown])),
+            *self._part.first(),
             *self._whole_parts(plan.gathered),
         ]
-        numbers = {
-            "digests": self._digests,
-            "seeds": torch.from_numpy(batch.host.seed[plan.unknown]),
-            **self._part.first(),
-            **self._whole_numbers(plan.gathered),
-        }
         maxima = torch.full((len(batch),), -torch.inf, dtype=torch.float32, device="cpu")
         if len(plan.best):
             values, ids = self._part.best()
             maxima[plan.best_places] = values
-            numbers |= {
-                "best_values": values[plan.greedy_among_best],
-                "best_ids": ids[plan.greedy_among_best] + self._ids.start,
-            }
+            parts += [
+                Part("best_values", torch.float32, values[plan.greedy_among_best]),
+                Part("best_ids", torch.int32, ids[plan.greedy_among_best] + self._ids.start),
+            ]
         if len(plan.races):
             near = torch.from_numpy(plan.near[plan.races])
             leads, lead_ids, maxima[torch.from_numpy(plan.races)] = self._part.leads(self._seeds, None)
-            numbers |= race.told(leads, lead_ids, self._ids.start, near)
-        numbers |= {"maxima": maxima[torch.from_numpy(plan.maxima)], "status": self._part.status}
-        told = tell(self._exchange, parts, numbers)
+            parts += race.told(leads, lead_ids, self._ids.start, near)
+        parts += [
+            Part("maxima", torch.float32, maxima[torch.from_numpy(plan.maxima)]),
+            Part("status", torch.int8, self._part.status),
+        ]
+        told = tell(self._exchange, parts)
         check_digests(told["digests"], self._exchange.rank)
         return told
 
@@ -240,22 +231,21 @@ class _Step:
         for digit in range(search.rounds):
             rows = search.rows_of_round(digit)
             bins = self._part.histograms(parts, search, digit)[torch.from_numpy(rows)]
-            told = tell(self._exchange, [Part("bins", torch.float64, len(rows) * BINS)], {"bins": bins})
+            told = tell(self._exchange, [Part("bins", torch.float64, bins)])
             search.take(digit, told["bins"].view(-1, len(rows), BINS))
         late_leads, late_ids, _ = self._part.leads(self._seeds, torch.from_numpy(maxima[plan.late]))
         leads, ids = self._part.cut_leads(self._exchange.rank, self._seeds, parts, search)
         rows = np.concatenate((plan.late, cut))
         near = np.full(len(rows), race.NEAR)
         leads, ids = torch.cat((late_leads, leads)), torch.cat((late_ids, ids))
-        numbers = race.told(leads, ids, self._ids.start, torch.from_numpy(near))
-        told = tell(self._exchange, race.parts_of(len(rows)), numbers)
+        told = tell(self._exchange, race.told(leads, ids, self._ids.start, torch.from_numpy(near)))
         most = maxima[rows]
         of_all = np.broadcast_to(most, (self._exchange.size, len(rows)))
         return [plan.cut[is_infinite], self._take_races(rows, told, of_all, most, near)]
 
     def _last_rounds(self, open_rows: Rows, maxima: race.Singles) -> None:
         """Draws the rows that are open, and reports those whose logprobs are made of parts."""
-        parts, numbers = self._whole_parts(open_rows), self._whole_numbers(open_rows)
+        parts = self._whole_parts(open_rows)
         rows = np.setdiff1d(self._plan.reported, open_rows)
         report = None
         if len(rows):
@@ -266,21 +256,18 @@ class _Step:
             report = ReportedRows(
                 self._borders, rank, rows, of_rank, dtype, self._most_reported, self._mode.is_normalised, tokens
             )
-            more_parts, more = report.told()
-            parts += [*more_parts, Part("is_unsure", torch.bool, len(rows))]
-            numbers |= more | {"is_unsure": is_unsure}
-        told = tell(self._exchange, parts, numbers)
+            parts += [*report.told(), Part("is_unsure", torch.bool, is_unsure)]
+        told = tell(self._exchange, parts)
         if len(open_rows):
             self._draw_whole(self._whole_of(open_rows, told["whole"]), open_rows)
         if report is None:
             return
         report.take(told)
         unsure = rows[told["is_unsure"].any(0).numpy()]
-        parts, numbers = self._whole_parts(unsure), self._whole_numbers(unsure)
+        parts = self._whole_parts(unsure)
         if report.is_counted.any():
-            more_parts, more = report.counts()
-            parts, numbers = parts + more_parts, numbers | more
-        told = tell(self._exchange, parts, numbers)
+            parts.append(report.counts())
+        told = tell(self._exchange, parts)
         if report.is_counted.any():
             report.take_counts(told)
         if len(unsure):
@@ -359,12 +346,10 @@ class _Step:
         return still_open
 
     def _whole_parts(self, rows: Rows) -> list[Part]:
-        return [Part("whole", self._logits.dtype, len(rows) * self._borders.most_ids)] if len(rows) else []
-
-    def _whole_numbers(self, rows: Rows) -> dict[str, Tensor]:
         if not len(rows):
-            return {}
-        return {"whole": self._borders.padded(self._logits[torch.from_numpy(rows), : len(self._ids)])}
+            return []
+        own = self._logits[torch.from_numpy(rows), : len(self._ids)]
+        return [Part("whole", self._logits.dtype, self._borders.padded(own))]
 
     def _whole_of(self, rows: Rows, told: Tensor) -> Tensor:
         """Returns the logits of the whole vocabulary of rows, of what all ranks have told, and keeps them."""
