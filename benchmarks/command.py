@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from ascend_sample.bench.timing import Budget, measure, repeat
 from benchmarks import environment
+from benchmarks.gates import Gate
+from benchmarks.native import ROOT
+from benchmarks.quiet import Watch
+
+
+def timed(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, Any]:
+    """Times the contestants of a cell in turns; returns their times, and which share of the processors others had."""
+    watch = Watch()
+    results = measure({name: repeat(call) for name, call in calls.items()}, Budget(seconds=seconds))
+    found = {name: result.to_json() for name, result in results.items()}
+    return {"disturbed": watch.share_of_others(), "results": found}
+
+
+def run_of(records: list[dict[str, Any]], gates: Iterable[Gate]) -> dict[str, Any]:
+    """Returns what a run keeps: where it was, its cells, and what was promised of them."""
+    return {
+        "environment": environment.describe(),
+        "records": records,
+        "gates": [gate.to_json() for gate in gates],
+    }
 
 
 def fill_between(document: Path, marks: str, text: str) -> None:
@@ -52,7 +73,6 @@ def measure_and_show(
     seconds: tuple[float, str],
     run: Callable[[float], dict[str, Any]],
     show: Callable[[dict[str, Any]], None],
-    output: Path,
 ) -> int:
     """Reads the command line, measures, keeps what was found, and prints it.
 
@@ -61,8 +81,7 @@ def measure_and_show(
         text: its docstring.
         seconds: the default of `--seconds`, and what they are for.
         run: measures for so many seconds.
-        show: prints what it returns.
-        output: where that is kept.
+        show: prints what it returns, which is kept in build/performance.
 
     Returns:
         The exit status, 0.
@@ -70,6 +89,6 @@ def measure_and_show(
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=(text or "").split("\n")[0])
     parser.add_argument("--seconds", type=float, default=seconds[0], help=seconds[1])
     found = run(parser.parse_args().seconds)
-    environment.keep(output, found)
+    environment.keep(ROOT / "build" / "performance" / f"{name}.json", found)
     show(found)
     return 0

@@ -24,18 +24,14 @@ from transformers.generation import (
     TopPLogitsWarper,
 )
 
-from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.integrations.transformers import SamplingLogitsProcessor
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from benchmarks import distributions, environment
-from benchmarks.command import measure_and_show
-from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, ratio
-from benchmarks.native import ROOT
-from benchmarks.quiet import Watch
+from benchmarks import distributions
+from benchmarks.command import measure_and_show, run_of, timed
+from benchmarks.gates import AT_LEAST, AT_MOST, Gate, gate_of_ratios
 from benchmarks.step_rows import READ, make_read
 from benchmarks.value_ranges import show
 
-OUTPUT = ROOT / "build" / "performance" / "filtering.json"
 SECONDS = 4.0
 ROWS_OF_PROCESSOR, ROWS_OF_STEP, VOCAB_SIZE = 16, 64, 151936
 OURS, THEIRS, RAW, PROCESSED = "SamplingLogitsProcessor", "transformers' warpers", "raw logprobs", "processed logprobs"
@@ -91,29 +87,20 @@ def run(seconds: float) -> dict[str, Any]:
         f"a step, {cell}": (steps(params, narrow), narrow)
         for cell, params in ({"no filter": {}} | CELLS | EDITED).items()
     }
-    records = []
-    for cell, (calls, read) in track(list(cells.items()), description="cells"):
-        watch = Watch()
-        timed = {name: repeat(call) for name, call in (calls | {READ: make_read(read)}).items()}
-        results = {name: result.to_json() for name, result in measure(timed, Budget(seconds=seconds)).items()}
-        records.append({"cell": cell, "disturbed": watch.share_of_others(), "results": results})
-    gates = [gate.to_json() for gate in judge(records)]
-    return {"environment": environment.describe(), "records": records, "gates": gates}
+    records = [
+        {"cell": cell, **timed(calls | {READ: make_read(read)}, seconds)}
+        for cell, (calls, read) in track(list(cells.items()), description="cells")
+    ]
+    return run_of(records, judge(records))
 
 
 def judge(records: list[dict[str, Any]]) -> list[Gate]:
     """What is promised of the cells."""
-
-    def worst(one: str, other: str, bound: str, limit: float) -> Gate:
-        found = [
-            Measured(ratio(record, one, other), record, record["cell"])
-            for record in records
-            if one in record["results"]
-        ]
-        return gate_of_worst("filtering", f"{one} / {other}", bound, limit, found)
-
-    return [worst(THEIRS, OURS, AT_LEAST, LEAST), worst(PROCESSED, RAW, AT_MOST, MOST)]
+    return [
+        gate_of_ratios("filtering", f"{THEIRS} / {OURS}", AT_LEAST, LEAST, records, THEIRS, OURS),
+        gate_of_ratios("filtering", f"{PROCESSED} / {RAW}", AT_MOST, MOST, records, PROCESSED, RAW),
+    ]
 
 
 if __name__ == "__main__":
-    raise SystemExit(measure_and_show("filtering", __doc__, (SECONDS, "for each row of the table"), run, show, OUTPUT))
+    raise SystemExit(measure_and_show("filtering", __doc__, (SECONDS, "for each row of the table"), run, show))

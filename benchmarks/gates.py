@@ -128,6 +128,18 @@ def ratio(record: Record, above: str, below: str) -> float:
     return float(record["results"][above]["median"] / record["results"][below]["median"])
 
 
+def gate_of_ratios(
+    group: str, name: str, bound: str, limit: float, records: Iterable[Record], above: str, below: str
+) -> Gate:
+    """The gate of the worst ratio of two medians, of the cells that have both."""
+    measured = [
+        Measured(ratio(record, above, below), record, record["cell"])
+        for record in records
+        if record["results"].keys() >= {above, below}
+    ]
+    return gate_of_worst(group, name, bound, limit, measured)
+
+
 _Selection = Callable[[Record], bool]
 _TOP_K_AND_P = cases.TOP_K_AND_P.name
 _LARGE_K = cases.LARGE_K_AND_P.name

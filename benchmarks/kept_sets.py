@@ -10,13 +10,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
-from benchmarks import environment
-from benchmarks.command import measure_and_show
-from benchmarks.gates import AT_MOST, Gate, Measured, gate_of_worst, ratio
-from benchmarks.native import ROOT
+from benchmarks.command import measure_and_show, run_of
+from benchmarks.gates import AT_MOST, Gate, gate_of_ratios
 from benchmarks.value_ranges import WITHOUT, show, times_of
 
-OUTPUT = ROOT / "build" / "performance" / "kept_sets.json"
 SECONDS = 6.0
 KEPT: Final = "kept sets"
 MOST: Final = 1.15
@@ -31,16 +28,14 @@ CELLS: Final[dict[str, dict[str, Any]]] = {
 def run(seconds: float) -> dict[str, Any]:
     """Times every cell."""
     records = times_of(CELLS, {WITHOUT: {}, KEPT: {"kept": True}}, seconds)
-    gates = [judge(record).to_json() for record in records]
-    return {"environment": environment.describe(), "records": records, "gates": gates}
+    return run_of(records, map(judge, records))
 
 
 def judge(record: dict[str, Any]) -> Gate:
     """What is promised of a cell."""
-    cell = record["cell"]
-    measured = Measured(ratio(record, KEPT, WITHOUT), record, cell)
-    return gate_of_worst("kept sets", f"{cell}: {KEPT} / {WITHOUT}", AT_MOST, MOST, [measured])
+    name = f"{record['cell']}: {KEPT} / {WITHOUT}"
+    return gate_of_ratios("kept sets", name, AT_MOST, MOST, [record], KEPT, WITHOUT)
 
 
 if __name__ == "__main__":
-    raise SystemExit(measure_and_show("kept_sets", __doc__, (SECONDS, "for each row of the table"), run, show, OUTPUT))
+    raise SystemExit(measure_and_show("kept_sets", __doc__, (SECONDS, "for each row of the table"), run, show))

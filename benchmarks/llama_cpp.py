@@ -24,13 +24,11 @@ from torch import Tensor
 
 from ascend_sample.bench.timing import Budget, Repeat, measure, repeat
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from benchmarks import distributions, environment
-from benchmarks.command import measure_and_show, microseconds, others_share, show_table
+from benchmarks import distributions
+from benchmarks.command import measure_and_show, microseconds, others_share, run_of, show_table
 from benchmarks.gates import AT_LEAST, Gate, Measured, gate_of_worst, ratio
-from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
 
-OUTPUT = ROOT / "build" / "performance" / "llama_cpp.json"
 ROWS, VOCAB_SIZE, TEXT = 64, 151936, 1000
 SECONDS = 8.0
 LEAST: Final = 50
@@ -124,8 +122,7 @@ def run(seconds: float) -> dict[str, Any]:
             results = measure(subjects, Budget(seconds=seconds))
         found = {each: result.to_json() for each, result in results.items()}
         records.append({"cell": name, "disturbed": watch.share_of_others(), "results": found})
-    gates = [judge(records, step).to_json() for step in STEPS]
-    return {"environment": environment.describe(), "records": records, "gates": gates}
+    return run_of(records, (judge(records, step) for step in STEPS))
 
 
 def times_a_row(record: dict[str, Any], theirs: str, step: str) -> float:
@@ -158,4 +155,4 @@ def show(found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(measure_and_show("llama_cpp", __doc__, (SECONDS, "for each row of the table"), run, show, OUTPUT))
+    raise SystemExit(measure_and_show("llama_cpp", __doc__, (SECONDS, "for each row of the table"), run, show))

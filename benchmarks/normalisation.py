@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.sampling import SamplingParams
-from benchmarks.quiet import Watch
+from benchmarks.command import timed
 
 SIZES = ((352, 1024), (352, 2048), (352, 4096), (352, 32000), (8, 2048))
 """Positions and vocabularies; 352 is the prompt of the source document, 2048 the vocabulary of the models here."""
@@ -47,8 +46,7 @@ def measure_all() -> dict[str, Any]:
             "at once": lambda s=sampling, x=logits: s.probabilities(x),
             "one by one": lambda x=logits, o=options: loop_normalisation(x, *o),
         }
-        watch = Watch()
-        results = measure({name: repeat(call) for name, call in subjects.items()}, Budget(seconds=3.0))
-        medians = {name: result.median for name, result in results.items()}
-        found[f"{positions} x {vocab_size}"] = medians | {"disturbed": watch.share_of_others()}
+        record = timed(subjects, seconds=3.0)
+        medians = {name: result["median"] for name, result in record["results"].items()}
+        found[f"{positions} x {vocab_size}"] = medians | {"disturbed": record["disturbed"]}
     return found

@@ -24,14 +24,13 @@ import torch  # isort: skip
 from rich.progress import track
 from rich.table import Table
 
-from ascend_sample.bench.timing import Budget, Statistics, measure, repeat, rotate
+from ascend_sample.bench.timing import rotate
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import cases, contestants, distributions, environment, step_launches, step_rows
-from benchmarks.command import fill_between, microseconds, others_share, quartiles_of, show_table
-from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, is_disturbed, ratio
+from benchmarks.command import fill_between, microseconds, others_share, quartiles_of, run_of, show_table, timed
+from benchmarks.gates import AT_LEAST, AT_MOST, Gate, gate_of_ratios, is_disturbed, ratio
 from benchmarks.native import ROOT
-from benchmarks.quiet import Watch
 from benchmarks.step_rows import KINDS, MIXED, MIXED_FACTOR, PEER, READ, SMALL_SHAPE_FACTOR, STEP, Kind
 
 OUTPUT = ROOT / "build" / "performance" / "sampler.json"
@@ -201,37 +200,24 @@ def run(seconds: float) -> dict[str, Any]:
     """Times every cell."""
     records = []
     for cell in track(CELLS, description="cells"):
-        subjects = {name: repeat(call) for name, call in cell.make(cell).items()}
-        watch = Watch()
-        results: dict[str, Statistics] = measure(subjects, Budget(seconds=seconds))
-        records.append(
-            {
-                "cell": cell.describe(),
-                "kind": None if cell.kind is None else cell.kind.name,
-                "batch_size": cell.batch_size,
-                "is_cold": cell.is_cold,
-                "disturbed": watch.share_of_others(),
-                "results": {name: result.to_json() for name, result in results.items()},
-            }
-        )
-    found = {"environment": environment.describe(), "records": records}
-    return found | {"gates": [gate.to_json() for gate in judge(records)]}
+        kind = None if cell.kind is None else cell.kind.name
+        described = {"cell": cell.describe(), "kind": kind, "batch_size": cell.batch_size, "is_cold": cell.is_cold}
+        records.append(described | timed(cell.make(cell), seconds))
+    return run_of(records, judge(records))
 
 
 def judge(records: list[dict[str, Any]]) -> list[Gate]:
     """What the layer promises of its speed."""
+    fused = [record for record in records if FUSED in record["results"]]
 
-    def worst(name: str, bound: str, limit: float, above: str, below: str, beside: str = "") -> Gate:
-        measured = [
-            Measured(ratio(record, above, below), record, record["cell"])
-            for record in records
-            if record["results"].keys() >= {above, below, beside or below}
-        ]
-        return gate_of_worst("sampler", name, bound, limit, measured)
+    def worst(
+        name: str, bound: str, limit: float, above: str, below: str, cells: list[dict[str, Any]] = records
+    ) -> Gate:
+        return gate_of_ratios("sampler", name, bound, limit, cells, above, below)
 
     return [
         worst("a step / the fused kernel alone", AT_MOST, 1.5, STEP, FUSED),
-        worst("vLLM's sampler with its noise / a step", AT_LEAST, 500.0, PEER, STEP, beside=FUSED),
+        worst("vLLM's sampler with its noise / a step", AT_LEAST, 500.0, PEER, STEP, fused),
         worst("a step with all-distinct parameters / with equal ones", AT_MOST, 1.3, DISTINCT, EQUAL),
         worst("masked rows: vLLM's sampler with its noise / the adapter", AT_LEAST, 1.0, PEER, ADAPTER),
         worst("masked rows / the same without a mask", AT_MOST, 0.35, ADAPTER, UNMASKED),

@@ -17,16 +17,12 @@ import torch  # isort: skip
 from rich.table import Table
 from torch import Tensor
 
-from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.sampling import score
 from benchmarks import distributions, environment
-from benchmarks.command import measure_and_show, others_share, show_table
+from benchmarks.command import measure_and_show, others_share, show_table, timed
 from benchmarks.gates import AT_LEAST, Measured, gate_of_worst, ratio
-from benchmarks.native import ROOT
-from benchmarks.quiet import Watch
 from benchmarks.step_rows import make_read
 
-OUTPUT = ROOT / "build" / "performance" / "score.json"
 PLACES, VOCAB_SIZE, BEST = 512, 151936, 5
 SECONDS = 20.0
 SCORE, ENTROPY, PEER, READ = "score", "score with entropy", "log_softmax, topk, gather", "one read of the logits"
@@ -50,13 +46,7 @@ def run(seconds: float, places: int = PLACES, vocab_size: int = VOCAB_SIZE) -> d
         PEER: lambda: peer(logits, token_ids),
         READ: make_read(logits),
     }
-    watch = Watch()
-    results = measure({name: repeat(call) for name, call in calls.items()}, Budget(seconds=seconds))
-    record = {
-        "places": places,
-        "disturbed": watch.share_of_others(),
-        "results": {name: result.to_json() for name, result in results.items()},
-    }
+    record = {"places": places, **timed(calls, seconds)}
     label = f"[{places}, {vocab_size}] bfloat16, the {BEST} best"
     gates = [
         gate_of_worst(
@@ -79,4 +69,4 @@ def show(found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(measure_and_show("score", __doc__, (SECONDS, "for all contestants together"), run, show, OUTPUT))
+    raise SystemExit(measure_and_show("score", __doc__, (SECONDS, "for all contestants together"), run, show))

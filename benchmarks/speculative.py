@@ -28,7 +28,6 @@ from rich.table import Table
 from torch import Tensor
 from tqdm import tqdm
 
-from ascend_sample.bench.timing import Budget, measure, repeat
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.model import StepModel
 from ascend_sample.decoding.output import DecodeOutput
@@ -36,6 +35,7 @@ from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams, sample_rows
 from benchmarks import assisted, environment, normalisation, speculative_requests
+from benchmarks.command import timed
 from benchmarks.draft_and_target import CachedNetwork, NetworkConfig, Trained, load_or_train
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst
 from benchmarks.greedy_identity import find_examples, identity
@@ -171,10 +171,9 @@ def step_costs(target: CachedNetwork, draft: CachedNetwork, texts: Tensor, batch
         return lambda: sampling.draw(model.decode(prompts[:, :tokens], cache).logits[:, -1], position)
 
     subjects = {"plain": step(target, 1), "draft": step(draft, 1), "verification": step(target, GAMMA + 1)}
-    watch = Watch()
-    found = measure({name: repeat(call) for name, call in subjects.items()}, Budget(seconds=6.0))
-    plain, *beside = (found[name].median for name in subjects)
-    return StepCosts(plain, *(each / plain for each in beside), watch.share_of_others())
+    record = timed(subjects, seconds=6.0)
+    plain, *beside = (record["results"][name]["median"] for name in subjects)
+    return StepCosts(plain, *(each / plain for each in beside), record["disturbed"])
 
 
 def measure_case(

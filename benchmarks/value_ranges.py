@@ -20,16 +20,13 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from ascend_sample.bench.timing import Budget, measure, repeat, rotate
+from ascend_sample.bench.timing import rotate
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
-from benchmarks import distributions, environment
-from benchmarks.command import measure_and_show, microseconds, others_share, show_table
+from benchmarks import distributions
+from benchmarks.command import measure_and_show, microseconds, others_share, run_of, show_table, timed
 from benchmarks.gates import AT_MOST, Gate, Measured, gate_of_worst, ratio
-from benchmarks.native import ROOT
-from benchmarks.quiet import Watch
 from benchmarks.step_rows import READ, cold_copies, make_read
 
-OUTPUT = ROOT / "build" / "performance" / "value_ranges.json"
 ROWS, VOCAB_SIZE = 64, 151936
 SECONDS = 6.0
 WITHOUT: Final = "without"
@@ -71,18 +68,14 @@ def times_of(
     records = []
     for (place, batches), (cell, params) in track(list(product(places.items(), cells.items())), description="cells"):
         calls = {option: step_of(params | more, batches) for option, more in options.items()}
-        calls |= {READ: make_read(*batches)}
-        watch = Watch()
-        results = measure({each: repeat(call) for each, call in calls.items()}, Budget(seconds=seconds))
-        found = {each: result.to_json() for each, result in results.items()}
-        records.append({"cell": cell + place, "disturbed": watch.share_of_others(), "results": found})
+        records.append({"cell": cell + place, **timed(calls | {READ: make_read(*batches)}, seconds)})
     return records
 
 
 def run(seconds: float) -> dict[str, Any]:
     """Times every cell."""
     records = times_of(CELLS, FILTERS, seconds)
-    return {"environment": environment.describe(), "records": records, "gates": [judge(records).to_json()]}
+    return run_of(records, [judge(records)])
 
 
 def judge(records: list[dict[str, Any]]) -> Gate:
@@ -109,6 +102,4 @@ def show(found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(
-        measure_and_show("value_ranges", __doc__, (SECONDS, "for each row of the table"), run, show, OUTPUT)
-    )
+    raise SystemExit(measure_and_show("value_ranges", __doc__, (SECONDS, "for each row of the table"), run, show))

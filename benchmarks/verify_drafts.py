@@ -22,19 +22,24 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from ascend_sample.bench.timing import Budget, measure, repeat, rotate
+from ascend_sample.bench.timing import rotate
 from ascend_sample.decoding.distributions import RowSampling
 from ascend_sample.decoding.speculation.acceptance import Draft, judge_draft
 from ascend_sample.sampling import SamplingBatch, SamplingParams, verify_drafts
 from ascend_sample.sampling.verify import Rule
-from benchmarks import distributions, environment, rejection_peer
-from benchmarks.command import measure_and_show, microseconds, others_share, quartiles_of, show_table
-from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst, ratio
-from benchmarks.native import ROOT
-from benchmarks.quiet import Watch
+from benchmarks import distributions, rejection_peer
+from benchmarks.command import (
+    measure_and_show,
+    microseconds,
+    others_share,
+    quartiles_of,
+    run_of,
+    show_table,
+    timed,
+)
+from benchmarks.gates import AT_LEAST, AT_MOST, Gate, gate_of_ratios
 from benchmarks.step_rows import cold_copies, make_read
 
-OUTPUT = ROOT / "build" / "performance" / "verify_drafts.json"
 REQUESTS, GAMMA, VOCAB_SIZE, TOP_K = 64, 4, 151936, 50
 CHAIN = tuple(range(-1, GAMMA))
 TREE = (*CHAIN, *CHAIN[1:])
@@ -174,32 +179,17 @@ def run(seconds: float) -> dict[str, Any]:
         judges = {VERIFY: verify, JUDGE: judge_of(cell, case), PEER: peer_of(cell, case)}
         calls = {name: rotate(call, [(logits,) for logits in copies]) for name, call in judges.items() if call}
         calls |= {READ: make_read(*(logits[:reached] for logits in copies))}
-        watch = Watch()
-        results = measure({name: repeat(call) for name, call in calls.items()}, Budget(seconds=seconds))
-        records.append(
-            {
-                "cell": cell.name,
-                "rule": cell.rule,
-                "accepted": accepted,
-                "reached": reached,
-                "disturbed": watch.share_of_others(),
-                "results": {name: result.to_json() for name, result in results.items()},
-            }
-        )
-    found = {"environment": environment.describe(), "records": records}
-    return found | {"gates": [gate.to_json() for gate in judge(records)]}
+        described = {"cell": cell.name, "rule": cell.rule, "accepted": accepted, "reached": reached}
+        records.append(described | timed(calls, seconds))
+    return run_of(records, judge(records))
 
 
 def judge(records: list[dict[str, Any]]) -> list[Gate]:
     """What is promised of it."""
 
     def worst(name: str, rules: set[str], bound: str, limit: float, above: str, below: str) -> Gate:
-        measured = [
-            Measured(ratio(record, above, below), record, record["cell"])
-            for record in records
-            if record["rule"] in rules and record["results"].keys() >= {above, below}
-        ]
-        return gate_of_worst("drafts", name, bound, limit, measured)
+        cells = [record for record in records if record["rule"] in rules]
+        return gate_of_ratios("drafts", name, bound, limit, cells, above, below)
 
     return [
         worst(f"match / {READ}", {"match"}, AT_MOST, MATCH_READS, VERIFY, READ),
@@ -220,6 +210,4 @@ def show(found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(
-        measure_and_show("verify_drafts", __doc__, (SECONDS, "for each row of the table"), run, show, OUTPUT)
-    )
+    raise SystemExit(measure_and_show("verify_drafts", __doc__, (SECONDS, "for each row of the table"), run, show))
