@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ascend_sample.decoding.model import StepOutput
-from benchmarks.cached_steps import CachedSteps, LayerStore, Store, rotate_pairs
+from benchmarks.cached_steps import CachedSteps, LayerStore, rotate_pairs
 
 
 class CachedLanguageModel(CachedSteps):
@@ -23,25 +21,19 @@ class CachedLanguageModel(CachedSteps):
     def __init__(self, network: Any, layers: int | None = None) -> None:
         self.network = network
         self.layers = list(network.blocks)[:layers]
+        self.rotary = network.rotary_cosine, network.rotary_sine
 
-    @torch.no_grad()
-    def decode(self, tokens: Tensor, cache: Store) -> StepOutput:
-        """See `StepModel.decode`."""
-        network, (batch, count) = self.network, tokens.shape
-        places = cache.lengths[:, None] + torch.arange(count)
-        cosine, sine = network.rotary_cosine[places][:, None], network.rotary_sine[places][:, None]
-        columns = torch.arange(int(cache.lengths.max()) + count)
-        mask = (columns <= places[:, :, None])[:, None]
-        rows = torch.arange(batch)[:, None]
-        hidden = network.embedding(tokens)
-        for number, block in enumerate(self.layers):
-            parts = block.attention.query_key_value(block.attention_norm(hidden))
-            query, key, value = parts.view(batch, count, 3, network.config.heads, -1).permute(2, 0, 3, 1, 4)
-            store = LayerStore(cache.keys[number], cache.values[number], rows, places, mask)
-            keys, values = store.with_new(rotate_pairs(key, cosine, sine), value)
-            query = rotate_pairs(query, cosine, sine)
-            mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
-            hidden = hidden + block.attention.output(mixed.transpose(1, 2).reshape(batch, count, -1))
-            hidden = hidden + block.feed_forward(block.feed_forward_norm(hidden))
-        logits = functional.linear(network.norm(hidden), network.embedding.weight)
-        return StepOutput(logits, cache._replace(lengths=cache.lengths + count))
+    def run_layer(self, layer: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], store: LayerStore) -> Tensor:
+        """See `CachedSteps.run_layer`."""
+        batch, count, _ = hidden.shape
+        parts = layer.attention.query_key_value(layer.attention_norm(hidden))
+        query, key, value = parts.view(batch, count, 3, self.network.config.heads, -1).permute(2, 0, 3, 1, 4)
+        keys, values = store.with_new(rotate_pairs(key, *rotary), value)
+        query = rotate_pairs(query, *rotary)
+        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=store.mask)
+        hidden = hidden + layer.attention.output(mixed.transpose(1, 2).reshape(batch, count, -1))
+        return hidden + layer.feed_forward(layer.feed_forward_norm(hidden))
+
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """See `CachedSteps.logits_of`."""
+        return functional.linear(self.network.norm(hidden), self.network.embedding.weight)

@@ -60,10 +60,12 @@ class CachedSteps(abc.ABC):
     Attributes:
         network: the model; its `config` has the shapes.
         layers: those of its layers that are used.
+        rotary: the cosines and sines of all positions.
     """
 
     network: Any
     layers: list[Any]
+    rotary: tuple[Tensor, Tensor]
 
     def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None, **encoder: Tensor) -> StepOutput:
         """See `StepModel.prefill`."""
@@ -75,9 +77,28 @@ class CachedSteps(abc.ABC):
         lengths = mask.sum(dim=1)
         return StepOutput(logits[torch.arange(batch), lengths - 1], store._replace(lengths=lengths))
 
-    @abc.abstractmethod
+    @torch.no_grad()
     def decode(self, tokens: Tensor, cache: Store) -> StepOutput:
         """See `StepModel.decode`."""
+        batch, count = tokens.shape
+        places = cache.lengths[:, None] + torch.arange(count)
+        cosine, sine = (table[places][:, None] for table in self.rotary)
+        columns = torch.arange(int(cache.lengths.max()) + count)
+        mask = (columns <= places[:, :, None])[:, None]
+        rows = torch.arange(batch)[:, None]
+        hidden = self.network.embedding(tokens)
+        for number, layer in enumerate(self.layers):
+            store = LayerStore(cache.keys[number], cache.values[number], rows, places, mask)
+            hidden = self.run_layer(layer, hidden, (cosine, sine), store)
+        return StepOutput(self.logits_of(hidden), cache._replace(lengths=cache.lengths + count))
+
+    @abc.abstractmethod
+    def run_layer(self, layer: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], store: LayerStore) -> Tensor:
+        """Maps [batch, tokens, width] to the same shape, by what the store holds and the new tokens."""
+
+    @abc.abstractmethod
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """Returns the logits of what the last layer returned."""
 
     def expand(self, cache: Store, count: int) -> Store:
         """See `StepModel.expand`."""

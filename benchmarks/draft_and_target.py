@@ -26,8 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
 
-from ascend_sample.decoding.model import StepOutput
-from benchmarks.cached_steps import CachedSteps, LayerStore, Store, rotate_pairs
+from benchmarks.cached_steps import CachedSteps, LayerStore, rotate_pairs
 
 ROTARY_BASE = 10000.0
 PACKED_FOR_TOKENS = 8
@@ -156,21 +155,17 @@ class CachedNetwork(CachedSteps):
         self.layers = [packed(layer) for layer in list(network.layers)[:count]]
         self.head = PackedLinear(network.embedding.weight)
         self.norm = network.draft_norm if is_draft else network.norm
+        self.rotary = network.cosine, network.sine
 
-    @torch.no_grad()
-    def decode(self, tokens: Tensor, cache: Store) -> StepOutput:
-        """See `StepModel.decode`."""
-        network, (batch, count) = self.network, tokens.shape
-        places = cache.lengths[:, None] + torch.arange(count)
-        rotary = (network.cosine[places][:, None], network.sine[places][:, None])
-        columns = torch.arange(int(cache.lengths.max()) + count)
-        mask = (columns <= places[:, :, None])[:, None]
-        rows = torch.arange(batch)[:, None]
-        hidden = network.embedding(tokens)
-        for number, layer in enumerate(self.layers):
-            hidden = layer(hidden, rotary, LayerStore(cache.keys[number], cache.values[number], rows, places, mask))
-        logits = self.head(self.norm(hidden))
-        return StepOutput(logits, cache._replace(lengths=cache.lengths + count))
+    def run_layer(self, layer: Any, hidden: Tensor, rotary: tuple[Tensor, Tensor], store: LayerStore) -> Tensor:
+        """See `CachedSteps.run_layer`."""
+        result: Tensor = layer(hidden, rotary, store)
+        return result
+
+    def logits_of(self, hidden: Tensor) -> Tensor:
+        """See `CachedSteps.logits_of`."""
+        logits: Tensor = self.head(self.norm(hidden))
+        return logits
 
 
 class Trained(NamedTuple):
