@@ -37,29 +37,14 @@ from demo import check_length
 from flattening import rounded
 from language_model import END_OF_TEXT_ID, LanguageModel, decode_texts, encode_prompt, load_or_train
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
 from ascend_sample.sampling import SamplingParams
 
 PROMPTS = ("Return a list of all the", "If the argument is", "The")
 TREE_PROMPT, TREE_STEPS, TREE_BEAMS = "Raised when", 7, 4
 PARAMS = SamplingParams(temperature=0.8, top_p=0.95, seed=7)
-
-
-class WithHiddenStates(nn.Module):
-    """The language model with its last hidden states, which contrastive search compares."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        super().__init__()
-        self.model = model
-        self._seen: list[Tensor] = []
-        model.norm.register_forward_hook(lambda module, inputs, output: self._seen.append(output))
-
-    def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [batch, length, vocab_size] and hidden states [batch, length, width]."""
-        self._seen.clear()
-        logits, _ = self.model(input_ids)
-        return logits, self._seen[0]
 
 
 class RecordingModel(ModuleModel):
@@ -94,6 +79,11 @@ def pad_left(prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
 def decode_with_each(model: LanguageModel, prompts: list[list[int]], tokens: int) -> dict[str, DecodeOutput]:
     """What each strategy makes of the prompts."""
     plain = ModuleModel(lambda input_ids: model(input_ids)[0])
+
+    def with_hidden_states(input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, _ = model.read(input_ids)
+        return functional.linear(hidden, model.embedding.weight), hidden
+
     input_ids, mask = pad_left(prompts)
     common: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": tokens, "eos_token_id": END_OF_TEXT_ID}
     return {
@@ -105,7 +95,7 @@ def decode_with_each(model: LanguageModel, prompts: list[list[int]], tokens: int
         "group_beam_search": group_beam_search(
             plain, input_ids, num_beams=4, num_beam_groups=2, diversity_penalty=0.5, **common
         ),
-        "contrastive_search": contrastive_search(ModuleModel(WithHiddenStates(model)), input_ids, **common),
+        "contrastive_search": contrastive_search(ModuleModel(with_hidden_states), input_ids, **common),
         "speculative_sample": speculative_sample(
             plain, input_ids, drafter=NGramDrafter(), params=SamplingParams(temperature=0), **common
         ),
