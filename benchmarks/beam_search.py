@@ -11,7 +11,6 @@ search. Rates are those of a step in the middle of its quartiles.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from ascend_sample.decoding.beams.beam import beam_search
 from ascend_sample.decoding.model import StepOutput
 from ascend_sample.decoding.models.step_major_cache import move_places
 from benchmarks import environment
+from benchmarks.command import parser_of
 from benchmarks.native import ROOT
 from benchmarks.quiet import MOST_DISTURBED, Watch
 
@@ -263,9 +263,7 @@ def verdict(record: dict[str, Any]) -> str:
 
 def main() -> int:
     """Measure; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.beam_search", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = parser_of("beam_search", __doc__)
     parser.add_argument("--batch", type=int, default=64, help="prompts")
     parser.add_argument("--beams", type=int, default=4)
     parser.add_argument("--vocab-size", type=int, default=32000)

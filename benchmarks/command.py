@@ -67,6 +67,11 @@ def show_table(table: Table, gates: Iterable[dict[str, Any]]) -> Console:
     return console
 
 
+def parser_of(name: str, text: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of a module's command line, described by the first line of its docstring."""
+    return argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=(text or "").split("\n")[0])
+
+
 def measure_and_show(
     name: str,
     text: str | None,
@@ -86,7 +91,7 @@ def measure_and_show(
     Returns:
         The exit status, 0.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=(text or "").split("\n")[0])
+    parser = parser_of(name, text)
     parser.add_argument("--seconds", type=float, default=seconds[0], help=seconds[1])
     found = run(parser.parse_args().seconds)
     environment.keep(ROOT / "build" / "performance" / f"{name}.json", found)

@@ -80,12 +80,7 @@ def _second_operator(case: Case) -> Sampler:
 
 def _second_operator_with_min_p(case: Case) -> Sampler:
     operator = torch.ops.ascend_sample.top_k_top_p_sample_v2.default
-
-    def sample(logits: torch.Tensor, k: torch.Tensor, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-        ids: torch.Tensor = operator(logits, k, p, q, _min_p_of(p.shape[0], p.dtype), EPS)[0]
-        return ids
-
-    return sample
+    return lambda logits, k, p, q: operator(logits, k, p, q, _min_p_of(len(p), p.dtype), EPS)[0]
 
 
 @cache

@@ -10,7 +10,6 @@ logits. Each decodes the same texts, by turns; a time is the median of all steps
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from tqdm import tqdm
 
 from ascend_sample.decoding import Decoder, DecoderConfig, DecoderLayer, StepModel, StepOutput
 from benchmarks import environment
-from benchmarks.command import fill_between
+from benchmarks.command import fill_between, parser_of
 from benchmarks.native import ROOT
 from benchmarks.quiet import Watch
 from benchmarks.report import format_ratio, format_seconds
@@ -202,9 +201,7 @@ def publish(found: dict[str, Any], document: Path = DOCUMENT) -> None:
 
 def main() -> int:
     """Measure; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.decoder_layer", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = parser_of("decoder_layer", __doc__)
     parser.add_argument("--repeats", type=int, default=9, help="texts of each case")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch")
     parser.add_argument("--docs", action="store_true", help="take the figures into docs/faster_transformer.md")

@@ -5,14 +5,13 @@ python -m benchmarks.decoding_docs    # after python -m benchmarks.speculative a
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 from benchmarks import assisted, beam_search, speculative, speculative_requests
-from benchmarks.command import fill_between
+from benchmarks.command import fill_between, parser_of
 from benchmarks.native import ROOT
 from benchmarks.report import format_ratio, format_seconds
 
@@ -99,9 +98,7 @@ def publish(
 
 def main() -> int:
     """Publish; returns the exit status."""
-    argparse.ArgumentParser(
-        prog="python -m benchmarks.decoding_docs", description=(__doc__ or "").split("\n")[0]
-    ).parse_args()
+    parser_of("decoding_docs", __doc__).parse_args()
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in (speculative.OUTPUT, beam_search.OUTPUT)]
     if missing := [part for part in speculative.PARTS if part not in runs[0]]:
         raise SystemExit(

@@ -92,6 +92,15 @@ def _time_and_ratio(record: Record, name: str) -> str:
     return f"{_time(record, name)}, {format_ratio(median(record, name) / median(record, cases.OPERATOR))}x"
 
 
+def _compared(cell: Record, others: Iterable[str]) -> tuple[str, ...]:
+    """A row: the case, the operator's time with its quartiles, and the others' times and ratios."""
+    return (
+        cell["case"],
+        _time(cell, cases.OPERATOR, with_spread=True),
+        *(_time_and_ratio(cell, name) for name in others),
+    )
+
+
 def peers(records: list[Record]) -> list[Table]:
     """All contestants at a batch of 64 in bfloat16, warm and cold."""
     tables = []
@@ -106,14 +115,7 @@ def peers(records: list[Record]) -> list[Table]:
                     Table(
                         f"[64, {vocab_size}] bfloat16, {cache}, two threads",
                         ("case", f"{cases.OPERATOR} (quartiles)", *others),
-                        [
-                            (
-                                cell["case"],
-                                _time(cell, cases.OPERATOR, with_spread=True),
-                                *(_time_and_ratio(cell, name) for name in others),
-                            )
-                            for cell in cells
-                        ],
+                        [_compared(cell, others) for cell in cells],
                     )
                 )
     return tables
@@ -187,14 +189,7 @@ def second_operator(records: list[Record]) -> list[Table]:
         Table(
             f"[64, {vocab_size}] {dtype}, warm, two threads",
             ("case", "first operator (quartiles)", *others),
-            [
-                (
-                    cell["case"],
-                    _time(cell, cases.OPERATOR, with_spread=True),
-                    *(_time_and_ratio(cell, name) for name in others),
-                )
-                for cell in cells
-            ],
+            [_compared(cell, others) for cell in cells],
         )
         for vocab_size in VOCAB_SIZES
         for dtype in cases.DTYPES

@@ -10,7 +10,6 @@ come together and generate as many tokens. An engine answers each kind once befo
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -25,7 +24,7 @@ from tqdm import tqdm
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
 from benchmarks import environment, vllm_engine
-from benchmarks.command import fill_between, microseconds
+from benchmarks.command import fill_between, microseconds, parser_of
 from benchmarks.gates import AT_LEAST, Gate, Measured, gate_of_worst
 from benchmarks.native import ROOT
 
@@ -122,9 +121,7 @@ def table(found: dict[str, Any]) -> str:
 
 def main() -> int:
     """Measure or publish; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.running_vllm", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = parser_of("running_vllm", __doc__)
     parser.add_argument("action", nargs="?", choices=("measure", "publish"), default="measure")
     if parser.parse_args().action == "publish":
         fill_between(DOCUMENT, MARKS, table(json.loads(OUTPUT.read_text(encoding="utf-8"))))

@@ -10,7 +10,6 @@ ways: with seeds it makes each row's noise on its own.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 from collections.abc import Callable, Sequence
@@ -28,7 +27,16 @@ from ascend_sample.bench.timing import rotate
 from ascend_sample.integrations.vllm import TopKTopPSampler
 from ascend_sample.sampling import Sampler, SamplingBatch, SamplingParams
 from benchmarks import cases, contestants, distributions, environment, step_launches, step_rows
-from benchmarks.command import fill_between, microseconds, others_share, quartiles_of, run_of, show_table, timed
+from benchmarks.command import (
+    fill_between,
+    microseconds,
+    others_share,
+    parser_of,
+    quartiles_of,
+    run_of,
+    show_table,
+    timed,
+)
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, gate_of_ratios, is_disturbed, ratio
 from benchmarks.native import ROOT
 from benchmarks.step_rows import KINDS, MIXED, MIXED_FACTOR, PEER, READ, SMALL_SHAPE_FACTOR, STEP, Kind
@@ -276,11 +284,8 @@ def tables(found: dict[str, Any]) -> str:
     if "device" in found:
         missed = [gate for gate in found["device"] if gate["verdict"] != "pass"]
         within = len(found["device"]) - len(missed)
-        lines += [
-            "",
-            f"Of {len(found['device'])} counts on the emulated NPU, the worst of all sizes each, {within} keep",
-        ]
-        lines[-1] += " their limits" + (":" if missed else ".")
+        kept = f"Of {len(found['device'])} counts on the emulated NPU, the worst of all sizes each, {within} keep"
+        lines += ["", f"{kept} their limits{':' if missed else '.'}"]
         if missed:
             lines += ["", "| step | counted | limit | |", "|---|---|---|---|"]
         lines += [
@@ -311,7 +316,7 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> int:
     """Measure or publish; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sampler", description=(__doc__ or "").split("\n")[0])
+    parser = parser_of("sampler", __doc__)
     parser.add_argument("action", nargs="?", choices=("measure", "publish"), default="measure")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each row of the table")
     options = parser.parse_args()

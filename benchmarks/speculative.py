@@ -14,10 +14,11 @@ language model, 1,000 prompts, with its own greedy ones. `assisted` is speculati
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
@@ -35,7 +36,7 @@ from ascend_sample.decoding.speculation.adaptive_gamma import AdaptiveGamma
 from ascend_sample.decoding.speculation.speculative import speculative_sample
 from ascend_sample.sampling import SamplingParams, sample_rows
 from benchmarks import assisted, environment, normalisation, speculative_requests
-from benchmarks.command import timed
+from benchmarks.command import parser_of, timed
 from benchmarks.draft_and_target import CachedNetwork, NetworkConfig, Trained, load_or_train
 from benchmarks.gates import AT_LEAST, AT_MOST, Gate, Measured, gate_of_worst
 from benchmarks.greedy_identity import find_examples, identity
@@ -266,11 +267,17 @@ def judge(found: dict[str, Any]) -> list[Gate]:
                 AT_LEAST,
                 1.8,
                 sure,
-                _speed,
+                itemgetter("speed"),
             ),
             _worst("distance from (accepted + 1) / (gamma c + 1), batch 1", AT_MOST, 0.15, single, _distance),
-            _worst("distance from the model with the measured pass", AT_MOST, 0.15, records, _distance_with_pass),
-            _worst("adaptive gamma / plain decoding", AT_LEAST, 0.95, records, _speed_adaptive),
+            _worst(
+                "distance from the model with the measured pass",
+                AT_MOST,
+                0.15,
+                records,
+                partial(_distance, over="speed_over_model_with_verification"),
+            ),
+            _worst("adaptive gamma / plain decoding", AT_LEAST, 0.95, records, itemgetter("speed_adaptive")),
         ]
     if "normalisation" in found:
         times = found["normalisation"][normalisation.JUDGED]
@@ -286,20 +293,8 @@ def judge(found: dict[str, Any]) -> list[Gate]:
     return gates
 
 
-def _speed(record: dict[str, Any]) -> float:
-    return float(record["speed"])
-
-
-def _speed_adaptive(record: dict[str, Any]) -> float:
-    return float(record["speed_adaptive"])
-
-
-def _distance(record: dict[str, Any]) -> float:
-    return abs(record["speed_over_model"] - 1)
-
-
-def _distance_with_pass(record: dict[str, Any]) -> float:
-    return abs(record["speed_over_model_with_verification"] - 1)
+def _distance(record: dict[str, Any], over: str = "speed_over_model") -> float:
+    return abs(float(record[over]) - 1)
 
 
 def beyond_one_row(records: list[dict[str, Any]]) -> str:
@@ -309,7 +304,7 @@ def beyond_one_row(records: list[dict[str, Any]]) -> str:
     farthest = max(larger, key=_distance)
     return (
         f"The first two are promised of one row only. Of {surest['case']['batch_size']} rows gamma {GAMMA} is "
-        f"{_speed(surest):.2f}x plain decoding at an acceptance of {surest['acceptance']:.2f}, and of "
+        f"{surest['speed']:.2f}x plain decoding at an acceptance of {surest['acceptance']:.2f}, and of "
         f"{farthest['case']['batch_size']} it is up to {_distance(farthest):.0%} away from (accepted + 1) / "
         "(gamma c + 1)."
     )
@@ -370,8 +365,7 @@ def show(found: dict[str, Any], gates: list[Gate]) -> None:
 
 def main() -> int:
     """Measure; returns the exit status."""
-    summary = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speculative", description=summary)
+    parser = parser_of("speculative", __doc__)
     parser.add_argument("--part", choices=PARTS, action="append", help="what to run; all if not given")
     options = parser.parse_args()
     measured = {
