@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ascend_sample.decoding.places import at_tokens
 from ascend_sample.sampling.best_tokens import are_known_to_be_finite, without_nan
 
 
@@ -32,12 +33,12 @@ def log_probs_of(logits: Tensor, tokens: Tensor) -> Tensor:
         >>> log_probs_of(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([1])).exp()
         tensor([0.5000])
     """
-    return without_nan(_at(_log_softmax(logits), tokens))
+    return without_nan(at_tokens(_log_softmax(logits), tokens))
 
 
 def log_probs_of_usual(logits: Tensor, tokens: Tensor) -> Tensor:
     """Returns what `log_probs_of` does, in a third of its launches; NaN for rows of NaN, of +inf, or of -inf alone."""
-    return _at(logits.log_softmax(dim=-1, dtype=torch.float32), tokens)
+    return at_tokens(logits.log_softmax(dim=-1, dtype=torch.float32), tokens)
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
@@ -48,10 +49,3 @@ def _log_softmax(logits: Tensor) -> Tensor:
     # Equal infinities leave NaN, which is 0 for the maximum. Where all are -inf, they stay so: the base is finite.
     base = logits.amax(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).min)
     return (logits - base).nan_to_num_(nan=0.0, posinf=torch.inf, neginf=-torch.inf).log_softmax(dim=-1)
-
-
-def _at(values: Tensor, tokens: Tensor) -> Tensor:
-    """Takes values, [..., vocab_size], at tokens [...] or [..., n]."""
-    if tokens.dim() == values.dim():
-        return values.gather(-1, tokens)
-    return values.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)

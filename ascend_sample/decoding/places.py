@@ -49,6 +49,13 @@ def at_places(values: Tensor, places: Tensor) -> Tensor:
     return values.gather(1, places[:, :, None].expand(-1, -1, values.shape[2]))
 
 
+def at_tokens(values: Tensor, tokens: Tensor) -> Tensor:
+    """Takes values, [..., vocab_size], at tokens, int64 [...], one for each vector of values, or [..., n], several."""
+    if tokens.dim() == values.dim():
+        return values.gather(-1, tokens)
+    return values.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
 def repeated_rows(lengths: Tensor, count: int) -> Tensor:
     """Returns the index that takes each row count times, one after the other, where lengths has an entry for each row.
 

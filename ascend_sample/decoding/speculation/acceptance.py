@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ascend_sample.decoding.distributions import RowSampling, draw_from, raced
-from ascend_sample.decoding.places import Places, at_places
+from ascend_sample.decoding.places import Places, at_places, at_tokens
 from ascend_sample.decoding.speculation.round_noise import RoundNoise
 from ascend_sample.sampling import Purpose, exponential_noise
 
@@ -100,8 +100,8 @@ def judge_draft(
         of_places = made.acceptance
     uniform = torch.exp(-of_places)
     target = sampling.probabilities(logits)
-    p = _at_tokens(target[:, :count], draft.tokens)
-    q = torch.ones_like(p) if draft.probabilities is None else _at_tokens(draft.probabilities, draft.tokens)
+    p = at_tokens(target[:, :count], draft.tokens)
+    q = torch.ones_like(p) if draft.probabilities is None else at_tokens(draft.probabilities, draft.tokens)
     accepted = _first_rejected(uniform * q < p, counts, sampling.places)
     is_rejected = accepted < draft.counts
     end = position + accepted
@@ -149,11 +149,6 @@ def _residual(p: Tensor, draft: Draft, place: Tensor) -> Tensor:
     else:
         rest = (p - _at_place(draft.probabilities, place)).clamp(min=0)
     return torch.where((rest > 0).any(dim=1, keepdim=True), rest, p)
-
-
-def _at_tokens(probabilities: Tensor, tokens: Tensor) -> Tensor:
-    """Takes the probabilities, [batch, count, vocab_size], of tokens [batch, count]."""
-    return probabilities.gather(2, tokens[:, :, None]).squeeze(2)
 
 
 def _at_place(values: Tensor, place: Tensor) -> Tensor:
