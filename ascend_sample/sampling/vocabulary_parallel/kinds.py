@@ -12,6 +12,7 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.routes import LARGEST_FUSED_K
 
 Rows = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
 
 
 class Kind(enum.IntEnum):
@@ -34,7 +35,7 @@ class RowKinds(NamedTuple):
     """
 
     of_row: Rows
-    is_drawn: npt.NDArray[np.bool_]
+    is_drawn: Booleans
 
     def rows(self, *kinds: Kind) -> Rows:
         """Returns the rows of these kinds, ascending."""
@@ -53,13 +54,19 @@ def kinds_of(batch: SamplingBatch, keep_ties: bool) -> RowKinds:
         array([0, 1, 3])
     """
     host, vocab_size = batch.host, batch.vocab_size
-    is_limited = (host.top_k >= 1) & (host.top_k < vocab_size)
-    is_greedy = (host.temperature == 0) | (is_limited & (host.top_k == 1))
-    is_ranked = is_limited & (host.top_k <= LARGEST_FUSED_K) & (not keep_ties)
+    limited = is_limited(host.top_k, vocab_size)
+    is_greedy = (host.temperature == 0) | (limited & (host.top_k == 1))
+    is_ranked = limited & (host.top_k <= LARGEST_FUSED_K) & (not keep_ties)
     kinds = np.where(host.min_p > 0, Kind.LATE_RACE, Kind.RACE)
-    kinds = np.where(is_limited | (host.top_p < 1), Kind.CUT, kinds)
-    kinds = np.where(is_limited & (host.top_p < 1), Kind.WHOLE, kinds)
+    kinds = np.where(limited | (host.top_p < 1), Kind.CUT, kinds)
+    kinds = np.where(limited & (host.top_p < 1), Kind.WHOLE, kinds)
     kinds = np.where(is_ranked, Kind.FIRST, kinds)
     kinds = np.where(is_greedy, Kind.BEST, kinds)
     kinds = np.where(host.is_ranged != 0, Kind.WHOLE, kinds)  # a range is told by sums of whole rows
     return RowKinds(kinds.astype(np.int64), ~is_greedy)
+
+
+def is_limited(top_k: npt.NDArray[np.int32], vocab_size: int) -> Booleans:
+    """Tells of each row whether its top-k is on."""
+    found: Booleans = (top_k >= 1) & (top_k < vocab_size)
+    return found

@@ -117,8 +117,7 @@ class LocalPart:
         count, of_tensors = (
             (len(plan.races), plan.race_chosen) if maxima is None else (len(plan.late), plan.late_chosen)
         )
-        leads = torch.zeros(count, race.LEADS, race.NUMBERS, dtype=torch.float64, device="cpu")
-        ids = torch.zeros(count, race.LEADS, dtype=torch.int64, device="cpu")
+        leads, ids = race.no_leads(count)
         own = torch.full((count,), -torch.inf, dtype=torch.float32, device="cpu")
         if self._local is None:
             return leads, ids, own
@@ -213,9 +212,7 @@ class LocalPart:
 
     def cut_leads(self, rank: int, seeds: Tensor, parts: Sequence[CutRows], search: CutSearch) -> tuple[Tensor, Tensor]:
         """Finds the leads of the rows whose ends are known."""
-        count = len(search.prefix)
-        leads = torch.zeros(count, race.LEADS, race.NUMBERS, dtype=torch.float64, device="cpu")
-        ids = torch.zeros(count, race.LEADS, dtype=torch.int64, device="cpu")
+        leads, ids = race.no_leads(len(search.prefix))
         for part in parts:
             leads[part.where], ids[part.where], _, _ = torch.ops.ascend_sample.shard_leads(
                 part.tensor,

@@ -49,6 +49,12 @@ class Decision(NamedTuple):
     is_open: Booleans
 
 
+def no_leads(rows: int) -> tuple[Tensor, Tensor]:
+    """Returns leads and ids of zero, in the shapes that `shard_leads` gives them: what rows of no ids have."""
+    leads = torch.zeros(rows, LEADS, NUMBERS, dtype=torch.float64, device="cpu")
+    return leads, torch.zeros(rows, LEADS, dtype=torch.int64, device="cpu")
+
+
 def told(leads: Tensor, token_ids: Tensor, first_id: int, near: Tensor) -> list[Part]:
     """Returns what a rank tells of its leads: 88 bytes a row.
 

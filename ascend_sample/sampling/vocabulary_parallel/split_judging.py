@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ascend_sample.sampling.draft_judging import Proposals
 from ascend_sample.sampling.draft_places import DraftPlaces
@@ -135,18 +136,16 @@ class SplitJudge:
 
     def _candidates(self, known: Sequence[tuple[Rows, Tensor, Tensor]]) -> tuple[Rows, Tensor, Tensor]:
         """Returns which row of the candidates each place has, -1 for none, and these: float32, int64 [rows, n]."""
-        place_of, most, start = np.full(len(self._places), -1), 1, 0
-        for rows, values, _ in known:
-            place_of[rows] = np.arange(start, start + len(rows))
-            start, most = start + len(rows), max(most, values.shape[1])
-        all_values = torch.full((start, most), -torch.inf, dtype=torch.float32, device="cpu")
-        all_ids = torch.zeros(start, most, dtype=torch.int64, device="cpu")
+        place_of, most = np.full(len(self._places), -1), max((ids.shape[1] for _, _, ids in known), default=1)
+        all_values = [torch.empty(0, most, dtype=torch.float32, device="cpu")]
+        all_ids = [torch.empty(0, most, dtype=torch.int64, device="cpu")]
         start = 0
         for rows, values, ids in known:
-            some = slice(start, start + len(rows))
-            all_values[some, : values.shape[1]], all_ids[some, : ids.shape[1]] = values, ids
+            place_of[rows] = np.arange(start, start + len(rows))
             start += len(rows)
-        return place_of, all_values, all_ids
+            all_values.append(pad(values, (0, most - values.shape[1]), value=-torch.inf))
+            all_ids.append(pad(ids, (0, most - ids.shape[1])))
+        return place_of, torch.cat(all_values), torch.cat(all_ids)
 
     def _requests(self, is_meant: np.ndarray) -> _Requests:
         layout = self._places.layout

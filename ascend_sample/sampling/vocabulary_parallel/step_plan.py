@@ -14,10 +14,8 @@ from ascend_sample.sampling.batch import SamplingBatch
 from ascend_sample.sampling.row_parameters import RowParameters
 from ascend_sample.sampling.vocabulary_parallel import race
 from ascend_sample.sampling.vocabulary_parallel.cuts import DIGITS
-from ascend_sample.sampling.vocabulary_parallel.kinds import Kind, RowKinds, Rows, kinds_of
+from ascend_sample.sampling.vocabulary_parallel.kinds import Booleans, Kind, RowKinds, Rows, is_limited, kinds_of
 from ascend_sample.sampling.vocabulary_parallel.local_rows import RowPlaces
-
-Booleans = npt.NDArray[np.bool_]
 
 FEW: Final = 64
 """Rows that want so many candidates at most are searched apart from those that want more."""
@@ -118,9 +116,3 @@ class StepPlan:
         has_ties = is_limited(top_k, vocab_size) & self.keep_ties
         by_parts = np.isin(of_row, (Kind.RACE, Kind.LATE_RACE))
         return by_parts, np.isin(of_row, (Kind.BEST, Kind.FIRST)) & ~has_ties
-
-
-def is_limited(top_k: npt.NDArray[np.int32], vocab_size: int) -> Booleans:
-    """Tells of each row whether its top-k is on."""
-    found: Booleans = (top_k >= 1) & (top_k < vocab_size)
-    return found
