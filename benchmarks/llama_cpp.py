@@ -10,8 +10,7 @@ take without that is told beside it. What was found is kept in build/performance
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import ascend_sample  # noqa: F401  imports torch in a way that needs no CANN
@@ -98,28 +97,18 @@ def chain_times(request: Mapping[str, Any], logits: Tensor, texts: Tensor) -> di
     return {LLAMA: lambda calls: run(calls, True), SAMPLERS_ALONE: lambda calls: run(calls, False)}
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """What torch does meanwhile, it does with one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def run(seconds: float) -> dict[str, Any]:
     """Times every cell."""
     logits = distributions.make(distributions.LANGUAGE_MODEL, ROWS, VOCAB_SIZE)
     texts = torch.randint(VOCAB_SIZE, (ROWS, TEXT), generator=torch.Generator().manual_seed(0))
-    records = []
+    records, threads = [], torch.get_num_threads()
     for name, request in track(CELLS.items(), description="cells"):
         subjects = chain_times(request, logits, texts)
         subjects |= {step: repeat(step_of(request, logits.to(dtype), texts)) for step, dtype in STEPS.items()}
         watch = Watch()
-        with one_thread():
-            results = measure(subjects, Budget(seconds=seconds))
+        torch.set_num_threads(1)
+        results = measure(subjects, Budget(seconds=seconds))
+        torch.set_num_threads(threads)
         found = {each: result.to_json() for each, result in results.items()}
         records.append({"cell": name, "disturbed": watch.share_of_others(), "results": found})
     return run_of(records, (judge(records, step) for step in STEPS))

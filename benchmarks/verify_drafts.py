@@ -135,10 +135,8 @@ def call_of(cell: Cell, case: Case) -> Callable[[Tensor], Any]:
     return verify
 
 
-def judge_of(cell: Cell, case: Case) -> Callable[[Tensor], object] | None:
-    """The decoding layer's decision about the same drafts, where it can take them."""
-    if not is_plain_chain(cell):
-        return None
+def judge_of(case: Case) -> Callable[[Tensor], object]:
+    """The decoding layer's decision about the same drafts."""
     sampling = RowSampling(params_of_rows(), VOCAB_SIZE, torch.device("cpu"))
     position = torch.zeros(REQUESTS, dtype=torch.int64)
     tokens = ids_of(case).view(REQUESTS, GAMMA)
@@ -148,18 +146,11 @@ def judge_of(cell: Cell, case: Case) -> Callable[[Tensor], object] | None:
     return lambda logits: judge_draft(logits.view(shape), draft, sampling, position, is_whole=True)
 
 
-def peer_of(cell: Cell, case: Case) -> Callable[[Tensor], object] | None:
-    """What the engine's functions make of the same logits and drafts, where they can take them."""
-    if not is_plain_chain(cell):
-        return None
+def peer_of(case: Case) -> Callable[[Tensor], object]:
+    """What the engine's functions make of the same logits and drafts."""
     requests = rejection_peer.Requests(torch.ones(REQUESTS), torch.full((REQUESTS,), TOP_K))
     drafts = ids_of(case)
     return lambda logits: rejection_peer.verify(logits, drafts, case.proposals, requests)
-
-
-def is_plain_chain(cell: Cell) -> bool:
-    """Tells whether those that know neither trees nor the rule block can take its drafts."""
-    return cell.parents == CHAIN and cell.rule != "block"
 
 
 def ids_of(case: Case) -> Tensor:
@@ -176,8 +167,10 @@ def run(seconds: float) -> dict[str, Any]:
         accepted = int(verify(case.logits).accepted.sum())
         reached = accepted + REQUESTS
         copies = cold_copies(case.logits, reached)
-        judges = {VERIFY: verify, JUDGE: judge_of(cell, case), PEER: peer_of(cell, case)}
-        calls = {name: rotate(call, [(logits,) for logits in copies]) for name, call in judges.items() if call}
+        judges = {VERIFY: verify}
+        if cell.parents == CHAIN and cell.rule != "block":  # the others know neither trees nor this rule
+            judges |= {JUDGE: judge_of(case), PEER: peer_of(case)}
+        calls = {name: rotate(call, [(logits,) for logits in copies]) for name, call in judges.items()}
         calls |= {READ: make_read(*(logits[:reached] for logits in copies))}
         described = {"cell": cell.name, "rule": cell.rule, "accepted": accepted, "reached": reached}
         records.append(described | timed(calls, seconds))
