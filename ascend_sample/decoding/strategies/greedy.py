@@ -61,7 +61,7 @@ def greedy_search(
     position = torch.zeros_like(sampling.seed)  # no noise is made, so it does not matter
 
     def choose(logits: Tensor) -> Choice:
-        scores = texts.processed(logits) if request.logits_processor or request.return_scores else logits
+        scores = texts.processed(logits) if request.logits_processor or request.needs_scores else logits
         return Choice(sampling.draw(scores, position), scores, scores)
 
     return append_tokens(model, start, texts, choose)

@@ -87,19 +87,19 @@ def test_stopping_criteria_end_rows_or_all_of_them() -> None:
     assert output.lengths.tolist() == [1, 1, 1]
 
 
-def test_criteria_see_all_scores_where_they_are_kept() -> None:
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_criteria_see_all_scores_where_they_are_kept(is_kept: bool) -> None:
     seen = []
 
     def look(input_ids: Tensor, scores: tuple[Tensor, ...]) -> bool:
-        seen.append(len(scores))
+        seen.append([step.dtype for step in scores])
         return False
 
     output = greedy_search(
-        table_model(CHAIN.half()), PROMPTS, max_new_tokens=3, stopping_criteria=[look], return_scores=True
+        table_model(CHAIN.half()), PROMPTS, max_new_tokens=3, stopping_criteria=[look], return_scores=is_kept
     )
-    assert seen == [1, 2, 3]
-    assert output.scores is not None
-    assert {scores.dtype for scores in output.scores} == {torch.float32}
+    assert seen == [[torch.float32] * (step if is_kept else 1) for step in (1, 2, 3)]
+    assert (output.scores is not None) == is_kept
 
 
 def test_streaming_gives_each_row_its_tokens_once() -> None:
