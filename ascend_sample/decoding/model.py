@@ -112,14 +112,18 @@ class DraftReader(StepModel, Protocol):
         ...
 
 
-def checked(asker: str, model: object, output: StepOutput, *places: int) -> StepOutput:
+def checked(
+    asker: str, model: object, output: StepOutput, *places: int, read: int, vocab_size: int | None = None
+) -> StepOutput:
     """Returns a model's output, if it has the types and shapes that it must have, with logits of one of `DTYPES`.
 
     Args:
         asker: the name of the function, for messages.
         model: the model that returned it.
         output: what it returned.
-        places: the sizes before vocab_size in the shape of the logits.
+        places: the sizes before vocab_size in the shape of the logits, the batch first.
+        read: how many tokens of each row it has read.
+        vocab_size: how many tokens its logits are for; None: whatever they say.
 
     Raises:
         TypeError: it is no `StepOutput` of tensors.
@@ -130,18 +134,23 @@ def checked(asker: str, model: object, output: StepOutput, *places: int) -> Step
         refuse_type(asker, f"model {name_of(model)}", "return a StepOutput", output, remedy)
     logits, hidden_states = output.logits, output.hidden_states
     is_logits = isinstance(logits, Tensor) and logits.shape[:-1] == places and logits.shape[-1] > 0
-    if not is_logits or logits.is_complex():
-        rule = f"return real logits [{', '.join(map(str, places))}, vocab_size]"
+    if not is_logits or logits.is_complex() or logits.shape[-1] != (vocab_size or logits.shape[-1]):
+        rule = f"return real logits [{', '.join(map(str, places))}, {vocab_size or 'vocab_size'}]"
         refuse_result(asker, f"model {name_of(model)}", rule, logits, remedy)
-    if not (hidden_states is None or (isinstance(hidden_states, Tensor) and hidden_states.dim() == 3)):
-        rule = "return hidden states [batch, tokens, hidden_size] or None"
+    of_tokens = (places[0], read)
+    if not (
+        hidden_states is None
+        or (isinstance(hidden_states, Tensor) and hidden_states.dim() == 3 and hidden_states.shape[:2] == of_tokens)
+    ):
+        rule = f"return hidden states [{places[0]}, {read}, hidden_size] or None"
         refuse_result(asker, f"model {name_of(model)}", rule, hidden_states, remedy)
     return output if logits.dtype in DTYPES else output._replace(logits=logits.to(torch.float32))
 
 
-def decoded(asker: str, model: StepModel, tokens: Tensor, cache: Any) -> StepOutput:
+def decoded(asker: str, model: StepModel, tokens: Tensor, cache: Any, vocab_size: int) -> StepOutput:
     """Returns what a model computes for tokens, int64 [batch, tokens], after `checked` has seen it."""
-    return checked(asker, model, model.decode(tokens, cache), *tokens.shape)
+    output = model.decode(tokens, cache)
+    return checked(asker, model, output, *tokens.shape, read=tokens.shape[1], vocab_size=vocab_size)
 
 
 def entered(output: StepOutput) -> StepOutput:

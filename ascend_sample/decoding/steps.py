@@ -28,12 +28,15 @@ def read_prompts(model: StepModel, request: Request, drafts: Tensor | None = Non
     With drafts, int64 [batch, count], which only a `DraftReader` reads, logits are [batch, 1 + count, vocab_size].
     """
     input_ids, mask = request.input_ids, request.attention_mask
-    places = () if drafts is None else (1 + drafts.shape[1],)
+    places: tuple[int, ...] = (len(input_ids),)
+    read, vocab_size = input_ids.shape[1], None
     try:
         if drafts is None:
             output = model.prefill(input_ids, mask, **request.encoder)
         else:
-            output = cast(DraftReader, model).prefill_with_drafts(input_ids, mask, drafts)
+            reader, count = cast(DraftReader, model), drafts.shape[1]
+            output = reader.prefill_with_drafts(input_ids, mask, drafts)
+            places, read, vocab_size = (*places, 1 + count), read + count, reader.vocab_size
     except IndexError as error:  # raised by an embedding, which does not say what was wrong
         value = f"tokens up to {int(input_ids.max())} in {input_ids.shape[1]} columns, and IndexError: {error}"
         remedy = "Use the model's own tokenizer, and prompts within its positions."
@@ -41,7 +44,7 @@ def read_prompts(model: StepModel, request: Request, drafts: Tensor | None = Non
     except RuntimeError:
         _refuse_another_device(model, request)
         raise
-    output = checked(request.strategy, model, output, len(input_ids), *places)
+    output = checked(request.strategy, model, output, *places, read=read, vocab_size=vocab_size)
     if output.logits.device != request.device:
         rule = f"be on the device of what {name_of(model)} returns, {output.logits.device}"
         refuse(request.strategy, "input_ids", rule, request.device, "Move all inputs, or the model, with .to().")

@@ -61,6 +61,19 @@ class Returns(WithoutCache):
         return self.of_decode
 
 
+class Widening(WithoutCache):
+    """A `StepModel` whose steps have more columns than its prompts, or fewer."""
+
+    def __init__(self, columns: int) -> None:
+        self.columns = columns
+
+    def prefill(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> StepOutput:
+        return StepOutput(torch.zeros(len(input_ids), 11), None, torch.ones(*input_ids.shape, 3))
+
+    def decode(self, tokens: Tensor, cache: Any) -> StepOutput:
+        return StepOutput(torch.zeros(*tokens.shape, 11 + self.columns), None, torch.ones(*tokens.shape, 3))
+
+
 def of_last(input_ids: Tensor) -> Tensor:
     return TABLE[input_ids[:, -1]]
 
@@ -85,9 +98,17 @@ MODELS: list[tuple[Callable[[], Any], dict[str, Any], type[Exception], str]] = [
     (lambda: Returns(StepOutput(torch.zeros(2, 0), None)), {}, ValueError, "^{name}: model .* must return real log"),
     (lambda: Returns(StepOutput(torch.zeros(2, 11) * 1j, None)), {}, ValueError, "^{name}: .* real logits .*complex"),
     (lambda: Returns(StepOutput(torch.zeros(2, 11), None, torch.zeros(2, 3))), {}, ValueError,
-     r"^{name}: model Returns must return hidden states \[batch, tokens, hidden_size\] or None, got .* \[2, 3\]"),
+     r"^{name}: model Returns must return hidden states \[2, 2, hidden_size\] or None, got .* \[2, 3\]"),
+    (lambda: Returns(StepOutput(torch.zeros(2, 11), None, torch.zeros(2, 1, 3))), {}, ValueError,
+     r"^{name}: model Returns must return hidden states \[2, 2, hidden_size\] or None, got .* \[2, 1, 3\]"),
+    (lambda: Returns(StepOutput(torch.zeros(2, 11), None, torch.zeros(1, 2, 3))), {}, ValueError,
+     r"^{name}: model Returns must return hidden states \[2, 2, hidden_size\] or None, got .* \[1, 2, 3\]"),
     (lambda: Returns(decode=StepOutput(torch.zeros(2, 11), None)), {}, ValueError,
-     r"^{name}: model Returns must return real logits \[\d+, \d+, vocab_size\], got a tensor of .* \[2, 11\]"),
+     r"^{name}: model Returns must return real logits \[\d+, \d+, 11\], got a tensor of .* \[2, 11\]"),
+    (lambda: Widening(-2), {}, ValueError,
+     r"^{name}: model Widening must return real logits \[\d+, \d+, 11\], got a tensor of .* \[\d+, \d+, 9\]"),
+    (lambda: Widening(2), {}, ValueError,
+     r"^{name}: model Widening must return real logits \[\d+, \d+, 11\], got a tensor of .* \[\d+, \d+, 13\]"),
     (lambda: Returns(StepOutput(torch.zeros(2, 11, device="meta"), None)), {}, ValueError,
      "^{name}: input_ids must be on the device of what Returns returns, meta, got cpu"),
     (lambda: ModuleModel(lambda input_ids: TABLE[input_ids + 9]), {}, ValueError,

@@ -226,7 +226,8 @@ class BeamRun:
         if is_done is not None:
             stand_ins = own_rows.index_select(0, is_done.to(torch.int8).argmin(dim=0, keepdim=True))
             rows = torch.where(is_done[:, None], stand_ins, own_rows).flatten()
-        output = decoded(self.request.strategy, self.model, tokens, self.model.reorder(self.cache, rows))
+        cache = self.model.reorder(self.cache, rows)
+        output = decoded(self.request.strategy, self.model, tokens, cache, self.vocab_size)
         self.logits, self.cache = output.logits[:, -1], output.cache
 
     def recorded(self) -> tuple[Tensor, Tensor]:

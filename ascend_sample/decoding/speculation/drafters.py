@@ -133,9 +133,8 @@ class ModelDrafter:
     def start(self, input_ids: Tensor, attention_mask: Tensor, encoder: Mapping[str, Tensor]) -> ModelDraftState:
         """See `Drafter.start`."""
         given = encoder if self.uses_encoder else {}
-        output = checked(
-            "ModelDrafter", self.model, self.model.prefill(input_ids, attention_mask, **given), len(input_ids)
-        )
+        output = self.model.prefill(input_ids, attention_mask, **given)
+        output = checked("ModelDrafter", self.model, output, len(input_ids), read=input_ids.shape[1])
         return ModelDraftState(output.cache, 0, output.logits.shape[1])
 
     def draft(self, state: ModelDraftState, texts: Round) -> tuple[Draft, ModelDraftState]:
@@ -158,7 +157,8 @@ class ModelDrafter:
         for step in range(count):
             if step and needs_position:
                 position = position + 1
-            logits, cache, _ = sampling.entered(decoded("ModelDrafter", self.model, given, cache))
+            output = decoded("ModelDrafter", self.model, given, cache, state.vocab_size)
+            logits, cache, _ = sampling.entered(output)
             if sampling.is_greedy:  # nothing is drawn, so there is nothing to judge by
                 token = sampling.draw(logits[:, -1], position)
             else:

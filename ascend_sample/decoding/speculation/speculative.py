@@ -225,7 +225,8 @@ class _Run:
         if self.is_cache_ahead or is_ragged:  # rows that are done are ragged: they stay where they are
             self.cache = self.model.rollback(self.cache, start)
         window = texts.window(start, self._readable(draft.tokens), is_ragged)
-        logits, self.cache, _ = self.sampling.entered(decoded(STRATEGY, self.model, window, self.cache))
+        output = decoded(STRATEGY, self.model, window, self.cache, self.vocab_size)
+        logits, self.cache, _ = self.sampling.entered(output)
         self.target_passes += 1
         if is_ragged and count:
             logits = _from_place(logits, texts.lengths - 1 - start)

@@ -79,7 +79,8 @@ def contrastive_search(
         scores = texts.processed(logits)
         candidates = best_entries(scores, count, lanes)[1]
         log_probs = log_probs_of(scores, candidates)
-        output = decoded(request.strategy, model, candidates.reshape(-1, 1), model.expand(cache, count))
+        expanded = model.expand(cache, count)
+        output = decoded(request.strategy, model, candidates.reshape(-1, 1), expanded, logits.shape[1])
         hidden_states = normalize(
             _hidden_states(request, output.hidden_states).view(request.batch_size, count, -1), dim=2
         )

@@ -212,6 +212,6 @@ def append_tokens(
             break
         if texts.stand_in is not None:
             cache = model.reorder(cache, texts.stand_in)
-        output = decoded(texts.request.strategy, model, choice.tokens[:, None], cache)
+        output = decoded(texts.request.strategy, model, choice.tokens[:, None], cache, start.logits.shape[1])
         logits, cache = (entered(output) if is_cleaned else output).logits[:, -1], output.cache
     return texts.output()
