@@ -80,12 +80,6 @@ class Texts:
         scores = logits.to(torch.float32, copy=bool(self.request.logits_processor))  # a processor may write into it
         return apply_processors(self.request, self._ids_so_far(self._ids), scores)
 
-    @property
-    def cleans(self) -> bool:
-        """Tells whether somebody looks at the logits who does not know that NaN counts as -inf."""
-        request = self.request
-        return bool(request.logits_processor) or request.needs_scores
-
     def append(self, choice: Choice) -> None:
         """Appends its token to each row that is not done, and notes which rows are done with it."""
         request, was_done = self.request, self.is_done
@@ -204,7 +198,8 @@ def append_tokens(
         choose: a function that chooses what to append from the model's logits [rows, vocab_size].
     """
     logits, cache = start.logits, start.cache
-    is_cleaned = logits.is_cpu or texts.cleans  # where a look is cheap, or needed
+    # Where a look is cheap, or needed: what chooses knows that NaN counts as -inf, but processors do not.
+    is_cleaned = logits.is_cpu or bool(texts.request.logits_processor)
     for _ in steps_of(texts.request):
         choice = choose(logits)
         texts.append(choice)

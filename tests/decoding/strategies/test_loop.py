@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ascend_sample import hostcann
-from ascend_sample.decoding.models.module_model import ModuleModel
+from ascend_sample.decoding.models.module_model import ModuleModel, TokenHistory
 from ascend_sample.decoding.strategies.contrastive import contrastive_search
 from ascend_sample.decoding.strategies.greedy import greedy_search
 from ascend_sample.decoding.strategies.sampled import sample
@@ -65,3 +65,21 @@ def test_rows_end_each_at_their_own_step(name: str) -> None:
     together = STRATEGIES[name](model, prompts, max_new_tokens=limits).to_lists()
     for row, limit in enumerate(limits):
         assert STRATEGIES[name](model, prompts[row : row + 1], max_new_tokens=limit).to_lists() == [together[row]]
+
+
+class CountingReorders(ModuleModel):
+    """Counts how often its cache's rows are taken."""
+
+    reorders = 0
+
+    def reorder(self, cache: TokenHistory, index: torch.Tensor) -> TokenHistory:
+        self.reorders += 1
+        return super().reorder(cache, index)
+
+
+@pytest.mark.parametrize("name", ["greedy", "sample"])
+def test_a_cache_moves_where_rows_end_and_nowhere_else(name: str) -> None:
+    table = random_table()
+    model = CountingReorders(lambda input_ids: table[input_ids])
+    STRATEGIES[name](model, torch.arange(4)[:, None], max_new_tokens=[2, 1, 7, 2])
+    assert model.reorders == 2  # after the first step and the second
